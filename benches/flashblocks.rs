@@ -23,7 +23,7 @@ use presim::{
         upstream::recover,
         world::dev_signers,
     },
-    state::{CodeCache, FeedState, Fetched, Miss, RemoteState, Retention, Snapshot, Snapshots, World},
+    state::{CodeCache, FeedState, Fetched, Miss, Publication, RemoteState, Retention, Snapshot, Snapshots, World},
 };
 
 #[global_allocator]
@@ -161,7 +161,7 @@ fn round(spec: &ChainSpec, transactions: &[ChainTx]) -> eyre::Result<Vec<Duratio
             return Err(failed).wrap_err("a transaction cannot be included");
         }
         ensure!(applied.missed.is_empty(), "the state is not complete: {:?}", applied.missed);
-        snapshots.publish_pre_confirmed(None, applied.snapshot.copy());
+        snapshots.apply(Publication::PreConfirmed { complete: None, open: applied.snapshot.copy() });
         times.push(began.elapsed());
         at = applied.snapshot;
         black_box(&at);

@@ -14,7 +14,7 @@ use alloy_primitives::{Address, U256, keccak256};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use presim::{
     chain::{BlockBody, BlockHashes, SealedBlock},
-    state::{Account, AccountChange, FeedState, LocalWorld, Retention, Snapshot, Snapshots},
+    state::{Account, AccountChange, FeedState, LocalWorld, Publication, Retention, Snapshot, Snapshots},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use revm::state::AccountInfo;
@@ -56,7 +56,7 @@ fn take(criterion: &mut Criterion) {
             const EVERY: Duration = Duration::from_micros(200);
             let (start, mut published) = (Instant::now(), 0);
             while !done.load(Relaxed) {
-                snapshots.publish(after(&snapshots.newest(), |_| {}));
+                snapshots.apply(Publication::SubBlock(after(&snapshots.newest(), |_| {})));
                 published += 1;
                 std::thread::sleep((EVERY * published).saturating_sub(start.elapsed()));
             }
@@ -82,10 +82,10 @@ fn publish(criterion: &mut Criterion, size: u64, world: &LocalWorld) {
         let snapshots = cell(world.clone());
         let mut random = SmallRng::seed_from_u64(1);
         let publish = |changes: Vec<AccountChange>| {
-            snapshots.publish(after(&snapshots.newest(), |world| world.apply_many(&changes)))
+            snapshots.apply(Publication::SubBlock(after(&snapshots.newest(), |world| world.apply_many(&changes))))
         };
         // From here on, each new snapshot evicts an old one.
-        (0..KEPT).for_each(|_| publish(shape.changes(CHANGED, &mut random)));
+        (0..KEPT).for_each(|_| drop(publish(shape.changes(CHANGED, &mut random))));
         group.bench_function(BenchmarkId::new(shape.name(), size), |bencher| {
             bencher.iter_batched(|| shape.changes(CHANGED, &mut random), publish, BatchSize::PerIteration);
         });

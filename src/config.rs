@@ -1,11 +1,13 @@
 //! The settings, from flags, `PRESIM_*` environment variables and a TOML file, in that order of precedence.
 
 mod choices;
+mod fleet;
 mod live;
 mod nearest;
 mod secrets;
 
 pub use choices::{ApprovalPolicy, DialectName, FeedName, KeepAwake, RevertPolicy, UpgradePolicy};
+pub use fleet::{FleetConfig, FleetName, NatsServers};
 pub use live::{Endpoint, LiveConfig};
 pub use nearest::nearest;
 pub use secrets::{is_open_to_others, warn_of_others};
@@ -126,6 +128,9 @@ pub struct Config {
     /// Settings of a chain that an upstream node serves.
     #[command(flatten)]
     pub live: LiveConfig,
+    /// Settings of a fleet.
+    #[command(flatten)]
+    pub fleet: FleetConfig,
 
     /// Transactions that the pool may hold.
     #[arg(long, env = "PRESIM_POOL_TRANSACTIONS", value_name = "N", default_value_t = 5_120, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
@@ -458,7 +463,41 @@ impl Config {
         }
         self.check_testing(command)?;
         self.check_upstream(command)?;
+        self.check_fleet(command)?;
         self.check_wallet(command)
+    }
+
+    fn check_fleet(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
+        let fleet = &self.fleet;
+        let comes =
+            |flag: &str| format!("--follow and {flag}: the chain is the one of the fleet: leave one of them out");
+        let problem = if let Some(problem) = fleet.problem() {
+            problem
+        } else if fleet.publish.is_some() && self.testing {
+            "--publish and --testing: a chain that tests change is not published: leave one of them out".to_owned()
+        } else if fleet.publish.is_some() && self.live.upstream.is_some() {
+            "--publish and --upstream: only a chain that presim has itself is published: leave one of them out"
+                .to_owned()
+        } else if fleet.publish.is_some() && self.keep_blocks < 2 {
+            "--publish needs --keep-blocks of at least 2: a block that the stream has not taken is taken back"
+                .to_owned()
+        } else if fleet.follow.is_none() {
+            return Ok(());
+        } else if self.genesis.is_some() {
+            comes("--genesis")
+        } else if self.feed.is_some() {
+            comes("--feed")
+        } else if self.live.upstream.is_some() {
+            comes("--upstream")
+        } else if self.testing {
+            comes("--testing")
+        } else if self.data_dir.is_some() {
+            "--follow and --data-dir: a replica keeps nothing, and begins with the fleet's image: leave one of them out"
+                .to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(command.error(ErrorKind::ArgumentConflict, problem))
     }
 
     fn check_testing(&self, command: &mut clap::Command) -> Result<(), clap::Error> {

@@ -1,6 +1,7 @@
 //! A running node: builds its state, starts its actors in order, and stops them in the opposite order.
 
 mod banner;
+mod fleet;
 mod live;
 mod parts;
 mod ports;
@@ -36,7 +37,7 @@ use tokio::{
 use self::{
     live::{RemoteGauges, UpstreamParts},
     ports::Ports,
-    start::{Start, begin},
+    start::{FleetPlace, Start, begin},
 };
 use crate::{
     chain::ChainSpec,
@@ -45,13 +46,17 @@ use crate::{
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     feed::{
         Feed, FeedSource, StateFeed, StopFeed,
+        clock::{Clock, SystemClock},
+        epoch,
+        fleet::FleetOutbox,
         world::{Market, TradingPair, TradingWorld},
     },
     page,
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, ForwardedMethods, Front, FrontActor, IoMemory,
-        IoThreads, MetricsAccess, RequestLimits, Serve, ServedFiles, ServerConfig, ShapeLimits, StateCompletion, Stop,
-        Subscriptions, SyncTimeouts, Testing, Waiters, WatchLimits, Watches, announce,
+        IoThreads, LeaderLink, MetricsAccess, NatsDoor, RequestLimits, Serve, ServedFiles, ServedRequests,
+        ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts, Testing, Waiters, WatchLimits,
+        Watches, announce, serve_leader, serve_replica,
     },
     state::{CodeCache, Snapshots},
     store::{Store, stored_bytes},
@@ -72,8 +77,8 @@ pub struct Node {
     vitals: Vitals,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
-    /// The threads that talk to an upstream.
-    upstream: Option<Runtime>,
+    /// The threads that talk to an upstream, or to the servers of a fleet.
+    beside: Option<Runtime>,
 }
 
 /// The facts about a node that its banner shows.
@@ -150,16 +155,21 @@ impl Node {
         reason.set("it reads the keys of its wallet");
         let keyed = keys::load(&config.wallet_key_file, &config.wallet_password_file)?;
         let codes = Arc::new(CodeCache::new(config.code_cache));
-        let mut upstream = None;
-        let (start, beside) = match &config.live.upstream {
-            Some(endpoint) => {
-                start::check_foreign(&store)?;
-                let runtime = live::runtime()?;
-                let (start, beside) = runtime.block_on(live::begin(endpoint, &config, &codes, &metrics, reason))?;
-                upstream = Some(runtime);
-                (start, Some(Arc::new(beside)))
-            }
-            None => (begin(&config, &codes, &store, reason)?, None),
+        let mut talking = None;
+        let (start, beside) = if let Some(endpoint) = &config.live.upstream {
+            start::check_foreign(&store)?;
+            let runtime = talking.insert(live::runtime()?);
+            let epoch = epoch::take(&store, 0, SystemClock::default().unix())?;
+            let (start, beside) = runtime.block_on(live::begin(endpoint, &config, &codes, &metrics, reason, epoch))?;
+            (start, Some(Arc::new(beside)))
+        } else if let Some(servers) = &config.fleet.publish {
+            let runtime = talking.insert(fleet::runtime()?);
+            (fleet::publish(&config, servers, &codes, &store, reason, runtime)?, None)
+        } else if let Some(servers) = &config.fleet.follow {
+            let runtime = talking.insert(fleet::runtime()?);
+            (fleet::follow(&config, servers, &codes, reason, runtime)?, None)
+        } else {
+            (begin(&config, &codes, &store, reason)?, None)
         };
         reason.set("it starts its threads");
         let snapshots = Arc::new(start.snapshots);
@@ -173,7 +183,9 @@ impl Node {
             pairs: start.trading.map_or_else(Vec::new, |world| Market::of(world, &snapshots.newest().world).pairs),
             data_dir: config.data_dir.clone(),
         };
-        let Start { spec, source, testing, accounts, .. } = start;
+        let Start { spec, source, testing, accounts, fleet, .. } = start;
+        let links = fleet.as_ref().map(|place| place.link.clone()).zip(talking.as_ref());
+        let outbox = links.map(|(link, runtime)| FleetOutbox::new(link, runtime.handle().clone()));
         let parts = Parts {
             ports,
             config,
@@ -183,6 +195,8 @@ impl Node {
             testing,
             beside,
             store,
+            outbox,
+            fleet,
             accounts,
             keyed,
             snapshots,
@@ -191,7 +205,7 @@ impl Node {
             contracts: info.contracts(),
         };
         let mut node = Self::spawn(parts, info)?;
-        node.upstream = upstream;
+        node.beside = talking;
         Ok(node)
     }
 
@@ -232,8 +246,8 @@ impl Node {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        if let Some(upstream) = self.upstream.take() {
-            upstream.shutdown_background();
+        if let Some(beside) = self.beside.take() {
+            beside.shutdown_background();
         }
     }
 
@@ -265,7 +279,7 @@ impl Node {
         })?;
         let vitals = ready.recv().map_err(|_| eyre!("the node's threads ended before the start was complete"))??;
         let (stop, thread) = (Some(stop), Some(thread));
-        Ok(Self { info, snapshots, metrics, access, vitals, stop, thread, upstream: None })
+        Ok(Self { info, snapshots, metrics, access, vitals, stop, thread, beside: None })
     }
 }
 
@@ -293,6 +307,10 @@ struct Parts {
     testing: Testing,
     beside: Option<Arc<UpstreamParts>>,
     store: Store,
+    /// The way of sent transactions to the other nodes of a fleet.
+    outbox: Option<FleetOutbox>,
+    /// The node's place in its fleet.
+    fleet: Option<FleetPlace>,
     accounts: Vec<PrivateKeySigner>,
     /// The accounts of key files.
     keyed: Vec<PrivateKeySigner>,
@@ -315,6 +333,8 @@ struct Actors {
     socket: Option<ApprovalSocket>,
     /// The task that sends the wallet's transactions to the upstream.
     sender: Option<JoinHandle<()>>,
+    /// The answering of requests over NATS.
+    _served: Option<ServedRequests>,
 }
 
 impl Actors {
@@ -328,6 +348,8 @@ impl Actors {
             testing,
             beside,
             store,
+            outbox,
+            fleet,
             accounts,
             keyed,
             snapshots,
@@ -371,7 +393,7 @@ impl Actors {
             tokio::spawn(crate::rpc::serve_metrics(port, metrics.clone(), access));
         }
 
-        let pool = parts::pool(&config, &spec, &snapshots, &store)?;
+        let pool = parts::pool(&config, &spec, &snapshots, &store, outbox)?;
         // The feed executes blocks, so it has a thread of its own that nothing else waits for.
         let feed_thread = Arbiter::new();
         let feed = {
@@ -455,14 +477,27 @@ impl Actors {
             });
             tokio::spawn(beside.clone().keep_up(RemoteGauges::new(&metrics)));
         }
+        if let Some(FleetPlace { link, leads: None }) = &fleet {
+            front = front.with_leader(LeaderLink::new(link.client.clone(), link.names.leader()));
+        }
         let front = Arc::new(front);
+        let served = match fleet {
+            None => None,
+            Some(FleetPlace { link, leads }) => {
+                let door = NatsDoor::new(front.clone(), access.clone(), memory.clone(), &server);
+                Some(match leads {
+                    Some(leads) => serve_leader(link.client, link.names.leader(), door, leads).await?,
+                    None => serve_replica(link.client, link.names.rpc(), door).await?,
+                })
+            }
+        };
         let files = if config.no_page { ServedFiles::default() } else { page::files(access.needs_token()) };
         let front =
             FrontActor::new(server, io, front, subscriptions, access, memory, metrics).with_files(files).start();
         let port = tokio::task::spawn_blocking(|| startup.hand_over()).await??;
         front.send(Serve(tokio::net::TcpListener::from_std(port)?)).await?;
         let vitals = Vitals::new(front.clone(), lanes.clone(), feed.clone(), workforce);
-        Ok(Self { front, lanes, feed, feed_thread, beside, approvals, vitals, socket, sender })
+        Ok(Self { front, lanes, feed, feed_thread, beside, approvals, vitals, socket, sender, _served: served })
     }
 
     /// Stops the front first, so that no requests arrive, then the lanes, and then the feed. No request waits for an

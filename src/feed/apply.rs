@@ -16,7 +16,7 @@ use crate::{
     engine::{BlockResult, ChainExecutor},
     meter::Meter,
     pool::BlockSpace,
-    state::{AccountChange, LocalWorld, Missed, OpenBlock, Overlay, Snapshot, World},
+    state::{AccountChange, LocalWorld, Missed, OpenBlock, Overlay, Publication, Snapshot, World},
 };
 
 /// A snapshot made from another, and the changes of state between them.
@@ -37,6 +37,15 @@ pub struct SubBlockStep {
     pub sealed: Option<Applied>,
     /// The newest snapshot: the sub-block, or the empty block opened on the sealed one.
     pub next: Applied,
+}
+
+impl From<SubBlockStep> for Publication {
+    fn from(SubBlockStep { sealed, next }: SubBlockStep) -> Self {
+        match sealed {
+            None => Self::SubBlock(next.snapshot),
+            Some(sealed) => Self::Seal { sealed: sealed.snapshot, next: Some(next.snapshot) },
+        }
+    }
 }
 
 /// Returns the first snapshot of a chain: its genesis, or the head of an import.

@@ -15,7 +15,7 @@ use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::{MissedTickBehavior, interval_at};
 
 use super::{
-    Feed, FeedSource,
+    Feed, FeedSource, Unpublished,
     apply::{Applied, SubBlock, SubBlockStep, extend, open_block, seal},
     clock::{BlockClock, Clock},
     journal::Journal,
@@ -24,8 +24,7 @@ use super::{
 use crate::{
     chain::{Attributes, ChainSpec},
     pool::{BlockFees, Pool},
-    state::{FeedProblem, FeedState, OpenBlock, Snapshot, Snapshots},
-    store::StoreError,
+    state::{FeedProblem, FeedState, OpenBlock, Snapshot},
 };
 
 /// The builder of the devnet's snapshots.
@@ -174,8 +173,7 @@ impl Devnet {
         let Some(open) = &last.snapshot.open else { return Ok(SubBlockStep { sealed: None, next: last }) };
         let (mut sealed, _) = seal(&self.spec, &last.snapshot, open, Withdrawals::default())?;
         let next = self.open(&sealed.snapshot)?;
-        // The last sub-block is published sealed, so its changes come before those of sealing.
-        Arc::make_mut(&mut sealed.changes).splice(..0, last.changes.iter().cloned());
+        // The last sub-block is published sealed, so its step comes before that of sealing.
         sealed.snapshot.path.splice(..0, last.snapshot.path);
         Ok(SubBlockStep { sealed: Some(sealed), next })
     }
@@ -205,7 +203,7 @@ impl FeedSource for DevnetSource {
         async move {
             loop {
                 ticks.tick().await;
-                self.go_on(&mut feed);
+                self.go_on(&mut feed).await;
             }
         }
         .boxed_local()
@@ -217,16 +215,18 @@ type Step = fn(&mut Devnet, &Snapshot, &Pool) -> Result<SubBlockStep, BlockExecu
 
 impl DevnetSource {
     /// Builds and publishes the next sub-block.
-    pub fn go_on(&mut self, feed: &mut Feed) {
-        self.go_on_by(feed, Devnet::step);
+    pub async fn go_on(&mut self, feed: &mut Feed) {
+        self.go_on_by(feed, Devnet::step).await;
     }
 
     /// Builds and publishes what `step` gives.
-    pub(super) fn go_on_by(&mut self, feed: &mut Feed, step: Step) {
+    pub(super) async fn go_on_by(&mut self, feed: &mut Feed, step: Step) {
         let began = Instant::now();
-        if let Err(error) = self.publish_next(feed, step) {
+        if let Err(error) = self.publish_next(feed, step).await {
             feed.pool.drop_own();
-            if feed.status.set(FeedState::Degraded(error.problem())) {
+            if let Some(problem) = error.problem()
+                && feed.publish_state(FeedState::Degraded(problem)).await
+            {
                 tracing::error!(%error, "the devnet cannot continue");
             }
             return;
@@ -235,18 +235,23 @@ impl DevnetSource {
         if feed.status.is_degraded() {
             tracing::info!("the devnet continues");
             let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
-            feed.status.set(FeedState::Live { every_ms });
+            feed.publish_state(FeedState::Live { every_ms }).await;
         }
         feed.count(began);
     }
 
-    fn publish_next(&mut self, feed: &Feed, step: Step) -> Result<(), DevnetError> {
+    async fn publish_next(&mut self, feed: &mut Feed, step: Step) -> Result<(), DevnetError> {
         if let Some(failure) = self.journal.as_ref().and_then(Journal::failure) {
             // The sub-block could not be written, and subscribers would hear of transactions that never come.
-            return Err(failure.clone().into());
+            return Err(Unpublished::from(failure.clone()).into());
         }
         let step = step(&mut self.devnet, &feed.snapshots.newest(), &feed.pool)?;
-        Ok(publish(&feed.snapshots, self.journal.as_ref(), step)?)
+        if let Some(sealed) = &step.sealed {
+            let head = &sealed.snapshot.head;
+            tracing::debug!(number = head.number(), hash = %head.hash(), "sealed");
+        }
+        feed.publish(self.journal.as_ref(), step.into()).await?;
+        Ok(())
     }
 }
 
@@ -256,35 +261,15 @@ enum DevnetError {
     #[error(transparent)]
     Execution(#[from] BlockExecutionError),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Unpublished(#[from] Unpublished),
 }
 
 impl DevnetError {
-    const fn problem(&self) -> FeedProblem {
+    /// Returns the problem of the feed; `None` if another node of the fleet leads now, which is none.
+    const fn problem(&self) -> Option<FeedProblem> {
         match self {
-            Self::Execution(_) => FeedProblem::Execution,
-            Self::Store(_) => FeedProblem::Store,
+            Self::Execution(_) => Some(FeedProblem::Execution),
+            Self::Unpublished(error) => error.problem(),
         }
     }
-}
-
-/// Publishes a step, after writing it to the journal if there is one.
-///
-/// # Errors
-///
-/// Returns a [`StoreError`] if the step cannot be written. It is not published then.
-pub fn publish(snapshots: &Snapshots, journal: Option<&Journal>, step: SubBlockStep) -> Result<(), StoreError> {
-    if let Some(journal) = journal {
-        journal.record(&snapshots.load(), &step)?;
-    }
-    let SubBlockStep { sealed, next } = step;
-    match sealed {
-        None => snapshots.publish(next.snapshot),
-        Some(sealed) => {
-            let head = &sealed.snapshot.head;
-            tracing::debug!(number = head.number(), hash = %head.hash(), "sealed");
-            snapshots.publish_sealed(sealed.snapshot, Some(next.snapshot));
-        }
-    }
-    Ok(())
 }

@@ -3,10 +3,15 @@
 pub mod apply;
 pub mod chain_file;
 pub mod clock;
+pub(crate) mod codec;
 pub mod devnet;
+pub mod epoch;
 pub mod flashblocks;
+pub mod fleet;
 pub mod journal;
 pub mod live;
+pub mod publishing;
+pub mod replica;
 pub mod status;
 pub mod testing;
 pub mod upstream;
@@ -21,10 +26,15 @@ use std::{
 use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, WrapFuture};
 use futures::{FutureExt, future::LocalBoxFuture};
 
-use self::status::FeedStatus;
+use self::{
+    journal::Journal,
+    publishing::{NotLeading, StreamWriter},
+    status::FeedStatus,
+};
 use crate::{
     pool::Pool,
-    state::{FeedProblem, FeedState, Snapshots},
+    state::{FeedProblem, FeedState, Publication, Published, SnapshotId, Snapshots},
+    store::StoreError,
     telemetry::{Counter, Gauge, Histogram, Metrics, PUBLISH_SECONDS, Pulse},
 };
 
@@ -45,15 +55,38 @@ pub struct Feed {
     pub status: FeedStatus,
     /// The node's metrics.
     pub metrics: Metrics,
+    /// The stream of the fleet, while this node leads one.
+    pub stream: Option<StreamWriter>,
     published: Counter,
     publish_seconds: Histogram,
+}
+
+/// The reason why a change is not published.
+#[derive(Debug, thiserror::Error)]
+pub enum Unpublished {
+    /// The change could not be written to the journal.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Another node leads the fleet now.
+    #[error(transparent)]
+    NotLeading(#[from] NotLeading),
+}
+
+impl Unpublished {
+    /// Returns the problem of the feed; `None` if another node leads the fleet.
+    pub const fn problem(&self) -> Option<FeedProblem> {
+        match self {
+            Self::Store(_) => Some(FeedProblem::Store),
+            Self::NotLeading(_) => None,
+        }
+    }
 }
 
 impl Feed {
     /// Creates a feed into `snapshots`.
     pub fn new(snapshots: Arc<Snapshots>, pool: Arc<Pool>, metrics: &Metrics) -> Self {
         Self {
-            status: FeedStatus::new(snapshots.clone(), metrics),
+            status: FeedStatus::new(snapshots.load().feed, metrics),
             published: metrics.counter("presim_snapshots_total", "Snapshots published.", &[]),
             publish_seconds: metrics.histogram(
                 PUBLISH_SECONDS,
@@ -61,9 +94,102 @@ impl Feed {
                 &[],
             ),
             metrics: metrics.clone(),
+            stream: None,
             snapshots,
             pool,
         }
+    }
+
+    /// Publishes a change that is neither recorded nor sent to other nodes.
+    pub fn apply(&self, publication: Publication) -> SnapshotId {
+        self.snapshots.apply(publication)
+    }
+
+    /// Publishes a change: writes it to the journal if there is one, sends it to the stream of the fleet if this node leads
+    /// one, and shows it only then. So whatever a client has seen is on disk and in the stream.
+    ///
+    /// Without a stream it does not wait, and without a journal it allocates nothing besides the snapshot.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Unpublished`] if the journal cannot be written, or another node leads the fleet. Nothing is shown then.
+    pub async fn publish(
+        &mut self,
+        journal: Option<&Journal>,
+        publication: Publication,
+    ) -> Result<SnapshotId, Unpublished> {
+        if journal.is_none() && self.stream.is_none() {
+            return Ok(self.apply(publication));
+        }
+        let published = self.snapshots.load();
+        let id = published.last.next();
+        if let Some(journal) = journal {
+            journal.record(&published, id, &publication)?;
+        }
+        if self.stream.is_some() {
+            self.send(&published, id, &publication).await?;
+        }
+        self.snapshots.apply_as(id, publication);
+        Ok(id)
+    }
+
+    /// Sends a change to the stream of the fleet, and returns when the stream has it. While the stream takes nothing, the
+    /// feed is degraded and shows nothing new.
+    async fn send(
+        &mut self,
+        published: &Arc<Published>,
+        id: SnapshotId,
+        publication: &Publication,
+    ) -> Result<(), NotLeading> {
+        let Some(stream) = &mut self.stream else { return Ok(()) };
+        let Some(mut sending) = stream.message(published, id, publication) else { return Ok(()) };
+        let told = self.status.state();
+        let mut is_shown = false;
+        loop {
+            match stream.try_send(&mut sending).await {
+                Ok(true) => break,
+                Ok(false) if is_shown => {}
+                Ok(false) => {
+                    is_shown = true;
+                    tracing::warn!("the stream of the fleet takes nothing: nothing new is shown until it does");
+                    let degraded = FeedState::Degraded(FeedProblem::Stream);
+                    self.status.show_state(degraded);
+                    self.snapshots.show_feed(degraded);
+                }
+                Err(not_leading) => {
+                    self.stream = None;
+                    return Err(not_leading);
+                }
+            }
+        }
+        if is_shown {
+            tracing::info!("the stream of the fleet takes messages again");
+            self.status.show_state(told);
+            self.snapshots.show_feed(told);
+        }
+        Ok(())
+    }
+
+    /// Sets the feed's health, and returns whether it has changed, as [`FeedStatus`] counts it.
+    pub fn set_state(&mut self, state: FeedState) -> bool {
+        if state == self.status.state() {
+            return false;
+        }
+        let is_other = self.status.show_state(state);
+        // Applied last, so that a client that sees the state finds it in the metrics, too.
+        self.apply(Publication::Feed(state));
+        is_other
+    }
+
+    /// Sets the feed's health as [`set_state`](Self::set_state) does, for the whole fleet.
+    pub async fn publish_state(&mut self, state: FeedState) -> bool {
+        if state == self.status.state() {
+            return false;
+        }
+        let is_other = self.status.show_state(state);
+        // A node that no longer leads hears of the state from the leader.
+        let _ = self.publish(None, Publication::Feed(state)).await;
+        is_other
     }
 
     /// Counts a snapshot that was just published, of input that arrived at `since`.
@@ -140,7 +266,7 @@ impl Actor for StateFeed {
                 let has_failed = AssertUnwindSafe(source.run(feed)).catch_unwind().await.is_err();
                 if has_failed {
                     tracing::error!("the feed has failed and ended: restart the node");
-                    snapshots.fall_back(FeedState::Degraded(FeedProblem::Execution));
+                    snapshots.apply(Publication::FallBack(FeedState::Degraded(FeedProblem::Execution)));
                 }
                 has_failed
             };

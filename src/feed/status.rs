@@ -1,25 +1,22 @@
 //! The health of the feed, for clients and metrics.
 
-use std::sync::Arc;
-
 use crate::{
-    state::{FeedProblem, FeedState, Snapshots},
+    state::{FeedProblem, FeedState},
     telemetry::{Counter, Gauge, Metrics},
 };
 
-/// The writer of the feed's health into snapshots and metrics. The feed has one.
+/// The health of the feed, and the metrics that show it. The feed has one.
 #[derive(Debug)]
 pub struct FeedStatus {
     state: FeedState,
-    snapshots: Arc<Snapshots>,
     live: Gauge,
     still: Gauge,
     problems: [(FeedProblem, Gauge, Counter); FeedProblem::ALL.len()],
 }
 
 impl FeedStatus {
-    /// Returns the status that `snapshots` begin with.
-    pub fn new(snapshots: Arc<Snapshots>, metrics: &Metrics) -> Self {
+    /// Creates the status of a feed that begins in `state`.
+    pub fn new(state: FeedState, metrics: &Metrics) -> Self {
         let gauge = |state| {
             let help =
                 "1 for the state that the feed is in (live, lagging, static, or why it is degraded), 0 for the others.";
@@ -30,8 +27,7 @@ impl FeedStatus {
             let fallbacks = metrics.counter("presim_feed_fallbacks_total", help, &[("reason", problem.as_str())]);
             (problem, gauge(problem.as_str()), fallbacks)
         });
-        let state = snapshots.load().feed;
-        let status = Self { state, snapshots, live: gauge("live"), still: gauge("static"), problems };
+        let status = Self { state, live: gauge("live"), still: gauge("static"), problems };
         status.show();
         status
     }
@@ -46,16 +42,12 @@ impl FeedStatus {
         self.state.is_degraded()
     }
 
-    /// Sets the feed's health, and returns whether it has changed. Another reason counts as a change, another lag does
-    /// not.
-    pub fn set(&mut self, state: FeedState) -> bool {
-        if state == self.state {
-            return false;
-        }
+    /// Shows the feed's health in the metrics, and returns whether it has changed. Another reason counts as a change,
+    /// another lag does not.
+    pub(super) fn show_state(&mut self, state: FeedState) -> bool {
         let is_other = (state.as_str(), state.cause()) != (self.state.as_str(), self.state.cause());
         self.state = state;
         if !is_other {
-            self.snapshots.set_feed(state);
             return false;
         }
         for (problem, _, fallbacks) in &self.problems {
@@ -64,8 +56,6 @@ impl FeedStatus {
             }
         }
         self.show();
-        // Set last, so that a client that sees the state finds it in the metrics, too.
-        self.snapshots.set_feed(state);
         true
     }
 

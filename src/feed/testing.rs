@@ -15,7 +15,7 @@ use super::{
     clock::BlockClock,
     devnet::{Devnet, DevnetSource},
 };
-use crate::state::{CodeCache, Overlay, Published, Snapshot};
+use crate::state::{CodeCache, Overlay, Publication, Published, Snapshot};
 
 /// Changes that may wait for the writer of snapshots.
 const WAITING: usize = 64;
@@ -154,8 +154,8 @@ impl TestingSource {
     }
 
     /// Builds and publishes the next sub-block.
-    pub fn go_on(&mut self, feed: &mut Feed) {
-        self.devnet.go_on(feed);
+    pub async fn go_on(&mut self, feed: &mut Feed) {
+        self.devnet.go_on(feed).await;
     }
 
     /// Makes a change of the chain.
@@ -171,20 +171,20 @@ impl TestingSource {
                     return Err(ChangeError::TooManyBlocks { blocks, most });
                 }
                 if let Some(timestamp) = timestamp {
-                    self.set_clock(feed, timestamp)?;
+                    self.set_clock(feed, timestamp).await?;
                 }
                 self.mine(feed, blocks, interval).await?;
             }
-            ChainChange::Edit(edit) => self.edit(feed, &edit)?,
+            ChainChange::Edit(edit) => self.edit(feed, &edit).await?,
             ChainChange::Save => return Ok(ChangeOutcome::Saved(self.save(feed))),
             ChainChange::Return(id) => return Ok(ChangeOutcome::Returned(self.return_to(feed, id))),
             ChainChange::MoveClock(seconds) => {
                 // Blocks that were mined within a second are ahead of the clock.
                 let now = self.devnet.devnet.clock.now().max(feed.snapshots.newest().header().timestamp);
-                self.set_clock(feed, now.saturating_add(seconds))?;
+                self.set_clock(feed, now.saturating_add(seconds)).await?;
                 return Ok(ChangeOutcome::Ahead(self.devnet.devnet.clock.ahead));
             }
-            ChainChange::SetClock(timestamp) => self.set_clock(feed, timestamp)?,
+            ChainChange::SetClock(timestamp) => self.set_clock(feed, timestamp).await?,
         }
         Ok(ChangeOutcome::Done)
     }
@@ -196,7 +196,7 @@ impl TestingSource {
                 let mined = feed.snapshots.newest().header().timestamp;
                 self.devnet.devnet.clock.set(mined.saturating_add(interval).min(LATEST_TIME));
             }
-            self.end_block(feed)?;
+            self.end_block(feed).await?;
             // The thread also runs the actor of the feed.
             tokio::task::yield_now().await;
         }
@@ -204,14 +204,14 @@ impl TestingSource {
     }
 
     /// Seals the block being built with what waits in the pool, and opens the next one.
-    fn end_block(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
-        self.devnet.go_on_by(feed, Devnet::last_step);
+    async fn end_block(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
+        self.devnet.go_on_by(feed, Devnet::last_step).await;
         if feed.status.is_degraded() { Err(ChangeError::Failed) } else { Ok(()) }
     }
 
     /// Sets the timestamp of the next block. If the block being built has transactions, which have seen its time, it is
     /// sealed, and the next block is the one after it.
-    fn set_clock(&mut self, feed: &mut Feed, timestamp: u64) -> Result<(), ChangeError> {
+    async fn set_clock(&mut self, feed: &mut Feed, timestamp: u64) -> Result<(), ChangeError> {
         let published = feed.snapshots.load();
         let open = published.newest.open.as_ref().filter(|open| !open.transactions.is_empty());
         let previous = open.map_or(published.head().header.timestamp, |open| open.header.timestamp);
@@ -223,11 +223,11 @@ impl TestingSource {
         }
         self.devnet.devnet.clock.set(timestamp);
         if open.is_some() {
-            return self.end_block(feed);
+            return self.end_block(feed).await;
         }
         let began = Instant::now();
         let next = self.open(published.latest())?;
-        feed.snapshots.publish(next);
+        feed.apply(Publication::SubBlock(next));
         feed.count(began);
         Ok(())
     }
@@ -235,9 +235,9 @@ impl TestingSource {
     /// Changes an account in the state after the newest block, and opens the next block on that state. The newest block
     /// keeps its state root, and the next one's has the change. If the block being built has transactions, which have
     /// run on the state before, it is sealed first.
-    fn edit(&mut self, feed: &mut Feed, edit: &AccountEdit) -> Result<(), ChangeError> {
+    async fn edit(&mut self, feed: &mut Feed, edit: &AccountEdit) -> Result<(), ChangeError> {
         if feed.snapshots.newest().open.as_ref().is_some_and(|open| !open.transactions.is_empty()) {
-            self.end_block(feed)?;
+            self.end_block(feed).await?;
         }
         let began = Instant::now();
         let published = feed.snapshots.load();
@@ -253,7 +253,7 @@ impl TestingSource {
         let edited = stand_on(world, latest.head.clone(), latest.hashes.clone()).after(latest, Arc::new(changes));
         self.devnet.devnet.clock.fix(published.newest.header().timestamp);
         let next = self.open(&edited)?;
-        feed.snapshots.publish_sealed(edited, Some(next));
+        feed.apply(Publication::Seal { sealed: edited, next: Some(next) });
         feed.pool.advance();
         feed.count(began);
         Ok(())
@@ -283,7 +283,7 @@ impl TestingSource {
         self.saved.split_off(&id);
         let began = Instant::now();
         self.devnet.devnet.clock = clock;
-        feed.snapshots.return_to(&published);
+        feed.apply(Publication::Return(published));
         feed.pool.advance();
         feed.count(began);
         true
@@ -303,7 +303,7 @@ impl FeedSource for TestingSource {
                         // Fails if the client no longer waits.
                         let _ = answer.send(self.make(&mut feed, change).await);
                     }
-                    _ = ticks.tick() => self.go_on(&mut feed),
+                    _ = ticks.tick() => self.go_on(&mut feed).await,
                 }
             }
         }

@@ -20,7 +20,10 @@ use crate::{
         upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState},
     },
     rpc::{StartupReason, Testing},
-    state::{CodeCache, FeedProblem, FeedState, RemoteImage, RemoteState, RemoteStats, Snapshots, Tags},
+    state::{
+        CodeCache, FeedProblem, FeedState, Publication, RemoteImage, RemoteState, RemoteStats, SnapshotId, Snapshots,
+        Tags,
+    },
     store::{read_image, write_image},
     telemetry::{Counter, Gauge, Metrics},
 };
@@ -122,13 +125,14 @@ pub fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().thread_name("presim-upstream").build()
 }
 
-/// Connects to the upstream at `endpoint`, and begins with its newest block.
+/// Connects to the upstream at `endpoint`, and begins with its newest block, in this epoch of snapshot ids.
 pub async fn begin(
     endpoint: &Endpoint,
     config: &Config,
     codes: &Arc<CodeCache>,
     metrics: &Metrics,
     reason: &StartupReason,
+    epoch: u64,
 ) -> eyre::Result<(Start, UpstreamParts)> {
     let deadline = Instant::now() + START;
     let failed = || format!("--upstream {endpoint}");
@@ -207,8 +211,10 @@ pub async fn begin(
         None if hash != newest => FeedState::Degraded(FeedProblem::Connecting),
         None => FeedState::Live { every_ms: u64::try_from(spec.block_time().as_millis()).unwrap_or(u64::MAX) },
     };
-    let snapshots = Snapshots::new(canonical_snapshot(view, head, receipts, hashes), feed, config.retention());
-    snapshots.set_tags(Tags::default());
+    let mut first = canonical_snapshot(view, head, receipts, hashes);
+    first.id = SnapshotId::begin(epoch);
+    let snapshots = Snapshots::new(first, feed, config.retention());
+    snapshots.apply(Publication::Tags(Tags::default()));
     let fetcher = FetcherConfig { patience: PATIENCE, verify_proofs: live.verify_proofs, max_in_flight: IN_FLIGHT };
     let fetcher = Arc::new(Fetcher::new(upstream.clone(), codes.clone(), fetcher, metrics));
     let heads = Heads::follow(upstream, newest, live.poll());
@@ -244,6 +250,7 @@ pub async fn begin(
         accounts: Vec::new(),
         builtin: false,
         trading: None,
+        fleet: None,
     };
     Ok((start, beside))
 }

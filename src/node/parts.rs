@@ -6,7 +6,7 @@ use crate::{
     chain::ChainSpec,
     config::{ApprovalPolicy, Config, FeedName, RevertPolicy, UpgradePolicy},
     engine::{BaseFeeRule, SimulationRules},
-    feed::upstream::Fetcher,
+    feed::{fleet::FleetOutbox, upstream::Fetcher},
     pool::{BlocksBuilt, Pool, PoolLimits},
     state::{CodeCache, Snapshots},
     store::{Store, StoreError},
@@ -14,7 +14,8 @@ use crate::{
     wallet::{Accounts, AheadStates, Approvals, Fees, Ledger, Policy, Sending, SendingSettings, Wallet},
 };
 
-/// Returns the pool on `snapshots`, with the transactions that wait in `store` if it is durable.
+/// Returns the pool on `snapshots`, with the transactions that wait in `store` if it is durable. Transactions also go to
+/// `outbox`, if there is one.
 ///
 /// # Errors
 ///
@@ -24,8 +25,10 @@ pub fn pool(
     spec: &ChainSpec,
     snapshots: &Arc<Snapshots>,
     store: &Store,
+    outbox: Option<FleetOutbox>,
 ) -> Result<Arc<Pool>, StoreError> {
     let built = match config.feed() {
+        _ if config.fleet.follow.is_some() => BlocksBuilt::Nowhere,
         _ if config.live.upstream.is_some() => BlocksBuilt::Upstream,
         FeedName::Devnet => BlocksBuilt::Here,
         FeedName::Static => BlocksBuilt::Nowhere,
@@ -41,7 +44,11 @@ pub fn pool(
         built,
     };
     let kept = store.is_durable().then(|| store.clone());
-    let pool = Arc::new(Pool::new(spec.clone(), limits, snapshots.clone(), kept));
+    let pool = Pool::new(spec.clone(), limits, snapshots.clone(), kept);
+    let pool = Arc::new(match outbox {
+        Some(outbox) => pool.with_outbox(outbox),
+        None => pool,
+    });
     pool.restore()?;
     Ok(pool)
 }

@@ -1,6 +1,9 @@
 //! The chain that a node begins with: new, or restored from the store.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use alloy_genesis::Genesis;
 use alloy_primitives::{B256, keccak256};
@@ -16,13 +19,15 @@ use crate::{
         apply::stand_on,
         chain_file,
         clock::{Clock, SystemClock},
-        devnet::{Devnet, DevnetSource, publish},
+        devnet::{Devnet, DevnetSource},
+        epoch,
+        fleet::FleetLink,
         journal::{ChainIdentity, Journal},
         testing::TestingSource,
         world::{self, Market, TradingWorld, Traffic},
     },
     rpc::{StartupReason, Testing},
-    state::{CodeCache, FeedState, LocalWorld, Snapshot, Snapshots},
+    state::{CodeCache, FeedState, LocalWorld, Publication, Snapshot, SnapshotId, Snapshots},
     store::{Store, StoreError},
 };
 
@@ -38,6 +43,15 @@ pub struct Start {
     /// Whether the chain is the built-in devnet.
     pub builtin: bool,
     pub trading: Option<TradingWorld>,
+    /// The fleet, if the node is in one.
+    pub fleet: Option<FleetPlace>,
+}
+
+/// A node's place in its fleet.
+pub struct FleetPlace {
+    pub link: FleetLink,
+    /// Whether the node leads, if it ever can; `None` on a replica.
+    pub leads: Option<Arc<AtomicBool>>,
 }
 
 /// A chain of presim's own, up to its newest sub-block, before anything runs.
@@ -70,40 +84,22 @@ impl OwnChain {
         reason: &StartupReason,
         clock: Arc<dyn Clock>,
     ) -> eyre::Result<Self> {
-        let accounts = DevAccounts { users: world::dev_signers()?, traffic: world::traffic_signers()? };
-        let journal = store.is_durable().then(|| Journal::new(store.clone(), u64::from(config.keep_blocks)));
-        let known = if store.is_durable() { ChainIdentity::read(store)? } else { None };
-        reason.set(match (&known, &config.chain) {
-            (_, Some(_)) => "it imports the blocks of --chain",
-            (Some(_), None) => "it takes up the chain of its store",
-            (None, None) => "it builds its first block",
-        });
-        let Begun { about, snapshots } = match (known, &journal) {
-            (Some(about), Some(journal)) => resume(config, codes, &accounts, store, about, journal)?,
-            (_, journal) => {
-                let begun = found(config, codes, &accounts, clock.unix().as_secs())?;
-                if let Some(journal) = journal {
-                    let (published, head) = (begun.snapshots.load(), begun.snapshots.newest());
-                    let blocks = (0..=head.head.number()).filter_map(|number| published.sealed_block(number));
-                    journal.found(&begun.about, blocks.collect(), &head)?;
-                    begun.snapshots.set_archive(journal.keeper());
-                }
-                begun
-            }
-        };
-        let mut rules = about.config.clone();
-        set_forks(&mut rules, &config.fork)?;
-        let mut spec = ChainSpec::new(rules, config.block_time())?;
-        let prescribed = spec.prescribed_block_time(snapshots.newest().header().timestamp);
-        if let (FeedName::Static, None, Some(prescribed)) = (config.feed(), config.block_time, prescribed) {
-            spec = spec.with_block_time(prescribed);
+        let origin = ChainOrigin::begin(config, codes, store, reason, &*clock)?;
+        if !origin.is_new {
+            let last = origin.snapshots.load().last.epoch();
+            origin.snapshots.begin_epoch(epoch::take(store, last, clock.unix())?);
         }
-        if config.testing {
-            spec = spec.with_contracts_sending();
-        }
-        if let Some(world) = &about.trading {
-            spec = spec.with_wrapper(world.weth);
-        }
+        Self::stand_on(config, origin, clock)
+    }
+
+    /// Completes the chain that has this origin.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the first block cannot be opened, or the store cannot be written.
+    pub(super) fn stand_on(config: &Config, origin: ChainOrigin, clock: Arc<dyn Clock>) -> eyre::Result<Self> {
+        let ChainOrigin { about, snapshots, journal, accounts, .. } = origin;
+        let spec = rules(config, &about, snapshots.newest().header().timestamp)?;
         let head = snapshots.newest();
         let (builtin, trading) = (about.builtin, about.trading);
         // Nothing is mined on a static chain, so no account of the node is offered to send from.
@@ -113,13 +109,74 @@ impl OwnChain {
                 let mut devnet = devnet(config, &spec, &head, &accounts, about.trading, clock);
                 if head.open.is_none() {
                     let first = devnet.first(&head).wrap_err("the first block cannot be opened")?;
-                    publish(&snapshots, journal.as_ref(), first)?;
+                    let first = first.into();
+                    if let Some(journal) = &journal {
+                        journal.record(&snapshots.load(), snapshots.next_id(), &first)?;
+                    }
+                    snapshots.apply(first);
                 }
                 let source = DevnetSource { devnet, journal, every: config.sub_block() };
                 (Some(source), funded(&accounts.users, &head))
             }
         };
         Ok(Self { spec, snapshots, devnet, accounts, builtin, trading })
+    }
+}
+
+/// A chain of presim's own as it was created or restored, before anything is built on it.
+pub struct ChainOrigin {
+    pub about: ChainIdentity,
+    pub snapshots: Snapshots,
+    /// The journal, if the store is durable.
+    pub journal: Option<Journal>,
+    /// Whether the chain was created by this start.
+    pub is_new: bool,
+    accounts: DevAccounts,
+}
+
+impl ChainOrigin {
+    /// Creates the chain that `config` names in an epoch of its own, or restores it from `store` as far as it had come.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`OwnChain::begin`] does.
+    pub fn begin(
+        config: &Config,
+        codes: &Arc<CodeCache>,
+        store: &Store,
+        reason: &StartupReason,
+        clock: &dyn Clock,
+    ) -> eyre::Result<Self> {
+        let accounts = DevAccounts { users: world::dev_signers()?, traffic: world::traffic_signers()? };
+        let journal = store.is_durable().then(|| Journal::new(store.clone(), u64::from(config.keep_blocks)));
+        let known = if store.is_durable() { ChainIdentity::read(store)? } else { None };
+        let is_new = known.is_none();
+        reason.set(match (&known, &config.chain) {
+            (_, Some(_)) => "it imports the blocks of --chain",
+            (Some(_), None) => "it takes up the chain of its store",
+            (None, None) => "it builds its first block",
+        });
+        let Begun { about, snapshots } = match (known, &journal) {
+            (Some(about), Some(journal)) => resume(config, codes, &accounts, store, about, journal)?,
+            (_, journal) => {
+                let epoch = epoch::after(0, clock.unix());
+                let begun = found(config, codes, &accounts, clock.unix().as_secs(), SnapshotId::begin(epoch))?;
+                if let Some(journal) = journal {
+                    let (published, head) = (begun.snapshots.load(), begun.snapshots.newest());
+                    let blocks = (0..=head.head.number()).filter_map(|number| published.sealed_block(number));
+                    journal.found(&begun.about, blocks.collect(), &head)?;
+                    begun.snapshots.set_archive(journal.keeper());
+                    epoch::keep(store, epoch)?;
+                }
+                begun
+            }
+        };
+        Ok(Self { about, snapshots, journal, is_new, accounts })
+    }
+
+    /// Replaces the state of the chain by another of the same fleet.
+    pub fn replace(&mut self, about: ChainIdentity, snapshots: Snapshots) {
+        (self.about, self.snapshots) = (about, snapshots);
     }
 }
 
@@ -140,7 +197,29 @@ pub fn begin(config: &Config, codes: &Arc<CodeCache>, store: &Store, reason: &St
         }
         Some(source) => (Box::new(source), Testing::Off),
     };
-    Ok(Start { spec, snapshots, source, testing, accounts, builtin, trading })
+    Ok(Start { spec, snapshots, source, testing, accounts, builtin, trading, fleet: None })
+}
+
+/// Returns the rules of a chain whose newest block has this timestamp.
+///
+/// # Errors
+///
+/// Returns an error if the chain's `config` has forks that presim does not know.
+pub fn rules(config: &Config, about: &ChainIdentity, timestamp: u64) -> eyre::Result<ChainSpec> {
+    let mut rules = about.config.clone();
+    set_forks(&mut rules, &config.fork)?;
+    let mut spec = ChainSpec::new(rules, config.block_time())?;
+    let prescribed = spec.prescribed_block_time(timestamp);
+    if let (FeedName::Static, None, Some(prescribed)) = (config.feed(), config.block_time, prescribed) {
+        spec = spec.with_block_time(prescribed);
+    }
+    if config.testing {
+        spec = spec.with_contracts_sending();
+    }
+    if let Some(world) = &about.trading {
+        spec = spec.with_wrapper(world.weth);
+    }
+    Ok(spec)
 }
 
 /// Refuses a store that holds a chain of presim's own, if an upstream's is to be followed.
@@ -159,8 +238,8 @@ struct Begun {
 }
 
 /// Creates the chain of `config`: its genesis, and the blocks of a file on it.
-/// A chain without a genesis file begins at the time `now`, in Unix seconds.
-fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts, now: u64) -> eyre::Result<Begun> {
+/// A chain without a genesis file begins at the time `now`, in Unix seconds. Its first snapshot has this id.
+fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts, now: u64, id: SnapshotId) -> eyre::Result<Begun> {
     let given = config.genesis.as_deref().map(read_genesis).transpose()?;
     let builtin = given.is_none();
     let (mut genesis, genesis_file) = match given {
@@ -179,14 +258,15 @@ fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts, now: u64) -
     let hash = block.hash();
     let mut hashes = BlockHashes::default();
     hashes.push(block.number(), hash);
-    let first = stand_on(state, Arc::new(block), hashes);
+    let mut first = stand_on(state, Arc::new(block), hashes);
+    first.id = id;
     let base = stand_on(first.world.clone(), first.head.clone(), first.hashes.clone());
     let snapshots = Snapshots::new(first, feed_state(config), config.retention());
     let mut chain_file = None;
     if let Some(file) = &config.chain {
         let head = chain_file::import(&spec, base, file, |snapshot| {
             let copy = stand_on(snapshot.world.clone(), snapshot.head.clone(), snapshot.hashes.clone());
-            snapshots.publish_sealed(copy, None);
+            snapshots.apply(Publication::Seal { sealed: copy, next: None });
         })
         .wrap_err_with(|| format!("--chain {}", file.display()))?;
         tracing::info!(head = head.head.number(), hash = %head.head_hash(), "imported");
@@ -218,7 +298,8 @@ fn resume(
     let anew = config.chain.is_some() && journal.base()? == about.founded;
     let snapshots = if anew {
         // The chain has a genesis file, so it does not depend on the time.
-        let Begun { snapshots, .. } = found(config, codes, accounts, 0)?;
+        let epoch = SnapshotId::begin(journal.base_id()?.epoch());
+        let Begun { snapshots, .. } = found(config, codes, accounts, 0, epoch)?;
         snapshots.set_archive(journal.keeper());
         journal.replay_on(&snapshots, codes)?;
         snapshots

@@ -29,7 +29,7 @@ pub use self::{
     content::{PoolStatus, SenderContent},
     decode::SentTransaction,
     error::PoolError,
-    keep::forget,
+    keep::{forget, put_back},
     queue::PoolPlace,
 };
 use self::{
@@ -90,6 +90,14 @@ pub struct Pool {
     ready: broadcast::Sender<Arc<Recovered<TxEnvelope>>>,
     /// Notified when transactions are on the disk.
     stored: Notify,
+    /// The way to the other nodes of a fleet, if there is one.
+    outbox: Option<Box<dyn TxOutbox>>,
+}
+
+/// The way of transactions to the nodes of a fleet that mine them.
+pub trait TxOutbox: std::fmt::Debug + Send + Sync {
+    /// Sends a transaction in EIP-2718 bytes. The returned commit is done when the fleet has it for good, and `kept` is done.
+    fn send(&self, hash: B256, raw: &[u8], kept: Commit) -> Commit;
 }
 
 /// A write to be committed together with transactions.
@@ -112,7 +120,19 @@ impl Pool {
         let queue = if limits.built == BlocksBuilt::Upstream { Queue::of_upstream() } else { Queue::default() };
         let (inner, bundles) = (Mutex::new(PoolState { queue, own: B256Map::default() }), BundleQueue::default());
         let (ready, stored) = (broadcast::Sender::new(BROADCAST), Notify::new());
-        Self { spec, limits, snapshots, store, inner, bundles, ready, stored }
+        Self { spec, limits, snapshots, store, inner, bundles, ready, stored, outbox: None }
+    }
+
+    /// Returns the same, which also sends raw transactions to the other nodes of a fleet. If no blocks are built here, it
+    /// keeps none of them.
+    #[must_use]
+    pub fn with_outbox(self, outbox: impl TxOutbox + 'static) -> Self {
+        Self { outbox: Some(Box::new(outbox)), ..self }
+    }
+
+    /// Returns whether the transactions that are sent here wait in the pool of another node.
+    pub fn sends_away(&self) -> bool {
+        self.outbox.is_some() && self.limits.built == BlocksBuilt::Nowhere
     }
 
     /// Restores the stored transactions, even beyond the limits. Logs and drops those that the accounts no longer
@@ -163,7 +183,33 @@ impl Pool {
         if self.lock().queue.get(&hash).is_some() {
             return Err(PoolError::AlreadyKnown);
         }
-        Ok((hash, self.add_all([sent], false, PoolPlace::Any, None)?))
+        let kept = if self.sends_away() {
+            self.check(sent)?;
+            Commit::done()
+        } else {
+            self.add_all([sent], false, PoolPlace::Any, None)?
+        };
+        let commit = match &self.outbox {
+            Some(outbox) => outbox.send(hash, raw, kept),
+            None => kept,
+        };
+        Ok((hash, commit))
+    }
+
+    /// Adds a transaction that another node of the fleet has sent, as [`add_raw`](Self::add_raw) does.
+    ///
+    /// # Errors
+    /// Returns the [`PoolError`] of the first check that fails.
+    pub fn add_sent(self: &Arc<Self>, raw: &[u8]) -> Result<Commit, PoolError> {
+        self.add_all([SentTransaction::decode(raw)?], false, PoolPlace::Any, None)
+    }
+
+    /// Checks a transaction as if it were to enter an empty pool.
+    fn check(&self, sent: SentTransaction) -> Result<(), PoolError> {
+        let newest = self.snapshots.newest();
+        let checked = Checked::from(rules::check(&self.spec, newest.header(), self.limits.min_tip, sent)?);
+        let coming = Coming { own: false, held: false, place: PoolPlace::Any };
+        Queue::default().insert(checked, coming, &newest.world, &self.limits).map(drop)
     }
 
     /// Adds a transaction that this node has signed, with a nonce as `place` allows. See [`add_raw`](Self::add_raw).

@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use super::{
     encode,
     error::{Outcome, RpcError},
+    fleet::LeaderLink,
     methods::{Backend, Handler, MethodRoute, RequestLimits, Run, UpstreamUse},
     remote::StateCompletion,
     request::{Caller, Request, begin},
@@ -57,6 +58,8 @@ pub struct RequestRunner {
     pub(super) executor: Executor,
     /// The completion of state from an upstream, if there is one.
     pub(super) remote: Option<Arc<StateCompletion>>,
+    /// The way to the leader, on a replica of a fleet.
+    pub(super) leader: Option<Arc<LeaderLink>>,
 }
 
 /// The answer to a request, or its error.
@@ -109,7 +112,7 @@ impl Front {
             ),
         };
         Self {
-            runner: RequestRunner { backend, executor, remote: None },
+            runner: RequestRunner { backend, executor, remote: None, leader: None },
             snapshots,
             waiters,
             metrics: metrics.clone(),
@@ -126,6 +129,13 @@ impl Front {
     #[must_use]
     pub fn with_remote(self, remote: StateCompletion) -> Self {
         let runner = RequestRunner { remote: Some(Arc::new(remote)), ..self.runner };
+        Self { runner, ..self }
+    }
+
+    /// Returns the same, on a replica of a fleet.
+    #[must_use]
+    pub fn with_leader(self, leader: LeaderLink) -> Self {
+        let runner = RequestRunner { leader: Some(Arc::new(leader)), ..self.runner };
         Self { runner, ..self }
     }
 
@@ -195,6 +205,11 @@ impl Front {
     pub async fn answer(&self, request: Request) -> Answered {
         let (arrived, method) = (Instant::now(), request.method);
         let mut by_upstream = false;
+        if let Some(leader) = self.runner.leader_for(method) {
+            // Boxed, as below.
+            let answer = Box::pin(self.ask(leader, request)).await;
+            return self.counted(method, arrived, Answered { answer, by_upstream });
+        }
         let answer = match (method.handler, &self.runner.remote) {
             (Handler::Subscribe | Handler::Unsubscribe, _) => Self::subscribe(&request),
             // Boxed, because rare futures are large and would be moved with every request.
@@ -213,11 +228,36 @@ impl Front {
             }
             (Handler::Run(run), _) => self.run(run, request).await,
         };
-        let outcome = answer.as_ref().map_or_else(RpcError::outcome, |_| Outcome::Ok);
+        self.counted(method, arrived, Answered { answer, by_upstream })
+    }
+
+    /// Counts the answer to a request that arrived at `arrived`.
+    fn counted(&self, method: &'static MethodRoute, arrived: Instant, answered: Answered) -> Answered {
+        let outcome = answered.answer.as_ref().map_or_else(RpcError::outcome, |_| Outcome::Ok);
         self.counts[method.index][outcome as usize]
             .get_or_init(|| Counted::new(&self.metrics, method.name, outcome))
             .count(arrived);
-        Answered { answer, by_upstream }
+        answered
+    }
+
+    /// Has the leader of the fleet answer a request, if this node cannot.
+    async fn ask(&self, leader: &LeaderLink, request: Request) -> Result<Vec<u8>, RpcError> {
+        let mut out = begin(&request.id, "result");
+        let mut own = None;
+        if let (Handler::Run(run), false) = (request.method.handler, request.method.by_leader) {
+            match self.run(run, request.clone()).await {
+                Ok(answer) if is_nothing(&answer[out.len()..]) => own = Some(Ok(answer)),
+                Err(error @ RpcError::UnknownBlock(_)) => own = Some(Err(error)),
+                answered => return answered,
+            }
+        }
+        match (leader.ask(&request).await, own) {
+            (Ok(result), _) => out.extend_from_slice(result.get().as_bytes()),
+            // The leader knows no more than this node, or does not answer.
+            (Err(_), Some(own)) => return own,
+            (Err(error), None) => return Err(error),
+        }
+        Ok(out)
     }
 
     /// Runs a request on a chain with native contracts. If the run reaches one, the upstream executes the request.
@@ -305,6 +345,13 @@ impl Front {
 }
 
 impl RequestRunner {
+    /// Returns the leader of the fleet if it has a part in answering a method: it has the pool and the accounts, and blocks
+    /// whose bodies a replica does not have.
+    fn leader_for(&self, method: &MethodRoute) -> Option<&LeaderLink> {
+        let leader = self.leader.as_deref()?;
+        (method.by_leader || method.upstream == UpstreamUse::IfUnknown).then_some(leader)
+    }
+
     /// Runs a step of a request at a place, and waits until its commit is on disk. Returns the step's value, and the
     /// answer as far as the step has written it.
     pub(super) async fn run_step<T: Send + 'static>(
@@ -400,7 +447,9 @@ async fn kept(commit: Commit, ticket: &Ticket) -> Result<(), RpcError> {
         // Whether the write reached the disk after all is seen when the store is opened again.
         Ok(Err(error)) => Err(RpcError::from(error)
             .with_message(|text| format!("{text}: it may still be sent after a restart of the node"))),
-        Err(_) => Err(RpcError::new(-32016, "it was not on disk in time: it may still be sent")),
+        Err(_) => {
+            Err(RpcError::new(-32016, "it was not stored in time, and its outcome is unknown: it may still be sent"))
+        }
     }
 }
 

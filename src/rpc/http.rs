@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use super::{
     access::{Access, Client},
+    catch_up::{MIN_SNAPSHOT, min_snapshot},
     connections::ConnectionEntry,
     dialect::{Dialect, STANDARD},
     error::RpcError,
@@ -46,6 +47,8 @@ pub struct HttpService {
     pub limits: ReplyLimits,
     /// The time-out for a body to arrive.
     pub read_timeout: Duration,
+    /// The time that a request waits for the snapshot that it asks for at least.
+    pub max_catch_up: Duration,
     pub sockets: ws::Sockets,
     /// The files for browsers.
     pub files: ServedFiles,
@@ -209,9 +212,22 @@ impl Door {
             let error = RpcError::request("content-type: expected application/json");
             return refuse_to(client, StatusCode::UNSUPPORTED_MEDIA_TYPE, error);
         }
+        let least = request.headers().get(MIN_SNAPSHOT).map(|value| value.to_str().unwrap_or_default());
+        let least = match min_snapshot(least) {
+            Ok(least) => least,
+            Err(error) => return refuse_to(client, StatusCode::BAD_REQUEST, error),
+        };
         match self.read(request.into_body()).await {
             Ok((body, held)) => {
-                let published = service.front.published();
+                let published = match least {
+                    None => service.front.published(),
+                    Some(least) => match service.front.published_from(least, service.max_catch_up).await {
+                        Ok(published) => published,
+                        Err(error) => {
+                            return respond(session.reject(&body, error), Some((&service.front.published(), false)));
+                        }
+                    },
+                };
                 let Reply { text, single, by_upstream } = session.answer(body, held, &published, None).await;
                 respond(text, single.then_some((&published, by_upstream)))
             }

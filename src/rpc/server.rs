@@ -24,6 +24,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::{
     access::Access,
+    catch_up::MIN_SNAPSHOT,
     connections::{ConnectionEntry, ConnectionLimits, Connections},
     dialect::{Dialect, PROJECT, STANDARD},
     error::RpcError,
@@ -52,6 +53,7 @@ pub struct ServerConfig {
     root: &'static Dialect,
     limits: ReplyLimits,
     read_timeout: Duration,
+    max_catch_up: Duration,
     io_timeout: Duration,
     origins: Arc<Origins>,
     connections: ConnectionLimits,
@@ -84,6 +86,7 @@ impl ServerConfig {
                 max_batch: config.max_batch as usize,
             },
             read_timeout: Duration::from_millis(config.deadline_ms),
+            max_catch_up: Duration::from_millis(config.fleet.max_catch_up_ms),
             io_timeout: Duration::from_millis(config.io_timeout_ms),
             origins: Arc::new(Origins::new(hosts, config.allow_origin.clone())),
             connections: ConnectionLimits {
@@ -101,6 +104,12 @@ impl ServerConfig {
     #[must_use]
     pub fn with_metrics(self, metrics: Option<SocketAddr>) -> Self {
         Self { metrics, ..self }
+    }
+
+    /// Returns the limits of a message, the dialect of `/`, and the time that a request waits for the snapshot that it asks
+    /// for at least.
+    pub(super) const fn messages(&self) -> (ReplyLimits, &'static Dialect, Duration) {
+        (self.limits, self.root, self.max_catch_up)
     }
 }
 
@@ -205,6 +214,7 @@ impl Handler<Serve> for FrontActor {
             root: config.root,
             limits: config.limits,
             read_timeout: config.read_timeout,
+            max_catch_up: config.max_catch_up,
             sockets,
             files: self.files.clone(),
             metrics: config.metrics,
@@ -354,7 +364,7 @@ async fn turn_away(stream: TcpStream, permit: OwnedSemaphorePermit) {
 fn cors(origins: Arc<Origins>) -> CorsLayer {
     CorsLayer::new()
         .allow_methods([Method::POST])
-        .allow_headers([header::CONTENT_TYPE, header::AUTHORIZATION])
+        .allow_headers([header::CONTENT_TYPE, header::AUTHORIZATION, HeaderName::from_static(MIN_SNAPSHOT)])
         .expose_headers([HeaderName::from_static("x-presim-snapshot")])
         // A listed page of the internet may call a node on the user's machine (Private Network Access).
         .allow_private_network(true)

@@ -152,6 +152,12 @@ impl Session {
         Reply { text, single, by_upstream }
     }
 
+    /// Returns the answer to a message that is rejected as a whole. It counts against the client's rate as a request does.
+    pub fn reject(&self, body: &str, error: RpcError) -> Bytes {
+        let id = Single::parse(body).and_then(|single| plain_id(single.id));
+        self.failure(&id.unwrap_or(Id::Null), self.admit().err().unwrap_or(error)).around()
+    }
+
     /// Returns the answer to a text that is not JSON-RPC. It counts against the client's rate as a request does.
     pub fn refuse(&self, error: RpcError) -> Bytes {
         self.failure(&Id::Null, self.admit().err().unwrap_or(error)).around()

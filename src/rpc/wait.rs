@@ -47,7 +47,8 @@ impl Front {
         let included = async {
             loop {
                 // In this order, because a transaction leaves the pool only after the snapshot with it was published.
-                let waits = self.runner.remote.is_some() || self.pool().get(&hash).is_some();
+                let waits =
+                    self.runner.remote.is_some() || self.pool().sends_away() || self.pool().get(&hash).is_some();
                 let published = self.published();
                 if published.transaction(&hash).is_some() {
                     return Some(published);

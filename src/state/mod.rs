@@ -9,6 +9,7 @@ mod log_numbers;
 mod open_block;
 mod overlay;
 mod own_codes;
+mod publication;
 mod reads;
 mod remote;
 mod roots;
@@ -27,6 +28,7 @@ pub use divergence::{Divergence, Divergences};
 pub use log_numbers::{LogMark, LogNumbers, TransferLogs};
 pub use open_block::OpenBlock;
 pub use overlay::{Overlay, SavedOverlay};
+pub use publication::Publication;
 pub use reads::{AccountRead, AccountReads, BlockReads, ReadSet};
 pub use remote::{
     Fetched, ImageAccount, ImageHash, ImageSlot, Miss, Missed, RemoteImage, RemoteState, RemoteStats, RemoteView,

@@ -14,20 +14,28 @@ use alloy_primitives::{B256, Sealable, Sealed};
 use super::{AccountChange, LocalWorld, OpenBlock, StateStep, World};
 use crate::chain::{BlockHashes, SealedBlock};
 
-/// The id of a snapshot: an epoch times 2^32, and the place in it, one more than that of the snapshot published before.
-/// An epoch begins where a chain returns to an earlier state, so that no id is given twice.
+/// The id of a snapshot: an epoch times 2^32, and the sequence in it of the change that published the snapshot.
+///
+/// An epoch begins with each start of a node that makes snapshots, and is never taken twice. So an id means the same state
+/// wherever it is answered, and ids compare as numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotId(pub u64);
 
 impl SnapshotId {
+    /// Returns the first id of an epoch, which no change takes: the ids after it are the epoch's.
+    pub const fn begin(epoch: u64) -> Self {
+        Self(epoch << 32)
+    }
+
     /// Returns the epoch.
     pub const fn epoch(self) -> u64 {
         self.0 >> 32
     }
 
-    /// Returns the first id of the next epoch.
-    pub const fn next_epoch(self) -> Self {
-        Self((self.epoch() + 1) << 32)
+    /// Returns the id after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
     }
 }
 
@@ -96,6 +104,11 @@ impl Snapshot {
     #[must_use]
     pub fn with_verified(self, verified: Verified) -> Self {
         Self { verified, ..self }
+    }
+
+    /// Returns the same, under an id.
+    pub(super) fn named(self, id: SnapshotId) -> Self {
+        Self { id, ..self }
     }
 
     /// Returns another snapshot of the same moment, with the same age.
@@ -252,11 +265,15 @@ pub enum FeedProblem {
     OtherChain,
     /// The store does not take what is published.
     Store,
+    /// The stream of the fleet does not take what is to be published.
+    Stream,
+    /// Nothing has come from the leader of the fleet for a time.
+    Partition,
 }
 
 impl FeedProblem {
     /// All problems.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Connecting,
         Self::Disconnected,
         Self::Gap,
@@ -271,6 +288,8 @@ impl FeedProblem {
         Self::Silent,
         Self::OtherChain,
         Self::Store,
+        Self::Stream,
+        Self::Partition,
     ];
 
     /// Returns the problem's name, as programs read it.
@@ -290,6 +309,8 @@ impl FeedProblem {
             Self::Silent => "silent",
             Self::OtherChain => "other_chain",
             Self::Store => "store",
+            Self::Stream => "stream",
+            Self::Partition => "partition",
         }
     }
 
@@ -310,6 +331,8 @@ impl FeedProblem {
             Self::Silent => "no sub-block has come for a time",
             Self::OtherChain => "the upstream is a node of another chain now",
             Self::Store => "the store fails",
+            Self::Stream => "the stream of the fleet takes nothing",
+            Self::Partition => "nothing comes from the leader of the fleet",
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use self::history::OldHeaders;
 pub use self::history::RetainedBlocks;
-use super::{Block, Divergences, FeedState, KnownBlock, Selector, Snapshot, SnapshotId, UnknownBlock};
+use super::{Block, Divergences, FeedState, KnownBlock, Publication, Selector, Snapshot, SnapshotId, UnknownBlock};
 use crate::chain::{BlockKeeper, SealedBlock};
 
 /// The published state of the chain at one moment: the newest snapshot, those before it, and the sealed blocks.
@@ -21,6 +21,10 @@ use crate::chain::{BlockKeeper, SealedBlock};
 pub struct Published {
     /// The newest snapshot.
     pub newest: Arc<Snapshot>,
+    /// The id of the last change. That of the newest snapshot, unless changes without a snapshot came after it.
+    pub last: SnapshotId,
+    /// The number of times that the chain has returned to an earlier moment.
+    pub returns: u64,
     /// The health of the feed.
     pub feed: FeedState,
     /// The extent of the past that is retained as the chain goes on.
@@ -71,7 +75,6 @@ pub struct Retention {
 pub struct Snapshots {
     cell: ArcSwap<Published>,
     changed: watch::Sender<SnapshotId>,
-    kept: Retention,
     /// The values that were published as pre-confirmed and did not become canonical.
     pub divergences: Arc<Divergences>,
 }
@@ -88,6 +91,8 @@ impl Snapshots {
         };
         let mut published = Published {
             newest: first.clone(),
+            last: first.id,
+            returns: 0,
             latest: first.clone(),
             tags: None,
             feed,
@@ -102,7 +107,7 @@ impl Snapshots {
         };
         published.add_block(&first);
         let changed = watch::Sender::new(published.newest.id);
-        Self { changed, cell: ArcSwap::from_pointee(published), kept, divergences: Arc::default() }
+        Self { changed, cell: ArcSwap::from_pointee(published), divergences: Arc::default() }
     }
 
     /// Returns what is published now, by one atomic load.
@@ -120,163 +125,54 @@ impl Snapshots {
         self.changed.subscribe()
     }
 
-    /// Publishes the next sub-block of the block being built, under the next id.
-    pub fn publish(&self, mut next: Snapshot) {
-        next.id = self.next_id();
-        self.replace(|published| published.push(Arc::new(next), self.kept.snapshots));
-    }
-
-    /// Publishes a sealed block (`sealed` has no open block), together with `next`, the empty block on it if the chain
-    /// goes on.
-    pub fn publish_sealed(&self, mut sealed: Snapshot, mut next: Option<Snapshot>) {
-        sealed.id = self.next_id();
-        if let Some(next) = &mut next {
-            next.id = sealed.id;
-            // The sealed block's own state is not found by an id.
-            next.path.splice(..0, sealed.path.iter().cloned());
-        }
-        let sealed = Arc::new(sealed);
-        self.replace(|published| {
-            published.add_block(&sealed);
-            published.latest = sealed.clone();
-            self.prune(published);
-            published.push(next.map_or(sealed, Arc::new), self.kept.snapshots);
-        });
-    }
-
-    /// Publishes the next canonical block of an upstream (`canonical` has no open block). Everything from its number on
-    /// is removed: the dead branch of a reorg, and blocks that were pre-confirmed otherwise.
-    pub fn publish_canonical(&self, mut canonical: Snapshot) {
-        canonical.id = self.next_id();
-        let canonical = Arc::new(canonical);
-        self.replace(|published| {
-            published.forget_from(canonical.head.number());
-            published.add_block(&canonical);
-            published.latest = canonical.clone();
-            self.prune(published);
-            published.push(canonical, self.kept.snapshots);
-        });
-    }
-
-    /// Publishes a sub-block of a pre-confirmed block, which is the open block of `open`. If it is the first of its
-    /// block, `complete` is the state after the pre-confirmed block before it. Everything pre-confirmed from the open
-    /// block's number on, or from the complete one's, is removed.
-    pub fn publish_pre_confirmed(&self, complete: Option<Snapshot>, mut open: Snapshot) {
-        open.id = self.next_id();
-        let complete = complete.map(|mut complete| {
-            complete.id = open.id;
-            open.path.splice(..0, complete.path.iter().cloned());
-            Arc::new(complete)
-        });
-        let index = open.index();
-        self.replace(|published| {
-            if let Some(complete) = &complete {
-                published.forget_from(complete.head.number());
-                published.add_block(complete);
-            } else if index == 0 {
-                published.forget_from(open.header().number);
-            }
-            self.prune(published);
-            published.push(Arc::new(open), self.kept.snapshots);
-        });
-    }
-
-    /// Publishes a pre-confirmed block as canonical without a change: `canonical` replaces it, and the pre-confirmed
-    /// blocks on it stay.
-    pub fn confirm(&self, mut canonical: Snapshot) {
-        self.replace(|published| {
-            let number = canonical.head.number();
-            canonical.id = published.sealed.get(&number).map_or(canonical.id, |known| known.id);
-            let canonical = Arc::new(canonical);
-            published.add_block(&canonical);
-            published.latest = canonical;
-        });
-    }
-
-    /// Returns the canonical chain to block `number`, from which it takes another branch. Everything after it is
-    /// removed at once.
-    pub fn go_back(&self, number: u64, feed: FeedState) {
+    /// Publishes a change under the next id, and returns the id.
+    pub fn apply(&self, publication: Publication) -> SnapshotId {
         let id = self.next_id();
+        self.apply_as(id, publication);
+        id
+    }
+
+    /// Publishes a change under the id that its first publisher gave it: on a restart, and on a replica. Ids only grow,
+    /// except that the block opened on the first may come under the first's id.
+    pub fn apply_as(&self, id: SnapshotId, publication: Publication) {
         self.replace(|published| {
-            published.feed = feed;
-            let Some(fork) = published.sealed.get(&number) else { return };
-            let mut fork = fork.copy();
-            fork.id = id;
-            let fork = Arc::new(fork);
-            published.forget_from(number + 1);
-            published.sealed.insert(number, fork.clone());
-            published.latest = fork.clone();
-            published.push(fork, self.kept.snapshots);
+            published.last = id;
+            published.apply(id, publication);
         });
     }
 
-    /// Publishes a canonical block without known ancestors. Everything known before is removed.
-    pub fn begin_anew(&self, mut first: Snapshot) {
-        first.id = self.next_id();
-        let first = Arc::new(first);
-        self.replace(|published| {
-            published.forget_from(0);
-            published.add_block(&first);
-            published.latest = first.clone();
-            published.push(first, self.kept.snapshots);
-        });
+    /// Returns the id of the next change.
+    pub fn next_id(&self) -> SnapshotId {
+        self.cell.load().last.next()
     }
 
-    /// Removes what was pre-confirmed: the newest snapshot is the canonical one again, and the feed is in state `feed`.
-    pub fn fall_back(&self, feed: FeedState) {
-        let id = self.next_id();
-        self.replace(|published| {
-            published.feed = feed;
-            let canonical = &published.latest;
-            if published.newest.open.is_none() && published.newest.head.number() == canonical.head.number() {
-                return;
-            }
-            let number = canonical.head.number();
-            let mut again = canonical.copy();
-            again.id = id;
-            published.forget_from(number + 1);
-            published.push(Arc::new(again), self.kept.snapshots);
-        });
+    /// Begins an epoch: the changes from here on have its ids. Published snapshots keep theirs.
+    pub fn begin_epoch(&self, epoch: u64) {
+        self.replace(|published| published.last = published.last.max(SnapshotId::begin(epoch)));
     }
 
-    /// Publishes what was published at an earlier moment, `then`, as the first snapshot of a new epoch of ids. Everything
-    /// published since is removed.
-    pub fn return_to(&self, then: &Published) {
-        let id = self.cell.load().newest.id.next_epoch();
-        self.replace(|published| {
-            *published = Published { feed: published.feed, ..then.clone() };
-            let mut again = then.newest.copy();
-            (again.id, again.published) = (id, Instant::now());
-            published.push(Arc::new(again), self.kept.snapshots);
-        });
+    /// Shows another health of the feed than the last change told, because of something that concerns this node alone. It
+    /// takes no sequence.
+    pub fn show_feed(&self, feed: FeedState) {
+        self.replace(|published| published.feed = feed);
     }
 
-    /// Sets the blocks that the upstream calls safe and final.
-    pub fn set_tags(&self, tags: Tags) {
-        self.replace(|published| published.tags = Some(tags));
+    /// Replaces everything that is published.
+    pub fn replace_all(&self, published: Arc<Published>) {
+        let newest = published.newest.id;
+        self.cell.store(published);
+        self.changed.send_replace(newest);
     }
 
-    fn prune(&self, published: &mut Published) {
-        while published.sealed.len() > self.kept.blocks {
-            let (oldest, rest) = published.sealed.without_min();
-            // Pre-confirmed blocks are built on the newest canonical block.
-            if oldest.as_ref().is_some_and(|oldest| oldest.head.number() >= published.latest.head.number()) {
-                break;
-            }
-            published.sealed = rest;
-            if let Some(oldest) = oldest {
-                published.put_away(&oldest.head);
-                drop_aside(oldest);
-            }
+    /// Creates a second cell that begins with the same publication. Both have the same divergences.
+    #[must_use]
+    pub fn mirror(&self) -> Self {
+        let published = self.load();
+        Self {
+            changed: watch::Sender::new(published.newest.id),
+            cell: ArcSwap::new(published),
+            divergences: self.divergences.clone(),
         }
-        published.prune(self.kept.history);
-    }
-
-    /// Replaces the first block by `next`, the empty block opened on it, under the same id, as
-    /// [`publish_sealed`](Self::publish_sealed) does.
-    pub fn open_first(&self, mut next: Snapshot) {
-        next.id = self.cell.load().newest.id;
-        self.replace(|published| published.push(Arc::new(next), self.kept.snapshots));
     }
 
     /// Adds blocks before the first, whose states are unknown, each with the hashes of its transactions.
@@ -287,15 +183,6 @@ impl Snapshots {
     /// Sets the storage for blocks outside of memory.
     pub fn set_archive(&self, archive: Arc<dyn BlockKeeper>) {
         self.replace(|published| published.archive = Some(archive));
-    }
-
-    /// Sets the health of the feed.
-    pub fn set_feed(&self, feed: FeedState) {
-        self.replace(|published| published.feed = feed);
-    }
-
-    fn next_id(&self) -> SnapshotId {
-        SnapshotId(self.cell.load().newest.id.0 + 1)
     }
 
     fn replace(&self, change: impl FnOnce(&mut Published)) {
@@ -313,6 +200,107 @@ fn drop_aside(what: impl Send + 'static) {
 }
 
 impl Published {
+    /// Applies a change whose snapshots get this id.
+    fn apply(&mut self, id: SnapshotId, publication: Publication) {
+        match publication {
+            Publication::SubBlock(next) => self.push(Arc::new(next.named(id))),
+            Publication::Seal { sealed, next } => {
+                let next = next.map(|mut next| {
+                    // The sealed block's own state is not found by an id.
+                    next.path.splice(..0, sealed.path.iter().cloned());
+                    next.named(id)
+                });
+                let sealed = self.stand_on(sealed.named(id));
+                self.push(next.map_or(sealed, Arc::new));
+            }
+            Publication::Canonical(canonical) => {
+                self.forget_from(canonical.head.number());
+                let canonical = self.stand_on(canonical.named(id));
+                self.push(canonical);
+            }
+            Publication::PreConfirmed { complete, mut open } => {
+                match complete {
+                    Some(complete) => {
+                        open.path.splice(..0, complete.path.iter().cloned());
+                        self.forget_from(complete.head.number());
+                        self.add_block(&Arc::new(complete.named(id)));
+                    }
+                    None if open.index() == 0 => self.forget_from(open.header().number),
+                    None => {}
+                }
+                self.prune_states();
+                self.push(Arc::new(open.named(id)));
+            }
+            Publication::Confirm(canonical) => {
+                let known = self.sealed.get(&canonical.head.number()).map_or(id, |known| known.id);
+                let canonical = Arc::new(canonical.named(known));
+                self.add_block(&canonical);
+                self.latest = canonical;
+            }
+            Publication::GoBack { number, feed } => {
+                self.feed = feed;
+                let Some(fork) = self.sealed.get(&number) else { return };
+                let fork = Arc::new(fork.copy().named(id));
+                self.forget_from(number + 1);
+                self.sealed.insert(number, fork.clone());
+                self.latest = fork.clone();
+                self.push(fork);
+            }
+            Publication::FallBack(feed) => {
+                self.feed = feed;
+                let number = self.latest.head.number();
+                if self.newest.open.is_none() && self.newest.head.number() == number {
+                    return;
+                }
+                let again = self.latest.copy().named(id);
+                self.forget_from(number + 1);
+                self.push(Arc::new(again));
+            }
+            Publication::BeginAnew(first) => {
+                self.forget_from(0);
+                let first = Arc::new(first.named(id));
+                self.add_block(&first);
+                self.latest = first.clone();
+                self.push(first);
+            }
+            Publication::Return(then) => {
+                let returns = self.returns + 1;
+                *self = Self { feed: self.feed, last: id, returns, ..Self::clone(&then) };
+                let mut again = then.newest.copy().named(id);
+                again.published = Instant::now();
+                self.push(Arc::new(again));
+            }
+            Publication::Tags(tags) => self.tags = Some(tags),
+            Publication::Feed(feed) => self.feed = feed,
+        }
+    }
+
+    /// Adds a block as the newest canonical one.
+    fn stand_on(&mut self, snapshot: Snapshot) -> Arc<Snapshot> {
+        let snapshot = Arc::new(snapshot);
+        self.add_block(&snapshot);
+        self.latest = snapshot.clone();
+        self.prune_states();
+        snapshot
+    }
+
+    /// Removes the states beyond those that are retained, and prunes blocks.
+    fn prune_states(&mut self) {
+        while self.sealed.len() > self.kept.blocks {
+            let (oldest, rest) = self.sealed.without_min();
+            // Pre-confirmed blocks are built on the newest canonical block.
+            if oldest.as_ref().is_some_and(|oldest| oldest.head.number() >= self.latest.head.number()) {
+                break;
+            }
+            self.sealed = rest;
+            if let Some(oldest) = oldest {
+                self.put_away(&oldest.head);
+                drop_aside(oldest);
+            }
+        }
+        self.prune(self.kept.history);
+    }
+
     /// Returns the snapshot that `selector` selects.
     ///
     /// # Errors
@@ -431,6 +419,11 @@ impl Published {
         })
     }
 
+    /// Returns the retained snapshots from `id` on, in order.
+    pub fn since(&self, id: SnapshotId) -> impl Iterator<Item = &Arc<Snapshot>> {
+        self.recent.range(id.0..).map(|(_, snapshot)| snapshot)
+    }
+
     /// Returns the retained snapshots after `id`, in order.
     pub fn snapshots_after(&self, id: SnapshotId) -> impl Iterator<Item = &Arc<Snapshot>> {
         self.recent.range(id.0 + 1..).map(|(_, snapshot)| snapshot)
@@ -489,9 +482,9 @@ impl Published {
         }
     }
 
-    fn push(&mut self, next: Arc<Snapshot>, kept: usize) {
+    fn push(&mut self, next: Arc<Snapshot>) {
         self.recent.insert(next.id.0, next.clone());
-        while let Some((oldest, rest)) = (self.recent.len() > kept).then(|| self.recent.without_min()) {
+        while let Some((oldest, rest)) = (self.recent.len() > self.kept.snapshots).then(|| self.recent.without_min()) {
             self.recent = rest;
             if let Some(oldest) = oldest {
                 drop_aside(oldest);

@@ -156,6 +156,11 @@ impl Commit {
         Self(None)
     }
 
+    /// Returns a commit that is done when `told` says so, for data that is also stored elsewhere.
+    pub const fn told(told: oneshot::Receiver<Result<(), StoreError>>) -> Self {
+        Self(Some(told))
+    }
+
     /// Whether the commit was created by [`done`](Self::done).
     pub const fn is_done(&self) -> bool {
         self.0.is_none()

@@ -26,7 +26,7 @@ pub fn corrupted(problem: impl Into<String>) -> redb::Error {
 }
 
 /// A transaction stored with its sender, so that opening a chain recovers no signature.
-#[derive(RlpEncodable, RlpDecodable)]
+#[derive(Clone, RlpEncodable, RlpDecodable)]
 pub struct StoredTx {
     sender: Address,
     raw: Bytes,

@@ -24,6 +24,7 @@ mod faults;
 mod fees;
 mod filters;
 mod flashblocks;
+mod fleet;
 mod floors;
 mod forks;
 mod format;

@@ -28,7 +28,7 @@ use presim::{
         AnswerRoom, Caller, ForwardedMethods, Front, IoMemory, MethodRoute, Request, RpcError, StateCompletion,
         Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT,
     },
-    state::{FeedState, Fetched, RemoteState, Retention, Snapshots, World},
+    state::{FeedState, Fetched, Publication, RemoteState, Retention, Snapshots, World},
     store::{read_image, write_image},
     telemetry::Metrics,
 };
@@ -441,7 +441,8 @@ async fn a_request_whose_block_dies_goes_on_with_the_one_that_replaced_it() {
         async move { ask(&front, &method, &params).await }
     });
     let old = setup.snapshots.newest();
-    setup.snapshots.publish_sealed(stand_on(World::on(view), old.head.clone(), old.hashes.clone()), None);
+    let sealed = stand_on(World::on(view), old.head.clone(), old.hashes.clone());
+    setup.snapshots.apply(Publication::Seal { sealed, next: None });
     assert_eq!(asked.await.unwrap().unwrap(), expected);
     assert!(!dead.is_alive());
 }

@@ -12,7 +12,7 @@ use presim::feed::world::{dev_genesis, dev_signers, traffic_signers};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::{TestNode, number};
+use crate::support::{TestNode, number, sequence};
 
 sol! {
     interface IRouter {
@@ -208,7 +208,7 @@ async fn every_method_takes_every_selector() {
         json!("earliest"),
         json!({"blockNumber": "0x0"}),
         json!({"blockHash": hash}),
-        json!({"snapshotId": "0x0"}),
+        json!({"snapshotId": hex(node.id(0))}),
     ];
     for selector in selectors {
         node.result("/", "eth_call", json!([{"to": PROBE}, selector])).await;
@@ -291,7 +291,7 @@ async fn presim_snapshot_tells_id_block_index_age_head_and_feed() {
     assert!(told["ageMs"].take().is_u64());
     let hash = simulate(&node, "/", json!([{}]), json!("latest")).await[0]["parentHash"].take();
     let expected = json!({
-        "id": "0x1", "blockNumber": "0x1", "index": "0x0", "ageMs": null,
+        "id": hex(node.id(1)), "blockNumber": "0x1", "index": "0x0", "ageMs": null,
         "head": {"number": "0x0", "hash": hash}, "feed": "live", "verified": "full",
     });
     assert_eq!(told, expected);
@@ -314,7 +314,8 @@ async fn a_single_answer_bears_its_snapshot_in_a_header() {
         let names: Vec<_> = fields.keys().map(String::as_str).collect();
         assert_eq!(names, ["age_ms", "block", "feed", "id", "index", "verified"], "{method}");
         let (id, block, index, feed) = (&fields["id"], &fields["block"], &fields["index"], &fields["feed"]);
-        assert_eq!([id, block, index, feed], ["0x1", "1", "0", "live"], "{method}");
+        let expected = format!("{:#x}", node.id(1));
+        assert_eq!([id, block, index, feed], [expected.as_str(), "1", "0", "live"], "{method}");
     }
 }
 
@@ -349,26 +350,29 @@ async fn a_snapshot_can_be_had_again_exactly_as_pending_was() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_no_longer_kept_is_refused_with_those_that_are() {
     let node = TestNode::start(&[&FAST[..], &["--keep-snapshots", "4"]].concat());
-    until(&node, "snapshot 20", |snapshot| number(&snapshot["id"]) >= 20).await;
-    let answer = answer(&node, "eth_call", json!([{"to": PROBE}, {"snapshotId": "0x1"}])).await;
-    let text = format!("snapshot 0x1 is not retained: those from {:#x} to {:#x} are", answer.id - 3, answer.id);
+    until(&node, "snapshot 20", |snapshot| sequence(&snapshot["id"]) >= 20).await;
+    let gone = node.id(1);
+    let answer = answer(&node, "eth_call", json!([{"to": PROBE}, {"snapshotId": hex(gone)}])).await;
+    let text = format!("snapshot {gone:#x} is not retained: those from {:#x} to {:#x} are", answer.id - 3, answer.id);
     assert_eq!(answer.value["error"], json!({"code": -32000, "message": text}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_that_has_not_been_is_refused() {
     let node = TestNode::quiet();
-    let error = node.error("/", "eth_call", json!([{"to": PROBE}, {"snapshotId": "0x2"}])).await;
-    assert_eq!(error["message"], "snapshot 0x2 is not retained: those from 0x0 to 0x1 are");
+    let [first, second, third] = [0, 1, 2].map(|sequence| node.id(sequence));
+    let error = node.error("/", "eth_call", json!([{"to": PROBE}, {"snapshotId": hex(third)}])).await;
+    let text = format!("snapshot {third:#x} is not retained: those from {first:#x} to {second:#x} are");
+    assert_eq!(error["message"], text);
 }
 
 /// The error "those from a to b are kept" relies on this.
 #[tokio::test(flavor = "multi_thread")]
 async fn snapshots_are_numbered_without_gaps() {
     let node = TestNode::start(&[&FAST[..], &["--keep-snapshots", "100000"]].concat());
-    let newest = number(&until(&node, "snapshot 20", |snapshot| number(&snapshot["id"]) >= 20).await["id"]);
+    let newest = number(&until(&node, "snapshot 20", |snapshot| sequence(&snapshot["id"]) >= 20).await["id"]);
     let mut missing = Vec::new();
-    for id in 0..=newest {
+    for id in node.id(0)..=newest {
         let answer = node.call("/", "eth_call", json!([{"to": PROBE}, {"snapshotId": hex(id)}])).await;
         if answer.get("error").is_some() {
             missing.push(id);
@@ -621,8 +625,9 @@ async fn traffic_changes_the_state_with_each_sub_block() {
     let node = TestNode::start(&["--sub-block-ms", "20", "--sub-blocks", "10000", "--keep-snapshots", "10000"]);
     until(&node, "index 5", |snapshot| number(&snapshot["index"]) >= 5).await;
     let mut quotes = Vec::new();
-    for id in 1..=5 {
-        quotes.push(node.result("/", "eth_call", quote(&node, json!({"snapshotId": hex(id)}))).await);
+    for sequence in 1..=5 {
+        let at = json!({"snapshotId": hex(node.id(sequence))});
+        quotes.push(node.result("/", "eth_call", quote(&node, at)).await);
     }
     assert!(quotes.windows(2).all(|pair| pair[0] != pair[1]), "{quotes:?}");
 }
@@ -648,7 +653,7 @@ async fn the_same_seed_trades_the_same_way() {
             ["--sub-block-ms", "20", "--sub-blocks", "10000", "--keep-snapshots", "10000", "--traffic-seed", seed];
         let node = TestNode::start(&flags);
         until(&node, "index 3", |snapshot| number(&snapshot["index"]) >= 3).await;
-        first_block.push(node.result("/", "eth_call", quote(&node, json!({"snapshotId": "0x3"}))).await);
+        first_block.push(node.result("/", "eth_call", quote(&node, json!({"snapshotId": hex(node.id(3))}))).await);
     }
     assert_eq!(first_block[0], first_block[1]);
     assert_ne!(first_block[0], first_block[2]);
@@ -723,5 +728,5 @@ async fn two_thousand_mixed_requests_a_second_are_all_answered_right() {
         at(1000),
     );
     let told = snapshot(&node).await;
-    assert!(number(&told["id"]) >= seconds * 5 / 2, "the devnet fell behind: {told}");
+    assert!(sequence(&told["id"]) >= seconds * 5 / 2, "the devnet fell behind: {told}");
 }

@@ -50,6 +50,11 @@ impl TestNode {
         Some(Self::start(&["--genesis", &file("genesis.json"), "--chain", &file("chain.rlp")]))
     }
 
+    /// Returns the snapshot id of a sequence in the node's epoch.
+    pub fn id(&self, sequence: u64) -> u64 {
+        (self.node.snapshots().newest().id.epoch() << 32) + sequence
+    }
+
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.node.info().listen)
     }
@@ -157,6 +162,11 @@ pub fn say(line: &str) {
 pub fn number(value: &Value) -> u64 {
     let text = value.as_str().unwrap_or_else(|| panic!("no quantity: {value}"));
     u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// Returns the sequence of a snapshot id in its epoch.
+pub fn sequence(id: &Value) -> u64 {
+    number(id) & u64::from(u32::MAX)
 }
 
 /// Formats a quantity.

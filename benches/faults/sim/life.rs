@@ -141,7 +141,7 @@ impl Life {
         let chain = OwnChain::begin(config, &codes, &store, &StartupReason::default(), clock)?;
         let snapshots = Arc::new(chain.snapshots);
         let pooled = if mutant == Mutant::ForgetfulPool { Store::in_memory(&metrics)? } else { store.clone() };
-        let pool = node::pool(config, &chain.spec, &snapshots, &pooled)?;
+        let pool = node::pool(config, &chain.spec, &snapshots, &pooled, None)?;
         let approvals = Arc::new(Approvals::new(1, Duration::MAX, &metrics));
         let accounts = Accounts::new(chain.accounts, Vec::new());
         let wallet = node::wallet(config, &chain.spec, &codes, &pool, accounts, approvals, store.clone());
@@ -160,8 +160,8 @@ impl Life {
     /// Builds and publishes the next sub-block.
     pub fn tick(&mut self) {
         match &mut self.source {
-            Source::Devnet(devnet) => devnet.go_on(&mut self.feed),
-            Source::Testing(testing) => testing.go_on(&mut self.feed),
+            Source::Devnet(devnet) => futures::executor::block_on(devnet.go_on(&mut self.feed)),
+            Source::Testing(testing) => futures::executor::block_on(testing.go_on(&mut self.feed)),
         }
     }
 

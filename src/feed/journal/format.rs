@@ -3,8 +3,11 @@
 use alloy_primitives::B256;
 use redb::ReadableTableMetadata;
 
-use super::{ABOUT, ChainIdentity, HEADERS, Journal, NUMBERS, progress::Progress, record::StoredHeader};
-use crate::store::{FORMAT, StoreError, decode, write_version};
+use super::{ABOUT, ChainIdentity, HEADERS, Journal, NUMBERS, progress::Progress};
+use crate::{
+    feed::codec::StoredHeader,
+    store::{FORMAT, StoreError, decode, write_version},
+};
 
 /// The layout in [`ChainIdentity`]. Programs from before the store had a version check only the layout, and reject this number.
 pub const LAYOUT: u32 = 2;

@@ -11,7 +11,6 @@
 mod format;
 mod progress;
 mod prune;
-mod record;
 mod restore;
 
 use std::sync::Arc;
@@ -22,19 +21,16 @@ use alloy_primitives::{B256, KECCAK256_EMPTY};
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
 
-use self::{
-    record::{JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSubBlock},
-    restore::JournalReader,
-};
+use self::restore::JournalReader;
 use super::{
-    apply::{Applied, SubBlockStep},
+    codec::{ChangeRecord, JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader},
     world::TradingWorld,
 };
 use crate::{
     chain::{BlockBody, BlockKeeper, SealedBlock},
     pool,
-    state::{AccountChange, Code, CodeCache, FeedState, LocalWorld, Published, Retention, Snapshot, Snapshots, World},
-    store::{Store, StoreError, WeakStore, corrupted, decode, encode, open_if_there, write_version},
+    state::{CodeCache, FeedState, LocalWorld, Publication, Published, Retention, Snapshot, SnapshotId, Snapshots},
+    store::{Store, StoreError, StoredTx, WeakStore, corrupted, decode, encode, open_if_there, write_version},
 };
 
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
@@ -84,6 +80,12 @@ impl ChainIdentity {
     ) -> Self {
         let builtin = genesis_file.is_none();
         Self { layout: format::LAYOUT, genesis, builtin, genesis_file, chain_file, founded, config, trading }
+    }
+
+    /// Describes the chain of a fleet in place of this one, which was to be the same: its blocks are not those of a file.
+    #[must_use]
+    pub fn of_fleet(&self, genesis: B256, config: ChainConfig, trading: Option<TradingWorld>) -> Self {
+        Self { genesis, config, trading, founded: u64::MAX, ..self.clone() }
     }
 
     /// Reads the description of the chain in `store`. Returns `None` if the store holds no chain yet.
@@ -177,48 +179,18 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes the record of the next snapshot after `published`, and waits until it is on disk. Removes the included
-    /// transactions from the stored pool, and prunes on disk the blocks that were pruned in memory.
+    /// Writes what `publication` adds to `published` under `id`, and waits until it is on disk. Removes the included
+    /// transactions from the stored pool, and prunes on disk the blocks that were pruned in memory. A change that brings no
+    /// snapshot of a chain that is built here is not written.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Store::write_now`]. The snapshot must then not be published.
-    pub fn record(&self, published: &Published, step: &SubBlockStep) -> Result<(), StoreError> {
-        let (on, oldest) = (&published.newest, published.oldest_history());
-        let id = on.id.0 + 1;
-        let before = on.open.as_ref().map_or(0, |open| open.transactions.len());
-        let mut codes = new_codes(&on.world, step.sealed.as_ref().unwrap_or(&step.next));
-        let mut entries = Vec::with_capacity(2);
-        let (mut block, mut included) = (None, Vec::new());
-        if let Some(sealed) = &step.sealed {
-            let head = sealed.snapshot.head.clone();
-            included.extend(head.body().transactions[before..].iter().map(|tx| *tx.tx_hash()));
-            entries.push(((id, 0), JournalEntry::Seal { number: head.number(), changes: stored(&sealed.changes) }));
-            codes.extend(new_codes(&sealed.snapshot.world, &step.next));
-            block = Some(head);
-        }
-        let part = u8::from(step.sealed.is_some());
-        if let Some(open) = &step.next.snapshot.open {
-            let changes = stored(&step.next.changes);
-            let opened = on.open.is_none() || step.sealed.is_some();
-            let entry = if opened {
-                JournalEntry::Open { header: Box::new(open.header.clone()), changes }
-            } else {
-                // By index, because iterating to the first new transaction would cost what the block already holds.
-                let new = before..open.transactions.len();
-                included.extend(new.clone().map(|at| *open.transactions[at].tx_hash()));
-                JournalEntry::SubBlock(StoredSubBlock {
-                    index: open.index,
-                    gas_used: open.header.gas_used,
-                    blob_gas_used: open.blob_gas_used,
-                    transactions: new.clone().map(|at| (&open.transactions[at]).into()).collect(),
-                    receipts: new.map(|at| (&open.receipts[at]).into()).collect(),
-                    changes,
-                })
-            };
-            entries.push(((id, part), entry));
-        }
-        let (kept, written) = (self.kept, block.clone());
+    /// Returns the errors of [`Store::write_now`]. The change must then not be published.
+    pub fn record(&self, published: &Published, id: SnapshotId, publication: &Publication) -> Result<(), StoreError> {
+        let Some(record) = ChangeRecord::of(published, publication) else { return Ok(()) };
+        let ChangeRecord { entries, sealed, codes, included, .. } = record;
+        let oldest = published.oldest_history();
+        let (kept, written) = (self.kept, sealed.clone());
         self.store.write_now(move |transaction| {
             let mut table = transaction.open_table(CODES)?;
             for code in &codes {
@@ -226,8 +198,8 @@ impl Journal {
             }
             drop(table);
             let mut table = transaction.open_table(JOURNAL)?;
-            for (key, entry) in entries {
-                table.insert(key, entry.write().as_slice())?;
+            for (part, entry) in (0..).zip(entries) {
+                table.insert((id.0, part), entry.write().as_slice())?;
             }
             drop(table);
             pool::forget(transaction, included)?;
@@ -239,7 +211,7 @@ impl Journal {
             }
             Ok(())
         })?;
-        if let Some(block) = block {
+        if let Some(block) = sealed {
             block.keep(self.keeper());
         }
         Ok(())
@@ -271,6 +243,108 @@ impl Journal {
     /// Returns the same errors as [`restore`](Self::restore).
     pub fn replay_on(&self, snapshots: &Snapshots, codes: &CodeCache) -> Result<(), StoreError> {
         self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.go_on(snapshots))
+    }
+
+    /// Replaces everything by a chain that was read from the image of a fleet: its headers, the state after its head as the
+    /// base, and the block being built.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Store::write_now`].
+    pub fn adopt(&self, about: &ChainIdentity, published: &Published) -> Result<(), StoreError> {
+        self.store.write_now(|transaction| {
+            transaction.delete_table(ABOUT)?;
+            for table in [HEADERS, BODIES] {
+                transaction.delete_table(table)?;
+            }
+            transaction.delete_table(NUMBERS)?;
+            transaction.delete_table(JOURNAL)?;
+            transaction.delete_table(ACCOUNTS)?;
+            transaction.delete_table(SLOTS)?;
+            transaction.delete_table(CODES)?;
+            Ok(())
+        })?;
+        let (latest, newest) = (published.latest(), &published.newest);
+        let blocks = (0..=latest.head.number()).filter_map(|number| published.sealed_block(number));
+        self.found(about, blocks.collect(), latest)?;
+        let Some((record, header)) = ChangeRecord::of_open(latest, newest) else { return Ok(()) };
+        let id = newest.id;
+        self.store.write_now(move |transaction| {
+            let mut codes = transaction.open_table(CODES)?;
+            for code in &record.codes {
+                codes.insert(code.hash.0, code.bytecode.original_byte_slice())?;
+            }
+            drop(codes);
+            let mut records = transaction.open_table(JOURNAL)?;
+            let opened = JournalEntry::Open { header: Box::new(header), changes: Vec::new() };
+            records.insert((id.0, 0), opened.write().as_slice())?;
+            for (part, entry) in (1..).zip(record.entries) {
+                records.insert((id.0, part), entry.write().as_slice())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes the records after `last`, with the blocks that they seal, and puts their transactions back into the stored
+    /// pool: they were written, and the stream of the fleet has not taken them.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Store::write_now`]; [`StoreError::Damaged`] if the base is after `last`.
+    pub fn take_back(&self, last: SnapshotId) -> Result<(), StoreError> {
+        self.store.write_now(move |transaction| {
+            if read_base(&transaction.open_table(ABOUT)?)?.id > last.0 {
+                return Err(corrupted("what is to be taken back is part of the base"));
+            }
+            let mut records = transaction.open_table(JOURNAL)?;
+            let mut back = Vec::new();
+            loop {
+                let newest = records.last()?.map(|(key, _)| key.value());
+                let Some(key) = newest.filter(|(id, _)| *id > last.0) else { break };
+                let entry = records.remove(key)?.map(|entry| JournalEntry::read(entry.value())).transpose()?;
+                match entry {
+                    Some(JournalEntry::Seal { number, .. }) => back.splice(..0, remove_block(transaction, number)?),
+                    Some(JournalEntry::SubBlock(sub_block)) => back.splice(..0, sub_block.transactions),
+                    _ => continue,
+                };
+            }
+            drop(records);
+            pool::put_back(transaction, back)
+        })
+    }
+
+    /// Returns the ids of the newest records and of the base, newest first, at most `most`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Store::read`].
+    pub fn newest_ids(&self, most: usize) -> Result<Vec<SnapshotId>, StoreError> {
+        self.store.read(|transaction| {
+            let mut ids = Vec::new();
+            for row in transaction.open_table(JOURNAL)?.iter()?.rev() {
+                let (id, _) = row?.0.value();
+                if ids.last() != Some(&id) {
+                    ids.push(id);
+                }
+                if ids.len() == most {
+                    break;
+                }
+            }
+            let base = read_base(&transaction.open_table(ABOUT)?)?.id;
+            if ids.len() < most && ids.last() != Some(&base) {
+                ids.push(base);
+            }
+            Ok(ids.into_iter().map(SnapshotId).collect())
+        })
+    }
+
+    /// Returns the id of the snapshot that sealed the base.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Store::read`].
+    pub fn base_id(&self) -> Result<SnapshotId, StoreError> {
+        self.store.read(|transaction| Ok(SnapshotId(read_base(&transaction.open_table(ABOUT)?)?.id)))
     }
 
     /// Returns whether any snapshot was published after the base.
@@ -343,6 +417,16 @@ fn write_block(transaction: &WriteTransaction, block: &SealedBlock) -> Result<()
     Ok(())
 }
 
+/// Deletes the block `number`. Returns its transactions.
+fn remove_block(transaction: &WriteTransaction, number: u64) -> Result<Vec<StoredTx>, redb::Error> {
+    if let Some(header) = transaction.open_table(HEADERS)?.remove(number)? {
+        let (header, _) = decode::<StoredHeader>(header.value())?.read();
+        transaction.open_table(NUMBERS)?.remove(header.hash_slow().0)?;
+    }
+    let body = transaction.open_table(BODIES)?.remove(number)?.map(|body| decode::<StoredBody>(body.value()));
+    Ok(body.transpose()?.map_or_else(Vec::new, |body| body.transactions))
+}
+
 /// Applies the oldest records to the base, until it is the state after block `number`.
 fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::Error> {
     let mut about = transaction.open_table(ABOUT)?;
@@ -385,20 +469,6 @@ fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::Error
         }
     }
     write_base(&mut about, base)
-}
-
-fn stored(changes: &[AccountChange]) -> Vec<StoredChange> {
-    changes.iter().map(StoredChange::from).collect()
-}
-
-/// Returns the code that the changes of `applied` give to accounts of `before`.
-fn new_codes(before: &World, applied: &Applied) -> Vec<Code> {
-    let brought = applied.changes.iter().filter_map(|change| {
-        let info = change.info.as_ref()?;
-        let known = before.account(&change.address).map_or(KECCAK256_EMPTY, |account| account.code.hash);
-        (info.code_hash != known && info.code_hash != KECCAK256_EMPTY).then(|| Code::of(info))
-    });
-    brought.collect()
 }
 
 fn parse_base(text: &[u8]) -> Result<Base, redb::Error> {

@@ -2,8 +2,11 @@
 
 use redb::{ReadableTable, WriteTransaction};
 
-use super::{ABOUT, BODIES, HEADERS, Journal, progress::Progress, read_base, record::StoredHeader};
-use crate::store::{StoreError, corrupted, decode, encode};
+use super::{ABOUT, BODIES, HEADERS, Journal, progress::Progress, read_base};
+use crate::{
+    feed::codec::StoredHeader,
+    store::{StoreError, corrupted, decode, encode},
+};
 
 /// The most blocks that are pruned in the commit of a sealed block.
 pub const AT_ONCE: usize = 16;

@@ -6,18 +6,18 @@ use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, map::B256Map
 use indicatif::ProgressBar;
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata};
 
-use super::{
-    ABOUT, ACCOUNTS, BODIES, CODES, HEADERS, JOURNAL, SLOTS,
-    progress::style,
-    prune::oldest_body,
-    read_base,
-    record::{JournalEntry, StoredAccount, StoredChange, StoredHeader},
-};
+use super::{ABOUT, ACCOUNTS, BODIES, CODES, HEADERS, JOURNAL, SLOTS, progress::style, prune::oldest_body, read_base};
 use crate::{
     chain::{BlockHashes, BlockKeeper, SealedBlock},
-    feed::apply::stand_on,
+    feed::{
+        apply::stand_on,
+        codec::{
+            JournalEntry, StoredAccount, StoredChange, StoredHeader,
+            replay::{self, KnownCodes},
+        },
+    },
     state::{
-        Account, Code, CodeCache, FeedState, LocalWorld, OpenBlock, Retention, Selector, Snapshot, SnapshotId,
+        Account, Code, CodeCache, FeedState, LocalWorld, Publication, Retention, Selector, Snapshot, SnapshotId,
         Snapshots, World,
     },
     store::{corrupted, decode},
@@ -194,43 +194,33 @@ impl<'a> JournalReader<'a> {
                 Some(sealed) => Arc::clone(sealed),
                 None => snapshots.newest(),
             };
+            let id = SnapshotId(id);
             match JournalEntry::read(bytes.value())? {
                 JournalEntry::Open { header, changes } => {
-                    let next = self.after(&on, changes, OpenBlock::new(*header))?;
-                    match sealed.take() {
-                        // `publish_sealed` takes the sealed snapshot by value.
-                        Some(head) => snapshots.publish_sealed(copy(&head), Some(next)),
-                        None if id == on.id.0 => snapshots.open_first(next),
-                        None => snapshots.publish(next),
-                    }
+                    let next = replay::open(&on, *header, changes, self)?;
+                    snapshots.apply_as(
+                        id,
+                        match sealed.take() {
+                            // A `Publication` takes the sealed snapshot by value.
+                            Some(head) => Publication::Seal { sealed: head.copy(), next: Some(next) },
+                            None => Publication::SubBlock(next),
+                        },
+                    );
                 }
                 JournalEntry::SubBlock(sub_block) => {
-                    let open = on.open.as_ref().ok_or_else(|| corrupted("a sub-block has no open block"))?;
-                    let mut open = open.clone();
-                    open.index = sub_block.index;
-                    (open.header.gas_used, open.blob_gas_used) = (sub_block.gas_used, sub_block.blob_gas_used);
-                    for (tx, receipt) in sub_block.transactions.into_iter().zip(sub_block.receipts) {
-                        open.push(tx.read()?, receipt.read()?);
-                    }
-                    snapshots.publish(self.after(&on, sub_block.changes, open)?);
+                    snapshots.apply_as(id, Publication::SubBlock(replay::extend(&on, sub_block, self)?));
                 }
                 JournalEntry::Seal { number, changes } => {
                     let Some(block) = blocks.next().filter(|block| block.number() == number) else {
                         return Err(corrupted(format!("block {number} is missing")));
                     };
-                    let mut hashes = on.hashes.clone();
-                    hashes.push(number, block.hash());
-                    let world = self.changed(&on.world, changes)?;
                     // Recent bodies are held in memory, because requests read them often.
                     let block =
                         block.with_body().ok_or_else(|| corrupted(format!("the body of block {number} is missing")))?;
-                    sealed = Some(Arc::new(stand_on(world, Arc::new(block), hashes)));
+                    sealed = Some(Arc::new(replay::seal(&on, Arc::new(block), changes, self)?));
                 }
             }
             bar.inc(1);
-            if snapshots.newest().id.0 != id && sealed.is_none() {
-                return Err(corrupted(format!("the record of a snapshot before {id:#x} is missing")));
-            }
         }
         bar.finish_and_clear();
         if sealed.is_some() {
@@ -238,20 +228,10 @@ impl<'a> JournalReader<'a> {
         }
         Ok(())
     }
-
-    fn after(&self, on: &Snapshot, changes: Vec<StoredChange>, open: OpenBlock) -> Result<Snapshot, redb::Error> {
-        let world = self.changed(&on.world, changes)?;
-        Ok(Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone()))
-    }
-
-    fn changed(&self, world: &World, changes: Vec<StoredChange>) -> Result<World, redb::Error> {
-        let changes = changes.into_iter().map(|change| change.read(|hash| self.code(hash)));
-        let mut world = world.clone();
-        world.apply_many(&changes.collect::<Result<Vec<_>, _>>()?);
-        Ok(world)
-    }
 }
 
-fn copy(snapshot: &Snapshot) -> Snapshot {
-    stand_on(snapshot.world.clone(), snapshot.head.clone(), snapshot.hashes.clone())
+impl KnownCodes for JournalReader<'_> {
+    fn code(&self, _: &StoredChange, hash: B256, _: &World) -> Result<Code, redb::Error> {
+        JournalReader::code(self, hash)
+    }
 }

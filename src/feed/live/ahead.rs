@@ -16,8 +16,8 @@ use crate::{
         upstream::Hints,
     },
     state::{
-        AccountChange, FeedProblem, FeedState, MergedChanges, Missed, RemoteView, Selector, Snapshot, StateStep,
-        Verified, World,
+        AccountChange, FeedProblem, FeedState, MergedChanges, Missed, Publication, RemoteView, Selector, Snapshot,
+        StateStep, Verified, World,
     },
 };
 
@@ -146,7 +146,7 @@ impl Live {
         self.queue.clear();
         self.cut_since = None;
         self.set(FeedState::Degraded(problem));
-        self.feed.snapshots.fall_back(FeedState::Degraded(problem));
+        self.feed.apply(Publication::FallBack(FeedState::Degraded(problem)));
     }
 
     /// Executes the first sub-block of the queue as far as its state is known, or runs one behind it in advance.
@@ -301,7 +301,7 @@ impl Live {
         let snapshot = Arc::try_unwrap(snapshot).unwrap_or_else(|shared| shared.copy());
         // Counted first, so that a client that sees the snapshot finds it in the metrics, too.
         self.counts.applied.increment(1);
-        self.feed.snapshots.publish_pre_confirmed(complete, snapshot);
+        self.feed.apply(Publication::PreConfirmed { complete, open: snapshot });
         if self.feed.status.is_degraded() {
             self.set(self.live());
         }

@@ -18,7 +18,7 @@ use crate::{
         flashblocks::{Action, CanonicalBlock},
         upstream::UpstreamBlock,
     },
-    state::{FeedLag, FeedProblem, FeedState, Selector, Snapshot, Verified},
+    state::{FeedLag, FeedProblem, FeedState, Publication, Selector, Snapshot, Verified},
 };
 
 /// The number of times an older block has to be the upstream's newest before its chain counts as gone back.
@@ -159,7 +159,8 @@ impl Live {
                 // Nothing is answered from the dead branch while the other one is imported.
                 self.let_go();
                 self.queue.clear();
-                self.feed.snapshots.go_back(fork.number(), FeedState::Degraded(FeedProblem::Reorg));
+                let feed = FeedState::Degraded(FeedProblem::Reorg);
+                self.feed.apply(Publication::GoBack { number: fork.number(), feed });
                 self.set(FeedState::Degraded(FeedProblem::Reorg));
                 if path.is_empty() {
                     let actions = self.judge(&about(&fork.header, fork.transaction_hashes().unwrap_or_default()));
@@ -290,9 +291,9 @@ impl Live {
             self.let_go();
         }
         if self.made().next().is_some() {
-            self.feed.snapshots.confirm(snapshot);
+            self.feed.apply(Publication::Confirm(snapshot));
         } else {
-            self.feed.snapshots.publish_canonical(snapshot);
+            self.feed.apply(Publication::Canonical(snapshot));
             self.feed.count(began.into_std());
         }
         Ok(())
@@ -344,7 +345,7 @@ impl Live {
         self.let_go();
         self.queue.clear();
         let first = canonical_snapshot(view, block, receipts, hashes).with_verified(Verified::None);
-        self.feed.snapshots.begin_anew(first);
+        self.feed.apply(Publication::BeginAnew(first));
         self.act(actions, Instant::now());
     }
 }

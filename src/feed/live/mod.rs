@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     chain::ChainSpec,
-    state::{FeedLag, FeedProblem, FeedState, Missed, RemoteState},
+    state::{FeedLag, FeedProblem, FeedState, Missed, Publication, RemoteState},
     telemetry::{Counter, Metrics},
 };
 
@@ -183,7 +183,7 @@ impl Live {
                 // Canonical news first, because it decides about the pre-confirmed blocks.
                 biased;
                 tags = self.heads.changed() => match tags {
-                    Some(tags) => self.feed.snapshots.set_tags(tags),
+                    Some(tags) => drop(self.feed.apply(Publication::Tags(tags))),
                     None => self.catch_up.is_due = true,
                 },
                 news = self.catch_up.news() => self.take(news),
@@ -319,7 +319,7 @@ impl Live {
 
     fn set(&mut self, state: FeedState) {
         let was_degraded = self.feed.status.is_degraded();
-        if self.feed.status.set(state) {
+        if self.feed.set_state(state) {
             match state.problem() {
                 Some(problem) => tracing::warn!("the feed is degraded: {}", problem.meaning()),
                 None if was_degraded => tracing::info!("the feed is live"),

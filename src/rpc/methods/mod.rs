@@ -58,6 +58,8 @@ pub struct MethodRoute {
     pub commits: bool,
     /// Whether the method exists only with `--testing`.
     pub testing: bool,
+    /// Whether only the leader of a fleet can answer: it has the pool, the bundles and the accounts.
+    pub by_leader: bool,
 }
 
 /// The handler of a method.
@@ -271,28 +273,28 @@ impl MethodRoute {
             .upstream(UpstreamUse::Sends)
             .commits(),
         Self::new("eth_sendRawTransactionSync", On(Read), Handler::SendAndWait).upstream(UpstreamUse::Sends).commits(),
-        run!("eth_sendTransaction", On(Read), wire::parse_sending, Backend::send_transaction).commits(),
-        run!("eth_sendBundle", On(Read), wire::parse_sent_bundle, Backend::send_bundle).commits(),
-        run!("eth_cancelBundle", Inline, wire::parse_cancelled_bundle, Backend::cancel_bundle).commits(),
-        run!("eth_accounts", Inline, wire::parse_none, Backend::accounts),
+        run!("eth_sendTransaction", On(Read), wire::parse_sending, Backend::send_transaction).commits().by_leader(),
+        run!("eth_sendBundle", On(Read), wire::parse_sent_bundle, Backend::send_bundle).commits().by_leader(),
+        run!("eth_cancelBundle", Inline, wire::parse_cancelled_bundle, Backend::cancel_bundle).commits().by_leader(),
+        run!("eth_accounts", Inline, wire::parse_none, Backend::accounts).by_leader(),
         // The pool.
-        run!("txpool_status", On(Read), wire::parse_none, Backend::pool_status),
-        run!("txpool_content", On(Read), wire::parse_none, Backend::pool_content),
-        run!("txpool_contentFrom", On(Read), wire::parse_address, Backend::pool_content_from),
-        run!("txpool_inspect", On(Read), wire::parse_none, Backend::pool_inspect),
+        run!("txpool_status", On(Read), wire::parse_none, Backend::pool_status).by_leader(),
+        run!("txpool_content", On(Read), wire::parse_none, Backend::pool_content).by_leader(),
+        run!("txpool_contentFrom", On(Read), wire::parse_address, Backend::pool_content_from).by_leader(),
+        run!("txpool_inspect", On(Read), wire::parse_none, Backend::pool_inspect).by_leader(),
         // The wallet. A batch is simulated, and may have many calls.
-        Self::new("wallet_sendCalls", On(Bundle), Handler::SendCalls).commits(),
-        run!("wallet_getCallsStatus", On(Read), wire::parse_batch_id, Backend::get_calls_status),
-        run!("wallet_showCallsStatus", On(Read), wire::parse_batch_id, Backend::show_calls_status),
-        run!("wallet_getCapabilities", On(Read), wire::parse_capabilities, Backend::get_capabilities),
+        Self::new("wallet_sendCalls", On(Bundle), Handler::SendCalls).commits().by_leader(),
+        run!("wallet_getCallsStatus", On(Read), wire::parse_batch_id, Backend::get_calls_status).by_leader(),
+        run!("wallet_showCallsStatus", On(Read), wire::parse_batch_id, Backend::show_calls_status).by_leader(),
+        run!("wallet_getCapabilities", On(Read), wire::parse_capabilities, Backend::get_capabilities).by_leader(),
         run!("presim_approvals", On(Read), wire::parse_none, Backend::waiting_approvals),
         // The wallet as pages know it from browsers.
         run!("eth_requestAccounts", Inline, wire::parse_none, Backend::request_accounts),
         run!("wallet_getPermissions", Inline, wire::parse_none, Backend::get_permissions),
         run!("wallet_requestPermissions", Inline, wire::parse_permissions, Backend::request_permissions),
         run!("wallet_switchEthereumChain", Inline, wire::parse_switch, Backend::switch_chain),
-        Self::new("personal_sign", On(Read), Handler::SignMessage(wire::parse_personal)),
-        Self::new("eth_signTypedData_v4", On(Read), Handler::SignMessage(wire::parse_typed_data)),
+        Self::new("personal_sign", On(Read), Handler::SignMessage(wire::parse_personal)).by_leader(),
+        Self::new("eth_signTypedData_v4", On(Read), Handler::SignMessage(wire::parse_typed_data)).by_leader(),
         // The node and its chain.
         run!("eth_chainId", Inline, wire::parse_none, Backend::chain_id),
         run!("net_version", Inline, wire::parse_none, Backend::net_version),
@@ -343,7 +345,16 @@ impl MethodRoute {
     }
 
     const fn new(name: &'static str, place: RunPlace, handler: Handler) -> Self {
-        Self { name, index: 0, place, handler, upstream: UpstreamUse::Unasked, commits: false, testing: false }
+        Self {
+            name,
+            index: 0,
+            place,
+            handler,
+            upstream: UpstreamUse::Unasked,
+            commits: false,
+            testing: false,
+            by_leader: false,
+        }
     }
 
     /// Builds the row of a method that changes the chain, whose result is `done` if the change has no other.
@@ -362,6 +373,10 @@ impl MethodRoute {
     /// Marks a method that reads blocks or their contents, which an upstream may know if the node does not.
     const fn history(self) -> Self {
         self.upstream(UpstreamUse::IfUnknown)
+    }
+
+    const fn by_leader(self) -> Self {
+        Self { by_leader: true, ..self }
     }
 
     const fn testing(self) -> Self {

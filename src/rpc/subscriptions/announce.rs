@@ -80,6 +80,8 @@ async fn announce_each(
 /// The last snapshot that was announced.
 struct LastAnnounced {
     snapshot: SnapshotId,
+    /// The number of times that the chain had returned to an earlier moment.
+    returns: u64,
     /// The newest canonical blocks, oldest first, which a reorg may remove.
     heads: VecDeque<Arc<SealedBlock>>,
     /// The number of the block being built, and how many of its transactions were announced.
@@ -96,7 +98,7 @@ impl LastAnnounced {
         let count = newest.open.as_ref().map_or(0, |open| open.transactions.len());
         let heads = VecDeque::from([published.head().clone()]);
         let changes = ChangeTeller::at(published);
-        Self { snapshot: newest.id, heads, open: (newest.header().number, count), changes }
+        Self { snapshot: newest.id, returns: published.returns, heads, open: (newest.header().number, count), changes }
     }
 
     /// Announces everything published since, in order. If more snapshots were published than are retained, transactions
@@ -104,7 +106,8 @@ impl LastAnnounced {
     fn catch_up(&mut self, published: &Published, round: &mut Round<'_>) {
         let canonical = published.head().number();
         self.take_back(published, round);
-        if published.newest.id.epoch() != self.snapshot.epoch() {
+        if published.returns != self.returns {
+            self.returns = published.returns;
             // The chain returned to this block, which no new block tells.
             round.head(&published.head().header, None);
         }

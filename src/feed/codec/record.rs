@@ -1,4 +1,5 @@
-//! The stored form of blocks, sub-blocks and state changes. All of it is RLP, like the data of the chain itself.
+//! The encoded form of blocks, sub-blocks and state changes, in the journal and in the stream of a fleet. All of it is RLP,
+//! like the data of the chain itself.
 
 use alloy_consensus::{Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxReceipt, TxType, Typed2718};
 use alloy_eips::eip4895::{Withdrawal, Withdrawals};
@@ -84,7 +85,7 @@ impl StoredHeader {
 #[derive(RlpEncodable, RlpDecodable)]
 #[rlp(trailing)]
 pub struct StoredBody {
-    transactions: Vec<StoredTx>,
+    pub transactions: Vec<StoredTx>,
     receipts: Vec<StoredReceipt>,
     ommers: Vec<Header>,
     withdrawals: Option<Vec<Withdrawal>>,
@@ -92,16 +93,21 @@ pub struct StoredBody {
 
 impl From<&BlockBody> for StoredBody {
     fn from(body: &BlockBody) -> Self {
-        Self {
-            transactions: body.transactions.iter().map(StoredTx::from).collect(),
-            receipts: body.receipts.iter().map(StoredReceipt::from).collect(),
-            ommers: body.ommers.clone(),
-            withdrawals: body.withdrawals.as_ref().map(|list| list.to_vec()),
-        }
+        Self::after(body, 0)
     }
 }
 
 impl StoredBody {
+    /// Returns the body without its first `known` transactions and their receipts.
+    pub fn after(body: &BlockBody, known: usize) -> Self {
+        Self {
+            transactions: body.transactions.iter().skip(known).map(StoredTx::from).collect(),
+            receipts: body.receipts.iter().skip(known).map(StoredReceipt::from).collect(),
+            ommers: body.ommers.clone(),
+            withdrawals: body.withdrawals.as_ref().map(|list| list.to_vec()),
+        }
+    }
+
     pub fn read(self) -> Result<BlockBody, redb::Error> {
         Ok(BlockBody {
             transactions: self.transactions.into_iter().map(StoredTx::read).collect::<Result<_, _>>()?,
@@ -159,23 +165,21 @@ impl From<&AccountChange> for StoredChange {
 }
 
 impl StoredChange {
-    /// Returns the change, with its code from `code`.
-    pub fn read(self, code: impl Fn(B256) -> Result<Code, redb::Error>) -> Result<AccountChange, redb::Error> {
-        let info = self.account.into_iter().next().map(|account| -> Result<_, redb::Error> {
-            Ok(AccountInfo {
-                balance: account.balance,
-                nonce: account.nonce,
-                code_hash: account.code_hash,
-                code: Some(code(account.code_hash)?.bytecode),
-                account_id: None,
-            })
+    /// Returns the change of an account that has this code after it.
+    pub fn read(self, code: Code) -> AccountChange {
+        let info = self.account.into_iter().next().map(|account| AccountInfo {
+            balance: account.balance,
+            nonce: account.nonce,
+            code_hash: account.code_hash,
+            code: Some(code.bytecode),
+            account_id: None,
         });
-        Ok(AccountChange {
+        AccountChange {
             address: self.address,
-            info: info.transpose()?,
+            info,
             storage_cleared: self.storage_cleared,
             slots: self.slots.into_iter().map(|slot| (slot.key, slot.value)).collect(),
-        })
+        }
     }
 }
 

@@ -1,0 +1,138 @@
+//! Settings of a fleet: many machines that answer from one feed, over NATS JetStream.
+
+use std::{fmt, path::PathBuf};
+
+use clap::Args;
+use url::Url;
+
+/// The servers of NATS: one, or several of a cluster.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NatsServers(pub Vec<Url>);
+
+impl fmt::Display for NatsServers {
+    /// Leaves out what may be secret: user, password and token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, url) in self.0.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            write!(f, "{comma}{}://{}", url.scheme(), url.host_str().unwrap_or_default())?;
+            url.port().map_or(Ok(()), |port| write!(f, ":{port}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for NatsServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// The name of a fleet, which is a part of the names of its subjects, its stream and its buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetName(pub String);
+
+impl fmt::Display for FleetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Settings of a fleet.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Fleet")]
+pub struct FleetConfig {
+    /// Publish everything that this node publishes to the NATS servers at these URLs (nats, tls; separated by commas), for
+    /// the nodes with --follow. Of several such nodes one leads, and another takes over when it fails. Put secrets into
+    /// `PRESIM_PUBLISH` or the file of --config.
+    #[arg(long, env = "PRESIM_PUBLISH", hide_env_values = true, value_name = "URLS", value_parser = parse_servers)]
+    pub publish: Option<NatsServers>,
+    /// Follow the node that publishes to the NATS servers at these URLs, and answer from the same snapshots under the same
+    /// ids, instead of making any. Put secrets into `PRESIM_FOLLOW` or the file of --config.
+    #[arg(long, env = "PRESIM_FOLLOW", hide_env_values = true, value_name = "URLS", value_parser = parse_servers)]
+    pub follow: Option<NatsServers>,
+    /// Name of the fleet. The default of --publish is the chain's id with the beginning of its genesis hash, and that of
+    /// --follow the only fleet that the servers have.
+    #[arg(long, env = "PRESIM_FLEET", value_name = "NAME", value_parser = parse_fleet)]
+    pub fleet: Option<FleetName>,
+    /// Delete the fleet's stream, and begin anew with the chain of this node. Needs --publish.
+    #[arg(long, env = "PRESIM_PUBLISH_ANEW")]
+    pub publish_anew: bool,
+    /// Servers of the NATS cluster that keep each message. A stream that exists keeps its number.
+    #[arg(long, env = "PRESIM_PUBLISH_COPIES", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
+    pub publish_copies: u8,
+    /// Megabytes of the fleet's stream, past which its oldest messages are deleted. A new image is written before they are
+    /// needed.
+    #[arg(long, env = "PRESIM_PUBLISH_MB", value_name = "MB", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub publish_mb: u32,
+    /// Messages after an image, past which the leader writes a new one, so that a node that joins does not replay more.
+    #[arg(long, env = "PRESIM_IMAGE_EVERY", value_name = "N", default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub image_every: u32,
+    /// Milliseconds that a request waits for the snapshot of its `x-presim-min-snapshot`. Beyond the bound it is rejected
+    /// (-32000).
+    #[arg(long, env = "PRESIM_MAX_CATCH_UP_MS", value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    pub max_catch_up_ms: u64,
+    /// File with the credentials of NATS: a JWT and the seed of its nkey, as `nsc` writes it.
+    #[arg(long, env = "PRESIM_NATS_CREDENTIALS", value_name = "FILE")]
+    pub nats_credentials: Option<PathBuf>,
+    /// File with the seed of the nkey with which NATS knows this node.
+    #[arg(long, env = "PRESIM_NATS_NKEY_FILE", value_name = "FILE")]
+    pub nats_nkey_file: Option<PathBuf>,
+    /// File with the certificates of the authorities that sign the certificates of the NATS servers, beside the system's.
+    #[arg(long, env = "PRESIM_NATS_CA", value_name = "FILE")]
+    pub nats_ca: Option<PathBuf>,
+    /// File with the certificate with which NATS knows this node. Needs --nats-key.
+    #[arg(long, env = "PRESIM_NATS_CERT", value_name = "FILE")]
+    pub nats_cert: Option<PathBuf>,
+    /// File with the private key of --nats-cert.
+    #[arg(long, env = "PRESIM_NATS_KEY", value_name = "FILE")]
+    pub nats_key: Option<PathBuf>,
+}
+
+impl FleetConfig {
+    /// Returns the rule that the settings of a fleet break among themselves, if they break one.
+    pub(super) fn problem(&self) -> Option<String> {
+        let has_server = self.publish.is_some() || self.follow.is_some();
+        let needs_server = [
+            ("--fleet", self.fleet.is_some()),
+            ("--nats-credentials", self.nats_credentials.is_some()),
+            ("--nats-nkey-file", self.nats_nkey_file.is_some()),
+            ("--nats-ca", self.nats_ca.is_some()),
+            ("--nats-cert", self.nats_cert.is_some()),
+            ("--nats-key", self.nats_key.is_some()),
+        ];
+        if self.publish.is_some() && self.follow.is_some() {
+            return Some(
+                "--publish and --follow: a node makes the snapshots of a fleet or follows them: leave one of them out"
+                    .to_owned(),
+            );
+        }
+        if self.publish_anew && self.publish.is_none() {
+            return Some("--publish-anew needs --publish: the servers whose stream begins anew".to_owned());
+        }
+        if let Some((flag, _)) = needs_server.into_iter().find(|(_, given)| *given && !has_server) {
+            return Some(format!("{flag} needs --publish or --follow: the servers that it is about"));
+        }
+        if self.nats_cert.is_some() != self.nats_key.is_some() {
+            return Some("--nats-cert and --nats-key belong together: give both".to_owned());
+        }
+        let both = self.nats_credentials.is_some() && self.nats_nkey_file.is_some();
+        both.then(|| "--nats-credentials and --nats-nkey-file: both name the node: leave one of them out".to_owned())
+    }
+}
+
+fn parse_servers(text: &str) -> Result<NatsServers, String> {
+    let parse = |text: &str| match Url::parse(text.trim()) {
+        Ok(url) if matches!(url.scheme(), "nats" | "tls") && url.has_host() => Ok(url),
+        Ok(url) => Err(format!("scheme {}: expected nats or tls, like nats://127.0.0.1:4222", url.scheme())),
+        Err(error) => Err(format!("{error}: expected a URL like nats://127.0.0.1:4222")),
+    };
+    text.split(',').map(parse).collect::<Result<_, _>>().map(NatsServers)
+}
+
+fn parse_fleet(text: &str) -> Result<FleetName, String> {
+    let fits = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_');
+    match (1..=64).contains(&text.len()) && text.chars().all(fits) {
+        true => Ok(FleetName(text.to_owned())),
+        false => Err("expected 1 to 64 letters, digits, `-` and `_`".to_owned()),
+    }
+}

@@ -1,0 +1,130 @@
+//! The additions of one change of the published state.
+
+use std::sync::Arc;
+
+use alloy_consensus::Header;
+use alloy_primitives::{B256, KECCAK256_EMPTY, map::B256Set};
+
+use super::record::{JournalEntry, StoredChange, StoredSubBlock};
+use crate::{
+    chain::SealedBlock,
+    state::{Code, MergedChanges, OpenBlock, Publication, Published, Snapshot, StateStep, World},
+};
+
+/// The additions of one change of the published state, for a chain that is built here.
+pub struct ChangeRecord {
+    /// The entries, in order: one, or a seal and the opening of the next block under the same id.
+    pub entries: Vec<JournalEntry>,
+    /// The sealed block, if a block was sealed.
+    pub sealed: Option<Arc<SealedBlock>>,
+    /// The number of the sealed block's transactions that were in the block being built already.
+    pub known: usize,
+    /// The codes that accounts have got, each once.
+    pub codes: Vec<Code>,
+    /// The hashes of the transactions that were included.
+    pub included: Vec<B256>,
+}
+
+impl ChangeRecord {
+    /// Returns what `publication` adds to `on`; `None` if it is no change of a chain that is built here.
+    pub fn of(on: &Published, publication: &Publication) -> Option<Self> {
+        let open = on.newest.open.as_ref();
+        let known = open.map_or(0, |open| open.transactions.len());
+        let mut record =
+            Self { entries: Vec::with_capacity(2), sealed: None, known, codes: Vec::new(), included: Vec::new() };
+        match publication {
+            Publication::SubBlock(next) if open.is_none() => record.open(next, &next.path),
+            Publication::SubBlock(next) => record.extend(next),
+            Publication::Seal { sealed, next } => {
+                record.seal(sealed);
+                if let Some(next) = next {
+                    record.open(next, &next.path);
+                }
+            }
+            _ => return None,
+        }
+        let mut seen = B256Set::default();
+        record.codes.retain(|code| seen.insert(code.hash));
+        Some(record)
+    }
+
+    /// Returns the whole content of the block that `newest` is building on `latest`, and the block's header; `None` if it
+    /// builds none. `newest` has the steps from `latest` on.
+    pub fn of_open(latest: &Snapshot, newest: &Snapshot) -> Option<(Self, Header)> {
+        let open = newest.open.as_ref()?;
+        let first = newest.path.iter().position(|step| step.from == latest.state)?;
+        Some((Self::of_content(open, &newest.path[first..]), open.header.clone()))
+    }
+
+    /// Returns the whole content of a block being built, as one sub-block: `path` has the steps since it was sealed on.
+    pub fn of_content(open: &OpenBlock, path: &[Arc<StateStep>]) -> Self {
+        let mut record = Self { entries: Vec::new(), sealed: None, known: 0, codes: Vec::new(), included: Vec::new() };
+        record.content(open, path);
+        record
+    }
+
+    /// Adds the opening of a block.
+    fn open(&mut self, next: &Snapshot, path: &[Arc<StateStep>]) {
+        let changes = self.changes(path);
+        if let Some(open) = &next.open {
+            self.entries.push(JournalEntry::Open { header: Box::new(open.header.clone()), changes });
+        }
+    }
+
+    /// Adds a sub-block.
+    fn extend(&mut self, next: &Snapshot) {
+        if let Some(open) = &next.open {
+            self.content(open, &next.path);
+        }
+    }
+
+    /// Adds the transactions of a block that are not known yet, and the changes of steps.
+    fn content(&mut self, open: &OpenBlock, path: &[Arc<StateStep>]) {
+        let changes = self.changes(path);
+        // By index, because iterating to the first new transaction would cost what the block already holds.
+        let new = self.known..open.transactions.len();
+        self.included.extend(new.clone().map(|at| *open.transactions[at].tx_hash()));
+        self.entries.push(JournalEntry::SubBlock(StoredSubBlock {
+            index: open.index,
+            gas_used: open.header.gas_used,
+            blob_gas_used: open.blob_gas_used,
+            transactions: new.clone().map(|at| (&open.transactions[at]).into()).collect(),
+            receipts: new.map(|at| (&open.receipts[at]).into()).collect(),
+            changes,
+        }));
+    }
+
+    /// Adds the sealing of the block being built, with its last sub-block.
+    fn seal(&mut self, sealed: &Snapshot) {
+        let changes = self.changes(&sealed.path);
+        let head = sealed.head.clone();
+        let body = head.body();
+        self.known = self.known.min(body.transactions.len());
+        self.included.extend(body.transactions[self.known..].iter().map(|tx| *tx.tx_hash()));
+        self.entries.push(JournalEntry::Seal { number: head.number(), changes });
+        self.sealed = Some(head);
+    }
+
+    /// Returns the changes of steps, each account once, and adds the codes that they bring.
+    fn changes(&mut self, path: &[Arc<StateStep>]) -> Vec<StoredChange> {
+        for step in path {
+            self.codes.extend(new_codes(step.before(), step));
+        }
+        if let [step] = path {
+            return step.changes().iter().map(StoredChange::from).collect();
+        }
+        // A later step may change an account again.
+        let mut merged = MergedChanges::default();
+        path.iter().for_each(|step| merged.add(step.changes()));
+        merged.to_vec().iter().map(StoredChange::from).collect()
+    }
+}
+
+/// Returns the codes that a step gives to accounts of the state before it.
+fn new_codes<'a>(before: &'a World, step: &'a StateStep) -> impl Iterator<Item = Code> + 'a {
+    step.changes().iter().filter_map(|change| {
+        let info = change.info.as_ref()?;
+        let known = before.account(&change.address).map_or(KECCAK256_EMPTY, |account| account.code.hash);
+        (info.code_hash != known && info.code_hash != KECCAK256_EMPTY).then(|| Code::of(info))
+    })
+}

@@ -1,0 +1,228 @@
+//! The messages of a fleet's stream.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use alloy_consensus::Header;
+use alloy_primitives::{Bytes, Sealable};
+use alloy_rlp::{RlpDecodable, RlpEncodable};
+
+use super::record::{JournalEntry, StoredBody};
+use crate::{
+    chain::{BlockBody, SealedBlock},
+    feed::codec::ChangeRecord,
+    state::{FeedLag, FeedProblem, FeedState, OpenBlock, Publication, Published, SnapshotId, Verified},
+    store::{corrupted, decode, encode},
+};
+
+/// A message of the stream. Each has an id of its own.
+pub enum StreamMessage {
+    /// A node leads from here on.
+    Epoch {
+        /// The id of the message before.
+        follows: SnapshotId,
+        /// The name of the node, for people.
+        leader: String,
+    },
+    /// A change of a chain that is built by the leader.
+    Change(StreamChange),
+    /// The health of the leader's feed.
+    Feed(FeedState),
+}
+
+/// A change of a chain that is built by the leader.
+pub struct StreamChange {
+    /// The entries, in order.
+    pub entries: Vec<JournalEntry>,
+    /// The codes that accounts have got, each once.
+    pub codes: Vec<Bytes>,
+    /// The extent to which the leader has verified the snapshot.
+    pub verified: Verified,
+    block: Option<StreamBlock>,
+}
+
+/// A sealed block without the transactions that the block being built has already.
+#[derive(RlpEncodable, RlpDecodable)]
+struct StreamBlock {
+    header: Header,
+    /// The number of the transactions that are left out.
+    known: u64,
+    body: StoredBody,
+}
+
+/// The reason why bytes are not a message.
+#[derive(Debug, thiserror::Error)]
+#[error("a message of the stream cannot be read: {0}")]
+pub struct MessageError(String);
+
+impl From<redb::Error> for MessageError {
+    fn from(error: redb::Error) -> Self {
+        match error {
+            redb::Error::Corrupted(problem) => Self(problem),
+            other => Self(other.to_string()),
+        }
+    }
+}
+
+#[derive(RlpEncodable, RlpDecodable)]
+struct EpochFields {
+    follows: u64,
+    leader: String,
+}
+
+#[derive(RlpEncodable, RlpDecodable)]
+struct ChangeFields {
+    entries: Vec<Bytes>,
+    codes: Vec<Bytes>,
+    verified: u8,
+    blocks: Vec<StreamBlock>,
+}
+
+#[derive(Default, RlpEncodable, RlpDecodable)]
+struct FeedFields {
+    state: String,
+    problem: String,
+    every_ms: u64,
+    lag_ms: u64,
+    waiting: u32,
+}
+
+const EPOCH: u8 = 0;
+const CHANGE: u8 = 1;
+const FEED: u8 = 2;
+
+impl StreamMessage {
+    /// Returns the message about a change of `on`; `None` if the stream has no such changes.
+    pub fn of(on: &Published, publication: &Publication) -> Option<Self> {
+        if let Publication::Feed(state) = publication {
+            return Some(Self::Feed(*state));
+        }
+        let verified = match publication {
+            Publication::SubBlock(next) => next.verified,
+            Publication::Seal { sealed, next } => next.as_ref().unwrap_or(sealed).verified,
+            _ => Verified::Full,
+        };
+        let ChangeRecord { entries, sealed, known, codes, .. } = ChangeRecord::of(on, publication)?;
+        let block = sealed.map(|sealed| StreamBlock {
+            header: sealed.header.inner().clone(),
+            known: known as u64,
+            body: StoredBody::after(&sealed.body(), known),
+        });
+        let codes = codes.iter().map(|code| code.bytecode.original_bytes()).collect();
+        Some(Self::Change(StreamChange { entries, codes, verified, block }))
+    }
+
+    /// Returns the bytes of the message.
+    pub fn write(self) -> Vec<u8> {
+        let (kind, fields) = match self {
+            Self::Epoch { follows, leader } => (EPOCH, encode(&EpochFields { follows: follows.0, leader })),
+            Self::Change(StreamChange { entries, codes, verified, block }) => {
+                let entries = entries.into_iter().map(|entry| entry.write().into()).collect();
+                let blocks = block.into_iter().collect();
+                (CHANGE, encode(&ChangeFields { entries, codes, verified: verified as u8, blocks }))
+            }
+            Self::Feed(state) => (FEED, encode(&FeedFields::from(state))),
+        };
+        [&[kind], fields.as_slice()].concat()
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`MessageError`] if the bytes are not a message.
+    pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
+        match bytes.split_first() {
+            Some((&EPOCH, fields)) => {
+                let EpochFields { follows, leader } = decode(fields)?;
+                Ok(Self::Epoch { follows: SnapshotId(follows), leader })
+            }
+            Some((&CHANGE, fields)) => {
+                let ChangeFields { entries, codes, verified, blocks } = decode(fields)?;
+                let entries = entries.iter().map(|entry| JournalEntry::read(entry)).collect::<Result<Vec<_>, _>>()?;
+                let known = [Verified::None, Verified::Partial, Verified::Full];
+                let verified = known.into_iter().find(|known| *known as u8 == verified);
+                let verified = verified.ok_or_else(|| corrupted("its extent of verification is unknown"))?;
+                Ok(Self::Change(StreamChange { entries, codes, verified, block: blocks.into_iter().next() }))
+            }
+            Some((&FEED, fields)) => Ok(Self::Feed(decode::<FeedFields>(fields)?.read()?)),
+            _ => Err(corrupted("its kind is unknown").into()),
+        }
+    }
+}
+
+impl StreamChange {
+    /// Takes the sealed block out, whose first transactions are those of `open`, the block being built.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`MessageError`] if the message has no block, or `open` has not the transactions that it leaves out.
+    pub fn take_block(&mut self, open: Option<&OpenBlock>) -> Result<Arc<SealedBlock>, MessageError> {
+        let StreamBlock { header, known, body } =
+            self.block.take().ok_or_else(|| corrupted("a sealed block is missing"))?;
+        let BlockBody { transactions, receipts, ommers, withdrawals } = body.read()?;
+        let built = open.map_or(0, |open| open.transactions.len());
+        let known = usize::try_from(known).ok().filter(|known| *known <= built);
+        let known = known.ok_or_else(|| corrupted("a sealed block lacks transactions"))?;
+        let open_transactions = open.iter().flat_map(|open| open.transactions.iter().take(known).cloned());
+        let open_receipts = open.iter().flat_map(|open| open.receipts.iter().take(known).cloned());
+        let body = BlockBody {
+            transactions: open_transactions.chain(transactions).collect(),
+            receipts: open_receipts.chain(receipts).collect(),
+            ommers,
+            withdrawals,
+        };
+        Ok(Arc::new(SealedBlock::named(header.seal_slow(), body)))
+    }
+}
+
+impl From<FeedState> for FeedFields {
+    fn from(state: FeedState) -> Self {
+        let named = Self { state: state.as_str().to_owned(), ..Self::default() };
+        match state {
+            FeedState::Live { every_ms } => Self { every_ms, ..named },
+            FeedState::Static => named,
+            FeedState::Degraded(problem) => Self { problem: problem.as_str().to_owned(), ..named },
+            FeedState::Lagging(lag) => Self {
+                problem: lag.cause.as_str().to_owned(),
+                every_ms: lag.every_ms,
+                lag_ms: u64::try_from(lag.ms()).unwrap_or(u64::MAX),
+                waiting: lag.waiting,
+                ..named
+            },
+        }
+    }
+}
+
+impl FeedFields {
+    fn read(self) -> Result<FeedState, redb::Error> {
+        let Self { state, problem, every_ms, lag_ms, waiting } = self;
+        let problem = || {
+            let known = FeedProblem::ALL.into_iter().find(|known| known.as_str() == problem);
+            known.ok_or_else(|| corrupted(format!("the problem `{problem}` of a feed is unknown")))
+        };
+        Ok(match state.as_str() {
+            "live" => FeedState::Live { every_ms },
+            "static" => FeedState::Static,
+            "degraded" => FeedState::Degraded(problem()?),
+            "lagging" => {
+                let now = Instant::now();
+                let since = now.checked_sub(Duration::from_millis(lag_ms)).unwrap_or(now);
+                FeedState::Lagging(FeedLag { since, waiting, cause: problem()?, every_ms })
+            }
+            _ => return Err(corrupted(format!("the state `{state}` of a feed is unknown"))),
+        })
+    }
+}
+
+/// Writes the health of a feed for an image.
+pub fn write_feed(state: FeedState) -> Vec<u8> {
+    encode(&FeedFields::from(state))
+}
+
+/// Reads the health of a feed from an image.
+pub fn read_feed(bytes: &[u8]) -> Result<FeedState, redb::Error> {
+    decode::<FeedFields>(bytes)?.read()
+}

@@ -1,0 +1,268 @@
+//! The connection to the NATS servers of a fleet.
+
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+
+use async_nats::{
+    Client, ConnectOptions, ServerAddr,
+    jetstream::{Context, context::ContextBuilder, kv, object_store, stream},
+};
+use futures::TryStreamExt;
+use serde::{Deserialize, Serialize};
+
+use super::{FleetChain, FleetError, FleetNames, ImageKey};
+use crate::{
+    config::{FleetConfig, NatsServers},
+    feed::codec::VERSION,
+};
+
+/// The time that NATS may take for an answer before the question is repeated.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The time that NATS may take to acknowledge a message before it is sent again.
+const ACK: Duration = Duration::from_secs(1);
+/// The pause before a lost connection is opened again.
+const AGAIN: Duration = Duration::from_millis(100);
+/// The bytes that are left for the headers of a part.
+const HEADERS: usize = 1_024;
+/// The oldest version of a server of a cluster, because of what older ones lose when a server fails.
+pub const CLUSTER: (u64, u64) = (2, 12);
+/// The time for which sent transactions stay in their stream, and the most bytes of them.
+const SENT: (Duration, i64) = (Duration::from_secs(600), 256 << 20);
+
+/// A connection to the NATS servers of a fleet.
+#[derive(Clone, Debug)]
+pub struct FleetLink {
+    /// The connection.
+    pub client: Client,
+    /// JetStream over it.
+    pub jetstream: Context,
+    /// The names of the fleet.
+    pub names: FleetNames,
+}
+
+impl FleetLink {
+    /// Connects to the servers, as `config` says.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Connect`] if no server can be reached, [`FleetError::File`] if a file cannot be read, and
+    /// [`FleetError::Cluster`] if the servers are a cluster of an old version.
+    pub async fn connect(config: &FleetConfig, servers: &NatsServers) -> Result<(Client, Context), FleetError> {
+        let failed = |problem: String| FleetError::Connect { servers: servers.to_string(), problem };
+        let mut options = ConnectOptions::new()
+            .name("presim")
+            .request_timeout(Some(TIMEOUT))
+            .connection_timeout(TIMEOUT)
+            .reconnect_delay_callback(|_| AGAIN);
+        let mut addresses = Vec::new();
+        for url in &servers.0 {
+            // Beside the connection's own, so that they are in no log of it.
+            let mut bare = url.clone();
+            let (user, password) = (decoded(url.username()), url.password().map(decoded));
+            let _ = (bare.set_username(""), bare.set_password(None));
+            options = match (user, password) {
+                (user, Some(password)) => options.user_and_password(user, password),
+                (token, None) if !token.is_empty() => options.token(token),
+                (_, None) => options,
+            };
+            addresses.push(ServerAddr::from_url(bare).map_err(|error| failed(error.to_string()))?);
+        }
+        let read = |flag: &'static str, path: &PathBuf| {
+            std::fs::read_to_string(path).map_err(|error| FleetError::File { flag, path: path.clone(), error })
+        };
+        if let Some(path) = &config.nats_credentials {
+            let text = read("--nats-credentials", path)?;
+            let of_file = |error| FleetError::File { flag: "--nats-credentials", path: path.clone(), error };
+            options = options.credentials(&text).map_err(of_file)?;
+        }
+        if let Some(path) = &config.nats_nkey_file {
+            options = options.nkey(read("--nats-nkey-file", path)?.trim().to_owned());
+        }
+        if let Some(path) = &config.nats_ca {
+            options = options.add_root_certificates(path.clone());
+        }
+        if let (Some(cert), Some(key)) = (&config.nats_cert, &config.nats_key) {
+            options = options.add_client_certificate(cert.clone(), key.clone());
+        }
+        let client = options.connect(addresses).await.map_err(|error| failed(error.to_string()))?;
+        let info = client.server_info();
+        let is_old = version(&info.version).is_none_or(|version| version < CLUSTER);
+        if info.cluster.is_some() && is_old {
+            return Err(FleetError::Cluster { found: info.version });
+        }
+        let jetstream = ContextBuilder::new().timeout(TIMEOUT).ack_timeout(ACK).build(client.clone());
+        Ok((client, jetstream))
+    }
+
+    /// Returns the most bytes of a part of a message.
+    pub fn max_part(&self) -> NonZeroUsize {
+        let most = self.client.server_info().max_payload.saturating_sub(HEADERS);
+        NonZeroUsize::new(most).unwrap_or(NonZeroUsize::MIN)
+    }
+
+    /// Creates the fleet's stream and buckets, or opens them.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if NATS refuses one, or does not answer.
+    pub async fn create(&self, config: &FleetConfig) -> Result<(), FleetError> {
+        let copies = usize::from(config.publish_copies);
+        let stream = stream::Config {
+            name: self.names.stream(),
+            subjects: vec![self.names.feed()],
+            max_bytes: i64::from(config.publish_mb) << 20,
+            num_replicas: copies,
+            duplicate_window: Duration::from_secs(120),
+            ..stream::Config::default()
+        };
+        let sent = stream::Config {
+            name: self.names.pool_stream(),
+            subjects: vec![self.names.pool()],
+            max_age: SENT.0,
+            max_bytes: SENT.1,
+            num_replicas: copies,
+            duplicate_window: Duration::from_secs(120),
+            ..stream::Config::default()
+        };
+        let refused = |what| move |error: &dyn std::fmt::Display| FleetError::nats(what, error);
+        for stream in [stream, sent] {
+            let created = self.jetstream.get_or_create_stream(stream).await;
+            created.map_err(|error| refused("a stream of the fleet cannot be created")(&error))?;
+        }
+        for bucket in [self.names.facts(), self.names.lease()] {
+            let created = self.jetstream.get_or_create_stream(bucket_config(&bucket, copies)).await;
+            created.map_err(|error| refused("a bucket of the fleet cannot be created")(&error))?;
+        }
+        if self.jetstream.get_object_store(&self.names.images()).await.is_err() {
+            let config = object_store::Config {
+                bucket: self.names.images(),
+                num_replicas: copies,
+                ..object_store::Config::default()
+            };
+            let created = self.jetstream.create_object_store(config).await;
+            created.map_err(|error| refused("the bucket of images cannot be created")(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the fleet's stream and its facts, so that it begins anew. Its last epoch stays.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if NATS refuses, or does not answer.
+    pub async fn purge(&self) -> Result<(), FleetError> {
+        let stream = self.stream().await?;
+        stream.purge().await.map_err(|error| FleetError::nats("the fleet's stream cannot be purged", error))?;
+        let facts = self.facts().await?;
+        for key in [FleetChain::KEY, ImageKey::KEY] {
+            facts.purge(key).await.map_err(|error| FleetError::nats("the fleet's facts cannot be deleted", error))?;
+        }
+        Ok(())
+    }
+
+    /// Opens the fleet's stream.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if there is none, or NATS does not answer.
+    pub async fn stream(&self) -> Result<stream::Stream, FleetError> {
+        let stream = self.jetstream.get_stream(self.names.stream()).await;
+        stream.map_err(|error| FleetError::nats("the fleet's stream cannot be opened", error))
+    }
+
+    /// Opens the bucket of facts.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if there is none, or NATS does not answer.
+    pub async fn facts(&self) -> Result<kv::Store, FleetError> {
+        let bucket = self.jetstream.get_key_value(self.names.facts()).await;
+        bucket.map_err(|error| FleetError::nats("the fleet's facts cannot be read", error))
+    }
+
+    /// Opens the bucket of images.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if there is none, or NATS does not answer.
+    pub async fn images(&self) -> Result<object_store::ObjectStore, FleetError> {
+        let bucket = self.jetstream.get_object_store(&self.names.images()).await;
+        bucket.map_err(|error| FleetError::nats("the fleet's images cannot be read", error))
+    }
+
+    /// Returns a fact of the fleet; `None` if it is not known yet.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if NATS does not answer, or the fact is malformed.
+    pub async fn fact<T: for<'a> Deserialize<'a>>(&self, key: &str) -> Result<Option<T>, FleetError> {
+        let value = self.facts().await?.get(key).await;
+        let value = value.map_err(|error| FleetError::nats("the fleet's facts cannot be read", error))?;
+        let read = value.filter(|value| !value.is_empty()).map(|value| serde_json::from_slice(&value));
+        read.transpose().map_err(|error| FleetError::nats("a fact of the fleet is malformed", error))
+    }
+
+    /// Writes a fact of the fleet.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if NATS does not take it.
+    pub async fn state_fact(&self, key: &str, value: &impl Serialize) -> Result<(), FleetError> {
+        let text = serde_json::to_vec(value).map_err(|error| FleetError::nats("a fact cannot be written", error))?;
+        let put = self.facts().await?.put(key, text.into()).await;
+        put.map(drop).map_err(|error| FleetError::nats("a fact of the fleet cannot be written", error))
+    }
+
+    /// Returns the chain of the fleet; `None` if nobody has led it yet.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Version`] if the fleet is of another version, and [`FleetError::Nats`] if NATS does not answer.
+    pub async fn chain(&self) -> Result<Option<FleetChain>, FleetError> {
+        #[derive(Deserialize)]
+        struct FleetVersion {
+            version: u8,
+        }
+        let Some(FleetVersion { version }) = self.fact(FleetChain::KEY).await? else { return Ok(None) };
+        if version != VERSION {
+            return Err(FleetError::Version { fleet: self.names.fleet.clone(), theirs: version });
+        }
+        self.fact(FleetChain::KEY).await
+    }
+}
+
+/// Returns the names of the fleets that the servers have.
+///
+/// # Errors
+///
+/// Returns [`FleetError::Nats`] if NATS does not answer.
+pub async fn fleets(jetstream: &Context) -> Result<Vec<String>, FleetError> {
+    let names: Result<Vec<String>, _> = jetstream.stream_names().try_collect().await;
+    let names = names.map_err(|error| FleetError::nats("the streams cannot be listed", error))?;
+    Ok(names.iter().filter_map(|name| Some(name.strip_prefix("presim_")?.to_owned())).collect())
+}
+
+/// Returns the stream of a key-value bucket. The client's own way to create one asks for something that servers before 2.10
+/// do not answer.
+fn bucket_config(bucket: &str, copies: usize) -> stream::Config {
+    stream::Config {
+        name: format!("KV_{bucket}"),
+        subjects: vec![format!("$KV.{bucket}.>")],
+        max_messages_per_subject: 1,
+        num_replicas: copies,
+        discard: stream::DiscardPolicy::New,
+        allow_rollup: true,
+        deny_delete: true,
+        ..stream::Config::default()
+    }
+}
+
+fn decoded(text: &str) -> String {
+    url::form_urlencoded::parse(format!("x={}", text.replace('+', "%2B")).as_bytes())
+        .next()
+        .map_or_else(String::new, |(_, value)| value.into_owned())
+}
+
+fn version(text: &str) -> Option<(u64, u64)> {
+    let mut parts = text.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}

@@ -1,0 +1,141 @@
+//! A fleet: its names, its connection to NATS, and what its nodes know of its chain.
+
+mod error;
+mod link;
+mod parts;
+mod pool;
+
+use alloy_genesis::ChainConfig;
+use alloy_primitives::B256;
+use async_nats::Subject;
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    error::FleetError,
+    link::{FleetLink, fleets},
+    parts::{ArrivedPart, end_of, find, headers},
+    pool::{FleetOutbox, PoolFilling},
+};
+use super::world::TradingWorld;
+
+/// The names of a fleet's subjects, its stream and its buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetNames {
+    /// The name of the fleet.
+    pub fleet: String,
+}
+
+impl FleetNames {
+    /// Returns the default name of the fleet of a chain: its id, and the beginning of its genesis hash.
+    pub fn of_chain(chain_id: u64, genesis: B256) -> Self {
+        Self { fleet: format!("{chain_id}-{}", const_hex::encode(&genesis[..4])) }
+    }
+
+    /// Returns the name of the stream.
+    pub fn stream(&self) -> String {
+        format!("presim_{}", self.fleet)
+    }
+
+    /// Returns the subject of the stream.
+    pub fn feed(&self) -> String {
+        format!("presim.{}.feed", self.fleet)
+    }
+
+    /// Returns the name of the stream of sent transactions.
+    pub fn pool_stream(&self) -> String {
+        format!("presim-pool_{}", self.fleet)
+    }
+
+    /// Returns the subject of sent transactions.
+    pub fn pool(&self) -> String {
+        format!("presim.{}.pool", self.fleet)
+    }
+
+    /// Returns the subject on which replicas answer JSON-RPC.
+    pub fn rpc(&self) -> String {
+        format!("presim.{}.rpc", self.fleet)
+    }
+
+    /// Returns the subject of requests that only the leader can answer. Only replicas may publish to it.
+    pub fn leader(&self) -> String {
+        format!("presim.{}.leader", self.fleet)
+    }
+
+    /// Returns the subject on which the leader says its newest id and its age.
+    pub fn pulse(&self) -> String {
+        format!("presim.{}.pulse", self.fleet)
+    }
+
+    /// Returns the subject on which nodes ask the leader for a new image.
+    pub fn want_image(&self) -> String {
+        format!("presim.{}.want-image", self.fleet)
+    }
+
+    /// Returns the bucket with what nodes know of the fleet: its chain, its last epoch, and its newest image.
+    pub fn facts(&self) -> String {
+        format!("presim_{}", self.fleet)
+    }
+
+    /// Returns the bucket with the lease.
+    pub fn lease(&self) -> String {
+        format!("presim_{}_lease", self.fleet)
+    }
+
+    /// Returns the bucket with the images.
+    pub fn images(&self) -> String {
+        format!("presim_{}_images", self.fleet)
+    }
+}
+
+/// The facts that the nodes of a fleet know of its chain, beside its state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FleetChain {
+    /// The version of the codec.
+    pub version: u8,
+    /// The hash of the genesis block.
+    pub genesis: B256,
+    /// The geth-format `config` with the chain's forks.
+    pub config: ChainConfig,
+    /// Whether the chain is the built-in devnet.
+    pub builtin: bool,
+    /// The addresses of the trading world's contracts; `None` on a chain without them.
+    pub trading: Option<TradingWorld>,
+    /// Milliseconds between blocks, for simulations of several.
+    pub block_time_ms: u64,
+}
+
+impl FleetChain {
+    /// The key of the chain in the bucket of facts.
+    pub const KEY: &str = "chain";
+
+    /// Returns the chain's id and genesis, for people.
+    pub fn name(&self) -> String {
+        format!("{} of genesis {}", self.config.chain_id, self.genesis)
+    }
+}
+
+/// The newest complete image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageKey {
+    /// The name of the image in its bucket.
+    pub name: String,
+    /// The id of the last change in the image.
+    pub id: u64,
+    /// The sequence in the stream of that change.
+    pub sequence: u64,
+    /// The bytes of the image.
+    pub bytes: u64,
+}
+
+impl ImageKey {
+    /// The key of the newest image in the bucket of facts.
+    pub const KEY: &str = "image";
+}
+
+/// The key of the last epoch in the bucket of facts.
+pub const EPOCH_KEY: &str = "epoch";
+
+/// Returns a subject of NATS.
+pub fn subject(name: String) -> Subject {
+    Subject::from(name)
+}

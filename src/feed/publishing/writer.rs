@@ -1,0 +1,193 @@
+//! The leader's end of the stream: each message is in the stream, with the sequence that was expected, before anyone sees it.
+
+use std::time::Duration;
+
+use async_nats::{
+    Subject,
+    jetstream::{
+        context::PublishErrorKind,
+        message::PublishMessage,
+        stream::{RawMessageErrorKind, Stream},
+    },
+};
+use futures::future::join_all;
+
+use super::lease::Lease;
+use crate::{
+    feed::{
+        codec::{Frame, StreamMessage, frames},
+        fleet::{ArrivedPart, FleetError, FleetLink, headers, subject},
+    },
+    state::{Publication, Published, SnapshotId},
+};
+
+/// The pause before a message that was not taken is sent again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Another node leads the fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("another node leads the fleet now")]
+pub struct NotLeading;
+
+/// The leader's end of the stream.
+#[derive(Debug)]
+pub struct StreamWriter {
+    link: FleetLink,
+    stream: Stream,
+    subject: Subject,
+    lease: Lease,
+    /// The sequence of the stream's last message, which is this node's.
+    sequence: u64,
+    /// The id of that message.
+    id: SnapshotId,
+    /// The messages and the bytes that were published since the newest image.
+    since_image: (u64, u64),
+}
+
+/// A message that is on its way.
+#[derive(Debug)]
+pub struct Sending {
+    id: SnapshotId,
+    frames: Vec<Frame>,
+    /// The number of parts that the stream is known to have.
+    taken: usize,
+}
+
+impl StreamWriter {
+    /// Begins to lead: the first message is the epoch, with the id `epoch`, after the message at `sequence` with the id
+    /// `follows`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if the stream cannot be opened. Returns `Ok(Err(NotLeading))` if another message was
+    /// published meanwhile, which makes another node the leader.
+    pub async fn lead(
+        link: FleetLink,
+        lease: Lease,
+        sequence: u64,
+        follows: SnapshotId,
+        epoch: SnapshotId,
+        node: &str,
+    ) -> Result<Result<Self, NotLeading>, FleetError> {
+        let stream = link.stream().await?;
+        let subject = subject(link.names.feed());
+        let mut writer = Self { link, stream, subject, lease, sequence, id: follows, since_image: (0, 0) };
+        let mut sending = writer.frames(epoch, StreamMessage::Epoch { follows, leader: node.to_owned() });
+        loop {
+            match writer.try_send(&mut sending).await {
+                Ok(true) => return Ok(Ok(writer)),
+                Ok(false) => {}
+                Err(not_leading) => return Ok(Err(not_leading)),
+            }
+        }
+    }
+
+    /// Returns the message about a change; `None` if it is none of the stream's.
+    pub fn message(&self, on: &Published, id: SnapshotId, publication: &Publication) -> Option<Sending> {
+        Some(self.frames(id, StreamMessage::of(on, publication)?))
+    }
+
+    fn frames(&self, id: SnapshotId, message: StreamMessage) -> Sending {
+        Sending { id, frames: frames(&message.write(), self.link.max_part()), taken: 0 }
+    }
+
+    /// Sends a message, and returns whether the stream has it. While it has not, the same is sent again: a part that had
+    /// arrived is recognised by its name, and one that had not must still be the next.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`NotLeading`] if the stream has a message of another node in this one's place, or does not take this one
+    /// while another node holds the lease.
+    pub async fn try_send(&mut self, sending: &mut Sending) -> Result<bool, NotLeading> {
+        let rest = sending.frames.iter().skip(sending.taken);
+        let first = self.sequence + sending.taken as u64;
+        let mut acks = Vec::with_capacity(rest.len());
+        for (expected, frame) in (first..).zip(rest) {
+            let message = PublishMessage::build()
+                .headers(headers(sending.id, frame.index, frame.count))
+                .payload(frame.bytes.0.clone())
+                .message_id(format!("{:x}-{}", sending.id.0, frame.index))
+                .expected_last_sequence(expected);
+            // Sent one after the other, and awaited together: where a part is refused, those after it are refused, too.
+            match self.link.jetstream.send_publish(self.subject.clone(), message).await {
+                Ok(ack) => acks.push(ack.into_future()),
+                Err(error) => {
+                    tracing::debug!(%error, "a message cannot be sent to the stream");
+                    break;
+                }
+            }
+        }
+        let mut is_out_of_place = false;
+        let mut are_taken = true;
+        for ack in join_all(acks).await {
+            match ack {
+                Ok(_) if are_taken => sending.taken += 1,
+                Ok(_) => {}
+                Err(error) => {
+                    are_taken = false;
+                    is_out_of_place |= error.kind() == PublishErrorKind::WrongLastSequence;
+                    tracing::debug!(%error, "the stream does not take a message");
+                }
+            }
+        }
+        if is_out_of_place {
+            self.look_for(sending).await?;
+        }
+        if sending.taken == sending.frames.len() {
+            let bytes: usize = sending.frames.iter().map(|frame| frame.bytes.len()).sum();
+            self.sequence += sending.frames.len() as u64;
+            self.id = sending.id;
+            self.since_image.0 += 1;
+            self.since_image.1 += bytes as u64;
+            return Ok(true);
+        }
+        if !self.lease.is_held() {
+            return Err(NotLeading);
+        }
+        tokio::time::sleep(AGAIN).await;
+        Ok(false)
+    }
+
+    /// Looks for the parts of a message in the stream, because it says that something else than they was to come: the
+    /// answer to an earlier try was lost, and the names of messages are forgotten after a time.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`NotLeading`] if the stream has a message of another node there.
+    async fn look_for(&self, sending: &mut Sending) -> Result<(), NotLeading> {
+        while let Some(frame) = sending.frames.get(sending.taken) {
+            let sequence = self.sequence + sending.taken as u64 + 1;
+            match self.stream.get_raw_message(sequence).await {
+                Ok(message) => {
+                    let part = ArrivedPart::read(Some(&message.headers), message.payload.into());
+                    if part.is_none_or(|part| (part.id, part.index) != (sending.id, frame.index)) {
+                        return Err(NotLeading);
+                    }
+                    sending.taken += 1;
+                }
+                Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => {
+                    // If it was deleted, nobody knows whose it was.
+                    let last = self.stream.get_info().await.map(|info| info.state.last_sequence);
+                    return if last.is_ok_and(|last| last >= sequence) { Err(NotLeading) } else { Ok(()) };
+                }
+                Err(_) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the sequence of the stream's last message, and its id.
+    pub const fn end(&self) -> (u64, SnapshotId) {
+        (self.sequence, self.id)
+    }
+
+    /// Returns the messages and the bytes that were published since the newest image.
+    pub const fn since_image(&self) -> (u64, u64) {
+        self.since_image
+    }
+
+    /// Counts from here on what is published after the newest image.
+    pub const fn imaged(&mut self) {
+        self.since_image = (0, 0);
+    }
+}

@@ -1,0 +1,188 @@
+//! Applying the messages of a stream: no transaction is executed, and what the sealed headers say is checked.
+
+use std::sync::Arc;
+
+use alloy_primitives::{B256, KECCAK256_EMPTY, map::B256Map};
+
+use crate::{
+    chain::{BlockTotals, SealedBlock},
+    feed::{
+        codec::{
+            JournalEntry, MessageError, StoredChange, StreamChange, StreamMessage,
+            replay::{self, KnownCodes},
+        },
+        journal::Journal,
+    },
+    state::{Code, CodeCache, Publication, Snapshot, SnapshotId, Snapshots, World},
+    store::corrupted,
+};
+
+/// Applies the messages of a stream to a state.
+#[derive(Debug)]
+pub struct Applier {
+    state: Snapshots,
+    codes: Arc<CodeCache>,
+}
+
+/// The reason why a message is not applied.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// Messages before it are missing.
+    #[error("message {id:#x} is not the one after {last:#x}")]
+    Gap {
+        /// The message's id.
+        id: u64,
+        /// The id of the last change here.
+        last: u64,
+    },
+    /// The message cannot be read, or does not fit the state.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// A sealed block is not what its header says.
+    #[error("block {number} does not match its header: expected {what} {expected}, got {got}")]
+    Mismatch {
+        /// The block's number.
+        number: u64,
+        /// The value that differs.
+        what: &'static str,
+        /// The header's value.
+        expected: String,
+        /// The value of the state or the body here.
+        got: String,
+    },
+}
+
+impl From<redb::Error> for ApplyError {
+    fn from(error: redb::Error) -> Self {
+        Self::Message(error.into())
+    }
+}
+
+impl Applier {
+    /// Creates an applier of messages to `state`.
+    pub const fn new(state: Snapshots, codes: Arc<CodeCache>) -> Self {
+        Self { state, codes }
+    }
+
+    /// Returns the state.
+    pub const fn state(&self) -> &Snapshots {
+        &self.state
+    }
+
+    /// Returns whether the message `id` was applied already, or bears an older epoch than one that was seen.
+    pub fn is_old(&self, id: SnapshotId) -> bool {
+        id <= self.state.load().last
+    }
+
+    /// Applies the message `id`, after writing it to the journal if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ApplyError::Gap`] if it is not the next message, [`ApplyError::Message`] if it does not fit the state, and
+    /// [`ApplyError::Mismatch`] if a sealed block is not what its header says. The state is as it was then.
+    pub fn apply(
+        &mut self,
+        id: SnapshotId,
+        message: StreamMessage,
+        journal: Option<&Journal>,
+    ) -> Result<(), ApplyError> {
+        let published = self.state.load();
+        let last = published.last;
+        let gap = || ApplyError::Gap { id: id.0, last: last.0 };
+        let publication = match message {
+            StreamMessage::Epoch { follows, leader } => {
+                if follows != last || id != SnapshotId::begin(id.epoch()) {
+                    return Err(gap());
+                }
+                tracing::info!(leader, epoch = id.epoch(), "a node leads the fleet");
+                self.state.begin_epoch(id.epoch());
+                return Ok(());
+            }
+            _ if id != last.next() => return Err(gap()),
+            StreamMessage::Feed(state) => Publication::Feed(state),
+            StreamMessage::Change(change) => self.publication(&published.newest, change)?,
+        };
+        if let Some(journal) = journal {
+            let written = journal.record(&published, id, &publication);
+            written.map_err(|error| corrupted(error.to_string()))?;
+        }
+        self.state.apply_as(id, publication);
+        Ok(())
+    }
+
+    fn publication(&self, on: &Arc<Snapshot>, mut change: StreamChange) -> Result<Publication, ApplyError> {
+        let brought = change.codes.drain(..).map(|code| self.codes.chain(code.0.to_vec().into()));
+        let codes = BroughtCodes(brought.map(|code| (code.hash, code)).collect());
+        let verified = change.verified;
+        let mut entries = std::mem::take(&mut change.entries).into_iter();
+        let (first, second) = (entries.next(), entries.next());
+        match (first, second) {
+            (Some(JournalEntry::Open { header, changes }), None) => {
+                let next = replay::open(on, *header, changes, &codes)?;
+                Ok(Publication::SubBlock(next.with_verified(verified)))
+            }
+            (Some(JournalEntry::SubBlock(sub_block)), None) => {
+                let next = replay::extend(on, sub_block, &codes)?;
+                Ok(Publication::SubBlock(next.with_verified(verified)))
+            }
+            (Some(JournalEntry::Seal { changes, .. }), next) => {
+                let block = change.take_block(on.open.as_ref())?;
+                let sealed = replay::seal(on, block, changes, &codes)?;
+                check(&sealed.head, &sealed.world)?;
+                let next = match next {
+                    None => None,
+                    Some(JournalEntry::Open { header, changes }) => {
+                        Some(replay::open(&sealed, *header, changes, &codes)?.with_verified(verified))
+                    }
+                    Some(_) => return Err(unknown()),
+                };
+                Ok(Publication::Seal { sealed, next })
+            }
+            _ => Err(unknown()),
+        }
+    }
+}
+
+fn unknown() -> ApplyError {
+    corrupted("its entries are in no known order").into()
+}
+
+/// Checks a sealed block against its header: what follows from its transactions and receipts, and the state root where the
+/// state is whole.
+fn check(block: &SealedBlock, world: &World) -> Result<(), ApplyError> {
+    let (header, body) = (&block.header, block.body());
+    let totals =
+        BlockTotals::of(&body.transactions, &body.receipts, header.gas_used, header.blob_gas_used.unwrap_or_default());
+    let mut closed = header.inner().clone();
+    totals.close(&mut closed);
+    let gas = body.receipts.last().map_or(0, alloy_consensus::TxReceipt::cumulative_gas_used);
+    let unless_equal = |what: &'static str, expected: &dyn std::fmt::Display, got: &dyn std::fmt::Display| {
+        let (expected, got) = (expected.to_string(), got.to_string());
+        if expected == got { Ok(()) } else { Err(ApplyError::Mismatch { number: header.number, what, expected, got }) }
+    };
+    unless_equal("gasUsed", &header.gas_used, &gas)?;
+    unless_equal("transactionsRoot", &header.transactions_root, &closed.transactions_root)?;
+    unless_equal("receiptsRoot", &header.receipts_root, &closed.receipts_root)?;
+    unless_equal("logsBloom", &header.logs_bloom, &closed.logs_bloom)?;
+    match world.local() {
+        Some(world) => unless_equal("stateRoot", &header.state_root, &world.state_root_in_parallel()),
+        None => Ok(()),
+    }
+}
+
+/// The codes that a message brings. An account that has its code already keeps it.
+struct BroughtCodes(B256Map<Code>);
+
+impl KnownCodes for BroughtCodes {
+    fn code(&self, change: &StoredChange, hash: B256, world: &World) -> Result<Code, redb::Error> {
+        if hash == KECCAK256_EMPTY {
+            return Ok(Code::default());
+        }
+        if let Some(code) = self.0.get(&hash) {
+            return Ok(code.clone());
+        }
+        let known = world.account(&change.address).map(|account| account.code.clone());
+        let known = known.filter(|code| code.hash == hash);
+        known.ok_or_else(|| corrupted(format!("the code with hash {hash} is missing")))
+    }
+}

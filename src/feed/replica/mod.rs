@@ -1,0 +1,219 @@
+//! A replica: follows the stream of a fleet, and answers from the same snapshots under the same ids as the leader.
+//!
+//! It applies and does not execute. It begins with the fleet's newest image, and goes over no gap: where a message is missing,
+//! it begins anew with an image, and shows what it has until it has come past that.
+
+mod apply;
+mod following;
+mod pulse;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{FutureExt, future::LocalBoxFuture};
+
+pub use self::{
+    apply::{Applier, ApplyError},
+    following::{FollowError, Following},
+    pulse::{Pulse, PulseWatch},
+};
+use super::{
+    Feed, FeedSource,
+    fleet::{FleetError, FleetLink, ImageKey, subject},
+    journal::Journal,
+};
+use crate::state::{CodeCache, FeedProblem, FeedState, Retention};
+
+/// The pause before something that failed is tried again, and the time between two looks at the feed's health.
+const AGAIN: Duration = Duration::from_millis(250);
+/// The time without a message, while the leader has published some, after which they are asked for again.
+const LOST: Duration = Duration::from_secs(1);
+/// The messages by which a node may be behind before an image can be cheaper.
+const FAR: u64 = 500;
+
+/// A node that follows: its state, and what it shows of it.
+#[derive(Debug)]
+pub struct Follower {
+    link: FleetLink,
+    codes: Arc<CodeCache>,
+    kept: Retention,
+    /// The state as far as the stream was read; `None` while it begins anew.
+    following: Option<Following>,
+    pulse: PulseWatch,
+    /// The id of the image after which the stream has a gap.
+    useless: Option<u64>,
+    /// The reason why the state begins anew, if it makes what is shown wrong.
+    problem: Option<FeedProblem>,
+    /// The time of the last message.
+    heard: Instant,
+}
+
+impl Follower {
+    /// Creates a follower that goes on from `following`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if the leader's pulse cannot be heard.
+    pub async fn new(
+        link: FleetLink,
+        codes: Arc<CodeCache>,
+        kept: Retention,
+        following: Following,
+    ) -> Result<Self, FleetError> {
+        let pulse = PulseWatch::open(&link).await?;
+        let heard = Instant::now();
+        Ok(Self { link, codes, kept, following: Some(following), pulse, useless: None, problem: None, heard })
+    }
+
+    /// Waits for the next message or for some time, applies the message, and shows the state that has been reached.
+    pub async fn step(&mut self, feed: &mut Feed, journal: Option<&Journal>) {
+        let Some(following) = &mut self.following else {
+            self.begin_anew(feed).await;
+            return self.show(feed);
+        };
+        let opened = following.open().await;
+        let arrived = Instant::now();
+        let stepped = match opened {
+            Ok(()) => tokio::select! {
+                biased;
+                stepped = following.next(journal) => stepped.map(Some),
+                () = tokio::time::sleep(AGAIN) => Ok(None),
+            },
+            Err(error) => Err(error.into()),
+        };
+        match stepped {
+            Ok(Some(last)) => {
+                self.heard = arrived;
+                self.problem = None;
+                let visible = feed.snapshots.load().last;
+                if last > visible {
+                    feed.snapshots.replace_all(following.state().load());
+                    feed.pool.advance();
+                    feed.count(arrived);
+                }
+            }
+            Ok(None) => {
+                let last = following.state().load().last;
+                let newest = self.pulse.newest().filter(|newest| *newest > last);
+                if newest.is_some() && self.heard.elapsed() >= LOST {
+                    self.heard = arrived;
+                    following.ask_again();
+                }
+                if newest.is_some_and(|newest| newest.0 - last.0 > FAR && newest.epoch() == last.epoch()) {
+                    self.weigh().await;
+                }
+            }
+            Err(FollowError::Fleet(error)) => {
+                tracing::debug!(%error, "the stream of the fleet cannot be read: it is tried again");
+                following.ask_again();
+                tokio::time::sleep(AGAIN).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the stream cannot be followed from here: the state begins anew with an image");
+                if matches!(error, FollowError::Mismatch(_)) {
+                    self.problem = Some(FeedProblem::Mismatch);
+                }
+                self.useless = Some(following.origin().0);
+                self.following = None;
+            }
+        }
+        self.show(feed);
+    }
+
+    /// Begins anew with an image, if there is one that helps, and asks the leader for one otherwise.
+    async fn begin_anew(&mut self, feed: &Feed) {
+        let begun = match self.link.fact::<ImageKey>(ImageKey::KEY).await {
+            Ok(Some(key)) if self.useless.is_none_or(|useless| key.id > useless) => {
+                Following::bootstrap(&self.link, &self.codes, self.kept).await
+            }
+            Ok(_) => Ok(None),
+            Err(error) => Err(error),
+        };
+        match begun {
+            Ok(Some(following)) => {
+                if following.state().load().last > feed.snapshots.load().last {
+                    feed.snapshots.replace_all(following.state().load());
+                    feed.pool.advance();
+                }
+                self.following = Some(following);
+            }
+            Ok(None) => {
+                let asked = self.link.client.publish(subject(self.link.names.want_image()), Default::default()).await;
+                if let Err(error) = asked {
+                    tracing::debug!(%error, "the leader cannot be asked for an image");
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the image of the fleet cannot be used: it is tried again");
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
+
+    /// Begins anew with an image, if it is nearer to the end of the stream and has fewer bytes than the messages up to it.
+    async fn weigh(&mut self) {
+        let Some(following) = &self.following else { return };
+        let (Ok(Some(key)), Ok(stream)) = (self.link.fact::<ImageKey>(ImageKey::KEY).await, self.link.stream().await)
+        else {
+            return;
+        };
+        let state = &stream.cached_info().state;
+        let each = state.bytes / state.messages.max(1);
+        let skipped = key.sequence.saturating_sub(following.sequence());
+        if skipped > FAR && skipped * each > key.bytes {
+            tracing::info!(skipped, "far behind the leader: the state begins anew with an image");
+            self.following = None;
+        }
+    }
+
+    /// Shows the health of the feed.
+    fn show(&self, feed: &mut Feed) {
+        let published = feed.snapshots.load();
+        let told = self.following.as_ref().map_or(published.feed, |following| following.state().load().feed);
+        let judged = self.pulse.judge(published.last, told);
+        let judged = match self.problem {
+            Some(problem) if !judged.is_degraded() => FeedState::Degraded(problem),
+            _ => judged,
+        };
+        if judged != published.feed {
+            feed.snapshots.show_feed(judged);
+        }
+        if judged != feed.status.state() && feed.status.show_state(judged) {
+            match judged.problem() {
+                Some(problem) => tracing::warn!("the feed is degraded: {}", problem.meaning()),
+                None => tracing::info!("the feed is {}", judged.as_str()),
+            }
+        }
+    }
+
+    /// Returns the state as far as the stream was read; `None` while it begins anew.
+    pub const fn following(&self) -> Option<&Following> {
+        self.following.as_ref()
+    }
+
+    /// Continues from another state.
+    pub fn go_on(&mut self, following: Following) {
+        self.following = Some(following);
+    }
+}
+
+/// A replica's source of snapshots.
+#[derive(Debug)]
+pub struct ReplicaSource {
+    /// The follower of the stream.
+    pub follower: Follower,
+}
+
+impl FeedSource for ReplicaSource {
+    fn run(mut self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
+        async move {
+            loop {
+                self.follower.step(&mut feed, None).await;
+            }
+        }
+        .boxed_local()
+    }
+}

@@ -1,0 +1,69 @@
+//! `x-presim-min-snapshot`: a client that has seen a snapshot is answered from that one or a newer one, whichever node of a
+//! fleet it reaches.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{error::RpcError, front::Front};
+use crate::state::{Published, SnapshotId};
+
+/// The header with the id of the oldest snapshot that may answer.
+pub const MIN_SNAPSHOT: &str = "x-presim-min-snapshot";
+
+/// Returns the id in the header's value; `None` without the header.
+///
+/// # Errors
+///
+/// Returns -32600 if the value is no id, as `x-presim-snapshot` has it.
+pub fn min_snapshot(value: Option<&str>) -> Result<Option<SnapshotId>, RpcError> {
+    let Some(value) = value else { return Ok(None) };
+    let digits = value.strip_prefix("0x");
+    let id = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    let id = id.ok_or_else(|| {
+        RpcError::request(format!("{MIN_SNAPSHOT}: expected the id of a snapshot, like the 0x109 of x-presim-snapshot"))
+    })?;
+    Ok(Some(SnapshotId(id)))
+}
+
+impl Front {
+    /// Returns what is published, as soon as that includes the snapshot `least`.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32000 with the distance if the snapshot is not published within `most`.
+    pub async fn published_from(&self, least: SnapshotId, most: Duration) -> Result<Arc<Published>, RpcError> {
+        let published = self.published();
+        if published.last >= least {
+            return Ok(published);
+        }
+        let mut changes = self.changes();
+        let reached = async {
+            loop {
+                let published = self.published();
+                if published.last >= least {
+                    return published;
+                }
+                if changes.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        tokio::time::timeout(most, reached).await.map_err(|_| self.behind(least, most))
+    }
+
+    fn behind(&self, least: SnapshotId, most: Duration) -> RpcError {
+        let last = self.published().last;
+        let distance = match least.epoch() == last.epoch() {
+            true => format!("{} snapshots", least.0 - last.0),
+            false => "an epoch".to_owned(),
+        };
+        RpcError::new(
+            -32000,
+            format!(
+                "snapshot {:#x} is not here yet: the newest is {:#x}, {distance} behind after {} ms (--max-catch-up-ms): ask again, or another node",
+                least.0,
+                last.0,
+                most.as_millis()
+            ),
+        )
+    }
+}

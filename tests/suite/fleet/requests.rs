@@ -1,0 +1,115 @@
+//! Requests over NATS: replicas as a micro service, and what only the leader can answer.
+
+use async_nats::HeaderMap;
+use serde_json::{Value, json};
+
+use super::{advance, ingester, reach, replica, server::NatsServer, start, until};
+use crate::support::{TestNode, hex, request, token, token_file};
+
+/// Asks the replicas of a fleet over NATS.
+async fn ask(client: &async_nats::Client, headers: HeaderMap, body: String) -> Value {
+    let asked = client.request_with_headers("presim.test.rpc", headers, body.into()).await.expect("a replica answers");
+    serde_json::from_slice(&asked.payload).expect("JSON")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_are_found_and_answer_over_nats_as_over_http() {
+    let Some(server) = NatsServer::start() else { return };
+    let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
+    let replicas = [(); 2].map(|()| replica(&server.url(), &[]));
+    let id = advance(&leader, 2).await;
+    for replica in &replicas {
+        reach(replica, id).await;
+    }
+    let client = server.connect().await;
+    let mut found = client.subscribe("presim.test.found").await.expect("it listens");
+    client.publish_with_reply("$SRV.INFO.presim", "presim.test.found", Default::default()).await.expect("it is sent");
+    let mut ids = std::collections::BTreeSet::new();
+    use futures::StreamExt;
+    while ids.len() < 2 {
+        let told =
+            tokio::time::timeout(crate::support::BOUND, found.next()).await.expect("both tell").expect("it goes on");
+        let told: Value = serde_json::from_slice(&told.payload).expect("JSON");
+        assert_eq!(told["endpoints"][0]["subject"], "presim.test.rpc", "{told}");
+        ids.insert(told["id"].to_string());
+    }
+    let at = json!({ "snapshotId": hex(id.0) });
+    for (path, params) in [("/", json!([at, true])), ("/standard", json!([at, false]))] {
+        let body = request(9, "eth_getBlockByNumber", params).to_string();
+        let mut headers = HeaderMap::new();
+        headers.insert("x-presim-path", path);
+        let (_, expected) = leader.post(path, body.clone()).await;
+        for _ in 0..4 {
+            assert_eq!(ask(&client, headers.clone(), body.clone()).await.to_string(), {
+                let expected: Value = serde_json::from_str(&expected).expect("JSON");
+                expected.to_string()
+            });
+        }
+    }
+    let batch = format!("[{},{}]", request(1, "eth_chainId", json!([])), request(2, "eth_blockNumber", json!([])));
+    assert_eq!(ask(&client, HeaderMap::new(), batch).await.as_array().map(Vec::len), Some(2));
+    for (body, code) in [("no JSON", -32700), ("{}", -32600)] {
+        assert_eq!(ask(&client, HeaderMap::new(), body.to_owned()).await["error"]["code"], code, "{body}");
+    }
+    let mut headers = HeaderMap::new();
+    headers.insert("x-presim-min-snapshot", format!("{:#x}", id.0 + 1_000_000).as_str());
+    let late = ask(&client, headers, request(3, "eth_blockNumber", json!([])).to_string()).await;
+    assert_eq!((&late["id"], &late["error"]["code"]), (&json!(3), &json!(-32000)), "{late}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_and_the_size_of_an_answer_count_over_nats_too() {
+    let Some(server) = NatsServer::start_with(&["max_payload: 8192"]) else { return };
+    let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
+    advance(&leader, 2).await;
+    let tokens = token_file(&[("a", 1_000)]);
+    let flags = ["--token-file", tokens.path().to_str().expect("UTF-8")];
+    let _follower = replica(&server.url(), &flags);
+    let client = server.connect().await;
+    let body = request(1, "eth_chainId", json!([])).to_string();
+    let refused = ask(&client, HeaderMap::new(), body.clone()).await;
+    assert!(refused["error"]["message"].as_str().is_some_and(|text| text.contains("token")), "{refused}");
+    let mut headers = HeaderMap::new();
+    headers.insert("Authorization", format!("Bearer {}", token("a")).as_str());
+    assert_eq!(ask(&client, headers.clone(), body).await["result"], "0x7a69");
+    let long = ask(&client, headers, request(4, "rpc.discover", json!([])).to_string()).await;
+    assert_eq!((&long["id"], &long["error"]["code"]), (&json!(4), &json!(-32005)), "{long}");
+    let text = long["error"]["message"].as_str().expect("a text");
+    assert!(text.contains("8192") && text.contains("max_payload"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_only_the_leader_has_is_answered_by_it() {
+    let Some(server) = NatsServer::start() else { return };
+    let leader = ingester(&server.url(), &["--sub-block-ms", "50", "--traffic", "2", "--sub-blocks", "2"]);
+    // Blocks that the replica's image does not have with their bodies.
+    leader.sealed(3).await;
+    let asked = async |node: &TestNode, method: &str, params: Value| node.call("/", method, params).await;
+    let follower = replica(&server.url(), &[]);
+    for (method, params) in [
+        ("eth_accounts", json!([])),
+        ("eth_getBlockByNumber", json!(["0x1", true])),
+        ("eth_getBlockReceipts", json!(["0x1"])),
+        ("eth_getLogs", json!([{ "fromBlock": "0x1", "toBlock": "0x2" }])),
+        ("wallet_getCapabilities", json!([leader.node.info().accounts[0].address()])),
+    ] {
+        let expected = asked(&leader, method, params.clone()).await;
+        assert!(expected.get("error").is_none(), "{method}: {expected}");
+        assert_eq!(asked(&follower, method, params).await, expected, "{method}");
+    }
+    let from = leader.node.info().accounts[1].address();
+    let sending = json!([{ "from": from, "to": from, "value": "0x1" }]);
+    let hash = follower.result("/", "eth_sendTransaction", sending.clone()).await;
+    until("the receipt on the replica", async || {
+        !follower.result("/", "eth_getTransactionReceipt", json!([hash])).await.is_null()
+    })
+    .await;
+    drop(leader);
+    until("there is no leader", async || {
+        let error = follower.error("/", "eth_sendTransaction", sending.clone()).await;
+        error["code"] == -32000 && error["message"].as_str().is_some_and(|text| text.contains("no leader"))
+    })
+    .await;
+    let alone = start(&["--traffic", "0"]);
+    assert!(alone.result("/", "eth_accounts", json!([])).await.is_array());
+}
