@@ -414,7 +414,9 @@ impl Pool {
 
     /// Whether the pool holds a transaction of `address` that delegates its own account, to any address (EIP-7702).
     pub fn delegates(&self, address: &Address) -> bool {
-        self.lock().queue.delegates(address)
+        let inner = self.lock();
+        // A mined transaction leaves a moment after its snapshot was published.
+        inner.queue.delegates(address, nonce_of(&self.snapshots.newest().world, address))
     }
 
     /// Returns the transactions that can be mined on the snapshot `on` at these fees, best first.

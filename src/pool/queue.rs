@@ -172,10 +172,11 @@ impl Queue {
         self.senders.contains_key(sender)
     }
 
-    /// Whether the queue holds a transaction of `sender` that delegates its own account, to any address (EIP-7702).
-    pub(super) fn delegates(&self, sender: &Address) -> bool {
-        let of_it = self.senders.get(sender).into_iter().flat_map(|sender| sender.by_nonce.values());
-        of_it.into_iter().any(|pooled| pooled.next > pooled.tx.nonce() + 1)
+    /// Whether the queue holds a transaction of `sender`, with the nonce `next` or a later one, that delegates its own account,
+    /// to any address (EIP-7702).
+    pub(super) fn delegates(&self, sender: &Address, next: u64) -> bool {
+        let of_it = self.senders.get(sender).into_iter().flat_map(|sender| sender.by_nonce.range(next..));
+        of_it.into_iter().any(|(nonce, pooled)| pooled.next > nonce + 1)
     }
 
     /// Returns the first nonce from `nonce` on that no transaction of `sender` uses.

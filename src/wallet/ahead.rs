@@ -10,7 +10,7 @@ use crate::{
     chain::{ChainSpec, ChainTx},
     engine::ChainExecutor,
     meter::{Meter, Stopped},
-    state::{Overlay, Published, Snapshot, StateId},
+    state::{AccountChange, Overlay, Published, Snapshot, StateId},
 };
 
 /// The state on which an account's next batch is planned.
@@ -109,7 +109,8 @@ impl Wallet {
         // A run that pauses could run another batch of the account, which would wait for this lock.
         own.meter = meter.unpaused();
         run(&self.spec, &on, &waiting[done..], &mut own);
-        let snapshot = Arc::new(base.with_world(own.changed_world()));
+        let changes: Vec<AccountChange> = own.changes().cloned().collect();
+        let snapshot = Arc::new(base.with_world(on.world.clone().with_changes_to_run_on(&changes)));
         if let Some(why) = own.meter.stopped() {
             if why == Stopped::Deadline {
                 return Err(WalletError::Deadline);
