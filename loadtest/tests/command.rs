@@ -270,9 +270,12 @@ fn the_same_seed_makes_the_same_bodies_of_each_class_and_another_makes_others() 
     std::fs::write(folder.path().join("world.json"), world.to_string()).expect("a file");
     let make = |seed: &str, out: &str| {
         let (world, out) = (folder.path().to_str().expect("a path"), folder.path().join(out));
-        let run =
-            run(&["bodies", "--world", world, "--count", "3", "--seed", seed, "--out", out.to_str().expect("a path")]);
-        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        let made = binary()
+            .args(["bodies", "--world", world, "--count", "3", "--seed", seed, "--out"])
+            .arg(&out)
+            .output()
+            .expect("the binary runs");
+        assert_eq!(made.status.code(), Some(0), "{}", String::from_utf8_lossy(&made.stderr));
         let mut files: Vec<_> =
             std::fs::read_dir(out).expect("a folder").map(|file| file.expect("a file").path()).collect();
         files.sort();
@@ -292,5 +295,7 @@ fn the_same_seed_makes_the_same_bodies_of_each_class_and_another_makes_others() 
                 .all(|request| request["params"][request["params"].as_array().map_or(0, Vec::len) - 1] == "latest")
         );
     }
-    assert_eq!(run(&["bodies", "--world", "/nowhere"]).code, Some(2));
+    let refused = binary().args(["bodies", "--world", "/nowhere"]).output().expect("the binary runs");
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && text.contains("--world"), "{text}");
 }
