@@ -203,9 +203,8 @@ impl PublishedSource {
             self.tend(feed, &mut images, &mut wanted).await;
             tokio::select! {
                 biased;
-                _ = ticks.tick() => match &mut self.devnet {
-                    Some(devnet) => devnet.go_on(feed).await,
-                    None => {}
+                _ = ticks.tick() => if let Some(devnet) = &mut self.devnet {
+                    devnet.go_on(feed).await;
                 },
                 _ = looks.tick() => wanted |= self.is_overtaken(&images).await,
                 () = heard(&mut asked) => wanted = true,

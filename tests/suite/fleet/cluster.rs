@@ -61,7 +61,7 @@ impl Cluster {
         let [port, route] = self.ports[at];
         let store = self.data.path().join(at.to_string());
         let text = format!(
-            "host: 127.0.0.1\nport: {port}\nserver_name: s{at}\njetstream {{ store_dir: {:?} }}\n\
+            "host: 127.0.0.1\nport: {port}\nserver_name: s{at}\njetstream {{ store_dir: {:?}, max_file_store: 8GB }}\n\
              cluster {{ name: test, host: 127.0.0.1, port: {route}, routes: {routes:?} }}\n",
             store.display().to_string()
         );
