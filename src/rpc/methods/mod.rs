@@ -58,8 +58,8 @@ pub struct MethodRoute {
     pub commits: bool,
     /// Whether the method exists only with `--testing`.
     pub testing: bool,
-    /// Whether only the leader of a fleet can answer: it has the pool, the bundles and the accounts.
-    pub by_leader: bool,
+    /// The leader's part in answering, on a replica of a fleet.
+    pub leader: LeaderUse,
 }
 
 /// The handler of a method.
@@ -109,6 +109,17 @@ pub enum UpstreamUse {
     Proves,
     /// The transaction is forwarded.
     Sends,
+}
+
+/// The leader's part in answering a request, on a replica of a fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaderUse {
+    /// The leader answers what an upstream would be asked, if the replica does not know it.
+    IfUnknown,
+    /// The leader answers at `pending`, because the answer depends on its pool.
+    AtPending,
+    /// The leader answers, because it has the pool, the bundles and the accounts.
+    Always,
 }
 
 use LaneName::{Bundle, Read, Short};
@@ -177,7 +188,8 @@ impl MethodRoute {
         run!("eth_getBalance", Inline, wire::parse_account, Backend::get_balance),
         run!("eth_getStorageAt", Inline, wire::parse_slot, Backend::get_storage_at),
         run!("eth_getStorageValues", Inline, wire::parse_slots, Backend::get_storage_values),
-        run!("eth_getTransactionCount", Inline, wire::parse_account, Backend::get_transaction_count),
+        run!("eth_getTransactionCount", Inline, wire::parse_account, Backend::get_transaction_count)
+            .pending_by_leader(),
         run!("eth_getCode", Inline, wire::parse_code, Backend::get_code),
         // A proof hashes the parts of the trie that are not hashed yet.
         run!("eth_getProof", On(Read), wire::parse_proof, Backend::get_proof).upstream(UpstreamUse::Proves),
@@ -349,7 +361,7 @@ impl MethodRoute {
             upstream: UpstreamUse::Unasked,
             commits: false,
             testing: false,
-            by_leader: false,
+            leader: LeaderUse::IfUnknown,
         }
     }
 
@@ -372,7 +384,12 @@ impl MethodRoute {
     }
 
     const fn by_leader(self) -> Self {
-        Self { by_leader: true, ..self }
+        Self { leader: LeaderUse::Always, ..self }
+    }
+
+    /// Marks a method that counts what waits in the pool, at `pending`.
+    const fn pending_by_leader(self) -> Self {
+        Self { leader: LeaderUse::AtPending, ..self }
     }
 
     const fn testing(self) -> Self {

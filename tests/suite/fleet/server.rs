@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::support::{BOUND, say};
 
-/// A NATS server with JetStream, which is killed when dropped.
+/// A NATS server with streams, which is killed when dropped.
 pub struct NatsServer {
     child: Child,
     program: &'static Path,
