@@ -115,8 +115,8 @@ impl Pool {
         Self { spec, limits, snapshots, store, inner, bundles, ready, outbox: None }
     }
 
-    /// Returns the same, which also sends raw transactions to the other nodes of a fleet. If no blocks are built here, it
-    /// keeps none of them.
+    /// Returns the same, which also sends raw transactions to the other nodes of a fleet. If no blocks are built here, they
+    /// enter the pool only as the fleet has them.
     #[must_use]
     pub fn with_outbox(self, outbox: impl TxOutbox + 'static) -> Self {
         Self { outbox: Some(Box::new(outbox)), ..self }

@@ -298,9 +298,9 @@ impl MethodRoute {
         run!("wallet_showCallsStatus", On(Read), wire::parse_batch_id, Backend::show_calls_status).by_leader(),
         run!("wallet_getCapabilities", On(Read), wire::parse_capabilities, Backend::get_capabilities).by_leader(),
         // The wallet as pages know it from browsers.
-        run!("eth_requestAccounts", Inline, wire::parse_none, Backend::request_accounts),
-        run!("wallet_getPermissions", Inline, wire::parse_none, Backend::get_permissions),
-        run!("wallet_requestPermissions", Inline, wire::parse_permissions, Backend::request_permissions),
+        run!("eth_requestAccounts", Inline, wire::parse_none, Backend::request_accounts).by_leader(),
+        run!("wallet_getPermissions", Inline, wire::parse_none, Backend::get_permissions).by_leader(),
+        run!("wallet_requestPermissions", Inline, wire::parse_permissions, Backend::request_permissions).by_leader(),
         run!("wallet_switchEthereumChain", Inline, wire::parse_switch, Backend::switch_chain),
         Self::new("personal_sign", On(Read), Handler::SignMessage(wire::parse_personal)).by_leader(),
         Self::new("eth_signTypedData_v4", On(Read), Handler::SignMessage(wire::parse_typed_data)).by_leader(),
