@@ -1,7 +1,7 @@
 //! Publishing to a fleet: a node that makes snapshots leads the fleet, or follows the node that does and takes over when it
 //! fails.
 //!
-//! The [lease](lease) says which node tries to lead, and the stream decides: the first message of a leader is its epoch, with
+//! The [lease] says which node tries to lead, and the stream decides: the first message of a leader is its epoch, with
 //! the sequence that must be the stream's last, and each message after it expects the one before. A node that has lost the
 //! lead finds that out with its next message at the latest, which nobody has seen by then.
 
