@@ -1,4 +1,4 @@
-//! Settings of a fleet: many machines that answer from one feed, over NATS JetStream.
+//! Settings of a fleet: many machines that answer from one feed, over NATS.
 
 use std::{fmt, path::PathBuf};
 
@@ -61,7 +61,7 @@ pub struct FleetConfig {
     #[arg(long, env = "PRESIM_PUBLISH_COPIES", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
     pub publish_copies: u8,
     /// Megabytes of the fleet's stream, past which its oldest messages are deleted. A new image is written before they are
-    /// needed.
+    /// needed. Sent transactions have a quarter more.
     #[arg(long, env = "PRESIM_PUBLISH_MB", value_name = "MB", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub publish_mb: u32,
     /// Messages after an image, past which the leader writes a new one, so that a node that joins does not replay more.

@@ -18,7 +18,7 @@ use crate::{
         codec::VERSION,
         fleet::{FleetChain, FleetError, FleetLink, FleetNames, end_of, find, fleets},
         publishing::{PublishedSource, PublishingLimits},
-        replica::{Applier, Follower, Following, ReplicaSource},
+        replica::{Applier, FollowError, Follower, Following, ReplicaSource},
     },
     rpc::{StartupReason, Testing},
     state::{CodeCache, SnapshotId},
@@ -103,7 +103,12 @@ pub fn follow(
         let following = patiently(deadline, &link, "it has no image yet", async || {
             Following::bootstrap(&link, codes, config.retention()).await
         });
-        let following = following.await?;
+        let mut following = following.await?;
+        reason.set("it comes to the end of the stream of its fleet");
+        // Where the stream has a gap, the follower begins anew with another image.
+        if let Err(error) = come_to_the_end(&link, &mut following, deadline).await {
+            tracing::warn!(%error, "the stream cannot be followed to its end yet");
+        }
         let snapshots = following.state().mirror();
         let follower = Follower::new(link.clone(), codes.clone(), config.retention(), following).await?;
         Ok::<_, eyre::Report>((chain, snapshots, follower, link))
@@ -124,6 +129,18 @@ pub fn follow(
         trading: chain.trading,
         fleet: Some(FleetPlace { link, leads: None }),
     })
+}
+
+/// Follows the stream to the end that it has now, so that a node which joins does not answer from the past.
+async fn come_to_the_end(link: &FleetLink, following: &mut Following, deadline: Instant) -> Result<(), FollowError> {
+    let Some((_, end)) = end_of(link).await? else { return Ok(()) };
+    while following.state().load().last < end {
+        match tokio::time::timeout_at(deadline, following.next(None)).await {
+            Ok(followed) => drop(followed?),
+            Err(_) => break,
+        }
+    }
+    Ok(())
 }
 
 /// Returns the name of the only fleet that the servers have, as soon as there is one.

@@ -18,6 +18,7 @@ mod rules;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
+use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, B256, map::B256Map};
 use redb::WriteTransaction;
 use tokio::sync::{Notify, broadcast, watch};
@@ -123,8 +124,8 @@ impl Pool {
         Self { spec, limits, snapshots, store, inner, bundles, ready, stored, outbox: None }
     }
 
-    /// Returns the same, which also sends raw transactions to the other nodes of a fleet. If no blocks are built here, it
-    /// keeps none of them.
+    /// Returns the same, which also sends raw transactions to the other nodes of a fleet. If no blocks are built here, they
+    /// enter the pool only as the fleet has them.
     #[must_use]
     pub fn with_outbox(self, outbox: impl TxOutbox + 'static) -> Self {
         Self { outbox: Some(Box::new(outbox)), ..self }
@@ -217,7 +218,12 @@ impl Pool {
     /// # Errors
     /// Returns [`PoolError::NonceTaken`] if a free nonce is required and this one is taken, else as `add_raw`.
     pub fn add_signed(self: &Arc<Self>, tx: Recovered<TxEnvelope>, place: PoolPlace) -> Result<Commit, PoolError> {
-        self.add_all([tx.into()], true, place, None)
+        let sent = self.outbox.as_ref().map(|outbox| (outbox, *tx.tx_hash(), tx.inner().encoded_2718()));
+        let kept = self.add_all([tx.into()], true, place, None)?;
+        Ok(match sent {
+            Some((outbox, hash, raw)) => outbox.send(hash, &raw, kept),
+            None => kept,
+        })
     }
 
     /// Adds transactions that this node has signed with nonces of its choice, in order, all or none of them. `beside`

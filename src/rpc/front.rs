@@ -12,7 +12,7 @@ use super::{
     encode,
     error::{Outcome, RpcError},
     fleet::LeaderLink,
-    methods::{Backend, Handler, MethodRoute, RequestLimits, Run, UpstreamUse},
+    methods::{Backend, Handler, LeaderUse, MethodRoute, RequestLimits, Run, UpstreamUse},
     remote::StateCompletion,
     request::{Caller, Request, begin},
     status::StatusBoard,
@@ -205,7 +205,7 @@ impl Front {
     pub async fn answer(&self, request: Request) -> Answered {
         let (arrived, method) = (Instant::now(), request.method);
         let mut by_upstream = false;
-        if let Some(leader) = self.runner.leader_for(method) {
+        if let Some(leader) = self.runner.leader_for(&request) {
             // Boxed, as below.
             let answer = Box::pin(self.ask(leader, request)).await;
             return self.counted(method, arrived, Answered { answer, by_upstream });
@@ -244,7 +244,7 @@ impl Front {
     async fn ask(&self, leader: &LeaderLink, request: Request) -> Result<Vec<u8>, RpcError> {
         let mut out = begin(&request.id, "result");
         let mut own = None;
-        if let (Handler::Run(run), false) = (request.method.handler, request.method.by_leader) {
+        if let (Handler::Run(run), LeaderUse::IfUnknown) = (request.method.handler, request.method.leader) {
             match self.run(run, request.clone()).await {
                 Ok(answer) if is_nothing(&answer[out.len()..]) => own = Some(Ok(answer)),
                 Err(error @ RpcError::UnknownBlock(_)) => own = Some(Err(error)),
@@ -347,9 +347,14 @@ impl Front {
 impl RequestRunner {
     /// Returns the leader of the fleet if it has a part in answering a method: it has the pool and the accounts, and blocks
     /// whose bodies a replica does not have.
-    fn leader_for(&self, method: &MethodRoute) -> Option<&LeaderLink> {
+    fn leader_for(&self, request: &Request) -> Option<&LeaderLink> {
         let leader = self.leader.as_deref()?;
-        (method.by_leader || method.upstream == UpstreamUse::IfUnknown).then_some(leader)
+        let has_part = match request.method.leader {
+            LeaderUse::Always => true,
+            LeaderUse::AtPending => request.params.contains("\"pending\""),
+            LeaderUse::IfUnknown => request.method.upstream == UpstreamUse::IfUnknown,
+        };
+        has_part.then_some(leader)
     }
 
     /// Runs a step of a request at a place, and waits until its commit is on disk. Returns the step's value, and the

@@ -27,7 +27,7 @@ pub enum StreamMessage {
         leader: String,
     },
     /// A change of a chain that is built by the leader.
-    Change(StreamChange),
+    Change(Box<StreamChange>),
     /// The health of the leader's feed.
     Feed(FeedState),
 }
@@ -111,14 +111,15 @@ impl StreamMessage {
             body: StoredBody::after(&sealed.body(), known),
         });
         let codes = codes.iter().map(|code| code.bytecode.original_bytes()).collect();
-        Some(Self::Change(StreamChange { entries, codes, verified, block }))
+        Some(Self::Change(Box::new(StreamChange { entries, codes, verified, block })))
     }
 
     /// Returns the bytes of the message.
     pub fn write(self) -> Vec<u8> {
         let (kind, fields) = match self {
             Self::Epoch { follows, leader } => (EPOCH, encode(&EpochFields { follows: follows.0, leader })),
-            Self::Change(StreamChange { entries, codes, verified, block }) => {
+            Self::Change(change) => {
+                let StreamChange { entries, codes, verified, block } = *change;
                 let entries = entries.into_iter().map(|entry| entry.write().into()).collect();
                 let blocks = block.into_iter().collect();
                 (CHANGE, encode(&ChangeFields { entries, codes, verified: verified as u8, blocks }))
@@ -145,7 +146,8 @@ impl StreamMessage {
                 let known = [Verified::None, Verified::Partial, Verified::Full];
                 let verified = known.into_iter().find(|known| *known as u8 == verified);
                 let verified = verified.ok_or_else(|| corrupted("its extent of verification is unknown"))?;
-                Ok(Self::Change(StreamChange { entries, codes, verified, block: blocks.into_iter().next() }))
+                let block = blocks.into_iter().next();
+                Ok(Self::Change(Box::new(StreamChange { entries, codes, verified, block })))
             }
             Some((&FEED, fields)) => Ok(Self::Feed(decode::<FeedFields>(fields)?.read()?)),
             _ => Err(corrupted("its kind is unknown").into()),

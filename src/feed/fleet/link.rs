@@ -25,15 +25,15 @@ const AGAIN: Duration = Duration::from_millis(100);
 const HEADERS: usize = 1_024;
 /// The oldest version of a server of a cluster, because of what older ones lose when a server fails.
 pub const CLUSTER: (u64, u64) = (2, 12);
-/// The time for which sent transactions stay in their stream, and the most bytes of them.
-const SENT: (Duration, i64) = (Duration::from_secs(600), 256 << 20);
+/// The time for which sent transactions stay in their stream.
+const SENT: Duration = Duration::from_secs(600);
 
 /// A connection to the NATS servers of a fleet.
 #[derive(Clone, Debug)]
 pub struct FleetLink {
     /// The connection.
     pub client: Client,
-    /// JetStream over it.
+    /// The streams of the servers, over that.
     pub jetstream: Context,
     /// The names of the fleet.
     pub names: FleetNames,
@@ -106,10 +106,11 @@ impl FleetLink {
     /// Returns [`FleetError::Nats`] if NATS refuses one, or does not answer.
     pub async fn create(&self, config: &FleetConfig) -> Result<(), FleetError> {
         let copies = usize::from(config.publish_copies);
+        let most = i64::from(config.publish_mb) << 20;
         let stream = stream::Config {
             name: self.names.stream(),
             subjects: vec![self.names.feed()],
-            max_bytes: i64::from(config.publish_mb) << 20,
+            max_bytes: most,
             num_replicas: copies,
             duplicate_window: Duration::from_secs(120),
             ..stream::Config::default()
@@ -117,8 +118,8 @@ impl FleetLink {
         let sent = stream::Config {
             name: self.names.pool_stream(),
             subjects: vec![self.names.pool()],
-            max_age: SENT.0,
-            max_bytes: SENT.1,
+            max_age: SENT,
+            max_bytes: most / 4,
             num_replicas: copies,
             duplicate_window: Duration::from_secs(120),
             ..stream::Config::default()
@@ -126,7 +127,7 @@ impl FleetLink {
         let refused = |what| move |error: &dyn std::fmt::Display| FleetError::nats(what, error);
         for stream in [stream, sent] {
             let created = self.jetstream.get_or_create_stream(stream).await;
-            created.map_err(|error| refused("a stream of the fleet cannot be created")(&error))?;
+            created.map_err(|error| refused("a stream of the fleet cannot be created (--publish-mb)")(&error))?;
         }
         for bucket in [self.names.facts(), self.names.lease()] {
             let created = self.jetstream.get_or_create_stream(bucket_config(&bucket, copies)).await;

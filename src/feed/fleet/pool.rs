@@ -72,7 +72,7 @@ impl TxOutbox for FleetOutbox {
     }
 }
 
-/// Fills the pool of a node that builds blocks from the stream of sent transactions, until it is dropped.
+/// Fills the pool of a node from the stream of sent transactions, until it is dropped.
 #[derive(Debug)]
 pub struct PoolFilling(JoinHandle<()>);
 

@@ -8,6 +8,7 @@
 //!
 //! Pruning deletes the body of a block, in the commit of a block that is sealed later. Headers stay.
 
+mod fleet;
 mod format;
 mod progress;
 mod prune;
@@ -30,7 +31,7 @@ use crate::{
     chain::{BlockBody, BlockKeeper, SealedBlock},
     pool,
     state::{CodeCache, FeedState, LocalWorld, Publication, Published, Retention, Snapshot, SnapshotId, Snapshots},
-    store::{Store, StoreError, StoredTx, WeakStore, corrupted, decode, encode, open_if_there, write_version},
+    store::{Store, StoreError, WeakStore, corrupted, decode, encode, open_if_there, write_version},
 };
 
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
@@ -245,99 +246,6 @@ impl Journal {
         self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.go_on(snapshots))
     }
 
-    /// Replaces everything by a chain that was read from the image of a fleet: its headers, the state after its head as the
-    /// base, and the block being built.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`Store::write_now`].
-    pub fn adopt(&self, about: &ChainIdentity, published: &Published) -> Result<(), StoreError> {
-        self.store.write_now(|transaction| {
-            transaction.delete_table(ABOUT)?;
-            for table in [HEADERS, BODIES] {
-                transaction.delete_table(table)?;
-            }
-            transaction.delete_table(NUMBERS)?;
-            transaction.delete_table(JOURNAL)?;
-            transaction.delete_table(ACCOUNTS)?;
-            transaction.delete_table(SLOTS)?;
-            transaction.delete_table(CODES)?;
-            Ok(())
-        })?;
-        let (latest, newest) = (published.latest(), &published.newest);
-        let blocks = (0..=latest.head.number()).filter_map(|number| published.sealed_block(number));
-        self.found(about, blocks.collect(), latest)?;
-        let Some((record, header)) = ChangeRecord::of_open(latest, newest) else { return Ok(()) };
-        let id = newest.id;
-        self.store.write_now(move |transaction| {
-            let mut codes = transaction.open_table(CODES)?;
-            for code in &record.codes {
-                codes.insert(code.hash.0, code.bytecode.original_byte_slice())?;
-            }
-            drop(codes);
-            let mut records = transaction.open_table(JOURNAL)?;
-            let opened = JournalEntry::Open { header: Box::new(header), changes: Vec::new() };
-            records.insert((id.0, 0), opened.write().as_slice())?;
-            for (part, entry) in (1..).zip(record.entries) {
-                records.insert((id.0, part), entry.write().as_slice())?;
-            }
-            Ok(())
-        })
-    }
-
-    /// Removes the records after `last`, with the blocks that they seal, and puts their transactions back into the stored
-    /// pool: they were written, and the stream of the fleet has not taken them.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`Store::write_now`]; [`StoreError::Damaged`] if the base is after `last`.
-    pub fn take_back(&self, last: SnapshotId) -> Result<(), StoreError> {
-        self.store.write_now(move |transaction| {
-            if read_base(&transaction.open_table(ABOUT)?)?.id > last.0 {
-                return Err(corrupted("what is to be taken back is part of the base"));
-            }
-            let mut records = transaction.open_table(JOURNAL)?;
-            let mut back = Vec::new();
-            loop {
-                let newest = records.last()?.map(|(key, _)| key.value());
-                let Some(key) = newest.filter(|(id, _)| *id > last.0) else { break };
-                let entry = records.remove(key)?.map(|entry| JournalEntry::read(entry.value())).transpose()?;
-                match entry {
-                    Some(JournalEntry::Seal { number, .. }) => back.splice(..0, remove_block(transaction, number)?),
-                    Some(JournalEntry::SubBlock(sub_block)) => back.splice(..0, sub_block.transactions),
-                    _ => continue,
-                };
-            }
-            drop(records);
-            pool::put_back(transaction, back)
-        })
-    }
-
-    /// Returns the ids of the newest records and of the base, newest first, at most `most`.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`Store::read`].
-    pub fn newest_ids(&self, most: usize) -> Result<Vec<SnapshotId>, StoreError> {
-        self.store.read(|transaction| {
-            let mut ids = Vec::new();
-            for row in transaction.open_table(JOURNAL)?.iter()?.rev() {
-                let (id, _) = row?.0.value();
-                if ids.last() != Some(&id) {
-                    ids.push(id);
-                }
-                if ids.len() == most {
-                    break;
-                }
-            }
-            let base = read_base(&transaction.open_table(ABOUT)?)?.id;
-            if ids.len() < most && ids.last() != Some(&base) {
-                ids.push(base);
-            }
-            Ok(ids.into_iter().map(SnapshotId).collect())
-        })
-    }
-
     /// Returns the id of the snapshot that sealed the base.
     ///
     /// # Errors
@@ -415,16 +323,6 @@ fn write_block(transaction: &WriteTransaction, block: &SealedBlock) -> Result<()
         transaction.open_table(BODIES)?.insert(block.number(), encode(&StoredBody::from(&*body)).as_slice())?;
     }
     Ok(())
-}
-
-/// Deletes the block `number`. Returns its transactions.
-fn remove_block(transaction: &WriteTransaction, number: u64) -> Result<Vec<StoredTx>, redb::Error> {
-    if let Some(header) = transaction.open_table(HEADERS)?.remove(number)? {
-        let (header, _) = decode::<StoredHeader>(header.value())?.read();
-        transaction.open_table(NUMBERS)?.remove(header.hash_slow().0)?;
-    }
-    let body = transaction.open_table(BODIES)?.remove(number)?.map(|body| decode::<StoredBody>(body.value()));
-    Ok(body.transpose()?.map_or_else(Vec::new, |body| body.transactions))
 }
 
 /// Applies the oldest records to the base, until it is the state after block `number`.

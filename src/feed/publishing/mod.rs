@@ -1,7 +1,7 @@
 //! Publishing to a fleet: a node that makes snapshots leads the fleet, or follows the node that does and takes over when it
 //! fails.
 //!
-//! The [lease](lease) says which node tries to lead, and the stream decides: the first message of a leader is its epoch, with
+//! The [lease] says which node tries to lead, and the stream decides: the first message of a leader is its epoch, with
 //! the sequence that must be the stream's last, and each message after it expects the one before. A node that has lost the
 //! lead finds that out with its next message at the latest, which nobody has seen by then.
 
@@ -203,9 +203,8 @@ impl PublishedSource {
             self.tend(feed, &mut images, &mut wanted).await;
             tokio::select! {
                 biased;
-                _ = ticks.tick() => match &mut self.devnet {
-                    Some(devnet) => devnet.go_on(feed).await,
-                    None => {}
+                _ = ticks.tick() => if let Some(devnet) = &mut self.devnet {
+                    devnet.go_on(feed).await;
                 },
                 _ = looks.tick() => wanted |= self.is_overtaken(&images).await,
                 () = heard(&mut asked) => wanted = true,

@@ -100,7 +100,7 @@ impl Applier {
             }
             _ if id != last.next() => return Err(gap()),
             StreamMessage::Feed(state) => Publication::Feed(state),
-            StreamMessage::Change(change) => self.publication(&published.newest, change)?,
+            StreamMessage::Change(change) => self.publication(&published.newest, *change)?,
         };
         if let Some(journal) = journal {
             let written = journal.record(&published, id, &publication);

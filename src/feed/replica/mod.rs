@@ -21,7 +21,7 @@ pub use self::{
 };
 use super::{
     Feed, FeedSource,
-    fleet::{FleetError, FleetLink, ImageKey, subject},
+    fleet::{FleetError, FleetLink, ImageKey, PoolFilling, subject},
     journal::Journal,
 };
 use crate::state::{CodeCache, FeedProblem, FeedState, Retention};
@@ -210,6 +210,8 @@ pub struct ReplicaSource {
 impl FeedSource for ReplicaSource {
     fn run(mut self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
         async move {
+            // For those who ask what waits, and are told of it. Nothing of it is mined here.
+            let _filling = PoolFilling::begin(self.follower.link.clone(), feed.pool.clone());
             loop {
                 self.follower.step(&mut feed, None).await;
             }

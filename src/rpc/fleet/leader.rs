@@ -24,6 +24,9 @@ const CLIENT: &str = "x-presim-client";
 /// The header that says that the client of a forwarded request may use the wallet.
 const WALLET: &str = "x-presim-wallet";
 
+/// The header with the origin of the page that calls.
+const PAGE: &str = "x-presim-page";
+
 /// The way of a replica's requests to the leader of its fleet.
 #[derive(Debug)]
 pub struct LeaderLink {
@@ -76,6 +79,9 @@ impl LeaderLink {
         if caller.may_use_wallet {
             headers.insert(WALLET, "yes");
         }
+        if let Some(page) = &caller.page {
+            headers.insert(PAGE, &**page);
+        }
         let body =
             format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}","params":{}}}"#, request.method.name, request.params);
         let left = request.ticket.deadline().saturating_duration_since(Instant::now());
@@ -124,7 +130,8 @@ pub async fn serve_leader(
                 tracing::debug!(client = name.as_str(), "a replica forwards a request");
             }
             let most = client.server_info().max_payload;
-            let rights = Ok(Rights { client: None, may_use_wallet });
+            let page = headers.and_then(|headers| headers.get(PAGE)).map(|page| page.as_str().into());
+            let rights = Ok(Rights { client: None, may_use_wallet, page });
             let answer: Bytes = door.answer(headers, message.payload.clone(), rights, most).await;
             let _ = client.publish(reply, answer).await;
         };

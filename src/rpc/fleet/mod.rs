@@ -69,6 +69,8 @@ pub struct NatsDoor {
 struct Rights {
     client: Option<Arc<Client>>,
     may_use_wallet: bool,
+    /// The origin of the page that calls, as the replica that forwards the request knows it.
+    page: Option<Box<str>>,
 }
 
 impl NatsDoor {
@@ -84,7 +86,7 @@ impl NatsDoor {
             headers.and_then(|headers| headers.get("Authorization")).map(|value| value.as_str().as_bytes());
         let client = self.access.client(authorization)?;
         let may_use_wallet = self.access.may_use_wallet(client.as_deref());
-        Ok(Rights { client, may_use_wallet })
+        Ok(Rights { client, may_use_wallet, page: None })
     }
 
     /// Answers a message, in at most `most` bytes.
@@ -102,11 +104,11 @@ impl NatsDoor {
         };
         let (rights, refused) = match rights {
             Ok(rights) => (rights, None),
-            Err(error) => (Rights { client: None, may_use_wallet: false }, Some(error)),
+            Err(error) => (Rights { client: None, may_use_wallet: false, page: None }, Some(error)),
         };
         let flow = rights.client.as_deref().map_or(&self.flow, Client::flow).clone();
-        let Rights { client, may_use_wallet } = rights;
-        let caller = Caller { dialect, client, may_use_wallet, page: None, share: share.clone(), flow };
+        let Rights { client, may_use_wallet, page } = rights;
+        let caller = Caller { dialect, client, may_use_wallet, page, share: share.clone(), flow };
         let session = Session { front: self.front.clone(), caller: Arc::new(caller), limits: self.limits };
         if payload.len() > self.limits.max_body {
             return session.refuse(RpcError::limit(format!("body too large: at most {} bytes", self.limits.max_body)));

@@ -58,8 +58,8 @@ pub struct MethodRoute {
     pub commits: bool,
     /// Whether the method exists only with `--testing`.
     pub testing: bool,
-    /// Whether only the leader of a fleet can answer: it has the pool, the bundles and the accounts.
-    pub by_leader: bool,
+    /// The leader's part in answering, on a replica of a fleet.
+    pub leader: LeaderUse,
 }
 
 /// The handler of a method.
@@ -111,6 +111,17 @@ pub enum UpstreamUse {
     Proves,
     /// The transaction is forwarded.
     Sends,
+}
+
+/// The leader's part in answering a request, on a replica of a fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaderUse {
+    /// The leader answers what an upstream would be asked, if the replica does not know it.
+    IfUnknown,
+    /// The leader answers at `pending`, because the answer depends on its pool.
+    AtPending,
+    /// The leader answers, because it has the pool, the bundles and the accounts.
+    Always,
 }
 
 use LaneName::{Bundle, Read, Short};
@@ -179,7 +190,8 @@ impl MethodRoute {
         run!("eth_getBalance", Inline, wire::parse_account, Backend::get_balance),
         run!("eth_getStorageAt", Inline, wire::parse_slot, Backend::get_storage_at),
         run!("eth_getStorageValues", Inline, wire::parse_slots, Backend::get_storage_values),
-        run!("eth_getTransactionCount", Inline, wire::parse_account, Backend::get_transaction_count),
+        run!("eth_getTransactionCount", Inline, wire::parse_account, Backend::get_transaction_count)
+            .pending_by_leader(),
         run!("eth_getCode", Inline, wire::parse_code, Backend::get_code),
         // A proof hashes the parts of the trie that are not hashed yet.
         run!("eth_getProof", On(Read), wire::parse_proof, Backend::get_proof).upstream(UpstreamUse::Proves),
@@ -289,9 +301,9 @@ impl MethodRoute {
         run!("wallet_getCapabilities", On(Read), wire::parse_capabilities, Backend::get_capabilities).by_leader(),
         run!("presim_approvals", On(Read), wire::parse_none, Backend::waiting_approvals),
         // The wallet as pages know it from browsers.
-        run!("eth_requestAccounts", Inline, wire::parse_none, Backend::request_accounts),
-        run!("wallet_getPermissions", Inline, wire::parse_none, Backend::get_permissions),
-        run!("wallet_requestPermissions", Inline, wire::parse_permissions, Backend::request_permissions),
+        run!("eth_requestAccounts", Inline, wire::parse_none, Backend::request_accounts).by_leader(),
+        run!("wallet_getPermissions", Inline, wire::parse_none, Backend::get_permissions).by_leader(),
+        run!("wallet_requestPermissions", Inline, wire::parse_permissions, Backend::request_permissions).by_leader(),
         run!("wallet_switchEthereumChain", Inline, wire::parse_switch, Backend::switch_chain),
         Self::new("personal_sign", On(Read), Handler::SignMessage(wire::parse_personal)).by_leader(),
         Self::new("eth_signTypedData_v4", On(Read), Handler::SignMessage(wire::parse_typed_data)).by_leader(),
@@ -353,7 +365,7 @@ impl MethodRoute {
             upstream: UpstreamUse::Unasked,
             commits: false,
             testing: false,
-            by_leader: false,
+            leader: LeaderUse::IfUnknown,
         }
     }
 
@@ -376,7 +388,12 @@ impl MethodRoute {
     }
 
     const fn by_leader(self) -> Self {
-        Self { by_leader: true, ..self }
+        Self { leader: LeaderUse::Always, ..self }
+    }
+
+    /// Marks a method that counts what waits in the pool, at `pending`.
+    const fn pending_by_leader(self) -> Self {
+        Self { leader: LeaderUse::AtPending, ..self }
     }
 
     const fn testing(self) -> Self {

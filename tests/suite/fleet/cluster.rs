@@ -4,6 +4,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::OnceLock,
+    time::Instant,
 };
 
 use presim::state::SnapshotId;
@@ -61,7 +62,7 @@ impl Cluster {
         let [port, route] = self.ports[at];
         let store = self.data.path().join(at.to_string());
         let text = format!(
-            "host: 127.0.0.1\nport: {port}\nserver_name: s{at}\njetstream {{ store_dir: {:?} }}\n\
+            "host: 127.0.0.1\nport: {port}\nserver_name: s{at}\njetstream {{ store_dir: {:?}, max_file_store: 8GB }}\n\
              cluster {{ name: test, host: 127.0.0.1, port: {route}, routes: {routes:?} }}\n",
             store.display().to_string()
         );
@@ -95,7 +96,18 @@ async fn the_feed_outlives_each_server_of_a_cluster() {
     let Some(program) = program() else { return };
     let mut cluster = Cluster::start(program);
     let urls = cluster.urls();
-    let flags = ["--publish", &urls, "--fleet", "test", "--publish-copies", "3", "--sub-block-ms", "100"];
+    let flags = [
+        "--publish",
+        &urls,
+        "--fleet",
+        "test",
+        "--publish-copies",
+        "3",
+        "--sub-block-ms",
+        "100",
+        "--keep-snapshots",
+        "1000",
+    ];
     let mut leader = None;
     // A cluster takes streams once it has elected its own leader.
     until("the cluster takes the fleet", async || {
@@ -105,13 +117,19 @@ async fn the_feed_outlives_each_server_of_a_cluster() {
     .await;
     let leader = leader.expect("it has started");
     advance(&leader, 3).await;
-    let follower = start(&["--follow", &urls]);
+    let follower = start(&["--follow", &urls, "--keep-snapshots", "1000"]);
     let mut last = SnapshotId::default();
     for at in 0..3 {
         cluster.kill(at);
+        let killed = Instant::now();
         let id = advance(&leader, 5).await;
         assert!(id > last);
+        let led = killed.elapsed();
         reach(&follower, id).await;
+        say(&format!(
+            "without server {at}, the leader went on after {led:?}, and the replica after {:?}",
+            killed.elapsed()
+        ));
         agree(&[&leader, &follower], &reads(&leader, id), "/").await;
         last = id;
         cluster.run(at);

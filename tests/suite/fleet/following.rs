@@ -186,7 +186,7 @@ async fn what_a_transport_drops_swaps_or_repeats_changes_no_state() {
                 // All that was there comes once more, and in between.
                 let copies = rest.clone();
                 rest.splice(5..5, copies[..5].to_vec());
-                rest.extend(sound.drain(..));
+                rest.append(&mut sound);
             }
             _ => {
                 // A node that leads without `epoch`: the ids of an epoch that nothing has begun.

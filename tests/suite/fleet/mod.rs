@@ -3,6 +3,7 @@
 mod cluster;
 mod following;
 mod leading;
+mod permissions;
 mod proxy;
 mod relay;
 mod requests;

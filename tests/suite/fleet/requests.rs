@@ -104,6 +104,10 @@ async fn what_only_the_leader_has_is_answered_by_it() {
         !follower.result("/", "eth_getTransactionReceipt", json!([hash])).await.is_null()
     })
     .await;
+    // A nonce that waits in the leader's pool counts at `pending`: nothing is mined before its predecessor comes.
+    let to_count = json!([from, "pending"]);
+    let counted = leader.result("/", "eth_getTransactionCount", to_count.clone()).await;
+    assert_eq!(follower.result("/", "eth_getTransactionCount", to_count).await, counted);
     drop(leader);
     until("there is no leader", async || {
         let error = follower.error("/", "eth_sendTransaction", sending.clone()).await;

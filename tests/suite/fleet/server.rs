@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::support::{BOUND, say};
 
-/// A NATS server with JetStream, which is killed when dropped.
+/// A NATS server with streams, which is killed when dropped.
 pub struct NatsServer {
     child: Child,
     program: &'static Path,
@@ -93,7 +93,7 @@ impl Drop for NatsServer {
 
 fn run(program: &Path, data: &Path, port: i32, more: &[String]) -> Child {
     let text = format!(
-        "host: 127.0.0.1\nport: {port}\nports_file_dir: {0:?}\njetstream {{ store_dir: {0:?} }}\n{1}\n",
+        "host: 127.0.0.1\nport: {port}\nports_file_dir: {0:?}\njetstream {{ store_dir: {0:?}, max_file_store: 8GB }}\n{1}\n",
         data.display().to_string(),
         more.join("\n")
     );

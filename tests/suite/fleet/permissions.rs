@@ -1,0 +1,65 @@
+//! Each role of a fleet works with the permissions that `src/feed/README.md` lists for it, and with no others.
+
+use async_nats::{ConnectOptions, HeaderMap};
+use serde_json::json;
+
+use super::{advance, agree, reach, reads, server::NatsServer, start};
+use crate::support::request;
+
+/// Returns the part of the page on feeds that lists the permissions, for the fleet `test`.
+fn listed() -> String {
+    let page = include_str!("../../../src/feed/README.md");
+    let (_, after) = page.split_once("```hocon\n").expect("the page has a configuration");
+    after.split_once("```").expect("it ends").0.replace("<fleet>", "test")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_role_works_with_the_permissions_of_the_page_alone() {
+    let listed = listed();
+    let Some(server) = NatsServer::start_with(&[&listed]) else { return };
+    let as_user = |name: &str| format!("nats://{name}:secret-of-{name}@127.0.0.1:{}", server.port);
+    let leader = start(&["--publish", &as_user("ingester"), "--fleet", "test", "--sub-block-ms", "50"]);
+    let follower = start(&["--follow", &as_user("replica"), "--fleet", "test"]);
+    let id = advance(&leader, 3).await;
+    reach(&follower, id).await;
+    agree(&[&leader, &follower], &reads(&leader, id), "/").await;
+    let accounts = follower.result("/", "eth_accounts", json!([])).await;
+    assert_eq!(accounts.as_array().map(Vec::len), Some(10), "the leader's accounts");
+    let hash = follower.result("/", "eth_sendTransaction", json!([{ "from": accounts[0], "to": accounts[1] }])).await;
+    super::until("the receipt", async || {
+        !follower.result("/", "eth_getTransactionReceipt", json!([hash])).await.is_null()
+    })
+    .await;
+    let connect = async |name: &str| {
+        let options = ConnectOptions::with_user_and_password(name.to_owned(), format!("secret-of-{name}"));
+        options.connect(format!("127.0.0.1:{}", server.port)).await.expect("it connects")
+    };
+    let client = connect("client").await;
+    let body = request(1, "eth_chainId", json!([])).to_string();
+    let asked = client.request_with_headers("presim.test.rpc", HeaderMap::new(), body.clone().into()).await;
+    let answer: serde_json::Value = serde_json::from_slice(&asked.expect("a replica answers").payload).expect("JSON");
+    assert_eq!(answer["result"], "0x7a69");
+    // Neither a client nor a replica can write to the stream, nor a client ask the leader past its replica.
+    let before = advance(&leader, 1).await;
+    for (user, subject) in
+        [("client", "presim.test.feed"), ("replica", "presim.test.feed"), ("client", "presim.test.leader")]
+    {
+        let other = connect(user).await;
+        let asked = async_nats::Request::new().payload(body.clone().into());
+        let asked = asked.timeout(Some(std::time::Duration::from_millis(300)));
+        assert!(other.send_request(subject, asked).await.is_err(), "{user} may publish to {subject}");
+    }
+    reach(&follower, advance(&leader, 3).await).await;
+    assert_eq!(before.epoch(), leader.node.snapshots().newest().id.epoch(), "nobody else has written to the stream");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_is_in_no_error() {
+    let Some(server) = NatsServer::start_with(&["authorization { user: a, password: right-one }"]) else { return };
+    let url = format!("nats://a:wrong-one@127.0.0.1:{}", server.port);
+    let error = format!("{:#}", super::try_start(&["--follow", &url]).err().expect("it is refused"));
+    assert!(!error.contains("wrong-one") && error.contains("127.0.0.1"), "{error}");
+    let right = format!("nats://a:right-one@127.0.0.1:{}", server.port);
+    let leader = start(&["--publish", &right, "--fleet", "test"]);
+    advance(&leader, 1).await;
+}
