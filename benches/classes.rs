@@ -17,7 +17,7 @@ use std::{
 };
 
 use clap::{Parser, ValueEnum};
-use loadtest::classes::{Bodies, Class, RecordedWorld};
+use loadtest::classes::{Class, ClassBodies, RecordedWorld};
 use memchr::memmem;
 use tokio::{net::TcpStream, runtime::Runtime};
 
@@ -81,7 +81,7 @@ fn main() {
     let genesis = Path::new(BODIES).join("genesis.json");
     let presim = NodeProcess::start(&["--genesis", genesis.to_str().expect("a path in UTF-8"), "--feed", "static"]);
     let anvil = Anvil::start(&genesis);
-    let bodies = Bodies { world: &recorded, seed: options.seed, tag: "latest" };
+    let bodies = ClassBodies { world: &recorded, seed: options.seed, tag: "latest" };
     let classes = if options.class.is_empty() { Class::value_variants() } else { &options.class };
     let client = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
     println!(

@@ -186,7 +186,7 @@ pub struct Steps(pub Vec<f64>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionSteps(pub Vec<usize>);
 
-/// What to do instead of a load test.
+/// A command beside the load test.
 #[derive(Clone, Debug, Subcommand)]
 pub enum OtherCommand {
     /// Write request bodies made at random, which `--bodies` sends

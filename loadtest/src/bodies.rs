@@ -7,7 +7,7 @@ use eyre::{Context, Result};
 
 use crate::{
     body::Tag,
-    classes::{Bodies, Class, RecordedWorld},
+    classes::{Class, ClassBodies, RecordedWorld},
 };
 
 /// Writes request bodies made at random, a file CLASS.ndjson for each class, one body per line
@@ -41,7 +41,7 @@ impl BodiesArgs {
     /// Returns an error if the world cannot be read, or a file cannot be written.
     pub fn run(&self) -> Result<()> {
         let world = RecordedWorld::read(&self.world)?;
-        let bodies = Bodies { world: &world, seed: self.seed, tag: &self.tag.to_string() };
+        let bodies = ClassBodies { world: &world, seed: self.seed, tag: &self.tag.to_string() };
         let classes = if self.class.is_empty() { Class::value_variants() } else { &self.class };
         fs::create_dir_all(&self.out).wrap_err_with(|| format!("--out: {} cannot be created", self.out.display()))?;
         for class in classes {

@@ -37,7 +37,7 @@ pub struct TraceArgs {
 /// The receipt of a transaction, as far as it is shown.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ReceiptAnswer {
+struct TracedReceipt {
     block_number: Option<U64>,
     transaction_index: Option<U64>,
     from: Address,
@@ -54,7 +54,7 @@ struct ReceiptAnswer {
 ///
 /// Returns [`CommandError::Input`] if the chain has no such transaction, and the errors of the node and of the output.
 pub fn run(args: &TraceArgs, book: &AbiBook, node: &NodeLink, out: &mut impl Write) -> Result<(), CommandError> {
-    let (receipt, _) = node.ask::<Option<ReceiptAnswer>>("eth_getTransactionReceipt", (args.tx,))?;
+    let (receipt, _) = node.ask::<Option<TracedReceipt>>("eth_getTransactionReceipt", (args.tx,))?;
     let Some(receipt) = receipt else {
         return Err(CommandError::Input(format!("TX: {}: the chain has no such transaction, or not yet", args.tx)));
     };

@@ -85,7 +85,7 @@ impl fmt::Display for Class {
 }
 
 /// Makes the bodies of classes on a world.
-pub struct Bodies<'a> {
+pub struct ClassBodies<'a> {
     /// The contracts and accounts.
     pub world: &'a RecordedWorld,
     /// The seed of all that is chosen at random.
@@ -94,7 +94,7 @@ pub struct Bodies<'a> {
     pub tag: &'a str,
 }
 
-impl Bodies<'_> {
+impl ClassBodies<'_> {
     /// Returns the body of a class with this number: a JSON-RPC request, or a batch.
     pub fn body(&self, class: Class, number: u64) -> String {
         let seed =

@@ -33,7 +33,7 @@ use super::{
     devnet::DevnetSource,
     epoch,
     fleet::{EPOCH_KEY, FleetError, FleetLink, ImageKey, PoolFilling, subject},
-    replica::{Applier, Follower, Following, Pulse},
+    replica::{Applier, Follower, Following, LeaderPulse},
 };
 use crate::{
     state::{CodeCache, FeedState, Retention, SnapshotId},
@@ -188,7 +188,7 @@ impl PublishedSource {
         };
         // The stream may end with the trouble of the leader before.
         feed.publish_state(state).await;
-        let _pulse = Pulse::begin(self.link.client.clone(), &self.link, feed.snapshots.clone());
+        let _pulse = LeaderPulse::begin(self.link.client.clone(), &self.link, feed.snapshots.clone());
         let mut images = ImageWriter::new(self.link.clone(), self.newest_image().await);
         let mut asked = self.link.client.subscribe(subject(self.link.names.want_image())).await.ok();
         let every = self.devnet.as_ref().map_or(LOOK, |devnet| devnet.every);

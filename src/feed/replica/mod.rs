@@ -17,7 +17,7 @@ use futures::{FutureExt, future::LocalBoxFuture};
 pub use self::{
     apply::{Applier, ApplyError},
     following::{FollowError, Following},
-    pulse::{Pulse, PulseWatch},
+    pulse::{LeaderPulse, PulseWatch},
 };
 use super::{
     Feed, FeedSource,

@@ -102,9 +102,9 @@ impl Drop for PulseWatch {
 
 /// The pulse of this node, while it leads.
 #[derive(Debug)]
-pub struct Pulse(JoinHandle<()>);
+pub struct LeaderPulse(JoinHandle<()>);
 
-impl Pulse {
+impl LeaderPulse {
     /// Says the newest id of `snapshots` and its age at intervals, until it is dropped.
     pub fn begin(client: Client, link: &FleetLink, snapshots: Arc<Snapshots>) -> Self {
         let subject = subject(link.names.pulse());
@@ -123,7 +123,7 @@ impl Pulse {
     }
 }
 
-impl Drop for Pulse {
+impl Drop for LeaderPulse {
     fn drop(&mut self) {
         self.0.abort();
     }
