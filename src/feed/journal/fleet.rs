@@ -16,7 +16,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Store::write_now`].
+    /// Returns the errors of [`Store::write_now`](crate::store::Store::write_now).
     pub fn adopt(&self, about: &ChainIdentity, published: &Published) -> Result<(), StoreError> {
         self.store.write_now(|transaction| {
             transaction.delete_table(ABOUT)?;
@@ -56,7 +56,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Store::write_now`]; [`StoreError::Damaged`] if the base is after `last`.
+    /// Returns the errors of [`Store::write_now`](crate::store::Store::write_now); [`StoreError::Damaged`] if the base is after `last`.
     pub fn take_back(&self, last: SnapshotId) -> Result<(), StoreError> {
         self.store.write_now(move |transaction| {
             if read_base(&transaction.open_table(ABOUT)?)?.id > last.0 {
@@ -83,7 +83,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Store::read`].
+    /// Returns the errors of [`Store::read`](crate::store::Store::read).
     pub fn newest_ids(&self, most: usize) -> Result<Vec<SnapshotId>, StoreError> {
         self.store.read(|transaction| {
             let mut ids = Vec::new();
