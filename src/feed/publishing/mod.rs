@@ -24,7 +24,7 @@ use tokio::time::{MissedTickBehavior, interval_at};
 pub use self::{
     images::{ImageWriter, read as read_image},
     lease::{Lease, LeaseWatch},
-    writer::{NotLeading, Sending, StreamWriter},
+    writer::{NotLeading, StreamSending, StreamWriter},
 };
 use super::{
     Feed, FeedSource,

@@ -46,7 +46,7 @@ pub struct StreamWriter {
 
 /// A message that is on its way.
 #[derive(Debug)]
-pub struct Sending {
+pub struct StreamSending {
     id: SnapshotId,
     frames: Vec<Frame>,
     /// The number of parts that the stream is known to have.
@@ -83,12 +83,12 @@ impl StreamWriter {
     }
 
     /// Returns the message about a change; `None` if it is none of the stream's.
-    pub fn message(&self, on: &Published, id: SnapshotId, publication: &Publication) -> Option<Sending> {
+    pub fn message(&self, on: &Published, id: SnapshotId, publication: &Publication) -> Option<StreamSending> {
         Some(self.frames(id, StreamMessage::of(on, publication)?))
     }
 
-    fn frames(&self, id: SnapshotId, message: StreamMessage) -> Sending {
-        Sending { id, frames: frames(&message.write(), self.link.max_part()), taken: 0 }
+    fn frames(&self, id: SnapshotId, message: StreamMessage) -> StreamSending {
+        StreamSending { id, frames: frames(&message.write(), self.link.max_part()), taken: 0 }
     }
 
     /// Sends a message, and returns whether the stream has it. While it has not, the same is sent again: a part that had
@@ -98,7 +98,7 @@ impl StreamWriter {
     ///
     /// Returns [`NotLeading`] if the stream has a message of another node in this one's place, or does not take this one
     /// while another node holds the lease.
-    pub async fn try_send(&mut self, sending: &mut Sending) -> Result<bool, NotLeading> {
+    pub async fn try_send(&mut self, sending: &mut StreamSending) -> Result<bool, NotLeading> {
         let rest = sending.frames.iter().skip(sending.taken);
         let first = self.sequence + sending.taken as u64;
         let mut acks = Vec::with_capacity(rest.len());
@@ -154,7 +154,7 @@ impl StreamWriter {
     /// # Errors
     ///
     /// Returns [`NotLeading`] if the stream has a message of another node there.
-    async fn look_for(&self, sending: &mut Sending) -> Result<(), NotLeading> {
+    async fn look_for(&self, sending: &mut StreamSending) -> Result<(), NotLeading> {
         while let Some(frame) = sending.frames.get(sending.taken) {
             let sequence = self.sequence + sending.taken as u64 + 1;
             match self.stream.get_raw_message(sequence).await {
