@@ -1,0 +1,59 @@
+//! The reasons why the store cannot be used.
+
+use std::path::PathBuf;
+
+use super::{FILE, FORMAT, writer::WAITING};
+
+/// The reason why a store cannot be opened, read or written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The directory or the file cannot be used.
+    #[error("--data-dir {}: {problem}", path.display())]
+    Open {
+        #[doc = "The data directory."]
+        path: PathBuf,
+        #[doc = "The error of the system or of redb."]
+        problem: String,
+    },
+    /// Another process has the store open.
+    #[error("--data-dir {}: another node uses it: stop that node, or give this one another directory", path.display())]
+    InUse {
+        #[doc = "The data directory."]
+        path: PathBuf,
+    },
+    /// The file does not hold what was written to it. It is left unchanged.
+    #[error("--data-dir {}: {FILE} is damaged: {problem}. It was left unchanged: restore a copy of it, or move it away to start with an empty store", path.display())]
+    Damaged {
+        #[doc = "The data directory."]
+        path: PathBuf,
+        #[doc = "The damage that was found."]
+        problem: String,
+    },
+    /// A later version of presim wrote the file. It is left unchanged.
+    #[error("--data-dir {}: {FILE} is in format {found}, but this presim knows formats up to {FORMAT} only: start the presim that wrote it, or give another --data-dir. It was left unchanged", path.display())]
+    Newer {
+        #[doc = "The data directory."]
+        path: PathBuf,
+        #[doc = "The version of the file's format."]
+        found: u32,
+    },
+    /// The store holds another chain or feed than this node is configured to serve. It is left unchanged.
+    #[error("--data-dir {}: {problem}. It was left unchanged", path.display())]
+    Foreign {
+        #[doc = "The data directory."]
+        path: PathBuf,
+        #[doc = "What the store holds, and what to do."]
+        problem: String,
+    },
+    /// A commit failed with this problem. No later write succeeds until the node is restarted.
+    #[error(
+        "the store failed: {0}: nothing more is published or acknowledged until the disk is repaired and the node is restarted"
+    )]
+    Failed(String),
+    /// The writer has ended because the node is stopping.
+    #[error("the node is stopping")]
+    Stopping,
+    /// The writer's queue is full.
+    #[error("too busy: {WAITING} writes already wait for the disk: try again later")]
+    Busy,
+}
