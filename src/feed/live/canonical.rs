@@ -25,6 +25,9 @@ use crate::{
 const LOOKS: u32 = 8;
 /// The number of blocks by which the upstream may be ahead before the published state counts as late.
 const BEHIND: usize = 2;
+/// The time after which the upstream is asked again for its chain id, with its next block: its connection may have been
+/// lost and opened again, to another node, between two requests.
+const UNSURE: Duration = Duration::from_secs(5);
 
 /// The canonical blocks that are being imported.
 #[derive(Default)]
@@ -37,6 +40,8 @@ pub(super) struct CatchUp {
     task: Option<LocalBoxFuture<'static, CanonicalNews>>,
     /// Whether the upstream's newest block is to be looked at again.
     pub is_due: bool,
+    /// The time at which the upstream was asked for its chain id. `None` before, and after a failure.
+    chain_asked: Option<Instant>,
 }
 
 impl CatchUp {
@@ -74,7 +79,11 @@ impl Live {
                     self.catch_up.is_due = false;
                     match self.heads.newest() {
                         Ok(newest) => {
-                            let find = self.chain.clone().find(newest, self.feed.snapshots.clone());
+                            let is_unsure = self.catch_up.chain_asked.is_none_or(|at| at.elapsed() >= UNSURE);
+                            if is_unsure {
+                                self.catch_up.chain_asked = Some(Instant::now());
+                            }
+                            let find = self.chain.clone().find(newest, self.feed.snapshots.clone(), is_unsure);
                             self.catch_up.task = Some(find.map(CanonicalNews::Found).boxed_local());
                         }
                         Err(error) => self.followed(Err(error.into())),
@@ -89,7 +98,10 @@ impl Live {
     pub(super) fn take(&mut self, news: CanonicalNews) {
         let done = match news {
             CanonicalNews::Found(Ok(found)) => self.found(found),
-            CanonicalNews::Found(Err(error)) => Err(error),
+            CanonicalNews::Found(Err(error)) => {
+                self.catch_up.chain_asked = None;
+                Err(error)
+            }
             CanonicalNews::Executed(executed, receipts) => match self.catch_up.path.pop_front() {
                 Some(block) => self.imported(block, executed, receipts),
                 None => Ok(()),

@@ -50,41 +50,46 @@ pub(super) struct ImportedBlock {
 }
 
 impl LiveChain {
-    /// Walks back from the upstream's newest block to the newest block that is known.
-    pub(super) async fn find(self, newest: B256, snapshots: Arc<Snapshots>) -> Result<Found, LiveError> {
+    /// Walks back from the upstream's newest block to the newest block that is known. The upstream is asked for its chain
+    /// id if `is_unsure`, and wherever its newest block is not the child of the known one: a node of another chain may
+    /// answer at the same address now.
+    pub(super) async fn find(
+        self,
+        newest: B256,
+        snapshots: Arc<Snapshots>,
+        is_unsure: bool,
+    ) -> Result<Found, LiveError> {
         let canonical = |hash: B256| {
             let published = snapshots.load();
             let known = published.select(Selector::Hash(hash)).ok()?;
             let is_canonical = known.open.is_none() && known.head.number() <= published.head().number();
             is_canonical.then(|| known.head.clone())
         };
+        let head = snapshots.load().head().hash();
+        let check = async |is_due| if is_due { self.check_chain().await } else { Ok(()) };
         let mut path: Vec<UpstreamBlock> = Vec::new();
         let mut hash = newest;
         let fork = loop {
-            let known = canonical(hash);
-            let is_next = match (path.len(), &known) {
-                (0, Some(known)) => known.hash() == snapshots.load().head().hash(),
-                (1, None) => false,
-                _ => true,
-            };
-            if !is_next {
-                // A node of another chain may answer at the same address now.
-                self.check_chain().await?;
-            }
-            if let Some(known) = known {
+            if let Some(known) = canonical(hash) {
                 break Some(known);
             }
             if path.len() == self.limits.gap {
                 break None;
             }
-            let block = self.block(hash).await?;
-            if block.number() <= snapshots.load().oldest_state() {
-                path.push(block);
+            let (block, ()) = futures::try_join!(self.block(hash), check(is_unsure && path.is_empty()))?;
+            hash = block.header.parent_hash;
+            let is_old = block.number() <= snapshots.load().oldest_state();
+            if path.is_empty() && !is_unsure {
+                check(hash != head).await?;
+            }
+            path.push(block);
+            if is_old {
                 break None;
             }
-            hash = block.header.parent_hash;
-            path.push(block);
         };
+        if path.is_empty() {
+            check(is_unsure || newest != head).await?;
+        }
         Ok(Found { fork, path })
     }
 
@@ -110,9 +115,14 @@ impl LiveChain {
         Ok(block)
     }
 
-    /// Executes a block on its parent, or else asks for its receipts.
+    /// Executes a block on its parent, or else asks for its receipts, unless it is a block of another chain.
     pub(super) async fn import(self, block: UpstreamBlock, parent: Arc<Snapshot>) -> CanonicalNews {
         let executed = self.execute(&block, &parent).await;
+        if executed.is_err()
+            && let Err(other @ LiveError::OtherChain { .. }) = self.check_chain().await
+        {
+            return CanonicalNews::Found(Err(other));
+        }
         let receipts = if executed.is_err() { self.receipts(&block).await } else { None };
         CanonicalNews::Executed(executed, receipts)
     }

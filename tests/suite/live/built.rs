@@ -110,6 +110,13 @@ impl Built {
         Self::genesis(ethereum_config(), GAS_LIMIT)
     }
 
+    /// Builds the same block as [`ethereum`](Self::ethereum) on a chain with another id.
+    pub fn ethereum_with(chain_id: u64) -> Self {
+        let mut config = ethereum_config();
+        config["chainId"] = json!(chain_id);
+        Self::genesis(config, GAS_LIMIT)
+    }
+
     fn genesis(config: Value, gas_limit: u64) -> Self {
         let ether = json!({"balance": "0x56bc75e2d63100000"});
         let mut senders = serde_json::Map::new();

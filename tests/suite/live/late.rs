@@ -9,9 +9,9 @@ use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::{
-    built::{Built, CHASES, OP_CHAIN, SOMEBODY, transfer},
+    built::{Built, CHASES, ETHEREUM, OP_CHAIN, SOMEBODY, transfer},
     feed, head, health,
-    stage::{EVERY, LiveStage, busy, chases},
+    stage::{EVERY, LiveStage, busy, chases, launch, serve},
     until, with_usual,
 };
 use crate::{
@@ -247,6 +247,32 @@ async fn an_upstream_of_another_chain_is_an_error_that_is_shown() {
     assert_eq!(stage.applied(), 3.0);
     let balance = stage.node.result("/", "eth_getBalance", json!([SOMEBODY, "pending"])).await;
     assert_eq!(balance, "0x12");
+}
+
+/// Whether the other chain is shorter, or continues the block that is known: neither is a gap or a reorg.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shorter_chain_and_one_of_the_same_genesis_are_other_chains_too() {
+    const OTHER: u64 = ETHEREUM + 1;
+    let first = Built::ethereum();
+    let one = first.next(vec![], 1);
+    let same_genesis = Built::ethereum_with(OTHER);
+    assert_eq!(same_genesis.hash(), first.hash());
+    let continued = same_genesis.next(vec![transfer(OTHER, 0, 5)], 1);
+    let cases: [(&str, &[&Built], Vec<Built>); 2] = [
+        ("shorter", &[&first, &one], vec![Built::op_stack()]),
+        ("continued", &[&first], vec![same_genesis, continued]),
+    ];
+    for (name, own, others) in cases {
+        let upstream = serve(own).await;
+        let node = launch(&upstream.url(), Some(&first.config), &with_usual(&[])).await.expect("it starts");
+        let head_before = node.node.snapshots().load().head().hash();
+        upstream.lie(|method, _, result| if method == "eth_chainId" { json!(format!("{OTHER:#x}")) } else { result });
+        upstream.change(|chain| *chain = UpstreamChain::new(others.iter().map(|one| one.block.clone()).collect()));
+        feed(&node, Some(FeedProblem::OtherChain)).await;
+        let published = node.node.snapshots().load();
+        assert_eq!(published.head().hash(), head_before, "{name}");
+        assert_eq!(node.metric("presim_reorgs_total"), 0.0, "{name}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
