@@ -1,7 +1,7 @@
 //! The program: parses its command line, and runs a node or talks to a running one.
 
 use std::{
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write},
     ops::ControlFlow,
     process::ExitCode,
 };
@@ -28,7 +28,8 @@ fn main() -> ExitCode {
     match Signals::listen().map_err(eyre::Report::from).and_then(obey) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            // The reader may be gone.
+            let _ = writeln!(io::stderr(), "error: {error:#}");
             error.downcast_ref::<CommandError>().map_or(ExitCode::FAILURE, CommandError::exit_code)
         }
     }
@@ -71,7 +72,8 @@ fn run(config: Config, mut signals: Signals) -> eyre::Result<()> {
     let started = signals.unless_stopped(move || {
         let node = Node::start(config.clone())?;
         let banner = Banner::new(&config, node.info(), io::stdout().is_terminal());
-        println!("{banner}");
+        // A node does not need a reader.
+        let _ = writeln!(io::stdout(), "{banner}");
         banner.log();
         Ok::<_, eyre::Report>(node)
     })?;

@@ -1,6 +1,6 @@
 //! The connection of a command to a node: over HTTP or WebSocket, or to a node within the command.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, io::ErrorKind, net::TcpStream, path::PathBuf, time::Duration};
 
 use alloy_json_rpc::{ErrorPayload, RpcError, RpcSend};
 use alloy_rpc_client::{ClientBuilder, ConnectionConfig, RpcClient, WebSocketConfig};
@@ -19,7 +19,12 @@ use tokio::runtime::Runtime;
 use url::Url;
 
 use super::{error::CommandError, waiting::Waiting};
-use crate::{config::Config, node::Node, telemetry, wallet::printable};
+use crate::{
+    config::{Config, Endpoint},
+    node::Node,
+    telemetry,
+    wallet::printable,
+};
 
 /// The node that a command asks.
 #[derive(Clone, Debug, clap::Args)]
@@ -60,6 +65,8 @@ pub struct NodeLink {
 
 /// Maximum bytes of an answer over WebSocket.
 const LONGEST_ANSWER: usize = 1 << 30;
+/// The time that a connection to an upstream may take before the node is left to try.
+const CONNECT: Duration = Duration::from_secs(2);
 
 impl NodeLink {
     /// Connects to the node, or starts it.
@@ -84,6 +91,9 @@ impl NodeLink {
             NodePlace::Own(config) => {
                 telemetry::init_logs(&config.log, config.log_json)
                     .map_err(|error| CommandError::Input(format!("--log {}: {error}", config.log)))?;
+                if let Some(Endpoint::Url(url)) = &config.live.upstream {
+                    check_listens(url)?;
+                }
                 let source = match &config.live.upstream {
                     Some(upstream) => upstream.to_string(),
                     None => "the genesis".to_owned(),
@@ -170,6 +180,22 @@ impl NodeLink {
             -38015..=-38010 => CommandError::Failed(format!("a call cannot be included: {message}")),
             code => CommandError::NoNode(format!("{}: error {code}: {message}", self.name)),
         }
+    }
+}
+
+/// Checks that something listens at an upstream, because a node that starts would wait for it. Any other problem is left
+/// to the node, which may know another way there, such as a proxy.
+fn check_listens(url: &Url) -> Result<(), CommandError> {
+    let port = || matches!(url.scheme(), "ws" | "wss").then_some(if url.scheme() == "wss" { 443 } else { 80 });
+    let Ok(addresses) = url.socket_addrs(port) else { return Ok(()) };
+    let refusal = |address| match TcpStream::connect_timeout(address, CONNECT) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Some(error),
+        _ => None,
+    };
+    let refusals: Option<Vec<_>> = addresses.iter().map(refusal).collect();
+    match refusals.as_ref().and_then(|all| all.first()) {
+        Some(error) => Err(CommandError::NoNode(format!("no node answers at --upstream {}: {error}", shown(url)))),
+        None => Ok(()),
     }
 }
 
@@ -263,7 +289,7 @@ fn no_node(name: &str, error: &TransportError) -> CommandError {
 
 /// Returns a URL without what may be secret.
 fn shown(url: &Url) -> String {
-    crate::config::Endpoint::Url(url.clone()).to_string()
+    Endpoint::Url(url.clone()).to_string()
 }
 
 fn parse_url(text: &str) -> Result<Url, String> {

@@ -106,15 +106,17 @@ pub fn add_outputs(payload: &mut Map<String, Value>, shown: &[&str], trace: bool
     if json && own.is_some() {
         return Vec::new();
     }
-    let own = own.unwrap_or_default();
-    let mut all = shown.iter().map(|name| json!(name)).collect::<Vec<_>>();
+    let mut shown: Vec<Value> = shown.iter().map(|name| json!(name)).collect();
     if trace {
-        all.push(json!("trace"));
+        shown.push(json!("trace"));
     }
-    let unshown: Vec<Value> = own.into_iter().filter(|name| !all.contains(name)).collect();
-    all.extend(unshown.iter().cloned());
+    // Its own come first, so that an error names their index in the file.
+    let mut all = own.unwrap_or_default();
+    let unshown = all.iter().filter(|name| !shown.contains(name)).filter_map(Value::as_str).map(printable).collect();
+    shown.retain(|name| !all.contains(name));
+    all.extend(shown);
     payload.insert("outputs".into(), Value::Array(all));
-    unshown.iter().filter_map(Value::as_str).map(printable).collect()
+    unshown
 }
 
 /// Replaces `pending` by the newest snapshot, so that all requests of a command run on one state. Returns the snapshot.

@@ -14,13 +14,14 @@ use super::{
     link::NodeLink,
     search::end_of,
     show::{ShownCall, asset_text, grouped, result_text, table, table_text},
+    simulate::add_outputs,
 };
 use crate::{
     abi::AbiBook,
     wallet::{printable, without_controls},
 };
 
-/// The outputs of a bundle without outputs of its own.
+/// The outputs that are shown.
 const OUTPUTS: [&str; 5] = ["status", "gasUsed", "returnData", "error", "assets"];
 /// Gas of a call that names none, because a standing bundle must not depend on the gas that its block has left.
 const USUAL_GAS: u64 = 2_000_000;
@@ -72,8 +73,8 @@ impl WatchArgs {
             }
             for kind in ["simulate", "search"] {
                 let Some(payload) = fields.get_mut(kind).and_then(Value::as_object_mut) else { continue };
-                if kind == "simulate" && !payload.contains_key("outputs") {
-                    payload.insert("outputs".into(), json!(OUTPUTS));
+                if kind == "simulate" {
+                    add_outputs(payload, &OUTPUTS, false, self.bundle.json);
                 }
                 add_gas(payload);
             }

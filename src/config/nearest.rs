@@ -2,6 +2,9 @@
 
 /// The least similarity (Jaro–Winkler) of two names of which one may be meant for the other.
 const SIMILAR: f64 = 0.8;
+/// The most slips (Damerau–Levenshtein) between them: two, or one in so many letters of a longer name.
+const SLIPS: usize = 2;
+const LETTERS: usize = 4;
 /// Names from this length on, in bytes, are compared with none, so that the comparison stays cheap.
 const LONGEST: usize = 64;
 /// Names whose lengths differ by more bytes are not compared.
@@ -14,6 +17,8 @@ pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Opti
     }
     let lower = name.to_ascii_lowercase();
     let alike = names.into_iter().filter(|other| other.len().abs_diff(name.len()) <= DIFFERENCE);
+    let most = SLIPS.max(name.len() / LETTERS);
+    let alike = alike.filter(|other| strsim::damerau_levenshtein(&lower, &other.to_ascii_lowercase()) <= most);
     let scored = alike.map(|other| (strsim::jaro_winkler(&lower, &other.to_ascii_lowercase()), other));
     let best = scored.max_by(|(one, _), (other, _)| one.total_cmp(other));
     best.filter(|(score, _)| *score >= SIMILAR).map(|(_, other)| other)
@@ -30,6 +35,7 @@ mod tests {
         assert_eq!(nearest("presim_simulte", names), Some("presim_simulate"));
         assert_eq!(nearest("ETH_SIMULATEV1", names), Some("eth_simulateV1"));
         assert_eq!(nearest("web3_sha3", names), None);
+        assert_eq!(nearest("eth_foo", names), None);
         assert_eq!(nearest(&"eth_call".repeat(100), names), None);
     }
 }

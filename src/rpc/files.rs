@@ -59,6 +59,11 @@ impl ServedFiles {
         Self(files)
     }
 
+    /// Returns whether there are no files.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns the answer to a request for one of the files. Returns `None` if the request is for something else.
     pub fn answer<B>(&self, request: &Request<B>) -> Option<HttpResponse> {
         if self.0.is_empty() || ws::is_upgrade(request) {

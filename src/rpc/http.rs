@@ -178,10 +178,12 @@ impl Door {
         let dialect = match path {
             "/" | "" => service.root,
             "/standard" | "/standard/" => &STANDARD,
-            "/metrics" if client.is_ok() => {
-                let error = RpcError::request(match service.metrics {
+            "/metrics" => {
+                let error = RpcError::request(match service.metrics.filter(|_| client.is_ok()) {
                     Some(address) => format!("metrics are served at http://{address}/metrics"),
-                    None => "no metrics are served: --metrics ADDR:PORT serves them on a port of their own".to_owned(),
+                    None => {
+                        "no metrics are served here: --metrics ADDR:PORT serves them on a port of their own".to_owned()
+                    }
                 });
                 return refuse_to(client.ok().flatten().as_deref(), StatusCode::NOT_FOUND, error);
             }
@@ -206,7 +208,9 @@ impl Door {
         let client = session.caller.client.as_deref();
         if request.method() != HttpMethod::POST {
             let error = RpcError::request("expected a POST with a JSON-RPC body, or a WebSocket upgrade");
-            return allow(refuse_to(client, StatusCode::METHOD_NOT_ALLOWED, error), "POST");
+            let has_page = !service.files.is_empty() && matches!(path, "/" | "");
+            let methods = if has_page { "GET, HEAD, POST" } else { "POST" };
+            return allow(refuse_to(client, StatusCode::METHOD_NOT_ALLOWED, error), methods);
         }
         if !is_json(request.headers()) {
             let error = RpcError::request("content-type: expected application/json");

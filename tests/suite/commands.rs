@@ -310,6 +310,41 @@ fn a_list_of_bundles_is_watched_by_name() {
 }
 
 #[test]
+fn a_bundle_with_outputs_of_its_own_is_shown_as_others_are() {
+    let node = TestNode::quiet();
+    let mut bundle = failing();
+    for (own, shown) in [("gasUsed", "  failed  gas "), ("status", "  failed  gas ")] {
+        bundle["outputs"] = json!([own]);
+        let kept = file(&bundle.to_string());
+        let ended = ask(&node, "watch", &[text(kept.path()), "--count", "1", "--abi", "tests/suite/fixtures/abi"]);
+        ended.expect(0, &[shown, "Expired"]);
+        assert!(!ended.out.contains("gas 0"), "{ended:?}");
+    }
+    bundle["outputs"] = json!(["gas"]);
+    let kept = file(&bundle.to_string());
+    ask(&node, "simulate", &[text(kept.path())]).expect(2, &["outputs[0]"]);
+}
+
+#[test]
+fn an_upstream_where_nothing_listens_is_told_at_once() {
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let began = std::time::Instant::now();
+    let url = format!("http://{gone}");
+    let refused = format!("no node answers at --upstream {url}");
+    fed("", &["simulate", "--upstream", &url, "--to", BOB], &[]).expect(2, &[&refused, "refused"]);
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+/// A reader that has gone, as `head` does, is no reason to panic.
+#[test]
+fn an_error_without_a_reader_ends_with_its_code() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut child = command(&["simulate", "/nonexistent"], &[]).stderr(writer).spawn().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+}
+
+#[test]
 fn a_command_has_a_state_of_its_own() {
     let Some((folder, node)) = shared("vectors/execution-apis").zip(TestNode::official()) else { return };
     let (genesis, upstream) = (folder.join("genesis.json"), node.url("/standard"));
