@@ -38,7 +38,7 @@ pub(super) struct Submission {
 enum SubmissionState {
     /// The upstream has it.
     Accepted,
-    /// It is not sent, or the upstream does not take it, or does not answer, for this reason.
+    /// The transaction is not sent, or the upstream does not take it, or does not answer, for this reason.
     Open(Cow<'static, str>),
 }
 
