@@ -35,6 +35,11 @@ impl Pooled {
     pub(super) fn is_held(&self) -> bool {
         self.held.load(Relaxed)
     }
+
+    /// Whether the transaction delegates its own sender (EIP-7702), so that it uses more than one nonce.
+    pub fn delegates_sender(&self) -> bool {
+        self.next > self.tx.nonce() + 1
+    }
 }
 
 /// Minimum price increase for replacing a blob transaction, in percent, as in geth.

@@ -176,7 +176,7 @@ impl Queue {
     /// to any address (EIP-7702).
     pub(super) fn delegates(&self, sender: &Address, next: u64) -> bool {
         let of_it = self.senders.get(sender).into_iter().flat_map(|sender| sender.by_nonce.range(next..));
-        of_it.into_iter().any(|(nonce, pooled)| pooled.next > nonce + 1)
+        of_it.into_iter().any(|(_, pooled)| pooled.delegates_sender())
     }
 
     /// Returns the first nonce from `nonce` on that no transaction of `sender` uses.

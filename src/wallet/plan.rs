@@ -170,10 +170,13 @@ impl Planner<'_> {
     fn sequential(&self, batch: &BatchRequest, account: Address, overlay: &mut Overlay) -> Result<Plan, WalletError> {
         let (mut transactions, mut simulation) = (Vec::new(), Vec::new());
         let mut used: u64 = 0;
+        // Calls in a simulation do not pay the fees beside gas.
+        let mut unpaid = U256::ZERO;
         for (index, call) in batch.calls.iter().enumerate() {
             let place = format!("params[0].calls[{index}]");
             let call = self.call(call, account);
             let affordable = self.affordable(&call, overlay);
+            let funds = overlay.balance_and_nonce(account).0.saturating_sub(unpaid);
             let ran = self.run(&call, 0, overlay).map_err(|error| refused(&place, error))?;
             if ran.too_dear {
                 return Err(self.too_large(&place, affordable));
@@ -186,7 +189,10 @@ impl Planner<'_> {
                 )));
             }
             simulation.push(SimulatedCall { gas_used: ran.result.tx_gas_used(), error: ran.failure() });
-            transactions.push(self.planned(call, ran.gas, false));
+            let planned = self.planned(call, ran.gas, false);
+            check_funds(&place, funds, &planned)?;
+            unpaid = unpaid.saturating_add(planned.data_fee);
+            transactions.push(planned);
         }
         Ok(Plan { transactions, atomic: false, upgrade: None, simulation, failure: None })
     }
@@ -233,6 +239,11 @@ impl Planner<'_> {
             BatchCall { to: Some(account), value: U256::ZERO, data, gas_limit: None, capabilities: Vec::new() };
         let call = self.call(&execute, account);
         let affordable = self.affordable(&call, overlay);
+        let unpaid = transactions
+            .iter()
+            .map(|deployment: &PlannedTx| deployment.data_fee)
+            .fold(U256::ZERO, U256::saturating_add);
+        let funds = overlay.balance_and_nonce(account).0.saturating_sub(unpaid);
         let upgrade_cost = if upgrade.is_some() { PER_EMPTY_ACCOUNT_COST } else { 0 };
         let ran = self.run(&call, upgrade_cost, overlay).map_err(|error| refused("params[0].calls", error))?;
         match &ran.result {
@@ -253,7 +264,9 @@ impl Planner<'_> {
         if ran.too_dear || gas > self.most_gas() {
             return Err(self.too_large("params[0].calls", affordable));
         }
-        transactions.push(self.planned(call, gas, upgrade.is_some()));
+        let planned = self.planned(call, gas, upgrade.is_some());
+        check_funds("params[0].calls", funds, &planned)?;
+        transactions.push(planned);
         Ok(Plan { transactions, atomic: true, upgrade, simulation: Vec::new(), failure: ran.failure() })
     }
 
@@ -401,6 +414,19 @@ fn most_price(fees: CallFees) -> u128 {
         CallFees::GasPrice(price) => price,
         CallFees::Market { max_fee, .. } => max_fee.unwrap_or_default(),
     }
+}
+
+/// Checks that an account with `funds` can pay a transaction with its fees beside gas. Without those, the simulation checks.
+fn check_funds(place: &str, funds: U256, planned: &PlannedTx) -> Result<(), WalletError> {
+    let PlannedTx { call, gas, data_fee } = planned;
+    let gas_fee = U256::from(*gas).saturating_mul(U256::from(most_price(call.fees)));
+    let needed = gas_fee.saturating_add(call.value).saturating_add(*data_fee);
+    if data_fee.is_zero() || needed <= funds {
+        return Ok(());
+    }
+    Err(WalletError::Refused(format!(
+        "{place}: insufficient funds for gas * price + value + fee for data on L1: the account has {funds} wei, and {needed} are needed"
+    )))
 }
 
 fn refused(what: &str, error: SimulationError) -> WalletError {

@@ -1,8 +1,9 @@
-"""The wallet on anvil: wallet.py PRESIM ANVIL [--seconds S] [--rate R] [--rounds N] [--seed N]
+"""The wallet on anvil: wallet.py PRESIM ANVIL [--seconds S] [--rate R] [--rounds N] [--seeds N,N]
 
-First S seconds of R batches a second of one call each, on blocks of a second: all must land. Then N rounds under load, each
-ended by kill -9, with reorgs (evm_revert), dropped transactions and foreign transactions that take nonces. A contract counts
-every call: at the end each was made exactly once, or its batch's status says that it was not made."""
+First S seconds of R batches a second of one call each, on blocks of a second: all must land. Then, for each seed, N rounds under
+load on a new chain, each ended by kill -9, with reorgs (evm_revert), dropped transactions and foreign transactions that take
+nonces. Without --seeds they are those of SEEDS and a random one. A contract counts every call: at the end each was made exactly
+once, or its batch's status says that it was not made."""
 
 import argparse
 import concurrent.futures
@@ -21,6 +22,10 @@ import threading
 import time
 
 CHAIN = 31337
+# With the first, batches waited behind authorizations that anvil's pool does not count.
+SEEDS = [1795583480, 24, 5792]
+# Seconds without progress after which the chain is looked at.
+STALL = 3
 COUNTER = "0x000000000000000000000000000000000000c0de"
 PROXY = "0x4e59b44847b379578588920ca78fbf26c0b4956c"
 PROXY_CODE = "0x7fffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffe03601600081602082378035828234f58015156039578182fd5b8082525050506014600cf3"
@@ -164,12 +169,12 @@ class Markers:
     def __init__(self):
         self.next, self.batches, self.lock = 1, {}, threading.Lock()
 
-    def take(self, count):
+    def take(self, count, account):
         with self.lock:
             markers = list(range(self.next, self.next + count))
             self.next += count
             name = f"batch-{markers[0]}"
-            self.batches[name] = {"markers": markers, "answered": False}
+            self.batches[name] = {"markers": markers, "account": account, "answered": False}
         return name, markers
 
 
@@ -182,37 +187,52 @@ def status_of(lab, name):
         raise
 
 
-def fill_gaps(lab):
-    """Sends what a stuck account lacks: a foreign transaction was dropped, or a reorg has taken it back."""
-    for account in ACCOUNTS:
-        nonce = lab.anvil.call("eth_getTransactionCount", account, "latest")
-        try:
-            # Refused where the wallet's own waits at anvil.
-            lab.anvil.call("eth_sendTransaction", {"from": account, "to": PROXY[:-1] + "0", "nonce": nonce, "gas": "0x5208"})
-        except Refused:
-            pass
+def unstick(lab, waiting):
+    """Does what others have to do where an account stands still. `waiting` has the nonces that wait, by account. Returns what it did.
+
+    A foreign transaction before them was dropped, or a reorg has taken it back: another one takes its nonce. Or anvil has the next
+    transaction of the account in its queue, where nothing finds it any more: it came with an earlier one missing, whose nonce was
+    then used by an authorization, or in the moment when that one was mined. Other nodes look at the account's nonce."""
+    done = []
+    queued = {account.lower(): nonces for account, nonces in lab.anvil.call("txpool_content")["queued"].items()}
+    for account, nonces in waiting.items():
+        nonce = int(lab.anvil.call("eth_getTransactionCount", account, "latest"), 16)
+        if nonce not in nonces:
+            done.append(f"filled nonce {nonce} of {account}")
+            try:
+                lab.anvil.call("eth_sendTransaction", {"from": account, "to": PROXY[:-1] + "0", "nonce": hex(nonce), "gas": "0x5208"})
+            except Refused:
+                pass
+        elif str(nonce) in queued.get(account, {}):
+            done.append(f"anvil keeps nonce {nonce} of {account} in its queue: dropped all")
+            lab.anvil.call("anvil_dropAllTransactions")
+    return done
 
 
 def settle(lab, markers, bound):
     """Waits until no batch is pending, and checks every call's count. Returns the batches by their status."""
     deadline, moved = time.monotonic() + bound, time.monotonic()
     pending = set(markers.batches)
-    final = {}
+    final, helped = {}, []
     while pending:
         before = len(pending)
+        waiting = {}
         for name in list(pending):
             status = status_of(lab, name)
             if status is None or status["status"] != 100:
                 final[name] = status
                 pending.discard(name)
+                continue
+            for one in status.get("capabilities", {}).get("transactions", {}).get("waiting", []):
+                waiting.setdefault(markers.batches[name]["account"], set()).add(int(one["nonce"], 16))
         if len(pending) < before:
             moved = time.monotonic()
-        if pending and time.monotonic() - moved > 6:
-            fill_gaps(lab)
+        if pending and time.monotonic() - moved > STALL:
+            helped += unstick(lab, waiting)
             moved = time.monotonic()
         if time.monotonic() > deadline:
             name = next(iter(pending))
-            sys.exit(f"{len(pending)} batches are still pending, like {name}: {json.dumps(status_of(lab, name))}")
+            sys.exit(f"{len(pending)} batches are still pending, like {name}: {json.dumps(status_of(lab, name))}\n{helped}")
         time.sleep(0.3)
     counts = {}
     for name, status in final.items():
@@ -229,7 +249,7 @@ def settle(lab, markers, bound):
             sys.exit(f"{name} was accepted, and is lost")
         if code == 400 and not status["capabilities"]["transactions"]["replaced"]:
             sys.exit(f"{name} has failed without a reason: {json.dumps(status)}")
-    return counts
+    return counts, helped
 
 
 def speed(lab, seconds, rate):
@@ -238,7 +258,7 @@ def speed(lab, seconds, rate):
     lab.start()
 
     def send(account, due):
-        name, taken = markers.take(1)
+        name, taken = markers.take(1, account)
         lab.batch(account, taken, name)
         latencies.append(time.monotonic() - due)
 
@@ -255,7 +275,7 @@ def speed(lab, seconds, rate):
         for task in tasks:
             task.result()
     took = time.monotonic() - began
-    counts = settle(lab, markers, 60 + seconds)
+    counts, _ = settle(lab, markers, 60 + seconds)
     all_in = time.monotonic() - began
     lab.kill()
     latencies.sort()
@@ -296,9 +316,10 @@ def rounds(lab, count, seed):
         def client(seed):
             own = random.Random(seed)
             while time.monotonic() < end + 1:
-                name, taken = markers.take(own.choice([1, 1, 1, 3]))
+                account = own.choice(ACCOUNTS)
+                name, taken = markers.take(own.choice([1, 1, 1, 3]), account)
                 try:
-                    lab.batch(own.choice(ACCOUNTS), taken, name, own.random() < 0.2)
+                    lab.batch(account, taken, name, own.random() < 0.2)
                     markers.batches[name]["answered"] = True
                 except Refused:
                     pass
@@ -321,11 +342,16 @@ def rounds(lab, count, seed):
         if chance.random() < 0.3:
             disturb(lab, chance, snapshots)
     lab.start()
-    counts = settle(lab, markers, 120 + 10 * count)
+    began = time.monotonic()
+    counts, helped = settle(lab, markers, 120 + 10 * count)
+    took = time.monotonic() - began
     answered = len([batch for batch in markers.batches.values() if batch["answered"]])
     lab.kill()
-    print(f"{count} rounds of kill -9: {len(markers.batches)} batches, {answered} accepted, by status {counts}: "
-          f"each of {markers.next - 1} calls was made once, or its batch says that it was not")
+    print(f"seed {seed}, {count} rounds of kill -9: {len(markers.batches)} batches, {answered} accepted, by status {counts} "
+          f"after {took:.1f} s and {len(helped)} helping hands: each of {markers.next - 1} calls was made once, or its batch says "
+          "that it was not", flush=True)
+    for help in helped:
+        print(f"  {help}", flush=True)
     if answered < 10 * count:
         sys.exit("too few batches were accepted for the rounds to say anything")
 
@@ -337,13 +363,17 @@ def main():
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--seconds", type=int, default=10)
     arguments.add_argument("--rate", type=int, default=200)
-    arguments.add_argument("--seed", type=int, default=int(time.time()))
+    arguments.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")])
     given = arguments.parse_args()
     work = pathlib.Path(tempfile.mkdtemp(prefix="presim-wallet-"))
     lab = None
-    print(f"seed {given.seed}")
+    seeds = given.seeds or [*SEEDS, int(time.time())]
+    print(f"seeds {','.join(map(str, seeds))}", flush=True)
+    runs = [lambda: speed(lab, given.seconds, given.rate)] if given.seconds else []
+    if given.rounds:
+        runs += [lambda seed=seed: rounds(lab, given.rounds, seed) for seed in seeds]
     try:
-        for run in (lambda: speed(lab, given.seconds, given.rate), lambda: rounds(lab, given.rounds, given.seed)):
+        for run in runs:
             (work / "run").mkdir()
             lab = Lab(os.path.realpath(given.presim), given.anvil, work / "run")
             run()

@@ -83,8 +83,15 @@ impl Presim {
     }
 
     async fn post(&self, body: String) -> Value {
+        self.try_post(body).await.expect("it answers")
+    }
+
+    /// # Errors
+    ///
+    /// Returns an error if the program ends before it answers.
+    pub async fn try_post(&self, body: String) -> reqwest::Result<Value> {
         let request = self.http.post(&self.url).header("content-type", "application/json").body(body);
-        request.send().await.expect("it answers").json().await.expect("the answer is JSON")
+        request.send().await?.json().await
     }
 
     async fn result(&self, method: &str, params: Value) -> Value {

@@ -1,20 +1,28 @@
 //! Submission: sending what waits in the pool, and sending it again.
 
+use std::{borrow::Cow, sync::Arc};
+
 use alloy_consensus::{Transaction, TxEnvelope};
 use alloy_eips::Encodable2718;
-use alloy_primitives::{B256, map::B256Set};
+use alloy_primitives::{
+    Address, B256,
+    map::{AddressMap, B256Set},
+};
 use tokio::time::{Duration, Instant};
 
 use super::{Sending, WalletSender, lock};
 use crate::{
     feed::upstream::{Ask, UpstreamError, UpstreamState},
-    pool::Pool,
+    pool::{Pool, Pooled},
 };
 
 /// The pause before a transaction is sent again that the upstream did not answer.
 const UNANSWERED: Duration = Duration::from_millis(250);
 /// Maximum length of the reason that a status shows, in characters.
 const LONGEST_REASON: usize = 200;
+/// The reason why a transaction waits behind one that delegates its account.
+const BEHIND_DELEGATION: &str =
+    "it is sent when an earlier transaction of the account, which delegates it (EIP-7702), is in a block";
 
 /// The state of the submission of one transaction.
 #[derive(Debug)]
@@ -30,8 +38,8 @@ pub(super) struct Submission {
 enum SubmissionState {
     /// The upstream has it.
     Accepted,
-    /// The upstream does not take it, or does not answer, for this reason.
-    Open(String),
+    /// The transaction is not sent, or the upstream does not take it, or does not answer, for this reason.
+    Open(Cow<'static, str>),
 }
 
 impl Submission {
@@ -85,15 +93,20 @@ impl Sending {
 
     /// Sends the transactions that are due. Returns the time at which the next one is.
     async fn send_due(&self, pool: &Pool) -> Option<Instant> {
-        let waiting = pool.own_waiting();
-        self.meters.waiting.set(waiting.len() as f64);
-        let hashes: B256Set = waiting.iter().map(|pooled| *pooled.tx.tx_hash()).collect();
+        let (waiting, behind) = split_behind_delegations(pool);
+        self.meters.waiting.set((waiting.len() + behind.len()) as f64);
+        let hashes: B256Set = waiting.iter().chain(&behind).map(|pooled| *pooled.tx.tx_hash()).collect();
         let now = Instant::now();
         let mut due = Vec::new();
         let mut next = None;
         {
             let mut submissions = lock(&self.submissions);
             submissions.retain(|hash, _| hashes.contains(hash));
+            for pooled in behind {
+                let nonce = pool.nonce_of(&pooled.tx.signer());
+                let state = SubmissionState::Open(BEHIND_DELEGATION.into());
+                submissions.insert(*pooled.tx.tx_hash(), Submission { due: now, nonce, state });
+            }
             for pooled in waiting {
                 let nonce = pool.nonce_of(&pooled.tx.signer());
                 let at = match submissions.get(pooled.tx.tx_hash()) {
@@ -128,20 +141,20 @@ impl Sending {
                 Err(UpstreamError::Refused { code, message, .. }) => {
                     let message: String = message.chars().take(LONGEST_REASON).collect();
                     (
-                        SubmissionState::Open(format!("the upstream refuses it: error {code}: {message}")),
+                        SubmissionState::Open(format!("the upstream refuses it: error {code}: {message}").into()),
                         self.settings.resend,
                     )
                 }
                 Err(error) => {
                     let problem: String = error.to_string().chars().take(LONGEST_REASON).collect();
-                    (SubmissionState::Open(problem), UNANSWERED)
+                    (SubmissionState::Open(problem.into()), UNANSWERED)
                 }
             };
             match &state {
                 SubmissionState::Accepted => self.meters.sent.increment(1),
                 SubmissionState::Open(reason) => {
                     self.meters.refused.increment(1);
-                    tracing::debug!(hash = %tx.tx_hash(), nonce = tx.nonce(), reason, "a transaction of the wallet waits");
+                    tracing::debug!(hash = %tx.tx_hash(), nonce = tx.nonce(), %reason, "a transaction of the wallet waits");
                 }
             }
             submissions.insert(*tx.tx_hash(), Submission { due: now + pause, nonce, state });
@@ -149,6 +162,21 @@ impl Sending {
         // Transactions that were stored meanwhile, or did not fit, are looked for at once.
         Some(now)
     }
+}
+
+/// Returns the own transactions that wait, without and with an earlier one of their account that delegates it and is in no
+/// block yet. Nodes take no transaction after such a one until it is mined (geth), or take it and never mine it (anvil, whose
+/// pool waits for a transaction with the nonce that the authorization uses).
+fn split_behind_delegations(pool: &Pool) -> (Vec<Arc<Pooled>>, Vec<Arc<Pooled>>) {
+    let mut delegating = AddressMap::<bool>::default();
+    let is_free = |pooled: &Arc<Pooled>| {
+        let account: Address = pooled.tx.signer();
+        let is_behind = delegating.entry(account).or_default();
+        let is_free = !*is_behind;
+        *is_behind |= pooled.delegates_sender() && pooled.tx.nonce() >= pool.nonce_of(&account);
+        is_free
+    };
+    pool.own_waiting().into_iter().partition(is_free)
 }
 
 /// Whether an error of `eth_sendRawTransaction` says that the upstream has the transaction: the texts of geth, reth,

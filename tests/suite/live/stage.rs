@@ -132,6 +132,20 @@ pub async fn serve(blocks: &[&Built]) -> SmallUpstream {
 ///
 /// Returns the node's error if it rejects the flags or the upstream.
 pub async fn launch(upstream: &str, config: Option<&Value>, flags: &[&str]) -> eyre::Result<TestNode> {
+    launch_by(upstream, config, flags, TestNode::try_start).await
+}
+
+/// Starts a node as [`launch`] does, by a function that takes the flags.
+///
+/// # Errors
+///
+/// Returns the function's error.
+pub async fn launch_by<T: Send + 'static>(
+    upstream: &str,
+    config: Option<&Value>,
+    flags: &[&str],
+    start: impl FnOnce(&[&str]) -> eyre::Result<T> + Send + 'static,
+) -> eyre::Result<T> {
     let genesis = config.map(|config| {
         json!({
             "config": config, "alloc": {}, "difficulty": "0x0", "gasLimit": "0x1c9c380", "nonce": "0x0",
@@ -148,7 +162,7 @@ pub async fn launch(upstream: &str, config: Option<&Value>, flags: &[&str]) -> e
             all.extend(["--genesis".to_owned(), file.display().to_string()]);
         }
         let flags: Vec<&str> = all.iter().map(String::as_str).collect();
-        TestNode::try_start(&flags)
+        start(&flags)
     });
     tokio::time::timeout(BOUND * 2, starting).await.expect("it starts, or says why not, in time").expect("no panic")
 }

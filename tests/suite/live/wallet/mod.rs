@@ -1,5 +1,7 @@
 //! The wallet on a live chain: batches that are sent to an upstream, and followed to their end.
 
+mod faults;
+mod killed;
 mod op_stack;
 mod sending;
 
@@ -17,11 +19,13 @@ use presim::{
 use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 
-use super::{built::Built, head, serve, try_start};
+use super::{built::Built, head, serve, stage::launch_by, with_usual};
 use crate::{
+    disk::Disk,
+    power_loss::start_on,
     process::{file, text},
     support::{BOUND, TestNode, number},
-    upstream::SmallUpstream,
+    upstream::{SmallUpstream, UpstreamBlock},
 };
 
 /// An upstream's chain, and a node with a wallet of two accounts that follows it.
@@ -31,6 +35,8 @@ struct LiveWallet {
     newest: Built,
     keys: Vec<NamedTempFile>,
     data: TempDir,
+    /// The disk of the store. `None` stands for a file in `data`.
+    disk: Option<Disk>,
     node: Option<TestNode>,
 }
 
@@ -40,18 +46,27 @@ impl LiveWallet {
     }
 
     async fn on(chain: Built, flags: &[&str]) -> Self {
-        let upstream = serve(&[&chain]).await;
-        let keys = (0..2).map(|at| file(&hex::encode(key(at).to_bytes()))).collect();
-        let mut live = Self { upstream, newest: chain, keys, data: TempDir::new().unwrap(), node: None };
+        let mut live = Self::unstarted(chain, None).await;
         live.start(flags).await;
         live
+    }
+
+    async fn unstarted(chain: Built, disk: Option<Disk>) -> Self {
+        let upstream = serve(&[&chain]).await;
+        let keys = (0..2).map(|at| file(&hex::encode(key(at).to_bytes()))).collect();
+        Self { upstream, newest: chain, keys, data: TempDir::new().unwrap(), disk, node: None }
     }
 
     async fn start(&mut self, flags: &[&str]) {
         let keys = self.keys.iter().flat_map(|key| ["--wallet-key-file", text(key.path())]);
         let usual = ["--data-dir", text(self.data.path()), "--wallet-resend-ms", "200"];
         let flags: Vec<&str> = usual.into_iter().chain(keys).chain(flags.iter().copied()).collect();
-        let started = try_start(&self.upstream.url(), Some(&self.newest.config), &flags).await;
+        let disk = self.disk.clone();
+        let start = move |flags: &[&str]| match &disk {
+            Some(disk) => Ok(start_on(disk, flags)),
+            None => TestNode::try_start(flags),
+        };
+        let started = launch_by(&self.upstream.url(), Some(&self.newest.config), &with_usual(&flags), start).await;
         self.node = Some(started.unwrap_or_else(|error| panic!("the node did not start: {error:#}")));
     }
 
@@ -77,22 +92,15 @@ impl LiveWallet {
     /// Builds a block of these transactions on the newest, and has the upstream announce it.
     async fn mine(&mut self, transactions: Vec<ChainTx>) {
         self.newest = self.newest.next(transactions, 1);
-        self.upstream.push(self.newest.block.clone());
+        self.upstream.push(with_receipts(self.newest.block.clone()));
         head(self.node(), self.newest.hash()).await;
     }
 
     /// Builds a block of these transactions and one on it, while the node is down, and returns the number of the first.
     fn mine_unseen(&mut self, transactions: Vec<ChainTx>) -> Value {
         self.newest = self.newest.next(transactions, 1);
-        let mut block = self.newest.block.clone();
+        let block = with_receipts(self.newest.block.clone());
         let block_number = json!(format!("{:#x}", block.number));
-        let mut before = 0;
-        for receipt in block.receipts.iter_mut().flatten() {
-            let cumulative = number(&receipt["cumulativeGasUsed"]);
-            receipt["gasUsed"] = json!(format!("{:#x}", cumulative - before));
-            (receipt["blockHash"], receipt["blockNumber"]) = (json!(block.hash), block_number.clone());
-            before = cumulative;
-        }
         self.upstream.push(block);
         self.newest = self.newest.next(vec![], 1);
         self.upstream.push(self.newest.block.clone());
@@ -151,6 +159,19 @@ impl LiveWallet {
         });
         run.await.unwrap()
     }
+}
+
+/// Returns a block whose receipts have all that `eth_getTransactionReceipt` answers.
+fn with_receipts(mut block: UpstreamBlock) -> UpstreamBlock {
+    let (block_hash, block_number) = (json!(block.hash), json!(format!("{:#x}", block.number)));
+    let mut before = 0;
+    for receipt in block.receipts.iter_mut().flatten() {
+        let cumulative = number(&receipt["cumulativeGasUsed"]);
+        receipt["gasUsed"] = json!(format!("{:#x}", cumulative - before));
+        (receipt["blockHash"], receipt["blockNumber"]) = (block_hash.clone(), block_number.clone());
+        before = cumulative;
+    }
+    block
 }
 
 fn key(index: usize) -> PrivateKeySigner {

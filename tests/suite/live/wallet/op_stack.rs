@@ -112,6 +112,22 @@ async fn an_approver_sees_the_fee_for_data_on_l1() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transfer_that_leaves_nothing_for_the_fee_for_data_on_l1_is_refused() {
+    let (live, _stream) = with_stream(&[]).await;
+    live.send(0, false, &[call(SOMEBODY, 7, bytes!())]).await;
+    let gas_fee = U256::from(21_000) * U256::from(live.sent(1).await[0].max_fee_per_gas());
+    let most = live.newest.balance(key(1).address()) - gas_fee;
+    let transfer = |value: U256| json!({"to": SOMEBODY, "value": value, "data": "0x"});
+    let error = live.node().error("/", "wallet_sendCalls", live.batch(1, false, &[transfer(most)])).await;
+    assert_eq!(error["code"], -32000, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("params[0].calls[0]: insufficient funds") && text.contains("fee for data on L1"), "{error}");
+    // Of two transfers, the fee for the data of the first counts too.
+    live.send(1, false, &[transfer(most - U256::from(10).pow(U256::from(16)))]).await;
+    live.sent(2).await;
+}
+
 /// Returns the transactions of an account with a nonce.
 fn with_nonce(sent: &[TxEnvelope], account: Address, nonce: u64) -> Vec<TxEnvelope> {
     let mut found = sent.to_vec();

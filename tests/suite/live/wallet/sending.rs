@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use alloy_consensus::{Transaction, transaction::SignerRecoverable};
+use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, U256, bytes};
 use presim::wallet::client::WalletTask;
 use serde_json::json;
@@ -194,13 +195,17 @@ async fn an_atomic_batch_deploys_the_executor_and_delegates_the_account() {
     let id = live.send(0, true, &calls).await;
     let sent = live.sent(2).await;
     assert!(sent[1].is_eip7702() && sent[1].nonce() == 1, "{sent:?}");
-    // The next one counts on the executor that waits.
+    // The next one counts on the executor that waits. Nodes keep it only when the account's nonce is past the authorization.
     let next = live.send(0, true, &calls).await;
-    let third = live.sent(3).await.pop().unwrap();
-    assert_eq!(third.nonce(), 3, "an authorization has used one");
+    let waits = live.status_when(&next, |status| reason(status).contains("which delegates it")).await;
+    assert_eq!(waits["capabilities"]["transactions"]["waiting"][0]["nonce"], "0x3", "an authorization has used one");
+    live.sent(2).await;
+    assert!(live.upstream.sent().iter().all(|raw| sent.iter().any(|tx| *raw == tx.encoded_2718())));
     live.mine(mined(sent)).await;
     let status = live.settled(&id, 200).await;
     assert_eq!((&status["atomic"], items(&status["receipts"]).len()), (&json!(true), 1), "{status}");
+    let third = live.sent(3).await.pop().unwrap();
+    assert_eq!(third.nonce(), 3);
     live.mine(mined(vec![third])).await;
     live.settled(&next, 200).await;
     assert_eq!(live.node().result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0xa");
