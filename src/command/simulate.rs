@@ -110,7 +110,7 @@ pub fn add_outputs(payload: &mut Map<String, Value>, shown: &[&str], trace: bool
     if trace {
         shown.push(json!("trace"));
     }
-    // Its own come first, so that an error names their index in the file.
+    // The payload's own outputs come first, so that an error names their index in the file.
     let mut all = own.unwrap_or_default();
     let unshown = all.iter().filter(|name| !shown.contains(name)).filter_map(Value::as_str).map(printable).collect();
     shown.retain(|name| !all.contains(name));

@@ -214,7 +214,12 @@ impl Published {
                 self.push(next.map_or(sealed, Arc::new));
             }
             Publication::Canonical(canonical) => {
-                self.forget_from(canonical.head.number());
+                let number = canonical.head.number();
+                self.forget_blocks_from(number);
+                // The sub-blocks of a block that became canonical unchanged are states of the chain.
+                let unchanged = canonical.path.first().is_some_and(|step| step.from == self.newest.state)
+                    && self.newest.open.as_ref().is_some_and(|open| open.header.number == number);
+                self.forget_snapshots_from(if unchanged { number + 1 } else { number });
                 let canonical = self.stand_on(canonical.named(id));
                 self.push(canonical);
             }
@@ -222,7 +227,9 @@ impl Published {
                 match complete {
                     Some(complete) => {
                         open.path.splice(..0, complete.path.iter().cloned());
-                        self.forget_from(complete.head.number());
+                        // The snapshots of its sub-blocks stay. Those of the block on it are of an earlier attempt.
+                        self.forget_blocks_from(complete.head.number());
+                        self.forget_snapshots_from(complete.head.number() + 1);
                         self.add_block(&Arc::new(complete.named(id)));
                     }
                     None if open.index() == 0 => self.forget_from(open.header().number),
@@ -466,6 +473,12 @@ impl Published {
 
     /// Removes the blocks from `number` on, and the snapshots on them or of them.
     fn forget_from(&mut self, number: u64) {
+        self.forget_blocks_from(number);
+        self.forget_snapshots_from(number);
+    }
+
+    /// Removes the sealed blocks from `number` on.
+    fn forget_blocks_from(&mut self, number: u64) {
         while let Some((last, block)) = self.blocks.get_max().filter(|(last, _)| *last >= number) {
             let (last, block) = (*last, block.clone());
             self.forget_transactions(&block);
@@ -475,6 +488,10 @@ impl Published {
                 drop_aside(dead);
             }
         }
+    }
+
+    /// Removes the snapshots of and on the blocks from `number` on.
+    fn forget_snapshots_from(&mut self, number: u64) {
         let is_dead = |snapshot: &Snapshot| snapshot.header().number >= number;
         let dead: Vec<u64> = self.recent.iter().filter(|(_, snapshot)| is_dead(snapshot)).map(|(id, _)| *id).collect();
         for id in dead {

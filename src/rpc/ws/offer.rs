@@ -1,4 +1,4 @@
-//! What the request of a WebSocket offers: its subprotocols, among which may be a token.
+//! The subprotocols that the request of a WebSocket offers, of which one may be a token.
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use http::{HeaderValue, Request, header};

@@ -249,6 +249,42 @@ async fn an_upstream_of_another_chain_is_an_error_that_is_shown() {
     assert_eq!(balance, "0x12");
 }
 
+/// A client may pin its requests to a sub-block, whatever becomes of the block, as long as the chain has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_snapshots_of_a_block_stay_when_it_is_complete_and_when_it_is_canonical() {
+    let stage = stage(&[]).await;
+    let one = stage.first.next(vec![transfer(OP_CHAIN, 0, 5), transfer(OP_CHAIN, 1, 6)], 1);
+    let two = one.next(vec![transfer(OP_CHAIN, 2, 7), transfer(OP_CHAIN, 3, 8)], 1);
+    let mut pinned = Vec::new();
+    let mut balance = 0;
+    for (block, values) in [(&one, [5, 6]), (&two, [7, 8])] {
+        for (index, (payload, value)) in block.flashblocks(&[2, 1]).iter().zip(values).enumerate() {
+            stage.server.send(payload);
+            let place = (block.number(), index as u32);
+            until(&stage.node, "applied", |published| {
+                published.newest.open.is_some() && (published.newest.header().number, published.newest.index()) == place
+            })
+            .await;
+            balance += value;
+            pinned.push((stage.node.node.snapshots().newest().id, balance));
+        }
+    }
+    let as_they_were = async || {
+        for (id, balance) in &pinned {
+            let state = json!({"snapshotId": format!("{:#x}", id.0)});
+            let told = stage.node.result("/", "eth_getBalance", json!([SOMEBODY, state])).await;
+            assert_eq!(told, format!("{balance:#x}"), "{id:?}");
+        }
+    };
+    as_they_were().await;
+    for block in [&one, &two] {
+        stage.upstream.push(block.block.clone());
+        head(&stage.node, block.hash()).await;
+        as_they_were().await;
+    }
+    stage.never_fell();
+}
+
 /// Whether the other chain is shorter, or continues the block that is known: neither is a gap or a reorg.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shorter_chain_and_one_of_the_same_genesis_are_other_chains_too() {

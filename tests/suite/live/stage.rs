@@ -64,10 +64,9 @@ impl LiveStage {
             while !seen.contains_key(&last) {
                 let published = snapshots.load();
                 for snapshot in published.snapshots_after(at) {
-                    if snapshot.open.is_some() {
-                        let place = (snapshot.header().number, u64::from(snapshot.index()));
-                        seen.entry(place).or_insert_with(Instant::now);
-                    }
+                    // A canonical block has what all of its sub-blocks have done.
+                    let index = snapshot.open.as_ref().map_or(u64::MAX, |_| u64::from(snapshot.index()));
+                    seen.entry((snapshot.header().number, index)).or_insert_with(Instant::now);
                     at = snapshot.id;
                 }
                 drop(published);
@@ -95,7 +94,7 @@ impl LiveStage {
         };
         let seen = seen.expect("no panic");
         assert_eq!(self.applied() - before, sent.len() as f64, "the sub-blocks that are applied");
-        // A sub-block whose block became canonical at once may not be seen. The next one comes after it.
+        // A sub-block whose block became canonical at once may not be seen. What comes after it is.
         let seen_by = |place| *seen.range(place..).next().expect("the last one is seen").1;
         sent.into_iter().map(|(place, sent)| seen_by(place).saturating_duration_since(sent)).collect()
     }
