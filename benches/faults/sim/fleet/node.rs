@@ -93,7 +93,7 @@ impl SimFollower {
             let again = lock(&self.model).next(reading.sequence().saturating_sub(2));
             reading.begin_again();
             if let Some((sequence, part)) = again {
-                // What was read already changes nothing. What was not comes with the next parts.
+                // A part that was read already changes nothing. The others come with the next parts.
                 let before = reading.sequence();
                 if sequence <= before {
                     assert!(reading.arrive(sequence, Some(part), None).is_ok(), "a part that was read is ignored");

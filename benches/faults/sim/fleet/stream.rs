@@ -192,12 +192,9 @@ impl ModelPort {
         let is_epoch = id == SnapshotId::begin(id.epoch());
         model.sent += 1;
         let is_wrong = is_whole && !is_epoch && model.sent.is_multiple_of(OF);
-        let skips = match self.mutant {
-            FleetMutant::NoEpoch => is_epoch,
-            FleetMutant::Dropped => is_wrong,
-            FleetMutant::Swapped => is_wrong && model.held_back.is_none(),
-            _ => false,
-        };
+        let skips = self.mutant == FleetMutant::NoEpoch && is_epoch
+            || self.mutant == FleetMutant::Dropped && is_wrong
+            || self.mutant == FleetMutant::Swapped && is_wrong && model.held_back.is_none();
         if skips {
             self.skipped.fetch_add(count, Relaxed);
             if self.mutant == FleetMutant::Swapped {
