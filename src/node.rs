@@ -48,15 +48,15 @@ use crate::{
         Feed, FeedSource, StateFeed, StopFeed,
         clock::{Clock, SystemClock},
         epoch,
-        fleet::FleetOutbox,
+        fleet::{FleetLink, FleetOutbox},
         world::{Market, TradingPair, TradingWorld},
     },
     page,
     rpc::{
-        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, ForwardedMethods, Front, FrontActor, IoMemory,
-        IoThreads, LeaderLink, MetricsAccess, NatsDoor, RequestLimits, Serve, ServedFiles, ServedRequests,
-        ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts, Testing, Waiters, WatchLimits,
-        Watches, announce, serve_leader, serve_replica,
+        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, FleetPeers, ForwardedMethods, Front,
+        FrontActor, IoMemory, IoThreads, LeaderLink, MetricsAccess, NatsDoor, PeerIdentity, RequestLimits, Serve,
+        ServedFiles, ServedRequests, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts,
+        Testing, Waiters, WatchLimits, Watches, WorkSpread, announce, serve_leader, serve_peers, serve_replica,
     },
     state::{CodeCache, Snapshots},
     store::{Store, stored_bytes},
@@ -334,7 +334,7 @@ struct Actors {
     /// The task that sends the wallet's transactions to the upstream.
     sender: Option<JoinHandle<()>>,
     /// The answering of requests over NATS.
-    _served: Option<ServedRequests>,
+    _served: Vec<ServedRequests>,
 }
 
 impl Actors {
@@ -480,15 +480,23 @@ impl Actors {
         if let Some(FleetPlace { link, leads: None }) = &fleet {
             front = front.with_leader(LeaderLink::new(link.client.clone(), link.names.leader()));
         }
+        let identity = PeerIdentity::new(workers, &front, &server);
+        if let Some(FleetPlace { link, .. }) = &fleet {
+            let peers = FleetPeers::open(link.client.clone(), link.names.clone(), &identity, &metrics).await?;
+            front = front.with_spread(WorkSpread::new(peers, config.fleet.shard_size, workers, &metrics));
+        }
         let front = Arc::new(front);
         let served = match fleet {
-            None => None,
-            Some(FleetPlace { link, leads }) => {
+            None => Vec::new(),
+            Some(FleetPlace { link: FleetLink { client, names, .. }, leads }) => {
                 let door = NatsDoor::new(front.clone(), access.clone(), memory.clone(), &server);
-                Some(match leads {
-                    Some(leads) => serve_leader(link.client, link.names.leader(), door, leads).await?,
-                    None => serve_replica(link.client, link.names.rpc(), door).await?,
-                })
+                match leads {
+                    Some(leads) => vec![serve_leader(client, names.leader(), door, leads).await?],
+                    None => vec![
+                        serve_replica(client.clone(), names.rpc(), door.clone()).await?,
+                        serve_peers(client, &names, door, &identity).await?,
+                    ],
+                }
             }
         };
         let files = if config.no_page { ServedFiles::default() } else { page::files(access.needs_token()) };

@@ -1,8 +1,8 @@
 //! presim's own state machines under simulated faults, a script for each seed: `cargo bench --bench faults`.
 //!
 //! `-- --seeds N` runs the seeds from 0 to N, 10,000 unless told, and those that have found a bug before: of chains that
-//! are built here, and of live chains. `--seed S` and `--live-seed S` replay one. The script of a seed that breaks an
-//! invariant is shrunk and printed.
+//! are built here, of live chains, and of fleets. `--fleet-seeds N` runs those of fleets alone. `--seed S`, `--live-seed S` and
+//! `--fleet-seed S` replay one. The script of a seed that breaks an invariant is shrunk and printed.
 
 #[path = "../../tests/suite/disk.rs"]
 #[allow(dead_code, reason = "the suite uses the rest of it")]
@@ -17,19 +17,25 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use sim::{
-    Counts, FOUND, LIVE_FOUND, LiveCounts, LiveMutant, LiveScript, Mutant, Script, Violation, run, run_live, shrink,
+    Counts, FLEET_FOUND, FOUND, FleetCounts, FleetMutant, FleetScript, LIVE_FOUND, LiveCounts, LiveMutant, LiveScript,
+    Mutant, Script, Violation, run, run_fleet, run_live, shrink,
 };
 
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let number = |text: &str| text.parse().unwrap_or_else(|error| panic!("{text}: {error}: expected a number"));
-    let both = |count: u64| (from_zero(count, FOUND), from_zero(count, LIVE_FOUND));
-    let (seeds, live) = match asked.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [] => both(10_000),
-        ["--seeds", seeds] => both(number(seeds)),
-        ["--seed", seed] => (vec![number(seed)], Vec::new()),
-        ["--live-seed", seed] => (Vec::new(), vec![number(seed)]),
-        other => panic!("{other:?}: expected `--seeds N`, `--seed S` or `--live-seed S`"),
+    let of_fleets = |count: u64| from_zero(count, FLEET_FOUND);
+    let all = |count: u64| (from_zero(count, FOUND), from_zero(count, LIVE_FOUND), of_fleets(count));
+    let (seeds, live, fleets) = match asked.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] => all(10_000),
+        ["--seeds", seeds] => all(number(seeds)),
+        ["--fleet-seeds", seeds] => (Vec::new(), Vec::new(), of_fleets(number(seeds))),
+        ["--seed", seed] => (vec![number(seed)], Vec::new(), Vec::new()),
+        ["--live-seed", seed] => (Vec::new(), vec![number(seed)], Vec::new()),
+        ["--fleet-seed", seed] => (Vec::new(), Vec::new(), vec![number(seed)]),
+        other => panic!(
+            "{other:?}: expected `--seeds N`, `--fleet-seeds N`, or `--seed S` of one, or `--live-seed S`, `--fleet-seed S`"
+        ),
     };
     // A panic is reported with its seed.
     std::panic::set_hook(Box::new(|_| ()));
@@ -47,7 +53,14 @@ fn main() {
         Ok(())
     });
     println!("{}", live_counts.into_inner().unwrap());
-    let failed = broken.is_some() || live_broken.is_some();
+    let fleet_counts = Mutex::new(FleetCounts::default());
+    let fleet_broken = run_all("fleet ", fleets, |seed| {
+        let ran = run_fleet(&FleetScript::of(seed), FleetMutant::None)?;
+        fleet_counts.lock().unwrap().add(&ran);
+        Ok(())
+    });
+    println!("{}", fleet_counts.into_inner().unwrap());
+    let failed = broken.is_some() || live_broken.is_some() || fleet_broken.is_some();
     if let Some((seed, violation)) = broken {
         let (script, violation) = shrink(Script::of(seed), violation, Mutant::None);
         println!("\nseed {seed}, shrunk to {script}{violation}");
@@ -55,6 +68,10 @@ fn main() {
     if let Some((seed, violation)) = live_broken {
         let (script, violation) = shrink(LiveScript::of(seed), violation, LiveMutant::None);
         println!("\nlive seed {seed}, shrunk to {script}{violation}");
+    }
+    if let Some((seed, violation)) = fleet_broken {
+        let (script, violation) = shrink(FleetScript::of(seed), violation, FleetMutant::None);
+        println!("\nfleet seed {seed}, shrunk to {script}{violation}");
     }
     if failed {
         std::process::exit(1);

@@ -6,6 +6,7 @@ use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, map::HashMap};
 use bitflags::bitflags;
+use serde::{Deserialize, Serialize};
 
 /// A call as a request describes it. An absent field gets its default from the block in which the call runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -278,7 +279,7 @@ impl Conditions {
 }
 
 /// The place of a call in a simulation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CallPlace {
     /// Index of the block in the request, from 0.
     pub block: usize,

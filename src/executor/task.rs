@@ -63,6 +63,12 @@ impl Ticket {
         Self { batch: Some(batch.clone()), ..self }
     }
 
+    /// Moves the deadline to `deadline`, if that is earlier.
+    #[must_use]
+    pub fn until(self, deadline: Instant) -> Self {
+        Self { deadline: self.deadline.min(deadline), ..self }
+    }
+
     /// Returns whether the request is an entry of a batch.
     pub const fn is_entry(&self) -> bool {
         self.batch.is_some()

@@ -145,9 +145,9 @@ impl Feed {
         let Some(mut sending) = stream.message(published, id, publication) else { return Ok(()) };
         let told = self.status.state();
         let mut is_shown = false;
-        loop {
+        let sent = loop {
             match stream.try_send(&mut sending).await {
-                Ok(true) => break,
+                Ok(true) => break Ok(()),
                 Ok(false) if is_shown => {}
                 Ok(false) => {
                     is_shown = true;
@@ -158,16 +158,17 @@ impl Feed {
                 }
                 Err(not_leading) => {
                     self.stream = None;
-                    return Err(not_leading);
+                    break Err(not_leading);
                 }
             }
-        }
+        };
+        // A node that no longer leads has no trouble with the stream either.
         if is_shown {
-            tracing::info!("the stream of the fleet takes messages again");
+            tracing::info!("the stream of the fleet is no trouble any more");
             self.status.show_state(told);
             self.snapshots.show_feed(told);
         }
-        Ok(())
+        sent
     }
 
     /// Sets the feed's health, and returns whether it has changed, as [`FeedStatus`] counts it.

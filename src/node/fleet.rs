@@ -21,7 +21,7 @@ use crate::{
         replica::{Applier, FollowError, Follower, Following, ReplicaSource},
     },
     rpc::{StartupReason, Testing},
-    state::{CodeCache, SnapshotId},
+    state::{CodeCache, Publication, SnapshotId},
     store::Store,
 };
 
@@ -285,8 +285,13 @@ impl Joining<'_> {
         let sequence = following.sequence();
         match &origin.journal {
             Some(journal) => {
-                journal.adopt(&about, &following.state().load())?;
+                let adopted = following.state().load();
+                journal.adopt(&about, &adopted)?;
                 origin = ChainOrigin::begin(self.config, self.codes, self.store, self.reason, self.clock)?;
+                // The journal has no changes without a snapshot.
+                if origin.snapshots.load().last < adopted.last {
+                    origin.snapshots.apply_as(adopted.last, Publication::Feed(adopted.feed));
+                }
             }
             None => origin.replace(about, following.state().mirror()),
         }

@@ -273,6 +273,11 @@ impl Access {
         })
     }
 
+    /// Returns the scheduler's client of the token with this name, if there is one.
+    pub fn flow_of(&self, name: &str) -> Option<Arc<Flow>> {
+        self.clients.load().iter().find(|client| client.name == name).map(|client| client.flow.clone())
+    }
+
     /// Returns the client of a request without an `Authorization` header. A WebSocket may offer its `token` instead,
     /// because a page cannot set headers of an upgrade.
     ///

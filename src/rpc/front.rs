@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use super::{
     encode,
     error::{Outcome, RpcError},
-    fleet::LeaderLink,
+    fleet::{LeaderLink, WorkSpread},
     methods::{Backend, Handler, LeaderUse, MethodRoute, RequestLimits, Run, UpstreamUse},
     remote::StateCompletion,
     request::{Caller, Request, begin},
@@ -60,6 +60,8 @@ pub struct RequestRunner {
     pub(super) remote: Option<Arc<StateCompletion>>,
     /// The way to the leader, on a replica of a fleet.
     pub(super) leader: Option<Arc<LeaderLink>>,
+    /// The replicas that do a part of the work, on a node of a fleet.
+    pub(super) spread: Option<Arc<WorkSpread>>,
 }
 
 /// The answer to a request, or its error.
@@ -112,7 +114,7 @@ impl Front {
             ),
         };
         Self {
-            runner: RequestRunner { backend, executor, remote: None, leader: None },
+            runner: RequestRunner { backend, executor, remote: None, leader: None, spread: None },
             snapshots,
             waiters,
             metrics: metrics.clone(),
@@ -136,6 +138,13 @@ impl Front {
     #[must_use]
     pub fn with_leader(self, leader: LeaderLink) -> Self {
         let runner = RequestRunner { leader: Some(Arc::new(leader)), ..self.runner };
+        Self { runner, ..self }
+    }
+
+    /// Returns the same, on a node of a fleet whose replicas do a part of the work.
+    #[must_use]
+    pub fn with_spread(self, spread: WorkSpread) -> Self {
+        let runner = RequestRunner { spread: Some(Arc::new(spread)), ..self.runner };
         Self { runner, ..self }
     }
 
@@ -355,6 +364,11 @@ impl RequestRunner {
             LeaderUse::IfUnknown => request.method.upstream == UpstreamUse::IfUnknown,
         };
         has_part.then_some(leader)
+    }
+
+    /// Returns the replicas of the fleet, if they help with a work of `count` elements on `published`.
+    pub(super) fn spread_of(&self, count: usize, published: &Published) -> Option<&WorkSpread> {
+        self.spread.as_deref().filter(|spread| spread.helps(count, published))
     }
 
     /// Runs a step of a request at a place, and waits until its commit is on disk. Returns the step's value, and the

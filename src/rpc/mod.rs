@@ -1,7 +1,7 @@
 //! The front: servers, methods, the two dialects, error codes and limits.
 //!
 //! [`http`] and [`ws`] are the two transports, behind the one port of [`server`], on which [`startup`] answers until
-//! the node has started, and [`health`] has its health. [`service`] turns the text of a message into the text of its answer, by jsonrpsee. Each
+//! the node has started, and [`health`] has its health. [`service`] turns the text of a message into the text of its answer, by jsonrpsee, and [`batch`] runs its entries. Each
 //! request in a message is a [`Request`], which [`front`] runs by the table of [`methods`]. [`wire`] parses parameters
 //! into the engine's types, and [`encode`] writes results. [`wait`] lets a request wait for its receipt, [`approve`]
 //! for an approval, and [`remote`] for state of an upstream.
@@ -13,6 +13,7 @@
 mod access;
 mod approve;
 mod awake;
+mod batch;
 mod catch_up;
 mod connections;
 pub mod dialect;
@@ -53,7 +54,10 @@ pub use encode::{SimulationView, simulation as encode_simulation};
 pub use error::RpcError;
 pub use files::{ServedFile, ServedFiles};
 pub use filters::Filters;
-pub use fleet::{LeaderLink, NatsDoor, ServedRequests, serve_leader, serve_replica};
+pub use fleet::{
+    FleetPeers, LeaderLink, NatsDoor, PeerIdentity, ServedRequests, WorkSpread, serve_leader, serve_peers,
+    serve_replica,
+};
 pub use front::{Front, Waiters};
 pub use io::IoThreads;
 pub use memory::{AnswerRoom, IoMemory};

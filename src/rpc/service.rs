@@ -4,23 +4,15 @@
 //! reasons in `README.md`. An encoded answer bypasses jsonrpsee's response, which would parse it again: it is carried
 //! in the extensions of an empty response.
 
-use std::{
-    borrow::Cow,
-    num::NonZeroU32,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    time::Instant,
-};
+use std::{borrow::Cow, num::NonZeroU32, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use bytestring::ByteString;
-use futures::{FutureExt, future::join_all};
+use futures::FutureExt;
 use http::{HeaderValue, header};
 use http_body_util::{BodyExt, Full};
 use jsonrpsee::{
-    core::middleware::{Batch, BatchEntry, Notification, RpcServiceT},
+    core::middleware::{Batch, Notification, RpcServiceT},
     server::{BatchRequestConfig, HttpRequest, HttpResponse, MethodResponse, http::call_with_service},
     types::{
         Extensions, Id, Request as Call, Response, ResponsePayload, TwoPointZero, error::TOO_BIG_BATCH_REQUEST_CODE,
@@ -76,20 +68,20 @@ pub struct Reply {
 
 /// The requests of one message. All of them run on the snapshot at its arrival.
 #[derive(Clone, Debug)]
-struct Message {
-    session: Session,
-    published: Arc<Published>,
+pub(super) struct Message {
+    pub(super) session: Session,
+    pub(super) published: Arc<Published>,
     /// The subscriptions that the message starts, if its connection can subscribe.
-    starting: Option<Arc<Starting>>,
+    pub(super) starting: Option<Arc<Starting>>,
 }
 
 /// The text of an answer, and the bytes that it holds.
 #[derive(Debug)]
 pub struct Encoded {
-    text: Vec<u8>,
-    held: HeldBytes,
+    pub(super) text: Vec<u8>,
+    pub(super) held: HeldBytes,
     /// Whether the upstream executed the request.
-    by_upstream: bool,
+    pub(super) by_upstream: bool,
 }
 
 /// An encoded answer in the extensions of a [`MethodResponse`].
@@ -116,6 +108,9 @@ impl Session {
         {
             let message = Message::new(self, published, starting);
             let params = params.map(|params| body.slice_ref(params.get()));
+            if let Err(error) = self.admit() {
+                return Reply { text: self.failure(&id, error).around(), single: true, by_upstream: false };
+            }
             let answer = message.run(&id, &method, params, AnswerRoom::of(held), None).await;
             let by_upstream = answer.by_upstream;
             return Reply { text: answer.around(), single: true, by_upstream };
@@ -164,17 +159,17 @@ impl Session {
     }
 
     /// Returns an error answer.
-    fn failure(&self, id: &Id<'_>, error: RpcError) -> Encoded {
+    pub(super) fn failure(&self, id: &Id<'_>, error: RpcError) -> Encoded {
         self.small(failure(id, error))
     }
 
     /// Returns an answer that is always granted, because it is small or reports something that has been done.
-    fn small(&self, text: Vec<u8>) -> Encoded {
+    pub(super) fn small(&self, text: Vec<u8>) -> Encoded {
         let held = self.caller.share.take_always(text.len());
         Encoded { text, held, by_upstream: false }
     }
 
-    fn admit(&self) -> Result<(), RpcError> {
+    pub(super) fn admit(&self) -> Result<(), RpcError> {
         self.caller.client.as_ref().map_or(Ok(()), |client| client.admit(NonZeroU32::MIN))
     }
 }
@@ -215,8 +210,8 @@ impl Message {
         Self { session: session.clone(), published: published.clone(), starting: starting.cloned() }
     }
 
-    /// Runs one request of jsonrpsee's type.
-    async fn run_call(
+    /// Runs one request of jsonrpsee's type, which has been counted against the client's rate.
+    pub(super) async fn run_call(
         &self,
         Call { id, method, params, .. }: Call<'_>,
         batch: Option<&Arc<executor::Batch>>,
@@ -227,7 +222,7 @@ impl Message {
         self.run(&id, &method, params, room, batch).await
     }
 
-    /// Runs one request.
+    /// Runs one request, which has been counted against the client's rate.
     async fn run(
         &self,
         id: &Id<'_>,
@@ -238,9 +233,6 @@ impl Message {
     ) -> Encoded {
         let parsed = Instant::now();
         let Self { session, published, starting } = self;
-        if let Err(error) = session.admit() {
-            return session.failure(id, error);
-        }
         let Some(method) = MethodRoute::by_name(name) else {
             session.front.count_unknown(parsed);
             return match session.front.forwards(name) {
@@ -311,62 +303,8 @@ impl Message {
         }
     }
 
-    /// Runs the entries of a batch concurrently, and joins their answers in order.
-    async fn run_batch(&self, entries: Batch<'_>) -> Encoded {
-        let session = &self.session;
-        if entries.is_empty() {
-            let error = RpcError::request("invalid request: an empty batch: expected at least one request");
-            return session.failure(&Id::Null, session.admit().err().unwrap_or(error));
-        }
-        // Finished answers wait for the others, so their total is bounded while they end.
-        let so_far = AtomicUsize::new(0);
-        let most = session.limits.max_response;
-        let batch = session.front.batch();
-        let entries = entries.into_iter().map(async |entry| {
-            if so_far.load(Relaxed) > most {
-                return None;
-            }
-            let answer = match entry {
-                Ok(BatchEntry::Call(call)) => self.run_call(call, Some(&batch)).await,
-                Ok(BatchEntry::Notification(_)) => self.without_id(),
-                Err(error) => {
-                    let (_, id) = error.into_parts();
-                    let error = RpcError::request(NOT_A_REQUEST);
-                    session.failure(&id, session.admit().err().unwrap_or(error))
-                }
-            };
-            let others = so_far.fetch_add(answer.text.len() + 1, Relaxed);
-            (others + answer.text.len() <= most).then_some(answer)
-        });
-        let answers: Option<Vec<Encoded>> = join_all(entries).await.into_iter().collect();
-        match answers {
-            Some(answers) if so_far.into_inner() <= most => self.join(answers),
-            _ => {
-                if let Some(starting) = &self.starting {
-                    starting.abandon();
-                }
-                session.failure(&Id::Null, encode::too_long(most))
-            }
-        }
-    }
-
-    /// Returns the answers of a batch in order, as one array.
-    fn join(&self, answers: Vec<Encoded>) -> Encoded {
-        let length: usize = answers.iter().map(|answer| answer.text.len()).sum();
-        let mut joined = self.session.small(Vec::new());
-        joined.text.reserve_exact(length + answers.len() + 1);
-        for (index, Encoded { text, held, .. }) in answers.into_iter().enumerate() {
-            joined.text.push(if index == 0 { b'[' } else { b',' });
-            joined.text.extend_from_slice(&text);
-            joined.held.absorb(held);
-        }
-        joined.text.push(b']');
-        joined.held.absorb(self.session.caller.share.take_always(joined.text.len() - length));
-        joined
-    }
-
     /// Rejects a request without a usable id. jsonrpsee takes it for a notification, and presim has none.
-    fn without_id(&self) -> Encoded {
+    pub(super) fn without_id(&self) -> Encoded {
         let session = &self.session;
         let error = RpcError::request(
             "invalid request: id: missing or unusable: expected an unsigned integer, a string or null",
@@ -382,7 +320,12 @@ impl RpcServiceT for Message {
 
     fn call<'a>(&self, request: Call<'a>) -> impl Future<Output = Encoded> + Send + 'a {
         let message = self.clone();
-        async move { message.run_call(request, None).await }
+        async move {
+            match message.session.admit() {
+                Ok(()) => message.run_call(request, None).await,
+                Err(error) => message.session.failure(&request.id, error),
+            }
+        }
     }
 
     fn batch<'a>(&self, requests: Batch<'a>) -> impl Future<Output = Encoded> + Send + 'a {
@@ -436,7 +379,7 @@ impl From<Encoded> for MethodResponse {
 /// Bytes that are granted to any answer: an error, or the envelope of a result.
 const ENVELOPE: usize = 256;
 
-const NOT_A_REQUEST: &str = "invalid request: expected an object with jsonrpc \"2.0\", an id and a method";
+pub(super) const NOT_A_REQUEST: &str = "invalid request: expected an object with jsonrpc \"2.0\", an id and a method";
 
 /// Returns the error of a message that jsonrpsee has answered itself, with the id that it found, in the codes and words
 /// of this service.

@@ -5,6 +5,7 @@
 //! each step, and after each restart, the [`Record`](record::Record) compares what the node shows with what it has
 //! acknowledged before. A script that breaks an invariant is shrunk to a short one.
 
+mod fleet;
 mod life;
 mod live;
 mod record;
@@ -13,6 +14,7 @@ mod script;
 mod shrink;
 
 pub use self::{
+    fleet::{FleetCounts, FleetMutant, FleetScript, run_fleet},
     life::Mutant,
     live::{LiveCounts, LiveMutant, LiveScript, run_live},
     run::{Counts, Violation, run},
@@ -28,6 +30,9 @@ pub const LIVE_FOUND: &[(u64, &str)] = &[
     ),
     (2743, "The same, after a reorg."),
 ];
+
+/// The seeds of fleets that found a bug, each with a line on what it found. The suite runs them all.
+pub const FLEET_FOUND: &[(u64, &str)] = &[];
 
 /// The seeds that found a bug, each with a line on what it found. The suite runs them all.
 pub const FOUND: &[(u64, &str)] = &[

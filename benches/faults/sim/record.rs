@@ -286,7 +286,7 @@ fn check_branch(published: &Published) -> Result<(), Broken> {
 }
 
 /// Returns a hash of all that a snapshot says.
-fn fingerprint(snapshot: &Snapshot) -> B256 {
+pub fn fingerprint(snapshot: &Snapshot) -> B256 {
     let open = snapshot.open.as_ref();
     let transactions = open.into_iter().flat_map(|open| open.transactions.iter().map(|tx| *tx.tx_hash()));
     let header = open.map_or(B256::ZERO, |open| open.header.hash_slow());

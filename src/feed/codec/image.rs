@@ -68,6 +68,8 @@ impl From<redb::Error> for ImageError {
 #[derive(RlpEncodable, RlpDecodable)]
 struct ImageFields {
     id: u64,
+    /// The id of the newest snapshot, after which changes without one may have come.
+    newest: u64,
     feed: Bytes,
     head: Header,
     body: StoredBody,
@@ -147,6 +149,7 @@ impl StateImage {
         });
         pack(&encode(&ImageFields {
             id: self.id.0,
+            newest: newest.id.0,
             feed: write_feed(self.published.feed).into(),
             head: head.header.inner().clone(),
             body: StoredBody::from(&*head.body()),
@@ -165,7 +168,8 @@ impl StateImage {
     /// Returns [`ImageError`] if the bytes are no image, or the state is not that of its block.
     pub fn read(bytes: &[u8], codes: &CodeCache, kept: Retention) -> Result<Snapshots, ImageError> {
         let fields: ImageFields = decode(&unpack(bytes)?)?;
-        let ImageFields { id, feed, head, body, hashes: known, headers, open, codes: brought, accounts } = fields;
+        let ImageFields { id, newest, feed, head, body, hashes: known, headers, open, codes: brought, accounts } =
+            fields;
         let codes =
             ImageCodes(brought.into_iter().map(|code| codes.chain(code)).map(|code| (code.hash, code)).collect());
         let world = world(accounts, &codes)?;
@@ -177,7 +181,7 @@ impl StateImage {
         known.iter().for_each(|one| hashes.push(one.number, one.hash));
         let head = Arc::new(SealedBlock::new(head, body.read()?));
         let mut first = stand_on(world, head, hashes);
-        first.id = SnapshotId(id);
+        first.id = SnapshotId(newest);
         let open = match open.into_iter().next() {
             Some(OpenFields { header, content }) => Some(replay::resume(&first, header, content, &codes)?),
             None => None,
@@ -191,7 +195,10 @@ impl StateImage {
         }
         snapshots.set_archive(Arc::new(ImageHeaders::new(headers)));
         if let Some(open) = open {
-            snapshots.apply_as(SnapshotId(id), Publication::SubBlock(open));
+            snapshots.apply_as(SnapshotId(newest), Publication::SubBlock(open));
+        }
+        if id != newest {
+            snapshots.apply_as(SnapshotId(id), Publication::Feed(snapshots.load().feed));
         }
         Ok(snapshots)
     }

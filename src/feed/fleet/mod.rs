@@ -61,6 +61,16 @@ impl FleetNames {
         format!("presim.{}.leader", self.fleet)
     }
 
+    /// Returns the subject on which replicas say that they are there, for the nodes that have them do a part of their work.
+    pub fn peers(&self) -> String {
+        format!("presim.{}.peers", self.fleet)
+    }
+
+    /// Returns the subject of work for one replica. Only nodes of the fleet may publish to it.
+    pub fn peer(&self, name: &str) -> String {
+        format!("presim.{}.peer.{name}", self.fleet)
+    }
+
     /// Returns the subject on which the leader says its newest id and its age.
     pub fn pulse(&self) -> String {
         format!("presim.{}.pulse", self.fleet)

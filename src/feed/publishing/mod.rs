@@ -7,6 +7,7 @@
 
 mod images;
 mod lease;
+mod port;
 mod writer;
 
 use std::{
@@ -24,12 +25,13 @@ use tokio::time::{MissedTickBehavior, interval_at};
 pub use self::{
     images::{ImageWriter, read as read_image},
     lease::{Lease, LeaseWatch},
+    port::{NatsPort, PartAck, PlaceInStream, StreamPort},
     writer::{NotLeading, StreamSending, StreamWriter},
 };
+pub use super::codec::{Frame, StateImage};
 use super::{
     Feed, FeedSource,
     clock::{Clock, SystemClock},
-    codec::StateImage,
     devnet::DevnetSource,
     epoch,
     fleet::{EPOCH_KEY, FleetError, FleetLink, ImageKey, PoolFilling, subject},
@@ -139,8 +141,9 @@ impl PublishedSource {
     async fn begin(&mut self, feed: &mut Feed, lease: Lease) -> Result<(), NotBegun> {
         let end = self.link.stream().await?.cached_info().state.last_sequence;
         loop {
-            let sequence = self.follower.following().map(Following::sequence).ok_or(NotBegun::Behind)?;
-            if sequence >= end {
+            // A leader that failed may have left a message without its last parts, which nobody will complete.
+            let read = self.follower.following().map(Following::read).ok_or(NotBegun::Behind)?;
+            if read >= end {
                 break;
             }
             if !lease.is_held() {
@@ -152,8 +155,8 @@ impl PublishedSource {
         let published = feed.snapshots.load();
         let epoch = self.take_epoch(published.last).await?;
         let (sequence, follows, node) = (end, published.last, self.limits.node.as_str());
-        let led = StreamWriter::lead(self.link.clone(), lease, sequence, follows, SnapshotId::begin(epoch), node);
-        let stream = led.await??;
+        let port = Box::new(NatsPort::open(self.link.clone(), lease).await?);
+        let stream = StreamWriter::lead(port, sequence, follows, SnapshotId::begin(epoch), node).await?;
         feed.snapshots.begin_epoch(epoch);
         feed.stream = Some(stream);
         tracing::info!(epoch, "this node leads the fleet");

@@ -2,22 +2,9 @@
 
 use std::time::Duration;
 
-use async_nats::{
-    Subject,
-    jetstream::{
-        context::PublishErrorKind,
-        message::PublishMessage,
-        stream::{RawMessageErrorKind, Stream},
-    },
-};
-use futures::future::join_all;
-
-use super::lease::Lease;
+use super::port::{PartAck, PlaceInStream, StreamPort};
 use crate::{
-    feed::{
-        codec::{Frame, StreamMessage, frames},
-        fleet::{ArrivedPart, FleetError, FleetLink, headers, subject},
-    },
+    feed::codec::{Frame, StreamMessage, frames},
     state::{Publication, Published, SnapshotId},
 };
 
@@ -32,10 +19,7 @@ pub struct NotLeading;
 /// The leader's end of the stream.
 #[derive(Debug)]
 pub struct StreamWriter {
-    link: FleetLink,
-    stream: Stream,
-    subject: Subject,
-    lease: Lease,
+    port: Box<dyn StreamPort>,
     /// The sequence of the stream's last message, which is this node's.
     sequence: u64,
     /// The id of that message.
@@ -59,27 +43,18 @@ impl StreamWriter {
     ///
     /// # Errors
     ///
-    /// Returns [`FleetError::Nats`] if the stream cannot be opened. Returns `Ok(Err(NotLeading))` if another message was
-    /// published meanwhile, which makes another node the leader.
+    /// Returns [`NotLeading`] if another message was published meanwhile, which makes another node the leader.
     pub async fn lead(
-        link: FleetLink,
-        lease: Lease,
+        port: Box<dyn StreamPort>,
         sequence: u64,
         follows: SnapshotId,
         epoch: SnapshotId,
         node: &str,
-    ) -> Result<Result<Self, NotLeading>, FleetError> {
-        let stream = link.stream().await?;
-        let subject = subject(link.names.feed());
-        let mut writer = Self { link, stream, subject, lease, sequence, id: follows, since_image: (0, 0) };
+    ) -> Result<Self, NotLeading> {
+        let mut writer = Self { port, sequence, id: follows, since_image: (0, 0) };
         let mut sending = writer.frames(epoch, StreamMessage::Epoch { follows, leader: node.to_owned() });
-        loop {
-            match writer.try_send(&mut sending).await {
-                Ok(true) => return Ok(Ok(writer)),
-                Ok(false) => {}
-                Err(not_leading) => return Ok(Err(not_leading)),
-            }
-        }
+        while !writer.try_send(&mut sending).await? {}
+        Ok(writer)
     }
 
     /// Returns the message about a change; `None` if it is none of the stream's.
@@ -88,7 +63,7 @@ impl StreamWriter {
     }
 
     fn frames(&self, id: SnapshotId, message: StreamMessage) -> StreamSending {
-        StreamSending { id, frames: frames(&message.write(), self.link.max_part()), taken: 0 }
+        StreamSending { id, frames: frames(&message.write(), self.port.max_part()), taken: 0 }
     }
 
     /// Sends a message, and returns whether the stream has it. While it has not, the same is sent again: a part that had
@@ -99,38 +74,10 @@ impl StreamWriter {
     /// Returns [`NotLeading`] if the stream has a message of another node in this one's place, or does not take this one
     /// while another node holds the lease.
     pub async fn try_send(&mut self, sending: &mut StreamSending) -> Result<bool, NotLeading> {
-        let rest = sending.frames.iter().skip(sending.taken);
         let first = self.sequence + sending.taken as u64;
-        let mut acks = Vec::with_capacity(rest.len());
-        for (expected, frame) in (first..).zip(rest) {
-            let message = PublishMessage::build()
-                .headers(headers(sending.id, frame.index, frame.count))
-                .payload(frame.bytes.0.clone())
-                .message_id(format!("{:x}-{}", sending.id.0, frame.index))
-                .expected_last_sequence(expected);
-            // Sent one after the other, and awaited together: where a part is refused, those after it are refused, too.
-            match self.link.jetstream.send_publish(self.subject.clone(), message).await {
-                Ok(ack) => acks.push(ack.into_future()),
-                Err(error) => {
-                    tracing::debug!(%error, "a message cannot be sent to the stream");
-                    break;
-                }
-            }
-        }
-        let mut is_out_of_place = false;
-        let mut are_taken = true;
-        for ack in join_all(acks).await {
-            match ack {
-                Ok(_) if are_taken => sending.taken += 1,
-                Ok(_) => {}
-                Err(error) => {
-                    are_taken = false;
-                    is_out_of_place |= error.kind() == PublishErrorKind::WrongLastSequence;
-                    tracing::debug!(%error, "the stream does not take a message");
-                }
-            }
-        }
-        if is_out_of_place {
+        let acks = self.port.send(sending.id, &sending.frames[sending.taken..], first).await;
+        sending.taken += acks.iter().take_while(|ack| **ack == PartAck::Taken).count();
+        if acks.contains(&PartAck::OutOfPlace) {
             self.look_for(sending).await?;
         }
         if sending.taken == sending.frames.len() {
@@ -141,7 +88,7 @@ impl StreamWriter {
             self.since_image.1 += bytes as u64;
             return Ok(true);
         }
-        if !self.lease.is_held() {
+        if !self.port.is_held() {
             return Err(NotLeading);
         }
         tokio::time::sleep(AGAIN).await;
@@ -156,21 +103,10 @@ impl StreamWriter {
     /// Returns [`NotLeading`] if the stream has a message of another node there.
     async fn look_for(&self, sending: &mut StreamSending) -> Result<(), NotLeading> {
         while let Some(frame) = sending.frames.get(sending.taken) {
-            let sequence = self.sequence + sending.taken as u64 + 1;
-            match self.stream.get_raw_message(sequence).await {
-                Ok(message) => {
-                    let part = ArrivedPart::read(Some(&message.headers), message.payload.into());
-                    if part.is_none_or(|part| (part.id, part.index) != (sending.id, frame.index)) {
-                        return Err(NotLeading);
-                    }
-                    sending.taken += 1;
-                }
-                Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => {
-                    // If it was deleted, nobody knows whose it was.
-                    let last = self.stream.get_info().await.map(|info| info.state.last_sequence);
-                    return if last.is_ok_and(|last| last >= sequence) { Err(NotLeading) } else { Ok(()) };
-                }
-                Err(_) => return Ok(()),
+            match self.port.at(self.sequence + sending.taken as u64 + 1).await {
+                PlaceInStream::Part(id, index) if (id, index) == (sending.id, frame.index) => sending.taken += 1,
+                PlaceInStream::Part(..) | PlaceInStream::Foreign => return Err(NotLeading),
+                PlaceInStream::Empty | PlaceInStream::Unknown => return Ok(()),
             }
         }
         Ok(())

@@ -5,10 +5,13 @@ use std::{fmt, sync::Arc};
 use async_nats::jetstream::consumer::{DeliverPolicy, push};
 use futures::StreamExt;
 
-use super::apply::{Applier, ApplyError};
+use super::{
+    apply::{Applier, ApplyError},
+    reading::StreamReading,
+};
 use crate::{
     feed::{
-        codec::{MessageError, StateImage, StreamMessage, join},
+        codec::{MessageError, StateImage},
         fleet::{ArrivedPart, FleetError, FleetLink, ImageKey},
         journal::Journal,
         publishing::read_image,
@@ -22,24 +25,19 @@ use crate::{
 /// anew with an image.
 pub struct Following {
     link: FleetLink,
-    applier: Applier,
+    /// The state as far as the stream was read.
+    reading: StreamReading,
     /// The id and the sequence from which this state began.
     origin: (u64, u64),
-    /// The sequence of the last message that was applied.
-    sequence: u64,
-    /// The messages after it, while they are asked for.
+    /// The messages after the last one, while they are asked for.
     messages: Option<push::Ordered>,
-    /// The parts of a message whose last part has not come.
-    parts: Vec<ArrivedPart>,
-    /// The sequence of the last part.
-    read: u64,
 }
 
 impl fmt::Debug for Following {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Following")
             .field("origin", &self.origin)
-            .field("sequence", &self.sequence)
+            .field("sequence", &self.sequence())
             .finish_non_exhaustive()
     }
 }
@@ -77,7 +75,7 @@ impl Following {
     /// Follows from `state`, whose last change is the message at `sequence`.
     pub fn from(link: FleetLink, applier: Applier, sequence: u64) -> Self {
         let origin = (applier.state().load().last.0, sequence);
-        Self { link, applier, origin, sequence, messages: None, parts: Vec::new(), read: sequence }
+        Self { link, reading: StreamReading::from(applier, sequence), origin, messages: None }
     }
 
     /// Begins with the newest image of the fleet; `None` if there is none yet.
@@ -106,7 +104,7 @@ impl Following {
 
     /// Returns the state as far as the stream was read.
     pub const fn state(&self) -> &Snapshots {
-        self.applier.state()
+        self.reading.state()
     }
 
     /// Returns the id and the sequence from which this state began.
@@ -116,14 +114,18 @@ impl Following {
 
     /// Returns the sequence of the last message that was applied.
     pub const fn sequence(&self) -> u64 {
-        self.sequence
+        self.reading.sequence()
+    }
+
+    /// Returns the sequence of the last part that was read, whose message may not have come whole.
+    pub const fn read(&self) -> u64 {
+        self.reading.read()
     }
 
     /// Asks for the messages again, because none has come for a time.
     pub fn ask_again(&mut self) {
         self.messages = None;
-        self.parts.clear();
-        self.read = self.sequence;
+        self.reading.begin_again();
     }
 
     /// Asks for the messages, unless they are asked for already.
@@ -133,8 +135,8 @@ impl Following {
     /// Returns [`FleetError::Nats`] if NATS does not answer.
     pub async fn open(&mut self) -> Result<(), FleetError> {
         if self.messages.is_none() {
-            self.messages = Some(open(&self.link, self.sequence + 1).await?);
-            self.read = self.sequence;
+            self.messages = Some(open(&self.link, self.sequence() + 1).await?);
+            self.reading.begin_again();
         }
         Ok(())
     }
@@ -148,7 +150,7 @@ impl Following {
     /// applied, and [`FollowError::Fleet`] if NATS does not answer.
     pub async fn next(&mut self, journal: Option<&Journal>) -> Result<SnapshotId, FollowError> {
         self.open().await?;
-        let Some(messages) = &mut self.messages else { return Ok(self.last()) };
+        let Some(messages) = &mut self.messages else { return Ok(self.reading.last()) };
         let message = match messages.next().await {
             Some(Ok(message)) => message,
             other => {
@@ -160,64 +162,9 @@ impl Following {
         };
         let arrived = message.info().map(|info| info.stream_sequence);
         let sequence = arrived.map_err(|error| FleetError::nats("a message has no sequence", error))?;
-        if sequence <= self.read {
-            return Ok(self.last());
-        }
-        if sequence != self.read + 1 {
-            return Err(FollowError::Gap(format!(
-                "the stream has no message {}: the next is {sequence}",
-                self.read + 1
-            )));
-        }
-        self.read = sequence;
         let part = ArrivedPart::read(message.headers.as_ref(), message.payload.clone().into());
-        self.take(sequence, part, journal)?;
-        Ok(self.last())
-    }
-
-    /// Takes a part. Parts without their last are dropped when another message begins.
-    fn take(&mut self, sequence: u64, part: Option<ArrivedPart>, journal: Option<&Journal>) -> Result<(), FollowError> {
-        let Some(part) = part else {
-            tracing::warn!(sequence, "a message of the stream is none of presim's: it is ignored");
-            self.parts.clear();
-            self.sequence = sequence;
-            return Ok(());
-        };
-        if self
-            .parts
-            .last()
-            .is_some_and(|last| (last.id, last.index + 1, last.count) != (part.id, part.index, part.count))
-        {
-            self.parts.clear();
-        }
-        if self.parts.len() as u64 != u64::from(part.index) {
-            // The beginning of the message was published by a node that failed, or before this one's place.
-            self.sequence = sequence;
-            return Ok(());
-        }
-        let (id, is_last) = (part.id, part.index + 1 == part.count);
-        self.parts.push(part);
-        if !is_last {
-            return Ok(());
-        }
-        let parts: Vec<_> = std::mem::take(&mut self.parts).into_iter().map(|part| part.bytes).collect();
-        if self.applier.is_old(id) {
-            self.sequence = sequence;
-            return Ok(());
-        }
-        let message = join(&parts).map_err(|error| FollowError::Mismatch(error.to_string()))?;
-        self.applier.apply(id, StreamMessage::read(&message)?, journal)?;
-        self.sequence = sequence;
-        Ok(())
-    }
-
-    fn last(&self) -> SnapshotId {
-        self.applier.state().load().last
-    }
-
-    /// Returns the parts from which the state goes on elsewhere.
-    pub fn into_applier(self) -> Applier {
-        self.applier
+        self.reading.arrive(sequence, part, journal)?;
+        Ok(self.reading.last())
     }
 }
 

@@ -6,6 +6,7 @@
 mod apply;
 mod following;
 mod pulse;
+mod reading;
 
 use std::{
     sync::Arc,
@@ -18,6 +19,7 @@ pub use self::{
     apply::{Applier, ApplyError},
     following::{FollowError, Following},
     pulse::{LeaderPulse, PulseWatch},
+    reading::StreamReading,
 };
 use super::{
     Feed, FeedSource,

@@ -16,11 +16,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
-use super::{AT_ONCE, NatsDoor, PATH, Rights, ServedRequests};
+use super::{AT_ONCE, CLIENT, NatsDoor, PATH, Rights, ServedRequests};
 use crate::rpc::{dialect::STANDARD, error::RpcError, request::Request};
 
-/// The header with the name of the token of a forwarded request's client, for the leader's log.
-const CLIENT: &str = "x-presim-client";
 /// The header that says that the client of a forwarded request may use the wallet.
 const WALLET: &str = "x-presim-wallet";
 

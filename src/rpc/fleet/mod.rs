@@ -4,11 +4,17 @@
 //! HTTP too: `Authorization`, `x-presim-min-snapshot`, and `x-presim-path` for the dialect.
 
 mod leader;
+mod peers;
 mod service;
+mod shards;
+mod work;
 
 pub use self::{
     leader::{LeaderLink, serve_leader},
+    peers::{FleetPeers, PeerIdentity},
     service::serve_replica,
+    shards::WorkSpread,
+    work::{WorkPart, serve_peers, work_headers},
 };
 
 use std::{sync::Arc, time::Duration};
@@ -33,6 +39,9 @@ use crate::executor::Flow;
 
 /// The header with the path that a request would have over HTTP.
 const PATH: &str = "x-presim-path";
+/// The header with the name of the token of another node's client, for the leader's log, and for the client's share of the
+/// workers.
+const CLIENT: &str = "x-presim-client";
 /// Requests over NATS that may be under way at once. More wait in the connection, as in a socket.
 const AT_ONCE: usize = 1_024;
 
@@ -89,6 +98,17 @@ impl NatsDoor {
         Ok(Rights { client, may_use_wallet, page: None })
     }
 
+    /// Returns the session of a client with these rights, on this path.
+    fn session(&self, path: Option<&str>, rights: Rights, flow: Arc<Flow>) -> Session {
+        let dialect = match path {
+            Some("/standard" | "/standard/") => &STANDARD,
+            _ => self.root,
+        };
+        let Rights { client, may_use_wallet, page } = rights;
+        let caller = Caller { dialect, client, may_use_wallet, page, share: self.memory.share(), flow };
+        Session { front: self.front.clone(), caller: Arc::new(caller), limits: self.limits }
+    }
+
     /// Answers a message, in at most `most` bytes.
     async fn answer(
         &self,
@@ -97,23 +117,17 @@ impl NatsDoor {
         rights: Result<Rights, RpcError>,
         most: usize,
     ) -> Bytes {
-        let share = self.memory.share();
-        let dialect = match headers.and_then(|headers| headers.get(PATH)).map(|path| path.as_str()) {
-            Some("/standard" | "/standard/") => &STANDARD,
-            _ => self.root,
-        };
         let (rights, refused) = match rights {
             Ok(rights) => (rights, None),
             Err(error) => (Rights { client: None, may_use_wallet: false, page: None }, Some(error)),
         };
         let flow = rights.client.as_deref().map_or(&self.flow, Client::flow).clone();
-        let Rights { client, may_use_wallet, page } = rights;
-        let caller = Caller { dialect, client, may_use_wallet, page, share: share.clone(), flow };
-        let session = Session { front: self.front.clone(), caller: Arc::new(caller), limits: self.limits };
+        let path = headers.and_then(|headers| headers.get(PATH)).map(|path| path.as_str());
+        let session = self.session(path, rights, flow);
         if payload.len() > self.limits.max_body {
             return session.refuse(RpcError::limit(format!("body too large: at most {} bytes", self.limits.max_body)));
         }
-        let Some(held) = share.take(payload.len()) else {
+        let Some(held) = session.caller.share.take(payload.len()) else {
             return session.refuse(self.memory.full("the body", payload.len()));
         };
         let body = match ByteString::try_from(payload) {

@@ -2,6 +2,7 @@
 
 mod news;
 mod run;
+mod spread;
 mod summary;
 mod task;
 
@@ -17,16 +18,20 @@ use alloy_primitives::map::HashMap;
 use bytestring::ByteString;
 use tokio::{
     sync::{Notify, Semaphore, watch},
-    time::timeout,
+    time::{timeout, timeout_at},
 };
 
 pub use self::summary::StandingSummary;
-use self::task::WatchTask;
+use self::{
+    run::Chunk,
+    spread::{KnownBundles, SpreadBundles},
+    task::WatchTask,
+};
 use super::{
     access::Client,
     encode::{self, Object},
     error::RpcError,
-    front::Front,
+    front::{Front, RequestRunner},
     methods::{Backend, Run, WatchMethod},
     request::{Request, begin},
     subscriptions::Subscriptions,
@@ -36,9 +41,11 @@ use crate::{
     executor::{Executor, LaneName, RunPlace},
     state::{Selector, SnapshotId},
     telemetry::{Counter, Gauge, Metrics},
-    watch::{StandingBundle, StandingBundles},
+    watch::{StandingBundle, StandingBundles, StandingRun},
 };
 
+/// The place of the runs.
+const PLACE: RunPlace = RunPlace::On(LaneName::Watch);
 /// The place where payloads are parsed.
 const PARSE: RunPlace = RunPlace::On(LaneName::Bundle);
 /// The bytes that a watch counts besides its bundles.
@@ -68,6 +75,8 @@ struct WatchList {
     subscriptions: Arc<Subscriptions>,
     /// A permit for each worker. A run takes several while others wait, so that all runs together keep their share.
     seats: Semaphore,
+    /// The bundles that this node has run for others.
+    known: KnownBundles,
     standing: Gauge,
     runs: Counter,
 }
@@ -113,6 +122,7 @@ impl Watches {
             limits,
             subscriptions,
             seats: Semaphore::new(executor.workers()),
+            known: KnownBundles::new(limits.bytes),
             standing: metrics.gauge("presim_standing_bundles", "Bundles that stand.", &[]),
             runs: metrics.counter("presim_standing_runs_total", "Runs of standing bundles.", &[]),
         }))
@@ -165,6 +175,37 @@ impl WatchList {
             self.subscriptions.end_watch(id);
         }
         removed.is_some()
+    }
+
+    /// Returns the number of runs that may be under way on this node.
+    fn width(&self, executor: &Executor) -> usize {
+        match executor.is_asked() {
+            true => ((executor.workers() as f64 * self.limits.share) as usize).max(1),
+            false => executor.workers(),
+        }
+    }
+
+    /// Runs a chunk on this node. Returns the ends of its first runs, as many as there was time for.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no worker has taken the chunk.
+    async fn run_chunk(
+        &self,
+        runner: &RequestRunner,
+        request: Request,
+        chunk: &Arc<Chunk>,
+    ) -> Result<Vec<(u32, StandingRun)>, RpcError> {
+        let deadline = request.ticket.deadline();
+        // With so many permits a run, no more runs of all watches are under way than this one alone may have.
+        let permits = runner.executor.workers().div_ceil(self.width(&runner.executor));
+        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
+        let seat = timeout_at(deadline.into(), self.seats.acquire_many(permits)).await;
+        let chunk = chunk.clone();
+        let work = move |backend: &Backend, run: &mut Run<'_>| Ok(backend.run_standing(run, &chunk));
+        let ended = runner.run_step(PLACE, request, work).await.map(|(ended, _)| ended);
+        drop(seat);
+        ended
     }
 
     fn count(&self, watches: &HashMap<WatchId, Arc<Watch>>) {
@@ -261,7 +302,11 @@ impl Front {
         };
         let (parsed, mut out) = self.run_step(PARSE, request.clone(), parse).await?;
         let WatchRequest { bundles, selector, bytes } = parsed;
-        let bytes = WATCH_BYTES + bytes;
+        let spread = match self.runner.spread {
+            Some(_) => SpreadBundles::of(&request.params, request.caller.dialect),
+            None => None,
+        };
+        let bytes = WATCH_BYTES + bytes + spread.as_ref().map_or(0, |_| request.params.len());
         let bundles = StandingBundles::new(bundles.into_iter().map(|(name, bundle)| (name, Arc::new(bundle))));
         let state = WatchState {
             bundles,
@@ -300,6 +345,7 @@ impl Front {
             snapshots: self.snapshots.clone(),
             rules: self.runner.backend.rules(template.caller.dialect),
             requests: bytes,
+            spread,
             watch,
             template,
         };

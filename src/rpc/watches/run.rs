@@ -16,7 +16,7 @@ use crate::{
         methods::{Backend, Run},
         wire::{WatchedBundle, WatchedPayload},
     },
-    state::Snapshot,
+    state::{Published, Selector, Snapshot},
     watch::StandingRun,
 };
 
@@ -31,6 +31,13 @@ pub(super) struct Chunk {
 }
 
 impl Backend {
+    /// Returns the snapshot on which bundles stand: the newest, or the newest sealed block.
+    pub(super) fn standing_on(&self, published: &Published, selector: Selector) -> Result<Arc<Snapshot>, RpcError> {
+        let selected = self.select(published, selector)?;
+        // A fallback publishes the canonical state under a new id.
+        Ok(if selected.state == published.newest.state { published.newest.clone() } else { selected })
+    }
+
     /// Runs bundles of a chunk in order, as many as there is time for. Returns the ends of their runs.
     pub(super) fn run_standing(&self, run: &mut Run<'_>, chunk: &Chunk) -> Vec<(u32, StandingRun)> {
         let began = Instant::now();

@@ -1,38 +1,29 @@
 //! The task of a watch: it follows the snapshots, and runs what each may have changed.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
-use tokio::{
-    sync::watch,
-    time::{sleep, timeout_at},
-};
+use tokio::{sync::watch, time::sleep};
 
 use super::{
     Watch, WatchList, WatchState,
     news::News,
     run::{Chunk, member, text_of},
+    spread::{Due, SpreadBundles},
 };
 use crate::{
     engine::{BlockContext, SimulationRules},
-    executor::{LaneName, RunPlace},
-    rpc::{
-        error::RpcError,
-        front::RequestRunner,
-        methods::{Backend, Run},
-        request::Request,
-        wire::WatchedBundle,
-    },
+    rpc::{error::RpcError, fleet::WorkSpread, front::RequestRunner, request::Request, wire::WatchedBundle},
     state::{Published, ReadSet, Snapshot, SnapshotId, Snapshots},
     watch::{StandingRun, StateHistory},
 };
 
-/// The place of the runs.
-const PLACE: RunPlace = RunPlace::On(LaneName::Watch);
+/// The name of this node among those that run bundles.
+const HERE: &str = "";
 /// The most bundles of one run on a worker.
 const CHUNK: usize = 64;
 /// The number of steps between states that are remembered. They keep old states in memory.
@@ -50,9 +41,20 @@ pub(super) struct WatchTask {
     pub rules: SimulationRules,
     /// The bytes of the requests.
     pub requests: usize,
+    /// The bundles as other nodes of a fleet get them.
+    pub spread: Option<SpreadBundles>,
     pub watch: Arc<Watch>,
     /// The request that began the watch, without its parameters.
     pub template: Request,
+}
+
+/// A node that runs bundles of a watch on a snapshot.
+struct RunningNode {
+    name: Arc<str>,
+    /// The number of runs that it may have under way. `None` for this node, which decides that anew with each run.
+    width: Option<usize>,
+    /// The number of runs that it has under way.
+    under_way: usize,
 }
 
 impl WatchTask {
@@ -68,10 +70,7 @@ impl WatchTask {
             published.snapshots_after(seen).for_each(|snapshot| history.learn(snapshot));
             history.learn(published.latest());
             seen = published.newest.id;
-            if let Ok(selected) = self.runner.backend.select(&published, self.watch.selector) {
-                // A fallback publishes the canonical state under a new id.
-                let is_newest = selected.state == published.newest.state;
-                let snapshot = if is_newest { published.newest.clone() } else { selected };
+            if let Ok(snapshot) = self.runner.backend.standing_on(&published, self.watch.selector) {
                 self.catch_up(&published, &snapshot, &history, &mut block, &mut changes).await;
             }
             let Some(rest) = self.rest() else {
@@ -138,7 +137,7 @@ impl WatchTask {
                 state.bundles.advance(snapshot, context, history);
                 state.note_settled();
             }
-            let due: VecDeque<(u32, Arc<WatchedBundle>)> = state
+            let due: Due = state
                 .bundles
                 .due(state.may_run())
                 .into_iter()
@@ -153,28 +152,45 @@ impl WatchTask {
         self.run_due(published, snapshot, due, changes).await;
     }
 
-    /// Runs bundles side by side, and tells their answers as they come.
+    /// Runs bundles side by side, here and on other nodes, and tells their answers as they come.
     async fn run_due(
         &self,
         published: &Arc<Published>,
         snapshot: &Arc<Snapshot>,
-        mut due: VecDeque<(u32, Arc<WatchedBundle>)>,
+        due: Due,
         changes: &watch::Receiver<SnapshotId>,
     ) {
         let batch = self.runner.executor.batch();
         let mut running = FuturesUnordered::new();
         let mut news = News::of(snapshot.id);
+        let mut nodes = self.nodes(published);
+        let mut due = self.divide(due, &nodes);
         loop {
             // A newer snapshot supersedes this one.
             let is_newest = !changes.has_changed().unwrap_or(true);
-            while is_newest && running.len() < self.width() && !due.is_empty() {
-                let bundles: Vec<_> = due.drain(..due.len().min(CHUNK)).collect();
-                let chunk = Arc::new(Chunk { bundles, snapshot: snapshot.clone(), rules: self.rules });
-                let ticket = self.runner.executor.ticket(&self.template.caller.flow).of(&batch);
-                let request = Request { published: published.clone(), ticket, ..self.template.clone() };
-                running.push(self.run_chunk(request, chunk));
+            for node in nodes.iter_mut().filter(|_| is_newest) {
+                let width = node.width.unwrap_or_else(|| self.list.width(&self.runner.executor));
+                let Some(due) = due.get_mut(&node.name) else { continue };
+                while node.under_way < width && !due.is_empty() {
+                    let bundles: Vec<_> = due.drain(..due.len().min(CHUNK)).collect();
+                    let chunk = Arc::new(Chunk { bundles, snapshot: snapshot.clone(), rules: self.rules });
+                    let ticket = self.runner.executor.ticket(&self.template.caller.flow).of(&batch);
+                    let request = Request { published: published.clone(), ticket, ..self.template.clone() };
+                    running.push(self.run_at(node.name.clone(), request, chunk));
+                    node.under_way += 1;
+                }
             }
-            let Some((chunk, ended)) = running.next().await else { break };
+            let Some((node, chunk, ended)) = running.next().await else { break };
+            nodes.iter_mut().filter(|one| one.name == node).for_each(|one| one.under_way -= 1);
+            if ended.is_none() {
+                // Another node that does not run its bundles gets no more of them. The others take what it had.
+                nodes.retain(|one| one.name != node);
+                let left = due.remove(&node).unwrap_or_default();
+                let moved = self.divide(left, &nodes);
+                moved.into_iter().for_each(|(node, bundles)| due.entry(node).or_default().extend(bundles));
+            }
+            let is_gone = nodes.iter().all(|one| one.name != node);
+            let ended = ended.unwrap_or_default();
             let ran = ended.len();
             self.list.runs.increment(ran as u64);
             {
@@ -188,8 +204,19 @@ impl WatchTask {
                 }
                 self.watch.bytes.store(self.requests + state.bundles.bytes(), Relaxed);
             }
-            chunk.bundles[ran..].iter().rev().for_each(|bundle| due.push_front(bundle.clone()));
-            let is_last = running.is_empty() && (due.is_empty() || changes.has_changed().unwrap_or(true));
+            let mut left = chunk.bundles[ran..].iter().cloned();
+            if is_gone {
+                let moved = self.divide(left.collect(), &nodes);
+                moved.into_iter().for_each(|(node, bundles)| due.entry(node).or_default().extend(bundles));
+            } else {
+                if ran == 0 && *node != *HERE {
+                    // The other node could not run the first one to its end.
+                    due.entry(HERE.into()).or_default().extend(left.next());
+                }
+                left.rev().for_each(|bundle| due.entry(node.clone()).or_default().push_front(bundle));
+            }
+            let is_last =
+                running.is_empty() && (due.values().all(VecDeque::is_empty) || changes.has_changed().unwrap_or(true));
             while !is_last && let Some(part) = news.part() {
                 self.tell(part).await;
             }
@@ -205,35 +232,43 @@ impl WatchTask {
         self.watch.news.send_modify(|count| *count += 1);
     }
 
-    /// Returns the number of runs that may be under way.
-    fn width(&self) -> usize {
-        let workers = self.runner.executor.workers();
-        match self.runner.executor.is_asked() {
-            true => ((workers as f64 * self.list.limits.share) as usize).max(1),
-            false => workers,
+    /// Returns the nodes that run the bundles: this one, and replicas of its fleet if there are many bundles.
+    fn nodes(&self, published: &Published) -> Vec<RunningNode> {
+        let spread = self.spread.as_ref().and_then(|_| self.runner.spread_of(self.watch.count, published));
+        let there = spread.map(WorkSpread::there).unwrap_or_default();
+        if let Some(spread) = &self.spread {
+            spread.forget(|peer| there.iter().any(|(name, _)| **name == *peer));
+        }
+        let there = there.into_iter().map(|(name, width)| RunningNode { name, width: Some(width), under_way: 0 });
+        [RunningNode { name: HERE.into(), width: None, under_way: 0 }].into_iter().chain(there).collect()
+    }
+
+    /// Divides bundles among nodes.
+    fn divide(&self, due: Due, nodes: &[RunningNode]) -> BTreeMap<Arc<str>, Due> {
+        match (&self.spread, nodes) {
+            (Some(spread), [_, _, ..]) => spread.divide(due, nodes.iter().map(|node| &node.name)),
+            _ => [(HERE.into(), due)].into(),
         }
     }
 
-    /// Runs a chunk. Returns it with the ends of the runs, of which there may be fewer.
-    async fn run_chunk(&self, request: Request, chunk: Arc<Chunk>) -> (Arc<Chunk>, Vec<(u32, StandingRun)>) {
-        let deadline = request.ticket.deadline();
-        // With so many permits a run, no more runs of all watches are under way than this one alone may have.
-        let permits = self.runner.executor.workers().div_ceil(self.width());
-        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
-        let seat = timeout_at(deadline.into(), self.list.seats.acquire_many(permits)).await;
-        let work = {
-            let chunk = chunk.clone();
-            move |backend: &Backend, run: &mut Run<'_>| Ok(backend.run_standing(run, &chunk))
-        };
-        let ended = match self.runner.run_step(PLACE, request, work).await {
-            Ok((ended, _)) => ended,
-            Err(error) => {
+    /// Runs a chunk on a node. Returns it with the ends of the runs, of which there may be fewer; `None` if it is another
+    /// node, which does not run it.
+    async fn run_at(
+        &self,
+        node: Arc<str>,
+        request: Request,
+        chunk: Arc<Chunk>,
+    ) -> (Arc<str>, Arc<Chunk>, Option<Vec<(u32, StandingRun)>>) {
+        let ended = match &self.spread {
+            Some(spread) if *node != *HERE => {
+                spread.ask(&self.runner, &node, &request, self.watch.selector, &chunk).await
+            }
+            _ => Some(self.list.run_chunk(&self.runner, request, &chunk).await.unwrap_or_else(|error| {
                 let stale = |(at, _): &(u32, _)| (*at, StandingRun::Stale(text_of(&error)));
                 chunk.bundles.iter().map(stale).collect()
-            }
+            })),
         };
-        drop(seat);
-        (chunk, ended)
+        (node, chunk, ended)
     }
 
     /// Replaces an answer for which the client's memory does not suffice by an error, and what it has read by

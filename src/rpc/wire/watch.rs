@@ -200,7 +200,7 @@ impl WatchedParam {
 
 impl WatchedBundle {
     /// Returns about how many bytes it takes.
-    fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         let payload = match &self.payload {
             WatchedPayload::Simulate(request) => request.size(),
             WatchedPayload::Search(request) => request.size(),

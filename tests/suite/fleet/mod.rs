@@ -3,11 +3,13 @@
 mod cluster;
 mod following;
 mod leading;
+mod partitions;
 mod permissions;
 mod proxy;
 mod relay;
 mod requests;
 mod server;
+mod spreading;
 
 use std::time::Duration;
 

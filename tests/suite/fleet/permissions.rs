@@ -1,9 +1,15 @@
 //! Each role of a fleet works with the permissions that `src/feed/README.md` lists for it, and with no others.
 
 use async_nats::{ConnectOptions, HeaderMap};
+use futures::{FutureExt, StreamExt};
 use serde_json::json;
 
-use super::{advance, agree, reach, reads, server::NatsServer, start};
+use super::{
+    advance, agree, reach, reads,
+    server::NatsServer,
+    spreading::{knows, search, shards},
+    start,
+};
 use crate::support::request;
 
 /// Returns the part of the page on feeds that lists the permissions, for the fleet `test`.
@@ -30,6 +36,16 @@ async fn each_role_works_with_the_permissions_of_the_page_alone() {
         !follower.result("/", "eth_getTransactionReceipt", json!([hash])).await.is_null()
     })
     .await;
+    // Replicas do a part of each other's work.
+    let helper = start(&["--follow", &as_user("replica"), "--fleet", "test"]);
+    knows(&follower, 1.0).await;
+    super::until("a shard is done by the other", async || {
+        let found = follower.result("/", "presim_search", search(500, &json!("latest"))).await;
+        assert_eq!(found["runs"], 500, "{found}");
+        shards(&follower, "peer") > 0.0
+    })
+    .await;
+    drop(helper);
     let connect = async |name: &str| {
         let options = ConnectOptions::with_user_and_password(name.to_owned(), format!("secret-of-{name}"));
         options.connect(format!("127.0.0.1:{}", server.port)).await.expect("it connects")
@@ -41,14 +57,19 @@ async fn each_role_works_with_the_permissions_of_the_page_alone() {
     assert_eq!(answer["result"], "0x7a69");
     // Neither a client nor a replica can write to the stream, nor a client ask the leader past its replica.
     let before = advance(&leader, 1).await;
-    for (user, subject) in
-        [("client", "presim.test.feed"), ("replica", "presim.test.feed"), ("client", "presim.test.leader")]
-    {
+    let mut work = connect("ingester").await.subscribe("presim.test.peer.any").await.expect("it listens");
+    for (user, subject) in [
+        ("client", "presim.test.feed"),
+        ("replica", "presim.test.feed"),
+        ("client", "presim.test.leader"),
+        ("client", "presim.test.peer.any"),
+    ] {
         let other = connect(user).await;
         let asked = async_nats::Request::new().payload(body.clone().into());
         let asked = asked.timeout(Some(std::time::Duration::from_millis(300)));
         assert!(other.send_request(subject, asked).await.is_err(), "{user} may publish to {subject}");
     }
+    assert!(work.next().now_or_never().is_none(), "a client has sent work past its replica");
     reach(&follower, advance(&leader, 3).await).await;
     assert_eq!(before.epoch(), leader.node.snapshots().newest().id.epoch(), "nobody else has written to the stream");
 }

@@ -17,8 +17,11 @@ pub struct NatsServer {
     program: &'static Path,
     pub port: u16,
     pub data: TempDir,
-    more: Vec<String>,
+    config: Vec<String>,
 }
+
+/// The part of a server's configuration that gives its streams room.
+const ROOM: &str = "8GB";
 
 /// Returns the program of the server. Installs it if it is missing; `None` if it cannot be had.
 pub fn program() -> Option<&'static Path> {
@@ -48,12 +51,19 @@ impl NatsServer {
 
     /// Starts a server with more lines in its configuration.
     pub fn start_with(more: &[&str]) -> Option<Self> {
+        Self::start_in(ROOM, more)
+    }
+
+    /// Starts a server whose streams have so much room on the disk, with more lines in its configuration.
+    pub fn start_in(room: &str, more: &[&str]) -> Option<Self> {
         let program = program()?;
         let data = tempfile::tempdir().expect("a directory");
-        let more: Vec<String> = more.iter().map(ToString::to_string).collect();
-        let child = run(program, data.path(), -1, &more);
+        let streams =
+            format!("jetstream {{ store_dir: {:?}, max_file_store: {room} }}", data.path().display().to_string());
+        let config: Vec<String> = [streams].into_iter().chain(more.iter().map(ToString::to_string)).collect();
+        let child = run(program, data.path(), -1, &config);
         let port = port_of(&child, program, data.path());
-        Some(Self { child, program, port, data, more })
+        Some(Self { child, program, port, data, config })
     }
 
     /// Returns the URL of the server.
@@ -69,7 +79,7 @@ impl NatsServer {
     /// Starts the server again, on the same port and data.
     pub fn restart(&mut self) {
         self.kill();
-        self.child = run(self.program, self.data.path(), i32::from(self.port), &self.more);
+        self.child = run(self.program, self.data.path(), i32::from(self.port), &self.config);
         port_of(&self.child, self.program, self.data.path());
     }
 
@@ -93,7 +103,7 @@ impl Drop for NatsServer {
 
 fn run(program: &Path, data: &Path, port: i32, more: &[String]) -> Child {
     let text = format!(
-        "host: 127.0.0.1\nport: {port}\nports_file_dir: {0:?}\njetstream {{ store_dir: {0:?}, max_file_store: 8GB }}\n{1}\n",
+        "host: 127.0.0.1\nport: {port}\nports_file_dir: {:?}\n{}\n",
         data.display().to_string(),
         more.join("\n")
     );
