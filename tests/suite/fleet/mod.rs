@@ -2,6 +2,7 @@
 
 mod cluster;
 mod following;
+mod live;
 mod leading;
 mod permissions;
 mod proxy;
