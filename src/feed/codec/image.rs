@@ -48,6 +48,8 @@ pub enum ImageContent {
 pub struct LiveImage {
     /// The id of the last change in the image.
     pub id: SnapshotId,
+    /// The id of the newest snapshot.
+    pub newest: SnapshotId,
     /// All that there is but the upstream's state.
     pub moment: LiveMoment,
     /// The codes of the accounts that are pre-confirmed.
@@ -91,6 +93,7 @@ const LIVE: u8 = 1;
 #[derive(RlpEncodable, RlpDecodable)]
 struct LiveImageFields {
     id: u64,
+    newest: u64,
     moment: LiveMoment,
     codes: Vec<Bytes>,
 }
@@ -159,7 +162,7 @@ impl StateImage {
     fn write_live(&self) -> Vec<u8> {
         let (moment, codes) = LiveMoment::of(&self.published);
         let codes = codes.values().map(|code| code.bytecode.original_bytes()).collect();
-        encode(&LiveImageFields { id: self.id.0, moment, codes })
+        encode(&LiveImageFields { id: self.id.0, newest: self.published.newest.id.0, moment, codes })
     }
 
     fn write_local(&self) -> Vec<u8> {
@@ -215,8 +218,9 @@ impl StateImage {
         match unpack(bytes)?.split_first() {
             Some((&LOCAL, fields)) => Ok(ImageContent::Local(Box::new(Self::read_local(fields, codes, kept)?))),
             Some((&LIVE, fields)) => {
-                let LiveImageFields { id, moment, codes } = decode(fields)?;
-                Ok(ImageContent::Live(Box::new(LiveImage { id: SnapshotId(id), moment, codes })))
+                let LiveImageFields { id, newest, moment, codes } = decode(fields)?;
+                let (id, newest) = (SnapshotId(id), SnapshotId(newest));
+                Ok(ImageContent::Live(Box::new(LiveImage { id, newest, moment, codes })))
             }
             _ => Err(ImageError::Malformed("its kind is unknown".to_owned())),
         }

@@ -62,7 +62,7 @@ pub struct LiveBlock {
 pub enum BlockChanges {
     /// The block was not executed.
     Unknown,
-    /// Those of the same block as it was pre-confirmed.
+    /// The changes of the same block as it was pre-confirmed.
     PreConfirmed,
     /// The changes, each account once.
     These(Vec<StoredChange>),
@@ -198,6 +198,21 @@ impl LiveChange {
             _ => return None,
         };
         Some((change, codes))
+    }
+
+    /// Returns the canonical block of this number as the change of a chain that stood before it, with nothing pre-confirmed
+    /// on it; `None` if it is not retained.
+    pub fn passed(published: &Published, number: u64) -> Option<(Self, CodesByHash)> {
+        let mut codes = CodesByHash::default();
+        let block = published.state_after(number)?;
+        let parent = published.state_after(number.checked_sub(1)?)?;
+        let changes = match block.path.first() {
+            Some(step) if step.from == parent.state => BlockChanges::These(stored(&merged(&block.path), &mut codes)),
+            // The block that was pre-confirmed elsewhere may have been another one.
+            _ => BlockChanges::Unknown,
+        };
+        let canonical = LiveCanonical { block: LiveBlock::whole(block), changes, confirms: false };
+        Some((Self::Canonical(Box::new(canonical)), codes))
     }
 
     fn canonical(on: &Published, block: &Snapshot, confirms: bool, codes: &mut CodesByHash) -> Self {

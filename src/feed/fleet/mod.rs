@@ -109,11 +109,11 @@ pub struct FleetChain {
     pub trading: Option<TradingWorld>,
     /// Milliseconds between blocks, for simulations of several.
     pub block_time_ms: u64,
-    /// What is known of an upstream's chain beside that; `None` on a chain of presim's own.
+    /// The facts about an upstream's chain beside those; `None` on a chain of presim's own.
     pub upstream: Option<FollowedChain>,
 }
 
-/// What the nodes of a fleet know of an upstream's chain.
+/// The facts that the nodes of a fleet know of an upstream's chain.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FollowedChain {
     /// The contract that wraps the native currency, if it is known.

@@ -87,7 +87,7 @@ enum NotBegun {
     Behind,
 }
 
-/// What a node does beside the chain while it leads.
+/// The work of a node beside the chain while it leads.
 struct Leading {
     _pulse: LeaderPulse,
     images: ImageWriter,
@@ -191,7 +191,7 @@ impl Publisher {
         }
     }
 
-    /// Begins what a node does beside the chain while it leads.
+    /// Begins the work of a node beside the chain while it leads.
     async fn leading(&self, feed: &Feed) -> Leading {
         let newest = self.link.fact(ImageKey::KEY).await.ok().flatten();
         let images = ImageWriter::new(self.link.clone(), newest);

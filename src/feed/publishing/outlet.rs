@@ -49,8 +49,8 @@ pub struct OutletStep {
     pub id: SnapshotId,
     /// The message about it.
     pub message: Vec<u8>,
-    /// What is published after it.
-    pub after: Arc<Published>,
+    /// The published state after the change; `None` if that is shown with a later change only.
+    pub after: Option<Arc<Published>>,
     /// The time at which its input arrived; `None` if it brings no snapshot.
     pub arrived: Option<Instant>,
 }
@@ -82,25 +82,24 @@ impl KnownToReaders {
 }
 
 impl OutletQueue {
-    fn push(&mut self, after: Arc<Published>, change: LiveChange, codes: CodesByHash) {
+    fn push(&mut self, id: SnapshotId, after: Option<Arc<Published>>, (change, codes): (LiveChange, CodesByHash)) {
         let (codes, forgets) = self.known.missing(codes);
-        self.push_message(after, StreamMessage::Live(LiveMessage { change, codes, forgets }));
+        self.push_message(id, after, StreamMessage::Live(LiveMessage { change, codes, forgets }));
     }
 
-    fn push_message(&mut self, after: Arc<Published>, message: StreamMessage) {
+    fn push_message(&mut self, id: SnapshotId, after: Option<Arc<Published>>, message: StreamMessage) {
         let message = message.write();
         self.bytes += message.len();
-        self.steps.push_back(OutletStep { id: after.last, message, after, arrived: None });
+        self.steps.push_back(OutletStep { id, message, after, arrived: None });
     }
 
-    /// Puts all that is published in the place of what waits, under an id of its own.
-    fn put_moment(&mut self, snapshots: &Snapshots) {
-        snapshots.rename(snapshots.next_id());
-        self.drop_steps();
+    /// Adds all that is published, under this id.
+    fn push_moment(&mut self, id: SnapshotId, snapshots: &Snapshots) {
+        snapshots.rename(id);
         self.is_overfull = false;
         let published = snapshots.load();
         let (moment, codes) = LiveMoment::of(&published);
-        self.push(published, LiveChange::Moment(Box::new(moment)), codes);
+        self.push(id, Some(published), (LiveChange::Moment(Box::new(moment)), codes));
     }
 
     fn drop_steps(&mut self) {
@@ -128,9 +127,10 @@ impl Outlet {
         let change = LiveChange::of(&snapshots.load(), &publication);
         let feed = if let Publication::Feed(feed) = &publication { Some(*feed) } else { None };
         let id = snapshots.apply(publication);
+        let after = Some(snapshots.load());
         match (change, feed) {
-            (Some((change, codes)), _) => waiting.push(snapshots.load(), change, codes),
-            (None, Some(feed)) => waiting.push_message(snapshots.load(), StreamMessage::Feed(feed)),
+            (Some(change), _) => waiting.push(id, after, change),
+            (None, Some(feed)) => waiting.push_message(id, after, StreamMessage::Feed(feed)),
             // No other change is one of an upstream's chain.
             (None, None) => waiting.is_overfull = true,
         }
@@ -151,12 +151,22 @@ impl Outlet {
         }
     }
 
-    /// Begins to send changes in this epoch, the first of them all that is published in the chain's own cell.
-    pub fn begin(&self, snapshots: &Snapshots, epoch: u64) {
+    /// Begins to send changes in this epoch, the first of them all that is published in the chain's own cell. The canonical
+    /// blocks that the fleet has not `seen` come before that, so that it knows each of them.
+    pub fn begin(&self, snapshots: &Snapshots, epoch: u64, seen: &Published) {
         let mut waiting = self.lock();
-        snapshots.begin_epoch(epoch);
+        waiting.drop_steps();
         waiting.leads = true;
-        waiting.put_moment(snapshots);
+        let (published, head) = (snapshots.load(), seen.head());
+        let mut id = SnapshotId::begin(epoch);
+        if published.state_after(head.number()).is_some_and(|known| known.head_hash() == head.hash()) {
+            let passed = (head.number() + 1..=published.head().number()).map_while(|n| LiveChange::passed(&published, n));
+            for change in passed {
+                id = id.next();
+                waiting.push(id, None, change);
+            }
+        }
+        waiting.push_moment(id.next(), snapshots);
     }
 
     /// Ends sending changes.
@@ -179,7 +189,7 @@ impl Outlet {
     fn take(&self, snapshots: &Snapshots) -> Option<OutletStep> {
         let mut waiting = self.lock();
         if waiting.is_overfull {
-            waiting.put_moment(snapshots);
+            waiting.push_moment(snapshots.next_id(), snapshots);
         }
         let step = waiting.steps.pop_front()?;
         waiting.bytes -= step.message.len();
@@ -225,25 +235,29 @@ mod tests {
         matches!(StreamMessage::read(&step.message), Ok(StreamMessage::Live(message)) if message.is_moment())
     }
 
+    fn finalized_after(step: &OutletStep) -> Option<u64> {
+        step.after.as_ref().expect("it is shown").finalized()
+    }
+
     #[tokio::test]
     async fn changes_of_a_leader_come_in_order_after_all_that_there_was() {
         let (outlet, own) = (Outlet::new(1 << 20), chain());
         outlet.apply(&own, finalized(1));
-        outlet.begin(&own, 9);
+        outlet.begin(&own, 9, &own.load());
         outlet.apply(&own, finalized(2));
         outlet.apply(&own, Publication::Feed(FeedState::Live { every_ms: 200 }));
         let steps = [outlet.next(&own).await, outlet.next(&own).await, outlet.next(&own).await];
         let ids = steps.each_ref().map(|step| step.id.0 - SnapshotId::begin(9).0);
         assert_eq!(ids, [1, 2, 3]);
         assert!(is_moment(&steps[0]) && !is_moment(&steps[1]));
-        assert_eq!(steps.each_ref().map(|step| step.after.finalized()), [Some(1), Some(2), Some(2)]);
+        assert_eq!(steps.each_ref().map(finalized_after), [Some(1), Some(2), Some(2)]);
         assert!(outlet.is_settled());
     }
 
     #[tokio::test]
     async fn what_the_stream_does_not_take_is_bounded_and_the_stream_gets_all_there_is_in_its_place() {
         let (outlet, own) = (Outlet::new(500), chain());
-        outlet.begin(&own, 9);
+        outlet.begin(&own, 9, &own.load());
         assert!(is_moment(&outlet.next(&own).await));
         for number in 0..1_000 {
             outlet.apply(&own, finalized(number));
@@ -251,7 +265,7 @@ mod tests {
         }
         let step = outlet.next(&own).await;
         assert!(is_moment(&step));
-        assert_eq!((step.id, step.after.finalized()), (own.load().last, Some(999)));
+        assert_eq!((step.id, finalized_after(&step)), (own.load().last, Some(999)));
         outlet.apply(&own, finalized(1_000));
         let next = outlet.next(&own).await;
         assert_eq!((next.id, is_moment(&next)), (step.id.next(), false), "the changes after it come one by one again");
@@ -260,7 +274,7 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_stands_by_sends_nothing() {
         let (outlet, own) = (Outlet::new(500), chain());
-        outlet.begin(&own, 9);
+        outlet.begin(&own, 9, &own.load());
         outlet.end();
         outlet.apply(&own, finalized(1));
         assert!(outlet.take(&own).is_none());

@@ -23,7 +23,7 @@ use crate::{
 pub struct Applier {
     state: Snapshots,
     codes: Arc<CodeCache>,
-    /// What is kept of an upstream's chain beside the snapshots; `None` on a chain that the leader builds.
+    /// The parts of an upstream's chain beside the snapshots; `None` on a chain that the leader builds.
     live: Option<LiveReplica>,
 }
 

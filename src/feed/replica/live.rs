@@ -33,7 +33,7 @@ pub struct FollowedState {
     pub natives: Natives,
 }
 
-/// What a node that follows keeps of an upstream's chain beside the snapshots.
+/// The parts of an upstream's chain that a node which follows keeps beside the snapshots.
 #[derive(Debug)]
 pub struct LiveReplica {
     remote: Arc<RemoteState>,
@@ -67,7 +67,7 @@ impl LiveReplica {
         codes: &CodeCache,
         kept: Retention,
     ) -> Result<(Snapshots, Self), ApplyError> {
-        let LiveImage { id, moment, codes: brought } = image;
+        let LiveImage { id, newest, moment, codes: brought } = image;
         let ReadMoment { head, verified, hashes, tags, feed, ahead, open } = moment.read()?;
         check_receipts(&head)?;
         let (number, hash) = (head.number(), head.hash());
@@ -76,10 +76,11 @@ impl LiveReplica {
         replica.learn(brought, codes);
         let view = replica.remote.newest().ok_or(ApplyError::Unfit { number })?;
         let mut first = canonical(view, verified, head, hashes);
-        first.id = id;
+        first.id = newest;
         let snapshots = Snapshots::new(first, feed, kept);
+        replica.pre_confirm(&snapshots, newest, ahead, open)?;
+        // Changes without a snapshot may have come after the newest.
         snapshots.apply_as(id, Publication::Tags(tags));
-        replica.pre_confirm(&snapshots, id, ahead, open)?;
         // Messages after the image bring what they need.
         replica.codes = LiveCodes::default();
         Ok((snapshots, replica))
@@ -210,7 +211,7 @@ impl LiveReplica {
         Ok(Publication::PreConfirmed { complete, open: open.with_verified(verified) })
     }
 
-    /// Comes to a moment from what is published: its canonical head is the same, one that the chain goes back to, the next,
+    /// Replaces the published state by a moment, whose canonical head is the same, one that the chain goes back to, the next,
     /// or one without known ancestors.
     fn moment(&mut self, state: &Snapshots, id: SnapshotId, moment: LiveMoment) -> Result<(), ApplyError> {
         let on = state.load();

@@ -3,6 +3,7 @@
 mod cluster;
 mod following;
 mod live;
+mod live_faults;
 mod leading;
 mod permissions;
 mod proxy;
