@@ -423,9 +423,11 @@ impl Actors {
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone()));
         let signers = Accounts::new(accounts, keyed);
         let sends = !config.wallet_key_file.is_empty();
-        let sending = beside.as_ref().zip(remote.as_ref()).filter(|_| sends).map(|(beside, remote)| {
-            parts::sending(&config, &spec, &beside.upstream, &remote.fetcher, &metrics)
-        });
+        let sending = beside
+            .as_ref()
+            .zip(remote.as_ref())
+            .filter(|_| sends)
+            .map(|(beside, remote)| parts::sending(&config, &spec, &beside.upstream, &remote.fetcher, &metrics));
         let wallet = parts::wallet(&config, &spec, &codes, &pool, signers, approvals.clone(), store);
         let wallet = Arc::new(Wallet { sending, ..wallet });
         let socket = match &config.data_dir {

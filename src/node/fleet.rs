@@ -136,7 +136,8 @@ pub async fn publish_live(
 async fn joined(link: &FleetLink, base: &ReplicaBase, reason: &StartupReason) -> Result<Option<Following>, FleetError> {
     reason.set("it reads the image of its fleet");
     let deadline = Instant::now() + IMAGE;
-    let read = patiently(deadline, link, "it has messages and no image", async || Following::bootstrap(link, base).await);
+    let read =
+        patiently(deadline, link, "it has messages and no image", async || Following::bootstrap(link, base).await);
     let mut following = match read.await {
         Ok(following) => following,
         Err(error) => {
@@ -243,7 +244,8 @@ pub fn follow(
         };
         Ok::<_, eyre::Report>((chain, snapshots, follower, link, remote))
     };
-    let (chain, snapshots, follower, link, remote) = runtime.block_on(begun).wrap_err_with(|| format!("--follow {servers}"))?;
+    let (chain, snapshots, follower, link, remote) =
+        runtime.block_on(begun).wrap_err_with(|| format!("--follow {servers}"))?;
     let mut spec = ChainSpec::new(chain.config, Duration::from_millis(chain.block_time_ms))?;
     let followed = chain.upstream.and_then(|followed| followed.wrapper);
     if let Some(wrapper) = chain.trading.map(|world| world.weth).or(followed) {

@@ -6,7 +6,10 @@ use crate::{
     chain::ChainSpec,
     config::{ApprovalPolicy, Config, FeedName, RevertPolicy, UpgradePolicy},
     engine::{BaseFeeRule, SimulationRules},
-    feed::{fleet::FleetOutbox, upstream::{Fetcher, Upstream}},
+    feed::{
+        fleet::FleetOutbox,
+        upstream::{Fetcher, Upstream},
+    },
     pool::{BlocksBuilt, Pool, PoolLimits},
     state::{CodeCache, Snapshots},
     store::{Store, StoreError},

@@ -244,7 +244,8 @@ impl Front {
     async fn ask(&self, leader: &LeaderLink, request: Request) -> Result<Vec<u8>, RpcError> {
         let mut out = begin(&request.id, "result");
         let mut own = None;
-        let may_know = request.method.leader == LeaderUse::IfUnknown && request.method.upstream == UpstreamUse::IfUnknown;
+        let may_know =
+            request.method.leader == LeaderUse::IfUnknown && request.method.upstream == UpstreamUse::IfUnknown;
         if let (Handler::Run(run), true) = (request.method.handler, may_know) {
             match self.run(run, request.clone()).await {
                 Ok(answer) if is_nothing(&answer[out.len()..]) => own = Some(Ok(answer)),

@@ -116,8 +116,7 @@ impl StateCompletion {
         let params = RawValue::from_string(request.params.to_string());
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
         let answer = Ask::new(request.method.name, &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
-        let answer =
-            self.upstream()?.one(answer, request.ticket.deadline().into()).await.map_err(upstream_error)?;
+        let answer = self.upstream()?.one(answer, request.ticket.deadline().into()).await.map_err(upstream_error)?;
         out.extend_from_slice(answer.get().as_bytes());
         Ok(())
     }
@@ -244,8 +243,7 @@ impl StateCompletion {
         let slots: Vec<String> = wanted.slots.iter().map(written).collect();
         let ask =
             Ask::new("eth_getProof", &(wanted.address, slots, at), |proof| Ok::<Box<RawValue>, _>(proof.to_owned()));
-        let proof =
-            self.upstream()?.one(ask, request.ticket.deadline().into()).await.map_err(FetchError::from)?;
+        let proof = self.upstream()?.one(ask, request.ticket.deadline().into()).await.map_err(FetchError::from)?;
         out.extend_from_slice(proof.get().as_bytes());
         Ok(())
     }

@@ -94,6 +94,8 @@ pub struct LiveSubBlock {
 /// before the head is the upstream's.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct LiveMoment {
+    /// The canonical blocks up to the head that the readers may not have, oldest first.
+    passed: Vec<Bytes>,
     head: LiveBlock,
     hashes: Vec<NumberedHash>,
     tags: TagFields,
@@ -104,6 +106,8 @@ pub struct LiveMoment {
 
 /// The parts of a [`LiveMoment`].
 pub struct ReadMoment {
+    /// The canonical blocks up to the head that may be new, oldest first.
+    pub passed: Vec<LiveCanonical>,
     /// The newest canonical block.
     pub head: SealedBlock,
     /// The extent to which it was compared with its producer's word.
@@ -200,21 +204,6 @@ impl LiveChange {
         Some((change, codes))
     }
 
-    /// Returns the canonical block of this number as the change of a chain that stood before it, with nothing pre-confirmed
-    /// on it; `None` if it is not retained.
-    pub fn passed(published: &Published, number: u64) -> Option<(Self, CodesByHash)> {
-        let mut codes = CodesByHash::default();
-        let block = published.state_after(number)?;
-        let parent = published.state_after(number.checked_sub(1)?)?;
-        let changes = match block.path.first() {
-            Some(step) if step.from == parent.state => BlockChanges::These(stored(&merged(&block.path), &mut codes)),
-            // The block that was pre-confirmed elsewhere may have been another one.
-            _ => BlockChanges::Unknown,
-        };
-        let canonical = LiveCanonical { block: LiveBlock::whole(block), changes, confirms: false };
-        Some((Self::Canonical(Box::new(canonical)), codes))
-    }
-
     fn canonical(on: &Published, block: &Snapshot, confirms: bool, codes: &mut CodesByHash) -> Self {
         let parent = on.select(Selector::Hash(block.head.header.parent_hash)).ok();
         let changes = match (block.path.as_slice(), parent) {
@@ -275,7 +264,8 @@ impl LiveBlock {
     /// Returns the head of `snapshot` without the transactions that the pre-confirmed block of its number in `on` has.
     fn on(on: &Published, snapshot: &Snapshot) -> Self {
         let known = pre_confirmed(on, snapshot.head.number());
-        let known = known.filter(|known| known.begins(&snapshot.head.body())).map_or(0, |known| known.transactions.len());
+        let known =
+            known.filter(|known| known.begins(&snapshot.head.body())).map_or(0, |known| known.transactions.len());
         Self::without(snapshot, known)
     }
 
@@ -334,7 +324,8 @@ struct Content {
 impl Content {
     /// Returns whether a block begins with these transactions, and they have the same receipts in it.
     fn begins(&self, body: &BlockBody) -> bool {
-        let same = self.transactions.iter().zip(&body.transactions).all(|(own, other)| own.tx_hash() == other.tx_hash());
+        let same =
+            self.transactions.iter().zip(&body.transactions).all(|(own, other)| own.tx_hash() == other.tx_hash());
         same && self.transactions.len() <= body.transactions.len() && body.receipts.starts_with(&self.receipts)
     }
 }
@@ -351,6 +342,18 @@ fn pre_confirmed(on: &Published, number: u64) -> Option<Content> {
 }
 
 impl LiveCanonical {
+    /// Returns the retained canonical block of this number as the next of a chain with nothing pre-confirmed on it.
+    fn passed(published: &Published, number: u64, codes: &mut CodesByHash) -> Option<Self> {
+        let block = published.state_after(number)?;
+        let parent = published.state_after(number.checked_sub(1)?)?;
+        let changes = match block.path.first() {
+            Some(step) if step.from == parent.state => BlockChanges::These(stored(&merged(&block.path), codes)),
+            // The block that was pre-confirmed elsewhere may have been another one.
+            _ => BlockChanges::Unknown,
+        };
+        Some(Self { block: LiveBlock::whole(block), changes, confirms: false })
+    }
+
     fn write(self) -> Vec<u8> {
         let Self { block, changes, confirms } = self;
         let (is_known, is_pre_confirmed, changes) = match changes {
@@ -418,6 +421,17 @@ impl LiveMoment {
         (moment, codes)
     }
 
+    /// Adds the canonical blocks of what is published since the readers have `seen` the chain, so that they know each of
+    /// them. Adds none if their head is not known any more.
+    pub fn since(&mut self, seen: &Published, published: &Published, codes: &mut CodesByHash) {
+        let head = seen.head();
+        if published.state_after(head.number()).is_some_and(|known| known.head_hash() == head.hash()) {
+            let numbers = head.number() + 1..=published.head().number();
+            let passed = numbers.map_while(|number| LiveCanonical::passed(published, number, codes));
+            self.passed = passed.map(|block| block.write().into()).collect();
+        }
+    }
+
     /// Returns the moment at which the head of `snapshot` is the canonical head, and nothing is pre-confirmed.
     fn at(snapshot: &Snapshot, tags: Tags, feed: FeedState) -> Self {
         let head = snapshot.head.number();
@@ -427,7 +441,7 @@ impl LiveMoment {
             .collect();
         let feed = write_feed(feed).into();
         let (tags, head) = (tags.into(), LiveBlock::whole(snapshot));
-        Self { head, hashes, tags, feed, ahead: Vec::new(), open: Vec::new() }
+        Self { passed: Vec::new(), head, hashes, tags, feed, ahead: Vec::new(), open: Vec::new() }
     }
 
     /// Reads the parts of the moment.
@@ -436,7 +450,8 @@ impl LiveMoment {
     ///
     /// Returns [`redb::Error::Corrupted`] if a part cannot be read.
     pub fn read(self) -> Result<ReadMoment, redb::Error> {
-        let Self { head, hashes: known, tags, feed, ahead, open } = self;
+        let Self { passed, head, hashes: known, tags, feed, ahead, open } = self;
+        let passed = passed.iter().map(|block| LiveCanonical::read(block)).collect::<Result<_, _>>()?;
         let mut hashes = BlockHashes::default();
         known.iter().for_each(|one| hashes.push(one.number, one.hash));
         let open = match open.into_iter().next() {
@@ -445,7 +460,7 @@ impl LiveMoment {
         };
         let verified = head.verified()?;
         let (head, tags, feed) = (head.read(None)?, tags.read(), read_feed(&feed)?);
-        Ok(ReadMoment { head, verified, hashes, tags, feed, ahead, open })
+        Ok(ReadMoment { passed, head, verified, hashes, tags, feed, ahead, open })
     }
 }
 

@@ -38,7 +38,7 @@ impl FeedSource for PublishedLive {
             loop {
                 let epoch = publisher.lead_next(&mut feed, None, own.load().last.epoch()).await;
                 reach_head(&own, &feed.snapshots).await;
-                outlet.begin(&own, epoch, &feed.snapshots.load());
+                outlet.begin(&own, epoch, feed.snapshots.load());
                 let serving = StateServing::begin(&publisher.link, fetcher.clone(), remote.clone());
                 lead(&publisher, &mut feed, &own, &outlet).await;
                 drop(serving);
@@ -94,7 +94,6 @@ async fn bring(feed: &mut Feed, step: OutletStep) {
     if feed.bring(sending).await.is_err() {
         return;
     }
-    let Some(after) = after else { return };
     let told = after.feed;
     feed.snapshots.replace_all(after);
     feed.status.show_state(told);

@@ -214,8 +214,7 @@ impl Publisher {
         leading.images.done().await;
         let (messages, bytes) = stream.since_image();
         // Half of the stream is left for those who read the image.
-        let is_due =
-            leading.is_wanted || messages >= self.limits.image_every || bytes >= self.limits.stream_bytes / 4;
+        let is_due = leading.is_wanted || messages >= self.limits.image_every || bytes >= self.limits.stream_bytes / 4;
         if leading.images.is_writing() || !is_due {
             return;
         }

@@ -39,6 +39,8 @@ struct OutletQueue {
     is_overfull: bool,
     steps: VecDeque<OutletStep>,
     bytes: usize,
+    /// The published state that the fleet has come to, with the change that was taken last.
+    seen: Option<Arc<Published>>,
     known: KnownToReaders,
 }
 
@@ -49,8 +51,8 @@ pub struct OutletStep {
     pub id: SnapshotId,
     /// The message about it.
     pub message: Vec<u8>,
-    /// The published state after the change; `None` if that is shown with a later change only.
-    pub after: Option<Arc<Published>>,
+    /// The published state after the change.
+    pub after: Arc<Published>,
     /// The time at which its input arrived; `None` if it brings no snapshot.
     pub arrived: Option<Instant>,
 }
@@ -82,12 +84,12 @@ impl KnownToReaders {
 }
 
 impl OutletQueue {
-    fn push(&mut self, id: SnapshotId, after: Option<Arc<Published>>, (change, codes): (LiveChange, CodesByHash)) {
+    fn push(&mut self, id: SnapshotId, after: Arc<Published>, (change, codes): (LiveChange, CodesByHash)) {
         let (codes, forgets) = self.known.missing(codes);
         self.push_message(id, after, StreamMessage::Live(LiveMessage { change, codes, forgets }));
     }
 
-    fn push_message(&mut self, id: SnapshotId, after: Option<Arc<Published>>, message: StreamMessage) {
+    fn push_message(&mut self, id: SnapshotId, after: Arc<Published>, message: StreamMessage) {
         let message = message.write();
         self.bytes += message.len();
         self.steps.push_back(OutletStep { id, message, after, arrived: None });
@@ -98,8 +100,11 @@ impl OutletQueue {
         snapshots.rename(id);
         self.is_overfull = false;
         let published = snapshots.load();
-        let (moment, codes) = LiveMoment::of(&published);
-        self.push(id, Some(published), (LiveChange::Moment(Box::new(moment)), codes));
+        let (mut moment, mut codes) = LiveMoment::of(&published);
+        if let Some(seen) = &self.seen {
+            moment.since(seen, &published, &mut codes);
+        }
+        self.push(id, published, (LiveChange::Moment(Box::new(moment)), codes));
     }
 
     fn drop_steps(&mut self) {
@@ -127,7 +132,7 @@ impl Outlet {
         let change = LiveChange::of(&snapshots.load(), &publication);
         let feed = if let Publication::Feed(feed) = &publication { Some(*feed) } else { None };
         let id = snapshots.apply(publication);
-        let after = Some(snapshots.load());
+        let after = snapshots.load();
         match (change, feed) {
             (Some(change), _) => waiting.push(id, after, change),
             (None, Some(feed)) => waiting.push_message(id, after, StreamMessage::Feed(feed)),
@@ -151,29 +156,20 @@ impl Outlet {
         }
     }
 
-    /// Begins to send changes in this epoch, the first of them all that is published in the chain's own cell. The canonical
-    /// blocks that the fleet has not `seen` come before that, so that it knows each of them.
-    pub fn begin(&self, snapshots: &Snapshots, epoch: u64, seen: &Published) {
+    /// Begins to send changes in this epoch, the first of them all that is published in the chain's own cell. The fleet has
+    /// `seen` the chain before.
+    pub fn begin(&self, snapshots: &Snapshots, epoch: u64, seen: Arc<Published>) {
         let mut waiting = self.lock();
         waiting.drop_steps();
-        waiting.leads = true;
-        let (published, head) = (snapshots.load(), seen.head());
-        let mut id = SnapshotId::begin(epoch);
-        if published.state_after(head.number()).is_some_and(|known| known.head_hash() == head.hash()) {
-            let passed = (head.number() + 1..=published.head().number()).map_while(|n| LiveChange::passed(&published, n));
-            for change in passed {
-                id = id.next();
-                waiting.push(id, None, change);
-            }
-        }
-        waiting.push_moment(id.next(), snapshots);
+        (waiting.leads, waiting.seen) = (true, Some(seen));
+        waiting.push_moment(SnapshotId::begin(epoch).next(), snapshots);
     }
 
     /// Ends sending changes.
     pub fn end(&self) {
         let mut waiting = self.lock();
         waiting.drop_steps();
-        waiting.leads = false;
+        (waiting.leads, waiting.seen) = (false, None);
     }
 
     /// Waits for the next change on its way. `snapshots` is the chain's own cell.
@@ -193,6 +189,7 @@ impl Outlet {
         }
         let step = waiting.steps.pop_front()?;
         waiting.bytes -= step.message.len();
+        waiting.seen = Some(step.after.clone());
         Some(step)
     }
 
@@ -236,14 +233,14 @@ mod tests {
     }
 
     fn finalized_after(step: &OutletStep) -> Option<u64> {
-        step.after.as_ref().expect("it is shown").finalized()
+        step.after.finalized()
     }
 
     #[tokio::test]
     async fn changes_of_a_leader_come_in_order_after_all_that_there_was() {
         let (outlet, own) = (Outlet::new(1 << 20), chain());
         outlet.apply(&own, finalized(1));
-        outlet.begin(&own, 9, &own.load());
+        outlet.begin(&own, 9, own.load());
         outlet.apply(&own, finalized(2));
         outlet.apply(&own, Publication::Feed(FeedState::Live { every_ms: 200 }));
         let steps = [outlet.next(&own).await, outlet.next(&own).await, outlet.next(&own).await];
@@ -257,7 +254,7 @@ mod tests {
     #[tokio::test]
     async fn what_the_stream_does_not_take_is_bounded_and_the_stream_gets_all_there_is_in_its_place() {
         let (outlet, own) = (Outlet::new(500), chain());
-        outlet.begin(&own, 9, &own.load());
+        outlet.begin(&own, 9, own.load());
         assert!(is_moment(&outlet.next(&own).await));
         for number in 0..1_000 {
             outlet.apply(&own, finalized(number));
@@ -274,7 +271,7 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_stands_by_sends_nothing() {
         let (outlet, own) = (Outlet::new(500), chain());
-        outlet.begin(&own, 9, &own.load());
+        outlet.begin(&own, 9, own.load());
         outlet.end();
         outlet.apply(&own, finalized(1));
         assert!(outlet.take(&own).is_none());

@@ -18,8 +18,8 @@ use crate::{
         },
     },
     state::{
-        Code, CodeCache, MergedChanges, Publication, Published, RemoteState, RemoteView, Retention,
-        Selector, Snapshot, SnapshotId, Snapshots, Verified, World,
+        Code, CodeCache, MergedChanges, Publication, Published, RemoteState, RemoteView, Retention, Selector, Snapshot,
+        SnapshotId, Snapshots, Verified, World,
     },
     store::corrupted,
 };
@@ -68,7 +68,7 @@ impl LiveReplica {
         kept: Retention,
     ) -> Result<(Snapshots, Self), ApplyError> {
         let LiveImage { id, newest, moment, codes: brought } = image;
-        let ReadMoment { head, verified, hashes, tags, feed, ahead, open } = moment.read()?;
+        let ReadMoment { head, verified, hashes, tags, feed, ahead, open, .. } = moment.read()?;
         check_receipts(&head)?;
         let (number, hash) = (head.number(), head.hash());
         let remote = RemoteState::of_fleet(settings.limit, number, hash, settings.natives.clone());
@@ -141,7 +141,8 @@ impl LiveReplica {
             BlockChanges::Unknown => None,
             BlockChanges::These(changes) => Some(replay::changes(&parent.world, changes, &self.codes)?),
             BlockChanges::PreConfirmed => {
-                let (_, changes) = self.ahead.front().filter(|(ahead, _)| *ahead == number).ok_or(ApplyError::Unfit { number })?;
+                let (_, changes) =
+                    self.ahead.front().filter(|(ahead, _)| *ahead == number).ok_or(ApplyError::Unfit { number })?;
                 same = match &on.newest.open {
                     Some(open) if open.header.number == number => Some(on.newest.clone()),
                     _ => on.ahead().find(|ahead| ahead.head.number() == number).cloned(),
@@ -214,10 +215,17 @@ impl LiveReplica {
     /// Replaces the published state by a moment, whose canonical head is the same, one that the chain goes back to, the next,
     /// or one without known ancestors.
     fn moment(&mut self, state: &Snapshots, id: SnapshotId, moment: LiveMoment) -> Result<(), ApplyError> {
-        let on = state.load();
-        let ReadMoment { head, verified, hashes, tags, feed, ahead, open } = moment.read()?;
+        let ReadMoment { passed, head, verified, hashes, tags, feed, ahead, open } = moment.read()?;
         check_receipts(&head)?;
         let (number, hash) = (head.number(), head.hash());
+        for block in passed {
+            let on = state.load();
+            if block.block.header.parent_hash == on.head().hash() {
+                let publication = self.canonical(&on, block)?;
+                state.apply_as(id, publication);
+            }
+        }
+        let on = state.load();
         self.ahead.clear();
         let known = on.state_after(number).filter(|_| number <= on.head().number());
         if known.is_some_and(|known| known.head_hash() == hash) && self.remote.revert_to(number, hash).is_some() {

@@ -150,12 +150,7 @@ impl Fetcher {
         self.fleet.get_or_init(|| FleetState::new(link, self.upstream.is_some()));
     }
 
-    fn from(
-        upstream: Option<Arc<Upstream>>,
-        codes: Arc<CodeCache>,
-        config: FetcherConfig,
-        metrics: &Metrics,
-    ) -> Self {
+    fn from(upstream: Option<Arc<Upstream>>, codes: Arc<CodeCache>, config: FetcherConfig, metrics: &Metrics) -> Self {
         let waves = metrics.counter("presim_upstream_waves_total", "Waves of state that were fetched.", &[]);
         Self {
             upstream,

@@ -122,6 +122,9 @@ async fn each_sub_block_reaches_replicas_and_becomes_canonical_there() {
     let nodes = [&stage.node, &early, &late];
     assert!(stage.node.node.snapshots().newest().open.is_some());
     same(&nodes).await;
+    stage.upstream.push(blocks[1].block.clone());
+    head(&stage.node, blocks[1].hash()).await;
+    same(&nodes).await;
     stage.play(&blocks[2..], &split, Duration::from_millis(50)).await;
     same(&nodes).await;
     stage.upstream.push(blocks[3].block.clone());
@@ -186,7 +189,8 @@ async fn state_of_the_upstream_is_fetched_once_for_the_fleet() {
     for node in [&leader].into_iter().chain(&replicas) {
         head(node, block.hash()).await;
     }
-    let asked = || upstream.asked("eth_getStorageAt") + upstream.asked("eth_getCode") + upstream.asked("eth_getBalance");
+    let asked =
+        || upstream.asked("eth_getStorageAt") + upstream.asked("eth_getCode") + upstream.asked("eth_getBalance");
     // State that the leader has fetched for itself.
     let expected = leader.result("/", "eth_call", json!([chase(700), "latest"])).await;
     let before = asked();
@@ -221,10 +225,8 @@ async fn a_replica_with_an_upstream_of_its_own_goes_on_without_an_ingester() {
     // Requests for cached state are answered throughout, and the others as soon as a node leads again.
     none.result("/", "eth_call", json!([chase(1_000), at])).await;
     let _leader = ingester(&server, &upstream.url(), &first.config, &[]).await;
-    until("the state", async || {
-        none.call("/", "eth_call", json!([chase(800), "latest"])).await["result"] == answer
-    })
-    .await;
+    until("the state", async || none.call("/", "eth_call", json!([chase(800), "latest"])).await["result"] == answer)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -242,7 +244,9 @@ async fn blocks_that_are_not_executed_and_writes_go_through_replicas() {
         let id = leader.node.snapshots().newest().id;
         reach(&follower, id).await;
         // The upstream gives no receipts of these blocks, so only their headers are known.
-        let reads = live_reads(&leader, id).into_iter().filter(|(method, _)| !method.contains("Block") && !method.contains("Logs"));
+        let reads = live_reads(&leader, id)
+            .into_iter()
+            .filter(|(method, _)| !method.contains("Block") && !method.contains("Logs"));
         agree(&[&leader, &follower], &reads.collect::<Vec<_>>(), "/").await;
     }
     let raw = json!(["0x02"]);

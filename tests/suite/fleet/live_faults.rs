@@ -83,7 +83,10 @@ async fn a_reorg_is_followed_by_replicas_and_the_dead_branch_is_answered_nowhere
         let at = json!([SOMEBODY, { "snapshotId": hex(gone.0) }]);
         let error = node.error("/", "eth_getBalance", at).await;
         assert!(error["message"].as_str().is_some_and(|text| text.contains("not retained")), "{error}");
-        assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, json!(live[2].balance(SOMEBODY)));
+        assert_eq!(
+            node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await,
+            json!(live[2].balance(SOMEBODY))
+        );
         assert!(node.result("/", "eth_getTransactionReceipt", json!([dead[1].tx_hash(0)])).await.is_null());
     }
 }

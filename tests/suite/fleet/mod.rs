@@ -2,9 +2,9 @@
 
 mod cluster;
 mod following;
+mod leading;
 mod live;
 mod live_faults;
-mod leading;
 mod permissions;
 mod proxy;
 mod relay;
