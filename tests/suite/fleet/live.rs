@@ -10,7 +10,7 @@ use super::{agree, reach, server::NatsServer, start, until};
 use crate::{
     live::{
         built::{Built, CHASES, ETHEREUM, OP_CHAIN, SOMEBODY, STORE, TOKEN, base_time, store, transfer},
-        stage::{LiveStage, busy, launch, serve},
+        stage::{EVERY, LiveStage, chases, launch, serve},
         with_usual,
     },
     support::{TestNode, hex},
@@ -114,9 +114,9 @@ async fn each_sub_block_reaches_replicas_and_becomes_canonical_there() {
     let flags = [&publishing(&url)[..], &["--keep-snapshots", "1000"]].concat();
     let stage = LiveStage::new(Built::op_stack(), SmallUpstream::url, &with_usual(&flags)).await;
     let early = replica(&server, &["--keep-snapshots", "1000"]);
-    let blocks = busy(&stage.first, 3, 4);
-    let split = [101, 100, 100];
-    stage.play(&blocks[..2], &split, Duration::from_millis(50)).await;
+    let split = [2, 1, 1];
+    let blocks = chases(&stage.first, CHASES[0].0, split.len(), 4);
+    stage.play(&blocks[..2], &split, EVERY).await;
     // The block being built, and the one before it, are in this one's image.
     let late = replica(&server, &["--keep-snapshots", "1000"]);
     let nodes = [&stage.node, &early, &late];
@@ -125,7 +125,7 @@ async fn each_sub_block_reaches_replicas_and_becomes_canonical_there() {
     stage.upstream.push(blocks[1].block.clone());
     head(&stage.node, blocks[1].hash()).await;
     same(&nodes).await;
-    stage.play(&blocks[2..], &split, Duration::from_millis(50)).await;
+    stage.play(&blocks[2..], &split, EVERY).await;
     same(&nodes).await;
     stage.upstream.push(blocks[3].block.clone());
     head(&stage.node, blocks[3].hash()).await;
@@ -133,7 +133,7 @@ async fn each_sub_block_reaches_replicas_and_becomes_canonical_there() {
     // Everything that is still retained is the same, too.
     let published = late.node.snapshots().load();
     let ids: Vec<SnapshotId> = published.snapshots_after(SnapshotId::default()).map(|snapshot| snapshot.id).collect();
-    assert!(ids.contains(&last) && ids.len() > 3, "{ids:?}");
+    assert!(ids.contains(&last) && ids.len() > 1, "{ids:?}");
     for id in ids {
         agree(&nodes, &live_reads(&late, id), "/").await;
     }
