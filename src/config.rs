@@ -475,9 +475,6 @@ impl Config {
             problem
         } else if fleet.publish.is_some() && self.testing {
             "--publish and --testing: a chain that tests change is not published: leave one of them out".to_owned()
-        } else if fleet.publish.is_some() && self.live.upstream.is_some() {
-            "--publish and --upstream: only a chain that presim has itself is published: leave one of them out"
-                .to_owned()
         } else if fleet.publish.is_some() && self.keep_blocks < 2 {
             "--publish needs --keep-blocks of at least 2: a block that the stream has not taken is taken back"
                 .to_owned()
@@ -487,8 +484,8 @@ impl Config {
             comes("--genesis")
         } else if self.feed.is_some() {
             comes("--feed")
-        } else if self.live.upstream.is_some() {
-            comes("--upstream")
+        } else if self.live.flashblocks.is_some() {
+            comes("--flashblocks")
         } else if self.testing {
             comes("--testing")
         } else if self.data_dir.is_some() {

@@ -37,7 +37,7 @@ use tokio::{
 use self::{
     live::{RemoteGauges, UpstreamParts},
     ports::Ports,
-    start::{FleetPlace, Start, begin},
+    start::{FetchedState, FleetPlace, Start, begin},
 };
 use crate::{
     chain::ChainSpec,
@@ -156,18 +156,27 @@ impl Node {
         let keyed = keys::load(&config.wallet_key_file, &config.wallet_password_file)?;
         let codes = Arc::new(CodeCache::new(config.code_cache));
         let mut talking = None;
-        let (start, beside) = if let Some(endpoint) = &config.live.upstream {
+        let (start, beside) = if let Some(servers) = &config.fleet.follow {
+            let runtime = talking.insert(fleet::runtime()?);
+            (fleet::follow(&config, servers, &codes, &metrics, reason, runtime)?, None)
+        } else if let Some(endpoint) = &config.live.upstream {
             start::check_foreign(&store)?;
             let runtime = talking.insert(live::runtime()?);
             let epoch = epoch::take(&store, 0, SystemClock::default().unix())?;
             let (start, beside) = runtime.block_on(live::begin(endpoint, &config, &codes, &metrics, reason, epoch))?;
+            let start = match &config.fleet.publish {
+                None => start.into(),
+                Some(servers) => runtime
+                    .block_on(async {
+                        let genesis = live::genesis(&beside.upstream, &config).await;
+                        fleet::publish_live(&config, servers, &codes, &store, reason, start, genesis).await
+                    })
+                    .wrap_err_with(|| format!("--publish {servers}"))?,
+            };
             (start, Some(Arc::new(beside)))
         } else if let Some(servers) = &config.fleet.publish {
             let runtime = talking.insert(fleet::runtime()?);
             (fleet::publish(&config, servers, &codes, &store, reason, runtime)?, None)
-        } else if let Some(servers) = &config.fleet.follow {
-            let runtime = talking.insert(fleet::runtime()?);
-            (fleet::follow(&config, servers, &codes, reason, runtime)?, None)
         } else {
             (begin(&config, &codes, &store, reason)?, None)
         };
@@ -183,8 +192,10 @@ impl Node {
             pairs: start.trading.map_or_else(Vec::new, |world| Market::of(world, &snapshots.newest().world).pairs),
             data_dir: config.data_dir.clone(),
         };
-        let Start { spec, source, testing, accounts, fleet, .. } = start;
-        let links = fleet.as_ref().map(|place| place.link.clone()).zip(talking.as_ref());
+        let Start { spec, source, testing, accounts, fleet, remote, .. } = start;
+        // The transactions of an upstream's chain are in the upstream's pool.
+        let place = fleet.as_ref().filter(|_| remote.is_none());
+        let links = place.map(|place| place.link.clone()).zip(talking.as_ref());
         let outbox = links.map(|(link, runtime)| FleetOutbox::new(link, runtime.handle().clone()));
         let parts = Parts {
             ports,
@@ -194,6 +205,7 @@ impl Node {
             source,
             testing,
             beside,
+            remote,
             store,
             outbox,
             fleet,
@@ -306,6 +318,8 @@ struct Parts {
     source: Box<dyn FeedSource>,
     testing: Testing,
     beside: Option<Arc<UpstreamParts>>,
+    /// The way to the state that the node does not have, on an upstream's chain.
+    remote: Option<FetchedState>,
     store: Store,
     /// The way of sent transactions to the other nodes of a fleet.
     outbox: Option<FleetOutbox>,
@@ -347,6 +361,7 @@ impl Actors {
             source,
             testing,
             beside,
+            remote,
             store,
             outbox,
             fleet,
@@ -408,8 +423,11 @@ impl Actors {
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone()));
         let signers = Accounts::new(accounts, keyed);
         let sends = !config.wallet_key_file.is_empty();
-        let sending =
-            beside.as_ref().filter(|_| sends).map(|beside| parts::sending(&config, &spec, &beside.fetcher, &metrics));
+        let sending = beside
+            .as_ref()
+            .zip(remote.as_ref())
+            .filter(|_| sends)
+            .map(|(beside, remote)| parts::sending(&config, &spec, &beside.upstream, &remote.fetcher, &metrics));
         let wallet = parts::wallet(&config, &spec, &codes, &pool, signers, approvals.clone(), store);
         let wallet = Arc::new(Wallet { sending, ..wallet });
         let socket = match &config.data_dir {
@@ -461,12 +479,15 @@ impl Actors {
             .with_testing(testing)
             .with_contracts(contracts);
         if let Some(beside) = &beside {
-            let (fetcher, rounds) = (beside.fetcher.clone(), config.live.upstream_rounds as usize);
+            tokio::spawn(beside.clone().keep_up());
+        }
+        if let Some(FetchedState { fetcher, has_natives }) = remote {
+            tokio::spawn(RemoteGauges::new(&metrics).keep_up(snapshots.clone()));
             front = front.with_remote(StateCompletion {
                 fetcher,
-                rounds,
+                rounds: config.live.upstream_rounds as usize,
                 snapshots,
-                has_natives: beside.remote.has_natives(),
+                has_natives,
                 forwarded: ForwardedMethods(config.live.forward.clone()),
                 permits: Semaphore::new((config.live.upstream_concurrency as usize / 2).max(1)),
                 executed: metrics.counter(
@@ -475,7 +496,6 @@ impl Actors {
                     &[],
                 ),
             });
-            tokio::spawn(beside.clone().keep_up(RemoteGauges::new(&metrics)));
         }
         if let Some(FleetPlace { link, leads: None }) = &fleet {
             front = front.with_leader(LeaderLink::new(link.client.clone(), link.names.leader()));

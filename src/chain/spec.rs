@@ -115,6 +115,11 @@ impl ChainSpec {
         })
     }
 
+    /// Returns the geth-format `config` of the chain.
+    pub const fn config(&self) -> &ChainConfig {
+        &self.config
+    }
+
     /// Returns the family of rules that the chain follows.
     pub const fn family(&self) -> Family {
         if self.op_stack.is_some() { Family::OpStack } else { Family::Ethereum }

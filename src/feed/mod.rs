@@ -28,7 +28,7 @@ use futures::{FutureExt, future::LocalBoxFuture};
 
 use self::{
     journal::Journal,
-    publishing::{NotLeading, StreamWriter},
+    publishing::{NotLeading, Outlet, StreamSending, StreamWriter},
     status::FeedStatus,
 };
 use crate::{
@@ -57,6 +57,8 @@ pub struct Feed {
     pub metrics: Metrics,
     /// The stream of the fleet, while this node leads one.
     pub stream: Option<StreamWriter>,
+    /// The way of changes to the stream of the fleet, where they are shown only after they have gone it.
+    outlet: Option<Arc<Outlet>>,
     published: Counter,
     publish_seconds: Histogram,
 }
@@ -95,14 +97,35 @@ impl Feed {
             ),
             metrics: metrics.clone(),
             stream: None,
+            outlet: None,
             snapshots,
             pool,
         }
     }
 
-    /// Publishes a change that is neither recorded nor sent to other nodes.
+    /// Returns a feed into `snapshots` that nobody sees: its changes go into `outlet`. It shares the metrics, but for the
+    /// health of the feed.
+    #[must_use]
+    pub fn beside(&self, snapshots: Arc<Snapshots>, outlet: Arc<Outlet>) -> Self {
+        Self {
+            status: FeedStatus::new(snapshots.load().feed, &Metrics::default()),
+            pool: self.pool.clone(),
+            metrics: self.metrics.clone(),
+            stream: None,
+            outlet: Some(outlet),
+            published: self.published.clone(),
+            publish_seconds: self.publish_seconds.clone(),
+            snapshots,
+        }
+    }
+
+    /// Publishes a change that is not recorded, and waits for nothing: other nodes have it first only where the feed has an
+    /// outlet.
     pub fn apply(&self, publication: Publication) -> SnapshotId {
-        self.snapshots.apply(publication)
+        match &self.outlet {
+            Some(outlet) => outlet.apply(&self.snapshots, publication),
+            None => self.snapshots.apply(publication),
+        }
     }
 
     /// Publishes a change: writes it to the journal if there is one, sends it to the stream of the fleet if this node leads
@@ -141,8 +164,17 @@ impl Feed {
         id: SnapshotId,
         publication: &Publication,
     ) -> Result<(), NotLeading> {
-        let Some(stream) = &mut self.stream else { return Ok(()) };
-        let Some(mut sending) = stream.message(published, id, publication) else { return Ok(()) };
+        let Some(stream) = &self.stream else { return Ok(()) };
+        match stream.message(published, id, publication) {
+            Some(sending) => self.bring(sending).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Brings a message into the stream, and returns when the stream has it. While the stream takes nothing, the feed is
+    /// degraded.
+    async fn bring(&mut self, mut sending: StreamSending) -> Result<(), NotLeading> {
+        let Some(stream) = &mut self.stream else { return Err(NotLeading) };
         let told = self.status.state();
         let mut is_shown = false;
         let sent = loop {
@@ -195,6 +227,9 @@ impl Feed {
 
     /// Counts a snapshot that was just published, of input that arrived at `since`.
     pub fn count(&self, since: Instant) {
+        if let Some(outlet) = &self.outlet {
+            return outlet.count(since);
+        }
         self.published.increment(1);
         self.publish_seconds.record(since.elapsed());
     }

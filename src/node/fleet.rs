@@ -5,28 +5,36 @@ use std::{
     time::Duration,
 };
 
+use alloy_primitives::{Address, B256};
 use async_nats::jetstream::kv::CreateErrorKind;
 use eyre::WrapErr;
 use tokio::{runtime::Runtime, time::Instant};
 
-use super::start::{ChainOrigin, FleetPlace, OwnChain, Start};
+use super::{
+    live::{self, LiveStart},
+    start::{ChainOrigin, FetchedState, FleetPlace, OwnChain, Start},
+};
 use crate::{
-    chain::ChainSpec,
+    chain::{ChainSpec, Natives},
     config::{Config, NatsServers},
     feed::{
         clock::{Clock, SystemClock},
         codec::VERSION,
-        fleet::{FleetChain, FleetError, FleetLink, FleetNames, end_of, find, fleets},
-        publishing::{PublishedSource, PublishingLimits},
-        replica::{Applier, FollowError, Follower, Following, ReplicaSource},
+        fleet::{FleetChain, FleetError, FleetLink, FleetNames, FollowedChain, end_of, find, fleets},
+        publishing::{PublishedLive, PublishedSource, Publisher, PublishingLimits},
+        replica::{Applier, FollowError, FollowedState, Follower, Following, ReplicaBase, ReplicaSource},
+        upstream::Fetcher,
     },
     rpc::{StartupReason, Testing},
     state::{CodeCache, Publication, SnapshotId},
     store::Store,
+    telemetry::Metrics,
 };
 
 /// The time for which a node that joins waits for the fleet's chain and its first image.
 const START: Duration = Duration::from_secs(60);
+/// The time for which a node that has an upstream waits for an image of its fleet's state, which it can do without.
+const IMAGE: Duration = Duration::from_secs(5);
 /// The pause between two looks for them.
 const AGAIN: Duration = Duration::from_millis(250);
 /// The newest records of a data directory that may be missing in the stream.
@@ -59,20 +67,137 @@ pub fn publish(
     let (link, origin, sequence) = runtime.block_on(joining.publish(origin)).wrap_err_with(failed)?;
     let OwnChain { spec, snapshots, devnet, accounts, builtin, trading } = OwnChain::stand_on(config, origin, clock)?;
     let following = Following::from(link.clone(), Applier::new(snapshots.mirror(), codes.clone()), sequence);
-    let kept = config.retention();
-    let follower =
-        runtime.block_on(Follower::new(link.clone(), codes.clone(), kept, following)).wrap_err_with(failed)?;
+    let base = replica_base(config, codes, spec.chain_id(), &[]);
+    let follower = runtime.block_on(Follower::new(link.clone(), base, following)).wrap_err_with(failed)?;
+    let publisher = publisher(config, link.clone(), store, follower);
+    let fleet = Some(FleetPlace { link, leads: Some(publisher.leads.clone()) });
+    let source = PublishedSource { publisher, codes: codes.clone(), devnet };
+    let testing = Testing::Off;
+    Ok(Start { spec, snapshots, source: Box::new(source), testing, accounts, builtin, trading, fleet, remote: None })
+}
+
+/// Begins to publish the upstream's chain of `start`, or to stand by for the node that does.
+///
+/// # Errors
+///
+/// Returns an error that names the flag if the servers cannot be reached, or the fleet has another chain.
+pub async fn publish_live(
+    config: &Config,
+    servers: &NatsServers,
+    codes: &Arc<CodeCache>,
+    store: &Store,
+    reason: &StartupReason,
+    start: LiveStart,
+    genesis: B256,
+) -> eyre::Result<Start> {
+    reason.set("it joins its fleet");
+    let LiveStart { spec, snapshots: own, source } = start;
+    let link = join(config, servers, spec.chain_id(), genesis).await?;
+    let ours = FleetChain {
+        version: VERSION,
+        genesis,
+        config: spec.config().clone(),
+        builtin: false,
+        trading: None,
+        block_time_ms: u64::try_from(spec.block_time().as_millis()).unwrap_or(u64::MAX),
+        upstream: Some(FollowedChain { wrapper: spec.wrapper(), natives: config.live.native.clone() }),
+    };
+    let theirs = agree(&link, &ours).await?;
+    if theirs.genesis != genesis || theirs.upstream.is_none() {
+        return Err(other_chain(&link, &theirs, &ours).into());
+    }
+    let base = replica_base(config, codes, spec.chain_id(), &config.live.native);
+    let shown = own.mirror();
+    let following = match end_of(&link).await? {
+        Some(_) => joined(&link, &base, reason).await?,
+        None => None,
+    };
+    let following = match following {
+        Some(following) => {
+            shown.replace_all(following.state().load());
+            following
+        }
+        // Nothing was published yet, everything was deleted, or whoever has published has left no image.
+        None => {
+            let sequence = link.stream().await?.cached_info().state.last_sequence;
+            Following::from(link.clone(), Applier::new(own.mirror(), codes.clone()), sequence)
+        }
+    };
+    let follower = Follower::new(link.clone(), base, following).await?;
+    let publisher = publisher(config, link.clone(), store, follower);
+    source.fetcher.join(link.clone());
+    let remote = Some(source.fetched());
+    let fleet = Some(FleetPlace { link, leads: Some(publisher.leads.clone()) });
+    let source = Box::new(PublishedLive { publisher, source, own: Arc::new(own) });
+    Ok(Start { fleet, remote, ..Start::of_foreign(spec, shown, source) })
+}
+
+/// Returns the state of a fleet that has published, at the end of its stream; `None` if it has no image soon.
+async fn joined(link: &FleetLink, base: &ReplicaBase, reason: &StartupReason) -> Result<Option<Following>, FleetError> {
+    reason.set("it reads the image of its fleet");
+    let deadline = Instant::now() + IMAGE;
+    let read =
+        patiently(deadline, link, "it has messages and no image", async || Following::bootstrap(link, base).await);
+    let mut following = match read.await {
+        Ok(following) => following,
+        Err(error) => {
+            tracing::warn!(%error, "the state of the fleet cannot be read yet");
+            return Ok(None);
+        }
+    };
+    if let Err(error) = come_to_the_end(link, &mut following, deadline).await {
+        tracing::warn!(%error, "the stream cannot be followed to its end yet");
+    }
+    Ok(Some(following))
+}
+
+fn publisher(config: &Config, link: FleetLink, store: &Store, follower: Follower) -> Publisher {
     let limits = PublishingLimits {
         node: format!("{}-{}", std::process::id(), config.listen),
         image_every: config.fleet.image_every.into(),
         stream_bytes: u64::from(config.fleet.publish_mb) << 20,
-        kept,
     };
-    let (store, codes, leads) = (store.clone(), codes.clone(), Arc::new(AtomicBool::new(false)));
-    let fleet = Some(FleetPlace { link: link.clone(), leads: Some(leads.clone()) });
-    let source = PublishedSource { link, store, codes, devnet, follower, limits, leads };
-    let testing = Testing::Off;
-    Ok(Start { spec, snapshots, source: Box::new(source), testing, accounts, builtin, trading, fleet })
+    Publisher { link, store: store.clone(), follower, limits, leads: Arc::new(AtomicBool::new(false)) }
+}
+
+/// Returns the settings of following. `natives` are contracts that presim cannot execute, beside those that it knows.
+fn replica_base(config: &Config, codes: &Arc<CodeCache>, chain_id: u64, natives: &[Address]) -> ReplicaBase {
+    let natives = Natives::of(chain_id, natives);
+    let state = FollowedState { limit: (config.live.cache_mb as usize) << 20, natives };
+    ReplicaBase { codes: codes.clone(), kept: config.retention(), state }
+}
+
+/// Connects to the servers, and creates what the fleet of this chain needs there.
+async fn join(config: &Config, servers: &NatsServers, chain_id: u64, genesis: B256) -> Result<FleetLink, FleetError> {
+    let settings = &config.fleet;
+    let (client, jetstream) = FleetLink::connect(settings, servers).await?;
+    let names = match &settings.fleet {
+        Some(name) => FleetNames { fleet: name.0.clone() },
+        None => FleetNames::of_chain(chain_id, genesis),
+    };
+    let link = FleetLink { client, jetstream, names };
+    link.create(settings).await?;
+    if settings.publish_anew {
+        link.purge().await?;
+        tracing::info!(fleet = link.names.fleet, "the fleet begins anew");
+    }
+    Ok(link)
+}
+
+/// Writes the chain of this node as the fleet's, unless it has one. Returns the fleet's.
+async fn agree(link: &FleetLink, ours: &FleetChain) -> Result<FleetChain, FleetError> {
+    loop {
+        if let Some(theirs) = link.chain().await? {
+            return Ok(theirs);
+        }
+        let unwritten = |problem: String| FleetError::nats("the fleet's chain cannot be written", problem);
+        let text = serde_json::to_vec(ours).map_err(|error| unwritten(error.to_string()))?;
+        match link.facts().await?.create(FleetChain::KEY, text.into()).await {
+            Ok(_) => return Ok(ours.clone()),
+            Err(error) if error.kind() == CreateErrorKind::AlreadyExists => {}
+            Err(error) => return Err(unwritten(error.to_string())),
+        }
+    }
 }
 
 /// Begins with the image of a fleet, whose stream this node then follows.
@@ -84,6 +209,7 @@ pub fn follow(
     config: &Config,
     servers: &NatsServers,
     codes: &Arc<CodeCache>,
+    metrics: &Metrics,
     reason: &StartupReason,
     runtime: &Runtime,
 ) -> eyre::Result<Start> {
@@ -100,9 +226,10 @@ pub fn follow(
         let chain =
             patiently(deadline, &link, "no node has published a chain to it", async || link.chain().await).await?;
         reason.set("it reads the image of its fleet");
-        let following = patiently(deadline, &link, "it has no image yet", async || {
-            Following::bootstrap(&link, codes, config.retention()).await
-        });
+        let natives = chain.upstream.as_ref().map_or(&[][..], |followed| &followed.natives);
+        let base = replica_base(config, codes, chain.config.chain_id, natives);
+        let following =
+            patiently(deadline, &link, "it has no image yet", async || Following::bootstrap(&link, &base).await);
         let mut following = following.await?;
         reason.set("it comes to the end of the stream of its fleet");
         // Where the stream has a gap, the follower begins anew with another image.
@@ -110,25 +237,39 @@ pub fn follow(
             tracing::warn!(%error, "the stream cannot be followed to its end yet");
         }
         let snapshots = following.state().mirror();
-        let follower = Follower::new(link.clone(), codes.clone(), config.retention(), following).await?;
-        Ok::<_, eyre::Report>((chain, snapshots, follower, link))
+        let follower = Follower::new(link.clone(), base.clone(), following).await?;
+        let remote = match &chain.upstream {
+            Some(_) => Some(fetched(config, codes, metrics, &link, &base).await?),
+            None => None,
+        };
+        Ok::<_, eyre::Report>((chain, snapshots, follower, link, remote))
     };
-    let (chain, snapshots, follower, link) = runtime.block_on(begun).wrap_err_with(|| format!("--follow {servers}"))?;
+    let (chain, snapshots, follower, link, remote) =
+        runtime.block_on(begun).wrap_err_with(|| format!("--follow {servers}"))?;
     let mut spec = ChainSpec::new(chain.config, Duration::from_millis(chain.block_time_ms))?;
-    if let Some(world) = &chain.trading {
-        spec = spec.with_wrapper(world.weth);
+    let followed = chain.upstream.and_then(|followed| followed.wrapper);
+    if let Some(wrapper) = chain.trading.map(|world| world.weth).or(followed) {
+        spec = spec.with_wrapper(wrapper);
     }
     let source = Box::new(ReplicaSource { follower });
-    Ok(Start {
-        spec,
-        snapshots,
-        source,
-        testing: Testing::Off,
-        accounts: Vec::new(),
-        builtin: false,
-        trading: chain.trading,
-        fleet: Some(FleetPlace { link, leads: None }),
-    })
+    let fleet = Some(FleetPlace { link, leads: None });
+    Ok(Start { trading: chain.trading, fleet, remote, ..Start::of_foreign(spec, snapshots, source) })
+}
+
+/// Returns the way to the state of the fleet's upstream: over the leader, and to an upstream of this node's own if it has one.
+async fn fetched(
+    config: &Config,
+    codes: &Arc<CodeCache>,
+    metrics: &Metrics,
+    link: &FleetLink,
+    base: &ReplicaBase,
+) -> eyre::Result<FetchedState> {
+    let upstream = match &config.live.upstream {
+        Some(endpoint) => Some(live::connect(endpoint, config, metrics).await?),
+        None => None,
+    };
+    let fetcher = Fetcher::in_fleet(link.clone(), upstream, codes.clone(), live::fetching(config), metrics);
+    Ok(FetchedState { fetcher: Arc::new(fetcher), has_natives: !base.state.natives.is_empty() })
 }
 
 /// Follows the stream to the end that it has now, so that a node which joins does not answer from the past.
@@ -202,20 +343,9 @@ struct Joining<'a> {
 impl Joining<'_> {
     /// Joins the fleet. Returns the state with which the node goes on, and the sequence of its last message in the stream.
     async fn publish(&self, origin: ChainOrigin) -> eyre::Result<(FleetLink, ChainOrigin, u64)> {
-        let settings = &self.config.fleet;
-        let (client, jetstream) = FleetLink::connect(settings, self.servers).await?;
-        let names = match &settings.fleet {
-            Some(name) => FleetNames { fleet: name.0.clone() },
-            None => FleetNames::of_chain(origin.about.config.chain_id, origin.about.genesis),
-        };
-        let link = FleetLink { client, jetstream, names };
-        link.create(settings).await?;
-        if settings.publish_anew {
-            link.purge().await?;
-            tracing::info!(fleet = link.names.fleet, "the fleet begins anew");
-        }
+        let link = join(self.config, self.servers, origin.about.config.chain_id, origin.about.genesis).await?;
         let ours = self.chain(&origin)?;
-        let theirs = self.agree(&link, &ours).await?;
+        let theirs = agree(&link, &ours).await?;
         let end = end_of(&link).await?;
         let Some((_, end)) = end else {
             if theirs.genesis != ours.genesis {
@@ -248,23 +378,8 @@ impl Joining<'_> {
             builtin: origin.about.builtin,
             trading: origin.about.trading,
             block_time_ms: u64::try_from(spec.block_time().as_millis()).unwrap_or(u64::MAX),
+            upstream: None,
         })
-    }
-
-    /// Writes the chain of this node as the fleet's, unless it has one. Returns the fleet's.
-    async fn agree(&self, link: &FleetLink, ours: &FleetChain) -> Result<FleetChain, FleetError> {
-        loop {
-            if let Some(theirs) = link.chain().await? {
-                return Ok(theirs);
-            }
-            let unwritten = |problem: String| FleetError::nats("the fleet's chain cannot be written", problem);
-            let text = serde_json::to_vec(ours).map_err(|error| unwritten(error.to_string()))?;
-            match link.facts().await?.create(FleetChain::KEY, text.into()).await {
-                Ok(_) => return Ok(ours.clone()),
-                Err(error) if error.kind() == CreateErrorKind::AlreadyExists => {}
-                Err(error) => return Err(unwritten(error.to_string())),
-            }
-        }
     }
 
     /// Continues with the fleet's state instead of this node's, which has just been created.
@@ -276,8 +391,9 @@ impl Joining<'_> {
     ) -> eyre::Result<(FleetLink, ChainOrigin, u64)> {
         self.reason.set("it reads the image of its fleet");
         let deadline = Instant::now() + START;
+        let base = replica_base(self.config, self.codes, origin.about.config.chain_id, &[]);
         let following = patiently(deadline, &link, "it has messages and no image", async || {
-            Following::bootstrap(&link, self.codes, self.config.retention()).await
+            Following::bootstrap(&link, &base).await
         });
         let following =
             following.await.wrap_err("begin the fleet anew with --publish-anew if no node has its state")?;

@@ -7,10 +7,12 @@ use std::{
 };
 
 use alloy_eips::BlockNumberOrTag;
+use alloy_primitives::B256;
 use eyre::{WrapErr, eyre};
+use serde::Deserialize;
 use tokio::{runtime::Runtime, time::Instant};
 
-use super::start::{Start, read_genesis};
+use super::start::{FetchedState, Start, read_genesis};
 use crate::{
     chain::{BlockHashes, ChainSpec, Family, Natives, set_forks},
     config::{Config, Endpoint},
@@ -19,7 +21,7 @@ use crate::{
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot, told_receipts},
         upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState},
     },
-    rpc::{StartupReason, Testing},
+    rpc::StartupReason,
     state::{
         CodeCache, FeedProblem, FeedState, Publication, RemoteImage, RemoteState, RemoteStats, SnapshotId, Snapshots,
         Tags,
@@ -45,12 +47,33 @@ const GAP: usize = 64;
 /// The time between the sub-blocks of a Flashblocks stream.
 const SUB_BLOCK: Duration = Duration::from_millis(200);
 
+/// An upstream's chain with which a node begins.
+pub struct LiveStart {
+    pub spec: ChainSpec,
+    pub snapshots: Snapshots,
+    pub source: LiveSource,
+}
+
+impl From<LiveStart> for Start {
+    fn from(start: LiveStart) -> Self {
+        let remote = start.source.fetched();
+        Self { remote: Some(remote), ..Self::of_foreign(start.spec, start.snapshots, Box::new(start.source)) }
+    }
+}
+
+impl LiveSource {
+    /// Returns the way to the state that the cache does not have.
+    pub(super) fn fetched(&self) -> FetchedState {
+        FetchedState { fetcher: self.fetcher.clone(), has_natives: self.remote.has_natives() }
+    }
+}
+
 /// The parts of a node that concern its upstream.
 #[derive(Debug)]
 pub struct UpstreamParts {
-    /// Fetches the upstream's state.
-    pub fetcher: Arc<Fetcher>,
-    /// The cache of that state.
+    /// The upstream.
+    pub upstream: Arc<Upstream>,
+    /// The cache of its state.
     pub remote: Arc<RemoteState>,
     /// The directory in which the cache is stored, if it is.
     pub kept: Option<PathBuf>,
@@ -69,15 +92,12 @@ impl UpstreamParts {
         }
     }
 
-    /// Stores the cache at intervals, and shows its size.
-    pub async fn keep_up(self: Arc<Self>, gauges: RemoteGauges) {
-        let mut shown = tokio::time::interval(Metrics::UPKEEP);
+    /// Stores the cache at intervals.
+    pub async fn keep_up(self: Arc<Self>) {
         let mut keep = tokio::time::interval_at(tokio::time::Instant::now() + Self::EVERY, Self::EVERY);
         loop {
-            tokio::select! {
-                _ = shown.tick() => gauges.show(self.remote.stats()),
-                _ = keep.tick() => self.keep().await,
-            }
+            keep.tick().await;
+            self.keep().await;
         }
     }
 }
@@ -111,6 +131,17 @@ impl RemoteGauges {
         }
     }
 
+    /// Shows the size of the cache that the newest of `snapshots` reads, at intervals.
+    pub async fn keep_up(self, snapshots: Arc<Snapshots>) {
+        let mut shown = tokio::time::interval(Metrics::UPKEEP);
+        loop {
+            shown.tick().await;
+            if let Some(view) = snapshots.newest().world.remote() {
+                self.show(view.state().stats());
+            }
+        }
+    }
+
     fn show(&self, stats: RemoteStats) {
         self.entries.set(stats.entries as f64);
         self.bytes.set(stats.bytes as f64);
@@ -133,7 +164,7 @@ pub async fn begin(
     metrics: &Metrics,
     reason: &StartupReason,
     epoch: u64,
-) -> eyre::Result<(Start, UpstreamParts)> {
+) -> eyre::Result<(LiveStart, UpstreamParts)> {
     let deadline = Instant::now() + START;
     let failed = || format!("--upstream {endpoint}");
     let live = &config.live;
@@ -141,19 +172,7 @@ pub async fn begin(
     let soon = || Instant::now() + 2 * live.timeout();
     tracing::info!("asking the upstream {endpoint} for its newest block");
     reason.set(FIRST_ANSWER);
-    let upstream = Upstream::connect(
-        UpstreamConfig {
-            url: endpoint.url(),
-            timeout: live.timeout(),
-            concurrency: live.upstream_concurrency as usize,
-            batch: live.upstream_batch as usize,
-            max_response: ANSWER,
-            jitter_seed: None,
-        },
-        metrics,
-    )
-    .await?;
-    let upstream = Arc::new(upstream);
+    let upstream = connect(endpoint, config, metrics).await?;
     let chain_id = patiently(&upstream, reason, upstream.chain_id(deadline)).await.wrap_err_with(failed)?;
     let spec = chain(config, chain_id)?;
     if live.flashblocks.is_some() && spec.family() != Family::OpStack {
@@ -215,9 +234,8 @@ pub async fn begin(
     first.id = SnapshotId::begin(epoch);
     let snapshots = Snapshots::new(first, feed, config.retention());
     snapshots.apply(Publication::Tags(Tags::default()));
-    let fetcher = FetcherConfig { patience: PATIENCE, verify_proofs: live.verify_proofs, max_in_flight: IN_FLIGHT };
-    let fetcher = Arc::new(Fetcher::new(upstream.clone(), codes.clone(), fetcher, metrics));
-    let heads = Heads::follow(upstream, newest, live.poll());
+    let fetcher = Arc::new(Fetcher::new(upstream.clone(), codes.clone(), fetching(config), metrics));
+    let heads = Heads::follow(upstream.clone(), newest, live.poll());
     let flashblocks = live.flashblocks.clone().map(|url| FlashblockSource {
         events: flashblocks::open(flashblocks::Settings {
             // At least two pings before the connection counts as lost.
@@ -240,19 +258,39 @@ pub async fn begin(
         verify: live.verify_proofs,
         gap: GAP,
     };
-    let beside = UpstreamParts { fetcher: fetcher.clone(), remote: remote.clone(), kept: config.data_dir.clone() };
-    let source = LiveSource { spec: spec.clone(), fetcher, remote, heads, flashblocks, limits };
-    let start = Start {
-        spec,
-        snapshots,
-        source: Box::new(source),
-        testing: Testing::Off,
-        accounts: Vec::new(),
-        builtin: false,
-        trading: None,
-        fleet: None,
+    let beside = UpstreamParts { upstream: upstream.clone(), remote: remote.clone(), kept: config.data_dir.clone() };
+    let source = LiveSource { spec: spec.clone(), upstream, fetcher, remote, heads, flashblocks, limits };
+    Ok((LiveStart { spec, snapshots, source }, beside))
+}
+
+/// Connects to the upstream at `endpoint`.
+pub async fn connect(endpoint: &Endpoint, config: &Config, metrics: &Metrics) -> eyre::Result<Arc<Upstream>> {
+    let live = &config.live;
+    let settings = UpstreamConfig {
+        url: endpoint.url(),
+        timeout: live.timeout(),
+        concurrency: live.upstream_concurrency as usize,
+        batch: live.upstream_batch as usize,
+        max_response: ANSWER,
+        jitter_seed: None,
     };
-    Ok((start, beside))
+    Ok(Arc::new(Upstream::connect(settings, metrics).await?))
+}
+
+/// Returns the settings with which state is fetched.
+pub const fn fetching(config: &Config) -> FetcherConfig {
+    FetcherConfig { patience: PATIENCE, verify_proofs: config.live.verify_proofs, max_in_flight: IN_FLIGHT }
+}
+
+/// Returns the hash of the upstream's first block; zero if the upstream does not have the block.
+pub async fn genesis(upstream: &Upstream, config: &Config) -> B256 {
+    #[derive(Deserialize)]
+    struct FirstBlock {
+        hash: B256,
+    }
+    let json = upstream.block(0.into(), Instant::now() + 2 * config.live.timeout()).await.ok().flatten();
+    let first = json.and_then(|json| serde_json::from_str::<FirstBlock>(json.get()).ok());
+    first.map_or(B256::ZERO, |first| first.hash)
 }
 
 /// Warns if the upstream has a fork that presim does not know, so that blocks after it cannot be executed here.

@@ -6,7 +6,10 @@ use crate::{
     chain::ChainSpec,
     config::{ApprovalPolicy, Config, FeedName, RevertPolicy, UpgradePolicy},
     engine::{BaseFeeRule, SimulationRules},
-    feed::{fleet::FleetOutbox, upstream::Fetcher},
+    feed::{
+        fleet::FleetOutbox,
+        upstream::{Fetcher, Upstream},
+    },
     pool::{BlocksBuilt, Pool, PoolLimits},
     state::{CodeCache, Snapshots},
     store::{Store, StoreError},
@@ -87,14 +90,20 @@ pub fn wallet(
     }
 }
 
-/// Returns the sending of the wallet's transactions to the upstream of `fetcher`.
-pub fn sending(config: &Config, spec: &ChainSpec, fetcher: &Arc<Fetcher>, metrics: &Metrics) -> Arc<Sending> {
+/// Returns the sending of the wallet's transactions to `upstream`, whose state `fetcher` fetches.
+pub fn sending(
+    config: &Config,
+    spec: &ChainSpec,
+    upstream: &Arc<Upstream>,
+    fetcher: &Arc<Fetcher>,
+    metrics: &Metrics,
+) -> Arc<Sending> {
     let settings = SendingSettings {
         resend: Duration::from_millis(config.wallet_resend_ms),
         timeout: config.live.timeout(),
         batch: config.live.upstream_batch as usize,
     };
-    Arc::new(Sending::new(fetcher.clone(), settings, spec.family(), metrics))
+    Arc::new(Sending::new(upstream.clone(), fetcher.clone(), settings, spec.family(), metrics))
 }
 
 fn policy(config: &Config) -> Policy {

@@ -24,6 +24,7 @@ use crate::{
         fleet::FleetLink,
         journal::{ChainIdentity, Journal},
         testing::TestingSource,
+        upstream::Fetcher,
         world::{self, Market, TradingWorld, Traffic},
     },
     rpc::{StartupReason, Testing},
@@ -45,6 +46,33 @@ pub struct Start {
     pub trading: Option<TradingWorld>,
     /// The fleet, if the node is in one.
     pub fleet: Option<FleetPlace>,
+    /// The way to the state that the node does not have, on an upstream's chain.
+    pub remote: Option<FetchedState>,
+}
+
+impl Start {
+    /// Returns the start on a chain that is not presim's own, outside of a fleet.
+    pub fn of_foreign(spec: ChainSpec, snapshots: Snapshots, source: Box<dyn FeedSource>) -> Self {
+        Self {
+            spec,
+            snapshots,
+            source,
+            testing: Testing::Off,
+            accounts: Vec::new(),
+            builtin: false,
+            trading: None,
+            fleet: None,
+            remote: None,
+        }
+    }
+}
+
+/// The way to the state of an upstream that a node does not have.
+#[derive(Clone, Debug)]
+pub struct FetchedState {
+    pub fetcher: Arc<Fetcher>,
+    /// Whether the chain has contracts that presim cannot execute.
+    pub has_natives: bool,
 }
 
 /// A node's place in its fleet.
@@ -197,7 +225,7 @@ pub fn begin(config: &Config, codes: &Arc<CodeCache>, store: &Store, reason: &St
         }
         Some(source) => (Box::new(source), Testing::Off),
     };
-    Ok(Start { spec, snapshots, source, testing, accounts, builtin, trading, fleet: None })
+    Ok(Start { spec, snapshots, source, testing, accounts, builtin, trading, fleet: None, remote: None })
 }
 
 /// Returns the rules of a chain whose newest block has this timestamp.

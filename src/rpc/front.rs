@@ -162,12 +162,12 @@ impl Front {
 
     /// Returns the health of the upstream, if there is one.
     pub fn upstream(&self) -> Option<UpstreamState> {
-        self.runner.remote.as_ref().map(|remote| remote.fetcher.upstream().state())
+        Some(self.runner.remote.as_ref()?.fetcher.upstream()?.state())
     }
 
     /// Returns the time of a fork that the upstream has and presim does not know.
     pub fn newer_fork(&self) -> Option<u64> {
-        self.runner.remote.as_ref()?.fetcher.upstream().newer_fork()
+        self.runner.remote.as_ref()?.fetcher.upstream()?.newer_fork()
     }
 
     /// Returns the reason why nothing can be stored any more, if there is one.
@@ -253,7 +253,9 @@ impl Front {
     async fn ask(&self, leader: &LeaderLink, request: Request) -> Result<Vec<u8>, RpcError> {
         let mut out = begin(&request.id, "result");
         let mut own = None;
-        if let (Handler::Run(run), LeaderUse::IfUnknown) = (request.method.handler, request.method.leader) {
+        let may_know =
+            request.method.leader == LeaderUse::IfUnknown && request.method.upstream == UpstreamUse::IfUnknown;
+        if let (Handler::Run(run), true) = (request.method.handler, may_know) {
             match self.run(run, request.clone()).await {
                 Ok(answer) if is_nothing(&answer[out.len()..]) => own = Some(Ok(answer)),
                 Err(error @ RpcError::UnknownBlock(_)) => own = Some(Err(error)),
@@ -280,6 +282,10 @@ impl Front {
         match self.run(run, request.clone()).await {
             Err(RpcError::Native(native)) => {
                 let mut out = begin(&request.id, "result");
+                if let Some(leader) = self.runner.leader.as_ref().filter(|_| self.runner.has_no_upstream()) {
+                    out.extend_from_slice(leader.ask(&request).await?.get().as_bytes());
+                    return Ok(out);
+                }
                 remote.execute(native, &request, &mut out, by_upstream).await?;
                 Ok(out)
             }
@@ -354,14 +360,18 @@ impl Front {
 }
 
 impl RequestRunner {
-    /// Returns the leader of the fleet if it has a part in answering a method: it has the pool and the accounts, and blocks
-    /// whose bodies a replica does not have.
+    /// Returns the leader of the fleet if it has a part in answering a method: it has the pool and the accounts, blocks whose
+    /// bodies a replica does not have, and the upstream where the replica has none.
     fn leader_for(&self, request: &Request) -> Option<&LeaderLink> {
         let leader = self.leader.as_deref()?;
         let has_part = match request.method.leader {
             LeaderUse::Always => true,
             LeaderUse::AtPending => request.params.contains("\"pending\""),
-            LeaderUse::IfUnknown => request.method.upstream == UpstreamUse::IfUnknown,
+            LeaderUse::IfUnknown => match request.method.upstream {
+                UpstreamUse::IfUnknown => true,
+                UpstreamUse::Proves | UpstreamUse::Sends => self.has_no_upstream(),
+                UpstreamUse::Unasked => false,
+            },
         };
         has_part.then_some(leader)
     }
@@ -369,6 +379,11 @@ impl RequestRunner {
     /// Returns the replicas of the fleet, if they help with a work of `count` elements on `published`.
     pub(super) fn spread_of(&self, count: usize, published: &Published) -> Option<&WorkSpread> {
         self.spread.as_deref().filter(|spread| spread.helps(count, published))
+    }
+
+    /// Returns whether the state is an upstream's that only the leader of the fleet follows.
+    fn has_no_upstream(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.fetcher.upstream().is_none())
     }
 
     /// Runs a step of a request at a place, and waits until its commit is on disk. Returns the step's value, and the

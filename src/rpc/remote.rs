@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{error::RpcError, hex::SlotKey, request::Request, wire};
 use crate::{
-    feed::upstream::{Ask, FetchError, Fetcher, Hints, UpstreamError},
+    feed::upstream::{Ask, FetchError, Fetcher, Hints, Upstream, UpstreamError},
     state::{Missed, Published, Snapshots},
     telemetry::Counter,
 };
@@ -86,6 +86,16 @@ impl StateCompletion {
         }
     }
 
+    /// Returns the upstream.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32000 on a node that has none.
+    fn upstream(&self) -> Result<&Arc<Upstream>, RpcError> {
+        let text = "only an upstream can answer this, and this node of the fleet has none (--upstream): ask the leader";
+        self.fetcher.upstream().ok_or_else(|| RpcError::new(-32000, text))
+    }
+
     /// Waits for a newer publication than `old`.
     async fn newer_than(&self, old: &Arc<Published>) -> Arc<Published> {
         let mut changes = self.snapshots.changes();
@@ -106,8 +116,7 @@ impl StateCompletion {
         let params = RawValue::from_string(request.params.to_string());
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
         let answer = Ask::new(request.method.name, &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
-        let answer =
-            self.fetcher.upstream().one(answer, request.ticket.deadline().into()).await.map_err(upstream_error)?;
+        let answer = self.upstream()?.one(answer, request.ticket.deadline().into()).await.map_err(upstream_error)?;
         out.extend_from_slice(answer.get().as_bytes());
         Ok(())
     }
@@ -148,7 +157,7 @@ impl StateCompletion {
         let params = wire::with_block(params, view.hash());
         let ask = Ask::new(method, &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
         let _permit = self.permit()?;
-        let answer = self.fetcher.upstream().one(ask, request.ticket.deadline().into()).await;
+        let answer = self.upstream()?.one(ask, request.ticket.deadline().into()).await;
         *by_upstream = matches!(answer, Ok(_) | Err(UpstreamError::Refused { .. }));
         if *by_upstream {
             self.executed.increment(1);
@@ -193,7 +202,7 @@ impl StateCompletion {
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
         let ask = Ask::new(method.to_owned(), &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
         let _permit = self.permit()?;
-        self.fetcher.upstream().one(ask, deadline).await.map_err(upstream_error)
+        self.upstream()?.one(ask, deadline).await.map_err(upstream_error)
     }
 
     /// Forwards a signed transaction to the upstream, and returns its hash.
@@ -203,7 +212,7 @@ impl StateCompletion {
     /// Returns the upstream's error.
     pub(super) async fn send_on(&self, raw: &[u8], request: &Request) -> Result<B256, RpcError> {
         let ask = Ask::<B256>::typed("eth_sendRawTransaction", &(const_hex::encode_prefixed(raw),));
-        match self.fetcher.upstream().one(ask, request.ticket.deadline().into()).await {
+        match self.upstream()?.one(ask, request.ticket.deadline().into()).await {
             // The transaction was sent twice, because the first answer was lost.
             Err(UpstreamError::Refused { message, .. }) if message.to_lowercase().contains("already known") => {
                 Ok(keccak256(raw))
@@ -234,8 +243,7 @@ impl StateCompletion {
         let slots: Vec<String> = wanted.slots.iter().map(written).collect();
         let ask =
             Ask::new("eth_getProof", &(wanted.address, slots, at), |proof| Ok::<Box<RawValue>, _>(proof.to_owned()));
-        let proof =
-            self.fetcher.upstream().one(ask, request.ticket.deadline().into()).await.map_err(FetchError::from)?;
+        let proof = self.upstream()?.one(ask, request.ticket.deadline().into()).await.map_err(FetchError::from)?;
         out.extend_from_slice(proof.get().as_bytes());
         Ok(())
     }
@@ -258,8 +266,8 @@ fn upstream_error(error: UpstreamError) -> RpcError {
 impl From<FetchError> for RpcError {
     fn from(error: FetchError) -> Self {
         let code = match error {
-            FetchError::Upstream(_) | FetchError::Deadline(_) | FetchError::Rounds(_) => -32603,
-            FetchError::Replaced { .. } => -32000,
+            FetchError::Upstream(_) | FetchError::Deadline(_) | FetchError::Rounds(_) | FetchError::Fleet(_) => -32603,
+            FetchError::Replaced { .. } | FetchError::NotKept { .. } => -32000,
             FetchError::Busy(_) => -32005,
         };
         Self::new(code, error.to_string())

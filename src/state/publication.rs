@@ -31,6 +31,13 @@ pub enum Publication {
     /// A pre-confirmed block that is canonical without a change: the snapshot replaces it, and the pre-confirmed blocks on
     /// it stay.
     Confirm(Snapshot),
+    /// All that is pre-confirmed, in place of what was: complete blocks, oldest first, and the one being built on them.
+    Ahead {
+        /// The states after the complete blocks.
+        complete: Vec<Snapshot>,
+        /// The state of the block being built; `None` if nothing is pre-confirmed.
+        open: Option<Snapshot>,
+    },
     /// The return of the canonical chain to a block from which it takes another branch. Everything after it is removed at
     /// once.
     GoBack {
@@ -60,6 +67,7 @@ impl Publication {
             Self::Canonical(_) => "canonical",
             Self::PreConfirmed { .. } => "pre_confirmed",
             Self::Confirm(_) => "confirm",
+            Self::Ahead { .. } => "ahead",
             Self::GoBack { .. } => "go_back",
             Self::FallBack(_) => "fall_back",
             Self::BeginAnew(_) => "begin_anew",

@@ -151,6 +151,12 @@ impl Snapshots {
         self.replace(|published| published.last = published.last.max(SnapshotId::begin(epoch)));
     }
 
+    /// Publishes the same under an id, and forgets the ids before: they were this node's own, and no other node of its
+    /// fleet has them.
+    pub fn rename(&self, id: SnapshotId) {
+        self.replace(|published| published.rename(id));
+    }
+
     /// Shows another health of the feed than the last change told, because of something that concerns this node alone. It
     /// takes no sequence.
     pub fn show_feed(&self, feed: FeedState) {
@@ -244,6 +250,13 @@ impl Published {
                 self.add_block(&canonical);
                 self.latest = canonical;
             }
+            Publication::Ahead { complete, open } => {
+                self.forget_from(self.latest.head.number() + 1);
+                complete.into_iter().for_each(|complete| self.add_block(&Arc::new(complete.named(id))));
+                if let Some(open) = open {
+                    self.push(Arc::new(open.named(id)));
+                }
+            }
             Publication::GoBack { number, feed } => {
                 self.feed = feed;
                 let Some(fork) = self.sealed.get(&number) else { return };
@@ -280,6 +293,15 @@ impl Published {
             Publication::Tags(tags) => self.tags = Some(tags),
             Publication::Feed(feed) => self.feed = feed,
         }
+    }
+
+    fn rename(&mut self, id: SnapshotId) {
+        let again = |snapshot: &Snapshot| Arc::new(snapshot.copy().named(id));
+        self.last = id;
+        self.sealed = self.sealed.iter().map(|(number, snapshot)| (*number, again(snapshot))).collect();
+        self.latest = again(&self.latest);
+        self.newest = again(&self.newest);
+        self.recent = imbl::OrdMap::unit(id.0, self.newest.clone());
     }
 
     /// Adds a block as the newest canonical one.
@@ -342,6 +364,21 @@ impl Published {
     /// Returns the state right after the newest canonical block.
     pub const fn latest(&self) -> &Arc<Snapshot> {
         &self.latest
+    }
+
+    /// Returns the states after the complete pre-confirmed blocks, oldest first.
+    pub fn ahead(&self) -> impl Iterator<Item = &Arc<Snapshot>> {
+        self.sealed.range(self.latest.head.number() + 1..).map(|(_, snapshot)| snapshot)
+    }
+
+    /// Returns the state after the sealed block of this number, if it is retained.
+    pub fn state_after(&self, number: u64) -> Option<&Arc<Snapshot>> {
+        self.sealed.get(&number)
+    }
+
+    /// Returns the upstream's tags; `None` on presim's own chain.
+    pub const fn tags(&self) -> Option<Tags> {
+        self.tags
     }
 
     /// Returns the number of the oldest block whose state is kept.

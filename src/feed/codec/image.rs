@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use super::{
     change::ChangeRecord,
     frame::{FrameError, pack, unpack},
+    live::LiveMoment,
     message::{read_feed, write_feed},
     record::{JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSlot, StoredSubBlock},
     replay::{self, KnownCodes},
@@ -31,8 +32,28 @@ pub struct StateImage {
     /// The id of the last change in the image.
     pub id: SnapshotId,
     published: Arc<Published>,
-    /// The steps from the state after the head to the newest.
+    /// The steps from the state after the head to the newest. Empty on an upstream's state.
     steps: Vec<Arc<StateStep>>,
+}
+
+/// The content of an image.
+pub enum ImageContent {
+    /// A chain that is built by the leader, with all of its state.
+    Local(Box<Snapshots>),
+    /// An upstream's chain.
+    Live(Box<LiveImage>),
+}
+
+/// The image of an upstream's chain.
+pub struct LiveImage {
+    /// The id of the last change in the image.
+    pub id: SnapshotId,
+    /// The id of the newest snapshot.
+    pub newest: SnapshotId,
+    /// All that there is but the upstream's state.
+    pub moment: LiveMoment,
+    /// The codes of the accounts that are pre-confirmed.
+    pub codes: Vec<Bytes>,
 }
 
 /// The reason why an image cannot be read.
@@ -65,6 +86,18 @@ impl From<redb::Error> for ImageError {
     }
 }
 
+/// The first byte of an image of a chain that is built by the leader, and of one of an upstream's chain.
+const LOCAL: u8 = 0;
+const LIVE: u8 = 1;
+
+#[derive(RlpEncodable, RlpDecodable)]
+struct LiveImageFields {
+    id: u64,
+    newest: u64,
+    moment: LiveMoment,
+    codes: Vec<Bytes>,
+}
+
 #[derive(RlpEncodable, RlpDecodable)]
 struct ImageFields {
     id: u64,
@@ -80,10 +113,11 @@ struct ImageFields {
     accounts: Vec<ImagedAccount>,
 }
 
+/// The hash of a block.
 #[derive(RlpEncodable, RlpDecodable)]
-struct NumberedHash {
-    number: u64,
-    hash: B256,
+pub struct NumberedHash {
+    pub number: u64,
+    pub hash: B256,
 }
 
 /// The block being built, as if it had one sub-block.
@@ -102,10 +136,12 @@ struct ImagedAccount {
 
 impl StateImage {
     /// Returns the image of what is published: the state after the head is stored whole, and the changes of the block being
-    /// built beside it. `None` on an upstream's state, and if not all of these changes are retained.
+    /// built beside it; of an upstream's state, the changes that are pre-confirmed. `None` if not all changes are retained.
     pub fn of(published: &Arc<Published>) -> Option<Self> {
         let (latest, newest) = (published.latest(), &published.newest);
-        latest.world.local()?;
+        if latest.world.local().is_none() {
+            return Some(Self { id: published.last, published: published.clone(), steps: Vec::new() });
+        }
         // The block was opened under the id of the head.
         let since = published.since(latest.id).flat_map(|snapshot| &snapshot.path);
         let mut steps: Vec<Arc<StateStep>> = since.skip_while(|step| step.from != latest.state).cloned().collect();
@@ -118,6 +154,20 @@ impl StateImage {
 
     /// Returns the bytes of the image. Takes time and memory in proportion to the state.
     pub fn write(&self) -> Vec<u8> {
+        let (kind, fields) = match self.published.latest().world.local() {
+            Some(_) => (LOCAL, self.write_local()),
+            None => (LIVE, self.write_live()),
+        };
+        pack(&[&[kind], fields.as_slice()].concat())
+    }
+
+    fn write_live(&self) -> Vec<u8> {
+        let (moment, codes) = LiveMoment::of(&self.published);
+        let codes = codes.values().map(|code| code.bytecode.original_bytes()).collect();
+        encode(&LiveImageFields { id: self.id.0, newest: self.published.newest.id.0, moment, codes })
+    }
+
+    fn write_local(&self) -> Vec<u8> {
         let (latest, newest) = (self.published.latest(), &self.published.newest);
         let head = &latest.head;
         let oldest = (head.number() + 1).saturating_sub(BlockHashes::DEPTH as u64);
@@ -147,7 +197,7 @@ impl StateImage {
                 _ => None,
             }
         });
-        pack(&encode(&ImageFields {
+        encode(&ImageFields {
             id: self.id.0,
             newest: newest.id.0,
             feed: write_feed(self.published.feed).into(),
@@ -158,16 +208,29 @@ impl StateImage {
             open: open.into_iter().collect(),
             codes: codes.into_values().collect(),
             accounts,
-        }))
+        })
     }
 
-    /// Publishes the content of an image, of which `kept` is retained as the chain goes on.
+    /// Reads an image. The content of one of the leader's own chain is published, and `kept` of it is retained as the chain
+    /// goes on.
     ///
     /// # Errors
     ///
     /// Returns [`ImageError`] if the bytes are no image, or the state is not that of its block.
-    pub fn read(bytes: &[u8], codes: &CodeCache, kept: Retention) -> Result<Snapshots, ImageError> {
-        let fields: ImageFields = decode(&unpack(bytes)?)?;
+    pub fn read(bytes: &[u8], codes: &CodeCache, kept: Retention) -> Result<ImageContent, ImageError> {
+        match unpack(bytes)?.split_first() {
+            Some((&LOCAL, fields)) => Ok(ImageContent::Local(Box::new(Self::read_local(fields, codes, kept)?))),
+            Some((&LIVE, fields)) => {
+                let LiveImageFields { id, newest, moment, codes } = decode(fields)?;
+                let (id, newest) = (SnapshotId(id), SnapshotId(newest));
+                Ok(ImageContent::Live(Box::new(LiveImage { id, newest, moment, codes })))
+            }
+            _ => Err(ImageError::Malformed("its kind is unknown".to_owned())),
+        }
+    }
+
+    fn read_local(bytes: &[u8], codes: &CodeCache, kept: Retention) -> Result<Snapshots, ImageError> {
+        let fields: ImageFields = decode(bytes)?;
         let ImageFields { id, newest, feed, head, body, hashes: known, headers, open, codes: brought, accounts } =
             fields;
         let codes =

@@ -9,7 +9,10 @@ use alloy_consensus::Header;
 use alloy_primitives::{Bytes, Sealable};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 
-use super::record::{JournalEntry, StoredBody};
+use super::{
+    live::LiveMessage,
+    record::{JournalEntry, StoredBody},
+};
 use crate::{
     chain::{BlockBody, SealedBlock},
     feed::codec::ChangeRecord,
@@ -28,6 +31,8 @@ pub enum StreamMessage {
     },
     /// A change of a chain that is built by the leader.
     Change(Box<StreamChange>),
+    /// A change of an upstream's chain.
+    Live(LiveMessage),
     /// The health of the leader's feed.
     Feed(FeedState),
 }
@@ -92,6 +97,7 @@ struct FeedFields {
 const EPOCH: u8 = 0;
 const CHANGE: u8 = 1;
 const FEED: u8 = 2;
+const LIVE: u8 = 3;
 
 impl StreamMessage {
     /// Returns the message about a change of `on`; `None` if the stream has no such changes.
@@ -124,6 +130,7 @@ impl StreamMessage {
                 let blocks = block.into_iter().collect();
                 (CHANGE, encode(&ChangeFields { entries, codes, verified: verified as u8, blocks }))
             }
+            Self::Live(message) => (LIVE, message.write()),
             Self::Feed(state) => (FEED, encode(&FeedFields::from(state))),
         };
         [&[kind], fields.as_slice()].concat()
@@ -143,12 +150,11 @@ impl StreamMessage {
             Some((&CHANGE, fields)) => {
                 let ChangeFields { entries, codes, verified, blocks } = decode(fields)?;
                 let entries = entries.iter().map(|entry| JournalEntry::read(entry)).collect::<Result<Vec<_>, _>>()?;
-                let known = [Verified::None, Verified::Partial, Verified::Full];
-                let verified = known.into_iter().find(|known| *known as u8 == verified);
-                let verified = verified.ok_or_else(|| corrupted("its extent of verification is unknown"))?;
+                let verified = read_verified(verified)?;
                 let block = blocks.into_iter().next();
                 Ok(Self::Change(Box::new(StreamChange { entries, codes, verified, block })))
             }
+            Some((&LIVE, fields)) => Ok(Self::Live(LiveMessage::read(fields)?)),
             Some((&FEED, fields)) => Ok(Self::Feed(decode::<FeedFields>(fields)?.read()?)),
             _ => Err(corrupted("its kind is unknown").into()),
         }
@@ -217,6 +223,13 @@ impl FeedFields {
             _ => return Err(corrupted(format!("the state `{state}` of a feed is unknown"))),
         })
     }
+}
+
+/// Reads the extent to which a snapshot was compared with its producer's word.
+pub fn read_verified(verified: u8) -> Result<Verified, redb::Error> {
+    let known = [Verified::None, Verified::Partial, Verified::Full];
+    let verified = known.into_iter().find(|known| *known as u8 == verified);
+    verified.ok_or_else(|| corrupted("its extent of verification is unknown"))
 }
 
 /// Writes the health of a feed for an image.

@@ -8,14 +8,19 @@
 mod change;
 mod frame;
 mod image;
+mod live;
 mod message;
 mod record;
 pub mod replay;
 
 pub use self::{
     change::ChangeRecord,
-    frame::{Frame, VERSION, frames, join},
-    image::StateImage,
+    frame::{Frame, VERSION, frames, join, pack, unpack},
+    image::{ImageContent, LiveImage, StateImage},
+    live::{
+        BlockChanges, CodesByHash, LiveAhead, LiveCanonical, LiveChange, LiveMessage, LiveMoment, LiveSubBlock,
+        ReadMoment,
+    },
     message::{MessageError, StreamChange, StreamMessage},
-    record::{JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader},
+    record::{JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSubBlock},
 };

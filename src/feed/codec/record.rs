@@ -25,6 +25,8 @@ pub struct StoredReceipt {
     /// The nonce and the version of a deposit's receipt.
     deposit_nonce: Option<u64>,
     deposit_version: Option<u64>,
+    /// 1 if the nonce is 0, which reads as none because RLP has one form for both.
+    has_nonce_zero: Option<u64>,
 }
 
 impl From<&ChainReceipt> for StoredReceipt {
@@ -37,6 +39,7 @@ impl From<&ChainReceipt> for StoredReceipt {
             logs: receipt.logs().to_vec(),
             deposit_nonce: deposit.and_then(|deposit| deposit.deposit_nonce),
             deposit_version: deposit.and_then(|deposit| deposit.deposit_receipt_version),
+            has_nonce_zero: deposit.filter(|deposit| deposit.deposit_nonce == Some(0)).map(|_| 1),
         }
     }
 }
@@ -45,7 +48,8 @@ impl StoredReceipt {
     pub fn read(self) -> Result<ChainReceipt, redb::Error> {
         let receipt = Receipt { status: self.status, cumulative_gas_used: self.cumulative_gas_used, logs: self.logs };
         if self.kind == DEPOSIT_TX_TYPE_ID {
-            let (deposit_nonce, deposit_receipt_version) = (self.deposit_nonce, self.deposit_version);
+            let deposit_nonce = self.deposit_nonce.or(self.has_nonce_zero.map(|_| 0));
+            let deposit_receipt_version = self.deposit_version;
             return Ok(OpDepositReceipt { inner: receipt, deposit_nonce, deposit_receipt_version }.into());
         }
         let kind = TxType::try_from(self.kind).map_err(|error| corrupted(format!("unknown receipt type: {error}")))?;
@@ -261,6 +265,24 @@ impl JournalEntry {
         match self {
             Self::Open { changes, .. } | Self::Seal { changes, .. } => changes,
             Self::SubBlock(sub_block) => sub_block.changes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_receipt_of_a_deposit_comes_back_with_its_nonce_and_its_version() {
+        for deposit_nonce in [None, Some(0), Some(7)] {
+            for deposit_receipt_version in [None, Some(1)] {
+                let inner = Receipt { status: Eip658Value::from(true), cumulative_gas_used: 9, logs: Vec::new() };
+                let receipt = ChainReceipt::from(OpDepositReceipt { inner, deposit_nonce, deposit_receipt_version });
+                let stored = alloy_rlp::encode(StoredReceipt::from(&receipt));
+                let read = decode::<StoredReceipt>(&stored).and_then(StoredReceipt::read).expect("it is whole");
+                assert_eq!(read, receipt);
+            }
         }
     }
 }

@@ -103,16 +103,29 @@ fn after(
     Ok(Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone()).after(on, Arc::new(changes)))
 }
 
-fn changed(
+/// Returns changes of the state `world`.
+///
+/// # Errors
+///
+/// Returns [`redb::Error::Corrupted`] if a code is unknown.
+pub fn changes(
     world: &World,
     changes: Vec<StoredChange>,
     codes: &impl KnownCodes,
-) -> Result<(World, Vec<AccountChange>), redb::Error> {
+) -> Result<Vec<AccountChange>, redb::Error> {
     let read = |change: StoredChange| {
         let code = change.account.first().map(|account| codes.code(&change, account.code_hash, world)).transpose()?;
         Ok(change.read(code.unwrap_or_default()))
     };
-    let changes = changes.into_iter().map(read).collect::<Result<Vec<_>, redb::Error>>()?;
+    changes.into_iter().map(read).collect()
+}
+
+fn changed(
+    world: &World,
+    stored: Vec<StoredChange>,
+    codes: &impl KnownCodes,
+) -> Result<(World, Vec<AccountChange>), redb::Error> {
+    let changes = changes(world, stored, codes)?;
     let mut world = world.clone();
     world.apply_many(&changes);
     Ok((world, changes))

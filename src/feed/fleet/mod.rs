@@ -4,9 +4,10 @@ mod error;
 mod link;
 mod parts;
 mod pool;
+mod state;
 
 use alloy_genesis::ChainConfig;
-use alloy_primitives::B256;
+use alloy_primitives::{Address, B256};
 use async_nats::Subject;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,7 @@ pub use self::{
     link::{FleetLink, fleets},
     parts::{ArrivedPart, end_of, find, headers},
     pool::{FleetOutbox, PoolFilling},
+    state::{FleetState, StateServing},
 };
 use super::world::TradingWorld;
 
@@ -54,6 +56,11 @@ impl FleetNames {
     /// Returns the subject on which replicas answer JSON-RPC.
     pub fn rpc(&self) -> String {
         format!("presim.{}.rpc", self.fleet)
+    }
+
+    /// Returns the subject on which the leader answers what it knows of its upstream's state.
+    pub fn state(&self) -> String {
+        format!("presim.{}.state", self.fleet)
     }
 
     /// Returns the subject of requests that only the leader can answer. Only replicas may publish to it.
@@ -112,6 +119,17 @@ pub struct FleetChain {
     pub trading: Option<TradingWorld>,
     /// Milliseconds between blocks, for simulations of several.
     pub block_time_ms: u64,
+    /// The facts about an upstream's chain beside those; `None` on a chain of presim's own.
+    pub upstream: Option<FollowedChain>,
+}
+
+/// The facts that the nodes of a fleet know of an upstream's chain.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FollowedChain {
+    /// The contract that wraps the native currency, if it is known.
+    pub wrapper: Option<Address>,
+    /// Contracts that presim cannot execute, beside those that it knows of the chain.
+    pub natives: Vec<Address>,
 }
 
 impl FleetChain {

@@ -95,7 +95,7 @@ impl LiveChain {
 
     /// Checks that the upstream is still a node of the chain.
     async fn check_chain(&self) -> Result<(), LiveError> {
-        let told = self.fetcher.upstream().chain_id(Instant::now() + self.limits.wait).await?;
+        let told = self.upstream.chain_id(Instant::now() + self.limits.wait).await?;
         let expected = self.spec.chain_id();
         if told == expected { Ok(()) } else { Err(LiveError::OtherChain { expected, told }) }
     }
@@ -103,7 +103,7 @@ impl LiveChain {
     /// Returns the upstream's block of this hash.
     async fn block(&self, hash: B256) -> Result<UpstreamBlock, LiveError> {
         let deadline = Instant::now() + self.limits.wait;
-        let json = self.fetcher.upstream().block_by_hash(hash, deadline).await?;
+        let json = self.upstream.block_by_hash(hash, deadline).await?;
         let block = UpstreamBlock::read(json.ok_or(LiveError::Unknown(hash))?.get(), self.spec.family())?;
         LiveError::unless_equal("hash of the block", block.hash(), hash)?;
         if let Err(error) = block.check(self.spec.family()) {
@@ -205,7 +205,7 @@ impl LiveChain {
         if block.foreign.is_some() {
             return None;
         }
-        told_receipts(self.fetcher.upstream(), block, Instant::now() + self.limits.wait).await
+        told_receipts(&self.upstream, block, Instant::now() + self.limits.wait).await
     }
 }
 

@@ -26,7 +26,7 @@ use self::{canonical::CatchUp, queue::SubBlockQueue};
 use super::{
     Feed, FeedSource,
     flashblocks::{Event, Events, FlashblockSequence, Replaced},
-    upstream::{FetchError, Fetcher, Heads, Hints},
+    upstream::{FetchError, Fetcher, Heads, Hints, Upstream},
 };
 use crate::{
     chain::ChainSpec,
@@ -39,6 +39,8 @@ use crate::{
 pub struct LiveSource {
     /// The chain.
     pub spec: ChainSpec,
+    /// The upstream.
+    pub upstream: Arc<Upstream>,
     /// Fetches state from the upstream.
     pub fetcher: Arc<Fetcher>,
     /// The cache of the upstream's state.
@@ -85,6 +87,7 @@ pub struct LiveLimits {
 #[derive(Clone, Debug)]
 struct LiveChain {
     spec: Arc<ChainSpec>,
+    upstream: Arc<Upstream>,
     fetcher: Arc<Fetcher>,
     remote: Arc<RemoteState>,
     limits: LiveLimits,
@@ -145,7 +148,7 @@ impl Live {
             let help = "Canonical blocks of the upstream, by what became of what was known of its state.";
             feed.metrics.counter("presim_upstream_blocks_total", help, &[("outcome", outcome)])
         };
-        let LiveSource { spec, fetcher, remote, heads, flashblocks, limits } = source;
+        let LiveSource { spec, upstream, fetcher, remote, heads, flashblocks, limits } = source;
         Self {
             catch_up: CatchUp::default(),
             queue: SubBlockQueue::default(),
@@ -159,7 +162,7 @@ impl Live {
             mismatched: blocks("mismatch"),
             reorgs: feed.metrics.counter("presim_reorgs_total", "Times that the upstream took another branch.", &[]),
             counts: PreConfirmedCounts::new(&feed.metrics),
-            chain: LiveChain { spec: Arc::new(spec), fetcher, remote, limits },
+            chain: LiveChain { spec: Arc::new(spec), upstream, fetcher, remote, limits },
             heads,
             flashblocks,
             feed,

@@ -7,6 +7,9 @@
 
 mod images;
 mod lease;
+mod live;
+mod outlet;
+mod own;
 mod port;
 mod writer;
 
@@ -19,26 +22,28 @@ use std::{
 };
 
 use async_nats::Subscriber;
-use futures::{FutureExt, StreamExt, future::LocalBoxFuture};
-use tokio::time::{MissedTickBehavior, interval_at};
+use futures::StreamExt;
 
 pub use self::{
     images::{ImageWriter, read as read_image},
     lease::{Lease, LeaseWatch},
+    live::PublishedLive,
+    outlet::{Outlet, OutletStep},
+    own::PublishedSource,
     port::{NatsPort, PartAck, PlaceInStream, StreamPort},
     writer::{NotLeading, StreamSending, StreamWriter},
 };
-pub use super::codec::{Frame, StateImage};
+pub use super::codec::{Frame, ImageContent, StateImage};
 use super::{
-    Feed, FeedSource,
+    Feed,
     clock::{Clock, SystemClock},
-    devnet::DevnetSource,
     epoch,
-    fleet::{EPOCH_KEY, FleetError, FleetLink, ImageKey, PoolFilling, subject},
-    replica::{Applier, Follower, Following, LeaderPulse},
+    fleet::{EPOCH_KEY, FleetError, FleetLink, ImageKey, subject},
+    journal::Journal,
+    replica::{Follower, Following, LeaderPulse},
 };
 use crate::{
-    state::{CodeCache, FeedState, Retention, SnapshotId},
+    state::SnapshotId,
     store::{Store, StoreError},
 };
 
@@ -54,21 +59,15 @@ pub struct PublishingLimits {
     pub image_every: u64,
     /// The bytes of the stream, past which its oldest messages are deleted.
     pub stream_bytes: u64,
-    /// The part of the past that is retained.
-    pub kept: Retention,
 }
 
-/// A chain that is published: built here while this node leads, followed while another does.
+/// A node's part in publishing, whatever it publishes: it follows the leader, takes over, and leads.
 #[derive(Debug)]
-pub struct PublishedSource {
+pub struct Publisher {
     /// The connection to the fleet.
     pub link: FleetLink,
     /// The node's store, for its epochs.
     pub store: Store,
-    /// The bytecode cache.
-    pub codes: Arc<CodeCache>,
-    /// The devnet that builds the chain; `None` if it stands still.
-    pub devnet: Option<DevnetSource>,
     /// The follower of the stream.
     pub follower: Follower,
     /// Settings.
@@ -90,33 +89,40 @@ enum NotBegun {
     Behind,
 }
 
-impl FeedSource for PublishedSource {
-    fn run(mut self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
-        async move {
-            let _filling = self.devnet.is_some().then(|| PoolFilling::begin(self.link.clone(), feed.pool.clone()));
-            loop {
-                let lease = self.follow(&mut feed).await;
-                match self.begin(&mut feed, lease).await {
-                    Ok(()) => self.lead(&mut feed).await,
-                    Err(NotBegun::Behind | NotBegun::NotLeading(_)) => {}
-                    Err(error) => {
-                        tracing::warn!(%error, "this node cannot lead the fleet yet");
-                        tokio::time::sleep(lease::EVERY).await;
-                    }
+/// The work of a node beside the chain while it leads.
+struct Leading {
+    _pulse: LeaderPulse,
+    images: ImageWriter,
+    /// Requests for an image.
+    asked: Option<Subscriber>,
+    looks: tokio::time::Interval,
+    /// Whether an image is due, however few messages came after the last.
+    is_wanted: bool,
+    leads: Arc<AtomicBool>,
+}
+
+impl Publisher {
+    /// Follows the leader until the lease is free, and this node has it and has read the stream to its end. Then begins to
+    /// lead, in an epoch after `least` that is returned.
+    async fn lead_next(&mut self, feed: &mut Feed, journal: Option<&Journal>, least: u64) -> u64 {
+        loop {
+            let lease = self.follow(feed, journal).await;
+            match self.begin(feed, journal, lease, least).await {
+                Ok(epoch) => return epoch,
+                Err(NotBegun::Behind | NotBegun::NotLeading(_)) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "this node cannot lead the fleet yet");
+                    tokio::time::sleep(lease::EVERY).await;
                 }
             }
         }
-        .boxed_local()
     }
-}
 
-impl PublishedSource {
     /// Follows the leader until the lease is free, and takes it.
-    async fn follow(&mut self, feed: &mut Feed) -> Lease {
+    async fn follow(&mut self, feed: &mut Feed, journal: Option<&Journal>) -> Lease {
         let mut watch = None;
         let mut looked = Instant::now();
         loop {
-            let journal = self.devnet.as_ref().and_then(|devnet| devnet.journal.as_ref());
             self.follower.step(feed, journal).await;
             if looked.elapsed() < lease::EVERY || self.follower.following().is_none() {
                 continue;
@@ -138,7 +144,13 @@ impl PublishedSource {
     }
 
     /// Begins to lead after the last message of the stream, which must have been read.
-    async fn begin(&mut self, feed: &mut Feed, lease: Lease) -> Result<(), NotBegun> {
+    async fn begin(
+        &mut self,
+        feed: &mut Feed,
+        journal: Option<&Journal>,
+        lease: Lease,
+        least: u64,
+    ) -> Result<u64, NotBegun> {
         let end = self.link.stream().await?.cached_info().state.last_sequence;
         loop {
             // A leader that failed may have left a message without its last parts, which nobody will complete.
@@ -149,22 +161,21 @@ impl PublishedSource {
             if !lease.is_held() {
                 return Err(NotLeading.into());
             }
-            let journal = self.devnet.as_ref().and_then(|devnet| devnet.journal.as_ref());
             self.follower.step(feed, journal).await;
         }
         let published = feed.snapshots.load();
-        let epoch = self.take_epoch(published.last).await?;
+        let epoch = self.take_epoch(published.last.epoch().max(least)).await?;
         let (sequence, follows, node) = (end, published.last, self.limits.node.as_str());
         let port = Box::new(NatsPort::open(self.link.clone(), lease).await?);
         let stream = StreamWriter::lead(port, sequence, follows, SnapshotId::begin(epoch), node).await?;
         feed.snapshots.begin_epoch(epoch);
         feed.stream = Some(stream);
         tracing::info!(epoch, "this node leads the fleet");
-        Ok(())
+        Ok(epoch)
     }
 
-    /// Takes the next epoch of the fleet, by compare-and-set, and writes it to the store.
-    async fn take_epoch(&self, last: SnapshotId) -> Result<u64, NotBegun> {
+    /// Takes the next epoch of the fleet after `last`, by compare-and-set, and writes it to the store.
+    async fn take_epoch(&self, last: u64) -> Result<u64, NotBegun> {
         let unread = |error: &dyn std::fmt::Display| FleetError::nats("the fleet's epoch cannot be taken", error);
         let facts = self.link.facts().await?;
         loop {
@@ -173,7 +184,7 @@ impl PublishedSource {
                 Some(entry) => (serde_json::from_slice(&entry.value).unwrap_or(0), entry.revision),
                 None => (0_u64, 0),
             };
-            let epoch = epoch::take(&self.store, known.max(last.epoch()), SystemClock::default().unix())?;
+            let epoch = epoch::take(&self.store, known.max(last), SystemClock::default().unix())?;
             let text = serde_json::to_vec(&epoch).map_err(|error| unread(&error))?;
             match facts.update(EPOCH_KEY, text.into(), revision).await {
                 Ok(_) => return Ok(epoch),
@@ -183,59 +194,51 @@ impl PublishedSource {
         }
     }
 
-    /// Builds and publishes the chain until another node leads.
-    async fn lead(&mut self, feed: &mut Feed) {
-        let state = match &self.devnet {
-            Some(devnet) => FeedState::Live { every_ms: u64::try_from(devnet.every.as_millis()).unwrap_or(u64::MAX) },
-            None => FeedState::Static,
-        };
-        // The stream may end with the trouble of the leader before.
-        feed.publish_state(state).await;
-        let _pulse = LeaderPulse::begin(self.link.client.clone(), &self.link, feed.snapshots.clone());
-        let mut images = ImageWriter::new(self.link.clone(), self.newest_image().await);
-        let mut asked = self.link.client.subscribe(subject(self.link.names.want_image())).await.ok();
-        let every = self.devnet.as_ref().map_or(LOOK, |devnet| devnet.every);
-        let mut ticks = interval_at((Instant::now() + every).into(), every);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut looks = tokio::time::interval(LOOK);
-        let mut wanted = images.newest().is_none();
-        let mut sequence = 0;
+    /// Begins the work of a node beside the chain while it leads.
+    async fn leading(&self, feed: &Feed) -> Leading {
+        let newest = self.link.fact(ImageKey::KEY).await.ok().flatten();
+        let images = ImageWriter::new(self.link.clone(), newest);
+        let asked = self.link.client.subscribe(subject(self.link.names.want_image())).await.ok();
+        let is_wanted = images.newest().is_none();
         self.leads.store(true, Release);
-        while let Some(stream) = &feed.stream {
-            sequence = stream.end().0;
-            self.tend(feed, &mut images, &mut wanted).await;
-            tokio::select! {
-                biased;
-                _ = ticks.tick() => if let Some(devnet) = &mut self.devnet {
-                    devnet.go_on(feed).await;
-                },
-                _ = looks.tick() => wanted |= self.is_overtaken(&images).await,
-                () = heard(&mut asked) => wanted = true,
-            }
+        Leading {
+            _pulse: LeaderPulse::begin(self.link.client.clone(), &self.link, feed.snapshots.clone()),
+            images,
+            asked,
+            looks: tokio::time::interval(LOOK),
+            is_wanted,
+            leads: self.leads.clone(),
         }
-        self.leads.store(false, Release);
-        self.step_down(feed, sequence);
     }
 
-    /// Writes an image where one is due and what is published allows one.
-    async fn tend(&self, feed: &mut Feed, images: &mut ImageWriter, wanted: &mut bool) {
+    /// Writes an image where one is due and what is published allows one: `may` is asked last.
+    async fn tend(&self, feed: &mut Feed, leading: &mut Leading, may: impl FnOnce() -> bool) {
         let Some(stream) = &mut feed.stream else { return };
-        images.done().await;
+        leading.images.done().await;
         let (messages, bytes) = stream.since_image();
         // Half of the stream is left for those who read the image.
-        let is_due = *wanted || messages >= self.limits.image_every || bytes >= self.limits.stream_bytes / 4;
-        if images.is_writing() || !is_due {
+        let is_due = leading.is_wanted || messages >= self.limits.image_every || bytes >= self.limits.stream_bytes / 4;
+        if leading.images.is_writing() || !is_due {
             return;
         }
         let published = feed.snapshots.load();
         let (sequence, id) = stream.end();
-        if published.last != id {
+        if published.last != id || !may() {
             return;
         }
         if let Some(image) = StateImage::of(&published) {
             stream.imaged();
-            images.begin(image, sequence);
-            *wanted = false;
+            leading.images.begin(image, sequence);
+            leading.is_wanted = false;
+        }
+    }
+
+    /// Waits until an image may be due for another reason than messages: a node asks for one, or the stream no longer has
+    /// what follows the newest.
+    async fn look(&self, leading: &mut Leading) {
+        tokio::select! {
+            _ = leading.looks.tick() => leading.is_wanted |= self.is_overtaken(&leading.images).await,
+            () = heard(&mut leading.asked) => leading.is_wanted = true,
         }
     }
 
@@ -245,23 +248,11 @@ impl PublishedSource {
         let first = stream.cached_info().state.first_sequence;
         images.newest().is_none_or(|newest| first > newest.sequence + 1)
     }
+}
 
-    async fn newest_image(&self) -> Option<ImageKey> {
-        self.link.fact(ImageKey::KEY).await.ok().flatten()
-    }
-
-    /// Follows again, from the last message that is known to be in the stream.
-    fn step_down(&mut self, feed: &Feed, sequence: u64) {
-        tracing::warn!("another node leads the fleet now: this one follows it");
-        let last = feed.snapshots.load().last;
-        if let Some(journal) = self.devnet.as_ref().and_then(|devnet| devnet.journal.as_ref())
-            && let Err(error) = journal.take_back(last)
-        {
-            tracing::error!(%error, "what the stream has not taken cannot be removed from the data directory");
-        }
-        let state = feed.snapshots.mirror();
-        let applier = Applier::new(state, self.codes.clone());
-        self.follower.go_on(Following::from(self.link.clone(), applier, sequence));
+impl Drop for Leading {
+    fn drop(&mut self) {
+        self.leads.store(false, Release);
     }
 }
 

@@ -62,8 +62,13 @@ impl StreamWriter {
         Some(self.frames(id, StreamMessage::of(on, publication)?))
     }
 
+    /// Returns the message about a change that is encoded already.
+    pub fn encoded(&self, id: SnapshotId, message: &[u8]) -> StreamSending {
+        StreamSending { id, frames: frames(message, self.port.max_part()), taken: 0 }
+    }
+
     fn frames(&self, id: SnapshotId, message: StreamMessage) -> StreamSending {
-        StreamSending { id, frames: frames(&message.write(), self.port.max_part()), taken: 0 }
+        self.encoded(id, &message.write())
     }
 
     /// Sends a message, and returns whether the stream has it. While it has not, the same is sent again: a part that had
@@ -110,6 +115,11 @@ impl StreamWriter {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether no other node has been seen to hold the lease.
+    pub fn is_leased(&self) -> bool {
+        self.port.is_held()
     }
 
     /// Returns the sequence of the stream's last message, and its id.

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use alloy_primitives::{B256, KECCAK256_EMPTY, map::B256Map};
 
+use super::LiveReplica;
 use crate::{
-    chain::{BlockTotals, SealedBlock},
+    chain::{BlockBody, BlockTotals, SealedBlock, receipts_root_and_bloom},
     feed::{
         codec::{
             JournalEntry, MessageError, StoredChange, StreamChange, StreamMessage,
@@ -22,6 +23,8 @@ use crate::{
 pub struct Applier {
     state: Snapshots,
     codes: Arc<CodeCache>,
+    /// The parts of an upstream's chain beside the snapshots; `None` on a chain that the leader builds.
+    live: Option<LiveReplica>,
 }
 
 /// The reason why a message is not applied.
@@ -38,6 +41,12 @@ pub enum ApplyError {
     /// The message cannot be read, or does not fit the state.
     #[error(transparent)]
     Message(#[from] MessageError),
+    /// A block does not fit those that are known here.
+    #[error("block {number} does not fit the blocks that are known here")]
+    Unfit {
+        /// The block's number.
+        number: u64,
+    },
     /// A sealed block is not what its header says.
     #[error("block {number} does not match its header: expected {what} {expected}, got {got}")]
     Mismatch {
@@ -61,7 +70,12 @@ impl From<redb::Error> for ApplyError {
 impl Applier {
     /// Creates an applier of messages to `state`.
     pub const fn new(state: Snapshots, codes: Arc<CodeCache>) -> Self {
-        Self { state, codes }
+        Self { state, codes, live: None }
+    }
+
+    /// Creates an applier of messages about an upstream's chain to `state`.
+    pub const fn of_live(state: Snapshots, codes: Arc<CodeCache>, live: LiveReplica) -> Self {
+        Self { state, codes, live: Some(live) }
     }
 
     /// Returns the state.
@@ -98,6 +112,12 @@ impl Applier {
                 self.state.begin_epoch(id.epoch());
                 return Ok(());
             }
+            // A moment is whole, so that changes before it that were never published are not missing.
+            StreamMessage::Live(message) if message.is_moment() || id == last.next() => {
+                let live = self.live.as_mut().ok_or_else(gap)?;
+                return live.apply(&self.state, &self.codes, id, message);
+            }
+            StreamMessage::Live(_) => return Err(gap()),
             _ if id != last.next() => return Err(gap()),
             StreamMessage::Feed(state) => Publication::Feed(state),
             StreamMessage::Change(change) => self.publication(&published.newest, *change)?,
@@ -155,18 +175,45 @@ fn check(block: &SealedBlock, world: &World) -> Result<(), ApplyError> {
         BlockTotals::of(&body.transactions, &body.receipts, header.gas_used, header.blob_gas_used.unwrap_or_default());
     let mut closed = header.inner().clone();
     totals.close(&mut closed);
-    let gas = body.receipts.last().map_or(0, alloy_consensus::TxReceipt::cumulative_gas_used);
-    let unless_equal = |what: &'static str, expected: &dyn std::fmt::Display, got: &dyn std::fmt::Display| {
-        let (expected, got) = (expected.to_string(), got.to_string());
-        if expected == got { Ok(()) } else { Err(ApplyError::Mismatch { number: header.number, what, expected, got }) }
-    };
-    unless_equal("gasUsed", &header.gas_used, &gas)?;
-    unless_equal("transactionsRoot", &header.transactions_root, &closed.transactions_root)?;
-    unless_equal("receiptsRoot", &header.receipts_root, &closed.receipts_root)?;
-    unless_equal("logsBloom", &header.logs_bloom, &closed.logs_bloom)?;
+    let number = header.number;
+    ApplyError::unless_equal(number, "gasUsed", &header.gas_used, &gas_used(&body))?;
+    ApplyError::unless_equal(number, "transactionsRoot", &header.transactions_root, &closed.transactions_root)?;
+    ApplyError::unless_equal(number, "receiptsRoot", &header.receipts_root, &closed.receipts_root)?;
+    ApplyError::unless_equal(number, "logsBloom", &header.logs_bloom, &closed.logs_bloom)?;
     match world.local() {
-        Some(world) => unless_equal("stateRoot", &header.state_root, &world.state_root_in_parallel()),
+        Some(world) => {
+            ApplyError::unless_equal(number, "stateRoot", &header.state_root, &world.state_root_in_parallel())
+        }
         None => Ok(()),
+    }
+}
+
+/// Checks the receipts of an upstream's block against its header, if they are known. Its transactions are as the upstream
+/// has them.
+pub(super) fn check_receipts(block: &SealedBlock) -> Result<(), ApplyError> {
+    let (header, Some(body)) = (&block.header, block.find_body()) else { return Ok(()) };
+    let (root, bloom) = receipts_root_and_bloom(&body.receipts);
+    ApplyError::unless_equal(header.number, "gasUsed", &header.gas_used, &gas_used(&body))?;
+    ApplyError::unless_equal(header.number, "receiptsRoot", &header.receipts_root, &root)?;
+    ApplyError::unless_equal(header.number, "logsBloom", &header.logs_bloom, &bloom)
+}
+
+/// Returns the gas that the transactions of a block have used by their receipts.
+fn gas_used(body: &BlockBody) -> u64 {
+    body.receipts.last().map_or(0, alloy_consensus::TxReceipt::cumulative_gas_used)
+}
+
+impl ApplyError {
+    fn unless_equal<T: PartialEq + std::fmt::Display>(
+        number: u64,
+        what: &'static str,
+        expected: &T,
+        got: &T,
+    ) -> Result<(), Self> {
+        if expected == got {
+            return Ok(());
+        }
+        Err(Self::Mismatch { number, what, expected: expected.to_string(), got: got.to_string() })
     }
 }
 

@@ -7,11 +7,12 @@ use futures::StreamExt;
 
 use super::{
     apply::{Applier, ApplyError},
+    live::{FollowedState, LiveReplica},
     reading::StreamReading,
 };
 use crate::{
     feed::{
-        codec::{MessageError, StateImage},
+        codec::{ImageContent, MessageError, StateImage},
         fleet::{ArrivedPart, FleetError, FleetLink, ImageKey},
         journal::Journal,
         publishing::read_image,
@@ -31,6 +32,31 @@ pub struct Following {
     origin: (u64, u64),
     /// The messages after the last one, while they are asked for.
     messages: Option<push::Ordered>,
+}
+
+/// The settings and the caches with which a node follows, whatever image it begins with.
+#[derive(Clone, Debug)]
+pub struct ReplicaBase {
+    /// The bytecode cache.
+    pub codes: Arc<CodeCache>,
+    /// The part of the past that is retained.
+    pub kept: Retention,
+    /// The settings of the cache of an upstream's state, for a fleet that follows one.
+    pub state: FollowedState,
+}
+
+impl ReplicaBase {
+    /// Returns an applier of messages to the state of an image, or the problem of the image.
+    fn read(&self, bytes: &[u8]) -> Result<Applier, String> {
+        let Self { codes, kept, state } = self;
+        match StateImage::read(bytes, codes, *kept).map_err(|error| error.to_string())? {
+            ImageContent::Local(snapshots) => Ok(Applier::new(*snapshots, codes.clone())),
+            ImageContent::Live(image) => {
+                let begun = LiveReplica::begin(*image, state, codes, *kept).map_err(|error| error.to_string())?;
+                Ok(Applier::of_live(begun.0, codes.clone(), begun.1))
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Following {
@@ -59,7 +85,7 @@ pub enum FollowError {
 impl From<ApplyError> for FollowError {
     fn from(error: ApplyError) -> Self {
         match error {
-            ApplyError::Gap { .. } => Self::Gap(error.to_string()),
+            ApplyError::Gap { .. } | ApplyError::Unfit { .. } => Self::Gap(error.to_string()),
             ApplyError::Message(_) | ApplyError::Mismatch { .. } => Self::Mismatch(error.to_string()),
         }
     }
@@ -83,22 +109,13 @@ impl Following {
     /// # Errors
     ///
     /// Returns [`FleetError::Nats`] if NATS does not answer, and [`FleetError::Image`] if the image cannot be used.
-    pub async fn bootstrap(
-        link: &FleetLink,
-        codes: &Arc<CodeCache>,
-        kept: Retention,
-    ) -> Result<Option<Self>, FleetError> {
+    pub async fn bootstrap(link: &FleetLink, base: &ReplicaBase) -> Result<Option<Self>, FleetError> {
         let Some(key) = link.fact::<ImageKey>(ImageKey::KEY).await? else { return Ok(None) };
         let bytes = read_image(&link.images().await?, &key.name).await?;
-        let codes_read = codes.clone();
-        let read = tokio::task::spawn_blocking(move || StateImage::read(&bytes, &codes_read, kept)).await;
-        let state = match read {
-            Ok(Ok(state)) => state,
-            Ok(Err(error)) => return Err(FleetError::Image(error.to_string())),
-            Err(error) => return Err(FleetError::Image(error.to_string())),
-        };
+        let base = base.clone();
+        let read = tokio::task::spawn_blocking(move || base.read(&bytes)).await;
+        let applier = read.unwrap_or_else(|error| Err(error.to_string())).map_err(FleetError::Image)?;
         tracing::info!(id = format!("{:#x}", key.id), bytes = key.bytes, "the state begins with the fleet's image");
-        let applier = Applier::new(state, codes.clone());
         Ok(Some(Self::from(link.clone(), applier, key.sequence)))
     }
 

@@ -5,19 +5,18 @@
 
 mod apply;
 mod following;
+mod live;
 mod pulse;
 mod reading;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use futures::{FutureExt, future::LocalBoxFuture};
 
 pub use self::{
     apply::{Applier, ApplyError},
-    following::{FollowError, Following},
+    following::{FollowError, Following, ReplicaBase},
+    live::{FollowedState, LiveReplica},
     pulse::{LeaderPulse, PulseWatch},
     reading::StreamReading,
 };
@@ -26,7 +25,7 @@ use super::{
     fleet::{FleetError, FleetLink, ImageKey, PoolFilling, subject},
     journal::Journal,
 };
-use crate::state::{CodeCache, FeedProblem, FeedState, Retention};
+use crate::state::{FeedProblem, FeedState};
 
 /// The pause before something that failed is tried again, and the time between two looks at the feed's health.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -39,8 +38,7 @@ const FAR: u64 = 500;
 #[derive(Debug)]
 pub struct Follower {
     link: FleetLink,
-    codes: Arc<CodeCache>,
-    kept: Retention,
+    base: ReplicaBase,
     /// The state as far as the stream was read; `None` while it begins anew.
     following: Option<Following>,
     pulse: PulseWatch,
@@ -58,15 +56,10 @@ impl Follower {
     /// # Errors
     ///
     /// Returns [`FleetError::Nats`] if the leader's pulse cannot be heard.
-    pub async fn new(
-        link: FleetLink,
-        codes: Arc<CodeCache>,
-        kept: Retention,
-        following: Following,
-    ) -> Result<Self, FleetError> {
+    pub async fn new(link: FleetLink, base: ReplicaBase, following: Following) -> Result<Self, FleetError> {
         let pulse = PulseWatch::open(&link).await?;
         let heard = Instant::now();
-        Ok(Self { link, codes, kept, following: Some(following), pulse, useless: None, problem: None, heard })
+        Ok(Self { link, base, following: Some(following), pulse, useless: None, problem: None, heard })
     }
 
     /// Waits for the next message or for some time, applies the message, and shows the state that has been reached.
@@ -128,7 +121,7 @@ impl Follower {
     async fn begin_anew(&mut self, feed: &Feed) {
         let begun = match self.link.fact::<ImageKey>(ImageKey::KEY).await {
             Ok(Some(key)) if self.useless.is_none_or(|useless| key.id > useless) => {
-                Following::bootstrap(&self.link, &self.codes, self.kept).await
+                Following::bootstrap(&self.link, &self.base).await
             }
             Ok(_) => Ok(None),
             Err(error) => Err(error),
@@ -196,9 +189,9 @@ impl Follower {
         self.following.as_ref()
     }
 
-    /// Continues from another state.
-    pub fn go_on(&mut self, following: Following) {
-        self.following = Some(following);
+    /// Continues from another state; begins anew with an image if there is none.
+    pub fn go_on(&mut self, following: Option<Following>) {
+        self.following = following;
     }
 }
 

@@ -110,10 +110,17 @@ impl LeaderPulse {
         let subject = subject(link.names.pulse());
         Self(tokio::spawn(async move {
             let mut ticks = tokio::time::interval(EVERY);
+            let mut seen = (SnapshotId::default(), Instant::now());
             loop {
                 ticks.tick().await;
                 let published = snapshots.load();
-                let age = published.newest.published.elapsed().as_millis();
+                if published.last != seen.0 {
+                    seen = (published.last, Instant::now());
+                }
+                // A change without a snapshot is younger than the newest snapshot.
+                let age = published.newest.published.elapsed();
+                let age = if published.newest.id == published.last { age } else { age.min(seen.1.elapsed()) };
+                let age = age.as_millis();
                 let beat = Beat { id: published.last.0, age_ms: u64::try_from(age).unwrap_or(u64::MAX) };
                 let Ok(text) = serde_json::to_vec(&beat) else { continue };
                 // A beat that is lost is followed by the next.

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -21,6 +21,7 @@ use super::{
     wave::{Naming, Wave},
 };
 use crate::{
+    feed::fleet::{FleetLink, FleetState},
     state::{CodeCache, Miss, Missed, RemoteView},
     telemetry::{Counter, Metrics},
 };
@@ -42,7 +43,10 @@ pub struct FetcherConfig {
 /// so that it continues for other requests if the request that began it ends.
 #[derive(Debug)]
 pub struct Fetcher {
-    upstream: Arc<Upstream>,
+    /// The upstream; `None` on a node that has state from its fleet alone.
+    upstream: Option<Arc<Upstream>>,
+    /// The leader of the fleet, which is asked first for the state of the blocks that it publishes.
+    fleet: OnceLock<FleetState>,
     codes: Arc<CodeCache>,
     config: FetcherConfig,
     /// The values in flight, by block.
@@ -79,6 +83,17 @@ pub enum FetchError {
         /// The hash of the block.
         hash: B256,
     },
+    /// The leader of the fleet does not keep the state of the block.
+    #[error("the state of block {number} ({hash}) is not here, and the leader of the fleet does not keep it")]
+    NotKept {
+        /// The number of the block.
+        number: u64,
+        /// The hash of the block.
+        hash: B256,
+    },
+    /// The fleet does not give the state.
+    #[error("the state cannot be had from the fleet: {0}")]
+    Fleet(String),
     /// More than this many values are in flight.
     #[error("more than {0} values of the upstream's state are in flight: try again later")]
     Busy(usize),
@@ -114,9 +129,32 @@ impl Fetcher {
 
     /// Creates a fetcher. Must be called on a tokio runtime, which then runs the waves.
     pub fn new(upstream: Arc<Upstream>, codes: Arc<CodeCache>, config: FetcherConfig, metrics: &Metrics) -> Self {
+        Self::from(Some(upstream), codes, config, metrics)
+    }
+
+    /// Creates a fetcher of a node in a fleet, which may have an upstream of its own. Must be called on a tokio runtime.
+    pub fn in_fleet(
+        link: FleetLink,
+        upstream: Option<Arc<Upstream>>,
+        codes: Arc<CodeCache>,
+        config: FetcherConfig,
+        metrics: &Metrics,
+    ) -> Self {
+        let fetcher = Self::from(upstream, codes, config, metrics);
+        fetcher.join(link);
+        fetcher
+    }
+
+    /// Asks the leader of a fleet first, from here on, for the state of the blocks that it publishes.
+    pub fn join(&self, link: FleetLink) {
+        self.fleet.get_or_init(|| FleetState::new(link, self.upstream.is_some()));
+    }
+
+    fn from(upstream: Option<Arc<Upstream>>, codes: Arc<CodeCache>, config: FetcherConfig, metrics: &Metrics) -> Self {
         let waves = metrics.counter("presim_upstream_waves_total", "Waves of state that were fetched.", &[]);
         Self {
             upstream,
+            fleet: OnceLock::new(),
             codes,
             config,
             in_flight: Arc::default(),
@@ -128,9 +166,14 @@ impl Fetcher {
         }
     }
 
-    /// Returns the upstream from which state is fetched.
-    pub const fn upstream(&self) -> &Arc<Upstream> {
-        &self.upstream
+    /// Returns the upstream from which state is fetched, if this node has one.
+    pub const fn upstream(&self) -> Option<&Arc<Upstream>> {
+        self.upstream.as_ref()
+    }
+
+    /// Returns the threads on which state is fetched.
+    pub const fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     /// Fetches the state that runs have missed and that `hints` predict. Only the first round of a request has hints.
@@ -166,16 +209,16 @@ impl Fetcher {
             };
             let problem = match tokio::time::timeout_at(deadline, all).await {
                 Ok(problem) => problem,
-                Err(_) => Some(FetchError::Deadline(match self.upstream.state() {
-                    UpstreamState::Ok => String::new(),
-                    UpstreamState::Degraded(why) => format!(": {why}"),
+                Err(_) => Some(FetchError::Deadline(match self.upstream.as_ref().map(|upstream| upstream.state()) {
+                    Some(UpstreamState::Ok) | None => String::new(),
+                    Some(UpstreamState::Degraded(why)) => format!(": {why}"),
                 })),
             };
             if !view.is_alive() {
                 return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
             }
             if let Some(error) = problem
-                && misses.iter().any(|miss| !is_known(view, miss))
+                && misses.iter().any(|miss| !view.knows(miss))
             {
                 return Err(error);
             }
@@ -222,7 +265,7 @@ impl Fetcher {
                     }
                 }
                 // Checked while the entry is locked, because another wave may just have fetched the value.
-                Entry::Vacant(_) if is_known(view, &miss) => {}
+                Entry::Vacant(_) if view.knows(&miss) => {}
                 Entry::Vacant(place) => {
                     place.insert(landing.clone());
                     mine.push(miss);
@@ -250,7 +293,7 @@ impl Fetcher {
         let listed = listed.unwrap_or_default();
         let mut result = result;
         if !listed.is_empty() && result.is_ok() {
-            let mine: Vec<Miss> = listed.into_iter().filter(|miss| !is_known(&view, miss)).collect();
+            let mine: Vec<Miss> = listed.into_iter().filter(|miss| !view.knows(miss)).collect();
             if !mine.is_empty() {
                 self.waves.increment(1);
                 // Upstream errors are ignored, because the state may not be needed. If it is, it is missed again.
@@ -261,11 +304,32 @@ impl Fetcher {
     }
 
     async fn wave(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<(), FetchError> {
-        let root = if self.config.verify_proofs { Some(self.root(view, deadline).await?) } else { None };
+        // The leader gives no proofs, so a node that checks them asks its own upstream.
+        let fleet = self.fleet.get().filter(|_| view.state().is_of_fleet() && !self.config.verify_proofs);
+        let asked = match fleet {
+            Some(fleet) => fleet.fetch(view, misses, &self.codes, deadline).await,
+            None => Err(FetchError::Fleet("the node has no upstream".to_owned())),
+        };
+        match (&self.upstream, asked) {
+            (_, Ok(())) => Ok(()),
+            (None, Err(error)) => Err(error),
+            (Some(upstream), Err(_)) => self.wave_of(upstream, view, misses, deadline).await,
+        }
+    }
+
+    /// Fetches state from the upstream.
+    async fn wave_of(
+        &self,
+        upstream: &Upstream,
+        view: &RemoteView,
+        misses: &[Miss],
+        deadline: Instant,
+    ) -> Result<(), FetchError> {
+        let root = if self.config.verify_proofs { Some(self.root(upstream, view, deadline).await?) } else { None };
         let prove = self.config.verify_proofs;
         let send = |naming| {
             let wave = Wave::new(view, misses, prove, naming);
-            wave.send(&self.upstream, &self.codes, root, deadline)
+            wave.send(upstream, &self.codes, root, deadline)
         };
         let mut naming = if self.by_number.load(Relaxed) { Naming::Number } else { Naming::Hash };
         let mut learned = send(naming).await;
@@ -275,7 +339,7 @@ impl Fetcher {
             learned = send(naming).await;
             self.by_number.store(learned.problem.is_none(), Relaxed);
         }
-        if naming == Naming::Number && !self.is_canonical(view, deadline).await? {
+        if naming == Naming::Number && !Self::is_canonical(upstream, view, deadline).await? {
             return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
         }
         if !view.state().insert(view, learned.values) {
@@ -285,23 +349,23 @@ impl Fetcher {
     }
 
     /// Returns whether the block of `view` is still the upstream's block of that number.
-    async fn is_canonical(&self, view: &RemoteView, deadline: Instant) -> Result<bool, FetchError> {
+    async fn is_canonical(upstream: &Upstream, view: &RemoteView, deadline: Instant) -> Result<bool, FetchError> {
         #[derive(Debug, Deserialize)]
         struct Named {
             hash: B256,
         }
         let number = BlockNumberOrTag::Number(view.number());
         let ask = Ask::<Option<Named>>::typed("eth_getBlockByNumber", &(number, false));
-        let named = self.upstream.one(ask, deadline).await?;
+        let named = upstream.one(ask, deadline).await?;
         Ok(named.is_some_and(|named| named.hash == view.hash()))
     }
 
     /// Returns the state that the upstream predicts for the calls in `hints`. Empty if the upstream has no prediction.
     async fn access_lists(&self, view: &RemoteView, hints: Option<Hints>, deadline: Instant) -> Vec<Miss> {
-        let Some(hints) = hints else { return Vec::new() };
+        let (Some(hints), Some(upstream)) = (hints, &self.upstream) else { return Vec::new() };
         let at = BlockId::Hash(RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) });
         let asks = hints.calls.iter().map(|call| Ask::<AccessListAnswer>::typed("eth_createAccessList", &(call, at)));
-        let answers = self.upstream.all(asks.collect(), deadline).await;
+        let answers = upstream.all(asks.collect(), deadline).await;
         let mut listed = Vec::new();
         for answer in answers {
             match answer {
@@ -321,7 +385,7 @@ impl Fetcher {
     }
 
     /// Returns the state root of the view's block, from a header that has the block's hash.
-    async fn root(&self, view: &RemoteView, deadline: Instant) -> Result<B256, FetchError> {
+    async fn root(&self, upstream: &Upstream, view: &RemoteView, deadline: Instant) -> Result<B256, FetchError> {
         if let Some(root) = self.roots.get(&view.hash()) {
             return Ok(*root);
         }
@@ -334,7 +398,7 @@ impl Fetcher {
                 false => Err(format!("requested block {hash}, but the returned header hashes to {found}")),
             }
         });
-        let root = self.upstream.one(ask, deadline).await?;
+        let root = upstream.one(ask, deadline).await?;
         if self.roots.len() >= Self::ROOTS {
             self.roots.clear();
         }
@@ -370,13 +434,5 @@ impl FetchClaim {
 impl Drop for FetchClaim {
     fn drop(&mut self) {
         self.release();
-    }
-}
-
-fn is_known(view: &RemoteView, miss: &Miss) -> bool {
-    match miss {
-        Miss::Account(address) => view.account(address).is_some(),
-        Miss::Slot(address, slot) => view.slot(address, slot).is_some(),
-        Miss::BlockHash(number) => view.block_hash(*number).is_some(),
     }
 }

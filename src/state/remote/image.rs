@@ -3,7 +3,7 @@
 use alloy_primitives::{Address, B256, Bytes, U256, map::HashMap};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 
-use super::{Fetched, RemoteState, RemoteView, cell::AccountFields};
+use super::{Fetched, Miss, RemoteState, RemoteView, cell::AccountFields};
 use crate::state::CodeCache;
 
 /// The known state after one block.
@@ -92,6 +92,40 @@ impl RemoteState {
             .collect();
         // Values read after the block was removed may belong to another branch.
         if view.is_alive() { image } else { RemoteImage { number: block, hash: view.hash(), ..RemoteImage::default() } }
+    }
+
+    /// Returns what is known of these pieces of the state at the block of `view`.
+    pub fn export_some(view: &RemoteView, wanted: impl IntoIterator<Item = Miss>) -> RemoteImage {
+        let mut image = RemoteImage { number: view.number(), hash: view.hash(), ..RemoteImage::default() };
+        let mut places: HashMap<B256, u64> = HashMap::default();
+        for miss in wanted {
+            match miss {
+                Miss::Account(address) => {
+                    let Some(known) = view.account(&address) else { continue };
+                    let mut account = ImageAccount { address, is_known: true, ..ImageAccount::default() };
+                    if let Some(info) = known {
+                        (account.balance, account.nonce) = (info.balance, info.nonce);
+                        if let Some(code) = info.code.filter(|code| !code.is_empty()) {
+                            account.code = *places.entry(info.code_hash).or_insert_with(|| {
+                                image.codes.push(code.original_bytes());
+                                image.codes.len() as u64
+                            });
+                        }
+                    }
+                    image.accounts.push(account);
+                }
+                Miss::Slot(address, slot) => {
+                    let Some(value) = view.slot(&address, &slot) else { continue };
+                    let slots = vec![ImageSlot { slot, value }];
+                    image.accounts.push(ImageAccount { address, slots, ..ImageAccount::default() });
+                }
+                Miss::BlockHash(number) => {
+                    let hash = view.block_hash(number).map(|hash| ImageHash { number, hash });
+                    image.hashes.extend(hash);
+                }
+            }
+        }
+        image
     }
 
     /// Adds the state that was known at the block of `view`. Returns false if the image is of another block, or the

@@ -24,6 +24,13 @@ pub struct Missed {
 }
 
 impl Missed {
+    /// Returns these misses at the block of `view`.
+    pub fn at(view: &RemoteView, misses: impl IntoIterator<Item = Miss>) -> Self {
+        let misses: HashSet<Miss> = misses.into_iter().collect();
+        let views = if misses.is_empty() { Vec::new() } else { vec![(view.clone(), misses)] };
+        Self { views, native: None }
+    }
+
     /// Notes a miss. Returns the number of misses now.
     pub(crate) fn push(&mut self, view: &RemoteView, miss: Miss) -> usize {
         match self.views.iter_mut().find(|(known, _)| known == view) {

@@ -55,6 +55,8 @@ pub struct RemoteState {
     codes: Arc<Codes>,
     /// The contracts of the chain that cannot be executed here.
     natives: Natives,
+    /// Whether its blocks are those that a fleet publishes, and not those of an upstream that this node follows.
+    is_of_fleet: bool,
     /// Every entry once, in order of insertion.
     order: SegQueue<(Address, Option<U256>)>,
     fingerprints: DefaultHashBuilder,
@@ -135,8 +137,18 @@ impl RemoteState {
 
     /// Creates the same for a chain with native contracts.
     pub fn with_natives(limit: usize, number: u64, hash: B256, natives: Natives) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::empty(limit, number, hash, natives, false))
+    }
+
+    /// Creates the same for the chain that a fleet publishes.
+    pub fn of_fleet(limit: usize, number: u64, hash: B256, natives: Natives) -> Arc<Self> {
+        Arc::new(Self::empty(limit, number, hash, natives, true))
+    }
+
+    fn empty(limit: usize, number: u64, hash: B256, natives: Natives, is_of_fleet: bool) -> Self {
+        Self {
             natives,
+            is_of_fleet,
             accounts: DashMap::default(),
             hashes: DashMap::default(),
             chain: RwLock::new(RecentBlocks::new(number, hash)),
@@ -149,7 +161,12 @@ impl RemoteState {
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
-        })
+        }
+    }
+
+    /// Returns whether its blocks are those that a fleet publishes.
+    pub const fn is_of_fleet(&self) -> bool {
+        self.is_of_fleet
     }
 
     /// Returns whether the chain has native contracts.
@@ -375,6 +392,15 @@ impl RemoteView {
             }
             std::cmp::Ordering::Equal => Some(self.hash()),
             std::cmp::Ordering::Greater => Some(B256::ZERO),
+        }
+    }
+
+    /// Returns whether a piece of the state is known.
+    pub fn knows(&self, miss: &Miss) -> bool {
+        match miss {
+            Miss::Account(address) => self.account(address).is_some(),
+            Miss::Slot(address, slot) => self.slot(address, slot).is_some(),
+            Miss::BlockHash(number) => self.block_hash(*number).is_some(),
         }
     }
 

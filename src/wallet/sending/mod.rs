@@ -54,6 +54,7 @@ pub struct SendingSettings {
 /// The state of the upstream and of the transactions sent to it, as far as it is known.
 #[derive(Debug)]
 pub struct Sending {
+    upstream: Arc<Upstream>,
     fetcher: Arc<Fetcher>,
     settings: SendingSettings,
     family: Family,
@@ -101,8 +102,14 @@ struct FeeHistoryAnswer {
 }
 
 impl Sending {
-    /// Creates the sending to the upstream of `fetcher`.
-    pub fn new(fetcher: Arc<Fetcher>, settings: SendingSettings, family: Family, metrics: &Metrics) -> Self {
+    /// Creates the sending to `upstream`, whose state `fetcher` fetches.
+    pub fn new(
+        upstream: Arc<Upstream>,
+        fetcher: Arc<Fetcher>,
+        settings: SendingSettings,
+        family: Family,
+        metrics: &Metrics,
+    ) -> Self {
         let counter = |outcome, help| metrics.counter("presim_wallet_sent_total", help, &[("outcome", outcome)]);
         let help = "Transactions of the wallet that were sent to the upstream, each time that they were.";
         let fate = |fate| {
@@ -117,6 +124,7 @@ impl Sending {
             taken: fate("replaced"),
         };
         Self {
+            upstream,
             fetcher,
             settings,
             family,
@@ -130,8 +138,8 @@ impl Sending {
         }
     }
 
-    fn upstream(&self) -> &Arc<Upstream> {
-        self.fetcher.upstream()
+    const fn upstream(&self) -> &Arc<Upstream> {
+        &self.upstream
     }
 
     /// Asks the upstream for the next nonce of `account`, and for the fees if `head` is a new block, in one round trip.

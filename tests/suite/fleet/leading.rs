@@ -168,7 +168,7 @@ async fn another_chain_history_or_version_is_refused_with_both_named() {
     chain["version"] = 9.into();
     facts.put("chain", chain.to_string().into()).await.expect("it is written");
     for error in [refused(&first), format!("{:#}", try_start(&["--follow", &url]).err().expect("it is refused"))] {
-        assert!(error.contains("of version 9, and this presim has version 1"), "{error}");
+        assert!(error.contains("of version 9, and this presim has version 2"), "{error}");
     }
 }
 

@@ -3,6 +3,8 @@
 mod cluster;
 mod following;
 mod leading;
+mod live;
+mod live_faults;
 mod partitions;
 mod permissions;
 mod proxy;

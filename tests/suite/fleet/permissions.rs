@@ -5,12 +5,21 @@ use futures::{FutureExt, StreamExt};
 use serde_json::json;
 
 use super::{
-    advance, agree, reach, reads,
+    advance, agree,
+    live::{head, publishing, same},
+    reach, reads,
     server::NatsServer,
     spreading::{knows, search, shards},
     start,
 };
-use crate::support::request;
+use crate::{
+    live::{
+        built::{Built, ETHEREUM, transfer},
+        stage::{launch, serve},
+        with_usual,
+    },
+    support::request,
+};
 
 /// Returns the part of the page on feeds that lists the permissions, for the fleet `test`.
 fn listed() -> String {
@@ -63,6 +72,7 @@ async fn each_role_works_with_the_permissions_of_the_page_alone() {
         ("replica", "presim.test.feed"),
         ("client", "presim.test.leader"),
         ("client", "presim.test.peer.any"),
+        ("client", "presim.test.state"),
     ] {
         let other = connect(user).await;
         let asked = async_nats::Request::new().payload(body.clone().into());
@@ -72,6 +82,22 @@ async fn each_role_works_with_the_permissions_of_the_page_alone() {
     assert!(work.next().now_or_never().is_none(), "a client has sent work past its replica");
     reach(&follower, advance(&leader, 3).await).await;
     assert_eq!(before.epoch(), leader.node.snapshots().newest().id.epoch(), "nobody else has written to the stream");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_role_of_an_upstreams_fleet_works_with_the_permissions_of_the_page_alone() {
+    let listed = listed();
+    let Some(server) = NatsServer::start_with(&[&listed]) else { return };
+    let as_user = |name: &str| format!("nats://{name}:secret-of-{name}@127.0.0.1:{}", server.port);
+    let (first, url) = (Built::ethereum(), as_user("ingester"));
+    let upstream = serve(&[&first]).await;
+    let leader = launch(&upstream.url(), Some(&first.config), &with_usual(&publishing(&url))).await;
+    let leader = leader.unwrap_or_else(|error| panic!("the node did not start: {error:#}"));
+    let follower = start(&["--follow", &as_user("replica"), "--fleet", "test"]);
+    let block = first.next(vec![transfer(ETHEREUM, 0, 5)], 1);
+    upstream.push(block.block.clone());
+    head(&leader, block.hash()).await;
+    same(&[&leader, &follower]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! Live chains: a whole node with an upstream, with and without Flashblocks.
 
-mod built;
+pub mod built;
 mod faults;
 mod flags;
 mod late;
@@ -8,7 +8,7 @@ mod native;
 mod reorgs;
 mod rise;
 mod rules;
-mod stage;
+pub mod stage;
 mod startup;
 mod wallet;
 mod watch;
@@ -30,7 +30,7 @@ const USUAL: [(&str, &str); 3] =
     [("--upstream-poll-ms", "20"), ("--upstream-execute-ms", "30000"), ("--flashblocks-silent-ms", "60000")];
 
 /// Returns these flags, and those of [`USUAL`] that are not among them.
-fn with_usual<'a>(flags: &[&'a str]) -> Vec<&'a str> {
+pub fn with_usual<'a>(flags: &[&'a str]) -> Vec<&'a str> {
     let rest = USUAL.iter().filter(|(flag, _)| !flags.contains(flag)).flat_map(|(flag, value)| [*flag, *value]);
     flags.iter().copied().chain(rest).collect()
 }

@@ -125,6 +125,14 @@ pub async fn serve(blocks: &[&Built]) -> SmallUpstream {
     SmallUpstream::start(blocks[0].spec.chain_id(), chain).await
 }
 
+/// Returns a genesis file with this `config`, for a chain that a node knows by its upstream.
+pub fn genesis_of(config: &Value) -> Value {
+    json!({
+        "config": config, "alloc": {}, "difficulty": "0x0", "gasLimit": "0x1c9c380", "nonce": "0x0",
+        "timestamp": "0x0", "extraData": "0x", "mixHash": B256::ZERO, "coinbase": Address::ZERO,
+    })
+}
+
 /// Starts a node with this upstream, whose chain has this `config`.
 ///
 /// # Errors
@@ -145,12 +153,7 @@ pub async fn launch_by<T: Send + 'static>(
     flags: &[&str],
     start: impl FnOnce(&[&str]) -> eyre::Result<T> + Send + 'static,
 ) -> eyre::Result<T> {
-    let genesis = config.map(|config| {
-        json!({
-            "config": config, "alloc": {}, "difficulty": "0x0", "gasLimit": "0x1c9c380", "nonce": "0x0",
-            "timestamp": "0x0", "extraData": "0x", "mixHash": B256::ZERO, "coinbase": Address::ZERO,
-        })
-    });
+    let genesis = config.map(genesis_of);
     let mut all: Vec<String> = [&["--upstream", upstream], flags].concat().iter().map(ToString::to_string).collect();
     // A node starts a runtime of its own, which is not possible on a thread of another one.
     let starting = tokio::task::spawn_blocking(move || {

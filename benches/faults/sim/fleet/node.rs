@@ -8,7 +8,7 @@ use presim::{
         Feed,
         devnet::DevnetSource,
         epoch,
-        publishing::{StateImage, StreamWriter},
+        publishing::{ImageContent, StateImage, StreamWriter},
         replica::{Applier, FollowError, StreamReading},
     },
     node::{self, OwnChain},
@@ -51,7 +51,7 @@ impl SimFollower {
     pub fn of_image(index: usize, model: &SharedStream, config: &Config) -> Option<Self> {
         let ModelImage { sequence, bytes, .. } = lock(model).image.clone()?;
         let codes = CodeCache::new(CODES);
-        let state = StateImage::read(&bytes, &codes, config.retention()).expect("the image can be read");
+        let state = state_of(&bytes, &codes, config);
         Some(Self::from(index, model, config, Arc::new(state), sequence))
     }
 
@@ -107,12 +107,20 @@ impl SimFollower {
         let image = lock(&self.model).image.clone();
         let image = image.filter(|image| self.useless.is_none_or(|useless| image.id > useless));
         let Some(ModelImage { id, sequence, bytes }) = image else { return false };
-        let state = StateImage::read(&bytes, &self.codes, self.config.retention()).expect("the image can be read");
+        let state = state_of(&bytes, &self.codes, &self.config);
         if state.load().last > self.snapshots.load().last {
             self.snapshots.replace_all(state.load());
         }
         self.reading = Some((StreamReading::from(Applier::new(state, self.codes.clone()), sequence), id));
         true
+    }
+}
+
+/// Returns the state of an image of a devnet.
+fn state_of(bytes: &[u8], codes: &CodeCache, config: &Config) -> Snapshots {
+    match StateImage::read(bytes, codes, config.retention()).expect("the image can be read") {
+        ImageContent::Local(state) => *state,
+        ImageContent::Live(_) => panic!("the chain is a devnet's"),
     }
 }
 

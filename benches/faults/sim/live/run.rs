@@ -180,6 +180,7 @@ impl LiveWorld {
         let (stream, receiver) = mpsc::channel(256);
         let source = LiveSource {
             spec: truth.spec.clone(),
+            upstream: upstream.clone(),
             fetcher: Arc::new(Fetcher::new(upstream, codes, fetch, &metrics)),
             remote,
             heads,

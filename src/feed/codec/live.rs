@@ -1,0 +1,508 @@
+//! The changes of an upstream's chain, as the stream of a fleet has them.
+
+use std::sync::Arc;
+
+use alloy_consensus::{Header, transaction::Recovered};
+use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, Sealed, map::B256Map};
+use alloy_rlp::{RlpDecodable, RlpEncodable};
+
+use super::{
+    image::NumberedHash,
+    message::{MessageError, read_feed, read_verified, write_feed},
+    record::{StoredBody, StoredChange, StoredSubBlock},
+};
+use crate::{
+    chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock},
+    state::{
+        AccountChange, Code, FeedState, MergedChanges, OpenBlock, Publication, Published, Selector, Snapshot,
+        StateStep, Tags, Verified,
+    },
+    store::{corrupted, decode, encode},
+};
+
+/// A change of an upstream's chain, with the codes of the accounts that it changes.
+pub struct LiveMessage {
+    /// The change.
+    pub change: LiveChange,
+    /// The codes that the reader may not know, each once.
+    pub codes: Vec<Bytes>,
+    /// Whether the reader has to forget the codes of earlier messages, because later ones bring what they need again.
+    pub forgets: bool,
+}
+
+/// A change of an upstream's chain.
+pub enum LiveChange {
+    /// All that there is at one moment.
+    Moment(Box<LiveMoment>),
+    /// The next canonical block.
+    Canonical(Box<LiveCanonical>),
+    /// A sub-block of a pre-confirmed block.
+    PreConfirmed(Box<LiveSubBlock>),
+    /// The removal of what was pre-confirmed.
+    FallBack(FeedState),
+    /// The blocks that the upstream calls safe and final.
+    Tags(Tags),
+}
+
+/// A canonical block, or a complete pre-confirmed one.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct LiveBlock {
+    /// The block's hash, which its producer has told: the header may lack fields.
+    pub hash: B256,
+    /// The header.
+    pub header: Header,
+    verified: u8,
+    /// The number of the first transactions that are left out, because the reader has them in its pre-confirmed block.
+    known: u64,
+    /// The body; none if only the header is known.
+    body: Vec<StoredBody>,
+}
+
+/// The changes of a canonical block.
+pub enum BlockChanges {
+    /// The block was not executed.
+    Unknown,
+    /// The changes of the same block as it was pre-confirmed.
+    PreConfirmed,
+    /// The changes, each account once.
+    These(Vec<StoredChange>),
+}
+
+/// The next canonical block.
+pub struct LiveCanonical {
+    /// The block.
+    pub block: LiveBlock,
+    /// The changes of the state.
+    pub changes: BlockChanges,
+    /// Whether the pre-confirmed blocks on it stay.
+    pub confirms: bool,
+}
+
+/// A sub-block of a pre-confirmed block.
+pub struct LiveSubBlock {
+    /// The complete block before it, if the sub-block is the first on that.
+    pub complete: Option<LiveBlock>,
+    /// The header of the block that the sub-block begins.
+    pub opens: Option<Header>,
+    /// The transactions, receipts and changes.
+    pub content: StoredSubBlock,
+    /// The extent to which it was compared with its producer's word.
+    pub verified: Verified,
+}
+
+/// All that there is of an upstream's chain at one moment: the canonical head, and what is pre-confirmed on it. The state
+/// before the head is the upstream's.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct LiveMoment {
+    /// The canonical blocks up to the head that the readers may not have, oldest first.
+    passed: Vec<Bytes>,
+    head: LiveBlock,
+    hashes: Vec<NumberedHash>,
+    tags: TagFields,
+    feed: Bytes,
+    ahead: Vec<LiveAhead>,
+    open: Vec<LiveOpen>,
+}
+
+/// The parts of a [`LiveMoment`].
+pub struct ReadMoment {
+    /// The canonical blocks up to the head that may be new, oldest first.
+    pub passed: Vec<LiveCanonical>,
+    /// The newest canonical block.
+    pub head: SealedBlock,
+    /// The extent to which it was compared with its producer's word.
+    pub verified: Verified,
+    /// The hashes of the last blocks.
+    pub hashes: BlockHashes,
+    /// The upstream's tags.
+    pub tags: Tags,
+    /// The health of the feed.
+    pub feed: FeedState,
+    /// The complete pre-confirmed blocks, oldest first.
+    pub ahead: Vec<LiveAhead>,
+    /// The header of the block being built, the extent to which that was compared, and its content.
+    pub open: Option<(Header, Verified, StoredSubBlock)>,
+}
+
+/// A complete pre-confirmed block, with the changes since the canonical head.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct LiveAhead {
+    /// The block.
+    pub block: LiveBlock,
+    /// The changes, each account once.
+    pub changes: Vec<StoredChange>,
+}
+
+/// The block being built, as if it had one sub-block, with the changes since the canonical head.
+#[derive(RlpEncodable, RlpDecodable)]
+struct LiveOpen {
+    header: Header,
+    verified: u8,
+    content: StoredSubBlock,
+}
+
+#[derive(RlpEncodable, RlpDecodable)]
+struct TagFields {
+    safe: Vec<u64>,
+    finalized: Vec<u64>,
+}
+
+#[derive(RlpEncodable, RlpDecodable)]
+struct CanonicalFields {
+    block: LiveBlock,
+    is_known: bool,
+    changes: Vec<StoredChange>,
+    is_pre_confirmed: bool,
+    confirms: bool,
+}
+
+#[derive(RlpEncodable, RlpDecodable)]
+struct SubBlockFields {
+    complete: Vec<LiveBlock>,
+    opens: Vec<Header>,
+    content: StoredSubBlock,
+    verified: u8,
+}
+
+#[derive(RlpEncodable, RlpDecodable)]
+struct LiveFields {
+    kind: u8,
+    change: Bytes,
+    codes: Vec<Bytes>,
+    forgets: bool,
+}
+
+const MOMENT: u8 = 0;
+const CANONICAL: u8 = 1;
+const PRE_CONFIRMED: u8 = 2;
+const FALL_BACK: u8 = 3;
+const TAGS: u8 = 4;
+
+/// Bytecode by its hash.
+pub type CodesByHash = B256Map<Code>;
+
+impl LiveChange {
+    /// Returns what `publication` changes of `on`, and the codes of the accounts in it; `None` if it is no change of an
+    /// upstream's chain.
+    pub fn of(on: &Published, publication: &Publication) -> Option<(Self, CodesByHash)> {
+        let mut codes = CodesByHash::default();
+        let tags = on.tags().unwrap_or_default();
+        let change = match publication {
+            Publication::Canonical(block) => Self::canonical(on, block, false, &mut codes),
+            Publication::Confirm(block) => Self::canonical(on, block, true, &mut codes),
+            Publication::PreConfirmed { complete, open } => {
+                Self::PreConfirmed(Box::new(LiveSubBlock::of(on, complete.as_ref(), open, &mut codes)?))
+            }
+            Publication::GoBack { number, feed } => {
+                Self::Moment(Box::new(LiveMoment::at(on.state_after(*number)?, tags, *feed)))
+            }
+            Publication::BeginAnew(first) => Self::Moment(Box::new(LiveMoment::at(first, tags, on.feed))),
+            Publication::FallBack(feed) => Self::FallBack(*feed),
+            Publication::Tags(tags) => Self::Tags(*tags),
+            _ => return None,
+        };
+        Some((change, codes))
+    }
+
+    fn canonical(on: &Published, block: &Snapshot, confirms: bool, codes: &mut CodesByHash) -> Self {
+        let parent = on.select(Selector::Hash(block.head.header.parent_hash)).ok();
+        let changes = match (block.path.as_slice(), parent) {
+            ([], _) => BlockChanges::Unknown,
+            (path, Some(parent)) if path.first().is_some_and(|step| step.from == parent.state) => {
+                BlockChanges::These(stored(&merged(path), codes))
+            }
+            _ => BlockChanges::PreConfirmed,
+        };
+        Self::Canonical(Box::new(LiveCanonical { block: LiveBlock::on(on, block), changes, confirms }))
+    }
+}
+
+impl LiveMessage {
+    /// Returns whether the message has all that there is, and not what has changed.
+    pub const fn is_moment(&self) -> bool {
+        matches!(self.change, LiveChange::Moment(_))
+    }
+
+    /// Returns the bytes of the message.
+    pub fn write(self) -> Vec<u8> {
+        let Self { change, codes, forgets } = self;
+        let (kind, change) = match change {
+            LiveChange::Moment(moment) => (MOMENT, encode(&*moment)),
+            LiveChange::Canonical(canonical) => (CANONICAL, canonical.write()),
+            LiveChange::PreConfirmed(sub_block) => (PRE_CONFIRMED, sub_block.write()),
+            LiveChange::FallBack(feed) => (FALL_BACK, write_feed(feed)),
+            LiveChange::Tags(tags) => (TAGS, encode(&TagFields::from(tags))),
+        };
+        encode(&LiveFields { kind, change: change.into(), codes, forgets })
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`MessageError`] if the bytes are not a message.
+    pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
+        let LiveFields { kind, change, codes, forgets } = decode(bytes)?;
+        let change = match kind {
+            MOMENT => LiveChange::Moment(Box::new(decode(&change)?)),
+            CANONICAL => LiveChange::Canonical(Box::new(LiveCanonical::read(&change)?)),
+            PRE_CONFIRMED => LiveChange::PreConfirmed(Box::new(LiveSubBlock::read(&change)?)),
+            FALL_BACK => LiveChange::FallBack(read_feed(&change)?),
+            TAGS => LiveChange::Tags(decode::<TagFields>(&change)?.read()),
+            _ => return Err(corrupted("its kind of change is unknown").into()),
+        };
+        Ok(Self { change, codes, forgets })
+    }
+}
+
+impl LiveBlock {
+    /// Returns the head of `snapshot`, whole.
+    fn whole(snapshot: &Snapshot) -> Self {
+        Self::without(snapshot, 0)
+    }
+
+    /// Returns the head of `snapshot` without the transactions that the pre-confirmed block of its number in `on` has.
+    fn on(on: &Published, snapshot: &Snapshot) -> Self {
+        let known = pre_confirmed(on, snapshot.head.number());
+        let known =
+            known.filter(|known| known.begins(&snapshot.head.body())).map_or(0, |known| known.transactions.len());
+        Self::without(snapshot, known)
+    }
+
+    fn without(snapshot: &Snapshot, known: usize) -> Self {
+        let head = &snapshot.head;
+        Self {
+            hash: head.hash(),
+            header: head.header.inner().clone(),
+            verified: snapshot.verified as u8,
+            known: known as u64,
+            body: head.find_body().map(|body| StoredBody::after(&body, known)).into_iter().collect(),
+        }
+    }
+
+    /// Returns the extent to which the block was compared with its producer's word.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`redb::Error::Corrupted`] if it is unknown.
+    pub fn verified(&self) -> Result<Verified, redb::Error> {
+        read_verified(self.verified)
+    }
+
+    /// Returns the block. Its first transactions are those of the pre-confirmed block of its number in `on`, as far as
+    /// they were left out.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`redb::Error::Corrupted`] if a transaction or a receipt cannot be read, or those that were left out are
+    /// not known.
+    pub fn read(self, on: Option<&Published>) -> Result<SealedBlock, redb::Error> {
+        let Self { hash, header, known, body, .. } = self;
+        let number = header.number;
+        let header = Sealed::new_unchecked(header, hash);
+        let Some(body) = body.into_iter().next() else { return Ok(SealedBlock::bare(header)) };
+        let rest = body.read()?;
+        if known == 0 {
+            return Ok(SealedBlock::named(header, rest));
+        }
+        let begun = on.and_then(|on| pre_confirmed(on, number));
+        let begun = begun.filter(|begun| begun.transactions.len() as u64 == known);
+        let Content { mut transactions, mut receipts } =
+            begun.ok_or_else(|| corrupted("the transactions that a block leaves out are not known"))?;
+        transactions.extend(rest.transactions);
+        receipts.extend(rest.receipts);
+        Ok(SealedBlock::named(header, BlockBody { transactions, receipts, ..rest }))
+    }
+}
+
+/// The transactions of a pre-confirmed block so far, with their receipts.
+struct Content {
+    transactions: Vec<Recovered<ChainTx>>,
+    receipts: Vec<ChainReceipt>,
+}
+
+impl Content {
+    /// Returns whether a block begins with these transactions, and they have the same receipts in it.
+    fn begins(&self, body: &BlockBody) -> bool {
+        let same =
+            self.transactions.iter().zip(&body.transactions).all(|(own, other)| own.tx_hash() == other.tx_hash());
+        same && self.transactions.len() <= body.transactions.len() && body.receipts.starts_with(&self.receipts)
+    }
+}
+
+/// Returns the content so far of the pre-confirmed block of this number.
+fn pre_confirmed(on: &Published, number: u64) -> Option<Content> {
+    if let Some(open) = on.newest.open.as_ref().filter(|open| open.header.number == number) {
+        let (transactions, receipts) = (open.transactions.iter().cloned(), open.receipts.iter().cloned());
+        return Some(Content { transactions: transactions.collect(), receipts: receipts.collect() });
+    }
+    let complete = on.ahead().find(|ahead| ahead.head.number() == number)?;
+    let body = complete.head.find_body()?;
+    Some(Content { transactions: body.transactions.clone(), receipts: body.receipts.clone() })
+}
+
+impl LiveCanonical {
+    /// Returns the retained canonical block of this number as the next of a chain with nothing pre-confirmed on it.
+    fn passed(published: &Published, number: u64, codes: &mut CodesByHash) -> Option<Self> {
+        let block = published.state_after(number)?;
+        let parent = published.state_after(number.checked_sub(1)?)?;
+        let changes = match block.path.first() {
+            Some(step) if step.from == parent.state => BlockChanges::These(stored(&merged(&block.path), codes)),
+            // The block that was pre-confirmed elsewhere may have been another one.
+            _ => BlockChanges::Unknown,
+        };
+        Some(Self { block: LiveBlock::whole(block), changes, confirms: false })
+    }
+
+    fn write(self) -> Vec<u8> {
+        let Self { block, changes, confirms } = self;
+        let (is_known, is_pre_confirmed, changes) = match changes {
+            BlockChanges::Unknown => (false, false, Vec::new()),
+            BlockChanges::PreConfirmed => (true, true, Vec::new()),
+            BlockChanges::These(changes) => (true, false, changes),
+        };
+        encode(&CanonicalFields { block, is_known, changes, is_pre_confirmed, confirms })
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, redb::Error> {
+        let CanonicalFields { block, is_known, changes, is_pre_confirmed, confirms } = decode(bytes)?;
+        let changes = match (is_known, is_pre_confirmed) {
+            (false, _) => BlockChanges::Unknown,
+            (true, true) => BlockChanges::PreConfirmed,
+            (true, false) => BlockChanges::These(changes),
+        };
+        Ok(Self { block, changes, confirms })
+    }
+}
+
+impl LiveSubBlock {
+    /// Returns a sub-block; `None` if its snapshot builds no block.
+    fn of(on: &Published, complete: Option<&Snapshot>, next: &Snapshot, codes: &mut CodesByHash) -> Option<Self> {
+        let open = next.open.as_ref()?;
+        let opens = (open.index == 0).then(|| open.header.clone());
+        let known = match (&opens, &on.newest.open) {
+            (None, Some(before)) => before.transactions.len(),
+            _ => 0,
+        };
+        let content = content(open, known, stored(&merged(&next.path), codes));
+        let complete = complete.map(|complete| LiveBlock::on(on, complete));
+        Some(Self { complete, opens, content, verified: next.verified })
+    }
+
+    fn write(self) -> Vec<u8> {
+        let Self { complete, opens, content, verified } = self;
+        let (complete, opens) = (complete.into_iter().collect(), opens.into_iter().collect());
+        encode(&SubBlockFields { complete, opens, content, verified: verified as u8 })
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, redb::Error> {
+        let SubBlockFields { complete, opens, content, verified } = decode(bytes)?;
+        let (complete, opens) = (complete.into_iter().next(), opens.into_iter().next());
+        Ok(Self { complete, opens, content, verified: read_verified(verified)? })
+    }
+}
+
+impl LiveMoment {
+    /// Returns what is published, and the codes of the accounts that are pre-confirmed.
+    pub fn of(published: &Published) -> (Self, CodesByHash) {
+        let mut codes = CodesByHash::default();
+        let mut moment = Self::at(published.latest(), published.tags().unwrap_or_default(), published.feed);
+        let mut changes = |snapshot: &Snapshot| stored(&snapshot.world.changes_on_remote(), &mut codes);
+        let ahead = published.ahead();
+        moment.ahead =
+            ahead.map(|ahead| LiveAhead { block: LiveBlock::whole(ahead), changes: changes(ahead) }).collect();
+        if let Some(open) = &published.newest.open {
+            moment.open.push(LiveOpen {
+                header: open.header.clone(),
+                verified: published.newest.verified as u8,
+                content: content(open, 0, changes(&published.newest)),
+            });
+        }
+        (moment, codes)
+    }
+
+    /// Adds the canonical blocks of what is published since the readers have `seen` the chain, so that they know each of
+    /// them. Adds none if their head is not known any more.
+    pub fn since(&mut self, seen: &Published, published: &Published, codes: &mut CodesByHash) {
+        let head = seen.head();
+        if published.state_after(head.number()).is_some_and(|known| known.head_hash() == head.hash()) {
+            let numbers = head.number() + 1..=published.head().number();
+            let passed = numbers.map_while(|number| LiveCanonical::passed(published, number, codes));
+            self.passed = passed.map(|block| block.write().into()).collect();
+        }
+    }
+
+    /// Returns the moment at which the head of `snapshot` is the canonical head, and nothing is pre-confirmed.
+    fn at(snapshot: &Snapshot, tags: Tags, feed: FeedState) -> Self {
+        let head = snapshot.head.number();
+        let oldest = (head + 1).saturating_sub(BlockHashes::DEPTH as u64);
+        let hashes = (oldest..=head)
+            .filter_map(|number| Some(NumberedHash { number, hash: snapshot.hashes.get(number)? }))
+            .collect();
+        let feed = write_feed(feed).into();
+        let (tags, head) = (tags.into(), LiveBlock::whole(snapshot));
+        Self { passed: Vec::new(), head, hashes, tags, feed, ahead: Vec::new(), open: Vec::new() }
+    }
+
+    /// Reads the parts of the moment.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`redb::Error::Corrupted`] if a part cannot be read.
+    pub fn read(self) -> Result<ReadMoment, redb::Error> {
+        let Self { passed, head, hashes: known, tags, feed, ahead, open } = self;
+        let passed = passed.iter().map(|block| LiveCanonical::read(block)).collect::<Result<_, _>>()?;
+        let mut hashes = BlockHashes::default();
+        known.iter().for_each(|one| hashes.push(one.number, one.hash));
+        let open = match open.into_iter().next() {
+            Some(LiveOpen { header, verified, content }) => Some((header, read_verified(verified)?, content)),
+            None => None,
+        };
+        let verified = head.verified()?;
+        let (head, tags, feed) = (head.read(None)?, tags.read(), read_feed(&feed)?);
+        Ok(ReadMoment { passed, head, verified, hashes, tags, feed, ahead, open })
+    }
+}
+
+impl From<Tags> for TagFields {
+    fn from(tags: Tags) -> Self {
+        Self { safe: tags.safe.into_iter().collect(), finalized: tags.finalized.into_iter().collect() }
+    }
+}
+
+impl TagFields {
+    fn read(&self) -> Tags {
+        Tags { safe: self.safe.first().copied(), finalized: self.finalized.first().copied() }
+    }
+}
+
+/// Returns the content of a block being built from the transaction at `known` on.
+fn content(open: &OpenBlock, known: usize, changes: Vec<StoredChange>) -> StoredSubBlock {
+    let new = known..open.transactions.len();
+    StoredSubBlock {
+        index: open.index,
+        gas_used: open.header.gas_used,
+        blob_gas_used: open.blob_gas_used,
+        // By index, because iterating to the first new transaction would cost what the block already holds.
+        transactions: new.clone().map(|at| (&open.transactions[at]).into()).collect(),
+        receipts: new.map(|at| (&open.receipts[at]).into()).collect(),
+        changes,
+    }
+}
+
+/// Returns the changes of steps, each account once.
+fn merged(path: &[Arc<StateStep>]) -> Vec<AccountChange> {
+    let mut merged = MergedChanges::default();
+    path.iter().for_each(|step| merged.add(step.changes()));
+    merged.to_vec()
+}
+
+/// Returns changes in their encoded form, and adds the codes of their accounts.
+fn stored(changes: &[AccountChange], codes: &mut CodesByHash) -> Vec<StoredChange> {
+    for info in changes.iter().filter_map(|change| change.info.as_ref()) {
+        if info.code_hash != KECCAK256_EMPTY {
+            codes.entry(info.code_hash).or_insert_with(|| Code::of(info));
+        }
+    }
+    changes.iter().map(StoredChange::from).collect()
+}

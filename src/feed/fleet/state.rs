@@ -1,0 +1,250 @@
+//! State of an upstream within a fleet: it is fetched once, by the leader, for all nodes that follow.
+
+use std::{sync::Arc, time::Duration};
+
+use alloy_primitives::{Address, B256, U256};
+use alloy_rlp::{RlpDecodable, RlpEncodable};
+use async_nats::client::RequestErrorKind;
+use futures::StreamExt;
+use tokio::{task::JoinHandle, time::Instant};
+
+use super::{FleetLink, subject};
+use crate::{
+    feed::{
+        codec::{pack, unpack},
+        upstream::{FetchError, Fetcher},
+    },
+    state::{CodeCache, Miss, Missed, RemoteImage, RemoteState, RemoteView},
+    store::{decode, encode},
+};
+
+/// The most pieces of state in one question.
+const AT_ONCE: usize = 4_096;
+/// The questions that the leader answers at once.
+const UNDER_WAY: usize = 1_024;
+/// The time after which a question without an answer is put again: its leader may be gone.
+const ANSWERED: Duration = Duration::from_secs(2);
+/// The pause before a question that nobody could answer is put again.
+const AGAIN: Duration = Duration::from_millis(100);
+/// The times that a block which the leader does not keep is asked for again: the leader may be the one that is behind.
+const LOOKS: usize = 10;
+/// The time that the leader gives its upstream.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A question for state at one block.
+#[derive(RlpEncodable, RlpDecodable)]
+struct StateQuestion {
+    number: u64,
+    hash: B256,
+    accounts: Vec<Address>,
+    slots: Vec<WantedSlot>,
+    hashes: Vec<u64>,
+}
+
+#[derive(RlpEncodable, RlpDecodable)]
+struct WantedSlot {
+    address: Address,
+    slot: U256,
+}
+
+/// An answer: its kind, and the state or the problem.
+#[derive(RlpEncodable, RlpDecodable)]
+struct StateReply {
+    kind: u8,
+    problem: String,
+    state: Vec<RemoteImage>,
+}
+
+const KNOWN: u8 = 0;
+const NOT_KEPT: u8 = 1;
+const FAILED: u8 = 2;
+
+impl StateQuestion {
+    fn of(view: &RemoteView, misses: &[Miss]) -> Self {
+        let (mut accounts, mut slots, mut hashes) = (Vec::new(), Vec::new(), Vec::new());
+        for miss in misses {
+            match *miss {
+                Miss::Account(address) => accounts.push(address),
+                Miss::Slot(address, slot) => slots.push(WantedSlot { address, slot }),
+                Miss::BlockHash(number) => hashes.push(number),
+            }
+        }
+        Self { number: view.number(), hash: view.hash(), accounts, slots, hashes }
+    }
+
+    fn misses(&self) -> impl Iterator<Item = Miss> {
+        let accounts = self.accounts.iter().map(|address| Miss::Account(*address));
+        let slots = self.slots.iter().map(|wanted| Miss::Slot(wanted.address, wanted.slot));
+        accounts.chain(slots).chain(self.hashes.iter().map(|number| Miss::BlockHash(*number)))
+    }
+}
+
+/// The way of a node that follows to the state that its leader has or fetches.
+#[derive(Clone, Debug)]
+pub struct FleetState {
+    link: FleetLink,
+    /// Whether to ask again while nobody leads, because this node has no upstream to ask instead.
+    is_patient: bool,
+}
+
+impl FleetState {
+    /// Creates the way. A node with an upstream `has_other` source of state.
+    pub const fn new(link: FleetLink, has_other: bool) -> Self {
+        Self { link, is_patient: !has_other }
+    }
+
+    /// Fetches state into the cache of `view`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FetchError::NotKept`] if the leader does not know the block, [`FetchError::Replaced`] if a reorg has
+    /// replaced it, and [`FetchError::Fleet`] if nobody answers, or the leader's upstream does not.
+    pub async fn fetch(
+        &self,
+        view: &RemoteView,
+        misses: &[Miss],
+        codes: &CodeCache,
+        deadline: Instant,
+    ) -> Result<(), FetchError> {
+        for some in misses.chunks(AT_ONCE) {
+            let mut rest = some.to_vec();
+            while !rest.is_empty() {
+                let known = self.ask(view, &rest, deadline).await?;
+                if !view.state().import(view, known, codes) {
+                    return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+                }
+                let before = rest.len();
+                rest.retain(|miss| !view.knows(miss));
+                // An answer has as much as a message can, so the rest is asked for.
+                if rest.len() == before {
+                    return Err(FetchError::Fleet("the leader returns less than was asked for".to_owned()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<RemoteImage, FetchError> {
+        let question = pack(&encode(&StateQuestion::of(view, misses)));
+        let mut looks = 0;
+        loop {
+            let asked = async_nats::Request::new().payload(question.clone().into()).timeout(Some(ANSWERED));
+            let problem = match self.link.client.send_request(self.link.names.state(), asked).await {
+                Ok(message) => match read(&message.payload)? {
+                    StateReply { kind: KNOWN, state, .. } => {
+                        let known = state.into_iter().next();
+                        return known.ok_or_else(|| FetchError::Fleet("the answer is empty".to_owned()));
+                    }
+                    StateReply { kind: NOT_KEPT, .. } if looks == LOOKS || !self.is_patient => {
+                        return Err(FetchError::NotKept { number: view.number(), hash: view.hash() });
+                    }
+                    StateReply { kind: NOT_KEPT, .. } => {
+                        looks += 1;
+                        "the leader does not have the block".to_owned()
+                    }
+                    StateReply { problem, .. } => return Err(FetchError::Fleet(problem)),
+                },
+                Err(error) if !self.is_patient => return Err(FetchError::Fleet(error.to_string())),
+                Err(error) => match error.kind() {
+                    RequestErrorKind::NoResponders => "nobody leads the fleet".to_owned(),
+                    _ => error.to_string(),
+                },
+            };
+            if !view.is_alive() {
+                return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+            }
+            if Instant::now() + AGAIN >= deadline {
+                return Err(FetchError::Fleet(problem));
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+}
+
+fn read(payload: &[u8]) -> Result<StateReply, FetchError> {
+    let unread = |problem: String| FetchError::Fleet(format!("the leader's answer cannot be read: {problem}"));
+    let bytes = unpack(payload).map_err(|error| unread(error.to_string()))?;
+    decode(&bytes).map_err(|error| unread(error.to_string()))
+}
+
+/// The answering of questions for state while this node leads, which ends when dropped.
+#[derive(Debug)]
+pub struct StateServing(JoinHandle<()>);
+
+impl StateServing {
+    /// Begins to answer: what the cache `remote` does not have, `fetcher` fetches, once however many nodes ask.
+    pub fn begin(link: &FleetLink, fetcher: Arc<Fetcher>, remote: Arc<RemoteState>) -> Self {
+        let (link, runtime) = (link.clone(), fetcher.runtime().clone());
+        Self(runtime.spawn(async move {
+            loop {
+                match link.client.subscribe(subject(link.names.state())).await {
+                    Ok(questions) => {
+                        let answer = |message: async_nats::Message| {
+                            let (link, fetcher, remote) = (&link, &fetcher, &remote);
+                            async move {
+                                let Some(reply) = message.reply else { return };
+                                let most = link.client.server_info().max_payload;
+                                let answer = reply_to(&message.payload, fetcher, remote, most).await;
+                                let _ = link.client.publish(reply, answer.into()).await;
+                            }
+                        };
+                        questions.for_each_concurrent(UNDER_WAY, answer).await;
+                    }
+                    Err(error) => tracing::debug!(%error, "questions for state cannot be heard"),
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+        }))
+    }
+}
+
+impl Drop for StateServing {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Returns the answer to a question, in at most `most` bytes.
+async fn reply_to(payload: &[u8], fetcher: &Arc<Fetcher>, remote: &Arc<RemoteState>, most: usize) -> Vec<u8> {
+    let failed = |problem: String| StateReply { kind: FAILED, problem, state: Vec::new() };
+    let question = unpack(payload).map_err(|error| error.to_string());
+    let question = question.and_then(|bytes| decode::<StateQuestion>(&bytes).map_err(|error| error.to_string()));
+    let reply = match question {
+        Ok(question) => known(&question, fetcher, remote, most).await.unwrap_or_else(|error| match error {
+            FetchError::Replaced { .. } | FetchError::NotKept { .. } => {
+                StateReply { kind: NOT_KEPT, problem: String::new(), state: Vec::new() }
+            }
+            error => failed(error.to_string()),
+        }),
+        Err(problem) => failed(problem),
+    };
+    pack(&encode(&reply))
+}
+
+async fn known(
+    question: &StateQuestion,
+    fetcher: &Arc<Fetcher>,
+    remote: &Arc<RemoteState>,
+    most: usize,
+) -> Result<StateReply, FetchError> {
+    let (number, hash) = (question.number, question.hash);
+    let view = remote.view(number, hash).ok_or(FetchError::NotKept { number, hash })?;
+    let wanted: Vec<Miss> = question.misses().take(AT_ONCE).collect();
+    let missed = Missed::at(&view, wanted.iter().copied().filter(|miss| !view.knows(miss)));
+    if !missed.is_empty() {
+        fetcher.fetch(&missed, None, Instant::now() + PATIENCE).await?;
+    }
+    // Codes are the only large parts, and the first half of what is asked for may fit where all of it does not.
+    let mut count = wanted.len();
+    loop {
+        let state = RemoteState::export_some(&view, wanted.iter().copied().take(count));
+        if !view.is_alive() {
+            return Err(FetchError::Replaced { number, hash });
+        }
+        let reply = StateReply { kind: KNOWN, problem: String::new(), state: vec![state] };
+        if count <= 1 || encode(&reply).len() + 64 <= most {
+            return Ok(reply);
+        }
+        count /= 2;
+    }
+}

@@ -1,0 +1,104 @@
+//! Publishing an upstream's chain. Every node with `--publish` reads its source all the time, into a cell that nobody sees;
+//! the one that leads publishes what it reads, and the others show what the leader has published.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::LocalBoxFuture};
+use tokio::time::Instant;
+
+use super::{Outlet, OutletStep, Publisher, StreamWriter};
+use crate::{
+    feed::{Feed, FeedSource, fleet::StateServing, live::LiveSource},
+    state::Snapshots,
+};
+
+/// The most bytes of changes that wait for the stream.
+const HELD: usize = 64 << 20;
+/// The time that a node which takes over has to come to the canonical head that its fleet has seen.
+const CATCH_UP: Duration = Duration::from_millis(500);
+
+/// An upstream's chain that is published.
+#[derive(Debug)]
+pub struct PublishedLive {
+    /// The node's part in its fleet.
+    pub publisher: Publisher,
+    /// The upstream's chain.
+    pub source: LiveSource,
+    /// The cell into which this node reads its source, and which nobody sees.
+    pub own: Arc<Snapshots>,
+}
+
+impl FeedSource for PublishedLive {
+    fn run(self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
+        let Self { mut publisher, source, own } = *self;
+        let outlet = Arc::new(Outlet::new(HELD));
+        let (fetcher, remote) = (source.fetcher.clone(), source.remote.clone());
+        let reading = Box::new(source).run(feed.beside(own.clone(), outlet.clone()));
+        let publishing = async move {
+            loop {
+                let epoch = publisher.lead_next(&mut feed, None, own.load().last.epoch()).await;
+                reach_head(&own, &feed.snapshots).await;
+                outlet.begin(&own, epoch, feed.snapshots.load());
+                let serving = StateServing::begin(&publisher.link, fetcher.clone(), remote.clone());
+                lead(&publisher, &mut feed, &own, &outlet).await;
+                drop(serving);
+                outlet.end();
+                tracing::warn!("another node leads the fleet now: this one follows it");
+                publisher.follower.go_on(None);
+            }
+        };
+        async move {
+            futures::join!(reading, publishing);
+        }
+        .boxed_local()
+    }
+}
+
+/// Waits until the node's own chain has the canonical head that the fleet has seen, so that a takeover does not go back.
+async fn reach_head(own: &Snapshots, seen: &Snapshots) {
+    let head = seen.load().head().clone();
+    let mut changes = own.changes();
+    let reached = async {
+        loop {
+            let known = own.load();
+            let is_behind = known.head().number() < head.number();
+            if !is_behind || changes.changed().await.is_err() {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout_at(Instant::now() + CATCH_UP, reached).await;
+}
+
+/// Publishes what the node reads until another node leads.
+async fn lead(publisher: &Publisher, feed: &mut Feed, own: &Snapshots, outlet: &Outlet) {
+    let mut leading = publisher.leading(feed).await;
+    // A quiet chain has no message that would find another leader.
+    while feed.stream.as_ref().is_some_and(StreamWriter::is_leased) {
+        publisher.tend(feed, &mut leading, || outlet.is_settled()).await;
+        let step = tokio::select! {
+            biased;
+            step = outlet.next(own) => step,
+            () = publisher.look(&mut leading) => continue,
+        };
+        bring(feed, step).await;
+    }
+    feed.stream = None;
+}
+
+/// Brings a change into the stream, and shows it.
+async fn bring(feed: &mut Feed, step: OutletStep) {
+    let OutletStep { id, message, after, arrived } = step;
+    let Some(stream) = &feed.stream else { return };
+    let sending = stream.encoded(id, &message);
+    if feed.bring(sending).await.is_err() {
+        return;
+    }
+    let told = after.feed;
+    feed.snapshots.replace_all(after);
+    feed.status.show_state(told);
+    feed.pool.advance();
+    if let Some(arrived) = arrived {
+        feed.count(arrived);
+    }
+}

@@ -1,0 +1,258 @@
+//! An upstream's chain that is published: replicas answer as the node that follows the upstream, under the same ids.
+
+use std::time::Duration;
+
+use alloy_primitives::{B256, U256};
+use presim::state::{FeedState, Selector, SnapshotId};
+use serde_json::{Value, json};
+
+use super::{agree, reach, server::NatsServer, start, until};
+use crate::{
+    live::{
+        built::{Built, CHASES, ETHEREUM, OP_CHAIN, SOMEBODY, STORE, TOKEN, base_time, store, transfer},
+        stage::{EVERY, LiveStage, chases, launch, serve},
+        with_usual,
+    },
+    support::{TestNode, hex},
+    upstream::SmallUpstream,
+};
+
+/// The flags with which a node publishes as the fleet `test`.
+pub fn publishing(url: &str) -> [&str; 4] {
+    ["--publish", url, "--fleet", "test"]
+}
+
+/// Starts a node that follows an upstream and publishes its chain as the fleet `test`.
+pub async fn ingester(server: &NatsServer, upstream: &str, config: &Value, flags: &[&str]) -> TestNode {
+    let url = server.url();
+    let all = [&publishing(&url), flags].concat();
+    let started = launch(upstream, Some(config), &with_usual(&all)).await;
+    started.unwrap_or_else(|error| panic!("the node did not start: {error:#}"))
+}
+
+/// Starts a node that follows the fleet `test`.
+pub fn replica(server: &NatsServer, flags: &[&str]) -> TestNode {
+    start(&[&["--follow", &server.url(), "--fleet", "test"], flags].concat())
+}
+
+/// Waits until a node's newest canonical block is this one.
+pub async fn head(node: &TestNode, hash: B256) {
+    until("the head", async || node.node.snapshots().load().head().hash() == hash).await;
+}
+
+/// Returns a call that reads six slots, of which each names the next. No block reads those of the last trails.
+fn chase(trail: u64) -> Value {
+    json!({ "to": CHASES[2].0, "data": B256::from(U256::from((trail + 1) << 8)) })
+}
+
+/// Reads that say all of a snapshot, of state that blocks have changed and of state that only the upstream has.
+pub fn live_reads(node: &TestNode, id: SnapshotId) -> Vec<(&'static str, Value)> {
+    let at = json!({ "snapshotId": hex(id.0) });
+    let (stored, trail) = (json!({ "to": STORE, "data": B256::repeat_byte(9) }), chase(1_000));
+    let simulated = json!({ "blockStateCalls": [{ "calls": [stored, trail, { "to": SOMEBODY, "value": "0x0" }] }] });
+    let newest = node.node.snapshots().load().select(Selector::Snapshot(id)).expect("it is retained");
+    let sealed = json!(newest.head.hash());
+    vec![
+        ("eth_getBlockByNumber", json!([at, true])),
+        ("eth_getBlockReceipts", json!([at])),
+        ("eth_getLogs", json!([{ "fromBlock": at, "toBlock": at }])),
+        ("eth_getBalance", json!([SOMEBODY, at])),
+        ("eth_getTransactionCount", json!(["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", at])),
+        ("eth_getCode", json!([TOKEN, at])),
+        ("eth_getStorageAt", json!([STORE, "0x0", at])),
+        ("eth_call", json!([stored, at])),
+        ("eth_call", json!([trail, at])),
+        ("eth_simulateV1", json!([simulated, at])),
+        ("eth_getBlockByHash", json!([sealed, true])),
+        ("eth_getBlockReceipts", json!([sealed])),
+    ]
+}
+
+/// Checks that all nodes answer the same at the newest snapshot of the first. Returns the snapshot's id.
+pub async fn same(nodes: &[&TestNode]) -> SnapshotId {
+    let id = nodes[0].node.snapshots().newest().id;
+    for node in &nodes[1..] {
+        reach(node, id).await;
+    }
+    for path in ["/", "/standard"] {
+        agree(nodes, &live_reads(nodes[0], id), path).await;
+    }
+    id
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_answer_as_the_node_that_follows_the_upstream() {
+    let Some(server) = NatsServer::start() else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let leader = ingester(&server, &upstream.url(), &first.config, &[]).await;
+    let replicas = [(); 2].map(|()| replica(&server, &[]));
+    let nodes: Vec<_> = [&leader].into_iter().chain(&replicas).collect();
+    let mut at = first;
+    for nonce in 0..5 {
+        at = at.next(vec![transfer(ETHEREUM, 2 * nonce, 5), store(ETHEREUM, 2 * nonce + 1, nonce + 3)], 1);
+        upstream.push(at.block.clone());
+        head(&leader, at.hash()).await;
+        same(&nodes).await;
+    }
+    for node in &nodes {
+        assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, json!(at.balance(SOMEBODY)));
+        // The first block was there before anything was published.
+        let oldest = node.result("/", "eth_getBlockByNumber", json!(["0x0", false])).await;
+        assert_eq!(oldest["number"], "0x0", "{oldest}");
+    }
+    upstream.change(|chain| (chain.safe, chain.finalized) = (Some(4), Some(3)));
+    for node in &nodes {
+        until("the tags", async || node.node.snapshots().load().finalized() == Some(3)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_sub_block_reaches_replicas_and_becomes_canonical_there() {
+    let Some(server) = NatsServer::start() else { return };
+    let url = server.url();
+    let flags = [&publishing(&url)[..], &["--keep-snapshots", "1000"]].concat();
+    let stage = LiveStage::new(Built::op_stack(), SmallUpstream::url, &with_usual(&flags)).await;
+    let early = replica(&server, &["--keep-snapshots", "1000"]);
+    let split = [2, 1, 1];
+    let blocks = chases(&stage.first, CHASES[0].0, split.len(), 4);
+    stage.play(&blocks[..2], &split, EVERY).await;
+    // The block being built, and the one before it, are in this one's image.
+    let late = replica(&server, &["--keep-snapshots", "1000"]);
+    let nodes = [&stage.node, &early, &late];
+    assert!(stage.node.node.snapshots().newest().open.is_some());
+    same(&nodes).await;
+    stage.upstream.push(blocks[1].block.clone());
+    head(&stage.node, blocks[1].hash()).await;
+    same(&nodes).await;
+    stage.play(&blocks[2..], &split, EVERY).await;
+    same(&nodes).await;
+    stage.upstream.push(blocks[3].block.clone());
+    head(&stage.node, blocks[3].hash()).await;
+    let last = same(&nodes).await;
+    // Everything that is still retained is the same, too.
+    let published = late.node.snapshots().load();
+    let ids: Vec<SnapshotId> = published.snapshots_after(SnapshotId::default()).map(|snapshot| snapshot.id).collect();
+    assert!(ids.contains(&last) && ids.len() > 1, "{ids:?}");
+    for id in ids {
+        agree(&nodes, &live_reads(&late, id), "/").await;
+    }
+    for node in [&early, &late] {
+        let feed = node.node.snapshots().load().feed;
+        assert!(matches!(feed, FeedState::Live { every_ms: 200 }), "{feed:?}");
+        let hash = blocks[3].tx_hash(1);
+        let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
+        assert_eq!(receipt, stage.node.result("/", "eth_getTransactionReceipt", json!([hash])).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_each_200_ms_reaches_replicas() {
+    let Some(server) = NatsServer::start() else { return };
+    let first = Built::denim();
+    let upstream = serve(&[&first]).await;
+    let leader = ingester(&server, &upstream.ws_url(), &first.config, &[]).await;
+    let replicas = [(); 2].map(|()| replica(&server, &[]));
+    let nodes: Vec<_> = [&leader].into_iter().chain(&replicas).collect();
+    let mut clock = tokio::time::interval(Duration::from_millis(200));
+    let mut newest = first;
+    for at in 0..12_u64 {
+        let number = newest.number() + 1;
+        let transactions =
+            vec![base_time(number, (at + 1) % 5 * 200), store(OP_CHAIN, 2 * at, at), transfer(OP_CHAIN, 2 * at + 1, 1)];
+        newest = newest.next_after(u64::from(at % 5 == 4), transactions, 1);
+        clock.tick().await;
+        upstream.push(newest.block.clone());
+        for node in &nodes {
+            head(node, newest.hash()).await;
+        }
+        let blocks = nodes[1].result("/", "eth_getBlockByNumber", json!(["pending", true])).await;
+        assert_eq!(blocks["hash"], json!(newest.hash()));
+        assert_eq!(blocks, leader.result("/", "eth_getBlockByNumber", json!(["pending", true])).await);
+    }
+    same(&nodes).await;
+    for node in &nodes {
+        let feed = node.node.snapshots().load().feed;
+        assert!(matches!(feed, FeedState::Live { every_ms: 200 }), "{feed:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn state_of_the_upstream_is_fetched_once_for_the_fleet() {
+    let Some(server) = NatsServer::start() else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let leader = ingester(&server, &upstream.url(), &first.config, &[]).await;
+    let replicas = [(); 3].map(|()| replica(&server, &[]));
+    let block = first.next(vec![transfer(ETHEREUM, 0, 5)], 1);
+    upstream.push(block.block.clone());
+    for node in [&leader].into_iter().chain(&replicas) {
+        head(node, block.hash()).await;
+    }
+    let asked =
+        || upstream.asked("eth_getStorageAt") + upstream.asked("eth_getCode") + upstream.asked("eth_getBalance");
+    // State that the leader has fetched for itself.
+    let expected = leader.result("/", "eth_call", json!([chase(700), "latest"])).await;
+    let before = asked();
+    for node in &replicas {
+        assert_eq!(node.result("/", "eth_call", json!([chase(700), "latest"])).await, expected);
+    }
+    assert_eq!(asked(), before, "the leader has it");
+    // State that one replica asks for, and state that all ask for at once. The contract itself is known by now.
+    replicas[0].result("/", "eth_call", json!([chase(701), "latest"])).await;
+    let one = asked() - before;
+    assert!(one > 0, "the upstream has it alone");
+    let before = asked();
+    let calls = replicas.iter().map(|node| node.result("/", "eth_call", json!([chase(702), "latest"])));
+    let answers = futures::future::join_all(calls).await;
+    assert!(answers.iter().all(|answer| *answer == answers[0]));
+    assert_eq!(asked() - before, one, "however many want it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_with_an_upstream_of_its_own_goes_on_without_an_ingester() {
+    let Some(server) = NatsServer::start() else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let leader = ingester(&server, &upstream.url(), &first.config, &[]).await;
+    let own = replica(&server, &["--upstream", &upstream.url()]);
+    let none = replica(&server, &["--deadline-ms", "1500"]);
+    let at = json!({ "snapshotId": hex(same(&[&leader, &own, &none]).await.0) });
+    drop(leader);
+    let answer = own.result("/", "eth_call", json!([chase(800), at])).await;
+    let error = none.error("/", "eth_call", json!([chase(800), at])).await;
+    assert!([-32603, -32016].contains(&error["code"].as_i64().expect("a code")), "{error}");
+    // Requests for cached state are answered throughout, and the others as soon as a node leads again.
+    none.result("/", "eth_call", json!([chase(1_000), at])).await;
+    let _leader = ingester(&server, &upstream.url(), &first.config, &[]).await;
+    until("the state", async || none.call("/", "eth_call", json!([chase(800), "latest"])).await["result"] == answer)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_that_are_not_executed_and_writes_go_through_replicas() {
+    let Some(server) = NatsServer::start() else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let leader = ingester(&server, &upstream.url(), &first.config, &["--upstream-execute-ms", "0"]).await;
+    let follower = replica(&server, &[]);
+    let mut at = first;
+    for nonce in 0..3 {
+        at = at.next(vec![store(ETHEREUM, nonce, nonce + 3)], 1);
+        upstream.push(at.block.clone());
+        head(&leader, at.hash()).await;
+        let id = leader.node.snapshots().newest().id;
+        reach(&follower, id).await;
+        // The upstream gives no receipts of these blocks, so only their headers are known.
+        let reads = live_reads(&leader, id)
+            .into_iter()
+            .filter(|(method, _)| !method.contains("Block") && !method.contains("Logs"));
+        agree(&[&leader, &follower], &reads.collect::<Vec<_>>(), "/").await;
+    }
+    let raw = json!(["0x02"]);
+    assert_eq!(
+        follower.result("/", "eth_sendRawTransaction", raw.clone()).await,
+        leader.result("/", "eth_sendRawTransaction", raw).await
+    );
+    assert_eq!(upstream.sent().len(), 2, "the upstream has both");
+}
