@@ -27,7 +27,7 @@ pub use self::{
     images::{ImageWriter, read as read_image},
     lease::{Lease, LeaseWatch},
     live::PublishedLive,
-    outlet::{Outlet, OutletStep},
+    outlet::{LiveOutlet, OutletStep},
     own::PublishedSource,
     writer::{NotLeading, StreamSending, StreamWriter},
 };
