@@ -28,7 +28,7 @@ use futures::{FutureExt, future::LocalBoxFuture};
 
 use self::{
     journal::Journal,
-    publishing::{NotLeading, Outlet, StreamSending, StreamWriter},
+    publishing::{LiveOutlet, NotLeading, StreamSending, StreamWriter},
     status::FeedStatus,
 };
 use crate::{
@@ -58,7 +58,7 @@ pub struct Feed {
     /// The stream of the fleet, while this node leads one.
     pub stream: Option<StreamWriter>,
     /// The way of changes to the stream of the fleet, where they are shown only after they have gone it.
-    outlet: Option<Arc<Outlet>>,
+    outlet: Option<Arc<LiveOutlet>>,
     published: Counter,
     publish_seconds: Histogram,
 }
@@ -106,7 +106,7 @@ impl Feed {
     /// Returns a feed into `snapshots` that nobody sees: its changes go into `outlet`. It shares the metrics, but for the
     /// health of the feed.
     #[must_use]
-    pub fn beside(&self, snapshots: Arc<Snapshots>, outlet: Arc<Outlet>) -> Self {
+    pub fn beside(&self, snapshots: Arc<Snapshots>, outlet: Arc<LiveOutlet>) -> Self {
         Self {
             status: FeedStatus::new(snapshots.load().feed, &Metrics::default()),
             pool: self.pool.clone(),

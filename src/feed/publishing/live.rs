@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
 
-use super::{Outlet, OutletStep, Publisher, StreamWriter};
+use super::{LiveOutlet, OutletStep, Publisher, StreamWriter};
 use crate::{
     feed::{Feed, FeedSource, fleet::StateServing, live::LiveSource},
     state::Snapshots,
@@ -31,7 +31,7 @@ pub struct PublishedLive {
 impl FeedSource for PublishedLive {
     fn run(self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
         let Self { mut publisher, source, own } = *self;
-        let outlet = Arc::new(Outlet::new(HELD));
+        let outlet = Arc::new(LiveOutlet::new(HELD));
         let (fetcher, remote) = (source.fetcher.clone(), source.remote.clone());
         let reading = Box::new(source).run(feed.beside(own.clone(), outlet.clone()));
         let publishing = async move {
@@ -71,7 +71,7 @@ async fn reach_head(own: &Snapshots, seen: &Snapshots) {
 }
 
 /// Publishes what the node reads until another node leads.
-async fn lead(publisher: &Publisher, feed: &mut Feed, own: &Snapshots, outlet: &Outlet) {
+async fn lead(publisher: &Publisher, feed: &mut Feed, own: &Snapshots, outlet: &LiveOutlet) {
     let mut leading = publisher.leading(feed).await;
     // A quiet chain has no message that would find another leader.
     while feed.stream.as_ref().is_some_and(StreamWriter::is_leased) {

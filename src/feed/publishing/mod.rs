@@ -28,7 +28,7 @@ pub use self::{
     images::{ImageWriter, read as read_image},
     lease::{Lease, LeaseWatch},
     live::PublishedLive,
-    outlet::{Outlet, OutletStep},
+    outlet::{LiveOutlet, OutletStep},
     own::PublishedSource,
     port::{NatsPort, PartAck, PlaceInStream, StreamPort},
     writer::{NotLeading, StreamSending, StreamWriter},

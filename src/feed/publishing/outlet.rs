@@ -24,7 +24,7 @@ const KNOWN: usize = 32 << 20;
 
 /// The changes of a live chain on their way to the stream.
 #[derive(Debug)]
-pub struct Outlet {
+pub struct LiveOutlet {
     /// The most bytes of messages that wait for the stream.
     held: usize,
     waiting: Mutex<OutletQueue>,
@@ -113,7 +113,7 @@ impl OutletQueue {
     }
 }
 
-impl Outlet {
+impl LiveOutlet {
     /// Creates an outlet in which at most `held` bytes of messages wait.
     pub fn new(held: usize) -> Self {
         Self { held, waiting: Mutex::default(), filled: Notify::new() }
@@ -238,7 +238,7 @@ mod tests {
 
     #[tokio::test]
     async fn changes_of_a_leader_come_in_order_after_all_that_there_was() {
-        let (outlet, own) = (Outlet::new(1 << 20), chain());
+        let (outlet, own) = (LiveOutlet::new(1 << 20), chain());
         outlet.apply(&own, finalized(1));
         outlet.begin(&own, 9, own.load());
         outlet.apply(&own, finalized(2));
@@ -253,7 +253,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_the_stream_does_not_take_is_bounded_and_the_stream_gets_all_there_is_in_its_place() {
-        let (outlet, own) = (Outlet::new(500), chain());
+        let (outlet, own) = (LiveOutlet::new(500), chain());
         outlet.begin(&own, 9, own.load());
         assert!(is_moment(&outlet.next(&own).await));
         for number in 0..1_000 {
@@ -270,7 +270,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_node_that_stands_by_sends_nothing() {
-        let (outlet, own) = (Outlet::new(500), chain());
+        let (outlet, own) = (LiveOutlet::new(500), chain());
         outlet.begin(&own, 9, own.load());
         outlet.end();
         outlet.apply(&own, finalized(1));
