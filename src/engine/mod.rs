@@ -20,6 +20,7 @@ mod search;
 mod simulate;
 mod size;
 mod steps;
+mod system_calls;
 mod trace;
 mod transfers;
 

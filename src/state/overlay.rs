@@ -147,6 +147,12 @@ impl Overlay {
         self.entries[id].now.info.as_ref().map_or((U256::ZERO, 0), |info| (info.balance, info.nonce))
     }
 
+    /// Returns the hash of the account's code, as the run sees it now. `None` if the account does not exist.
+    pub fn code_hash(&mut self, address: Address) -> Option<B256> {
+        let id = self.id(address);
+        self.entries[id].now.info.as_ref().map(|info| info.code_hash)
+    }
+
     /// Returns the account at `address` as the runs so far have left it, code included. `None` if it does not exist, or if
     /// no run has accessed it.
     pub fn info(&self, address: &Address) -> Option<AccountInfo> {
