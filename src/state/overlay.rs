@@ -197,6 +197,14 @@ impl Overlay {
         entry.now.slots.insert(slot, value);
     }
 
+    /// Writes several storage slots of an account.
+    pub fn set_slots(&mut self, address: Address, slots: &[(U256, U256)]) {
+        let id = self.id(address);
+        let entry = &mut self.entries[id];
+        entry.is_changed = true;
+        entry.now.slots.extend(slots.iter().copied());
+    }
+
     /// Returns whether the account has a slot that is not zero. Of an account of a remote base only the slots that were
     /// written are known, so the answer is false without them.
     pub fn has_storage(&mut self, address: Address) -> bool {
