@@ -3,6 +3,9 @@
 //! `cargo bench --bench classes -- [--seed N] [--class CLASS,…]`. Every class of `loadtest bodies` is sent to both servers
 //! in turn, by one client thread over eight connections. Anvil is looked for in `tests/anvil/node_modules` (which
 //! `tests/anvil/run` installs) and on the path; `PRESIM_ANVIL` names another. Without it, only bare revm is compared.
+//!
+//! `-- --counts` counts instead, by callgrind, the instructions of a worker's part of a request: parse, simulate, encode.
+//! Counts have no noise, so two builds can be compared on a busy machine. `--callgrind DIR` keeps callgrind's files there.
 
 mod world;
 
@@ -19,10 +22,12 @@ use std::{
 use clap::{Parser, ValueEnum};
 use loadtest::classes::{Class, ClassBodies, RecordedWorld};
 use memchr::memmem;
+use presim::state::Overlay;
+use serde_json::value::RawValue;
 use tokio::{net::TcpStream, runtime::Runtime};
 
 use crate::world::{
-    BODIES, BodiesChain,
+    BODIES, BodiesChain, Body,
     bare::Request,
     client::{connect, exchange, post},
     median, parse_body,
@@ -49,6 +54,15 @@ struct Options {
     /// The classes to measure; all by default
     #[arg(long, value_enum, value_delimiter = ',')]
     class: Vec<Class>,
+    /// Count the instructions of a worker's part of a request, by callgrind
+    #[arg(long)]
+    counts: bool,
+    /// Keep callgrind's files in this folder, one for each class
+    #[arg(long, value_name = "DIR", requires = "counts")]
+    callgrind: Option<PathBuf>,
+    /// Answer the bodies of a class in the process that callgrind runs
+    #[arg(long, hide = true, conflicts_with = "counts")]
+    counted: bool,
     /// Passed by cargo
     #[arg(long, hide = true)]
     bench: bool,
@@ -78,11 +92,20 @@ fn main() {
         return;
     }
     let recorded = RecordedWorld::read(Path::new(BODIES)).expect("a description of the world");
+    let bodies = ClassBodies { world: &recorded, seed: options.seed, tag: "latest" };
+    let bodies = |class: &Class| (0..COUNT).map(|number| bodies.body(*class, number)).collect::<Vec<String>>();
+    let classes = if options.class.is_empty() { Class::value_variants() } else { &options.class };
+    if options.counted {
+        return classes.iter().for_each(|class| answer_counted(&chain, &bodies(class)));
+    }
+    if options.counts {
+        println!("{:15}{:>14}{:>14}", "", "instructions", "bytes");
+        let folder = options.callgrind.as_deref();
+        return classes.iter().for_each(|class| println!("{}", counts(&options, folder, *class)));
+    }
     let genesis = Path::new(BODIES).join("genesis.json");
     let presim = NodeProcess::start(&["--genesis", genesis.to_str().expect("a path in UTF-8"), "--feed", "static"]);
     let anvil = Anvil::start(&genesis);
-    let bodies = ClassBodies { world: &recorded, seed: options.seed, tag: "latest" };
-    let classes = if options.class.is_empty() { Class::value_variants() } else { &options.class };
     let client = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
     println!(
         "seed {}, {ROUNDS} interleaved rounds of {} ms; ratios with the least and the greatest",
@@ -93,7 +116,7 @@ fn main() {
     let rows: Vec<ClassRow> = classes
         .iter()
         .map(|class| {
-            let bodies: Vec<String> = (0..COUNT).map(|number| bodies.body(*class, number)).collect();
+            let bodies = bodies(class);
             let (rates, ratios) =
                 over_http(&client, presim.listen.parse().expect("an address"), anvil.as_ref(), &bodies);
             let row = ClassRow { class: *class, rates, anvil: ratios, bare: in_process(&chain, &bodies) };
@@ -227,6 +250,56 @@ fn in_process(chain: &BodiesChain, bodies: &[String]) -> Vec<f64> {
     let mut ratios: Vec<f64> = ratios.into();
     ratios.sort_by(f64::total_cmp);
     ratios
+}
+
+/// Counts the instructions of a class's requests in a process under callgrind. Returns a line of the table.
+fn counts(options: &Options, folder: Option<&Path>, class: Class) -> String {
+    let temporary = tempfile::tempdir().expect("a folder");
+    let folder = folder.unwrap_or(temporary.path());
+    fs::create_dir_all(folder).expect("a folder");
+    let file = folder.join(class.to_string()).with_extension("callgrind");
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--toggle-collect=*counted_requests*", "--collect-atstart=no"])
+        .arg(format!("--callgrind-out-file={}", file.display()))
+        .arg(std::env::current_exe().expect("this program"))
+        .args(["--counted", "--class", &class.to_string(), "--seed", &options.seed.to_string()])
+        .output()
+        .expect("valgrind is installed");
+    let (counts, bytes) = (fs::read_to_string(&file).unwrap_or_default(), String::from_utf8_lossy(&output.stdout));
+    let total = counts.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse::<u64>().ok());
+    match total {
+        Some(total) => format!("{:15}{:>14}{:>14}", class.to_string(), total / COUNT, bytes.trim()),
+        None => panic!("callgrind counted nothing: {}", String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+/// Answers the bodies while callgrind counts, and prints the mean length of an answer.
+fn answer_counted(chain: &BodiesChain, bodies: &[String]) {
+    let requests: Vec<Vec<Body>> = bodies
+        .iter()
+        .map(|body| match serde_json::from_str::<Vec<Box<RawValue>>>(body) {
+            Ok(batch) => batch.iter().map(|request| parse_body(request.get())).collect(),
+            Err(_) => vec![parse_body(body)],
+        })
+        .collect();
+    let (mut overlay, mut out, mut bytes) = (Overlay::of_thread(), Vec::new(), 0);
+    let mut all = || {
+        bytes = 0;
+        for request in requests.iter().flatten() {
+            chain.answer(request, &mut overlay, &mut out);
+            bytes += out.len();
+        }
+    };
+    // One-time work is not part of a request's cost.
+    all();
+    counted_requests(&mut all);
+    println!("{}", bytes / requests.len());
+}
+
+/// callgrind counts only while this function runs.
+#[inline(never)]
+fn counted_requests(all: &mut dyn FnMut()) {
+    all();
 }
 
 /// Plots the ratios to anvil: a bar for the median of each class, with a line from the least to the greatest.

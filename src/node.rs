@@ -42,7 +42,7 @@ use self::{
 use crate::{
     chain::ChainSpec,
     config::{ApprovalPolicy, Config},
-    engine::{Beginnings, load_kzg_settings},
+    engine::{Beginnings, install_kzg_verifier, load_kzg_settings},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     feed::{
         Feed, FeedSource, StateFeed, StopFeed,
@@ -302,8 +302,9 @@ impl Drop for Node {
 }
 
 /// Loads the KZG settings on a thread of its own, because the first use of a blob or of the point evaluation precompile
-/// would load them within a request, which takes seconds.
+/// would load them within a request, which takes a second.
 fn load_kzg_settings_beside() {
+    install_kzg_verifier();
     if let Err(error) = std::thread::Builder::new().name("presim-kzg".to_owned()).spawn(load_kzg_settings) {
         tracing::warn!(%error, "the KZG settings are loaded on their first use");
     }

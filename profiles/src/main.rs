@@ -1,7 +1,7 @@
 //! `cargo run --release -p profiles -- WORKLOAD`: records presim under load, and shows where its time goes.
 //!
-//! Builds presim, starts it as a devnet on the genesis of the workloads, loads it with the bodies of one, samples it with perf, and writes a flame
-//! graph (`WORKLOAD.svg`) and a table (`WORKLOAD.md`): CPU time by room and by symbol.
+//! Builds presim, starts it as a devnet on the genesis of the workloads, loads it with the bodies of one, or of a class of `loadtest bodies`,
+//! samples it with perf, and writes a flame graph (`WORKLOAD.svg`) and a table (`WORKLOAD.md`): CPU time by room and by symbol.
 
 mod load;
 mod node;
@@ -9,11 +9,18 @@ mod perf;
 mod rooms;
 mod table;
 
-use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
-use clap::Parser;
-use eyre::{WrapErr, ensure};
+use clap::{Parser, ValueEnum};
+use eyre::{WrapErr, bail, ensure};
 use inferno::flamegraph;
+use loadtest::classes::{Class, ClassBodies, RecordedWorld};
+use tempfile::TempDir;
 
 use crate::{load::Load, node::Node};
 
@@ -23,8 +30,11 @@ const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 #[derive(Debug, Parser)]
 #[command(name = "profiles")]
 struct Args {
-    /// The workload: BODIES/WORKLOAD.ndjson has its requests, one a line.
+    /// The workload: BODIES/WORKLOAD.ndjson has its requests, one a line. Or a class of `loadtest bodies`.
     workload: String,
+    /// The seed of the requests of a class.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// The block selector that replaces `latest` in the bodies.
     #[arg(long, default_value = "pending")]
     tag: String,
@@ -60,8 +70,13 @@ fn main() -> ExitCode {
 
 fn record(args: &Args) -> eyre::Result<()> {
     perf::check()?;
-    let bodies = args.bodies.join(&args.workload).with_extension("ndjson");
-    ensure!(bodies.is_file(), "no workload {}: expected its requests in {}", args.workload, bodies.display());
+    let made = TempDir::new()?;
+    let recorded = args.bodies.join(&args.workload).with_extension("ndjson");
+    let bodies = match Class::from_str(&args.workload, false) {
+        _ if recorded.is_file() => recorded,
+        Ok(class) => bodies_of(class, args, made.path())?,
+        Err(_) => bail!("no workload {}: expected a class, or its requests in {}", args.workload, recorded.display()),
+    };
     let presim = match &args.presim {
         Some(presim) => presim.clone(),
         None => node::build(&args.profile)?,
@@ -96,6 +111,17 @@ fn record(args: &Args) -> eyre::Result<()> {
     print!("{text}");
     println!("\n{} and {}", file("svg").display(), file("md").display());
     Ok(())
+}
+
+/// Writes requests of a class to a file in `folder`, whose path is returned.
+fn bodies_of(class: Class, args: &Args, folder: &Path) -> eyre::Result<PathBuf> {
+    const COUNT: u64 = 48;
+    let world = RecordedWorld::read(&args.bodies)?;
+    let bodies = ClassBodies { world: &world, seed: args.seed, tag: "latest" };
+    let file = folder.join("bodies.ndjson");
+    let lines: Vec<String> = (0..COUNT).map(|number| bodies.body(class, number) + "\n").collect();
+    fs::write(&file, lines.concat())?;
+    Ok(file)
 }
 
 /// The share of all samples, in percent, from which on a frame is drawn. Narrower frames cannot be read, and make the

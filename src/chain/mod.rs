@@ -28,6 +28,7 @@ pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_a
 pub use forks::{ForkName, ForkTime, set_forks};
 pub use genesis::genesis_block;
 pub use header::{Attributes, BlockTotals, gas_limit_towards};
+pub use keccak::keccak256_each;
 pub use l1::{L1Cost, L1Params};
 pub use natives::Natives;
 pub use op_stack::ChainSpecError;

@@ -20,6 +20,7 @@ mod search;
 mod simulate;
 mod size;
 mod steps;
+mod system_calls;
 mod trace;
 mod transfers;
 
@@ -32,7 +33,7 @@ pub use error::{HaltText, SimulationError, frame_error, revert_reason};
 pub use estimate::Estimate;
 pub use evm::{Ethereum, FamilyEvm, OpStack, RunEvm};
 pub use fees::market_tx;
-pub use kzg::load_kzg_settings;
+pub use kzg::{install_kzg_verifier, kzg_settings, load_kzg_settings};
 pub use many::ManyError;
 pub use precompiles::RunPrecompiles;
 pub use replay::{replay, trace_block};

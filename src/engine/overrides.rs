@@ -55,9 +55,7 @@ fn apply_account(address: Address, account: &AccountOverride, overlay: &mut Over
         // Slots belong to an account, so an account that does not exist yet is created with them.
         overlay.set(address, None, None, None);
     }
-    for (slot, value) in slots {
-        overlay.set_slot(address, *slot, *value);
-    }
+    overlay.set_slots(address, slots);
 }
 
 fn move_precompiles(overrides: &StateOverrides, precompiles: &mut RunPrecompiles) -> Result<(), SimulationError> {

@@ -140,13 +140,15 @@ impl Engine<'_> {
             // A later block may be the first of a fork.
             overlay.note_block(BlockReads::NUMBER | BlockReads::TIMESTAMP);
         }
+        let mut state = from.map_or_else(|| RunProgress::new(rules), |from| from.progress.clone());
+        state.blocks.reserve_exact(plan.len().saturating_sub(state.blocks.len()));
         let mut simulator = Simulator {
             spec,
             codes,
             rules,
             overlay,
             simulation,
-            state: from.map_or_else(|| RunProgress::new(rules), |from| from.progress.clone()),
+            state,
             parent: &snapshot.head.header,
             roots: snapshot.world.local().filter(|_| rules.state_roots).map(StateRoots::of),
         };

@@ -7,7 +7,7 @@ use alloy_consensus::{
 };
 use alloy_eips::{
     eip2718::{EIP1559_TX_TYPE_ID, EIP4844_TX_TYPE_ID, EIP7702_TX_TYPE_ID, LEGACY_TX_TYPE_ID},
-    eip4844::{BYTES_PER_BLOB, env_settings::EnvKzgSettings, kzg_to_versioned_hash},
+    eip4844::{BYTES_PER_BLOB, kzg_to_versioned_hash},
     eip7594::{BlobTransactionSidecarVariant, CELLS_PER_EXT_BLOB},
     eip7825::MAX_TX_GAS_LIMIT_OSAKA,
     eip7840::BlobParams,
@@ -19,7 +19,10 @@ use revm::{
 };
 
 use super::{PoolError, SentTransaction};
-use crate::chain::{ChainSpec, Family};
+use crate::{
+    chain::{ChainSpec, Family},
+    engine::kzg_settings,
+};
 
 /// Maximum length of a transaction without blobs, in bytes: geth's four slots of 32 KiB.
 const MAX_SIZE: usize = 4 * 32 * 1024;
@@ -173,7 +176,7 @@ fn check_blobs(
     if count != expected {
         return Err(PoolError::ProofCount { count, expected });
     }
-    sidecar.validate(hashes, EnvKzgSettings::Default.get()).map_err(|error| PoolError::Kzg(error.to_string()))
+    sidecar.validate(hashes, kzg_settings()).map_err(|error| PoolError::Kzg(error.to_string()))
 }
 
 const _: () = assert!(MAX_BLOB_SIZE > 6 * BYTES_PER_BLOB, "a transaction may have six blobs from Osaka on");

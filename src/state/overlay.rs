@@ -147,6 +147,12 @@ impl Overlay {
         self.entries[id].now.info.as_ref().map_or((U256::ZERO, 0), |info| (info.balance, info.nonce))
     }
 
+    /// Returns the hash of the account's code, as the run sees it now. `None` if the account does not exist.
+    pub fn code_hash(&mut self, address: Address) -> Option<B256> {
+        let id = self.id(address);
+        self.entries[id].now.info.as_ref().map(|info| info.code_hash)
+    }
+
     /// Returns the account at `address` as the runs so far have left it, code included. `None` if it does not exist, or if
     /// no run has accessed it.
     pub fn info(&self, address: &Address) -> Option<AccountInfo> {
@@ -189,6 +195,14 @@ impl Overlay {
         let entry = &mut self.entries[id];
         entry.is_changed = true;
         entry.now.slots.insert(slot, value);
+    }
+
+    /// Writes several storage slots of an account.
+    pub fn set_slots(&mut self, address: Address, slots: &[(U256, U256)]) {
+        let id = self.id(address);
+        let entry = &mut self.entries[id];
+        entry.is_changed = true;
+        entry.now.slots.extend(slots.iter().copied());
     }
 
     /// Returns whether the account has a slot that is not zero. Of an account of a remote base only the slots that were

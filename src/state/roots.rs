@@ -35,17 +35,24 @@ impl<'a> StateRoots<'a> {
 
     /// Returns the state root after `changes`, which come on top of those before.
     pub fn after<'b>(&mut self, changes: impl IntoIterator<Item = &'b AccountChange>) -> B256 {
+        let changes: Vec<&AccountChange> = changes.into_iter().collect();
+        for change in &changes {
+            self.change_storage(change);
+        }
+        let mut storages: Vec<_> = self.storages.values_mut().collect();
+        Draft::hash_together(&mut storages, &mut self.scratch);
         for change in changes {
             let path = keccak256(change.address);
-            let storage_root = self.storage_root(change);
             match &change.info {
                 Some(info) => {
                     let (nonce, balance, code_hash) = (info.nonce, info.balance, info.code_hash);
+                    let storage_root = self.storage_root_of(change.address);
                     self.accounts.insert(path, AccountLeaf(TrieAccount { nonce, balance, storage_root, code_hash }));
                 }
                 None => self.accounts.remove(path),
             }
         }
+        Draft::hash_together(&mut [&mut self.accounts], &mut self.scratch);
         self.accounts.root_hash(&mut self.scratch)
     }
 
@@ -57,12 +64,12 @@ impl<'a> StateRoots<'a> {
         }
     }
 
-    fn storage_root(&mut self, change: &AccountChange) -> B256 {
+    fn change_storage(&mut self, change: &AccountChange) {
         if change.storage_cleared || change.info.is_none() {
             self.storages.insert(change.address, Draft::empty());
         }
-        if change.slots.is_empty() && !self.storages.contains_key(&change.address) {
-            return self.known(&change.address).map_or(EMPTY_ROOT_HASH, |account| account.storage_trie().root_hash());
+        if change.slots.is_empty() {
+            return;
         }
         let base = self.known(&change.address);
         let storage = self
@@ -77,7 +84,6 @@ impl<'a> StateRoots<'a> {
                 storage.insert(path, *value);
             }
         }
-        storage.root_hash(&mut self.scratch)
     }
 
     fn known(&self, address: &Address) -> Option<&'a Account> {

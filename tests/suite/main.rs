@@ -67,6 +67,7 @@ mod stalls;
 mod store_refusals;
 mod subscriptions;
 mod support;
+mod system_calls;
 mod terminal;
 mod testing;
 mod tracing;

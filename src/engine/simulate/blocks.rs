@@ -2,10 +2,7 @@
 
 use alloy_consensus::Header;
 use alloy_eips::{eip6110, eip7685::Requests};
-use alloy_evm::{
-    Evm,
-    block::{SystemCaller, state_changes::post_block_balance_increments},
-};
+use alloy_evm::{Evm, block::state_changes::post_block_balance_increments};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, Sealed, U256};
 use op_revm::constants::{BASE_FEE_RECIPIENT, L1_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT};
@@ -28,6 +25,7 @@ use crate::{
         evm::{FamilyEvm, RunEvm},
         overrides,
         request::{BaseFeeRule, CallPlace, Objective, Outputs, Simulation, SimulationRules},
+        system_calls,
     },
     state::{AccountReads, BlockReads, CodeCache, Overlay, StateRoots, TransferLogs},
 };
@@ -237,12 +235,8 @@ impl Simulator<'_> {
             ..BlockRun::new(planned.block.calls.len(), outputs, lists)
         });
         let mut evm = RunEvm::<F>::new(&mut *self.overlay, env, precompiles).with_transfers(transfers);
-        let mut system = SystemCaller::new(self.spec);
         if is_new && planned.continues.is_none() {
-            unrecorded(&mut evm, |evm| {
-                system_call(system.apply_blockhashes_contract_call(header.parent_hash, &mut *evm))?;
-                system_call(system.apply_beacon_root_contract_call(header.parent_beacon_block_root, evm))
-            })?;
+            unrecorded(&mut evm, |evm| system_call(system_calls::begin_block(self.spec, header, evm)))?;
             // The block's deposit would have set them.
             if let Some(millis) = planned.millis {
                 evm.db_mut().set_slot(BASE_TIME, BASE_TIME_SLOT, U256::from(millis));
@@ -300,7 +294,7 @@ impl Simulator<'_> {
             }
             // The OP stack has no requests: their list is empty.
             if self.spec.family() == Family::Ethereum {
-                unrecorded(&mut evm, |evm| system_call(system.append_post_execution_changes(evm, &mut requests)))?;
+                unrecorded(&mut evm, |evm| system_call(system_calls::end_block(self.spec, evm, &mut requests)))?;
             }
             list.requests = Some(requests);
         }

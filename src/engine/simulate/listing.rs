@@ -1,10 +1,11 @@
 //! A simulated block as a chain would have it: its header with roots and hash, and its transactions.
 
 use alloy_consensus::{Header, TxType};
-use alloy_eips::eip7685::Requests;
+use alloy_eips::eip7685::{EMPTY_REQUESTS_HASH, Requests};
 use alloy_hardforks::EthereumHardforks;
 use alloy_op_hardforks::OpHardforks;
-use alloy_primitives::Sealable;
+use alloy_primitives::{B256, Sealed, keccak256};
+use alloy_rlp::Encodable;
 use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 
 use super::{
@@ -14,6 +15,9 @@ use super::{
     results::{BlockListing, SimulatedTx},
 };
 use crate::chain::{BlockTotals, block_size, ordered_roots, timestamp_ms};
+
+/// More than the bytes of a header's RLP, unless its extra data is long.
+const HEADER_BYTES: usize = 1 << 10;
 
 impl Simulator<'_> {
     /// Completes the header of a block that ran, and returns the block as a chain would have it. The next block builds
@@ -25,7 +29,7 @@ impl Simulator<'_> {
         ran: &BlockRun,
         list: TransactionList,
     ) -> BlockListing {
-        header.requests_hash = list.requests.as_ref().map(Requests::requests_hash);
+        header.requests_hash = list.requests.as_ref().map(requests_hash);
         let transactions: Vec<&[u8]> = list.transactions.iter().map(|(_, tx)| tx.encoded.as_slice()).collect();
         let receipts: Vec<&[u8]> = list.receipts.iter().map(Vec::as_slice).collect();
         let ([transactions_root, receipts_root], hashes) = ordered_roots([&transactions, &receipts], &transactions);
@@ -60,7 +64,7 @@ impl Simulator<'_> {
         }
         let sizes = list.transactions.iter().map(|(_, tx)| (tx.encoded.len(), tx.tx.tx_type() == TxType::Legacy));
         let size = block_size(header, sizes, &[], withdrawals.as_ref().map(|list| list.as_slice()));
-        let header = header.clone().seal_slow();
+        let header = sealed(header.clone());
         self.state.parent = Some(header.clone());
         let transactions = list.transactions.into_iter().zip(hashes);
         BlockListing {
@@ -71,4 +75,17 @@ impl Simulator<'_> {
             size,
         }
     }
+}
+
+/// Returns the hash of a block's requests (EIP-7685), which is known if there are none.
+fn requests_hash(requests: &Requests) -> B256 {
+    if requests.is_empty() { EMPTY_REQUESTS_HASH } else { requests.requests_hash() }
+}
+
+/// Returns the header with its hash.
+fn sealed(header: Header) -> Sealed<Header> {
+    // `seal_slow` encodes into a buffer that grows from nothing.
+    let mut rlp = Vec::with_capacity(HEADER_BYTES);
+    header.encode(&mut rlp);
+    Sealed::new_unchecked(header, keccak256(rlp))
 }

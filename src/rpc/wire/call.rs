@@ -1,10 +1,16 @@
 //! Parameters of calls and simulations: the call object, state and block overrides.
 
-use std::{collections::BTreeMap, fmt::Display};
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display},
+};
 
 use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B256, TxKind, U256};
-use serde::{Deserialize, Deserializer};
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
 
 use super::{SelectorParam, parse, require, select};
 use crate::{
@@ -77,10 +83,44 @@ pub(super) struct AccountOverrideParam {
     balance: Option<Quantity<U256>>,
     nonce: Option<Quantity<u64>>,
     code: Option<Data>,
-    state: Option<BTreeMap<Word, Word>>,
-    state_diff: Option<BTreeMap<Word, Word>>,
+    state: Option<OverriddenSlots>,
+    state_diff: Option<OverriddenSlots>,
     #[serde(alias = "movePrecompileTo")]
     move_precompile_to_address: Option<Fixed<20>>,
+}
+
+/// The slots of an override with their values, in the order of the slots. If a slot is named twice, its last value counts.
+#[derive(Debug)]
+struct OverriddenSlots(Vec<(U256, U256)>);
+
+impl<'de> Deserialize<'de> for OverriddenSlots {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct SlotsVisitor;
+
+        impl<'de> Visitor<'de> for SlotsVisitor {
+            type Value = OverriddenSlots;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OverriddenSlots, A::Error> {
+                let mut slots = Vec::new();
+                while let Some((Word(slot), Word(value))) = map.next_entry()? {
+                    slots.push((slot, value));
+                }
+                // Most clients send slots in order, and then a map would only cost.
+                if !slots.is_sorted_by(|(slot, _), (next, _)| slot < next) {
+                    slots.reverse();
+                    slots.sort_by_key(|(slot, _)| *slot);
+                    slots.dedup_by_key(|(slot, _)| *slot);
+                }
+                Ok(OverriddenSlots(slots))
+            }
+        }
+
+        deserializer.deserialize_map(SlotsVisitor)
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -206,15 +246,14 @@ pub(super) fn state_overrides(overrides: StateOverridesParam, place: impl Displa
         .into_iter()
         .map(|(AddressKey(address), account)| {
             let address = Address::from(address);
-            let slots = |map: BTreeMap<Word, Word>| map.into_iter().map(|(slot, value)| (slot.0, value.0)).collect();
             let storage = match (account.state, account.state_diff) {
                 (Some(_), Some(_)) => {
                     return Err(RpcError::params(format!(
                         "{place}.{address}: has both 'state' and 'stateDiff': expected one of them"
                     )));
                 }
-                (Some(state), None) => StorageOverride::Replace(slots(state)),
-                (None, Some(diff)) => StorageOverride::Diff(slots(diff)),
+                (Some(state), None) => StorageOverride::Replace(state.0),
+                (None, Some(diff)) => StorageOverride::Diff(diff.0),
                 (None, None) => StorageOverride::Keep,
             };
             let overrides = AccountOverride {

@@ -4,6 +4,7 @@ use alloy_primitives::{B256, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, TrieMask, nodes::RlpNode};
 
 use super::{NodeKind, Scratch, Trie, TrieNode, TrieValue};
+use crate::chain::keccak256_each;
 
 /// A value that can replace a trie's own.
 pub trait DraftValue<V>: TrieValue {
@@ -62,6 +63,15 @@ struct DraftBranch<'a, V> {
     rlp: Option<RlpNode>,
 }
 
+/// A node of a draft that is not hashed yet.
+struct Unhashed<'a, V> {
+    /// The index of the draft.
+    draft: usize,
+    child: DraftChild<'a, V>,
+    /// The nibbles from the root to where the node hangs.
+    depth: usize,
+}
+
 impl<V> Clone for DraftChild<'_, V> {
     fn clone(&self) -> Self {
         *self
@@ -111,6 +121,95 @@ impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
         }
         let rlp = self.rlp(self.root, 0, scratch);
         rlp.as_hash().unwrap_or_else(|| keccak256(rlp))
+    }
+
+    /// Hashes what changed in several drafts since they were hashed last. Nodes of the same height do not depend on each
+    /// other, so they are hashed in parallel, those of all drafts together.
+    pub fn hash_together(drafts: &mut [&mut Self], scratch: &mut Scratch) {
+        let mut levels = Vec::new();
+        for (index, draft) in drafts.iter().enumerate() {
+            draft.unhashed(index, draft.root, 0, &mut levels);
+        }
+        let (mut text, mut ends) = (Vec::new(), Vec::new());
+        for level in levels {
+            text.clear();
+            ends.clear();
+            for Unhashed { draft, child, depth } in &level {
+                text.extend_from_slice(drafts[*draft].encode(*child, *depth, scratch));
+                ends.push(text.len());
+            }
+            let begins = std::iter::once(0).chain(ends.iter().copied());
+            let nodes: Vec<&[u8]> = begins.zip(&ends).map(|(begin, end)| &text[begin..*end]).collect();
+            let hashes = keccak256_each(&nodes);
+            for (Unhashed { draft, child, depth }, (rlp, hash)) in level.iter().zip(nodes.iter().zip(&hashes)) {
+                // A node shorter than a hash is embedded in its parent.
+                let is_short = rlp.len() < B256::len_bytes();
+                let rlp = if is_short { RlpNode::from_rlp(rlp) } else { RlpNode::word_rlp(hash) };
+                drafts[*draft].refer(*child, *depth, rlp, scratch);
+            }
+        }
+    }
+
+    /// Adds the nodes of the subtrie at `child` that are not hashed yet to the levels of their heights. Returns the height
+    /// of `child` above the lowest of them, or `None` if it is hashed.
+    fn unhashed(
+        &self,
+        draft: usize,
+        child: DraftChild<'a, V>,
+        depth: usize,
+        levels: &mut Vec<Vec<Unhashed<'a, V>>>,
+    ) -> Option<usize> {
+        let height = match child {
+            DraftChild::Leaf(index) if self.leaves[index].rlp.is_none() => 0,
+            DraftChild::Branch(index) if self.branches[index].rlp.is_none() => {
+                let DraftBranch { path, children, .. } = &self.branches[index];
+                let below = children.iter().filter_map(|child| self.unhashed(draft, *child, path.len() + 1, levels));
+                below.max().map_or(0, |height| height + 1)
+            }
+            _ => return None,
+        };
+        if levels.len() <= height {
+            levels.resize_with(height + 1, Vec::new);
+        }
+        levels[height].push(Unhashed { draft, child, depth });
+        Some(height)
+    }
+
+    /// Returns the RLP of a leaf or a branch of the draft, of a branch without the extension above it.
+    fn encode<'s>(&mut self, child: DraftChild<'a, V>, depth: usize, scratch: &'s mut Scratch) -> &'s [u8] {
+        match child {
+            DraftChild::Leaf(index) => {
+                let DraftLeaf { key, value, .. } = &self.leaves[index];
+                scratch.encode_leaf(key, depth, value)
+            }
+            DraftChild::Branch(index) => {
+                let below = self.branches[index].path.len() + 1;
+                let above = scratch.children.len();
+                let mut mask = TrieMask::default();
+                for nibble in 0..16_u8 {
+                    let child = self.branches[index].children[usize::from(nibble)];
+                    if !matches!(child, DraftChild::None) {
+                        let rlp = self.rlp(child, below, scratch);
+                        scratch.children.push(rlp);
+                        mask.set_bit(nibble);
+                    }
+                }
+                scratch.encode_children(above, mask)
+            }
+            DraftChild::None | DraftChild::Kept(_) | DraftChild::Moved(_) => &[],
+        }
+    }
+
+    /// Sets the reference to a leaf or a branch of the draft, whose own reference is `rlp`. Returns it.
+    fn refer(&mut self, child: DraftChild<'a, V>, depth: usize, rlp: RlpNode, scratch: &mut Scratch) -> RlpNode {
+        match child {
+            DraftChild::Leaf(index) => self.leaves[index].rlp.insert(rlp).clone(),
+            DraftChild::Branch(index) => {
+                let rlp = scratch.reach(rlp, &self.branches[index].path, depth);
+                self.branches[index].rlp.insert(rlp).clone()
+            }
+            DraftChild::None | DraftChild::Kept(_) | DraftChild::Moved(_) => rlp,
+        }
     }
 
     /// Returns the leaf of `key`, if there is one.
@@ -222,35 +321,18 @@ impl<'a, V: TrieValue, W: DraftValue<V>> Draft<'a, V, W> {
 
     /// Returns the reference by which a parent refers to `child` at `depth` nibbles below the root.
     fn rlp(&mut self, child: DraftChild<'a, V>, depth: usize, scratch: &mut Scratch) -> RlpNode {
-        match child {
-            DraftChild::None => RlpNode::default(),
-            DraftChild::Kept(node) => node.rlp(depth, scratch).clone(),
-            DraftChild::Moved(node) => node.encode(depth, scratch),
-            DraftChild::Leaf(index) => {
-                let leaf = &mut self.leaves[index];
-                let hash = || RlpNode::from_rlp(scratch.encode_leaf(&leaf.key, depth, &leaf.value));
-                leaf.rlp.get_or_insert_with(hash).clone()
-            }
-            DraftChild::Branch(index) => {
-                if let Some(rlp) = &self.branches[index].rlp {
-                    return rlp.clone();
-                }
-                let path = self.branches[index].path;
-                let above = scratch.children.len();
-                let mut mask = TrieMask::default();
-                for nibble in 0..16_u8 {
-                    let child = self.branches[index].children[usize::from(nibble)];
-                    if !matches!(child, DraftChild::None) {
-                        let rlp = self.rlp(child, path.len() + 1, scratch);
-                        scratch.children.push(rlp);
-                        mask.set_bit(nibble);
-                    }
-                }
-                let rlp = RlpNode::from_rlp(scratch.encode_children(above, mask));
-                let rlp = scratch.reach(rlp, &path, depth);
-                self.branches[index].rlp.insert(rlp).clone()
-            }
+        let known = match child {
+            DraftChild::None => return RlpNode::default(),
+            DraftChild::Kept(node) => return node.rlp(depth, scratch).clone(),
+            DraftChild::Moved(node) => return node.encode(depth, scratch),
+            DraftChild::Leaf(index) => &self.leaves[index].rlp,
+            DraftChild::Branch(index) => &self.branches[index].rlp,
+        };
+        if let Some(rlp) = known {
+            return rlp.clone();
         }
+        let rlp = RlpNode::from_rlp(self.encode(child, depth, scratch));
+        self.refer(child, depth, rlp, scratch)
     }
 }
 

@@ -1,0 +1,189 @@
+//! The system calls that begin and end a simulated block.
+//!
+//! Each calls a contract that has the same code on every chain, and nearly always does the same: it writes one or two
+//! slots, or finds its queue empty. If the contract has that code, the same slots are written here without an EVM. If
+//! there is no account, nothing is done, as by the EVM. All else runs in the EVM: other code, a precompile at the
+//! address, a queue with requests.
+
+use std::convert::Infallible;
+
+use alloy_consensus::Header;
+use alloy_eips::{
+    eip2935::HISTORY_STORAGE_ADDRESS,
+    eip4788::BEACON_ROOTS_ADDRESS,
+    eip7002::{WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, WITHDRAWAL_REQUEST_TYPE},
+    eip7251::{CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_TYPE},
+    eip7685::Requests,
+};
+use alloy_evm::{
+    Evm,
+    block::{BlockExecutionError, SystemCaller},
+};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, B256, Bytes, U256, b256};
+use revm::Database;
+
+use super::evm::{FamilyEvm, RunEvm};
+use crate::{chain::ChainSpec, state::Overlay};
+
+/// A system contract, and the hash of the code that its EIP gives it.
+struct SystemContract {
+    address: Address,
+    code: B256,
+}
+
+const PARENT_HASHES: SystemContract = SystemContract {
+    address: HISTORY_STORAGE_ADDRESS,
+    code: b256!("0x6e49e66782037c0555897870e29fa5e552daf4719552131a0abce779daec0a5d"),
+};
+const BEACON_ROOTS: SystemContract = SystemContract {
+    address: BEACON_ROOTS_ADDRESS,
+    code: b256!("0xf57acd40259872606d76197ef052f3d35588dadf919ee1f0e3cb9b62d3f4b02c"),
+};
+const WITHDRAWALS: RequestQueue = RequestQueue {
+    contract: SystemContract {
+        address: WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
+        code: b256!("0x0345a365d2f4c5975b9f1599abe0a2ee76b7a3a731bc68781bd04c84e4858f50"),
+    },
+    target: 2,
+};
+const CONSOLIDATIONS: RequestQueue = RequestQueue {
+    contract: SystemContract {
+        address: CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+        code: b256!("0xaf54b3a24a530e342bfc2f9f135e77c58588ba05f9fadd81e41b45e1ac403c2c"),
+    },
+    target: 1,
+};
+
+/// The number of parent hashes that [EIP-2935](https://eips.ethereum.org/EIPS/eip-2935) keeps, and of beacon roots that
+/// [EIP-4788](https://eips.ethereum.org/EIPS/eip-4788) keeps.
+const KEPT: u64 = 8_191;
+
+/// Runs the system calls that come before the first call of `header`'s block.
+///
+/// # Errors
+///
+/// Returns a [`BlockExecutionError`] if one of them fails.
+pub(super) fn begin_block<F: FamilyEvm>(
+    spec: &ChainSpec,
+    header: &Header,
+    evm: &mut RunEvm<'_, F>,
+) -> Result<(), BlockExecutionError> {
+    let mut system = SystemCaller::new(spec);
+    let Header { timestamp, parent_hash, parent_beacon_block_root, .. } = *header;
+    // The genesis block has no system calls.
+    let parent = header.number.checked_sub(1);
+    let parent_of_prague = parent.filter(|_| spec.is_prague_active_at_timestamp(timestamp));
+    let is_run = parent_of_prague.is_some_and(|parent| {
+        PARENT_HASHES.is_run(evm, |overlay, contract| {
+            write(overlay, contract, U256::from(parent % KEPT), parent_hash.into());
+            true
+        })
+    });
+    if !is_run {
+        system.apply_blockhashes_contract_call(parent_hash, evm)?;
+    }
+    let has_root = parent.is_some() && spec.is_cancun_active_at_timestamp(timestamp);
+    let is_run = parent_beacon_block_root.filter(|_| has_root).is_some_and(|root| {
+        BEACON_ROOTS.is_run(evm, |overlay, contract| {
+            let place = timestamp % KEPT;
+            write(overlay, contract, U256::from(place), U256::from(timestamp));
+            write(overlay, contract, U256::from(place + KEPT), root.into());
+            true
+        })
+    });
+    if !is_run {
+        system.apply_beacon_root_contract_call(parent_beacon_block_root, evm)?;
+    }
+    Ok(())
+}
+
+/// Runs the system calls that come after the last call of a block of Prague or later. Appends the requests that they
+/// return.
+///
+/// # Errors
+///
+/// Returns a [`BlockExecutionError`] if one of them fails.
+pub(super) fn end_block<F: FamilyEvm>(
+    spec: &ChainSpec,
+    evm: &mut RunEvm<'_, F>,
+    requests: &mut Requests,
+) -> Result<(), BlockExecutionError> {
+    let mut system = SystemCaller::new(spec);
+    let mut push = |kind: u8, found: Bytes| {
+        if !found.is_empty() {
+            requests.push_request_with_type(kind, found);
+        }
+    };
+    if !WITHDRAWALS.is_run(evm) {
+        push(WITHDRAWAL_REQUEST_TYPE, system.apply_withdrawal_requests_contract_call(evm)?);
+    }
+    if !CONSOLIDATIONS.is_run(evm) {
+        push(CONSOLIDATION_REQUEST_TYPE, system.apply_consolidation_requests_contract_call(evm)?);
+    }
+    Ok(())
+}
+
+impl SystemContract {
+    /// Applies `effect` if the contract has its known code; it returns false if it has done nothing, because the code would
+    /// do more. Returns whether the call is done, which it is, too, if there is no account.
+    fn is_run<F: FamilyEvm>(
+        &self,
+        evm: &mut RunEvm<'_, F>,
+        effect: impl FnOnce(&mut Overlay, Address) -> bool,
+    ) -> bool {
+        // An override may have moved a precompile here.
+        if evm.components().2.is_at(&self.address) {
+            return false;
+        }
+        let overlay: &mut Overlay = evm.db_mut();
+        match overlay.code_hash(self.address) {
+            None => true,
+            Some(hash) if hash == self.code => effect(overlay, self.address),
+            Some(_) => false,
+        }
+    }
+}
+
+/// The queue of a contract that collects requests ([EIP-7002](https://eips.ethereum.org/EIPS/eip-7002),
+/// [EIP-7251](https://eips.ethereum.org/EIPS/eip-7251)).
+struct RequestQueue {
+    contract: SystemContract,
+    /// The number of requests in a block above which the fee for a request rises.
+    target: u64,
+}
+
+impl RequestQueue {
+    /// The slots that both contracts have.
+    const EXCESS: U256 = U256::ZERO;
+    const COUNT: U256 = U256::ONE;
+    const HEAD: U256 = U256::from_limbs([2, 0, 0, 0]);
+    const TAIL: U256 = U256::from_limbs([3, 0, 0, 0]);
+
+    /// Ends the contract's block if its queue is empty. Returns whether the call is done.
+    fn is_run<F: FamilyEvm>(&self, evm: &mut RunEvm<'_, F>) -> bool {
+        self.contract.is_run(evm, |overlay, contract| {
+            let [head, tail, excess, count] =
+                [Self::HEAD, Self::TAIL, Self::EXCESS, Self::COUNT].map(|slot| read(overlay, contract, slot));
+            // The excess is the largest word until the first block of the fork has ended.
+            let excess = if excess == U256::MAX { U256::ZERO } else { excess };
+            let sum = excess.checked_add(count).filter(|_| head.is_zero() && tail.is_zero());
+            let Some(sum) = sum else { return false };
+            write(overlay, contract, Self::EXCESS, sum.saturating_sub(U256::from(self.target)));
+            write(overlay, contract, Self::COUNT, U256::ZERO);
+            true
+        })
+    }
+}
+
+fn read(overlay: &mut Overlay, contract: Address, slot: U256) -> U256 {
+    let Ok::<_, Infallible>(value) = overlay.storage(contract, slot);
+    value
+}
+
+/// Writes a slot unless it has the value already.
+fn write(overlay: &mut Overlay, contract: Address, slot: U256, value: U256) {
+    if read(overlay, contract, slot) != value {
+        overlay.set_slot(contract, slot, value);
+    }
+}

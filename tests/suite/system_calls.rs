@@ -1,0 +1,180 @@
+//! The system calls of simulated blocks, beside those of executed blocks, which the EVM runs.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use alloy_consensus::Header;
+use alloy_eips::{
+    eip2935::{HISTORY_STORAGE_ADDRESS, HISTORY_STORAGE_CODE},
+    eip4788::{BEACON_ROOTS_ADDRESS, BEACON_ROOTS_CODE},
+    eip7002::{WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, WITHDRAWAL_REQUEST_PREDEPLOY_CODE},
+    eip7251::{CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_CODE},
+};
+use alloy_genesis::{ChainConfig, Genesis, GenesisAccount};
+use alloy_primitives::{Address, B256, Bytes, U256};
+use presim::{
+    chain::{BlockBody, BlockHashes, ChainSpec, SealedBlock},
+    engine::{BaseFeeRule, BlockOverrides, ChainExecutor, Engine, SimBlock, Simulation, SimulationRules},
+    feed::apply::stand_on,
+    meter::Meter,
+    state::{CodeCache, LocalWorld, Overlay},
+};
+use proptest::prelude::*;
+
+/// The number of parent hashes, and of beacon roots, that their contracts keep.
+const KEPT: u64 = 8_191;
+
+/// The account at the address of a system contract before the first block.
+#[derive(Clone, Copy, Debug)]
+enum AtAddress {
+    Nothing,
+    Ether,
+    Contract,
+    /// The contract's code with one more byte, which never runs: presim does not know it.
+    UnknownContract,
+}
+
+/// A chain at its head, and the next blocks, which have no transactions.
+#[derive(Clone, Debug)]
+struct EmptyBlocks {
+    number: u64,
+    timestamp: u64,
+    root: B256,
+    contracts: [AtAddress; 4],
+    /// Slots of each contract: of the queues those that count, of the others those that the first block writes.
+    slots: [[U256; 4]; 4],
+    count: usize,
+}
+
+fn contracts() -> [(Address, &'static Bytes); 4] {
+    [
+        (HISTORY_STORAGE_ADDRESS, &HISTORY_STORAGE_CODE),
+        (BEACON_ROOTS_ADDRESS, &BEACON_ROOTS_CODE),
+        (WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, &WITHDRAWAL_REQUEST_PREDEPLOY_CODE),
+        (CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, &CONSOLIDATION_REQUEST_PREDEPLOY_CODE),
+    ]
+}
+
+fn spec() -> ChainSpec {
+    let config = ChainConfig {
+        london_block: Some(0),
+        terminal_total_difficulty: Some(U256::ZERO),
+        shanghai_time: Some(0),
+        cancun_time: Some(0),
+        prague_time: Some(0),
+        ..ChainConfig::default()
+    };
+    ChainSpec::new(config, Duration::from_secs(12)).expect("a chain")
+}
+
+impl EmptyBlocks {
+    fn world(&self) -> LocalWorld {
+        let mut genesis = Genesis::default();
+        for (index, (address, code)) in contracts().into_iter().enumerate() {
+            let code = match self.contracts[index] {
+                AtAddress::Nothing => continue,
+                AtAddress::Ether => None,
+                AtAddress::Contract => Some(code.clone()),
+                AtAddress::UnknownContract => Some([&code[..], &[0]].concat().into()),
+            };
+            let time = (self.timestamp + 12) % KEPT;
+            let places = match index {
+                0 => [self.number % KEPT, (self.number + 1) % KEPT, 2, 3],
+                1 => [time, time + KEPT, 2, 3],
+                _ => [0, 1, 2, 3],
+            };
+            let slots: BTreeMap<B256, B256> = places
+                .map(|place| U256::from(place).into())
+                .into_iter()
+                .zip(self.slots[index].map(B256::from))
+                .collect();
+            let account =
+                GenesisAccount { balance: U256::ONE, code, storage: Some(slots), ..GenesisAccount::default() };
+            genesis.alloc.insert(address, account);
+        }
+        LocalWorld::of_genesis(&genesis, &CodeCache::new(1 << 20))
+    }
+
+    /// Simulates the blocks. Returns their headers.
+    fn simulated(&self, spec: &ChainSpec) -> Vec<Header> {
+        let parent = Header {
+            number: self.number,
+            timestamp: self.timestamp,
+            gas_limit: 30_000_000,
+            base_fee_per_gas: Some(7),
+            excess_blob_gas: Some(0),
+            blob_gas_used: Some(0),
+            ..Header::default()
+        };
+        let snapshot =
+            stand_on(self.world(), Arc::new(SealedBlock::new(parent, BlockBody::default())), BlockHashes::default());
+        let rules = SimulationRules {
+            base_fee: BaseFeeRule::ZeroWhenFree,
+            block_time: Duration::from_secs(12),
+            state_roots: true,
+            gas_cap: u64::MAX,
+            max_blocks: 256,
+            max_trace: 1 << 20,
+            estimate_tolerance: 0.0,
+        };
+        let mut overlay = Overlay::new(snapshot.world.clone(), snapshot.hashes.clone());
+        overlay.meter = Meter::until(std::time::Instant::now() + Duration::from_secs(120), Arc::default(), None);
+        let block = BlockOverrides { beacon_root: Some(self.root), ..BlockOverrides::default() };
+        let block = SimBlock { block, ..SimBlock::default() };
+        let simulation = Simulation { blocks: vec![block; self.count], ..Simulation::default() };
+        let codes = CodeCache::new(1 << 20);
+        let mut engine = Engine { spec, rules: &rules, codes: &codes, overlay: &mut overlay };
+        let simulated = engine.simulate(&snapshot, &simulation).expect("empty blocks");
+        simulated.blocks.into_iter().map(|block| block.listing.expect("a header").header.into_inner()).collect()
+    }
+}
+
+/// Blocks at random, with queues that are empty, full, or out of any order.
+fn empty_blocks() -> impl Strategy<Value = EmptyBlocks> {
+    let contract = prop_oneof![
+        1 => Just(AtAddress::Nothing),
+        1 => Just(AtAddress::Ether),
+        4 => Just(AtAddress::Contract),
+        1 => Just(AtAddress::UnknownContract),
+    ];
+    let slot = prop_oneof![
+        4 => Just(U256::ZERO),
+        3 => (0_u64..6).prop_map(U256::from),
+        1 => Just(U256::MAX),
+        1 => Just(U256::MAX - U256::ONE),
+        1 => any::<[u8; 32]>().prop_map(U256::from_be_bytes),
+    ];
+    let fields = (
+        prop_oneof![0_u64..3, 0..u64::MAX / 2],
+        0..u64::MAX / 2,
+        any::<[u8; 32]>().prop_map(B256::from),
+        prop::array::uniform4(contract),
+        prop::array::uniform4(prop::array::uniform4(slot)),
+        1_usize..4,
+    );
+    fields.prop_map(|(number, timestamp, root, contracts, slots, count)| EmptyBlocks {
+        number,
+        timestamp,
+        root,
+        contracts,
+        slots,
+        count,
+    })
+}
+
+#[test]
+fn a_simulated_empty_block_has_the_state_and_the_requests_of_an_executed_one() {
+    let spec = spec();
+    let cases = ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(cases, |(blocks in empty_blocks())| {
+        let mut world = presim::state::World::from(blocks.world());
+        for header in blocks.simulated(&spec) {
+            let mut overlay = Overlay::new(world, BlockHashes::default());
+            let mut executor = ChainExecutor::new(&spec, &mut overlay, &header, None, &[]);
+            executor.begin().expect("the first system calls");
+            let requests = executor.finish([]).expect("the last system calls").requests;
+            world = overlay.changed_world();
+            let root = world.local().expect("the whole state").state_root();
+            prop_assert_eq!((header.state_root, header.requests_hash), (root, Some(requests.requests_hash())));
+        }
+    });
+}
