@@ -15,7 +15,7 @@ use revm::{
     Context, ExecuteCommitEvm, MainBuilder, MainContext, SystemCallCommitEvm,
     bytecode::Bytecode,
     context::{ContextTr, TxEnv, either::Either, transaction::TransactionType},
-    database::CacheDB,
+    database::{AccountState, CacheDB},
 };
 
 use super::{BodiesChain, Body, GAS_CAP, SHAPE};
@@ -73,6 +73,9 @@ fn override_account<D: revm::DatabaseRef<Error: std::fmt::Debug>>(
     account: &AccountOverride,
 ) {
     let known = db.load_account(address).expect("an account");
+    if known.account_state == AccountState::NotExisting {
+        known.account_state = AccountState::None;
+    }
     known.info.balance = account.balance.unwrap_or(known.info.balance);
     known.info.nonce = account.nonce.unwrap_or(known.info.nonce);
     if let Some(code) = &account.code {
