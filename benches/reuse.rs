@@ -47,7 +47,7 @@ fn main() {
     let genesis = Path::new(BODIES).join("genesis.json");
     let node = |cache: &str| {
         let flags = ["--genesis", genesis.to_str().expect("a path"), "--feed", "static", "--prefix-cache-mb", cache];
-        NodeProcess::start(&[&flags[..], &["--max-body", "33554432", "--max-batch", "1000"]].concat())
+        NodeProcess::start(&[&flags[..], &["--max-batch", "1000"]].concat())
     };
     let alone = node("0");
     println!(

@@ -182,7 +182,7 @@ async fn measure(world: &PoolWorld, opens: bool) {
     let metrics = metrics.to_string();
     let genesis = world.genesis.path().to_str().expect("a path");
     let flags = ["--genesis", genesis, "--traffic", "0", "--sub-block-ms", &ms, "--sub-blocks", sub_blocks];
-    let more = ["--prefix-cache-mb", "0", "--max-body", "33554432", "--metrics", &metrics];
+    let more = ["--prefix-cache-mb", "0", "--metrics", &metrics];
     let node = NodeProcess::start(&[&flags[..], &more].concat());
     let mut sender = open(&node).await;
     let mut snapshots = open(&node).await;

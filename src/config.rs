@@ -234,7 +234,7 @@ pub struct Config {
     #[arg(long, env = "PRESIM_OVERLOAD_WAIT", value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub overload_wait: u32,
     /// Bytes of a request body or a WebSocket message.
-    #[arg(long, env = "PRESIM_MAX_BODY", value_name = "BYTES", default_value_t = 10 << 20, value_parser = clap::value_parser!(u32).range(64..), help_heading = "Limits")]
+    #[arg(long, env = "PRESIM_MAX_BODY", value_name = "BYTES", default_value_t = 32 << 20, value_parser = clap::value_parser!(u32).range(64..), help_heading = "Limits")]
     pub max_body: u32,
     /// Bytes of an answer.
     #[arg(long, env = "PRESIM_MAX_RESPONSE", value_name = "BYTES", default_value_t = 64 << 20, value_parser = clap::value_parser!(u32).range(1024..), help_heading = "Limits")]

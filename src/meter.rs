@@ -113,8 +113,13 @@ impl Meter {
 
     /// Also stops the run after about `strides` times `Meter::STRIDE` ticks, or when its precompiles would take long.
     pub const fn bound(&mut self, strides: u32) {
+        self.bound_to(strides, Self::PRECOMPILE_GAS);
+    }
+
+    /// Also stops the run after about `strides` times `Meter::STRIDE` ticks, or when its precompiles would use more gas.
+    pub const fn bound_to(&mut self, strides: u32, precompile_gas: u64) {
         self.strides_left = Some(strides);
-        self.precompile_gas = Some(Self::PRECOMPILE_GAS);
+        self.precompile_gas = Some(precompile_gas);
     }
 
     /// Returns the gas that the precompiles of the run may still use, or `None` if it is not bounded.

@@ -6,6 +6,7 @@ use revm::{
     interpreter::{InstructionResult, SuccessOrHalt},
 };
 
+use super::request::CallPlace;
 use crate::meter::Stopped;
 
 /// The reason why a request cannot be simulated.
@@ -103,6 +104,14 @@ pub enum SimulationError {
         #[doc = "The longest distance allowed."]
         limit: u64,
     },
+    /// A call of a simulation is refused, for one of the reasons above.
+    #[error("{error}")]
+    InCall {
+        #[doc = "The call."]
+        place: CallPlace,
+        #[doc = "The reason."]
+        error: Box<Self>,
+    },
     /// -32005: the traces of the request take too much memory.
     #[error(
         "trace too long: it would take more than {limit} bytes (--max-trace-bytes): expected a shorter call, or a tracer that records less"
@@ -130,8 +139,9 @@ pub enum SimulationError {
 
 impl SimulationError {
     /// Returns the JSON-RPC error code. Codes from -38010 to -38026 are those of execution-apis.
-    pub const fn code(&self) -> i32 {
+    pub fn code(&self) -> i32 {
         match self {
+            Self::InCall { error, .. } => error.code(),
             Self::NonceTooLow { .. } => -38010,
             Self::NonceTooHigh { .. } => -38011,
             Self::BaseFeeTooHigh { .. } => -38012,
@@ -147,6 +157,20 @@ impl SimulationError {
             Self::Refused(_) => -32000,
             Self::Invalid(_) | Self::Internal(_) => -32603,
             Self::Stopped(_) => -32016,
+        }
+    }
+
+    /// Names the call of a simulation that is refused, if this is the reason.
+    pub(super) fn in_call(self, place: CallPlace) -> Self {
+        match self {
+            Self::NonceTooLow { .. }
+            | Self::NonceTooHigh { .. }
+            | Self::BaseFeeTooHigh { .. }
+            | Self::IntrinsicGas { .. }
+            | Self::InsufficientFunds { .. }
+            | Self::BlockGasLimit { .. }
+            | Self::InitCodeSize { .. } => Self::InCall { place, error: Box::new(self) },
+            other => other,
         }
     }
 

@@ -14,7 +14,7 @@ use super::{
     Engine,
     error::SimulationError,
     request::{CallFees, CallPlace, Objective, Outputs, SimCall, Simulation, StorageOverride},
-    simulate::{Beginning, Simulated, Until},
+    simulate::{Beginning, CallOutcome, Simulated, Until},
 };
 use crate::{meter::Stopped, state::Snapshot};
 
@@ -97,6 +97,8 @@ pub enum VariantEnd {
         gas_used: u64,
         /// Whether the objective is at least what the search requires.
         is_enough: bool,
+        /// Whether no call failed that was not allowed to. If the search does not say which calls may fail, none may.
+        succeeded: bool,
     },
     /// A call did not end as the search requires.
     Dropped(CallPlace),
@@ -169,7 +171,7 @@ impl BundleSearch {
             Err(SimulationError::Stopped(stopped)) => return Err(stopped),
             Err(error) => VariantEnd::Refused(error.to_string(), error.code()),
             Ok(Simulated { dropped: Some(place), .. }) => VariantEnd::Dropped(place),
-            Ok(Simulated { gas_used, objective, .. }) => {
+            Ok(Simulated { blocks, gas_used, objective, .. }) => {
                 let objective = match self.aim {
                     Aim::GasUsed => I256::try_from(gas_used).unwrap_or(I256::MAX),
                     Aim::Gain(_, price) => {
@@ -178,7 +180,11 @@ impl BundleSearch {
                     }
                 };
                 let is_enough = self.least.is_none_or(|least| objective >= least);
-                VariantEnd::Ran { objective, gas_used, is_enough }
+                let mut calls = blocks.iter().flat_map(|block| &block.calls);
+                // With conditions, a call that must not fail would have dropped the variant.
+                let succeeded =
+                    self.simulation.when.is_some() || calls.all(|call| call.outcome == CallOutcome::Success);
+                VariantEnd::Ran { objective, gas_used, is_enough, succeeded }
             }
         };
         Ok(Variant { values, end })

@@ -9,7 +9,7 @@ use alloy_primitives::{Address, B256};
 use jsonrpsee::types::{ErrorObject, ErrorObjectOwned};
 use serde::Serialize;
 
-use super::methods::MethodRoute;
+use super::{dialect::Dialect, methods::MethodRoute};
 use crate::{
     config::nearest,
     engine::SimulationError,
@@ -109,6 +109,15 @@ impl RpcError {
         match error.code() {
             -38099..=-38000 | -32603 => Self::Answer(ErrorObject::owned(-32000, error.message(), error.data())),
             _ => Self::Answer(error),
+        }
+    }
+
+    /// Returns the error of a simulation. The dialect of presim names the call in its text.
+    pub fn of_simulation(error: SimulationError, dialect: &Dialect) -> Self {
+        match error {
+            SimulationError::InCall { place, error } if dialect.refuses_unknown_fields => Self::from(*error)
+                .with_message(|text| format!("blockStateCalls[{}].calls[{}]: {text}", place.block, place.call)),
+            other => other.into(),
         }
     }
 
@@ -235,6 +244,7 @@ impl From<SimulationError> for RpcError {
             | SimulationError::BaseFeeTooHigh { .. }
             | SimulationError::IntrinsicGas { .. }
             | SimulationError::InsufficientFunds { .. } => Self::new(error.code(), format!("err: {text}")),
+            SimulationError::InCall { error, .. } => Self::from(*error),
             _ => Self::new(error.code(), text),
         }
     }

@@ -211,7 +211,11 @@ impl<'de> Deserialize<'de> for Data {
 
 impl<'de, const N: usize> Deserialize<'de> for Fixed<N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let what = if N == 20 { "an address: 0x and 40 hex digits" } else { "32 bytes: 0x and 64 hex digits" };
+        let what = match N {
+            16 => "16 bytes: 0x and 32 hex digits",
+            20 => "an address: 0x and 40 hex digits",
+            _ => "32 bytes: 0x and 64 hex digits",
+        };
         deserializer.deserialize_str(ParsedText(what, |text: &str| parse_fixed(text).map(Self)))
     }
 }

@@ -251,7 +251,7 @@ impl Door {
             .map_err(|_| late())?
             .map_err(|problem| match problem {
                 Unread::TooLong(most) => {
-                    let text = format!("body too large: at most {most} bytes");
+                    let text = format!("body too large: at most {most} bytes (--max-body)");
                     (StatusCode::PAYLOAD_TOO_LARGE, RpcError::limit(text))
                 }
                 Unread::Late => late(),

@@ -209,7 +209,8 @@ impl Backend {
         let snapshot = self.select(run.published, request.selector)?;
         let rules = self.rules(run.dialect);
         let (simulation, until) = (request.search.to_judge(), request.search.beginning());
-        let beginning = self.engine(&rules, run.stand_on(&snapshot)).begin(&snapshot, &simulation, None, until)?;
+        let beginning = self.engine(&rules, run.stand_on(&snapshot)).begin(&snapshot, &simulation, None, until);
+        let beginning = beginning.map_err(|error| RpcError::of_simulation(error, run.dialect))?;
         Ok(BegunSearch { request, snapshot, rules, beginning, stops })
     }
 
@@ -263,10 +264,12 @@ impl Backend {
     ) -> Result<(Option<I256>, bool), RpcError> {
         let search = &request.search;
         let mut simulation = search.to_judge();
+        let dialect = run.dialect;
         let overlay = run.stand_on(snapshot);
         overlay.record_reads(true);
         let mut engine = self.engine(rules, overlay);
-        let beginning = engine.begin(snapshot, &simulation, None, search.beginning())?;
+        let beginning = engine.begin(snapshot, &simulation, None, search.beginning());
+        let beginning = beginning.map_err(|error| RpcError::of_simulation(error, dialect))?;
         let values = search.values.first();
         let values = values.iter().map(Vec::as_slice);
         let (mut variants, mut complete) =

@@ -242,9 +242,11 @@ impl Handler<Stop> for FrontActor {
 
     fn handle(&mut self, Stop(grace): Stop, _: &mut Self::Context) -> Self::Result {
         let running = self.running.take();
+        let front = self.front.clone();
         Box::pin(async move {
             let Some(Running { stop, accepting, closing, connections }) = running else { return };
             let _ = stop.send(true);
+            front.watches.stop_waiting();
             accepting.abort();
             let _ = tokio::time::timeout(grace, connections.all_ended()).await;
             closing.abort();

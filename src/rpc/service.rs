@@ -402,8 +402,12 @@ async fn decided_before(text: &str, response: HttpResponse, max_batch: usize) ->
         Ok(_) => {
             // The error names the field that makes it an invalid request.
             let problem = serde_json::from_str::<Call<'_>>(text).err();
-            let problem = problem.map_or_else(|| NOT_A_REQUEST.to_owned(), |error| format!("invalid request: {error}"));
-            RpcError::request(problem)
+            match problem.map(|error| error.to_string()) {
+                Some(problem) if !problem.contains("expected struct") => {
+                    RpcError::request(format!("invalid request: {problem}"))
+                }
+                _ => RpcError::request(NOT_A_REQUEST),
+            }
         }
     };
     (id, error)

@@ -9,13 +9,13 @@ mod index;
 pub use history::StateHistory;
 pub use index::ReadIndex;
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, sync::Arc};
 
 use alloy_primitives::I256;
 use bytes::Bytes;
 
 use crate::{
-    engine::BlockContext,
+    engine::{BlockContext, ContextChange},
     state::{ReadSet, Snapshot, SnapshotId, StateId},
 };
 
@@ -25,7 +25,7 @@ pub struct StandingBundles<R> {
     bundles: Vec<StandingBundle<R>>,
     index: ReadIndex,
     /// The place in the chain for which it is known what is due.
-    at: Option<ChainPlace>,
+    at: Option<Arc<ChainPlace>>,
     /// Whether the client was told what is behind at this place.
     told_behind: bool,
     /// The bytes that answers and reads take.
@@ -34,7 +34,7 @@ pub struct StandingBundles<R> {
 
 /// A place in the chain.
 #[derive(Debug)]
-struct ChainPlace {
+pub struct ChainPlace {
     id: SnapshotId,
     state: StateId,
     context: BlockContext,
@@ -56,6 +56,8 @@ pub struct StandingBundle<R> {
     holds_at: Option<SnapshotId>,
     /// The reason why its last run gave no answer.
     stale: Option<Bytes>,
+    /// Whether its last run was too long to be one of several on a worker.
+    is_long: bool,
     /// The number of snapshots at which it was due and did not run.
     passed_over: u32,
     /// The objective of its last run.
@@ -84,9 +86,13 @@ pub enum StandingRun {
         reads: ReadSet,
         /// The objective, if the bundle has one.
         gained: Option<I256>,
+        /// Whether the run was too long to be one of several on a worker.
+        is_long: bool,
     },
     /// No answer, because a bound or a fault ended the run.
     Stale(Bytes),
+    /// No answer yet: the run was ended because others wait behind it, and the bundle must run by itself.
+    TooLong,
 }
 
 /// The answer of a bundle whose objective has fallen below what the client asks for.
@@ -105,6 +111,7 @@ impl<R> StandingBundles<R> {
             is_due: true,
             holds_at: None,
             stale: None,
+            is_long: false,
             passed_over: 0,
             gained: None,
         };
@@ -133,45 +140,57 @@ impl<R> StandingBundles<R> {
         self.at.as_ref().map(|at| at.id)
     }
 
+    /// Returns the place of that snapshot in the chain, for runs that may end when it is no longer the current one.
+    pub fn place(&self) -> Option<Arc<ChainPlace>> {
+        self.at.clone()
+    }
+
     /// Moves to a snapshot: what was read and has changed since the last is due. If the changes are not known,
     /// everything is due. What was due stays due.
     pub fn advance(&mut self, snapshot: &Snapshot, context: BlockContext, history: &StateHistory) {
         let now = ChainPlace { id: snapshot.id, state: snapshot.state, context };
         self.told_behind = false;
-        let Some(was) = self.at.take() else {
-            self.at = Some(now);
-            return;
-        };
-        let change = was.context.change_to(&now.context);
-        let steps = if change.everything { None } else { history.between(was.state, now.state) };
-        let bundles = &mut self.bundles;
-        bundles.iter_mut().filter(|bundle| bundle.is_due).for_each(|bundle| bundle.passed_over += 1);
-        let mut due = |reader: u32| bundles[reader as usize].become_due(was.id);
-        match steps {
-            Some(steps) => {
-                steps.iter().for_each(|step| self.index.touched(step.touched(), &mut due));
-                self.index.changed(&change, due);
-                let short = bundles.iter_mut().filter(|bundle| bundle.reads.gas > change.gas_left);
-                short.for_each(|bundle| bundle.become_due(was.id));
+        if let Some(was) = self.at.take() {
+            let bundles = &mut self.bundles;
+            bundles.iter_mut().filter(|bundle| bundle.is_due).for_each(|bundle| bundle.passed_over += 1);
+            let due = |reader: u32| bundles[reader as usize].become_due(was.id);
+            match self.index.between(&was, &now, history, due) {
+                Some(change) => {
+                    let short = bundles.iter_mut().filter(|bundle| bundle.reads.gas > change.gas_left);
+                    short.for_each(|bundle| bundle.become_due(was.id));
+                }
+                None => bundles.iter_mut().for_each(|bundle| bundle.become_due(was.id)),
             }
-            None => bundles.iter_mut().for_each(|bundle| bundle.become_due(was.id)),
         }
-        self.at = Some(now);
+        self.at = Some(Arc::new(now));
     }
 
-    /// Returns the bundles that are due and that `may_run`, in the order in which they run: those that were passed over
-    /// several times, then those with the best objective.
+    /// Returns the bundles that are due, that `may_run`, and that are not long, in the order in which they run: those
+    /// that were passed over several times, then those with the best objective. Those whose last run gave no answer are
+    /// behind all others.
     pub fn due(&self, may_run: impl Fn(&R) -> bool) -> Vec<u32> {
-        let mut due: Vec<u32> = (0..)
-            .zip(&self.bundles)
-            .filter(|(_, bundle)| bundle.is_due && may_run(&bundle.request))
-            .map(|(at, _)| at)
-            .collect();
+        let mut due = self.due_among(|bundle| !bundle.is_long && may_run(&bundle.request));
         due.sort_by_key(|at| {
             let bundle = &self.bundles[*at as usize];
-            (Reverse(bundle.passed_over >= PATIENCE), Reverse(bundle.gained))
+            (bundle.stale.is_some(), Reverse(bundle.passed_over >= PATIENCE), Reverse(bundle.gained))
         });
         due
+    }
+
+    /// Returns the long bundles that are due and that `may_run`, in the order in which they run: those that were passed
+    /// over most often, then those with the best objective.
+    pub fn long_due(&self, may_run: impl Fn(&R) -> bool) -> Vec<u32> {
+        let mut due = self.due_among(|bundle| bundle.is_long && may_run(&bundle.request));
+        due.sort_by_key(|at| {
+            let bundle = &self.bundles[*at as usize];
+            (Reverse(bundle.passed_over), Reverse(bundle.gained))
+        });
+        due
+    }
+
+    fn due_among(&self, is_meant: impl Fn(&StandingBundle<R>) -> bool) -> Vec<u32> {
+        let due = (0..).zip(&self.bundles).filter(|(_, bundle)| bundle.is_due && is_meant(bundle));
+        due.map(|(at, _)| at).collect()
     }
 
     /// Returns the names of the bundles that are due and that `may_run`, each with the newest snapshot for which its
@@ -207,12 +226,16 @@ impl<R> StandingBundles<R> {
         self.bytes -= bundle.bytes();
         let is_news = match run {
             StandingRun::Stale(reason) => {
-                bundle.stale = Some(reason);
+                (bundle.stale, bundle.passed_over) = (Some(reason), 0);
                 false
             }
-            StandingRun::Answered { text, reads, gained } => {
+            StandingRun::TooLong => {
+                bundle.is_long = true;
+                false
+            }
+            StandingRun::Answered { text, reads, gained, is_long } => {
                 self.index.replace(at, &bundle.reads, &reads);
-                (bundle.reads, bundle.gained) = (reads, gained);
+                (bundle.reads, bundle.gained, bundle.is_long) = (reads, gained, is_long);
                 (bundle.is_due, bundle.stale, bundle.passed_over, bundle.holds_at) = (false, None, 0, Some(now));
                 // A fall below is told once, and only if the objective was above before.
                 let text = text.or_else(|| bundle.told.as_ref().map(|_| Bytes::from_static(BELOW)));
@@ -228,6 +251,48 @@ impl<R> StandingBundles<R> {
         self.bytes += bundle.bytes();
         let told = bundle.told.as_ref().filter(|_| is_news)?;
         Some((&bundle.name, told))
+    }
+
+    /// Records the end of a run of bundle `at` that began at `place`, as [`record`](Self::record) does. If what it read
+    /// may have changed since, its answer holds there, and the bundle stays due.
+    pub fn record_from(
+        &mut self,
+        place: &ChainPlace,
+        history: &StateHistory,
+        at: u32,
+        run: StandingRun,
+    ) -> Option<(&str, &StandingAnswer)> {
+        let now = self.at.clone()?;
+        let is_news = self.record(at, run).is_some();
+        if place.id != now.id {
+            let mut is_touched = false;
+            let change = self.index.between(place, &now, history, |reader| is_touched |= reader == at);
+            let bundle = &mut self.bundles[at as usize];
+            if is_touched || change.is_none_or(|change| bundle.reads.gas > change.gas_left) {
+                bundle.become_due(place.id);
+            }
+        }
+        let bundle = &self.bundles[at as usize];
+        let told = bundle.told.as_ref().filter(|_| is_news)?;
+        Some((&bundle.name, told))
+    }
+}
+
+impl ReadIndex {
+    /// Calls `found` with each bundle that has read what differs between two places. Returns how the block differs, or
+    /// `None` if it is not known what differs. Bounds of gas are not considered.
+    fn between(
+        &self,
+        was: &ChainPlace,
+        now: &ChainPlace,
+        history: &StateHistory,
+        mut found: impl FnMut(u32),
+    ) -> Option<ContextChange> {
+        let change = was.context.change_to(&now.context);
+        let steps = if change.everything { None } else { history.between(was.state, now.state) };
+        steps?.iter().for_each(|step| self.touched(step.touched(), &mut found));
+        self.changed(&change, found);
+        Some(change)
     }
 }
 

@@ -765,3 +765,60 @@ async fn what_was_expected_is_said_in_words_of_json() {
         assert!(message.contains(text) && !message.contains("struct"), "{method} {params}: {error}");
     }
 }
+
+/// A struct is an object on the wire: the order in which its fields are declared means nothing to a client.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_array_in_the_place_of_an_object_is_refused() {
+    let node = TestNode::quiet();
+    let calls = json!([{ "calls": [{ "to": ACCOUNT }] }]);
+    let search = json!({ "blockStateCalls": calls, "vary": [["blocks[0].calls[0].value"]], "objective": "gasUsed" });
+    for (method, payload, place) in [
+        ("presim_simulate", json!([calls]), "params[0]"),
+        ("presim_simulate", json!({ "blockStateCalls": [[{}]] }), "params[0].blockStateCalls[0]"),
+        ("presim_simulate", json!({ "blockStateCalls": calls, "when": [[0, 0, "any"]] }), "params[0].when[0]"),
+        ("presim_search", search, "params[0].vary[0]"),
+        ("presim_watch", json!([["a"]]), "params[0][0]"),
+        ("eth_sendBundle", json!([[SIGNED]]), "params[0]"),
+        ("eth_call", json!([ACCOUNT]), "params[0]"),
+    ] {
+        for path in ["/", "/standard"] {
+            let error = node.error(path, method, json!([payload, "pending"])).await;
+            let expected = format!("{place}: invalid type: sequence, expected an object");
+            assert_eq!((&error["code"], &error["message"]), (&json!(-32602), &json!(expected)), "{path} {method}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mistakes_are_named_in_the_words_of_the_protocol() {
+    let node = TestNode::quiet();
+    let search = |path: &str| {
+        let vary = json!([{ "path": path, "values": [1] }]);
+        let calls = json!([{ "calls": [{ "to": ACCOUNT }] }, {}]);
+        json!([{ "blockStateCalls": calls, "vary": vary, "objective": "gasUsed" }, "latest"])
+    };
+    let share = |percent: u64| {
+        let validity = json!({ "refund": [{ "bodyIdx": 0, "percent": percent }] });
+        json!([{ "version": "v0.1", "inclusion": { "block": "0x1" }, "body": [{ "tx": SIGNED }], "validity": validity }])
+    };
+    for (method, params, expected) in [
+        ("presim_results", json!([1, "0x0"]), "expected 16 bytes: 0x and 32 hex digits"),
+        ("mev_simBundle", share(300), "expected a whole number from 0 to 255"),
+        ("eth_sendBundle", json!([]), "expected 1 parameter: the bundle"),
+        ("eth_cancelBundle", json!([]), "expected 1 parameter: an object with the replacementUuid"),
+        ("eth_sendRawTransaction", json!([]), "expected 1 parameter: a signed transaction"),
+        ("presim_search", search("blocks[2].calls[0].value"), "expected a block, from 0 to 1"),
+        ("presim_search", search("blocks[0].calls[1].value"), "expected a call of the block, from 0 to 0"),
+        ("presim_search", search("blocks[1].calls[0].value"), "expected a call of the block, but there is none"),
+    ] {
+        let error = node.error("/", method, params).await;
+        assert!(error["message"].as_str().unwrap().ends_with(expected), "{method}: {error}");
+    }
+    for body in ["null", "7", "\"text\""] {
+        let answer = refused(&node, body).await;
+        assert_eq!(
+            answer["error"]["message"], "invalid request: expected an object with jsonrpc \"2.0\", an id and a method",
+            "{body}"
+        );
+    }
+}

@@ -73,7 +73,18 @@ async fn a_body_past_max_body_is_413_with_a_json_rpc_body() {
     assert_eq!(status, 413);
     let answer = json_of(&text);
     assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32005), &Value::Null), "{answer}");
+    assert_eq!(answer["error"]["message"], "body too large: at most 2000 bytes (--max-body)");
     serves(&node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bundles_of_a_whole_watch_fit_into_a_body_by_default() {
+    let node = quiet(&[]);
+    let mut body = request("eth_chainId", json!([])).to_string();
+    // 10,000 bundles of 3 kB.
+    body.push_str(&" ".repeat(30_000_000));
+    let (status, text) = node.post("/", body).await;
+    assert_eq!((status, &json_of(&text)["result"]), (200, &json!("0x7a69")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

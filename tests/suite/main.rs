@@ -38,6 +38,7 @@ mod kzg;
 mod limits;
 mod live;
 mod logs;
+mod long_bundles;
 mod memory;
 mod official;
 mod op_chain;

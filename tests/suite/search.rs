@@ -197,6 +197,15 @@ async fn what_breaks_a_requirement_ranks_below_all_and_ties_go_to_the_smaller_va
     let found = node.result("/", "presim_search", search(&hill(0), more)).await;
     assert_eq!(values(&found), [500, 300, 700, 1, 2000], "{found}");
     assert_eq!((&found["best"][3]["status"], &found["best"][3]["objective"]), (&json!("0x0"), &json!("999")));
+    // Without conditions a call may fail, but its variant does not have the status of one that can be sent.
+    let more = json!({ "vary": word(json!({ "values": [2000, 1000] })), "objective": token(), "top": 2 });
+    let found = node.result("/", "presim_search", search(&hill(0), more)).await;
+    assert_eq!((values(&found), &found["best"][0]["objective"]), (vec![1000, 2000], &json!("0")), "{found}");
+    assert_eq!([0, 1].map(|rank: usize| &found["best"][rank]["status"]), [&json!("0x1"), &json!("0x0")], "{found}");
+    let allowed = json!({ "when": [{ "block": 0, "call": 0, "status": "any" }] });
+    let more = json!({ "vary": word(json!({ "values": [2000] })), "objective": token(), "require": allowed });
+    let found = node.result("/", "presim_search", search(&hill(0), more)).await;
+    assert_eq!(found["best"][0]["status"], "0x1", "a call that may fail: {found}");
     // A refused variant is told with its error.
     let vary = json!([{ "path": "blocks[0].calls[0].gas", "values": [1, 100_000] }]);
     let found = node
@@ -241,8 +250,18 @@ async fn wrong_searches_are_refused_with_the_field() {
             json!({}),
             "params[0].vary[0].path: \"calls[0].value\"",
         ),
-        (json!([{ "path": "blocks[1].calls[0].value", "values": [1] }]), token(), json!({}), "there are 1 blocks"),
-        (json!([{ "path": "blocks[0].calls[7].value", "values": [1] }]), token(), json!({}), "block 0 has 1 calls"),
+        (
+            json!([{ "path": "blocks[1].calls[0].value", "values": [1] }]),
+            token(),
+            json!({}),
+            "expected a block, from 0 to 0",
+        ),
+        (
+            json!([{ "path": "blocks[0].calls[7].value", "values": [1] }]),
+            token(),
+            json!({}),
+            "expected a call of the block, from 0 to 0",
+        ),
         (
             json!([{ "path": "blocks[0].calls[0].data", "values": [1] }]),
             token(),
@@ -316,7 +335,7 @@ async fn wrong_searches_are_refused_with_the_field() {
             "params[0].vary[0].word: invalid value: integer `-1`, expected a whole number, not below 0",
         ),
         (value.clone(), json!("profit"), json!({}), "params[0].objective"),
-        (value.clone(), json!({ "account": FROM, "token": OTHER }), json!({}), "objective.token"),
+        (value.clone(), json!({ "account": FROM, "token": OTHER }), json!({}), "params[0].objective.token"),
         (value.clone(), json!("gasUsed"), json!({ "require": { "least": "0x1" } }), "params[0].require.least"),
         (value.clone(), token(), json!({ "require": { "least": "x" } }), "params[0].require.least"),
         (

@@ -394,7 +394,7 @@ async fn bad_bundles_are_refused_and_their_field_named() {
     };
     let of = |index: usize, tx: &Bytes| format!("params[0].txs[{index}] ({}): ", hash(tx));
     for (params, code, text) in [
-        (json!([]), -32602, "expected an array of length 1".to_owned()),
+        (json!([]), -32602, "invalid length 0, expected 1 parameter: the bundle".to_owned()),
         (json!([{"blockNumber": "0x1"}]), -32602, "missing field `txs`".to_owned()),
         (json!([{"txs": [good]}]), -32602, "missing field `blockNumber`".to_owned()),
         (with(json!({"txs": []})), -32602, "params[0].txs: empty".to_owned()),

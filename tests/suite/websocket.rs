@@ -161,9 +161,9 @@ async fn a_message_past_max_body_is_refused_and_the_node_goes_on() {
     for length in [2_100, 100_000] {
         let mut socket = Socket::open(&node, "/").await;
         let data = format!("0x{}", "00".repeat(length / 2));
-        codes.push(
-            socket.call("eth_call", json!([{"to": CODE_AT, "data": data}, "pending"])).await["error"]["code"].take(),
-        );
+        let mut answer = socket.call("eth_call", json!([{"to": CODE_AT, "data": data}, "pending"])).await;
+        assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("--max-body")), "{answer}");
+        codes.push(answer["error"]["code"].take());
     }
     let mut socket = Socket::open(&node, "/").await;
     assert_eq!(socket.call("eth_chainId", json!([])).await["result"], "0x7a69");

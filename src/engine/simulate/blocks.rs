@@ -258,7 +258,7 @@ impl Simulator<'_> {
                 Ok(done) => done,
                 Err(error) => {
                     evm.rest();
-                    return Err(error);
+                    return Err(error.in_call(place));
                 }
             };
             if when.as_ref().is_some_and(|when| !when.allow(place, done)) {

@@ -73,7 +73,7 @@ pub(super) fn measure<F: FamilyEvm>(objective: Objective, evm: &mut RunEvm<'_, F
             balance.ok_or_else(|| match evm.db_mut().meter.stopped() {
                 Some(stopped) => stopped.into(),
                 None => SimulationError::Params(format!(
-                    "objective.token: {token}: balanceOf returns no balance: expected an ERC-20 token"
+                    "params[0].objective.token: {token}: balanceOf returns no balance: expected an ERC-20 token"
                 )),
             })
         }

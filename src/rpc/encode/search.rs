@@ -40,9 +40,9 @@ fn variant(out: &mut Vec<u8>, variant: &Variant) {
     let mut object = Object::new(out);
     list(object.key("values"), &variant.values, |out, value: &U256| quantity_u256(out, *value));
     match &variant.end {
-        VariantEnd::Ran { objective, gas_used, is_enough } => {
+        VariantEnd::Ran { objective, gas_used, is_enough, succeeded } => {
             string(object.key("objective"), &objective.to_string());
-            object.quantity("gasUsed", *gas_used).quantity("status", u64::from(*is_enough));
+            object.quantity("gasUsed", *gas_used).quantity("status", u64::from(*is_enough && *succeeded));
         }
         VariantEnd::Dropped(place) => {
             object.quantity("status", 0);

@@ -125,7 +125,8 @@ impl NatsDoor {
         let path = headers.and_then(|headers| headers.get(PATH)).map(|path| path.as_str());
         let session = self.session(path, rights, flow);
         if payload.len() > self.limits.max_body {
-            return session.refuse(RpcError::limit(format!("body too large: at most {} bytes", self.limits.max_body)));
+            let text = format!("body too large: at most {} bytes (--max-body)", self.limits.max_body);
+            return session.refuse(RpcError::limit(text));
         }
         let Some(held) = session.caller.share.take(payload.len()) else {
             return session.refuse(self.memory.full("the body", payload.len()));

@@ -61,7 +61,8 @@ impl Backend {
         let simulated = match stands {
             true => engine.simulate(snapshot, simulation),
             false => self.beginnings.simulate(&mut engine, client, snapshot, simulation),
-        }?;
+        }
+        .map_err(|error| RpcError::of_simulation(error, run.dialect))?;
         self.gas.increment(simulated.gas_used);
         let reads = shows_reads.then(|| run.overlay.reads());
         let view = SimulationView {

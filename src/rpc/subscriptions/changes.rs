@@ -67,23 +67,29 @@ impl ChangeTeller {
             return;
         }
         let sealed = sealed_between(&last, snapshot, published);
-        let fresh = fresh(&last, snapshot, &sealed);
+        let fresh = fresh_between(&last, snapshot, &sealed);
         let since_last = self.since(&last, snapshot);
         let text = round.encoded(|out| write_snapshot(out, snapshot, &fresh, since_last.as_ref()));
         for one in list {
             match &one.subject {
                 Subject::Snapshots => round.send(one, text.clone()),
-                Subject::StateChanges(filter) => {
-                    let changes = match filter.from {
-                        // The first notification has all changes since the snapshot that the client names.
-                        Some(from) if one.has_begun && self.started.insert(one.id) => {
-                            let start = published.select(Selector::Snapshot(from));
-                            start.ok().and_then(|start| self.since(&start, snapshot))
-                        }
-                        _ => since_last.clone(),
-                    };
-                    tell_changes(one, filter, snapshot, changes, &fresh, round);
-                }
+                Subject::StateChanges(filter) => match filter.from {
+                    // The first notification has all that is new since the snapshot that the client names.
+                    Some(from) if one.has_begun && self.started.insert(one.id) => {
+                        let start = published.select(Selector::Snapshot(from)).ok();
+                        let start = start.filter(|start| is_in_chain(start, published));
+                        let sealed = start.as_ref().map(|start| sealed_between(start, snapshot, published));
+                        let news = start.as_ref().zip(sealed.as_ref()).and_then(|(start, sealed)| {
+                            let blocks = snapshot.head.number().checked_sub(start.head.number())?;
+                            let is_known = sealed.len() as u64 == blocks;
+                            let changes = self.since(start, snapshot).filter(|_| is_known)?;
+                            Some((changes, fresh_between(start, snapshot, sealed)))
+                        });
+                        let (changes, fresh): (_, Option<Vec<_>>) = news.unzip();
+                        tell_changes(one, filter, snapshot, changes, &fresh.unwrap_or_default(), round);
+                    }
+                    _ => tell_changes(one, filter, snapshot, since_last.clone(), &fresh, round),
+                },
                 _ => {}
             }
         }
@@ -124,6 +130,8 @@ fn tell_changes(
         .iter()
         .flat_map(|tx| tx.logs.iter().map(|log| (&tx.hash, log)))
         .filter(|(_, log)| filter.matches(&log.address))
+        // With slots, logs are told beside their changes, and not those of each other call.
+        .filter(|(_, log)| filter.slots.is_empty() || changes.contains_key(&log.address))
         .collect();
     if changes.is_empty() && logs.is_empty() {
         return;
@@ -160,6 +168,12 @@ impl ChangeFilter {
     }
 }
 
+/// Returns whether the block before a snapshot is still in the chain, as far as it is known.
+fn is_in_chain(snapshot: &Snapshot, published: &Published) -> bool {
+    let number = snapshot.head.number();
+    published.blocks(number, number).all(|block| block.hash() == snapshot.head_hash())
+}
+
 /// Returns the blocks that were sealed between two snapshots, as far as they are known.
 fn sealed_between(last: &Snapshot, snapshot: &Snapshot, published: &Published) -> Vec<(u64, Arc<BlockBody>)> {
     let (old, new) = (last.head.number(), snapshot.head.number());
@@ -169,7 +183,7 @@ fn sealed_between(last: &Snapshot, snapshot: &Snapshot, published: &Published) -
 }
 
 /// Returns the transactions that are in `snapshot` or in the blocks sealed before it, and were not in the `last` one.
-fn fresh<'a>(last: &Snapshot, snapshot: &'a Snapshot, sealed: &'a [(u64, Arc<BlockBody>)]) -> Vec<FreshTx<'a>> {
+fn fresh_between<'a>(last: &Snapshot, snapshot: &'a Snapshot, sealed: &'a [(u64, Arc<BlockBody>)]) -> Vec<FreshTx<'a>> {
     let of =
         |(tx, receipt): (&Recovered<ChainTx>, &'a ChainReceipt)| FreshTx { hash: *tx.tx_hash(), logs: receipt.logs() };
     // The transactions that the last snapshot had of a block.

@@ -1,5 +1,6 @@
 //! Standing bundles: what clients ask of them, and the watches that stand.
 
+mod long;
 mod news;
 mod run;
 mod spread;
@@ -39,7 +40,7 @@ use super::{
 };
 use crate::{
     executor::{Executor, LaneName, RunPlace},
-    state::{Selector, SnapshotId},
+    state::{Published, Selector, Snapshot, SnapshotId},
     telemetry::{Counter, Gauge, Metrics},
     watch::{StandingBundle, StandingBundles, StandingRun},
 };
@@ -73,10 +74,18 @@ struct WatchList {
     watches: Mutex<HashMap<WatchId, Arc<Watch>>>,
     limits: WatchLimits,
     subscriptions: Arc<Subscriptions>,
+    /// Turns true when the node stops.
+    stopping: watch::Sender<bool>,
     /// A permit for each worker. A run takes several while others wait, so that all runs together keep their share.
     seats: Semaphore,
     /// The bundles that this node has run for others.
     known: KnownBundles,
+    /// A permit for each worker that may run a long bundle. Another worker is left for the others, if there is one.
+    long_seats: Semaphore,
+    /// The number of these workers.
+    most_long: usize,
+    /// Wakes the long runs when another begins, on a node with a single worker.
+    short_runs: Notify,
     standing: Gauge,
     runs: Counter,
 }
@@ -102,6 +111,12 @@ struct Watch {
 #[derive(Debug)]
 struct WatchState {
     bundles: StandingBundles<Arc<WatchedBundle>>,
+    /// The publication and the snapshot on which bundles run; `None` before the first.
+    current: Option<(Arc<Published>, Arc<Snapshot>)>,
+    /// The long bundles that run now.
+    running: Vec<u32>,
+    /// When long bundles run again after one that gave no answer, if no snapshot comes before.
+    long_rests_until: Option<Instant>,
     /// The number of requests that poll now.
     polls: usize,
     /// The end of the last poll, or the time since which there is no connection.
@@ -117,15 +132,26 @@ struct WatchState {
 impl Watches {
     /// Creates an empty list.
     pub fn new(limits: WatchLimits, executor: &Executor, subscriptions: Arc<Subscriptions>, metrics: &Metrics) -> Self {
+        let workers = executor.workers();
+        let long = ((workers as f64 * limits.share) as usize).clamp(1, workers.saturating_sub(1).max(1));
         Self(Arc::new(WatchList {
             watches: Mutex::default(),
             limits,
             subscriptions,
-            seats: Semaphore::new(executor.workers()),
+            stopping: watch::Sender::new(false),
+            seats: Semaphore::new(workers),
+            long_seats: Semaphore::new(long),
+            most_long: long,
+            short_runs: Notify::new(),
             known: KnownBundles::new(limits.bytes),
             standing: metrics.gauge("presim_standing_bundles", "Bundles that stand.", &[]),
             runs: metrics.counter("presim_standing_runs_total", "Runs of standing bundles.", &[]),
         }))
+    }
+
+    /// Ends what polls wait for, because the node stops. They are answered with what there is.
+    pub fn stop_waiting(&self) {
+        self.0.stopping.send_replace(true);
     }
 }
 
@@ -201,9 +227,10 @@ impl WatchList {
         let permits = runner.executor.workers().div_ceil(self.width(&runner.executor));
         let permits = u32::try_from(permits).unwrap_or(u32::MAX);
         let seat = timeout_at(deadline.into(), self.seats.acquire_many(permits)).await;
-        let chunk = chunk.clone();
-        let work = move |backend: &Backend, run: &mut Run<'_>| Ok(backend.run_standing(run, &chunk));
-        let ended = runner.run_step(PLACE, request, work).await.map(|(ended, _)| ended);
+        if runner.executor.workers() == 1 {
+            self.short_runs.notify_waiters();
+        }
+        let ended = run_on_worker(runner, request, chunk).await;
         drop(seat);
         ended
     }
@@ -212,6 +239,17 @@ impl WatchList {
         let bundles: usize = watches.values().map(|watch| watch.count).sum();
         self.standing.set(bundles as f64);
     }
+}
+
+/// Runs a chunk. Returns the ends of its first runs, or an error if no worker has taken it.
+async fn run_on_worker(
+    runner: &RequestRunner,
+    request: Request,
+    chunk: &Arc<Chunk>,
+) -> Result<Vec<(u32, StandingRun)>, RpcError> {
+    let chunk = chunk.clone();
+    let work = move |backend: &Backend, run: &mut Run<'_>| Ok(backend.run_standing(run, &chunk));
+    runner.run_step(PLACE, request, work).await.map(|(ended, _)| ended)
 }
 
 impl Watch {
@@ -231,6 +269,12 @@ impl WatchState {
     fn may_run(&self) -> impl Fn(&Arc<WatchedBundle>) -> bool + use<> {
         let begins_block = self.begins_block;
         move |bundle| begins_block || !bundle.every_block
+    }
+
+    /// Returns the long bundles that are due and do not run.
+    fn long_due(&self) -> impl Iterator<Item = u32> {
+        let due = self.bundles.long_due(self.may_run());
+        due.into_iter().filter(|at| !self.running.contains(at))
     }
 
     /// Returns the bundles that are behind.
@@ -310,6 +354,9 @@ impl Front {
         let bundles = StandingBundles::new(bundles.into_iter().map(|(name, bundle)| (name, Arc::new(bundle))));
         let state = WatchState {
             bundles,
+            current: None,
+            running: Vec::new(),
+            long_rests_until: None,
             polls: 0,
             attended: Instant::now(),
             was_watched: false,
@@ -351,7 +398,7 @@ impl Front {
         };
         let (list, id) = (list.clone(), task.watch.id);
         tokio::spawn(async move {
-            if let Err(error) = tokio::spawn(task.follow()).await {
+            if let Err(error) = tokio::spawn(Arc::new(task).follow()).await {
                 tracing::error!(%error, "standing bundles are dropped");
                 list.remove(id);
             }
@@ -381,8 +428,12 @@ impl Front {
             // Runs that end with something behind are news, too.
             while !is_done() && news.changed().await.is_ok() && !has_changed(&watch.state()) {}
         };
+        let mut stopping = self.watches.0.stopping.subscribe();
         // Without news in time, the answer says so.
-        let _ = timeout(wait.min(self.limits().sync.most), changed).await;
+        tokio::select! {
+            _ = timeout(wait.min(self.limits().sync.most), changed) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => {}
+        }
         Ok(())
     }
 }

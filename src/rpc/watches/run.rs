@@ -22,12 +22,23 @@ use crate::{
 
 /// The time after which a run on a worker takes no other bundle.
 const CHUNK_TIME: Duration = Duration::from_millis(1);
+/// The strides of the meter after which a bundle is long, and may not hold others up: some tens of milliseconds, less
+/// than a sub-block takes, so that the others are told with each. Not a time, because a busy machine makes no bundle
+/// long.
+const LONG: u32 = 256;
+/// Gas that the precompiles of a bundle may use in that time.
+const LONG_PRECOMPILES: u64 = 2_000_000;
+/// The time within which a long bundle must run to be one of the others again. Much less, so that it does not change
+/// with each run.
+const SHORT: Duration = Duration::from_millis(5);
 
 /// Bundles that run on a worker one after the other.
 pub(super) struct Chunk {
     pub bundles: Vec<(u32, Arc<WatchedBundle>)>,
     pub snapshot: Arc<Snapshot>,
     pub rules: SimulationRules,
+    /// Whether the run may take until the deadline, because no other bundle waits for its end.
+    pub is_long: bool,
 }
 
 impl Backend {
@@ -41,6 +52,9 @@ impl Backend {
     /// Runs bundles of a chunk in order, as many as there is time for. Returns the ends of their runs.
     pub(super) fn run_standing(&self, run: &mut Run<'_>, chunk: &Chunk) -> Vec<(u32, StandingRun)> {
         let began = Instant::now();
+        if !chunk.is_long {
+            run.meter.bound_to(LONG, LONG_PRECOMPILES);
+        }
         let mut ended = Vec::with_capacity(chunk.bundles.len());
         for (at, bundle) in &chunk.bundles {
             run.out = Vec::new();
@@ -56,8 +70,8 @@ impl Backend {
             if let Some(native) = run.overlay.take_native() {
                 // The answer stands as long as what has led the run there.
                 let (text, reads) = (text_of(&RpcError::Native(native)), run.overlay.reads());
-                let text = bundle.tells(None).then(|| member("error", &text));
-                ended.push((*at, StandingRun::Answered { text, reads, gained: None }));
+                let text = Some(member("error", &text));
+                ended.push((*at, StandingRun::Answered { text, reads, gained: None, is_long: false }));
                 // The meter has stopped.
                 break;
             }
@@ -73,14 +87,20 @@ impl Backend {
                 Ok((gained, _)) => ("result", std::mem::take(&mut run.out).into(), gained),
                 Err(error) => ("error", text_of(&error), None),
             };
+            if !is_whole && !chunk.is_long {
+                ended.push((*at, StandingRun::TooLong));
+                break;
+            }
             if !is_whole {
                 let late = RpcError::new(-32016, "the bundle was not run to its end in time");
                 ended.push((*at, StandingRun::Stale(text_of(&late))));
                 break;
             }
             let reads = run.overlay.reads();
-            let text = bundle.tells(gained).then(|| member(name, &text));
-            ended.push((*at, StandingRun::Answered { text, reads, gained }));
+            // An error is told whatever the objective, which it does not have.
+            let text = (name == "error" || bundle.tells(gained)).then(|| member(name, &text));
+            let is_long = chunk.is_long && began.elapsed() > SHORT;
+            ended.push((*at, StandingRun::Answered { text, reads, gained, is_long }));
             if began.elapsed() > CHUNK_TIME {
                 break;
             }

@@ -198,7 +198,7 @@ impl SpreadBundles {
 impl SentRun<'_> {
     fn of(run: StandingRun) -> Option<Self> {
         // A bundle that gave no answer is left to the node of the client.
-        let StandingRun::Answered { text, reads, gained } = run else { return None };
+        let StandingRun::Answered { text, reads, gained, .. } = run else { return None };
         let object = |text: Bytes| RawValue::from_string(format!("{{{}}}", String::from_utf8_lossy(&text))).ok();
         let answer = match text {
             None => None,
@@ -215,7 +215,7 @@ impl SentRun<'_> {
                 Some(Bytes::copy_from_slice(member.as_bytes()))
             }
         };
-        Some(StandingRun::Answered { text, reads: self.reads.read(), gained: self.gained })
+        Some(StandingRun::Answered { text, reads: self.reads.read(), gained: self.gained, is_long: false })
     }
 }
 
@@ -263,7 +263,7 @@ impl Front {
         let mut runs = Vec::new();
         while runs.len() < chunk.bundles.len() {
             let (bundles, snapshot) = (chunk.bundles[runs.len()..].to_vec(), chunk.snapshot.clone());
-            let rest = Arc::new(Chunk { bundles, snapshot, rules: chunk.rules });
+            let rest = Arc::new(Chunk { bundles, snapshot, rules: chunk.rules, is_long: false });
             let ended = self.watches.0.run_chunk(&self.runner, request.clone(), &rest).await?;
             let count = ended.len();
             let answered: Vec<_> = ended.into_iter().map_while(|(_, run)| SentRun::of(run)).collect();
@@ -298,7 +298,7 @@ impl WatchList {
         let selector = if latest { Selector::Latest } else { Selector::Pending };
         let snapshot = backend.standing_on(run.published, selector)?;
         let bundles = (0..).zip(found.into_iter().flatten()).collect();
-        Ok(Ok(Chunk { bundles, snapshot, rules: backend.rules(run.dialect) }))
+        Ok(Ok(Chunk { bundles, snapshot, rules: backend.rules(run.dialect), is_long: false }))
     }
 }
 

@@ -7,10 +7,11 @@ use std::{
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
-use tokio::{sync::watch, time::sleep};
+use tokio::{sync::watch, task::JoinSet, time::sleep};
 
 use super::{
     Watch, WatchList, WatchState,
+    long::LongEnd,
     news::News,
     run::{Chunk, member, text_of},
     spread::{Due, SpreadBundles},
@@ -31,7 +32,7 @@ const STEPS: usize = 512;
 /// The time without a connection or a poll after which bundles are not run.
 const UNATTENDED: Duration = Duration::from_secs(30);
 /// The time after which bundles that gave no answer run again, if no snapshot comes before.
-const AGAIN: Duration = Duration::from_secs(1);
+pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
 /// The task that keeps the answers of a watch up to date.
 pub(super) struct WatchTask {
@@ -59,11 +60,13 @@ struct RunningNode {
 
 impl WatchTask {
     /// Follows the snapshots until the watch is removed.
-    pub(super) async fn follow(self) {
+    pub(super) async fn follow(self: Arc<Self>) {
         let mut changes = self.snapshots.changes();
         let mut history = StateHistory::new(STEPS);
         let mut seen = SnapshotId::default();
         let mut block = None;
+        // Dropped with this task, which ends the runs.
+        let mut long: JoinSet<Option<LongEnd>> = JoinSet::new();
         loop {
             changes.borrow_and_update();
             let published = self.snapshots.load();
@@ -71,13 +74,16 @@ impl WatchTask {
             history.learn(published.latest());
             seen = published.newest.id;
             if let Ok(snapshot) = self.runner.backend.standing_on(&published, self.watch.selector) {
-                self.catch_up(&published, &snapshot, &history, &mut block, &mut changes).await;
+                self.catch_up(&published, &snapshot, &history, &mut block, &mut changes, &mut long).await;
             }
             let Some(rest) = self.rest() else {
                 self.list.remove(self.watch.id);
                 return;
             };
             tokio::select! {
+                // Ends of runs go first, because there are few, and snapshots may always be waiting.
+                biased;
+                Some(ended) = long.join_next() => self.end_long(ended.ok().flatten(), &history).await,
                 changed = changes.changed() => if changed.is_err() { return },
                 () = self.watch.wake.notified() => {}
                 () = sleep(rest) => {}
@@ -113,12 +119,13 @@ impl WatchTask {
 
     /// Moves to a snapshot, and runs what is due, as long as no newer snapshot comes.
     async fn catch_up(
-        &self,
+        self: &Arc<Self>,
         published: &Arc<Published>,
         snapshot: &Arc<Snapshot>,
         history: &StateHistory,
         block: &mut Option<u64>,
         changes: &mut watch::Receiver<SnapshotId>,
+        long: &mut JoinSet<Option<LongEnd>>,
     ) {
         let Ok(context) = BlockContext::of(&self.runner.backend.spec, snapshot, &self.rules) else { return };
         let (due, is_new) = {
@@ -134,9 +141,11 @@ impl WatchTask {
                         state.bundles.behind(every).next().is_some()
                     };
                 state.settled = state.bundles.at().unwrap_or_default();
+                state.long_rests_until = None;
                 state.bundles.advance(snapshot, context, history);
                 state.note_settled();
             }
+            state.current = Some((published.clone(), snapshot.clone()));
             let due: Due = state
                 .bundles
                 .due(state.may_run())
@@ -146,10 +155,13 @@ impl WatchTask {
             (due, is_new)
         };
         let is_attended = self.is_watched() || self.watch.state().attended.elapsed() < UNATTENDED;
-        if !is_attended || !is_new && due.is_empty() {
+        if !is_attended {
             return;
         }
-        self.run_due(published, snapshot, due, changes).await;
+        if is_new || !due.is_empty() {
+            self.run_due(published, snapshot, due, changes).await;
+        }
+        self.begin_long(long);
     }
 
     /// Runs bundles side by side, here and on other nodes, and tells their answers as they come.
@@ -165,6 +177,7 @@ impl WatchTask {
         let mut news = News::of(snapshot.id);
         let mut nodes = self.nodes(published);
         let mut due = self.divide(due, &nodes);
+        let mut stale_chunk = 1;
         loop {
             // A newer snapshot supersedes this one.
             let is_newest = !changes.has_changed().unwrap_or(true);
@@ -172,8 +185,9 @@ impl WatchTask {
                 let width = node.width.unwrap_or_else(|| self.list.width(&self.runner.executor));
                 let Some(due) = due.get_mut(&node.name) else { continue };
                 while node.under_way < width && !due.is_empty() {
-                    let bundles: Vec<_> = due.drain(..due.len().min(CHUNK)).collect();
-                    let chunk = Arc::new(Chunk { bundles, snapshot: snapshot.clone(), rules: self.rules });
+                    let bundles = self.next_chunk(due, &mut stale_chunk);
+                    let (snapshot, rules) = (snapshot.clone(), self.rules);
+                    let chunk = Arc::new(Chunk { bundles, snapshot, rules, is_long: false });
                     let ticket = self.runner.executor.ticket(&self.template.caller.flow).of(&batch);
                     let request = Request { published: published.clone(), ticket, ..self.template.clone() };
                     running.push(self.run_at(node.name.clone(), request, chunk));
@@ -192,7 +206,9 @@ impl WatchTask {
             let is_gone = nodes.iter().all(|one| one.name != node);
             let ended = ended.unwrap_or_default();
             let ran = ended.len();
-            self.list.runs.increment(ran as u64);
+            // A run that was too long is repeated.
+            let whole = ended.iter().filter(|(_, run)| !matches!(run, StandingRun::TooLong)).count();
+            self.list.runs.increment(whole as u64);
             {
                 let mut room = self.list.room(self.watch.owner.as_deref());
                 let mut state = self.watch.state();
@@ -221,6 +237,25 @@ impl WatchTask {
                 self.tell(part).await;
             }
         }
+        self.tell_end(news).await;
+    }
+
+    /// Takes the next bundles that run on a worker together. Those whose last run gave no answer are apart from the
+    /// others, and few at first, so that the one among them that is to blame is soon alone.
+    fn next_chunk(&self, due: &mut Due, stale_chunk: &mut usize) -> Vec<(u32, Arc<WatchedBundle>)> {
+        let state = self.watch.state();
+        let bundles = state.bundles.bundles();
+        let is_stale = |(at, _): &(u32, Arc<WatchedBundle>)| bundles[*at as usize].stale().is_some();
+        let count = if due.front().is_some_and(is_stale) {
+            std::mem::replace(stale_chunk, (2 * *stale_chunk).min(CHUNK)).min(due.len())
+        } else {
+            due.iter().take(CHUNK).take_while(|bundle| !is_stale(bundle)).count()
+        };
+        due.drain(..count).collect()
+    }
+
+    /// Tells the last news of a snapshot, with what is behind.
+    pub(super) async fn tell_end(&self, news: News) {
         {
             let mut state = self.watch.state();
             state.note_settled();
@@ -263,26 +298,26 @@ impl WatchTask {
             Some(spread) if *node != *HERE => {
                 spread.ask(&self.runner, &node, &request, self.watch.selector, &chunk).await
             }
-            _ => Some(self.list.run_chunk(&self.runner, request, &chunk).await.unwrap_or_else(|error| {
-                let stale = |(at, _): &(u32, _)| (*at, StandingRun::Stale(text_of(&error)));
-                chunk.bundles.iter().map(stale).collect()
-            })),
+            _ => {
+                let ended = self.list.run_chunk(&self.runner, request, &chunk).await;
+                Some(ended.unwrap_or_else(|error| stale_by(&chunk, &error)))
+            }
         };
         (node, chunk, ended)
     }
 
     /// Replaces an answer for which the client's memory does not suffice by an error, and what it has read by
     /// everything. `room` is the memory that is left.
-    fn within_room(state: &WatchState, at: u32, run: StandingRun, room: &mut usize) -> StandingRun {
-        let StandingRun::Answered { text: Some(text), reads, gained } = run else { return run };
+    pub(super) fn within_room(state: &WatchState, at: u32, run: StandingRun, room: &mut usize) -> StandingRun {
+        let StandingRun::Answered { text: Some(text), reads, gained, is_long } = run else { return run };
         let grows = state.bundles.growth(at, &text, &reads);
         if let Some(left) = room.checked_sub(grows) {
             *room = left;
-            return StandingRun::Answered { text: Some(text), reads, gained };
+            return StandingRun::Answered { text: Some(text), reads, gained, is_long };
         }
         let error = format!("the answer and its reads take {grows} bytes more, and {room} are left (--watch-mb)");
         let text = member("error", &text_of(&RpcError::limit(error)));
-        StandingRun::Answered { text: Some(text), reads: ReadSet::everything(), gained }
+        StandingRun::Answered { text: Some(text), reads: ReadSet::everything(), gained, is_long }
     }
 
     /// Tells news to the connection.
@@ -292,4 +327,9 @@ impl WatchTask {
             self.list.subscriptions.tell_watcher(self.watch.id, &text).await;
         }
     }
+}
+
+/// Returns the ends of the runs of a chunk that no worker has taken.
+pub(super) fn stale_by(chunk: &Chunk, error: &RpcError) -> Vec<(u32, StandingRun)> {
+    chunk.bundles.iter().map(|(at, _)| (*at, StandingRun::Stale(text_of(error)))).collect()
 }

@@ -23,7 +23,7 @@ use crate::{
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: the bundle")]
-struct BundleParams([FlashbotsBundleParam; 1]);
+struct BundleParams(FlashbotsBundleParam, #[serde(skip)] ());
 
 /// A bundle, with the fields that Flashbots documents.
 #[derive(Debug, Deserialize)]
@@ -49,7 +49,7 @@ const MOST_UUID: usize = 64;
 /// The parameter of `eth_sendBundle`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: the bundle")]
-struct SendBundleParams([SentBundleParam; 1]);
+struct SendBundleParams(SentBundleParam, #[serde(skip)] ());
 
 /// A bundle to be mined, with the fields that Flashbots documents.
 #[derive(Debug, Deserialize)]
@@ -68,7 +68,7 @@ struct SentBundleParam {
 /// The parameter of `eth_cancelBundle`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: an object with the replacementUuid")]
-struct CancelBundleParams([CancelledBundleParam; 1]);
+struct CancelBundleParams(CancelledBundleParam, #[serde(skip)] ());
 
 /// The name of a bundle to be cancelled.
 #[derive(Debug, Deserialize)]
@@ -91,7 +91,7 @@ pub struct ParsedBundle {
 
 /// Parses a bundle, decodes its transactions and recovers their senders.
 pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ParsedBundle, RpcError> {
-    let BundleParams([bundle]) = parse(params, dialect)?;
+    let BundleParams(bundle, ()) = parse(params, dialect)?;
     check_count(bundle.txs.len(), limits.max_block_calls)?;
     // A state named by its block includes all transactions of the block, which is what -1 means.
     if let Some(index) = bundle.transaction_index.filter(|index| *index != -1) {
@@ -118,7 +118,7 @@ pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Re
 
 /// Parses a bundle to be mined, and decodes its transactions. Its name is returned beside it.
 pub fn parse_sent_bundle(params: &str, dialect: &Dialect) -> Result<(SentBundle, Option<String>), RpcError> {
-    let SendBundleParams([bundle]) = parse(params, dialect)?;
+    let SendBundleParams(bundle, ()) = parse(params, dialect)?;
     check_count(bundle.txs.len(), MOST_SENT)?;
     let transactions =
         bundle.txs.iter().enumerate().map(|(index, raw)| decode(raw, &format_args!("params[0].txs[{index}]")));
@@ -156,7 +156,7 @@ pub fn parse_sent_bundle(params: &str, dialect: &Dialect) -> Result<(SentBundle,
 
 /// Parses the name of a bundle to be cancelled.
 pub fn parse_cancelled_bundle(params: &str, dialect: &Dialect) -> Result<String, RpcError> {
-    let CancelBundleParams([CancelledBundleParam { replacement_uuid }]) = parse(params, dialect)?;
+    let CancelBundleParams(CancelledBundleParam { replacement_uuid }, ()) = parse(params, dialect)?;
     check_uuid(&replacement_uuid)?;
     Ok(replacement_uuid)
 }

@@ -10,6 +10,7 @@ mod fee;
 mod log;
 mod many;
 mod mev;
+mod objects;
 mod parity;
 mod search;
 mod send;
@@ -67,6 +68,7 @@ use serde::{
 
 use serde_json::value::{RawValue, to_raw_value};
 
+use self::objects::ObjectsOnly;
 use super::{
     dialect::Dialect,
     error::RpcError,
@@ -123,7 +125,7 @@ fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcE
     let mut deserializer = serde_json::Deserializer::from_str(params);
     let parsed = if dialect.refuses_unknown_fields {
         let mut unknown = None;
-        let parsed = serde_ignored::deserialize(&mut deserializer, |path| {
+        let parsed = serde_ignored::deserialize(ObjectsOnly(&mut deserializer), |path| {
             unknown.get_or_insert_with(|| path.to_string());
         });
         match (parsed, unknown) {
@@ -131,7 +133,7 @@ fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcE
             (parsed, _) => parsed,
         }
     } else {
-        T::deserialize(&mut deserializer)
+        T::deserialize(ObjectsOnly(&mut deserializer))
     };
     parsed.and_then(|value| deserializer.end().map(|()| value)).map_err(|error| explain::<T>(params, &error))
 }
@@ -139,7 +141,7 @@ fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcE
 #[cold]
 fn explain<T: DeserializeOwned>(params: &str, first: &serde_json::Error) -> RpcError {
     let mut deserializer = serde_json::Deserializer::from_str(params);
-    let (path, text) = match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+    let (path, text) = match serde_path_to_error::deserialize::<_, T>(ObjectsOnly(&mut deserializer)) {
         Err(error) => (error.path().to_string(), error.inner().to_string()),
         Ok(_) => (String::new(), first.to_string()),
     };
@@ -157,6 +159,7 @@ fn in_words_of_json(text: &str) -> Cow<'_, str> {
         "a map" => "an object",
         "f64" => "a number",
         "usize" | "u64" => "a whole number, not below 0",
+        "u8" => "a whole number from 0 to 255",
         "value" => "a string",
         other if other.starts_with("struct ") => "an object",
         _ => return text.into(),
@@ -174,7 +177,7 @@ fn parse_aside<T: DeserializeOwned + Default>(
     let mut unknown = None;
     let mut track = serde_path_to_error::Track::new();
     let tracked = serde_path_to_error::Deserializer::new(value, &mut track);
-    let parsed = serde_ignored::deserialize(tracked, |path| {
+    let parsed = serde_ignored::deserialize(ObjectsOnly(tracked), |path| {
         unknown.get_or_insert_with(|| path.to_string());
     });
     match (parsed, unknown) {

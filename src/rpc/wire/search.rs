@@ -237,6 +237,14 @@ fn values(vary: &[VaryParam], places: &[VariedPlace], most: usize) -> Result<Sea
     Ok(values)
 }
 
+/// Returns what a path was expected to name, of which there are `count`.
+fn expected_index(what: &str, count: usize) -> String {
+    match count {
+        0 => format!("expected {what}, but there is none"),
+        count => format!("expected {what}, from 0 to {}", count - 1),
+    }
+}
+
 /// Checks that a place can hold a value.
 fn check_range(place: &VariedPlace, value: U256) -> Result<(), String> {
     let bits = match place {
@@ -312,8 +320,8 @@ impl VaryParam {
         let rest = self.path.strip_prefix("blocks").or_else(|| self.path.strip_prefix("blockStateCalls"));
         let (block, rest) = rest.and_then(index).ok_or_else(unknown)?;
         let in_block = simulation.blocks.get(block);
-        let in_block =
-            in_block.ok_or_else(|| format!("path: {shown:?}: there are {} blocks", simulation.blocks.len()))?;
+        let in_block = in_block
+            .ok_or_else(|| format!("path: {shown:?}: {}", expected_index("a block", simulation.blocks.len())))?;
         if let Some(rest) = rest.strip_prefix(".stateOverrides.") {
             let parts: Vec<&str> = rest.split('.').collect();
             let [address, "state" | "stateDiff", slot] = parts.as_slice() else { return Err(unknown()) };
@@ -335,8 +343,9 @@ impl VaryParam {
         }
         let (call, part) = rest.strip_prefix(".calls").and_then(index).ok_or_else(unknown)?;
         let found = in_block.calls.get(call);
-        let found =
-            found.ok_or_else(|| format!("path: {shown:?}: block {block} has {} calls", in_block.calls.len()))?;
+        let found = found.ok_or_else(|| {
+            format!("path: {shown:?}: {}", expected_index("a call of the block", in_block.calls.len()))
+        })?;
         let SimCall::Unsigned(called) = found else {
             return Err(format!("path: {shown:?}: a signed transaction cannot vary: expected a call object"));
         };

@@ -18,7 +18,7 @@ use crate::{
 /// The parameter of `eth_sendRawTransaction`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: a signed transaction")]
-struct RawParams([Data; 1]);
+struct RawParams(Data, #[serde(skip)] ());
 
 /// The parameters of `eth_sendRawTransactionSync`. The examples of EIP-7966 write the timeout as an integer, its table
 /// as a quantity.
@@ -29,11 +29,11 @@ struct RawSyncParams(Data, #[serde(default)] Option<Number<u64>>);
 /// The parameter of `eth_sendTransaction`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: a transaction")]
-struct SendTransactionParams([CallObject; 1]);
+struct SendTransactionParams(CallObject, #[serde(skip)] ());
 
 /// Parses the bytes of a signed transaction.
 pub fn parse_raw(params: &str, dialect: &Dialect) -> Result<Bytes, RpcError> {
-    let RawParams([Data(raw)]) = parse(params, dialect)?;
+    let RawParams(Data(raw), ()) = parse(params, dialect)?;
     Ok(raw)
 }
 
@@ -45,6 +45,6 @@ pub fn parse_raw_sync(params: &str, dialect: &Dialect) -> Result<(Bytes, Option<
 
 /// Parses a transaction that the node signs.
 pub fn parse_sending(params: &str, dialect: &Dialect) -> Result<Call, RpcError> {
-    let SendTransactionParams([call]) = parse(params, dialect)?;
+    let SendTransactionParams(call, ()) = parse(params, dialect)?;
     call.into_call("params[0]", dialect)
 }

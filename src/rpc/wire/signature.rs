@@ -27,7 +27,7 @@ use crate::{
 /// The parameter of `wallet_requestPermissions`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: an object of permissions by name")]
-struct PermissionsParams([FieldsOf<PermissionsParam>; 1]);
+struct PermissionsParams(FieldsOf<PermissionsParam>, #[serde(skip)] ());
 
 #[derive(Debug, Deserialize)]
 struct PermissionsParam {
@@ -38,7 +38,7 @@ struct PermissionsParam {
 /// The parameter of `wallet_switchEthereumChain`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: an object with the chainId")]
-struct SwitchParams([FieldsOf<SwitchParam>; 1]);
+struct SwitchParams(FieldsOf<SwitchParam>, #[serde(skip)] ());
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -94,7 +94,7 @@ pub fn parse_permissions(params: &str, dialect: &Dialect) -> Result<(), RpcError
 ///
 /// Returns -32602 with the name of the wrong field.
 pub fn parse_switch(params: &str, dialect: &Dialect) -> Result<U256, RpcError> {
-    let SwitchParams([FieldsOf(SwitchParam { chain_id })]) = parse(params, dialect)?;
+    let SwitchParams(FieldsOf(SwitchParam { chain_id }), ()) = parse(params, dialect)?;
     Ok(chain_id.0)
 }
 

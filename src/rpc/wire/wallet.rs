@@ -27,12 +27,12 @@ const GAS_LIMIT: &str = "gasLimitOverride";
 /// The parameter of `wallet_sendCalls`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: the batch")]
-struct SendCallsParams([FieldsOf<BatchParam>; 1]);
+struct SendCallsParams(FieldsOf<BatchParam>, #[serde(skip)] ());
 
 /// The parameter of `wallet_getCallsStatus` and `wallet_showCallsStatus`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: the id of a batch")]
-struct BatchIdParams([IdParam; 1]);
+struct BatchIdParams(IdParam, #[serde(skip)] ());
 
 /// The parameters of `wallet_getCapabilities`.
 #[derive(Debug, Deserialize)]
@@ -88,7 +88,7 @@ pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, Wall
         return Err(WalletError::Version(format!("params[0].version: {shown:?}: expected {VERSION:?}")));
     }
     let shape = |error: RpcError| WalletError::Shape(error.into_object().message().to_owned());
-    let SendCallsParams([FieldsOf(batch)]) = parse(params, dialect).map_err(shape)?;
+    let SendCallsParams(FieldsOf(batch), ()) = parse(params, dialect).map_err(shape)?;
     if dialect.requires_to_and_selector && batch.from.is_none() {
         return Err(WalletError::Shape("params[0].from: missing: expected an address: 0x and 40 hex digits".into()));
     }
@@ -108,7 +108,7 @@ pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, Wall
 
 /// Parses the batch id of `wallet_getCallsStatus` and `wallet_showCallsStatus`.
 pub fn parse_batch_id(params: &str, dialect: &Dialect) -> Result<BatchId, RpcError> {
-    let BatchIdParams([IdParam(id)]) = parse(params, dialect)?;
+    let BatchIdParams(IdParam(id), ()) = parse(params, dialect)?;
     Ok(id)
 }
 

@@ -12,7 +12,7 @@ use super::{
     simulation::SimulationRequest,
 };
 use crate::{
-    engine::{SimCall, Simulation, VariedPart, VariedPlace},
+    engine::{Aim, SimCall, Simulation, VariedPart, VariedPlace},
     rpc::{
         dialect::Dialect,
         error::RpcError,
@@ -190,8 +190,15 @@ impl WatchedParam {
             }
         };
         let above = self.only.map(|only| only.above.0);
-        if above.is_some() && matches!(payload, WatchedPayload::Simulate(_)) {
-            return Err(RpcError::params(format!("{place}.only: without an objective: expected it beside search")));
+        match &payload {
+            WatchedPayload::Simulate(_) if above.is_some() => {
+                return Err(RpcError::params(format!("{place}.only: without an objective: expected it beside search")));
+            }
+            WatchedPayload::Search(request) if above.is_some() && request.search.aim == Aim::GasUsed => {
+                let text = format!("{place}.only.above: not with the objective gasUsed, of which less is better");
+                return Err(RpcError::params(text));
+            }
+            _ => {}
         }
         let every_block = matches!(self.every, Some(EveryParam::Block));
         Ok(WatchedBundle { payload, every_block, above })

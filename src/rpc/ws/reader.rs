@@ -192,7 +192,7 @@ impl ConnectionReader {
 }
 
 fn too_large(limit: usize) -> RpcError {
-    RpcError::limit(format!("message too large: at most {limit} bytes"))
+    RpcError::limit(format!("message too large: at most {limit} bytes (--max-body)"))
 }
 
 /// Returns the reason when a connection must end.

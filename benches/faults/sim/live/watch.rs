@@ -72,9 +72,12 @@ impl LiveWatch {
             }
             let simulation = &self.bundles.bundles()[at as usize].request;
             let run = match self.run(spec, snapshot, &snapshot.world, simulation) {
-                Some((text, reads)) => {
-                    StandingRun::Answered { text: Some(text.into()), reads: self.noted(reads), gained: None }
-                }
+                Some((text, reads)) => StandingRun::Answered {
+                    text: Some(text.into()),
+                    reads: self.noted(reads),
+                    gained: None,
+                    is_long: false,
+                },
                 None => StandingRun::Stale("state that is not known".into()),
             };
             self.bundles.record(at, run);

@@ -1,0 +1,115 @@
+//! Long bundles, each of which runs by itself beside the others.
+//!
+//! A bundle that takes longer than others may wait for is run apart from them: on few workers of the node, until the
+//! deadline, and on while newer snapshots come. Its answer is told with the snapshot that is current at its end. If
+//! what it has read has changed since it began, it is behind there, and due again.
+
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Instant,
+};
+
+use tokio::task::JoinSet;
+
+use super::{
+    Watch, WatchState,
+    news::News,
+    run::Chunk,
+    run_on_worker,
+    task::{AGAIN, WatchTask, stale_by},
+};
+use crate::{
+    rpc::request::Request,
+    watch::{ChainPlace, StandingRun, StateHistory},
+};
+
+/// The end of the run of a long bundle.
+pub(super) struct LongEnd {
+    at: u32,
+    run: StandingRun,
+    /// The place in the chain at which the run began.
+    place: Arc<ChainPlace>,
+    /// Until the end is recorded, no other run of the bundle begins.
+    _running: LongRun,
+}
+
+impl WatchTask {
+    /// Begins runs of long bundles, as many as are due and may run at once.
+    pub(super) fn begin_long(self: &Arc<Self>, long: &mut JoinSet<Option<LongEnd>>) {
+        let (due, running) = {
+            let state = self.watch.state();
+            (state.long_due().count(), state.running.len())
+        };
+        while long.len() < (running + due).min(self.list.most_long) {
+            long.spawn(self.clone().run_long());
+        }
+    }
+
+    /// Runs the next long bundle on the newest snapshot, once a worker may take it.
+    async fn run_long(self: Arc<Self>) -> Option<LongEnd> {
+        let _seat = self.list.long_seats.acquire().await;
+        let (running, chunk, published, place) = {
+            let mut state = self.watch.state();
+            let at = state.long_due().next()?;
+            let bundle = state.bundles.bundles()[at as usize].request.clone();
+            let (published, snapshot) = state.current.clone()?;
+            let place = state.bundles.place()?;
+            let running = LongRun::of(&self.watch, &mut state, at);
+            let bundles = vec![(at, bundle)];
+            (running, Arc::new(Chunk { bundles, snapshot, rules: self.rules, is_long: true }), published, place)
+        };
+        let ticket = self.runner.executor.ticket(&self.template.caller.flow);
+        let request = Request { published, ticket, ..self.template.clone() };
+        // A single worker is not left to a long bundle while others wait.
+        let mut gives_way = std::pin::pin!(self.list.short_runs.notified());
+        gives_way.as_mut().enable();
+        let ended = tokio::select! {
+            ended = run_on_worker(&self.runner, request, &chunk) => {
+                ended.unwrap_or_else(|error| stale_by(&chunk, &error))
+            }
+            () = gives_way => return None,
+        };
+        ended.into_iter().next().map(|(at, run)| LongEnd { at, run, place, _running: running })
+    }
+
+    /// Records the end of a run of a long bundle, and tells it.
+    pub(super) async fn end_long(&self, ended: Option<LongEnd>, history: &StateHistory) {
+        let Some(LongEnd { at, run, place, _running }) = ended else { return };
+        self.list.runs.increment(1);
+        let news = {
+            let mut room = self.list.room(self.watch.owner.as_deref());
+            let mut state = self.watch.state();
+            let Some(now) = state.bundles.at() else { return };
+            let mut news = News::of(now);
+            if matches!(run, StandingRun::Stale(_)) {
+                state.long_rests_until = Some(Instant::now() + AGAIN);
+            }
+            let run = Self::within_room(&state, at, run, &mut room);
+            if let Some((name, answer)) = state.bundles.record_from(&place, history, at, run) {
+                news.add(name, &answer.text);
+            }
+            self.watch.bytes.store(self.requests + state.bundles.bytes(), Relaxed);
+            news
+        };
+        self.tell_end(news).await;
+    }
+}
+
+/// A long bundle that runs. It counts as running until this is dropped.
+struct LongRun {
+    watch: Arc<Watch>,
+    at: u32,
+}
+
+impl LongRun {
+    fn of(watch: &Arc<Watch>, state: &mut WatchState, at: u32) -> Self {
+        state.running.push(at);
+        Self { watch: watch.clone(), at }
+    }
+}
+
+impl Drop for LongRun {
+    fn drop(&mut self) {
+        self.watch.state().running.retain(|at| *at != self.at);
+    }
+}

@@ -1,0 +1,176 @@
+//! Standing bundles that take long beside others that do not.
+
+use presim::{
+    state::{BlockReads, ReadSet, Snapshot, SnapshotId},
+    watch::{StandingBundles, StandingRun, StateHistory},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    random_bundles::account,
+    read_sets::Chain,
+    support::{Socket, TestNode},
+    watch::{Held, newest, node_with, read, reads_slot, set_slot, stand, two_readers},
+};
+
+/// Code that counts a million down, and returns slot 0.
+const COUNTS: &str = "0x620f42405b6001900380600457505f545f5260205ff3";
+
+/// Returns a search of so many variants, each of which takes 26 million gas and reads slot 0 of an account.
+fn long(name: &str, variants: u64) -> Value {
+    let values: Vec<u64> = (0..variants).map(|index| 29_000_000 + index).collect();
+    json!({ "name": name, "search": {
+        "blockStateCalls": [{ "calls": [{ "to": account(3), "gas": "0x0" }] }],
+        "vary": [{ "path": "blocks[0].calls[0].gas", "values": values }],
+        "objective": "gasUsed",
+        "outputs": ["returnData"],
+    } })
+}
+
+async fn node_of(workers: &str) -> TestNode {
+    // No run reaches its deadline.
+    let node = two_readers(&["--workers", workers, "--deadline-ms", "600000"]).await;
+    node.result("/", "anvil_setCode", json!([account(3), COUNTS])).await;
+    node
+}
+
+/// Takes notifications until they tell that bundle `a` has read `value`.
+async fn told(socket: &mut Socket, watch: &Value, held: &mut Held, value: u64) {
+    let answer = json!({ "result": read(value) });
+    while held.answers.get("a") != Some(&answer) {
+        held.take(&socket.notification(watch).await);
+    }
+}
+
+#[tokio::test]
+async fn a_long_bundle_holds_no_other_up() {
+    for workers in ["1", "2"] {
+        let node = node_of(workers).await;
+        let mut watches = Vec::new();
+        for _ in 0..2 {
+            let mut socket = Socket::open(&node, "/").await;
+            let bundles = json!([[long("long", 10_000), reads_slot("a", 0), reads_slot("b", 1)]]);
+            let watch = stand(&mut socket, bundles).await["watch"].clone();
+            watches.push((socket, watch, Held::new()));
+        }
+        for value in 2..8 {
+            set_slot(&node, 0, value).await;
+            for (socket, watch, held) in &mut watches {
+                told(socket, watch, held, value).await;
+            }
+        }
+        for (_, _, held) in &watches {
+            assert!(held.answers.contains_key("b") && !held.answers.contains_key("long"), "{:?}", held.answers);
+            assert_eq!(held.behind["long"], json!({ "name": "long", "id": null }), "{workers} workers");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_long_bundle_is_answered_while_snapshots_come() {
+    let node = node_of("2").await;
+    let bundles = [long("long", 3), reads_slot("a", 0)];
+    let mut socket = Socket::open(&node, "/").await;
+    let watch = stand(&mut socket, json!([bundles])).await["watch"].clone();
+    let mut held = Held::new();
+    let mut value = 1;
+    while !held.answers.contains_key("long") {
+        value += 1;
+        // The slot that the long bundle reads changes with each snapshot, too.
+        set_slot(&node, 3, value).await;
+        set_slot(&node, 0, value).await;
+        told(&mut socket, &watch, &mut held, value).await;
+    }
+    held.until(&mut socket, &watch, &newest(&node).await).await;
+    held.check(&node, &bundles, "in the end").await;
+    let shown = &held.answers["long"]["result"]["result"][0]["calls"][0]["returnData"];
+    assert_eq!(*shown, format!("{value:#066x}"));
+
+    // A long bundle that is not touched is not run again.
+    let runs = node.metric("presim_standing_runs_total");
+    set_slot(&node, 0, 1).await;
+    held.until(&mut socket, &watch, &newest(&node).await).await;
+    assert_eq!(node.metric("presim_standing_runs_total") - runs, 1.0);
+}
+
+#[tokio::test]
+async fn a_poll_at_a_stop_is_answered_with_what_there_is() {
+    let node = node_with(&[]);
+    let mut socket = Socket::open(&node, "/").await;
+    let begun = stand(&mut socket, json!([[reads_slot("a", 0)]])).await;
+    let first = socket.notification(&begun["watch"]).await;
+    let poll = json!({ "jsonrpc": "2.0", "id": 7, "method": "presim_results",
+        "params": [begun["watch"], first["id"], 60_000] });
+    socket.write(poll.to_string()).await.expect("it takes a message");
+    let chain = socket.call("eth_chainId", json!([])).await;
+    assert_eq!(chain["id"], 1, "the poll waits: {chain}");
+    let TestNode { node, .. } = node;
+    let stopping = tokio::task::spawn_blocking(move || {
+        let began = std::time::Instant::now();
+        node.stop();
+        began.elapsed()
+    });
+    let answer = socket.read().await.expect("the poll is answered");
+    assert_eq!((&answer["id"], &answer["result"]["changed"]), (&json!(7), &json!([])), "{answer}");
+    while socket.read().await.is_some() {}
+    let took = stopping.await.expect("it stops");
+    assert!(took < std::time::Duration::from_secs(4), "{took:?}");
+}
+
+/// Returns the answer of a bundle that reads the number of the block.
+fn answered(text: &'static str, is_long: bool) -> StandingRun {
+    let reads = ReadSet { block: BlockReads::NUMBER, ..ReadSet::default() };
+    StandingRun::Answered { text: Some(text.into()), reads, gained: None, is_long }
+}
+
+#[test]
+fn an_answer_that_comes_late_holds_where_its_run_began() {
+    let chain = Chain::new();
+    let history = StateHistory::new(16);
+    let mut bundles = StandingBundles::new(["long", "short"].map(|name| (name.to_owned(), ())));
+    // Nothing is known of the steps between these snapshots.
+    let mut id = 0;
+    let mut next = |bundles: &mut StandingBundles<()>| {
+        id += 1;
+        let first = &chain.first;
+        let mut snapshot = Snapshot::new(first.world.clone(), first.head.clone(), None, first.hashes.clone());
+        snapshot.id = SnapshotId(id);
+        bundles.advance(&snapshot, chain.context(&snapshot), &history);
+        (bundles.due(|()| true), bundles.long_due(|()| true))
+    };
+    assert_eq!(next(&mut bundles), (vec![0, 1], vec![]));
+    assert!(bundles.record(0, StandingRun::TooLong).is_none());
+    assert_eq!((bundles.due(|()| true), bundles.long_due(|()| true)), (vec![1], vec![0]));
+    let place = bundles.place().expect("a place");
+    assert_eq!(next(&mut bundles), (vec![1], vec![0]));
+    let late = bundles.record_from(&place, &history, 0, answered("1", true)).map(|(name, told)| (name, told.since));
+    assert_eq!(late, Some(("long", SnapshotId(2))), "it is told with the snapshot that is current");
+    let behind: Vec<_> = bundles.behind(|()| true).map(|one| (one.name.as_str(), one.holds_at())).collect();
+    assert_eq!(behind, [("long", Some(SnapshotId(1))), ("short", None)]);
+
+    let place = bundles.place().expect("a place");
+    assert!(bundles.record_from(&place, &history, 0, answered("2", true)).is_some());
+    assert_eq!((bundles.long_due(|()| true), next(&mut bundles)), (vec![], (vec![1], vec![0])));
+    // A run that was not long makes it one of the others.
+    let place = bundles.place().expect("a place");
+    bundles.record_from(&place, &history, 0, answered("2", false));
+    assert_eq!(next(&mut bundles), (vec![0, 1], vec![]));
+}
+
+#[test]
+fn what_gave_no_answer_goes_behind_the_others() {
+    let chain = Chain::new();
+    let history = StateHistory::new(16);
+    let mut bundles = StandingBundles::new(["first", "second", "third"].map(|name| (name.to_owned(), ())));
+    for id in 1..20 {
+        let first = &chain.first;
+        let mut snapshot = Snapshot::new(first.world.clone(), first.head.clone(), None, first.hashes.clone());
+        snapshot.id = SnapshotId(id);
+        bundles.advance(&snapshot, chain.context(&snapshot), &history);
+        let due = bundles.due(|()| true);
+        assert_eq!(due, if id == 1 { [0, 1, 2] } else { [1, 2, 0] }, "{id}");
+        bundles.record(0, StandingRun::Stale("late".into()));
+        // The second is not run, however often.
+        bundles.record(2, answered("1", false));
+    }
+}
