@@ -138,6 +138,8 @@ async fn the_dashboard_and_the_alerts_use_metrics_and_labels_that_are_exported()
         exported(&devnet.node.metrics().render(), &mut all);
     }
     let (_upstream, live) = follower().await;
+    let counts = "presim_preconfirmed_total";
+    eventually("the feed begins", async || live.node.metrics().render().contains(counts).then_some(())).await;
     exported(&live.node.metrics().render(), &mut all);
     // Prometheus adds these when it scrapes.
     let added = ["instance", "job"];
