@@ -115,7 +115,7 @@ struct WatchState {
     current: Option<(Arc<Published>, Arc<Snapshot>)>,
     /// The long bundles that run now.
     running: Vec<u32>,
-    /// When long bundles run again after one that gave no answer, if no snapshot comes before.
+    /// The time until which long bundles that gave no answer rest, if no snapshot comes before.
     long_rests_until: Option<Instant>,
     /// The number of requests that poll now.
     polls: usize,
@@ -271,10 +271,12 @@ impl WatchState {
         move |bundle| begins_block || !bundle.every_block
     }
 
-    /// Returns the long bundles that are due and do not run.
+    /// Returns the long bundles that are due and neither run nor rest.
     fn long_due(&self) -> impl Iterator<Item = u32> {
+        let rests = self.long_rests_until.is_some_and(|until| Instant::now() < until);
+        let is_stale = |at: u32| self.bundles.bundles()[at as usize].stale().is_some();
         let due = self.bundles.long_due(self.may_run());
-        due.into_iter().filter(|at| !self.running.contains(at))
+        due.into_iter().filter(move |at| !(self.running.contains(at) || rests && is_stale(*at)))
     }
 
     /// Returns the bundles that are behind.
