@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     random_bundles::account,
     read_sets::Chain,
-    support::{Socket, TestNode},
+    support::{BOUND, Socket, TestNode},
     watch::{Held, newest, node_with, read, reads_slot, set_slot, stand, two_readers},
 };
 
@@ -63,6 +63,24 @@ async fn a_long_bundle_holds_no_other_up() {
             assert!(held.answers.contains_key("b") && !held.answers.contains_key("long"), "{:?}", held.answers);
             assert_eq!(held.behind["long"], json!({ "name": "long", "id": null }), "{workers} workers");
         }
+    }
+}
+
+#[tokio::test]
+async fn the_only_worker_is_left_to_who_waits_for_an_answer() {
+    let node = node_of("1").await;
+    let mut socket = Socket::open(&node, "/").await;
+    let bundles = json!([[long("long", 10_000), reads_slot("a", 0)]]);
+    let watch = stand(&mut socket, bundles).await["watch"].clone();
+    told(&mut socket, &watch, &mut Held::new(), 1).await;
+    // Their parameters are too long for the pause of another run.
+    let data = format!("0x{}", "00".repeat(40_000));
+    let calls = json!([{ "calls": [{ "to": account(5), "data": data, "gas": "0xf4240" }] }]);
+    for _ in 0..5 {
+        let params = json!([{ "blockStateCalls": calls, "outputs": ["status"] }, "latest"]);
+        let asked = node.result("/", "presim_simulate", params);
+        let answer = tokio::time::timeout(BOUND, asked).await.expect("it is answered before the long run ends");
+        assert_eq!(answer[0]["calls"][0]["status"], "0x1", "{answer}");
     }
 }
 

@@ -6,10 +6,10 @@
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::sleep};
 
 use super::{
     Watch, WatchState,
@@ -19,9 +19,13 @@ use super::{
     task::{AGAIN, WatchTask, stale_by},
 };
 use crate::{
+    executor::LaneName,
     rpc::request::Request,
     watch::{ChainPlace, StandingRun, StateHistory},
 };
+
+/// The interval at which a long run on the only worker looks whether another job waits.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// The end of the run of a long bundle.
 pub(super) struct LongEnd {
@@ -60,16 +64,28 @@ impl WatchTask {
         };
         let ticket = self.runner.executor.ticket(&self.template.caller.flow);
         let request = Request { published, ticket, ..self.template.clone() };
-        // A single worker is not left to a long bundle while others wait.
-        let mut gives_way = std::pin::pin!(self.list.short_runs.notified());
-        gives_way.as_mut().enable();
         let ended = tokio::select! {
             ended = run_on_worker(&self.runner, request, &chunk) => {
                 ended.unwrap_or_else(|error| stale_by(&chunk, &error))
             }
-            () = gives_way => return None,
+            () = self.only_worker_is_needed() => return None,
         };
         ended.into_iter().next().map(|(at, run)| LongEnd { at, run, place, _running: running })
+    }
+
+    /// Returns when a job waits for the only worker of the node, which a long run must leave to it. Long requests and
+    /// other bundles do not run in the pauses of a run.
+    async fn only_worker_is_needed(&self) {
+        let executor = &self.runner.executor;
+        if executor.workers() > 1 {
+            return std::future::pending().await;
+        }
+        loop {
+            sleep(LOOK).await;
+            if LaneName::ALL.iter().any(|lane| executor.waiting(*lane) > 0) {
+                return;
+            }
+        }
     }
 
     /// Records the end of a run of a long bundle, and tells it.

@@ -84,8 +84,6 @@ struct WatchList {
     long_seats: Semaphore,
     /// The number of these workers.
     most_long: usize,
-    /// Wakes the long runs when another begins, on a node with a single worker.
-    short_runs: Notify,
     standing: Gauge,
     runs: Counter,
 }
@@ -142,7 +140,6 @@ impl Watches {
             seats: Semaphore::new(workers),
             long_seats: Semaphore::new(long),
             most_long: long,
-            short_runs: Notify::new(),
             known: KnownBundles::new(limits.bytes),
             standing: metrics.gauge("presim_standing_bundles", "Bundles that stand.", &[]),
             runs: metrics.counter("presim_standing_runs_total", "Runs of standing bundles.", &[]),
@@ -227,9 +224,6 @@ impl WatchList {
         let permits = runner.executor.workers().div_ceil(self.width(&runner.executor));
         let permits = u32::try_from(permits).unwrap_or(u32::MAX);
         let seat = timeout_at(deadline.into(), self.seats.acquire_many(permits)).await;
-        if runner.executor.workers() == 1 {
-            self.short_runs.notify_waiters();
-        }
         let ended = run_on_worker(runner, request, chunk).await;
         drop(seat);
         ended
