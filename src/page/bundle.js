@@ -52,8 +52,9 @@ export class BundleBuilder {
       search, this.#problem,
       el("div", { class: "bar" },
         el("button", { type: "button", class: "main", id: "run-bundle", click: () => this.#try(async () => {
-          const [method, params] = await this.#request();
+          // Clears the last result first: what is on the page never answers another request than the one that runs.
           fill(this.#found);
+          const [method, params] = await this.#request();
           const answer = await run(method, params);
           if (method === "presim_search" && answer.result) await this.#show(answer.result, params[0]);
         }) }, "Run the bundle"),
