@@ -227,6 +227,24 @@ async fn connect(settings: &Settings) -> Result<Socket, StreamError> {
     }
 }
 
+/// Makes the kernel acknowledge what arrives at once, which it no longer does after a ping: then it takes the connection
+/// for a dialogue, and waits up to 40 ms for more to send (tcp(7), `TCP_QUICKACK`). A server with Nagle's algorithm sends
+/// the end of a message only after the acknowledgement of its beginning.
+#[cfg(target_os = "linux")]
+fn acknowledge_at_once(stream: &MaybeTlsStream<TcpStream>) {
+    let socket = match stream {
+        MaybeTlsStream::Plain(socket) => socket,
+        MaybeTlsStream::Rustls(tls) => tls.get_ref().0,
+        _ => return,
+    };
+    if let Err(error) = rustix::net::sockopt::set_tcp_quickack(socket, true) {
+        tracing::debug!(%error, "the end of a Flashblock may be late after a ping");
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn acknowledge_at_once(_: &MaybeTlsStream<TcpStream>) {}
+
 /// The reading of one connection.
 struct Reading<'a> {
     settings: &'a Settings,
@@ -266,6 +284,7 @@ impl Reading<'_> {
                     // A peer that does not read is treated as lost.
                     let sent = timeout(settings.idle_timeout, socket.send(Message::Ping(Default::default()))).await;
                     sent.map_err(|_| StreamError::Idle(settings.idle_timeout))?.map_err(|error| lost(error, settings))?;
+                    acknowledge_at_once(socket.get_ref());
                 }
                 () = sleep_until(idle) => return Err(StreamError::Idle(settings.idle_timeout)),
                 () = sleep_until(stalled) => return Err(StreamError::Stalled(settings.stalled_after)),

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use alloy_consensus::{Header, Transaction};
+use alloy_consensus::{Header, Transaction, transaction::Recovered};
 use alloy_primitives::{B256, Sealed};
 use tokio::time::Instant;
 
 use super::{LiveChain, LiveError};
 use crate::{
-    chain::{BlockBody, BlockHashes, ChainReceipt, SealedBlock, receipts_root_and_bloom},
+    chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom},
     feed::{
         apply::{close, extend_known, open_block_with, scout, stand_on},
         flashblocks::CanonicalBlock,
@@ -76,7 +76,7 @@ impl LiveChain {
             if path.len() == self.limits.gap {
                 break None;
             }
-            let (block, ()) = futures::try_join!(self.block(hash), check(is_unsure && path.is_empty()))?;
+            let (block, ()) = futures::try_join!(self.block(hash, &snapshots), check(is_unsure && path.is_empty()))?;
             hash = block.header.parent_hash;
             let is_old = block.number() <= snapshots.load().oldest_state();
             if path.is_empty() && !is_unsure {
@@ -100,11 +100,23 @@ impl LiveChain {
         if told == expected { Ok(()) } else { Err(LiveError::OtherChain { expected, told }) }
     }
 
-    /// Returns the upstream's block of this hash.
-    async fn block(&self, hash: B256) -> Result<UpstreamBlock, LiveError> {
+    /// Returns the upstream's block of this hash. The senders of a block that was pre-confirmed are known from its
+    /// sub-blocks.
+    async fn block(&self, hash: B256, snapshots: &Snapshots) -> Result<UpstreamBlock, LiveError> {
         let deadline = Instant::now() + self.limits.wait;
-        let json = self.upstream.block_by_hash(hash, deadline).await?;
-        let block = UpstreamBlock::read(json.ok_or(LiveError::Unknown(hash))?.get(), self.spec.family())?;
+        let json = self.upstream.block_by_hash(hash, deadline).await?.ok_or(LiveError::Unknown(hash))?;
+        let published = snapshots.load();
+        let complete = published.select(Selector::Hash(hash)).ok().and_then(|ahead| ahead.head.find_body());
+        let open = published.newest.open.as_ref();
+        let sender = |index: usize, tx: &ChainTx| {
+            let known = match &complete {
+                Some(complete) => complete.transactions.get(index),
+                None => open.and_then(|open| open.transactions.get(index)),
+            };
+            known.filter(|known| known.inner() == tx).map(Recovered::signer)
+        };
+        let block = UpstreamBlock::read_knowing(json.get(), self.spec.family(), sender)?;
+        drop(published);
         LiveError::unless_equal("hash of the block", block.hash(), hash)?;
         if let Err(error) = block.check(self.spec.family()) {
             if self.limits.verify {

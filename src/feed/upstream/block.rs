@@ -6,7 +6,7 @@ use alloy_consensus::{
     Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxType, transaction::Recovered,
 };
 use alloy_eips::eip4895::Withdrawals;
-use alloy_primitives::{B256, Sealed, U8, U64};
+use alloy_primitives::{Address, B256, Sealed, U8, U64};
 use alloy_rpc_types_eth::Log;
 use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
 use rayon::prelude::*;
@@ -100,13 +100,34 @@ impl UpstreamBlock {
     /// Returns [`BlockError::Field`], [`BlockError::Hashes`], [`BlockError::TxType`] or [`BlockError::Signature`] if
     /// that part of the answer is unusable.
     pub fn read(text: &str, family: Family) -> Result<Self, BlockError> {
+        Self::read_knowing(text, family, |_, _| None)
+    }
+
+    /// As [`UpstreamBlock::read`]. The senders of the transactions are not recovered if `sender` knows the sender of each,
+    /// by its index and its contents.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`UpstreamBlock::read`].
+    pub fn read_knowing(
+        text: &str,
+        family: Family,
+        sender: impl Fn(usize, &ChainTx) -> Option<Address>,
+    ) -> Result<Self, BlockError> {
         let WireBlock { hash, transactions, uncles, withdrawals } = transaction::parse(text, "")?;
         let header = Sealed::new_unchecked(transaction::parse::<Header>(text, "")?, hash);
         let has_ommers = !uncles.is_empty();
         let each = transactions.iter().enumerate();
         let read = each.map(|(index, json)| transaction::read(json, index, family)).collect::<Result<Vec<_>, _>>();
         let (transactions, foreign) = match read {
-            Ok(read) => (recover(read).map_err(BlockError::Signature)?, None),
+            Ok(read) => {
+                let known: Option<Vec<Address>> = read.iter().enumerate().map(|(index, tx)| sender(index, tx)).collect();
+                let transactions = match known {
+                    Some(known) => read.into_iter().zip(known).map(|(tx, by)| Recovered::new_unchecked(tx, by)).collect(),
+                    None => recover(read).map_err(BlockError::Signature)?,
+                };
+                (transactions, None)
+            }
             Err(error) => (Vec::new(), Some(transaction::foreign(&transactions, family).ok_or(error)?)),
         };
         Ok(Self { header, transactions, withdrawals, has_ommers, foreign })
