@@ -8,6 +8,7 @@ use std::{
 
 use presim::state::{FeedProblem, FeedState, SnapshotId};
 use serde_json::json;
+use tokio_tungstenite::tungstenite::Message;
 
 use super::{
     advance,
@@ -271,4 +272,24 @@ async fn an_ingester_that_stops_is_followed_by_itself_and_ids_only_grow() {
     let reads = live_reads(&watcher, watcher.node.snapshots().newest().id);
     assert!(!reads.is_empty());
     meanings.note(&watcher);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_tell_the_divergences_that_the_leader_has_found() {
+    let Some(server) = NatsServer::start() else { return };
+    let stage = stage(&server, &[]).await;
+    let follower = replica(&server, &[]);
+    let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 2);
+    stage.play(&blocks[..1], &SINGLE, Duration::from_millis(20)).await;
+    assert_eq!(follower.result("/", "presim_divergences", json!([])).await, json!([]));
+    let payloads = blocks[1].flashblocks(&SINGLE);
+    let mut lie = serde_json::to_value(&payloads[0]).expect("a payload is JSON");
+    lie["diff"]["receipts_root"] = json!(alloy_primitives::B256::repeat_byte(9));
+    stage.server.send_message(Message::text(lie.to_string()));
+    let mismatch = FeedState::Degraded(FeedProblem::Mismatch);
+    until("the lie is found", async || follower.node.snapshots().load().feed == mismatch).await;
+    let found = follower.result("/", "presim_divergences", json!([])).await;
+    assert_eq!(found[0]["block"], hex(blocks[1].number()), "{found}");
+    assert_eq!(found, stage.node.result("/", "presim_divergences", json!([])).await);
+    assert_eq!(stage.node.metric("presim_divergences_total"), 1.0);
 }
