@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use async_nats::jetstream::{self, stream};
 use presim::state::{FeedProblem, FeedState, SnapshotId};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
@@ -24,7 +25,7 @@ use crate::{
         with_usual,
     },
     process::{Presim, file, text},
-    support::{TestNode, hex, request, say},
+    support::{BOUND, TestNode, hex, request, say},
     upstream::{FlashblocksServer, SmallUpstream},
 };
 
@@ -292,4 +293,42 @@ async fn replicas_tell_the_divergences_that_the_leader_has_found() {
     assert_eq!(found[0]["block"], hex(blocks[1].number()), "{found}");
     assert_eq!(found, stage.node.result("/", "presim_divergences", json!([])).await);
     assert_eq!(stage.node.metric("presim_divergences_total"), 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_of_the_server_shows_nothing_new_of_an_upstream_until_there_is_room() {
+    // Room for the fleet's streams, and a little more.
+    let Some(server) = NatsServer::start_in("12MB", &[]) else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let leader = ingester(&server, &upstream.url(), &first.config, &["--publish-mb", "4"]).await;
+    let follower = replica(&server, &[]);
+    let before = same(&[&leader, &follower]).await;
+    let jetstream = jetstream::new(server.connect().await);
+    let config = stream::Config { name: "other".to_owned(), subjects: vec!["other".to_owned()], ..Default::default() };
+    let other = jetstream.create_stream(config).await.expect("a stream");
+    // Large messages first, and then small ones, until not even a small change fits.
+    for size in [256 << 10, 4 << 10, 64] {
+        let junk = vec![7; size];
+        let filled =
+            async { while jetstream.publish("other", junk.clone().into()).await.expect("it is sent").await.is_ok() {} };
+        tokio::time::timeout(BOUND, filled).await.expect("the disk becomes full");
+    }
+    let mut blocks = vec![first];
+    for nonce in 0..3 {
+        let next = blocks.last().expect("a block").next(vec![store(ETHEREUM, nonce, nonce + 3)], 1);
+        upstream.push(next.block.clone());
+        blocks.push(next);
+    }
+    let stopped = FeedState::Degraded(FeedProblem::Stream);
+    until("the leader says so", async || leader.node.snapshots().load().feed == stopped).await;
+    for node in [&leader, &follower] {
+        assert_eq!(node.node.snapshots().newest().id, before, "nobody sees what the stream has not taken");
+    }
+    other.purge().await.expect("it is purged");
+    for node in [&leader, &follower] {
+        head(node, blocks[3].hash()).await;
+        until("it is live", async || !node.node.snapshots().load().feed.is_degraded()).await;
+    }
+    same(&[&leader, &follower]).await;
 }
