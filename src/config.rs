@@ -524,8 +524,9 @@ impl Config {
                     "--flashblocks",
                     "the node that has the state which they build on, and the blocks that they become",
                 )
-            } else if live.verify_proofs {
-                needs("--verify-proofs", "the state of a chain that presim has itself needs no proofs")
+            } else if live.verify_proofs && self.fleet.follow.is_none() {
+                "--verify-proofs needs --upstream or --follow: the state of a chain that presim has itself needs no proofs"
+                    .to_owned()
             } else {
                 return Ok(());
             };

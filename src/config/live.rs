@@ -50,7 +50,8 @@ pub struct LiveConfig {
     /// blocks they become.
     #[arg(long, env = "PRESIM_FLASHBLOCKS", hide_env_values = true, value_name = "URL", value_parser = parse_stream)]
     pub flashblocks: Option<Url>,
-    /// Check the upstream's accounts and slots by proofs (`eth_getProof`) against its blocks' state roots.
+    /// Check the upstream's accounts and slots by proofs (`eth_getProof`) against its blocks' state roots, whether they come
+    /// from the upstream or, on a replica, from the fleet's leader.
     #[arg(long, env = "PRESIM_VERIFY_PROOFS")]
     pub verify_proofs: bool,
     /// Megabytes of the upstream's state that are cached. The least recently used state is evicted first.

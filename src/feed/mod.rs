@@ -60,6 +60,7 @@ pub struct Feed {
     /// The way of changes to the stream of the fleet, where they are shown only after they have gone it.
     outlet: Option<Arc<LiveOutlet>>,
     published: Counter,
+    divergences: Counter,
     publish_seconds: Histogram,
 }
 
@@ -90,6 +91,11 @@ impl Feed {
         Self {
             status: FeedStatus::new(snapshots.load().feed, metrics),
             published: metrics.counter("presim_snapshots_total", "Snapshots published.", &[]),
+            divergences: metrics.counter(
+                "presim_divergences_total",
+                "Differences from a producer's word: of what was pre-confirmed, or on a replica of what the stream has.",
+                &[],
+            ),
             publish_seconds: metrics.histogram(
                 PUBLISH_SECONDS,
                 "From taking a sub-block to its snapshot being published.",
@@ -103,6 +109,11 @@ impl Feed {
         }
     }
 
+    /// Counts a difference from a producer's word.
+    fn count_divergence(&self) {
+        self.divergences.increment(1);
+    }
+
     /// Returns a feed into `snapshots` that nobody sees: its changes go into `outlet`. It shares the metrics, but for the
     /// health of the feed.
     #[must_use]
@@ -114,6 +125,7 @@ impl Feed {
             stream: None,
             outlet: Some(outlet),
             published: self.published.clone(),
+            divergences: self.divergences.clone(),
             publish_seconds: self.publish_seconds.clone(),
             snapshots,
         }

@@ -225,6 +225,11 @@ pub fn follow(
         reason.set("it waits for the chain of its fleet");
         let chain =
             patiently(deadline, &link, "no node has published a chain to it", async || link.chain().await).await?;
+        if chain.upstream.is_none() && config.live.verify_proofs {
+            let text =
+                "--verify-proofs: the fleet has a chain of its own, whose state roots are checked with each block";
+            return Err(eyre::eyre!("{text}: leave it out"));
+        }
         reason.set("it reads the image of its fleet");
         let natives = chain.upstream.as_ref().map_or(&[][..], |followed| &followed.natives);
         let base = replica_base(config, codes, chain.config.chain_id, natives);

@@ -264,8 +264,14 @@ impl Front {
         }
         match (leader.ask(&request).await, own) {
             (Ok(result), _) => out.extend_from_slice(result.get().as_bytes()),
-            // The leader knows no more than this node, or does not answer.
-            (Err(_), Some(own)) => return own,
+            (Err(error), Some(own)) => match (&self.runner.remote, own) {
+                // The leader knows no more than this node, or does not answer.
+                (None, own) => return own,
+                (Some(remote), _) if remote.fetcher.upstream().is_some() => remote.forward(&request, &mut out).await?,
+                (Some(_), Err(own)) => return Err(own),
+                // Of an upstream's chain this node has the newest blocks alone, so it cannot say that there is none.
+                (Some(_), Ok(_)) => return Err(error),
+            },
             (Err(error), None) => return Err(error),
         }
         Ok(out)
@@ -284,6 +290,7 @@ impl Front {
                 let mut out = begin(&request.id, "result");
                 if let Some(leader) = self.runner.leader.as_ref().filter(|_| self.runner.has_no_upstream()) {
                     out.extend_from_slice(leader.ask(&request).await?.get().as_bytes());
+                    *by_upstream = true;
                     return Ok(out);
                 }
                 remote.execute(native, &request, &mut out, by_upstream).await?;

@@ -327,6 +327,12 @@ impl Published {
                 drop_aside(oldest);
             }
         }
+        // Blocks from before an image, of which only the headers are known.
+        while self.tags.is_some() && self.blocks.len() > self.kept.blocks {
+            let oldest = self.blocks.get_min().map(|(_, block)| block.clone());
+            let Some(oldest) = oldest.filter(|oldest| oldest.number() < self.oldest_state()) else { break };
+            self.put_away(&oldest);
+        }
         self.prune(self.kept.history);
     }
 

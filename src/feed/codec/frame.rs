@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use alloy_primitives::Bytes;
 
 /// The version of all that the codec writes. A reader refuses every other.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 4;
 /// The bytes from which a message is compressed: below, its headers cost more than it saves.
 const LEAST: usize = 512;
 /// The level of the compression: a sub-block is compressed within its interval many times over.
@@ -133,7 +133,9 @@ mod tests {
         let error = unpack(&body).expect_err("another version");
         assert_eq!(
             error.to_string(),
-            "it is of version 9, and this presim reads version 2: run one version of presim in the fleet"
+            format!(
+                "it is of version 9, and this presim reads version {VERSION}: run one version of presim in the fleet"
+            )
         );
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use alloy_consensus::Header;
-use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, map::B256Map};
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, Sealed, map::B256Map};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 use rayon::prelude::*;
 
@@ -52,6 +52,8 @@ pub struct LiveImage {
     pub newest: SnapshotId,
     /// All that there is but the upstream's state.
     pub moment: LiveMoment,
+    /// The blocks before the head that are kept, oldest first, without their bodies.
+    pub headers: Vec<Arc<SealedBlock>>,
     /// The codes of the accounts that are pre-confirmed.
     pub codes: Vec<Bytes>,
 }
@@ -95,7 +97,15 @@ struct LiveImageFields {
     id: u64,
     newest: u64,
     moment: LiveMoment,
+    headers: Vec<NamedHeader>,
     codes: Vec<Bytes>,
+}
+
+/// A header, and the hash that its producer has told: the header may lack fields.
+#[derive(RlpEncodable, RlpDecodable)]
+struct NamedHeader {
+    hash: B256,
+    header: Header,
 }
 
 #[derive(RlpEncodable, RlpDecodable)]
@@ -164,7 +174,11 @@ impl StateImage {
     fn write_live(&self) -> Vec<u8> {
         let (moment, codes) = LiveMoment::of(&self.published);
         let codes = codes.values().map(|code| code.bytecode.original_bytes()).collect();
-        encode(&LiveImageFields { id: self.id.0, newest: self.published.newest.id.0, moment, codes })
+        let head = self.published.head().number();
+        let kept = self.published.blocks(0, head).filter(|block| block.number() < head);
+        let headers =
+            kept.map(|block| NamedHeader { hash: block.hash(), header: block.header.inner().clone() }).collect();
+        encode(&LiveImageFields { id: self.id.0, newest: self.published.newest.id.0, moment, headers, codes })
     }
 
     fn write_local(&self) -> Vec<u8> {
@@ -221,9 +235,11 @@ impl StateImage {
         match unpack(bytes)?.split_first() {
             Some((&LOCAL, fields)) => Ok(ImageContent::Local(Box::new(Self::read_local(fields, codes, kept)?))),
             Some((&LIVE, fields)) => {
-                let LiveImageFields { id, newest, moment, codes } = decode(fields)?;
+                let LiveImageFields { id, newest, moment, headers, codes } = decode(fields)?;
                 let (id, newest) = (SnapshotId(id), SnapshotId(newest));
-                Ok(ImageContent::Live(Box::new(LiveImage { id, newest, moment, codes })))
+                let bare = |named: NamedHeader| SealedBlock::bare(Sealed::new_unchecked(named.header, named.hash));
+                let headers = headers.into_iter().map(|named| Arc::new(bare(named))).collect();
+                Ok(ImageContent::Live(Box::new(LiveImage { id, newest, moment, headers, codes })))
             }
             _ => Err(ImageError::Malformed("its kind is unknown".to_owned())),
         }

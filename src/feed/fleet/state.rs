@@ -12,9 +12,9 @@ use super::{FleetLink, subject};
 use crate::{
     feed::{
         codec::{pack, unpack},
-        upstream::{FetchError, Fetcher},
+        upstream::{FetchError, Fetcher, ProvenState},
     },
-    state::{CodeCache, Miss, Missed, RemoteImage, RemoteState, RemoteView},
+    state::{CodeCache, Fetched, Miss, Missed, RemoteImage, RemoteState, RemoteView},
     store::{decode, encode},
 };
 
@@ -39,6 +39,8 @@ struct StateQuestion {
     accounts: Vec<Address>,
     slots: Vec<WantedSlot>,
     hashes: Vec<u64>,
+    /// Whether the accounts and slots have to come with their proofs.
+    proves: bool,
 }
 
 #[derive(RlpEncodable, RlpDecodable)]
@@ -52,15 +54,23 @@ struct WantedSlot {
 struct StateReply {
     kind: u8,
     problem: String,
+    /// The state; if it comes with proofs, the hashes of blocks alone.
     state: Vec<RemoteImage>,
+    proven: Vec<ProvenState>,
 }
 
 const KNOWN: u8 = 0;
 const NOT_KEPT: u8 = 1;
 const FAILED: u8 = 2;
 
+impl StateReply {
+    const fn without_state(kind: u8, problem: String) -> Self {
+        Self { kind, problem, state: Vec::new(), proven: Vec::new() }
+    }
+}
+
 impl StateQuestion {
-    fn of(view: &RemoteView, misses: &[Miss]) -> Self {
+    fn of(view: &RemoteView, misses: &[Miss], proves: bool) -> Self {
         let (mut accounts, mut slots, mut hashes) = (Vec::new(), Vec::new(), Vec::new());
         for miss in misses {
             match *miss {
@@ -69,7 +79,7 @@ impl StateQuestion {
                 Miss::BlockHash(number) => hashes.push(number),
             }
         }
-        Self { number: view.number(), hash: view.hash(), accounts, slots, hashes }
+        Self { number: view.number(), hash: view.hash(), accounts, slots, hashes, proves }
     }
 
     fn misses(&self) -> impl Iterator<Item = Miss> {
@@ -93,24 +103,31 @@ impl FleetState {
         Self { link, is_patient: !has_other }
     }
 
-    /// Fetches state into the cache of `view`.
+    /// Fetches state into the cache of `view`. With `proves`, accounts and slots are checked by their proofs; hashes of
+    /// blocks have none.
     ///
     /// # Errors
     ///
     /// Returns [`FetchError::NotKept`] if the leader does not know the block, [`FetchError::Replaced`] if a reorg has
-    /// replaced it, and [`FetchError::Fleet`] if nobody answers, or the leader's upstream does not.
+    /// replaced it, and [`FetchError::Fleet`] if nobody answers, the leader's upstream does not, or a proof fails.
     pub async fn fetch(
         &self,
         view: &RemoteView,
         misses: &[Miss],
+        proves: bool,
         codes: &CodeCache,
         deadline: Instant,
     ) -> Result<(), FetchError> {
         for some in misses.chunks(AT_ONCE) {
             let mut rest = some.to_vec();
             while !rest.is_empty() {
-                let known = self.ask(view, &rest, deadline).await?;
-                if !view.state().import(view, known, codes) {
+                let StateReply { state, proven, .. } = self.ask(view, &rest, proves, deadline).await?;
+                let is_alive = if proves {
+                    view.state().insert(view, checked(view, &rest, &state, &proven, codes)?)
+                } else {
+                    state.into_iter().all(|known| view.state().import(view, known, codes))
+                };
+                if !is_alive {
                     return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
                 }
                 let before = rest.len();
@@ -124,17 +141,20 @@ impl FleetState {
         Ok(())
     }
 
-    async fn ask(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<RemoteImage, FetchError> {
-        let question = pack(&encode(&StateQuestion::of(view, misses)));
+    async fn ask(
+        &self,
+        view: &RemoteView,
+        misses: &[Miss],
+        proves: bool,
+        deadline: Instant,
+    ) -> Result<StateReply, FetchError> {
+        let question = pack(&encode(&StateQuestion::of(view, misses, proves)));
         let mut looks = 0;
         loop {
             let asked = async_nats::Request::new().payload(question.clone().into()).timeout(Some(ANSWERED));
             let problem = match self.link.client.send_request(self.link.names.state(), asked).await {
                 Ok(message) => match read(&message.payload)? {
-                    StateReply { kind: KNOWN, state, .. } => {
-                        let known = state.into_iter().next();
-                        return known.ok_or_else(|| FetchError::Fleet("the answer is empty".to_owned()));
-                    }
+                    reply @ StateReply { kind: KNOWN, .. } => return Ok(reply),
                     StateReply { kind: NOT_KEPT, .. } if looks == LOOKS || !self.is_patient => {
                         return Err(FetchError::NotKept { number: view.number(), hash: view.hash() });
                     }
@@ -161,6 +181,27 @@ impl FleetState {
     }
 }
 
+/// Returns the values of an answer whose proofs check, and the hashes of blocks that were asked for.
+fn checked(
+    view: &RemoteView,
+    asked: &[Miss],
+    state: &[RemoteImage],
+    proven: &[ProvenState],
+    codes: &CodeCache,
+) -> Result<Vec<Fetched>, FetchError> {
+    let hashes = state.iter().flat_map(|known| &known.hashes);
+    let hashes = hashes.filter(|known| asked.contains(&Miss::BlockHash(known.number)));
+    let mut values: Vec<Fetched> =
+        hashes.map(|known| Fetched::BlockHash { number: known.number, hash: known.hash }).collect();
+    for proven in proven {
+        values.extend(proven.check(view.hash(), codes).map_err(|problem| {
+            let (number, hash) = (view.number(), view.hash());
+            FetchError::Fleet(format!("the leader's state of block {number} ({hash}) is rejected: {problem}"))
+        })?);
+    }
+    Ok(values)
+}
+
 fn read(payload: &[u8]) -> Result<StateReply, FetchError> {
     let unread = |problem: String| FetchError::Fleet(format!("the leader's answer cannot be read: {problem}"));
     let bytes = unpack(payload).map_err(|error| unread(error.to_string()))?;
@@ -172,19 +213,20 @@ fn read(payload: &[u8]) -> Result<StateReply, FetchError> {
 pub struct StateServing(JoinHandle<()>);
 
 impl StateServing {
-    /// Begins to answer: what the cache `remote` does not have, `fetcher` fetches, once however many nodes ask.
+    /// Begins to answer: what the cache `remote` does not have, `fetcher` fetches, once however many nodes ask. Proofs are
+    /// fetched once, too.
     pub fn begin(link: &FleetLink, fetcher: Arc<Fetcher>, remote: Arc<RemoteState>) -> Self {
-        let (link, runtime) = (link.clone(), fetcher.runtime().clone());
+        let (link, runtime, proving) = (link.clone(), fetcher.runtime().clone(), fetcher.proving());
         Self(runtime.spawn(async move {
             loop {
                 match link.client.subscribe(subject(link.names.state())).await {
                     Ok(questions) => {
                         let answer = |message: async_nats::Message| {
-                            let (link, fetcher, remote) = (&link, &fetcher, &remote);
+                            let (link, fetchers, remote) = (&link, (&fetcher, &proving), &remote);
                             async move {
                                 let Some(reply) = message.reply else { return };
                                 let most = link.client.server_info().max_payload;
-                                let answer = reply_to(&message.payload, fetcher, remote, most).await;
+                                let answer = reply_to(&message.payload, fetchers, remote, most).await;
                                 let _ = link.client.publish(reply, answer.into()).await;
                             }
                         };
@@ -204,44 +246,53 @@ impl Drop for StateServing {
     }
 }
 
+/// The fetchers of values, and of their proofs.
+type Fetchers<'a> = (&'a Arc<Fetcher>, &'a Arc<Fetcher>);
+
 /// Returns the answer to a question, in at most `most` bytes.
-async fn reply_to(payload: &[u8], fetcher: &Arc<Fetcher>, remote: &Arc<RemoteState>, most: usize) -> Vec<u8> {
-    let failed = |problem: String| StateReply { kind: FAILED, problem, state: Vec::new() };
+async fn reply_to(payload: &[u8], fetchers: Fetchers<'_>, remote: &Arc<RemoteState>, most: usize) -> Vec<u8> {
     let question = unpack(payload).map_err(|error| error.to_string());
     let question = question.and_then(|bytes| decode::<StateQuestion>(&bytes).map_err(|error| error.to_string()));
     let reply = match question {
-        Ok(question) => known(&question, fetcher, remote, most).await.unwrap_or_else(|error| match error {
+        Ok(question) => known(&question, fetchers, remote, most).await.unwrap_or_else(|error| match error {
             FetchError::Replaced { .. } | FetchError::NotKept { .. } => {
-                StateReply { kind: NOT_KEPT, problem: String::new(), state: Vec::new() }
+                StateReply::without_state(NOT_KEPT, String::new())
             }
-            error => failed(error.to_string()),
+            error => StateReply::without_state(FAILED, error.to_string()),
         }),
-        Err(problem) => failed(problem),
+        Err(problem) => StateReply::without_state(FAILED, problem),
     };
     pack(&encode(&reply))
 }
 
 async fn known(
     question: &StateQuestion,
-    fetcher: &Arc<Fetcher>,
+    (values, proofs): Fetchers<'_>,
     remote: &Arc<RemoteState>,
     most: usize,
 ) -> Result<StateReply, FetchError> {
     let (number, hash) = (question.number, question.hash);
     let view = remote.view(number, hash).ok_or(FetchError::NotKept { number, hash })?;
     let wanted: Vec<Miss> = question.misses().take(AT_ONCE).collect();
-    let missed = Missed::at(&view, wanted.iter().copied().filter(|miss| !view.knows(miss)));
+    let fetcher = if question.proves { proofs } else { values };
+    let deadline = Instant::now() + PATIENCE;
+    let missed = Missed::at(&view, wanted.iter().copied().filter(|miss| !fetcher.has(&view, miss)));
     if !missed.is_empty() {
-        fetcher.fetch(&missed, None, Instant::now() + PATIENCE).await?;
+        fetcher.fetch(&missed, None, deadline).await?;
     }
-    // Codes are the only large parts, and the first half of what is asked for may fit where all of it does not.
+    // Codes and proofs are the large parts, and the first half of what is asked for may fit where all of it does not.
     let mut count = wanted.len();
     loop {
-        let state = RemoteState::export_some(&view, wanted.iter().copied().take(count));
+        let some = wanted.iter().copied().take(count);
+        let mut reply = StateReply::without_state(KNOWN, String::new());
+        if question.proves {
+            reply.proven.push(fetcher.proven(&view, some.clone(), deadline).await?);
+        }
+        let plain = some.filter(|miss| !question.proves || matches!(miss, Miss::BlockHash(_)));
+        reply.state.push(RemoteState::export_some(&view, plain));
         if !view.is_alive() {
             return Err(FetchError::Replaced { number, hash });
         }
-        let reply = StateReply { kind: KNOWN, problem: String::new(), state: vec![state] };
         if count <= 1 || encode(&reply).len() + 64 <= most {
             return Ok(reply);
         }

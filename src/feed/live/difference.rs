@@ -73,6 +73,7 @@ impl Live {
         let Divergence { block, field, computed, announced, .. } = &divergence;
         tracing::warn!(block, field, computed, announced, "what was pre-confirmed is not what the chain does");
         self.feed.snapshots.divergences.push(divergence);
+        self.feed.count_divergence();
     }
 }
 

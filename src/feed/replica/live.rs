@@ -67,7 +67,7 @@ impl LiveReplica {
         codes: &CodeCache,
         kept: Retention,
     ) -> Result<(Snapshots, Self), ApplyError> {
-        let LiveImage { id, newest, moment, codes: brought } = image;
+        let LiveImage { id, newest, moment, headers, codes: brought } = image;
         let ReadMoment { head, verified, hashes, tags, feed, ahead, open, .. } = moment.read()?;
         check_receipts(&head)?;
         let (number, hash) = (head.number(), head.hash());
@@ -78,6 +78,8 @@ impl LiveReplica {
         let mut first = canonical(view, verified, head, hashes);
         first.id = newest;
         let snapshots = Snapshots::new(first, feed, kept);
+        let before = headers.len().saturating_sub(kept.blocks.saturating_sub(1));
+        snapshots.add_history(headers.into_iter().skip(before).map(|block| (block, Vec::new())));
         replica.pre_confirm(&snapshots, newest, ahead, open)?;
         // Changes without a snapshot may have come after the newest.
         snapshots.apply_as(id, Publication::Tags(tags));

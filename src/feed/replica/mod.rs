@@ -109,6 +109,7 @@ impl Follower {
                 tracing::warn!(%error, "the stream cannot be followed from here: the state begins anew with an image");
                 if matches!(error, FollowError::Mismatch(_)) {
                     self.problem = Some(FeedProblem::Mismatch);
+                    feed.count_divergence();
                 }
                 self.useless = Some(following.origin().0);
                 self.following = None;

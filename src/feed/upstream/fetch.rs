@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use alloy_consensus::Header;
 use alloy_eips::{BlockId, BlockNumberOrTag, RpcBlockHash, eip2930::AccessList};
 use alloy_primitives::{B256, U256, map::DefaultHashBuilder};
 use dashmap::{DashMap, Entry};
@@ -18,6 +19,7 @@ use super::{
     Hints,
     ask::{Ask, UpstreamError},
     client::{Upstream, UpstreamState},
+    proven::{ProofStore, ProvenState},
     wave::{Naming, Wave},
 };
 use crate::{
@@ -51,8 +53,12 @@ pub struct Fetcher {
     config: FetcherConfig,
     /// The values in flight, by block.
     in_flight: Arc<InFlight>,
-    /// The state roots of blocks whose header was checked, by hash.
-    roots: DashMap<B256, B256, DefaultHashBuilder>,
+    /// The headers of blocks that were checked, by hash.
+    headers: DashMap<B256, Header, DefaultHashBuilder>,
+    /// The proofs that are kept for the nodes of a fleet that check values by them.
+    proofs: OnceLock<Arc<ProofStore>>,
+    /// Whether proofs are fetched, even of values that are known.
+    proves: bool,
     /// Whether the upstream has answered that it has no `eth_createAccessList`.
     no_access_lists: AtomicBool,
     /// Whether the upstream takes only a number for a block, no hash.
@@ -120,8 +126,8 @@ impl Fetcher {
     const FIRST_SLOTS: u64 = 16;
     /// The most accounts of a wave whose first slots are fetched.
     const WITH_SLOTS: usize = 8;
-    /// The most checked roots that are retained.
-    const ROOTS: usize = 1024;
+    /// The most checked headers that are retained.
+    const HEADERS: usize = 1024;
     /// The time that `eth_createAccessList` has to answer.
     const LISTS: Duration = Duration::from_millis(500);
     /// The most values in access lists that are fetched.
@@ -150,6 +156,26 @@ impl Fetcher {
         self.fleet.get_or_init(|| FleetState::new(link, self.upstream.is_some()));
     }
 
+    /// Returns a fetcher that fetches the proofs of values from the same upstream, and keeps them for
+    /// [`proven`](Self::proven). This one keeps those by which it checks its own values there, too.
+    pub fn proving(&self) -> Arc<Self> {
+        let proofs = self.proofs.get_or_init(|| Arc::new(ProofStore::new())).clone();
+        Arc::new(Self {
+            upstream: self.upstream.clone(),
+            fleet: OnceLock::new(),
+            codes: self.codes.clone(),
+            config: FetcherConfig { verify_proofs: true, ..self.config },
+            in_flight: Arc::default(),
+            headers: DashMap::default(),
+            proofs: OnceLock::from(proofs),
+            proves: true,
+            no_access_lists: AtomicBool::new(false),
+            by_number: AtomicBool::new(false),
+            waves: self.waves.clone(),
+            runtime: self.runtime.clone(),
+        })
+    }
+
     fn from(upstream: Option<Arc<Upstream>>, codes: Arc<CodeCache>, config: FetcherConfig, metrics: &Metrics) -> Self {
         let waves = metrics.counter("presim_upstream_waves_total", "Waves of state that were fetched.", &[]);
         Self {
@@ -158,7 +184,9 @@ impl Fetcher {
             codes,
             config,
             in_flight: Arc::default(),
-            roots: DashMap::default(),
+            headers: DashMap::default(),
+            proofs: OnceLock::new(),
+            proves: false,
             no_access_lists: AtomicBool::new(false),
             by_number: AtomicBool::new(false),
             waves,
@@ -169,6 +197,11 @@ impl Fetcher {
     /// Returns the upstream from which state is fetched, if this node has one.
     pub const fn upstream(&self) -> Option<&Arc<Upstream>> {
         self.upstream.as_ref()
+    }
+
+    /// Returns whether accounts and slots are checked by their proofs.
+    pub const fn verifies_proofs(&self) -> bool {
+        self.config.verify_proofs
     }
 
     /// Returns the threads on which state is fetched.
@@ -218,12 +251,38 @@ impl Fetcher {
                 return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
             }
             if let Some(error) = problem
-                && misses.iter().any(|miss| !view.knows(miss))
+                && misses.iter().any(|miss| !self.has(view, miss))
             {
                 return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// Returns whether there is nothing to fetch for `miss` at the block of `view`.
+    pub fn has(&self, view: &RemoteView, miss: &Miss) -> bool {
+        match (miss, self.proofs.get()) {
+            (Miss::Account(_) | Miss::Slot(..), Some(proofs)) if self.proves => proofs.has(view.hash(), *miss),
+            _ => view.knows(miss),
+        }
+    }
+
+    /// Returns the proofs that are kept of these values at the block of `view`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FetchError::Upstream`] if the upstream does not return the block's header.
+    pub async fn proven(
+        &self,
+        view: &RemoteView,
+        wanted: impl Iterator<Item = Miss>,
+        deadline: Instant,
+    ) -> Result<ProvenState, FetchError> {
+        let (Some(upstream), Some(proofs)) = (&self.upstream, self.proofs.get()) else {
+            return Err(FetchError::Fleet("this node has no upstream that proves state".to_owned()));
+        };
+        let header = self.header(upstream, view, deadline).await?;
+        Ok(ProvenState { header, accounts: proofs.find(view.hash(), wanted) })
     }
 
     /// Adds the state that will probably be missed next.
@@ -265,7 +324,7 @@ impl Fetcher {
                     }
                 }
                 // Checked while the entry is locked, because another wave may just have fetched the value.
-                Entry::Vacant(_) if view.knows(&miss) => {}
+                Entry::Vacant(_) if self.has(view, &miss) => {}
                 Entry::Vacant(place) => {
                     place.insert(landing.clone());
                     mine.push(miss);
@@ -293,7 +352,7 @@ impl Fetcher {
         let listed = listed.unwrap_or_default();
         let mut result = result;
         if !listed.is_empty() && result.is_ok() {
-            let mine: Vec<Miss> = listed.into_iter().filter(|miss| !view.knows(miss)).collect();
+            let mine: Vec<Miss> = listed.into_iter().filter(|miss| !self.has(&view, miss)).collect();
             if !mine.is_empty() {
                 self.waves.increment(1);
                 // Upstream errors are ignored, because the state may not be needed. If it is, it is missed again.
@@ -304,16 +363,20 @@ impl Fetcher {
     }
 
     async fn wave(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<(), FetchError> {
-        // The leader gives no proofs, so a node that checks them asks its own upstream.
-        let fleet = self.fleet.get().filter(|_| view.state().is_of_fleet() && !self.config.verify_proofs);
+        let fleet = self.fleet.get().filter(|_| view.state().is_of_fleet());
         let asked = match fleet {
-            Some(fleet) => fleet.fetch(view, misses, &self.codes, deadline).await,
+            Some(fleet) => fleet.fetch(view, misses, self.config.verify_proofs, &self.codes, deadline).await,
             None => Err(FetchError::Fleet("the node has no upstream".to_owned())),
         };
         match (&self.upstream, asked) {
             (_, Ok(())) => Ok(()),
             (None, Err(error)) => Err(error),
-            (Some(upstream), Err(_)) => self.wave_of(upstream, view, misses, deadline).await,
+            (Some(upstream), Err(error)) => {
+                if fleet.is_some() {
+                    tracing::debug!(%error, "the upstream is asked for what the leader of the fleet does not give");
+                }
+                self.wave_of(upstream, view, misses, deadline).await
+            }
         }
     }
 
@@ -325,8 +388,8 @@ impl Fetcher {
         misses: &[Miss],
         deadline: Instant,
     ) -> Result<(), FetchError> {
-        let root = if self.config.verify_proofs { Some(self.root(upstream, view, deadline).await?) } else { None };
         let prove = self.config.verify_proofs;
+        let root = if prove { Some(self.header(upstream, view, deadline).await?.state_root) } else { None };
         let send = |naming| {
             let wave = Wave::new(view, misses, prove, naming);
             wave.send(upstream, &self.codes, root, deadline)
@@ -341,6 +404,9 @@ impl Fetcher {
         }
         if naming == Naming::Number && !Self::is_canonical(upstream, view, deadline).await? {
             return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+        }
+        if let Some(proofs) = self.proofs.get() {
+            learned.proven.into_iter().for_each(|proven| proofs.add(view.hash(), proven));
         }
         if !view.state().insert(view, learned.values) {
             return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
@@ -384,26 +450,26 @@ impl Fetcher {
         listed
     }
 
-    /// Returns the state root of the view's block, from a header that has the block's hash.
-    async fn root(&self, upstream: &Upstream, view: &RemoteView, deadline: Instant) -> Result<B256, FetchError> {
-        if let Some(root) = self.roots.get(&view.hash()) {
-            return Ok(*root);
+    /// Returns the header of the view's block, which has the block's hash.
+    async fn header(&self, upstream: &Upstream, view: &RemoteView, deadline: Instant) -> Result<Header, FetchError> {
+        if let Some(header) = self.headers.get(&view.hash()) {
+            return Ok(header.clone());
         }
         let hash = view.hash();
         let ask = Ask::new("eth_getBlockByHash", &(hash, false), move |raw| {
             let answer: HeaderAnswer = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
             let found = answer.header.inner.hash_slow();
             match found == hash {
-                true => Ok(answer.header.inner.state_root),
+                true => Ok(answer.header.inner),
                 false => Err(format!("requested block {hash}, but the returned header hashes to {found}")),
             }
         });
-        let root = upstream.one(ask, deadline).await?;
-        if self.roots.len() >= Self::ROOTS {
-            self.roots.clear();
+        let header = upstream.one(ask, deadline).await?;
+        if self.headers.len() >= Self::HEADERS {
+            self.headers.clear();
         }
-        self.roots.insert(hash, root);
-        Ok(root)
+        self.headers.insert(hash, header.clone());
+        Ok(header)
     }
 }
 

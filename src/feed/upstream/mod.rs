@@ -8,6 +8,7 @@ pub mod heads;
 mod hints;
 mod http;
 mod proof;
+mod proven;
 mod transaction;
 mod wave;
 
@@ -17,3 +18,4 @@ pub use client::{Upstream, UpstreamConfig, UpstreamState};
 pub use fetch::{FetchError, Fetcher, FetcherConfig};
 pub use heads::Heads;
 pub use hints::Hints;
+pub use proven::ProvenState;

@@ -1,13 +1,14 @@
 //! Checks the values of `eth_getProof` (EIP-1186) against the state root of their block.
 
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U64, U256, keccak256};
+use alloy_rlp::{RlpDecodable, RlpEncodable};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, TrieAccount, proof::verify_proof};
 use serde::Deserialize;
 
 use crate::state::{CodeCache, Fetched};
 
 /// The proof of an account and some of its slots.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, RlpEncodable, RlpDecodable)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Proof {
     balance: U256,
@@ -15,29 +16,43 @@ pub(super) struct Proof {
     code_hash: B256,
     storage_hash: B256,
     account_proof: Vec<Bytes>,
-    storage_proof: Vec<SlotProof>,
+    pub(super) storage_proof: Vec<SlotProof>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-struct SlotProof {
-    key: U256,
+/// The proof of a slot, from the storage root of its account on.
+#[derive(Clone, Debug, Deserialize, RlpEncodable, RlpDecodable)]
+pub(super) struct SlotProof {
+    pub(super) key: U256,
     value: U256,
     proof: Vec<Bytes>,
+}
+
+impl Proof {
+    /// Returns the bytes of the nodes that prove the account.
+    pub(super) fn size(&self) -> usize {
+        self.account_proof.iter().map(|node| node.len()).sum()
+    }
+}
+
+impl SlotProof {
+    /// Returns the bytes of the nodes that prove the slot.
+    pub(super) fn size(&self) -> usize {
+        self.proof.iter().map(|node| node.len()).sum()
+    }
 }
 
 /// Returns the values of a proof, checked against the block's state root, with the account only if `code` is given.
 ///
 /// # Errors
 ///
-/// Returns a text that names the account or slot whose proof fails, or says that `root` or the hash of `code` is wrong.
+/// Returns a text that names the account or slot whose proof fails, or says that the hash of `code` is wrong.
 pub(super) fn check(
     address: Address,
     proof: &Proof,
-    root: Option<B256>,
+    root: B256,
     code: Option<Bytes>,
     codes: &CodeCache,
 ) -> Result<Vec<Fetched>, String> {
-    let root = root.ok_or("the state root of the block is not known")?;
     let Proof { balance, nonce, code_hash, storage_hash, account_proof, storage_proof } = proof;
     let account =
         TrieAccount { nonce: nonce.to(), balance: *balance, storage_root: *storage_hash, code_hash: *code_hash };

@@ -9,7 +9,8 @@ use serde::Deserialize;
 use super::{
     ask::{Ask, UpstreamError},
     client::Upstream,
-    proof::{self, Proof},
+    proof::Proof,
+    proven::ProvenAccount,
 };
 use crate::state::{CodeCache, Fetched, Miss, RemoteView};
 
@@ -51,6 +52,8 @@ struct BlockName {
 /// The values that a wave fetched, and its first problem.
 pub(super) struct Learned {
     pub values: Vec<Fetched>,
+    /// The proofs by which values were checked.
+    pub proven: Vec<ProvenAccount>,
     pub problem: Option<UpstreamError>,
 }
 
@@ -171,7 +174,7 @@ impl<'a> Wave<'a> {
     ) -> Learned {
         let Self { view, asks, about, .. } = self;
         let answers = upstream.all(asks, deadline).await;
-        let mut learned = Learned { values: Vec::new(), problem: None };
+        let mut learned = Learned { values: Vec::new(), proven: Vec::new(), problem: None };
         let mut accounts: HashMap<Address, FetchedFields> = HashMap::default();
         let mut proofs = Vec::new();
         let mut hashes: HashMap<u64, Vec<BlockName>> = HashMap::default();
@@ -217,8 +220,13 @@ impl<'a> Wave<'a> {
         }
         for (address, proof) in proofs {
             let code = accounts.remove(&address).and_then(|fields| fields.code);
-            match proof::check(address, &proof, root, code, codes) {
-                Ok(values) => learned.values.extend(values),
+            let proven = ProvenAccount::new(address, *proof, code);
+            let root = root.ok_or_else(|| "the state root of the block is not known".to_owned());
+            match root.and_then(|root| proven.check(root, codes)) {
+                Ok(values) => {
+                    learned.values.extend(values);
+                    learned.proven.push(proven);
+                }
                 Err(problem) => {
                     learned.problem.get_or_insert(UpstreamError::Malformed { method: "eth_getProof".into(), problem });
                 }

@@ -76,7 +76,10 @@ impl PeerIdentity {
     pub fn new(workers: usize, front: &Front, server: &ServerConfig) -> Self {
         let backend = &front.runner.backend;
         let (replies, root, _) = server.messages();
-        let settings = (backend.limits, backend.strict_pending, replies, std::ptr::eq(root, &raw const STANDARD));
+        // A node that checks proofs takes no answer from one that does not.
+        let proves = front.runner.remote.as_ref().is_some_and(|remote| remote.fetcher.verifies_proofs());
+        let is_standard = std::ptr::eq(root, &raw const STANDARD);
+        let settings = (backend.limits, backend.strict_pending, replies, is_standard, proves);
         let mut hasher = DefaultHasher::new();
         (env!("CARGO_PKG_VERSION"), format!("{settings:?}")).hash(&mut hasher);
         let name = format!("{:016x}", rand::random::<u64>()).into();

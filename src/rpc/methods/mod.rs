@@ -122,7 +122,7 @@ pub enum LeaderUse {
     IfUnknown,
     /// The leader answers at `pending`, because the answer depends on its pool.
     AtPending,
-    /// The leader answers, because it has the pool, the bundles and the accounts.
+    /// The leader answers, because it has the pool, the bundles, the accounts, and the word of the chain's source.
     Always,
 }
 
@@ -301,7 +301,7 @@ impl MethodRoute {
         run!("wallet_getCallsStatus", On(Read), wire::parse_batch_id, Backend::get_calls_status).by_leader(),
         run!("wallet_showCallsStatus", On(Read), wire::parse_batch_id, Backend::show_calls_status).by_leader(),
         run!("wallet_getCapabilities", On(Read), wire::parse_capabilities, Backend::get_capabilities).by_leader(),
-        run!("presim_approvals", On(Read), wire::parse_none, Backend::waiting_approvals),
+        run!("presim_approvals", On(Read), wire::parse_none, Backend::waiting_approvals).by_leader(),
         // The wallet as pages know it from browsers.
         run!("eth_requestAccounts", Inline, wire::parse_none, Backend::request_accounts).by_leader(),
         run!("wallet_getPermissions", Inline, wire::parse_none, Backend::get_permissions).by_leader(),
@@ -320,7 +320,7 @@ impl MethodRoute {
         run!("web3_clientVersion", Inline, wire::parse_none, Backend::client_version),
         run!("web3_sha3", On(Read), wire::parse_bytes, Backend::sha3),
         run!("presim_snapshot", Inline, wire::parse_none, Backend::snapshot),
-        run!("presim_divergences", Inline, wire::parse_none, Backend::divergences),
+        run!("presim_divergences", Inline, wire::parse_none, Backend::divergences).by_leader(),
         Self::new("presim_status", Inline, Handler::Status),
         run!("rpc.discover", Inline, wire::parse_none, Backend::discover),
         // Testing, under the names that anvil, hardhat and ganache have given.

@@ -31,7 +31,12 @@ impl Published {
     /// Returns the blocks that are retained with their transactions, receipts and logs. Genesis may be another one.
     pub fn retained_bodies(&self) -> RetainedBlocks {
         let pruned = self.pruned();
-        let oldest = if pruned.is_empty() { pruned.start.saturating_sub(1) } else { pruned.end };
+        let bare = self.blocks.iter().rev().find(|(_, block)| self.tags.is_some() && block.is_bare());
+        let oldest = match bare {
+            Some((bare, _)) => bare + 1,
+            None if pruned.is_empty() => pruned.start.saturating_sub(1),
+            None => pruned.end,
+        };
         // An upstream's blocks are retained as long as their states.
         let window = if self.tags.is_some() { self.kept.blocks as u64 } else { self.kept.history };
         RetainedBlocks { oldest, window: Some(window).filter(|blocks| *blocks < u64::MAX) }

@@ -10,8 +10,19 @@ use std::{
 use presim::state::SnapshotId;
 use tempfile::TempDir;
 
-use super::{advance, agree, reach, reads, start, try_start, until};
-use crate::support::say;
+use super::{
+    advance, agree,
+    live::{head, live_reads, publishing},
+    reach, reads, start, try_start, until,
+};
+use crate::{
+    live::{
+        built::{Built, ETHEREUM, store},
+        stage::{launch, serve},
+        with_usual,
+    },
+    support::say,
+};
 
 /// A program of NATS that a cluster may run, from the Python package of the server; `None` if it cannot be had.
 fn program() -> Option<&'static Path> {
@@ -85,6 +96,24 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// Waits until all copies of the stream are current. Returns the server that leads it.
+    async fn is_whole(&self) -> usize {
+        let urls = self.urls();
+        let connected = async_nats::connect(urls.split(',').collect::<Vec<_>>()).await.expect("it answers");
+        let jetstream = async_nats::jetstream::new(connected);
+        let mut leads = None;
+        until("all copies are current", async || {
+            let Ok(stream) = jetstream.get_stream("presim_test").await else { return false };
+            let Some(cluster) = stream.cached_info().cluster.clone() else { return false };
+            leads = cluster.leader.and_then(|name| name.strip_prefix('s')?.parse().ok());
+            cluster.replicas.len() == 2 && cluster.replicas.iter().all(|copy| copy.current) && leads.is_some()
+        })
+        .await;
+        leads.expect("it is whole")
+    }
+}
+
 impl Drop for Cluster {
     fn drop(&mut self) {
         (0..3).for_each(|at| self.kill(at));
@@ -134,15 +163,49 @@ async fn the_feed_outlives_each_server_of_a_cluster() {
         last = id;
         cluster.run(at);
         // The next is killed once this one is a part of the cluster again.
-        let jetstream = async_nats::jetstream::new(
-            async_nats::connect(urls.split(',').collect::<Vec<_>>()).await.expect("it answers"),
-        );
-        until("all copies are current", async || {
-            let Ok(stream) = jetstream.get_stream("presim_test").await else { return false };
-            let cluster = stream.cached_info().cluster.clone();
-            cluster
-                .is_some_and(|cluster| cluster.replicas.len() == 2 && cluster.replicas.iter().all(|copy| copy.current))
-        })
-        .await;
+        cluster.is_whole().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_s_chain_outlives_the_server_that_leads_the_stream() {
+    let Some(program) = program() else { return };
+    let mut cluster = Cluster::start(program);
+    let urls = cluster.urls();
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let flags = [&publishing(&urls)[..], &["--publish-copies", "3", "--keep-snapshots", "1000"]].concat();
+    let mut leader = None;
+    // A cluster takes streams once it has elected its own leader.
+    until("the cluster takes the fleet", async || {
+        if leader.is_none() {
+            leader = launch(&upstream.url(), Some(&first.config), &with_usual(&flags)).await.ok();
+        }
+        leader.is_some()
+    })
+    .await;
+    let leader = leader.expect("it has started");
+    let follower = start(&["--follow", &urls, "--fleet", "test", "--keep-snapshots", "1000"]);
+    let mut at = first;
+    let mut last = SnapshotId::default();
+    for nonce in 0..2 {
+        let leads = cluster.is_whole().await;
+        cluster.kill(leads);
+        let killed = Instant::now();
+        at = at.next(vec![store(ETHEREUM, nonce, nonce + 3)], 1);
+        upstream.push(at.block.clone());
+        head(&leader, at.hash()).await;
+        let led = killed.elapsed();
+        head(&follower, at.hash()).await;
+        let id = leader.node.snapshots().newest().id;
+        reach(&follower, id).await;
+        assert!(id > last);
+        last = id;
+        say(&format!(
+            "without server {leads}, which led the stream, the leader went on after {led:?}, and the replica after {:?}",
+            killed.elapsed()
+        ));
+        agree(&[&leader, &follower], &live_reads(&leader, id), "/").await;
+        cluster.run(leads);
     }
 }

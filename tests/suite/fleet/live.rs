@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use alloy_primitives::{B256, U256};
+use async_nats::jetstream;
 use presim::state::{FeedState, Selector, SnapshotId};
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
 
 use super::{agree, reach, server::NatsServer, start, until};
 use crate::{
@@ -255,4 +257,148 @@ async fn blocks_that_are_not_executed_and_writes_go_through_replicas() {
         leader.result("/", "eth_sendRawTransaction", raw).await
     );
     assert_eq!(upstream.sent().len(), 2, "the upstream has both");
+}
+
+/// Has the leader write an image of what is published now, which becomes the fleet's newest.
+async fn imaged(server: &NatsServer, leader: &TestNode) {
+    let client = server.connect().await;
+    let facts = jetstream::new(client.clone()).get_key_value("presim_test").await.expect("facts");
+    let last = leader.node.snapshots().load().last.0;
+    until("the image", async || {
+        client.publish("presim.test.want-image", "".into()).await.expect("it is sent");
+        let key = facts.get("image").await.expect("an answer");
+        key.is_some_and(|key| serde_json::from_slice::<Value>(&key).expect("JSON")["id"].as_u64() >= Some(last))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_has_the_headers_and_hashes_of_kept_blocks_from_its_image() {
+    let Some(server) = NatsServer::start() else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let kept = ["--keep-blocks", "6", "--flashblocks-ahead", "1"];
+    let leader = ingester(&server, &upstream.url(), &first.config, &kept).await;
+    let mut at = first;
+    let mut push = async |leader: &TestNode| {
+        at = at.next(vec![transfer(ETHEREUM, at.number(), 5)], 1);
+        upstream.push(at.block.clone());
+        head(leader, at.hash()).await;
+    };
+    for _ in 0..9 {
+        push(&leader).await;
+    }
+    imaged(&server, &leader).await;
+    let late = replica(&server, &kept);
+    let few = replica(&server, &["--keep-blocks", "3"]);
+    let own = replica(&server, &[&kept[..], &["--upstream", &upstream.url()]].concat());
+    let numbers = |node: &TestNode| {
+        let published = node.node.snapshots().load();
+        published.blocks(0, u64::MAX).map(|block| (block.number(), block.hash())).collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(&late).iter().map(|(number, _)| *number).collect::<Vec<_>>(), [4, 5, 6, 7, 8, 9]);
+    assert_eq!((numbers(&late), numbers(&few).len()), (numbers(&leader), 3));
+    // BLOCKHASH of the blocks before the newest, by a contract that a request brings.
+    let hash_before = |back: u8| {
+        let code = format!("0x60{back:02x}4303405f5260205ff3");
+        json!([{ "to": SOMEBODY }, "latest", { SOMEBODY.to_string(): { "code": code } }])
+    };
+    let headers = |node: &TestNode| {
+        let of = |(number, hash): (u64, B256)| {
+            [("eth_getHeaderByNumber", json!([hex(number)])), ("eth_getHeaderByHash", json!([hash]))]
+        };
+        let hashes = (1..8).map(|back| ("eth_call", hash_before(back)));
+        numbers(node).into_iter().flat_map(of).chain(hashes).collect::<Vec<_>>()
+    };
+    let bodies = |number: u64| json!([hex(number), true]);
+    let whole = leader.result("/", "eth_getBlockByNumber", bodies(5)).await;
+    for node in [&late, &few, &own] {
+        assert_eq!(node.result("/", "eth_getBlockByNumber", bodies(5)).await, whole, "the leader has the body");
+    }
+    for _ in 0..3 {
+        push(&leader).await;
+        let newest = leader.node.snapshots().newest().id;
+        for node in [&late, &few, &own] {
+            reach(node, newest).await;
+            agree(&[&leader, node], &headers(node), "/").await;
+        }
+        assert_eq!(numbers(&late), numbers(&leader), "as many are pruned");
+    }
+    let expected: Vec<Value> = futures::future::join_all(
+        headers(&late).into_iter().map(|(method, params)| leader.result("/", method, params)),
+    )
+    .await;
+    drop(leader);
+    // Without a leader it still knows them, and says of the others that they are not here.
+    for ((method, params), expected) in headers(&late).into_iter().zip(expected) {
+        assert_eq!(late.result("/", method, params.clone()).await, expected, "{method} {params}");
+    }
+    for number in [8, 2] {
+        let error = late.error("/", "eth_getBlockByNumber", bodies(number)).await;
+        assert_eq!(error["code"], -32000, "{number}: {error}");
+        let block = own.result("/", "eth_getBlockByNumber", bodies(number)).await;
+        assert_eq!(block["number"], hex(number), "its own upstream is asked");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_of_another_version_is_refused_with_both_versions() {
+    let Some(server) = NatsServer::start() else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let leader = ingester(&server, &upstream.url(), &first.config, &[]).await;
+    imaged(&server, &leader).await;
+    drop(leader);
+    let jetstream = jetstream::new(server.connect().await);
+    let facts = jetstream.get_key_value("presim_test").await.expect("facts");
+    let key = facts.get("image").await.expect("an answer").expect("an image");
+    let mut key: Value = serde_json::from_slice(&key).expect("JSON");
+    let images = jetstream.get_object_store("presim_test_images").await.expect("images");
+    let mut bytes = Vec::new();
+    let name = key["name"].as_str().expect("a name");
+    images.get(name).await.expect("an image").read_to_end(&mut bytes).await.expect("it is read");
+    let own = std::mem::replace(&mut bytes[0], 2);
+    images.put("older", &mut bytes.as_slice()).await.expect("it is written");
+    key["name"] = "older".into();
+    facts.put("image", key.to_string().into()).await.expect("it is written");
+    let refused = super::try_start(&["--follow", &server.url(), "--fleet", "test"]).err().expect("it is refused");
+    let text = format!("{refused:#}");
+    assert!(own > 2 && text.contains(&format!("it is of version 2, and this presim reads version {own}")), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_share_work_with_those_that_check_as_they_do() {
+    let Some(server) = NatsServer::start() else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let _leader = ingester(&server, &upstream.url(), &first.config, &[]).await;
+    let [a, b] = [(); 2].map(|()| replica(&server, &[]));
+    let [c, d] = [(); 2].map(|()| replica(&server, &["--verify-proofs"]));
+    until("each has heard those that are like it, and no other", async || {
+        [&a, &b, &c, &d].iter().all(|node| node.metric("presim_fleet_peers") == 1.0)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_does_not_fit_is_counted_by_a_replica() {
+    let Some(server) = NatsServer::start() else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let leader = ingester(&server, &upstream.url(), &first.config, &[]).await;
+    let follower = replica(&server, &[]);
+    same(&[&leader, &follower]).await;
+    assert_eq!(follower.metric("presim_divergences_total"), 0.0);
+    let mut headers = async_nats::HeaderMap::new();
+    let next = follower.node.snapshots().load().last.next();
+    headers.insert("presim-id", format!("{:#x}", next.0));
+    headers.insert("presim-part", "0/1");
+    let stream = jetstream::new(server.connect().await);
+    let put = stream.publish_with_headers("presim.test.feed", headers, vec![7, 7, 7].into()).await;
+    put.expect("it is sent").await.expect("it is stored");
+    until("it is counted", async || follower.metric("presim_divergences_total") >= 1.0).await;
+    let block = first.next(vec![transfer(ETHEREUM, 0, 5)], 1);
+    upstream.push(block.block.clone());
+    head(&follower, block.hash()).await;
+    same(&[&leader, &follower]).await;
 }

@@ -6,8 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use async_nats::jetstream::{self, stream};
 use presim::state::{FeedProblem, FeedState, SnapshotId};
 use serde_json::json;
+use tokio_tungstenite::tungstenite::Message;
 
 use super::{
     advance,
@@ -23,7 +25,7 @@ use crate::{
         with_usual,
     },
     process::{Presim, file, text},
-    support::{TestNode, hex, request, say},
+    support::{BOUND, TestNode, hex, request, say},
     upstream::{FlashblocksServer, SmallUpstream},
 };
 
@@ -271,4 +273,62 @@ async fn an_ingester_that_stops_is_followed_by_itself_and_ids_only_grow() {
     let reads = live_reads(&watcher, watcher.node.snapshots().newest().id);
     assert!(!reads.is_empty());
     meanings.note(&watcher);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_tell_the_divergences_that_the_leader_has_found() {
+    let Some(server) = NatsServer::start() else { return };
+    let stage = stage(&server, &[]).await;
+    let follower = replica(&server, &[]);
+    let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 2);
+    stage.play(&blocks[..1], &SINGLE, Duration::from_millis(20)).await;
+    assert_eq!(follower.result("/", "presim_divergences", json!([])).await, json!([]));
+    let payloads = blocks[1].flashblocks(&SINGLE);
+    let mut lie = serde_json::to_value(&payloads[0]).expect("a payload is JSON");
+    lie["diff"]["receipts_root"] = json!(alloy_primitives::B256::repeat_byte(9));
+    stage.server.send_message(Message::text(lie.to_string()));
+    let mismatch = FeedState::Degraded(FeedProblem::Mismatch);
+    until("the lie is found", async || follower.node.snapshots().load().feed == mismatch).await;
+    let found = follower.result("/", "presim_divergences", json!([])).await;
+    assert_eq!(found[0]["block"], hex(blocks[1].number()), "{found}");
+    assert_eq!(found, stage.node.result("/", "presim_divergences", json!([])).await);
+    assert_eq!(stage.node.metric("presim_divergences_total"), 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_of_the_server_shows_nothing_new_of_an_upstream_until_there_is_room() {
+    // Room for the fleet's streams, and a little more.
+    let Some(server) = NatsServer::start_in("12MB", &[]) else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let leader = ingester(&server, &upstream.url(), &first.config, &["--publish-mb", "4"]).await;
+    let follower = replica(&server, &[]);
+    let before = same(&[&leader, &follower]).await;
+    let jetstream = jetstream::new(server.connect().await);
+    let config = stream::Config { name: "other".to_owned(), subjects: vec!["other".to_owned()], ..Default::default() };
+    let other = jetstream.create_stream(config).await.expect("a stream");
+    // Large messages first, and then small ones, until not even a small change fits.
+    for size in [256 << 10, 4 << 10, 64] {
+        let junk = vec![7; size];
+        let filled =
+            async { while jetstream.publish("other", junk.clone().into()).await.expect("it is sent").await.is_ok() {} };
+        tokio::time::timeout(BOUND, filled).await.expect("the disk becomes full");
+    }
+    let mut blocks = vec![first];
+    for nonce in 0..3 {
+        let next = blocks.last().expect("a block").next(vec![store(ETHEREUM, nonce, nonce + 3)], 1);
+        upstream.push(next.block.clone());
+        blocks.push(next);
+    }
+    let stopped = FeedState::Degraded(FeedProblem::Stream);
+    until("the leader says so", async || leader.node.snapshots().load().feed == stopped).await;
+    for node in [&leader, &follower] {
+        assert_eq!(node.node.snapshots().newest().id, before, "nobody sees what the stream has not taken");
+    }
+    other.purge().await.expect("it is purged");
+    for node in [&leader, &follower] {
+        head(node, blocks[3].hash()).await;
+        until("it is live", async || !node.node.snapshots().load().feed.is_degraded()).await;
+    }
+    same(&[&leader, &follower]).await;
 }

@@ -7,6 +7,7 @@ mod live;
 mod live_faults;
 mod partitions;
 mod permissions;
+mod proofs;
 mod proxy;
 mod relay;
 mod requests;

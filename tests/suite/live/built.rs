@@ -18,7 +18,7 @@ use presim::{
         apply::{extend, open_block, seal, stand_on},
         world::dev_signers,
     },
-    state::{AccountChange, Code, CodeCache, LocalWorld, Snapshot},
+    state::{Account, AccountChange, Code, CodeCache, LocalWorld, Snapshot},
 };
 use serde_json::{Value, json};
 
@@ -254,6 +254,24 @@ impl Built {
         payloads
     }
 
+    /// Returns the answer to `eth_getProof` after the block.
+    pub fn proof(&self, address: Address, slots: &[U256]) -> Value {
+        let world = self.snapshot.world.local().expect("a built chain has all of its state");
+        let absent = Account::default();
+        let account = world.account(&address).map_or(&absent, Arc::as_ref);
+        let trie = account.storage_trie();
+        let proven = |slot: &U256| {
+            let proof = trie.proof(keccak256(B256::from(*slot)));
+            json!({"key": slot, "value": account.slot(slot), "proof": proof})
+        };
+        json!({
+            "address": address, "balance": account.balance, "nonce": format!("{:#x}", account.nonce),
+            "codeHash": account.code.hash, "storageHash": trie.root_hash(),
+            "accountProof": world.trie().proof(keccak256(address)),
+            "storageProof": slots.iter().map(proven).collect::<Vec<Value>>(),
+        })
+    }
+
     /// Returns a balance after the block.
     pub fn balance(&self, address: Address) -> U256 {
         self.block.state.get(&address).map(|account| account.balance).unwrap_or_default()
@@ -293,7 +311,7 @@ pub fn chase(who: usize, chain_id: u64, nonce: u64, contract: Address, trail: u6
 }
 
 /// Returns the first slot of a trail. Those of other contracts' first slots are not among them.
-const fn trail_slot(trail: u64) -> u64 {
+pub const fn trail_slot(trail: u64) -> u64 {
     (trail + 1) << 8
 }
 

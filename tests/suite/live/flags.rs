@@ -22,7 +22,7 @@ fn sources_that_do_not_go_together_are_refused_with_the_reason() {
     let upstream = ["--upstream", "http://127.0.0.1:1"];
     let cases: [(&[&str], &[&str]); 12] = [
         (&["--flashblocks", "ws://127.0.0.1:1/ws"], &["--flashblocks needs --upstream"]),
-        (&["--verify-proofs"], &["--verify-proofs needs --upstream"]),
+        (&["--verify-proofs"], &["--verify-proofs needs --upstream or --follow"]),
         (&[upstream[0], upstream[1], "--genesis", file, "--chain", file], &["--upstream and --chain"]),
         (&[upstream[0], upstream[1], "--feed", "devnet"], &["--upstream and --feed devnet"]),
         (&[upstream[0], upstream[1], "--genesis", file, "--feed", "static"], &["--upstream and --feed static"]),
