@@ -12,19 +12,17 @@ mod process;
 use std::{
     collections::BTreeMap,
     env,
-    io::{Read, Write},
     path::Path,
     time::{Duration, Instant},
 };
 
 use alloy_primitives::{Address, B256, U256, hex, keccak256};
 use futures::{SinkExt, StreamExt};
-use presim::telemetry::PUBLISH_SECONDS;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungstenite::Message};
 
-use crate::process::NodeProcess;
+use crate::process::{NodeProcess, publishing};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -179,8 +177,7 @@ async fn measure(world: &PoolWorld, opens: bool) {
     let ms = SUB_BLOCK.as_millis().to_string();
     // Without `opens`, no block opens in any phase: one that opens makes all bundles due, because Uniswap V2 stores its time.
     let sub_blocks = if opens { "1" } else { "1000" };
-    let metrics = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
-    let metrics = metrics.to_string();
+    let metrics = process::free_address();
     let genesis = world.genesis.path().to_str().expect("a path");
     let flags = ["--genesis", genesis, "--traffic", "0", "--sub-block-ms", &ms, "--sub-blocks", sub_blocks];
     let more = ["--prefix-cache-mb", "0", "--metrics", &metrics];
@@ -253,19 +250,6 @@ fn percentile(times: &[Duration], part: f64) -> Duration {
     times.sort_unstable();
     let at = (times.len() as f64 * part) as usize;
     times.get(at.min(times.len().saturating_sub(1))).copied().unwrap_or_default()
-}
-
-/// Returns the seconds that publishing has taken so far, and the number of snapshots.
-fn publishing(metrics: &str) -> (f64, f64) {
-    let mut stream = std::net::TcpStream::connect(metrics).expect("it connects");
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").expect("it is sent");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("an answer");
-    let value = |suffix: &str| {
-        let name = format!("{PUBLISH_SECONDS}_{suffix} ");
-        text.lines().find_map(|line| line.strip_prefix(&name)?.trim().parse().ok()).expect("it is shown")
-    };
-    (value("sum"), value("count"))
 }
 
 /// Runs some sub-blocks.

@@ -5,12 +5,13 @@
 use std::{
     env,
     ffi::OsString,
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
-use presim::{config::Config, node::Node};
+use presim::{config::Config, node::Node, telemetry::PUBLISH_SECONDS};
 
 /// The argument that makes this program a node. The node's own follow.
 const NODE: &str = "--node";
@@ -55,10 +56,7 @@ impl NodeProcess {
 
     /// Returns the CPU time that the process has used.
     pub fn cpu(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("the process runs");
-        let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name").1.split(' ').collect();
-        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-        Duration::from_millis(ticks * 10)
+        cpu_of(&self.child)
     }
 
     /// Returns the resident memory in MiB.
@@ -67,6 +65,40 @@ impl NodeProcess {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") >> 10
     }
+}
+
+/// Returns the CPU time that a process has used.
+pub fn cpu_of(child: &Child) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("the process runs");
+    let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name").1.split(' ').collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    Duration::from_millis(ticks * 10)
+}
+
+/// Returns the address of a port that no program has.
+pub fn free_address() -> String {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    free.expect("a free port").to_string()
+}
+
+/// Returns the answer to a GET request, with its head.
+pub fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it connects");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it is sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    text
+}
+
+/// Returns the seconds that publishing has taken so far, and the number of snapshots, by the metrics at an address.
+pub fn publishing(metrics: &str) -> (f64, f64) {
+    let text = get(metrics, "/metrics");
+    let value = |suffix: &str| {
+        let name = format!("{PUBLISH_SECONDS}_{suffix} ");
+        text.lines().find_map(|line| line.strip_prefix(&name)?.trim().parse().ok()).expect("it is shown")
+    };
+    (value("sum"), value("count"))
 }
 
 impl Drop for NodeProcess {

@@ -1,6 +1,6 @@
 //! Following a fleet's stream: each message is applied once, in order, or the state begins anew with the newest image.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Instant};
 
 use async_nats::jetstream::consumer::{DeliverPolicy, push};
 use futures::StreamExt;
@@ -159,16 +159,18 @@ impl Following {
     }
 
     /// Waits for the next part of a message, and applies the message if the part is its last. Returns the id of the last
-    /// message that was applied. Cancelling it loses nothing.
+    /// message that was applied, and the time at which the part arrived. Cancelling it loses nothing.
     ///
     /// # Errors
     ///
     /// Returns [`FollowError::Gap`] if the next message is not in the stream, [`FollowError::Mismatch`] if it cannot be
     /// applied, and [`FollowError::Fleet`] if NATS does not answer.
-    pub async fn next(&mut self, journal: Option<&Journal>) -> Result<SnapshotId, FollowError> {
+    pub async fn next(&mut self, journal: Option<&Journal>) -> Result<(SnapshotId, Instant), FollowError> {
         self.open().await?;
-        let Some(messages) = &mut self.messages else { return Ok(self.reading.last()) };
-        let message = match messages.next().await {
+        let Some(messages) = &mut self.messages else { return Ok((self.reading.last(), Instant::now())) };
+        let message = messages.next().await;
+        let arrived = Instant::now();
+        let message = match message {
             Some(Ok(message)) => message,
             other => {
                 self.ask_again();
@@ -177,11 +179,11 @@ impl Following {
                 return Err(FleetError::nats("the stream cannot be read", problem).into());
             }
         };
-        let arrived = message.info().map(|info| info.stream_sequence);
-        let sequence = arrived.map_err(|error| FleetError::nats("a message has no sequence", error))?;
+        let sequence = message.info().map(|info| info.stream_sequence);
+        let sequence = sequence.map_err(|error| FleetError::nats("a message has no sequence", error))?;
         let part = ArrivedPart::read(message.headers.as_ref(), message.payload.clone().into());
         self.reading.arrive(sequence, part, journal)?;
-        Ok(self.reading.last())
+        Ok((self.reading.last(), arrived))
     }
 }
 

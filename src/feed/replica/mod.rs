@@ -69,7 +69,6 @@ impl Follower {
             return self.show(feed);
         };
         let opened = following.open().await;
-        let arrived = Instant::now();
         let stepped = match opened {
             Ok(()) => tokio::select! {
                 biased;
@@ -79,7 +78,7 @@ impl Follower {
             Err(error) => Err(error.into()),
         };
         match stepped {
-            Ok(Some(last)) => {
+            Ok(Some((last, arrived))) => {
                 self.heard = arrived;
                 self.problem = None;
                 let visible = feed.snapshots.load().last;
@@ -93,7 +92,7 @@ impl Follower {
                 let last = following.state().load().last;
                 let newest = self.pulse.newest().filter(|newest| *newest > last);
                 if newest.is_some() && self.heard.elapsed() >= LOST {
-                    self.heard = arrived;
+                    self.heard = Instant::now();
                     following.ask_again();
                 }
                 if newest.is_some_and(|newest| newest.0 - last.0 > FAR && newest.epoch() == last.epoch()) {

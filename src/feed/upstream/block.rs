@@ -121,9 +121,12 @@ impl UpstreamBlock {
         let read = each.map(|(index, json)| transaction::read(json, index, family)).collect::<Result<Vec<_>, _>>();
         let (transactions, foreign) = match read {
             Ok(read) => {
-                let known: Option<Vec<Address>> = read.iter().enumerate().map(|(index, tx)| sender(index, tx)).collect();
+                let known: Option<Vec<Address>> =
+                    read.iter().enumerate().map(|(index, tx)| sender(index, tx)).collect();
                 let transactions = match known {
-                    Some(known) => read.into_iter().zip(known).map(|(tx, by)| Recovered::new_unchecked(tx, by)).collect(),
+                    Some(known) => {
+                        read.into_iter().zip(known).map(|(tx, by)| Recovered::new_unchecked(tx, by)).collect()
+                    }
                     None => recover(read).map_err(BlockError::Signature)?,
                 };
                 (transactions, None)

@@ -7,7 +7,10 @@ use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, TxKind, U256, hex};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
-use presim::state::{FeedProblem, FeedState, SnapshotId};
+use presim::{
+    state::{FeedProblem, FeedState, SnapshotId},
+    telemetry::PUBLISH_SECONDS,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -236,4 +239,14 @@ async fn an_ingester_says_nothing_new_while_the_stream_takes_nothing() {
         [&leader, &follower].iter().all(|node| matches!(node.node.snapshots().load().feed, FeedState::Live { .. }))
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_counts_the_time_from_a_message_to_its_snapshot_and_not_the_time_between_messages() {
+    let Some(server) = NatsServer::start() else { return };
+    let leader = ingester(&server.url(), &["--traffic", "0", "--sub-block-ms", "200"]);
+    let follower = replica(&server.url(), &[]);
+    reach(&follower, advance(&leader, 10).await).await;
+    let [sum, count] = ["sum", "count"].map(|part| follower.metric(&format!("{PUBLISH_SECONDS}_{part}")));
+    assert!(count >= 5.0 && sum / count < 0.1, "{sum} s for {count} snapshots");
 }

@@ -13,7 +13,7 @@ use crate::support::{BOUND, say};
 
 /// A NATS server with streams, which is killed when dropped.
 pub struct NatsServer {
-    child: Child,
+    pub child: Child,
     program: &'static Path,
     pub port: u16,
     pub data: TempDir,

@@ -1,0 +1,160 @@
+//! Applying the messages of sub-blocks beside executing the sub-blocks, in process and without a server.
+
+use std::{
+    num::NonZeroUsize,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use alloy_eips::{Decodable2718, Encodable2718};
+use alloy_primitives::Bytes;
+use futures::{FutureExt, future::BoxFuture};
+use presim::{
+    chain::{ChainSpec, ChainTx},
+    config::Config,
+    feed::{
+        apply::extend,
+        clock::SystemClock,
+        fleet::ArrivedPart,
+        publishing::{Frame, PartAck, PlaceInStream, StreamPort, StreamWriter},
+        replica::{Applier, StreamReading},
+        upstream::recover,
+    },
+    node::{self, OwnChain},
+    rpc::StartupReason,
+    state::{CodeCache, OpenBlock, Publication, Snapshot, SnapshotId, Snapshots},
+    store::Store,
+    telemetry::Metrics,
+};
+
+use crate::{BUSY, Extent, at_most, percentiles, publishing::runtime};
+
+/// Builds a chain of sub-blocks, each of which is then applied from its message and executed.
+pub fn applying(extent: Extent) {
+    let runtime = runtime();
+    let flags = ["presim"].iter().chain(&BUSY).map(std::ffi::OsString::from);
+    let config = Config::load(flags).expect("the flags are right");
+    let metrics = Metrics::default();
+    let (store, codes) = (Store::in_memory(&metrics).expect("memory"), Arc::new(CodeCache::new(1 << 26)));
+    let clock = Arc::new(SystemClock::default());
+    let chain = OwnChain::begin(&config, &codes, &store, &StartupReason::default(), clock).expect("a chain");
+    let OwnChain { spec, snapshots, devnet, .. } = chain;
+    let snapshots = Arc::new(snapshots);
+    let pool = node::pool(&config, &spec, &snapshots, &store, None).expect("a pool");
+    let mut devnet = devnet.expect("a devnet").devnet;
+
+    let follows = snapshots.load().last;
+    let port = CaughtParts::default();
+    let caught = port.0.clone();
+    let mut reading = StreamReading::from(Applier::new(snapshots.mirror(), codes), 0);
+    let epoch = SnapshotId::begin(follows.epoch() + 1);
+    let leading = StreamWriter::lead(Box::new(port), 0, follows, epoch, "a node");
+    let mut writer = runtime.block_on(leading).expect("nobody else leads");
+    snapshots.begin_epoch(epoch.epoch());
+
+    let replica = snapshots.mirror();
+    let mut sequence = 0;
+    let (mut applied, mut checked, mut executed, mut count) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    while applied.len() < extent.runs * extent.sub_blocks {
+        let published = snapshots.load();
+        let on = published.newest.clone();
+        let step = devnet.step(&on, &pool).expect("a sub-block");
+        // The check of a sealed block computes roots.
+        let is_sub_block = step.sealed.is_none();
+        let before = on.open.as_ref().expect("a block").transactions.len();
+        let grown = step.next.snapshot.open.as_ref().expect("a block");
+        let texts: Vec<Vec<u8>> = match is_sub_block {
+            true => grown.transactions.iter().skip(before).map(|tx| tx.encoded_2718()).collect(),
+            false => Vec::new(),
+        };
+        let publication = Publication::from(step);
+        let id = published.last.next();
+        let mut sending = writer.message(&published, id, &publication).expect("a change of the chain");
+        assert!(runtime.block_on(writer.try_send(&mut sending)).expect("it leads"));
+
+        let parts = std::mem::take(&mut *caught.lock().expect("one thread"));
+        let began = Instant::now();
+        for part in parts {
+            sequence += 1;
+            reading.arrive(sequence, Some(part), None).expect("the next part");
+        }
+        replica.replace_all(reading.state().load());
+        let elapsed = began.elapsed();
+        if is_sub_block {
+            applied.push(elapsed);
+            count += texts.len();
+            let open = on.open.as_ref().expect("a block");
+            executed.push(execute(&spec, &snapshots.mirror(), &on, open, id, &texts));
+        } else {
+            checked.push(elapsed);
+        }
+        snapshots.apply_as(id, publication);
+        pool.advance();
+        assert_eq!(replica.newest().head_hash(), snapshots.newest().head_hash(), "both have the same head");
+    }
+    println!("  {} sub-blocks with {} transactions each, wall time", applied.len(), count / applied.len());
+    println!("  executing:");
+    let whole = middle(&executed);
+    percentiles(executed);
+    println!("  applying:");
+    let part = middle(&applied);
+    percentiles(applied);
+    println!("  applying those that end a block, whose roots are checked:");
+    percentiles(checked);
+    at_most("applying beside executing", part / whole, 0.2);
+}
+
+fn middle(times: &[Duration]) -> f64 {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    times[times.len() / 2].as_secs_f64()
+}
+
+/// Returns the time of a sub-block from its transactions to its snapshot being published.
+fn execute(
+    spec: &ChainSpec,
+    cell: &Snapshots,
+    on: &Snapshot,
+    open: &OpenBlock,
+    id: SnapshotId,
+    texts: &[Vec<u8>],
+) -> Duration {
+    let began = Instant::now();
+    // Read again, because a transaction remembers its hash.
+    let transactions = texts.iter().map(|text| ChainTx::decode_2718_exact(text).expect("a transaction")).collect();
+    let senders = recover(transactions).expect("they are signed");
+    let applied = extend(spec, on, open, |sub_block| {
+        senders.into_iter().for_each(|tx| sub_block.push(tx).expect("it is valid"));
+    });
+    cell.apply_as(id, Publication::SubBlock(applied.snapshot));
+    began.elapsed()
+}
+
+/// A stream that hands over its parts at once.
+#[derive(Debug, Default)]
+struct CaughtParts(Arc<Mutex<Vec<ArrivedPart>>>);
+
+impl StreamPort for CaughtParts {
+    fn max_part(&self) -> NonZeroUsize {
+        NonZeroUsize::new(1 << 20).expect("not zero")
+    }
+
+    fn send<'a>(&'a self, id: SnapshotId, parts: &'a [Frame], _: u64) -> BoxFuture<'a, Vec<PartAck>> {
+        let arrive = |Frame { index, count, bytes }: &Frame| ArrivedPart {
+            id,
+            index: *index,
+            count: *count,
+            bytes: Bytes::copy_from_slice(bytes),
+        };
+        self.0.lock().expect("one thread").extend(parts.iter().map(arrive));
+        futures::future::ready(vec![PartAck::Taken; parts.len()]).boxed()
+    }
+
+    fn at(&self, _: u64) -> BoxFuture<'_, PlaceInStream> {
+        futures::future::ready(PlaceInStream::Empty).boxed()
+    }
+
+    fn is_held(&self) -> bool {
+        true
+    }
+}

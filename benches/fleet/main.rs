@@ -1,0 +1,152 @@
+//! A fleet on one machine: an ingester, replicas and `nats-server`, all on loopback. Each figure is printed with its goal.
+//!
+//! `cargo bench --bench fleet -- all` measures all figures at their whole extent:
+//!
+//! - `visible`: the time from the ingester's publishing of a sub-block of 100 swaps to its snapshot on a replica.
+//! - `cost`: the time and the CPU that three replicas cost the ingester for each snapshot, and what each process uses.
+//! - `applying`: applying the messages of sub-blocks beside executing the sub-blocks, in process.
+//! - `joining`: the time in which a replica joins a chain of 1,000,000 accounts and 2,000,000 slots, and its memory.
+//! - `requests`: a replica's requests beside a single node's, on the bodies of `../shared/bench`.
+//! - `nats`: requests over NATS beside HTTP, on the same bodies.
+//!
+//! The names of figures select some of them. `small`, or no argument, runs a short version, whose figures mean little. Skips
+//! where `nats-server` is absent.
+
+mod applying;
+mod joining;
+mod publishing;
+mod requests;
+
+#[path = "../world/client.rs"]
+mod client;
+#[path = "../world/process.rs"]
+mod process;
+#[path = "../../tests/suite/fleet/server.rs"]
+#[allow(dead_code, reason = "the suite uses the rest of it")]
+mod server;
+#[path = "../../tests/suite/support.rs"]
+#[allow(dead_code, reason = "the suite uses the rest of it")]
+mod support;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    process::{NodeProcess, get},
+    server::{NatsServer, program},
+};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The name of the fleet.
+const FLEET: &str = "bench";
+/// A block of four sub-blocks has the gas for 100 swaps in each.
+const BUSY: [&str; 4] = ["--traffic", "100", "--sub-blocks", "4"];
+const SUB_BLOCKS: usize = 4;
+
+/// A figure: measures and prints it.
+type Figure = fn(Extent);
+
+const FIGURES: [(&str, Figure); 6] = [
+    ("visible", publishing::visible),
+    ("cost", publishing::cost),
+    ("applying", applying::applying),
+    ("joining", joining::joining),
+    ("requests", requests::beside_a_single_node),
+    ("nats", requests::over_nats),
+];
+
+/// The extent to which figures are measured.
+#[derive(Clone, Copy)]
+struct Extent {
+    /// Runs, or rounds that take turns.
+    runs: usize,
+    /// Sub-blocks in each.
+    sub_blocks: usize,
+    /// Accounts of the chain that is joined. It has twice as many slots.
+    accounts: u64,
+    /// The time of a turn of requests.
+    turn: Duration,
+}
+
+const WHOLE: Extent = Extent { runs: 5, sub_blocks: 100, accounts: 1_000_000, turn: Duration::from_secs(2) };
+const SMALL: Extent = Extent { runs: 1, sub_blocks: 20, accounts: 10_000, turn: Duration::from_millis(300) };
+
+fn main() {
+    let asked: Vec<String> = std::env::args().skip(1).collect();
+    if process::is_node() || asked.iter().any(|argument| argument == "--test" || argument == "--list") {
+        return;
+    }
+    let mut names: Vec<&str> = asked.iter().map(String::as_str).filter(|argument| !argument.starts_with('-')).collect();
+    let is_small = names.is_empty() || names.contains(&"small");
+    names.retain(|name| *name != "small");
+    let known = |name: &str| name == "all" || FIGURES.iter().any(|(known, _)| *known == name);
+    if let Some(unknown) = names.iter().find(|name| !known(name)) {
+        let figures = FIGURES.map(|(name, _)| name);
+        panic!("{unknown}: expected all, small, or names of {figures:?}");
+    }
+    if program().is_none() {
+        return println!("skipped: there is no nats-server");
+    }
+    for (name, figure) in FIGURES {
+        if names.is_empty() || names.contains(&name) || names.contains(&"all") {
+            println!("\n{name}{}", if is_small { " (small)" } else { "" });
+            figure(if is_small { SMALL } else { WHOLE });
+        }
+    }
+}
+
+/// Starts the server of a figure.
+fn serve() -> NatsServer {
+    NatsServer::start().expect("its program is there")
+}
+
+/// Starts a node that publishes to a server, in a process of its own.
+fn ingester(url: &str, flags: &[&str]) -> NodeProcess {
+    NodeProcess::start(&[&["--publish", url, "--fleet", FLEET], flags].concat())
+}
+
+/// Starts a replica in a process of its own, and returns when it is ready.
+fn replica(url: &str, flags: &[&str]) -> NodeProcess {
+    let node = NodeProcess::start(&[&["--follow", url, "--fleet", FLEET], flags].concat());
+    let began = Instant::now();
+    while !get(&node.listen, "/ready").starts_with("HTTP/1.1 200") {
+        assert!(began.elapsed() < support::BOUND, "the replica is not ready");
+        thread::sleep(Duration::from_millis(2));
+    }
+    node
+}
+
+/// Prints the percentiles of times, and returns the 99th in milliseconds.
+fn percentiles(mut times: Vec<Duration>) -> f64 {
+    times.sort_unstable();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize].as_secs_f64() * 1e3;
+    println!("  p50 {:.2} ms, p99 {:.2} ms, most {:.2} ms of {}", at(0.5), at(0.99), at(1.0), times.len());
+    at(0.99)
+}
+
+/// Returns the median of values, and prints all of them in order.
+fn median(what: &str, mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let texts: Vec<String> = values.iter().map(|value| format!("{value:.3}")).collect();
+    println!("  {what}: {}", texts.join(" "));
+    values[values.len() / 2]
+}
+
+/// Prints a value, and whether it is at most `most`.
+fn at_most(what: &str, value: f64, most: f64) {
+    verdict(what, value, most, value <= most, "at most");
+}
+
+/// Prints a value, and whether it is at least `least`.
+fn at_least(what: &str, value: f64, least: f64) {
+    verdict(what, value, least, value >= least, "at least");
+}
+
+fn verdict(what: &str, value: f64, goal: f64, is_met: bool, side: &str) {
+    let met = if is_met { "met" } else { "MISSED" };
+    println!("{what}: {value:.3}, goal {side} {goal} {met}");
+}
