@@ -184,7 +184,7 @@ pub async fn begin(
     reason.set("it waits for the upstream's newest block");
     let json = upstream.block(BlockNumberOrTag::Latest, deadline).await.wrap_err_with(failed)?;
     let json = json.ok_or_else(|| eyre!("{}: the upstream has no newest block", failed()))?;
-    let head = UpstreamBlock::read(json.get(), spec.family()).wrap_err_with(failed)?;
+    let head = UpstreamBlock::read(json.get(), spec.family(), |_, _| None).await.wrap_err_with(failed)?;
     if live.verify_proofs {
         head.check(spec.family()).wrap_err_with(failed)?;
     }
@@ -347,7 +347,7 @@ async fn resume(
         return None;
     }
     let json = upstream.block(image.number.into(), deadline).await.ok()??;
-    UpstreamBlock::read(json.get(), family).ok().filter(|block| block.hash() == image.hash)
+    UpstreamBlock::read(json.get(), family, |_, _| None).await.ok().filter(|block| block.hash() == image.hash)
 }
 
 /// Returns the rules of the upstream's chain: those of its genesis where one is given, else of the network that has
@@ -381,6 +381,7 @@ async fn block_time(upstream: &Upstream, head: &UpstreamBlock, spec: &ChainSpec,
         return usual;
     }
     let json = upstream.block_by_hash(head.header.parent_hash, deadline).await.ok().flatten();
-    let Some(parent) = json.and_then(|json| UpstreamBlock::read(json.get(), spec.family()).ok()) else { return usual };
+    let Some(json) = json else { return usual };
+    let Ok(parent) = UpstreamBlock::read(json.get(), spec.family(), |_, _| None).await else { return usual };
     head.time_after(&parent).unwrap_or(usual)
 }

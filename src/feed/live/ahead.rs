@@ -7,9 +7,9 @@ use alloy_primitives::{B256, Sealed};
 use op_alloy::rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta};
 use tokio::time::Instant;
 
-use super::{Live, LiveError, queue::WaitingSubBlock, verify::verify};
+use super::{Live, LiveError, import::ReceiptTotals, queue::WaitingSubBlock, verify::verify};
 use crate::{
-    chain::{Attributes, BlockBody, ChainReceipt, SealedBlock},
+    chain::{Attributes, BlockBody, BlockTotals, ChainReceipt, SealedBlock},
     feed::{
         apply::{extend_known, open_block_with, scout, stand_on},
         flashblocks::Action,
@@ -49,12 +49,18 @@ impl PreConfirmed {
         }
     }
 
-    /// Returns the receipts and the gas so far. `newest` is the newest snapshot, which is of this block unless it is
-    /// complete.
-    pub(super) fn outcome(&self, newest: &Snapshot) -> (Vec<ChainReceipt>, u64) {
+    /// Returns the receipts so far, and what follows from them, which was computed along with the sub-blocks. `newest` is
+    /// the newest snapshot, which is of this block unless it is complete.
+    pub(super) fn outcome(&self, newest: &Snapshot) -> (Vec<ChainReceipt>, ReceiptTotals) {
         match (&self.complete, &newest.open) {
-            (Some(complete), _) => (complete.body().receipts.clone(), complete.header.gas_used),
-            (None, Some(open)) => (open.receipts.iter().cloned().collect(), open.header.gas_used),
+            (Some(complete), _) => {
+                let Header { gas_used, receipts_root, logs_bloom, .. } = *complete.header.inner();
+                (complete.body().receipts.clone(), ReceiptTotals { gas_used, receipts_root, logs_bloom })
+            }
+            (None, Some(open)) => {
+                let BlockTotals { gas_used, receipts_root, logs_bloom, .. } = open.totals();
+                (open.receipts.iter().cloned().collect(), ReceiptTotals { gas_used, receipts_root, logs_bloom })
+            }
             (None, None) => Default::default(),
         }
     }

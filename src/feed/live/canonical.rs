@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     Live, LiveError,
-    import::{CanonicalNews, Found, ImportedBlock, about, canonical_snapshot, check},
+    import::{CanonicalNews, Found, ImportedBlock, about, canonical_snapshot},
 };
 use crate::{
     chain::{BlockHashes, ChainReceipt},
@@ -320,11 +320,11 @@ impl Live {
     fn retire(&self, block: &UpstreamBlock) -> Option<ImportedBlock> {
         let ahead = self.made().next().filter(|ahead| ahead.number == block.number())?;
         let newest = self.feed.snapshots.newest();
-        let (receipts, gas_used) = ahead.outcome(&newest);
+        let (receipts, totals) = ahead.outcome(&newest);
         // The same gas and receipts are not enough: a transfer of another value has them too.
         let is_same = ahead.environment_difference(&block.header).is_none()
             && ahead.transaction_hashes(&newest) == block.transaction_hashes()
-            && check(block, gas_used, &receipts).is_ok();
+            && totals.check(block).is_ok();
         if !is_same {
             return None;
         }

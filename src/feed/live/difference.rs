@@ -50,8 +50,8 @@ impl Live {
                 });
             }
             None => {
-                let (receipts, gas_used) = made.outcome(&self.feed.snapshots.newest());
-                match super::import::check(block, gas_used, &receipts) {
+                let (_, totals) = made.outcome(&self.feed.snapshots.newest());
+                match totals.check(block) {
                     Err(error) => return self.diverged(made.number, None, &error),
                     Ok(()) => return,
                 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
-use alloy_primitives::{B256, Sealed};
+use alloy_primitives::{B256, Bloom, Sealed};
 use tokio::time::Instant;
 
 use super::{LiveChain, LiveError};
@@ -105,18 +105,19 @@ impl LiveChain {
     async fn block(&self, hash: B256, snapshots: &Snapshots) -> Result<UpstreamBlock, LiveError> {
         let deadline = Instant::now() + self.limits.wait;
         let json = self.upstream.block_by_hash(hash, deadline).await?.ok_or(LiveError::Unknown(hash))?;
-        let published = snapshots.load();
-        let complete = published.select(Selector::Hash(hash)).ok().and_then(|ahead| ahead.head.find_body());
-        let open = published.newest.open.as_ref();
+        let (complete, open) = {
+            let published = snapshots.load();
+            let complete = published.select(Selector::Hash(hash)).ok().and_then(|ahead| ahead.head.find_body());
+            (complete, published.newest.open.as_ref().map(|open| open.transactions.clone()))
+        };
         let sender = |index: usize, tx: &ChainTx| {
             let known = match &complete {
                 Some(complete) => complete.transactions.get(index),
-                None => open.and_then(|open| open.transactions.get(index)),
+                None => open.as_ref()?.get(index),
             };
             known.filter(|known| known.inner() == tx).map(Recovered::signer)
         };
-        let block = UpstreamBlock::read_knowing(json.get(), self.spec.family(), sender)?;
-        drop(published);
+        let block = UpstreamBlock::read(json.get(), self.spec.family(), sender).await?;
         LiveError::unless_equal("hash of the block", block.hash(), hash)?;
         if let Err(error) = block.check(self.spec.family()) {
             if self.limits.verify {
@@ -207,7 +208,7 @@ impl LiveChain {
             fetch(closed.missed, Hints::default()).await?;
         };
         changes.add(&closed.changes);
-        check(block, closed.gas_used, &closed.receipts)?;
+        ReceiptTotals::of(closed.gas_used, &closed.receipts).check(block)?;
         Ok(ImportedBlock { changes: changes.to_vec(), receipts: closed.receipts, pre_confirmed: None })
     }
 
@@ -235,7 +236,7 @@ pub(super) fn about(header: &Sealed<Header>, transactions: Vec<B256>) -> Canonic
 /// Returns the receipts of a block from the upstream; `None` if it does not have them, or they are not the block's.
 pub async fn told_receipts(upstream: &Upstream, block: &UpstreamBlock, deadline: Instant) -> Option<Vec<ChainReceipt>> {
     let problem = match receipts(upstream, block.hash(), deadline).await {
-        Ok(receipts) => match check(block, block.header.gas_used, &receipts) {
+        Ok(receipts) => match ReceiptTotals::of(block.header.gas_used, &receipts).check(block) {
             Ok(()) => return Some(receipts),
             Err(error) => error,
         },
@@ -263,11 +264,29 @@ pub fn canonical_snapshot(
     stand_on(World::on(view), Arc::new(sealed), hashes)
 }
 
-/// Checks gas and receipts against the block's header.
-pub(super) fn check(block: &UpstreamBlock, gas_used: u64, receipts: &[ChainReceipt]) -> Result<(), LiveError> {
-    let header = &block.header;
-    LiveError::unless_equal("gasUsed", gas_used, header.gas_used)?;
-    let (root, bloom) = receipts_root_and_bloom(receipts);
-    LiveError::unless_equal("receiptsRoot", root, header.receipts_root)?;
-    LiveError::unless_equal("logsBloom", bloom, header.logs_bloom)
+/// The header fields that follow from the receipts of a block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ReceiptTotals {
+    pub gas_used: u64,
+    pub receipts_root: B256,
+    pub logs_bloom: Bloom,
+}
+
+impl ReceiptTotals {
+    fn of(gas_used: u64, receipts: &[ChainReceipt]) -> Self {
+        let (receipts_root, logs_bloom) = receipts_root_and_bloom(receipts);
+        Self { gas_used, receipts_root, logs_bloom }
+    }
+
+    /// Checks the fields against the header of `block`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LiveError::Mismatch`] for the first field that differs.
+    pub fn check(&self, block: &UpstreamBlock) -> Result<(), LiveError> {
+        let header = &block.header;
+        LiveError::unless_equal("gasUsed", self.gas_used, header.gas_used)?;
+        LiveError::unless_equal("receiptsRoot", self.receipts_root, header.receipts_root)?;
+        LiveError::unless_equal("logsBloom", self.logs_bloom, header.logs_bloom)
+    }
 }

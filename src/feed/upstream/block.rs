@@ -17,6 +17,9 @@ use tokio::time::Instant;
 use super::{ask::UpstreamError, client::Upstream, transaction};
 use crate::chain::{ChainReceipt, ChainTx, Family, UnknownTxType, block_instant, millis_part, transactions_root};
 
+/// The transactions of a block that are read, or whose senders are recovered, at once: less than a millisecond's work.
+const SLICE: usize = 32;
+
 /// A block as an upstream returns it.
 #[derive(Clone, Debug)]
 pub struct UpstreamBlock {
@@ -93,47 +96,49 @@ pub enum BlockError {
 }
 
 impl UpstreamBlock {
-    /// Reads the answer of `eth_getBlockBy…` with whole transactions, and recovers their senders.
+    /// Reads the answer of `eth_getBlockBy…` with whole transactions, and recovers their senders, unless `sender` knows the
+    /// sender of each by its index and its contents. Yields between slices of them, so that a large block holds up no
+    /// other work of its task.
     ///
     /// # Errors
     ///
     /// Returns [`BlockError::Field`], [`BlockError::Hashes`], [`BlockError::TxType`] or [`BlockError::Signature`] if
     /// that part of the answer is unusable.
-    pub fn read(text: &str, family: Family) -> Result<Self, BlockError> {
-        Self::read_knowing(text, family, |_, _| None)
-    }
-
-    /// As [`UpstreamBlock::read`]. The senders of the transactions are not recovered if `sender` knows the sender of each,
-    /// by its index and its contents.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`UpstreamBlock::read`].
-    pub fn read_knowing(
+    pub async fn read(
         text: &str,
         family: Family,
         sender: impl Fn(usize, &ChainTx) -> Option<Address>,
     ) -> Result<Self, BlockError> {
-        let WireBlock { hash, transactions, uncles, withdrawals } = transaction::parse(text, "")?;
+        let WireBlock { hash, transactions: wire, uncles, withdrawals } = transaction::parse(text, "")?;
         let header = Sealed::new_unchecked(transaction::parse::<Header>(text, "")?, hash);
         let has_ommers = !uncles.is_empty();
-        let each = transactions.iter().enumerate();
-        let read = each.map(|(index, json)| transaction::read(json, index, family)).collect::<Result<Vec<_>, _>>();
-        let (transactions, foreign) = match read {
-            Ok(read) => {
-                let known: Option<Vec<Address>> =
-                    read.iter().enumerate().map(|(index, tx)| sender(index, tx)).collect();
-                let transactions = match known {
-                    Some(known) => {
-                        read.into_iter().zip(known).map(|(tx, by)| Recovered::new_unchecked(tx, by)).collect()
-                    }
-                    None => recover(read).map_err(BlockError::Signature)?,
-                };
-                (transactions, None)
+        let mut read = Vec::with_capacity(wire.len());
+        for (index, json) in wire.iter().enumerate() {
+            match transaction::read(json, index, family) {
+                Ok(tx) => read.push(tx),
+                Err(error) => {
+                    let foreign = Some(transaction::foreign(&wire, family).ok_or(error)?);
+                    return Ok(Self { header, transactions: Vec::new(), withdrawals, has_ommers, foreign });
+                }
             }
-            Err(error) => (Vec::new(), Some(transaction::foreign(&transactions, family).ok_or(error)?)),
+            if read.len() % SLICE == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let known: Option<Vec<Address>> = read.iter().enumerate().map(|(index, tx)| sender(index, tx)).collect();
+        let transactions = match known {
+            Some(known) => read.into_iter().zip(known).map(|(tx, by)| Recovered::new_unchecked(tx, by)).collect(),
+            None => {
+                let (mut recovered, mut rest) = (Vec::with_capacity(read.len()), read.into_iter());
+                while rest.len() > 0 {
+                    let (first, slice) = (recovered.len(), rest.by_ref().take(SLICE).collect());
+                    recovered.extend(recover(slice).map_err(|index| BlockError::Signature(first + index))?);
+                    tokio::task::yield_now().await;
+                }
+                recovered
+            }
         };
-        Ok(Self { header, transactions, withdrawals, has_ommers, foreign })
+        Ok(Self { header, transactions, withdrawals, has_ommers, foreign: None })
     }
 
     /// Returns the block's time since 1970, with the milliseconds that some chains tell in a deposit.

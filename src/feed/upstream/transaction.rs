@@ -207,7 +207,9 @@ mod tests {
     }
 
     fn read(block: &Value) -> Result<UpstreamBlock, String> {
-        UpstreamBlock::read(&block.to_string(), Family::OpStack).map_err(|error| error.to_string())
+        let text = block.to_string();
+        let read = UpstreamBlock::read(&text, Family::OpStack, |_, _| None);
+        futures::executor::block_on(read).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -171,9 +171,10 @@ async fn transactions_are_sent_on_and_older_blocks_are_asked_for() {
     assert_eq!(node.result("/", "debug_getRawTransaction", json!([two.tx_hash(0)])).await, json!(raw));
     let told = node.result("/", "eth_capabilities", json!([])).await;
     let window = json!({"type": "window", "retentionBlocks": "0x100"});
-    for kind in ["state", "stateproofs", "tx", "logs", "receipts", "blocks"] {
-        let own = json!({"disabled": false, "oldestBlock": hex(one.number()), "deleteStrategy": window});
-        assert_eq!(told[kind], own, "{kind} of {told}");
+    // The logs of this upstream lack fields, so that the body of the block that the node began with is not its own.
+    for (kinds, oldest) in [(&["state", "stateproofs"][..], &one), (&["tx", "logs", "receipts", "blocks"], &two)] {
+        let own = json!({"disabled": false, "oldestBlock": hex(oldest.number()), "deleteStrategy": window});
+        kinds.iter().for_each(|kind| assert_eq!(told[kind], own, "{kind} of {told}"));
     }
     let asked = upstream.asked("eth_getTransactionReceipt");
     let receipt = node.result("/", "eth_getTransactionReceipt", json!([two.tx_hash(0)])).await;

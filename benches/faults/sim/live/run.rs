@@ -99,7 +99,7 @@ const BELIEF: Duration = Duration::from_secs(5);
 pub fn run_live(script: &LiveScript, mutant: LiveMutant) -> Result<LiveCounts, Violation> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime").block_on(async {
-        let mut world = LiveWorld::new(script, mutant);
+        let mut world = LiveWorld::new(script, mutant).await;
         let feed = world.feed();
         let source = Box::new(world.source.take().expect("the source has not run"));
         tokio::select! {
@@ -151,7 +151,7 @@ struct LiveWorld {
 }
 
 impl LiveWorld {
-    fn new(script: &LiveScript, mutant: LiveMutant) -> Self {
+    async fn new(script: &LiveScript, mutant: LiveMutant) -> Self {
         let truth = Truth::new();
         let (metrics, codes) = (Metrics::default(), Arc::new(CodeCache::new(1 << 20)));
         let first = truth.genesis.clone();
@@ -167,7 +167,7 @@ impl LiveWorld {
         let client = ClientBuilder::default().transport(node.clone(), true);
         let upstream = Arc::new(Upstream::over(client, config, &metrics));
         let family = truth.spec.family();
-        let head = UpstreamBlock::read(&first.json.to_string(), family).expect("the first block");
+        let head = UpstreamBlock::read(&first.json.to_string(), family, |_, _| None).await.expect("the first block");
         let remote = RemoteState::new(1 << 24, first.number, first.hash);
         let view = remote.newest().expect("the first block's state");
         let mut hashes = BlockHashes::default();
