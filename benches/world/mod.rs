@@ -16,9 +16,9 @@ use std::{
 use alloy_genesis::Genesis;
 use presim::{
     chain::{BlockHashes, ChainSpec, genesis_block},
-    engine::{BaseFeeRule, Beginnings, Engine, Simulated, Simulation, SimulationRules},
+    engine::{BaseFeeRule, Beginnings, Engine, Simulated, Simulation, SimulationError, SimulationRules},
     feed::apply::stand_on,
-    meter::Meter,
+    meter::{Meter, Stopped},
     pool::{BlocksBuilt, Pool, PoolLimits},
     rpc::{Backend, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT},
     state::{CodeCache, FeedState, LocalWorld, Overlay, Published, Retention, Snapshot, Snapshots},
@@ -164,15 +164,28 @@ impl BodiesChain {
 
     /// Runs a simulation in a reused overlay.
     pub fn simulate(&self, simulation: &Simulation, overlay: &mut Overlay) -> Simulated {
-        self.simulate_within(simulation, overlay, meter())
+        self.simulate_within(simulation, overlay, meter()).expect("a simulation")
     }
 
-    /// Runs a simulation until it ends or `meter` stops it.
-    pub fn simulate_within(&self, simulation: &Simulation, overlay: &mut Overlay, meter: Meter) -> Simulated {
+    /// Runs a simulation until it ends or `meter` stops it: a run in a pause of another one has a bound, past which it runs
+    /// again by itself.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Stopped`] if the meter stopped it.
+    pub fn simulate_within(
+        &self,
+        simulation: &Simulation,
+        overlay: &mut Overlay,
+        meter: Meter,
+    ) -> Result<Simulated, Stopped> {
         let Backend { spec, codes, .. } = &self.backend;
         overlay.reset(self.snapshot.world.clone(), self.snapshot.hashes.clone(), meter);
         let mut engine = Engine { spec, rules: &self.rules, codes, overlay };
-        engine.simulate(&self.snapshot, simulation).expect("a simulation")
+        engine.simulate(&self.snapshot, simulation).map_err(|error| match error {
+            SimulationError::Stopped(stopped) => stopped,
+            error => panic!("a simulation: {error}"),
+        })
     }
 
     /// Does a worker's part of a request: parse, run, encode. The result is in `out`.

@@ -61,7 +61,7 @@ fn snapshot(node: &Node) -> Value {
     let mut stream = TcpStream::connect(node.info().listen).expect("the node listens");
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"presim_snapshot","params":[]}"#;
     let length = body.len();
-    let head = format!("POST / HTTP/1.1\r\nhost: presim\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+    let head = format!("POST / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
     stream.write_all(format!("{head}{body}").as_bytes()).expect("the node reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("the node answers");
