@@ -60,9 +60,9 @@ fn still_in_one_second<const N: usize>(folder: &Path, nodes: [(&str, &str); N]) 
 fn snapshot(node: &Node) -> Value {
     let mut stream = TcpStream::connect(node.info().listen).expect("the node listens");
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"presim_snapshot","params":[]}"#;
-    let length = body.len();
-    let head = format!("POST / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
-    stream.write_all(format!("{head}{body}").as_bytes()).expect("the node reads");
+    let headers = format!("content-type: application/json\r\ncontent-length: {}\r\nconnection: close", body.len());
+    let request = format!("POST / HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).expect("the node reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("the node answers");
     let (_, answer) = answer.split_once("\r\n\r\n").expect("a head");
