@@ -164,7 +164,7 @@ impl Worker {
     fn run(&mut self, request: &Request, snapshot: &Snapshot) {
         const RULES: SimulationRules = SimulationRules {
             base_fee: BaseFeeRule::Block,
-            block_time: std::time::Duration::from_secs(1),
+            block_time: Some(std::time::Duration::from_secs(1)),
             state_roots: false,
             gas_cap: 50_000_000,
             max_blocks: 256,

@@ -95,7 +95,7 @@ impl BodiesChain {
             Arc::new(Snapshots::new(first, FeedState::Static, Retention { blocks: 1, snapshots: 1, history: 1 }));
         let rules = SimulationRules {
             base_fee: BaseFeeRule::Block,
-            block_time: spec.block_time(),
+            block_time: None,
             state_roots: false,
             gas_cap: GAS_CAP,
             max_blocks: SHAPE.max_blocks as u64,

@@ -170,6 +170,13 @@ impl ChainSpec {
         self.forks.is_active(N::Denim, timestamp).then_some(DENIM_BLOCK_TIME)
     }
 
+    /// Returns the usual time between a block at `timestamp` and the next: what the forks prescribe, unless it was set to
+    /// less than a second.
+    pub fn block_time_at(&self, timestamp: u64) -> Duration {
+        let prescribed = self.prescribed_block_time(timestamp).filter(|_| self.block_time >= Duration::from_secs(1));
+        prescribed.unwrap_or(self.block_time)
+    }
+
     /// Returns whether a block at `timestamp` may have the timestamp of its parent. Blocks that are less than a second
     /// apart must share timestamps, because a timestamp is in whole seconds.
     pub fn timestamps_repeat(&self, timestamp: u64) -> bool {

@@ -172,7 +172,7 @@ impl BundleBlock {
         let header = &mut place.header;
         let before = if place.begins { parent.timestamp } else { snapshot.head.header.timestamp };
         header.timestamp = bundle.timestamp.unwrap_or(header.timestamp);
-        let repeats = rules.block_time.as_secs() == 0;
+        let repeats = rules.step(spec, snapshot).as_secs() == 0;
         if header.timestamp < before || header.timestamp == before && !repeats {
             return Err(SimulationError::BlockTime { time: header.timestamp, previous: before });
         }
@@ -198,7 +198,7 @@ fn next_instant(spec: &ChainSpec, snapshot: &Snapshot, number: u64, rules: &Simu
         None => spec.instant_of(&snapshot.head),
     };
     let steps = u32::try_from(number - snapshot.header().number).unwrap_or(u32::MAX);
-    before.saturating_add(rules.block_time.saturating_mul(steps))
+    before.saturating_add(rules.step(spec, snapshot).saturating_mul(steps))
 }
 
 /// Returns the header of block `number` on the newest block of `snapshot`, with the defaults of simulations. A parent

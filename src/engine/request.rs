@@ -8,6 +8,8 @@ use alloy_primitives::{Address, B256, Bytes, TxKind, U256, map::HashMap};
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
 
+use crate::{chain::ChainSpec, state::Snapshot};
+
 /// A call as a request describes it. An absent field gets its default from the block in which the call runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Call {
@@ -377,8 +379,8 @@ pub struct Bundle {
 pub struct SimulationRules {
     /// The base fee of calls without validation.
     pub base_fee: BaseFeeRule,
-    /// The time between simulated blocks. Where it is less than a second, blocks may share a timestamp.
-    pub block_time: Duration,
+    /// The time between simulated blocks; `None` for the chain's own.
+    pub block_time: Option<Duration>,
     /// Whether state roots are computed. If not, they are zero.
     pub state_roots: bool,
     /// Gas that all calls of a request may use together.
@@ -389,6 +391,13 @@ pub struct SimulationRules {
     pub max_trace: usize,
     /// The distance of an estimate above the smallest gas limit, as a fraction of the estimate. Zero means exact.
     pub estimate_tolerance: f64,
+}
+
+impl SimulationRules {
+    /// Returns the time between the blocks after `snapshot`. Where it is less than a second, blocks may share a timestamp.
+    pub fn step(&self, spec: &ChainSpec, snapshot: &Snapshot) -> Duration {
+        self.block_time.unwrap_or_else(|| spec.block_time_at(snapshot.header().timestamp))
+    }
 }
 
 /// The base fee that a call without validation sees.

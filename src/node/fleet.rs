@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use alloy_genesis::ChainConfig;
 use alloy_primitives::{Address, B256};
 use async_nats::jetstream::kv::CreateErrorKind;
 use eyre::WrapErr;
@@ -67,7 +68,7 @@ pub fn publish(
     let (link, origin, sequence) = runtime.block_on(joining.publish(origin)).wrap_err_with(failed)?;
     let OwnChain { spec, snapshots, devnet, accounts, builtin, trading } = OwnChain::stand_on(config, origin, clock)?;
     let following = Following::from(link.clone(), Applier::new(snapshots.mirror(), codes.clone()), sequence);
-    let base = replica_base(config, codes, spec.chain_id(), &[]);
+    let base = replica_base(config, codes, spec.config(), &[]);
     let follower = runtime.block_on(Follower::new(link.clone(), base, following)).wrap_err_with(failed)?;
     let publisher = publisher(config, link.clone(), store, follower);
     let fleet = Some(FleetPlace { link, leads: Some(publisher.leads.clone()) });
@@ -106,7 +107,7 @@ pub async fn publish_live(
     if theirs.genesis != genesis || theirs.upstream.is_none() {
         return Err(other_chain(&link, &theirs, &ours).into());
     }
-    let base = replica_base(config, codes, spec.chain_id(), &config.live.native);
+    let base = replica_base(config, codes, spec.config(), &config.live.native);
     let shown = own.mirror();
     let following = match end_of(&link).await? {
         Some(_) => joined(&link, &base, reason).await?,
@@ -161,8 +162,8 @@ fn publisher(config: &Config, link: FleetLink, store: &Store, follower: Follower
 }
 
 /// Returns the settings of following. `natives` are contracts that presim cannot execute, beside those that it knows.
-fn replica_base(config: &Config, codes: &Arc<CodeCache>, chain_id: u64, natives: &[Address]) -> ReplicaBase {
-    let natives = Natives::of(chain_id, natives);
+fn replica_base(config: &Config, codes: &Arc<CodeCache>, chain: &ChainConfig, natives: &[Address]) -> ReplicaBase {
+    let natives = Natives::of(chain, natives);
     let state = FollowedState { limit: (config.live.cache_mb as usize) << 20, natives };
     ReplicaBase { codes: codes.clone(), kept: config.retention(), state }
 }
@@ -232,7 +233,7 @@ pub fn follow(
         }
         reason.set("it reads the image of its fleet");
         let natives = chain.upstream.as_ref().map_or(&[][..], |followed| &followed.natives);
-        let base = replica_base(config, codes, chain.config.chain_id, natives);
+        let base = replica_base(config, codes, &chain.config, natives);
         let following =
             patiently(deadline, &link, "it has no image yet", async || Following::bootstrap(&link, &base).await);
         let mut following = following.await?;
@@ -396,7 +397,7 @@ impl Joining<'_> {
     ) -> eyre::Result<(FleetLink, ChainOrigin, u64)> {
         self.reason.set("it reads the image of its fleet");
         let deadline = Instant::now() + START;
-        let base = replica_base(self.config, self.codes, origin.about.config.chain_id, &[]);
+        let base = replica_base(self.config, self.codes, &origin.about.config, &[]);
         let following = patiently(deadline, &link, "it has messages and no image", async || {
             Following::bootstrap(&link, &base).await
         });

@@ -24,7 +24,7 @@ use crate::{
     rpc::StartupReason,
     state::{
         CodeCache, FeedProblem, FeedState, Publication, RemoteImage, RemoteState, RemoteStats, SnapshotId, Snapshots,
-        Tags,
+        Tags, Verified,
     },
     store::{read_image, write_image},
     telemetry::{Counter, Gauge, Metrics},
@@ -209,7 +209,7 @@ pub async fn begin(
     };
     let receipts = told_receipts(&upstream, &head, soon()).await;
     let (number, hash) = (head.number(), head.hash());
-    let natives = Natives::of(spec.chain_id(), &live.native);
+    let natives = Natives::of(spec.config(), &live.native);
     let remote = RemoteState::with_natives(most, number, hash, natives);
     let view = remote.newest().ok_or_else(|| eyre!("the cache lost its first block"))?;
     if let Some(image) = image {
@@ -230,7 +230,8 @@ pub async fn begin(
         None if hash != newest => FeedState::Degraded(FeedProblem::Connecting),
         None => FeedState::Live { every_ms: u64::try_from(spec.block_time().as_millis()).unwrap_or(u64::MAX) },
     };
-    let mut first = canonical_snapshot(view, head, receipts, hashes);
+    // Its state is the upstream's word.
+    let mut first = canonical_snapshot(view, head, receipts, hashes).with_verified(Verified::None);
     first.id = SnapshotId::begin(epoch);
     let snapshots = Snapshots::new(first, feed, config.retention());
     snapshots.apply(Publication::Tags(Tags::default()));

@@ -77,7 +77,7 @@ pub fn wallet(
         policy: policy(config),
         rules: SimulationRules {
             base_fee: BaseFeeRule::Block,
-            block_time: spec.block_time(),
+            block_time: None,
             state_roots: false,
             gas_cap: config.gas_cap,
             max_blocks: config.max_blocks,

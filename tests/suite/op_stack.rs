@@ -152,7 +152,7 @@ fn as_call(tx: &ChainTx, from: Address) -> Call {
 
 const RULES: SimulationRules = SimulationRules {
     base_fee: BaseFeeRule::Block,
-    block_time: std::time::Duration::from_secs(1),
+    block_time: Some(std::time::Duration::from_secs(1)),
     state_roots: true,
     gas_cap: u64::MAX,
     max_blocks: 256,

@@ -22,7 +22,7 @@ use crate::{
 
 const RULES: SimulationRules = SimulationRules {
     base_fee: BaseFeeRule::Block,
-    block_time: std::time::Duration::from_secs(2),
+    block_time: Some(std::time::Duration::from_secs(2)),
     state_roots: false,
     gas_cap: 50_000_000,
     max_blocks: 256,

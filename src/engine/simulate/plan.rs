@@ -66,7 +66,7 @@ pub(super) fn plan<'a>(
     let open = snapshot.open.as_ref();
     let mut planned: Vec<PlannedBlock<'a>> = Vec::with_capacity(simulation.blocks.len());
     // A timestamp is in whole seconds, so that blocks less than a second apart may share one.
-    let step = rules.block_time;
+    let step = rules.step(spec, snapshot);
     let repeats = step < Duration::from_secs(1);
     let (mut number, mut time) = (base.number, spec.instant_of(&snapshot.head));
     // Each block inherits these values from the previous one.

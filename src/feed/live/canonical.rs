@@ -18,16 +18,11 @@ use crate::{
         flashblocks::{Action, CanonicalBlock},
         upstream::UpstreamBlock,
     },
-    state::{FeedLag, FeedProblem, FeedState, Publication, Selector, Snapshot, Verified},
+    state::{FeedProblem, FeedState, Publication, Selector, Snapshot, Verified},
 };
 
 /// The number of times an older block has to be the upstream's newest before its chain counts as gone back.
 const LOOKS: u32 = 8;
-/// The number of blocks by which the upstream may be ahead before the published state counts as late.
-const BEHIND: usize = 2;
-/// The time after which the upstream is asked again for its chain id, with its next block: its connection may have been
-/// lost and opened again, to another node, between two requests.
-const UNSURE: Duration = Duration::from_secs(5);
 
 /// The canonical blocks that are being imported.
 #[derive(Default)]
@@ -38,10 +33,10 @@ pub(super) struct CatchUp {
     waits_since: Option<Instant>,
     /// The task for the first of them, or to find the path.
     task: Option<LocalBoxFuture<'static, CanonicalNews>>,
-    /// Whether the upstream's newest block is to be looked at again.
-    pub is_due: bool,
-    /// The time at which the upstream was asked for its chain id. `None` before, and after a failure.
-    chain_asked: Option<Instant>,
+    /// The time since which the upstream's newest block is to be looked at again.
+    due_since: Option<Instant>,
+    /// The time at which the newest block that is imported, or looked for, was announced.
+    looked_since: Option<Instant>,
 }
 
 impl CatchUp {
@@ -51,6 +46,21 @@ impl CatchUp {
         let news = task.await;
         self.task = None;
         news
+    }
+
+    /// Notes that the upstream's newest block is to be looked at.
+    pub fn look(&mut self) {
+        self.due_since.get_or_insert_with(Instant::now);
+    }
+
+    /// Returns the time since which a newer block than the published one is announced.
+    pub fn since(&self) -> Option<Instant> {
+        self.looked_since.or(self.due_since)
+    }
+
+    /// Returns the number of blocks that are known to wait.
+    pub fn waiting(&self) -> u32 {
+        u32::try_from(self.path.len().max(1)).unwrap_or(u32::MAX)
     }
 
     /// Returns the time at which a block no longer waits for its sub-blocks.
@@ -75,15 +85,11 @@ impl Live {
                         return;
                     }
                 }
-                None if self.catch_up.is_due => {
-                    self.catch_up.is_due = false;
+                None if self.catch_up.due_since.is_some() => {
+                    self.catch_up.looked_since = self.catch_up.due_since.take();
                     match self.heads.newest() {
                         Ok(newest) => {
-                            let is_unsure = self.catch_up.chain_asked.is_none_or(|at| at.elapsed() >= UNSURE);
-                            if is_unsure {
-                                self.catch_up.chain_asked = Some(Instant::now());
-                            }
-                            let find = self.chain.clone().find(newest, self.feed.snapshots.clone(), is_unsure);
+                            let find = self.chain.clone().find(newest, self.feed.snapshots.clone());
                             self.catch_up.task = Some(find.map(CanonicalNews::Found).boxed_local());
                         }
                         Err(error) => self.followed(Err(error.into())),
@@ -97,11 +103,7 @@ impl Live {
     /// Takes the result of what was done beside the stream.
     pub(super) fn take(&mut self, news: CanonicalNews) {
         let done = match news {
-            CanonicalNews::Found(Ok(found)) => self.found(found),
-            CanonicalNews::Found(Err(error)) => {
-                self.catch_up.chain_asked = None;
-                Err(error)
-            }
+            CanonicalNews::Found(found) => found.and_then(|found| self.found(found)),
             CanonicalNews::Executed(executed, receipts) => match self.catch_up.path.pop_front() {
                 Some(block) => self.imported(block, executed, receipts),
                 None => Ok(()),
@@ -127,9 +129,10 @@ impl Live {
 
     /// Sets the feed's health after the upstream's newest block was followed, or could not be.
     fn followed(&mut self, done: Result<(), LiveError>) {
+        self.catch_up.looked_since = None;
         let Err(error) = done else {
             (self.problem, self.is_other_chain) = (None, false);
-            if self.flashblocks.is_none() {
+            if self.flashblocks.is_none() && self.blocks_late_at().is_none_or(|at| at > Instant::now()) {
                 self.set(self.live());
             }
             return;
@@ -187,16 +190,6 @@ impl Live {
                 }
                 return Ok(());
             }
-        }
-        if path.len() > BEHIND && self.flashblocks.is_none() {
-            let waiting = u32::try_from(path.len()).unwrap_or(u32::MAX);
-            let since = std::time::Instant::now();
-            self.set(FeedState::Lagging(FeedLag {
-                since,
-                waiting,
-                cause: FeedProblem::Lagging,
-                every_ms: self.every_ms(),
-            }));
         }
         self.catch_up.path = path.into_iter().rev().collect();
         Ok(())

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
 use alloy_primitives::{B256, Bloom, Sealed};
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::{LiveChain, LiveError};
@@ -50,24 +51,18 @@ pub(super) struct ImportedBlock {
 }
 
 impl LiveChain {
-    /// Walks back from the upstream's newest block to the newest block that is known. The upstream is asked for its chain
-    /// id if `is_unsure`, and wherever its newest block is not the child of the known one: a node of another chain may
-    /// answer at the same address now.
-    pub(super) async fn find(
-        self,
-        newest: B256,
-        snapshots: Arc<Snapshots>,
-        is_unsure: bool,
-    ) -> Result<Found, LiveError> {
+    /// Walks back from the upstream's newest block to the newest block that is known. Where blocks are between, they are
+    /// asked for side by side, by their numbers, so that a distant upstream costs two round trips however many they are.
+    pub(super) async fn find(self, newest: B256, snapshots: Arc<Snapshots>) -> Result<Found, LiveError> {
         let canonical = |hash: B256| {
             let published = snapshots.load();
             let known = published.select(Selector::Hash(hash)).ok()?;
             let is_canonical = known.open.is_none() && known.head.number() <= published.head().number();
             is_canonical.then(|| known.head.clone())
         };
-        let head = snapshots.load().head().hash();
-        let check = async |is_due| if is_due { self.check_chain().await } else { Ok(()) };
         let mut path: Vec<UpstreamBlock> = Vec::new();
+        // The blocks between, oldest first, as far as the upstream gave them.
+        let mut between: Vec<Box<RawValue>> = Vec::new();
         let mut hash = newest;
         let fork = loop {
             if let Some(known) = canonical(hash) {
@@ -76,35 +71,65 @@ impl LiveChain {
             if path.len() == self.limits.gap {
                 break None;
             }
-            let (block, ()) = futures::try_join!(self.block(hash, &snapshots), check(is_unsure && path.is_empty()))?;
-            hash = block.header.parent_hash;
-            let is_old = block.number() <= snapshots.load().oldest_state();
-            if path.is_empty() && !is_unsure {
-                check(hash != head).await?;
+            let given = match between.pop() {
+                Some(json) => self.read(&json, hash, &snapshots).await.ok(),
+                None => None,
+            };
+            let block = match given {
+                Some(block) => block,
+                // Nothing was asked for, or another branch has this number now.
+                None => {
+                    between.clear();
+                    self.block(hash, &snapshots).await?
+                }
+            };
+            let (head, oldest) = {
+                let published = snapshots.load();
+                (published.head().number(), published.oldest_state())
+            };
+            let child = path.last().map_or(block.number(), |child| child.number().saturating_sub(1));
+            LiveError::unless_equal("number of the block", block.number(), child)?;
+            let missing = head + 1..block.number();
+            if path.is_empty() && (2..=self.limits.gap as u64).contains(&missing.end.saturating_sub(missing.start)) {
+                between = self.upstream.blocks(missing, Instant::now() + self.limits.wait).await;
             }
+            hash = block.header.parent_hash;
+            let is_old = block.number() <= oldest;
             path.push(block);
             if is_old {
                 break None;
             }
         };
         if path.is_empty() {
-            check(is_unsure || newest != head).await?;
+            self.check_chain().await?;
+        }
+        let below = path.last().map(|first| first.number().saturating_sub(1));
+        if let (Some(fork), Some(below)) = (&fork, below) {
+            LiveError::unless_equal("number of the block", below, fork.number())?;
         }
         Ok(Found { fork, path })
     }
 
     /// Checks that the upstream is still a node of the chain.
     async fn check_chain(&self) -> Result<(), LiveError> {
-        let told = self.upstream.chain_id(Instant::now() + self.limits.wait).await?;
+        self.check_told(self.upstream.chain_id(Instant::now() + self.limits.wait).await?)
+    }
+
+    fn check_told(&self, told: u64) -> Result<(), LiveError> {
         let expected = self.spec.chain_id();
         if told == expected { Ok(()) } else { Err(LiveError::OtherChain { expected, told }) }
     }
 
-    /// Returns the upstream's block of this hash. The senders of a block that was pre-confirmed are known from its
-    /// sub-blocks.
+    /// Returns the upstream's block of this hash, unless a node of another chain answers at the same address now.
     async fn block(&self, hash: B256, snapshots: &Snapshots) -> Result<UpstreamBlock, LiveError> {
         let deadline = Instant::now() + self.limits.wait;
-        let json = self.upstream.block_by_hash(hash, deadline).await?.ok_or(LiveError::Unknown(hash))?;
+        let (json, told) = self.upstream.block_and_chain(hash, deadline).await?;
+        self.check_told(told)?;
+        self.read(&json.ok_or(LiveError::Unknown(hash))?, hash, snapshots).await
+    }
+
+    /// Reads a block that has this hash. The senders of a block that was pre-confirmed are known from its sub-blocks.
+    async fn read(&self, json: &RawValue, hash: B256, snapshots: &Snapshots) -> Result<UpstreamBlock, LiveError> {
         let (complete, open) = {
             let published = snapshots.load();
             let complete = published.select(Selector::Hash(hash)).ok().and_then(|ahead| ahead.head.find_body());

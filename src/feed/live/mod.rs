@@ -126,6 +126,8 @@ impl FeedSource for LiveSource {
     }
 }
 
+/// The number of canonical blocks by which the published state may be late before it is said to lag.
+const BEHIND: u32 = 2;
 /// The pause before state that could not be fetched is asked for again.
 const AGAIN: Duration = Duration::from_millis(250);
 
@@ -176,7 +178,7 @@ impl Live {
             // Nothing is pre-confirmed yet, so there is no action to execute.
             source.rules.canonical(&import::about(&head.header, head.transaction_hashes().unwrap_or_default()));
         }
-        self.catch_up.is_due = true;
+        self.catch_up.look();
         loop {
             self.go_on();
             self.tend();
@@ -187,7 +189,7 @@ impl Live {
                 biased;
                 tags = self.heads.changed() => match tags {
                     Some(tags) => drop(self.feed.apply(Publication::Tags(tags))),
-                    None => self.catch_up.is_due = true,
+                    None => self.catch_up.look(),
                 },
                 news = self.catch_up.news() => self.take(news),
                 event = next(&mut self.flashblocks) => self.meet(event).await,
@@ -243,7 +245,7 @@ impl Live {
     /// Drops what may last no longer, and shows how late the feed is.
     fn tend(&mut self) {
         let limits = self.chain.limits;
-        let Some(source) = &mut self.flashblocks else { return };
+        let Some(source) = &mut self.flashblocks else { return self.tend_blocks() };
         if source.rules.problem().is_some() {
             return;
         }
@@ -274,6 +276,32 @@ impl Live {
         }
     }
 
+    /// Shows how late the feed of a chain without sub-blocks is.
+    fn tend_blocks(&mut self) {
+        let late = self.blocks_late_at().filter(|at| *at <= Instant::now());
+        if let Some(at) = late
+            && !self.feed.status.is_degraded()
+        {
+            let since = at - self.tolerated();
+            self.set(FeedState::Lagging(FeedLag {
+                since: since.into_std(),
+                waiting: self.catch_up.waiting(),
+                cause: FeedProblem::Lagging,
+                every_ms: self.every_ms(),
+            }));
+        }
+    }
+
+    /// Returns the time at which the state of a chain without sub-blocks counts as late, if it is not the newest.
+    fn blocks_late_at(&self) -> Option<Instant> {
+        self.catch_up.since().map(|since| since + self.tolerated())
+    }
+
+    /// Returns the time that a canonical block may take to be published.
+    fn tolerated(&self) -> Duration {
+        BEHIND * self.block_time
+    }
+
     /// Returns the time since which the newest snapshot is not the newest that there is.
     fn late_since(&self) -> Option<Instant> {
         self.queue.since().into_iter().chain(self.cut_since).min()
@@ -283,11 +311,15 @@ impl Live {
     fn due(&self) -> Option<Instant> {
         let limits = &self.chain.limits;
         let import = self.catch_up.deadline(limits.execute);
-        if self.flashblocks.as_ref().is_none_or(|source| source.rules.problem().is_some()) {
+        let is_live = matches!(self.feed.status.state(), FeedState::Live { .. });
+        if self.flashblocks.is_none() {
+            let late = self.blocks_late_at().filter(|_| is_live);
+            return late.into_iter().chain(import).min();
+        }
+        if self.flashblocks.as_ref().is_some_and(|source| source.rules.problem().is_some()) {
             return import;
         }
         let late = self.late_since();
-        let is_live = matches!(self.feed.status.state(), FeedState::Live { .. });
         let becomes_late = late.filter(|_| is_live).map(|since| since + limits.sub_block);
         let too_late = late.and_then(|since| limits.max_lag.map(|most| since + most));
         let cut = self.cut_since.map(|since| since + limits.silent);

@@ -22,26 +22,24 @@ pub(super) fn verify(
     transactions: &[Recovered<ChainTx>],
     world: &World,
 ) -> Result<Verified, LiveError> {
-    let (diff, metadata) = (&flashblock.diff, &flashblock.metadata);
-    check_receipts(flashblock, open, transactions)?;
-    check_balances(flashblock, world)?;
+    let diff = &flashblock.diff;
+    let compared = check_receipts(flashblock, open, transactions)? + check_balances(flashblock, world)?;
     // A builder that leaves a value out sends zero.
-    let (has_gas, has_root) = (diff.gas_used > 0 || transactions.is_empty(), !diff.receipts_root.is_zero());
+    let (has_root, has_bloom) = (!diff.receipts_root.is_zero(), !diff.logs_bloom.is_zero());
+    let has_gas = diff.gas_used > 0 || open.header.gas_used == 0;
     if diff.gas_used > 0 {
         LiveError::unless_equal("gas_used", open.header.gas_used, diff.gas_used)?;
     }
-    let has_bloom = !diff.logs_bloom.is_zero();
     if has_root || has_bloom {
         let (root, bloom) = open.receipts_root_and_bloom();
         if has_root {
             LiveError::unless_equal("receipts_root", root, diff.receipts_root)?;
         }
-        if has_root || has_bloom {
+        if has_bloom {
             LiveError::unless_equal("logs_bloom", bloom, diff.logs_bloom)?;
         }
     }
-    let has_some =
-        diff.gas_used > 0 || has_bloom || metadata.receipts.is_some() || metadata.new_account_balances.is_some();
+    let has_some = diff.gas_used > 0 || has_root || has_bloom || compared > 0;
     Ok(match (has_gas && has_root, has_some) {
         (true, _) => Verified::Full,
         (false, true) => Verified::Partial,
@@ -49,19 +47,21 @@ pub(super) fn verify(
     })
 }
 
-/// Checks the receipts of a sub-block's transactions against the builder's, if it sent any.
+/// Checks the receipts of a sub-block's transactions against those that the builder sent. Returns their number.
 fn check_receipts(
     flashblock: &Flashblock,
     open: &OpenBlock,
     transactions: &[Recovered<ChainTx>],
-) -> Result<(), LiveError> {
-    let Some(told) = &flashblock.metadata.receipts else { return Ok(()) };
+) -> Result<usize, LiveError> {
+    let Some(told) = &flashblock.metadata.receipts else { return Ok(0) };
+    let mut compared = 0;
     for tx in transactions {
         let Some(told) = told.get(tx.tx_hash()) else { continue };
         let Some(own) = open.positions.get(tx.tx_hash()).and_then(|index| open.receipts.get(*index)) else { continue };
         check_receipt(own, told).map_err(|error| error.of_transaction(*tx.tx_hash()))?;
+        compared += 1;
     }
-    Ok(())
+    Ok(compared)
 }
 
 fn check_receipt(own: &ChainReceipt, told: &OpReceipt) -> Result<(), LiveError> {
@@ -78,16 +78,18 @@ fn check_receipt(own: &ChainReceipt, told: &OpReceipt) -> Result<(), LiveError> 
     Ok(())
 }
 
-/// Checks balances against the builder's, if it sent any and they are known.
-fn check_balances(flashblock: &Flashblock, world: &World) -> Result<(), LiveError> {
+/// Checks balances that are known against those that the builder sent. Returns their number.
+fn check_balances(flashblock: &Flashblock, world: &World) -> Result<usize, LiveError> {
+    let mut compared = 0;
     for (address, told) in flashblock.metadata.new_account_balances.iter().flatten() {
         if let Lookup::Known(info) = world.look_up(address) {
             let own = info.map_or(U256::ZERO, |info| info.balance);
             let what = |balance: U256| of(*address, balance);
             LiveError::unless_equal("balance", what(own), what(*told))?;
+            compared += 1;
         }
     }
-    Ok(())
+    Ok(compared)
 }
 
 fn of(address: Address, balance: U256) -> String {

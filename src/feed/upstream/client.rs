@@ -1,14 +1,16 @@
 //! The client of an upstream node, with its bounds, retries and health.
 
 use std::{
+    ops::Range,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use alloy_eips::BlockNumberOrTag;
 use alloy_json_rpc::Id;
 use alloy_primitives::{B256, U64};
 use alloy_rpc_client::{BuiltInConnectionString, ClientBuilder, ConnectionConfig, RpcClient, WebSocketConfig};
-use alloy_transport::{Authorization, BoxTransport, TransportError};
+use alloy_transport::{BoxTransport, TransportError};
 use arc_swap::ArcSwapOption;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::future::join_all;
@@ -23,6 +25,7 @@ use tower::Service;
 use super::{
     ask::{Ask, MethodName, UpstreamError, failure, nullable, packet, read, text_of},
     http::Http,
+    socket::Socket,
 };
 use crate::telemetry::{Counter, Gauge, Histogram, Metrics};
 
@@ -92,8 +95,7 @@ impl Upstream {
     const LONGEST_PAUSE: Duration = Duration::from_secs(5);
     /// The part of a pause that always passes. The rest ends as soon as another call is answered.
     const SURE_PAUSE: Duration = Duration::from_millis(250);
-    /// The attempts to reopen a lost WebSocket or IPC connection, without a limit, and the pause between two of them.
-    const RECONNECTS: u32 = u32::MAX;
+    /// The first pause before a lost WebSocket or IPC connection is reopened.
     const RECONNECT: Duration = Duration::from_millis(500);
 
     /// Connects to the upstream. Over HTTP, the first call connects.
@@ -111,20 +113,22 @@ impl Upstream {
                 let http = Http::new(url, config.max_response).map_err(|error| refuse(&error))?;
                 ClientBuilder::default().transport(http, is_local)
             }
-            _ => {
+            kind => {
                 let limits = WebSocketConfig::default()
                     .max_message_size(Some(config.max_response))
                     .max_frame_size(Some(config.max_response));
-                let mut connection = ConnectionConfig::new()
-                    .with_ws_config(limits)
-                    .with_max_retries(Self::RECONNECTS)
-                    .with_retry_interval(Self::RECONNECT);
-                if let Ok(url) = url::Url::parse(&config.url)
-                    && let Some(auth) = Authorization::extract_from_url(&url)
-                {
-                    connection = connection.with_auth(auth);
-                }
-                let connecting = ClientBuilder::default().connect_with_config(&config.url, connection);
+                let connecting = async {
+                    match kind {
+                        BuiltInConnectionString::Ws(..) => {
+                            ClientBuilder::default().pubsub(Socket::new(&config.url, limits, Self::RECONNECT)).await
+                        }
+                        _ => {
+                            let reopened =
+                                ConnectionConfig::new().with_max_retries(u32::MAX).with_retry_interval(Self::RECONNECT);
+                            ClientBuilder::default().connect_with_config(&config.url, reopened).await
+                        }
+                    }
+                };
                 match tokio::time::timeout(config.timeout, connecting).await {
                     Ok(connected) => connected.map_err(|error| refuse(&error))?,
                     Err(_) => {
@@ -212,7 +216,7 @@ impl Upstream {
     /// Returns the errors of [`all`](Self::all).
     pub async fn block(
         &self,
-        selector: alloy_eips::BlockNumberOrTag,
+        selector: BlockNumberOrTag,
         deadline: Instant,
     ) -> Result<Option<Box<RawValue>>, UpstreamError> {
         self.one(Ask::new("eth_getBlockByNumber", &(selector, true), nullable), deadline).await
@@ -225,6 +229,34 @@ impl Upstream {
     /// Returns the errors of [`all`](Self::all).
     pub async fn block_by_hash(&self, hash: B256, deadline: Instant) -> Result<Option<Box<RawValue>>, UpstreamError> {
         self.one(Ask::new("eth_getBlockByHash", &(hash, true), nullable), deadline).await
+    }
+
+    /// Returns the block with this hash as [`block_by_hash`](Self::block_by_hash) does, and the chain id (EIP-155) of the
+    /// node that has it: both are asked for in one batch.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`all`](Self::all).
+    pub async fn block_and_chain(
+        &self,
+        hash: B256,
+        deadline: Instant,
+    ) -> Result<(Option<Box<RawValue>>, u64), UpstreamError> {
+        let asks =
+            vec![Ask::new("eth_chainId", &(), nullable), Ask::new("eth_getBlockByHash", &(hash, true), nullable)];
+        let mut answers = self.all(asks, deadline).await;
+        let (block, id) = (answers.pop(), answers.pop());
+        let malformed = |problem: String| UpstreamError::Malformed { method: "eth_chainId".into(), problem };
+        let id = id.transpose()?.flatten().ok_or_else(|| malformed("no answer".to_owned()))?;
+        let id: U64 = serde_json::from_str(id.get()).map_err(|error| malformed(error.to_string()))?;
+        Ok((block.transpose()?.flatten(), id.to()))
+    }
+
+    /// Returns the blocks with these numbers, as JSON with whole transactions, as far as the upstream has them.
+    pub async fn blocks(&self, numbers: Range<u64>, deadline: Instant) -> Vec<Box<RawValue>> {
+        let ask = |number| Ask::new("eth_getBlockByNumber", &(BlockNumberOrTag::Number(number), true), nullable);
+        let answers = self.all(numbers.map(ask).collect(), deadline).await;
+        answers.into_iter().filter_map(|answer| answer.ok().flatten()).collect()
     }
 
     /// Returns the receipts of a block, as JSON, or `None` if there is no such block.

@@ -9,6 +9,7 @@ mod hints;
 mod http;
 mod proof;
 mod proven;
+mod socket;
 mod transaction;
 mod wave;
 

@@ -13,7 +13,6 @@ use jsonrpsee::types::ErrorObjectOwned;
 
 use super::error::RpcError;
 use crate::{
-    chain::ChainSpec,
     engine::{BaseFeeRule, CallOutcome},
     wallet::WalletError,
 };
@@ -27,8 +26,8 @@ pub struct Dialect {
     pub requires_to_and_selector: bool,
     /// The base fee that calls without validation see.
     pub base_fee: BaseFeeRule,
-    /// The time between simulated blocks.
-    pub block_time: fn(&ChainSpec) -> Duration,
+    /// The time between simulated blocks; `None` for the chain's own.
+    pub block_time: Option<Duration>,
     /// Whether state roots of simulated blocks are computed. If not, they are zero.
     pub state_roots: bool,
     /// The fraction by which an estimate may exceed the smallest gas limit.

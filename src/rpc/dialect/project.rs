@@ -2,7 +2,6 @@
 
 use super::Dialect;
 use crate::{
-    chain::ChainSpec,
     engine::{BaseFeeRule, CallOutcome, HaltText, revert_reason},
     rpc::{encode, error::RpcError},
 };
@@ -12,7 +11,7 @@ pub static PROJECT: Dialect = Dialect {
     refuses_unknown_fields: true,
     requires_to_and_selector: true,
     base_fee: BaseFeeRule::Block,
-    block_time: ChainSpec::block_time,
+    block_time: None,
     state_roots: false,
     estimate_tolerance: 0.0,
     shows_fillers: false,

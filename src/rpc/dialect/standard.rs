@@ -16,7 +16,7 @@ pub static STANDARD: Dialect = Dialect {
     requires_to_and_selector: false,
     base_fee: BaseFeeRule::ZeroWhenFree,
     // execution-apis, `eth_simulateV1`: simulated blocks are 12 seconds apart.
-    block_time: |_| Duration::from_secs(12),
+    block_time: Some(Duration::from_secs(12)),
     state_roots: true,
     // geth's `estimateGasErrorRatio`.
     estimate_tolerance: 0.015,

@@ -170,7 +170,7 @@ impl Backend {
     pub(in crate::rpc) fn rules(&self, dialect: &Dialect) -> SimulationRules {
         SimulationRules {
             base_fee: dialect.base_fee,
-            block_time: (dialect.block_time)(&self.spec),
+            block_time: dialect.block_time,
             state_roots: dialect.state_roots,
             gas_cap: self.limits.gas_cap,
             max_blocks: self.limits.shape.max_blocks as u64,

@@ -23,7 +23,7 @@ const CALL_GAS: u64 = 120_000;
 
 const RULES: SimulationRules = SimulationRules {
     base_fee: BaseFeeRule::ZeroWhenFree,
-    block_time: std::time::Duration::from_secs(12),
+    block_time: Some(std::time::Duration::from_secs(12)),
     state_roots: false,
     gas_cap: 50_000_000,
     max_blocks: 256,

@@ -273,7 +273,7 @@ fn run_case(spec: &ChainSpec, test: &StateTest, expected: &Expected) -> CaseOutc
     };
     let rules = SimulationRules {
         base_fee: BaseFeeRule::ZeroWhenFree,
-        block_time: std::time::Duration::from_secs(12),
+        block_time: Some(std::time::Duration::from_secs(12)),
         state_roots: true,
         gas_cap: u64::MAX,
         max_blocks: 256,

@@ -19,7 +19,7 @@ use super::truth::{FEES, SOMEBODY, STORE};
 const BUNDLES: usize = 12;
 const RULES: SimulationRules = SimulationRules {
     base_fee: BaseFeeRule::Block,
-    block_time: std::time::Duration::from_secs(1),
+    block_time: Some(std::time::Duration::from_secs(1)),
     state_roots: false,
     gas_cap: 50_000_000,
     max_blocks: 8,
