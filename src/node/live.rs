@@ -230,7 +230,7 @@ pub async fn begin(
         None if hash != newest => FeedState::Degraded(FeedProblem::Connecting),
         None => FeedState::Live { every_ms: u64::try_from(spec.block_time().as_millis()).unwrap_or(u64::MAX) },
     };
-    // Its state is the upstream's word.
+    // Nothing of the first block was executed here.
     let mut first = canonical_snapshot(view, head, receipts, hashes).with_verified(Verified::None);
     first.id = SnapshotId::begin(epoch);
     let snapshots = Snapshots::new(first, feed, config.retention());
