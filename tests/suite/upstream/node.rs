@@ -311,6 +311,8 @@ fn accept(listener: TcpListener, shared: Arc<NodeState>) -> AbortHandle {
     let task = tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             shared.connections.fetch_add(1, SeqCst);
+            // As geth and reth do: else the second of two answers waits for the acknowledgement of the first.
+            let _ = stream.set_nodelay(true);
             let shared = shared.clone();
             tokio::spawn(async move {
                 let mut gone = shared.gone.subscribe();
