@@ -4,8 +4,6 @@ mod support;
 
 use std::{
     ffi::OsString,
-    io::{Read, Write},
-    net::TcpStream,
     path::Path,
     process::{Command, Output},
 };
@@ -49,26 +47,12 @@ fn still(folder: &Path, name: &str, balance: &str) -> Node {
 fn still_in_one_second<const N: usize>(folder: &Path, nodes: [(&str, &str); N]) -> [Node; N] {
     for _ in 0..10 {
         let nodes = nodes.map(|(name, balance)| still(folder, name, balance));
-        if nodes.iter().all(|node| snapshot(node) == snapshot(&nodes[0])) {
+        let ids = nodes.each_ref().map(|node| node.snapshots().load().newest.id);
+        if ids.iter().all(|id| *id == ids[0]) {
             return nodes;
         }
     }
     panic!("no start of {N} nodes fell into one second");
-}
-
-/// The id of a node's newest snapshot.
-fn snapshot(node: &Node) -> Value {
-    let mut stream = TcpStream::connect(node.info().listen).expect("the node listens");
-    let body = r#"{"jsonrpc":"2.0","id":1,"method":"presim_snapshot","params":[]}"#;
-    let headers = format!("content-type: application/json\r\ncontent-length: {}\r\nconnection: close", body.len());
-    let request = format!("POST / HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n\r\n{body}");
-    stream.write_all(request.as_bytes()).expect("the node reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("the node answers");
-    let (_, answer) = answer.split_once("\r\n\r\n").expect("a head");
-    let answer: Value = serde_json::from_str(answer).expect("JSON");
-    assert!(answer["result"]["id"].is_string(), "{answer}");
-    answer["result"]["id"].clone()
 }
 
 fn url(node: &Node) -> String {
