@@ -60,7 +60,7 @@ impl CatchUp {
 
     /// Returns the number of blocks that are known to wait.
     pub fn waiting(&self) -> u32 {
-        u32::try_from(self.path.len().max(1)).unwrap_or(u32::MAX)
+        u32::try_from(self.path.len()).unwrap_or(u32::MAX)
     }
 
     /// Returns the time at which a block no longer waits for its sub-blocks.
@@ -132,7 +132,7 @@ impl Live {
         self.catch_up.looked_since = None;
         let Err(error) = done else {
             (self.problem, self.is_other_chain) = (None, false);
-            if self.flashblocks.is_none() && self.blocks_late_at().is_none_or(|at| at > Instant::now()) {
+            if self.flashblocks.is_none() && !self.blocks_are_late() {
                 self.set(self.live());
             }
             return;

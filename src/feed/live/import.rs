@@ -87,8 +87,9 @@ impl LiveChain {
                 let published = snapshots.load();
                 (published.head().number(), published.oldest_state())
             };
-            let child = path.last().map_or(block.number(), |child| child.number().saturating_sub(1));
-            LiveError::unless_equal("number of the block", block.number(), child)?;
+            if let Some(child) = path.last() {
+                child_of(child, block.number())?;
+            }
             let missing = head + 1..block.number();
             if path.is_empty() && (2..=self.limits.gap as u64).contains(&missing.end.saturating_sub(missing.start)) {
                 between = self.upstream.blocks(missing, Instant::now() + self.limits.wait).await;
@@ -96,16 +97,16 @@ impl LiveChain {
             hash = block.header.parent_hash;
             let is_old = block.number() <= oldest;
             path.push(block);
-            if is_old {
+            // An old number under a known parent is a wrong one.
+            if is_old && canonical(hash).is_none() {
                 break None;
             }
         };
         if path.is_empty() {
             self.check_chain().await?;
         }
-        let below = path.last().map(|first| first.number().saturating_sub(1));
-        if let (Some(fork), Some(below)) = (&fork, below) {
-            LiveError::unless_equal("number of the block", below, fork.number())?;
+        if let (Some(fork), Some(first)) = (&fork, path.last()) {
+            child_of(first, fork.number())?;
         }
         Ok(Found { fork, path })
     }
@@ -245,6 +246,11 @@ impl LiveChain {
         }
         told_receipts(&self.upstream, block, Instant::now() + self.limits.wait).await
     }
+}
+
+/// Checks that a block has the number after its parent's, which its hash alone shows only if the hash is checked.
+fn child_of(block: &UpstreamBlock, parent: u64) -> Result<(), LiveError> {
+    LiveError::unless_equal("number of the block", block.number(), parent.saturating_add(1))
 }
 
 /// Returns a canonical block as the rules of a stream want it.

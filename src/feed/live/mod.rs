@@ -278,28 +278,18 @@ impl Live {
 
     /// Shows how late the feed of a chain without sub-blocks is.
     fn tend_blocks(&mut self) {
-        let late = self.blocks_late_at().filter(|at| *at <= Instant::now());
-        if let Some(at) = late
-            && !self.feed.status.is_degraded()
-        {
-            let since = at - self.tolerated();
-            self.set(FeedState::Lagging(FeedLag {
-                since: since.into_std(),
-                waiting: self.catch_up.waiting(),
-                cause: FeedProblem::Lagging,
-                every_ms: self.every_ms(),
-            }));
+        let Some(since) = self.catch_up.since().filter(|_| self.blocks_are_late()) else { return };
+        if !self.feed.status.is_degraded() {
+            let (since, waiting) = (since.into_std(), self.catch_up.waiting().max(1));
+            let (cause, every_ms) = (FeedProblem::Lagging, self.every_ms());
+            self.set(FeedState::Lagging(FeedLag { since, waiting, cause, every_ms }));
         }
     }
 
-    /// Returns the time at which the state of a chain without sub-blocks counts as late, if it is not the newest.
-    fn blocks_late_at(&self) -> Option<Instant> {
-        self.catch_up.since().map(|since| since + self.tolerated())
-    }
-
-    /// Returns the time that a canonical block may take to be published.
-    fn tolerated(&self) -> Duration {
-        BEHIND * self.block_time
+    /// Returns whether the state of a chain without sub-blocks is late.
+    fn blocks_are_late(&self) -> bool {
+        let since = self.catch_up.since();
+        self.catch_up.waiting() > BEHIND || since.is_some_and(|since| since.elapsed() >= BEHIND * self.block_time)
     }
 
     /// Returns the time since which the newest snapshot is not the newest that there is.
@@ -312,11 +302,11 @@ impl Live {
         let limits = &self.chain.limits;
         let import = self.catch_up.deadline(limits.execute);
         let is_live = matches!(self.feed.status.state(), FeedState::Live { .. });
-        if self.flashblocks.is_none() {
-            let late = self.blocks_late_at().filter(|_| is_live);
+        let Some(source) = &self.flashblocks else {
+            let late = self.catch_up.since().filter(|_| is_live).map(|since| since + BEHIND * self.block_time);
             return late.into_iter().chain(import).min();
-        }
-        if self.flashblocks.as_ref().is_some_and(|source| source.rules.problem().is_some()) {
+        };
+        if source.rules.problem().is_some() {
             return import;
         }
         let late = self.late_since();
