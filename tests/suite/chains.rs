@@ -168,6 +168,17 @@ struct DenimChain {
 
 const START: u64 = 0x6500_0000;
 
+#[test]
+fn the_time_between_blocks_changes_when_denim_activates() {
+    let mut rules = config(4242, "jovian");
+    rules["denimTime"] = json!(START);
+    let of = |block_time| ChainSpec::new(serde_json::from_value(rules.clone()).unwrap(), block_time).unwrap();
+    let (usual, short) = (Duration::from_secs(2), Duration::from_millis(50));
+    assert_eq!(of(usual).block_time_at(START - 1), usual);
+    assert_eq!(of(usual).block_time_at(START), Duration::from_millis(200));
+    assert_eq!(of(short).block_time_at(START), short, "it was set");
+}
+
 impl DenimChain {
     fn new() -> Self {
         let mut rules = config(4242, "jovian");

@@ -5,13 +5,13 @@ use std::time::Duration;
 use alloy_primitives::{Address, U256};
 use op_alloy::rpc_types_engine::OpFlashblockPayload;
 use presim::state::FeedProblem;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
 use super::{
     built::{Built, CHASES, ETHEREUM, OP_CHAIN, SOMEBODY, transfer},
     feed, head, health,
-    stage::{EVERY, LiveStage, busy, chases, launch, serve},
+    stage::{EVERY, LiveStage, busy, chain_of, chases, launch, serve},
     until, with_usual,
 };
 use crate::{
@@ -311,6 +311,94 @@ async fn a_shorter_chain_and_one_of_the_same_genesis_are_other_chains_too() {
     }
 }
 
+/// The node behind an address may become another one between two blocks. The chain id comes with each block.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_block_of_another_chain_is_taken_even_right_after_one_of_its_own() {
+    let first = Built::ethereum();
+    let (one, two) = (first.next(vec![], 1), first.next(vec![], 1).next(vec![], 2));
+    let upstream = serve(&[&first]).await;
+    let node = launch(&upstream.ws_url(), Some(&first.config), &[]).await.expect("it starts");
+    upstream.push(one.block.clone());
+    head(&node, one.hash()).await;
+    upstream.lie(|method, _, result| if method == "eth_chainId" { json!("0x3e7") } else { result });
+    upstream.push(two.block.clone());
+    feed(&node, Some(FeedProblem::OtherChain)).await;
+    assert_eq!(node.node.snapshots().load().head().hash(), one.hash());
+    upstream.well();
+    head(&node, two.hash()).await;
+    feed(&node, None).await;
+}
+
+/// Without `--verify-proofs` a header is not hashed again, so that a fault of the upstream may show another number.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_whose_number_is_not_the_next_one_is_refused() {
+    let first = Built::ethereum();
+    let one = first.next(vec![], 1);
+    for wrong in ["0x0", "0x5", "0xffffffffffffffff"] {
+        let upstream = serve(&[&first]).await;
+        let node = launch(&upstream.ws_url(), Some(&first.config), &[]).await.expect("it starts");
+        upstream.lie(move |method, _, mut result| {
+            if method == "eth_getBlockByHash" {
+                result["number"] = json!(wrong);
+            }
+            result
+        });
+        upstream.push(one.block.clone());
+        feed(&node, Some(FeedProblem::Mismatch)).await;
+        assert_eq!(node.node.snapshots().load().head().hash(), first.hash(), "{wrong}");
+        upstream.well();
+        head(&node, one.hash()).await;
+        feed(&node, None).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_that_were_missed_are_asked_for_side_by_side_and_the_feed_says_that_it_lags() {
+    const MISSED: usize = 10;
+    let first = Built::ethereum();
+    let blocks = chain_of(&first, MISSED, |_| Vec::new());
+    let upstream = serve(&[&first]).await;
+    let node = launch(&upstream.ws_url(), Some(&first.config), &[]).await.expect("it starts");
+    feed(&node, None).await;
+    let (by_hash, by_number) = ("eth_getBlockByHash", "eth_getBlockByNumber");
+    let before = (upstream.asked(by_hash), upstream.asked(by_number));
+    upstream.slow("eth_getStorageAt", Duration::from_millis(20));
+    upstream.change(|chain| {
+        *chain = UpstreamChain::new(
+            std::iter::once(&first).chain(&blocks[..MISSED - 1]).map(|one| one.block.clone()).collect(),
+        )
+    });
+    upstream.push(blocks[MISSED - 1].block.clone());
+    until(&node, "late", |published| published.feed.lag().is_some_and(|lag| lag.waiting > 2)).await;
+    head(&node, blocks[MISSED - 1].hash()).await;
+    feed(&node, None).await;
+    assert_eq!(upstream.asked(by_hash) - before.0, 1, "the newest block alone is asked for by its hash");
+    // The tags and the newest block are asked for by number, too.
+    assert!(upstream.asked(by_number) - before.1 >= MISSED - 1);
+}
+
+/// A builder may leave out roots, hashes, bloom and gas.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_tells_no_roots_stays_live_across_canonical_blocks() {
+    let stage = stage(&[]).await;
+    let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 3);
+    for block in &blocks {
+        for mut payload in block.untold(&SINGLE) {
+            (payload.diff.state_root, payload.diff.block_hash) = Default::default();
+            stage.server.send(&payload);
+        }
+        let last = (block.number(), 4);
+        until(&stage.node, "the last", |published| {
+            (published.newest.header().number, published.newest.index()) == last
+        })
+        .await;
+        stage.upstream.push(block.block.clone());
+        head(&stage.node, block.hash()).await;
+    }
+    stage.never_fell();
+    assert_eq!(stage.node.metric("presim_preconfirmed_total{outcome=\"canonical\"}"), 3.0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_is_cut_and_does_not_come_back_is_given_up() {
     let stage = stage(&["--flashblocks-silent-ms", "1000"]).await;
@@ -359,15 +447,15 @@ async fn what_the_builder_tells_is_checked_at_each_sub_block_and_said() {
         payload.metadata.new_account_balances.clear();
         payload
     };
-    let without_metadata = |index: usize| {
+    let with_metadata = |index: usize, metadata: Value| {
         let mut json = serde_json::to_value(&untold[index]).expect("JSON");
-        json["metadata"] = json!({});
+        json["metadata"] = metadata;
         json
     };
     let steps = [
         (json!(told[0]), "full"),
         (json!(gas_only(1)), "partial"),
-        (without_metadata(2), "none"),
+        (with_metadata(2, json!({"receipts": {}, "new_account_balances": {}})), "none"),
         (json!(told[3]), "full"),
     ];
     for (index, (payload, expected)) in steps.into_iter().enumerate() {
