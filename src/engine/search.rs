@@ -268,33 +268,48 @@ impl Engine<'_> {
         tolerance: U256,
     ) -> Result<bool, Stopped> {
         let best = variants.iter().enumerate().max_by(|(_, one), (_, other)| one.rank(other, search.aim));
-        let Some((best, _)) = best else { return Ok(true) };
+        let Some((index, best)) = best else { return Ok(true) };
+        let mut best = best.clone();
         let value = |index: usize| variants[index].values[0];
-        let mut low = value(best.saturating_sub(1));
-        let mut high = value((best + 1).min(variants.len() - 1));
-        let section = |low: U256, high: U256| low + golden(high - low);
-        let (mut left, mut right) = (high - golden(high - low), section(low, high));
-        let mut run = |engine: &mut Self, value: U256| -> Result<Option<Variant>, Stopped> {
-            let tried = engine.try_variants(snapshot, search, simulation, beginning, [[value].as_slice()])?;
-            Ok(tried.0.into_iter().next())
+        let mut low = value(index.saturating_sub(1));
+        let mut high = value((index + 1).min(variants.len() - 1));
+        let mut run = |best: &mut Variant, value: U256| -> Result<bool, Stopped> {
+            let (tried, is_whole) = self.try_variants(snapshot, search, simulation, beginning, [[value].as_slice()])?;
+            for variant in tried {
+                if variant.rank(best, search.aim) == Ordering::Greater {
+                    *best = variant.clone();
+                }
+                variants.push(variant);
+            }
+            Ok(is_whole)
         };
-        let (Some(mut at_left), Some(mut at_right)) = (run(self, left)?, run(self, right)?) else { return Ok(false) };
-        variants.extend([at_left.clone(), at_right.clone()]);
+        let (mut left, mut right) = (high - golden(high - low), low + golden(high - low));
+        if !(run(&mut best, left)? && run(&mut best, right)?) {
+            return Ok(false);
+        }
         while high - low > tolerance && left < right {
-            let next = if at_left.rank(&at_right, search.aim) == Ordering::Greater {
-                (high, right, at_right) = (right, left, at_left);
+            // The part that has the best value so far is kept, because where both sections break a requirement, or are
+            // equal, they do not tell.
+            let next = if best.values[0] <= left {
+                (high, right) = (right, left);
                 left = high - golden(high - low);
-                let Some(next) = run(self, left)? else { return Ok(false) };
-                at_left = next.clone();
-                next
+                left
             } else {
-                (low, left, at_left) = (left, right, at_right);
-                right = section(low, high);
-                let Some(next) = run(self, right)? else { return Ok(false) };
-                at_right = next.clone();
-                next
+                (low, left) = (left, right);
+                right = low + golden(high - low);
+                right
             };
-            variants.push(next);
+            if !run(&mut best, next)? {
+                return Ok(false);
+            }
+        }
+        // Sections of a few values round to the same ones.
+        let mut rest = low + U256::ONE;
+        while high - low > tolerance && rest < high {
+            if rest != left && rest != right && !run(&mut best, rest)? {
+                return Ok(false);
+            }
+            rest += U256::ONE;
         }
         Ok(true)
     }

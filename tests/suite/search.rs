@@ -76,11 +76,30 @@ async fn each_form_of_values_finds_the_best_one() {
             assert_eq!((&found["complete"], &found["best"][0]["status"]), (&json!(true), &json!("0x1")));
         }
     }
-    for (from, to, best) in [(0, 1000, 500), (0, 400, 400), (600, 1000, 600), (7, 8, 8)] {
+    let odd = (0..80).map(|index| (index * 7 % 97, 501 + index * 11 % 499, 500));
+    for (from, to, best) in [(0, 1000, 500), (0, 400, 400), (600, 1000, 600), (7, 8, 8)].into_iter().chain(odd) {
         let form = json!({ "maximize": { "from": from, "to": to } });
         let request = search(&hill(0), json!({ "vary": word(form), "objective": token() }));
         let found = node.result("/", "presim_search", request).await;
         assert_eq!(values(&found), [best], "{from} to {to}: {found}");
+    }
+}
+
+/// Where too little gas breaks the requirement and more changes nothing, the best is the least that is enough.
+#[tokio::test]
+async fn a_maximum_beside_variants_that_break_a_requirement_is_found() {
+    let node = TestNode::quiet();
+    for x in [1, 500, 999] {
+        let bundle = hill(x);
+        let block = &bundle["blockStateCalls"][0];
+        let call = json!([block["calls"][0], "latest", block["stateOverrides"]]);
+        let least = number(&node.result("/", "eth_estimateGas", call).await);
+        for to in [least + 1, 60_000, 100_000, 1_000_000, 9_999_999] {
+            let form = json!([{ "path": "blocks[0].calls[0].gas", "maximize": { "from": 21_000, "to": to } }]);
+            let more = json!({ "vary": form, "objective": "gasUsed", "require": { "when": [] } });
+            let found = node.result("/", "presim_search", search(&bundle, more)).await;
+            assert_eq!((values(&found), &found["complete"]), (vec![least], &json!(true)), "{x} to {to}: {found}");
+        }
     }
 }
 
@@ -338,6 +357,9 @@ async fn wrong_searches_are_refused_with_the_field() {
         (value.clone(), json!({ "account": FROM, "token": OTHER }), json!({}), "params[0].objective.token"),
         (value.clone(), json!("gasUsed"), json!({ "require": { "least": "0x1" } }), "params[0].require.least"),
         (value.clone(), token(), json!({ "require": { "least": "x" } }), "params[0].require.least"),
+        (value.clone(), token(), json!({ "require": { "least": "" } }), "params[0].require.least"),
+        (value.clone(), token(), json!({ "require": { "least": "-0x1" } }), "params[0].require.least"),
+        (value.clone(), token(), json!({ "require": { "least": "1_0" } }), "params[0].require.least"),
         (
             value.clone(),
             token(),

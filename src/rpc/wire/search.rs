@@ -430,12 +430,19 @@ impl<'de> Deserialize<'de> for ObjectiveParam {
     }
 }
 
+/// Returns whether a text is a decimal number, which may be negative.
+fn is_decimal(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 impl<'de> Deserialize<'de> for SignedParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
         let value = match text.strip_prefix("0x") {
             Some(_) => parse_quantity(&text).ok().and_then(|value| I256::try_from(value).ok()),
-            None => I256::from_str(&text).ok(),
+            // `from_str` reads the empty text, signs before digits of any base, and separators.
+            None => Some(&*text).filter(|text| is_decimal(text)).and_then(|text| I256::from_str(text).ok()),
         };
         value.map(Self).ok_or_else(|| {
             let shown: String = text.chars().take(80).collect();
