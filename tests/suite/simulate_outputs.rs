@@ -126,6 +126,15 @@ async fn transfers_state_and_accesses_are_those_of_the_calls() {
     let balance = |end: &str| diff[ALICE]["balance"][end].as_str().unwrap().parse::<alloy_primitives::U256>().unwrap();
     assert_eq!(balance("from") - balance("to"), alloy_primitives::U256::from(5));
 
+    // Sets slot 0 to 1 and destroys itself in its creation.
+    let created =
+        json!([{ "from": ALICE, "to": null, "value": "0x5", "data": format!("0x600160005573{}ff", &BOB[2..]) }]);
+    let gone = simulate(&node, payload(json!({}), created, json!({ "outputs": ["stateDiff"] }))).await;
+    let mut changed: Vec<&String> = gone[0]["stateDiff"].as_object().unwrap().keys().collect();
+    changed.sort();
+    assert!(changed.iter().all(|one| one.eq_ignore_ascii_case(ALICE) || one.eq_ignore_ascii_case(BOB)), "{gone}");
+    assert_eq!(gone[0]["stateDiff"][BOB], json!({ "balance": { "from": "0x0", "to": "0x5" } }));
+
     let call = json!({ "from": ALICE, "to": MADE, "value": "0x5" });
     let list = node.result("/", "eth_createAccessList", json!([call, "latest", state])).await;
     let slot = json!({ "address": MADE, "storageKeys": [word(1)] });

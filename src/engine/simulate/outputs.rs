@@ -68,6 +68,9 @@ impl DiffRecord {
                 diff.slots.values_mut().for_each(|slot| slot.to = U256::ZERO);
             }
             diff.info.to = (!is_gone).then(|| account.info.clone());
+            if is_gone {
+                continue;
+            }
             for (slot, value) in account.storage.iter().filter(|(_, value)| value.is_changed()) {
                 let change = ValueChange { from: value.original_value, to: value.present_value };
                 diff.slots.entry(*slot).or_insert(change).to = change.to;
