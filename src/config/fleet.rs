@@ -1,8 +1,8 @@
 //! Settings of a fleet: many machines that answer from one feed, over NATS.
 
-use std::{fmt, path::PathBuf};
+use std::{ffi::OsStr, fmt, path::PathBuf};
 
-use clap::Args;
+use clap::{Arg, Args, Command, builder::TypedValueParser, error::ErrorKind};
 use url::Url;
 
 /// The servers of NATS: one, or several of a cluster.
@@ -44,11 +44,11 @@ pub struct FleetConfig {
     /// Publish everything that this node publishes to the NATS servers at these URLs (nats, tls; separated by commas), for
     /// the nodes with --follow. Of several such nodes one leads, and another takes over when it fails. Put secrets into
     /// `PRESIM_PUBLISH` or the file of --config.
-    #[arg(long, env = "PRESIM_PUBLISH", hide_env_values = true, value_name = "URLS", value_parser = parse_servers)]
+    #[arg(long, env = "PRESIM_PUBLISH", hide_env_values = true, value_name = "URLS", value_parser = ServersParser)]
     pub publish: Option<NatsServers>,
     /// Follow the node that publishes to the NATS servers at these URLs, and answer from the same snapshots under the same
     /// ids, instead of making any. Put secrets into `PRESIM_FOLLOW` or the file of --config.
-    #[arg(long, env = "PRESIM_FOLLOW", hide_env_values = true, value_name = "URLS", value_parser = parse_servers)]
+    #[arg(long, env = "PRESIM_FOLLOW", hide_env_values = true, value_name = "URLS", value_parser = ServersParser)]
     pub follow: Option<NatsServers>,
     /// Name of the fleet. The default of --publish is the chain's id with the beginning of its genesis hash, and that of
     /// --follow the only fleet that the servers have.
@@ -121,6 +121,22 @@ impl FleetConfig {
         }
         let both = self.nats_credentials.is_some() && self.nats_nkey_file.is_some();
         both.then(|| "--nats-credentials and --nats-nkey-file: both name the node: leave one of them out".to_owned())
+    }
+}
+
+/// Reads servers. Its errors do not show the text, which may hold a password.
+#[derive(Clone, Debug)]
+struct ServersParser;
+
+impl TypedValueParser for ServersParser {
+    type Value = NatsServers;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<NatsServers, clap::Error> {
+        let parsed = value.to_str().ok_or_else(|| "expected UTF-8".to_owned()).and_then(parse_servers);
+        parsed.map_err(|problem| {
+            let name = arg.map(Arg::to_string).unwrap_or_default();
+            clap::Error::raw(ErrorKind::ValueValidation, format!("{name}: {problem}\n")).with_cmd(command)
+        })
     }
 }
 

@@ -102,6 +102,10 @@ async fn each_role_of_an_upstreams_fleet_works_with_the_permissions_of_the_page_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_secret_is_in_no_error() {
+    for wrong in ["natss://a:wrong-one@127.0.0.1", "nats://a:wrong-one@127.0.0.1:99999", "nats://a:wrong-one@"] {
+        let error = format!("{:#}", super::try_start(&["--follow", wrong]).err().expect("it is refused"));
+        assert!(!error.contains("wrong-one") && error.contains("--follow") && error.contains("expected"), "{error}");
+    }
     let Some(server) = NatsServer::start_with(&["authorization { user: a, password: right-one }"]) else { return };
     let url = format!("nats://a:wrong-one@127.0.0.1:{}", server.port);
     let error = format!("{:#}", super::try_start(&["--follow", &url]).err().expect("it is refused"));
