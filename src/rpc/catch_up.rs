@@ -53,7 +53,7 @@ impl Front {
     fn behind(&self, least: SnapshotId, most: Duration) -> RpcError {
         let last = self.published().last;
         let distance = match least.epoch() == last.epoch() {
-            true => format!("{} snapshots", least.0 - last.0),
+            true => format!("{} snapshots", least.0.saturating_sub(last.0)),
             false => "an epoch".to_owned(),
         };
         RpcError::new(
