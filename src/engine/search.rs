@@ -273,44 +273,27 @@ impl Engine<'_> {
         let value = |index: usize| variants[index].values[0];
         let mut low = value(index.saturating_sub(1));
         let mut high = value((index + 1).min(variants.len() - 1));
-        let mut run = |best: &mut Variant, value: U256| -> Result<bool, Stopped> {
-            let (tried, is_whole) = self.try_variants(snapshot, search, simulation, beginning, [[value].as_slice()])?;
-            for variant in tried {
-                if variant.rank(best, search.aim) == Ordering::Greater {
-                    *best = variant.clone();
-                }
-                variants.push(variant);
+        loop {
+            let at = best.values[0];
+            let (below, above) = (at - low, high - at);
+            let (width, is_above) = if above >= below { (above, true) } else { (below, false) };
+            if width <= tolerance {
+                return Ok(true);
             }
-            Ok(is_whole)
-        };
-        let (mut left, mut right) = (high - golden(high - low), low + golden(high - low));
-        if !(run(&mut best, left)? && run(&mut best, right)?) {
-            return Ok(false);
-        }
-        while high - low > tolerance && left < right {
-            // The part that has the best value so far is kept, because where both sections break a requirement, or are
-            // equal, they do not tell.
-            let next = if best.values[0] <= left {
-                (high, right) = (right, left);
-                left = high - golden(high - low);
-                left
-            } else {
-                (low, left) = (left, right);
-                right = low + golden(high - low);
-                right
-            };
-            if !run(&mut best, next)? {
-                return Ok(false);
+            // The next value divides the longer side. One that is not better bounds the interval from now on, also where
+            // it breaks a requirement.
+            let step = (width - golden(width)).max(U256::ONE);
+            let next = if is_above { at + step } else { at - step };
+            let tried = self.try_variants(snapshot, search, simulation, beginning, [[next].as_slice()])?.0.pop();
+            let Some(tried) = tried else { return Ok(false) };
+            let is_better = tried.rank(&best, search.aim) == Ordering::Greater;
+            let bound = if is_better { at } else { next };
+            // The interval loses what lies behind the worse of the two values.
+            *(if is_above == is_better { &mut low } else { &mut high }) = bound;
+            variants.push(tried.clone());
+            if is_better {
+                best = tried;
             }
         }
-        // Sections of a few values round to the same ones.
-        let mut rest = low + U256::ONE;
-        while high - low > tolerance && rest < high {
-            if rest != left && rest != right && !run(&mut best, rest)? {
-                return Ok(false);
-            }
-            rest += U256::ONE;
-        }
-        Ok(true)
     }
 }

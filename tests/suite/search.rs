@@ -103,6 +103,23 @@ async fn a_maximum_beside_variants_that_break_a_requirement_is_found() {
     }
 }
 
+/// A wide interval takes a variant for each division by the golden section, and not more.
+#[tokio::test]
+async fn a_maximum_in_a_wide_interval_takes_few_variants() {
+    let node = TestNode::quiet();
+    let someone = "0x00000000000000000000000000000000005e0e0e";
+    let bundle = payload(json!([{ "from": FROM, "to": someone, "value": "0x0" }]));
+    for to in [1_000_000_007, 999_999_999_999_999_989_u64] {
+        let maximize = json!({ "from": 1, "to": format!("{to:#x}") });
+        let vary = json!([{ "path": "blocks[0].calls[0].value", "maximize": maximize }]);
+        let more = json!({ "vary": vary, "objective": { "account": someone } });
+        let found = node.result("/", "presim_search", search(&bundle, more)).await;
+        assert_eq!((values(&found), &found["complete"]), (vec![to], &json!(true)), "{found}");
+        let divisions = (to as f64).ln() / 1.618_f64.ln();
+        assert!((found["runs"].as_u64().unwrap() as f64) < 20.0 + divisions, "{found}");
+    }
+}
+
 #[tokio::test]
 async fn variants_have_the_results_of_single_runs() {
     let node = TestNode::quiet();

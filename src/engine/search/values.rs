@@ -4,8 +4,6 @@ use alloy_primitives::U256;
 
 /// The number of values with which the search for a maximum begins.
 const POINTS: usize = 16;
-/// The most values that are left where the sections of an interval round to the same ones.
-const ROUNDED: usize = 8;
 
 /// The values that a search tries.
 #[derive(Clone, Debug)]
@@ -19,7 +17,7 @@ pub enum SearchedValues {
         from: U256,
         /// The greatest value.
         to: U256,
-        /// The width of the interval in which the search ends, at least 1.
+        /// The distance to the nearest values that are known not to be better, in which the search ends, at least 1.
         tolerance: U256,
     },
 }
@@ -79,9 +77,8 @@ impl SearchedValues {
         match self {
             Self::Each(lists) => lists.iter().fold(1, |most, list| most.saturating_mul(list.most())),
             Self::Maximize { from, to, tolerance } => {
-                // The interval is at first as wide as between two of the points, and each variant after two divides it.
-                let rounded = if *tolerance < U256::from(ROUNDED) { ROUNDED } else { 0 };
-                let (mut width, mut most) = (to.saturating_sub(*from), POINTS + 2 + rounded);
+                // The interval is at first as wide as between two of the points, and each variant after three divides it.
+                let (mut width, mut most) = (to.saturating_sub(*from), POINTS + 3);
                 while width > *tolerance && !width.is_zero() {
                     (width, most) = (golden(width), most + 1);
                 }
