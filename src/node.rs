@@ -30,7 +30,7 @@ use alloy_signer_local::PrivateKeySigner;
 use eyre::{WrapErr, eyre};
 use tokio::{
     runtime::Runtime,
-    sync::{Semaphore, oneshot},
+    sync::{Semaphore, oneshot, watch},
     task::JoinHandle,
 };
 
@@ -54,9 +54,10 @@ use crate::{
     page,
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, FleetPeers, ForwardedMethods, Front,
-        FrontActor, IoMemory, IoThreads, LeaderLink, MetricsAccess, NatsDoor, PeerIdentity, RequestLimits, Serve,
-        ServedFiles, ServedRequests, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts,
-        Testing, Waiters, WatchLimits, Watches, WorkSpread, announce, serve_leader, serve_peers, serve_replica,
+        FrontActor, IoMemory, IoThreads, LeaderLink, MetricsAccess, NatsDoor, PeerIdentity, PublishingNode,
+        RequestLimits, Serve, ServedFiles, ServedRequests, ServerConfig, ShapeLimits, StateCompletion, Stop,
+        Subscriptions, SyncTimeouts, Testing, Waiters, WatchLimits, Watches, WorkSpread, announce, serve_nodes,
+        serve_peers, serve_replica,
     },
     state::{CodeCache, Snapshots},
     store::{Store, stored_bytes},
@@ -498,8 +499,8 @@ impl Actors {
                 ),
             });
         }
-        if let Some(FleetPlace { link, leads: None }) = &fleet {
-            front = front.with_leader(LeaderLink::new(link.client.clone(), link.names.leader()));
+        if let Some(FleetPlace { link, publishes }) = &fleet {
+            front = front.with_leader(LeaderLink::new(link.clone(), publishes.clone()));
         }
         let identity = PeerIdentity::new(workers, &front, &server);
         if let Some(FleetPlace { link, .. }) = &fleet {
@@ -509,10 +510,16 @@ impl Actors {
         let front = Arc::new(front);
         let served = match fleet {
             None => Vec::new(),
-            Some(FleetPlace { link: FleetLink { client, names, .. }, leads }) => {
+            Some(FleetPlace { link: FleetLink { client, names, .. }, publishes }) => {
                 let door = NatsDoor::new(front.clone(), access.clone(), memory.clone(), &server);
-                match leads {
-                    Some(leads) => vec![serve_leader(client, names.leader(), door, leads).await?],
+                match publishes {
+                    Some(PublishingNode { identity, leads }) => {
+                        let (always, wallet) = (watch::channel(true).1, names.wallet(&identity.id));
+                        vec![
+                            serve_nodes(client.clone(), names.leader(), door.clone(), leads),
+                            serve_nodes(client, wallet, door, always),
+                        ]
+                    }
                     None => vec![
                         serve_replica(client.clone(), names.rpc(), door.clone()).await?,
                         serve_peers(client, &names, door, &identity).await?,

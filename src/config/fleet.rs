@@ -57,6 +57,10 @@ pub struct FleetConfig {
     /// Delete the fleet's stream, and begin anew with the chain of this node. Needs --publish.
     #[arg(long, env = "PRESIM_PUBLISH_ANEW")]
     pub publish_anew: bool,
+    /// Take the wallet of the fleet to this node. Only where the data directory that has it is lost: the ids of its batches
+    /// are free again. Needs --publish.
+    #[arg(long, env = "PRESIM_TAKE_WALLET")]
+    pub take_wallet: bool,
     /// Servers of the NATS cluster that keep each message. A stream that exists keeps its number.
     #[arg(long, env = "PRESIM_PUBLISH_COPIES", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
     pub publish_copies: u8,
@@ -112,6 +116,9 @@ impl FleetConfig {
         }
         if self.publish_anew && self.publish.is_none() {
             return Some("--publish-anew needs --publish: the servers whose stream begins anew".to_owned());
+        }
+        if self.take_wallet && self.publish.is_none() {
+            return Some("--take-wallet needs --publish: a replica has no wallet".to_owned());
         }
         if let Some((flag, _)) = needs_server.into_iter().find(|(_, given)| *given && !has_server) {
             return Some(format!("{flag} needs --publish or --follow: the servers that it is about"));

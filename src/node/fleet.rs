@@ -1,15 +1,12 @@
 //! The start in a fleet: as a node that publishes, or as a replica.
 
-use std::{
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use alloy_genesis::ChainConfig;
 use alloy_primitives::{Address, B256};
 use async_nats::jetstream::kv::CreateErrorKind;
 use eyre::WrapErr;
-use tokio::{runtime::Runtime, time::Instant};
+use tokio::{runtime::Runtime, sync::watch, time::Instant};
 
 use super::{
     live::{self, LiveStart},
@@ -21,12 +18,15 @@ use crate::{
     feed::{
         clock::{Clock, SystemClock},
         codec::VERSION,
-        fleet::{FleetChain, FleetError, FleetLink, FleetNames, FollowedChain, end_of, find, fleets},
+        fleet::{
+            FleetChain, FleetError, FleetLink, FleetNames, FollowedChain, NodeIdentity, WALLET_KEY, end_of, find,
+            fleets,
+        },
         publishing::{PublishedLive, PublishedSource, Publisher, PublishingLimits},
         replica::{Applier, FollowError, FollowedState, Follower, Following, ReplicaBase, ReplicaSource},
         upstream::Fetcher,
     },
-    rpc::{StartupReason, Testing},
+    rpc::{PublishingNode, StartupReason, Testing},
     state::{CodeCache, Publication, SnapshotId},
     store::Store,
     telemetry::Metrics,
@@ -70,8 +70,9 @@ pub fn publish(
     let following = Following::from(link.clone(), Applier::new(snapshots.mirror(), codes.clone()), sequence);
     let base = replica_base(config, codes, spec.config(), &[]);
     let follower = runtime.block_on(Follower::new(link.clone(), base, following)).wrap_err_with(failed)?;
-    let publisher = publisher(config, link.clone(), store, follower);
-    let fleet = Some(FleetPlace { link, leads: Some(publisher.leads.clone()) });
+    let identity = runtime.block_on(identity(config, &link, store)).wrap_err_with(failed)?;
+    let publisher = publisher(config, link.clone(), store, follower, &identity);
+    let fleet = Some(place(link, identity, &publisher));
     let source = PublishedSource { publisher, codes: codes.clone(), devnet };
     let testing = Testing::Off;
     Ok(Start { spec, snapshots, source: Box::new(source), testing, accounts, builtin, trading, fleet, remote: None })
@@ -125,10 +126,11 @@ pub async fn publish_live(
         }
     };
     let follower = Follower::new(link.clone(), base, following).await?;
-    let publisher = publisher(config, link.clone(), store, follower);
+    let identity = identity(config, &link, store).await?;
+    let publisher = publisher(config, link.clone(), store, follower, &identity);
     source.fetcher.join(link.clone());
     let remote = Some(source.fetched());
-    let fleet = Some(FleetPlace { link, leads: Some(publisher.leads.clone()) });
+    let fleet = Some(place(link, identity, &publisher));
     let source = Box::new(PublishedLive { publisher, source, own: Arc::new(own) });
     Ok(Start { fleet, remote, ..Start::of_foreign(spec, shown, source) })
 }
@@ -152,13 +154,27 @@ async fn joined(link: &FleetLink, base: &ReplicaBase, reason: &StartupReason) ->
     Ok(Some(following))
 }
 
-fn publisher(config: &Config, link: FleetLink, store: &Store, follower: Follower) -> Publisher {
+/// Returns the identity of this node, and has the fleet know its name where it has the wallet, or takes that.
+async fn identity(config: &Config, link: &FleetLink, store: &Store) -> eyre::Result<NodeIdentity> {
+    let own = NodeIdentity::of(store, config.listen)?;
+    let owner: Option<NodeIdentity> = link.fact(WALLET_KEY).await?;
+    if config.fleet.take_wallet || owner.is_some_and(|owner| owner.id == own.id && owner != own) {
+        link.state_fact(WALLET_KEY, &own).await?;
+    }
+    Ok(own)
+}
+
+fn place(link: FleetLink, identity: NodeIdentity, publisher: &Publisher) -> FleetPlace {
+    FleetPlace { link, publishes: Some(PublishingNode { identity, leads: publisher.leads.subscribe() }) }
+}
+
+fn publisher(config: &Config, link: FleetLink, store: &Store, follower: Follower, own: &NodeIdentity) -> Publisher {
     let limits = PublishingLimits {
-        node: format!("{}-{}", std::process::id(), config.listen),
+        node: own.node.clone(),
         image_every: config.fleet.image_every.into(),
         stream_bytes: u64::from(config.fleet.publish_mb) << 20,
     };
-    Publisher { link, store: store.clone(), follower, limits, leads: Arc::new(AtomicBool::new(false)) }
+    Publisher { link, store: store.clone(), follower, limits, leads: watch::Sender::new(false) }
 }
 
 /// Returns the settings of following. `natives` are contracts that presim cannot execute, beside those that it knows.
@@ -258,7 +274,7 @@ pub fn follow(
         spec = spec.with_wrapper(wrapper);
     }
     let source = Box::new(ReplicaSource { follower });
-    let fleet = Some(FleetPlace { link, leads: None });
+    let fleet = Some(FleetPlace { link, publishes: None });
     Ok(Start { trading: chain.trading, fleet, remote, ..Start::of_foreign(spec, snapshots, source) })
 }
 

@@ -1,9 +1,6 @@
 //! The chain that a node begins with: new, or restored from the store.
 
-use std::{
-    path::Path,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::{path::Path, sync::Arc};
 
 use alloy_genesis::Genesis;
 use alloy_primitives::{B256, keccak256};
@@ -27,7 +24,7 @@ use crate::{
         upstream::Fetcher,
         world::{self, Market, TradingWorld, Traffic},
     },
-    rpc::{StartupReason, Testing},
+    rpc::{PublishingNode, StartupReason, Testing},
     state::{CodeCache, FeedState, LocalWorld, Publication, Snapshot, SnapshotId, Snapshots},
     store::{Store, StoreError},
 };
@@ -78,8 +75,8 @@ pub struct FetchedState {
 /// A node's place in its fleet.
 pub struct FleetPlace {
     pub link: FleetLink,
-    /// Whether the node leads, if it ever can; `None` on a replica.
-    pub leads: Option<Arc<AtomicBool>>,
+    /// The node's part in publishing; `None` on a replica.
+    pub publishes: Option<PublishingNode>,
 }
 
 /// A chain of presim's own, up to its newest sub-block, before anything runs.

@@ -10,6 +10,9 @@ pub enum PoolError {
     /// The transaction cannot be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Too many transactions are on their way to the fleet.
+    #[error("too many transactions are on their way to the fleet: send it again when others have been answered")]
+    OutboxFull,
     /// The bytes do not encode a transaction.
     #[error("malformed transaction: {0}")]
     Malformed(String),

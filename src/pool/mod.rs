@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_eips::Encodable2718;
-use alloy_primitives::{Address, B256, map::B256Map};
+use alloy_primitives::{Address, B256, Bytes, map::B256Map};
 use redb::WriteTransaction;
 use tokio::sync::{Notify, broadcast, watch};
 
@@ -97,8 +97,12 @@ pub struct Pool {
 
 /// The way of transactions to the nodes of a fleet that mine them.
 pub trait TxOutbox: std::fmt::Debug + Send + Sync {
-    /// Sends a transaction in EIP-2718 bytes. The returned commit is done when the fleet has it for good, and `kept` is done.
-    fn send(&self, hash: B256, raw: &[u8], kept: Commit) -> Commit;
+    /// Returns whether it takes more transactions now: those that are on their way are bounded.
+    fn has_room(&self) -> bool;
+
+    /// Sends transactions in EIP-2718 bytes, in this order, once `kept` is done. The returned commit is done when the fleet
+    /// has them for good.
+    fn send(&self, transactions: Vec<(B256, Bytes)>, kept: Commit) -> Commit;
 }
 
 /// A write to be committed together with transactions.
@@ -154,9 +158,12 @@ impl Pool {
         }
         let mut inner = self.lock();
         let newest = self.snapshots.newest();
-        let mut gone = Vec::new();
+        let (mut gone, mut own_again) = (Vec::new(), Vec::new());
         for (arrived, own, tx) in kept {
             let hash = *tx.tx_hash();
+            if own {
+                own_again.push((hash, tx.inner().encoded_2718().into()));
+            }
             inner.queue.arrive_after(arrived - 1);
             let coming = Coming { own, held: false, place: PoolPlace::Former };
             if let Err(reason) = inner.queue.insert(tx.into(), coming, &newest.world, &self.limits) {
@@ -167,6 +174,10 @@ impl Pool {
         let left = inner.queue.take_left();
         gone.extend(left.iter().map(Left::hash).filter(|hash| !inner.queue.is_aside(hash)));
         self.forget(gone);
+        if let Some(outbox) = self.outbox.as_ref().filter(|_| !own_again.is_empty()) {
+            // The node may have stopped between storing and sending them. The fleet knows those that it has.
+            let _unawaited = outbox.send(own_again, Commit::done());
+        }
         Ok(())
     }
 
@@ -184,6 +195,7 @@ impl Pool {
         if self.lock().queue.get(&hash).is_some() {
             return Err(PoolError::AlreadyKnown);
         }
+        self.check_outbox()?;
         let kept = if self.sends_away() {
             self.check(sent)?;
             Commit::done()
@@ -191,10 +203,15 @@ impl Pool {
             self.add_all([sent], false, PoolPlace::Any, None)?
         };
         let commit = match &self.outbox {
-            Some(outbox) => outbox.send(hash, raw, kept),
+            Some(outbox) => outbox.send(vec![(hash, Bytes::copy_from_slice(raw))], kept),
             None => kept,
         };
         Ok((hash, commit))
+    }
+
+    fn check_outbox(&self) -> Result<(), PoolError> {
+        let is_full = self.outbox.as_ref().is_some_and(|outbox| !outbox.has_room());
+        if is_full { Err(PoolError::OutboxFull) } else { Ok(()) }
     }
 
     /// Adds a transaction that another node of the fleet has sent, as [`add_raw`](Self::add_raw) does.
@@ -218,12 +235,29 @@ impl Pool {
     /// # Errors
     /// Returns [`PoolError::NonceTaken`] if a free nonce is required and this one is taken, else as `add_raw`.
     pub fn add_signed(self: &Arc<Self>, tx: Recovered<TxEnvelope>, place: PoolPlace) -> Result<Commit, PoolError> {
-        let sent = self.outbox.as_ref().map(|outbox| (outbox, *tx.tx_hash(), tx.inner().encoded_2718()));
-        let kept = self.add_all([tx.into()], true, place, None)?;
-        Ok(match sent {
-            Some((outbox, hash, raw)) => outbox.send(hash, &raw, kept),
-            None => kept,
-        })
+        self.add_and_send([tx], place, None)
+    }
+
+    /// Adds transactions that this node has signed, and sends them to the fleet when they are stored.
+    fn add_and_send(
+        self: &Arc<Self>,
+        transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
+        place: PoolPlace,
+        beside: Option<PoolCommit>,
+    ) -> Result<Commit, PoolError> {
+        self.check_outbox()?;
+        let transactions = transactions.into_iter();
+        let Some(outbox) = &self.outbox else {
+            return self.add_all(transactions.map(SentTransaction::from), true, place, beside);
+        };
+        let (transactions, bytes): (Vec<_>, Vec<_>) = transactions
+            .map(|tx| {
+                let bytes = (*tx.tx_hash(), tx.inner().encoded_2718().into());
+                (SentTransaction::from(tx), bytes)
+            })
+            .unzip();
+        let kept = self.add_all(transactions, true, place, beside)?;
+        Ok(outbox.send(bytes, kept))
     }
 
     /// Adds transactions that this node has signed with nonces of its choice, in order, all or none of them. `beside`
@@ -255,9 +289,8 @@ impl Pool {
         beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
         then: impl FnOnce(Result<(), StoreError>) + Send + 'static,
     ) -> Result<Commit, PoolError> {
-        let sent = transactions.into_iter().map(SentTransaction::from);
         let beside = PoolCommit { store: store.clone(), write: Box::new(beside), then: Box::new(then) };
-        self.add_all(sent, true, place, Some(beside))
+        self.add_and_send(transactions, place, Some(beside))
     }
 
     fn add_all(

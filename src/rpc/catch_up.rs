@@ -25,21 +25,22 @@ pub fn min_snapshot(value: Option<&str>) -> Result<Option<SnapshotId>, RpcError>
 }
 
 impl Front {
-    /// Returns what is published, as soon as that includes the snapshot `least`.
+    /// Returns what is published, as soon as an answer from it is not older than the snapshot `least`. While the feed is
+    /// degraded, `pending` is the canonical head, so the state of that counts.
     ///
     /// # Errors
     ///
     /// Returns -32000 with the distance if the snapshot is not published within `most`.
     pub async fn published_from(&self, least: SnapshotId, most: Duration) -> Result<Arc<Published>, RpcError> {
         let published = self.published();
-        if published.last >= least {
+        if shown(&published) >= least {
             return Ok(published);
         }
         let mut changes = self.changes();
         let reached = async {
             loop {
                 let published = self.published();
-                if published.last >= least {
+                if shown(&published) >= least {
                     return published;
                 }
                 if changes.changed().await.is_err() {
@@ -51,19 +52,29 @@ impl Front {
     }
 
     fn behind(&self, least: SnapshotId, most: Duration) -> RpcError {
-        let last = self.published().last;
-        let distance = match least.epoch() == last.epoch() {
-            true => format!("{} snapshots", least.0.saturating_sub(last.0)),
+        let published = self.published();
+        let newest = shown(&published);
+        let distance = match least.epoch() == newest.epoch() {
+            true => format!("{} snapshots", least.0.saturating_sub(newest.0)),
             false => "an epoch".to_owned(),
+        };
+        let cause = match published.feed.problem() {
+            Some(problem) => format!(", because the feed is degraded: {}", problem.meaning()),
+            None => String::new(),
         };
         RpcError::new(
             -32000,
             format!(
-                "snapshot {:#x} is not here yet: the newest is {:#x}, {distance} behind after {} ms (--max-catch-up-ms): ask again, or another node",
+                "snapshot {:#x} is not here yet: the newest is {:#x}, {distance} behind after {} ms (--max-catch-up-ms){cause}: ask again, or another node",
                 least.0,
-                last.0,
+                newest.0,
                 most.as_millis()
             ),
         )
     }
+}
+
+/// Returns the id of the newest state from which requests are answered.
+fn shown(published: &Published) -> SnapshotId {
+    if published.feed.is_degraded() { published.latest().id } else { published.last }
 }

@@ -58,7 +58,7 @@ pub struct RequestRunner {
     pub(super) executor: Executor,
     /// The completion of state from an upstream, if there is one.
     pub(super) remote: Option<Arc<StateCompletion>>,
-    /// The way to the leader, on a replica of a fleet.
+    /// The way to the leader, on a node of a fleet.
     pub(super) leader: Option<Arc<LeaderLink>>,
     /// The replicas that do a part of the work, on a node of a fleet.
     pub(super) spread: Option<Arc<WorkSpread>>,
@@ -134,7 +134,7 @@ impl Front {
         Self { runner, ..self }
     }
 
-    /// Returns the same, on a replica of a fleet.
+    /// Returns the same, on a node of a fleet.
     #[must_use]
     pub fn with_leader(self, leader: LeaderLink) -> Self {
         let runner = RequestRunner { leader: Some(Arc::new(leader)), ..self.runner };
@@ -202,7 +202,11 @@ impl Front {
 
     /// Returns a ticket for a request that has just arrived.
     pub fn ticket(&self, caller: &Caller) -> Ticket {
-        self.runner.executor.ticket(&caller.flow)
+        let ticket = self.runner.executor.ticket(&caller.flow);
+        match caller.until {
+            Some(deadline) => ticket.until(deadline),
+            None => ticket,
+        }
     }
 
     /// Creates a batch of requests that have just arrived together.
@@ -216,8 +220,18 @@ impl Front {
         let mut by_upstream = false;
         if let Some(leader) = self.runner.leader_for(&request) {
             // Boxed, as below.
-            let answer = Box::pin(self.ask(leader, request)).await;
-            return self.counted(method, arrived, Answered { answer, by_upstream });
+            let asks = match method.leader == LeaderUse::Wallet && leader.publishes() {
+                true => Box::pin(leader.leaves_wallet_to_leader()).await,
+                false => Ok(true),
+            };
+            let answer = match asks {
+                Ok(false) => None,
+                Ok(true) => Some(Box::pin(self.ask(leader, request.clone())).await),
+                Err(error) => Some(Err(error)),
+            };
+            if let Some(answer) = answer {
+                return self.counted(method, arrived, Answered { answer, by_upstream });
+            }
         }
         let answer = match (method.handler, &self.runner.remote) {
             (Handler::Subscribe | Handler::Unsubscribe, _) => Self::subscribe(&request),
@@ -265,8 +279,9 @@ impl Front {
         match (leader.ask(&request).await, own) {
             (Ok(result), _) => out.extend_from_slice(result.get().as_bytes()),
             (Err(error), Some(own)) => match (&self.runner.remote, own) {
-                // The leader knows no more than this node, or does not answer.
-                (None, own) => return own,
+                // The leader knows no more than this node, or is not there to say whether it does.
+                (None, own @ Err(_)) => return own,
+                (None, Ok(_)) => return Err(error),
                 (Some(remote), _) if remote.fetcher.upstream().is_some() => remote.forward(&request, &mut out).await?,
                 (Some(_), Err(own)) => return Err(own),
                 // Of an upstream's chain this node has the newest blocks alone, so it cannot say that there is none.
@@ -367,11 +382,15 @@ impl Front {
 }
 
 impl RequestRunner {
-    /// Returns the leader of the fleet if it has a part in answering a method: it has the pool and the accounts, blocks whose
-    /// bodies a replica does not have, and the upstream where the replica has none.
+    /// Returns the way to the leader of the fleet if another node has a part in answering a method. The leader has the pool and
+    /// the accounts, blocks whose bodies this node does not have, and the upstream where this node has none.
     fn leader_for(&self, request: &Request) -> Option<&LeaderLink> {
         let leader = self.leader.as_deref()?;
+        // A node that stands by beside an upstream has the same source as the leader.
+        let stands_for_itself = leader.leads() || leader.publishes() && self.remote.is_some();
         let has_part = match request.method.leader {
+            LeaderUse::Wallet => true,
+            _ if stands_for_itself => false,
             LeaderUse::Always => true,
             LeaderUse::AtPending => request.params.contains("\"pending\""),
             LeaderUse::IfUnknown => match request.method.upstream {

@@ -200,7 +200,7 @@ impl Door {
         let share = self.link.share().clone();
         let flow = client.as_deref().map_or(&self.flow, Client::flow).clone();
         let page = request.headers().get(header::ORIGIN).and_then(|origin| origin.to_str().ok()).map(Box::from);
-        let caller = Arc::new(Caller { dialect, client, may_use_wallet, page, share, flow });
+        let caller = Arc::new(Caller { dialect, client, may_use_wallet, page, share, flow, until: None });
         let session = Session { front: service.front.clone(), caller, limits: service.limits };
         if ws::is_upgrade(&request) {
             return service.sockets.accept(request, session, self.link.clone(), self.entry.clone());

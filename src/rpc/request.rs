@@ -1,6 +1,6 @@
 //! One request, from its text to its answer.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use bytestring::ByteString;
 use jsonrpsee::types::Id;
@@ -35,6 +35,8 @@ pub struct Caller {
     pub share: Arc<MemoryShare>,
     /// The scheduler's client: that of the token, or of the connection.
     pub flow: Arc<Flow>,
+    /// The deadline that another node of the fleet has set, if it forwards the client's request.
+    pub until: Option<Instant>,
 }
 
 /// A request: a method, its parameters, and the snapshot it runs on. It can run any number of times.

@@ -89,6 +89,7 @@ async fn a_request_is_answered_alike_by_the_short_cut_and_by_jsonrpsee() {
         page: None,
         share: share.clone(),
         flow: Flow::new(),
+        until: None,
     };
     let session = Session {
         front: Arc::new(front),

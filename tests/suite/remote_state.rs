@@ -238,6 +238,7 @@ async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcEr
         page: None,
         share,
         flow: Flow::new(),
+        until: None,
     });
     let request = Request {
         id: Id::Number(1),

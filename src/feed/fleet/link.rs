@@ -9,7 +9,7 @@ use async_nats::{
 use futures::TryStreamExt;
 use serde::{Deserialize, Serialize};
 
-use super::{FleetChain, FleetError, FleetNames, ImageKey};
+use super::{FleetChain, FleetError, FleetNames, ImageKey, WALLET_KEY};
 use crate::{
     config::{FleetConfig, NatsServers},
     feed::codec::VERSION,
@@ -154,7 +154,7 @@ impl FleetLink {
         let stream = self.stream().await?;
         stream.purge().await.map_err(|error| FleetError::nats("the fleet's stream cannot be purged", error))?;
         let facts = self.facts().await?;
-        for key in [FleetChain::KEY, ImageKey::KEY] {
+        for key in [FleetChain::KEY, ImageKey::KEY, WALLET_KEY] {
             facts.purge(key).await.map_err(|error| FleetError::nats("the fleet's facts cannot be deleted", error))?;
         }
         Ok(())

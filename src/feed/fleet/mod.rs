@@ -1,6 +1,7 @@
 //! A fleet: its names, its connection to NATS, and what its nodes know of its chain.
 
 mod error;
+mod identity;
 mod link;
 mod parts;
 mod pool;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     error::FleetError,
+    identity::NodeIdentity,
     link::{FleetLink, fleets},
     parts::{ArrivedPart, end_of, find, headers},
     pool::{FleetOutbox, PoolFilling},
@@ -66,6 +68,11 @@ impl FleetNames {
     /// Returns the subject of requests that only the leader can answer. Only replicas may publish to it.
     pub fn leader(&self) -> String {
         format!("presim.{}.leader", self.fleet)
+    }
+
+    /// Returns the subject of requests for the wallet that stays with the data directory `id`. Only replicas may publish to it.
+    pub fn wallet(&self, id: &str) -> String {
+        format!("presim.{}.wallet.{id}", self.fleet)
     }
 
     /// Returns the subject on which replicas say that they are there, for the nodes that have them do a part of their work.
@@ -159,6 +166,9 @@ impl ImageKey {
     /// The key of the newest image in the bucket of facts.
     pub const KEY: &str = "image";
 }
+
+/// The key of the [`NodeIdentity`] that has the wallet, in the bucket of facts.
+pub const WALLET_KEY: &str = "wallet";
 
 /// The key of the last epoch in the bucket of facts.
 pub const EPOCH_KEY: &str = "epoch";

@@ -2,12 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use alloy_primitives::B256;
+use alloy_primitives::{B256, Bytes};
 use async_nats::jetstream::{
     consumer::{DeliverPolicy, push},
     message::PublishMessage,
 };
-use bytes::Bytes;
 use futures::StreamExt;
 use tokio::{
     runtime::Handle,
@@ -23,7 +22,7 @@ use crate::{
 
 /// The pause before something that failed is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// The transactions that may be on their way at once. The answers to more come after theirs.
+/// The transactions, or batches of them, that may be on their way at once. More are rejected.
 const UNDER_WAY: usize = 1_024;
 /// The tries to bring a transaction into the stream, after which its client has long been told that nobody knows.
 const TRIES: usize = 100;
@@ -44,32 +43,52 @@ impl FleetOutbox {
 }
 
 impl TxOutbox for FleetOutbox {
-    fn send(&self, hash: B256, raw: &[u8], kept: Commit) -> Commit {
+    fn has_room(&self) -> bool {
+        self.permits.available_permits() > 0
+    }
+
+    fn send(&self, transactions: Vec<(B256, Bytes)>, kept: Commit) -> Commit {
         let (tell, told) = oneshot::channel();
-        let (link, permits, raw) = (self.link.clone(), self.permits.clone(), Bytes::copy_from_slice(raw));
+        let (link, permits) = (self.link.clone(), self.permits.clone());
+        let permit = permits.clone().try_acquire_owned().ok();
         self.runtime.spawn(async move {
-            // The semaphore is never closed.
-            let _permit = permits.acquire().await;
-            let to = subject(link.names.pool());
-            for _ in 0..TRIES {
-                // Under one name, so that the stream has it once, however often it is sent.
-                let message = PublishMessage::build().payload(raw.clone()).message_id(hash.to_string());
-                let sent = match link.jetstream.send_publish(to.clone(), message).await {
-                    Ok(ack) => ack.await.map(drop),
-                    Err(error) => Err(error),
-                };
-                match sent {
-                    Ok(()) => {
-                        let _ = tell.send(kept.wait().await);
-                        return;
-                    }
-                    Err(error) => tracing::debug!(%hash, %error, "a transaction is not in its stream yet"),
-                }
-                tokio::time::sleep(AGAIN).await;
+            let _permit = match permit {
+                Some(permit) => Some(permit),
+                // The semaphore is never closed.
+                None => permits.acquire_owned().await.ok(),
+            };
+            if let Err(error) = kept.wait().await {
+                let _ = tell.send(Err(error));
+                return;
             }
+            for (hash, raw) in transactions {
+                if !bring(&link, hash, raw.0).await {
+                    return;
+                }
+            }
+            let _ = tell.send(Ok(()));
         });
         Commit::told(told)
     }
+}
+
+/// Brings a transaction into the stream. Returns whether the stream has it.
+async fn bring(link: &FleetLink, hash: B256, raw: bytes::Bytes) -> bool {
+    let to = subject(link.names.pool());
+    for _ in 0..TRIES {
+        // Under one name, so that the stream has it once, however often it is sent.
+        let message = PublishMessage::build().payload(raw.clone()).message_id(hash.to_string());
+        let sent = match link.jetstream.send_publish(to.clone(), message).await {
+            Ok(ack) => ack.await.map(drop),
+            Err(error) => Err(error),
+        };
+        match sent {
+            Ok(()) => return true,
+            Err(error) => tracing::debug!(%hash, %error, "a transaction is not in its stream yet"),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+    false
 }
 
 /// Fills the pool of a node from the stream of sent transactions, until it is dropped.

@@ -13,16 +13,11 @@ mod own;
 mod port;
 mod writer;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Release},
-    },
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use async_nats::Subscriber;
 use futures::StreamExt;
+use tokio::sync::watch;
 
 pub use self::{
     images::{ImageWriter, read as read_image},
@@ -73,7 +68,7 @@ pub struct Publisher {
     /// Settings.
     pub limits: PublishingLimits,
     /// Whether this node leads, for those who answer only then.
-    pub leads: Arc<AtomicBool>,
+    pub leads: watch::Sender<bool>,
 }
 
 /// The reason why a node does not begin to lead.
@@ -98,7 +93,7 @@ struct Leading {
     looks: tokio::time::Interval,
     /// Whether an image is due, however few messages came after the last.
     is_wanted: bool,
-    leads: Arc<AtomicBool>,
+    leads: watch::Sender<bool>,
 }
 
 impl Publisher {
@@ -200,7 +195,7 @@ impl Publisher {
         let images = ImageWriter::new(self.link.clone(), newest);
         let asked = self.link.client.subscribe(subject(self.link.names.want_image())).await.ok();
         let is_wanted = images.newest().is_none();
-        self.leads.store(true, Release);
+        self.leads.send_replace(true);
         Leading {
             _pulse: LeaderPulse::begin(self.link.client.clone(), &self.link, feed.snapshots.clone()),
             images,
@@ -252,7 +247,7 @@ impl Publisher {
 
 impl Drop for Leading {
     fn drop(&mut self) {
-        self.leads.store(false, Release);
+        self.leads.send_replace(false);
     }
 }
 

@@ -1,23 +1,23 @@
-//! Requests that only the leader of a fleet can answer: sending with its accounts, bundles, its pool, and blocks whose bodies
-//! a replica does not have.
+//! Requests that only another node of a fleet can answer. The leader answers about its pool, sending with its accounts,
+//! bundles, and blocks whose bodies this node does not have; the node that has the fleet's wallet answers the wallet's methods.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Acquire},
-    },
-    time::Instant,
-};
+use std::time::{Duration, Instant};
 
-use async_nats::{Client, HeaderMap, client::RequestErrorKind};
+use async_nats::{Client, HeaderMap, Subscriber, client::RequestErrorKind};
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::{StreamExt, stream};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
-use super::{AT_ONCE, CLIENT, NatsDoor, PATH, Rights, ServedRequests};
-use crate::rpc::{dialect::STANDARD, error::RpcError, request::Request};
+use super::{
+    AT_ONCE, CLIENT, LEFT, NatsDoor, PATH, Rights, ServedRequests,
+    wallet::{WalletPlace, elsewhere},
+};
+use crate::{
+    feed::fleet::{FleetLink, NodeIdentity},
+    rpc::{catch_up::MIN_SNAPSHOT, dialect::STANDARD, error::RpcError, methods::LeaderUse, request::Request},
+};
 
 /// The header that says that the client of a forwarded request may use the wallet.
 const WALLET: &str = "x-presim-wallet";
@@ -25,12 +25,22 @@ const WALLET: &str = "x-presim-wallet";
 /// The header with the origin of the page that calls.
 const PAGE: &str = "x-presim-page";
 
-/// The way of a replica's requests to the leader of its fleet.
+/// The way of a node's requests to the leader of its fleet, and to the node that has the fleet's wallet.
 #[derive(Debug)]
 pub struct LeaderLink {
-    client: Client,
-    subject: String,
+    pub(super) link: FleetLink,
+    /// This node's part in publishing; `None` on a replica.
+    pub(super) publishes: Option<PublishingNode>,
     permits: Semaphore,
+}
+
+/// A node that publishes, as the other nodes of its fleet know it.
+#[derive(Clone, Debug)]
+pub struct PublishingNode {
+    /// The node's identity.
+    pub identity: NodeIdentity,
+    /// Whether the node leads.
+    pub leads: watch::Receiver<bool>,
 }
 
 /// An answer of the leader.
@@ -49,22 +59,43 @@ struct LeaderError {
 }
 
 impl LeaderLink {
-    /// Creates the way to the leader, which answers on `subject`.
-    pub fn new(client: Client, subject: String) -> Self {
-        Self { client, subject, permits: Semaphore::new(AT_ONCE) }
+    /// Creates the way of a node of a fleet. `publishes` is its part in publishing, unless it is a replica.
+    pub fn new(link: FleetLink, publishes: Option<PublishingNode>) -> Self {
+        Self { link, publishes, permits: Semaphore::new(AT_ONCE) }
     }
 
-    /// Asks the leader a request, with the time that it has left, and returns the JSON of the result.
+    /// Returns whether this node leads the fleet.
+    pub fn leads(&self) -> bool {
+        self.publishes.as_ref().is_some_and(|own| *own.leads.borrow())
+    }
+
+    /// Returns whether this node publishes, whether it leads or stands by.
+    pub const fn publishes(&self) -> bool {
+        self.publishes.is_some()
+    }
+
+    /// Asks the node that can answer a request, with the time that it has left, and returns the JSON of the result.
     ///
     /// # Errors
     ///
-    /// Returns the leader's error; -32000 if there is no leader, which has changed nothing then; -32016 if it does not
-    /// answer in time, so that nobody knows what it has done; -32005 if too many requests are under way.
+    /// Returns the error of that node; -32000 if it is not there, which has changed nothing then; -32016 if it does not
+    /// answer a write in time, so that nobody knows what it has done; -32005 if too many requests are under way.
     pub async fn ask(&self, request: &Request) -> Result<Box<RawValue>, RpcError> {
         let Ok(_permit) = self.permits.try_acquire() else {
             return Err(RpcError::limit(format!(
                 "too busy: {AT_ONCE} requests wait for the leader of the fleet already"
             )));
+        };
+        let place = match request.method.leader {
+            LeaderUse::Wallet => self.wallet().await?,
+            _ => WalletPlace::Leader,
+        };
+        let (subject, absent) = match place {
+            WalletPlace::At(owner) => (self.link.names.wallet(&owner.id), elsewhere(&owner)),
+            WalletPlace::Leader | WalletPlace::Here => {
+                let absent = RpcError::new(-32000, "the fleet has no leader at the moment: try again");
+                (self.link.names.leader(), absent)
+            }
         };
         let caller = &request.caller;
         let mut headers = HeaderMap::new();
@@ -80,20 +111,24 @@ impl LeaderLink {
         if let Some(page) = &caller.page {
             headers.insert(PAGE, &**page);
         }
+        let writes = request.method.commits;
+        // The answer to a read is not older than what this node shows. A write is not rejected for that.
+        if !writes && !request.published.feed.is_degraded() {
+            headers.insert(MIN_SNAPSHOT, format!("{:#x}", request.published.last.0));
+        }
         let body =
             format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}","params":{}}}"#, request.method.name, request.params);
         let left = request.ticket.deadline().saturating_duration_since(Instant::now());
+        headers.insert(LEFT, left.as_millis().to_string());
         let asked = async_nats::Request::new().payload(body.into()).headers(headers).timeout(Some(left));
-        let answer =
-            self.client.send_request(self.subject.clone(), asked).await.map_err(|error| match error.kind() {
-                RequestErrorKind::NoResponders => {
-                    RpcError::new(-32000, "the fleet has no leader at the moment: try again")
-                }
-                RequestErrorKind::MaxPayloadExceeded => RpcError::limit(
-                    "the request is larger than NATS takes (max_payload): send it to the leader over HTTP",
-                ),
-                _ => RpcError::new(-32016, "outcome unknown: the leader of the fleet has not answered in time"),
-            })?;
+        let answer = self.link.client.send_request(subject, asked).await.map_err(|error| match error.kind() {
+            RequestErrorKind::NoResponders => absent,
+            RequestErrorKind::MaxPayloadExceeded => {
+                RpcError::limit("the request is larger than NATS takes (max_payload): send it to the leader over HTTP")
+            }
+            _ if writes => RpcError::new(-32016, "outcome unknown: the leader of the fleet has not answered in time"),
+            _ => RpcError::new(-32000, "the leader of the fleet has not answered in time: try again"),
+        })?;
         let unreadable = |error: serde_json::Error| RpcError::internal(&format!("the leader's answer: {error}"));
         let LeaderAnswer { result, error } = serde_json::from_slice(&answer.payload).map_err(unreadable)?;
         match (result, error) {
@@ -104,35 +139,56 @@ impl LeaderLink {
     }
 }
 
-/// Answers the requests of replicas on `subject` while this node leads.
-///
-/// # Errors
-///
-/// Returns the error of NATS if it does not take the subscription.
-pub async fn serve_leader(
-    client: Client,
-    subject: String,
-    door: NatsDoor,
-    leads: Arc<AtomicBool>,
-) -> eyre::Result<ServedRequests> {
-    let requests = client.subscribe(subject.clone()).await;
-    let requests = requests.map_err(|error| eyre::eyre!("requests on {subject} cannot be heard: {error}"))?;
-    Ok(ServedRequests(tokio::spawn(async move {
-        let (client, door, leads) = (&client, &door, &leads);
-        let answer = |message: async_nats::Message| async move {
-            let Some(reply) = message.reply.filter(|_| leads.load(Acquire)) else { return };
-            let headers = message.headers.as_ref();
-            // The replica has checked the client's token and its rate.
-            let may_use_wallet = headers.is_some_and(|headers| headers.get(WALLET).is_some());
-            if let Some(name) = headers.and_then(|headers| headers.get(CLIENT)) {
-                tracing::debug!(client = name.as_str(), "a replica forwards a request");
+/// Answers the requests of other nodes on `subject` while `serves` is true. At other times there is no subscription, so that
+/// a request which nobody can answer is rejected at once.
+pub fn serve_nodes(client: Client, subject: String, door: NatsDoor, serves: watch::Receiver<bool>) -> ServedRequests {
+    ServedRequests(tokio::spawn(async move {
+        let arriving = stream::unfold((serves, None::<Subscriber>), |(mut serves, mut requests)| async {
+            loop {
+                let Some(heard) = &mut requests else {
+                    drop(serves.wait_for(|serves| *serves).await.ok()?);
+                    match client.subscribe(subject.clone()).await {
+                        Ok(subscribed) => requests = Some(subscribed),
+                        Err(error) => {
+                            tracing::error!(%error, subject, "requests of other nodes cannot be heard");
+                            return None;
+                        }
+                    }
+                    continue;
+                };
+                // Where nobody changes it any more, it stays true.
+                let ends = async {
+                    if serves.wait_for(|serves| !*serves).await.is_err() {
+                        std::future::pending().await
+                    }
+                };
+                tokio::select! {
+                    message = heard.next() => return Some((message?, (serves, requests))),
+                    () = ends => {}
+                }
+                requests = None;
             }
-            let most = client.server_info().max_payload;
-            let page = headers.and_then(|headers| headers.get(PAGE)).map(|page| page.as_str().into());
-            let rights = Ok(Rights { client: None, may_use_wallet, page });
-            let answer: Bytes = door.answer(headers, message.payload.clone(), rights, most).await;
-            let _ = client.publish(reply, answer).await;
-        };
-        requests.for_each_concurrent(AT_ONCE, answer).await;
-    })))
+        });
+        arriving.for_each_concurrent(AT_ONCE, |message| answer(&client, &door, message)).await;
+    }))
+}
+
+/// Answers a request of another node, which has checked its client's token and rate.
+async fn answer(client: &Client, door: &NatsDoor, message: async_nats::Message) {
+    let arrived = Instant::now();
+    let Some(reply) = message.reply else { return };
+    let header = |name| message.headers.as_ref()?.get(name).map(|value| value.as_str());
+    if let Some(name) = header(CLIENT) {
+        tracing::debug!(client = name, "another node forwards a request");
+    }
+    let most = client.server_info().max_payload;
+    let left = header(LEFT).and_then(|left| left.parse().ok()).map(Duration::from_millis);
+    let rights = Rights {
+        client: None,
+        may_use_wallet: header(WALLET).is_some(),
+        page: header(PAGE).map(Into::into),
+        until: left.map(|left| arrived + left),
+    };
+    let answer: Bytes = door.answer(message.headers.as_ref(), message.payload.clone(), Ok(rights), most).await;
+    let _ = client.publish(reply, answer).await;
 }

@@ -7,17 +7,21 @@ mod leader;
 mod peers;
 mod service;
 mod shards;
+mod wallet;
 mod work;
 
 pub use self::{
-    leader::{LeaderLink, serve_leader},
+    leader::{LeaderLink, PublishingNode, serve_nodes},
     peers::{FleetPeers, PeerIdentity},
     service::serve_replica,
     shards::WorkSpread,
     work::{WorkPart, serve_peers, work_headers},
 };
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
@@ -42,6 +46,8 @@ const PATH: &str = "x-presim-path";
 /// The header with the name of the token of another node's client, for the leader's log, and for the client's share of the
 /// workers.
 const CLIENT: &str = "x-presim-client";
+/// The header with the milliseconds that are left for a request of another node.
+const LEFT: &str = "x-presim-left-ms";
 /// Requests over NATS that may be under way at once. More wait in the connection, as in a socket.
 const AT_ONCE: usize = 1_024;
 
@@ -80,6 +86,8 @@ struct Rights {
     may_use_wallet: bool,
     /// The origin of the page that calls, as the replica that forwards the request knows it.
     page: Option<Box<str>>,
+    /// The time by which another node that forwards the request wants the answer.
+    until: Option<Instant>,
 }
 
 impl NatsDoor {
@@ -95,7 +103,7 @@ impl NatsDoor {
             headers.and_then(|headers| headers.get("Authorization")).map(|value| value.as_str().as_bytes());
         let client = self.access.client(authorization)?;
         let may_use_wallet = self.access.may_use_wallet(client.as_deref());
-        Ok(Rights { client, may_use_wallet, page: None })
+        Ok(Rights { client, may_use_wallet, page: None, until: None })
     }
 
     /// Returns the session of a client with these rights, on this path.
@@ -104,8 +112,8 @@ impl NatsDoor {
             Some("/standard" | "/standard/") => &STANDARD,
             _ => self.root,
         };
-        let Rights { client, may_use_wallet, page } = rights;
-        let caller = Caller { dialect, client, may_use_wallet, page, share: self.memory.share(), flow };
+        let Rights { client, may_use_wallet, page, until } = rights;
+        let caller = Caller { dialect, client, may_use_wallet, page, share: self.memory.share(), flow, until };
         Session { front: self.front.clone(), caller: Arc::new(caller), limits: self.limits }
     }
 
@@ -119,7 +127,7 @@ impl NatsDoor {
     ) -> Bytes {
         let (rights, refused) = match rights {
             Ok(rights) => (rights, None),
-            Err(error) => (Rights { client: None, may_use_wallet: false, page: None }, Some(error)),
+            Err(error) => (Rights { client: None, may_use_wallet: false, page: None, until: None }, Some(error)),
         };
         let flow = rights.client.as_deref().map_or(&self.flow, Client::flow).clone();
         let path = headers.and_then(|headers| headers.get(PATH)).map(|path| path.as_str());

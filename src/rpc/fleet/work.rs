@@ -15,7 +15,7 @@ use jsonrpsee::types::Id;
 use tokio::task::JoinHandle;
 
 use super::{
-    AT_ONCE, CLIENT, NatsDoor, PATH, Rights, ServedRequests,
+    AT_ONCE, CLIENT, LEFT, NatsDoor, PATH, Rights, ServedRequests,
     peers::{PeerBeats, PeerIdentity, tell_not_done},
 };
 use crate::{
@@ -30,8 +30,6 @@ use crate::{
     state::{Published, SnapshotId, Snapshots},
 };
 
-/// The header with the milliseconds that are left for the work.
-const LEFT: &str = "x-presim-left-ms";
 /// The header that says which part of which work is to be done.
 const PART: &str = "x-presim-part";
 /// The number of publications that a replica remembers, for nodes that are a little behind it.
@@ -181,7 +179,7 @@ impl NatsDoor {
             true => published,
             false => recent.find(at).ok_or("it is not here any more")?,
         };
-        let rights = Rights { client: None, may_use_wallet: false, page: None };
+        let rights = Rights { client: None, may_use_wallet: false, page: None, until: Some(deadline) };
         let flow = header(CLIENT).and_then(|name| self.access.flow_of(name)).unwrap_or_else(|| self.flow.clone());
         let session = self.session(headers.get(PATH).map(|path| path.as_str()), rights, flow);
         let held = session.caller.share.take(body.len()).ok_or("it has no memory left")?;

@@ -58,7 +58,7 @@ pub struct MethodRoute {
     pub commits: bool,
     /// Whether the method exists only with `--testing`.
     pub testing: bool,
-    /// The leader's part in answering, on a replica of a fleet.
+    /// The part of the fleet's leader, or of the node that has its wallet, in answering.
     pub leader: LeaderUse,
     /// Whether the answer follows from the parameters and what is published alone, so that each node of a fleet gives the same.
     pub is_pure: bool,
@@ -115,7 +115,7 @@ pub enum UpstreamUse {
     Sends,
 }
 
-/// The leader's part in answering a request, on a replica of a fleet.
+/// The part of another node of the fleet in answering a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaderUse {
     /// The leader answers what an upstream would be asked, if the replica does not know it.
@@ -124,6 +124,8 @@ pub enum LeaderUse {
     AtPending,
     /// The leader answers, because it has the pool, the bundles, the accounts, and the word of the chain's source.
     Always,
+    /// The node that has the wallet of the fleet answers, because that has the ids of the batches and the keys.
+    Wallet,
 }
 
 use LaneName::{Bundle, Read, Short};
@@ -297,18 +299,18 @@ impl MethodRoute {
         run!("txpool_contentFrom", On(Read), wire::parse_address, Backend::pool_content_from).by_leader(),
         run!("txpool_inspect", On(Read), wire::parse_none, Backend::pool_inspect).by_leader(),
         // The wallet. A batch is simulated, and may have many calls.
-        Self::new("wallet_sendCalls", On(Bundle), Handler::SendCalls).commits().by_leader(),
-        run!("wallet_getCallsStatus", On(Read), wire::parse_batch_id, Backend::get_calls_status).by_leader(),
-        run!("wallet_showCallsStatus", On(Read), wire::parse_batch_id, Backend::show_calls_status).by_leader(),
-        run!("wallet_getCapabilities", On(Read), wire::parse_capabilities, Backend::get_capabilities).by_leader(),
-        run!("presim_approvals", On(Read), wire::parse_none, Backend::waiting_approvals).by_leader(),
+        Self::new("wallet_sendCalls", On(Bundle), Handler::SendCalls).commits().by_wallet(),
+        run!("wallet_getCallsStatus", On(Read), wire::parse_batch_id, Backend::get_calls_status).by_wallet(),
+        run!("wallet_showCallsStatus", On(Read), wire::parse_batch_id, Backend::show_calls_status).by_wallet(),
+        run!("wallet_getCapabilities", On(Read), wire::parse_capabilities, Backend::get_capabilities).by_wallet(),
+        run!("presim_approvals", On(Read), wire::parse_none, Backend::waiting_approvals).by_wallet(),
         // The wallet as pages know it from browsers.
-        run!("eth_requestAccounts", Inline, wire::parse_none, Backend::request_accounts).by_leader(),
-        run!("wallet_getPermissions", Inline, wire::parse_none, Backend::get_permissions).by_leader(),
-        run!("wallet_requestPermissions", Inline, wire::parse_permissions, Backend::request_permissions).by_leader(),
+        run!("eth_requestAccounts", Inline, wire::parse_none, Backend::request_accounts).by_wallet(),
+        run!("wallet_getPermissions", Inline, wire::parse_none, Backend::get_permissions).by_wallet(),
+        run!("wallet_requestPermissions", Inline, wire::parse_permissions, Backend::request_permissions).by_wallet(),
         run!("wallet_switchEthereumChain", Inline, wire::parse_switch, Backend::switch_chain),
-        Self::new("personal_sign", On(Read), Handler::SignMessage(wire::parse_personal)).by_leader(),
-        Self::new("eth_signTypedData_v4", On(Read), Handler::SignMessage(wire::parse_typed_data)).by_leader(),
+        Self::new("personal_sign", On(Read), Handler::SignMessage(wire::parse_personal)).by_wallet(),
+        Self::new("eth_signTypedData_v4", On(Read), Handler::SignMessage(wire::parse_typed_data)).by_wallet(),
         // The node and its chain.
         run!("eth_chainId", Inline, wire::parse_none, Backend::chain_id),
         run!("net_version", Inline, wire::parse_none, Backend::net_version),
@@ -392,6 +394,10 @@ impl MethodRoute {
 
     const fn by_leader(self) -> Self {
         Self { leader: LeaderUse::Always, ..self }
+    }
+
+    const fn by_wallet(self) -> Self {
+        Self { leader: LeaderUse::Wallet, ..self }
     }
 
     /// Marks a method that counts what waits in the pool, at `pending`.

@@ -13,6 +13,7 @@ mod relay;
 mod requests;
 mod server;
 mod spreading;
+mod wallet;
 
 use std::time::Duration;
 

@@ -168,6 +168,34 @@ async fn ways_that_are_cut_and_mended_leave_no_id_with_two_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_cut_off_answers_nothing_older_than_its_client_has_seen() {
+    let Some(server) = NatsServer::start() else { return };
+    // The canonical head of a block of many sub-blocks is older than what was shown.
+    let leader =
+        start(&["--publish", &server.url(), "--fleet", "test", "--sub-block-ms", "50", "--sub-blocks", "1000"]);
+    advance(&leader, 2).await;
+    let way = CutProxy::to(server.port).await;
+    let follower = start(&["--follow", &way.url()]);
+    let seen = advance(&leader, 3).await;
+    reach(&follower, seen).await;
+    let http = reqwest::Client::new();
+    let ask = async || {
+        let body = request(1, "eth_getBlockByNumber", json!(["pending", false]));
+        let asked = http.post(follower.url("/")).header("x-presim-min-snapshot", format!("{:#x}", seen.0)).json(&body);
+        asked.send().await.expect("it answers").json::<Value>().await.expect("JSON")
+    };
+    assert!(ask().await["result"].is_object());
+    way.cut();
+    until("it notices", async || follower.node.snapshots().load().feed.is_degraded()).await;
+    let answer = ask().await;
+    let text = answer["error"]["message"].as_str().unwrap_or_default();
+    assert!(answer["error"]["code"] == -32000 && text.contains("the feed is degraded"), "{answer}");
+    way.mend();
+    all_are_live(&[&follower]).await;
+    assert!(ask().await["result"].is_object());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_or_a_replica_killed_under_load_leaves_no_id_with_two_answers() {
     let Some(mut server) = NatsServer::start() else { return };
     let url = server.url();

@@ -45,6 +45,10 @@ async fn each_role_works_with_the_permissions_of_the_page_alone() {
         !follower.result("/", "eth_getTransactionReceipt", json!([hash])).await.is_null()
     })
     .await;
+    let support = follower.result("/", "wallet_getCapabilities", json!([accounts[0]])).await;
+    assert!(support["0x7a69"].is_object(), "the fleet's wallet: {support}");
+    let again = follower.result("/", "wallet_getCapabilities", json!([accounts[0]])).await;
+    assert_eq!(again, support, "the wallet's own subject");
     // Replicas do a part of each other's work.
     let helper = start(&["--follow", &as_user("replica"), "--fleet", "test"]);
     knows(&follower, 1.0).await;
@@ -57,6 +61,8 @@ async fn each_role_works_with_the_permissions_of_the_page_alone() {
     drop(helper);
     let connect = async |name: &str| {
         let options = ConnectOptions::with_user_and_password(name.to_owned(), format!("secret-of-{name}"));
+        let inbox = if name == "client" { "_INBOX_client" } else { "_INBOX" };
+        let options = options.custom_inbox_prefix(inbox);
         options.connect(format!("127.0.0.1:{}", server.port)).await.expect("it connects")
     };
     let client = connect("client").await;
@@ -71,6 +77,7 @@ async fn each_role_works_with_the_permissions_of_the_page_alone() {
         ("client", "presim.test.feed"),
         ("replica", "presim.test.feed"),
         ("client", "presim.test.leader"),
+        ("client", "presim.test.wallet.any"),
         ("client", "presim.test.peer.any"),
         ("client", "presim.test.state"),
     ] {
@@ -80,6 +87,11 @@ async fn each_role_works_with_the_permissions_of_the_page_alone() {
         assert!(other.send_request(subject, asked).await.is_err(), "{user} may publish to {subject}");
     }
     assert!(work.next().now_or_never().is_none(), "a client has sent work past its replica");
+    // A client does not hear the answers to others.
+    let mut heard = client.subscribe("_INBOX.>").await.expect("it is sent");
+    agree(&[&leader, &follower], &[("eth_accounts", json!([]))], "/").await;
+    client.flush().await.expect("the server answers");
+    assert!(heard.next().now_or_never().is_none_or(|heard| heard.is_none()), "a client hears the answers to others");
     reach(&follower, advance(&leader, 3).await).await;
     assert_eq!(before.epoch(), leader.node.snapshots().newest().id.epoch(), "nobody else has written to the stream");
 }
