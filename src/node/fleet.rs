@@ -19,10 +19,10 @@ use crate::{
         clock::{Clock, SystemClock},
         codec::VERSION,
         fleet::{
-            FleetChain, FleetError, FleetLink, FleetNames, FollowedChain, NodeIdentity, WALLET_KEY, end_of, find,
-            fleets,
+            FleetChain, FleetError, FleetLink, FleetNames, FollowedChain, ImageKey, NodeIdentity, WALLET_KEY, end_of,
+            find, fleets,
         },
-        publishing::{PublishedLive, PublishedSource, Publisher, PublishingLimits},
+        publishing::{Lease, LeaseWatch, PublishedLive, PublishedSource, Publisher, PublishingLimits, take_epoch},
         replica::{Applier, FollowError, FollowedState, Follower, Following, ReplicaBase, ReplicaSource},
         upstream::Fetcher,
     },
@@ -34,7 +34,7 @@ use crate::{
 
 /// The time for which a node that joins waits for the fleet's chain and its first image.
 const START: Duration = Duration::from_secs(60);
-/// The time for which a node that has an upstream waits for an image of its fleet's state, which it can do without.
+/// The time in which a node that has an upstream comes to the end of its fleet's stream, which it can do later.
 const IMAGE: Duration = Duration::from_secs(5);
 /// The pause between two looks for them.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -65,15 +65,15 @@ pub fn publish(
     let origin = ChainOrigin::begin(config, codes, store, reason, &*clock)?;
     reason.set("it joins its fleet");
     let joining = Joining { config, servers, codes, store, reason, clock: &*clock };
-    let (link, origin, sequence) = runtime.block_on(joining.publish(origin)).wrap_err_with(failed)?;
+    let Joined { link, origin, sequence, identity, lease } =
+        runtime.block_on(joining.publish(origin)).wrap_err_with(failed)?;
     let OwnChain { spec, snapshots, devnet, accounts, builtin, trading } = OwnChain::stand_on(config, origin, clock)?;
     let following = Following::from(link.clone(), Applier::new(snapshots.mirror(), codes.clone()), sequence);
     let base = replica_base(config, codes, spec.config(), &[]);
     let follower = runtime.block_on(Follower::new(link.clone(), base, following)).wrap_err_with(failed)?;
-    let identity = runtime.block_on(identity(config, &link, store)).wrap_err_with(failed)?;
-    let publisher = publisher(config, link.clone(), store, follower, &identity);
+    let publisher = publisher(config, link.clone(), store, follower, &identity, lease);
     let fleet = Some(place(link, identity, &publisher));
-    let source = PublishedSource { publisher, codes: codes.clone(), devnet };
+    let source = PublishedSource { publisher, devnet };
     let testing = Testing::Off;
     Ok(Start { spec, snapshots, source: Box::new(source), testing, accounts, builtin, trading, fleet, remote: None })
 }
@@ -109,25 +109,29 @@ pub async fn publish_live(
         return Err(other_chain(&link, &theirs, &ours).into());
     }
     let base = replica_base(config, codes, spec.config(), &config.live.native);
+    let identity = identity(config, &link, store).await?;
     let shown = own.mirror();
-    let following = match end_of(&link).await? {
-        Some(_) => joined(&link, &base, reason).await?,
-        None => None,
-    };
-    let following = match following {
-        Some(following) => {
+    let mut leases = LeaseWatch::open(&link, &identity.node).await?;
+    let (following, lease) = loop {
+        if let Some(following) = joined(&link, &base, reason).await? {
             shown.replace_all(following.state().load());
-            following
+            break (following, None);
         }
-        // Nothing was published yet, everything was deleted, or whoever has published has left no image.
-        None => {
+        // Nothing was published yet, everything was deleted, or the node that has published has left no image.
+        reason.set("it waits to lead its fleet, or for an image of its state");
+        if let Some(lease) = leases.try_take().await? {
+            let epoch = take_epoch(&link, store, own.load().last.epoch()).await?;
+            own.rename(SnapshotId::begin(epoch));
+            shown.replace_all(own.load());
             let sequence = link.stream().await?.cached_info().state.last_sequence;
-            Following::from(link.clone(), Applier::new(own.mirror(), codes.clone()), sequence)
+            let applier = Applier::new(own.mirror(), codes.clone());
+            break (Following::from(link.clone(), applier, sequence), Some(lease));
         }
+        link.want_image().await;
+        tokio::time::sleep(AGAIN).await;
     };
     let follower = Follower::new(link.clone(), base, following).await?;
-    let identity = identity(config, &link, store).await?;
-    let publisher = publisher(config, link.clone(), store, follower, &identity);
+    let publisher = publisher(config, link.clone(), store, follower, &identity, lease);
     source.fetcher.join(link.clone());
     let remote = Some(source.fetched());
     let fleet = Some(place(link, identity, &publisher));
@@ -135,20 +139,19 @@ pub async fn publish_live(
     Ok(Start { fleet, remote, ..Start::of_foreign(spec, shown, source) })
 }
 
-/// Returns the state of a fleet that has published, at the end of its stream; `None` if it has no image soon.
+/// Returns the state of a fleet that has an image, at the end of its stream; `None` if there is no image that can be read.
 async fn joined(link: &FleetLink, base: &ReplicaBase, reason: &StartupReason) -> Result<Option<Following>, FleetError> {
     reason.set("it reads the image of its fleet");
-    let deadline = Instant::now() + IMAGE;
-    let read =
-        patiently(deadline, link, "it has messages and no image", async || Following::bootstrap(link, base).await);
-    let mut following = match read.await {
-        Ok(following) => following,
+    let mut following = match Following::bootstrap(link, base).await {
+        Ok(Some(following)) => following,
+        Ok(None) => return Ok(None),
+        Err(error @ FleetError::Version { .. }) => return Err(error),
         Err(error) => {
             tracing::warn!(%error, "the state of the fleet cannot be read yet");
             return Ok(None);
         }
     };
-    if let Err(error) = come_to_the_end(link, &mut following, deadline).await {
+    if let Err(error) = come_to_the_end(link, &mut following, Instant::now() + IMAGE).await {
         tracing::warn!(%error, "the stream cannot be followed to its end yet");
     }
     Ok(Some(following))
@@ -168,13 +171,20 @@ fn place(link: FleetLink, identity: NodeIdentity, publisher: &Publisher) -> Flee
     FleetPlace { link, publishes: Some(PublishingNode { identity, leads: publisher.leads.subscribe() }) }
 }
 
-fn publisher(config: &Config, link: FleetLink, store: &Store, follower: Follower, own: &NodeIdentity) -> Publisher {
+fn publisher(
+    config: &Config,
+    link: FleetLink,
+    store: &Store,
+    follower: Follower,
+    own: &NodeIdentity,
+    lease: Option<Lease>,
+) -> Publisher {
     let limits = PublishingLimits {
         node: own.node.clone(),
         image_every: config.fleet.image_every.into(),
         stream_bytes: u64::from(config.fleet.publish_mb) << 20,
     };
-    Publisher { link, store: store.clone(), follower, limits, leads: watch::Sender::new(false) }
+    Publisher { link, store: store.clone(), follower, limits, leads: watch::Sender::new(false), lease }
 }
 
 /// Returns the settings of following. `natives` are contracts that presim cannot execute, beside those that it knows.
@@ -352,6 +362,18 @@ async fn patiently<T>(
     }
 }
 
+/// A node that has joined its fleet.
+struct Joined {
+    link: FleetLink,
+    /// The state with which the node goes on.
+    origin: ChainOrigin,
+    /// The sequence of that state's last message in the stream.
+    sequence: u64,
+    identity: NodeIdentity,
+    /// The lease, if the fleet begins with this node's chain.
+    lease: Option<Lease>,
+}
+
 /// A node that publishes, as it joins its fleet.
 struct Joining<'a> {
     config: &'a Config,
@@ -363,28 +385,53 @@ struct Joining<'a> {
 }
 
 impl Joining<'_> {
-    /// Joins the fleet. Returns the state with which the node goes on, and the sequence of its last message in the stream.
-    async fn publish(&self, origin: ChainOrigin) -> eyre::Result<(FleetLink, ChainOrigin, u64)> {
+    /// Joins the fleet. A fleet that has published nothing begins with the chain of the node that has the lease.
+    async fn publish(&self, mut origin: ChainOrigin) -> eyre::Result<Joined> {
         let link = join(self.config, self.servers, origin.about.config.chain_id, origin.about.genesis).await?;
         let ours = self.chain(&origin)?;
         let theirs = agree(&link, &ours).await?;
-        let end = end_of(&link).await?;
-        let Some((_, end)) = end else {
-            if theirs.genesis != ours.genesis {
-                return Err(other_chain(&link, &theirs, &ours).into());
-            }
-            // Nothing was published yet, or everything was deleted.
-            let sequence = link.stream().await?.cached_info().state.last_sequence;
-            return Ok((link, origin, sequence));
-        };
         let is_same = theirs.genesis == ours.genesis;
-        if origin.is_new && (is_same || theirs.builtin && ours.builtin) {
-            return self.adopt(link, origin, theirs).await;
-        }
-        if !is_same {
+        if !is_same && !(origin.is_new && theirs.builtin && ours.builtin) {
             return Err(other_chain(&link, &theirs, &ours).into());
         }
-        self.reconcile(link, origin, end).await
+        let identity = identity(self.config, &link, self.store).await?;
+        let mut leases = LeaseWatch::open(&link, &identity.node).await?;
+        let deadline = Instant::now() + START;
+        loop {
+            let (end, has_image) = (end_of(&link).await?, link.fact::<ImageKey>(ImageKey::KEY).await?.is_some());
+            if origin.is_new && (end.is_some() || has_image) {
+                return self.adopt(link, origin, theirs, identity).await;
+            }
+            let sequence = link.stream().await?.cached_info().state.last_sequence;
+            if let Some((_, end)) = end {
+                return self.reconcile(link, origin, end, identity).await;
+            }
+            if has_image {
+                // Everything was deleted after the state of this data directory.
+                return Ok(Joined { link, origin, sequence, identity, lease: None });
+            }
+            self.reason.set("it waits to lead its fleet");
+            if is_same && let Some(lease) = leases.try_take().await? {
+                if origin.is_new {
+                    origin = self.renamed(&link, origin).await?;
+                }
+                return Ok(Joined { link, origin, sequence, identity, lease: Some(lease) });
+            }
+            if Instant::now() >= deadline {
+                let text = "no node begins it: stop the node that has its lease, or give another --fleet";
+                return Err(FleetError::Which(format!("fleet {}: {text}", link.names.fleet)).into());
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Names the first snapshot of a new chain by an epoch of the fleet, so that no other node has given its id.
+    async fn renamed(&self, link: &FleetLink, origin: ChainOrigin) -> eyre::Result<ChainOrigin> {
+        let epoch = take_epoch(link, self.store, origin.snapshots.load().last.epoch()).await?;
+        origin.snapshots.rename(SnapshotId::begin(epoch));
+        let Some(journal) = &origin.journal else { return Ok(origin) };
+        journal.adopt(&origin.about, &origin.snapshots.load())?;
+        ChainOrigin::begin(self.config, self.codes, self.store, self.reason, self.clock)
     }
 
     /// Returns the chain of this node as the fleet is to know it.
@@ -410,7 +457,8 @@ impl Joining<'_> {
         link: FleetLink,
         mut origin: ChainOrigin,
         theirs: FleetChain,
-    ) -> eyre::Result<(FleetLink, ChainOrigin, u64)> {
+        identity: NodeIdentity,
+    ) -> eyre::Result<Joined> {
         self.reason.set("it reads the image of its fleet");
         let deadline = Instant::now() + START;
         let base = replica_base(self.config, self.codes, &origin.about.config, &[]);
@@ -433,7 +481,7 @@ impl Joining<'_> {
             }
             None => origin.replace(about, following.state().mirror()),
         }
-        Ok((link, origin, sequence))
+        Ok(Joined { link, origin, sequence, identity, lease: None })
     }
 
     /// Finds the place of the data directory's state in the stream, which ends with the message `end`. Removes what the
@@ -443,15 +491,16 @@ impl Joining<'_> {
         link: FleetLink,
         mut origin: ChainOrigin,
         end: SnapshotId,
-    ) -> eyre::Result<(FleetLink, ChainOrigin, u64)> {
+        identity: NodeIdentity,
+    ) -> eyre::Result<Joined> {
         let newest = origin.snapshots.newest().id;
         let stream = link.stream().await?;
-        if let Some(place) = find(&stream, newest).await? {
-            return Ok((link, origin, place));
+        if let Some(sequence) = find(&stream, newest).await? {
+            return Ok(Joined { link, origin, sequence, identity, lease: None });
         }
         let records = origin.journal.as_ref().map(|journal| journal.newest_ids(LOOKS)).transpose()?;
         for id in records.into_iter().flatten() {
-            let Some(place) = find(&stream, id).await? else { continue };
+            let Some(sequence) = find(&stream, id).await? else { continue };
             tracing::warn!(
                 from = format!("{:#x}", newest.0),
                 to = format!("{:#x}", id.0),
@@ -461,7 +510,7 @@ impl Joining<'_> {
                 journal.take_back(id)?;
             }
             origin = ChainOrigin::begin(self.config, self.codes, self.store, self.reason, self.clock)?;
-            return Ok((link, origin, place));
+            return Ok(Joined { link, origin, sequence, identity, lease: None });
         }
         Err(FleetError::OtherHistory { fleet: link.names.fleet.clone(), ours: newest.0, theirs: end.0 }.into())
     }

@@ -213,6 +213,13 @@ impl FleetLink {
         put.map(drop).map_err(|error| FleetError::nats("a fact of the fleet cannot be written", error))
     }
 
+    /// Asks the leader for a new image. A request that is lost is repeated by whoever waits.
+    pub async fn want_image(&self) {
+        if let Err(error) = self.client.publish(self.names.want_image(), Default::default()).await {
+            tracing::debug!(%error, "the leader cannot be asked for an image");
+        }
+    }
+
     /// Returns the chain of the fleet; `None` if nobody has led it yet.
     ///
     /// # Errors

@@ -44,23 +44,20 @@ impl ArrivedPart {
     }
 }
 
-/// Returns the sequence and the id of the stream's last message; `None` if it has none.
+/// Returns the sequence and the id of the stream's last message that is one of presim's; `None` if it has none.
 ///
 /// # Errors
 ///
 /// Returns [`FleetError::Nats`] if NATS does not answer.
 pub async fn end_of(link: &FleetLink) -> Result<Option<(u64, SnapshotId)>, FleetError> {
     let stream = link.stream().await?;
-    match stream.get_last_raw_message_by_subject(&link.names.feed()).await {
-        Ok(message) => {
-            let part = ArrivedPart::read(Some(&message.headers), message.payload.into());
-            let part = part
-                .ok_or_else(|| FleetError::nats("the stream cannot be read", "its last message is none of presim's"))?;
-            Ok(Some((message.sequence, part.id)))
+    let state = &stream.cached_info().state;
+    for sequence in (state.first_sequence.max(1)..=state.last_sequence).rev() {
+        if let Some((sequence, part)) = part_from(&stream, sequence, sequence).await? {
+            return Ok(Some((sequence, part.id)));
         }
-        Err(error) if error.kind() == stream::LastRawMessageErrorKind::NoMessageFound => Ok(None),
-        Err(error) => Err(FleetError::nats("the stream cannot be read", error)),
     }
+    Ok(None)
 }
 
 /// Returns the sequence of the last part of the message `id`; `None` if the stream does not have it. Ids grow with the

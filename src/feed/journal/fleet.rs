@@ -51,6 +51,18 @@ impl Journal {
         })
     }
 
+    /// Replaces the chain by the state of an image of the same fleet, after which the journal goes on.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`adopt`](Self::adopt).
+    pub fn adopt_image(&self, published: &Published) -> Result<(), StoreError> {
+        // A journal is used after its chain was founded.
+        let Some(about) = ChainIdentity::read(&self.store)? else { return Ok(()) };
+        let about = about.of_fleet(about.genesis, about.config.clone(), about.trading);
+        self.adopt(&about, published)
+    }
+
     /// Removes the records after `last`, with the blocks that they seal, and puts their transactions back into the stored
     /// pool: they were written, and the stream of the fleet has not taken them.
     ///

@@ -44,7 +44,7 @@ impl FeedSource for PublishedLive {
                 drop(serving);
                 outlet.end();
                 tracing::warn!("another node leads the fleet now: this one follows it");
-                publisher.follower.go_on(None);
+                publisher.follower.begin_again();
             }
         };
         async move {

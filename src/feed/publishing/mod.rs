@@ -44,6 +44,11 @@ use crate::{
 
 /// The time between two looks at the stream's limits.
 const LOOK: Duration = Duration::from_secs(1);
+/// The time without a state from which the stream can be followed, after which a node may lead from what it shows: a message
+/// of the stream or an image is lost, and no node leads that could mend it. Nodes that can follow lead before that.
+const LOST: Duration = Duration::from_secs(5);
+/// The time without a new message, while a node that has the lease reads the stream to its end, after which it gives up.
+const STALLED: Duration = Duration::from_secs(2);
 
 /// Settings of a node that publishes.
 #[derive(Clone, Debug)]
@@ -69,6 +74,19 @@ pub struct Publisher {
     pub limits: PublishingLimits,
     /// Whether this node leads, for those who answer only then.
     pub leads: watch::Sender<bool>,
+    /// The lease, if this node took it before it began with a chain of its own.
+    pub lease: Option<Lease>,
+}
+
+/// The reason why an epoch is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum EpochError {
+    /// NATS does not answer.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+    /// The store cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 /// The reason why a node does not begin to lead.
@@ -77,7 +95,7 @@ enum NotBegun {
     #[error(transparent)]
     Fleet(#[from] FleetError),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Epoch(#[from] EpochError),
     #[error(transparent)]
     NotLeading(#[from] NotLeading),
     #[error("the stream goes on after what this node has read")]
@@ -115,11 +133,21 @@ impl Publisher {
 
     /// Follows the leader until the lease is free, and takes it.
     async fn follow(&mut self, feed: &mut Feed, journal: Option<&Journal>) -> Lease {
-        let mut watch = None;
+        if let Some(lease) = self.lease.take() {
+            return lease;
+        }
+        let (mut watch, mut lost) = (None, None);
         let mut looked = Instant::now();
         loop {
             self.follower.step(feed, journal).await;
-            if looked.elapsed() < lease::EVERY || self.follower.following().is_none() {
+            let may_lead = match self.follower.following() {
+                Some(_) => {
+                    lost = None;
+                    true
+                }
+                None => lost.get_or_insert_with(Instant::now).elapsed() >= LOST,
+            };
+            if looked.elapsed() < lease::EVERY || !may_lead {
                 continue;
             }
             looked = Instant::now();
@@ -146,12 +174,26 @@ impl Publisher {
         lease: Lease,
         least: u64,
     ) -> Result<u64, NotBegun> {
-        let end = self.link.stream().await?.cached_info().state.last_sequence;
+        let stream = self.link.stream().await?;
+        let (first, end) = (stream.cached_info().state.first_sequence, stream.cached_info().state.last_sequence);
+        if self.follower.following().is_none() {
+            tracing::warn!(end, "no node has the end of the stream: this one leads from what it shows");
+            self.follower.go_on_from(&feed.snapshots, end);
+        }
+        let mut moved = (0, Instant::now());
         loop {
             // A leader that failed may have left a message without its last parts, which nobody will complete.
             let read = self.follower.following().map(Following::read).ok_or(NotBegun::Behind)?;
             if read >= end {
                 break;
+            }
+            if read > moved.0 {
+                moved = (read, Instant::now());
+            }
+            if first > read + 1 || moved.1.elapsed() >= STALLED {
+                // The next message was deleted, or does not come.
+                self.follower.give_up();
+                return Err(NotBegun::Behind);
             }
             if !lease.is_held() {
                 return Err(NotLeading.into());
@@ -159,7 +201,7 @@ impl Publisher {
             self.follower.step(feed, journal).await;
         }
         let published = feed.snapshots.load();
-        let epoch = self.take_epoch(published.last.epoch().max(least)).await?;
+        let epoch = take_epoch(&self.link, &self.store, published.last.epoch().max(least)).await?;
         let (sequence, follows, node) = (end, published.last, self.limits.node.as_str());
         let port = Box::new(NatsPort::open(self.link.clone(), lease).await?);
         let stream = StreamWriter::lead(port, sequence, follows, SnapshotId::begin(epoch), node).await?;
@@ -167,26 +209,6 @@ impl Publisher {
         feed.stream = Some(stream);
         tracing::info!(epoch, "this node leads the fleet");
         Ok(epoch)
-    }
-
-    /// Takes the next epoch of the fleet after `last`, by compare-and-set, and writes it to the store.
-    async fn take_epoch(&self, last: u64) -> Result<u64, NotBegun> {
-        let unread = |error: &dyn std::fmt::Display| FleetError::nats("the fleet's epoch cannot be taken", error);
-        let facts = self.link.facts().await?;
-        loop {
-            let entry = facts.entry(EPOCH_KEY).await.map_err(|error| unread(&error))?;
-            let (known, revision) = match &entry {
-                Some(entry) => (serde_json::from_slice(&entry.value).unwrap_or(0), entry.revision),
-                None => (0_u64, 0),
-            };
-            let epoch = epoch::take(&self.store, known.max(last), SystemClock::default().unix())?;
-            let text = serde_json::to_vec(&epoch).map_err(|error| unread(&error))?;
-            match facts.update(EPOCH_KEY, text.into(), revision).await {
-                Ok(_) => return Ok(epoch),
-                Err(error) if error.kind() == async_nats::jetstream::kv::UpdateErrorKind::WrongLastRevision => {}
-                Err(error) => return Err(unread(&error).into()),
-            }
-        }
     }
 
     /// Begins the work of a node beside the chain while it leads.
@@ -242,6 +264,30 @@ impl Publisher {
         let Ok(stream) = self.link.stream().await else { return false };
         let first = stream.cached_info().state.first_sequence;
         images.newest().is_none_or(|newest| first > newest.sequence + 1)
+    }
+}
+
+/// Takes the next epoch of the fleet after `last`, by compare-and-set, and writes it to the store.
+///
+/// # Errors
+///
+/// Returns [`EpochError`] if NATS does not answer, or the store cannot be written.
+pub async fn take_epoch(link: &FleetLink, store: &Store, last: u64) -> Result<u64, EpochError> {
+    let unread = |error: &dyn std::fmt::Display| FleetError::nats("the fleet's epoch cannot be taken", error);
+    let facts = link.facts().await?;
+    loop {
+        let entry = facts.entry(EPOCH_KEY).await.map_err(|error| unread(&error))?;
+        let (known, revision) = match &entry {
+            Some(entry) => (serde_json::from_slice(&entry.value).unwrap_or(0), entry.revision),
+            None => (0_u64, 0),
+        };
+        let epoch = epoch::take(store, known.max(last), SystemClock::default().unix())?;
+        let text = serde_json::to_vec(&epoch).map_err(|error| unread(&error))?;
+        match facts.update(EPOCH_KEY, text.into(), revision).await {
+            Ok(_) => return Ok(epoch),
+            Err(error) if error.kind() == async_nats::jetstream::kv::UpdateErrorKind::WrongLastRevision => {}
+            Err(error) => return Err(unread(&error).into()),
+        }
     }
 }
 

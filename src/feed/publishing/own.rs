@@ -1,20 +1,14 @@
 //! Publishing a chain of presim's own: it is built here while this node leads, and followed while another does.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::{MissedTickBehavior, interval_at};
 
 use super::{LOOK, Publisher};
 use crate::{
-    feed::{
-        Feed, FeedSource,
-        devnet::DevnetSource,
-        fleet::PoolFilling,
-        journal::Journal,
-        replica::{Applier, Following},
-    },
-    state::{CodeCache, FeedState},
+    feed::{Feed, FeedSource, devnet::DevnetSource, fleet::PoolFilling, journal::Journal},
+    state::FeedState,
 };
 
 /// A chain that is published: built here while this node leads, followed while another does.
@@ -22,8 +16,6 @@ use crate::{
 pub struct PublishedSource {
     /// The node's part in its fleet.
     pub publisher: Publisher,
-    /// The bytecode cache.
-    pub codes: Arc<CodeCache>,
     /// The devnet that builds the chain; `None` if it stands still.
     pub devnet: Option<DevnetSource>,
 }
@@ -61,7 +53,8 @@ impl PublishedSource {
         let mut ticks = interval_at((Instant::now() + every).into(), every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut sequence = 0;
-        while let Some(stream) = &feed.stream {
+        // A chain that stands still has no message that would find another leader.
+        while let Some(stream) = feed.stream.as_ref().filter(|stream| stream.is_leased()) {
             sequence = stream.end().0;
             self.publisher.tend(feed, &mut leading, || true).await;
             tokio::select! {
@@ -73,6 +66,7 @@ impl PublishedSource {
             }
         }
         drop(leading);
+        feed.stream = None;
         self.step_down(feed, sequence);
     }
 
@@ -85,8 +79,6 @@ impl PublishedSource {
         {
             tracing::error!(%error, "what the stream has not taken cannot be removed from the data directory");
         }
-        let applier = Applier::new(feed.snapshots.mirror(), self.codes.clone());
-        let following = Following::from(self.publisher.link.clone(), applier, sequence);
-        self.publisher.follower.go_on(Some(following));
+        self.publisher.follower.go_on_from(&feed.snapshots, sequence);
     }
 }

@@ -22,10 +22,10 @@ pub use self::{
 };
 use super::{
     Feed, FeedSource,
-    fleet::{FleetError, FleetLink, ImageKey, PoolFilling, subject},
+    fleet::{FleetError, FleetLink, ImageKey, PoolFilling},
     journal::Journal,
 };
-use crate::state::{FeedProblem, FeedState};
+use crate::state::{FeedProblem, FeedState, Snapshots};
 
 /// The pause before something that failed is tried again, and the time between two looks at the feed's health.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -65,7 +65,7 @@ impl Follower {
     /// Waits for the next message or for some time, applies the message, and shows the state that has been reached.
     pub async fn step(&mut self, feed: &mut Feed, journal: Option<&Journal>) {
         let Some(following) = &mut self.following else {
-            self.begin_anew(feed).await;
+            self.begin_anew(feed, journal).await;
             return self.show(feed);
         };
         let opened = following.open().await;
@@ -110,15 +110,14 @@ impl Follower {
                     self.problem = Some(FeedProblem::Mismatch);
                     feed.count_divergence();
                 }
-                self.useless = Some(following.origin().0);
-                self.following = None;
+                self.give_up();
             }
         }
         self.show(feed);
     }
 
     /// Begins anew with an image, if there is one that helps, and asks the leader for one otherwise.
-    async fn begin_anew(&mut self, feed: &Feed) {
+    async fn begin_anew(&mut self, feed: &Feed, journal: Option<&Journal>) {
         let begun = match self.link.fact::<ImageKey>(ImageKey::KEY).await {
             Ok(Some(key)) if self.useless.is_none_or(|useless| key.id > useless) => {
                 Following::bootstrap(&self.link, &self.base).await
@@ -128,6 +127,12 @@ impl Follower {
         };
         match begun {
             Ok(Some(following)) => {
+                if let Some(journal) = journal
+                    && let Err(error) = journal.adopt_image(&following.state().load())
+                {
+                    tracing::error!(%error, "the image of the fleet cannot be written to the data directory");
+                    return tokio::time::sleep(AGAIN).await;
+                }
                 if following.state().load().last > feed.snapshots.load().last {
                     feed.snapshots.replace_all(following.state().load());
                     feed.pool.advance();
@@ -135,10 +140,7 @@ impl Follower {
                 self.following = Some(following);
             }
             Ok(None) => {
-                let asked = self.link.client.publish(subject(self.link.names.want_image()), Default::default()).await;
-                if let Err(error) = asked {
-                    tracing::debug!(%error, "the leader cannot be asked for an image");
-                }
+                self.link.want_image().await;
                 tokio::time::sleep(AGAIN).await;
             }
             Err(error) => {
@@ -189,9 +191,20 @@ impl Follower {
         self.following.as_ref()
     }
 
-    /// Continues from another state; begins anew with an image if there is none.
-    pub fn go_on(&mut self, following: Option<Following>) {
-        self.following = following;
+    /// Begins anew with a newer image than the one with which this state began, because the stream does not lead on from it.
+    pub fn give_up(&mut self) {
+        self.useless = self.following.take().map(|following| following.origin().0).or(self.useless);
+    }
+
+    /// Begins anew with an image.
+    pub fn begin_again(&mut self) {
+        self.following = None;
+    }
+
+    /// Continues from `snapshots`, whose last change is the message at `sequence`.
+    pub fn go_on_from(&mut self, snapshots: &Snapshots, sequence: u64) {
+        let applier = Applier::new(snapshots.mirror(), self.base.codes.clone());
+        self.following = Some(Following::from(self.link.clone(), applier, sequence));
     }
 }
 

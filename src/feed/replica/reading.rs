@@ -59,7 +59,7 @@ impl StreamReading {
     ///
     /// # Errors
     ///
-    /// Returns [`FollowError::Gap`] if a message before it is missing, and [`FollowError::Mismatch`] if the message cannot be
+    /// Returns [`FollowError::Gap`] if a message before it is missing or the message cannot be read, and [`FollowError::Mismatch`] if the message cannot be
     /// applied.
     pub fn arrive(
         &mut self,
@@ -105,8 +105,10 @@ impl StreamReading {
             self.sequence = sequence;
             return Ok(());
         }
-        let message = join(&parts).map_err(|error| FollowError::Mismatch(error.to_string()))?;
-        self.applier.apply(id, StreamMessage::read(&message)?, journal)?;
+        let message = join(&parts).map_err(|error| error.to_string());
+        let message = message.and_then(|message| StreamMessage::read(&message).map_err(|error| error.to_string()));
+        let unread = |problem| FollowError::Gap(format!("message {sequence} of the stream cannot be read: {problem}"));
+        self.applier.apply(id, message.map_err(unread)?, journal)?;
         self.sequence = sequence;
         Ok(())
     }

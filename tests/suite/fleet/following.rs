@@ -214,6 +214,44 @@ async fn what_a_transport_drops_swaps_or_repeats_changes_no_state() {
     }
 }
 
+/// Returns a message without its compression, after the byte of its version.
+fn unpacked(payload: &[u8]) -> Vec<u8> {
+    match payload[1] {
+        0 => payload[2..].to_vec(),
+        _ => zstd::bulk::decompress(&payload[10..], 64 << 20).expect("it is compressed"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sealed_block_with_another_state_root_is_counted_and_not_shown() {
+    let Some(server) = NatsServer::start() else { return };
+    let leader = ingester(&server.url(), &["--sub-block-ms", "50", "--sub-blocks", "3"]);
+    advance(&leader, 2).await;
+    let jetstream = async_nats::jetstream::new(server.connect().await);
+    let facts = jetstream.get_key_value("presim_test").await.expect("facts");
+    until("an image", async || facts.get("image").await.expect("an answer").is_some()).await;
+    let mut relay = Relay::begin(&server, "forged").await;
+    let follower = start(&["--follow", &server.url(), "--fleet", "forged"]);
+    advance(&leader, 30).await;
+    let mut messages = relay.take(20).await;
+    let published = leader.node.snapshots().load();
+    let roots: Vec<_> = (1..=published.head().number())
+        .map(|number| published.sealed_block(number).expect("it is kept").header.state_root)
+        .collect();
+    let sealing = messages.iter().enumerate().find_map(|(at, message)| {
+        let bytes = unpacked(&message.payload);
+        let place = bytes.windows(32).position(|window| roots.iter().any(|root| root == window))?;
+        Some((at, bytes, place))
+    });
+    let (at, mut bytes, place) = sealing.expect("a block is sealed in between");
+    bytes[place] ^= 1;
+    messages[at].payload = [&[messages[at].payload[0], 0], bytes.as_slice()].concat().into();
+    relay.put(&messages).await;
+    until("it is counted", async || follower.metric("presim_divergences_total") >= 1.0).await;
+    let last = follower.node.snapshots().load().last.0;
+    assert_eq!(last, id(&messages[at - 1]), "nothing of the forged block is shown");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ingester_says_nothing_new_while_the_stream_takes_nothing() {
     let Some(mut server) = NatsServer::start() else { return };

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// A genesis of another chain than the built-in devnet's.
-const GENESIS: &str = r#"{
+pub const GENESIS: &str = r#"{
     "config": {
         "chainId": 31337, "homesteadBlock": 0, "eip150Block": 0, "eip155Block": 0, "eip158Block": 0, "byzantiumBlock": 0,
         "constantinopleBlock": 0, "petersburgBlock": 0, "istanbulBlock": 0, "berlinBlock": 0, "londonBlock": 0,
@@ -169,6 +169,28 @@ async fn another_chain_history_or_version_is_refused_with_both_named() {
     facts.put("chain", chain.to_string().into()).await.expect("it is written");
     for error in [refused(&first), format!("{:#}", try_start(&["--follow", &url]).err().expect("it is refused"))] {
         assert!(error.contains(&format!("of version 9, and this presim has version {own}")), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_that_begin_a_fleet_at_once_begin_one_chain() {
+    for _ in 0..rounds() {
+        let Some(server) = NatsServer::start() else { return };
+        let url = server.url();
+        let start = |url: String| tokio::task::spawn_blocking(move || ingester(&url, &["--sub-block-ms", "50"]));
+        let (one, two) = tokio::join!(start(url.clone()), start(url));
+        let nodes = [one.expect("it starts"), two.expect("it starts")];
+        let mut shown = Shown::default();
+        let mut seen = 0;
+        until("both show one chain", async || {
+            nodes.iter().for_each(|node| seen = seen.max(shown.add(node)));
+            let [one, two] = nodes.each_ref().map(|node| node.node.snapshots().load());
+            one.last == two.last && one.head().number() > 0
+        })
+        .await;
+        let id = advance(&nodes[0], 2).await;
+        reach(&nodes[1], id).await;
+        agree(&[&nodes[0], &nodes[1]], &reads(&nodes[0], id), "/").await;
     }
 }
 

@@ -5,6 +5,7 @@ mod following;
 mod leading;
 mod live;
 mod live_faults;
+mod losses;
 mod partitions;
 mod permissions;
 mod proofs;
