@@ -71,6 +71,9 @@ pub struct FleetConfig {
     /// Messages after an image, past which the leader writes a new one, so that a node that joins does not replay more.
     #[arg(long, env = "PRESIM_IMAGE_EVERY", value_name = "N", default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub image_every: u32,
+    /// Seconds for which an image stays after a newer one is complete, for nodes that are reading it.
+    #[arg(long, env = "PRESIM_IMAGE_KEEP_S", value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub image_keep_s: u64,
     /// Milliseconds that a request waits for the snapshot of its `x-presim-min-snapshot`. Beyond the bound it is rejected
     /// (-32000).
     #[arg(long, env = "PRESIM_MAX_CATCH_UP_MS", value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=60_000))]
@@ -97,6 +100,16 @@ pub struct FleetConfig {
 }
 
 impl FleetConfig {
+    /// Returns the flag by whose file NATS knows this node, with the file.
+    pub fn nats_identity(&self) -> Option<String> {
+        let files = [
+            ("--nats-credentials", &self.nats_credentials),
+            ("--nats-nkey-file", &self.nats_nkey_file),
+            ("--nats-cert", &self.nats_cert),
+        ];
+        files.into_iter().find_map(|(flag, file)| Some(format!("{flag} {}", file.as_ref()?.display())))
+    }
+
     /// Returns the rule that the settings of a fleet break among themselves, if they break one.
     pub(super) fn problem(&self) -> Option<String> {
         let has_server = self.publish.is_some() || self.follow.is_some();

@@ -182,6 +182,7 @@ fn publisher(
     let limits = PublishingLimits {
         node: own.node.clone(),
         image_every: config.fleet.image_every.into(),
+        image_keep: Duration::from_secs(config.fleet.image_keep_s),
         stream_bytes: u64::from(config.fleet.publish_mb) << 20,
     };
     Publisher { link, store: store.clone(), follower, limits, leads: watch::Sender::new(false), lease }

@@ -3,7 +3,7 @@
 use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use async_nats::{
-    Client, ConnectOptions, ServerAddr,
+    Client, ConnectErrorKind, ConnectOptions, ServerAddr,
     jetstream::{Context, context::ContextBuilder, kv, object_store, stream},
 };
 use futures::TryStreamExt;
@@ -83,7 +83,17 @@ impl FleetLink {
         if let (Some(cert), Some(key)) = (&config.nats_cert, &config.nats_key) {
             options = options.add_client_certificate(cert.clone(), key.clone());
         }
-        let client = options.connect(addresses).await.map_err(|error| failed(error.to_string()))?;
+        let client = options.connect(addresses).await.map_err(|error| match config.nats_identity() {
+            Some(flag)
+                if matches!(
+                    error.kind(),
+                    ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation
+                ) =>
+            {
+                failed(format!("{error}: they do not know this node by {flag}"))
+            }
+            _ => failed(error.to_string()),
+        })?;
         let info = client.server_info();
         let is_old = version(&info.version).is_none_or(|version| version < CLUSTER);
         if info.cluster.is_some() && is_old {

@@ -57,6 +57,8 @@ pub struct PublishingLimits {
     pub node: String,
     /// The messages after an image, past which a new one is written.
     pub image_every: u64,
+    /// The time for which an image stays after a newer one is complete.
+    pub image_keep: Duration,
     /// The bytes of the stream, past which its oldest messages are deleted.
     pub stream_bytes: u64,
 }
@@ -214,7 +216,8 @@ impl Publisher {
     /// Begins the work of a node beside the chain while it leads.
     async fn leading(&self, feed: &Feed) -> Leading {
         let newest = self.link.fact(ImageKey::KEY).await.ok().flatten();
-        let images = ImageWriter::new(self.link.clone(), newest);
+        let from = SnapshotId::begin(feed.snapshots.load().last.epoch());
+        let images = ImageWriter::new(self.link.clone(), newest, from, self.limits.image_keep);
         let asked = self.link.client.subscribe(subject(self.link.names.want_image())).await.ok();
         let is_wanted = images.newest().is_none();
         self.leads.send_replace(true);
@@ -245,7 +248,7 @@ impl Publisher {
         }
         if let Some(image) = StateImage::of(&published) {
             stream.imaged();
-            leading.images.begin(image, sequence);
+            leading.images.write(image, sequence);
             leading.is_wanted = false;
         }
     }
@@ -259,8 +262,11 @@ impl Publisher {
         }
     }
 
-    /// Returns whether the stream no longer has what follows the newest image.
+    /// Returns whether the stream no longer has what follows the newest image, and no newer one is being written.
     async fn is_overtaken(&self, images: &ImageWriter) -> bool {
+        if images.is_writing() {
+            return false;
+        }
         let Ok(stream) = self.link.stream().await else { return false };
         let first = stream.cached_info().state.first_sequence;
         images.newest().is_none_or(|newest| first > newest.sequence + 1)

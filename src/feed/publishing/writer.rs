@@ -11,6 +11,9 @@ use crate::{
 /// The pause before a message that was not taken is sent again.
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// The bytes that a part takes in the stream beside its own: its subject and its headers.
+const STORED: usize = 200;
+
 /// Another node leads the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("another node leads the fleet now")]
@@ -86,7 +89,7 @@ impl StreamWriter {
             self.look_for(sending).await?;
         }
         if sending.taken == sending.frames.len() {
-            let bytes: usize = sending.frames.iter().map(|frame| frame.bytes.len()).sum();
+            let bytes: usize = sending.frames.iter().map(|frame| frame.bytes.len() + STORED).sum();
             self.sequence += sending.frames.len() as u64;
             self.id = sending.id;
             self.since_image.0 += 1;

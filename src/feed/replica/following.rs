@@ -111,7 +111,7 @@ impl Following {
     /// Returns [`FleetError::Nats`] if NATS does not answer, and [`FleetError::Image`] if the image cannot be used.
     pub async fn bootstrap(link: &FleetLink, base: &ReplicaBase) -> Result<Option<Self>, FleetError> {
         let Some(key) = link.fact::<ImageKey>(ImageKey::KEY).await? else { return Ok(None) };
-        let bytes = read_image(&link.images().await?, &key.name).await?;
+        let bytes = read_image(&link.images().await?, &key).await?;
         let base = base.clone();
         let read = tokio::task::spawn_blocking(move || base.read(&bytes)).await;
         let applier = read.unwrap_or_else(|error| Err(error.to_string())).map_err(FleetError::Image)?;

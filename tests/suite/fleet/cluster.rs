@@ -13,7 +13,9 @@ use tempfile::TempDir;
 use super::{
     advance, agree,
     live::{head, live_reads, publishing},
-    reach, reads, start, try_start, until,
+    reach, reads,
+    server::NatsServer,
+    start, try_start, until,
 };
 use crate::{
     live::{
@@ -207,5 +209,20 @@ async fn an_upstream_s_chain_outlives_the_server_that_leads_the_stream() {
         ));
         agree(&[&leader, &follower], &live_reads(&leader, id), "/").await;
         cluster.run(leads);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_of_old_servers_is_refused_with_both_versions() {
+    let cluster = "cluster { name: old, host: 127.0.0.1, port: -1, routes: [\"nats://127.0.0.1:9\"] }";
+    let Some(server) = NatsServer::start_with(&["server_name: old", cluster]) else { return };
+    let version = server.connect().await.server_info().version;
+    let minor = version.split('.').nth(1).and_then(|minor| minor.parse::<u64>().ok()).expect("a version");
+    if !version.starts_with("2.") || minor >= 12 {
+        return say("SKIPPED: this machine's nats-server is of version 2.12 or newer");
+    }
+    for flag in ["--publish", "--follow"] {
+        let error = format!("{:#}", try_start(&[flag, &server.url()]).err().expect("it is refused"));
+        assert!(error.contains(&version) && error.contains("2.12"), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod following;
+mod images;
 mod leading;
 mod live;
 mod live_faults;

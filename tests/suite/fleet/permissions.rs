@@ -125,4 +125,9 @@ async fn a_secret_is_in_no_error() {
     let right = format!("nats://a:right-one@127.0.0.1:{}", server.port);
     let leader = start(&["--publish", &right, "--fleet", "test"]);
     advance(&leader, 1).await;
+    let seed = crate::process::file("no seed of an nkey");
+    let seed = seed.path().to_str().expect("UTF-8");
+    let flags = ["--follow", &format!("nats://127.0.0.1:{}", server.port), "--nats-nkey-file", seed];
+    let error = format!("{:#}", super::try_start(&flags).err().expect("it is refused"));
+    assert!(error.contains(&format!("--nats-nkey-file {seed}")) && !error.contains("no seed"), "{error}");
 }

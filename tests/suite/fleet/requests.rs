@@ -117,3 +117,37 @@ async fn what_only_the_leader_has_is_answered_by_it() {
     let alone = start(&["--traffic", "0"]);
     assert!(alone.result("/", "eth_accounts", json!([])).await.is_array());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forwarded_request_says_whose_it_is_and_how_long_it_may_take() {
+    let Some(server) = NatsServer::start() else { return };
+    let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
+    advance(&leader, 2).await;
+    let tokens = token_file(&[("a", 1_000)]);
+    let flags = ["--deadline-ms", "700", "--token-file", tokens.path().to_str().expect("UTF-8")];
+    let follower = replica(&server.url(), &flags);
+    reach(&follower, advance(&leader, 1).await).await;
+    drop(leader);
+    // A leader that hears, and never answers.
+    let client = server.connect().await;
+    let mut heard = client.subscribe("presim.test.leader").await.expect("it listens");
+    client.flush().await.expect("the server answers");
+    let mut ask = async |method: &str, params: Value| {
+        let asked = follower.client.post(follower.url("/")).bearer_auth(token("a")).json(&request(1, method, params));
+        let answer: Value = asked.send().await.expect("it answers").json().await.expect("JSON");
+        let message = futures::StreamExt::next(&mut heard).await.expect("the leader hears");
+        (answer["error"].clone(), message.headers.expect("headers"))
+    };
+    let header = |headers: &HeaderMap, name: &str| headers.get(name).map(|value| value.as_str().to_owned());
+    let account = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
+    let (error, headers) = ask("eth_sendTransaction", json!([{ "from": account, "to": account }])).await;
+    assert_eq!(error["code"], -32016, "{error}");
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("outcome unknown")), "{error}");
+    let left: u64 = header(&headers, "x-presim-left-ms").expect("its time").parse().expect("a number");
+    assert!(left <= 700, "{left}");
+    assert_eq!(header(&headers, "x-presim-client").as_deref(), Some("a"), "the client's token");
+    assert_eq!(header(&headers, "x-presim-min-snapshot"), None, "a write is not rejected because its leader is behind");
+    let (error, _) = ask("txpool_status", json!([])).await;
+    assert_eq!(error["code"], -32000, "a read has changed nothing: {error}");
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("not answered in time")), "{error}");
+}
