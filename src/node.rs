@@ -37,7 +37,7 @@ use tokio::{
 use self::{
     live::{RemoteGauges, UpstreamParts},
     ports::Ports,
-    start::{FetchedState, FleetPlace, Start, begin},
+    start::{FleetPlace, Start, begin},
 };
 use crate::{
     chain::ChainSpec,
@@ -49,6 +49,7 @@ use crate::{
         clock::{Clock, SystemClock},
         epoch,
         fleet::{FleetLink, FleetOutbox},
+        upstream::Fetcher,
         world::{Market, TradingPair, TradingWorld},
     },
     page,
@@ -321,7 +322,7 @@ struct Parts {
     testing: Testing,
     beside: Option<Arc<UpstreamParts>>,
     /// The way to the state that the node does not have, on an upstream's chain.
-    remote: Option<FetchedState>,
+    remote: Option<Arc<Fetcher>>,
     store: Store,
     /// The way of sent transactions to the other nodes of a fleet.
     outbox: Option<FleetOutbox>,
@@ -410,6 +411,7 @@ impl Actors {
             tokio::spawn(crate::rpc::serve_metrics(port, metrics.clone(), access));
         }
 
+        let has_natives = !spec.natives().is_empty();
         let pool = parts::pool(&config, &spec, &snapshots, &store, outbox)?;
         // The feed executes blocks, so it has a thread of its own that nothing else waits for.
         let feed_thread = Arbiter::new();
@@ -429,7 +431,7 @@ impl Actors {
             .as_ref()
             .zip(remote.as_ref())
             .filter(|_| sends)
-            .map(|(beside, remote)| parts::sending(&config, &spec, &beside.upstream, &remote.fetcher, &metrics));
+            .map(|(beside, remote)| parts::sending(&config, &spec, &beside.upstream, remote, &metrics));
         let wallet = parts::wallet(&config, &spec, &codes, &pool, signers, approvals.clone(), store);
         let wallet = Arc::new(Wallet { sending, ..wallet });
         let socket = match &config.data_dir {
@@ -483,7 +485,7 @@ impl Actors {
         if let Some(beside) = &beside {
             tokio::spawn(beside.clone().keep_up());
         }
-        if let Some(FetchedState { fetcher, has_natives }) = remote {
+        if let Some(fetcher) = remote {
             tokio::spawn(RemoteGauges::new(&metrics).keep_up(snapshots.clone()));
             front = front.with_remote(StateCompletion {
                 fetcher,

@@ -30,7 +30,7 @@ pub use genesis::genesis_block;
 pub use header::{Attributes, BlockTotals, gas_limit_towards};
 pub use keccak::keccak256_each;
 pub use l1::{L1Cost, L1Params};
-pub use natives::Natives;
+pub use natives::{ActiveNatives, Natives};
 pub use op_stack::ChainSpecError;
 pub use ordered::ordered_roots;
 pub use receipt::{ChainReceipt, ChainReceiptBuilder};

@@ -2,26 +2,32 @@
 
 use std::sync::Arc;
 
-use alloy_genesis::ChainConfig;
 use alloy_primitives::{Address, address};
 
 use super::forks::{ForkName, ForkTimes};
 
-/// The addresses whose code is part of a chain's nodes, beside the precompiles that presim has. A run that reaches one of
-/// them cannot be executed here.
+/// The addresses whose code is part of a chain's nodes, beside the precompiles that presim has, by the forks that bring
+/// them. A run that reaches one of them cannot be executed here.
 #[derive(Clone, Debug, Default)]
 pub struct Natives {
-    /// Single addresses.
-    addresses: Arc<[Address]>,
-    /// The first bytes of addresses that are all native.
-    prefixes: &'static [[u8; 10]],
+    beryl: Option<u64>,
+    cobalt: Option<u64>,
+    /// Addresses that are native at any time. `None` if there are none, so that runs share no counter.
+    more: Option<Arc<[Address]>>,
 }
 
-/// The Base chains. B20 tokens are native from Beryl on: the registries, the factory, and each token, whose address begins
-/// with the same ten bytes. The addresses are the same on every chain that has the fork
+/// The native addresses in one block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ActiveNatives {
+    /// The addresses of [`BASE_NATIVES`] that are native.
+    known: &'static [Address],
+    more: Option<Arc<[Address]>>,
+}
+
+/// The native contracts of Base. B20 tokens are native from Beryl on: the factory, the registries, and each token, whose
+/// address begins with the same ten bytes. The addresses are the same on every chain that has the fork
 /// (<https://docs.base.org/base-chain/specs/reference/b20/constants-and-addresses>). Cobalt adds the nonces and the context
 /// of EIP-8130's transactions.
-const BASE: [u64; 2] = [8_453, 84_532];
 const BASE_NATIVES: [Address; 5] = [
     address!("B20f000000000000000000000000000000000000"),
     address!("8453000000000000000000000000000000000001"),
@@ -29,50 +35,72 @@ const BASE_NATIVES: [Address; 5] = [
     address!("813000000000000000000000000000000000aa01"),
     address!("813000000000000000000000000000000000aa02"),
 ];
-const B20_TOKENS: [[u8; 10]; 1] = [[0xb2, 0, 0, 0, 0, 0, 0, 0, 0, 0]];
+const OF_BERYL: &[Address] = BASE_NATIVES.split_at(3).0;
+const B20_TOKEN: [u8; 10] = [0xb2, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 impl Natives {
-    /// Returns the native addresses of the chain with this genesis `config`, and `more` that are known to be native.
-    pub fn of(config: &ChainConfig, more: &[Address]) -> Self {
-        let has_fork = ForkTimes::of(config)
-            .is_ok_and(|forks| [ForkName::Beryl, ForkName::Cobalt].into_iter().any(|fork| forks.time(fork).is_some()));
-        let (known, prefixes): (&[Address], &'static [[u8; 10]]) =
-            if has_fork || BASE.contains(&config.chain_id) { (&BASE_NATIVES, &B20_TOKENS) } else { (&[], &[]) };
-        Self { addresses: known.iter().chain(more).copied().collect(), prefixes }
+    /// Returns the native addresses that forks at these times bring.
+    pub(super) const fn of(forks: &ForkTimes) -> Self {
+        Self { beryl: forks.time(ForkName::Beryl), cobalt: forks.time(ForkName::Cobalt), more: None }
     }
 
-    /// Returns whether no address is native.
-    pub fn is_empty(&self) -> bool {
-        self.addresses.is_empty() && self.prefixes.is_empty()
+    /// Returns the same and `more`, which are native at any time.
+    pub(super) fn with(self, more: &[Address]) -> Self {
+        Self { more: (!more.is_empty()).then(|| more.into()), ..self }
     }
 
+    /// Returns whether no address is ever native.
+    pub const fn is_empty(&self) -> bool {
+        self.beryl.is_none() && self.cobalt.is_none() && self.more.is_none()
+    }
+
+    /// Returns the native addresses in a block at `timestamp`.
+    pub fn at(&self, timestamp: u64) -> ActiveNatives {
+        let is_active = |time: Option<u64>| time.is_some_and(|time| time <= timestamp);
+        let known: &'static [Address] = match (is_active(self.cobalt), is_active(self.beryl)) {
+            (true, _) => &BASE_NATIVES,
+            (false, true) => OF_BERYL,
+            (false, false) => &[],
+        };
+        ActiveNatives { known, more: self.more.clone() }
+    }
+}
+
+impl ActiveNatives {
     /// Returns whether the address is native.
     pub fn contains(&self, address: &Address) -> bool {
-        self.addresses.contains(address) || self.prefixes.iter().any(|prefix| address.starts_with(prefix))
+        self.known.contains(address)
+            || !self.known.is_empty() && address.starts_with(&B20_TOKEN)
+            || self.more.as_ref().is_some_and(|more| more.contains(address))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chain::{ChainSpec, ForkTime};
 
     #[test]
     fn tokens_their_factory_and_registries_are_native_where_base_has_forked() {
-        let config = |chain_id| ChainConfig { chain_id, ..ChainConfig::default() };
-        let mut forked = config(84_538_453);
-        forked.extra_fields.insert("optimism".to_owned(), serde_json::json!({}));
-        ForkName::Beryl.write(&mut forked, Some(1));
-        let other = Natives::of(&config(10), &[Address::repeat_byte(7)]);
-        for base in [Natives::of(&config(8_453), &[]), Natives::of(&forked, &[])] {
-            let token = address!("b20000000000000000000078ee7ce2fE4908108C");
-            for native in BASE_NATIVES.into_iter().chain([token]) {
-                assert!(base.contains(&native) && !other.contains(&native), "{native}");
-            }
-            for plain in [address!("b20000000000000000010078ee7ce2fE4908108C"), Address::ZERO, Address::repeat_byte(7)]
-            {
-                assert!(!base.contains(&plain), "{plain}");
-            }
+        let token = address!("b20000000000000000000078ee7ce2fE4908108C");
+        let base = ChainSpec::known(8_453).expect("it is known");
+        let never = [ForkName::Beryl, ForkName::Cobalt, ForkName::Denim].map(|fork| ForkTime { fork, time: None });
+        let plain = ChainSpec::known_with(8_453, &never).expect("it is known").expect("its forks are in order");
+        let other = ChainSpec::known(10).expect("it is known").with_natives(&[Address::repeat_byte(7)]);
+        let (beryl, cobalt) = (1_782_410_400, 1_790_791_200);
+        for (index, native) in BASE_NATIVES.iter().chain([&token]).enumerate() {
+            let fork = if (3..5).contains(&index) { cobalt } else { beryl };
+            assert!(
+                base.natives().at(fork).contains(native) && base.natives().at(u64::MAX).contains(native),
+                "{native}"
+            );
+            assert!(!base.natives().at(fork - 1).contains(native), "{native}");
+            assert!(!plain.natives().at(u64::MAX).contains(native), "{native}");
+            assert!(!other.natives().at(u64::MAX).contains(native), "{native}");
         }
-        assert!(other.contains(&Address::repeat_byte(7)));
+        for foreign in [address!("b20000000000000000010078ee7ce2fE4908108C"), Address::ZERO, Address::repeat_byte(7)] {
+            assert!(!base.natives().at(u64::MAX).contains(&foreign), "{foreign}");
+        }
+        assert!(other.natives().at(0).contains(&Address::repeat_byte(7)));
     }
 }

@@ -21,7 +21,7 @@ use revm::{
 };
 
 use super::{
-    ForkName as N, SealedBlock,
+    ForkName as N, Natives, SealedBlock,
     forks::ForkTimes,
     op_stack::{ChainSpecError, OPTIMISM, OpStackParams},
 };
@@ -41,6 +41,8 @@ pub struct ChainSpec {
     contracts_may_send: bool,
     /// The contract that wraps the native currency, like WETH9, if it is known.
     wrapper: Option<Address>,
+    /// The contracts of the chain's nodes that presim does not have.
+    natives: Natives,
     /// The rules of the OP stack; `None` on a chain of Ethereum's family.
     op_stack: Option<OpStackParams>,
 }
@@ -105,6 +107,7 @@ impl ChainSpec {
         // A predeploy (<https://specs.optimism.io/protocol/predeploys.html#weth9>).
         let wrapper = op_stack.is_some().then_some(address!("4200000000000000000000000000000000000006"));
         Ok(Self {
+            natives: Natives::of(&forks),
             forks,
             blobs: config.blob_schedule_blob_params(),
             config,
@@ -157,6 +160,17 @@ impl ChainSpec {
     /// Returns the contract that wraps the native currency, like WETH9, if it is known.
     pub const fn wrapper(&self) -> Option<Address> {
         self.wrapper
+    }
+
+    /// Returns the same rules with these native contracts beside those that the forks bring.
+    #[must_use]
+    pub fn with_natives(self, more: &[Address]) -> Self {
+        Self { natives: self.natives.with(more), ..self }
+    }
+
+    /// Returns the contracts of the chain's nodes that presim cannot execute.
+    pub const fn natives(&self) -> &Natives {
+        &self.natives
     }
 
     /// Returns the usual time between two blocks.

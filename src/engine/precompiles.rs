@@ -17,7 +17,7 @@ use revm::{
 
 use super::kzg::has_kzg_settings;
 use crate::{
-    chain::{ChainSpec, Fork},
+    chain::{ChainSpec, Fork, Natives},
     meter::Stopped,
     state::Overlay,
 };
@@ -52,6 +52,8 @@ eth_precompile_fn!(pairing, bounded_pairing);
 /// accessed addresses of a transaction begin with the fork's precompiles (EIP-2929), whatever a request overrides.
 #[derive(Clone, Debug)]
 pub struct RunPrecompiles {
+    /// The contracts of the chain's nodes that are missing here.
+    pub natives: Natives,
     fork: &'static Precompiles,
     active: PrecompilesMap,
 }
@@ -64,7 +66,7 @@ impl RunPrecompiles {
             Fork::OpStack(OpSpecId::KARST) if chain.has_karst() => karst(),
             Fork::OpStack(spec) => OpPrecompiles::new_with_spec(spec).precompiles(),
         };
-        Self { fork, active: PrecompilesMap::from_static(fork) }
+        Self { natives: chain.natives().clone(), fork, active: PrecompilesMap::from_static(fork) }
     }
 
     /// Returns whether a precompile is at `address`.

@@ -8,7 +8,7 @@ use alloy_eips::{eip4895::Withdrawals, eip7685::Requests};
 use alloy_evm::block::BlockExecutionError;
 use alloy_hardforks::EthereumHardforks;
 use alloy_op_hardforks::OpHardforks;
-use alloy_primitives::B256;
+use alloy_primitives::{Address, B256};
 use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 
 use crate::{
@@ -76,6 +76,7 @@ pub fn open_block_with(spec: &ChainSpec, on: &Snapshot, header: Header) -> Resul
     let mut executor = ChainExecutor::new(spec, &mut overlay, &header, None, &[]);
     let begun = executor.begin();
     drop(executor);
+    NativeReached::never(overlay.native())?;
     if !overlay.has_missed() {
         begun?;
     }
@@ -234,9 +235,10 @@ impl SubBlock<'_> {
     ///
     /// # Errors
     ///
-    /// Returns a [`BlockExecutionError`] if the transaction cannot be included. It then changes nothing.
+    /// Returns a [`BlockExecutionError`] if the transaction cannot be included, or not be executed here. It then changes
+    /// nothing.
     pub fn push(&mut self, tx: Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
-        self.executor.execute(&tx)?;
+        run_whole(&mut self.executor, &tx)?;
         self.transactions.push(tx);
         Ok(())
     }
@@ -263,7 +265,7 @@ impl SubBlock<'_> {
             if !has_time() {
                 return Err(Misfit::Late { ran: index });
             }
-            trial.execute(tx).map_err(|error| Misfit::Invalid { index, error })?;
+            run_whole(&mut trial, tx).map_err(|error| Misfit::Invalid { index, error })?;
             if trial.blob_gas_used() > self.max_blob_gas {
                 return Err(Misfit::Blobs { index });
             }
@@ -277,6 +279,29 @@ impl SubBlock<'_> {
         }
         Ok(())
     }
+}
+
+/// The reason why a transaction is not executed: presim does not guess what a contract of the chain's nodes does.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("it reaches {0}, a native contract of the chain, which presim cannot execute")]
+struct NativeReached(Address);
+
+impl NativeReached {
+    /// Returns an error if a native contract was reached.
+    fn never(native: Option<Address>) -> Result<(), BlockExecutionError> {
+        native.map_or(Ok(()), |native| Err(BlockExecutionError::other(Self(native))))
+    }
+}
+
+/// Executes a transaction of a block that is built here, unless it reaches a native contract.
+fn run_whole(executor: &mut ChainExecutor<'_>, tx: &Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
+    let ran = executor.execute_known(tx).map(|_| ());
+    let native = executor.overlay().take_native();
+    if native.is_some() {
+        // The native contract has stopped the meter.
+        executor.overlay().meter = Meter::default();
+    }
+    NativeReached::never(native).and(ran)
 }
 
 /// Seals the block being built: withdrawals, requests, roots and hash. Returns the requests too (EIP-7685). Blocks
@@ -369,6 +394,7 @@ impl Executed {
     /// Returns the result of a block with the changes in `overlay`.
     fn of(mut overlay: Overlay, result: Result<BlockResult, BlockExecutionError>) -> Result<Self, BlockExecutionError> {
         let missed = overlay.take_missed();
+        NativeReached::never(missed.native())?;
         let BlockResult { receipts, requests, gas_used, blob_gas_used } = match result {
             // The failure may be caused by the missing state.
             Err(_) if !missed.is_empty() => BlockResult::default(),

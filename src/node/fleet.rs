@@ -4,8 +4,7 @@ mod joining;
 
 use std::{sync::Arc, time::Duration};
 
-use alloy_genesis::ChainConfig;
-use alloy_primitives::{Address, B256};
+use alloy_primitives::B256;
 use async_nats::jetstream::kv::CreateErrorKind;
 use eyre::WrapErr;
 use tokio::{runtime::Runtime, sync::watch, time::Instant};
@@ -13,10 +12,10 @@ use tokio::{runtime::Runtime, sync::watch, time::Instant};
 use self::joining::{Joined, Joining};
 use super::{
     live::{self, LiveStart},
-    start::{ChainOrigin, FetchedState, FleetPlace, OwnChain, Start},
+    start::{ChainOrigin, FleetPlace, OwnChain, Start},
 };
 use crate::{
-    chain::{ChainSpec, Natives},
+    chain::ChainSpec,
     config::{Config, NatsServers},
     feed::{
         clock::{Clock, SystemClock},
@@ -25,7 +24,7 @@ use crate::{
             FleetChain, FleetError, FleetLink, FleetNames, FollowedChain, NodeIdentity, WALLET_KEY, end_of, fleets,
         },
         publishing::{Lease, LeaseWatch, PublishedLive, PublishedSource, Publisher, PublishingLimits, take_epoch},
-        replica::{Applier, FollowError, FollowedState, Follower, Following, ReplicaBase, ReplicaSource},
+        replica::{Applier, FollowError, Follower, Following, ReplicaBase, ReplicaSource},
         upstream::Fetcher,
     },
     rpc::{PublishingNode, StartupReason, Testing},
@@ -69,7 +68,7 @@ pub fn publish(
         runtime.block_on(joining.publish(origin)).wrap_err_with(failed)?;
     let OwnChain { spec, snapshots, devnet, accounts, builtin, trading } = OwnChain::stand_on(config, origin, clock)?;
     let following = Following::from(link.clone(), Applier::new(snapshots.mirror(), codes.clone()), sequence);
-    let base = replica_base(config, codes, spec.config(), &[]);
+    let base = replica_base(config, codes);
     let follower = runtime.block_on(Follower::new(link.clone(), base, following)).wrap_err_with(failed)?;
     let publisher = publisher(config, link.clone(), store, follower, &identity, lease);
     let fleet = Some(place(link, identity, &publisher));
@@ -108,7 +107,7 @@ pub async fn publish_live(
     if theirs.genesis != genesis || theirs.upstream.is_none() {
         return Err(other_chain(&link, &theirs, &ours).into());
     }
-    let base = replica_base(config, codes, spec.config(), &config.live.native);
+    let base = replica_base(config, codes);
     let identity = identity(config, &link, store).await?;
     let shown = own.mirror();
     let mut leases = LeaseWatch::open(&link, &identity.node).await?;
@@ -133,7 +132,7 @@ pub async fn publish_live(
     let follower = Follower::new(link.clone(), base, following).await?;
     let publisher = publisher(config, link.clone(), store, follower, &identity, lease);
     source.fetcher.join(link.clone());
-    let remote = Some(source.fetched());
+    let remote = Some(source.fetcher.clone());
     let fleet = Some(place(link, identity, &publisher));
     let source = Box::new(PublishedLive { publisher, source, own: Arc::new(own) });
     Ok(Start { fleet, remote, ..Start::of_foreign(spec, shown, source) })
@@ -188,11 +187,9 @@ fn publisher(
     Publisher { link, store: store.clone(), follower, limits, leads: watch::Sender::new(false), lease }
 }
 
-/// Returns the settings of following. `natives` are contracts that presim cannot execute, beside those that it knows.
-fn replica_base(config: &Config, codes: &Arc<CodeCache>, chain: &ChainConfig, natives: &[Address]) -> ReplicaBase {
-    let natives = Natives::of(chain, natives);
-    let state = FollowedState { limit: (config.live.cache_mb as usize) << 20, natives };
-    ReplicaBase { codes: codes.clone(), kept: config.retention(), state }
+/// Returns the settings of following.
+fn replica_base(config: &Config, codes: &Arc<CodeCache>) -> ReplicaBase {
+    ReplicaBase { codes: codes.clone(), kept: config.retention(), cache: (config.live.cache_mb as usize) << 20 }
 }
 
 /// Connects to the servers, and creates what the fleet of this chain needs there.
@@ -259,8 +256,7 @@ pub fn follow(
             return Err(eyre::eyre!("{text}: leave it out"));
         }
         reason.set("it reads the image of its fleet");
-        let natives = chain.upstream.as_ref().map_or(&[][..], |followed| &followed.natives);
-        let base = replica_base(config, codes, &chain.config, natives);
+        let base = replica_base(config, codes);
         let following =
             patiently(deadline, &link, "it has no image yet", async || Following::bootstrap(&link, &base).await);
         let mut following = following.await?;
@@ -272,7 +268,7 @@ pub fn follow(
         let snapshots = following.state().mirror();
         let follower = Follower::new(link.clone(), base.clone(), following).await?;
         let remote = match &chain.upstream {
-            Some(_) => Some(fetched(config, codes, metrics, &link, &base).await?),
+            Some(_) => Some(fetched(config, codes, metrics, &link).await?),
             None => None,
         };
         Ok::<_, eyre::Report>((chain, snapshots, follower, link, remote))
@@ -280,8 +276,12 @@ pub fn follow(
     let (chain, snapshots, follower, link, remote) =
         runtime.block_on(begun).wrap_err_with(|| format!("--follow {servers}"))?;
     let mut spec = ChainSpec::new(chain.config, Duration::from_millis(chain.block_time_ms))?;
-    let followed = chain.upstream.and_then(|followed| followed.wrapper);
-    if let Some(wrapper) = chain.trading.map(|world| world.weth).or(followed) {
+    let mut wrapper = chain.trading.map(|world| world.weth);
+    if let Some(followed) = chain.upstream {
+        spec = spec.with_natives(&followed.natives);
+        wrapper = wrapper.or(followed.wrapper);
+    }
+    if let Some(wrapper) = wrapper {
         spec = spec.with_wrapper(wrapper);
     }
     let source = Box::new(ReplicaSource { follower });
@@ -295,14 +295,13 @@ async fn fetched(
     codes: &Arc<CodeCache>,
     metrics: &Metrics,
     link: &FleetLink,
-    base: &ReplicaBase,
-) -> eyre::Result<FetchedState> {
+) -> eyre::Result<Arc<Fetcher>> {
     let upstream = match &config.live.upstream {
         Some(endpoint) => Some(live::connect(endpoint, config, metrics).await?),
         None => None,
     };
     let fetcher = Fetcher::in_fleet(link.clone(), upstream, codes.clone(), live::fetching(config), metrics);
-    Ok(FetchedState { fetcher: Arc::new(fetcher), has_natives: !base.state.natives.is_empty() })
+    Ok(Arc::new(fetcher))
 }
 
 /// Follows the stream to the end that it has now, so that a node which joins does not answer from the past.

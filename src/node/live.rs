@@ -12,9 +12,9 @@ use eyre::{WrapErr, eyre};
 use serde::Deserialize;
 use tokio::{runtime::Runtime, time::Instant};
 
-use super::start::{FetchedState, Start, read_genesis};
+use super::start::{Start, read_genesis};
 use crate::{
-    chain::{BlockHashes, ChainSpec, Family, Natives, set_forks},
+    chain::{BlockHashes, ChainSpec, Family, set_forks},
     config::{Config, Endpoint},
     feed::{
         flashblocks::{self, FlashblockSequence},
@@ -56,15 +56,8 @@ pub struct LiveStart {
 
 impl From<LiveStart> for Start {
     fn from(start: LiveStart) -> Self {
-        let remote = start.source.fetched();
+        let remote = start.source.fetcher.clone();
         Self { remote: Some(remote), ..Self::of_foreign(start.spec, start.snapshots, Box::new(start.source)) }
-    }
-}
-
-impl LiveSource {
-    /// Returns the way to the state that the cache does not have.
-    pub(super) fn fetched(&self) -> FetchedState {
-        FetchedState { fetcher: self.fetcher.clone(), has_natives: self.remote.has_natives() }
     }
 }
 
@@ -174,7 +167,7 @@ pub async fn begin(
     reason.set(FIRST_ANSWER);
     let upstream = connect(endpoint, config, metrics).await?;
     let chain_id = patiently(&upstream, reason, upstream.chain_id(deadline)).await.wrap_err_with(failed)?;
-    let spec = chain(config, chain_id)?;
+    let spec = chain(config, chain_id)?.with_natives(&live.native);
     if live.flashblocks.is_some() && spec.family() != Family::OpStack {
         return Err(eyre!(
             "--flashblocks: chain {chain_id} does not belong to the OP stack, which has Flashblocks: leave the flag out"
@@ -209,8 +202,7 @@ pub async fn begin(
     };
     let receipts = told_receipts(&upstream, &head, soon()).await;
     let (number, hash) = (head.number(), head.hash());
-    let natives = Natives::of(spec.config(), &live.native);
-    let remote = RemoteState::with_natives(most, number, hash, natives);
+    let remote = RemoteState::new(most, number, hash);
     let view = remote.newest().ok_or_else(|| eyre!("the cache lost its first block"))?;
     if let Some(image) = image {
         remote.import(&view, image, codes);

@@ -44,7 +44,7 @@ pub struct Start {
     /// The fleet, if the node is in one.
     pub fleet: Option<FleetPlace>,
     /// The way to the state that the node does not have, on an upstream's chain.
-    pub remote: Option<FetchedState>,
+    pub remote: Option<Arc<Fetcher>>,
 }
 
 impl Start {
@@ -62,14 +62,6 @@ impl Start {
             remote: None,
         }
     }
-}
-
-/// The way to the state of an upstream that a node does not have.
-#[derive(Clone, Debug)]
-pub struct FetchedState {
-    pub fetcher: Arc<Fetcher>,
-    /// Whether the chain has contracts that presim cannot execute.
-    pub has_natives: bool,
 }
 
 /// A node's place in its fleet.

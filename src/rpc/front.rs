@@ -481,6 +481,9 @@ where
     }
 
     async fn fetch(&self, missed: Missed, round: usize) -> Result<Option<Self>, RpcError> {
+        if let Some(native) = missed.native() {
+            return Err(RpcError::Native(native));
+        }
         let Some(remote) = &self.remote else {
             return Err(RpcError::internal("a run has missed state on a chain whose state is local"));
         };

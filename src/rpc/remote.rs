@@ -67,9 +67,6 @@ impl StateCompletion {
         missed: &Missed,
         request: &Request,
     ) -> Result<Option<Arc<Published>>, RpcError> {
-        if let Some(native) = missed.native() {
-            return Err(RpcError::Native(native));
-        }
         let hints = (round == 1).then(|| Hints::of(&request.params));
         if round > self.rounds {
             return Err(FetchError::Rounds(self.rounds).into());

@@ -26,7 +26,10 @@ use super::{
     reads::{AccountReads, ReadRecord},
     remote::{Cell, Miss, Missed, RemoteView},
 };
-use crate::{chain::BlockHashes, meter::Meter};
+use crate::{
+    chain::{ActiveNatives, BlockHashes},
+    meter::Meter,
+};
 
 /// The changes of a run over a [`World`], as a revm database.
 ///
@@ -50,6 +53,8 @@ pub struct Overlay {
     entries: Vec<OverlayEntry>,
     /// State of a remote base that was not known. Kept across resets until it is [taken](Overlay::take_missed).
     missed: RefCell<Missed>,
+    /// The contracts that runs cannot execute.
+    natives: ActiveNatives,
     /// Reads of the remote base that found a value and are not counted yet.
     hits: u64,
     /// The record of what runs read.
@@ -123,6 +128,7 @@ impl Overlay {
         }
         self.base = base;
         (self.hashes, self.first_pushed) = (hashes, None);
+        self.natives = ActiveNatives::default();
         self.meter = meter;
         self.log_numbers.show_transfers(TransferLogs::Hidden);
         self.reads.clear();
@@ -267,7 +273,9 @@ impl Overlay {
             entry.base = base;
             (entry.bare, entry.now.storage_cleared, entry.is_changed) = (false, false, false);
             (entry.read, entry.settled_parts) = (None, AccountReads::empty());
-            if self.base.remote().is_some() {
+            if self.natives.contains(&address) {
+                self.reach(address);
+            } else if self.base.remote().is_some() {
                 self.read_remote(next);
             }
         }

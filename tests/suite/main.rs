@@ -40,6 +40,7 @@ mod live;
 mod logs;
 mod long_bundles;
 mod memory;
+mod natives;
 mod official;
 mod op_chain;
 mod op_stack;

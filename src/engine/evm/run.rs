@@ -210,6 +210,9 @@ pub(super) fn inner<'a, F: FamilyEvm, I>(
     let Memory { journal, local, frames, .. } = memory;
     let mut instruction = EthInstructions::new_mainnet_with_spec(cfg_env.spec.into());
     meter(&mut instruction);
+    if !precompiles.natives.is_empty() {
+        overlay.guard(precompiles.natives.at(block_env.timestamp.saturating_to()));
+    }
     if overlay.records_reads() {
         record(&mut instruction);
     }

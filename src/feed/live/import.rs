@@ -174,7 +174,8 @@ impl LiveChain {
         }
         // Most calls of native contracts are seen before anything is executed.
         let mut called = block.transactions.iter().filter_map(|tx| tx.to());
-        if let Some(native) = called.find(|to| self.remote.is_native(to)) {
+        let natives = self.spec.natives().at(block.header.timestamp);
+        if let Some(native) = called.find(|to| natives.contains(to)) {
             return Err(LiveError::Native(native));
         }
         if let Some(foreign) = &block.foreign {

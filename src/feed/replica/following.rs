@@ -7,7 +7,7 @@ use futures::StreamExt;
 
 use super::{
     apply::{Applier, ApplyError},
-    live::{FollowedState, LiveReplica},
+    live::LiveReplica,
     reading::StreamReading,
 };
 use crate::{
@@ -41,18 +41,18 @@ pub struct ReplicaBase {
     pub codes: Arc<CodeCache>,
     /// The part of the past that is retained.
     pub kept: Retention,
-    /// The settings of the cache of an upstream's state, for a fleet that follows one.
-    pub state: FollowedState,
+    /// The most bytes of the cache of an upstream's state, for a fleet that follows one.
+    pub cache: usize,
 }
 
 impl ReplicaBase {
     /// Returns an applier of messages to the state of an image, or the problem of the image.
     fn read(&self, bytes: &[u8]) -> Result<Applier, String> {
-        let Self { codes, kept, state } = self;
+        let Self { codes, kept, cache } = self;
         match StateImage::read(bytes, codes, *kept).map_err(|error| error.to_string())? {
             ImageContent::Local(snapshots) => Ok(Applier::new(*snapshots, codes.clone())),
             ImageContent::Live(image) => {
-                let begun = LiveReplica::begin(*image, state, codes, *kept).map_err(|error| error.to_string())?;
+                let begun = LiveReplica::begin(*image, *cache, codes, *kept).map_err(|error| error.to_string())?;
                 Ok(Applier::of_live(begun.0, codes.clone(), begun.1))
             }
         }

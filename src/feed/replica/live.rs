@@ -8,7 +8,7 @@ use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
 
 use super::apply::{ApplyError, check_receipts};
 use crate::{
-    chain::{BlockHashes, Natives, SealedBlock},
+    chain::{BlockHashes, SealedBlock},
     feed::{
         apply::stand_on,
         codec::{
@@ -23,15 +23,6 @@ use crate::{
     },
     store::corrupted,
 };
-
-/// The settings of the cache of an upstream's state on a node that follows a fleet.
-#[derive(Clone, Debug)]
-pub struct FollowedState {
-    /// The most bytes of the cache.
-    pub limit: usize,
-    /// The contracts of the chain that cannot be executed here.
-    pub natives: Natives,
-}
 
 /// The parts of an upstream's chain that a node which follows keeps beside the snapshots.
 #[derive(Debug)]
@@ -56,14 +47,15 @@ impl KnownCodes for LiveCodes {
 }
 
 impl LiveReplica {
-    /// Begins with an image, of whose snapshots `kept` is retained. Returns the cell of what is published, too.
+    /// Begins with an image, of whose snapshots `kept` is retained, and an empty cache of up to `cache` bytes. Returns the
+    /// cell of what is published, too.
     ///
     /// # Errors
     ///
     /// Returns [`ApplyError`] if the image does not fit together.
     pub fn begin(
         image: LiveImage,
-        settings: &FollowedState,
+        cache: usize,
         codes: &CodeCache,
         kept: Retention,
     ) -> Result<(Snapshots, Self), ApplyError> {
@@ -71,7 +63,7 @@ impl LiveReplica {
         let ReadMoment { head, verified, hashes, tags, feed, ahead, open, .. } = moment.read()?;
         check_receipts(&head)?;
         let (number, hash) = (head.number(), head.hash());
-        let remote = RemoteState::of_fleet(settings.limit, number, hash, settings.natives.clone());
+        let remote = RemoteState::of_fleet(cache, number, hash);
         let mut replica = Self { remote, ahead: VecDeque::new(), codes: LiveCodes::default() };
         replica.learn(brought, codes);
         let view = replica.remote.newest().ok_or(ApplyError::Unfit { number })?;

@@ -16,7 +16,7 @@ use futures::{FutureExt, future::LocalBoxFuture};
 pub use self::{
     apply::{Applier, ApplyError},
     following::{FollowError, Following, ReplicaBase},
-    live::{FollowedState, LiveReplica},
+    live::LiveReplica,
     pulse::{LeaderPulse, PulseWatch},
     reading::StreamReading,
 };

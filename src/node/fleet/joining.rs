@@ -127,7 +127,7 @@ impl Joining<'_> {
     ) -> eyre::Result<Joined> {
         self.reason.set("it reads the image of its fleet");
         let deadline = Instant::now() + START;
-        let base = replica_base(self.config, self.codes, &origin.about.config, &[]);
+        let base = replica_base(self.config, self.codes);
         let following = patiently(deadline, &link, "it has messages and no image", async || {
             Following::bootstrap(&link, &base).await
         });

@@ -1,10 +1,11 @@
-//! The reads of a remote base, and what runs find unknown there.
+//! The reads of a remote base, what runs find unknown there, and the contracts that they cannot execute.
 
 use alloy_primitives::{Address, U256};
 use revm::state::AccountInfo;
 
 use super::{Overlay, RemoteAccount};
 use crate::{
+    chain::ActiveNatives,
     meter::Stopped,
     state::remote::{Miss, Missed, RemoteView},
 };
@@ -29,11 +30,36 @@ impl Overlay {
         self.missed.get_mut().extend(missed);
     }
 
-    /// Returns the native contract that runs have reached, if they have missed nothing else, and forgets it.
+    /// Returns the native contract that runs have reached, if they have missed nothing else.
+    pub fn native(&self) -> Option<Address> {
+        self.missed.borrow().native()
+    }
+
+    /// Returns the same as [`native`](Self::native), and forgets it.
     pub fn take_native(&mut self) -> Option<Address> {
-        let native = self.missed.borrow().native()?;
+        let native = self.native()?;
         self.take_missed();
         Some(native)
+    }
+
+    /// Sets the contracts that the next runs cannot execute. An account of them that overrides or earlier runs have used
+    /// counts as reached.
+    pub fn guard(&mut self, natives: ActiveNatives) {
+        if self.natives == natives {
+            return;
+        }
+        self.natives = natives;
+        let used = self.ids.keys().find(|address| self.natives.contains(address)).copied();
+        used.into_iter().for_each(|native| self.reach(native));
+    }
+
+    /// Notes that a run has reached a native contract, and stops it. Any use of the account counts, in any frame, because
+    /// its code is not what presim executes.
+    #[cold]
+    pub(super) fn reach(&mut self, native: Address) {
+        self.missed.borrow_mut().reach(native);
+        self.meter.stop(Stopped::TooLong);
+        self.meter.look();
     }
 
     /// Fills a new entry from the remote base.
@@ -47,13 +73,6 @@ impl Overlay {
             None => self.base.remote_of(&entry.now.address),
         };
         let Some(view) = view.cloned() else { return };
-        // Any use of the account counts, in any frame, because its code is not what presim executes.
-        if view.state().is_native(&entry.now.address) {
-            self.missed.borrow_mut().reach(entry.now.address);
-            self.meter.stop(Stopped::TooLong);
-            self.meter.look();
-            return;
-        }
         let (address, cell) = (entry.now.address, view.cell(&entry.now.address));
         if is_partial.is_none() {
             match cell.as_ref().and_then(|cell| view.info_of(cell)) {

@@ -30,7 +30,6 @@ use self::{
     versions::Versions,
 };
 use super::Code;
-use crate::chain::Natives;
 
 /// A concurrent cache of an upstream's accounts, slots and block hashes, bounded in bytes.
 ///
@@ -53,8 +52,6 @@ pub struct RemoteState {
     hashes: DashMap<u64, B256, DefaultHashBuilder>,
     chain: RwLock<RecentBlocks>,
     codes: Arc<Codes>,
-    /// The contracts of the chain that cannot be executed here.
-    natives: Natives,
     /// Whether its blocks are those that a fleet publishes, and not those of an upstream that this node follows.
     is_of_fleet: bool,
     /// Every entry once, in order of insertion.
@@ -132,22 +129,16 @@ impl RemoteState {
 
     /// Creates a cache of up to `limit` bytes for a chain whose head has this number and hash.
     pub fn new(limit: usize, number: u64, hash: B256) -> Arc<Self> {
-        Self::with_natives(limit, number, hash, Natives::default())
-    }
-
-    /// Creates the same for a chain with native contracts.
-    pub fn with_natives(limit: usize, number: u64, hash: B256, natives: Natives) -> Arc<Self> {
-        Arc::new(Self::empty(limit, number, hash, natives, false))
+        Arc::new(Self::empty(limit, number, hash, false))
     }
 
     /// Creates the same for the chain that a fleet publishes.
-    pub fn of_fleet(limit: usize, number: u64, hash: B256, natives: Natives) -> Arc<Self> {
-        Arc::new(Self::empty(limit, number, hash, natives, true))
+    pub fn of_fleet(limit: usize, number: u64, hash: B256) -> Arc<Self> {
+        Arc::new(Self::empty(limit, number, hash, true))
     }
 
-    fn empty(limit: usize, number: u64, hash: B256, natives: Natives, is_of_fleet: bool) -> Self {
+    fn empty(limit: usize, number: u64, hash: B256, is_of_fleet: bool) -> Self {
         Self {
-            natives,
             is_of_fleet,
             accounts: DashMap::default(),
             hashes: DashMap::default(),
@@ -167,16 +158,6 @@ impl RemoteState {
     /// Returns whether its blocks are those that a fleet publishes.
     pub const fn is_of_fleet(&self) -> bool {
         self.is_of_fleet
-    }
-
-    /// Returns whether the chain has native contracts.
-    pub fn has_natives(&self) -> bool {
-        !self.natives.is_empty()
-    }
-
-    /// Returns whether a native contract of the chain is at `address`.
-    pub fn is_native(&self, address: &Address) -> bool {
-        self.natives.contains(address)
     }
 
     /// Returns the cache's size and hit counts.

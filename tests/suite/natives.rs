@@ -1,0 +1,147 @@
+//! Native contracts on a chain of presim's own: a run that reaches one is rejected, because presim does not guess.
+
+use std::fs;
+
+use alloy_primitives::{Address, B256, Bytes};
+use presim::feed::world::dev_signers;
+use serde_json::{Value, json};
+
+use crate::{
+    op_chain::config,
+    support::{TestNode, hex, number},
+};
+
+const START: u64 = 0x6500_0000;
+/// A B20 token, the factory of tokens, and the context of EIP-8130's transactions.
+const TOKEN: &str = "0xb20000000000000000000078ee7ce2fe4908108c";
+const FACTORY: &str = "0xb20f000000000000000000000000000000000000";
+const CONTEXT: &str = "0x813000000000000000000000000000000000aa02";
+const SOMEBODY: &str = "0x00000000000000000000000000000000000000c1";
+/// A contract that calls the factory and ignores the result.
+const CALLER: &str = "0x5f5f5f5f5f73b20f0000000000000000000000000000000000005af1505f5ff3";
+/// A contract that returns the balance of the factory.
+const READER: &str = "0x73b20f000000000000000000000000000000000000315f5260205ff3";
+
+/// Writes a genesis of Base's family, with Beryl and Cobalt at these times.
+fn genesis(beryl: u64, cobalt: u64) -> Value {
+    let mut rules = config(4242, "jovian");
+    for (fork, time) in [("azul", 0), ("beryl", beryl), ("cobalt", cobalt)] {
+        rules[format!("{fork}Time")] = json!(time);
+    }
+    json!({
+        "config": rules,
+        "alloc": {
+            dev_signers().unwrap()[0].address().to_string(): { "balance": "0x56bc75e2d63100000" },
+            SOMEBODY: { "balance": "0x0", "code": CALLER },
+        },
+        "difficulty": "0x0", "gasLimit": "0x3938700", "nonce": "0x0", "timestamp": hex(START),
+        "extraData": "0x01000000fa0000000600000000000f4240",
+        "baseFeePerGas": "0x3b9aca00", "mixHash": B256::ZERO, "coinbase": Address::ZERO,
+    })
+}
+
+fn start(genesis: &Value, flags: &[&str]) -> TestNode {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), genesis.to_string()).unwrap();
+    TestNode::start(&[&["--genesis", file.path().to_str().unwrap()], flags].concat())
+}
+
+/// Asserts that a request is rejected because it reaches `native`.
+async fn rejected(node: &TestNode, path: &str, method: &str, params: Value, native: &str) {
+    let error = node.error(path, method, params).await;
+    let text = error["message"].as_str().expect("a text").to_lowercase();
+    assert!(error["code"] == -32000 && text.contains(native) && text.contains("cannot execute"), "{method}: {error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_reaches_a_native_contract_is_rejected_on_a_chain_of_presims_own() {
+    let node = start(&genesis(0, 0), &["--feed", "static"]);
+    let overridden = json!({SOMEBODY: {"code": READER}});
+    let calls = |to: &str| json!({"blockStateCalls": [{"calls": [{"to": to}]}]});
+    for (path, method, params, native) in [
+        ("/", "eth_call", json!([{"to": TOKEN}, "latest"]), TOKEN),
+        ("/standard", "eth_call", json!([{"to": CONTEXT}, "pending"]), CONTEXT),
+        // In an inner frame, and without a call.
+        ("/", "eth_call", json!([{"to": SOMEBODY}, "latest"]), FACTORY),
+        ("/", "eth_call", json!([{"to": SOMEBODY}, "latest", overridden]), FACTORY),
+        // An override does not make the contract known.
+        ("/", "eth_call", json!([{"to": FACTORY}, "latest", {FACTORY: {"code": "0x00"}}]), FACTORY),
+        ("/", "eth_estimateGas", json!([{"to": TOKEN}]), TOKEN),
+        ("/", "eth_createAccessList", json!([{"to": SOMEBODY}]), FACTORY),
+        ("/", "eth_simulateV1", json!([calls(TOKEN), "latest"]), TOKEN),
+        ("/standard", "eth_simulateV1", json!([calls(SOMEBODY), "latest"]), FACTORY),
+        ("/", "presim_simulate", json!([calls(TOKEN), "latest"]), TOKEN),
+        ("/", "debug_traceCall", json!([{"to": TOKEN}, "latest"]), TOKEN),
+    ] {
+        rejected(&node, path, method, params, native).await;
+    }
+    // Other runs are executed, on the same workers.
+    let other = json!([{"to": SOMEBODY}, "latest", {SOMEBODY: {"code": "0x60075f5260205ff3"}}]);
+    assert_eq!(node.result("/", "eth_call", other).await, json!(B256::with_last_byte(7)));
+    assert_eq!(node.result("/", "eth_getBalance", json!([TOKEN, "latest"])).await, "0x0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn natives_go_by_the_fork() {
+    let node = start(&genesis(START + 100, START + 200), &["--testing", "--sub-block-ms", "60000"]);
+    let mine_at = async |time: u64| node.result("/", "evm_mine", json!([{"timestamp": time}])).await;
+    mine_at(START + 90).await;
+    let call = |to: &str, at: &str| json!([{"to": to}, at]);
+    for to in [TOKEN, CONTEXT, SOMEBODY] {
+        assert_eq!(node.result("/", "eth_call", call(to, "latest")).await, "0x", "before Beryl");
+    }
+    mine_at(START + 100).await;
+    rejected(&node, "/", "eth_call", call(TOKEN, "latest"), TOKEN).await;
+    rejected(&node, "/", "eth_call", call(SOMEBODY, "latest"), FACTORY).await;
+    assert_eq!(node.result("/", "eth_call", call(CONTEXT, "latest")).await, "0x", "before Cobalt");
+    let before = number(&node.result("/", "eth_blockNumber", json!([])).await) - 1;
+    let before = hex(before);
+    assert_eq!(node.result("/", "eth_call", json!([{"to": TOKEN}, before])).await, "0x", "the block before Beryl");
+    // A simulation that passes the fork.
+    let block = |time: u64, to: &str| json!({"blockOverrides": {"time": hex(time)}, "calls": [{"to": to}]});
+    let simulated = |blocks: &[Value]| json!([{"blockStateCalls": blocks}, before]);
+    node.result("/", "eth_simulateV1", simulated(&[block(START + 99, TOKEN), block(START + 150, CONTEXT)])).await;
+    let passing = simulated(&[block(START + 99, CONTEXT), block(START + 200, CONTEXT)]);
+    rejected(&node, "/", "eth_simulateV1", passing, CONTEXT).await;
+    let moved = start(&genesis(0, 0), &["--feed", "static", "--fork", "beryl=never", "--fork", "cobalt=never"]);
+    assert_eq!(moved.result("/", "eth_call", call(TOKEN, "latest")).await, "0x");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_reaches_a_native_contract_is_not_mined_and_those_after_it_are() {
+    let node = start(&genesis(0, 0), &["--testing", "--sub-block-ms", "60000"]);
+    let from = dev_signers().unwrap()[0].address();
+    let send = async |to: &str, nonce: u64| {
+        let tx = json!({"from": from, "to": to, "nonce": hex(nonce), "gas": "0x186a0"});
+        node.result("/", "eth_sendTransaction", json!([tx])).await
+    };
+    let reaches = send(SOMEBODY, 0).await;
+    node.result("/", "evm_mine", json!([])).await;
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([reaches])).await, Value::Null);
+    assert_eq!(node.result("/", "txpool_status", json!([])).await["pending"], "0x0");
+    let plain = send("0x00000000000000000000000000000000000000c2", 0).await;
+    node.result("/", "evm_mine", json!([])).await;
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([plain])).await["status"], "0x1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_file_with_a_block_that_reaches_a_native_contract_is_refused() {
+    let genesis = genesis(START + 1_000_000_000, START + 1_000_000_000);
+    let node = start(&genesis, &["--testing", "--sub-block-ms", "60000"]);
+    let tx = json!({"from": dev_signers().unwrap()[0].address(), "to": SOMEBODY, "gas": "0x186a0"});
+    node.result("/", "eth_sendTransaction", json!([tx])).await;
+    node.result("/", "evm_mine", json!([{"timestamp": START + 2}])).await;
+    let raw = node.result("/", "debug_getRawBlock", json!(["latest"])).await;
+    let raw: Bytes = raw.as_str().expect("a text").parse().expect("bytes");
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(path("genesis.json"), genesis.to_string()).unwrap();
+    fs::write(path("chain.rlp"), &raw).unwrap();
+    let (genesis, chain) = (path("genesis.json"), path("chain.rlp"));
+    let flags = ["--feed", "static", "--genesis", &genesis, "--chain", &chain];
+    let before = TestNode::start(&flags);
+    assert_eq!(before.result("/", "eth_blockNumber", json!([])).await, "0x1");
+    let refused = TestNode::try_start(&[&flags[..], &["--fork", "beryl=0"]].concat()).err().expect("an error");
+    let text = format!("{refused:#}").to_lowercase();
+    assert!(text.contains(FACTORY) && text.contains("cannot execute"), "{text}");
+}
