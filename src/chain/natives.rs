@@ -17,7 +17,7 @@ pub struct Natives {
 }
 
 /// The native addresses in one block.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct ActiveNatives {
     /// The addresses of [`BASE_NATIVES`] that are native.
     known: &'static [Address],

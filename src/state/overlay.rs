@@ -128,7 +128,6 @@ impl Overlay {
         }
         self.base = base;
         (self.hashes, self.first_pushed) = (hashes, None);
-        self.natives = ActiveNatives::default();
         self.meter = meter;
         self.log_numbers.show_transfers(TransferLogs::Hidden);
         self.reads.clear();
@@ -273,9 +272,7 @@ impl Overlay {
             entry.base = base;
             (entry.bare, entry.now.storage_cleared, entry.is_changed) = (false, false, false);
             (entry.read, entry.settled_parts) = (None, AccountReads::empty());
-            if self.natives.contains(&address) {
-                self.reach(address);
-            } else if self.base.remote().is_some() {
+            if self.base.remote().is_some() {
                 self.read_remote(next);
             }
         }
@@ -370,6 +367,10 @@ impl Database for Overlay {
     type Error = Infallible;
 
     fn basic(&mut self, address: Address) -> Result<Option<AccountInfo>, Infallible> {
+        if self.natives.contains(&address) {
+            self.reach(address);
+            return Ok(None);
+        }
         let id = self.id(address);
         Ok(self.entries[id].now.info.clone())
     }

@@ -42,15 +42,9 @@ impl Overlay {
         Some(native)
     }
 
-    /// Sets the contracts that the next runs cannot execute. An account of them that overrides or earlier runs have used
-    /// counts as reached.
+    /// Sets the contracts that the next runs cannot execute.
     pub fn guard(&mut self, natives: ActiveNatives) {
-        if self.natives == natives {
-            return;
-        }
         self.natives = natives;
-        let used = self.ids.keys().find(|address| self.natives.contains(address)).copied();
-        used.into_iter().for_each(|native| self.reach(native));
     }
 
     /// Notes that a run has reached a native contract, and stops it. Any use of the account counts, in any frame, because
