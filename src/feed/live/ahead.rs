@@ -7,7 +7,7 @@ use alloy_primitives::{B256, Sealed};
 use op_alloy::rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta};
 use tokio::time::Instant;
 
-use super::{Live, LiveError, import::ReceiptTotals, queue::WaitingSubBlock, verify::verify};
+use super::{Fate, Live, LiveError, import::ReceiptTotals, queue::WaitingSubBlock, verify::verify};
 use crate::{
     chain::{Attributes, BlockBody, BlockTotals, ChainReceipt, SealedBlock},
     feed::{
@@ -100,27 +100,20 @@ enum SubBlockProgress {
 impl Live {
     /// Takes the actions in order.
     pub(super) fn act(&mut self, actions: Vec<Action>, received: Instant) {
-        let mut is_counted = false;
         for action in actions {
             match action {
                 Action::Open { number, flashblock } | Action::Extend { number, flashblock } => {
                     self.cut_since = None;
                     self.queue.push(number, flashblock, received);
                 }
-                Action::FallBack(problem) => {
-                    if !is_counted {
-                        self.counts.dropped.increment(self.blocks_ahead(0));
-                    }
-                    self.fall_back(problem);
-                }
+                Action::FallBack(problem) => self.fall_back(problem),
                 // The rules have dropped the block. Its canonical block is imported by the caller.
                 Action::Replace { number, by } => {
-                    self.counts.replaced(by).increment(self.blocks_ahead(number));
-                    is_counted = true;
+                    self.counts.settle(number.., Fate::Replaced(by));
                     self.queue.drop_from(number);
                 }
                 Action::Retire { number } => {
-                    self.counts.canonical.increment(1);
+                    self.counts.settle(number..=number, Fate::Canonical);
                     self.queue.drop_to(number);
                 }
                 Action::Ignore(_) => {}
@@ -132,23 +125,16 @@ impl Live {
         }
     }
 
-    /// Returns the number of published pre-confirmed blocks from `number` on.
-    fn blocks_ahead(&self, number: u64) -> u64 {
-        let published = self.feed.snapshots.load();
-        let newest = published.newest.open.as_ref().map_or(0, |open| open.header.number);
-        (newest + 1).saturating_sub(number.max(published.head().number() + 1))
-    }
-
     /// Drops the pre-confirmed blocks, for a reason that the rules do not see.
     pub(super) fn fail(&mut self, problem: FeedProblem) {
         if let Some(source) = &mut self.flashblocks {
             source.rules.fail(problem);
         }
-        self.counts.dropped.increment(self.blocks_ahead(0));
         self.fall_back(problem);
     }
 
     fn fall_back(&mut self, problem: FeedProblem) {
+        self.counts.settle(.., Fate::Dropped);
         self.queue.clear();
         self.cut_since = None;
         self.set(FeedState::Degraded(problem));
@@ -296,6 +282,7 @@ impl Live {
         }
         if let Some(opened) = opened {
             source.rules.keep(first.number, opened);
+            self.counts.begin(first.number);
         }
         let Some(made) = source.rules.newest_made() else { return };
         changes.iter().for_each(|changes| made.changes.add(changes));

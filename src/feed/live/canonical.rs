@@ -220,6 +220,11 @@ impl Live {
         if is_applied && retired.is_none() {
             self.note_difference(&block, confirmed);
         }
+        if confirmed && is_applied && retired.is_none() {
+            // The rules take the block for the pre-confirmed one, so the blocks that they keep are built on a different
+            // state.
+            self.fail(FeedProblem::Mismatch);
+        }
         let actions = self.judge(&about);
         // Sub-blocks that were held until now wait in the queue until the block is published.
         self.act(actions, Instant::now());
@@ -227,11 +232,6 @@ impl Live {
             let done = self.finish(block, &parent, Ok(done), None, true);
             self.step(done);
             return None;
-        }
-        if confirmed && is_applied {
-            // The rules took the block for the pre-confirmed one, so the blocks that they keep are built on a different
-            // state.
-            self.fail(FeedProblem::Mismatch);
         }
         self.let_go();
         let executing = self.chain.clone().import(block.clone(), parent);

@@ -17,7 +17,7 @@ pub use self::ahead::PreConfirmed;
 pub use self::error::LiveError;
 pub use self::import::{canonical_snapshot, told_receipts};
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::RangeBounds, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
@@ -354,9 +354,22 @@ impl Live {
     }
 }
 
-/// Counts of pre-confirmed blocks by their fate, and of the stream's messages.
+/// The fate of a pre-confirmed block that was published.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// It became canonical unchanged.
+    Canonical,
+    /// Another one took its place.
+    Replaced(Replaced),
+    /// The feed has fallen back.
+    Dropped,
+}
+
+/// Counts of pre-confirmed blocks by their fate, each once, and of the stream's messages.
 #[derive(Debug)]
 struct PreConfirmedCounts {
+    /// The numbers of the blocks that were published and whose fate is not known yet, in order.
+    begun: Vec<u64>,
     applied: Counter,
     unreadable: Counter,
     canonical: Counter,
@@ -377,6 +390,7 @@ impl PreConfirmedCounts {
             metrics.counter("presim_flashblocks_total", help, &[("outcome", outcome)])
         };
         Self {
+            begun: Vec::new(),
             applied: messages("applied"),
             unreadable: messages("unreadable"),
             canonical: blocks("canonical"),
@@ -387,13 +401,23 @@ impl PreConfirmedCounts {
         }
     }
 
-    /// Returns the count of blocks that were replaced for this reason.
-    const fn replaced(&self, by: Replaced) -> &Counter {
-        match by {
-            Replaced::Restart => &self.restarted,
-            Replaced::Overtaken => &self.overtaken,
-            Replaced::Canonical => &self.other,
-        }
+    /// Notes that the first sub-block of a block is published.
+    fn begin(&mut self, number: u64) {
+        self.begun.push(number);
+    }
+
+    /// Counts the published blocks with these numbers whose fate was not known.
+    fn settle(&mut self, numbers: impl RangeBounds<u64>, fate: Fate) {
+        let count = match fate {
+            Fate::Canonical => &self.canonical,
+            Fate::Dropped => &self.dropped,
+            Fate::Replaced(Replaced::Restart) => &self.restarted,
+            Fate::Replaced(Replaced::Overtaken) => &self.overtaken,
+            Fate::Replaced(Replaced::Canonical) => &self.other,
+        };
+        let before = self.begun.len();
+        self.begun.retain(|number| !numbers.contains(number));
+        count.increment((before - self.begun.len()) as u64);
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Starts a stage on the chain of the OP stack.
-async fn stage(flags: &[&str]) -> LiveStage {
+pub async fn stage(flags: &[&str]) -> LiveStage {
     LiveStage::new(Built::op_stack(), SmallUpstream::url, &with_usual(flags)).await
 }
 

@@ -1,6 +1,7 @@
 //! Live chains: a whole node with an upstream, with and without Flashblocks.
 
 pub mod built;
+mod differences;
 mod faults;
 mod flags;
 mod late;
