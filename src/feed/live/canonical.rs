@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use super::{
     Live, LiveError,
-    import::{CanonicalNews, Found, ImportedBlock, about, canonical_snapshot},
+    import::{CanonicalNews, ForkPoint, Found, ImportedBlock, about, canonical_snapshot},
 };
 use crate::{
-    chain::{BlockHashes, ChainReceipt},
+    chain::{BlockHashes, ChainReceipt, SealedBlock},
     feed::{
         flashblocks::{Action, CanonicalBlock},
         upstream::UpstreamBlock,
@@ -28,39 +28,77 @@ const LOOKS: u32 = 8;
 #[derive(Default)]
 pub(super) struct CatchUp {
     /// The blocks to import, each the parent of the next.
-    path: VecDeque<UpstreamBlock>,
+    path: VecDeque<WaitingBlock>,
+    /// The number of them, at the end, that were found while blocks before them were imported.
+    beside: usize,
     /// The time since which the first of them waits for its sub-blocks to be applied.
     waits_since: Option<Instant>,
-    /// The task for the first of them, or to find the path.
+    /// The task for the first of them, or to begin anew.
     task: Option<LocalBoxFuture<'static, CanonicalNews>>,
     /// The time since which the upstream's newest block is to be looked at again.
     due_since: Option<Instant>,
-    /// The time at which the newest block that is imported, or looked for, was announced.
-    looked_since: Option<Instant>,
+    /// The search for the way to the upstream's newest block, also while blocks before it are executed, and the time at
+    /// which the block was announced.
+    look: Option<(LocalBoxFuture<'static, CanonicalNews>, Instant)>,
+    /// Whether the newest block is not a descendant of the path, so that it is looked for at the path's end.
+    leaves_path: bool,
+}
+
+/// A canonical block that is to be imported.
+struct WaitingBlock {
+    block: UpstreamBlock,
+    /// The time at which the upstream announced it, or a block after it.
+    since: Instant,
 }
 
 impl CatchUp {
     /// Waits for the result of the task.
     pub async fn news(&mut self) -> CanonicalNews {
-        let Some(task) = &mut self.task else { return std::future::pending().await };
-        let news = task.await;
-        self.task = None;
-        news
+        let Self { task, look, .. } = self;
+        let search = look.as_mut().map(|(search, _)| search);
+        tokio::select! {
+            biased;
+            news = next(task.as_mut()) => {
+                self.task = None;
+                news
+            }
+            news = next(search) => news,
+        }
     }
 
     /// Notes that the upstream's newest block is to be looked at.
     pub fn look(&mut self) {
-        self.due_since.get_or_insert_with(Instant::now);
+        self.look_since(Instant::now());
+    }
+
+    /// Notes that the upstream's newest block, which was announced at `since`, is to be looked at.
+    fn look_since(&mut self, since: Instant) {
+        self.due_since.get_or_insert(since);
+    }
+
+    /// Appends blocks, newest first, the newest of which was announced at `since`.
+    fn append(&mut self, path: Vec<UpstreamBlock>, since: Instant) {
+        self.path.extend(path.into_iter().rev().map(|block| WaitingBlock { block, since }));
     }
 
     /// Returns the time since which a newer block than the published one is announced.
     pub fn since(&self) -> Option<Instant> {
-        self.looked_since.or(self.due_since)
+        let first = self.path.front().map(|waiting| waiting.since);
+        first.or_else(|| self.look.as_ref().map(|(_, since)| *since)).or(self.due_since)
     }
 
     /// Returns the number of blocks that are known to wait.
     pub fn waiting(&self) -> u32 {
         u32::try_from(self.path.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns whether the upstream's newest block is to be looked for now: at most `gap` blocks wait to be imported.
+    fn may_look(&self, gap: usize) -> bool {
+        let is_free = match self.path.len() {
+            0 => self.task.is_none(),
+            waiting => waiting < gap && !self.leaves_path,
+        };
+        is_free && self.look.is_none() && self.due_since.is_some()
     }
 
     /// Returns the time at which a block no longer waits for its sub-blocks.
@@ -69,43 +107,57 @@ impl CatchUp {
     }
 }
 
+/// Waits for the result of a task; never resolves if there is none.
+async fn next(task: Option<&mut LocalBoxFuture<'static, CanonicalNews>>) -> CanonicalNews {
+    match task {
+        Some(task) => task.await,
+        None => std::future::pending().await,
+    }
+}
+
 impl Live {
     /// Returns whether canonical blocks are being imported.
     pub(super) fn is_importing(&self) -> bool {
-        self.catch_up.task.is_some() || !self.catch_up.path.is_empty()
+        let CatchUp { task, path, look, .. } = &self.catch_up;
+        task.is_some() || !path.is_empty() || look.is_some()
     }
 
-    /// Begins what is to be done next: imports the next block of the path, or looks for a path to a new head.
+    /// Begins what is to be done next: imports the next block of the path, and looks for the way to a new head.
     pub(super) fn go_on(&mut self) {
-        while self.catch_up.task.is_none() {
-            match self.catch_up.path.pop_front() {
-                Some(block) => {
-                    if let Some(block) = self.import(block) {
-                        self.catch_up.path.push_front(block);
-                        return;
-                    }
-                }
-                None if self.catch_up.due_since.is_some() => {
-                    self.catch_up.looked_since = self.catch_up.due_since.take();
-                    match self.heads.newest() {
-                        Ok(newest) => {
-                            let find = self.chain.clone().find(newest, self.feed.snapshots.clone());
-                            self.catch_up.task = Some(find.map(CanonicalNews::Found).boxed_local());
-                        }
-                        Err(error) => self.followed(Err(error.into())),
-                    }
-                }
-                None => return,
+        while self.catch_up.task.is_none()
+            && let Some(WaitingBlock { block, since }) = self.catch_up.path.pop_front()
+        {
+            if let Some(block) = self.import(block) {
+                self.catch_up.path.push_front(WaitingBlock { block, since });
+                break;
             }
+        }
+        if !self.catch_up.may_look(self.chain.limits.gap) {
+            return;
+        }
+        let Some(since) = self.catch_up.due_since.take() else { return };
+        self.catch_up.leaves_path = false;
+        match self.heads.newest() {
+            Ok(newest) => {
+                let about = |waiting: &WaitingBlock| (waiting.block.number(), waiting.block.hash());
+                let waiting = self.catch_up.path.iter().map(about).collect();
+                let find = self.chain.clone().find(newest, waiting, self.feed.snapshots.clone());
+                self.catch_up.look = Some((find.map(CanonicalNews::Found).boxed_local(), since));
+            }
+            Err(error) => self.found(since, Err(error.into())),
         }
     }
 
     /// Takes the result of what was done beside the stream.
     pub(super) fn take(&mut self, news: CanonicalNews) {
         let done = match news {
-            CanonicalNews::Found(found) => found.and_then(|found| self.found(found)),
+            CanonicalNews::Found(found) => {
+                let since = self.catch_up.look.take().map_or_else(Instant::now, |(_, since)| since);
+                return self.found(since, found);
+            }
+            CanonicalNews::OtherChain(error) => Err(error),
             CanonicalNews::Executed(executed, receipts) => match self.catch_up.path.pop_front() {
-                Some(block) => self.imported(block, executed, receipts),
+                Some(WaitingBlock { block, .. }) => self.imported(block, executed, receipts),
                 None => Ok(()),
             },
             CanonicalNews::BeginAnew(block, receipts) => {
@@ -116,12 +168,37 @@ impl Live {
         self.step(done);
     }
 
+    /// Takes the way to the upstream's newest block, which was announced at `since`. While blocks are imported, it has to go
+    /// on from the last of them: other news about the newest block is asked for again when they are.
+    fn found(&mut self, since: Instant, found: Result<Found, LiveError>) {
+        let last = self.catch_up.path.back().map(|waiting| waiting.block.hash());
+        let head = self.feed.snapshots.load().head().hash();
+        let done = match (found, last) {
+            (Ok(Found { fork: ForkPoint::Waiting(hash), path }), last) if hash == last.unwrap_or(head) => {
+                self.catch_up.beside += if last.is_some() { path.len() } else { 0 };
+                self.catch_up.append(path, since);
+                Ok(())
+            }
+            // The path has ended with an error.
+            (Ok(Found { fork: ForkPoint::Waiting(_), .. }), None) => return self.catch_up.look_since(since),
+            (_, Some(_)) => {
+                self.catch_up.leaves_path = true;
+                return self.catch_up.look_since(since);
+            }
+            (Ok(Found { fork: ForkPoint::Known(fork), path }), None) => self.begin_path(Some(fork), path, since),
+            (Ok(Found { fork: ForkPoint::Unknown, path }), None) => self.begin_path(None, path, since),
+            (Err(error), None) => Err(error),
+        };
+        self.step(done);
+    }
+
     /// Ends a step of catching up: an error ends the path.
     fn step(&mut self, done: Result<(), LiveError>) {
         if done.is_err() {
             self.catch_up.path.clear();
         }
-        if done.is_err() || !self.is_importing() {
+        if self.catch_up.task.is_none() && self.catch_up.path.len() <= self.catch_up.beside || done.is_err() {
+            self.catch_up.beside = 0;
             self.followed(done);
         }
         self.queue.look_for_parent();
@@ -129,7 +206,6 @@ impl Live {
 
     /// Sets the feed's health after the upstream's newest block was followed, or could not be.
     fn followed(&mut self, done: Result<(), LiveError>) {
-        self.catch_up.looked_since = None;
         let Err(error) = done else {
             (self.problem, self.is_other_chain) = (None, false);
             if self.flashblocks.is_none() && !self.blocks_are_late() {
@@ -151,9 +227,13 @@ impl Live {
         }
     }
 
-    /// Takes the way to the upstream's newest block, and begins to import its blocks.
-    fn found(&mut self, found: Found) -> Result<(), LiveError> {
-        let Found { fork, mut path } = found;
+    /// Takes the way to the upstream's newest block from a known one, `fork`, and begins to import its blocks.
+    fn begin_path(
+        &mut self,
+        fork: Option<Arc<SealedBlock>>,
+        mut path: Vec<UpstreamBlock>,
+        since: Instant,
+    ) -> Result<(), LiveError> {
         let head = self.feed.snapshots.load().head().clone();
         match fork {
             Some(fork) if fork.hash() == head.hash() => self.looks = 0,
@@ -191,7 +271,7 @@ impl Live {
                 return Ok(());
             }
         }
-        self.catch_up.path = path.into_iter().rev().collect();
+        self.catch_up.append(path, since);
         Ok(())
     }
 

@@ -30,6 +30,8 @@ pub(super) enum CanonicalNews {
     Found(Result<Found, LiveError>),
     /// The first block of the path was executed, or the upstream was asked for its receipts.
     Executed(Result<ImportedBlock, LiveError>, Option<Vec<ChainReceipt>>),
+    /// The upstream is a node of another chain now.
+    OtherChain(LiveError),
     /// The receipts of a block to begin anew at were asked for.
     BeginAnew(Box<UpstreamBlock>, Option<Vec<ChainReceipt>>),
 }
@@ -37,9 +39,19 @@ pub(super) enum CanonicalNews {
 /// The way to the upstream's newest block.
 pub(super) struct Found {
     /// The newest known block that is an ancestor, or the block itself.
-    pub fork: Option<Arc<SealedBlock>>,
+    pub fork: ForkPoint,
     /// The blocks after it, newest first.
     pub path: Vec<UpstreamBlock>,
+}
+
+/// The block at which a way to the upstream's newest block begins.
+pub(super) enum ForkPoint {
+    /// A canonical block.
+    Known(Arc<SealedBlock>),
+    /// A block with this hash that waited to be imported when the search began.
+    Waiting(B256),
+    /// No block that is known.
+    Unknown,
 }
 
 /// The results of a canonical block.
@@ -51,9 +63,15 @@ pub(super) struct ImportedBlock {
 }
 
 impl LiveChain {
-    /// Walks back from the upstream's newest block to the newest block that is known. Where blocks are between, they are
-    /// asked for side by side, by their numbers, so that a distant upstream costs two round trips however many they are.
-    pub(super) async fn find(self, newest: B256, snapshots: Arc<Snapshots>) -> Result<Found, LiveError> {
+    /// Walks back from the upstream's newest block to the newest block that is known, or that is among `waiting`: the
+    /// numbers and hashes of blocks that are being imported. Where blocks are between, they are asked for side by side, by
+    /// their numbers, so that a distant upstream costs two round trips however many they are.
+    pub(super) async fn find(
+        self,
+        newest: B256,
+        waiting: Vec<(u64, B256)>,
+        snapshots: Arc<Snapshots>,
+    ) -> Result<Found, LiveError> {
         let canonical = |hash: B256| {
             let published = snapshots.load();
             let known = published.select(Selector::Hash(hash)).ok()?;
@@ -64,12 +82,16 @@ impl LiveChain {
         // The blocks between, oldest first, as far as the upstream gave them.
         let mut between: Vec<Box<RawValue>> = Vec::new();
         let mut hash = newest;
-        let fork = loop {
+        let (fork, number) = loop {
+            if let Some((number, _)) = waiting.iter().find(|(_, known)| *known == hash) {
+                break (ForkPoint::Waiting(hash), Some(*number));
+            }
             if let Some(known) = canonical(hash) {
-                break Some(known);
+                let number = known.number();
+                break (ForkPoint::Known(known), Some(number));
             }
             if path.len() == self.limits.gap {
-                break None;
+                break (ForkPoint::Unknown, None);
             }
             let given = match between.pop() {
                 Some(json) => self.read(&json, hash, &snapshots).await.ok(),
@@ -90,7 +112,8 @@ impl LiveChain {
             if let Some(child) = path.last() {
                 child_of(child, block.number())?;
             }
-            let missing = head + 1..block.number();
+            let last = waiting.last().map_or(head, |(number, _)| head.max(*number));
+            let missing = last + 1..block.number();
             if path.is_empty() && (2..=self.limits.gap as u64).contains(&missing.end.saturating_sub(missing.start)) {
                 between = self.upstream.blocks(missing, Instant::now() + self.limits.wait).await;
             }
@@ -99,14 +122,14 @@ impl LiveChain {
             path.push(block);
             // An old number under a known parent is a wrong one.
             if is_old && canonical(hash).is_none() {
-                break None;
+                break (ForkPoint::Unknown, None);
             }
         };
         if path.is_empty() {
             self.check_chain().await?;
         }
-        if let (Some(fork), Some(first)) = (&fork, path.last()) {
-            child_of(first, fork.number())?;
+        if let (Some(number), Some(first)) = (number, path.last()) {
+            child_of(first, number)?;
         }
         Ok(Found { fork, path })
     }
@@ -160,7 +183,7 @@ impl LiveChain {
         if executed.is_err()
             && let Err(other @ LiveError::OtherChain { .. }) = self.check_chain().await
         {
-            return CanonicalNews::Found(Err(other));
+            return CanonicalNews::OtherChain(other);
         }
         let receipts = if executed.is_err() { self.receipts(&block).await } else { None };
         CanonicalNews::Executed(executed, receipts)

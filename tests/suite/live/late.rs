@@ -352,6 +352,56 @@ async fn a_block_whose_number_is_not_the_next_one_is_refused() {
     }
 }
 
+/// The state that a block reads takes long to come. Meanwhile the blocks after it are announced.
+#[tokio::test(flavor = "multi_thread")]
+async fn announced_blocks_are_fetched_while_the_one_before_is_executed() {
+    let first = Built::op_stack();
+    let upstream = serve(&[&first]).await;
+    let flags = with_usual(&["--upstream-timeout-ms", "60000"]);
+    let node = launch(&upstream.ws_url(), Some(&first.config), &flags).await.expect("it starts");
+    feed(&node, None).await;
+    let blocks = chases(&first, CHASES[0].0, 1, 4);
+    let by_hash = "eth_getBlockByHash";
+    let (before, reads) = (upstream.asked(by_hash), upstream.asked("eth_getStorageAt"));
+    upstream.slow("eth_getStorageAt", Duration::from_secs(5));
+    upstream.push(blocks[0].block.clone());
+    upstream.is_asked("eth_getStorageAt", reads + 1).await;
+    for (at, block) in blocks.iter().enumerate().skip(1) {
+        upstream.push(block.block.clone());
+        upstream.is_asked(by_hash, before + at + 1).await;
+        assert_eq!(node.node.snapshots().load().head().hash(), first.hash(), "the first one is still executed");
+    }
+    upstream.slow("eth_getStorageAt", Duration::ZERO);
+    head(&node, blocks[3].hash()).await;
+    assert_eq!(upstream.asked(by_hash) - before, 4, "each block is asked for once");
+    assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 4.0);
+    feed(&node, None).await;
+}
+
+/// While a block is executed, another branch becomes canonical.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_that_is_announced_while_a_block_is_executed_is_followed() {
+    let first = Built::op_stack();
+    let upstream = serve(&[&first]).await;
+    let flags = with_usual(&["--upstream-timeout-ms", "60000"]);
+    let node = launch(&upstream.ws_url(), Some(&first.config), &flags).await.expect("it starts");
+    feed(&node, None).await;
+    let given_up = chases(&first, CHASES[0].0, 1, 1).remove(0);
+    let kept = first.next(vec![transfer(OP_CHAIN, 0, 5)], 2);
+    let after = kept.next(vec![transfer(OP_CHAIN, 1, 6)], 2);
+    let (by_hash, reads) = (upstream.asked("eth_getBlockByHash"), upstream.asked("eth_getStorageAt"));
+    upstream.slow("eth_getStorageAt", Duration::from_secs(2));
+    upstream.push(given_up.block.clone());
+    upstream.is_asked("eth_getStorageAt", reads + 1).await;
+    upstream.reorganise(vec![kept.block.clone(), after.block.clone()]);
+    upstream.is_asked("eth_getBlockByHash", by_hash + 2).await;
+    upstream.slow("eth_getStorageAt", Duration::ZERO);
+    head(&node, after.hash()).await;
+    feed(&node, None).await;
+    assert_eq!(node.metric("presim_reorgs_total"), 1.0);
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0xb");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_that_were_missed_are_asked_for_side_by_side_and_the_feed_says_that_it_lags() {
     const MISSED: usize = 10;
