@@ -484,6 +484,7 @@ impl Actors {
             .with_contracts(contracts);
         if let Some(beside) = &beside {
             tokio::spawn(beside.clone().keep_up());
+            tokio::spawn(beside.clone().watch_forks());
         }
         if let Some(fetcher) = remote {
             tokio::spawn(RemoteGauges::new(&metrics).keep_up(snapshots.clone()));

@@ -76,6 +76,9 @@ pub struct LiveConfig {
     /// but the known state is dropped and fetched anew.
     #[arg(long, env = "PRESIM_UPSTREAM_EXECUTE_MS", value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(0..=600_000))]
     pub upstream_execute_ms: u64,
+    /// Seconds between two questions for the upstream's forks (`eth_config`), until it has one that presim does not know.
+    #[arg(long, env = "PRESIM_UPSTREAM_FORKS_S", value_name = "S", default_value_t = 3_600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub upstream_forks_s: u32,
     /// Methods that presim does not have and that go to the upstream, separated by commas; a name may end in `*`. List reads
     /// only.
     #[arg(long, env = "PRESIM_FORWARD", value_name = "NAMES", value_delimiter = ',', default_value = "optimism_*,base_meter*,base_transactionStatus", value_parser = parse_forwarded)]

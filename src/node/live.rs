@@ -70,6 +70,12 @@ pub struct UpstreamParts {
     pub remote: Arc<RemoteState>,
     /// The directory in which the cache is stored, if it is.
     pub kept: Option<PathBuf>,
+    /// The rules of its chain.
+    spec: ChainSpec,
+    /// The time between two questions for its forks.
+    forks_every: Duration,
+    /// The time-out of a question that is not essential.
+    soon: Duration,
 }
 
 impl UpstreamParts {
@@ -82,6 +88,15 @@ impl UpstreamParts {
         let saved = tokio::task::spawn_blocking(move || write_image(&dir, &view.state().export(&view))).await;
         if let Ok(Err(error)) = saved {
             tracing::warn!(%error, "the cache of the upstream's state cannot be stored");
+        }
+    }
+
+    /// Asks the upstream for its forks at intervals, because it may be upgraded, until it has one that presim does not know.
+    pub async fn watch_forks(self: Arc<Self>) {
+        let mut ask = tokio::time::interval_at(tokio::time::Instant::now() + self.forks_every, self.forks_every);
+        while self.upstream.newer_fork().is_none() {
+            ask.tick().await;
+            look_for_newer_forks(&self.upstream, &self.spec, Instant::now() + self.soon).await;
         }
     }
 
@@ -251,7 +266,14 @@ pub async fn begin(
         verify: live.verify_proofs,
         gap: GAP,
     };
-    let beside = UpstreamParts { upstream: upstream.clone(), remote: remote.clone(), kept: config.data_dir.clone() };
+    let beside = UpstreamParts {
+        upstream: upstream.clone(),
+        remote: remote.clone(),
+        kept: config.data_dir.clone(),
+        spec: spec.clone(),
+        forks_every: Duration::from_secs(live.upstream_forks_s.into()),
+        soon: 2 * live.timeout(),
+    };
     let source = LiveSource { spec: spec.clone(), upstream, fetcher, remote, heads, flashblocks, limits };
     Ok((LiveStart { spec, snapshots, source }, beside))
 }

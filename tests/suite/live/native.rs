@@ -236,6 +236,33 @@ async fn canonical_blocks_of_a_fifth_of_a_second_are_snapshots() {
     assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "pending"])).await, hex(11));
 }
 
+/// The upstream is upgraded while the node runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_that_the_upstream_learns_of_later_is_said_too() {
+    let first = Built::op_stack();
+    let upstream = serve(&[&first]).await;
+    let node = start(&upstream.url(), &first.config, &["--upstream-forks-s", "1"]).await;
+    // The upstream has no `eth_config` yet.
+    upstream.is_asked("eth_config", 2).await;
+    assert_eq!(health(&node).await.1["warning"], Value::Null);
+    upstream.script(move |method, _| {
+        let config = |time: u64| json!({"activationTime": time, "chainId": "0x1092", "forkId": "0x01020304"});
+        let told = json!({"current": config(0), "next": config(1_893_456_000), "last": config(1_893_456_000)});
+        (method == "eth_config").then_some(Ok(told))
+    });
+    upstream.is_asked("eth_config", upstream.asked("eth_config") + 1).await;
+    let said = async {
+        loop {
+            let document = health(&node).await.1;
+            if document["warning"].is_string() {
+                return document;
+            }
+        }
+    };
+    let document = tokio::time::timeout(BOUND, said).await.expect("it is said in time");
+    assert!(document["warning"].as_str().is_some_and(|text| text.contains("1893456000")), "{document}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_that_is_newer_than_presim_is_said() {
     let first = Built::op_stack();
