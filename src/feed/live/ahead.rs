@@ -7,7 +7,12 @@ use alloy_primitives::{B256, Sealed};
 use op_alloy::rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta};
 use tokio::time::Instant;
 
-use super::{Fate, Live, LiveError, import::ReceiptTotals, queue::WaitingSubBlock, verify::verify};
+use super::{
+    Fate, Live, LiveError,
+    import::ReceiptTotals,
+    queue::WaitingSubBlock,
+    verify::{verify, verify_base},
+};
 use crate::{
     chain::{Attributes, BlockBody, BlockTotals, ChainReceipt, SealedBlock},
     feed::{
@@ -243,6 +248,7 @@ impl Live {
                 stand_on(world, latest.head.clone(), latest.hashes.clone())
             }
         };
+        verify_base(&self.chain.spec, &self.feed.snapshots.load(), &on.head.header, base)?;
         // The same state, on another base.
         on.state = complete.as_ref().map_or(latest.state, |complete| complete.state);
         let header = self.header(&on.head.header, base, &first.flashblock.diff);

@@ -1,15 +1,45 @@
 //! The comparison of a sub-block, and of its block so far, with its builder's word.
 
-use alloy_consensus::{TxReceipt, transaction::Recovered};
+use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
 use alloy_primitives::{Address, U256};
-use op_alloy::consensus::OpReceipt;
+use op_alloy::{consensus::OpReceipt, rpc_types_engine::OpFlashblockPayloadBase};
 
 use super::LiveError;
 use crate::{
-    chain::{ChainReceipt, ChainTx},
+    chain::{ChainReceipt, ChainSpec, ChainTx},
     feed::flashblocks::Flashblock,
-    state::{Lookup, OpenBlock, Verified, World},
+    state::{Lookup, OpenBlock, Published, Verified, World},
 };
+
+/// Checks the time and the base fee of a block on `parent`, as its first sub-block has them. The other fields do not follow
+/// from the parent.
+///
+/// The base fee is checked if that of the newest canonical block follows from its parent, too: a chain may have rules for it
+/// that presim does not know, and the parent of the first block that presim sees is not known.
+///
+/// # Errors
+///
+/// Returns [`LiveError::Mismatch`] if the value is not the chain's.
+pub(super) fn verify_base(
+    spec: &ChainSpec,
+    published: &Published,
+    parent: &Header,
+    base: &OpFlashblockPayloadBase,
+) -> Result<(), LiveError> {
+    let (time, before) = (base.timestamp, parent.timestamp);
+    if time < before || time == before && !spec.timestamps_repeat(time) {
+        let computed = format!("more than the parent's {before}");
+        return Err(LiveError::Mismatch { what: "timestamp", computed, told: time.to_string(), transaction: None });
+    }
+    let head = &published.head().header;
+    let before_head = head.number.checked_sub(1).and_then(|number| published.sealed_block(number));
+    let Some(before_head) = before_head.filter(|block| block.hash() == head.parent_hash) else { return Ok(()) };
+    if spec.next_base_fee(&before_head.header, head.number, head.timestamp) != head.base_fee_per_gas {
+        return Ok(());
+    }
+    let Some(fee) = spec.next_base_fee(parent, base.block_number, time) else { return Ok(()) };
+    LiveError::unless_equal("base_fee_per_gas", U256::from(fee), base.base_fee_per_gas)
+}
 
 /// Compares a sub-block, and its block so far, with what the builder says about them.
 ///

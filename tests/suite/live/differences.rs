@@ -1,12 +1,13 @@
-//! Pre-confirmed blocks that are not what the chain does: each counts once.
+//! Pre-confirmed blocks that are not what the chain does: each counts once, and a base that contradicts the parent is found.
 
 use std::time::Duration;
 
-use alloy_primitives::B256;
+use alloy_primitives::{B256, U256};
+use op_alloy::rpc_types_engine::OpFlashblockPayloadBase;
 use presim::state::FeedProblem;
 
 use super::{
-    built::{CHASES, OP_CHAIN, transfer},
+    built::{Built, CHASES, OP_CHAIN, transfer},
     feed, head,
     late::stage,
     stage::chases,
@@ -52,4 +53,42 @@ async fn a_block_that_was_overtaken_is_not_counted_as_dropped_too() {
     feed(&stage.node, Some(FeedProblem::Gap)).await;
     head(&stage.node, block.hash()).await;
     assert_eq!(fates(&stage.node), [0.0, 1.0, 0.0, 0.0, 0.0]);
+}
+
+/// Sends the first sub-block of a block on `parent`, whose base `lie` changes, and returns the difference that is found.
+async fn difference(parent: &Built, follows: bool, lie: impl Fn(&mut OpFlashblockPayloadBase)) -> Option<[String; 3]> {
+    let stage = stage(&[]).await;
+    let next = match follows {
+        false => stage.first.next(vec![transfer(OP_CHAIN, 0, 5)], 1),
+        true => {
+            stage.upstream.push(parent.block.clone());
+            head(&stage.node, parent.hash()).await;
+            parent.next(vec![transfer(OP_CHAIN, 1, 5)], 1)
+        }
+    };
+    let mut told = next.flashblocks(&[2]).remove(0);
+    lie(told.base.as_mut().expect("a base"));
+    stage.server.send(&told);
+    until(&stage.node, "judged", |published| {
+        published.newest.open.is_some() || published.feed.problem() == Some(FeedProblem::Mismatch)
+    })
+    .await;
+    let known = stage.node.node.snapshots().divergences.newest_first();
+    known.first().map(|known| [known.field.clone(), known.computed.clone(), known.announced.clone()])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_base_that_does_not_follow_from_the_parent_is_a_divergence() {
+    let parent = Built::op_stack().next(vec![transfer(OP_CHAIN, 0, 5)], 1);
+    let fee = parent.next(Vec::new(), 1).header().base_fee_per_gas.expect("a base fee");
+    let other = U256::from(fee + 1);
+    let higher = |base: &mut OpFlashblockPayloadBase| base.base_fee_per_gas = other;
+    let expected = Some(["base_fee_per_gas".to_owned(), fee.to_string(), other.to_string()]);
+    assert_eq!(difference(&parent, true, higher).await, expected);
+    assert_eq!(difference(&parent, true, |_| {}).await, None);
+    // Nothing shows that the chain keeps the rule before a canonical block has been followed.
+    assert_eq!(difference(&parent, false, higher).await, None);
+    let before = Built::op_stack().header().timestamp;
+    let found = difference(&parent, false, |base| base.timestamp = before).await.expect("a difference");
+    assert_eq!((found[0].as_str(), &found[2]), ("timestamp", &before.to_string()));
 }
