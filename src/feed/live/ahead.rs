@@ -300,10 +300,11 @@ impl Live {
         let snapshot = Arc::try_unwrap(snapshot).unwrap_or_else(|shared| shared.copy());
         // Counted first, so that a client that sees the snapshot finds it in the metrics, too.
         self.counts.applied.increment(1);
-        self.feed.apply(Publication::PreConfirmed { complete, open: snapshot });
+        // Set first, so that a client that sees the snapshot finds it at `pending`.
         if self.feed.status.is_degraded() {
             self.set(self.live());
         }
+        self.feed.apply(Publication::PreConfirmed { complete, open: snapshot });
         self.feed.count(first.received.into_std());
     }
 
