@@ -4,23 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use alloy_consensus::Header;
 use alloy_eips::eip2930::{AccessList, AccessListItem};
-use revm::context::{TxEnv, result::ExecutionResult, transaction::TransactionType};
-use revm_inspectors::access_list::AccessListInspector;
+use alloy_primitives::{Address, B256};
+use revm::{
+    Inspector, Journal,
+    bytecode::opcode,
+    context::{ContextTr, TxEnv, result::ExecutionResult, transaction::TransactionType},
+    handler::FrameResult,
+    interpreter::{FrameInput, Interpreter, interpreter_types::Jumps},
+};
 
 use super::{
     Engine,
     call::{PreparedCall, explain},
     error::SimulationError,
-    evm::{Ethereum, FamilyEvm, OpStack, TxSetup, inspect},
+    evm::{Ethereum, FamilyEvm, OpStack, TxSetup, inspect, seen_info},
     request::CallRequest,
 };
-use crate::chain::Family;
+use crate::{chain::Family, state::Overlay};
 
 /// The accounts and slots that a call touches.
 #[derive(Clone, Debug)]
 pub struct Accessed {
-    /// The access list, ordered by address and slot. The sender, the callee or created contract, the precompiles and
-    /// the authorities (EIP-7702) are always warm, so the list has them only for their slots.
+    /// The access list, ordered by address and slot. It has accounts that are warm without it only for their slots.
     pub list: AccessList,
     /// The result of the call with this list.
     pub result: ExecutionResult,
@@ -52,21 +57,20 @@ impl Engine<'_> {
         let prepared = self.prepare::<F>(header, request)?;
         let overlay = &mut *self.overlay;
         let base_fee = prepared.env.block_env.basefee;
-        let mut list = sorted(prepared.tx.access_list.clone());
+        let mut recorder = AccessRecorder::of(prepared.tx.access_list.clone());
         let mut simulated: u64 = 0;
         loop {
             overlay.meter.between_calls()?;
             let PreparedCall { env, precompiles, tx } = prepared.clone();
-            let mut inspector = AccessListInspector::new(list.clone());
-            let setup = TxSetup::unsigned(with_list(tx, list.clone()), env, precompiles);
-            let ran = inspect::<F, _>(&mut *overlay, setup, &mut inspector);
-            let touched = touched(&inspector);
+            let before = recorder.list();
+            let setup = TxSetup::unsigned(with_list(tx, before.clone()), env, precompiles);
+            let ran = inspect::<F, _>(&mut *overlay, setup, &mut recorder);
             let result = ran.map_err(|error| explain(error, &request.call, base_fee, overlay))?.result;
             simulated = simulated.saturating_add(result.tx_gas_used());
-            if touched == list {
+            let list = recorder.list();
+            if list == before {
                 return Ok(Accessed { list, result, simulated });
             }
-            list = touched;
         }
     }
 }
@@ -78,19 +82,92 @@ fn with_list(tx: TxEnv, access_list: AccessList) -> TxEnv {
     TxEnv { tx_type, access_list, ..tx }
 }
 
-/// Returns the accounts and slots that a run touched, without those that are always warm.
-fn touched(inspector: &AccessListInspector) -> AccessList {
-    let mut list = inspector.access_list();
-    list.0.retain(|item| !item.storage_keys.is_empty() || !inspector.excluded().contains(&item.address));
-    sorted(list)
+/// An inspector that records the accounts and slots for which a run would pay less if an access list had them.
+///
+/// These are all slots, and the accounts that an opcode accesses while they are cold, whatever the access list says
+/// (EIP-2929). So an account is not recorded if it is warm from the start: the sender, the callee with the account that
+/// its code is delegated to (EIP-7702), the authorities, the precompiles, and the fee recipient (EIP-3651). Neither is a
+/// contract that the run creates before it accesses it.
+#[derive(Debug, Default)]
+pub(super) struct AccessRecorder(BTreeMap<Address, BTreeSet<B256>>);
+
+impl AccessRecorder {
+    /// Creates a recorder of what `list` has and of what a run accesses besides.
+    fn of(list: AccessList) -> Self {
+        let mut recorder = Self::default();
+        for item in list.0 {
+            recorder.0.entry(item.address).or_default().extend(item.storage_keys);
+        }
+        recorder
+    }
+
+    /// Returns what was recorded so far, ordered by address and slot.
+    pub(super) fn list(&self) -> AccessList {
+        let item = |(address, keys): (&Address, &BTreeSet<B256>)| AccessListItem {
+            address: *address,
+            storage_keys: keys.iter().copied().collect(),
+        };
+        AccessList(self.0.iter().map(item).collect())
+    }
+
+    fn account(&mut self, address: Address, journal: &Journal<&mut Overlay>) {
+        if is_cold(address, journal) {
+            self.0.entry(address).or_default();
+        }
+    }
 }
 
-/// Returns the list in order, with each address once, and each of its slots once.
-fn sorted(list: AccessList) -> AccessList {
-    let mut slots = BTreeMap::<_, BTreeSet<_>>::new();
-    for item in list.0 {
-        slots.entry(item.address).or_default().extend(item.storage_keys);
+/// Returns whether an account is cold, whatever the access list says.
+fn is_cold(address: Address, journal: &Journal<&mut Overlay>) -> bool {
+    let warm = &journal.warm_addresses;
+    let is_loaded = journal.state.get(&address).is_some_and(|one| !one.is_cold_transaction_id(journal.transaction_id));
+    !is_loaded && warm.coinbase() != Some(address) && !warm.precompiles().contains(&address)
+}
+
+impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal = Journal<&'a mut Overlay>>> Inspector<C> for AccessRecorder {
+    /// Drops the accounts without slots of the list with which the recorder began, as far as they are warm before the
+    /// first frame.
+    fn frame_start(&mut self, context: &mut C, frame: &mut FrameInput) -> Option<FrameResult> {
+        let journal = context.journal();
+        if journal.depth == 0 {
+            let created = match frame {
+                FrameInput::Create(create) => {
+                    let nonce = journal.state.get(&create.caller()).map_or(0, |caller| caller.info.nonce);
+                    Some(create.created_address(nonce))
+                }
+                _ => None,
+            };
+            let is_warm = |address: &Address| created == Some(*address) || !is_cold(*address, journal);
+            self.0.retain(|address, slots| !slots.is_empty() || !is_warm(address));
+        }
+        None
     }
-    let item = |(address, keys): (_, BTreeSet<_>)| AccessListItem { address, storage_keys: keys.into_iter().collect() };
-    AccessList(slots.into_iter().map(item).collect())
+
+    fn step(&mut self, at: &mut Interpreter, context: &mut C) {
+        let depth = match at.bytecode.opcode() {
+            opcode::SLOAD | opcode::SSTORE => {
+                if let Ok(slot) = at.stack.peek(0) {
+                    self.0.entry(at.input.target_address).or_default().insert(slot.into());
+                }
+                return;
+            }
+            opcode::BALANCE
+            | opcode::EXTCODESIZE
+            | opcode::EXTCODECOPY
+            | opcode::EXTCODEHASH
+            | opcode::SELFDESTRUCT => 0,
+            opcode::CALL | opcode::CALLCODE | opcode::DELEGATECALL | opcode::STATICCALL => 1,
+            _ => return,
+        };
+        let Ok(word) = at.stack.peek(depth) else { return };
+        let (address, journal) = (Address::from_word(word.into()), context.journal_mut());
+        self.account(address, journal);
+        if depth == 1
+            && let Some(delegate) =
+                seen_info(journal, address).and_then(|info| info.code).and_then(|code| code.eip7702_address())
+        {
+            // A call also accesses the account to which the callee's code is delegated.
+            self.account(delegate, journal);
+        }
+    }
 }

@@ -30,6 +30,7 @@ use revm_inspectors::tracing::{
 };
 
 use super::{
+    access_list::AccessRecorder,
     error::SimulationError,
     evm::{FamilyEvm, TxSetup, inspect},
     steps::StepLog,
@@ -384,16 +385,17 @@ pub(super) fn trace<F: FamilyEvm>(
     overlay: &mut Overlay,
     explain: impl FnOnce(EVMError<Infallible>, &mut Overlay) -> SimulationError,
 ) -> Result<(Trace, u64), SimulationError> {
-    let (trace, ran) = traced(setup, tracer, budget, overlay, explain)?;
+    let (trace, ran) = traced(setup, tracer, None, budget, overlay, explain)?;
     let gas_used = ran.result.tx_gas_used();
     revm::DatabaseCommit::commit(overlay, ran.state);
     Ok((trace, gas_used))
 }
 
-/// As [`trace`]. Returns the result, whose changes are not kept.
+/// As [`trace`]. Returns the result, whose changes are not kept. Also records in `accesses` what the run accesses.
 pub(super) fn traced<F: FamilyEvm>(
     setup: TxSetup<F>,
     tracer: &Tracer,
+    accesses: Option<&mut AccessRecorder>,
     budget: &mut TraceBudget,
     overlay: &mut Overlay,
     explain: impl FnOnce(EVMError<Infallible>, &mut Overlay) -> SimulationError,
@@ -401,7 +403,10 @@ pub(super) fn traced<F: FamilyEvm>(
     let block_number = setup.env.block_env.number.saturating_to();
     let (gas_limit, caller) = (setup.tx.gas_limit(), setup.tx.caller());
     let mut recorder = Recorder::new(tracer, *budget);
-    let ran = inspect::<F, _>(&mut *overlay, setup, &mut recorder);
+    let ran = match accesses {
+        Some(accesses) => inspect::<F, _>(&mut *overlay, setup, (&mut recorder, accesses)),
+        None => inspect::<F, _>(&mut *overlay, setup, &mut recorder),
+    };
     let too_long = SimulationError::TraceTooLong { limit: budget.limit };
     if recorder.is_over() {
         return Err(too_long);

@@ -1,5 +1,6 @@
 //! Tests presim from outside: real nodes, real HTTP, real values.
 
+mod access_lists;
 #[path = "../clients/alloy.rs"]
 mod alloy;
 mod approvals;

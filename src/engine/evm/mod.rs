@@ -29,6 +29,7 @@ use crate::{
 };
 
 pub(super) use family::Host;
+pub(super) use record::seen_info;
 
 /// A transaction that is ready to run once, with its environment and precompiles.
 #[derive(Debug)]

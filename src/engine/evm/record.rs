@@ -133,7 +133,7 @@ fn account<'a, C: Metered<'a>>(at: &mut At<'_, C>, depth: usize, parts: AccountR
 /// ends before its frame begins has paid for that access.
 fn delegate<'a, C: Metered<'a>>(at: &mut At<'_, C>) {
     let Ok(word) = at.interpreter.stack.peek(1) else { return };
-    let callee = info(at.host.journal_mut(), Address::from_word(word.into()));
+    let callee = seen_info(at.host.journal_mut(), Address::from_word(word.into()));
     if let Some(delegate) = callee.and_then(|info| info.code).and_then(|code| code.eip7702_address()) {
         at.host.db_mut().note_account(delegate, AccountReads::empty());
     }
@@ -149,11 +149,11 @@ fn note_receiver(journal: &mut Journal<&mut Overlay>, receiver: Address, value: 
 
 /// Returns the balance of an account as the transaction sees it now.
 fn balance(journal: &mut Journal<&mut Overlay>, address: Address) -> U256 {
-    info(journal, address).map_or(U256::ZERO, |info| info.balance)
+    seen_info(journal, address).map_or(U256::ZERO, |info| info.balance)
 }
 
 /// Returns an account as the transaction sees it now. Neither warms it nor loads it.
-fn info(journal: &mut Journal<&mut Overlay>, address: Address) -> Option<AccountInfo> {
+pub(in crate::engine) fn seen_info(journal: &mut Journal<&mut Overlay>, address: Address) -> Option<AccountInfo> {
     match journal.inner.state.get(&address) {
         Some(account) => Some(account.info.clone()),
         None => journal.database.basic(address).ok().flatten(),
@@ -200,13 +200,13 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
                     journal.database.note_account(call.transfer_from(), AccountReads::BALANCE);
                     note_receiver(journal, call.transfer_to(), value);
                 }
-                let code = info(journal, call.bytecode_address).and_then(|info| info.code);
+                let code = seen_info(journal, call.bytecode_address).and_then(|info| info.code);
                 if let Some(delegate) = code.and_then(|code| code.eip7702_address()) {
                     journal.database.note_account(delegate, AccountReads::CODE);
                 }
             }
             FrameInput::Create(create) => {
-                let nonce = info(journal, create.caller()).map_or(0, |info| info.nonce);
+                let nonce = seen_info(journal, create.caller()).map_or(0, |info| info.nonce);
                 let created = create.created_address(nonce);
                 journal.database.note_account(create.caller(), AccountReads::NONCE);
                 journal.database.note_account(created, AccountReads::CODE | AccountReads::NONCE);

@@ -14,7 +14,6 @@ use alloy_evm::{
 use alloy_primitives::{Address, Bloom, Bytes, Log, TxKind, U256, logs_bloom};
 use alloy_rlp::Encodable;
 use alloy_rpc_types_trace::geth::CallConfig;
-use op_revm::constants::{BASE_FEE_RECIPIENT, L1_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT};
 use revm::{
     DatabaseCommit,
     context::{
@@ -25,15 +24,16 @@ use revm::{
 };
 
 use super::{
-    outputs::{AssetRecord, CoinbaseIncome, DiffRecord, accessed, difference},
+    outputs::{AssetRecord, CoinbaseIncome, DiffRecord, difference},
     results::{CallOutcome, CallResult},
 };
 use crate::{
     chain::{ChainSpec, Family},
     engine::{
+        access_list::AccessRecorder,
         call::explain,
         error::SimulationError,
-        evm::{FamilyEvm, RunEvm, TxSetup},
+        evm::{FamilyEvm, RunEvm, TxSetup, inspect},
         fees::{FilledCall, ListedTx, check_chain, tx_env, unsigned_tx},
         recorder::traced,
         request::{Call, Outputs, SimCall, Simulation},
@@ -268,56 +268,44 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         explain: impl FnOnce(EVMError<Infallible>, &mut Overlay) -> SimulationError,
     ) -> Result<(ExecutionResult, Option<Trace>, Option<AccessList>), SimulationError> {
         let outputs = self.simulation.outputs;
-        let mut access_list = None;
-        let always_warm = outputs.contains(Outputs::ACCESS_LIST).then(|| self.always_warm(&tx, evm));
+        let mut accesses = outputs.contains(Outputs::ACCESS_LIST).then(AccessRecorder::default);
         let diff = &mut ran.diff;
-        let see = |state: &EvmState, before: &Overlay| {
+        let mut see = |state: &EvmState, before: &Overlay| {
             if let Some(diff) = diff {
                 diff.add(state, before);
             }
-            access_list = always_warm.map(|warm| accessed(state, |address| warm.contains(address)));
         };
-        if outputs.contains(Outputs::TRACE) {
-            let env = EvmEnv { cfg_env: evm.cfg_env().clone(), block_env: evm.block().clone() };
-            let precompiles = evm.components().2.clone();
-            let setup = match tx {
-                CallTx::Unsigned(tx) => TxSetup::unsigned(tx, env, precompiles),
-                CallTx::Signed(tx) => TxSetup { tx, waived: None, env, precompiles },
+        if !outputs.intersects(Outputs::TRACE | Outputs::ACCESS_LIST) {
+            let done = match tx {
+                CallTx::Unsigned(tx) => evm.commit_seen(tx, see),
+                CallTx::Signed(tx) => evm.commit_signed_seen(tx, see),
             };
-            let tracer =
-                Tracer::Calls(CallConfig { with_log: Some(outputs.contains(Outputs::LOGS)), ..Default::default() });
-            let (trace, ran) = traced::<F>(setup, &tracer, traces, evm.db_mut(), explain)?;
-            see(&ran.state, evm.db_mut());
-            evm.db_mut().commit(ran.state);
-            return Ok((ran.result, Some(trace), access_list));
+            return match done {
+                Ok(result) => Ok((result, None, None)),
+                Err(error) => Err(explain(error, evm.db_mut())),
+            };
         }
-        let done = match tx {
-            CallTx::Unsigned(tx) => evm.commit_seen(tx, see),
-            CallTx::Signed(tx) => evm.commit_signed_seen(tx, see),
+        let env = EvmEnv { cfg_env: evm.cfg_env().clone(), block_env: evm.block().clone() };
+        let precompiles = evm.components().2.clone();
+        let setup = match tx {
+            CallTx::Unsigned(tx) => TxSetup::unsigned(tx, env, precompiles),
+            CallTx::Signed(tx) => TxSetup { tx, waived: None, env, precompiles },
         };
-        match done {
-            Ok(result) => Ok((result, None, access_list)),
-            Err(error) => Err(explain(error, evm.db_mut())),
-        }
-    }
-
-    /// Returns the accounts whose access costs nothing more than that of a warm account, whatever the access list says,
-    /// and those that get the fees, which no code of the call need access.
-    fn always_warm(&self, tx: &CallTx<F>, evm: &RunEvm<'_, F>) -> Vec<Address> {
-        let mut warm = vec![self.fee_recipient, L1_FEE_RECIPIENT, BASE_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT];
-        let mut sender = |caller: Address, kind: TxKind, nonce: u64| {
-            warm.push(caller);
-            warm.push(match kind {
-                TxKind::Call(to) => to,
-                TxKind::Create => caller.create(nonce),
-            });
+        let (trace, ran) = match &mut accesses {
+            Some(accesses) if !outputs.contains(Outputs::TRACE) => {
+                let ran = inspect::<F, _>(evm.db_mut(), setup, accesses);
+                (None, ran.map_err(|error| explain(error, evm.db_mut()))?)
+            }
+            accesses => {
+                let config = CallConfig { with_log: Some(outputs.contains(Outputs::LOGS)), ..Default::default() };
+                let tracer = Tracer::Calls(config);
+                let (trace, ran) = traced::<F>(setup, &tracer, accesses.as_mut(), traces, evm.db_mut(), explain)?;
+                (Some(trace), ran)
+            }
         };
-        match tx {
-            CallTx::Unsigned(tx) => sender(tx.caller, tx.kind, tx.nonce),
-            CallTx::Signed(tx) => sender(tx.caller(), tx.kind(), tx.nonce()),
-        }
-        warm.extend(evm.components().2.addresses());
-        warm
+        see(&ran.state, evm.db_mut());
+        evm.db_mut().commit(ran.state);
+        Ok((ran.result, trace, accesses.map(|accesses| accesses.list())))
     }
 }
 

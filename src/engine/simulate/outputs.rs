@@ -1,13 +1,12 @@
-//! The outputs of a simulation besides those of `eth_simulateV1`: changes of the state and of assets, access lists, and
-//! the producer's income.
+//! The outputs of a simulation besides those of `eth_simulateV1`: changes of the state and of assets, and the producer's
+//! income.
 
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
 };
 
-use alloy_eips::eip2930::{AccessList, AccessListItem};
-use alloy_primitives::{Address, B256, I256, KECCAK256_EMPTY, Log, U256, map::AddressMap};
+use alloy_primitives::{Address, I256, KECCAK256_EMPTY, Log, U256, map::AddressMap};
 use alloy_sol_types::SolEvent;
 use revm::state::{AccountInfo, EvmState};
 
@@ -102,21 +101,6 @@ fn is_same(one: &Option<AccountInfo>, other: &Option<AccountInfo>) -> bool {
         info.as_ref().map_or((U256::ZERO, 0, KECCAK256_EMPTY), |info| (info.balance, info.nonce, info.code_hash))
     };
     shown(one) == shown(other)
-}
-
-/// Returns the accounts and slots that a call accessed. Those in `always_warm` are in the list for their slots only.
-pub(super) fn accessed(state: &EvmState, always_warm: impl Fn(&Address) -> bool) -> AccessList {
-    let mut items: Vec<AccessListItem> = state
-        .iter()
-        .filter(|(address, account)| !account.storage.is_empty() || !always_warm(address))
-        .map(|(address, account)| {
-            let mut storage_keys: Vec<B256> = account.storage.keys().map(|slot| B256::from(*slot)).collect();
-            storage_keys.sort_unstable();
-            AccessListItem { address: *address, storage_keys }
-        })
-        .collect();
-    items.sort_unstable_by_key(|item| item.address);
-    AccessList(items)
 }
 
 /// Something that accounts own and transfer.
