@@ -146,6 +146,19 @@ impl BundleSearch {
 
     /// Returns the bundle as variants run: with what decides their rank, and no other output.
     pub fn to_judge(&self) -> Simulation {
+        Simulation { outputs: Outputs::empty(), ..self.measured() }
+    }
+
+    /// Returns the bundle as the variant with these values is shown: with the search's outputs, and as a whole even if
+    /// the search drops the variant.
+    pub fn to_show(&self, values: &[U256]) -> Simulation {
+        let mut simulation = Simulation { when: None, ..self.measured() };
+        self.set(&mut simulation, values);
+        simulation
+    }
+
+    /// Returns the bundle with its objective, which is measured before the first and after the last call.
+    fn measured(&self) -> Simulation {
         let objective = match self.aim {
             Aim::Gain(objective, _) => Some(objective),
             Aim::GasUsed => None,

@@ -305,10 +305,7 @@ impl Backend {
         let variants = ranked(request, variants);
         let mut best = None;
         if let (Some(shown), Some(variant)) = (shown, variants.first()) {
-            let mut simulation = search.simulation.clone();
-            search.set(&mut simulation, &variant.values);
-            // A variant that the search drops is shown all the same.
-            simulation.when = None;
+            let simulation = search.to_show(&variant.values);
             let overlay = run.stand_on(snapshot);
             overlay.record_reads(stands || simulation.outputs.contains(Outputs::READ_SET));
             // A variant that was refused has no result: its error is in the list.

@@ -422,6 +422,26 @@ async fn wrong_searches_are_refused_with_the_field() {
 }
 
 #[tokio::test]
+async fn the_read_set_of_the_best_has_what_the_objective_reads() {
+    const ALPHA: &str = "0x9fe46736679d2d9a65f0992f2272de9f3c7fa6e0";
+    let node = TestNode::quiet();
+    // The bundle touches neither the token nor the account.
+    let bundle = payload(json!([{ "from": FROM, "to": PAYER, "value": "0x0" }]));
+    let vary = json!([{ "path": "blocks[0].calls[0].value", "values": [1, 2] }]);
+    for (objective, account, parts, slots) in [
+        (json!({ "account": OTHER }), OTHER, json!(["balance"]), 0),
+        (json!({ "account": OTHER, "token": ALPHA }), ALPHA, json!(["code"]), 1),
+        (json!("gasUsed"), OTHER, Value::Null, 0),
+    ] {
+        let more = json!({ "vary": vary, "objective": objective, "outputs": ["readSet"] });
+        let found = node.result("/", "presim_search", search(&bundle, more)).await;
+        let read = &found["result"][0]["readSet"]["accounts"][account];
+        assert_eq!(read["parts"], parts, "{objective}: {found}");
+        assert_eq!(read["slots"].as_array().map_or(0, Vec::len), slots, "{objective}: {found}");
+    }
+}
+
+#[tokio::test]
 async fn at_its_deadline_a_search_answers_with_the_best_so_far() {
     let node = TestNode::quiet_with(&["--deadline-ms", "400"]);
     // A loop until the gas is used up: about a second for all variants.
