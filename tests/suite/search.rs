@@ -341,12 +341,6 @@ async fn wrong_searches_are_refused_with_the_field() {
             "params[0].vary[0].to: 1",
         ),
         (
-            json!([{ "path": "blocks[0].calls[0].value", "from": 1, "to": 1000, "step": 1 }]),
-            token(),
-            json!({}),
-            "too many values: at most 100",
-        ),
-        (
             json!([{ "path": "blocks[0].calls[0].value", "maximize": { "from": 5, "to": 5 } }]),
             token(),
             json!({}),
@@ -406,19 +400,58 @@ async fn wrong_searches_are_refused_with_the_field() {
         let expected = format!("params[0].vary[0].path: \"blocks[0].calls[0].{path}\": the call has");
         assert!(error["message"].as_str().unwrap().starts_with(&expected), "{error}");
     }
-    // The search for a maximum runs as few variants as a list may have.
-    let wide = |tolerance: &str| {
-        let maximize = json!({ "from": 0, "to": format!("{:#x}", U256::MAX), "tolerance": tolerance });
-        json!({ "vary": [{ "path": "blocks[0].calls[0].value", "maximize": maximize }], "objective": token() })
+}
+
+#[tokio::test]
+async fn a_search_of_more_variants_than_the_node_runs_exceeds_a_limit_whatever_the_form_of_its_values() {
+    let node = TestNode::quiet_with(&["--max-search-runs", "100"]);
+    let value = |values: Value| {
+        let mut place = json!({ "path": "blocks[0].calls[0].value" });
+        place.as_object_mut().unwrap().extend(values.as_object().unwrap().clone());
+        place
     };
-    let error = node.error("/", "presim_search", search(&hill(0), wide("0x1"))).await;
-    assert_eq!(error["code"], -32005, "{error}");
-    assert!(error["message"].as_str().unwrap().contains("maximize.tolerance: 1: takes up to"), "{error}");
-    let found = node.result("/", "presim_search", search(&hill(0), wide(&format!("{:#x}", U256::ONE << 200)))).await;
-    assert!(found["runs"].as_u64().unwrap() <= 100, "{found}");
-    let grid = json!([{ "path": "blocks[0].calls[0].value", "from": 1, "to": 50, "step": 1 }, { "path": "blocks[0].calls[0].gas", "from": 1, "to": 50, "step": 1 }]);
-    let error = node.error("/", "presim_search", search(&hill(0), json!({ "vary": grid, "objective": token() }))).await;
-    assert_eq!(error["code"], -32005, "{error}");
+    let wide = |tolerance: U256| {
+        value(json!({ "maximize": { "from": 0, "to": U256::MAX, "tolerance": format!("{tolerance:#x}") } }))
+    };
+    let grid = |count: u64| {
+        let gas = json!({ "path": "blocks[0].calls[0].gas", "from": 100_001, "to": 100_000 + count, "step": 1 });
+        json!([value(json!({ "from": 1, "to": 10, "points": 10 })), gas])
+    };
+    let at_most = "expected at most 100 variants (--max-search-runs)";
+    for (vary, text) in [
+        (json!([value(json!({ "values": vec![1; 101] }))]), format!("vary[0].values: 101 values: {at_most}")),
+        (json!([value(json!({ "from": 1, "to": 101, "step": 1 }))]), format!("vary[0].step: 101 values: {at_most}")),
+        (
+            json!([value(json!({ "from": 0, "to": U256::from(u128::MAX), "step": 1 }))]),
+            format!("vary[0].step: {} values: {at_most}", U256::ONE << 128),
+        ),
+        (
+            json!([value(json!({ "from": 1, "to": 1000, "points": 101 }))]),
+            format!("vary[0].points: 101 values: {at_most}"),
+        ),
+        (
+            json!([value(json!({ "from": 1, "to": 1000, "points": 101, "scale": "geometric" }))]),
+            format!("vary[0].points: 101 values: {at_most}"),
+        ),
+        (grid(11), format!("vary: 110 variants: {at_most}")),
+        (json!([wide(U256::ONE)]), "vary[0].maximize.tolerance: 1: takes up to ".to_owned()),
+    ] {
+        let more = json!({ "vary": vary, "objective": token() });
+        let error = node.error("/", "presim_search", search(&hill(0), more)).await;
+        assert_eq!(error["code"], -32005, "{error}");
+        assert!(error["message"].as_str().unwrap().starts_with(&format!("params[0].{text}")), "{text}: {error}");
+    }
+    for (vary, runs) in [
+        (json!([value(json!({ "values": (0..100).collect::<Vec<_>>() }))]), 100..=100),
+        (json!([value(json!({ "from": 1, "to": 100, "step": 1 }))]), 100..=100),
+        (grid(10), 100..=100),
+        // The search for a maximum runs as few variants as a list may have.
+        (json!([wide(U256::ONE << 200)]), 16..=100),
+    ] {
+        let more = json!({ "vary": vary, "objective": token() });
+        let found = node.result("/", "presim_search", search(&hill(0), more)).await;
+        assert!(runs.contains(&found["runs"].as_u64().unwrap()), "{vary}: {found}");
+    }
 }
 
 #[tokio::test]

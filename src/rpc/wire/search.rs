@@ -1,6 +1,6 @@
 //! The parameters of `presim_search`.
 
-use std::str::FromStr;
+use std::{fmt::Display, str::FromStr};
 
 use alloy_primitives::{Address, B256, I256, U256};
 use serde::{
@@ -215,7 +215,7 @@ fn values(vary: &[VaryParam], places: &[VariedPlace], most: usize) -> Result<Sea
     }
     let mut lists = Vec::with_capacity(vary.len());
     for (index, (one, place)) in vary.iter().zip(places).enumerate() {
-        let list = one.list(most).map_err(|problem| at(index, problem))?;
+        let list = one.list(&format!("params[0].vary[{index}]"), most)?;
         let wrong = |problem: String| at(index, problem);
         match (&list, one.to) {
             (ValueList::Listed(values), _) => {
@@ -231,10 +231,14 @@ fn values(vary: &[VaryParam], places: &[VariedPlace], most: usize) -> Result<Sea
     let values = SearchedValues::Each(lists);
     let runs = values.most();
     if runs > most {
-        let text = format!("params[0].vary: too many variants: {runs}, at most {most} (--max-search-runs)");
-        return Err(RpcError::limit(text));
+        return Err(too_many("params[0].vary", &runs, "variants", most));
     }
     Ok(values)
+}
+
+/// Returns the error of a field that asks for more variants than the node runs.
+fn too_many(field: &str, count: &impl Display, what: &str, most: usize) -> RpcError {
+    RpcError::limit(format!("{field}: {count} {what}: expected at most {most} variants (--max-search-runs)"))
 }
 
 /// Returns what a path was expected to name, of which there are `count`.
@@ -268,47 +272,49 @@ impl VaryParam {
             .count()
     }
 
-    /// Returns the listed values, or those of a range.
-    fn list(&self, most: usize) -> Result<ValueList, String> {
+    /// Returns the listed values, or those of a range, of which there may be `most`. `field` is the path of this place.
+    fn list(&self, field: &str, most: usize) -> Result<ValueList, RpcError> {
         const EXPECTED: &str = "expected values, or from and to with step or with points and scale, or maximize";
+        let wrong = |problem: String| RpcError::params(format!("{field}{problem}"));
         if self.forms() != 1 {
-            return Err(format!(": {} forms of values: {EXPECTED}", self.forms()));
+            return Err(wrong(format!(": {} forms of values: {EXPECTED}", self.forms())));
         }
         if let Some(values) = &self.values {
-            if values.is_empty() {
-                return Err(".values: empty: expected at least one value".into());
-            }
-            return Ok(ValueList::Listed(values.iter().map(|value| value.0).collect()));
+            return match values.len() {
+                0 => Err(wrong(".values: empty: expected at least one value".into())),
+                count if count > most => Err(too_many(&format!("{field}.values"), &count, "values", most)),
+                _ => Ok(ValueList::Listed(values.iter().map(|value| value.0).collect())),
+            };
         }
         let (Some(Number(from)), Some(Number(to))) = (self.from, self.to) else {
-            return Err(format!(": from or to is missing: {EXPECTED}"));
+            return Err(wrong(format!(": from or to is missing: {EXPECTED}")));
         };
         if from > to {
-            return Err(format!(".to: {to}: expected a number from {from} on"));
+            return Err(wrong(format!(".to: {to}: expected a number from {from} on")));
         }
-        let too_many = || format!(": too many values: at most {most} variants (--max-search-runs)");
         match (self.step, self.points) {
             (Some(Number(step)), None) if self.scale.is_none() => {
                 if step.is_zero() {
-                    return Err(".step: 0: expected a number from 1".into());
+                    return Err(wrong(".step: 0: expected a number from 1".into()));
                 }
-                let count =
-                    usize::try_from((to - from) / step).ok().filter(|count| *count < most).ok_or_else(too_many)?;
-                Ok(ValueList::Steps { from, step, count: count + 1 })
+                let count = ((to - from) / step).saturating_add(U256::ONE);
+                let fits = usize::try_from(count).ok().filter(|count| *count <= most);
+                let count = fits.ok_or_else(|| too_many(&format!("{field}.step"), &count, "values", most))?;
+                Ok(ValueList::Steps { from, step, count })
             }
             (None, Some(points)) => {
                 if points < 2 {
-                    return Err(format!(".points: {points}: expected a number from 2"));
+                    return Err(wrong(format!(".points: {points}: expected a number from 2")));
                 }
                 if points > most {
-                    return Err(too_many());
+                    return Err(too_many(&format!("{field}.points"), &points, "values", most));
                 }
                 Ok(match self.scale.unwrap_or(ScaleParam::Linear) {
                     ScaleParam::Geometric => ValueList::Geometric { from, to, count: points },
                     ScaleParam::Linear => ValueList::Linear { from, to, count: points },
                 })
             }
-            _ => Err(format!(": from and to: {EXPECTED}")),
+            _ => Err(wrong(format!(": from and to: {EXPECTED}"))),
         }
     }
 
