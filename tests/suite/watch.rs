@@ -244,6 +244,13 @@ async fn only_what_a_change_touches_runs_again_and_is_told() {
     assert_eq!(told["changed"], json!([{ "name": "a", "result": read(1) }]), "the other branch touched it: {told}");
     assert_eq!(told["id"], newest(&node).await);
 
+    // A watch is no subscription, although its news come as those of one.
+    let refused = socket.call("eth_unsubscribe", json!([watch])).await;
+    let expected = format!(
+        "params[0]: {}: a watch of presim_watch: expected the id of a subscription; presim_unwatch ends a watch",
+        watch.as_str().unwrap()
+    );
+    assert_eq!(refused["error"], json!({ "code": -32602, "message": expected }));
     let ended = socket.call("presim_unwatch", json!([watch])).await;
     assert_eq!(ended["result"], true);
     let error = node.error("/", "presim_results", json!([watch, "0x0"])).await;

@@ -249,7 +249,7 @@ impl Starting {
     ///
     /// Returns -32602 if the parameters are invalid.
     pub fn unsubscribe(&self, params: &str, out: &mut Vec<u8>) -> Result<(), RpcError> {
-        let id = wire::parse_id(params, self.dialect)?;
+        let id = wire::parse_unsubscribe(params, self.dialect)?;
         if !self.subscriptions.unsubscribe(id, self.subscriber.as_ref()) {
             return Err(RpcError::new(
                 -32000,

@@ -43,7 +43,7 @@ pub use state::{
     ProofRequest, Slots, StorageRangeRequest, parse_account, parse_address, parse_bytes, parse_code, parse_proof,
     parse_slot, parse_slots, parse_storage_range,
 };
-pub use subscribe::{ChangeFilter, Shown, Subject, parse_id, parse_subscribe};
+pub use subscribe::{ChangeFilter, Shown, Subject, parse_id, parse_subscribe, parse_unsubscribe};
 pub use testing::{
     BuildBlockRequest, BuildTransaction, PayloadAttributes, parse_balance, parse_build_block, parse_evm_mine,
     parse_mine, parse_nonce, parse_return, parse_save, parse_seconds, parse_set_code, parse_set_storage,

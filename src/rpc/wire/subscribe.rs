@@ -21,7 +21,7 @@ use crate::{
     rpc::{
         dialect::Dialect,
         error::RpcError,
-        hex::{Quantity, SlotKey},
+        hex::{Fixed, Quantity, SlotKey},
     },
     state::SnapshotId,
 };
@@ -191,6 +191,18 @@ fn parse_change_filter(params: &str, dialect: &Dialect) -> Result<Option<ChangeF
         slots: filter.slots.into_iter().flatten().map(|slot| slot.slot).collect(),
         from: filter.from.map(|Quantity(id)| SnapshotId(id)),
     }))
+}
+
+/// Parses the parameter of `eth_unsubscribe`.
+pub fn parse_unsubscribe(params: &str, dialect: &Dialect) -> Result<u64, RpcError> {
+    // News of a watch name the watch where those of a subscription name the subscription.
+    if let Ok((watch,)) = serde_json::from_str::<(Fixed<16>,)>(params) {
+        return Err(RpcError::params(format!(
+            "params[0]: {}: a watch of presim_watch: expected the id of a subscription; presim_unwatch ends a watch",
+            WatchId(watch.0)
+        )));
+    }
+    parse_id(params, dialect)
 }
 
 /// Parses the id of a subscription or a filter.
