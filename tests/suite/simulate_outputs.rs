@@ -266,6 +266,8 @@ async fn what_is_no_declared_error_is_refused() {
         (item(&format!("uint256{}", "[]".repeat(17))), "Item: expected arguments of at most 16"),
         (tuple, "expected types of an ABI"),
         (json!({ "type": "error" }), "name"),
+        (json!({ "name": "Item", "inputs": [] }), "missing field `type`: expected an item of an ABI"),
+        (json!({ "type": 7, "name": "Item", "inputs": [] }), "expected an item of an ABI"),
     ] {
         let asked = payload(json!({}), json!([]), json!({ "errors": [item] }));
         let error = node.error("/", "presim_simulate", json!([asked, "latest"])).await;
@@ -274,10 +276,34 @@ async fn what_is_no_declared_error_is_refused() {
         assert!(message.starts_with("params[0].errors[0]") && message.contains(expected), "{message}: {expected}");
         assert!(message.len() < 600 && !message.contains('\n'), "{message}");
     }
-    // Other items of an ABI are passed over.
-    let function = json!({ "type": "function", "name": "f", "inputs": [], "outputs": [], "stateMutability": "view" });
-    let ran = simulate(&node, payload(json!({}), json!([]), json!({ "outputs": [], "errors": [function] }))).await;
-    assert_eq!(ran, json!([{ "calls": [] }]));
+}
+
+#[tokio::test]
+async fn a_whole_abi_is_taken_for_its_errors_whatever_its_other_items_are() {
+    let node = TestNode::quiet();
+    let abi = json!([
+        { "type": "function", "name": "f", "inputs": [], "outputs": [], "stateMutability": "view" },
+        // Early compilers and those of other languages have other members.
+        { "constant": true, "payable": false, "name": "old", "inputs": [], "outputs": [], "type": "function" },
+        { "type": "function", "name": "vyper", "inputs": [], "outputs": [], "stateMutability": "view", "gas": 1234 },
+        { "type": "event", "name": "NotDeclared", "inputs": [{ "type": "uint257", "indexed": 1 }] },
+        { "type": "constructor" },
+        { "type": "receive", "stateMutability": 5 },
+        { "type": "modifier", "name": "of another language" },
+        { "name": "Expired", "inputs": [{ "name": "at", "type": "uint256", "internalType": "uint256" }], "type": "error" },
+        "error Other(bool)",
+    ]);
+    for path in ["/", "/standard"] {
+        for (data, expected) in
+            [(declared("Expired(uint256)", &[9]), "Expired(9)"), (declared("Other(bool)", &[1]), "Other(true)")]
+        {
+            let state = json!({ MADE: { "code": reverts_with(&data) } });
+            let more = json!({ "outputs": ["error"], "errors": abi });
+            let asked = payload(state, json!([{ "from": ALICE, "to": MADE }]), more);
+            let ran = node.result(path, "presim_simulate", json!([asked, "latest"])).await;
+            assert!(ran[0]["calls"][0]["error"].to_string().contains(expected), "{path}: {ran}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,20 +1,19 @@
 //! The errors that contracts declare in their ABI, and the reverts that they explain.
 
-use std::fmt;
+use std::borrow::Cow;
 
 use alloy_dyn_abi::{DynSolError, DynSolType, Specifier};
 use alloy_json_abi::{AbiItem, Error as AbiError, Param};
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
-};
+use serde::{Deserialize, Deserializer, de::Error};
+use serde_json::value::RawValue;
 
 use crate::abi::{is_short, value_text};
 
 /// Maximum nesting of arrays and tuples in an argument.
 const DEEPEST: usize = 16;
 
-/// An item of a contract's ABI, as JSON or as Solidity writes it. Items other than errors are passed over.
+/// An item of a contract's ABI, as JSON or as Solidity writes it. Items of another type than `error` are passed over,
+/// whatever they contain, because clients send whole ABIs, as any compiler has written them.
 #[derive(Debug)]
 pub(super) struct AbiItemParam(Option<CustomError>);
 
@@ -90,36 +89,43 @@ fn last_line(text: &str) -> String {
     text.lines().next_back().unwrap_or_default().chars().take(200).collect()
 }
 
+impl AbiItemParam {
+    /// Reads the JSON of an item.
+    fn read(item: &str) -> Result<Self, String> {
+        const TEXT: &str = "a text like \"error Name(uint256 value)\"";
+        #[derive(Deserialize)]
+        struct ItemType<'a> {
+            #[serde(rename = "type", borrow)]
+            name: Cow<'a, str>,
+        }
+        let shown: String = item.chars().take(80).collect();
+        let wrong = |error: serde_json::Error| {
+            let text = error.to_string();
+            let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
+            format!("{shown}: {text}: expected an item of an ABI")
+        };
+        let error = if item.starts_with('"') {
+            let text: Cow<'_, str> = serde_json::from_str(item).map_err(wrong)?;
+            AbiError::parse(&text)
+                .map_err(|problem| format!("{shown}: {}: expected {TEXT}", last_line(&problem.to_string())))?
+        } else if item.starts_with('{') {
+            let ItemType { name } = serde_json::from_str(item).map_err(wrong)?;
+            if name != "error" {
+                return Ok(Self(None));
+            }
+            match serde_json::from_str(item).map_err(wrong)? {
+                AbiItem::Error(error) => error.into_owned(),
+                _ => return Ok(Self(None)),
+            }
+        } else {
+            return Err(format!("{shown}: expected an item of an ABI, or {TEXT}"));
+        };
+        CustomError::new(error).map(|error| Self(Some(error)))
+    }
+}
+
 impl<'de> Deserialize<'de> for AbiItemParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ItemVisitor;
-
-        impl<'de> Visitor<'de> for ItemVisitor {
-            type Value = AbiItemParam;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an item of an ABI, or a text like \"error Name(uint256 value)\"")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<AbiItemParam, E> {
-                let error = AbiError::parse(text).map_err(|problem| {
-                    let (shown, problem) = (text.chars().take(80).collect::<String>(), last_line(&problem.to_string()));
-                    E::custom(format_args!("{shown:?}: {problem}: expected a text like \"error Name(uint256 value)\""))
-                })?;
-                CustomError::new(error).map(|error| AbiItemParam(Some(error))).map_err(E::custom)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<AbiItemParam, A::Error> {
-                let item = AbiItem::deserialize(MapAccessDeserializer::new(map)).map_err(A::Error::custom)?;
-                match item {
-                    AbiItem::Error(error) => CustomError::new(error.into_owned())
-                        .map(|error| AbiItemParam(Some(error)))
-                        .map_err(A::Error::custom),
-                    _ => Ok(AbiItemParam(None)),
-                }
-            }
-        }
-
-        deserializer.deserialize_any(ItemVisitor)
+        Self::read(Box::<RawValue>::deserialize(deserializer)?.get()).map_err(D::Error::custom)
     }
 }
