@@ -5,10 +5,10 @@ use std::sync::{
     atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-use alloy_consensus::{TxEnvelope, transaction::Recovered};
+use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{B256, Keccak256};
 
-use super::{Pool, PoolError, PoolLimits, SentTransaction, rules};
+use super::{Pool, PoolError, PoolLimits, SentTransaction, queue::nonce_of, rules};
 use crate::state::{FeedProblem, Published};
 
 /// Blocks after the one being built for which a bundle may be sent.
@@ -211,8 +211,8 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// Returns the [`BundleRefusal`] of the first check that fails. Nonces and balances are not checked, because the
-    /// state in the bundle's block is not known yet.
+    /// Returns the [`BundleRefusal`] of the first check that fails. Balances, and nonces that are not used yet, are not
+    /// checked, because the state in the bundle's block is not known yet.
     pub fn add_bundle(&self, sent: SentBundle) -> Result<B256, BundleRefusal> {
         self.check_built()?;
         let SentBundle { transactions, block, min_timestamp, max_timestamp, may_revert, name } = sent;
@@ -229,7 +229,9 @@ impl Pool {
                 return Err(refused(PoolError::Unprotected));
             }
             // A bundle may pay the producer in another way than by tips.
-            rules::check(&self.spec, head.header(), 0, sent).map_err(refused)
+            let tx = rules::check(&self.spec, head.header(), 0, sent).map_err(refused)?;
+            let (next, nonce) = (nonce_of(&head.world, &tx.signer()), tx.nonce());
+            if nonce < next { Err(refused(PoolError::NonceTooLow { next, nonce })) } else { Ok(tx) }
         };
         let transactions: Vec<_> = transactions.into_iter().enumerate().map(check).collect::<Result<_, _>>()?;
         let mut hash = Keccak256::new();

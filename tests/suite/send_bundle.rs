@@ -444,6 +444,30 @@ async fn bad_bundles_are_refused_and_their_field_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_with_a_nonce_that_is_used_is_refused() {
+    let node = MiningNode::new(&[]);
+    node.pool(&pays(0, 0)).await;
+    node.pool(&pays(0, 1)).await;
+    assert_eq!(node.mine().await.len(), 2);
+    let (first, used) = (pays(1, 0), raw(TxEip1559 { value: U256::from(3), ..plain(1) }, &key(0)));
+    let expected = format!("params[0].txs[1] ({}): nonce too low: next nonce 2, tx nonce 1", hash(&used));
+    assert_eq!(node.refusal(&[first.clone(), used], json!({})).await, (-32000, expected));
+    // A nonce that is not used yet may come before in the block.
+    let txs = [first, pays(0, 2)];
+    node.send(&txs, json!({})).await;
+    assert_eq!(node.mine().await, hashes_of(&txs));
+    // The state to which the chain returns decides.
+    let saved = node.node.result("/", "evm_snapshot", json!([])).await;
+    let tx = pays(0, 3);
+    node.send(std::slice::from_ref(&tx), json!({})).await;
+    assert_eq!(node.mine().await, hashes_of(std::slice::from_ref(&tx)));
+    assert_eq!(node.refusal(std::slice::from_ref(&tx), json!({})).await.0, -32000, "it is mined already");
+    node.node.result("/", "evm_revert", json!([saved])).await;
+    node.send(std::slice::from_ref(&tx), json!({})).await;
+    assert_eq!(node.mine().await, hashes_of(&[tx]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bundles_are_refused_where_no_blocks_are_built() {
     let bundle = json!([{"txs": [pays(0, 0)], "blockNumber": "0x1"}]);
     let name = json!([{"replacementUuid": "mine"}]);
