@@ -163,7 +163,7 @@ impl BundleSearch {
             Aim::Gain(objective, _) => Some(objective),
             Aim::GasUsed => None,
         };
-        Simulation { outputs: Outputs::empty(), objective, ..self.simulation.clone() }
+        Simulation { objective, ..self.simulation.clone() }
     }
 
     /// Returns about how many bytes it takes.
@@ -266,11 +266,13 @@ impl Engine<'_> {
     }
 
     /// Narrows the interval between the neighbours of the best of `variants`, which are in the order of their one value,
-    /// by the golden section, and adds what it tried to them. Returns whether it came to its end.
+    /// by the golden section, and adds what it tried to them. Asks `may_try` before each, and ends if it may not. Returns
+    /// whether it came to its end.
     ///
     /// # Errors
     ///
     /// Returns [`Stopped`] if the run was cancelled, or must run elsewhere.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one search")]
     pub fn narrow(
         &mut self,
         snapshot: &Snapshot,
@@ -279,6 +281,7 @@ impl Engine<'_> {
         beginning: &Beginning,
         variants: &mut Vec<Variant>,
         tolerance: U256,
+        mut may_try: impl FnMut() -> bool,
     ) -> Result<bool, Stopped> {
         let best = variants.iter().enumerate().max_by(|(_, one), (_, other)| one.rank(other, search.aim));
         let Some((index, best)) = best else { return Ok(true) };
@@ -292,6 +295,9 @@ impl Engine<'_> {
             let (width, is_above) = if above >= below { (above, true) } else { (below, false) };
             if width <= tolerance {
                 return Ok(true);
+            }
+            if !may_try() {
+                return Ok(false);
             }
             // The next value divides the longer side. One that is not better bounds the interval from now on, also where
             // it breaks a requirement.

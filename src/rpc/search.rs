@@ -1,6 +1,14 @@
 //! `presim_search`: a beginning that runs once, then the variants side by side, then the best one's outputs.
 
-use std::{ops::Range, sync::Arc, time::Instant};
+use std::{
+    num::NonZeroU32,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Instant,
+};
 
 use alloy_primitives::{I256, U256};
 use serde::{Deserialize, Serialize};
@@ -173,7 +181,8 @@ impl Front {
         Ok((variants, complete))
     }
 
-    /// Searches for the best value between the neighbours of the best so far.
+    /// Searches for the best value between the neighbours of the best so far. Each variant is counted against the
+    /// client's rate before it runs.
     async fn narrow(
         &self,
         request: &Request,
@@ -181,17 +190,27 @@ impl Front {
         variants: Vec<Variant>,
         tolerance: U256,
     ) -> Result<(Vec<Variant>, bool), RpcError> {
-        let tried = variants.len();
         let work = {
-            let (begun, variants) = (begun.clone(), variants.clone());
-            move |backend: &Backend, run: &mut Run<'_>| backend.narrow(run, &begun, variants.clone(), tolerance)
+            let (begun, variants, client) = (begun.clone(), variants.clone(), request.caller.client.clone());
+            let counted = Arc::new(AtomicUsize::new(0));
+            move |backend: &Backend, run: &mut Run<'_>| {
+                let mut tried = 0;
+                let count = || {
+                    tried += 1;
+                    // A run that is repeated, because it has missed state, has counted its variants before.
+                    if let Some(client) = client.as_ref().filter(|_| tried > counted.load(Relaxed)) {
+                        client.admit(NonZeroU32::MIN)?;
+                        counted.store(tried, Relaxed);
+                    }
+                    Ok(())
+                };
+                backend.narrow(run, &begun, variants.clone(), tolerance, count)
+            }
         };
-        let (variants, complete) = match self.run_step(PLACE, request.clone(), work).await {
-            Err(error) if error.code() == -32016 => return Ok((variants, false)),
-            narrowed => narrowed?.0,
-        };
-        self.count_variants(request, variants.len() - tried + 1)?;
-        Ok((variants, complete))
+        match self.run_step(PLACE, request.clone(), work).await {
+            Err(error) if error.code() == -32016 => Ok((variants, false)),
+            narrowed => Ok(narrowed?.0),
+        }
     }
 
     /// Counts variants against the client's rate, as so many requests.
@@ -199,7 +218,7 @@ impl Front {
         let Some(client) = &request.caller.client else { return Ok(()) };
         // The request itself has been counted.
         let count = u32::try_from(count.saturating_sub(1)).unwrap_or(u32::MAX);
-        std::num::NonZeroU32::new(count).map_or(Ok(()), |count| client.admit(count))
+        NonZeroU32::new(count).map_or(Ok(()), |count| client.admit(count))
     }
 }
 
@@ -233,13 +252,20 @@ impl Backend {
         begun: &BegunSearch,
         mut variants: Vec<Variant>,
         tolerance: U256,
+        mut count: impl FnMut() -> Result<(), RpcError>,
     ) -> Result<(Vec<Variant>, bool), RpcError> {
         let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
         run.meter.shorten(*stops);
         let mut engine = self.engine(rules, run.stand_on(snapshot));
         let mut simulation = search.to_judge();
-        let complete = engine.narrow(snapshot, search, &mut simulation, beginning, &mut variants, tolerance)?;
-        Ok((variants, complete))
+        let mut counted = Ok(());
+        let may_try = || {
+            counted = count();
+            counted.is_ok()
+        };
+        let complete =
+            engine.narrow(snapshot, search, &mut simulation, beginning, &mut variants, tolerance, may_try)?;
+        counted.map(|()| (variants, complete))
     }
 
     fn finish_search(
@@ -277,7 +303,8 @@ impl Backend {
         if let SearchedValues::Maximize { tolerance, .. } = &search.values
             && complete
         {
-            complete = engine.narrow(snapshot, search, &mut simulation, &beginning, &mut variants, *tolerance)?;
+            complete =
+                engine.narrow(snapshot, search, &mut simulation, &beginning, &mut variants, *tolerance, || true)?;
         }
         // The best variant reads nothing else, besides what its outputs show.
         let before = run.overlay.reads();

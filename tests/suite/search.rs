@@ -502,3 +502,23 @@ async fn each_variant_counts_as_a_request() {
     let refused = ask(30).await;
     assert_eq!(refused["error"]["code"], -32005, "{refused}");
 }
+
+#[tokio::test]
+async fn a_search_for_a_maximum_ends_where_the_rate_of_its_client_does() {
+    let file = token_file(&[("a", 80)]);
+    let node = TestNode::quiet_with(&["--token-file", file.path().to_str().unwrap()]);
+    // The more is sent, the better: 16 variants, and 184 to narrow the interval, more than the client may send in a second.
+    let mut bundle = payload(json!([{ "from": FROM, "to": OTHER, "value": "0x0" }]));
+    bundle["blockStateCalls"][0]["stateOverrides"][FROM]["balance"] = json!(U256::MAX >> 1);
+    let vary = |form: Value| {
+        let mut place = json!({ "path": "blocks[0].calls[0].value" });
+        place.as_object_mut().unwrap().extend(form.as_object().unwrap().clone());
+        json!({ "vary": [place], "objective": { "account": OTHER } })
+    };
+    let ask = async |form: Value| node.call_as(&token_of("a"), "presim_search", search(&bundle, vary(form))).await;
+    let refused = ask(json!({ "maximize": { "from": 1, "to": U256::ONE << 254 } })).await;
+    assert_eq!(refused["error"]["code"], -32005, "{refused}");
+    // The variants that ran count, so that nothing is left for another search.
+    let refused = ask(json!({ "values": (0..60).collect::<Vec<_>>() })).await;
+    assert_eq!(refused["error"]["code"], -32005, "{refused}");
+}
