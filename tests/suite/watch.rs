@@ -307,6 +307,39 @@ async fn bundles_are_polled_and_taken_over() {
     assert_eq!(error["code"], -32601, "{error}");
 }
 
+/// The id of a sealed block selects the block that was opened on it, so the answers name the block, too.
+#[tokio::test]
+async fn the_answers_on_sealed_blocks_are_those_of_their_block_number() {
+    let node = two_readers(&[]).await;
+    // NUMBER, TIMESTAMP and COINBASE.
+    node.result("/", "anvil_setCode", json!([account(2), "0x435f52426020524160405260605ff3"])).await;
+    let bundle = json!({ "name": "b", "simulate": simulate(json!([
+        { "to": account(2), "gas": "0x186a0" },
+        { "to": account(0), "gas": "0x186a0" },
+    ])) });
+    let fresh = async |at: Value| node.result("/", "presim_simulate", json!([bundle["simulate"], at])).await;
+    let mut socket = Socket::open(&node, "/").await;
+    let begun = stand(&mut socket, json!([[bundle], "latest"])).await;
+    let watch = &begun["watch"];
+    for block in 0..3 {
+        let told = socket.notification(watch).await;
+        assert_eq!(told["blockNumber"], format!("{block:#x}"), "{told}");
+        let expected = json!([{ "name": "b", "result": fresh(told["blockNumber"].clone()).await }]);
+        assert_eq!(told["changed"], expected);
+        assert_ne!(told["changed"][0]["result"], fresh(json!({ "snapshotId": told["id"] })).await, "{told}");
+        let polled = node.result("/", "presim_results", json!([watch, begun["id"]])).await;
+        assert_eq!((&polled["blockNumber"], &polled["changed"]), (&told["blockNumber"], &expected), "{polled}");
+        let again = socket.call("presim_rewatch", json!([watch, begun["id"]])).await["result"].take();
+        assert_eq!((&again["blockNumber"], &again["changed"]), (&told["blockNumber"], &expected), "{again}");
+        node.result("/", "evm_mine", json!([])).await;
+    }
+    // A snapshot has an id of its own.
+    let begun = stand(&mut socket, json!([[bundle]])).await;
+    let told = socket.notification(&begun["watch"]).await;
+    assert_eq!(told["changed"][0]["result"], fresh(json!({ "snapshotId": told["id"] })).await);
+    assert_eq!(told.get("blockNumber"), None, "{told}");
+}
+
 #[tokio::test]
 async fn some_bundles_run_once_a_block_or_tell_only_what_is_worth_it() {
     let node = two_readers(&[]).await;

@@ -95,8 +95,8 @@ impl WatchTask {
         let news = {
             let mut room = self.list.room(self.watch.owner.as_deref());
             let mut state = self.watch.state();
-            let Some(now) = state.bundles.at() else { return };
-            let mut news = News::of(now);
+            let Some((_, now)) = &state.current else { return };
+            let mut news = News::of(&self.watch, now);
             if matches!(run, StandingRun::Stale(_)) {
                 state.long_rests_until = Some(Instant::now() + AGAIN);
             }

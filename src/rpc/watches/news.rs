@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use super::{Watch, WatchState, WatchedBundle};
 use crate::{
     rpc::encode::{self, Object},
-    state::SnapshotId,
+    state::{Selector, Snapshot, SnapshotId},
     watch::{StandingAnswer, StandingBundle},
 };
 
@@ -17,9 +17,8 @@ impl Watch {
     /// of which nothing more will be told, so that it tells what comes late.
     pub(super) fn write_results(&self, id: SnapshotId, out: &mut Vec<u8>) {
         let state = self.state();
-        let mut object = Object::new(out);
-        object.quantity("id", state.settled.0);
-        write_changes(object, state.bundles.changed_after(id), &state);
+        let object = Object::new(out);
+        self.write_changes(object, state.bundles.changed_after(id), &state);
     }
 
     /// Writes what a client lacks that was told the news of snapshot `id`, and what is behind.
@@ -27,19 +26,29 @@ impl Watch {
         let state = self.state();
         let mut object = Object::new(out);
         encode::string(object.key("watch"), &self.id.to_string());
-        object.quantity("id", state.settled.0);
-        write_changes(object, state.bundles.news_since(id), &state);
+        self.write_changes(object, state.bundles.news_since(id), &state);
     }
-}
 
-fn write_changes<'a>(
-    mut object: Object<'_>,
-    changed: impl Iterator<Item = (&'a str, &'a StandingAnswer)>,
-    state: &WatchState,
-) {
-    encode::list(object.key("changed"), changed, |out, (name, answer)| write_answer(out, name, &answer.text));
-    encode::list(object.key("behind"), state.behind(), write_behind);
-    object.end();
+    /// Returns the number of the sealed block on whose state bundles run, if they stand on sealed blocks. Such a block's
+    /// state has no id of its own: the id selects what `pending` was, the block opened on it.
+    pub(super) fn sealed_block(&self, snapshot: &Snapshot) -> Option<u64> {
+        (self.selector == Selector::Latest).then(|| snapshot.head.number())
+    }
+
+    fn write_changes<'a>(
+        &self,
+        mut object: Object<'_>,
+        changed: impl Iterator<Item = (&'a str, &'a StandingAnswer)>,
+        state: &WatchState,
+    ) {
+        object.quantity("id", state.settled.0);
+        if let Some(block) = state.current.as_ref().and_then(|(_, snapshot)| self.sealed_block(snapshot)) {
+            object.quantity("blockNumber", block);
+        }
+        encode::list(object.key("changed"), changed, |out, (name, answer)| write_answer(out, name, &answer.text));
+        encode::list(object.key("behind"), state.behind(), write_behind);
+        object.end();
+    }
 }
 
 fn write_answer(out: &mut Vec<u8>, name: &str, text: &[u8]) {
@@ -89,14 +98,17 @@ impl ListParts {
 /// The news of a snapshot, in parts.
 pub(super) struct News {
     id: SnapshotId,
+    /// The number of the block, if the bundles stand on sealed blocks.
+    block: Option<u64>,
     told: usize,
     /// The answers that are to be told.
     changed: ListParts,
 }
 
 impl News {
-    pub(super) fn of(id: SnapshotId) -> Self {
-        Self { id, told: 0, changed: ListParts::default() }
+    pub(super) fn of(watch: &Watch, snapshot: &Snapshot) -> Self {
+        let (id, block) = (snapshot.id, watch.sealed_block(snapshot));
+        Self { id, block, told: 0, changed: ListParts::default() }
     }
 
     pub(super) fn add(&mut self, name: &str, text: &[u8]) {
@@ -129,7 +141,11 @@ impl News {
     fn write(&mut self, changed: &[u8], behind: Option<&[u8]>, is_last: bool) -> Vec<u8> {
         let mut out = Vec::with_capacity(changed.len() + behind.map_or(0, <[u8]>::len) + 128);
         let mut object = Object::new(&mut out);
-        object.quantity("id", self.id.0).number("part", self.told);
+        object.quantity("id", self.id.0);
+        if let Some(block) = self.block {
+            object.quantity("blockNumber", block);
+        }
+        object.number("part", self.told);
         encode::value(object.key("last"), &is_last);
         object.key("changed").extend_from_slice(&[b"[", changed, b"]"].concat());
         if let Some(behind) = behind {

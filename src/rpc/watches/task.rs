@@ -174,7 +174,7 @@ impl WatchTask {
     ) {
         let batch = self.runner.executor.batch();
         let mut running = FuturesUnordered::new();
-        let mut news = News::of(snapshot.id);
+        let mut news = News::of(&self.watch, snapshot);
         let mut nodes = self.nodes(published);
         let mut due = self.divide(due, &nodes);
         let mut stale_chunk = 1;
