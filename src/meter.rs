@@ -18,10 +18,20 @@ pub struct Meter {
     strides_left: Option<u32>,
     /// Gas that precompiles may still use. `None` if the run need not be short.
     precompile_gas: Option<u64>,
+    spent: MeterCount,
     deadline: Option<Instant>,
     cancelled: Option<Arc<AtomicBool>>,
     pause: Option<Pause>,
     stopped: Option<Stopped>,
+}
+
+/// The work that a meter has counted, bounded or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MeterCount {
+    /// The strides that have begun.
+    pub strides: u32,
+    /// The gas that precompiles have used.
+    pub precompile_gas: u64,
 }
 
 /// A callback that a run invokes whenever it reads the clock, so that another job may run in between.
@@ -75,6 +85,7 @@ impl Meter {
         Self {
             strides_left: self.strides_left,
             precompile_gas: self.precompile_gas,
+            spent: self.spent,
             deadline: self.deadline,
             cancelled: self.cancelled.clone(),
             stopped: self.stopped,
@@ -127,11 +138,17 @@ impl Meter {
         self.precompile_gas
     }
 
-    /// Counts gas that a precompile has used, if it is bounded.
+    /// Counts gas that a precompile has used.
     pub const fn take_precompile_gas(&mut self, gas: u64) {
+        self.spent.precompile_gas = self.spent.precompile_gas.saturating_add(gas);
         if let Some(left) = &mut self.precompile_gas {
             *left = left.saturating_sub(gas);
         }
+    }
+
+    /// Returns the work that was counted so far.
+    pub const fn spent(&self) -> MeterCount {
+        self.spent
     }
 
     /// Returns whether the run is bounded in strides, and so must be short.
@@ -160,6 +177,7 @@ impl Meter {
         }
         // An expensive opcode may take several strides at once.
         let strides = 1 + cost / Self::STRIDE;
+        self.spent.strides = self.spent.strides.saturating_add(strides - 1);
         if let Some(left) = &mut self.strides_left {
             *left = left.saturating_sub(strides - 1);
         }
@@ -175,6 +193,7 @@ impl Meter {
     #[cold]
     pub fn look(&mut self) -> bool {
         self.fuel = Self::STRIDE;
+        self.spent.strides = self.spent.strides.saturating_add(1);
         if let Some(Pause(pause)) = &self.pause {
             pause();
         }

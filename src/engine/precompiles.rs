@@ -111,7 +111,17 @@ where
     /// If the run must be short, the gas of its precompiles is bounded, because the meter ticks only on opcodes, and no
     /// precompile waits for the KZG settings.
     fn run(&mut self, context: &mut CTX, inputs: &CallInputs) -> Result<Option<InterpreterResult>, String> {
-        let Some(left) = context.db().meter.precompile_gas() else { return self.active.run(context, inputs) };
+        // A precompile that fails has worked for an unknown part of the gas that the call loses, so all of it counts.
+        let spent = |result: &InterpreterResult, limit: u64| match result.result.is_ok() {
+            true => result.gas.total_gas_spent(),
+            false => limit,
+        };
+        let Some(left) = context.db().meter.precompile_gas() else {
+            let result = self.active.run(context, inputs)?;
+            let spent = result.as_ref().map_or(0, |result| spent(result, inputs.gas_limit));
+            context.db_mut().meter.take_precompile_gas(spent);
+            return Ok(result);
+        };
         let Some(precompile) = self.active.get(&inputs.bytecode_address) else { return Ok(None) };
         let waits = *precompile.precompile_id() == PrecompileId::KzgPointEvaluation && !has_kzg_settings();
         drop(precompile);
@@ -125,8 +135,7 @@ where
             return Err(too_long(context));
         }
         let used = result.gas.total_gas_spent();
-        // A precompile that fails has worked for an unknown part of the gas that the call loses, so all of it counts.
-        context.db_mut().meter.take_precompile_gas(if result.result.is_ok() { used } else { bounded.gas_limit });
+        context.db_mut().meter.take_precompile_gas(spent(&result, bounded.gas_limit));
         result.gas = Gas::new(inputs.gas_limit);
         result.gas.set_spent(used);
         Ok(Some(result))

@@ -308,6 +308,7 @@ impl Backend {
         }
         // The best variant reads nothing else, besides what its outputs show.
         let before = run.overlay.reads();
+        run.meter = std::mem::take(&mut run.overlay.meter);
         let (best, complete) = self.show_best(run, snapshot, rules, request, variants, complete, true)?;
         run.overlay.add_reads(before);
         Ok((best, complete))

@@ -27,6 +27,13 @@ fn long(name: &str, variants: u64) -> Value {
     } })
 }
 
+/// Returns a search that takes no time, because there is no code to run.
+fn quick(name: &str) -> Value {
+    let mut search = long(name, 1);
+    search["search"]["blockStateCalls"][0]["calls"][0]["to"] = account(9).into();
+    search
+}
+
 async fn node_of(workers: &str) -> TestNode {
     // No run reaches its deadline.
     let node = two_readers(&["--workers", workers, "--deadline-ms", "600000"]).await;
@@ -49,7 +56,8 @@ async fn a_long_bundle_holds_no_other_up() {
         let mut watches = Vec::new();
         for _ in 0..2 {
             let mut socket = Socket::open(&node, "/").await;
-            let bundles = json!([[long("long", 10_000), reads_slot("a", 0), reads_slot("b", 1)]]);
+            // The first shares a worker with the second, until that is known to be long.
+            let bundles = json!([[quick("quick"), long("long", 10_000), reads_slot("a", 0), reads_slot("b", 1)]]);
             let watch = stand(&mut socket, bundles).await["watch"].clone();
             watches.push((socket, watch, Held::new()));
         }
@@ -60,10 +68,44 @@ async fn a_long_bundle_holds_no_other_up() {
             }
         }
         for (_, _, held) in &watches {
-            assert!(held.answers.contains_key("b") && !held.answers.contains_key("long"), "{:?}", held.answers);
+            let names: Vec<&String> = held.answers.keys().collect();
+            assert_eq!(names, ["a", "b", "quick"], "{:?}", held.answers);
             assert_eq!(held.behind["long"], json!({ "name": "long", "id": null }), "{workers} workers");
         }
     }
+}
+
+/// A bundle is long by its work, and not by the time that this machine takes for it.
+#[tokio::test]
+async fn a_long_bundle_runs_once_for_each_change_even_if_it_takes_no_time() {
+    let node = two_readers(&["--workers", "1"]).await;
+    // MODEXP (EIP-7883) with an exponent of 1,024 bytes costs two million gas. It is zero, so there is nothing to do.
+    let length = |length: u64| format!("{length:064x}");
+    let data = format!("0x{}{}{}{}", length(64), length(1024), length(64), "00".repeat(64 + 1024 + 64));
+    let exponentiates = json!({ "to": format!("0x{:040x}", 5), "data": data, "gas": "0x2625a0" });
+    let calls = json!([exponentiates, exponentiates, { "to": account(0), "gas": "0x186a0" }]);
+    let bundle = json!({ "name": "long", "simulate": {
+        "blockStateCalls": [{ "calls": calls }],
+        "outputs": ["status", "returnData"],
+    } });
+    let runs = || node.metric("presim_queue_wait_seconds_count{lane=\"watch\"}");
+    let mut socket = Socket::open(&node, "/").await;
+    let watch = stand(&mut socket, json!([[bundle]])).await["watch"].clone();
+    let mut before = None;
+    for value in 1..6 {
+        let mut held = Held::new();
+        while held.answers.is_empty() {
+            held.take(&socket.notification(&watch).await);
+        }
+        let calls = &held.answers["long"]["result"][0]["calls"];
+        assert_eq!(calls[0]["status"], "0x1", "{calls}");
+        assert_eq!(calls[2]["returnData"], read(value)[0]["calls"][0]["returnData"], "{calls}");
+        // At first it ran among the others until it was too long.
+        let first = *before.get_or_insert_with(runs);
+        assert_eq!(runs() - first, (value - 1) as f64, "after {value} answers");
+        set_slot(&node, 0, value + 1).await;
+    }
+    assert_eq!(before, Some(2.0));
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::{
     engine::SimulationRules,
+    meter::MeterCount,
     rpc::{
         encode,
         error::RpcError,
@@ -22,15 +23,15 @@ use crate::{
 
 /// The time after which a run on a worker takes no other bundle.
 const CHUNK_TIME: Duration = Duration::from_millis(1);
-/// The strides of the meter after which a bundle is long, and may not hold others up: some tens of milliseconds, less
-/// than a sub-block takes, so that the others are told with each. Not a time, because a busy machine makes no bundle
-/// long.
+/// The strides of the meter after which a bundle is long, and may not hold others up: some tens of milliseconds at most,
+/// less than a sub-block takes, so that the others are told with each. Not a time, because a busy machine makes no
+/// bundle long.
 const LONG: u32 = 256;
 /// Gas that the precompiles of a bundle may use in that time.
 const LONG_PRECOMPILES: u64 = 2_000_000;
-/// The time within which a long bundle must run to be one of the others again. Much less, so that it does not change
-/// with each run.
-const SHORT: Duration = Duration::from_millis(5);
+/// The part of both bounds within which a long bundle must run to be one of the others again. Less than the whole, so
+/// that it does not change with each run, and counted as the bounds are, because a fast machine makes no bundle short.
+const SHORT: MeterCount = MeterCount { strides: LONG / 4, precompile_gas: LONG_PRECOMPILES / 4 };
 
 /// Bundles that run on a worker one after the other.
 pub(super) struct Chunk {
@@ -52,12 +53,12 @@ impl Backend {
     /// Runs bundles of a chunk in order, as many as there is time for. Returns the ends of their runs.
     pub(super) fn run_standing(&self, run: &mut Run<'_>, chunk: &Chunk) -> Vec<(u32, StandingRun)> {
         let began = Instant::now();
-        if !chunk.is_long {
-            run.meter.bound_to(LONG, LONG_PRECOMPILES);
-        }
         let mut ended = Vec::with_capacity(chunk.bundles.len());
         for (at, bundle) in &chunk.bundles {
             run.out = Vec::new();
+            if !chunk.is_long {
+                run.meter.bound_to(LONG, LONG_PRECOMPILES);
+            }
             let (snapshot, rules) = (&chunk.snapshot, &chunk.rules);
             let done = match &bundle.payload {
                 WatchedPayload::Simulate(request) => {
@@ -65,7 +66,7 @@ impl Backend {
                 }
                 WatchedPayload::Search(request) => self.search_on(run, snapshot, rules, request),
             };
-            // The next run is bound by what this one has left.
+            // The deadline is that of all runs.
             run.meter = std::mem::take(&mut run.overlay.meter);
             if let Some(native) = run.overlay.take_native() {
                 // The answer stands as long as what has led the run there.
@@ -99,7 +100,8 @@ impl Backend {
             let reads = run.overlay.reads();
             // An error is told whatever the objective, which it does not have.
             let text = (name == "error" || bundle.tells(gained)).then(|| member(name, &text));
-            let is_long = chunk.is_long && began.elapsed() > SHORT;
+            let MeterCount { strides, precompile_gas } = run.meter.spent();
+            let is_long = chunk.is_long && (strides > SHORT.strides || precompile_gas > SHORT.precompile_gas);
             ended.push((*at, StandingRun::Answered { text, reads, gained, is_long }));
             if began.elapsed() > CHUNK_TIME {
                 break;
