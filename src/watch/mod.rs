@@ -1,11 +1,14 @@
 //! Standing bundles: the answers that clients hold, and the ones among them that a new snapshot may have changed.
 //!
 //! Pure bookkeeping, without clocks and I/O. [`StateHistory`] knows the steps between states, [`ReadIndex`] the bundles
-//! that have read each value, and [`StandingBundles`] what each bundle has answered, since when, and what is due.
+//! that have read each value, [`StandingBundles`] what each bundle has answered, since when, and what is due, and
+//! [`Attendance`] whether a client is there for whom they run.
 
+mod attendance;
 mod history;
 mod index;
 
+pub use attendance::Attendance;
 pub use history::StateHistory;
 pub use index::ReadIndex;
 

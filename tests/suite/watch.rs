@@ -1,11 +1,14 @@
 //! Standing bundles: `presim_watch` and what belongs to it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use alloy_primitives::I256;
 use presim::{
     state::{BlockReads, ReadSet, Snapshot, SnapshotId},
-    watch::{StandingBundles, StandingRun, StateHistory},
+    watch::{Attendance, StandingBundles, StandingRun, StateHistory},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
@@ -675,4 +678,44 @@ fn the_best_of_last_time_goes_first_but_for_who_was_passed_over_five_times() {
     assert_eq!(next(&mut bundles), [1, 2, 0]);
     let holds: Vec<_> = bundles.behind(|()| true).map(|one| one.holds_at()).collect();
     assert_eq!(holds, [Some(SnapshotId(6)); 3], "what was answered held until now");
+}
+
+#[test]
+fn bundles_run_for_30_s_after_a_client_was_there_and_are_kept_for_their_time() {
+    let (begun, keep) = (Instant::now(), Duration::from_secs(300));
+    let at = |ms: u64| begun + Duration::from_millis(ms);
+    let mut clients = Attendance::new(begun);
+    let look = |clients: &mut Attendance, has_connection: bool, ms: u64| {
+        clients.look(has_connection, at(ms));
+        (clients.may_run(at(ms)), clients.rest(keep, true, at(ms)).map(|rest| rest.as_millis()))
+    };
+    // The client that lets them stand counts, but has no connection.
+    for (ms, expected) in [
+        (0, (true, Some(1_000))),
+        (29_999, (true, Some(1_000))),
+        (30_000, (false, Some(30_000))),
+        (270_001, (false, Some(29_999))),
+        (299_999, (false, Some(1))),
+    ] {
+        assert_eq!(look(&mut clients, false, ms), expected, "{ms} ms");
+    }
+    // One that polls in time finds them, and they run on, for as long as it waits and 30 s longer.
+    clients.ask(at(299_999));
+    clients.begin_poll();
+    assert_eq!(look(&mut clients, false, 299_999), (true, Some(1_000)));
+    assert_eq!(look(&mut clients, false, 600_000), (true, Some(1_000)));
+    clients.end_poll(at(700_000));
+    assert_eq!(look(&mut clients, false, 700_000), (true, Some(1_000)));
+    assert_eq!(look(&mut clients, false, 729_999), (true, Some(1_000)));
+    assert_eq!(look(&mut clients, false, 730_000), (false, Some(30_000)));
+    // So does a connection.
+    assert_eq!(look(&mut clients, true, 900_000), (true, Some(1_000)));
+    assert_eq!(look(&mut clients, true, 5_000_000), (true, Some(1_000)));
+    assert_eq!(look(&mut clients, false, 5_000_500), (true, Some(1_000)), "it has ended");
+    assert_eq!(look(&mut clients, false, 5_030_500), (false, Some(30_000)));
+    assert_eq!(look(&mut clients, false, 5_300_499), (false, Some(1)));
+    assert_eq!(look(&mut clients, false, 5_300_500), (false, None), "they are gone");
+    // Where nothing is behind, nothing is to be done before that.
+    clients.ask(at(6_000_000));
+    assert_eq!(clients.rest(keep, false, at(6_000_000)), Some(Attendance::IDLE));
 }

@@ -16,12 +16,12 @@ use super::{
     news::News,
     run::Chunk,
     run_on_worker,
-    task::{AGAIN, WatchTask, stale_by},
+    task::{WatchTask, stale_by},
 };
 use crate::{
     executor::LaneName,
     rpc::request::Request,
-    watch::{ChainPlace, StandingRun, StateHistory},
+    watch::{Attendance, ChainPlace, StandingRun, StateHistory},
 };
 
 /// The interval at which a long run on the only worker looks whether another job waits.
@@ -98,7 +98,7 @@ impl WatchTask {
             let Some((_, now)) = &state.current else { return };
             let mut news = News::of(&self.watch, now);
             if matches!(run, StandingRun::Stale(_)) {
-                state.long_rests_until = Some(Instant::now() + AGAIN);
+                state.long_rests_until = Some(Instant::now() + Attendance::AGAIN);
             }
             let run = Self::within_room(&state, at, run, &mut room);
             if let Some((name, answer)) = state.bundles.record_from(&place, history, at, run) {

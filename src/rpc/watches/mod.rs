@@ -42,7 +42,7 @@ use crate::{
     executor::{Executor, LaneName, RunPlace},
     state::{Published, Selector, Snapshot, SnapshotId},
     telemetry::{Counter, Gauge, Metrics},
-    watch::{StandingBundle, StandingBundles, StandingRun},
+    watch::{Attendance, StandingBundle, StandingBundles, StandingRun},
 };
 
 /// The place of the runs.
@@ -115,12 +115,7 @@ struct WatchState {
     running: Vec<u32>,
     /// The time until which long bundles that gave no answer rest, if no snapshot comes before.
     long_rests_until: Option<Instant>,
-    /// The number of requests that poll now.
-    polls: usize,
-    /// The end of the last poll, or the time since which there is no connection.
-    attended: Instant,
-    /// Whether there was a connection or a poll when this was looked at last.
-    was_watched: bool,
+    attendance: Attendance,
     /// Whether bundles that run once a block may run.
     begins_block: bool,
     /// The last snapshot of which nothing more will be told: nothing is behind, or a newer one has come.
@@ -253,7 +248,7 @@ impl Watch {
 
     /// Notes that a client asks for news.
     fn attend(&self) {
-        self.state().attended = Instant::now();
+        self.state().attendance.ask(Instant::now());
         self.wake.notify_one();
     }
 }
@@ -353,9 +348,7 @@ impl Front {
             current: None,
             running: Vec::new(),
             long_rests_until: None,
-            polls: 0,
-            attended: Instant::now(),
-            was_watched: false,
+            attendance: Attendance::new(Instant::now()),
             begins_block: true,
             settled: SnapshotId::default(),
         };
@@ -439,16 +432,14 @@ struct Poll<'a>(&'a Watch);
 
 impl<'a> Poll<'a> {
     fn of(watch: &'a Watch) -> Self {
-        watch.state().polls += 1;
+        watch.state().attendance.begin_poll();
         Self(watch)
     }
 }
 
 impl Drop for Poll<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.polls -= 1;
-        state.attended = Instant::now();
+        self.0.state().attendance.end_poll(Instant::now());
         self.0.wake.notify_one();
     }
 }

@@ -29,10 +29,6 @@ const HERE: &str = "";
 const CHUNK: usize = 64;
 /// The number of steps between states that are remembered. They keep old states in memory.
 const STEPS: usize = 512;
-/// The time without a connection or a poll after which bundles are not run.
-const UNATTENDED: Duration = Duration::from_secs(30);
-/// The time after which bundles that gave no answer run again, if no snapshot comes before.
-pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
 /// The task that keeps the answers of a watch up to date.
 pub(super) struct WatchTask {
@@ -96,25 +92,18 @@ impl WatchTask {
 
     /// Returns for how long nothing is to be done if nothing happens, or `None` if the time of the watch is over.
     fn rest(&self) -> Option<Duration> {
-        let is_watched = self.is_watched();
+        self.look();
         let state = self.watch.state();
-        let idle = state.attended.elapsed();
-        let keep = self.list.limits.keep;
-        let left = if is_watched { keep.max(AGAIN) } else { keep.saturating_sub(idle) };
-        let has_due = idle < UNATTENDED && state.behind().next().is_some();
-        let rest = if has_due { AGAIN } else { UNATTENDED };
-        Some(rest.min(left)).filter(|rest| !rest.is_zero())
+        state.attendance.rest(self.list.limits.keep, state.behind().next().is_some(), Instant::now())
     }
 
-    /// Returns whether a client has a connection, or polls. Notes the time if so.
-    fn is_watched(&self) -> bool {
+    /// Notes whether a client has a connection. Returns whether bundles run.
+    fn look(&self) -> bool {
         let has_connection = self.list.subscriptions.has_watcher(self.watch.id);
         let mut state = self.watch.state();
-        let is_watched = has_connection || state.polls > 0;
-        if std::mem::replace(&mut state.was_watched, is_watched) || is_watched {
-            state.attended = Instant::now();
-        }
-        is_watched
+        let now = Instant::now();
+        state.attendance.look(has_connection, now);
+        state.attendance.may_run(now)
     }
 
     /// Moves to a snapshot, and runs what is due, as long as no newer snapshot comes.
@@ -154,8 +143,7 @@ impl WatchTask {
                 .collect();
             (due, is_new)
         };
-        let is_attended = self.is_watched() || self.watch.state().attended.elapsed() < UNATTENDED;
-        if !is_attended {
+        if !self.look() {
             return;
         }
         if is_new || !due.is_empty() {

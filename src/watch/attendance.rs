@@ -1,0 +1,68 @@
+//! Whether a client is there for whom bundles run.
+
+use std::time::{Duration, Instant};
+
+/// The clients of standing bundles: whether any has a connection or polls, or when one last did. Bundles run while a
+/// client is there and for [`Attendance::IDLE`] after it, and are kept for longer, in case it comes back.
+#[derive(Debug)]
+pub struct Attendance {
+    /// The number of requests that poll now.
+    polls: usize,
+    /// Whether there was a connection or a poll at the last look.
+    is_watched: bool,
+    /// The last time at which a client was there, as far as that was looked at.
+    last: Instant,
+}
+
+impl Attendance {
+    /// The time without a connection or a poll after which bundles are not run.
+    pub const IDLE: Duration = Duration::from_secs(30);
+    /// The time after which bundles that gave no answer run again, if no snapshot comes before.
+    pub const AGAIN: Duration = Duration::from_secs(1);
+
+    /// Creates the attendance of bundles that a client lets stand.
+    pub const fn new(now: Instant) -> Self {
+        Self { polls: 0, is_watched: false, last: now }
+    }
+
+    /// Notes that a client asks for news.
+    pub const fn ask(&mut self, now: Instant) {
+        self.last = now;
+    }
+
+    /// Notes that a request begins to poll.
+    pub const fn begin_poll(&mut self) {
+        self.polls += 1;
+    }
+
+    /// Notes that a request no longer polls.
+    pub const fn end_poll(&mut self, now: Instant) {
+        self.polls -= 1;
+        self.last = now;
+    }
+
+    /// Notes whether a client has a connection.
+    pub fn look(&mut self, has_connection: bool, now: Instant) {
+        let is_watched = has_connection || self.polls > 0;
+        // A connection has ended at some time since the last look.
+        if std::mem::replace(&mut self.is_watched, is_watched) || is_watched {
+            self.last = now;
+        }
+    }
+
+    /// Returns whether bundles run.
+    pub fn may_run(&self, now: Instant) -> bool {
+        self.is_watched || now.saturating_duration_since(self.last) < Self::IDLE
+    }
+
+    /// Returns for how long nothing is to be done if nothing happens, or `None` if the bundles have been kept for the
+    /// time `keep` since a client was there. `is_behind` tells whether any must run again.
+    pub fn rest(&self, keep: Duration, is_behind: bool, now: Instant) -> Option<Duration> {
+        let left = match self.is_watched {
+            true => keep.max(Self::AGAIN),
+            false => keep.saturating_sub(now.saturating_duration_since(self.last)),
+        };
+        let rest = if is_behind && self.may_run(now) { Self::AGAIN } else { Self::IDLE };
+        Some(rest.min(left)).filter(|rest| !rest.is_zero())
+    }
+}
