@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use alloy_consensus::{BlockBody, Header, SignableTransaction, Transaction, TxEip1559, TxReceipt, TxType, Typed2718};
+use alloy_consensus::{
+    BlockBody, Header, SignableTransaction, Transaction, TxEip1559, TxEnvelope, TxReceipt, TxType, Typed2718,
+    transaction::Recovered,
+};
 use alloy_eips::{
     eip2718::{Decodable2718, Encodable2718},
     eip4895::Withdrawals,
@@ -19,14 +22,14 @@ use presim::{
         receipts_root_and_bloom,
     },
     engine::{
-        BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallRequest, Engine, SimBlock, Simulation,
-        SimulationRules,
+        BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallRequest, Engine, Outputs, SimBlock, SimCall,
+        Simulation, SimulationRules,
     },
     feed::{
         apply::{execute_block, extend, open_block, open_block_with, seal, stand_on},
         world::dev_signers,
     },
-    state::{CodeCache, LocalWorld, Overlay, Snapshot},
+    state::{CodeCache, LocalWorld, Overlay, ReadSet, Snapshot, Touched},
 };
 use serde_json::{Value, json};
 
@@ -259,6 +262,10 @@ impl JovianChain {
     }
 
     fn transfer(&self, nonce: u64) -> ChainTx {
+        self.signed(nonce).into()
+    }
+
+    fn signed(&self, nonce: u64) -> TxEnvelope {
         let tx = TxEip1559 {
             chain_id: 4242,
             nonce,
@@ -270,7 +277,7 @@ impl JovianChain {
             ..TxEip1559::default()
         };
         let signature = self.signer.sign_hash_sync(&tx.signature_hash()).unwrap();
-        alloy_consensus::TxEnvelope::from(tx.into_signed(signature)).into()
+        tx.into_signed(signature).into()
     }
 
     fn balance(at: &Snapshot, address: Address) -> U256 {
@@ -326,6 +333,69 @@ fn a_free_call_pays_no_vault_and_costs_its_sender_nothing() {
     let mut engine = Engine { spec: &chain.spec, rules: &RULES, codes: &codes, overlay: &mut overlay };
     let ran = engine.call(chain.head.header(), &request).unwrap();
     assert!(ran.is_success());
+}
+
+/// Each transaction raises the vaults' balances, so what reads them follows from each.
+#[test]
+fn vaults_that_get_fees_are_read_only_by_code_that_looks() {
+    let chain = JovianChain::new();
+    let codes = CodeCache::new(1 << 20);
+    // The vaults have something already, so that they exist.
+    let open = chain.with(&chain.open(), vec![chain.transfer(0)]);
+    let from = chain.signer.address();
+    let vaults = [SEQUENCER_FEE_VAULT, BASE_FEE_VAULT, L1_FEE_VAULT, OPERATOR_FEE_VAULT];
+    let run = |calls: Vec<SimCall>| {
+        let mut overlay = Overlay::new(open.world.clone(), open.hashes.clone());
+        overlay.record_reads(true);
+        let outputs = Outputs::STATUS | Outputs::GAS_USED | Outputs::STATE_DIFF;
+        let blocks = vec![SimBlock { calls, ..SimBlock::default() }];
+        let simulation = Simulation { blocks, outputs, ..Simulation::default() };
+        let mut engine = Engine { spec: &chain.spec, rules: &RULES, codes: &codes, overlay: &mut overlay };
+        let done = engine.simulate(&open, &simulation).unwrap();
+        assert!(done.blocks[0].calls.iter().all(|call| call.outcome == CallOutcome::Success));
+        let diff = done.blocks[0].diff.clone().unwrap();
+        let paid: Vec<Address> = vaults.into_iter().filter(|vault| diff.contains_key(vault)).collect();
+        (overlay.reads(), paid)
+    };
+    let is_due = |reads: &ReadSet, vault: Address| {
+        let mut overlay = Overlay::new(open.world.clone(), open.hashes.clone());
+        overlay.set(vault, Some(U256::from(1_000_000)), None, None);
+        let mut touched = Touched::default();
+        touched.add(&open.world, &overlay.changed().1);
+        reads.is_touched(&touched)
+    };
+    let signed = || SimCall::Signed(Box::new(Recovered::new_unchecked(chain.signed(1), from)));
+    let price = CallFees::GasPrice(10_000_000_000);
+    let unsigned = |code: Vec<u8>| Call {
+        from,
+        to: TxKind::Create,
+        data: code.into(),
+        gas: Some(90_000),
+        fees: price,
+        ..Call::default()
+    };
+    for (call, paid) in
+        [(signed(), vaults.to_vec()), (unsigned(vec![0]).into(), vec![SEQUENCER_FEE_VAULT, BASE_FEE_VAULT])]
+    {
+        let is_signed = matches!(call, SimCall::Signed(_));
+        let (reads, changed) = run(vec![call]);
+        assert_eq!(changed, paid);
+        assert!(!reads.everything, "{reads:?}");
+        for vault in vaults {
+            assert!(!is_due(&reads, vault), "{vault}: {reads:?}");
+        }
+        // The prices that the fees for L1 follow from are read.
+        let slots = reads.accounts.iter().find(|account| account.address == L1_BLOCK).map(|account| &account.slots);
+        assert_eq!(slots, is_signed.then_some(&[1, 3, 7, 8].map(U256::from).to_vec()), "{reads:?}");
+    }
+    for looked_at in vaults {
+        // PUSH20 the vault, BALANCE, POP, STOP.
+        let code = [&[0x73], looked_at.as_slice(), &[0x31, 0x50, 0]].concat();
+        let (reads, _) = run(vec![signed(), Call { nonce: Some(2), ..unsigned(code) }.into()]);
+        for vault in vaults {
+            assert_eq!(is_due(&reads, vault), vault == looked_at, "{vault}, {looked_at} is looked at: {reads:?}");
+        }
+    }
 }
 
 #[test]
