@@ -1,6 +1,6 @@
 //! Standing bundles on an upstream's state.
 
-use alloy_primitives::{Address, hex};
+use alloy_primitives::{Address, U256, hex};
 use serde_json::{Value, json};
 
 use super::{
@@ -8,7 +8,7 @@ use super::{
     head, serve, start,
 };
 use crate::{
-    support::{Socket, TestNode, items},
+    support::{BOUND, Socket, TestNode, items, request},
     upstream::Fault,
     watch::{Held, newest, stand},
 };
@@ -87,4 +87,49 @@ async fn standing_bundles_follow_an_upstream_through_reorgs_and_faults() {
     let word = |value: u64| json!(format!("{value:#066x}"));
     assert_eq!(held.answers["slot"]["result"][0]["calls"][0]["returnData"], word(9));
     assert_eq!(held.answers["balance"]["result"][0]["calls"][0]["returnData"], word(10));
+}
+
+/// Each run of bundles waits for a balance that the upstream does not tell, so the balances that it is asked for show how
+/// many runs are under way.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_others_wait_bundles_run_on_no_more_than_their_share_of_the_workers() {
+    let genesis = Built::ethereum();
+    let account = |number: u64| Address::from_word(U256::from(0x10_0000 + number).into());
+    let asked = |number: u64| format!("eth_getBalance {:#x}", account(number));
+    let flags = ["--workers", "4", "--watch-share", "0.5", "--deadline-ms", "600000", "--gas-cap", "1000000000000"];
+    for others_wait in [false, true] {
+        let upstream = serve(&[&genesis]).await;
+        let node = start(&upstream.url(), &genesis.config, &flags).await;
+        let post = |method: &str, params: Value| {
+            let post = node.client.post(node.url("/")).json(&request(1, method, params));
+            tokio::spawn(async move { post.send().await })
+        };
+        // A call that runs until its client is gone.
+        let spins = json!([{ "to": RUNNER, "gas": "0xe8d4a51000" }, "latest", { RUNNER: { "code": "0x5b5f56" } }]);
+        let waiting = others_wait.then(|| post("eth_call", spins));
+        let runs = async {
+            while others_wait && node.metric("presim_jobs_running{lane=\"short\"}") < 1.0 {
+                newest(&node).await;
+            }
+        };
+        tokio::time::timeout(BOUND, runs).await.expect("it runs");
+        upstream.slow("eth_getBalance", 2 * BOUND);
+        // Two runs of 64 bundles each.
+        for first in [0, 128] {
+            let bundles: Vec<Value> =
+                (first..first + 128).map(|number| reads_balance(&number.to_string(), account(number))).collect();
+            node.result("/", "presim_watch", json!([bundles])).await;
+        }
+        let firsts = [0, 64, 128, 192].map(asked);
+        upstream.are_asked(&firsts, if others_wait { 2 } else { 4 }).await;
+        if let Some(waiting) = waiting {
+            // A request that comes later, and goes first.
+            let later = json!([reads_balance("", account(999))["simulate"], "latest"]);
+            let later = post("presim_simulate", later);
+            upstream.is_asked(&asked(999), 1).await;
+            assert_eq!(firsts.iter().filter(|first| upstream.asked(first) > 0).count(), 2, "half of the workers");
+            later.abort();
+            waiting.abort();
+        }
+    }
 }

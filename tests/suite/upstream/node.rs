@@ -266,7 +266,7 @@ impl SmallUpstream {
         self.shared.heads.receiver_count()
     }
 
-    /// Returns how often a method was requested, alone and in batches.
+    /// Returns how often a method was requested, alone and in batches. A method may have its first parameter after it.
     pub fn asked(&self, method: &str) -> usize {
         self.shared.asked.borrow().get(method).copied().unwrap_or_default()
     }
@@ -277,6 +277,15 @@ impl SmallUpstream {
         let reached = asked.wait_for(|asked| asked.get(method).copied().unwrap_or_default() >= times);
         let waited = timeout(BOUND, reached).await;
         waited.unwrap_or_else(|_| panic!("{method} is not asked {times} times in time")).expect("the server runs");
+    }
+
+    /// Waits until at least `count` of these methods were requested.
+    pub async fn are_asked(&self, methods: &[String], count: usize) {
+        let mut asked = self.shared.asked.subscribe();
+        let reached =
+            asked.wait_for(|asked| methods.iter().filter(|method| asked.contains_key(*method)).count() >= count);
+        let waited = timeout(BOUND, reached).await;
+        waited.unwrap_or_else(|_| panic!("{count} of {methods:?} are not asked in time")).expect("the server runs");
     }
 
     /// Returns the number of waves of state reads so far.
@@ -461,7 +470,13 @@ impl NodeState {
         let requests = request.as_array().cloned().unwrap_or_else(|| vec![request.clone()]);
         let reads_state = requests.iter().any(|request| STATE.contains(&method(request).as_str()));
         self.asked.send_modify(|asked| {
-            requests.iter().for_each(|request| *asked.entry(method(request)).or_default() += 1);
+            for request in &requests {
+                let method = method(request);
+                if let Some(first) = request["params"][0].as_str() {
+                    *asked.entry(format!("{method} {first}")).or_default() += 1;
+                }
+                *asked.entry(method).or_default() += 1;
+            }
         });
         let wave = reads_state.then(|| lock(&self.waves).ask());
         let fault = self.next_fault();
