@@ -8,7 +8,7 @@ use op_alloy::rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDel
 use tokio::time::Instant;
 
 use super::{
-    Fate, Live, LiveError,
+    BlockFate, Live, LiveError,
     import::ReceiptTotals,
     queue::WaitingSubBlock,
     verify::{verify, verify_base},
@@ -114,11 +114,11 @@ impl Live {
                 Action::FallBack(problem) => self.fall_back(problem),
                 // The rules have dropped the block. Its canonical block is imported by the caller.
                 Action::Replace { number, by } => {
-                    self.counts.settle(number.., Fate::Replaced(by));
+                    self.counts.settle(number.., BlockFate::Replaced(by));
                     self.queue.drop_from(number);
                 }
                 Action::Retire { number } => {
-                    self.counts.settle(number..=number, Fate::Canonical);
+                    self.counts.settle(number..=number, BlockFate::Canonical);
                     self.queue.drop_to(number);
                 }
                 Action::Ignore(_) => {}
@@ -139,7 +139,7 @@ impl Live {
     }
 
     fn fall_back(&mut self, problem: FeedProblem) {
-        self.counts.settle(.., Fate::Dropped);
+        self.counts.settle(.., BlockFate::Dropped);
         self.queue.clear();
         self.cut_since = None;
         self.set(FeedState::Degraded(problem));

@@ -356,10 +356,10 @@ impl Live {
 
 /// The fate of a pre-confirmed block that was published.
 #[derive(Clone, Copy, Debug)]
-enum Fate {
-    /// It became canonical unchanged.
+enum BlockFate {
+    /// The block became canonical unchanged.
     Canonical,
-    /// Another one took its place.
+    /// Another block took its place.
     Replaced(Replaced),
     /// The feed has fallen back.
     Dropped,
@@ -407,13 +407,13 @@ impl PreConfirmedCounts {
     }
 
     /// Counts the published blocks with these numbers whose fate was not known.
-    fn settle(&mut self, numbers: impl RangeBounds<u64>, fate: Fate) {
+    fn settle(&mut self, numbers: impl RangeBounds<u64>, fate: BlockFate) {
         let count = match fate {
-            Fate::Canonical => &self.canonical,
-            Fate::Dropped => &self.dropped,
-            Fate::Replaced(Replaced::Restart) => &self.restarted,
-            Fate::Replaced(Replaced::Overtaken) => &self.overtaken,
-            Fate::Replaced(Replaced::Canonical) => &self.other,
+            BlockFate::Canonical => &self.canonical,
+            BlockFate::Dropped => &self.dropped,
+            BlockFate::Replaced(Replaced::Restart) => &self.restarted,
+            BlockFate::Replaced(Replaced::Overtaken) => &self.overtaken,
+            BlockFate::Replaced(Replaced::Canonical) => &self.other,
         };
         let before = self.begun.len();
         self.begun.retain(|number| !numbers.contains(number));
