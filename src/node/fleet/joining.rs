@@ -57,7 +57,7 @@ impl Joining<'_> {
         let ours = self.chain(&origin)?;
         let theirs = agree(&link, &ours).await?;
         let is_same = theirs.genesis == ours.genesis;
-        if !is_same && !(origin.is_new && theirs.builtin && ours.builtin) {
+        if !(is_same || origin.is_new && theirs.builtin && ours.builtin) {
             return Err(other_chain(&link, &theirs, &ours).into());
         }
         let identity = identity(self.config, &link, self.store).await?;
