@@ -224,13 +224,13 @@ impl Front {
                 true => Box::pin(leader.leaves_wallet_to_leader()).await,
                 false => Ok(true),
             };
-            let answer = match asks {
-                Ok(false) => None,
-                Ok(true) => Some(Box::pin(self.ask(leader, request.clone())).await),
-                Err(error) => Some(Err(error)),
-            };
-            if let Some(answer) = answer {
-                return self.counted(method, arrived, Answered { answer, by_upstream });
+            match asks {
+                Ok(false) => {}
+                Ok(true) => {
+                    let answer = Box::pin(self.ask(leader, request)).await;
+                    return self.counted(method, arrived, Answered { answer, by_upstream });
+                }
+                Err(error) => return self.counted(method, arrived, Answered { answer: Err(error), by_upstream }),
             }
         }
         let answer = match (method.handler, &self.runner.remote) {

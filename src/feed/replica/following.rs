@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     feed::{
-        codec::{ImageContent, MessageError, StateImage},
+        codec::{ImageContent, StateImage},
         fleet::{ArrivedPart, FleetError, FleetLink, ImageKey},
         journal::Journal,
         publishing::read_image,
@@ -88,12 +88,6 @@ impl From<ApplyError> for FollowError {
             ApplyError::Gap { .. } | ApplyError::Unfit { .. } => Self::Gap(error.to_string()),
             ApplyError::Message(_) | ApplyError::Mismatch { .. } => Self::Mismatch(error.to_string()),
         }
-    }
-}
-
-impl From<MessageError> for FollowError {
-    fn from(error: MessageError) -> Self {
-        Self::Mismatch(error.to_string())
     }
 }
 
