@@ -1,6 +1,6 @@
 //! A node in this process on a port of its own, and a client that speaks real HTTP to it.
 
-use std::{ffi::OsString, io::Write, path::PathBuf, time::Duration};
+use std::{collections::VecDeque, ffi::OsString, io::Write, path::PathBuf, time::Duration};
 
 use futures::{SinkExt, StreamExt};
 use presim::{config::Config, node::Node};
@@ -185,6 +185,8 @@ pub fn request(id: u64, method: &str, params: Value) -> Value {
 /// The client's end of a WebSocket connection.
 pub struct Socket {
     stream: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    /// The notifications that came before an answer.
+    earlier: VecDeque<Value>,
     /// The node's close frame, once it has sent one.
     pub closed: Option<CloseFrame>,
 }
@@ -192,7 +194,7 @@ pub struct Socket {
 impl Socket {
     pub async fn open(node: &TestNode, path: &str) -> Self {
         let (stream, _) = connect_async(format!("ws://{}{path}", node.node.info().listen)).await.expect("it opens");
-        Self { stream, closed: None }
+        Self { stream, earlier: VecDeque::new(), closed: None }
     }
 
     pub async fn write(&mut self, text: impl Into<String>) -> Result<(), Error> {
@@ -206,6 +208,14 @@ impl Socket {
 
     /// Returns the next message, or `None` if the connection has ended.
     pub async fn read(&mut self) -> Option<Value> {
+        match self.earlier.pop_front() {
+            Some(message) => Some(message),
+            None => self.read_on().await,
+        }
+    }
+
+    /// Returns the next message that the connection brings.
+    async fn read_on(&mut self) -> Option<Value> {
         loop {
             match tokio::time::timeout(BOUND, self.stream.next()).await.expect("something comes") {
                 Some(Ok(Message::Text(text))) => {
@@ -223,16 +233,23 @@ impl Socket {
         }
     }
 
+    /// Sends a request, and returns its answer. Notifications that come before it stay to be read.
     pub async fn send(&mut self, text: impl Into<String>) -> Value {
         self.write(text).await.expect("it takes a message");
-        self.read().await.expect("it answers")
+        loop {
+            let message = self.read_on().await.expect("it answers");
+            if message.get("method").is_none() {
+                return message;
+            }
+            self.earlier.push_back(message);
+        }
     }
 
     pub async fn call(&mut self, method: &str, params: Value) -> Value {
         self.send(request(1, method, params).to_string()).await
     }
 
-    /// Subscribes and returns the id. No notification may arrive before the answer.
+    /// Subscribes and returns the id.
     pub async fn subscribe(&mut self, params: Value) -> Value {
         let mut answer = self.call("eth_subscribe", params).await;
         assert!(answer["result"].is_string(), "{answer}");

@@ -106,6 +106,8 @@ async fn a_node_without_a_directory_goes_on_from_the_image_where_all_messages_we
     let Some(server) = NatsServer::start() else { return };
     let leader = ingester(&server.url(), &[&QUICK[..], &["--image-every", "10"]].concat());
     let seen = advance(&leader, 30).await;
+    // A replica begins with an image, so there is one.
+    drop(replica(&server.url(), &[]));
     let genesis = leader.result("/", "eth_getBlockByNumber", json!(["0x0", false])).await["hash"].clone();
     drop(leader);
     server.stream("test").await.purge().await.expect("it is purged");
