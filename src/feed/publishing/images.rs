@@ -7,7 +7,7 @@ use std::{
 
 use async_nats::jetstream::object_store::{ObjectMetadata, ObjectStore};
 use futures::TryStreamExt;
-use tokio::{io::AsyncReadExt, task::JoinHandle};
+use tokio::{io::AsyncReadExt, task::JoinHandle, time::timeout};
 
 use crate::{
     feed::{
@@ -19,6 +19,10 @@ use crate::{
 
 /// The most bytes of a part of an image.
 const CHUNK: usize = 128 << 10;
+/// The most time in which the images are listed.
+const LIST: Duration = Duration::from_secs(2);
+/// The most time without a part of an image that is read.
+const PART: Duration = Duration::from_secs(10);
 
 /// Writes images beside the feed, one at a time, and deletes old ones.
 #[derive(Debug)]
@@ -106,7 +110,9 @@ async fn sweep_once(
     let images = link.images().await?;
     let unlisted = |problem: String| FleetError::nats("the images cannot be listed", problem);
     let listed = images.list().await.map_err(|error| unlisted(error.to_string()))?;
-    let names = listed.map_ok(|image| image.name).try_collect::<Vec<_>>().await;
+    // A list does not always end while images are written and deleted: NATS counts wrongly what is left of it.
+    let names = timeout(LIST, listed.map_ok(|image| image.name).try_collect::<Vec<_>>()).await;
+    let names = names.map_err(|_| unlisted(format!("not within {} s", LIST.as_secs())))?;
     let names = names.map_err(|error| unlisted(error.to_string()))?;
     // An image of this leader with a greater id than the newest is being written.
     let is_older =
@@ -162,12 +168,15 @@ fn deletion(error: impl std::fmt::Display) -> FleetError {
 pub async fn read(images: &ObjectStore, key: &ImageKey) -> Result<Vec<u8>, FleetError> {
     let unread = |problem: String| FleetError::nats("an image cannot be read", problem);
     let object = images.get(&key.name).await.map_err(|error| unread(error.to_string()))?;
+    let mut object = object.take(key.bytes.saturating_add(1));
     let mut bytes = Vec::new();
-    object
-        .take(key.bytes.saturating_add(1))
-        .read_to_end(&mut bytes)
+    // The parts of an image that is deleted meanwhile never come.
+    while timeout(PART, object.read_buf(&mut bytes))
         .await
-        .map_err(|error| unread(error.to_string()))?;
+        .map_err(|_| unread(format!("no part came within {} s", PART.as_secs())))?
+        .map_err(|error| unread(error.to_string()))?
+        > 0
+    {}
     if bytes.len() as u64 == key.bytes {
         return Ok(bytes);
     }

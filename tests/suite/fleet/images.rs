@@ -1,8 +1,11 @@
 //! Images from which nodes join: how long they stay, and what is not taken for one.
 
+use std::time::Duration;
+
 use async_nats::jetstream::{self, kv, object_store::ObjectStore};
 use futures::TryStreamExt;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::{advance, ingester, reach, replica, server::NatsServer, try_start, until};
 
@@ -13,9 +16,14 @@ async fn buckets(server: &NatsServer) -> (ObjectStore, kv::Store) {
     (images, jetstream.get_key_value("presim_test").await.expect("a bucket of facts"))
 }
 
+/// Lists the images. A list does not always end while images are written and deleted: it is begun again then.
 async fn names(images: &ObjectStore) -> Vec<String> {
-    let listed = images.list().await.expect("a list").map_ok(|image| image.name);
-    listed.try_collect().await.expect("names")
+    loop {
+        let listed = images.list().await.expect("a list").map_ok(|image| image.name);
+        if let Ok(names) = timeout(Duration::from_secs(2), listed.try_collect()).await {
+            return names.expect("names");
+        }
+    }
 }
 
 async fn newest(facts: &kv::Store) -> Value {
