@@ -10,7 +10,7 @@ use eyre::eyre;
 use presim::{
     command::{AskTask, Command, CommandError, print},
     config::Config,
-    node::{Banner, Node, Watchdog, tell_ready, tell_stopping},
+    node::{Banner, Node, Watchdog, settle_memory, tell_ready, tell_stopping},
     telemetry,
     wallet::client,
 };
@@ -24,6 +24,7 @@ use tokio::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    settle_memory();
     // Before anything else, so that a signal always ends the program in order.
     match Signals::listen().map_err(eyre::Report::from).and_then(obey) {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,6 +3,7 @@
 mod banner;
 mod fleet;
 mod live;
+mod memory;
 mod parts;
 mod ports;
 mod start;
@@ -11,6 +12,7 @@ mod vitals;
 
 pub use self::{
     banner::Banner,
+    memory::settle_memory,
     parts::{pool, wallet},
     start::OwnChain,
     supervisor::{Watchdog, tell_ready, tell_stopping},

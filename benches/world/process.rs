@@ -11,7 +11,11 @@ use std::{
     time::Duration,
 };
 
-use presim::{config::Config, node::Node, telemetry::PUBLISH_SECONDS};
+use presim::{
+    config::Config,
+    node::{Node, settle_memory},
+    telemetry::PUBLISH_SECONDS,
+};
 
 /// The argument that makes this program a node. The node's own follow.
 const NODE: &str = "--node";
@@ -22,6 +26,7 @@ pub fn is_node() -> bool {
     if args.next().is_none_or(|first| first != NODE) {
         return false;
     }
+    settle_memory();
     let flags = ["presim", "--listen", "127.0.0.1:0", "--log", "warn"].map(OsString::from);
     let config = Config::load(flags.into_iter().chain(args)).expect("the flags are right");
     let node = Node::start(config).expect("it starts");

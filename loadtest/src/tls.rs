@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::{
     TlsConnector,
     client::TlsStream,
-    rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs, pki_types::ServerName},
+    rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::ServerName},
 };
 
 /// Why a TLS connection could not be opened.
@@ -44,7 +44,7 @@ fn connector() -> Result<TlsConnector, TlsError> {
     if roots.is_empty() {
         return Err(TlsError::NoRoots);
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
         .with_no_client_auth();

@@ -10,7 +10,7 @@ use support::{Reply, Server, binary};
 use tempfile::TempDir;
 use tokio_rustls::{
     TlsAcceptor,
-    rustls::{ServerConfig, crypto::aws_lc_rs, pki_types::PrivateKeyDer},
+    rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer},
 };
 
 /// Writes a self-signed certificate of `localhost` into the folder, and returns the server's side of TLS with it.
@@ -19,7 +19,7 @@ fn localhost(folder: &Path) -> TlsAcceptor {
         rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     std::fs::write(folder.join("root.pem"), cert.pem()).expect("a file");
     let key = PrivateKeyDer::Pkcs8(signing_key.serialize_der().into());
-    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .and_then(|config| config.with_no_client_auth().with_single_cert(vec![cert.der().clone()], key));
     TlsAcceptor::from(Arc::new(config.expect("a server's settings")))

@@ -7,11 +7,7 @@ use alloy_rpc_client::{ClientBuilder, ConnectionConfig, RpcClient, WebSocketConf
 use alloy_transport::{Authorization, TransportError};
 use alloy_transport_http::{
     Http,
-    reqwest::{
-        Client,
-        header::{AUTHORIZATION, HeaderMap, HeaderValue},
-        redirect::Policy,
-    },
+    reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue},
 };
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -21,6 +17,7 @@ use url::Url;
 use super::{error::CommandError, waiting::Waiting};
 use crate::{
     config::{Config, Endpoint},
+    feed::upstream::http_client,
     node::Node,
     telemetry,
     wallet::printable,
@@ -217,9 +214,7 @@ async fn connect(url: &Url, token: Option<String>) -> Result<RpcClient, Transpor
             headers.insert(AUTHORIZATION, value);
         }
     }
-    // Redirects are off, because one would send the request and the token to another server.
-    let client = Client::builder().redirect(Policy::none()).default_headers(headers).build();
-    let client = client.map_err(alloy_transport::TransportErrorKind::custom)?;
+    let client = http_client(headers).map_err(alloy_transport::TransportErrorKind::custom)?;
     Ok(ClientBuilder::default().transport(Http::with_client(client, url.clone()), true))
 }
 

@@ -7,9 +7,26 @@ use std::{
 
 use alloy_json_rpc::{RequestPacket, ResponsePacket};
 use alloy_transport::{TransportError, TransportErrorKind, TransportFut};
-use alloy_transport_http::reqwest::{Client, header::RETRY_AFTER};
+use alloy_transport_http::reqwest::{
+    self, Client,
+    header::{HeaderMap, RETRY_AFTER},
+    redirect::Policy,
+};
+use rustls::crypto::ring;
 use tower::Service;
 use url::Url;
+
+/// Creates a client that sends `headers` with each request. It follows no redirect, because one would send the request, and any
+/// key or token with it, to another server.
+///
+/// # Errors
+///
+/// Returns an error if the certificates that the system trusts cannot be used.
+pub fn http_client(headers: HeaderMap) -> reqwest::Result<Client> {
+    // Fails if the provider was installed before.
+    let _ = ring::default_provider().install_default();
+    Client::builder().redirect(Policy::none()).default_headers(headers).build()
+}
 
 /// An HTTP transport that accepts at most `most` bytes of an answer.
 #[derive(Clone, Debug)]
@@ -24,15 +41,13 @@ impl Http {
     const SHOWN: usize = 200;
 
     pub fn new(url: Url, most: usize) -> Result<Self, TransportError> {
-        // Redirects are off, because one would send the request, and any key in the URL, to another server.
-        let client = Client::builder().redirect(alloy_transport_http::reqwest::redirect::Policy::none());
-        let client = client.build().map_err(TransportErrorKind::custom)?;
+        let client = http_client(HeaderMap::new()).map_err(TransportErrorKind::custom)?;
         Ok(Self { client, url, most })
     }
 
     async fn send(self, request: RequestPacket) -> Result<ResponsePacket, TransportError> {
         // Errors do not show the URL, because it may hold a key.
-        let hide = |error: alloy_transport_http::reqwest::Error| TransportErrorKind::custom(error.without_url());
+        let hide = |error: reqwest::Error| TransportErrorKind::custom(error.without_url());
         let mut response = self.client.post(self.url).json(&request).send().await.map_err(hide)?;
         let status = response.status();
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());

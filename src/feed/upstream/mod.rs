@@ -19,4 +19,5 @@ pub use client::{Upstream, UpstreamConfig, UpstreamState};
 pub use fetch::{FetchError, Fetcher, FetcherConfig};
 pub use heads::Heads;
 pub use hints::Hints;
+pub use http::http_client;
 pub use proven::ProvenState;
