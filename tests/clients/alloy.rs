@@ -116,6 +116,8 @@ async fn alloy_reads_state_blocks_and_proofs() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn alloy_calls_with_overrides_and_decodes_reverts() -> Result<()> {
     let node = devnet();
+    // Fails if it was installed before. A program with alloy's own features has one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let provider = ProviderBuilder::new().connect_http(node.url("/standard").parse()?);
     let nobody = Address::random();
 

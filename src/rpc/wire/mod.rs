@@ -123,19 +123,36 @@ fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcE
         return Err(RpcError::params("params: expected an array of positional parameters"));
     }
     let mut deserializer = serde_json::Deserializer::from_str(params);
-    let parsed = if dialect.refuses_unknown_fields {
-        let mut unknown = None;
-        let parsed = serde_ignored::deserialize(ObjectsOnly(&mut deserializer), |path| {
-            unknown.get_or_insert_with(|| path.to_string());
-        });
-        match (parsed, unknown) {
-            (Ok(_), Some(path)) => return Err(RpcError::params(format!("{}: unknown field", place(&path)))),
-            (parsed, _) => parsed,
+    let mut unknown = UnknownField::of(dialect);
+    let parsed = serde_ignored::deserialize(ObjectsOnly(&mut deserializer), unknown.note());
+    match (parsed, unknown.first) {
+        (Ok(_), Some(path)) => Err(RpcError::params(format!("{}: unknown field", place(&path)))),
+        (parsed, _) => {
+            parsed.and_then(|value| deserializer.end().map(|()| value)).map_err(|error| explain::<T>(params, &error))
         }
-    } else {
-        T::deserialize(ObjectsOnly(&mut deserializer))
-    };
-    parsed.and_then(|value| deserializer.end().map(|()| value)).map_err(|error| explain::<T>(params, &error))
+    }
+}
+
+/// The first field of a request that no type has, on a path whose dialect refuses such fields.
+struct UnknownField {
+    is_refused: bool,
+    first: Option<String>,
+}
+
+impl UnknownField {
+    const fn of(dialect: &Dialect) -> Self {
+        Self { is_refused: dialect.refuses_unknown_fields, first: None }
+    }
+
+    /// Returns what serde tells of each. It has one type for all parameters, so that what they have in common is compiled
+    /// once.
+    fn note(&mut self) -> impl FnMut(serde_ignored::Path<'_>) + use<'_> {
+        |path| {
+            if self.is_refused {
+                self.first.get_or_insert_with(|| path.to_string());
+            }
+        }
+    }
 }
 
 #[cold]
@@ -174,19 +191,17 @@ fn parse_aside<T: DeserializeOwned + Default>(
     dialect: &Dialect,
 ) -> Result<T, RpcError> {
     let Some(value) = aside.filter(|value| !value.is_null()) else { return Ok(T::default()) };
-    let mut unknown = None;
+    let mut unknown = UnknownField::of(dialect);
     let mut track = serde_path_to_error::Track::new();
     let tracked = serde_path_to_error::Deserializer::new(value, &mut track);
-    let parsed = serde_ignored::deserialize(ObjectsOnly(tracked), |path| {
-        unknown.get_or_insert_with(|| path.to_string());
-    });
-    match (parsed, unknown) {
+    let parsed = serde_ignored::deserialize(ObjectsOnly(tracked), unknown.note());
+    match (parsed, unknown.first) {
         (Err(error), _) => {
             let path = track.path().to_string();
             let dot = if path == "." { String::new() } else { format!(".{path}") };
             Err(RpcError::params(format!("{place}{dot}: {}", in_words_of_json(&error.to_string()))))
         }
-        (Ok(_), Some(path)) if dialect.refuses_unknown_fields => {
+        (Ok(_), Some(path)) => {
             let path: String = path.chars().take(80).collect();
             Err(RpcError::params(format!("{place}.{path}: unknown field")))
         }
