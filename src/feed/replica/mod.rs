@@ -25,7 +25,7 @@ use super::{
     fleet::{FleetError, FleetLink, ImageKey, PoolFilling},
     journal::Journal,
 };
-use crate::state::{FeedProblem, FeedState, Snapshot, Snapshots};
+use crate::state::{FeedProblem, FeedState, Snapshots};
 
 /// The pause before something that failed is tried again, and the time between two looks at the feed's health.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -86,9 +86,6 @@ impl Follower {
                     feed.snapshots.replace_all(following.state().load());
                     feed.pool.advance();
                     feed.count(arrived);
-                    if self.pulse.newest().is_none_or(|newest| newest <= last) {
-                        hash_ahead(&following.state().newest());
-                    }
                 }
             }
             Ok(None) => {
@@ -208,14 +205,6 @@ impl Follower {
     pub fn go_on_from(&mut self, snapshots: &Snapshots, sequence: u64) {
         let applier = Applier::new(snapshots.mirror(), self.base.codes.clone());
         self.following = Some(Following::from(self.link.clone(), applier, sequence));
-    }
-}
-
-/// Hashes the state of a snapshot that is shown already, so that fewer nodes of the trie are left to be hashed when the root is
-/// checked at the end of the block.
-fn hash_ahead(snapshot: &Snapshot) {
-    if let Some(world) = snapshot.world.local() {
-        world.state_root_in_parallel();
     }
 }
 
