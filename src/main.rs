@@ -25,7 +25,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     settle_memory();
-    // Before anything else, so that a signal always ends the program in order.
+    // Before the command is read, so that a signal always ends the program in order.
     match Signals::listen().map_err(eyre::Report::from).and_then(obey) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -2,14 +2,12 @@
 
 use alloy_primitives::utils::init_keccak_cache;
 
-/// The Keccak hashes of short inputs that are kept, of 128 bytes each. Requests hash the same slots again and again, and those
-/// of a minute are fewer.
+/// The Keccak hashes of short inputs that are kept, of 128 bytes each, because requests hash the same slots again and again.
 const HASHES: usize = 1 << 15;
 
 /// Bounds the memory that the process takes at rest, to be called before anything else. It does nothing the second time.
 ///
-/// Pages stay small: of a huge page each thread would touch a few bytes, which takes 20 to 40 MiB at rest and has made no request
-/// faster.
+/// Pages stay small: of a huge page each thread would touch a few bytes, which takes 20 to 40 MiB at rest.
 pub fn settle_memory() {
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);

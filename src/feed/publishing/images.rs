@@ -171,12 +171,13 @@ pub async fn read(images: &ObjectStore, key: &ImageKey) -> Result<Vec<u8>, Fleet
     let mut object = object.take(key.bytes.saturating_add(1));
     let mut bytes = Vec::new();
     // The parts of an image that is deleted meanwhile never come.
-    while timeout(PART, object.read_buf(&mut bytes))
-        .await
-        .map_err(|_| unread(format!("no part came within {} s", PART.as_secs())))?
-        .map_err(|error| unread(error.to_string()))?
-        > 0
-    {}
+    loop {
+        let part = timeout(PART, object.read_buf(&mut bytes)).await;
+        let part = part.map_err(|_| unread(format!("no part came within {} s", PART.as_secs())))?;
+        if part.map_err(|error| unread(error.to_string()))? == 0 {
+            break;
+        }
+    }
     if bytes.len() as u64 == key.bytes {
         return Ok(bytes);
     }
