@@ -188,8 +188,8 @@ pub struct Config {
     /// Calls in a whole simulation, and in all bundles of an `eth_callMany`.
     #[arg(long, env = "PRESIM_MAX_CALLS", value_name = "N", default_value_t = 10_000, help_heading = "Limits")]
     pub max_calls: usize,
-    /// Megabytes for the beginnings of simulations. Calls that several simulations of a token begin with run once on a
-    /// snapshot. 0 shares none.
+    /// Megabytes for the beginnings of simulations. Blocks and calls that several simulations of a token begin with run
+    /// once on a snapshot. 0 shares none.
     #[arg(long, env = "PRESIM_PREFIX_CACHE_MB", value_name = "MB", default_value_t = 64, help_heading = "Limits")]
     pub prefix_cache_mb: usize,
     /// Variants of a bundle that one `presim_search` may run.

@@ -68,6 +68,8 @@ pub enum Stopped {
 impl Meter {
     /// Ticks between two reads of the clock: some tens of microseconds.
     const STRIDE: u32 = 4096;
+    /// Ticks for the work around a call or a block: some microseconds.
+    const BETWEEN_CALLS: u32 = 512;
     /// Strides left to a run that has missed state: some milliseconds.
     const FOR_NOTHING: u32 = 256;
 
@@ -98,13 +100,23 @@ impl Meter {
         self.deadline = Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
     }
 
-    /// Checks the bounds between two calls of a run.
+    /// Checks all bounds, before a part of a run that takes long and does not tick.
+    ///
+    /// # Errors
+    ///
+    /// Returns the [`Stopped`] reason if the run must stop.
+    pub fn check(&mut self) -> Result<(), Stopped> {
+        self.look();
+        self.stopped.map_or(Ok(()), Err)
+    }
+
+    /// Counts the work around a call or a block that runs no code: what is filled in, encoded and hashed.
     ///
     /// # Errors
     ///
     /// Returns the [`Stopped`] reason if the run must stop.
     pub fn between_calls(&mut self) -> Result<(), Stopped> {
-        self.look();
+        self.tick(Self::BETWEEN_CALLS);
         self.stopped.map_or(Ok(()), Err)
     }
 

@@ -60,7 +60,7 @@ impl Engine<'_> {
         let mut recorder = AccessRecorder::of(prepared.tx.access_list.clone());
         let mut simulated: u64 = 0;
         loop {
-            overlay.meter.between_calls()?;
+            overlay.meter.check()?;
             let PreparedCall { env, precompiles, tx } = prepared.clone();
             let before = recorder.list();
             let setup = TxSetup::unsigned(with_list(tx, before.clone()), env, precompiles);

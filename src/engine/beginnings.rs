@@ -1,4 +1,4 @@
-//! Shared beginnings: calls that several simulations of a client begin with run once on a snapshot.
+//! Shared beginnings: blocks and calls that several simulations of a client begin with run once on a snapshot.
 
 use std::{
     fmt,
@@ -13,22 +13,20 @@ use super::{
     Engine,
     error::SimulationError,
     request::{
-        BlockOverrides, CallPlace, Objective, Outputs, RequiredEnd, SimCall, Simulation, SimulationRules,
-        StateOverrides,
+        BlockOverrides, CallPlace, Objective, Outputs, RequiredEnd, SimBlock, SimCall, Simulation, SimulationRules,
     },
     simulate::{Beginning, Simulated, Until},
-    size::size_of_accounts,
 };
 use crate::{
     state::{Snapshot, StateId},
     telemetry::{Counter, Metrics},
 };
 
-/// The beginnings of simulations, so that each runs once: from the second simulation on that has it, the calls of a
-/// beginning are not run again. Answers are the same to the byte.
+/// The beginnings of simulations, so that each runs once: from the second simulation on that has it, the blocks and calls
+/// of a beginning are not run again. Answers are the same to the byte.
 ///
-/// A beginning is of one client, one state and one set of rules, and holds the first calls of a simulation's first
-/// block. It is found by a hash, and compared in full.
+/// A beginning is of one client, one state and one set of rules, and holds a simulation's first blocks, and the first
+/// calls of the one after them. It is found by a hash, and compared in full.
 pub struct Beginnings {
     /// `None` if beginnings are not shared.
     known: Option<Cache<u64, KnownBeginning, BeginningWeight>>,
@@ -56,11 +54,11 @@ struct BeginningKey {
     objective: Option<Objective>,
     trace_transfers: bool,
     validation: bool,
-    /// Whether more blocks follow, which need the hash of the first.
+    /// Whether more blocks follow, which need the hash of the last.
     is_last: bool,
-    block: BlockOverrides,
-    overrides: StateOverrides,
-    calls: Vec<SimCall>,
+    /// The blocks. Of the last, only the calls that belong to the beginning. If that is none, only its number, because
+    /// the blocks that fill the gap before it have run.
+    blocks: Vec<SimBlock>,
     /// The required ends of the calls. `None` if they may end in any way.
     ends: Option<Vec<RequiredEnd>>,
 }
@@ -81,8 +79,7 @@ impl Weighter<u64, KnownBeginning> for BeginningWeight {
 }
 
 impl Beginnings {
-    /// The number of first calls after each of which a beginning may end. It may also end after the last call, and
-    /// before the last call.
+    /// The number of first places at each of which a beginning may end. It may also end at the last two.
     const ENDS: usize = 64;
     /// About how many bytes a beginning takes, from which the cache guesses its number of entries.
     const USUAL: usize = 4 << 10;
@@ -111,15 +108,15 @@ impl Beginnings {
             return engine.simulate(snapshot, simulation);
         };
         let hashes = self.hashes(engine.rules, client, snapshot, simulation);
-        let mut from: Option<(usize, Arc<(BeginningKey, Beginning)>)> = None;
+        let mut from: Option<Arc<(BeginningKey, Beginning)>> = None;
         let mut seen = None;
-        for (calls, hash) in hashes.iter().rev() {
+        for (end, hash) in hashes.iter().rev() {
             match known.get(hash) {
-                Some(KnownBeginning::Ran(ran)) if ran.0.is_of(*calls, engine.rules, client, snapshot, simulation) => {
-                    from = Some((*calls, ran));
+                Some(KnownBeginning::Ran(ran)) if ran.0.is_of(*end, engine.rules, client, snapshot, simulation) => {
+                    from = Some(ran);
                     break;
                 }
-                Some(KnownBeginning::Seen) => seen = seen.max(Some((*calls, *hash))),
+                Some(KnownBeginning::Seen) => seen = seen.or(Some((*end, *hash))),
                 // Two beginnings with one hash: the newer one is run as if it were alone.
                 Some(KnownBeginning::Ran(_)) => {}
                 None => known.insert(*hash, KnownBeginning::Seen),
@@ -128,55 +125,73 @@ impl Beginnings {
         if from.is_some() {
             self.shared.increment(1);
         }
-        if let Some((calls, hash)) = seen {
-            let until = Until::Call(CallPlace { block: 0, call: calls });
-            let shorter = from.as_ref().map(|(_, ran)| &ran.1);
-            let beginning = engine.begin(snapshot, simulation, shorter, until)?;
-            let key = BeginningKey::of(calls, engine.rules, client, snapshot, simulation);
-            let ran = Arc::new((key, beginning));
+        if let Some((end, hash)) = seen {
+            let beginning = engine.begin(snapshot, simulation, from.as_ref().map(|ran| &ran.1), until(end))?;
+            let ran = Arc::new((BeginningKey::of(end, engine.rules, client, snapshot, simulation), beginning));
             // The result of a run on unknown state is not valid.
             if !engine.overlay.has_missed() {
                 known.insert(hash, KnownBeginning::Ran(ran.clone()));
             }
-            from = Some((calls, ran));
+            from = Some(ran);
         }
         match from {
-            Some((_, ran)) => engine.resume(snapshot, simulation, &ran.1),
+            Some(ran) => engine.resume(snapshot, simulation, &ran.1),
             None => engine.simulate(snapshot, simulation),
         }
     }
 
-    /// Returns the beginnings of a simulation, as numbers of calls and hashes, the shortest first.
+    /// Returns the beginnings of a simulation, as the calls at which they end and as hashes, the shortest first. A
+    /// beginning ends after a call, or before a block.
     fn hashes(
         &self,
         rules: &SimulationRules,
         client: Option<&str>,
         snapshot: &Snapshot,
         simulation: &Simulation,
-    ) -> Vec<(usize, u64)> {
-        let block = &simulation.blocks[0];
+    ) -> Vec<(CallPlace, u64)> {
+        let blocks = &simulation.blocks;
+        let last = blocks.len() - 1;
         let mut hash = self.hasher.build_hasher();
         (client, snapshot.state, simulation.outputs, simulation.objective).hash(&mut hash);
         (simulation.trace_transfers, simulation.validation, rules.state_roots, rules.block_time).hash(&mut hash);
-        (simulation.blocks.len() > 1, simulation.when.is_some(), block.state.len(), block.block.number).hash(&mut hash);
-        for (address, account) in &block.state {
-            (address, account.balance, account.nonce, &account.code).hash(&mut hash);
-        }
-        let count = block.calls.len();
-        let mut hashes = Vec::with_capacity(count.min(Self::ENDS + 2));
-        for (index, call) in block.calls.iter().enumerate() {
-            match call {
-                SimCall::Unsigned(call) => {
-                    (call.from, call.to, call.value, call.gas, call.nonce, &call.data).hash(&mut hash);
+        simulation.when.is_some().hash(&mut hash);
+        let mut hashes = Vec::new();
+        // The tries after a block are not saved.
+        let shared = if rules.state_roots { 1 } else { blocks.len() };
+        for (index, SimBlock { state, block, calls }) in blocks.iter().enumerate().take(shared) {
+            block.number.hash(&mut hash);
+            // Of many blocks without calls, few are ends, because each end costs a look-up.
+            if index.is_power_of_two() || index > 0 && index == last {
+                hashes.push((CallPlace { block: index, call: 0 }, hash.finish()));
+            }
+            (index == last, block.time, state.len()).hash(&mut hash);
+            for (address, account) in state {
+                (address, account.balance, account.nonce, &account.code).hash(&mut hash);
+            }
+            for (call, one) in calls.iter().enumerate() {
+                match one {
+                    SimCall::Unsigned(call) => {
+                        (call.from, call.to, call.value, call.gas, call.nonce, &call.data).hash(&mut hash);
+                    }
+                    SimCall::Signed(tx) => tx.tx_hash().hash(&mut hash),
                 }
-                SimCall::Signed(tx) => tx.tx_hash().hash(&mut hash),
+                hashes.push((CallPlace { block: index, call: call + 1 }, hash.finish()));
             }
-            let calls = index + 1;
-            if calls <= Self::ENDS || calls + 1 >= count {
-                hashes.push((calls, hash.finish()));
-            }
+            calls.len().hash(&mut hash);
+        }
+        let count = hashes.len();
+        if count > Self::ENDS + 2 {
+            hashes.drain(Self::ENDS..count - 2);
         }
         hashes
+    }
+}
+
+/// Returns where the run of a beginning stops that ends at a call.
+const fn until(end: CallPlace) -> Until {
+    match end.call {
+        0 => Until::Overrides(end.block),
+        _ => Until::Call(end),
     }
 }
 
@@ -188,13 +203,22 @@ impl fmt::Debug for Beginnings {
 
 impl BeginningKey {
     fn of(
-        calls: usize,
+        end: CallPlace,
         rules: &SimulationRules,
         client: Option<&str>,
         snapshot: &Snapshot,
         simulation: &Simulation,
     ) -> Self {
-        let block = &simulation.blocks[0];
+        let SimBlock { state, block, calls } = &simulation.blocks[end.block];
+        let partial = match end.call {
+            0 => {
+                SimBlock { block: BlockOverrides { number: block.number, ..Default::default() }, ..Default::default() }
+            }
+            count => SimBlock { state: state.clone(), block: block.clone(), calls: calls[..count].to_vec() },
+        };
+        let mut blocks = Vec::with_capacity(end.block + 1);
+        blocks.extend_from_slice(&simulation.blocks[..end.block]);
+        blocks.push(partial);
         Self {
             client: client.map(str::to_owned),
             state: snapshot.state,
@@ -203,25 +227,24 @@ impl BeginningKey {
             objective: simulation.objective,
             trace_transfers: simulation.trace_transfers,
             validation: simulation.validation,
-            is_last: simulation.blocks.len() == 1,
-            block: block.block.clone(),
-            overrides: block.state.clone(),
-            calls: block.calls[..calls].to_vec(),
-            ends: ends(calls, simulation).map(Iterator::collect),
+            is_last: is_last(end, simulation),
+            blocks,
+            ends: ends(end, simulation).map(Iterator::collect),
         }
     }
 
     /// Returns whether this is what [`BeginningKey::of`] returns for the same arguments.
     fn is_of(
         &self,
-        calls: usize,
+        end: CallPlace,
         rules: &SimulationRules,
         client: Option<&str>,
         snapshot: &Snapshot,
         simulation: &Simulation,
     ) -> bool {
-        let block = &simulation.blocks[0];
-        let same_ends = match (&self.ends, ends(calls, simulation)) {
+        let SimBlock { state, block, calls } = &simulation.blocks[end.block];
+        let Some((partial, whole)) = self.blocks.split_last() else { return false };
+        let same_ends = match (&self.ends, ends(end, simulation)) {
             (Some(own), Some(ends)) => own.iter().copied().eq(ends),
             (None, None) => true,
             _ => false,
@@ -232,21 +255,30 @@ impl BeginningKey {
             && self.rules == *rules
             && (self.outputs, self.objective) == (simulation.outputs, simulation.objective)
             && (self.trace_transfers, self.validation) == (simulation.trace_transfers, simulation.validation)
-            && self.is_last == (simulation.blocks.len() == 1)
-            && self.calls == block.calls[..calls]
-            && self.block == block.block
-            && self.overrides == block.state
+            && self.is_last == is_last(end, simulation)
+            && *whole == simulation.blocks[..end.block]
+            && match end.call {
+                0 => partial.block.number == block.number,
+                count => partial.calls == calls[..count] && partial.block == *block && partial.state == *state,
+            }
     }
 
     /// Returns about how many bytes it takes.
     fn size(&self) -> usize {
-        let calls: usize = self.calls.iter().map(SimCall::size).sum();
-        size_of::<Self>() + calls + size_of_accounts(&self.overrides) + self.block.size()
+        size_of::<Self>() + self.blocks.iter().map(SimBlock::size).sum::<usize>()
     }
 }
 
-/// Returns how the first calls must end, if the simulation says so.
-fn ends(calls: usize, simulation: &Simulation) -> Option<impl Iterator<Item = RequiredEnd>> {
+/// Returns whether the block in which a beginning ends is the last, once it has begun.
+const fn is_last(end: CallPlace, simulation: &Simulation) -> bool {
+    end.call > 0 && end.block + 1 == simulation.blocks.len()
+}
+
+/// Returns how the calls before `end` must end, if the simulation says so.
+fn ends(end: CallPlace, simulation: &Simulation) -> Option<impl Iterator<Item = RequiredEnd>> {
     let when = simulation.when.as_ref()?;
-    Some((0..calls).map(move |call| when.0.get(&CallPlace { block: 0, call }).copied().unwrap_or(RequiredEnd::Success)))
+    let whole = simulation.blocks[..end.block].iter().map(|block| block.calls.len());
+    let places = whole.chain([end.call]).enumerate();
+    let calls = places.flat_map(|(block, calls)| (0..calls).map(move |call| CallPlace { block, call }));
+    Some(calls.map(|place| when.0.get(&place).copied().unwrap_or(RequiredEnd::Success)))
 }

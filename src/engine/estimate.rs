@@ -153,7 +153,7 @@ impl<F: FamilyEvm> Search<'_, F> {
 
     /// Runs the call with a gas limit. Returns `None` if the limit does not even allow the call to begin.
     fn run(&mut self, gas: u64) -> Result<Option<ExecutionResult>, SimulationError> {
-        self.overlay.meter.between_calls()?;
+        self.overlay.meter.check()?;
         let PreparedCall { env, precompiles, tx } = self.prepared.clone();
         let base_fee = env.block_env.basefee;
         let tx = TxEnv { gas_limit: gas, ..tx };

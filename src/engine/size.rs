@@ -19,7 +19,8 @@ impl Simulation {
 }
 
 impl SimBlock {
-    fn size(&self) -> usize {
+    /// Returns about how many bytes it takes.
+    pub(super) fn size(&self) -> usize {
         size_of::<Self>()
             + self.block.size()
             + size_of_accounts(&self.state)
@@ -29,14 +30,14 @@ impl SimBlock {
 
 impl BlockOverrides {
     /// Returns about how many bytes it takes besides its own.
-    pub(super) fn size(&self) -> usize {
+    fn size(&self) -> usize {
         self.withdrawals.as_ref().map_or(0, |list| list.len() * size_of::<Withdrawal>())
     }
 }
 
 impl SimCall {
     /// Returns about how many bytes it takes.
-    pub(super) fn size(&self) -> usize {
+    fn size(&self) -> usize {
         let inner = match self {
             Self::Unsigned(call) => {
                 call.data.len()
@@ -52,7 +53,7 @@ impl SimCall {
 }
 
 /// Returns about how many bytes state overrides take.
-pub(super) fn size_of_accounts(accounts: &StateOverrides) -> usize {
+fn size_of_accounts(accounts: &StateOverrides) -> usize {
     let size = |account: &AccountOverride| {
         let slots = match &account.storage {
             StorageOverride::Keep => 0,

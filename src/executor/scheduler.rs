@@ -56,7 +56,7 @@ thread_local! {
 
 impl Executor {
     /// Bound of an inline run, in strides of the meter: some hundreds of microseconds at most.
-    const INLINE: u32 = 12;
+    const INLINE: u32 = 10;
     /// Bound of a run in the pause of another, in strides: some milliseconds at most.
     const IN_PAUSE: u32 = 64;
     /// Most bytes of parameters of a request that runs inline. A request with more takes long to run, or to parse.

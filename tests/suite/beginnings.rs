@@ -59,15 +59,33 @@ async fn answers_are_those_of_runs_that_share_nothing() {
     for path in ["/", "/standard"] {
         for more in &outputs {
             for round in 0..3 {
-                for index in 0..6 {
+                for index in 0..10 {
                     let beginning = if index % 2 == 0 { 3 } else { 2 };
                     let mut calls = vec![counts(); beginning];
                     calls.push(own(index));
                     let mut request = bundle(calls, more);
-                    if index == 5 {
+                    let blocks = request["blockStateCalls"].as_array_mut().unwrap();
+                    match index {
                         // A later block makes the first one's hash matter.
-                        let later = json!({ "calls": [counts(), { "from": FROM, "to": COUNTER, "data": "0x01" }] });
-                        request["blockStateCalls"].as_array_mut().unwrap().push(later);
+                        5 => {
+                            blocks.push(json!({ "calls": [counts(), { "from": FROM, "to": COUNTER, "data": "0x01" }] }))
+                        }
+                        // These differ in their last blocks only: in a call, or in an override.
+                        6..8 => {
+                            blocks[0]["calls"] = json!([counts(), counts()]);
+                            blocks.push(json!({ "blockOverrides": { "number": "0x7" }, "calls": [counts()] }));
+                            blocks.push(json!({}));
+                            blocks.push(json!({ "calls": [counts(), own(index)] }));
+                        }
+                        8 => {
+                            blocks[0]["calls"] = json!([counts(), counts()]);
+                            blocks.push(json!({ "blockOverrides": { "number": "0x7" }, "calls": [counts()] }));
+                            blocks.push(json!({}));
+                            let nonce = json!({ COUNTER: { "nonce": "0x5" } });
+                            blocks.push(json!({ "stateOverrides": nonce, "calls": [counts(), own(7)] }));
+                        }
+                        9 => blocks.splice(0..1, vec![json!({}); 40]).for_each(drop),
+                        _ => {}
                     }
                     let params = json!([request, "latest"]);
                     let shared = sharing.call(path, "presim_simulate", params.clone()).await;
@@ -114,6 +132,34 @@ async fn a_beginning_is_shared_from_the_second_time_on_and_only_if_all_of_it_is_
         },
     ] {
         assert_eq!(run(&other).await, 0.0, "{other}");
+    }
+}
+
+#[tokio::test]
+async fn beginnings_go_on_through_blocks_where_no_roots_are_computed() {
+    let node = TestNode::quiet();
+    let run = async |path: &str, later: Value| {
+        let before = node.metric(SHARED);
+        let mut request = bundle(vec![counts()], &json!({}));
+        request["blockStateCalls"].as_array_mut().unwrap().extend([json!({}), json!({ "calls": [counts()] }), later]);
+        let answer = node.result(path, "presim_simulate", json!([request, "latest"])).await;
+        (node.metric(SHARED) - before, answer[2]["calls"][0]["returnData"].clone())
+    };
+    let second = Value::from(format!("0x{:064x}", 2));
+    for (index, shared) in [(0, 0.0), (1, 0.0), (2, 1.0), (3, 1.0)] {
+        // A block of its own ends each bundle.
+        let later = json!({ "blockOverrides": { "feeRecipient": format!("0x{index:040x}") }, "calls": [own(index)] });
+        assert_eq!(run("/", later).await, (shared, second.clone()), "{index}");
+    }
+    // The number of a block is a part of what comes before it, because blocks fill the gap.
+    assert_eq!(run("/", json!({ "blockOverrides": { "time": "0xffffffff" } })).await.0, 1.0);
+    for shared in [0.0, 1.0] {
+        let far = json!({ "blockOverrides": { "number": "0x9" } });
+        assert_eq!(run("/", far).await, (shared, second.clone()));
+    }
+    // The roots of later blocks follow from those of the first.
+    for (index, shared) in [(0, 0.0), (1, 0.0), (2, 1.0)] {
+        assert_eq!(run("/standard", json!({ "calls": [own(index)] })).await, (shared, second.clone()), "{index}");
     }
 }
 

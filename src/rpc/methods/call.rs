@@ -13,8 +13,9 @@ use crate::{
     state::{Selector, Snapshot},
 };
 
-/// Maximum number of calls of a simulation that runs inline. More calls take longer than the hand-over to a worker.
-const IN_PLACE_CALLS: usize = 8;
+/// Maximum numbers of blocks and calls of a simulation that runs inline. More take longer than the hand-over to a worker.
+const INLINE_BLOCKS: usize = 64;
+const INLINE_CALLS: usize = 8;
 
 impl Backend {
     pub(super) fn call(&self, run: &mut Run<'_>, (request, selector): (CallRequest, Selector)) -> Result<(), RpcError> {
@@ -36,7 +37,9 @@ impl Backend {
     }
 
     pub(super) fn simulate(&self, run: &mut Run<'_>, request: SimulationRequest) -> Result<(), RpcError> {
-        if run.meter.is_short() && request.simulation.calls() > IN_PLACE_CALLS {
+        let is_long =
+            request.simulation.blocks.len() > INLINE_BLOCKS || request.simulation.calls() > INLINE_CALLS;
+        if run.meter.is_short() && is_long {
             return Err(run.give_up());
         }
         let snapshot = self.select(run.published, request.selector)?;

@@ -97,7 +97,7 @@ impl Backend {
             .collect();
         let mut reward = |known: &KnownBlock, percentiles: &[f64]| -> Result<Vec<u128>, RpcError> {
             // Checks the deadline, because sorting the transactions of a thousand blocks takes long.
-            run.meter.between_calls()?;
+            run.meter.check()?;
             let block = Block::load(known.clone()).ok_or_else(|| published.no_body(known.number()))?;
             Ok(rewards(&block, percentiles))
         };

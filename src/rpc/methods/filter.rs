@@ -98,7 +98,7 @@ impl Backend {
                     for block in published.blocks(first.max(known), last) {
                         let end = out.len();
                         if filter.matches_bloom(block.header.logs_bloom) {
-                            meter.between_calls()?;
+                            meter.check()?;
                             let block = Block::sealed(block).ok_or_else(|| published.no_body(block.number()))?;
                             filter.write(&block, &mut count, usize::MAX, out);
                         }

@@ -61,7 +61,7 @@ impl Backend {
         let sealed = sealed.into_iter().flat_map(|(from, to)| published.blocks(from, to));
         for (nth, block) in sealed.enumerate() {
             if nth % BLOCKS_A_LOOK == 0 {
-                meter.between_calls()?;
+                meter.check()?;
             }
             // The header is in memory, so a block whose bloom does not match costs only this check.
             if filter.matches_bloom(block.header.logs_bloom) {

@@ -162,7 +162,7 @@ fn push_all(block: &mut SubBlock<'_>, list: Vec<Recovered<TxEnvelope>>, meter: &
 }
 
 fn check_time(meter: &mut Meter) -> Result<(), RpcError> {
-    meter.between_calls().map_err(RpcError::from)
+    meter.check().map_err(RpcError::from)
 }
 
 /// Returns the tips of a block's transactions, in wei.

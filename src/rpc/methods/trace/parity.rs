@@ -133,7 +133,7 @@ impl Backend {
             if page.is_full() {
                 break;
             }
-            run.meter.between_calls()?;
+            run.meter.check()?;
             let block = self.block_to_trace(run.published, Selector::Number(number))?;
             self.frames_of(run, &block, 0..block.len(), &mut page, matches)?;
             self.rewards_of(run, &block, &mut page, matches)?;
