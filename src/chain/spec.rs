@@ -239,7 +239,7 @@ impl ChainSpec {
     /// Returns the fork of Ethereum whose EVM rules apply in `header`'s block, on either family.
     pub fn evm_fork(&self, header: &Header) -> SpecId {
         match self.family() {
-            Family::Ethereum => self.evm_env(header).cfg_env.spec,
+            Family::Ethereum => alloy_evm::spec(self, header),
             Family::OpStack => alloy_op_evm::spec(self, header).into_eth_spec(),
         }
     }

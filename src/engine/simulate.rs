@@ -18,7 +18,9 @@ pub use progress::{Beginning, Until};
 pub use results::{BlockListing, CallOutcome, CallResult, Simulated, SimulatedBlock, SimulatedTx};
 
 use alloy_consensus::Header;
+use alloy_evm::EvmEnv;
 use alloy_primitives::Address;
+use revm::context::{BlockEnv, CfgEnv};
 
 use self::{
     blocks::{BlockEnd, Simulator},
@@ -33,11 +35,11 @@ use super::{
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
     precompiles::RunPrecompiles,
-    request::{BlockOverrides, Simulation},
+    request::{BlockOverrides, Outputs, Simulation},
 };
 use crate::{
     chain::Family,
-    state::{BlockReads, Snapshot, StateRoots},
+    state::{BlockReads, Snapshot, StateRoots, TransferLogs},
 };
 
 impl Engine<'_> {
@@ -142,18 +144,28 @@ impl Engine<'_> {
         }
         let mut state = from.map_or_else(|| RunProgress::new(rules), |from| from.progress.clone());
         state.blocks.reserve_exact(plan.len().saturating_sub(state.blocks.len()));
+        let shows_transfers = simulation.outputs.intersects(Outputs::TRANSFERS | Outputs::ASSETS);
+        let transfers = match (simulation.trace_transfers, shows_transfers) {
+            (true, _) => TransferLogs::Numbered,
+            (false, true) => TransferLogs::Aside,
+            (false, false) => TransferLogs::Hidden,
+        };
+        let fork = F::fork(spec, snapshot.head.header.inner());
+        let env = EvmEnv::new(CfgEnv::new_with_spec(fork), BlockEnv::default());
         let mut simulator = Simulator {
             spec,
             codes,
             rules,
-            overlay,
+            // Each block sets its own environment.
+            evm: RunEvm::<F>::new(overlay, env, RunPrecompiles::of(spec, fork)).with_transfers(transfers),
             simulation,
             state,
             parent: &snapshot.head.header,
             roots: snapshot.world.local().filter(|_| rules.state_roots).map(StateRoots::of),
         };
-        let ran = simulator.blocks::<F>(plan, until);
-        let state = simulator.state;
+        let ran = simulator.blocks(plan, until);
+        let Simulator { evm, state, .. } = simulator;
+        let overlay = evm.rest();
         // The causes of an error are read, too.
         if !matches!(ran, Ok(BlockEnd::Paused)) {
             overlay.note_block(state.block_reads);

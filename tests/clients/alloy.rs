@@ -46,6 +46,8 @@ sol! {
 
 /// Starts a devnet whose accounts only the test uses, with a block twice a second.
 fn devnet() -> TestNode {
+    // Alloy's client needs it. Fails if it was installed before. A program with alloy's own features has one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     TestNode::start(&["--traffic", "0", "--sub-block-ms", "50"])
 }
 
@@ -116,8 +118,6 @@ async fn alloy_reads_state_blocks_and_proofs() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn alloy_calls_with_overrides_and_decodes_reverts() -> Result<()> {
     let node = devnet();
-    // Fails if it was installed before. A program with alloy's own features has one.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let provider = ProviderBuilder::new().connect_http(node.url("/standard").parse()?);
     let nobody = Address::random();
 

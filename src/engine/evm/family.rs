@@ -61,6 +61,9 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     /// Whether vaults get a part of the fees.
     const HAS_VAULTS: bool;
 
+    /// Returns the fork that is active in `header`'s block.
+    fn fork(spec: &ChainSpec, header: &Header) -> Self::Spec;
+
     /// Returns the environment in which the transactions of `header`'s block run.
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<Self::Spec>;
 
@@ -110,6 +113,10 @@ impl FamilyEvm for Ethereum {
 
     const HAS_VAULTS: bool = false;
 
+    fn fork(spec: &ChainSpec, header: &Header) -> SpecId {
+        alloy_evm::spec(spec, header)
+    }
+
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv {
         spec.evm_env(header)
     }
@@ -143,6 +150,10 @@ impl FamilyEvm for OpStack {
     type Chain = L1BlockInfo;
 
     const HAS_VAULTS: bool = true;
+
+    fn fork(spec: &ChainSpec, header: &Header) -> OpSpecId {
+        alloy_op_evm::spec(spec, header)
+    }
 
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<OpSpecId> {
         spec.op_evm_env(header)

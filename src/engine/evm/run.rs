@@ -58,6 +58,21 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         Self { inner, transfers: false, deepest: 0 }
     }
 
+    /// Moves to another block, so that the next runs are in `env`.
+    pub fn enter(&mut self, env: EvmEnv<F::Spec>, precompiles: RunPrecompiles) {
+        let EvmEnv { cfg_env, block_env } = env;
+        let Inner { ctx, instruction, precompiles: old_precompiles, .. } = &mut self.inner;
+        if cfg_env.spec != ctx.cfg.spec {
+            // The journal holds the addresses of the fork's precompiles.
+            ctx.journaled_state.inner = JournalInner::new();
+            *instruction = instructions::<F>(cfg_env.spec, ctx.journaled_state.database.records_reads());
+        }
+        guard(ctx.journaled_state.database, &precompiles, &block_env);
+        *old_precompiles = precompiles;
+        (ctx.block, ctx.chain) = (block_env, F::Chain::default());
+        ctx.modify_cfg(|cfg| *cfg = cfg_env);
+    }
+
     /// Sets whether to log transfers of the native currency beside the real logs.
     pub fn with_transfers(mut self, transfers: TransferLogs) -> Self {
         self.transfers = transfers != TransferLogs::Hidden;
@@ -208,14 +223,8 @@ pub(super) fn inner<'a, F: FamilyEvm, I>(
 ) -> InnerEvm<'a, F, I> {
     let EvmEnv { cfg_env, block_env } = env;
     let Memory { journal, local, frames, .. } = memory;
-    let mut instruction = EthInstructions::new_mainnet_with_spec(cfg_env.spec.into());
-    meter(&mut instruction);
-    if !precompiles.natives.is_empty() {
-        overlay.guard(precompiles.natives.at(block_env.timestamp.saturating_to()));
-    }
-    if overlay.records_reads() {
-        record(&mut instruction);
-    }
+    let instruction = instructions::<F>(cfg_env.spec, overlay.records_reads());
+    guard(overlay, &precompiles, &block_env);
     let ctx: Host<'a, F> = Context {
         block: block_env,
         tx: F::Tx::default(),
@@ -226,6 +235,23 @@ pub(super) fn inner<'a, F: FamilyEvm, I>(
         error: Ok(()),
     };
     Inner { ctx: ctx.with_cfg(cfg_env), inspector, instruction, precompiles, frame_stack: frames }
+}
+
+/// Returns the metered opcodes of a fork.
+fn instructions<'a, F: FamilyEvm>(fork: F::Spec, records: bool) -> Instructions<'a, F> {
+    let mut instructions = EthInstructions::new_mainnet_with_spec(fork.into());
+    meter(&mut instructions);
+    if records {
+        record(&mut instructions);
+    }
+    instructions
+}
+
+/// Sets the native contracts that runs in a block cannot execute.
+fn guard(overlay: &mut Overlay, precompiles: &RunPrecompiles, block: &BlockEnv) {
+    if !precompiles.natives.is_empty() {
+        overlay.guard(precompiles.natives.at(block.timestamp.saturating_to()));
+    }
 }
 
 impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {

@@ -27,14 +27,15 @@ use crate::{
         request::{BaseFeeRule, CallPlace, Objective, Outputs, Simulation, SimulationRules},
         system_calls,
     },
-    state::{AccountReads, BlockReads, CodeCache, Overlay, StateRoots, TransferLogs},
+    state::{AccountReads, BlockReads, CodeCache, Overlay, StateRoots},
 };
 
-pub(super) struct Simulator<'a> {
+pub(super) struct Simulator<'a, F: FamilyEvm> {
     pub spec: &'a ChainSpec,
     pub codes: &'a CodeCache,
     pub rules: &'a SimulationRules,
-    pub overlay: &'a mut Overlay,
+    /// The EVM over the overlay. It serves one block after the other.
+    pub evm: RunEvm<'a, F>,
     pub simulation: &'a Simulation,
     pub state: RunProgress,
     /// The header of the snapshot's head.
@@ -62,9 +63,14 @@ pub(super) struct BlockPlace {
     pub is_last: bool,
 }
 
-impl Simulator<'_> {
+impl<F: FamilyEvm> Simulator<'_, F> {
+    /// Returns the state after what has run, as far as it differs from the snapshot's.
+    pub(super) fn overlay(&mut self) -> &mut Overlay {
+        self.evm.db_mut()
+    }
+
     /// Runs the blocks, up to `until`.
-    pub(super) fn blocks<F: FamilyEvm>(
+    pub(super) fn blocks(
         &mut self,
         plan: Vec<PlannedBlock<'_>>,
         until: Option<Until>,
@@ -87,7 +93,7 @@ impl Simulator<'_> {
             if end == Some(Until::Overrides(place.asked)) {
                 return Ok(BlockEnd::Paused);
             }
-            match self.block::<F>(planned, place, end)? {
+            match self.block(planned, place, end)? {
                 BlockEnd::Done => {}
                 BlockEnd::Paused => return Ok(BlockEnd::Paused),
                 BlockEnd::Broken(call) => {
@@ -100,23 +106,23 @@ impl Simulator<'_> {
     }
 
     /// Runs a block, or what is left of it, up to `until`.
-    fn block<F: FamilyEvm>(
+    fn block(
         &mut self,
         planned: PlannedBlock<'_>,
         place: BlockPlace,
         until: Option<Until>,
     ) -> Result<BlockEnd, SimulationError> {
-        self.overlay.meter.between_calls()?;
+        self.overlay().meter.between_calls()?;
         // The snapshot knows the hashes of the blocks before the first simulated one.
         if let Some(simulated) = self.state.parent.as_ref().filter(|_| self.state.run.is_none()) {
-            self.overlay.push_hash(simulated.number, simulated.hash());
+            self.evm.db_mut().push_hash(simulated.number, simulated.hash());
         }
         let mut header = self.header(&planned);
-        let ran = self.run::<F>(&planned, &header, place, until);
+        let ran = self.run(&planned, &header, place, until);
         self.note_fields(&planned, place);
         let (mut ran, end) = ran.map_err(|error| {
             // If the meter stopped the run, that is the reason, whatever the EVM's error says.
-            self.overlay.meter.stopped().map_or(error, SimulationError::from)
+            self.overlay().meter.stopped().map_or(error, SimulationError::from)
         })?;
         if matches!(end, BlockEnd::Paused) {
             self.state.run = Some(ran);
@@ -132,7 +138,7 @@ impl Simulator<'_> {
         };
         if !ran.fees.is_zero() && self.simulation.outputs.intersects(Outputs::STATE_DIFF | Outputs::COINBASE) {
             // The outputs show what the fees add to a balance, which is less where that would overflow.
-            self.overlay.note_account(header.beneficiary, AccountReads::EXISTENCE);
+            self.overlay().note_account(header.beneficiary, AccountReads::EXISTENCE);
             if ran.diff.is_some() && planned.block.block.fee_recipient.is_none() {
                 self.state.block_reads |= BlockReads::FEE_RECIPIENT;
             }
@@ -144,7 +150,7 @@ impl Simulator<'_> {
             self.state.block_reads |= BlockReads::FEE_RECIPIENT;
         }
         for (address, change) in diff.iter().flatten() {
-            note_diff(*address, change, self.overlay);
+            note_diff(*address, change, self.overlay());
         }
         let outputs = self.simulation.outputs;
         self.state.blocks.push(SimulatedBlock {
@@ -174,14 +180,14 @@ impl Simulator<'_> {
         }
     }
 
-    fn run<F: FamilyEvm>(
+    fn run(
         &mut self,
         planned: &PlannedBlock<'_>,
         header: &Header,
         place: BlockPlace,
         until: Option<Until>,
     ) -> Result<(BlockRun, BlockEnd), SimulationError> {
-        let Simulation { outputs, validation, trace_transfers, ref when, objective, .. } = *self.simulation;
+        let Simulation { outputs, validation, ref when, objective, .. } = *self.simulation;
         let mut env = F::env(self.spec, header);
         let strict = env.cfg_env.clone();
         lift_checks(&mut env);
@@ -192,16 +198,10 @@ impl Simulator<'_> {
         let begun = self.state.run.take();
         let precompiles = match begun {
             Some(_) => overrides::precompiles(&planned.block.state, self.spec, env.cfg_env.spec)?,
-            None => overrides::apply(&planned.block.state, self.overlay, self.codes, self.spec, env.cfg_env.spec)?,
+            None => overrides::apply(&planned.block.state, self.evm.db_mut(), self.codes, self.spec, env.cfg_env.spec)?,
         };
         // The block's hash is needed where it is shown, and where a later block follows from it.
         let lists = outputs.contains(Outputs::HEADER) || !place.is_last;
-        let shows_transfers = outputs.intersects(Outputs::TRANSFERS | Outputs::ASSETS);
-        let transfers = match (trace_transfers, shows_transfers) {
-            (true, _) => TransferLogs::Numbered,
-            (false, true) => TransferLogs::Aside,
-            (false, false) => TransferLogs::Hidden,
-        };
         let calls = BlockCalls {
             spec: self.spec,
             simulation: self.simulation,
@@ -222,52 +222,44 @@ impl Simulator<'_> {
         let counts_income = outputs.contains(Outputs::COINBASE) || objective == Some(Objective::Coinbase);
         let is_new = begun.is_none();
         if is_new {
-            self.overlay.log_numbers.restart();
+            self.overlay().log_numbers.restart();
         }
         let mut ran = begun.unwrap_or_else(|| BlockRun {
             producer_had: counts_income.then(|| {
                 if F::HAS_VAULTS {
                     // A vault that is the fee recipient gets more than the producer's fees.
-                    self.overlay.note_block(BlockReads::FEE_RECIPIENT);
+                    self.overlay().note_block(BlockReads::FEE_RECIPIENT);
                 }
-                self.overlay.balance_and_nonce(header.beneficiary).0
+                self.overlay().balance_and_nonce(header.beneficiary).0
             }),
             ..BlockRun::new(planned.block.calls.len(), outputs, lists)
         });
-        let mut evm = RunEvm::<F>::new(&mut *self.overlay, env, precompiles).with_transfers(transfers);
+        let evm = &mut self.evm;
+        evm.enter(env, precompiles);
         if is_new && planned.continues.is_none() {
-            unrecorded(&mut evm, |evm| system_call(system_calls::begin_block(self.spec, header, evm)))?;
+            unrecorded(evm, |evm| system_call(system_calls::begin_block(self.spec, header, evm)))?;
             // The block's deposit would have set them.
             if let Some(millis) = planned.millis {
                 evm.db_mut().set_slot(BASE_TIME, BASE_TIME_SLOT, U256::from(millis));
             }
         }
         if let Some(objective) = objective.filter(|_| is_new && place.asked == 0 && !planned.filler) {
-            self.state.before = measure(objective, &mut evm)?;
+            self.state.before = measure(objective, evm)?;
         }
 
         for (index, call) in planned.block.calls.iter().enumerate().skip(ran.calls.len()) {
             let place = CallPlace { block: place.asked, call: index };
             if until == Some(Until::Call(place)) {
-                evm.rest();
                 return Ok((ran, BlockEnd::Paused));
             }
             evm.db_mut().meter.between_calls()?;
             let RunProgress { gas_left, traces, .. } = &mut self.state;
-            let done = match calls.run(call, &mut evm, &mut ran, gas_left, traces) {
-                Ok(done) => done,
-                Err(error) => {
-                    evm.rest();
-                    return Err(error.in_call(place));
-                }
-            };
+            let done = calls.run(call, evm, &mut ran, gas_left, traces).map_err(|error| error.in_call(place))?;
             if when.as_ref().is_some_and(|when| !when.allow(place, done)) {
-                evm.rest();
                 return Ok((ran, BlockEnd::Broken(index)));
             }
         }
         if matches!(until, Some(Until::Call(_))) {
-            evm.rest();
             return Ok((ran, BlockEnd::Paused));
         }
         if let Some(from) = ran.producer_had {
@@ -279,10 +271,10 @@ impl Simulator<'_> {
             ran.coinbase = Some(income);
         }
         if let Some(objective) = objective.filter(|objective| place.is_last && *objective != Objective::Coinbase) {
-            self.state.gained = difference(self.state.before, measure(objective, &mut evm)?);
+            self.state.gained = difference(self.state.before, measure(objective, evm)?);
         }
         if place.is_last && outputs.contains(Outputs::ASSETS) {
-            self.state.tokens = ran.ask_tokens(&mut evm);
+            self.state.tokens = ran.ask_tokens(evm);
         }
 
         if let Some(list) = &mut ran.listing
@@ -294,7 +286,7 @@ impl Simulator<'_> {
             }
             // The OP stack has no requests: their list is empty.
             if self.spec.family() == Family::Ethereum {
-                unrecorded(&mut evm, |evm| system_call(system_calls::end_block(self.spec, evm, &mut requests)))?;
+                unrecorded(evm, |evm| system_call(system_calls::end_block(self.spec, evm, &mut requests)))?;
             }
             list.requests = Some(requests);
         }
@@ -304,7 +296,7 @@ impl Simulator<'_> {
             &[],
             planned.block.block.withdrawals.as_deref().map(Vec::as_slice),
         );
-        let Ok(()) = evm.rest().increment_balances(increments);
+        let Ok(()) = evm.db_mut().increment_balances(increments);
         Ok((ran, BlockEnd::Done))
     }
 }

@@ -2,6 +2,7 @@
 
 use alloy_consensus::{Header, TxType};
 use alloy_eips::eip7685::{EMPTY_REQUESTS_HASH, Requests};
+use alloy_evm::Evm;
 use alloy_hardforks::EthereumHardforks;
 use alloy_op_hardforks::OpHardforks;
 use alloy_primitives::{B256, Sealed, keccak256};
@@ -14,12 +15,15 @@ use super::{
     plan::PlannedBlock,
     results::{BlockListing, SimulatedTx},
 };
-use crate::chain::{BlockTotals, block_size, ordered_roots, timestamp_ms};
+use crate::{
+    chain::{BlockTotals, block_size, ordered_roots, timestamp_ms},
+    engine::evm::FamilyEvm,
+};
 
 /// More than the bytes of a header's RLP, unless its extra data is long.
 const HEADER_BYTES: usize = 1 << 10;
 
-impl Simulator<'_> {
+impl<F: FamilyEvm> Simulator<'_, F> {
     /// Completes the header of a block that ran, and returns the block as a chain would have it. The next block builds
     /// on it.
     pub(super) fn listed(
@@ -55,12 +59,12 @@ impl Simulator<'_> {
             header.withdrawals_root = self.parent().withdrawals_root.or(header.withdrawals_root);
         }
         if let Some(roots) = &mut self.roots {
-            header.state_root = roots.after(self.overlay.changes());
+            header.state_root = roots.after(self.evm.db_mut().changes());
             if proves_messages {
                 header.withdrawals_root = Some(roots.storage_root_of(L2_TO_L1_MESSAGE_PASSER_ADDRESS));
             }
             // From here on, the overlay reports only the next block's changes.
-            self.overlay.settle();
+            self.evm.db_mut().settle();
         }
         let sizes = list.transactions.iter().map(|(_, tx)| (tx.encoded.len(), tx.tx.tx_type() == TxType::Legacy));
         let size = block_size(header, sizes, &[], withdrawals.as_ref().map(|list| list.as_slice()));

@@ -46,14 +46,14 @@ pub(super) fn note_plan(simulation: &Simulation, overlay: &mut Overlay) {
     }
 }
 
-impl Simulator<'_> {
+impl<F: FamilyEvm> Simulator<'_, F> {
     /// Converts the fields that a block's calls have read to those of the first block from which they follow.
     pub(super) fn note_fields(&mut self, planned: &PlannedBlock<'_>, place: BlockPlace) {
-        if !self.overlay.records_reads() {
+        if !self.overlay().records_reads() {
             return;
         }
         self.state.begun |= planned.continues.is_none();
-        let mut read = self.overlay.take_block_reads();
+        let mut read = self.overlay().take_block_reads();
         let set = &planned.block.block;
         for (is_set, field) in [
             (set.gas_limit.is_some(), BlockReads::GAS_LIMIT),
@@ -76,14 +76,15 @@ impl Simulator<'_> {
         }
         // Writes that are not recorded have changed these contracts: before the calls the parent's hash and the block's
         // time, and after the calls what follows from requests.
-        let has_accessed = |contract: &Address| self.overlay.has_accessed(contract);
+        let overlay = self.evm.db_mut();
+        let has_accessed = |contract: &Address| overlay.has_accessed(contract);
         if self.state.begun && BEFORE_CALLS.iter().any(has_accessed) {
             read = BlockReads::all();
         }
         let follows = !place.is_first
             && (self.state.begun && BEFORE_CALLS.iter().any(has_accessed) || AFTER_CALLS.iter().any(has_accessed));
         if follows {
-            self.overlay.note_everything();
+            overlay.note_everything();
         }
         self.state.block_reads |= read;
     }

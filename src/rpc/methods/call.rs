@@ -37,8 +37,7 @@ impl Backend {
     }
 
     pub(super) fn simulate(&self, run: &mut Run<'_>, request: SimulationRequest) -> Result<(), RpcError> {
-        let is_long =
-            request.simulation.blocks.len() > INLINE_BLOCKS || request.simulation.calls() > INLINE_CALLS;
+        let is_long = request.simulation.blocks.len() > INLINE_BLOCKS || request.simulation.calls() > INLINE_CALLS;
         if run.meter.is_short() && is_long {
             return Err(run.give_up());
         }
