@@ -1,7 +1,8 @@
 //! Requests of many classes, made at random: presim compared with anvil over HTTP, and with bare revm in process.
 //!
-//! `cargo bench --bench classes -- [--seed N] [--class CLASS,…]`. Every class of `loadtest bodies` is sent to both servers
-//! in turn, by one client thread over eight connections. Anvil is looked for in `tests/anvil/node_modules` (which
+//! `cargo bench --bench classes -- [--seed N] [--class CLASS,…]`. Every class of `loadtest bodies` is sent to the servers
+//! in turn, by one client thread over eight connections: presim with default settings, presim with `--prefix-cache-mb 0`,
+//! which shares no beginnings of the bodies that come again, and anvil. Anvil is looked for in `tests/anvil/node_modules` (which
 //! `tests/anvil/run` installs) and on the path; `PRESIM_ANVIL` names another. Without it, only bare revm is compared.
 //!
 //! `-- --counts` counts instead, by callgrind, the instructions of a worker's part of a request: parse, simulate, encode.
@@ -78,6 +79,8 @@ struct ClassRow {
     rates: [f64; 2],
     /// The ratio to anvil, sorted by round.
     anvil: Vec<f64>,
+    /// The same where presim shares no beginnings.
+    alone: Vec<f64>,
     /// The ratio to bare revm, sorted by round.
     bare: Vec<f64>,
 }
@@ -104,7 +107,9 @@ fn main() {
         return classes.iter().for_each(|class| println!("{}", counts(&options, folder, *class)));
     }
     let genesis = Path::new(BODIES).join("genesis.json");
-    let presim = NodeProcess::start(&["--genesis", genesis.to_str().expect("a path in UTF-8"), "--feed", "static"]);
+    let flags = ["--genesis", genesis.to_str().expect("a path in UTF-8"), "--feed", "static"];
+    let presim = NodeProcess::start(&flags);
+    let alone = NodeProcess::start(&[&flags[..], &["--prefix-cache-mb", "0"]].concat());
     let anvil = Anvil::start(&genesis);
     let client = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread");
     println!(
@@ -112,14 +117,21 @@ fn main() {
         options.seed,
         TURN.as_millis()
     );
-    println!("{:15}{:>10}{:>10}{:>26}{:>26}", "", "presim/s", "anvil/s", "ratio to anvil", "ratio to bare revm");
+    println!(
+        "{:15}{:>10}{:>10}{:>24}{:>24}{:>24}",
+        "", "presim/s", "anvil/s", "ratio to anvil", "nothing shared", "ratio to bare revm"
+    );
+    let servers: Vec<SocketAddr> = [&presim, &alone]
+        .iter()
+        .map(|node| node.listen.parse().expect("an address"))
+        .chain(anvil.as_ref().map(|anvil| anvil.address))
+        .collect();
     let rows: Vec<ClassRow> = classes
         .iter()
         .map(|class| {
             let bodies = bodies(class);
-            let (rates, ratios) =
-                over_http(&client, presim.listen.parse().expect("an address"), anvil.as_ref(), &bodies);
-            let row = ClassRow { class: *class, rates, anvil: ratios, bare: in_process(&chain, &bodies) };
+            let (rates, [anvil, alone]) = over_http(&client, &servers, &bodies);
+            let row = ClassRow { class: *class, rates, anvil, alone, bare: in_process(&chain, &bodies) };
             println!("{row}");
             row
         })
@@ -159,18 +171,19 @@ impl std::fmt::Display for ClassRow {
         let [presim, anvil] = self.rates;
         write!(
             f,
-            "{:15}{presim:>10.0}{anvil:>10.0}{:>26}{:>26}",
+            "{:15}{presim:>10.0}{anvil:>10.0}{:>24}{:>24}{:>24}",
             self.class.to_string(),
             ratio(&self.anvil),
+            ratio(&self.alone),
             ratio(&self.bare)
         )
     }
 }
 
-/// Returns the requests a second of presim and of anvil, and the ratios of the rounds.
-fn over_http(client: &Runtime, presim: SocketAddr, anvil: Option<&Anvil>, bodies: &[String]) -> ([f64; 2], Vec<f64>) {
+/// Returns the requests a second of presim and of anvil, and the ratios of the rounds: of presim, and of presim that
+/// shares nothing. The servers are these two, and anvil where it is there.
+fn over_http(client: &Runtime, servers: &[SocketAddr], bodies: &[String]) -> ([f64; 2], [Vec<f64>; 2]) {
     let posts: Vec<Vec<u8>> = bodies.iter().map(|body| post(body)).collect();
-    let servers: Vec<SocketAddr> = [Some(presim), anvil.map(|anvil| anvil.address)].into_iter().flatten().collect();
     let mut clients: Vec<Vec<TcpStream>> = servers.iter().map(|server| client.block_on(connect(*server))).collect();
     for streams in &mut clients {
         client.block_on(check(&mut streams[0], &posts));
@@ -181,13 +194,14 @@ fn over_http(client: &Runtime, presim: SocketAddr, anvil: Option<&Anvil>, bodies
             rates.push(client.block_on(turn(streams, &posts)));
         }
     }
-    let mut ratios: Vec<f64> = match rates.as_slice() {
-        [presim, anvil] => presim.iter().zip(anvil).map(|(presim, anvil)| presim / anvil).collect(),
-        _ => Vec::new(),
-    };
-    ratios.sort_by(f64::total_cmp);
     let rate = |index: usize| rates.get(index).map_or(0.0, |rates| median(rates.clone()));
-    ([rate(0), rate(1)], ratios)
+    let ratios = |index: usize| {
+        let anvil = rates.get(2).into_iter().flatten();
+        let mut ratios: Vec<f64> = rates[index].iter().zip(anvil).map(|(presim, anvil)| presim / anvil).collect();
+        ratios.sort_by(f64::total_cmp);
+        ratios
+    };
+    ([rate(0), rate(2)], [ratios(0), ratios(1)])
 }
 
 /// Checks that every body is answered without an error. A call may fail, but no request.

@@ -352,14 +352,15 @@ impl BlockRun {
         }
     }
 
-    /// Returns about how many bytes it takes besides the results of its calls.
+    /// Returns about how many bytes it takes, without its traces.
     pub fn size(&self) -> usize {
         let listing = self.listing.as_ref().map_or(0, |list| {
             let txs = list.transactions.iter().map(|(_, tx)| size_of::<(Address, ListedTx)>() + 2 * tx.encoded.len());
             txs.chain(list.receipts.iter().map(|receipt| size_of::<Vec<u8>>() + receipt.len())).sum()
         });
         let diff = self.diff.as_ref().map_or(0, DiffRecord::size);
-        listing + diff + self.assets.as_ref().map_or(0, AssetRecord::size)
+        let calls: usize = self.calls.iter().map(CallResult::size).sum();
+        calls + listing + diff + self.assets.as_ref().map_or(0, AssetRecord::size)
     }
 
     /// Adds a call's gas, logs and receipt to the block, and returns the call's result. `marks` are those of its logs.

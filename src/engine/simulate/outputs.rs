@@ -50,6 +50,13 @@ pub struct AccountDiff {
     pub gets_fees: bool,
 }
 
+impl AccountDiff {
+    /// Returns about how many bytes it takes, its address included.
+    pub(super) fn size(&self) -> usize {
+        size_of::<(Address, Self)>() + self.slots.len() * size_of::<(U256, ValueChange<U256>)>()
+    }
+}
+
 /// The changes of the state by the calls of a block so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DiffRecord(BTreeMap<Address, AccountDiff>);
@@ -79,8 +86,7 @@ impl DiffRecord {
 
     /// Returns about how many bytes it takes.
     pub(super) fn size(&self) -> usize {
-        let slots: usize = self.0.values().map(|diff| diff.slots.len()).sum();
-        self.0.len() * size_of::<(Address, AccountDiff)>() + slots * size_of::<(U256, ValueChange<U256>)>()
+        self.0.values().map(AccountDiff::size).sum()
     }
 
     /// Returns the accounts that changed, by address. `gets_fees` tells which get the block's fees.
@@ -138,6 +144,12 @@ impl NetChange {
 /// Tokens are as true as their logs. Ether is what calls transferred, without fees.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AssetRecord(BTreeMap<Address, BTreeMap<Asset, NetChange>>);
+
+/// Returns about how many bytes the net changes of accounts' assets take.
+pub(super) fn size_of_assets(accounts: &BTreeMap<Address, BTreeMap<Asset, NetChange>>) -> usize {
+    let assets: usize = accounts.values().map(BTreeMap::len).sum();
+    accounts.len() * size_of::<(Address, BTreeMap<Asset, NetChange>)>() + assets * size_of::<(Asset, NetChange)>()
+}
 
 impl AssetRecord {
     /// Adds a transfer of ether.
@@ -215,8 +227,7 @@ impl AssetRecord {
 
     /// Returns about how many bytes it takes.
     pub(super) fn size(&self) -> usize {
-        let assets: usize = self.0.values().map(BTreeMap::len).sum();
-        self.0.len() * size_of::<(Address, BTreeMap<Asset, NetChange>)>() + assets * size_of::<(Asset, NetChange)>()
+        size_of_assets(&self.0)
     }
 
     /// Returns the contracts of the tokens, in order.

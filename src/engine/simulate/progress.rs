@@ -6,7 +6,7 @@ use alloy_primitives::{I256, Sealed, U256};
 use super::{
     calls::BlockRun,
     outputs::Tokens,
-    results::{CallResult, Simulated, SimulatedBlock},
+    results::{Simulated, SimulatedBlock},
 };
 use crate::{
     engine::{
@@ -45,10 +45,9 @@ impl Beginning {
     /// Returns about how many bytes it takes, without the snapshot's state.
     pub fn size(&self) -> usize {
         let RunProgress { blocks, run, traces, .. } = &self.progress;
-        let calls = run.iter().flat_map(|run| &run.calls).chain(blocks.iter().flat_map(|block| &block.calls));
         let run = run.as_ref().map_or(0, BlockRun::size);
         let taken = traces.limit - traces.left;
-        self.overlay.size() + size_of::<Self>() + run + taken + calls.map(CallResult::size).sum::<usize>()
+        self.overlay.size() + size_of::<Self>() + blocks.iter().map(SimulatedBlock::size).sum::<usize>() + run + taken
     }
 }
 

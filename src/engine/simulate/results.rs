@@ -7,7 +7,7 @@ use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals};
 use alloy_primitives::{Address, B256, Bytes, I256, Sealed, map::AddressMap};
 use revm::context::result::HaltReason;
 
-use super::outputs::{AccountDiff, Asset, CoinbaseIncome, NetChange, TokenInfo};
+use super::outputs::{AccountDiff, Asset, CoinbaseIncome, NetChange, TokenInfo, size_of_assets};
 use crate::engine::{
     fees::ListedTx,
     request::CallPlace,
@@ -110,6 +110,22 @@ pub enum CallOutcome {
     Revert,
     /// The EVM stopped the call.
     Halt(HaltReason),
+}
+
+impl SimulatedBlock {
+    /// Returns about how many bytes it takes, without its traces.
+    pub(super) fn size(&self) -> usize {
+        let listing = self.listing.as_ref().map_or(0, |listing| {
+            let withdrawals = listing.withdrawals.as_ref().map_or(0, |list| size_of_val(list.as_slice()));
+            let txs = listing.transactions.iter().map(|tx| size_of::<SimulatedTx>() + 2 * tx.tx.encoded.len());
+            withdrawals + listing.header.extra_data.len() + txs.sum::<usize>()
+        });
+        size_of::<Self>()
+            + listing
+            + self.calls.iter().map(CallResult::size).sum::<usize>()
+            + self.diff.iter().flat_map(BTreeMap::values).map(AccountDiff::size).sum::<usize>()
+            + self.assets.as_ref().map_or(0, size_of_assets)
+    }
 }
 
 impl CallResult {
