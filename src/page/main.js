@@ -167,7 +167,8 @@ async function poll() {
 async function meet() {
   const { version, chainId, contracts } = model.status;
   say(at("chain"), `${version}, chain ${Number(chainId)}`);
-  model.accounts = await node.call("eth_accounts");
+  // A node of a fleet that has no leader cannot tell them.
+  model.accounts = await node.call("eth_accounts").catch(() => []);
   words.learn(contracts, model.accounts);
   for (const view of Object.values(views)) view.meet?.();
 }

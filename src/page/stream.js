@@ -109,7 +109,7 @@ export class StreamView {
     try {
       const trace = (tracer, tracerConfig) => node.call("debug_traceTransaction", [hash, { tracer, tracerConfig }]);
       const [frame, changes, receipt] = await Promise.all([
-        trace("callTracer", { withLog: true }), trace("prestateTracer", { diffMode: true }), node.call("eth_getTransactionReceipt", [hash])]);
+        trace("callTracer", { withLog: true }), trace("prestateTracer", { diffMode: true }), node.call("eth_getTransactionReceipt", [hash]), words.learned]);
       const { logs, ether } = effects(frame);
       const assets = await assetTable(words, logs, ether);
       if (chosen !== this.#chosen) return;

@@ -17,6 +17,9 @@ export class Words {
   #node;
   #names = new Map();
   #tokens = new Map();
+  #learned;
+  /** Resolves once the names are known. */
+  learned = new Promise((resolve) => { this.#learned = resolve; });
   /** The symbol of the chain's own coin. */
   coin = "ETH";
 
@@ -29,6 +32,7 @@ export class Words {
     this.#names.clear();
     for (const { name, address } of contracts) this.#names.set(address.toLowerCase(), name);
     accounts.forEach((address, index) => this.#names.set(address.toLowerCase(), `account ${index}`));
+    this.#learned();
   }
 
   /** Returns the name of an address, or its beginning and end. */
