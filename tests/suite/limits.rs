@@ -254,6 +254,19 @@ async fn what_a_full_lane_refuses_does_not_wait_for_a_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_blocks_without_calls_need_no_worker() {
+    let node = quiet(&[]);
+    let waited = || node.metric("presim_queue_wait_seconds_count{lane=\"bundle\"}");
+    for (blocks, jobs) in [(1, 0.0), (64, 0.0), (65, 1.0)] {
+        let before = waited();
+        let params = json!([{ "blockStateCalls": vec![json!({}); blocks] }, "latest"]);
+        let answer = node.result("/", "eth_simulateV1", params).await;
+        assert_eq!(answer.as_array().map(Vec::len), Some(blocks));
+        assert_eq!(waited() - before, jobs, "{blocks} blocks");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_goes_away_frees_its_worker() {
     let node = quiet(&["--workers", "1", "--deadline-ms", "60000", "--gas-cap", ENDLESS_GAS, "--sub-blocks", "2"]);
     let sent = {
