@@ -66,7 +66,8 @@ export class StreamView {
     if (document.hidden || !this.#waiting.length) return;
     const batch = this.#waiting;
     this.#waiting = [];
-    const rows = await Promise.all(batch.map((tx) => this.#row(tx)));
+    // A transaction that cannot be put in words is shown as it is, and keeps no other from being shown.
+    const rows = await Promise.all(batch.map((tx) => this.#row(tx).catch(() => this.#plainRow(tx))));
     // Somebody who reads a row with the keyboard keeps it.
     this.#rows.prepend(...rows.reverse());
     while (this.#rows.children.length > MOST_ROWS) this.#rows.lastElementChild.remove();
@@ -75,11 +76,21 @@ export class StreamView {
 
   async #row(tx) {
     const { words } = this.#app;
-    const text = await words.describe(tx).catch(() => `calls ${words.name(tx.to)}`);
+    const text = await words.describe(tx);
     const value = BigInt(tx.value ?? 0);
     const own = netChanges(tx.status === "0x0" ? [] : tx.logs ?? [], value > 0n && tx.status !== "0x0" ? [{ from: tx.from, to: tx.to, value }] : []).find(({ account }) => account === tx.from);
     const changes = await Promise.all((own?.changes ?? []).slice(0, 4).map(async ({ token, id, value }) =>
       el("span", { class: value < 0n ? "change bad" : "change good" }, `${value > 0n ? "+" : ""}${await words.amount(token, value, id).catch(() => short(token ?? ""))}`)));
+    return this.#line(tx, text, changes);
+  }
+
+  /** Creates the row of a transaction that cannot be put in words. */
+  #plainRow(tx) {
+    return this.#line(tx, `calls ${this.#app.words.name(tx.to)}; not decoded`, []);
+  }
+
+  #line(tx, text, changes) {
+    const { words } = this.#app;
     const row = el("li", {},
       el("button", { type: "button", class: "row", click: () => this.#open(tx.hash, text) },
         el("span", { class: "who", title: tx.from }, words.name(tx.from)), " ",

@@ -7,6 +7,8 @@ import { errors, events, functions } from "./signatures.js";
 const TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
 /** The most tokens that are remembered. The one that was asked for first goes first. */
 const MOST_TOKENS = 500;
+/** The most decimals of a token: 2 ** 256 has 78 digits. */
+const MOST_DECIMALS = 77n;
 const ZERO = `0x${"0".repeat(40)}`;
 
 const topics = Object.entries(events);
@@ -85,7 +87,10 @@ export class Words {
     if (!asked) {
       const call = (data) => this.#node.call("eth_call", [{ to: address, data }, "pending"]);
       asked = Promise.all([call("0x95d89b41"), call("0x313ce567")]).then(
-        ([symbol, decimals]) => ({ symbol: text(symbol) || short(address), decimals: Math.min(Number(BigInt(decimals)), 77) }),
+        ([symbol, decimals]) => {
+          const digits = uint(decimals);
+          return { symbol: text(symbol) || short(address), decimals: digits === null ? null : Number(digits < MOST_DECIMALS ? digits : MOST_DECIMALS) };
+        },
         // A contract that does not tell. Where there was no answer, it is asked again.
         (error) => {
           if (error.code === undefined) this.#tokens.delete(address);
@@ -131,11 +136,9 @@ export class Words {
     }
     if (others.length > 3) words.push(`and ${others.length - 3} transfers more`);
     for (const log of tx.logs ?? []) {
-      const [topic, who] = log.topics;
-      if (DEPOSITS.has(topic) && log.topics.length === 2) words.push(`wraps ${await this.amount(null, BigInt(log.data.slice(0, 66)))}`);
-      if (WITHDRAWALS.has(topic)) words.push(`unwraps ${await this.amount(null, BigInt(log.data.slice(0, 66)))}`);
-      if (APPROVALS.has(topic) && log.topics.length === 3 && !moved.length) {
-        const most = BigInt(log.data);
+      const [topic, who] = log.topics, wrapped = wrapping(log), most = uint(log.data);
+      if (wrapped) words.push(`${wrapped.isIn ? "wraps" : "unwraps"} ${await this.amount(null, wrapped.value)}`);
+      if (APPROVALS.has(topic) && log.topics.length === 3 && most !== null && !moved.length) {
         words.push(`lets ${this.name(address(log.topics[2]))} take ${most > 1n << 255n ? `unlimited ${(await this.token(log.address)).symbol}` : await this.amount(log.address, most)}`);
       }
       if (words.length > 8 || !who) break;
@@ -173,8 +176,8 @@ export function netChanges(logs, ether) {
   }
   // The wrapper of the coin has no transfer for what it takes and gives.
   for (const log of logs) {
-    const isIn = DEPOSITS.has(log.topics[0]) && log.topics.length === 2;
-    if (isIn || WITHDRAWALS.has(log.topics[0])) add(address(log.topics[1]), log.address, undefined, BigInt(log.data.slice(0, 66)) * (isIn ? 1n : -1n));
+    const wrapped = wrapping(log);
+    if (wrapped) add(wrapped.account, log.address, undefined, wrapped.isIn ? wrapped.value : -wrapped.value);
   }
   for (const { from, to, value } of ether) {
     add(from, null, undefined, -value);
@@ -183,14 +186,23 @@ export function netChanges(logs, ether) {
   return [...byAccount].map(([account, changes]) => ({ account, changes: [...changes.values()].filter(({ value }) => value !== 0n) })).filter(({ changes }) => changes.length);
 }
 
-/** Returns the transfers of ERC-20 and ERC-721 among logs. */
+/** Returns the transfers of ERC-20 and ERC-721 among logs. A log whose data does not fit is none. */
 function transfers(logs) {
   return logs.filter(({ topics: [topic], topics }) => topic === TRANSFER && topics.length >= 3).map((log) => {
     const [, from, to, id] = log.topics;
     const ends = { token: log.address.toLowerCase(), from: address(from), to: address(to) };
-    return id ? { ...ends, value: 1n, id: BigInt(id) } : { ...ends, value: BigInt(log.data === "0x" ? 0 : log.data.slice(0, 66)) };
-  });
+    return id ? { ...ends, value: 1n, id: BigInt(id) } : { ...ends, value: uint(log.data) };
+  }).filter(({ value }) => value !== null);
 }
+
+/** Returns what a log of the coin's wrapper gave to an account (`isIn`) or took; null for another log. */
+function wrapping({ topics, data }) {
+  const isIn = DEPOSITS.has(topics[0]), value = (isIn || WITHDRAWALS.has(topics[0])) && topics.length === 2 ? uint(data) : null;
+  return value === null ? null : { account: address(topics[1]), value, isIn };
+}
+
+/** Returns the first number of data; null if the data is shorter, because any contract may emit any log. */
+const uint = (data) => (data.length >= 66 ? BigInt(data.slice(0, 66)) : null);
 
 const address = (topic) => `0x${topic.slice(26)}`;
 

@@ -262,6 +262,36 @@ test("a pre-confirmed transaction is shown in words, with its trace and its chan
   }
 });
 
+test("an event whose data does not fit is shown undecoded, and keeps no other transaction from being shown", LIMIT, async () => {
+  const node = await Node.start(["--traffic", "2"]);
+  try {
+    const page = await open(node, { hash: "#stream" });
+    await until("rows", async () => (await page.locator(".row").count()) > 0);
+    const [from] = await node.result("eth_accounts");
+    // Contracts that emit one event while they are created: its topics, of which the first is pushed last, and no data.
+    const topic = (text) => `7f${text.replace("0x", "").padStart(64, "0")}`;
+    const emit = (...topics) => `0x${topics.reverse().map(topic).join("")}5f5f${(0xa0 + topics.length).toString(16)}00`;
+    const known = await page.evaluate(async () => Object.entries((await import("./page/signatures.js")).events));
+    const named = (name) => known.filter(([, text]) => text.startsWith(`${name}(`)).map(([hash]) => hash);
+    const bad = ["Deposit", "Withdrawal", "Approval", "Transfer", "Swap"].flatMap((name) => named(name).flatMap((hash) => [[hash], [hash, from], [hash, from, from], [hash, from, from, from]]));
+    const sent = [];
+    for (const topics of bad) sent.push(await node.result("eth_sendTransaction", { from, to: null, data: emit(...topics), gas: "0x30d40" }));
+    const last = await node.result("eth_sendTransaction", { from, to: from, value: "0x1" });
+    for (const hash of [...sent, last]) {
+      const short = `${hash.slice(0, 8)}…${hash.slice(-4)}`;
+      await until(`the row of ${hash}`, async () => (await page.locator(".row", { hasText: short }).count()) === 1);
+    }
+    // The trace of such a transaction is shown, too.
+    await page.locator(".row", { hasText: `${sent[0].slice(0, 8)}…` }).first().click();
+    await page.locator(".detail .tree").waitFor();
+    assert.match(await page.locator(".detail").textContent(), /log .*\(0 bytes\)/);
+    assert.deepEqual(page.problems, []);
+    await page.context().close();
+  } finally {
+    await node.stop();
+  }
+});
+
 test("what waits for approval is shown in words", LIMIT, async () => {
   const dir = mkdtempSync(join(tmpdir(), "presim-page-"));
   const node = await Node.start(["--data-dir", dir, "--wallet-approval", "ask", "--traffic", "0"]);
