@@ -10,7 +10,7 @@ pub use choices::{ApprovalPolicy, DialectName, FeedName, KeepAwake, RevertPolicy
 pub use fleet::{FleetConfig, FleetName, NatsServers};
 pub use live::{Endpoint, LiveConfig};
 pub use nearest::nearest;
-pub use secrets::{is_open_to_others, warn_of_others};
+pub use secrets::{SecretParser, is_open_to_others, secret_url, warn_of_others};
 
 use std::{
     ffi::OsString,
@@ -668,7 +668,12 @@ fn with_file(mut command: clap::Command, path: &std::path::Path) -> Result<clap:
     let shown = path.display();
     let fail = |text: String| command.clone().error(ErrorKind::InvalidValue, text);
     let text = std::fs::read_to_string(path).map_err(|error| fail(format!("--config {shown}: {error}")))?;
-    let table: toml::Table = text.parse().map_err(|error| fail(format!("--config {shown}: {error}")))?;
+    // The error's own text shows the line, which may hold a key.
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        let before = text.get(..error.span().map_or(0, |span| span.start)).unwrap_or_default();
+        let line = 1 + before.matches('\n').count();
+        fail(format!("--config {shown}: line {line}: {}", error.message()))
+    })?;
     for (key, value) in table {
         let id = key.replace('-', "_");
         if id == "config" || !command.get_arguments().any(|arg| arg.get_id() == id.as_str()) {

@@ -24,6 +24,7 @@
 //! - [`abi`]: names and parameters of usual functions, events and errors, and of ABI files.
 //! - [`meter`]: bounds on how long a run may take.
 //! - [`telemetry`]: logs and metrics.
+//! - [`shown`]: texts of strangers and URLs with secrets, as they are shown.
 
 #![warn(missing_docs)]
 
@@ -39,6 +40,7 @@ pub mod node;
 pub mod page;
 pub mod pool;
 pub mod rpc;
+pub mod shown;
 pub mod state;
 pub mod store;
 pub mod telemetry;

@@ -11,7 +11,7 @@ use presim::{
     command::{AskTask, Command, CommandError, print},
     config::Config,
     node::{Banner, Node, Watchdog, settle_memory, tell_ready, tell_stopping},
-    telemetry,
+    shown, telemetry,
     wallet::client,
 };
 use tokio::{
@@ -29,8 +29,9 @@ fn main() -> ExitCode {
     match Signals::listen().map_err(eyre::Report::from).and_then(obey) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The reader may be gone.
-            let _ = writeln!(io::stderr(), "error: {error:#}");
+            // Parts of the text may be a stranger's, such as an upstream's error. The reader may be gone.
+            let text = shown::printable(&shown::without_secrets(&format!("{error:#}")));
+            let _ = writeln!(io::stderr(), "error: {text}");
             error.downcast_ref::<CommandError>().map_or(ExitCode::FAILURE, CommandError::exit_code)
         }
     }
@@ -44,7 +45,7 @@ fn obey(mut signals: Signals) -> eyre::Result<()> {
         return if std::env::args_os().any(|arg| arg == "wallet") { interrupted() } else { Ok(()) };
     };
     match command {
-        Err(error) => error.exit(),
+        Err(error) => exit(&error),
         Ok(Command::Run(config)) => run(*config, signals),
         Ok(Command::Ask(task)) => ask(*task, signals),
         Ok(Command::Print(task)) => Ok(print(task, &mut io::stdout()).or_else(CommandError::unless_unread)?),
@@ -55,6 +56,18 @@ fn obey(mut signals: Signals) -> eyre::Result<()> {
             }
         }
     }
+}
+
+/// Prints the error of a command line, or the help that it asks for, and ends the program.
+fn exit(error: &clap::Error) -> ! {
+    let text = error.render().to_string();
+    let shown = shown::without_secrets(&text);
+    if error.use_stderr() && shown != text {
+        // A URL was given where none is expected. The reader may be gone.
+        let _ = write!(io::stderr(), "{shown}");
+        std::process::exit(error.exit_code());
+    }
+    error.exit()
 }
 
 /// Asks a node. A signal ends the command: a watch as it is meant to end, another one without a result.

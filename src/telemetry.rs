@@ -5,6 +5,7 @@ mod reading;
 pub use reading::MetricSample;
 
 use std::{
+    fmt,
     io::IsTerminal,
     ops::Deref,
     sync::Arc,
@@ -14,6 +15,16 @@ use std::{
 use actix::Message;
 use metrics::{Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use tracing::field::Field;
+use tracing_subscriber::{
+    field::MakeExt,
+    fmt::{
+        FormatFields,
+        format::{self, Writer},
+    },
+};
+
+use crate::shown;
 
 /// The upper bounds of the buckets of time histograms, in seconds: 50 µs to 10 s.
 const SECONDS: [f64; 17] =
@@ -40,8 +51,21 @@ pub fn init_logs(filter: &str, json: bool) -> Result<(), tracing_subscriber::fil
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
     // Fails if a program that uses presim as a library has started logging before.
-    let _ = if json { logs.json().try_init() } else { logs.try_init() };
+    let _ = if json { logs.json().try_init() } else { logs.fmt_fields(escaped_fields()).try_init() };
     Ok(())
+}
+
+/// Formats the fields of an event on one line, with hidden characters as escapes. The library alone escapes no line breaks,
+/// by which a text from elsewhere, such as an upstream's error, could look like a line of the log.
+fn escaped_fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
+    let write = |writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
+        let text = shown::printable(&format!("{value:?}"));
+        match field.name() {
+            "message" => write!(writer, "{text}"),
+            name => write!(writer, "{name}={text}"),
+        }
+    };
+    format::debug_fn(write).delimited(" ")
 }
 
 /// A counter, a gauge or a histogram, for types that derive `Debug`.
@@ -63,8 +87,8 @@ impl<T> Deref for Metric<T> {
     }
 }
 
-impl<T> std::fmt::Debug for Metric<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<T> fmt::Debug for Metric<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Metric")
     }
 }
@@ -80,8 +104,8 @@ pub struct Metrics {
     uptime: Gauge,
 }
 
-impl std::fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Metrics")
     }
 }
@@ -174,4 +198,48 @@ static METADATA: Metadata<'static> = Metadata::new("presim", Level::INFO, Some(m
 
 fn key(name: &'static str, labels: &[(&'static str, &'static str)]) -> Key {
     Key::from_parts(name, labels.iter().map(|(name, value)| Label::new(*name, *value)).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::{Mutex, PoisonError},
+    };
+
+    use tracing::subscriber::with_default;
+
+    use super::*;
+
+    /// The lines of a log.
+    #[derive(Clone, Default)]
+    struct LogLines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for LogLines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_text_from_elsewhere_is_no_line_of_the_log() {
+        let lines = LogLines::default();
+        let writer = lines.clone();
+        let logs = tracing_subscriber::fmt()
+            .with_writer(move || writer.clone())
+            .with_ansi(false)
+            .without_time()
+            .fmt_fields(escaped_fields());
+        let told = "no\n2026 INFO forged\r\u{1b}[2J\u{202e}";
+        with_default(logs.finish(), || tracing::warn!(error = %told, count = 3, "the upstream said {told}"));
+        let log = String::from_utf8(lines.0.lock().unwrap_or_else(PoisonError::into_inner).clone()).expect("UTF-8");
+        let shown = r"no\n2026 INFO forged\r\u{1b}[2J\u{202e}";
+        let target = module_path!();
+        assert_eq!(log, format!(" WARN {target}: the upstream said {shown} error={shown} count=3\n"));
+    }
 }

@@ -16,11 +16,11 @@ use url::Url;
 
 use super::{error::CommandError, waiting::Waiting};
 use crate::{
-    config::{Config, Endpoint},
+    config::{Config, Endpoint, SecretParser, secret_url},
     feed::upstream::http_client,
     node::Node,
+    shown::{self, printable},
     telemetry,
-    wallet::printable,
 };
 
 /// The node that a command asks.
@@ -29,7 +29,7 @@ use crate::{
 pub struct NodeArgs {
     /// Ask the presim at this URL: http, https, ws or wss. The default is that of `presim` on this machine, port 8545, unless
     /// there is a state of its own.
-    #[arg(long, env = "PRESIM_URL", hide_env_values = true, value_name = "URL", value_parser = parse_url)]
+    #[arg(long, env = "PRESIM_URL", hide_env_values = true, value_name = "URL", value_parser = SecretParser(parse_url))]
     pub url: Option<Url>,
     /// Send the bearer token in this file: its first line, or the first token of a file like the node's --token-file.
     /// `PRESIM_TOKEN` may have the token itself.
@@ -82,7 +82,7 @@ impl NodeLink {
         let (url, name, own, token) = match place {
             NodePlace::Url(url) => {
                 let token = token(args)?;
-                let name = shown(&url);
+                let name = shown::url(&url);
                 (url, name, None, token)
             }
             NodePlace::Own(config) => {
@@ -191,7 +191,7 @@ fn check_listens(url: &Url) -> Result<(), CommandError> {
     };
     let refusals: Option<Vec<_>> = addresses.iter().map(refusal).collect();
     match refusals.as_ref().and_then(|all| all.first()) {
-        Some(error) => Err(CommandError::NoNode(format!("no node answers at --upstream {}: {error}", shown(url)))),
+        Some(error) => Err(CommandError::NoNode(format!("no node answers at --upstream {}: {error}", shown::url(url)))),
         None => Ok(()),
     }
 }
@@ -278,19 +278,10 @@ fn no_node(name: &str, error: &TransportError) -> CommandError {
     }
     CommandError::NoNode(format!(
         "no node answers at {name}: {}: start one with `presim`, or give its --url",
-        printable(&text)
+        printable(&shown::without_secrets(&text))
     ))
 }
 
-/// Returns a URL without what may be secret.
-fn shown(url: &Url) -> String {
-    Endpoint::Url(url.clone()).to_string()
-}
-
 fn parse_url(text: &str) -> Result<Url, String> {
-    match Url::parse(text) {
-        Ok(url) if matches!(url.scheme(), "http" | "https" | "ws" | "wss") && url.has_host() => Ok(url),
-        Ok(url) => Err(format!("scheme {}: expected http, https, ws or wss", url.scheme())),
-        Err(error) => Err(format!("{error}: expected a URL like http://127.0.0.1:8545")),
-    }
+    secret_url(text, &["http", "https", "ws", "wss"], "http://127.0.0.1:8545")
 }

@@ -7,7 +7,10 @@ use clap::{ArgMatches, CommandFactory, error::ErrorKind, parser::ValueSource};
 use url::Url;
 
 use super::link::{NodeArgs, NodePlace};
-use crate::config::{Config, FeedName};
+use crate::{
+    config::{Config, FeedName},
+    shown,
+};
 
 /// The commands that ask a node.
 const ASKING: [&str; 4] = ["simulate", "search", "watch", "trace"];
@@ -59,7 +62,10 @@ pub fn place(node: &NodeArgs, matches: &ArgMatches, command: &mut clap::Command)
     let state_is_given = ["upstream", "genesis"].iter().any(|id| is_given(matches, id) || is_given(asked, id));
     match &node.url {
         Some(url) if is_given(asked, "url") && state_is_given => {
-            let text = format!("--url {url} and a state of its own (--upstream, --genesis): leave one of them out");
+            let text = format!(
+                "--url {} and a state of its own (--upstream, --genesis): leave one of them out",
+                shown::url(url)
+            );
             Err(command.error(ErrorKind::ArgumentConflict, text))
         }
         Some(url) if !state_is_given => Ok(NodePlace::Url(url.clone())),

@@ -1,9 +1,12 @@
 //! Settings of a fleet: many machines that answer from one feed, over NATS.
 
-use std::{ffi::OsStr, fmt, path::PathBuf};
+use std::{fmt, path::PathBuf};
 
-use clap::{Arg, Args, Command, builder::TypedValueParser, error::ErrorKind};
+use clap::Args;
 use url::Url;
+
+use super::{SecretParser, secret_url};
+use crate::shown;
 
 /// The servers of NATS: one, or several of a cluster.
 #[derive(Clone, PartialEq, Eq)]
@@ -12,12 +15,7 @@ pub struct NatsServers(pub Vec<Url>);
 impl fmt::Display for NatsServers {
     /// Leaves out what may be secret: user, password and token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, url) in self.0.iter().enumerate() {
-            let comma = if index > 0 { "," } else { "" };
-            write!(f, "{comma}{}://{}", url.scheme(), url.host_str().unwrap_or_default())?;
-            url.port().map_or(Ok(()), |port| write!(f, ":{port}"))?;
-        }
-        Ok(())
+        f.write_str(&self.0.iter().map(shown::url).collect::<Vec<_>>().join(","))
     }
 }
 
@@ -44,11 +42,11 @@ pub struct FleetConfig {
     /// Publish everything that this node publishes to the NATS servers at these URLs (nats, tls; separated by commas), for
     /// the nodes with --follow. Of several such nodes one leads, and another takes over when it fails. Put secrets into
     /// `PRESIM_PUBLISH` or the file of --config.
-    #[arg(long, env = "PRESIM_PUBLISH", hide_env_values = true, value_name = "URLS", value_parser = ServersParser)]
+    #[arg(long, env = "PRESIM_PUBLISH", hide_env_values = true, value_name = "URLS", value_parser = SecretParser(parse_servers))]
     pub publish: Option<NatsServers>,
     /// Follow the node that publishes to the NATS servers at these URLs, and answer from the same snapshots under the same
     /// ids, instead of making any. Put secrets into `PRESIM_FOLLOW` or the file of --config.
-    #[arg(long, env = "PRESIM_FOLLOW", hide_env_values = true, value_name = "URLS", value_parser = ServersParser)]
+    #[arg(long, env = "PRESIM_FOLLOW", hide_env_values = true, value_name = "URLS", value_parser = SecretParser(parse_servers))]
     pub follow: Option<NatsServers>,
     /// Name of the fleet. The default of --publish is the chain's id with the beginning of its genesis hash, and that of
     /// --follow the only fleet that the servers have.
@@ -144,28 +142,8 @@ impl FleetConfig {
     }
 }
 
-/// Reads servers. Its errors do not show the text, which may hold a password.
-#[derive(Clone, Debug)]
-struct ServersParser;
-
-impl TypedValueParser for ServersParser {
-    type Value = NatsServers;
-
-    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<NatsServers, clap::Error> {
-        let parsed = value.to_str().ok_or_else(|| "expected UTF-8".to_owned()).and_then(parse_servers);
-        parsed.map_err(|problem| {
-            let name = arg.map(Arg::to_string).unwrap_or_default();
-            clap::Error::raw(ErrorKind::ValueValidation, format!("{name}: {problem}\n")).with_cmd(command)
-        })
-    }
-}
-
 fn parse_servers(text: &str) -> Result<NatsServers, String> {
-    let parse = |text: &str| match Url::parse(text.trim()) {
-        Ok(url) if matches!(url.scheme(), "nats" | "tls") && url.has_host() => Ok(url),
-        Ok(url) => Err(format!("scheme {}: expected nats or tls, like nats://127.0.0.1:4222", url.scheme())),
-        Err(error) => Err(format!("{error}: expected a URL like nats://127.0.0.1:4222")),
-    };
+    let parse = |text: &str| secret_url(text, &["nats", "tls"], "nats://127.0.0.1:4222");
     text.split(',').map(parse).collect::<Result<_, _>>().map(NatsServers)
 }
 

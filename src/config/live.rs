@@ -6,6 +6,9 @@ use alloy_primitives::Address;
 use clap::Args;
 use url::Url;
 
+use super::{SecretParser, secret_url};
+use crate::shown;
+
 /// The endpoint of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
@@ -29,10 +32,7 @@ impl std::fmt::Display for Endpoint {
     /// Leaves out what may be secret: user, password, path and query.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Url(url) => {
-                write!(f, "{}://{}", url.scheme(), url.host_str().unwrap_or_default())?;
-                url.port().map_or(Ok(()), |port| write!(f, ":{port}"))
-            }
+            Self::Url(url) => f.write_str(&shown::url(url)),
             Self::Ipc(path) => write!(f, "{}", path.display()),
         }
     }
@@ -44,11 +44,11 @@ impl std::fmt::Display for Endpoint {
 pub struct LiveConfig {
     /// Follow this node, and simulate on its chain: http, https, ws, wss, or the path of an IPC socket. Put keys into
     /// `PRESIM_UPSTREAM` or the file of --config.
-    #[arg(long, env = "PRESIM_UPSTREAM", hide_env_values = true, value_name = "URL", value_parser = parse_endpoint)]
+    #[arg(long, env = "PRESIM_UPSTREAM", hide_env_values = true, value_name = "URL", value_parser = SecretParser(parse_endpoint))]
     pub upstream: Option<Endpoint>,
     /// Take pre-confirmed sub-blocks from this WebSocket stream (ws, wss) of Flashblocks. Needs --upstream, whose
     /// blocks they become.
-    #[arg(long, env = "PRESIM_FLASHBLOCKS", hide_env_values = true, value_name = "URL", value_parser = parse_stream)]
+    #[arg(long, env = "PRESIM_FLASHBLOCKS", hide_env_values = true, value_name = "URL", value_parser = SecretParser(parse_stream))]
     pub flashblocks: Option<Url>,
     /// Check the upstream's accounts and slots by proofs (`eth_getProof`) against its blocks' state roots, whether they come
     /// from the upstream or, on a replica, from the fleet's leader.
@@ -123,15 +123,12 @@ impl LiveConfig {
 }
 
 fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
-    match Url::parse(text) {
-        Ok(url) if matches!(url.scheme(), "http" | "https" | "ws" | "wss") && url.has_host() => Ok(Endpoint::Url(url)),
-        Ok(url) if text.contains("://") => {
-            Err(format!("scheme {}: expected http, https, ws, wss, or the path of an IPC socket", url.scheme()))
-        }
-        Err(error) if text.contains("://") => Err(error.to_string()),
-        _ if text.contains('/') || text.ends_with(".ipc") => Ok(Endpoint::Ipc(text.into())),
-        _ => Err("expected a URL like http://127.0.0.1:8545, or the path of an IPC socket".to_owned()),
+    let is_path = !text.contains("://") && (text.contains('/') || text.ends_with(".ipc"));
+    if is_path {
+        return Ok(Endpoint::Ipc(text.into()));
     }
+    let url = secret_url(text, &["http", "https", "ws", "wss"], "http://127.0.0.1:8545");
+    url.map(Endpoint::Url).map_err(|problem| format!("{problem}, or the path of an IPC socket"))
 }
 
 fn parse_forwarded(text: &str) -> Result<String, String> {
@@ -146,9 +143,6 @@ fn parse_forwarded(text: &str) -> Result<String, String> {
 }
 
 fn parse_stream(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| format!("{error}: expected a URL like wss://host/ws"))?;
-    match url.scheme() {
-        "ws" | "wss" if url.has_host() => Ok(url),
-        scheme => Err(format!("scheme {scheme}: Flashblocks come over WebSocket: expected ws or wss")),
-    }
+    secret_url(text, &["ws", "wss"], "wss://host/ws")
+        .map_err(|problem| format!("{problem}: Flashblocks come over WebSocket"))
 }

@@ -1,6 +1,44 @@
-//! Files with secrets: keys, passwords, tokens.
+//! Files and settings with secrets: keys, passwords, tokens.
 
-use std::{fs::File, io, os::unix::fs::PermissionsExt, path::Path};
+use std::{ffi::OsStr, fs::File, io, os::unix::fs::PermissionsExt, path::Path};
+
+use clap::{Arg, Command, builder::TypedValueParser, error::ErrorKind};
+use url::Url;
+
+use crate::shown;
+
+/// Parses a setting that may hold a secret. Its errors do not show the value, as clap's own do.
+#[derive(Clone, Debug)]
+pub struct SecretParser<T>(pub fn(&str) -> Result<T, String>);
+
+impl<T: Clone + Send + Sync + 'static> TypedValueParser for SecretParser<T> {
+    type Value = T;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<T, clap::Error> {
+        let parsed = value.to_str().ok_or_else(|| "expected UTF-8".to_owned()).and_then(self.0);
+        parsed.map_err(|problem| {
+            let name = arg.map(Arg::to_string).unwrap_or_default();
+            clap::Error::raw(ErrorKind::ValueValidation, format!("{name}: {problem}\n")).with_cmd(command)
+        })
+    }
+}
+
+/// Parses a URL with a host and one of these schemes.
+///
+/// # Errors
+///
+/// Returns a problem that shows scheme, host and port of a URL, and nothing of a text that is none.
+pub fn secret_url(text: &str, schemes: &[&str], example: &str) -> Result<Url, String> {
+    let expected = match schemes {
+        [one, other] => format!("{one} or {other}"),
+        several => several.join(", "),
+    };
+    match Url::parse(text.trim()) {
+        Ok(url) if url.has_host() && schemes.contains(&url.scheme()) => Ok(url),
+        Ok(url) if url.has_host() => Err(format!("{}: scheme {}: expected {expected}", shown::url(&url), url.scheme())),
+        _ => Err(format!("no URL with a host: expected a URL like {example}")),
+    }
+}
 
 /// Returns whether others than the owner of `file` may read or change it.
 ///

@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::NodeInfo;
-use crate::config::{Config, FeedName};
+use crate::{
+    config::{Config, FeedName},
+    shown,
+};
 
 /// The text that the program prints when it answers requests.
 #[derive(Clone, Debug)]
@@ -106,7 +109,7 @@ curl -s {url} -H 'content-type: application/json'{authorization} -d '{{"jsonrpc"
 fn source(config: &Config) -> String {
     if let Some(upstream) = &config.live.upstream {
         let stream = match &config.live.flashblocks {
-            Some(url) => format!(", and the Flashblocks of {}", url.host_str().unwrap_or_default()),
+            Some(url) => format!(", and the Flashblocks of {}", shown::url(url)),
             None => String::new(),
         };
         return format!("follows the upstream {upstream}{stream}; state is fetched as requests need it");

@@ -526,3 +526,85 @@ fn systemd_accepts_the_unit_and_its_sandbox() {
     let output = Command::new("systemd-analyze").args(security).arg(&unit).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
+
+// Texts of others, and secrets.
+
+/// Serves HTTP with this status and body to every request, until the test ends.
+fn serve(status: &'static str, body: &'static str) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut head = [0; 4096];
+            // The requests are small, and arrive at once.
+            let _ = std::io::Read::read(&mut stream, &mut head);
+            let answer =
+                format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    format!("http://{address}")
+}
+
+#[test]
+fn an_upstream_s_text_in_an_error_at_the_start_is_escaped() {
+    let url = serve("400 Bad Request", "\u{1b}]0;title\u{7}\n2026-01-01T00:00:00Z INFO forged\r\u{9b}2J\u{202e}");
+    for flags in [&[][..], &["--log-json"]] {
+        let (code, told) = refusal(&[&["--listen", "127.0.0.1:0", "--upstream", &url], flags].concat(), &[]);
+        assert_eq!(code, Some(1), "{told:?}");
+        let error = told.lines().find(|line| line.starts_with("error: ")).unwrap_or_else(|| panic!("{told:?}"));
+        assert!(
+            error.contains(r"\u{1b}]0;title\u{7}\n2026-01-01T00:00:00Z INFO forged\r\u{9b}2J\u{202e}"),
+            "{error:?}"
+        );
+        assert!(!told.contains(['\u{1b}', '\u{7}', '\r', '\u{9b}', '\u{202e}']), "{told:?}");
+        assert!(!told.lines().any(|line| line.starts_with("2026-01-01")), "{told:?}");
+    }
+}
+
+#[test]
+fn no_error_shows_the_secret_of_a_url() {
+    const KEY: &str = "k3yOfAPaidPlan";
+    const NONE: (&str, &str) = ("", "");
+    let bad = file(&format!("listen = \"127.0.0.1:0\"\nupstream = \"https://eth.example/v2/{KEY}\nlog = \"info\"\n"));
+    let config = format!("--config {}", text(bad.path()));
+    // Words of the command line, a variable with its value, and a part of the error.
+    let cases = [
+        ("", ("PRESIM_UPSTREAM", "htps://eth.example/v2/<key>"), "htps://eth.example: scheme htps"),
+        ("", ("PRESIM_UPSTREAM", "htps:<key>"), "--upstream"),
+        ("", ("PRESIM_UPSTREAM", "https://[<key>/"), "--upstream"),
+        ("--upstream ftp://user:<key>@eth.example:2121/", NONE, "ftp://eth.example:2121: scheme ftp"),
+        ("", ("PRESIM_FLASHBLOCKS", "https://flash.example/<key>"), "https://flash.example: scheme https"),
+        ("", ("PRESIM_FLASHBLOCKS", "wss <key>"), "--flashblocks"),
+        ("", ("PRESIM_PUBLISH", "http://<key>@nats.example"), "http://nats.example: scheme http"),
+        ("", ("PRESIM_FOLLOW", "nats <key>"), "--follow"),
+        ("https://eth.example/v2/<key>", NONE, "https://eth.example"),
+        ("--upstreem=https://eth.example/v2/<key>", NONE, "--upstreem"),
+        (config.as_str(), NONE, "line 2"),
+        ("simulate --to <to> --url http://127.0.0.1:1/v2/<key>", NONE, "no node answers at http://127.0.0.1:1:"),
+        (
+            "simulate --to <to> --url http://user:<key>@127.0.0.1:1/<key>?<key>",
+            NONE,
+            "no node answers at http://127.0.0.1:1:",
+        ),
+        ("simulate --to <to> --url ws://127.0.0.1:1/v2/<key>", NONE, "no node answers at ws://127.0.0.1:1:"),
+        ("simulate --to <to>", ("PRESIM_URL", "ftp://127.0.0.1/<key>"), "ftp://127.0.0.1: scheme ftp"),
+        (
+            "simulate --to <to> --url http://127.0.0.1:1/<key> --upstream http://127.0.0.1:1",
+            NONE,
+            "--url http://127.0.0.1:1 and",
+        ),
+        ("simulate https://eth.example/<key>", NONE, "https://eth.example"),
+    ];
+    for (words, (name, value), expected) in cases {
+        let words = words.replace("<key>", KEY).replace("<to>", "0x00000000000000000000000000000000000000aa");
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let value = value.replace("<key>", KEY);
+        let env = [(name, value.as_str())];
+        let (code, told) = refusal(&words, if name.is_empty() { &[] } else { &env });
+        assert!(code.is_some_and(|code| code > 0), "{words:?} {value}: {told}");
+        assert!(!told.contains(KEY), "{words:?} {value}: {told}");
+        assert!(told.contains(expected), "{words:?} {value}: {expected} is not in: {told}");
+    }
+}

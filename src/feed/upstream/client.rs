@@ -405,10 +405,10 @@ impl Upstream {
     }
 }
 
-/// Returns the scheme and the host of a URL, because the rest may hold a secret.
+/// Returns the parts of a URL that are no secret, or the path of an IPC socket.
 fn shown_url(url: &str) -> String {
     match url::Url::parse(url) {
-        Ok(parsed) if parsed.has_host() => format!("{}://{}", parsed.scheme(), parsed.host_str().unwrap_or_default()),
+        Ok(parsed) if parsed.has_host() => crate::shown::url(&parsed),
         _ => url.to_owned(),
     }
 }
