@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     abi::AbiBook,
-    wallet::{printable, without_controls},
+    shown::{self, printable},
 };
 
 /// The outputs of the best variant that are shown.
@@ -167,7 +167,7 @@ pub fn run(args: &SearchArgs, bundle: BundleInput, node: &NodeLink, out: &mut im
     let snapshot = pinned(node, &mut block)?;
     let (answer, text) = node.ask::<SearchAnswer>("presim_search", (&payload, &block))?;
     if args.bundle.json {
-        writeln!(out, "{}", without_controls(text.get()))?;
+        writeln!(out, "{}", shown::json(text.get()))?;
     } else {
         if let Some(snapshot) = snapshot {
             writeln!(out, "{}", snapshot_line(&snapshot))?;

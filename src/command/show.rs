@@ -12,7 +12,8 @@ use serde_json::Value;
 use super::answer::{AssetAnswer, BlockAnswer, CallAnswer};
 use crate::{
     abi::{AbiBook, NamedValue, output, value_text},
-    wallet::{ether, printable},
+    shown::printable,
+    wallet::ether,
 };
 
 /// Maximum number of characters of a call or a result in a table.

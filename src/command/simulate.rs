@@ -16,7 +16,8 @@ use super::{
 };
 use crate::{
     abi::AbiBook,
-    wallet::{ether, printable, without_controls},
+    shown::{self, printable},
+    wallet::ether,
 };
 
 /// The outputs that are shown.
@@ -66,7 +67,7 @@ pub fn run(
         }
     }
     if args.bundle.json {
-        writeln!(out, "{}", without_controls(text.get()))?;
+        writeln!(out, "{}", shown::json(text.get()))?;
     } else if let SimulationAnswer::Ran(blocks) = &answer {
         let view = BundleView { calls: ShownCall::all(&payload), book, trace: args.trace };
         if let Some(snapshot) = snapshot {

@@ -15,7 +15,7 @@ use super::{
     tokens::token_names,
     tree::write_tree,
 };
-use crate::{abi::AbiBook, wallet::without_controls};
+use crate::{abi::AbiBook, shown};
 
 /// The flags of `presim trace`.
 #[derive(Clone, Debug, clap::Args)]
@@ -61,7 +61,7 @@ pub fn run(args: &TraceArgs, book: &AbiBook, node: &NodeLink, out: &mut impl Wri
     let options = json!({"tracer": "callTracer", "tracerConfig": {"withLog": true}});
     let (_, trace) = node.ask::<Box<RawValue>>("debug_traceTransaction", (args.tx, options))?;
     if args.json {
-        writeln!(out, "{}", without_controls(trace.get()))?;
+        writeln!(out, "{}", shown::json(trace.get()))?;
         return Ok(out.flush()?);
     }
     let number = |value: Option<U64>| value.map_or_else(|| "pending".to_owned(), |value| value.to_string());

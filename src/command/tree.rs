@@ -19,7 +19,7 @@ use super::error::CommandError;
 use crate::{
     abi::{AbiBook, NamedValue, hinted, output},
     engine::frame_error,
-    wallet::printable,
+    shown::printable,
 };
 
 /// The ends of a frame that have an error text.

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     abi::AbiBook,
-    wallet::{printable, without_controls},
+    shown::{self, printable},
 };
 
 /// The outputs that are shown.
@@ -115,7 +115,7 @@ pub fn run(args: &WatchArgs, input: WatchInput, node: &NodeLink, out: &mut impl 
         }
         told += changed.len() as u64;
         if args.bundle.json {
-            writeln!(out, "{}", without_controls(text.get()))?;
+            writeln!(out, "{}", shown::json(text.get()))?;
         }
         for change in &changed {
             let row = view.note(change, since, news.behind.iter().any(|behind| behind.name == change.name));

@@ -1,5 +1,23 @@
 // Elements, and values as text.
 
+import { hidden } from "./hidden.js";
+
+/**
+ * Returns a text with its hidden characters as escapes: those that control, change the direction, or are not seen. All
+ * texts of the page pass here, because names, ids, messages and errors are those of strangers.
+ */
+export const visible = (text) => text.replace(hidden, (letter) => ESCAPES[letter] ?? `\\u{${letter.codePointAt(0).toString(16)}}`);
+const ESCAPES = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
+
+/** Returns a child as it is appended to an element of this name. Only preformatted text has line breaks. */
+function shown(child, tag) {
+  if (typeof child !== "string") return child;
+  return tag === "pre" ? child.split("\n").map(visible).join("\n") : visible(child);
+}
+
+/** Returns the children of an element of this name, without those that are null. */
+const present = (children, tag) => children.flat(Infinity).filter((child) => child != null && child !== false).map((child) => shown(child, tag));
+
 /** Creates an element. `properties` are set as attributes, functions as listeners; children that are null are left out. */
 export function el(tag, properties, ...children) {
   const made = /^(svg|line|path|circle|text)$/.test(tag)
@@ -10,16 +28,17 @@ export function el(tag, properties, ...children) {
     else if (value === true) made.setAttribute(name, "");
     else if (value !== false && value != null) made.setAttribute(name, value);
   }
-  made.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
+  made.append(...present(children, tag));
   return made;
 }
 
 /** Replaces the content of an element. */
-export const fill = (element, ...children) => element.replaceChildren(...children.flat(Infinity).filter((child) => child != null && child !== false));
+export const fill = (element, ...children) => element.replaceChildren(...present(children, element.localName));
 
 /** Sets a text if it is another one, so that the browser lays nothing out for nothing. */
 export function say(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  const seen = visible(text);
+  if (element.textContent !== seen) element.textContent = seen;
 }
 
 /**

@@ -8,6 +8,7 @@ use alloy_primitives::{hex, keccak256};
 use crate::{
     abi::SIGNATURES,
     rpc::{ServedFile, ServedFiles},
+    shown::HIDDEN,
 };
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -44,8 +45,16 @@ pub fn files(needs_token: bool) -> ServedFiles {
         file!("bundle.js", SCRIPT),
         file!("copy.js", SCRIPT),
         file!("wallet.js", SCRIPT),
+        ServedFile::new("/page/hidden.js", SCRIPT, hidden()),
         ServedFile::new("/page/signatures.js", SCRIPT, signatures()),
     ])
+}
+
+/// Returns the characters that are escaped as a script: a regular expression that finds each of them.
+fn hidden() -> String {
+    let ranges =
+        HIDDEN.map(|range| format!("\\u{{{:x}}}-\\u{{{:x}}}", u32::from(*range.start()), u32::from(*range.end())));
+    format!("export const hidden = /[{}]/gu;\n", ranges.concat())
 }
 
 /// Returns the signatures as a script: those of functions and errors by selector, and those of events by topic. Of two

@@ -3,6 +3,7 @@
 import { BundleBuilder } from "./bundle.js";
 import { languages } from "./copy.js";
 import { copier, el, fill, say, thousands } from "./dom.js";
+import { hidden } from "./hidden.js";
 import { callTree, simulatedAssets } from "./trace.js";
 
 /** The most characters of a result that are shown. All of it can be copied. */
@@ -184,7 +185,8 @@ export class PlaygroundView {
   }
 }
 
-const pretty = (value) => JSON.stringify(value, null, 2);
+/** Returns a value as JSON, whose hidden characters are escaped as JSON does. */
+const pretty = (value) => JSON.stringify(value, null, 2)?.replace(hidden, (letter) => (letter === "\n" ? letter : letter.split("").map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`).join("")));
 
 function json(result) {
   const text = pretty(result) ?? "null";

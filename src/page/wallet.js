@@ -3,6 +3,8 @@
 import { age, copier, el, fill, short, table, units } from "./dom.js";
 
 const POLL = 2_000;
+/** An id that a shell takes as one word, and no command as a flag. A batch with another id is named by its digest. */
+const SHELL_WORD = /^[A-Za-z0-9._][A-Za-z0-9._-]*$/;
 
 export class WalletView {
   #app;
@@ -60,11 +62,11 @@ export class WalletView {
     const { words } = this.#app;
     const facts = [
       ["Account", [words.name(one.from), " ", el("code", {}, one.from)]],
-      ["Asked by", one.page ?? one.client ?? "a program without a name"],
+      ["Asked by", asker(one)],
       ["Rejected in", age(one.leftMs)],
       ["Digest", el("code", {}, one.digest)],
       ...this.#act(one),
-      ["To approve", el("code", {}, `presim wallet approve ${/^[\w.-]+$/.test(one.id) ? one.id : `'${one.id.replaceAll("'", "'\\''")}'`} ${one.digest} --data-dir DIR`)],
+      ["To approve", el("code", {}, `presim wallet approve ${SHELL_WORD.test(one.id) ? one.id : one.digest} ${one.digest} --data-dir DIR`)],
     ];
     return el("article", { class: "box" }, el("h4", {}, `${{ batch: "Batch", message: "Message", typedData: "Typed data" }[one.kind] ?? one.kind} `, el("code", {}, one.id.length > 72 ? short(one.id) : one.id)),
       el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])));
@@ -85,7 +87,7 @@ export class WalletView {
           one.assets.length > 0 && ["Assets", lines(one.assets)],
         ].filter(Boolean);
       case "message":
-        return [["Message", el("pre", {}, printable(one.message))], ["Signs", el("code", {}, one.hash)]];
+        return [["Message", el("pre", {}, messageText(one.message))], ["Signs", el("code", {}, one.hash)]];
       default:
         return [
           ["Type", one.primaryType],
@@ -98,12 +100,17 @@ export class WalletView {
   }
 }
 
-/** Returns a message as a text, with what is not printable as escapes, or as hex if it is no text. */
-function printable(data) {
+/** Returns the client of a request: the name of its token, and the origin of the page that sent it. */
+function asker({ client, page }) {
+  const token = client && `the token ${client}`;
+  return (page && token ? `${page}, with ${token}` : page ?? token) ?? "a program without a name";
+}
+
+/** Returns a message as a text, or as hex if it is no text. */
+function messageText(data) {
   const bytes = Uint8Array.from(data.slice(2).match(/../g) ?? [], (two) => parseInt(two, 16));
   try {
-    const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
-    return text.replace(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, (letter) => `\\u${letter.codePointAt(0).toString(16).padStart(4, "0")}`);
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
   } catch {
     return data;
   }

@@ -58,7 +58,7 @@ pub enum DecisionError {
     Unknown(String),
     /// Several waiting batches have an id that begins with the given one.
     #[error(
-        "the ids of {1} waiting batches are or begin with {0:?}: give more characters of the id, or decide on the others first"
+        "the ids of {1} waiting batches are or begin with {0:?}, or that is the digest of all of them: give more characters of the id, or decide on the others first"
     )]
     Ambiguous(String, usize),
     /// The waiting batch has another digest than the one that was given.
@@ -264,11 +264,18 @@ impl Approvals {
 }
 
 impl Questions {
-    /// Returns the only waiting batch whose id is this one or begins with it.
+    /// Returns the only waiting batch that has this digest, or else whose id is this one or begins with it.
     fn find(&self, id: &str) -> Result<(u64, &WaitingBatch), DecisionError> {
+        // A digest wins, because no stranger can make another batch with it.
+        let digest = id.parse::<B256>().ok();
+        let digest = digest.filter(|digest| self.waiting.values().any(|waiting| waiting.digest == *digest));
         // An exact match does not win, because a stranger may have chosen the beginning of another batch's id.
-        let is_meant = |whole: &str| whole == id || (id.len() >= SHORTEST_BEGINNING && whole.starts_with(id));
-        let mut found = self.waiting.iter().filter(|(_, waiting)| is_meant(waiting.asked.id.as_str()));
+        let begins = |whole: &str| whole == id || (id.len() >= SHORTEST_BEGINNING && whole.starts_with(id));
+        let is_meant = |waiting: &WaitingBatch| match digest {
+            Some(digest) => waiting.digest == digest,
+            None => begins(waiting.asked.id.as_str()),
+        };
+        let mut found = self.waiting.iter().filter(|(_, waiting)| is_meant(waiting));
         match (found.next(), found.count()) {
             (None, _) => Err(DecisionError::Unknown(id.to_owned())),
             (Some((number, waiting)), 0) => Ok((*number, waiting)),

@@ -13,9 +13,10 @@ use serde::de::Error;
 
 use super::{
     BatchId, DigestPrefix, SocketError,
-    show::{entry, plain, printable, shortened, table, without_controls},
+    show::{entry, plain, shortened, table},
     socket::{Listed, SocketAnswer, SocketRequest, socket_path},
 };
+use crate::shown;
 
 /// Maximum time for the node to answer: longer than clients that came earlier may keep the node waiting.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,7 +38,8 @@ pub enum WalletTask {
     Watch,
     /// Sign a message, or sign and send a batch. Without DIGEST, show it first, and ask on the terminal.
     Approve {
-        /// The batch's id, or a beginning of it with at least six characters that no other waiting batch's id has.
+        /// The batch's id, a beginning of it with at least six characters that no other waiting batch's id has, or the
+        /// whole digest.
         #[arg(value_name = "ID")]
         id: String,
         /// The batch's digest as `presim wallet list` shows it, or at least its first eight digits. A batch with
@@ -47,7 +49,8 @@ pub enum WalletTask {
     },
     /// Reject a batch or a message. Its sender gets error 4001.
     Reject {
-        /// The batch's id, or a beginning of it with at least six characters that no other waiting batch's id has.
+        /// The batch's id, a beginning of it with at least six characters that no other waiting batch's id has, or the
+        /// whole digest.
         #[arg(value_name = "ID")]
         id: String,
     },
@@ -168,7 +171,7 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         }
         SocketAnswer::Next(_) => return Err(strange(&path, "expected a decision or a list")),
         SocketAnswer::Waiting(list) if matches!(task, WalletTask::List { json: true }) => {
-            let text = serde_json::to_string_pretty(&list).map(|text| without_controls(&text));
+            let text = serde_json::to_string_pretty(&list).map(|text| shown::json(&text));
             format!("{}\n", text.map_err(|cause| ClientError::Strange { path, cause })?)
         }
         SocketAnswer::Waiting(list) => table(&list),
@@ -231,7 +234,7 @@ fn watch(path: &Path, out: &mut impl Write) -> Result<(), ClientError> {
             SocketAnswer::Approved { id } => format!("approved {}\n", shortened(&id)),
             SocketAnswer::Rejected { id } => format!("rejected {}\n", shortened(&id)),
             // The batch was withdrawn, its time was up, or another approver was faster.
-            SocketAnswer::Error { message } => format!("not decided: {}\n", printable(&message)),
+            SocketAnswer::Error { message } => format!("not decided: {}\n", shown::printable(&message)),
             _ => return Err(strange(path, "expected a decision")),
         };
         show(out, &done)?;

@@ -56,7 +56,6 @@ pub use self::{
     replace::{ReplaceError, ReplacedBatch, Replacing},
     rules::{BatchSender, WalletRules},
     sending::{Sending, SendingSettings, WalletSender},
-    show::{printable, without_controls},
     signature::{MessageToSign, SignatureRequest},
     socket::{ApprovalSocket, SOCKET, SocketError, WaitingList},
     status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted, TakenTx, WaitingTx},

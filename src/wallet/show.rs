@@ -9,6 +9,7 @@ use super::{
     socket::{Listed, WaitingList},
     words::ether,
 };
+use crate::shown::{escaped, printable, quoted};
 
 /// Number of bytes of a call's data that a list shows.
 const SHOWN_DATA: usize = 36;
@@ -87,7 +88,14 @@ fn add_batch(text: &mut String, batch: &AskedBatch) {
             .chain(batch.calls.iter().enumerate().map(|(index, call)| {
                 let to = call.to.map_or_else(|| "(creates a contract)".to_owned(), |to| to.to_string());
                 let gas_limit = call.gas_limit.map_or_else(|| "-".to_owned(), |gas| gas.to_string());
-                [(index + 1).to_string(), to, ether(call.value), data(&call.data), gas_limit, escaped(&call.outcome)]
+                [
+                    (index + 1).to_string(),
+                    to,
+                    ether(call.value),
+                    data(&call.data),
+                    gas_limit,
+                    escaped(&call.outcome, "\\"),
+                ]
             }))
             .collect();
     let mut widths = [0; 6];
@@ -116,7 +124,8 @@ fn add_message(text: &mut String, AskedMessage { message, hash }: &AskedMessage)
         return;
     };
     let count = readable.split('\n').count();
-    let lines = readable.split('\n').take(SHOWN_LINES).map(|line| format!("| {}", escaped(&cut_to(line, SHOWN_WIDTH))));
+    let lines =
+        readable.split('\n').take(SHOWN_LINES).map(|line| format!("| {}", escaped(&cut_to(line, SHOWN_WIDTH), "\\")));
     add_lines(text, "message", lines);
     add_rest(text, count, "lines");
 }
@@ -182,35 +191,5 @@ pub(super) fn shortened(id: &str) -> String {
 /// Quotes and escapes untrusted text if needed, so that no two texts look the same and no terminal obeys one.
 pub(super) fn plain(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\');
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.to_owned();
-    }
-    format!("\"{}\"", text.escape_default())
-}
-
-/// Escapes a contract's or a client's text within other text, so that no terminal obeys it.
-fn escaped(text: &str) -> String {
-    let escape = |letter: char| match letter {
-        '"' | '\'' => letter.to_string(),
-        _ => letter.escape_default().to_string(),
-    };
-    text.chars().map(escape).collect()
-}
-
-/// Escapes what is not printable ASCII in a text of the node, whose parts by others are escaped already.
-pub fn printable(text: &str) -> String {
-    let escape = |letter: char| match letter {
-        ' '..='~' => letter.to_string(),
-        _ => letter.escape_default().to_string(),
-    };
-    text.chars().map(escape).collect()
-}
-
-/// Escapes U+007F to U+009F, which JSON allows unescaped: ids are untrusted text, and terminals obey some of these.
-pub fn without_controls(json: &str) -> String {
-    let escaped = json.chars().map(|letter| match letter {
-        '\u{7f}'..='\u{9f}' => format!("\\u{:04x}", u32::from(letter)),
-        other => other.to_string(),
-    });
-    escaped.collect()
+    if !text.is_empty() && text.chars().all(is_plain) { text.to_owned() } else { quoted(text) }
 }

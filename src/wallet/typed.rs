@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::{cut, cut_to};
+use crate::shown::quoted;
 
 /// Maximum numbers of types, of fields of all types, and of dimensions of an array. Real messages have fewer, and the
 /// work to hash a message is bounded by their product with the message's values.
@@ -243,9 +244,4 @@ fn flatten(name: String, value: &DynSolValue, out: &mut Vec<ShownField>) {
         DynSolValue::String(text) => quoted(text),
     };
     out.push(ShownField { name, value: shown });
-}
-
-/// Quotes and escapes a text.
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.escape_default())
 }

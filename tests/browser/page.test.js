@@ -317,6 +317,57 @@ test("what waits for approval is shown in words", LIMIT, async () => {
   }
 });
 
+test("what strangers write is shown with its hidden characters as escapes, and the command names the batch by its digest", LIMIT, async () => {
+  const dir = mkdtempSync(join(tmpdir(), "presim-page-")), file = join(dir, "tokens.toml"), token = "a token of the desk";
+  writeFileSync(file, `[[token]]\nname = "desk"\ntoken = "${token}"\nrate = 1000\n`, { mode: 0o600 });
+  const node = await Node.start(["--data-dir", dir, "--wallet-approval", "ask", "--traffic", "0", "--wallet-token-file", file, "--allow-origin", "https://app.example"]);
+  const hidden = "\u061c\u00ad\u180e\u115f\u3164\u{e0041}\u202e\u200b\u009b\u0003", escaped = "\\u{61c}\\u{ad}\\u{180e}\\u{115f}\\u{3164}\\u{e0041}\\u{202e}\\u{200b}\\u{9b}\\u{3}";
+  try {
+    const page = await open(node, { hash: "#wallet" });
+    await becomes(page, "live");
+    await page.evaluate((token) => sessionStorage.setItem("presim.token", token), token);
+    await page.reload();
+    await becomes(page, "live");
+    // The table has all that Unicode calls a control, a format, a separator, or ignorable.
+    const missed = await page.evaluate(async () => {
+      const { hidden } = await import("./page/hidden.js"), found = [];
+      for (let point = 0; point < 0x110000; point++) {
+        const letter = String.fromCodePoint(point);
+        if (letter !== " " && /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Zs}\p{Default_Ignorable_Code_Point}]/u.test(letter) && !new RegExp(hidden).test(letter)) found.push(point.toString(16));
+      }
+      return found;
+    });
+    assert.deepEqual(missed, []);
+    const headers = { authorization: `Bearer ${token}`, origin: "https://app.example" };
+    const [from] = (await node.post("eth_accounts", [], headers)).result, asked = [];
+    const send = (id, calls) => asked.push(node.post("wallet_sendCalls", [{ version: "2.0.0", id, from, chainId: "0x7a69", atomicRequired: false, calls }], headers).catch(() => {}));
+    send(`pay${hidden}roll`, [{ to: from, value: "0x1" }]);
+    send("-rf", [{ to: from, value: "0x2" }]);
+    asked.push(node.post("personal_sign", [`0x${Buffer.from(`first\nsecond${hidden}`).toString("hex")}`, from], headers).catch(() => {}));
+    const boxes = page.locator("#wallet article");
+    await until("all wait", async () => (await boxes.count()) === 3);
+    const texts = await boxes.allTextContents(), box = (part) => texts.find((text) => text.includes(part));
+    const batch = box(`pay${escaped}roll`);
+    assert.ok(batch, texts.join("\n"));
+    const [digest] = /0x[0-9a-f]{64}/.exec(batch.split("Digest")[1]);
+    assert.ok(batch.includes(`presim wallet approve ${digest} ${digest} --data-dir DIR`), batch);
+    assert.match(box("-rf"), /presim wallet approve (0x[0-9a-f]{64}) \1 --data-dir DIR/);
+    assert.ok(batch.includes("https://app.example, with the token desk"), batch);
+    assert.equal(await boxes.locator("pre").textContent(), `first\nsecond${escaped}`);
+    assert.ok(![...texts.join("")].some((letter) => hidden.includes(letter)), texts.join("\n"));
+    // The digest is a name for the command, too.
+    const { execFileSync } = await import("node:child_process");
+    assert.match(execFileSync(process.env.PRESIM, ["wallet", "approve", digest, digest, "--data-dir", dir], { encoding: "utf8" }), /^approved /);
+    assert.deepEqual(page.problems, []);
+    await page.context().close();
+    await node.stop();
+    await Promise.all(asked);
+  } finally {
+    await node.stop();
+    rmSync(dir, { recursive: true, force: true });
+  }
+});
+
 /** Returns the forks of the devnet, as a genesis file has them. */
 async function config(node) {
   const blocks = ["homestead", "eip150", "eip155", "eip158", "byzantium", "constantinople", "petersburg", "istanbul", "berlin", "london"];

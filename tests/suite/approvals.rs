@@ -85,9 +85,14 @@ type Question = BoxFuture<'static, Result<(), WalletError>>;
 
 /// Asks for approval and returns once the batch waits.
 async fn wait(approvals: &Arc<Approvals>, id: &str) -> Question {
-    let (approvals, asked) = (approvals.clone(), batch(id));
+    wait_for(approvals, batch(id)).await
+}
+
+/// Like [`wait`], for this request.
+async fn wait_for(approvals: &Arc<Approvals>, asked: Asked) -> Question {
+    let (approvals, id) = (approvals.clone(), asked.id.clone());
     let mut question = async move { approvals.ask(asked).await }.boxed();
-    assert!(poll!(&mut question).is_pending(), "{id} does not wait");
+    assert!(poll!(&mut question).is_pending(), "{id:?} does not wait");
     question
 }
 
@@ -633,6 +638,57 @@ async fn a_message_cannot_look_like_a_line_of_the_list() {
     assert_eq!(said.lines().collect::<Vec<_>>(), expected, "{said}");
     assert_eq!(served.says(&["approve", "0xaa11", &digest.to_string()]), "approved 0xaa11\n");
     assert_eq!(outcome(question).await, Ok(()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hidden_characters_of_ids_names_messages_and_reverts_are_escaped_and_others_are_shown() {
+    let served = Served::start();
+    let hidden = "\u{61c}\u{ad}\u{180e}\u{115f}\u{3164}\u{e0041}\u{202e}\u{200b}\u{9b}";
+    let escaped = r"\u{61c}\u{ad}\u{180e}\u{115f}\u{3164}\u{e0041}\u{202e}\u{200b}\u{9b}";
+    let mut asked = batch(&format!("é{hidden}"));
+    asked.asker = Asker { client: Some(format!("désk{hidden}")), page: Some(format!("https://é.example{hidden}")) };
+    parts(&mut asked).calls[0].outcome = format!("fails: ü{hidden}");
+    let mut message = batch("message");
+    let text = format!("grün {hidden} \\");
+    message.act = AskedAct::Message(AskedMessage { message: text.into_bytes().into(), hash: B256::repeat_byte(7) });
+    let _waiting = [wait_for(&served.approvals, asked).await, wait_for(&served.approvals, message).await];
+    let said = served.says(&["list"]);
+    for part in [
+        format!("\n\"é{escaped}\"\n"),
+        format!("  client   \"désk{escaped}\"\n"),
+        format!("  page     \"https://é.example{escaped}\"\n"),
+        format!("fails: ü{escaped}\n"),
+        format!("  message  | grün {escaped} \\\\\n"),
+    ] {
+        assert!(said.contains(&part), "{part}: {said}");
+    }
+    let json = served.says(&["list", "--json"]);
+    for said in [&said, &json] {
+        assert!(!said.contains(|letter: char| hidden.contains(letter)), "{said:?}");
+    }
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["batches"][0]["id"], json!(format!("é{hidden}")), "a parser reads the texts as they are");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_whose_id_no_shell_takes_is_named_by_its_digest() {
+    let served = Served::start();
+    let (id, name) = ("'\u{3}; touch owned #", digest().to_string());
+    let asked = wait(&served.approvals, id).await;
+    // Another client's batch has this digest as its id.
+    let mut other = batch(&name);
+    other.chain_id += 1;
+    let other = wait_for(&served.approvals, other).await;
+    assert_eq!(served.says(&["approve", &name, &name]), "approved \"'\\u{3}; touch owned #\"\n");
+    assert_eq!(outcome(asked).await, Ok(()));
+    assert_eq!(ids(&served.approvals), [name.as_str()]);
+    // Once no batch has the digest, the text is an id, and its batch has another digest.
+    let told = served.fails(&["approve", &name, &name]);
+    assert!(told.contains("has digest"), "{told}");
+    let asked = wait(&served.approvals, id).await;
+    assert_eq!(served.says(&["reject", &name]), "rejected \"'\\u{3}; touch owned #\"\n");
+    rejection(outcome(asked).await);
+    drop(other);
 }
 
 // The socket.
