@@ -247,12 +247,13 @@ pub struct Config {
     /// rejected (-32005).
     #[arg(long, env = "PRESIM_MAX_MEMORY_IO", value_name = "BYTES", default_value_t = 256 << 20, value_parser = clap::value_parser!(u32).range(4096..), help_heading = "Limits")]
     pub max_memory_io: u32,
-    /// Milliseconds that a connection may stall before it is closed: until the head of its first request has arrived,
-    /// within a body or a message, and while its peer does not read.
+    /// Milliseconds that a connection may stall before it is closed: until the head of its first request has arrived
+    /// (at most five seconds), within a body or a message, and while its peer does not read.
     #[arg(long, env = "PRESIM_IO_TIMEOUT_MS", value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Limits")]
     pub io_timeout_ms: u64,
-    /// Open HTTP connections, and, separately, open WebSocket connections. At the bound, the oldest HTTP connection
-    /// without a request under way is closed for a new one.
+    /// Open HTTP connections, and, separately, open WebSocket connections. At the bound, the one that has been idle longest
+    /// is closed for a new one: among those that have sent no valid token yet, or no request where none is needed, and else
+    /// among the HTTP connections without a request under way.
     #[arg(long, env = "PRESIM_MAX_CONNECTIONS", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_connections: u32,
     /// Open connections per address, HTTP and WebSocket together. An IPv6 network of 64 bits counts as one address. The

@@ -34,9 +34,10 @@ impl ConnectionLimits {
 
 /// The open connections.
 ///
-/// At a bound, the oldest HTTP connection without a request under way is closed for the new one, so that silent
-/// connections cannot lock others out. A WebSocket connection is never closed for another, because clients keep it open
-/// on purpose. The table is used when a connection opens, closes or is upgraded, and by no request.
+/// At a bound, a connection is closed for the new one, so that silent connections cannot lock others out: one of a peer
+/// that is not known yet ([`Link::is_known`]), else one without a request under way, and of several the one that has been
+/// idle longest. A WebSocket connection of a known peer is never closed for another, because clients keep it open on purpose.
+/// The table is used when a connection opens, closes or is upgraded, and by no request.
 #[derive(Debug)]
 pub struct Connections {
     limits: ConnectionLimits,
@@ -91,7 +92,7 @@ impl Connections {
         if of_address >= self.limits.of_address(address) && !table.evict(|open| open.address == address) {
             return None;
         }
-        if table.open.len() - table.web_sockets >= self.limits.most && !table.evict(|_| true) {
+        if table.open.len() - table.web_sockets >= self.limits.most && !table.evict(|open| !open.is_web_socket) {
             return None;
         }
         let number = table.next;
@@ -134,23 +135,27 @@ impl Connections {
 }
 
 impl Table {
-    /// Closes the oldest idle HTTP connection for which `may` is true. Returns false if there is none.
+    /// Closes a connection for which `may` is true: of a peer that is not known if there is one, else an idle one, and of
+    /// several the one that has been idle longest. Returns false if there is none.
     fn evict(&mut self, may: impl Fn(&Open) -> bool) -> bool {
-        let idle = |open: &Open| !open.is_web_socket && open.link.is_idle();
-        let oldest = self.open.iter().find(|(_, open)| may(open) && idle(open)).map(|(number, _)| *number);
-        let Some(evicted) = oldest.and_then(|number| self.open.remove(&number)) else { return false };
+        let goes = |open: &Open| !open.link.is_known() || (open.link.is_idle() && !open.is_web_socket);
+        let candidates = self.open.iter().filter(|(_, open)| may(open) && goes(open));
+        let first = candidates.min_by_key(|(_, open)| (open.link.is_known(), open.link.idle_since()));
+        let number = first.map(|(number, _)| *number);
+        let Some(evicted) = number.and_then(|number| self.open.remove(&number)) else { return false };
+        self.web_sockets -= usize::from(evicted.is_web_socket);
         evicted.link.close();
         true
     }
 }
 
 impl ConnectionEntry {
-    /// Counts the connection among the WebSocket connections from now on. Returns false if their number is at its
-    /// bound.
+    /// Counts the connection among the WebSocket connections from now on. At the bound on their number, closes one that has
+    /// brought no request. Returns false if there is none.
     pub fn upgrade(&self) -> bool {
         let mut table = self.connections.table();
         let table = &mut *table;
-        let has_room = table.web_sockets < self.connections.limits.most;
+        let has_room = table.web_sockets < self.connections.limits.most || table.evict(|open| open.is_web_socket);
         match table.open.get_mut(&self.number) {
             Some(open) if has_room => {
                 table.web_sockets += 1;

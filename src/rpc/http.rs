@@ -86,6 +86,7 @@ impl<S> Gate<S> {
             let text = format!("headers of {head} bytes: at most {}", Self::LONGEST_HEAD);
             return Err((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, RpcError::limit(text)));
         }
+        Origins::check_one_host(headers).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
         self.origins.check_host(headers, uri).map_err(|error| (StatusCode::FORBIDDEN, error))?;
         // A page that merely reads, like a link or a tab, can do no harm.
         let looks = matches!(*request.method(), HttpMethod::GET | HttpMethod::HEAD) && !ws::is_upgrade(request);
@@ -161,6 +162,9 @@ impl Door {
         let service = &self.service;
         let path = request.uri().path();
         let front = &service.front;
+        if !service.access.needs_token() && !ws::is_upgrade(&request) {
+            self.link.know();
+        }
         match path {
             "/health" => {
                 return health(&front.published(), front.upstream(), front.newer_fork(), front.store_failure());
@@ -175,6 +179,9 @@ impl Door {
             Some(authorization) => service.access.client(Some(authorization.as_bytes())),
             None => service.access.client_of_socket(ws::offered_token(&request)),
         };
+        if matches!(client, Ok(Some(_))) {
+            self.link.know();
+        }
         let dialect = match path {
             "/" | "" => service.root,
             "/standard" | "/standard/" => &STANDARD,

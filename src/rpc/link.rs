@@ -22,10 +22,13 @@ use tokio::{
 
 use super::memory::MemoryShare;
 
+/// The time that the first head of a request may take from the accept of its connection.
+pub const FIRST_HEAD: Duration = Duration::from_secs(5);
+
 /// One connection.
 ///
-/// A connection is closed when it stalls for [`Link::timeout`]: from accept to the first complete head of a request;
-/// while the socket takes none of the written bytes; while the parts of an HTTP/2 answer wait for the peer's window;
+/// A connection is closed when it stalls for [`Link::timeout`], or for [`FIRST_HEAD`] if that is shorter, from accept to
+/// the first complete head of a request. It is closed when it stalls for [`Link::timeout`] while the socket takes none of the written bytes; while the parts of an HTTP/2 answer wait for the peer's window;
 /// and while a WebSocket message is incomplete. [`Link::problem`] reports a stall, and is called for every connection
 /// at intervals.
 #[derive(Debug)]
@@ -35,6 +38,10 @@ pub struct Link {
     opened: Instant,
     /// Whether the head of a request has arrived.
     greeted: AtomicBool,
+    /// Whether the peer has sent a valid token, or a request if none is needed.
+    known: AtomicBool,
+    /// Milliseconds from `opened` to the end of the last request; 0 before that.
+    idle_since: AtomicU64,
     /// Whether bytes that arrive while nothing is under way belong to a head, which they do after the first request of
     /// HTTP/1.
     reads_heads: AtomicBool,
@@ -67,6 +74,8 @@ impl Link {
             timeout,
             opened: Instant::now(),
             greeted: AtomicBool::new(false),
+            known: AtomicBool::new(false),
+            idle_since: AtomicU64::new(0),
             reads_heads: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             blocked: AtomicU64::new(0),
@@ -112,6 +121,21 @@ impl Link {
         self.under_way.load(Acquire) == 0 && self.blocked.load(Relaxed) == 0
     }
 
+    /// Notes that the peer has sent a valid token, or a request if none is needed.
+    pub fn know(&self) {
+        self.known.store(true, Relaxed);
+    }
+
+    /// Returns whether the peer has sent a valid token, or a request if none is needed.
+    pub fn is_known(&self) -> bool {
+        self.known.load(Relaxed)
+    }
+
+    /// Returns the time since which nothing is under way.
+    pub fn idle_since(&self) -> Instant {
+        self.opened + Duration::from_millis(self.idle_since.load(Relaxed))
+    }
+
     /// Requests that the connection's task closes it.
     pub fn close(&self) {
         self.close.notify_one();
@@ -124,13 +148,14 @@ impl Link {
 
     /// Returns the reason to close the connection, if it stalls.
     pub fn problem(&self) -> Option<&'static str> {
-        let stood_since = |since: u64| self.now().saturating_sub(since) > millis(self.timeout);
+        let stood = |since: u64, most: Duration| self.now().saturating_sub(since) > millis(most);
+        let stood_since = |since: u64| stood(since, self.timeout);
         let blocked = self.blocked.load(Relaxed);
         if blocked > 0 && stood_since(blocked) {
             Some("the peer does not read what it is sent")
         } else if self.windowed.load(Acquire) > 0 && stood_since(self.window_moved.load(Relaxed)) {
             Some("the peer opens no window for its answers")
-        } else if !self.greeted.load(Relaxed) && stood_since(0) {
+        } else if !self.greeted.load(Relaxed) && stood(0, self.timeout.min(FIRST_HEAD)) {
             Some("the head of a first request did not come")
         } else {
             let piece = self.piece_moved.load(Relaxed);
@@ -166,6 +191,7 @@ fn millis(time: Duration) -> u64 {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
+        self.0.idle_since.store(self.0.now(), Relaxed);
         self.0.under_way.fetch_sub(1, AcqRel);
     }
 }

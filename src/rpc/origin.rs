@@ -26,6 +26,19 @@ impl Origins {
         !self.origins.is_empty()
     }
 
+    /// Checks that a request names its host once, because those between a client and presim may each read another one (RFC
+    /// 9112, 3.2).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the request has several `Host` headers.
+    pub fn check_one_host(headers: &HeaderMap) -> Result<(), RpcError> {
+        match headers.get_all(header::HOST).iter().count() {
+            0 | 1 => Ok(()),
+            several => Err(RpcError::request(format!("{several} Host headers: expected one"))),
+        }
+    }
+
     /// Checks the `Host` of a request, whatever its port.
     ///
     /// # Errors

@@ -1,6 +1,14 @@
 //! The server of the one port: accepts connections, bounds them, and closes them in order.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
 
 use actix::{Actor, Context, Handler, Message, ResponseFuture};
 use futures::future::join_all;
@@ -13,7 +21,7 @@ use hyper_util::{
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
-    task::AbortHandle,
+    task::{AbortHandle, JoinHandle},
 };
 use tower::{
     Layer,
@@ -32,7 +40,7 @@ use super::{
     front::Front,
     http::{Door, Gate, HttpService},
     io::IoThreads,
-    link::{Link, LinkedStream},
+    link::{FIRST_HEAD, Link, LinkedStream},
     memory::IoMemory,
     origin::Origins,
     response::refuse,
@@ -232,7 +240,8 @@ impl Handler<Serve> for FrontActor {
             },
         };
         let accepting = tokio::spawn(acceptor.run(listener)).abort_handle();
-        let closing = tokio::spawn(connections.clone().close_those_that_stand_still(config.io_timeout)).abort_handle();
+        let closing = tokio::spawn(connections.clone().close_those_that_stand_still(config.io_timeout.min(FIRST_HEAD)))
+            .abort_handle();
         self.running = Some(Running { stop, accepting, closing, connections });
     }
 }
@@ -375,7 +384,7 @@ fn cors(origins: Arc<Origins>) -> CorsLayer {
         }))
 }
 
-/// Scrapers that may be connected at once. More wait for one to disconnect.
+/// Scrapers that may be connected at once. For one more, the one that has been idle longest is disconnected.
 const SCRAPERS: usize = 16;
 
 /// The access to the metrics.
@@ -389,6 +398,7 @@ pub struct MetricsAccess {
 
 impl MetricsAccess {
     fn check(&self, request: &http::Request<hyper::body::Incoming>) -> Result<(), (StatusCode, RpcError)> {
+        Origins::check_one_host(request.headers()).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
         match &self.tokens {
             Some(tokens) => {
                 let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
@@ -405,11 +415,22 @@ impl MetricsAccess {
 
 /// Serves `GET /metrics` on a port of its own.
 pub async fn serve_metrics(listener: TcpListener, metrics: Metrics, access: MetricsAccess) {
-    let connections = Arc::new(Semaphore::new(SCRAPERS));
-    while let Ok(permit) = connections.clone().acquire_owned().await {
+    let began = Instant::now();
+    let now = move || u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let mut scrapers: Vec<ScraperConnection> = Vec::new();
+    loop {
         let Some((stream, _)) = accept(&listener).await else { continue };
+        scrapers.retain(|scraper| !scraper.task.is_finished());
+        if scrapers.len() >= SCRAPERS
+            && let Some(idlest) = (0..scrapers.len()).min_by_key(|index| scrapers[*index].active.load(Relaxed))
+        {
+            scrapers.swap_remove(idlest).task.abort();
+        }
         let (metrics, access) = (metrics.clone(), access.clone());
+        let active = Arc::new(AtomicU64::new(now()));
+        let asked = active.clone();
         let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+            asked.store(now(), Relaxed);
             let (status, text) = match access.check(&request) {
                 Err((status, error)) => (status, format!("{}\n", error.into_object().message())),
                 Ok(()) if request.uri().path() == "/metrics" => (StatusCode::OK, metrics.render()),
@@ -421,17 +442,24 @@ pub async fn serve_metrics(listener: TcpListener, metrics: Metrics, access: Metr
             response.headers_mut().insert(header::CONTENT_TYPE, kind);
             std::future::ready(Ok::<_, std::convert::Infallible>(response))
         });
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let mut builder = hyper::server::conn::http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(SCRAPE);
-            // A scraper that reads nothing would keep its permit.
+            builder.timer(TokioTimer::new()).header_read_timeout(FIRST_HEAD);
+            // A scraper that reads nothing would keep its place.
             let _ = tokio::time::timeout(SCRAPE, builder.serve_connection(TokioIo::new(stream), service)).await;
-            drop(permit);
         });
+        scrapers.push(ScraperConnection { active, task });
     }
 }
 
-/// The time that a scraper may stay connected: several scrapes at their usual interval of 15 seconds.
+/// A connection to the metrics.
+struct ScraperConnection {
+    /// Time of its last request, or of its accept, in microseconds since the metrics are served.
+    active: Arc<AtomicU64>,
+    task: JoinHandle<()>,
+}
+
+/// The time that a scraper may stay connected.
 const SCRAPE: Duration = Duration::from_secs(120);
 
 /// Accepts the next connection with its address; `None` if that failed.

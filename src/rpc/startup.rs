@@ -169,7 +169,9 @@ impl Answers {
     }
 
     fn to(&self, request: &Request<Incoming>) -> HttpResponse {
-        let mut answer = if let Err(error) = self.origins.check_host(request.headers(), request.uri()) {
+        let mut answer = if let Err(error) = Origins::check_one_host(request.headers()) {
+            refuse(StatusCode::BAD_REQUEST, error)
+        } else if let Err(error) = self.origins.check_host(request.headers(), request.uri()) {
             refuse(StatusCode::FORBIDDEN, error)
         } else if matches!(request.uri().path(), "/health" | "/ready") {
             health::starting(&self.reason.text())

@@ -1,4 +1,5 @@
-//! Requests refused before they are parsed: long heads, metrics for strangers, and tokens whose junk exceeds the rate.
+//! Requests refused before they are parsed: long heads, two hosts, metrics for strangers, tokens whose junk exceeds the
+//! rate; and the places that idle connections take.
 
 use std::net::SocketAddr;
 
@@ -6,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{
     process::{file, refusal, text},
-    raw::{Answer, Frames, Headers, Http1, Http2, WIDE, head, whole},
-    support::{TestNode, request},
+    raw::{Answer, Frames, Headers, Http1, Http2, WIDE, drain, head, whole},
+    support::{BOUND, TestNode, request},
 };
 
 const TOKEN: &str = "a-token-of-sixteen-bytes-and-more";
@@ -126,6 +127,96 @@ async fn metrics_are_given_to_allowed_hosts_alone() {
         ("127.0.0.1.evil.example:9000", 403),
     ] {
         assert_eq!(scraped(at, &[("host", host)]).await, status, "{host}");
+    }
+}
+
+/// Opens connections that send this beginning of a request, and nothing more.
+async fn silent(at: SocketAddr, count: usize, beginning: &str) -> Vec<Http1> {
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        let mut connection = Http1::open(at).await;
+        connection.write(beginning.as_bytes()).await;
+        connections.push(connection);
+    }
+    connections
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_keep_no_scraper_out() {
+    let node = TestNode::quiet_with(&["--metrics", "127.0.0.1:0"]);
+    let at = node.node.info().metrics.expect("they are served");
+    for beginning in ["", "GET /metrics HTTP/1.1\r\n"] {
+        let mut silent = silent(at, 40, beginning).await;
+        assert_eq!(scraped(at, &[]).await, 200, "{beginning:?}");
+        // The ones that have been idle longest have gone, and the others go when their heads have taken too long.
+        for connection in &mut silent {
+            assert!(drain(&mut connection.stream, BOUND).await.is_some(), "{beginning:?}: it stays open");
+        }
+    }
+}
+
+// Places.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_without_a_token_close_none_that_has_sent_one() {
+    let tokens = token_file(1_000);
+    let node = TestNode::quiet_with(&["--token-file", text(tokens.path()), "--max-connections", "4"]);
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [("authorization", bearer.as_str())];
+    let served = |answer: &Answer| assert_eq!((answer.status, &answer.json()["result"]), (200, &json!("0x7a69")));
+    let mut known = Vec::new();
+    for _ in 0..3 {
+        let mut connection = Http1::open(at(&node)).await;
+        served(&connection.ask(&headers, &chain_id()).await);
+        known.push(connection);
+    }
+    let mut strangers = silent(at(&node), 10, "").await;
+    for _ in 0..10 {
+        let mut stranger = Http1::open(at(&node)).await;
+        assert_eq!(stranger.ask(&[], &chain_id()).await.status, 401);
+        strangers.push(stranger);
+    }
+    for connection in &mut known {
+        served(&connection.ask(&headers, &chain_id()).await);
+    }
+    served(&Http1::open(at(&node)).await.ask(&headers, &chain_id()).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_that_brings_no_request_goes_for_another() {
+    let node = TestNode::quiet_with(&["--max-connections", "2"]);
+    let mut working = Frames::open(at(&node), &[]).await.expect("it is upgraded");
+    assert_eq!(working.ask(&chain_id()).await.json()["result"], "0x7a69");
+    let mut silent = Vec::new();
+    for _ in 0..5 {
+        silent.push(Frames::open(at(&node), &[]).await.expect("it is upgraded"));
+    }
+    assert_eq!(silent[4].ask(&chain_id()).await.json()["result"], "0x7a69");
+    assert_eq!(working.ask(&chain_id()).await.json()["result"], "0x7a69");
+    assert!(Frames::open(at(&node), &[]).await.is_err_and(|refused| refused.status == 503));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_head_does_not_have_the_time_of_a_body() {
+    let node = TestNode::quiet_with(&["--io-timeout-ms", "3600000"]);
+    for beginning in ["", "POST / HTTP/1.1\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+        let mut silent = silent(at(&node), 1, beginning).await;
+        assert!(drain(&mut silent[0].stream, BOUND).await.is_some(), "{beginning:?}: it stays open");
+    }
+}
+
+// Hosts.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hosts_are_400() {
+    let node = TestNode::quiet_with(&["--metrics", "127.0.0.1:0"]);
+    let metrics = node.node.info().metrics.expect("they are served");
+    for hosts in [["127.0.0.1", "evil.example"], ["evil.example", "127.0.0.1"], ["127.0.0.1", "127.0.0.1"]] {
+        let headers = hosts.map(|host| ("host", host));
+        let answer = Http1::open(at(&node)).await.ask(&headers, &chain_id()).await;
+        told(&answer, 400);
+        assert_eq!(answer.message(), "2 Host headers: expected one");
+        assert_eq!(scraped(metrics, &headers).await, 400, "{hosts:?}");
     }
 }
 

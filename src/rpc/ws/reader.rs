@@ -104,7 +104,7 @@ impl ConnectionReader {
                     return (CloseCode::Policy, reason.to_owned());
                 }
                 () = link.closed() => {
-                    return self.tell(link.problem().unwrap_or("it stood still (--io-timeout-ms)").to_owned());
+                    return self.tell(link.problem().unwrap_or("it stood still, and its place is needed (--io-timeout-ms, --max-connections)").to_owned());
                 }
                 _ = pings.tick() => {
                     if permit.is_some() && heard.elapsed() > SILENCE {
@@ -133,6 +133,7 @@ impl ConnectionReader {
             }
             Message::Frame(_) | Message::Close(_) => return Ok(()),
         };
+        self.outlet.link.know();
         let held = self.pieces.message();
         let permit = permit.take();
         let outlet = self.outlet.clone();
