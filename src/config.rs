@@ -275,7 +275,7 @@ pub struct Config {
     /// Bytes that the traces of a request may take while it runs. A request that needs more is stopped (-32005).
     #[arg(long, env = "PRESIM_MAX_TRACE_BYTES", value_name = "BYTES", default_value_t = 256 << 20, help_heading = "Limits")]
     pub max_trace_bytes: usize,
-    /// Bytes of analysed bytecode that are cached. In addition, each thread has copies of up to 512 codes that it runs
+    /// Bytes of analysed bytecode that are cached: the code, its padded copy and its jump table. In addition, each thread has copies of up to 512 codes that it runs
     /// repeatedly, at most 14 MiB.
     #[arg(long, env = "PRESIM_CODE_CACHE", value_name = "BYTES", default_value_t = 256 << 20, help_heading = "Limits")]
     pub code_cache: usize,

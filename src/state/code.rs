@@ -9,7 +9,7 @@ use revm::bytecode::Bytecode;
 
 use super::account::Code;
 
-/// Analysed bytecode by its bytes, bounded in bytes.
+/// Analysed bytecode by its bytes, bounded in bytes: those of the code, of its padded copy and of its jump table.
 ///
 /// Two parts share the bound: code of the chain, and code that requests bring as overrides. Override code is evicted
 /// first, oldest first, so that a flood of made-up contracts cannot evict the code that is really called. The key is
@@ -27,20 +27,24 @@ pub struct CodeCache {
 struct CodeShard {
     codes: DashMap<Bytes, Code, DefaultHashBuilder>,
     order: SegQueue<Bytes>,
+    /// Bytes of all entries, as [`size`] counts them.
     bytes: AtomicUsize,
 }
 
 /// The number of bytes a [`CodeCache`] holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeStats {
-    /// Bytes of code from the chain.
+    /// Bytes for code from the chain.
     pub chain_bytes: usize,
-    /// Bytes of code from overrides.
+    /// Bytes for code from overrides.
     pub override_bytes: usize,
 }
 
+/// Bytes of an entry beside its code: the entries of map and queue, and what the allocator adds.
+const ENTRY: usize = 384;
+
 impl CodeCache {
-    /// Creates a cache of up to `limit` bytes of code.
+    /// Creates a cache of up to `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self { chain: CodeShard::default(), overrides: CodeShard::default(), limit }
     }
@@ -70,12 +74,15 @@ impl CodeCache {
         if let Some(known) = part.codes.get(&code) {
             return known.clone();
         }
+        // The key is a copy, because the bytes may be a view into a request body of megabytes. The analysed form shares it
+        // unless it needs padding.
+        let key = Bytes::copy_from_slice(&code);
         // Bytes that look like a delegation (EIP-7702) but are not valid ones are ordinary code, which fails when it
         // runs.
-        let bytecode = Bytecode::new_raw_checked(code.clone()).unwrap_or_else(|_| Bytecode::new_legacy(code.clone()));
-        let made = Code { hash: keccak256(&code), bytecode };
-        if code.len() <= self.limit {
-            part.insert(code, made.clone());
+        let bytecode = Bytecode::new_raw_checked(key.clone()).unwrap_or_else(|_| Bytecode::new_legacy(key.clone()));
+        let made = Code { hash: keccak256(&key), bytecode };
+        if size(&key, &made) <= self.limit {
+            part.insert(key, made.clone());
             self.evict();
         }
         made
@@ -91,20 +98,27 @@ impl CodeCache {
 }
 
 impl CodeShard {
-    fn insert(&self, code: Bytes, made: Code) {
-        // The key is a copy, because the bytes may be a view into a request body of megabytes.
-        let key = Bytes::copy_from_slice(&code);
+    fn insert(&self, key: Bytes, made: Code) {
+        let bytes = size(&key, &made);
         if self.codes.insert(key.clone(), made).is_none() {
-            self.bytes.fetch_add(key.len(), Relaxed);
+            self.bytes.fetch_add(bytes, Relaxed);
             self.order.push(key);
         }
     }
 
     fn drop_oldest(&self) -> bool {
         let Some(oldest) = self.order.pop() else { return false };
-        if self.codes.remove(&oldest).is_some() {
-            self.bytes.fetch_sub(oldest.len(), Relaxed);
+        if let Some((key, made)) = self.codes.remove(&oldest) {
+            self.bytes.fetch_sub(size(&key, &made), Relaxed);
         }
         true
     }
+}
+
+/// Returns the bytes that an entry holds.
+fn size(key: &Bytes, made: &Code) -> usize {
+    let padded = made.bytecode.bytes_ref();
+    let copy = if padded.as_ptr() == key.as_ptr() { 0 } else { padded.len() };
+    let jumps = made.bytecode.legacy_jump_table().map_or(0, |jumps| jumps.as_slice().len());
+    ENTRY + key.len() + copy + jumps
 }

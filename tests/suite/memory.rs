@@ -3,7 +3,7 @@
 use presim::feed::world::{dev_genesis, dev_signers};
 use serde_json::{Value, json};
 
-use crate::support::TestNode;
+use crate::{process::eventually, support::TestNode};
 
 const PROBE: &str = "0x00000000000000000000000000000000000c0de1";
 const DIRT: &str = "0x00000000000000000000000000000000000c0de2";
@@ -80,4 +80,26 @@ async fn precompiles_are_warm_from_their_fork_on_whatever_ran_before() {
             assert_eq!(result, format!("0x{:064x}", gas + 3 + 2 + 2), "at {time}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cache_of_bytecode_counts_all_that_it_holds() {
+    const LENGTH: usize = 24_000;
+    const LIMIT: usize = 400_000;
+    let node = TestNode::quiet_with(&["--code-cache", &LIMIT.to_string()]);
+    let run = async |number: usize| {
+        // It begins with its number and STOP, and ends without one, so that the copy that runs is padded.
+        let code = format!("0x61{number:04x}00{}", "5b".repeat(LENGTH - 4));
+        node.result("/", "eth_call", json!([{"to": PROBE}, "pending", {PROBE: {"code": code}}])).await;
+    };
+    let held = || node.metric("presim_code_cache_bytes{kind=\"override\"}") as usize;
+    run(0).await;
+    // The code, its padded copy, and a bit for each byte.
+    let all = 2 * LENGTH + LENGTH / 8;
+    eventually("the code is counted", async || (held() >= all).then_some(())).await;
+    for number in 1..20 {
+        run(number).await;
+    }
+    let full = eventually("the cache is full", async || Some(held()).filter(|held| *held > LIMIT - 2 * all)).await;
+    assert!(full <= LIMIT, "{full}");
 }
