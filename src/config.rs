@@ -49,6 +49,10 @@ pub struct Config {
     /// restart. Without it, all state ends with the process.
     #[arg(long, env = "PRESIM_DATA_DIR", value_name = "DIR", global = true, help_heading = "General")]
     pub data_dir: Option<PathBuf>,
+    /// Accept a --data-dir that belongs to another user than presim's or root. That user can read and change all that the
+    /// node keeps.
+    #[arg(long, env = "PRESIM_DATA_DIR_SHARED", help_heading = "General")]
+    pub data_dir_shared: bool,
     /// Dialect of `/`: `project`, presim's own contract, or `standard`, execution-apis in geth's manner. `/standard`
     /// always has the latter.
     #[arg(long, env = "PRESIM_DIALECT", value_enum, default_value_t = DialectName::Project, help_heading = "General")]

@@ -63,7 +63,7 @@ use crate::{
         serve_peers, serve_replica,
     },
     state::{CodeCache, Snapshots},
-    store::{Store, stored_bytes},
+    store::{DataDir, Store, stored_bytes},
     telemetry::{Gauge, Metrics},
     wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, Wallet, WalletSender, keys},
 };
@@ -134,7 +134,7 @@ impl Node {
         let metrics = Metrics::default();
         ports.front.reason().set("it opens its store, and checks it");
         let store = match &config.data_dir {
-            Some(dir) => Store::open(dir, &metrics)?,
+            Some(dir) => Store::open(&DataDir::open(dir, config.data_dir_shared)?, &metrics)?,
             None => Store::in_memory(&metrics)?,
         };
         Self::start_with(ports, store, config, metrics)
@@ -167,7 +167,8 @@ impl Node {
             start::check_foreign(&store)?;
             let runtime = talking.insert(live::runtime()?);
             let epoch = epoch::take(&store, 0, SystemClock::default().unix())?;
-            let (start, beside) = runtime.block_on(live::begin(endpoint, &config, &codes, &metrics, reason, epoch))?;
+            let (start, beside) =
+                runtime.block_on(live::begin(endpoint, &config, &codes, &metrics, reason, epoch, store.directory()))?;
             let start = match &config.fleet.publish {
                 None => start.into(),
                 Some(servers) => runtime

@@ -44,7 +44,9 @@ pub struct BlockBody {
 ///
 /// # Panics
 ///
-/// Methods panic if a block can no longer be read, because no answer would be right. Requests get an internal error.
+/// Methods panic if a block can no longer be read, because no answer would be right. Requests get an internal error. If the
+/// storage has failed as a whole, methods unwind with its error as the payload, without a panic's message, and requests
+/// get that error.
 pub trait BlockKeeper: std::fmt::Debug + Send + Sync {
     /// Returns the body of block `number`, or `None` if it has been pruned.
     fn body(&self, number: u64) -> Option<BlockBody>;

@@ -23,6 +23,7 @@ use super::{
 use crate::{
     meter::{Meter, Stopped},
     state::{Missed, Overlay},
+    store::StoreError,
     telemetry::Counter,
 };
 
@@ -106,8 +107,12 @@ pub fn run_caught<T: Task>(
     }))
 }
 
-/// Counts a panic and writes it to the log. Returns the error that answers the request.
+/// Counts a panic and writes it to the log. Returns the error that answers the request. A failed store is no panic: see
+/// [`BlockKeeper`](crate::chain::BlockKeeper).
 pub fn panicked(panics: &Counter, panic: &(dyn std::any::Any + Send)) -> Refused {
+    if let Some(failure) = panic.downcast_ref::<StoreError>() {
+        return Refused::Store(failure.clone());
+    }
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     let id = NEXT.fetch_add(1, Relaxed) as u64;
     let text = panic

@@ -17,7 +17,10 @@ use super::{
     flow::{Flow, LaneName},
     load::{Cost, Load, LoadStanding, nanos},
 };
-use crate::telemetry::{Counter, Histogram, Metrics};
+use crate::{
+    store::StoreError,
+    telemetry::{Counter, Histogram, Metrics},
+};
 
 /// The number of workers, and the bounds on the requests that wait for them.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +40,7 @@ pub struct ExecutorConfig {
 }
 
 /// Why a request was not run, or not run to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The lane holds as many waiting requests as it may.
     #[error("too busy: {waiting} {lane} requests are waiting already")]
@@ -68,6 +71,9 @@ pub enum Refused {
         /// The id of the panic in the log.
         id: u64,
     },
+    /// The run needed data of the store, which has failed.
+    #[error(transparent)]
+    Store(StoreError),
     /// The node is stopping.
     #[error("the node is stopping")]
     Stopping,
@@ -80,7 +86,7 @@ impl Refused {
             Self::QueueFull { lane, wait, .. } => Some((lane, wait, lane.flag())),
             Self::Overloaded { lane, wait, was_at_ease: true } => Some((lane, wait, "--queue-wait-ms")),
             Self::Overloaded { lane, wait, was_at_ease: false } => Some((lane, wait, "--overload-wait")),
-            Self::Deadline | Self::Panicked { .. } | Self::Stopping => None,
+            Self::Deadline | Self::Panicked { .. } | Self::Store(_) | Self::Stopping => None,
         }
     }
 }

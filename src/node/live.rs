@@ -1,10 +1,6 @@
 //! The start on a live chain: the upstream's newest block, and the parts that follow it.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use alloy_eips::BlockNumberOrTag;
 use alloy_primitives::B256;
@@ -26,7 +22,7 @@ use crate::{
         CodeCache, FeedProblem, FeedState, Publication, RemoteImage, RemoteState, RemoteStats, SnapshotId, Snapshots,
         Tags, Verified,
     },
-    store::{read_image, write_image},
+    store::{DataDir, read_image, write_image},
     telemetry::{Counter, Gauge, Metrics},
 };
 
@@ -69,7 +65,7 @@ pub struct UpstreamParts {
     /// The cache of its state.
     pub remote: Arc<RemoteState>,
     /// The directory in which the cache is stored, if it is.
-    pub kept: Option<PathBuf>,
+    pub kept: Option<DataDir>,
     /// The rules of its chain.
     spec: ChainSpec,
     /// The time between two questions for its forks.
@@ -172,6 +168,7 @@ pub async fn begin(
     metrics: &Metrics,
     reason: &StartupReason,
     epoch: u64,
+    dir: Option<&DataDir>,
 ) -> eyre::Result<(LiveStart, UpstreamParts)> {
     let deadline = Instant::now() + START;
     let failed = || format!("--upstream {endpoint}");
@@ -206,7 +203,7 @@ pub async fn begin(
     let spec = spec.with_block_time(between);
     let newest = head.hash();
     let most = (live.cache_mb as usize) << 20;
-    let image = config.data_dir.as_deref().and_then(|dir| kept_image(dir, most));
+    let image = dir.and_then(|dir| kept_image(dir, most));
     // The stored state can be advanced to the newest block by executing the blocks between, if they are not too many.
     let (head, image) = match image {
         Some(image) => match resume(&upstream, &image, &head, spec.family(), deadline).await {
@@ -269,7 +266,7 @@ pub async fn begin(
     let beside = UpstreamParts {
         upstream: upstream.clone(),
         remote: remote.clone(),
-        kept: config.data_dir.clone(),
+        kept: dir.cloned(),
         spec: spec.clone(),
         forks_every: Duration::from_secs(live.upstream_forks_s.into()),
         soon: 2 * live.timeout(),
@@ -341,7 +338,7 @@ async fn patiently<T>(upstream: &Upstream, reason: &StartupReason, answer: impl 
 
 /// Returns the stored cache of the upstream's state. If it is invalid, the state has to be fetched again, and nothing
 /// else is lost.
-fn kept_image(dir: &Path, most: usize) -> Option<RemoteImage> {
+fn kept_image(dir: &DataDir, most: usize) -> Option<RemoteImage> {
     read_image(dir, most).unwrap_or_else(|error| {
         tracing::warn!(%error, "the stored cache of the upstream's state is ignored");
         None

@@ -136,7 +136,7 @@ impl RpcError {
             Self::Refused(refused) => match refused {
                 Refused::QueueFull { .. } | Refused::Overloaded { .. } => -32005,
                 Refused::Deadline => -32016,
-                Refused::Panicked { .. } => -32603,
+                Refused::Panicked { .. } | Refused::Store(_) => -32603,
                 Refused::Stopping => -32000,
             },
         }

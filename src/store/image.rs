@@ -1,13 +1,11 @@
 //! The cached state of an upstream, kept in a file beside the store. Without the file the node fetches it again.
 
-use std::{
-    fs::File,
-    io::{self, ErrorKind, Read, Write},
-    path::Path,
-};
+use std::io::{self, ErrorKind, Read, Write};
 
 use alloy_primitives::{B256, keccak256};
+use rustix::fs::OFlags;
 
+use super::DataDir;
 use crate::state::RemoteImage;
 
 /// Name of the file in the data directory.
@@ -19,23 +17,23 @@ const MAGIC: &[u8; 8] = b"presimU1";
 ///
 /// # Errors
 /// Returns the system's error if the file cannot be written, synced or moved into place.
-pub fn write_image(dir: &Path, image: &RemoteImage) -> io::Result<()> {
+pub fn write_image(dir: &DataDir, image: &RemoteImage) -> io::Result<()> {
     let encoded = alloy_rlp::encode(image);
-    let mut file = tempfile::NamedTempFile::new_in(dir)?;
+    let fresh = format!("{FILE}.new");
+    let mut file = dir.create(&fresh)?;
     file.write_all(MAGIC)?;
     file.write_all(keccak256(&encoded).as_slice())?;
     file.write_all(&encoded)?;
-    file.as_file().sync_all()?;
-    file.persist(dir.join(FILE)).map_err(|error| error.error)?;
-    File::open(dir)?.sync_all()
+    file.sync_all()?;
+    dir.rename(&fresh, FILE)
 }
 
 /// Returns the stored image, whose encoding may have at most `most` bytes, or `None` if there is none.
 ///
 /// # Errors
 /// Returns an error of kind `InvalidData` if the file is damaged or of another version, else the system's error.
-pub fn read_image(dir: &Path, most: usize) -> io::Result<Option<RemoteImage>> {
-    let file = match File::open(dir.join(FILE)) {
+pub fn read_image(dir: &DataDir, most: usize) -> io::Result<Option<RemoteImage>> {
+    let file = match dir.open_file(FILE, OFlags::RDONLY) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file?,
     };

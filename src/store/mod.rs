@@ -1,5 +1,6 @@
 //! The durable store: one redb file and one writer, which commits many writes at once.
 
+mod directory;
 mod error;
 mod guard;
 mod image;
@@ -8,6 +9,7 @@ mod row;
 mod version;
 mod writer;
 
+pub use directory::DataDir;
 pub use error::StoreError;
 pub use image::{read_image, write_image};
 pub use row::{StoredTx, corrupted, decode, encode, open_if_there};
@@ -59,6 +61,8 @@ struct Shared {
     /// Version of the file's format when it was opened.
     version: u32,
     path: PathBuf,
+    /// The directory of the file; `None` for a store that was opened on a backend.
+    dir: Option<DataDir>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -97,6 +101,11 @@ impl Store {
         self.shared.version
     }
 
+    /// Returns the directory of the store; `None` for a store that was opened on a backend.
+    pub fn directory(&self) -> Option<&DataDir> {
+        self.shared.dir.as_ref()
+    }
+
     /// Whether data in this store outlives the process.
     pub fn is_durable(&self) -> bool {
         self.shared.durable
@@ -110,16 +119,28 @@ impl Store {
     /// Runs `read` on the committed data.
     ///
     /// # Errors
-    /// Returns [`StoreError::Damaged`] if `read` finds a corrupted row, and [`StoreError::Open`] for any other error.
+    /// Returns [`StoreError::Damaged`] if `read` finds a corrupted row, [`StoreError::Failed`] if the disk has failed, and
+    /// [`StoreError::Open`] for any other error.
     pub fn read<T>(&self, read: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> Result<T, StoreError> {
         let begun = self.shared.db.begin_read().map_err(redb::Error::from);
         begun.and_then(|transaction| read(&transaction)).map_err(|error| {
             let path = self.shared.path.clone();
             match error {
                 redb::Error::Corrupted(problem) => StoreError::Damaged { path, problem },
+                // After an error of the disk, nothing can be read or written any more.
+                redb::Error::Io(_) | redb::Error::PreviousIo => self.fail(&error),
                 other => StoreError::Open { path, problem: other.to_string() },
             }
         })
+    }
+
+    /// Notes that the disk has failed, and returns the failure: an earlier one if there was one.
+    fn fail(&self, error: &redb::Error) -> StoreError {
+        let failure = self.shared.failure.get_or_init(|| {
+            tracing::error!(%error, "the store cannot be read: restart the node to read again");
+            StoreError::Failed(error.to_string())
+        });
+        failure.clone()
     }
 
     /// Returns the error for a store that this node is not to serve. `problem` says what it holds and what to do.

@@ -1,9 +1,9 @@
 //! Opening the store: its directory, its file, and what is checked before the file is used.
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::File,
     io,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::MetadataExt,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{
@@ -19,9 +19,11 @@ use redb::{
     Builder, DatabaseError, StorageBackend, StorageError,
     backends::{FileBackend, InMemoryBackend},
 };
+use rustix::fs::OFlags;
 
 use super::{
     FILE, FORMAT, Shared, Store, StoreError,
+    directory::{DataDir, FileIdentity},
     guard::Guarded,
     version::{read_version, write_version},
     writer::{Runner, WAITING, Writer},
@@ -32,48 +34,39 @@ use crate::telemetry::Metrics;
 const CACHE: usize = 64 << 20;
 
 impl Store {
-    /// Opens the store in a directory, and creates both if they do not exist.
+    /// Opens the store in a directory, and creates its file if it does not exist.
     ///
     /// The file is checked first, and repairs are held back until the first write, so that a rejected file stays as it
     /// was.
     ///
     /// # Errors
-    /// Returns [`StoreError::Open`] if the directory or the file cannot be used, [`StoreError::InUse`] if another
-    /// process has the store open, [`StoreError::Damaged`] if the file is damaged, and [`StoreError::Newer`] if a later
-    /// version of presim wrote it.
-    pub fn open(dir: &Path, metrics: &Metrics) -> Result<Self, StoreError> {
-        let failed = |error: io::Error| StoreError::Open { path: dir.to_owned(), problem: error.to_string() };
-        // Mode 0700, because the directory holds signed transactions and the approver's socket.
-        if !dir.try_exists().map_err(failed)? {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
-            // Synced, so that the directory's own entry survives a power failure.
-            if let Some(parent) = dir.canonicalize().map_err(failed)?.parent() {
-                File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
-            }
-        }
-        let path = dir.join(FILE);
-        if !path.try_exists().map_err(failed)? {
+    /// Returns [`StoreError::Open`] if the file cannot be used, [`StoreError::InUse`] if another process has the store
+    /// open, [`StoreError::Damaged`] if the file is damaged, and [`StoreError::Newer`] if a later version of presim wrote
+    /// it.
+    pub fn open(dir: &DataDir, metrics: &Metrics) -> Result<Self, StoreError> {
+        let path = dir.path();
+        let failed = |error: io::Error| StoreError::Open { path: path.to_owned(), problem: error.to_string() };
+        if dir.identity(FILE).map_err(failed)?.is_none() {
             // The lock keeps a second node from replacing a file that was just created.
-            let alone = File::open(dir).map_err(failed)?;
-            alone.try_lock().map_err(|error| match error {
-                TryLockError::WouldBlock => StoreError::InUse { path: dir.to_owned() },
-                TryLockError::Error(error) => failed(error),
-            })?;
-            if !path.try_exists().map_err(failed)? {
+            let in_use = || StoreError::InUse { path: path.to_owned() };
+            let _alone = dir.lock().map_err(failed)?.ok_or_else(in_use)?;
+            if dir.identity(FILE).map_err(failed)?.is_none() {
                 // Created under a temporary name, so that a file with the final name is always complete.
-                let fresh = dir.join(format!("{FILE}.new"));
-                let file = file_options().create(true).truncate(true).open(&fresh).map_err(failed)?;
-                drop(Self::on(backend(dir, file)?, dir, true, Runner::thread, metrics)?);
-                fs::rename(&fresh, &path).and_then(|()| alone.sync_all()).map_err(failed)?;
+                let fresh = format!("{FILE}.new");
+                let file = dir.create(&fresh).map_err(failed)?;
+                drop(Self::on(backend(path, file)?, path, true, Runner::thread, metrics)?);
+                dir.rename(&fresh, FILE).map_err(failed)?;
             }
         }
-        let file = file_options().open(&path).map_err(failed)?;
-        if file.metadata().map_err(failed)?.len() == 0 {
-            return Err(StoreError::Damaged { path: dir.to_owned(), problem: "it is empty".to_owned() });
+        let file = dir.open_file(FILE, OFlags::RDWR).map_err(failed)?;
+        let found = file.metadata().map_err(failed)?;
+        if found.len() == 0 {
+            return Err(StoreError::Damaged { path: path.to_owned(), problem: "it is empty".to_owned() });
         }
-        let store = Self::on(backend(dir, file)?, dir, true, Runner::thread, metrics)?;
-        if fs::metadata(dir).map_err(failed)?.permissions().mode() & 0o077 != 0 {
-            tracing::warn!("{} is accessible to users other than its owner: run chmod 700 on it", dir.display());
+        let place = StorePlace { dir: dir.clone(), identity: (found.dev(), found.ino()) };
+        let store = Self::placed(backend(path, file)?, path, Some(place), true, Runner::thread, metrics)?;
+        if dir.is_open_to_others().map_err(failed)? {
+            tracing::warn!("{} is accessible to users other than its owner: run chmod 700 on it", path.display());
         }
         Ok(store)
     }
@@ -107,6 +100,17 @@ impl Store {
     fn on(
         backend: impl StorageBackend,
         path: &Path,
+        durable: bool,
+        runner: impl FnOnce(Writer) -> io::Result<Runner>,
+        metrics: &Metrics,
+    ) -> Result<Self, StoreError> {
+        Self::placed(backend, path, None, durable, runner, metrics)
+    }
+
+    fn placed(
+        backend: impl StorageBackend,
+        path: &Path,
+        place: Option<StorePlace>,
         durable: bool,
         runner: impl FnOnce(Writer) -> io::Result<Runner>,
         metrics: &Metrics,
@@ -157,10 +161,14 @@ impl Store {
         }
         let (writes, waiting) = bounded(WAITING);
         let (db, failure) = (Arc::new(db), Arc::new(OnceLock::new()));
+        let dir = place.as_ref().map(|place| place.dir.clone());
         let writer = Writer {
             waiting,
             db: db.clone(),
-            begin: Box::new(move || guarded.let_through()),
+            begin: Box::new(move || {
+                place.as_ref().map_or(Ok(()), StorePlace::check)?;
+                guarded.let_through()
+            }),
             failure: failure.clone(),
             seconds: metrics.histogram(
                 "presim_store_commit_seconds",
@@ -171,14 +179,25 @@ impl Store {
         let runner =
             runner(writer).map_err(|error| StoreError::Open { path: path.to_owned(), problem: error.to_string() })?;
         let (writes, runner, path) = (Some(writes), Some(runner), path.to_owned());
-        Ok(Self { shared: Arc::new(Shared { db, writes, runner, failure, durable, version, path }) })
+        Ok(Self { shared: Arc::new(Shared { db, writes, runner, failure, durable, version, path, dir }) })
     }
 }
 
-fn file_options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(0o600);
-    options
+/// The place of a store's file, which another file may take while the store is open.
+struct StorePlace {
+    dir: DataDir,
+    identity: FileIdentity,
+}
+
+impl StorePlace {
+    /// Checks that the file is still in its place: what is written to a deleted file is lost.
+    fn check(&self) -> io::Result<()> {
+        match self.dir.identity(FILE)? {
+            Some(identity) if identity == self.identity => Ok(()),
+            Some(_) => Err(io::Error::other(format!("{FILE} was replaced while the node ran"))),
+            None => Err(io::Error::other(format!("{FILE} was deleted while the node ran"))),
+        }
+    }
 }
 
 fn backend(dir: &Path, file: File) -> Result<FileBackend, StoreError> {

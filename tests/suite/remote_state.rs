@@ -29,7 +29,7 @@ use presim::{
         Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT,
     },
     state::{FeedState, Fetched, Publication, RemoteState, Retention, Snapshots, World},
-    store::{read_image, write_image},
+    store::{DataDir, read_image, write_image},
     telemetry::Metrics,
 };
 use serde_json::{Value, json};
@@ -455,16 +455,17 @@ fn an_image_on_the_disk_is_what_was_written_or_nothing() {
     let slot = |slot| Fetched::Slot { address: Address::ZERO, slot: U256::from(slot), value: U256::from(slot + 1) };
     state.insert(&view, (0..9).map(slot));
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(read_image(dir.path(), 1 << 20).unwrap(), None);
+    let data = DataDir::open(dir.path(), false).unwrap();
+    assert_eq!(read_image(&data, 1 << 20).unwrap(), None);
     let image = state.export(&view);
-    write_image(dir.path(), &image).unwrap();
-    assert_eq!(read_image(dir.path(), 1 << 20).unwrap(), Some(image));
-    assert!(read_image(dir.path(), 10).unwrap_err().to_string().contains("longer than 10 bytes"));
+    write_image(&data, &image).unwrap();
+    assert_eq!(read_image(&data, 1 << 20).unwrap(), Some(image));
+    assert!(read_image(&data, 10).unwrap_err().to_string().contains("longer than 10 bytes"));
     let file = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
     let mut bytes = std::fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&file, &bytes).unwrap();
-    assert!(read_image(dir.path(), 1 << 20).unwrap_err().to_string().contains("the checksum does not match"));
+    assert!(read_image(&data, 1 << 20).unwrap_err().to_string().contains("the checksum does not match"));
 }
 
 /// Returns the resident memory of this process in bytes.

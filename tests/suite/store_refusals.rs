@@ -6,14 +6,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use alloy_primitives::Address;
-use presim::feed::world::{dev_genesis, dev_signers};
+use alloy_primitives::{Address, B256};
+use presim::{
+    feed::world::{dev_genesis, dev_signers},
+    state::RemoteState,
+    store::{DataDir, read_image, write_image},
+};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    process::{Presim, refusal, text},
+    disk::Disk,
+    power_loss::start_on,
+    process::{Presim, eventually, refusal, text},
     support::{TestNode, hex, number, say, shared},
     witness::{Rpc, seed, transfer},
 };
@@ -295,4 +301,152 @@ async fn a_store_that_began_with_other_blocks_is_refused() {
     let words = ["did not begin with the blocks of --chain", "give its own, or give another --data-dir"];
     is_refused(&["--genesis", genesis, "--chain", chain], &["--genesis", genesis, "--chain", text(&shorter)], &words);
     is_refused(&["--genesis", genesis, "--feed", "static"], &["--genesis", genesis, "--chain", chain], &words);
+}
+
+// The directory.
+
+/// Gives a file or a directory to another user. Returns false, and says so, if this user may not.
+fn give_away(path: &Path, user: u32, group: u32) -> bool {
+    let given = std::os::unix::fs::lchown(path, Some(user), Some(group)).is_ok();
+    if !given {
+        say("SKIPPED: this user may give no file to another");
+    }
+    given
+}
+
+/// A user and a group that no process of this machine has.
+const STRANGER: u32 = 54_321;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_others_own_or_may_write_to_is_refused_before_anything_is_opened() {
+    let own = rustix::process::getegid().as_raw();
+    for (owner, group, mode, words) in [
+        (Some(STRANGER), own, 0o700, Some(["belongs to user 54321", "--data-dir-shared"])),
+        (None, own, 0o702, Some(["every user may write to it (mode 702", "chmod o-w"])),
+        (None, STRANGER, 0o770, Some(["group 54321, which is none of presim's", "chmod g-w"])),
+        (None, STRANGER, 0o750, None),
+        (None, own, 0o770, None),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let user = owner.unwrap_or(rustix::process::geteuid().as_raw());
+        if !give_away(dir.path(), user, group) {
+            return;
+        }
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let started = try_start(dir.path(), &[]);
+        let Some(words) = words else {
+            started.unwrap_or_else(|error| panic!("{mode:o} {group}: {error}")).node.stop();
+            continue;
+        };
+        let error = started.err().unwrap_or_else(|| panic!("{mode:o}: it is accepted"));
+        assert!(error.starts_with(&format!("--data-dir {}: ", dir.path().display())), "{error}");
+        assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{mode:o}: something was made");
+    }
+    // The other owner can be accepted, and no other rule goes with that.
+    let dir = tempfile::tempdir().unwrap();
+    assert!(give_away(dir.path(), STRANGER, own));
+    start(dir.path(), &["--data-dir-shared"]).node.stop();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o702)).unwrap();
+    assert!(try_start(dir.path(), &["--data-dir-shared"]).is_err_and(|error| error.contains("every user may write")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_link_in_the_directory_is_followed() {
+    let others = tempfile::tempdir().unwrap();
+    let target = others.path().join("precious");
+    fs::write(&target, "precious").unwrap();
+    // A link that was left in the place of the new store goes, and its target stays.
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(&target, dir.path().join("presim.redb.new")).unwrap();
+    start(dir.path(), &[]).node.stop();
+    assert_eq!(fs::read(&target).unwrap(), b"precious");
+    assert!(fs::symlink_metadata(dir.path().join("presim.redb.new")).is_err());
+    // A link in the place of the store is refused, whether its target is there or not.
+    for target in [target.clone(), others.path().join("nothing")] {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(&target, dir.path().join(FILE)).unwrap();
+        let error = try_start(dir.path(), &[]).err().expect("a link is refused");
+        assert!(error.contains("presim.redb is a link"), "{error}");
+    }
+    assert_eq!(fs::read_dir(others.path()).unwrap().count(), 1);
+    // So is one in the place of the cached state of an upstream, which is then written beside it.
+    let data = DataDir::open(dir.path(), false).unwrap();
+    for name in ["upstream-state.bin", "upstream-state.bin.new"] {
+        std::os::unix::fs::symlink(&target, dir.path().join(name)).unwrap();
+    }
+    assert!(read_image(&data, 1 << 20).is_err_and(|error| error.to_string().contains("is a link")));
+    let state = RemoteState::new(1 << 20, 1, B256::ZERO);
+    let image = state.export(&state.newest().unwrap());
+    write_image(&data, &image).unwrap();
+    assert_eq!(read_image(&data, 1 << 20).unwrap(), Some(image));
+    assert_eq!(fs::read(&target).unwrap(), b"precious");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_of_another_user_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    start(dir.path(), &[]).node.stop();
+    let group = rustix::process::getegid().as_raw();
+    if !give_away(&dir.path().join(FILE), STRANGER, group) {
+        return;
+    }
+    let error = try_start(dir.path(), &["--data-dir-shared"]).err().expect("it is another's");
+    assert!(error.contains("presim.redb belongs to user 54321"), "{error}");
+    // With the directory, the file may be its owner's.
+    assert!(give_away(dir.path(), STRANGER, group));
+    start(dir.path(), &["--data-dir-shared"]).node.stop();
+}
+
+// The file while a node runs.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_deleted_or_replaced_is_noticed_at_the_next_commit() {
+    for (is_deleted, word) in [(true, "presim.redb was deleted"), (false, "presim.redb was replaced")] {
+        let dir = tempfile::tempdir().unwrap();
+        let flags = ["--sub-block-ms", "20", "--traffic", "0", "--log", "off", "--data-dir", text(dir.path())];
+        let node = TestNode::start(&flags);
+        node.sealed(1).await;
+        let file = dir.path().join(FILE);
+        if is_deleted {
+            fs::remove_file(&file).unwrap();
+        } else {
+            fs::copy(&file, dir.path().join("copy")).unwrap();
+            fs::rename(dir.path().join("copy"), &file).unwrap();
+        }
+        let health = eventually("the node is unhealthy", async || {
+            let answer = node.client.get(node.url("/health")).send().await.unwrap();
+            let health: Value = answer.json().await.unwrap();
+            (health["cause"] == "store").then_some(health)
+        })
+        .await;
+        assert!(health["reason"].as_str().unwrap().contains(word), "{health}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_for_old_blocks_get_the_failure_of_the_store_and_no_panic() {
+    let disk = Disk::default();
+    let node = start_on(&disk, &["--sub-block-ms", "20", "--sub-blocks", "2", "--keep-blocks", "2", "--log", "off"]);
+    node.sealed(8).await;
+    node.result("/", "eth_getBlockByNumber", json!(["0x2", true])).await;
+    disk.fail_after(0);
+    let error = eventually("the store fails", async || {
+        let sent = json!([{"from": node.node.info().accounts[1].address(), "to": Address::ZERO}]);
+        let answer = node.call("/", "eth_sendTransaction", sent).await;
+        answer["error"]["message"].as_str().filter(|text| text.starts_with("the store failed: ")).map(str::to_owned)
+    })
+    .await;
+    for (method, params) in [
+        ("eth_getBlockByNumber", json!(["0x2", true])),
+        ("eth_getBlockReceipts", json!(["0x3"])),
+        ("eth_getBlockTransactionCountByNumber", json!(["0x2"])),
+        ("eth_getLogs", json!([{"fromBlock": "0x1", "toBlock": "0x4"}])),
+    ] {
+        let answer = node.error("/", method, params).await;
+        assert_eq!((&answer["code"], answer["message"].as_str()), (&json!(-32603), Some(error.as_str())), "{method}");
+    }
+    assert_eq!(node.metric("presim_panics_total"), 0.0);
+    // The newest blocks are in memory.
+    node.result("/", "eth_getBlockByNumber", json!(["latest", true])).await;
 }

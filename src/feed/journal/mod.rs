@@ -285,7 +285,11 @@ impl Blocks {
 
     fn read<T>(&self, what: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> T {
         // The trait asks for the panic, because no answer would be right.
-        self.try_read(what).unwrap_or_else(|error| panic!("a block cannot be read: {error}"))
+        match self.try_read(what) {
+            Ok(read) => read,
+            Err(failure @ StoreError::Failed(_)) => std::panic::resume_unwind(Box::new(failure)),
+            Err(error) => panic!("a block cannot be read: {error}"),
+        }
     }
 
     fn header(transaction: &ReadTransaction, number: u64) -> Result<Option<StoredHeader>, redb::Error> {
