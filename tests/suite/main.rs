@@ -36,6 +36,7 @@ mod io_memory;
 mod io_peaks;
 mod keys;
 mod kzg;
+mod licences;
 mod limits;
 mod live;
 mod logs;
