@@ -239,3 +239,40 @@ fn the_program_of_the_page_for_searchers_is_the_one_that_runs() {
     let program = format!("```rust\n{}```", include_str!("../clients/searcher.rs"));
     assert!(page.contains(&program), "src/rpc/README.md has another program than tests/clients/searcher.rs");
 }
+
+/// Returns the rows of a page's table of what an attacker can do.
+fn attackers(page: &str) -> Vec<String> {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
+    let table = text.split_once("\n## What an attacker can do\n").unwrap_or_else(|| panic!("{page} has no table")).1;
+    let rows: Vec<String> = table.lines().filter(|line| line.starts_with("| ")).skip(1).map(str::to_owned).collect();
+    assert!(rows.len() > 8, "{page}: {rows:?}");
+    rows
+}
+
+#[test]
+fn what_an_attacker_cannot_do_is_shown_by_tests_that_exist() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let mut missing = Vec::new();
+    for page in ["src/rpc/README.md", "src/wallet/README.md"] {
+        for row in attackers(page) {
+            let shown = row.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default().to_owned();
+            let names: Vec<&str> = shown.split('`').skip(1).step_by(2).collect();
+            assert!(!names.is_empty(), "{page}: {row}: no test");
+            for name in names {
+                let exists = match name.rsplit_once("::") {
+                    Some((module, function)) => {
+                        let file = [format!("{module}.rs"), format!("{module}/mod.rs")];
+                        let texts =
+                            file.iter().filter_map(|file| fs::read_to_string(tests.join("suite").join(file)).ok());
+                        texts.into_iter().any(|text| text.contains(&format!("fn {function}(")))
+                    }
+                    None => tests.join("browser").join(name).is_file(),
+                };
+                if !exists {
+                    missing.push(format!("{page}: {name}"));
+                }
+            }
+        }
+    }
+    assert_eq!(missing, [""; 0]);
+}
