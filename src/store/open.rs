@@ -63,8 +63,8 @@ impl Store {
         if found.len() == 0 {
             return Err(StoreError::Damaged { path: path.to_owned(), problem: "it is empty".to_owned() });
         }
-        let place = StorePlace { dir: dir.clone(), identity: (found.dev(), found.ino()) };
-        let store = Self::placed(backend(path, file)?, path, Some(place), true, Runner::thread, metrics)?;
+        let opened = StoreFile { dir: dir.clone(), identity: (found.dev(), found.ino()) };
+        let store = Self::with_file(backend(path, file)?, path, Some(opened), true, Runner::thread, metrics)?;
         if dir.is_open_to_others().map_err(failed)? {
             tracing::warn!("{} is accessible to users other than its owner: run chmod 700 on it", path.display());
         }
@@ -104,13 +104,13 @@ impl Store {
         runner: impl FnOnce(Writer) -> io::Result<Runner>,
         metrics: &Metrics,
     ) -> Result<Self, StoreError> {
-        Self::placed(backend, path, None, durable, runner, metrics)
+        Self::with_file(backend, path, None, durable, runner, metrics)
     }
 
-    fn placed(
+    fn with_file(
         backend: impl StorageBackend,
         path: &Path,
-        place: Option<StorePlace>,
+        file: Option<StoreFile>,
         durable: bool,
         runner: impl FnOnce(Writer) -> io::Result<Runner>,
         metrics: &Metrics,
@@ -161,12 +161,12 @@ impl Store {
         }
         let (writes, waiting) = bounded(WAITING);
         let (db, failure) = (Arc::new(db), Arc::new(OnceLock::new()));
-        let dir = place.as_ref().map(|place| place.dir.clone());
+        let dir = file.as_ref().map(|file| file.dir.clone());
         let writer = Writer {
             waiting,
             db: db.clone(),
             begin: Box::new(move || {
-                place.as_ref().map_or(Ok(()), StorePlace::check)?;
+                file.as_ref().map_or(Ok(()), StoreFile::check)?;
                 guarded.let_through()
             }),
             failure: failure.clone(),
@@ -183,14 +183,14 @@ impl Store {
     }
 }
 
-/// The place of a store's file, which another file may take while the store is open.
-struct StorePlace {
+/// The file of a store, whose name another file may take while the store is open.
+struct StoreFile {
     dir: DataDir,
     identity: FileIdentity,
 }
 
-impl StorePlace {
-    /// Checks that the file is still in its place: what is written to a deleted file is lost.
+impl StoreFile {
+    /// Checks that the file still has its name, because what is written to a deleted file is lost.
     fn check(&self) -> io::Result<()> {
         match self.dir.identity(FILE)? {
             Some(identity) if identity == self.identity => Ok(()),

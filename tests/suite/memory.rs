@@ -88,7 +88,7 @@ async fn the_cache_of_bytecode_counts_all_that_it_holds() {
     const LIMIT: usize = 400_000;
     let node = TestNode::quiet_with(&["--code-cache", &LIMIT.to_string()]);
     let run = async |number: usize| {
-        // It begins with its number and STOP, and ends without one, so that the copy that runs is padded.
+        // The code begins with its number and STOP, and ends without one, so that the copy that runs is padded.
         let code = format!("0x61{number:04x}00{}", "5b".repeat(LENGTH - 4));
         node.result("/", "eth_call", json!([{"to": PROBE}, "pending", {PROBE: {"code": code}}])).await;
     };

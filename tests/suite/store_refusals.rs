@@ -441,6 +441,8 @@ async fn requests_for_old_blocks_get_the_failure_of_the_store_and_no_panic() {
         ("eth_getBlockByNumber", json!(["0x2", true])),
         ("eth_getBlockReceipts", json!(["0x3"])),
         ("eth_getBlockTransactionCountByNumber", json!(["0x2"])),
+        ("eth_getBlockByHash", json!([B256::repeat_byte(9), false])),
+        ("eth_call", json!([{"to": Address::ZERO}, {"blockHash": B256::repeat_byte(9)}])),
         ("eth_getLogs", json!([{"fromBlock": "0x1", "toBlock": "0x4"}])),
     ] {
         let answer = node.error("/", method, params).await;
