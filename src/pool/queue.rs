@@ -519,7 +519,11 @@ impl Sender {
         self.by_nonce.range(..=nonce).next_back().is_some_and(|(_, pooled)| nonce < pooled.next)
     }
 
+    /// Returns the first nonce from `nonce` on that neither a transaction nor an authorization of one uses.
     fn first_gap(&self, nonce: u64) -> u64 {
+        // An upstream counts transactions alone, so its count may be a nonce that the authorization of the last one uses.
+        let before = self.by_nonce.range(..=nonce).next_back();
+        let nonce = before.map_or(nonce, |(_, pooled)| pooled.next.max(nonce));
         self.run(nonce).last().map_or(nonce, |last| last.next)
     }
 }

@@ -212,6 +212,41 @@ async fn an_atomic_batch_deploys_the_executor_and_delegates_the_account() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn batches_behind_an_accounts_first_atomic_one_are_taken_whatever_the_upstream_counts() {
+    let mut live = LiveWallet::ethereum(&[]).await;
+    let calls = [call(SOMEBODY, 5, bytes!())];
+    let first = live.send(0, true, &calls).await;
+    let sent = live.sent(2).await;
+    // The upstream counts the two transactions, and not the nonce that the authorization of the second uses.
+    live.upstream.lie(|method, params, truth| match (method, params[1].as_str()) {
+        ("eth_getTransactionCount", Some("pending")) => json!("0x2"),
+        _ => truth,
+    });
+    let mut behind = Vec::new();
+    for atomic in [false, true, false] {
+        behind.push(live.send(0, atomic, &calls).await);
+    }
+    // What waits behind a delegation has the next nonces: 3, 4 with an authorization, and 6.
+    let mut nonces = Vec::new();
+    for id in &behind {
+        let waits = live.status_when(id, |status| !reason(status).is_empty()).await;
+        nonces.push(waits["capabilities"]["transactions"]["waiting"][0]["nonce"].clone());
+    }
+    assert_eq!(nonces, [json!("0x3"), json!("0x4"), json!("0x6")]);
+    live.upstream.well();
+    // A delegation ends what is sent at once: the first two, the next two, and the last.
+    live.mine(mined(sent)).await;
+    for count in [4, 5] {
+        let newest = live.sent(count).await.split_off(if count == 4 { 2 } else { 4 });
+        live.mine(mined(newest)).await;
+    }
+    for id in behind.iter().chain([&first]) {
+        live.settled(id, 200).await;
+    }
+    assert_eq!(live.newest.balance(SOMEBODY), U256::from(20));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_atomic_batch_whose_executor_is_missing_has_reverted_whether_the_node_saw_it_or_not() {
     for is_seen in [true, false] {
         let mut live = LiveWallet::ethereum(&[]).await;
