@@ -68,7 +68,9 @@ struct TypedDataFields {
     types: Eip712Types,
     primary_type: String,
     domain: Eip712Domain,
-    message: serde_json::Value,
+    /// The message. It may be missing if the domain alone is signed.
+    #[serde(default)]
+    message: Option<serde_json::Value>,
 }
 
 /// Typed data: an object, or its JSON as a string.
@@ -126,8 +128,13 @@ pub fn parse_personal(params: &str, dialect: &Dialect) -> Result<SignatureReques
 pub fn parse_typed_data(params: &str, dialect: &Dialect) -> Result<SignatureRequest, RpcError> {
     let TypedDataParams(account, TypedDataParam(data)) = parse(params, dialect)?;
     let TypedDataFields { types, primary_type, domain, message } = data;
-    let message = TypedMessage::new(types, domain, primary_type, message);
-    let message = message.map_err(|problem| RpcError::params(format!("params[1].{problem}")))?;
+    let wrong = |problem: String| RpcError::params(format!("params[1].{problem}"));
+    let message = match message {
+        Some(message) => message,
+        None if primary_type == Eip712Domain::NAME => serde_json::Value::Object(serde_json::Map::new()),
+        None => return Err(wrong("message: missing: expected an object with the fields of primaryType".to_owned())),
+    };
+    let message = TypedMessage::new(types, domain, primary_type, message).map_err(wrong)?;
     Ok(SignatureRequest {
         account: account.into(),
         place: "params[0]",

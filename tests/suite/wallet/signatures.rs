@@ -1,7 +1,7 @@
 //! The flow of a browser's wallet: accounts, permissions, chains, and signatures of messages.
 
 use alloy_dyn_abi::eip712::TypedData;
-use alloy_primitives::{Address, B256, Signature, U256, address, b256, hex};
+use alloy_primitives::{Address, B256, Signature, U256, address, b256, hex, keccak256};
 use alloy_sol_types::{SolStruct, eip712_domain, sol};
 use presim::wallet::TypedMessage;
 use serde_json::{Value, json};
@@ -119,6 +119,24 @@ async fn typed_data_is_signed_as_an_object_or_as_its_json() {
     more["message"]["extra"] = json!(1);
     let signed = signature(&node.result("/", "eth_signTypedData_v4", json!([from, more])).await);
     assert_eq!(signed.recover_address_from_prehash(&hash_of_mail()).unwrap(), from);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_domain_is_signed_alone_and_without_a_message() {
+    let (node, from) = (node(), account(4));
+    let mut alone = changed("/primaryType", json!("EIP712Domain"));
+    alone.as_object_mut().unwrap().remove("message");
+    let domain = eip712_domain! { name: "Post", chain_id: 31_337, verifying_contract: CONTRACT, };
+    // EIP-712: hashStruct(message) is left out.
+    let hash = keccak256([&[0x19, 0x01], domain.separator().as_slice()].concat());
+    for (path, data) in [("/", alone.clone()), ("/standard", json!(alone.to_string()))] {
+        let signed = signature(&node.result(path, "eth_signTypedData_v4", json!([from, data])).await);
+        assert_eq!(signed.recover_address_from_prehash(&hash).unwrap(), from, "{path}");
+    }
+    // Any other type needs its message.
+    alone["primaryType"] = json!("Mail");
+    let error = node.error("/standard", "eth_signTypedData_v4", json!([from, alone])).await;
+    assert!(error.to_string().contains("params[1].message: missing") && error["code"] == -32602, "{error}");
 }
 
 #[test]
