@@ -3,6 +3,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use alloy_primitives::Address;
+
 use super::{
     dialect::Dialect,
     error::RpcError,
@@ -13,7 +15,7 @@ use super::{
 };
 use crate::{
     executor::{LaneName, RunPlace},
-    wallet::{Asked, SignatureRequest},
+    wallet::{Asked, SignatureRequest, SigningAccount, WalletError},
 };
 
 /// The place of the method's runs.
@@ -27,28 +29,50 @@ impl Front {
     ///
     /// Returns the wallet's error, with a code of EIP-5792.
     pub(super) async fn send_calls(&self, request: Request) -> Result<Vec<u8>, RpcError> {
-        self.look_at_account(&request).await;
-        let (admitted, answer) = self.run_step(PLACE, request.clone(), Backend::admit_batch).await?;
+        // A batch that is not valid is rejected later, for its first fault.
+        let from = wire::parse_batch(&request.params, request.caller.dialect).ok().and_then(|batch| {
+            let first = || self.wallet().accounts.first().map(SigningAccount::address);
+            batch.from.or_else(first)
+        });
+        self.send_admitted(PLACE, request, from, Backend::admit_batch).await
+    }
+
+    /// Sends a transaction that the node signs. From an account of the wallet it is sent as [`send_calls`](Self::send_calls)
+    /// sends a batch.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32000 if the transaction is rejected, and the wallet's error.
+    pub(super) async fn send_transaction(&self, request: Request) -> Result<Vec<u8>, RpcError> {
+        let call = wire::parse_sending(&request.params, request.caller.dialect).ok();
+        let from = call.map(|call| call.from).filter(|_| request.caller.dialect.sends_from_wallet);
+        self.send_admitted(request.method.place, request, from, Backend::admit_transaction).await
+    }
+
+    /// Admits a batch or a transaction of the account `from`, waits for approval if the policy requires it, and sends it.
+    async fn send_admitted(
+        &self,
+        place: RunPlace,
+        request: Request,
+        from: Option<Address>,
+        admit: fn(&Backend, &mut Run<'_>) -> Result<Admitted, RpcError>,
+    ) -> Result<Vec<u8>, RpcError> {
+        self.look_at_account(&request, from).await;
+        let (admitted, answer) = self.run_step(place, request.clone(), admit).await?;
         let Admitted::ToAsk(prepared, asked) = admitted else { return Ok(answer) };
         let request = self.approved(request, *asked).await?;
         // Nonces and fees are those of this moment.
-        self.look_at_account(&request).await;
+        self.look_at_account(&request, from).await;
         let prepared = Arc::new(Mutex::new(Some(prepared)));
         let send = move |backend: &Backend, run: &mut Run<'_>| backend.send_approved_batch(run, &prepared);
-        self.run_step(PLACE, request, send).await.map(|((), answer)| answer)
+        self.run_step(place, request, send).await.map(|((), answer)| answer)
     }
 
-    /// Asks the upstream for the nonce of the account that a batch is from, and for the fees. A batch that is not valid is
-    /// rejected later, for its first fault.
-    async fn look_at_account(&self, request: &Request) {
+    /// Asks the upstream for the nonce of an account of the wallet, and for the fees.
+    async fn look_at_account(&self, request: &Request, account: Option<Address>) {
         let wallet = self.wallet();
-        let Some(sending) = &wallet.sending else { return };
-        let Ok(batch) = wire::parse_batch(&request.params, request.caller.dialect) else { return };
-        let account = match batch.from {
-            Some(from) => wallet.accounts.find(from),
-            None => wallet.accounts.first(),
-        };
-        if let (Some(account), true) = (account, request.caller.may_use_wallet) {
+        let account = account.and_then(|address| wallet.accounts.find(address));
+        if let (Some(sending), Some(account), true) = (&wallet.sending, account, request.caller.may_use_wallet) {
             sending.look(account.address(), self.published().head().hash()).await;
         }
     }

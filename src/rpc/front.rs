@@ -242,6 +242,7 @@ impl Front {
             (Handler::Watch(watch), _) => Box::pin(self.watch(watch, request)).await,
             (Handler::SendAndWait, _) => Box::pin(self.send_and_wait(request)).await,
             (Handler::SendCalls, _) => Box::pin(self.send_calls(request)).await,
+            (Handler::SendTransaction, _) => Box::pin(self.send_transaction(request)).await,
             (Handler::SignMessage(parse), _) => Box::pin(self.sign_message(parse, request)).await,
             (Handler::Run(run), Some(remote)) if method.upstream != UpstreamUse::Unasked => {
                 Box::pin(self.run_beside(remote, run, request)).await

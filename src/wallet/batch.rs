@@ -1,6 +1,9 @@
 //! The parsed request for a batch, and the state of a batch.
 
+use alloy_eips::eip2930::AccessList;
 use alloy_primitives::{Address, Bytes, U256};
+
+use crate::engine::CallFees;
 
 /// The id of a batch: the text that its sender gave, or 32 random bytes in hex.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +24,19 @@ pub struct BatchRequest {
     pub calls: Vec<BatchCall>,
     /// The capabilities requested for the whole batch.
     pub capabilities: Vec<Requested>,
+    /// What the client of `eth_sendTransaction` has chosen for the only call. `None` for a batch of `wallet_sendCalls`.
+    pub transaction: Option<ChosenFields>,
+}
+
+/// The fields of a transaction beside its call that its client has chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChosenFields {
+    /// The fees. The wallet fills in those that are absent.
+    pub fees: CallFees,
+    /// The nonce, which must be the account's next.
+    pub nonce: Option<u64>,
+    /// Access list (EIP-2930).
+    pub access_list: Option<AccessList>,
 }
 
 /// A call of a batch.

@@ -35,18 +35,18 @@ mod status;
 mod typed;
 mod words;
 
-use std::sync::Arc;
+use std::{cmp::Ordering, sync::Arc};
 
 use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::Address;
+use alloy_primitives::{Address, B256};
 
 pub use self::{
     accounts::{Accounts, Impersonated, SigningAccount, SigningError, TxFields},
     ahead::AheadStates,
     approval::{Approvals, DecisionError, Question},
     asked::{Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker},
-    batch::{BatchCall, BatchId, BatchRequest, CallsState, Requested},
+    batch::{BatchCall, BatchId, BatchRequest, CallsState, ChosenFields, Requested},
     digest::{DigestPrefix, NoDigest},
     error::WalletError,
     executor::{BatchExecutor, Delegation},
@@ -143,6 +143,19 @@ impl PreparedBatch {
     pub fn submitted(&self) -> Submitted {
         Submitted { id: self.claim.id().clone(), simulation: self.plan.simulation.clone() }
     }
+
+    /// Whether the batch is a transaction of `eth_sendTransaction`, whose answer is its hash.
+    pub const fn is_transaction(&self) -> bool {
+        self.batch.transaction.is_some()
+    }
+
+    /// Returns the snapshot on which the batch was simulated if one of its calls fails there, for which the client has set no gas
+    /// limit.
+    pub fn failed_on(&self) -> Option<&Arc<Snapshot>> {
+        let calls = self.batch.calls.iter().zip(&self.plan.simulation);
+        let mut failed = calls.filter(|(call, simulated)| call.gas_limit.is_none() && simulated.error.is_some());
+        failed.next().map(|_| &self.standing.snapshot)
+    }
 }
 
 impl Wallet {
@@ -182,6 +195,7 @@ impl Wallet {
             // In this order, because a withdrawn batch gives up its claim only after the approvals know its id.
             self.approvals.check_id(claim.id()).map(|()| claim)
         })?;
+        check_nonce(&batch, || self.next_nonces(address, standing.nonce, 1))?;
         let plan = self.plan(&batch, address, &standing, overlay, meter)?;
         Ok(PreparedBatch { batch, claim, account: address, plan, standing })
     }
@@ -227,8 +241,14 @@ impl Wallet {
     ) -> Result<Plan, WalletError> {
         self.check_store()?;
         let Standing { published, snapshot, nonce, .. } = standing;
-        let asked =
-            CallFees::Market { max_fee: None, max_priority: self.sending.as_ref().and_then(|sending| sending.tip()) };
+        let chosen = batch.transaction.as_ref();
+        let asked = match chosen.map(|chosen| chosen.fees).unwrap_or_default() {
+            CallFees::Market { max_fee, max_priority } => {
+                let tip = || self.sending.as_ref().and_then(|sending| sending.tip());
+                CallFees::Market { max_fee, max_priority: max_priority.or_else(tip) }
+            }
+            price => price,
+        };
         let fees = self.fees.fill(asked, batch.atomic_required, published);
         overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), Meter::default());
         let data_fee = self.sending.as_ref().and_then(|_| DataFee::at(&self.spec, snapshot, overlay));
@@ -242,6 +262,7 @@ impl Wallet {
             snapshot,
             fees: fees.map_err(|error| WalletError::Refused(error.to_string()))?,
             data_fee: data_fee.as_ref(),
+            access_list: chosen.and_then(|chosen| chosen.access_list.as_ref()),
             delegation_waits: self.pool.delegates(&account) || self.has_strangers(account, *nonce),
             allow_upgrade: self.policy.allow_upgrade,
         };
@@ -254,20 +275,23 @@ impl Wallet {
         count.is_some_and(|count| count > self.pool.next_nonce(account, nonce))
     }
 
-    /// Signs a batch and adds its transactions to the pool. The batch is accepted once the [`Commit`] completes.
+    /// Signs a batch and adds its transactions to the pool. The batch is accepted once the [`Commit`] completes. Returns the
+    /// hash of its last transaction, too.
     ///
     /// # Errors
     /// Returns the error of the signer or of the pool. Nothing of the batch is sent then.
-    pub fn submit(&self, prepared: PreparedBatch) -> Result<Commit, WalletError> {
-        let PreparedBatch { batch: _, claim, account, plan, standing } = prepared;
+    pub fn submit(&self, prepared: PreparedBatch) -> Result<(Commit, Option<B256>), WalletError> {
+        let PreparedBatch { batch, claim, account, plan, standing } = prepared;
         let signer =
             self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
         let (id, claim) = (claim.id().clone(), Arc::new(claim));
         let choosing = signer.choosing();
         let taken_on = self.pool.published().head().number();
         let mut tries = 0;
-        let commit = loop {
+        let sent = loop {
+            check_nonce(&batch, || self.next_nonces(account, standing.nonce, 1))?;
             let transactions = self.sign(signer, &plan, standing.nonce)?;
+            let last = transactions.last().map(|tx| *tx.tx_hash());
             let (deploying, shown) = transactions.split_at(if plan.atomic { transactions.len() - 1 } else { 0 });
             let taken = TakenBatch {
                 from: account,
@@ -286,11 +310,11 @@ impl Wallet {
             match self.pool.add_own(transactions, self.ledger.store(), write, move |_| drop(claimed)) {
                 // A raw transaction of another holder of the key came first. What was signed here was not sent.
                 Err(error) if error.is_nonce() && tries < NONCE_TRIES => tries += 1,
-                done => break done?,
+                done => break (done?, last),
             }
         };
         drop(choosing);
-        Ok(commit)
+        Ok(sent)
     }
 
     /// Signs the transactions of a plan with the next nonces of the account, whose nonce at `pending` is `nonce`.
@@ -302,14 +326,12 @@ impl Wallet {
     ) -> Result<Vec<Recovered<TxEnvelope>>, WalletError> {
         let chain_id = self.spec.chain_id();
         let last = plan.transactions.len().saturating_sub(1);
-        // Transactions that were sent elsewhere wait at the upstream.
-        let count = self.sending.as_ref().and_then(|sending| sending.count(&signer.address()));
-        let mut next = nonce.max(count.unwrap_or_default());
+        let mut next = nonce;
         let mut transactions = Vec::with_capacity(plan.transactions.len());
         for (index, PlannedTx { call, gas, .. }) in plan.transactions.iter().enumerate() {
             let upgrade = plan.upgrade.filter(|_| index == last);
             // A transaction behind a gap may have the next nonce, or the one that the authorization needs.
-            let nonce = self.pool.next_nonces(signer.address(), next, if upgrade.is_some() { 2 } else { 1 });
+            let nonce = self.next_nonces(signer.address(), next, if upgrade.is_some() { 2 } else { 1 });
             next = nonce + 1;
             let mut call = Call { gas: None, ..call.clone() };
             if let Some(executor) = upgrade {
@@ -320,6 +342,13 @@ impl Wallet {
             transactions.push(signer.sign(call, TxFields { chain_id, nonce, gas: *gas }).map_err(unsigned)?);
         }
         Ok(transactions)
+    }
+
+    /// Returns the first of `count` consecutive nonces from `nonce` on that are free, here and at the upstream.
+    fn next_nonces(&self, account: Address, nonce: u64, count: u64) -> u64 {
+        // Transactions that were sent elsewhere wait at the upstream.
+        let there = self.sending.as_ref().and_then(|sending| sending.count(&account));
+        self.pool.next_nonces(account, nonce.max(there.unwrap_or_default()), count)
     }
 
     /// Returns whether batches of an account can be atomic.
@@ -363,6 +392,19 @@ impl Wallet {
     fn is_prague(&self, snapshot: &Snapshot) -> bool {
         self.spec.is_prague_active_at_timestamp(snapshot.header().timestamp)
     }
+}
+
+/// Checks that the nonce which a client has chosen is the account's next one. Another would replace what waits, or wait itself
+/// until a later transaction makes it valid, and an approver is shown neither.
+fn check_nonce(batch: &BatchRequest, next: impl FnOnce() -> u64) -> Result<(), WalletError> {
+    let Some(nonce) = batch.transaction.as_ref().and_then(|chosen| chosen.nonce) else { return Ok(()) };
+    let next = next();
+    let problem = match nonce.cmp(&next) {
+        Ordering::Equal => return Ok(()),
+        Ordering::Less => "low",
+        Ordering::Greater => "high",
+    };
+    Err(WalletError::Refused(format!("nonce too {problem}: next nonce {next}, tx nonce {nonce}")))
 }
 
 /// Returns the snapshot on which batches are simulated.

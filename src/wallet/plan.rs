@@ -1,6 +1,6 @@
 //! The plan of a batch: the transactions that carry it out, each with the gas limit that its simulation requires.
 
-use alloy_eips::{eip7702::constants::PER_EMPTY_ACCOUNT_COST, eip7825::MAX_TX_GAS_LIMIT_OSAKA};
+use alloy_eips::{eip2930::AccessList, eip7702::constants::PER_EMPTY_ACCOUNT_COST, eip7825::MAX_TX_GAS_LIMIT_OSAKA};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, TxKind, U256};
 use revm::{
@@ -100,6 +100,8 @@ pub struct Planner<'a> {
     pub fees: CallFees,
     /// The fees of the OP stack beside gas. `None` on other chains.
     pub data_fee: Option<&'a DataFee>,
+    /// The access list of the only call, if its client has given one.
+    pub access_list: Option<&'a AccessList>,
     /// Whether a transaction waits that may re-delegate the account before the batch is mined.
     pub delegation_waits: bool,
     pub allow_upgrade: bool,
@@ -316,6 +318,7 @@ impl Planner<'_> {
             fees: self.fees,
             value: call.value,
             data: call.data.clone(),
+            access_list: self.access_list.cloned(),
             ..Call::default()
         }
     }

@@ -311,6 +311,7 @@ impl Simulation {
             atomic_required: atomic,
             calls: paid.iter().map(call).collect(),
             capabilities: Vec::new(),
+            transaction: None,
         };
         let published = self.life.snapshots.load();
         let mut overlay = Overlay::new(published.newest.world.clone(), published.newest.hashes.clone());
@@ -326,7 +327,7 @@ impl Simulation {
 
     fn submit(&mut self, index: usize) {
         let Admitted { batch, payments, exclusive } = self.admitted.remove(index);
-        if let Ok(commit) = self.life.wallet.submit(self.life.prepared.remove(index)) {
+        if let Ok((commit, _)) = self.life.wallet.submit(self.life.prepared.remove(index)) {
             self.record.take_batch(batch, payments, exclusive);
             self.wait(Asked::Batch(batch), commit);
         }

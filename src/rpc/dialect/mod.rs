@@ -28,6 +28,8 @@ pub struct Dialect {
     pub base_fee: BaseFeeRule,
     /// The time between simulated blocks; `None` for the chain's own.
     pub block_time: Option<Duration>,
+    /// Whether `eth_sendTransaction` sends from accounts of the wallet, as a batch of one call.
+    pub sends_from_wallet: bool,
     /// Whether state roots of simulated blocks are computed. If not, they are zero.
     pub state_roots: bool,
     /// The fraction by which an estimate may exceed the smallest gas limit.

@@ -12,6 +12,7 @@ pub static PROJECT: Dialect = Dialect {
     requires_to_and_selector: true,
     base_fee: BaseFeeRule::Block,
     block_time: None,
+    sends_from_wallet: false,
     state_roots: false,
     estimate_tolerance: 0.0,
     shows_fillers: false,

@@ -17,6 +17,7 @@ pub static STANDARD: Dialect = Dialect {
     base_fee: BaseFeeRule::ZeroWhenFree,
     // execution-apis, `eth_simulateV1`: simulated blocks are 12 seconds apart.
     block_time: Some(Duration::from_secs(12)),
+    sends_from_wallet: true,
     state_roots: true,
     // geth's `estimateGasErrorRatio`.
     estimate_tolerance: 0.015,

@@ -85,6 +85,8 @@ pub enum Handler {
     Change(fn(&str, &Dialect) -> Result<ChainChange, RpcError>, &'static str),
     /// A run that admits a batch and sends it. If the policy requires approval, a second run sends it after approval.
     SendCalls,
+    /// The same for a transaction, which needs approval only if it is from an account of the wallet.
+    SendTransaction,
     /// A run that signs the parsed message. If the policy requires approval, a second run signs it after approval.
     SignMessage(fn(&str, &Dialect) -> Result<SignatureRequest, RpcError>),
 }
@@ -289,7 +291,7 @@ impl MethodRoute {
             .upstream(UpstreamUse::Sends)
             .commits(),
         Self::new("eth_sendRawTransactionSync", On(Read), Handler::SendAndWait).upstream(UpstreamUse::Sends).commits(),
-        run!("eth_sendTransaction", On(Read), wire::parse_sending, Backend::send_transaction).commits().by_leader(),
+        Self::new("eth_sendTransaction", On(Read), Handler::SendTransaction).commits().by_leader(),
         run!("eth_sendBundle", On(Read), wire::parse_sent_bundle, Backend::send_bundle).commits().by_leader(),
         run!("eth_cancelBundle", Inline, wire::parse_cancelled_bundle, Backend::cancel_bundle).commits().by_leader(),
         run!("eth_accounts", Inline, wire::parse_none, Backend::accounts).by_leader(),
@@ -440,6 +442,7 @@ impl fmt::Debug for Handler {
             Self::SendAndWait => "SendAndWait",
             Self::Change(..) => "Change",
             Self::SendCalls => "SendCalls",
+            Self::SendTransaction => "SendTransaction",
             Self::SignMessage(_) => "SignMessage",
         })
     }

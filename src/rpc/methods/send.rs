@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use alloy_primitives::{B256, Bytes, TxKind, U256};
 
-use super::{Backend, Run};
+use super::{Admitted, Backend, Run};
 use crate::{
-    engine::{Call, CallRequest},
+    engine::{Call, CallFees, CallRequest},
     pool::PoolPlace,
     rpc::{encode, error::RpcError, wire},
-    wallet::{FeeError, Impersonated, NONCE_TRIES, SigningAccount, SigningError, TxFields},
+    state::Snapshot,
+    wallet::{
+        BatchCall, BatchRequest, ChosenFields, FeeError, Impersonated, NONCE_TRIES, SigningAccount, SigningError,
+        TxFields,
+    },
 };
 
 /// The timeouts of `eth_sendRawTransactionSync`.
@@ -72,19 +76,64 @@ impl Backend {
         Ok(())
     }
 
-    /// Answers `eth_sendTransaction`. Fields that the request leaves open are filled in as by geth's `setDefaults`.
-    pub(super) fn send_transaction(&self, run: &mut Run<'_>, mut call: Call) -> Result<(), RpcError> {
-        let refuse = |text: String| RpcError::new(-32000, text);
+    /// Runs the first half of `eth_sendTransaction`: sends the transaction, or admits it to the wallet if it is from an account
+    /// of a key file.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32000 if the transaction is rejected, and the wallet's error with the dialect's code.
+    pub fn admit_transaction(&self, run: &mut Run<'_>) -> Result<Admitted, RpcError> {
+        let call = wire::parse_sending(run.params, run.dialect)?;
         let account = self.wallet.accounts.find(call.from);
         if account.is_none() && !self.impersonated.contains(&call.from) {
             return Err(refuse("unknown account".to_owned()));
         }
-        if account.is_some_and(|account| !account.is_open) {
+        let is_of_wallet = account.is_some_and(|account| !account.is_open);
+        if is_of_wallet && !run.dialect.sends_from_wallet {
             return Err(refuse(format!(
                 "{} is an account of the wallet, which signs batches and messages: use wallet_sendCalls",
                 call.from
             )));
         }
+        self.check_sending(&call)?;
+        if !is_of_wallet {
+            return self.send_from_open(run, account, call).map(|()| Admitted::Sent);
+        }
+        if call.authorization_list.is_some() {
+            return Err(refuse("the wallet signs no transaction with authorizations: use wallet_sendCalls".to_owned()));
+        }
+        let Call { from, to, value, data, gas: gas_limit, fees, nonce, access_list, .. } = call;
+        let to = to.into_to();
+        self.admit_to_wallet(
+            run,
+            BatchRequest {
+                id: None,
+                from: Some(from),
+                chain_id: Some(self.spec.chain_id()),
+                atomic_required: false,
+                calls: vec![BatchCall { to, value, data, gas_limit, capabilities: Vec::new() }],
+                capabilities: Vec::new(),
+                transaction: Some(ChosenFields { fees, nonce, access_list }),
+            },
+        )
+    }
+
+    /// Checks that a transaction of the wallet, which has failed on `snapshot`, succeeds there all the same.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of `eth_estimateGas` if it does not.
+    pub(super) fn check_success(&self, run: &mut Run<'_>, snapshot: &Snapshot) -> Result<(), RpcError> {
+        let call = wire::parse_sending(run.params, run.dialect)?;
+        // Without fees, because the account was found to be able to pay.
+        let call = Call { fees: CallFees::default(), nonce: None, ..call };
+        run.meter = std::mem::take(&mut run.overlay.meter);
+        let checked = self.needed_gas(snapshot, &CallRequest { call, ..CallRequest::default() }, run);
+        run.be_complete()?;
+        checked.map(drop)
+    }
+
+    fn check_sending(&self, call: &Call) -> Result<(), RpcError> {
         let want = self.spec.chain_id();
         if let Some(have) = call.chain_id.filter(|have| *have != U256::from(want)) {
             return Err(refuse(format!("chainId does not match node's (have={have}, want={want})")));
@@ -95,7 +144,18 @@ impl Backend {
         if call.to == TxKind::Create && call.data.is_empty() {
             return Err(refuse("contract creation without any data provided".to_owned()));
         }
-        self.wallet.check_store()?;
+        Ok(self.wallet.check_store()?)
+    }
+
+    /// Sends a transaction of an account that is open to all clients, or impersonated. Fields that the request leaves open are
+    /// filled in as by geth's `setDefaults`.
+    fn send_from_open(
+        &self,
+        run: &mut Run<'_>,
+        account: Option<&SigningAccount>,
+        mut call: Call,
+    ) -> Result<(), RpcError> {
+        let want = self.spec.chain_id();
         let filled = self.wallet.fees.fill(call.fees, call.authorization_list.is_some(), run.published);
         call.fees = filled.map_err(|error| match error {
             FeeError::PriceWithAuthorizations => RpcError::params(format!("params[0].{error}")),
@@ -136,4 +196,8 @@ impl Backend {
         run.commit = commit;
         Ok(())
     }
+}
+
+fn refuse(text: String) -> RpcError {
+    RpcError::new(-32000, text)
 }

@@ -10,7 +10,7 @@ use crate::{
         wire::{self, CapabilitiesRequest},
     },
     state::Selector,
-    wallet::{Asked, Asker, BatchId, BatchStatus, PreparedBatch, WaitingList},
+    wallet::{Asked, Asker, BatchId, BatchRequest, BatchStatus, PreparedBatch, WaitingList},
 };
 
 /// The state of a batch that satisfies the rules.
@@ -32,11 +32,21 @@ impl Backend {
         let dialect = run.dialect;
         let refuse = |error| dialect.wallet_error(error);
         let batch = wire::parse_batch(run.params, dialect).map_err(refuse)?;
+        self.admit_to_wallet(run, batch)
+    }
+
+    /// Admits a batch, and sends it unless it requires approval.
+    pub(super) fn admit_to_wallet(&self, run: &mut Run<'_>, batch: BatchRequest) -> Result<Admitted, RpcError> {
+        let dialect = run.dialect;
+        let refuse = |error| dialect.wallet_error(error);
         self.admit(run.published, Selector::Pending)?;
         let meter = std::mem::take(&mut run.meter);
         let prepared = self.wallet.admit(batch, run.may_use_wallet, run.overlay, meter);
         run.be_complete()?;
         let prepared = prepared.map_err(refuse)?;
+        if let Some(snapshot) = prepared.failed_on().filter(|_| prepared.is_transaction()) {
+            self.check_success(run, snapshot)?;
+        }
         if self.wallet.policy.ask {
             let meter = std::mem::take(&mut run.overlay.meter);
             let asked = self.wallet.question(&prepared, asker(run), run.overlay, meter);
@@ -74,14 +84,21 @@ impl Backend {
     }
 
     /// Writes the response, then signs and submits the batch. A response that is too long is rejected before that,
-    /// because its error would hide that the batch is sent.
+    /// because its error would hide that the batch is sent. The response to a transaction is its hash.
     fn sign_calls(&self, run: &mut Run<'_>, prepared: PreparedBatch) -> Result<(), RpcError> {
-        encode::submitted(&mut run.out, &prepared.submitted());
+        let is_transaction = prepared.is_transaction();
+        if !is_transaction {
+            encode::submitted(&mut run.out, &prepared.submitted());
+        }
         // The end of the response takes one more byte.
         if run.out.len() >= self.limits.max_response {
             return Err(encode::too_long(self.limits.max_response));
         }
-        run.commit = self.wallet.submit(prepared).map_err(|error| run.dialect.wallet_error(error))?;
+        let (commit, last) = self.wallet.submit(prepared).map_err(|error| run.dialect.wallet_error(error))?;
+        if let Some(hash) = last.filter(|_| is_transaction) {
+            encode::data(&mut run.out, hash.as_slice());
+        }
+        run.commit = commit;
         Ok(())
     }
 

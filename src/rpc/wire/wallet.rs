@@ -103,6 +103,7 @@ pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, Wall
         atomic_required: batch.atomic_required,
         calls: calls.collect::<Result<_, _>>()?,
         capabilities: batch.capabilities.unwrap_or_default().others,
+        transaction: None,
     })
 }
 

@@ -7,15 +7,16 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use super::{
-    NOBODY, QUICK, WITNESS, WalletChain, account, batch, call, logs, refusal, send, settled, status, witnessed,
+    NOBODY, QUICK, REVERTER, WITNESS, WalletChain, account, batch, call, logs, nonce, refusal, send, settled, status,
+    witnessed,
 };
 use crate::{
     process::{file, text},
-    support::{TestNode, items, request},
+    support::{TestNode, items, number, request},
 };
 
 /// Returns an account that the devnet does not have, and its key file.
-fn keyed() -> (PrivateKeySigner, NamedTempFile) {
+pub(super) fn keyed() -> (PrivateKeySigner, NamedTempFile) {
     let signer = traffic_signers().unwrap().swap_remove(0);
     let file = file(&hex::encode(signer.to_bytes()));
     (signer, file)
@@ -39,6 +40,62 @@ async fn an_account_of_a_key_file_sends_batches_and_nothing_else() {
     assert!(error["message"].as_str().unwrap().contains("wallet_sendCalls"), "{error}");
     // The devnet's own accounts stay usable.
     node.result("/", "eth_sendTransaction", json!([{"from": account(0), "to": NOBODY, "value": "0x1"}])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_standard_an_account_of_a_key_file_sends_transactions() {
+    let (signer, key) = keyed();
+    let (chain, from) = (WalletChain::new(), signer.address());
+    let node = chain.node(&[&QUICK, &["--wallet-key-file", text(key.path())]]);
+    let tx = |fields: Value| {
+        let mut tx = json!({"from": from, "to": WITNESS, "data": "0x01"});
+        tx.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!([tx])
+    };
+    for (nonce, kind, fields) in [
+        (0, "0x2", json!({})),
+        (1, "0x0", json!({"gasPrice": "0x12a05f200", "gas": "0x186a0", "nonce": "0x1", "chainId": "0x7a69"})),
+        (2, "0x2", json!({"maxFeePerGas": "0x12a05f200", "maxPriorityFeePerGas": "0x7", "value": "0x5"})),
+        (3, "0x1", json!({"gasPrice": "0x12a05f200", "accessList": [{"address": NOBODY, "storageKeys": []}]})),
+    ] {
+        let hash = node.result("/standard", "eth_sendTransaction", tx(fields.clone())).await;
+        let sent = node.result("/standard", "eth_getTransactionByHash", json!([hash])).await;
+        assert_eq!((number(&sent["nonce"]), &sent["type"]), (nonce, &json!(kind)), "{fields}: {sent}");
+        for (field, given) in fields.as_object().unwrap().iter().filter(|(field, _)| *field != "gasPrice") {
+            assert_eq!(sent[field], *given, "{sent}");
+        }
+        let receipt = mined(&node, &hash).await;
+        assert_eq!(logs(&receipt), [witnessed(from, if nonce == 2 { 5 } else { 0 }, bytes!("01"))]);
+    }
+    // What cannot be sent as it is says why, and nothing is signed.
+    let authorization =
+        json!({"chainId": "0x7a69", "address": NOBODY, "nonce": "0x0", "yParity": "0x0", "r": "0x1", "s": "0x1"});
+    for (fields, message) in [
+        (json!({"nonce": "0x3"}), "nonce too low: next nonce 4, tx nonce 3"),
+        (json!({"nonce": "0x9"}), "nonce too high: next nonce 4, tx nonce 9"),
+        (json!({"to": REVERTER, "data": "0x"}), "execution reverted"),
+        (json!({"chainId": "0x1"}), "chainId does not match node's (have=1, want=31337)"),
+        (json!({"authorizationList": [authorization]}), "wallet_sendCalls"),
+        (json!({"maxFeePerGas": "0x1", "maxPriorityFeePerGas": "0x2"}), "maxFeePerGas (1) < maxPriorityFeePerGas (2)"),
+    ] {
+        let error = node.error("/standard", "eth_sendTransaction", tx(fields)).await;
+        assert!(error["message"].as_str().unwrap().contains(message), "{message}: {error}");
+    }
+    assert_eq!(nonce(&node, from).await, 4);
+    let node = chain.node(&[&QUICK, &["--wallet-key-file", text(key.path()), "--wallet-approval", "deny"]]);
+    assert_eq!(node.error("/standard", "eth_sendTransaction", tx(json!({}))).await["code"], 4001);
+}
+
+/// Waits until a transaction is in a block, and returns its receipt.
+async fn mined(node: &TestNode, hash: &Value) -> Value {
+    let mut changes = node.node.snapshots().changes();
+    loop {
+        let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
+        if receipt.is_object() {
+            return receipt;
+        }
+        tokio::time::timeout(crate::support::BOUND, changes.changed()).await.expect("it goes on").unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,7 +127,11 @@ fn token_file(name: &str, token: &str) -> NamedTempFile {
 }
 
 async fn call_with(node: &TestNode, token: Option<&str>, method: &str, params: Value) -> (u16, Value) {
-    let post = node.client.post(node.url("/")).header("content-type", "application/json");
+    call_at(node, "/", token, method, params).await
+}
+
+async fn call_at(node: &TestNode, path: &str, token: Option<&str>, method: &str, params: Value) -> (u16, Value) {
+    let post = node.client.post(node.url(path)).header("content-type", "application/json");
     let post = token.into_iter().fold(post, |post, token| post.header("authorization", format!("Bearer {token}")));
     let response = post.body(request(1, method, params).to_string()).send().await.expect("it answers");
     (response.status().as_u16(), response.json().await.expect("JSON"))
@@ -105,6 +166,11 @@ async fn a_token_of_the_wallet_sends_a_batch_and_sees_its_status() {
         tokio::time::timeout(crate::support::BOUND, changes.changed()).await.expect("it goes on").unwrap();
     };
     assert_eq!((&status["result"]["status"], items(&status["result"]["receipts"]).len()), (&json!(200), 1), "{status}");
+    let sending = json!([{"from": from, "to": NOBODY, "value": "0x1"}]);
+    for (token, code) in [(NODE_TOKEN, json!(4100)), (WALLET_TOKEN, Value::Null)] {
+        let (_, answer) = call_at(&node, "/standard", Some(token), "eth_sendTransaction", sending.clone()).await;
+        assert_eq!(answer["error"]["code"], code, "{answer}");
+    }
     // Another client cannot see the batch, and gets no signature.
     for (method, params) in [
         ("eth_requestAccounts", json!([])),

@@ -296,6 +296,24 @@ async fn an_account_that_another_program_delegates_elsewhere_is_delegated_again(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_of_eth_send_transaction_is_stored_sent_and_mined() {
+    let mut live = LiveWallet::ethereum(&[]).await;
+    let tx = json!([{"from": key(0).address(), "to": STORE, "data": "0x05"}]);
+    let hash = live.node().result("/standard", "eth_sendTransaction", tx).await;
+    live.sent(1).await;
+    // It is on the disk, and sent again after a restart.
+    live.stop().await;
+    let times = live.upstream.sent().len();
+    live.start(&[]).await;
+    live.upstream.has_sent(times + 1).await;
+    let sent = live.sent(1).await;
+    assert_eq!((json!(sent[0].tx_hash()), sent[0].nonce()), (hash.clone(), 0));
+    live.mine(mined(sent)).await;
+    let receipt = live.node().result("/standard", "eth_getTransactionReceipt", json!([hash])).await;
+    assert_eq!((&receipt["status"], items(&receipt["logs"]).len()), (&json!("0x1"), 1), "{receipt}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn fees_follow_the_upstreams_history() {
     let live = LiveWallet::ethereum(&[]).await;
     live.upstream.script(|method, params| {
