@@ -323,10 +323,14 @@ pub struct Config {
     /// earlier.
     #[arg(long, env = "PRESIM_WALLET_APPROVAL_TIMEOUT_MS", value_name = "MS", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..=86_400_000), help_heading = "Wallet")]
     pub wallet_approval_timeout_ms: u64,
-    /// Batches and messages that may wait for approval, including withdrawn ones whose ids are still taken. One more is rejected
-    /// (-32005).
+    /// Batches and messages that may wait for approval: of each client with a token, and of all clients without one together. One
+    /// more is rejected (-32005).
     #[arg(long, env = "PRESIM_WALLET_MAX_WAITING", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Wallet")]
     pub wallet_max_waiting: u32,
+    /// Ids of withdrawn batches that stay taken until the time for their approval would have ended. Each client with a token has an
+    /// equal part, and so have all clients without one together: a client whose part is used up is rejected (-32005).
+    #[arg(long, env = "PRESIM_WALLET_MAX_WITHDRAWN", value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=16_777_216), help_heading = "Wallet")]
+    pub wallet_max_withdrawn: u32,
     /// Calls of a batch. A batch with more is refused (5740).
     #[arg(long, env = "PRESIM_WALLET_MAX_CALLS", value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Wallet")]
     pub wallet_max_calls: u32,

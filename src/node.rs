@@ -390,11 +390,12 @@ impl Actors {
             },
             &metrics,
         )?;
-        let approvals = Arc::new(Approvals::new(
+        let approvals = Approvals::new(
             config.wallet_max_waiting as usize,
             Duration::from_millis(config.wallet_approval_timeout_ms),
             &metrics,
-        ));
+        );
+        let approvals = Arc::new(approvals.with_withdrawn(config.wallet_max_withdrawn as usize, access.token_count()));
         let io = IoThreads::start(config.io_threads())?;
         io.run_on_each(|| {
             let executor = executor.clone();

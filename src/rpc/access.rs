@@ -5,7 +5,10 @@ use std::{
     io::{self, Read},
     num::NonZeroU32,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use arc_swap::ArcSwap;
@@ -30,6 +33,8 @@ pub struct Access {
     wallet_token_file: Option<PathBuf>,
     /// Replaced as a whole when the files are read again.
     clients: ArcSwap<Vec<Arc<Client>>>,
+    /// The number of these clients.
+    count: Arc<AtomicUsize>,
 }
 
 /// The token files, and the rate limit of each token.
@@ -182,9 +187,15 @@ impl Access {
             token_file: config.token_file.map(Path::to_path_buf),
             wallet_token_file: config.wallet_token_file.map(Path::to_path_buf),
             clients: ArcSwap::default(),
+            count: Arc::default(),
         };
         access.read_files()?;
         Ok(access)
+    }
+
+    /// Returns the number of clients with a token, which changes when the files are read again.
+    pub fn token_count(&self) -> Arc<AtomicUsize> {
+        self.count.clone()
     }
 
     /// Returns whether there is a file to read again.
@@ -244,6 +255,7 @@ impl Access {
         let count = clients.len();
         let kept = Arc::new(clients);
         self.clients.store(kept.clone());
+        self.count.store(count, Relaxed);
         for old in before.iter().filter(|old| !kept.iter().any(|client| Arc::ptr_eq(client, old))) {
             old.withdrawn.send_replace(true);
         }

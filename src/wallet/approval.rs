@@ -2,16 +2,21 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
-use alloy_primitives::B256;
+use alloy_primitives::{B256, keccak256, map::B256Map};
 use tokio::sync::{oneshot, watch};
 
 use super::{Asked, AskedAct, BatchId, DigestPrefix, WalletError, error::cut};
 use crate::telemetry::{Gauge, Metrics};
 
+/// Maximum number of withdrawn ids of all clients together, where no other is set.
+const MOST_WITHDRAWN: usize = 65_536;
 /// Minimum length of an id's beginning in bytes. A shorter one, such as `0x`, would sooner or later name a wrong batch.
 const SHORTEST_BEGINNING: usize = 6;
 
@@ -22,15 +27,27 @@ const SHORTEST_BEGINNING: usize = 6;
 /// the same lock, so that the approved batch is the one that was shown.
 ///
 /// The id of a withdrawn batch stays taken until the time for its approval would have ended, because an approver may
-/// still have that batch in mind. Such ids share one limit with waiting batches, which may be withdrawn too.
+/// still have that batch in mind. Each client has its own bounds, on waiting batches and on withdrawn ids, so that none locks out
+/// another. All clients without a token are one.
 #[derive(Debug)]
 pub struct Approvals {
     questions: Mutex<Questions>,
+    /// Maximum number of waiting batches of one client.
     most: usize,
+    /// Maximum number of withdrawn ids of all clients together.
+    most_withdrawn: usize,
+    /// Number of clients with a token.
+    tokens: Arc<AtomicUsize>,
     timeout: Duration,
-    gauge: Gauge,
+    gauges: ApprovalGauges,
     /// The number that the next batch gets.
     arrivals: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct ApprovalGauges {
+    waiting: Gauge,
+    withdrawn: Gauge,
 }
 
 /// A waiting request.
@@ -77,8 +94,12 @@ pub enum DecisionError {
 struct Questions {
     /// In the order of arrival.
     waiting: BTreeMap<u64, WaitingBatch>,
-    /// Ids that stay taken, and until when. In the order of the batches' arrival, which is that of the ids' expiry.
-    withdrawn: BTreeMap<u64, (BatchId, Instant)>,
+    /// Ids that stay taken. In the order of the batches' arrival, which is that of the ids' expiry.
+    withdrawn: BTreeMap<u64, WithdrawnId>,
+    /// The times until which these ids stay taken, by their hashes.
+    taken: B256Map<Instant>,
+    /// The number of these ids by the client that asked.
+    withdrawn_of: BTreeMap<ClientName, usize>,
     next: u64,
     stopped: bool,
 }
@@ -91,6 +112,16 @@ struct WaitingBatch {
     decision: oneshot::Sender<Decision>,
 }
 
+/// The name of a client's token. `None` stands for all clients without a token.
+type ClientName = Option<String>;
+
+#[derive(Debug)]
+struct WithdrawnId {
+    /// Hash of the id.
+    hash: B256,
+    client: ClientName,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Decision {
     Approved,
@@ -98,10 +129,29 @@ enum Decision {
 }
 
 impl Approvals {
-    /// Creates approvals for at most `most` batches at once, each of which waits for at most `timeout`.
+    /// Creates approvals for at most `most` batches of each client at once, each of which waits for at most `timeout`.
     pub fn new(most: usize, timeout: Duration, metrics: &Metrics) -> Self {
-        let gauge = metrics.gauge("presim_wallet_waiting", "Batches that wait for approval.", &[]);
-        Self { questions: Mutex::default(), most, timeout, gauge, arrivals: watch::Sender::new(0) }
+        let help = "Ids of withdrawn batches that no other batch gets yet.";
+        let gauges = ApprovalGauges {
+            waiting: metrics.gauge("presim_wallet_waiting", "Batches that wait for approval.", &[]),
+            withdrawn: metrics.gauge("presim_wallet_withdrawn_ids", help, &[]),
+        };
+        Self {
+            questions: Mutex::default(),
+            most,
+            most_withdrawn: MOST_WITHDRAWN,
+            tokens: Arc::default(),
+            timeout,
+            gauges,
+            arrivals: watch::Sender::new(0),
+        }
+    }
+
+    /// Returns the same with at most `most` withdrawn ids. `tokens`, the number of clients with a token, may change: each of them
+    /// has an equal part, and so have all clients without a token together.
+    #[must_use]
+    pub fn with_withdrawn(self, most: usize, tokens: Arc<AtomicUsize>) -> Self {
+        Self { most_withdrawn: most, tokens, ..self }
     }
 
     /// Waits until the batch is approved. Dropping the future withdraws the batch at once.
@@ -135,7 +185,14 @@ impl Approvals {
     /// # Errors
     /// Returns [`WalletError::Duplicate`] if a batch with this id waits, or a withdrawn one still keeps the id taken.
     pub fn check_id(&self, id: &BatchId) -> Result<(), WalletError> {
-        self.lock().check_id(id)
+        self.lock().check_id(id, &self.gauges)
+    }
+
+    /// Returns the number of withdrawn ids that stay taken, by client.
+    pub fn withdrawn(&self) -> Vec<(Option<String>, usize)> {
+        let mut questions = self.lock();
+        questions.expire(&self.gauges);
+        questions.withdrawn_of.iter().map(|(client, count)| (client.clone(), *count)).collect()
     }
 
     /// Approves the batch with this id or unique beginning of it, if its digest begins with `digest`. Returns the id.
@@ -192,7 +249,7 @@ impl Approvals {
             questions.stopped = true;
             std::mem::take(&mut questions.waiting)
         };
-        self.gauge.set(0);
+        self.gauges.waiting.set(0);
         // Dropping the senders ends every `ask` with a rejection.
         drop(waiting);
     }
@@ -203,12 +260,27 @@ impl Approvals {
         if questions.stopped {
             return Err(stopping(asked.act.noun()));
         }
-        questions.check_id(&asked.id)?;
-        let (waiting, withdrawn) = (questions.waiting.len(), questions.withdrawn.len());
-        if waiting + withdrawn >= self.most {
+        questions.check_id(&asked.id, &self.gauges)?;
+        let client = &asked.asker.client;
+        let waiting = questions.waiting.values().filter(|one| one.asked.asker.client == *client).count();
+        let withdrawn = questions.withdrawn_of.get(client).copied().unwrap_or_default();
+        let of_client = || match client {
+            Some(name) => format!("of the client {:?}", cut(name)),
+            None => "of clients without a token".to_owned(),
+        };
+        if waiting >= self.most {
             return Err(WalletError::Limit(format!(
-                "batches that wait for approval: {waiting}; withdrawn ids that are still taken: {withdrawn}: expected fewer than {} in all (--wallet-max-waiting)",
+                "batches {} that wait for approval: {waiting}: expected fewer than {} (--wallet-max-waiting)",
+                of_client(),
                 self.most
+            )));
+        }
+        // What waits may be withdrawn, too.
+        let part = self.most_withdrawn / (self.tokens.load(Relaxed) + 1);
+        if waiting + withdrawn >= part {
+            return Err(WalletError::Limit(format!(
+                "batches {} that wait for approval: {waiting}; withdrawn ids that are still taken: {withdrawn}: expected fewer than {part} in all (--wallet-max-withdrawn)",
+                of_client()
             )));
         }
         let number = questions.next;
@@ -229,7 +301,7 @@ impl Approvals {
         );
         questions.waiting.insert(number, WaitingBatch { asked, digest, since: Instant::now(), decision });
         self.arrivals.send_replace(questions.next);
-        self.gauge.set(questions.waiting.len() as f64);
+        self.gauges.waiting.set(questions.waiting.len() as f64);
         Ok((WaitingPermit { approvals: self, number }, decided))
     }
 
@@ -248,10 +320,10 @@ impl Approvals {
         let unknown = || DecisionError::Unknown(id.to_owned());
         let WaitingBatch { asked, since, decision: waiting, .. } =
             questions.waiting.remove(&number).ok_or_else(unknown)?;
-        self.gauge.set(questions.waiting.len() as f64);
+        self.gauges.waiting.set(questions.waiting.len() as f64);
         // Sent under the lock, so that an `ask` that finds its batch gone finds the decision.
         if waiting.send(decision).is_err() {
-            questions.withdrawn.insert(number, (asked.id, since + self.timeout));
+            questions.withdraw(number, asked, since + self.timeout, &self.gauges);
             return Err(unknown());
         }
         tracing::info!(id = ?asked.id.as_str(), ?decision, "an approver has decided on a batch");
@@ -283,22 +355,44 @@ impl Questions {
         }
     }
 
-    /// Frees the ids that have expired, and checks that this one is not taken.
-    fn check_id(&mut self, id: &BatchId) -> Result<(), WalletError> {
+    /// Frees the ids that have expired.
+    fn expire(&mut self, gauges: &ApprovalGauges) {
         let now = Instant::now();
         while let Some(first) = self.withdrawn.first_entry()
-            && first.get().1 <= now
+            && self.taken.get(&first.get().hash).is_none_or(|until| *until <= now)
         {
-            first.remove();
+            let WithdrawnId { hash, client } = first.remove();
+            self.taken.remove(&hash);
+            if let Some(count) = self.withdrawn_of.get_mut(&client) {
+                *count -= 1;
+                if *count == 0 {
+                    self.withdrawn_of.remove(&client);
+                }
+            }
         }
+        gauges.withdrawn.set(self.withdrawn.len() as f64);
+    }
+
+    /// Has the id of a withdrawn batch stay taken.
+    fn withdraw(&mut self, number: u64, asked: Asked, until: Instant, gauges: &ApprovalGauges) {
+        let (hash, client) = (keccak256(asked.id.as_str()), asked.asker.client);
+        *self.withdrawn_of.entry(client.clone()).or_default() += 1;
+        self.taken.insert(hash, until);
+        self.withdrawn.insert(number, WithdrawnId { hash, client });
+        gauges.withdrawn.set(self.withdrawn.len() as f64);
+    }
+
+    /// Frees the ids that have expired, and checks that this one is not taken.
+    fn check_id(&mut self, id: &BatchId, gauges: &ApprovalGauges) -> Result<(), WalletError> {
+        self.expire(gauges);
         if self.waiting.values().any(|one| one.asked.id == *id) {
             return Err(WalletError::Duplicate("a batch with this id waits for approval".to_owned()));
         }
-        match self.withdrawn.values().find(|(withdrawn, _)| withdrawn == id) {
-            Some((_, until)) => Err(WalletError::Duplicate(format!(
+        match self.taken.get(&keccak256(id.as_str())) {
+            Some(until) => Err(WalletError::Duplicate(format!(
                 "params[0].id: {}: a batch with this id was withdrawn while it waited for approval, and the id is taken for {} s more: expected another",
                 cut(id.as_str()),
-                (*until - now).as_secs() + 1
+                until.saturating_duration_since(Instant::now()).as_secs() + 1
             ))),
             None => Ok(()),
         }
@@ -324,8 +418,9 @@ impl WaitingPermit<'_> {
     fn withdraw(&self) -> bool {
         let mut questions = self.approvals.lock();
         let Some(WaitingBatch { asked, since, .. }) = questions.waiting.remove(&self.number) else { return false };
-        questions.withdrawn.insert(self.number, (asked.id, since + self.approvals.timeout));
-        self.approvals.gauge.set(questions.waiting.len() as f64);
+        let Approvals { timeout, gauges, .. } = self.approvals;
+        questions.withdraw(self.number, asked, since + *timeout, gauges);
+        gauges.waiting.set(questions.waiting.len() as f64);
         true
     }
 }

@@ -6,7 +6,7 @@ use alloy_primitives::{Bytes, U256};
 use super::{
     AskedAct, AskedBatch, AskedMessage, AskedTypedData, ShownField,
     error::cut_to,
-    socket::{Listed, WaitingList},
+    socket::{Listed, WaitingList, WithdrawnIds},
     words::ether,
 };
 use crate::shown::{escaped, printable, quoted};
@@ -27,7 +27,7 @@ pub(super) fn table(list: &WaitingList) -> String {
     let count = list.batches.len() + list.more;
     let are_batches = list.batches.iter().all(|one| matches!(one.act, AskedAct::Batch(_)));
     let mut text = match (count, are_batches) {
-        (0, _) => return "no batch waits for approval\n".to_owned(),
+        (0, _) => "no batch waits for approval\n".to_owned(),
         (1, true) => "1 batch waits for approval\n".to_owned(),
         (_, true) => format!("{count} batches wait for approval\n"),
         (1, false) => "1 message waits for approval\n".to_owned(),
@@ -38,6 +38,13 @@ pub(super) fn table(list: &WaitingList) -> String {
     }
     if list.more > 0 {
         text.push_str(&format!("\nand {} more, which are shown when these are decided\n", list.more));
+    }
+    for WithdrawnIds { client, ids } in &list.withdrawn {
+        let client = match client {
+            Some(name) => format!("client {}", plain(&cut_to(name, SHOWN_ID))),
+            None => "clients without a token".to_owned(),
+        };
+        text.push_str(&format!("\nids that stay taken because their requests were withdrawn: {ids}, of {client}\n"));
     }
     text
 }

@@ -111,6 +111,18 @@ pub struct WaitingList {
     pub(super) batches: Vec<Listed>,
     /// Number of further batches, for which the list has no room.
     pub(super) more: usize,
+    /// The ids of withdrawn batches that no other batch gets yet.
+    #[serde(default)]
+    pub(super) withdrawn: Vec<WithdrawnIds>,
+}
+
+/// The withdrawn ids of one client.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct WithdrawnIds {
+    /// Name of the client's token. `None` stands for all clients without a token.
+    pub(super) client: Option<String>,
+    /// Number of ids.
+    pub(super) ids: usize,
 }
 
 /// A waiting batch, or a message that waits.
@@ -380,10 +392,11 @@ impl Desk {
 impl WaitingList {
     /// Returns the batches that wait now.
     pub fn of(approvals: &Approvals) -> Self {
-        Self::new(approvals.waiting())
+        let withdrawn = approvals.withdrawn().into_iter().map(|(client, ids)| WithdrawnIds { client, ids });
+        Self::new(approvals.waiting(), withdrawn.collect())
     }
 
-    fn new(waiting: Vec<Question>) -> Self {
+    fn new(waiting: Vec<Question>, withdrawn: Vec<WithdrawnIds>) -> Self {
         let count = waiting.len();
         let (mut batches, mut length) = (Vec::new(), 0);
         for question in waiting {
@@ -395,7 +408,7 @@ impl WaitingList {
             length += listed.id.len() + listed.act.size();
             batches.push(listed);
         }
-        Self { more: count - batches.len(), batches }
+        Self { more: count - batches.len(), batches, withdrawn }
     }
 }
 

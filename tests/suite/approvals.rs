@@ -281,8 +281,9 @@ async fn a_withdrawn_id_stays_taken_until_its_time_is_up() {
 }
 
 #[tokio::test]
-async fn withdrawn_ids_are_bounded_as_those_that_wait() {
-    let approvals = Arc::new(Approvals::new(3, Duration::from_secs(2), &Metrics::default()));
+async fn withdrawn_ids_are_bounded_with_those_that_wait() {
+    let approvals = Approvals::new(8, Duration::from_secs(2), &Metrics::default());
+    let approvals = Arc::new(approvals.with_withdrawn(3, Arc::default()));
     for id in ["a", "b"] {
         drop(wait(&approvals, id).await);
     }
@@ -293,7 +294,7 @@ async fn withdrawn_ids_are_bounded_as_those_that_wait() {
     assert!(
         text.contains("wait for approval: 1; ")
             && text.contains("taken: 2: ")
-            && text.contains("(--wallet-max-waiting)"),
+            && text.contains("(--wallet-max-withdrawn)"),
         "{text}"
     );
     // All three ids are still remembered.

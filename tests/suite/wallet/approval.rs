@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{
-    GATE, NOBODY, QUICK, QUIET, WITNESS, WalletChain, account, batch, call, came, named, nonce, refusal, send, settled,
-    watch_pool,
+    GATE, NOBODY, QUICK, QUIET, WITNESS, WalletChain, account, batch, call, came, keyed::keyed, named, nonce, refusal,
+    send, settled, watch_pool,
 };
 use crate::{
     process::{command, text},
@@ -57,7 +57,7 @@ impl Asking {
     }
 
     /// Approves the batch that is listed under this id.
-    fn approve(&self, id: &str) -> String {
+    pub(super) fn approve(&self, id: &str) -> String {
         let list = self.list();
         let batch = list.iter().find(|one| one["id"] == id).unwrap_or_else(|| panic!("{id} is not listed: {list:?}"));
         self.says(&["approve", id, &batch["digest"].as_str().unwrap()[..10]])
@@ -103,6 +103,33 @@ impl Asking {
 
 pub(super) async fn answer(asked: JoinHandle<Value>) -> Value {
     tokio::time::timeout(BOUND, asked).await.expect("it is answered").expect("no panic")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_of_a_key_files_account_waits_for_approval_as_a_batch_does() {
+    let (signer, key) = keyed();
+    let asking = Asking::start(&[&QUICK, &["--wallet-key-file", text(key.path()), "--dialect", "standard"]]);
+    let tx = json!([{"from": signer.address(), "to": WITNESS, "data": "0x01", "value": "0x2", "gas": "0x186a0"}]);
+    let asked = asking.request("eth_sendTransaction", tx.clone());
+    let one = asking.listed(|list| list.len() == 1).await.pop().unwrap();
+    assert_eq!((&one["kind"], &one["from"]), (&json!("batch"), &json!(signer.address())), "{one}");
+    let call = &one["calls"][0];
+    assert_eq!(
+        (&call["to"], &call["value"], &call["gasLimit"]),
+        (&json!(WITNESS), &json!("0x2"), &json!(100_000)),
+        "{one}"
+    );
+    assert_eq!(nonce(&asking.node, signer.address()).await, 0);
+    asking.approve(one["id"].as_str().unwrap());
+    let answer_of_it = answer(asked).await;
+    let hash = &answer_of_it["result"];
+    let sent = asking.node.result("/", "eth_getTransactionByHash", json!([hash])).await;
+    assert_eq!((&sent["from"], &sent["gas"]), (&json!(signer.address()), &json!("0x186a0")), "{answer_of_it}");
+    let asked = asking.request("eth_sendTransaction", tx);
+    let one = asking.listed(|list| list.len() == 1).await.pop().unwrap();
+    asking.says(&["reject", one["id"].as_str().unwrap()]);
+    check_rejected(&answer(asked).await, "the approver rejected the batch");
+    assert_eq!(nonce(&asking.node, signer.address()).await, 1);
 }
 
 fn witness(id: &str) -> Value {

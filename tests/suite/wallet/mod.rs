@@ -2,6 +2,7 @@
 
 mod approval;
 mod atomic;
+mod clients;
 mod keyed;
 mod load;
 mod parallel;
