@@ -102,7 +102,16 @@ impl Front {
     /// Waits for approval. Returns the request on the newest snapshot, with a new deadline.
     async fn approved(&self, request: Request, asked: Asked) -> Result<Request, RpcError> {
         drop(request.starting.as_ref().and_then(|starting| starting.release()));
-        let approved = self.wallet().approvals.ask(asked).await;
+        let asking = self.wallet().approvals.ask(asked);
+        let approved = match &request.caller.client {
+            Some(client) => tokio::select! {
+                // In this order, because nothing is signed for a client whose token is gone when it is approved.
+                biased;
+                () = client.withdrawn() => Err(WalletError::token_withdrawn()),
+                approved = asking => approved,
+            },
+            None => asking.await,
+        };
         approved.map_err(|error| request.caller.dialect.wallet_error(error))?;
         Ok(Request { published: self.published(), ticket: self.ticket(&request.caller), ..request })
     }

@@ -70,6 +70,11 @@ impl WalletError {
         Self::Unauthorized("expected a header `Authorization: Bearer TOKEN` with a token of --wallet-token-file".into())
     }
 
+    /// Returns 4100 for a client whose token was removed from its file while its request waited.
+    pub fn token_withdrawn() -> Self {
+        Self::Unauthorized("the token of the request was withdrawn while the request waited for approval".into())
+    }
+
     /// Returns 4100 for an account that is not the wallet's. `place` names the parameter.
     pub fn foreign_account(place: &str, account: Address) -> Self {
         Self::Unauthorized(format!("{place}: {account} is not an account of the wallet: expected one of eth_accounts"))
