@@ -358,6 +358,14 @@ pub struct Config {
     /// Milliseconds after which a transaction of the wallet that waits is sent to the upstream again.
     #[arg(long, env = "PRESIM_WALLET_RESEND_MS", value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(100..=3_600_000), help_heading = "Wallet")]
     pub wallet_resend_ms: u64,
+    /// Milliseconds after which a transaction counts as replaced whose nonce is used on the upstream's chain, if the upstream
+    /// tells neither its receipt nor another transaction with the nonce. It is looked for all the same.
+    #[arg(long, env = "PRESIM_WALLET_RECEIPT_WAIT_MS", value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Wallet")]
+    pub wallet_receipt_wait_ms: u64,
+    /// Seconds after which the status of a transaction is stored for good if the upstream has not called its block final by
+    /// then.
+    #[arg(long, env = "PRESIM_WALLET_FINAL_S", value_name = "S", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..=604_800), help_heading = "Wallet")]
+    pub wallet_final_s: u64,
 }
 
 impl Config {

@@ -102,6 +102,8 @@ pub fn sending(
         resend: Duration::from_millis(config.wallet_resend_ms),
         timeout: config.live.timeout(),
         batch: config.live.upstream_batch as usize,
+        receipt_wait: Duration::from_millis(config.wallet_receipt_wait_ms),
+        final_after: Duration::from_secs(config.wallet_final_s),
     };
     Arc::new(Sending::new(upstream.clone(), fetcher.clone(), settings, spec.family(), metrics))
 }

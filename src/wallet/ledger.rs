@@ -147,7 +147,7 @@ impl Ledger {
         })
     }
 
-    /// Returns the final outcome of a transaction, or `None` if none is stored.
+    /// Returns the outcome of a transaction, or `None` if none is stored. It is final if the pool does not hold the transaction.
     ///
     /// # Errors
     /// Returns [`StoreError::Damaged`] or [`StoreError::Open`] if the store cannot be read.

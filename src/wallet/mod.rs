@@ -6,7 +6,7 @@
 //! transactions enter the pool while they are written to the disk together with the batch, which the [`Ledger`] keeps.
 //! Only when they are on the disk is the client answered, and are the transactions visible. The state of a batch is not
 //! stored: [`Wallet::status`] derives it from the chain. On an upstream's chain the [`WalletSender`] sends what is on the disk,
-//! and stores the outcomes when they are final.
+//! and stores the outcomes.
 
 mod accounts;
 mod ahead;

@@ -1,7 +1,7 @@
 //! The outcomes of the wallet's transactions on an upstream's chain, and their table.
 //!
-//! The blocks of an upstream's chain are retained for a while only. So an outcome is stored when it is final, in the commit
-//! that deletes the transaction from the pool's table.
+//! The blocks of an upstream's chain are retained for a while only. So an outcome is stored when it is known. It is final when
+//! the transaction is not in the pool's table any more: one commit writes the final outcome and deletes the transaction there.
 
 use alloy_consensus::Transaction;
 use alloy_eips::eip7702::constants::{PER_AUTH_BASE_COST, PER_EMPTY_ACCOUNT_COST};
@@ -87,7 +87,7 @@ struct StoredLanding {
     ran: u8,
 }
 
-/// Writes final outcomes.
+/// Writes outcomes.
 pub(super) fn write(transaction: &WriteTransaction, outcomes: Vec<(B256, TxOutcome)>) -> Result<(), redb::Error> {
     let mut table = transaction.open_table(OUTCOMES)?;
     for (hash, outcome) in outcomes {
@@ -103,7 +103,7 @@ pub(super) fn write(transaction: &WriteTransaction, outcomes: Vec<(B256, TxOutco
     Ok(())
 }
 
-/// Reads the outcome of a transaction.
+/// Reads the outcome of a transaction, final or not.
 pub(super) fn read(transaction: &ReadTransaction, hash: &B256) -> Result<Option<TxOutcome>, redb::Error> {
     let Some(table) = open_if_there(transaction, OUTCOMES)? else { return Ok(None) };
     let Some(row) = table.get(hash.0)? else { return Ok(None) };
@@ -117,7 +117,7 @@ pub(super) fn read(transaction: &ReadTransaction, hash: &B256) -> Result<Option<
     }))
 }
 
-/// Deletes the outcomes of a batch that is forgotten.
+/// Deletes the outcomes of a batch that is forgotten, or those that a reorg has made void.
 pub(super) fn forget(
     transaction: &WriteTransaction,
     hashes: impl IntoIterator<Item = B256>,

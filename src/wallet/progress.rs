@@ -107,8 +107,12 @@ impl Wallet {
         let mut taken = None;
         if let Some(sending) = &self.sending {
             for (version, cancels) in batch.versions(hash) {
-                let known = sending.outcome(&version);
-                match known.map_or_else(|| self.ledger.outcome(&version), |known| Ok(Some(known)))? {
+                let known = match sending.outcome(&version) {
+                    Some(known) => Some(known),
+                    // What is stored of a transaction in the pool is void if it is not known to the sending.
+                    None => self.ledger.outcome(&version)?.filter(|_| !self.pool.has_place(&version)),
+                };
+                match known {
                     Some(TxOutcome::Landed(..)) if cancels => return Ok(Fate::Lost(Some(version))),
                     Some(TxOutcome::Landed(receipt, ran)) => return Ok(Fate::Landed(receipt, ran)),
                     Some(TxOutcome::Taken(by)) => taken = Some(by.hash),

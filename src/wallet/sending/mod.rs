@@ -4,8 +4,10 @@
 //! before it shows them here. The [`WalletSender`] sends what waits there by `eth_sendRawTransaction`, and sends the same bytes
 //! again as long as they wait: at intervals, and at once after a reorg, a restart, or when the upstream is back. A
 //! repetition is harmless, because a transaction is mined once at most. What became of a transaction whose nonce is used
-//! follows from the canonical blocks; where presim has not followed them, from the upstream's receipts.
+//! follows from the canonical blocks; where presim has not followed them, from the upstream's receipts, which are asked for
+//! until they come, because a node may be behind another.
 
+mod look;
 mod settle;
 mod submit;
 
@@ -24,7 +26,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::{sync::Notify, time::Instant};
 
-use self::submit::Submission;
+use self::{settle::FoundOutcome, submit::Submission};
 use super::{Fees, TxOutcome, WaitingTx, Wallet};
 use crate::{
     chain::Family,
@@ -49,6 +51,11 @@ pub struct SendingSettings {
     pub timeout: Duration,
     /// The most transactions in one request.
     pub batch: usize,
+    /// The time for which the receipt of a transaction is looked for whose nonce is used, before the transaction counts as
+    /// replaced by one that is not known.
+    pub receipt_wait: Duration,
+    /// The time after which an outcome is final that the upstream has not called final.
+    pub final_after: Duration,
 }
 
 /// The state of the upstream and of the transactions sent to it, as far as it is known.
@@ -61,7 +68,7 @@ pub struct Sending {
     /// The state of the submission of each transaction that waits.
     submissions: Mutex<B256Map<Submission>>,
     /// The outcomes that are not final.
-    outcomes: Mutex<B256Map<TxOutcome>>,
+    outcomes: Mutex<B256Map<FoundOutcome>>,
     /// The nonces that follow the transactions at the upstream, by account.
     counts: Mutex<AddressMap<u64>>,
     /// The tip to offer in wei per gas, and the block after which it was suggested.
@@ -180,7 +187,7 @@ impl Sending {
 
     /// Returns the outcome of a transaction that is not final yet.
     pub fn outcome(&self, hash: &B256) -> Option<TxOutcome> {
-        lock(&self.outcomes).get(hash).cloned()
+        lock(&self.outcomes).get(hash).map(|found| found.outcome().clone())
     }
 
     /// Returns a transaction that waits, with the reason. `None` if it does not wait any more.
@@ -209,10 +216,13 @@ impl Sending {
 }
 
 impl WalletSender {
-    /// Creates the task of `wallet`. Returns `None` if the wallet sends to no upstream.
+    /// Creates the task of `wallet`, with the outcomes that were stored before a restart. Returns `None` if the wallet sends to
+    /// no upstream.
     pub fn new(wallet: Arc<Wallet>) -> Option<Self> {
         let sending = wallet.sending.clone()?;
-        Some(Self { wallet, sending })
+        let sender = Self { wallet, sending };
+        sender.restore();
+        Some(sender)
     }
 
     /// Sends and settles for as long as it is polled.

@@ -1,86 +1,85 @@
-//! Settling: what became of the transactions whose nonces are used, and storing it when it is final.
+//! Settling: what became of the transactions whose nonces are used, and storing it.
+//!
+//! An outcome is stored as soon as it is known, so that a restart does not forget it, and the transaction stays aside in the
+//! pool, because a reorg may take the block back. When the outcome is final, its transaction leaves the pool, too.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::{BTreeMap, BTreeSet};
 
 use alloy_consensus::Transaction;
-use alloy_eips::eip7702::SignedAuthorization;
-use alloy_primitives::{Address, B256, U64, map::B256Map};
-use alloy_rpc_types_eth::Log;
-use serde::Deserialize;
+use alloy_primitives::{Address, B256, map::B256Map};
 use tokio::time::{Duration, Instant};
 
-use super::{WalletSender, lock};
+use super::{
+    Sending, WalletSender, lock,
+    look::{Fate, Look, NonceOf, Versions, still_holds, taken},
+};
 use crate::{
     chain::ChainSpec,
-    feed::upstream::{Ask, UpstreamError},
-    pool::{Pooled, forget},
-    state::{Block, Lookup, Overlay, Published},
-    wallet::{
-        CallsReceipt, NonceTaker, TxOutcome,
-        outcome::{self, ran_code},
-        progress::receipt_of,
-    },
+    pool::forget,
+    state::{Lookup, Overlay, Published},
+    wallet::{NonceTaker, TxOutcome, outcome, progress::receipt_of},
 };
 
-/// The pause before a question is repeated that the upstream did not answer.
+/// The pause before the state of an account is fetched again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The most rounds in which the transaction that has used a nonce is looked for, before it counts as unknown.
-const LOOKS: u32 = 20;
-/// Blocks by which an outcome is stored before its block is pruned.
-const MARGIN: u64 = 16;
 
-/// The versions of one transaction: all own ones of an account with one nonce.
-type Versions = Vec<Arc<Pooled>>;
-
-/// The nonces whose taker was looked for in vain, with the number of rounds.
-type Looks = BTreeMap<(Address, u64), u32>;
-
-/// A receipt as the upstream tells it.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ReceiptAnswer {
-    block_hash: B256,
-    block_number: U64,
-    #[serde(default)]
-    status: Option<U64>,
-    gas_used: U64,
-    logs: Vec<Log>,
+/// An outcome that is not final.
+#[derive(Clone, Debug)]
+pub(super) struct FoundOutcome {
+    outcome: TxOutcome,
+    /// The time at which this process has found it.
+    since: Instant,
+    /// Whether nothing further is looked for. If not, the outcome was stored before a restart, or it is not known which
+    /// transaction has used the nonce.
+    is_certain: bool,
 }
 
-/// A block of which the senders are looked at.
-#[derive(Deserialize)]
-struct TakerBlock {
-    hash: B256,
-    transactions: Vec<TakerTx>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct TakerTx {
-    hash: B256,
-    from: Address,
-    nonce: U64,
-    #[serde(default)]
-    authorization_list: Vec<SignedAuthorization>,
+impl FoundOutcome {
+    pub(super) fn outcome(&self) -> &TxOutcome {
+        &self.outcome
+    }
 }
 
 impl WalletSender {
+    /// Reads the outcomes of the transactions that stand aside, which were stored before a restart.
+    pub(super) fn restore(&self) {
+        let pool = &self.wallet.pool;
+        let mut outcomes = lock(&self.sending.outcomes);
+        for pooled in pool.own_waiting().iter().chain(&pool.own_aside()) {
+            let hash = *pooled.tx.tx_hash();
+            match self.wallet.ledger.outcome(&hash) {
+                Ok(Some(outcome)) => {
+                    outcomes.insert(hash, FoundOutcome { outcome, since: Instant::now(), is_certain: false });
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(%hash, %error, "the outcome of a transaction of the wallet cannot be read")
+                }
+            }
+        }
+    }
+
     /// Keeps the pool in step with the chain, and settles what stands aside.
     pub(super) async fn settle(&self) {
         let mut changes = self.wallet.pool.changes();
-        let mut looks = Looks::new();
+        let mut looks = BTreeMap::<NonceOf, Look>::new();
         loop {
             changes.mark_unchanged();
             let pool = &self.wallet.pool;
             self.know_accounts().await;
             pool.advance();
-            let mut groups = BTreeMap::<(Address, u64), Versions>::new();
+            let mut groups = BTreeMap::<NonceOf, Versions>::new();
             for pooled in pool.own_aside() {
                 groups.entry((pooled.tx.signer(), pooled.tx.nonce())).or_default().push(pooled);
             }
-            let is_done = self.settle_all(groups, &mut looks).await;
+            let next = self.settle_all(groups, &mut looks).await;
             self.sending.wake();
-            let again = async { if is_done { std::future::pending().await } else { tokio::time::sleep(AGAIN).await } };
+            let again = async {
+                match next {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
                 () = again => {}
@@ -110,151 +109,91 @@ impl WalletSender {
         }
     }
 
-    /// Settles what can be settled. Returns whether nothing is left that another round without a new block may settle.
-    async fn settle_all(&self, groups: BTreeMap<(Address, u64), Versions>, looks: &mut Looks) -> bool {
+    /// Settles what can be settled. Returns the time at which another round may settle more without a new block.
+    async fn settle_all(
+        &self,
+        groups: BTreeMap<NonceOf, Versions>,
+        looks: &mut BTreeMap<NonceOf, Look>,
+    ) -> Option<Instant> {
         let published = self.wallet.pool.published();
-        let hashes = |versions: &Versions| versions.iter().map(|one| *one.tx.tx_hash()).collect::<Vec<_>>();
-        let mut is_done = true;
-        let (mut settled, mut unknown) = (Vec::new(), Vec::new());
+        let void = self.drop_void(&published);
+        let mut next = None;
+        let (mut fates, mut unknown) = (Vec::new(), BTreeSet::new());
         {
-            let mut outcomes = lock(&self.sending.outcomes);
-            let aside: alloy_primitives::map::B256Set = groups.values().flat_map(hashes).collect();
-            outcomes.retain(|hash, outcome| aside.contains(hash) && still_holds(&published, outcome));
-            for ((account, nonce), versions) in &groups {
+            let outcomes = lock(&self.sending.outcomes);
+            for (nonce_of @ (account, nonce), versions) in &groups {
                 match published.latest().world.look_up(account) {
                     // The feed may have jumped, so that the account has to be fetched first.
-                    Lookup::Unknown => is_done = false,
-                    Lookup::Known(info) if info.as_ref().is_none_or(|info| info.nonce <= *nonce) => {
-                        hashes(versions).iter().for_each(|hash| drop(outcomes.remove(hash)));
-                    }
+                    Lookup::Unknown => next = Some(Instant::now() + AGAIN),
+                    Lookup::Known(info) if info.as_ref().is_none_or(|info| info.nonce <= *nonce) => {}
                     Lookup::Known(_) => match fate_of(&self.wallet.spec, &published, versions, &outcomes) {
-                        Some(fate) => settled.push(fate),
-                        None => unknown.push((*account, *nonce)),
+                        Some(fate) => fates.push((fate, true)),
+                        None => drop(unknown.insert(*nonce_of)),
                     },
                 }
             }
         }
-        looks.retain(|key, _| unknown.contains(key));
-        let takers = takers(&published, &unknown);
-        for key @ (account, nonce) in unknown {
-            let versions = &groups[&key];
-            let found = match takers.get(&key) {
-                Some(taker) => Some(taken(versions, *taker)),
-                None => self.ask(account, nonce, versions, &published, looks).await,
-            };
-            let Some(fate) = found else {
-                is_done = false;
-                continue;
-            };
-            self.note(account, nonce, &fate);
-            lock(&self.sending.outcomes).extend(fate.iter().cloned());
-            settled.push(fate);
+        looks.retain(|nonce_of, _| unknown.contains(nonce_of));
+        let now = Instant::now();
+        let is_due = |nonce_of: &NonceOf| looks.entry(*nonce_of).or_insert_with(|| Look::new(now)).due <= now;
+        let due: Vec<NonceOf> = unknown.into_iter().filter(is_due).collect();
+        if !due.is_empty() {
+            let due = due.into_iter().map(|nonce_of| (nonce_of, &groups[&nonce_of])).collect();
+            for (nonce_of, fate, is_certain) in self.look(due, &published, looks).await {
+                if is_certain {
+                    note(nonce_of, &fate);
+                    looks.remove(&nonce_of);
+                }
+                fates.push((fate, is_certain));
+            }
         }
-        self.store(settled.into_iter().filter(|fate| is_final(&published, fate)).collect()).await;
-        is_done
+        let fresh: Vec<_> =
+            fates.iter().flat_map(|(fate, is_certain)| self.sending.record(fate, *is_certain)).collect();
+        self.keep(fresh, void);
+        let fates = fates.into_iter().map(|(fate, _)| fate);
+        self.store(fates.filter(|fate| self.sending.is_final(&published, fate)).collect()).await;
+        looks.values().map(|look| look.due).chain(next).min()
     }
 
-    /// Asks the upstream what has used a nonce in a block that presim has not followed.
-    async fn ask(
-        &self,
-        account: Address,
-        nonce: u64,
-        versions: &Versions,
-        published: &Published,
-        looks: &mut Looks,
-    ) -> Option<Vec<(B256, TxOutcome)>> {
-        let deadline = Instant::now() + 2 * self.sending.settings.timeout;
-        let hashes: Vec<B256> = versions.iter().map(|one| *one.tx.tx_hash()).collect();
-        let asks = hashes
-            .iter()
-            .map(|hash| Ask::<Option<ReceiptAnswer>>::typed("eth_getTransactionReceipt", &(hash,)))
-            .collect();
-        for (hash, answer) in hashes.iter().zip(self.sending.upstream().all(asks, deadline).await) {
-            let Some(receipt) = answer.ok()? else { continue };
-            let landed = receipt.landed(*hash);
-            let (number, block) = (landed.block_number, landed.block_hash);
-            let tx = versions.iter().find(|one| one.tx.tx_hash() == hash)?;
-            let ran = ran_code(&**tx.tx, landed.gas_used, self.wallet.spec.evm_fork(&published.head().header));
-            let landed = TxOutcome::Landed(landed, ran);
-            if !still_holds(published, &landed) {
-                return None;
-            }
-            let by = NonceTaker { hash: Some(*hash), block_number: number, block_hash: block };
-            let others = hashes.iter().filter(|other| *other != hash).map(|other| (*other, TxOutcome::Taken(by)));
-            return Some(others.chain([(*hash, landed)]).collect());
-        }
-        let rounds = looks.entry((account, nonce)).or_default();
-        *rounds += 1;
-        let head = published.head();
-        match self.find_taker(account, nonce, head.number(), deadline).await {
-            Ok(Some(taker)) => Some(taken(versions, taker)),
-            // A node that is behind has neither the receipt nor the block yet.
-            _ if *rounds < LOOKS => None,
-            Ok(None) | Err(UpstreamError::Refused { .. }) => {
-                let taker = NonceTaker { hash: None, block_number: head.number(), block_hash: head.hash() };
-                Some(taken(versions, taker))
-            }
-            Err(_) => None,
-        }
-    }
-
-    /// Finds the transaction of a canonical block that has used a nonce, by the counts at earlier blocks.
-    async fn find_taker(
-        &self,
-        account: Address,
-        nonce: u64,
-        head: u64,
-        deadline: Instant,
-    ) -> Result<Option<NonceTaker>, UpstreamError> {
-        let upstream = self.sending.upstream();
-        let is_used = async |number: u64| {
-            let ask = Ask::<U64>::typed("eth_getTransactionCount", &(account, U64::from(number)));
-            upstream.one(ask, deadline).await.map(|count| count.to::<u64>() > nonce)
-        };
-        // Used at `used`, and not at `free`.
-        let (mut used, mut step) = (head, 1);
-        let mut free = loop {
-            let Some(before) = used.checked_sub(step) else { break None };
-            if !is_used(before).await? {
-                break Some(before);
-            }
-            (used, step) = (before, step * 2);
-        };
-        while let Some(low) = free.filter(|low| used - low > 1) {
-            let middle = low + (used - low) / 2;
-            if is_used(middle).await? { used = middle } else { free = Some(middle) }
-        }
-        let ask = Ask::<Option<TakerBlock>>::typed("eth_getBlockByNumber", &(U64::from(used), true));
-        let Some(block) = upstream.one(ask, deadline).await? else { return Ok(None) };
-        let is_taker = |tx: &&TakerTx| {
-            let authorizes = |one: &SignedAuthorization| {
-                one.nonce() == nonce && one.recover_authority().is_ok_and(|authority| authority == account)
+    /// Forgets the outcomes that do not hold any more, because a reorg has taken their blocks back. Returns those of
+    /// transactions that are still in the pool.
+    fn drop_void(&self, published: &Published) -> Vec<B256> {
+        let mut void = Vec::new();
+        lock(&self.sending.outcomes).retain(|hash, found| {
+            let Some(pooled) = self.wallet.pool.own_pooled(hash) else { return false };
+            let is_used = match published.latest().world.look_up(&pooled.tx.signer()) {
+                Lookup::Known(info) => info.is_some_and(|info| info.nonce > pooled.tx.nonce()),
+                Lookup::Unknown => true,
             };
-            (tx.from == account && tx.nonce.to::<u64>() == nonce) || tx.authorization_list.iter().any(authorizes)
-        };
-        let taker = block.transactions.iter().find(is_taker);
-        Ok(taker.map(|tx| NonceTaker { hash: Some(tx.hash), block_number: used, block_hash: block.hash }))
+            let holds = is_used && still_holds(published, &found.outcome);
+            if !holds {
+                void.push(*hash);
+            }
+            holds
+        });
+        void
     }
 
-    /// Logs an outcome that is not the wallet's own doing.
-    fn note(&self, account: Address, nonce: u64, fate: &[(B256, TxOutcome)]) {
-        if fate.iter().any(|(_, outcome)| matches!(outcome, TxOutcome::Landed(..))) {
+    /// Stores outcomes that are not final, and deletes others that are void. An error shows with the next batch.
+    fn keep(&self, fresh: Fate, void: Vec<B256>) {
+        if fresh.is_empty() && void.is_empty() {
             return;
         }
-        for (hash, outcome) in fate {
-            if let TxOutcome::Taken(by) = outcome {
-                let (by, block) = (by.hash.map_or_else(|| "unknown".to_owned(), |by| by.to_string()), by.block_number);
-                tracing::warn!(%hash, %account, nonce, %by, block, "another transaction has used the nonce of a transaction of the wallet");
-            }
+        let written = self.wallet.ledger.store().write(move |transaction| {
+            outcome::forget(transaction, void)?;
+            outcome::write(transaction, fresh)
+        });
+        if let Err(error) = written {
+            tracing::debug!(%error, "outcomes of the wallet's transactions cannot be stored");
         }
     }
 
     /// Stores final outcomes, and takes their transactions out of the pool.
-    async fn store(&self, settled: Vec<Vec<(B256, TxOutcome)>>) {
+    async fn store(&self, settled: Vec<Fate>) {
         if settled.is_empty() {
             return;
         }
-        let all: Vec<(B256, TxOutcome)> = settled.into_iter().flatten().collect();
+        let all: Fate = settled.into_iter().flatten().collect();
         let hashes: Vec<B256> = all.iter().map(|(hash, _)| *hash).collect();
         let landed = all.iter().filter(|(_, outcome)| matches!(outcome, TxOutcome::Landed(..))).count();
         let gone = hashes.clone();
@@ -279,26 +218,50 @@ impl WalletSender {
     }
 }
 
-impl ReceiptAnswer {
-    fn landed(self, hash: B256) -> CallsReceipt {
-        CallsReceipt {
-            logs: self.logs.into_iter().map(|log| log.inner).collect(),
-            success: self.status.is_none_or(|status| !status.is_zero()),
-            block_hash: self.block_hash,
-            block_number: self.block_number.to(),
-            gas_used: self.gas_used.to(),
-            tx_hash: hash,
+impl Sending {
+    /// Notes outcomes. Returns the certain ones that are new.
+    fn record(&self, fate: &Fate, is_certain: bool) -> Fate {
+        let mut outcomes = lock(&self.outcomes);
+        let mut fresh = Vec::new();
+        for (hash, outcome) in fate {
+            match outcomes.get_mut(hash) {
+                Some(known) if known.outcome == *outcome => known.is_certain |= is_certain,
+                // An outcome from before a restart is not replaced by one that is not known.
+                Some(_) if !is_certain => {}
+                _ => {
+                    let found = FoundOutcome { outcome: outcome.clone(), since: Instant::now(), is_certain };
+                    outcomes.insert(*hash, found);
+                    fresh.extend(is_certain.then(|| (*hash, outcome.clone())));
+                }
+            }
         }
+        fresh
+    }
+
+    /// Whether no reorg is expected to change outcomes: their block is final for the upstream, or they were found long ago.
+    /// Outcomes that are not certain may be corrected for as long.
+    fn is_final(&self, published: &Published, fate: &Fate) -> bool {
+        let outcomes = lock(&self.outcomes);
+        let is_finalized = |number: u64| published.finalized().is_some_and(|finalized| number <= finalized);
+        fate.iter().all(|(hash, outcome)| {
+            outcomes.get(hash).is_some_and(|found| {
+                found.since.elapsed() >= self.settings.final_after
+                    || found.is_certain && is_finalized(outcome.block().0)
+            })
+        })
     }
 }
 
-/// Whether the block of an outcome is still the chain's, as far as it is known.
-fn still_holds(published: &Published, outcome: &TxOutcome) -> bool {
-    let (number, hash) = outcome.block();
-    match published.sealed_block(number) {
-        Some(block) => block.hash() == hash,
-        // An older block is not known.
-        None => number < published.head().number(),
+/// Logs outcomes that are not the wallet's own doing.
+fn note((account, nonce): NonceOf, fate: &Fate) {
+    if fate.iter().any(|(_, outcome)| matches!(outcome, TxOutcome::Landed(..))) {
+        return;
+    }
+    for (hash, outcome) in fate {
+        if let TxOutcome::Taken(by) = outcome {
+            let (by, block) = (by.hash.map_or_else(|| "unknown".to_owned(), |by| by.to_string()), by.block_number);
+            tracing::warn!(%hash, %account, nonce, %by, block, "another transaction has used the nonce of a transaction of the wallet");
+        }
     }
 }
 
@@ -307,12 +270,13 @@ fn fate_of(
     spec: &ChainSpec,
     published: &Published,
     versions: &Versions,
-    outcomes: &B256Map<TxOutcome>,
-) -> Option<Vec<(B256, TxOutcome)>> {
-    let known: Vec<_> = versions
+    outcomes: &B256Map<FoundOutcome>,
+) -> Option<Fate> {
+    let known: Fate = versions
         .iter()
         .filter_map(|one| outcomes.get_key_value(one.tx.tx_hash()))
-        .map(|(hash, one)| (*hash, one.clone()))
+        .filter(|(_, found)| found.is_certain)
+        .map(|(hash, found)| (*hash, found.outcome.clone()))
         .collect();
     if known.len() == versions.len() {
         return Some(known);
@@ -330,40 +294,4 @@ fn fate_of(
     fate.retain(|(hash, _)| *hash != landed.tx_hash);
     fate.push((landed.tx_hash, TxOutcome::Landed(landed, ran)));
     Some(fate)
-}
-
-fn taken(versions: &Versions, by: NonceTaker) -> Vec<(B256, TxOutcome)> {
-    versions.iter().map(|one| (*one.tx.tx_hash(), TxOutcome::Taken(by))).collect()
-}
-
-/// Finds the transactions of canonical blocks that have used these nonces: as their senders', or by an authorization
-/// (EIP-7702).
-fn takers(published: &Published, nonces: &[(Address, u64)]) -> BTreeMap<(Address, u64), NonceTaker> {
-    let mut found = BTreeMap::new();
-    if nonces.is_empty() {
-        return found;
-    }
-    let head = published.head().number();
-    for block in published.blocks(0, head).filter_map(Block::sealed) {
-        let (block_number, block_hash) = (block.number(), block.header().hash());
-        for included in block.transactions() {
-            let by = NonceTaker { hash: Some(*included.tx.tx_hash()), block_number, block_hash };
-            let own = (included.tx.signer(), included.tx.nonce());
-            let authorized = included.tx.authorization_list().unwrap_or_default().iter();
-            let authorized = authorized.filter_map(|one| Some((one.recover_authority().ok()?, one.nonce())));
-            for key in std::iter::once(own).chain(authorized).filter(|key| nonces.contains(key)) {
-                found.entry(key).or_insert(by);
-            }
-        }
-    }
-    found
-}
-
-/// Whether no reorg is expected to change outcomes: their block is final for the upstream, or soon older than what is
-/// retained.
-fn is_final(published: &Published, fate: &[(B256, TxOutcome)]) -> bool {
-    let Some(number) = fate.iter().map(|(_, outcome)| outcome.block().0).max() else { return false };
-    let window = published.retained_states().window.unwrap_or(u64::MAX);
-    let is_old = number.saturating_add(window.saturating_sub(MARGIN).max(1)) <= published.head().number();
-    is_old || published.finalized().is_some_and(|finalized| number <= finalized)
 }

@@ -3,6 +3,7 @@
 mod faults;
 mod killed;
 mod op_stack;
+mod receipts;
 mod sending;
 
 use std::{path::Path, time::Duration};
@@ -77,6 +78,13 @@ impl LiveWallet {
     async fn stop(&mut self) {
         let node = self.node.take().expect("it runs");
         tokio::task::spawn_blocking(move || node.node.stop()).await.unwrap();
+    }
+
+    /// Stops the node, and deletes what it has stored of the upstream's state. So it begins anew at the newest block, and does not
+    /// execute the blocks before it.
+    async fn stop_and_forget(&mut self) {
+        self.stop().await;
+        std::fs::remove_file(self.data.path().join("upstream-state.bin")).unwrap();
     }
 
     async fn send(&self, from: usize, atomic: bool, calls: &[Value]) -> String {

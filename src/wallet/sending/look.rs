@@ -1,0 +1,304 @@
+//! Looking for what has used a nonce: in the blocks that presim has followed, and at the upstream for the others.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use alloy_consensus::Transaction;
+use alloy_eips::eip7702::SignedAuthorization;
+use alloy_primitives::{Address, B256, U64};
+use alloy_rpc_types_eth::Log;
+use futures::{StreamExt, stream};
+use serde::Deserialize;
+use tokio::time::{Duration, Instant};
+
+use super::WalletSender;
+use crate::{
+    feed::upstream::{Ask, UpstreamError},
+    pool::Pooled,
+    state::{Block, Published},
+    wallet::{CallsReceipt, NonceTaker, TxOutcome, outcome::ran_code},
+};
+
+/// The pauses between two looks at the upstream for the same nonce: the first, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+/// The most nonces whose takers are looked for at once.
+const AT_ONCE: usize = 8;
+
+/// The versions of one transaction: all own ones of an account with one nonce.
+pub(super) type Versions = Vec<Arc<Pooled>>;
+
+/// An account and one of its nonces.
+pub(super) type NonceOf = (Address, u64);
+
+/// The outcomes of the versions of one transaction.
+pub(super) type Fate = Vec<(B256, TxOutcome)>;
+
+/// The search for what has used a nonce.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    since: Instant,
+    /// The time of the next look.
+    pub due: Instant,
+    pause: Duration,
+}
+
+impl Look {
+    /// Returns a search that begins at once.
+    pub(super) const fn new(now: Instant) -> Self {
+        Self { since: now, due: now, pause: FIRST_PAUSE }
+    }
+
+    /// Puts off the next look, and returns how long the search has lasted.
+    fn put_off(&mut self) -> Duration {
+        let now = Instant::now();
+        self.due = now + self.pause;
+        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+        now - self.since
+    }
+}
+
+/// What the upstream says of a nonce.
+enum Answered {
+    /// The outcomes of all versions are known.
+    Fate(Fate),
+    /// The upstream knows of no transaction that has used the nonce.
+    Nothing,
+    /// The upstream does not answer, or does not have the receipt yet of a block that it has: a node may be behind another.
+    NotYet,
+}
+
+/// A receipt as the upstream tells it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReceiptAnswer {
+    block_hash: B256,
+    block_number: U64,
+    #[serde(default)]
+    status: Option<U64>,
+    gas_used: U64,
+    logs: Vec<Log>,
+}
+
+/// A block of which the senders are looked at.
+#[derive(Deserialize)]
+struct TakerBlock {
+    hash: B256,
+    transactions: Vec<TakerTx>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TakerTx {
+    hash: B256,
+    from: Address,
+    nonce: U64,
+    #[serde(default)]
+    authorization_list: Vec<SignedAuthorization>,
+}
+
+impl WalletSender {
+    /// Looks for what has used these nonces, for all of them together. Returns the outcomes that were found, each with whether
+    /// it is certain. The searches in `looks` that find nothing are put off.
+    pub(super) async fn look(
+        &self,
+        nonces: BTreeMap<NonceOf, &Versions>,
+        published: &Published,
+        looks: &mut BTreeMap<NonceOf, Look>,
+    ) -> Vec<(NonceOf, Fate, bool)> {
+        let mut found = Vec::new();
+        let takers = takers(published, &nonces.keys().copied().collect());
+        let (followed, others): (Vec<_>, Vec<_>) =
+            nonces.into_iter().partition(|(nonce_of, _)| takers.contains_key(nonce_of));
+        found.extend(followed.into_iter().map(|(nonce_of, versions)| {
+            let fate = taken(versions, takers[&nonce_of]);
+            (nonce_of, fate, true)
+        }));
+        for ((nonce_of, versions), answered) in others.iter().zip(self.ask(&others, published).await) {
+            match answered {
+                Answered::Fate(fate) => {
+                    found.push((*nonce_of, fate, true));
+                    continue;
+                }
+                Answered::Nothing | Answered::NotYet => {}
+            }
+            let Some(look) = looks.get_mut(nonce_of) else { continue };
+            let lasted = look.put_off();
+            if matches!(answered, Answered::Nothing) && lasted >= self.sending.settings.receipt_wait {
+                let head = published.head();
+                let by = NonceTaker { hash: None, block_number: head.number(), block_hash: head.hash() };
+                found.push((*nonce_of, taken(versions, by), false));
+            }
+        }
+        found
+    }
+
+    /// Asks the upstream what has used nonces in blocks that presim has not followed. Returns an answer for each.
+    async fn ask(&self, nonces: &[(NonceOf, &Versions)], published: &Published) -> Vec<Answered> {
+        let deadline = Instant::now() + 2 * self.sending.settings.timeout;
+        let receipt = |hash: &B256| Ask::<Option<ReceiptAnswer>>::typed("eth_getTransactionReceipt", &(hash,));
+        let all = nonces.iter().flat_map(|(_, versions)| versions.iter());
+        let asks = all.map(|one| receipt(one.tx.tx_hash())).collect();
+        let mut receipts = self.sending.upstream().all(asks, deadline).await.into_iter();
+        let receipts: Vec<Vec<_>> =
+            nonces.iter().map(|(_, versions)| receipts.by_ref().take(versions.len()).collect()).collect();
+        let mut answers = Vec::with_capacity(nonces.len());
+        for ((nonce_of, versions), receipts) in nonces.iter().zip(receipts) {
+            answers.push(self.answer(*nonce_of, versions, receipts, published, deadline));
+        }
+        stream::iter(answers).buffered(AT_ONCE).collect().await
+    }
+
+    /// Returns what the receipts of the versions of one transaction say, and without one, what the blocks do.
+    async fn answer(
+        &self,
+        nonce_of: NonceOf,
+        versions: &Versions,
+        receipts: Vec<Result<Option<ReceiptAnswer>, UpstreamError>>,
+        published: &Published,
+        deadline: Instant,
+    ) -> Answered {
+        match self.landed(versions, receipts, published) {
+            Answered::Nothing => self.replaced(nonce_of, versions, published, deadline).await,
+            answered => answered,
+        }
+    }
+
+    /// Reads the receipts of the versions of one transaction.
+    fn landed(
+        &self,
+        versions: &Versions,
+        receipts: Vec<Result<Option<ReceiptAnswer>, UpstreamError>>,
+        published: &Published,
+    ) -> Answered {
+        for (version, receipt) in versions.iter().zip(receipts) {
+            let receipt = match receipt {
+                Ok(Some(receipt)) => receipt,
+                Ok(None) => continue,
+                Err(_) => return Answered::NotYet,
+            };
+            let hash = *version.tx.tx_hash();
+            let receipt = receipt.landed(hash);
+            let ran = ran_code(&**version.tx, receipt.gas_used, self.wallet.spec.evm_fork(&published.head().header));
+            let by =
+                NonceTaker { hash: Some(hash), block_number: receipt.block_number, block_hash: receipt.block_hash };
+            let landed = TxOutcome::Landed(receipt, ran);
+            // A node may tell a receipt of another branch, or of a block that presim does not have yet.
+            if !still_holds(published, &landed) {
+                return Answered::NotYet;
+            }
+            let mut fate = taken(versions, by);
+            fate.retain(|(other, _)| *other != hash);
+            fate.push((hash, landed));
+            return Answered::Fate(fate);
+        }
+        Answered::Nothing
+    }
+
+    /// Finds another transaction that has used a nonce.
+    async fn replaced(
+        &self,
+        (account, nonce): NonceOf,
+        versions: &Versions,
+        published: &Published,
+        deadline: Instant,
+    ) -> Answered {
+        match self.find_taker(account, nonce, published.head().number(), deadline).await {
+            Ok(Some(by)) if versions.iter().any(|one| Some(*one.tx.tx_hash()) == by.hash) => Answered::NotYet,
+            Ok(Some(by)) => Answered::Fate(taken(versions, by)),
+            Ok(None) | Err(UpstreamError::Refused { .. }) => Answered::Nothing,
+            Err(_) => Answered::NotYet,
+        }
+    }
+
+    /// Finds the transaction of a canonical block that has used a nonce, by the counts at earlier blocks.
+    async fn find_taker(
+        &self,
+        account: Address,
+        nonce: u64,
+        head: u64,
+        deadline: Instant,
+    ) -> Result<Option<NonceTaker>, UpstreamError> {
+        let upstream = self.sending.upstream();
+        let is_used = async |number: u64| {
+            let ask = Ask::<U64>::typed("eth_getTransactionCount", &(account, U64::from(number)));
+            upstream.one(ask, deadline).await.map(|count| count.to::<u64>() > nonce)
+        };
+        // Used at `used`, and not at `free`.
+        let (mut used, mut step) = (head, 1);
+        let mut free = loop {
+            let Some(before) = used.checked_sub(step) else { break None };
+            if !is_used(before).await? {
+                break Some(before);
+            }
+            (used, step) = (before, step * 2);
+        };
+        while let Some(low) = free.filter(|low| used - low > 1) {
+            let middle = low + (used - low) / 2;
+            if is_used(middle).await? { used = middle } else { free = Some(middle) }
+        }
+        let ask = Ask::<Option<TakerBlock>>::typed("eth_getBlockByNumber", &(U64::from(used), true));
+        let Some(block) = upstream.one(ask, deadline).await? else { return Ok(None) };
+        let is_taker = |tx: &&TakerTx| {
+            let authorizes = |one: &SignedAuthorization| {
+                one.nonce() == nonce && one.recover_authority().is_ok_and(|authority| authority == account)
+            };
+            (tx.from == account && tx.nonce.to::<u64>() == nonce) || tx.authorization_list.iter().any(authorizes)
+        };
+        let taker = block.transactions.iter().find(is_taker);
+        Ok(taker.map(|tx| NonceTaker { hash: Some(tx.hash), block_number: used, block_hash: block.hash }))
+    }
+}
+
+impl ReceiptAnswer {
+    fn landed(self, hash: B256) -> CallsReceipt {
+        CallsReceipt {
+            logs: self.logs.into_iter().map(|log| log.inner).collect(),
+            success: self.status.is_none_or(|status| !status.is_zero()),
+            block_hash: self.block_hash,
+            block_number: self.block_number.to(),
+            gas_used: self.gas_used.to(),
+            tx_hash: hash,
+        }
+    }
+}
+
+/// Whether the block of an outcome is still the chain's, as far as it is known.
+pub(super) fn still_holds(published: &Published, outcome: &TxOutcome) -> bool {
+    let (number, hash) = outcome.block();
+    match published.sealed_block(number) {
+        Some(block) => block.hash() == hash,
+        // An older block is not known.
+        None => number < published.head().number(),
+    }
+}
+
+/// Returns the outcomes of the versions of a transaction whose nonce another transaction has used.
+pub(super) fn taken(versions: &Versions, by: NonceTaker) -> Fate {
+    versions.iter().map(|one| (*one.tx.tx_hash(), TxOutcome::Taken(by))).collect()
+}
+
+/// Finds the transactions of canonical blocks that have used these nonces: as their senders', or by an authorization
+/// (EIP-7702).
+fn takers(published: &Published, nonces: &BTreeSet<NonceOf>) -> BTreeMap<NonceOf, NonceTaker> {
+    let mut found = BTreeMap::new();
+    if nonces.is_empty() {
+        return found;
+    }
+    let head = published.head().number();
+    for block in published.blocks(0, head).filter_map(Block::sealed) {
+        let (block_number, block_hash) = (block.number(), block.header().hash());
+        for included in block.transactions() {
+            let by = NonceTaker { hash: Some(*included.tx.tx_hash()), block_number, block_hash };
+            let own = (included.tx.signer(), included.tx.nonce());
+            let authorized = included.tx.authorization_list().unwrap_or_default().iter();
+            let authorized = authorized.filter_map(|one| Some((one.recover_authority().ok()?, one.nonce())));
+            for key in std::iter::once(own).chain(authorized).filter(|key| nonces.contains(key)) {
+                found.entry(key).or_insert(by);
+            }
+        }
+    }
+    found
+}
