@@ -352,6 +352,10 @@ pub struct Config {
     /// Per cent of gas that a batch's transactions may use in addition to what the simulation needed.
     #[arg(long, env = "PRESIM_WALLET_GAS_MARGIN", value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=10_000), help_heading = "Wallet")]
     pub wallet_gas_margin: u32,
+    /// Per cent by which the fees that an approver is shown exceed those of the moment. Transactions with higher gas fees are not
+    /// signed, and nothing is signed if the fees that the chain sets beside gas have risen by more.
+    #[arg(long, env = "PRESIM_WALLET_FEE_MARGIN", value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=10_000), help_heading = "Wallet")]
+    pub wallet_fee_margin: u32,
     /// Batches that are retained with their ids. One more evicts the oldest.
     #[arg(long, env = "PRESIM_WALLET_KEEP_BATCHES", value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Wallet")]
     pub wallet_keep_batches: u32,

@@ -122,6 +122,7 @@ impl BodiesChain {
             allow_upgrade: false,
             refuse_reverts: true,
             gas_margin: 0,
+            fee_margin: 0,
             executor: None,
         };
         let wallet = Wallet {

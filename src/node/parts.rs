@@ -117,6 +117,7 @@ fn policy(config: &Config) -> Policy {
         allow_upgrade: config.wallet_upgrade == UpgradePolicy::Allow,
         refuse_reverts: config.wallet_revert == RevertPolicy::Refuse,
         gas_margin: u64::from(config.wallet_gas_margin),
+        fee_margin: u64::from(config.wallet_fee_margin),
         executor: config.wallet_executor,
     }
 }

@@ -79,7 +79,7 @@ export class WalletView {
         return [
           ["Mode", one.atomic ? "atomic: all calls or none" : "one after another: some may fail"],
           one.upgrade && ["Upgrade", ["the account is to be delegated to the code of ", el("code", {}, one.upgrade)]],
-          ["Signs", `${one.transactions} transaction${one.transactions === 1 ? "" : "s"}, for at most ${units(one.mostFees, 18)} ether of gas fees`],
+          ["Signs", `${one.transactions} transaction${one.transactions === 1 ? "" : "s"}, for at most ${units(one.mostFees, 18)} ether of gas fees${one.dataFees ? `, and about ${units(one.dataFees, 18)} more, set by the chain for data on L1` : ""}`],
           ["Calls", el("ol", {}, one.calls.map((call) => el("li", {},
             call.to ? ["to ", el("code", {}, call.to)] : "creates a contract", BigInt(call.value) > 0n && ` with ${units(call.value, 18)} ether`,
             call.words.length ? lines(call.words) : call.data !== "0x" && el("div", {}, el("code", {}, call.data.length > 200 ? `${call.data.slice(0, 200)}… (${call.data.length / 2 - 1} bytes)` : call.data)),

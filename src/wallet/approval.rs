@@ -275,7 +275,7 @@ impl Approvals {
                 self.most
             )));
         }
-        // What waits may be withdrawn, too.
+        // A waiting batch may be withdrawn, too.
         let part = self.most_withdrawn / (self.tokens.load(Relaxed) + 1);
         if waiting + withdrawn >= part {
             return Err(WalletError::Limit(format!(

@@ -77,9 +77,9 @@ pub struct AskedBatch {
     pub upgrade: Option<Address>,
     /// Number of transactions to be signed, including one that deploys the batch executor.
     pub transactions: usize,
-    /// Maximum gas fees of the transactions in wei, as simulated.
+    /// Maximum gas fees of the transactions in wei. Transactions with higher ones are not signed.
     pub most_fees: U256,
-    /// The part of those fees that a chain of the OP stack takes for data on L1 and for its operator, in wei.
+    /// The fees that a chain of the OP stack takes beside gas, for data on L1 and for its operator, in wei, as estimated.
     #[serde(default, skip_serializing_if = "U256::is_zero")]
     pub data_fees: U256,
     /// The calls, in order.

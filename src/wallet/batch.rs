@@ -24,7 +24,7 @@ pub struct BatchRequest {
     pub calls: Vec<BatchCall>,
     /// The capabilities requested for the whole batch.
     pub capabilities: Vec<Requested>,
-    /// What the client of `eth_sendTransaction` has chosen for the only call. `None` for a batch of `wallet_sendCalls`.
+    /// The choices of the client of `eth_sendTransaction` for the only call. `None` for a batch of `wallet_sendCalls`.
     pub transaction: Option<ChosenFields>,
 }
 

@@ -12,8 +12,8 @@ use rustix::termios::{QueueSelector, tcflush};
 use serde::de::Error;
 
 use super::{
-    BatchId, DigestPrefix, SocketError,
-    show::{entry, plain, shortened, table},
+    BatchId, DigestPrefix, FeeBounds, SocketError,
+    show::{entry, plain, quote, shortened, table},
     socket::{Listed, SocketAnswer, SocketRequest, socket_path},
 };
 use crate::shown;
@@ -55,13 +55,14 @@ pub enum WalletTask {
         id: String,
     },
     /// Sign the transactions of a batch that wait once more, with the same nonces and higher fees, and send them to the
-    /// upstream.
+    /// upstream. The fees are shown first, and a terminal is asked.
     Bump {
         /// The batch's id, or a beginning of it that no other batch's id has.
         #[arg(value_name = "ID")]
         id: String,
     },
-    /// Replace the transactions of a batch that wait by ones that do nothing. A transaction that is mined first stays.
+    /// Replace the transactions of a batch that wait by ones that do nothing. A transaction that is mined first stays. The fees are
+    /// shown first, and a terminal is asked.
     Cancel {
         /// The batch's id, or a beginning of it that no other batch's id has.
         #[arg(value_name = "ID")]
@@ -120,6 +121,9 @@ pub enum ClientError {
     /// The user did not confirm the approval of the batch with this id.
     #[error("not approved: {0} still waits: reject it with `presim wallet reject`")]
     NotApproved(String),
+    /// The user did not confirm the replacement of the transactions of the batch with this id.
+    #[error("not replaced: the transactions of {0} still wait")]
+    NotReplaced(String),
     /// The user's answer cannot be read.
     #[error("the terminal cannot be read: {0}")]
     Read(io::Error),
@@ -153,8 +157,14 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         }
         WalletTask::Approve { id, digest: None } => confirm(&path, id, out)?,
         WalletTask::Reject { id } => SocketRequest::Reject { id: id.clone() },
-        WalletTask::Bump { id } => SocketRequest::Bump { id: id.clone() },
-        WalletTask::Cancel { id } => SocketRequest::Cancel { id: id.clone() },
+        WalletTask::Bump { id } => {
+            let (id, bounds) = quoted(&path, id, false, out)?;
+            SocketRequest::Bump { id, bounds }
+        }
+        WalletTask::Cancel { id } => {
+            let (id, bounds) = quoted(&path, id, true, out)?;
+            SocketRequest::Cancel { id, bounds }
+        }
     };
     let text = match ask(&path, &request)? {
         SocketAnswer::Error { message } => return Err(ClientError::Refused(message)),
@@ -169,7 +179,9 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
                 lines.collect::<String>()
             )
         }
-        SocketAnswer::Next(_) => return Err(strange(&path, "expected a decision or a list")),
+        SocketAnswer::Next(_) | SocketAnswer::Quoted { .. } => {
+            return Err(strange(&path, "expected a decision or a list"));
+        }
         SocketAnswer::Waiting(list) if matches!(task, WalletTask::List { json: true }) => {
             let text = serde_json::to_string_pretty(&list).map(|text| shown::json(&text));
             format!("{}\n", text.map_err(|cause| ClientError::Strange { path, cause })?)
@@ -199,6 +211,24 @@ fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<SocketRequest,
         return Err(ClientError::NotApproved(shortened(&batch.id)));
     }
     Ok(approval(*batch))
+}
+
+/// Shows what it costs to replace the transactions of a batch, and asks on the terminal, if there is one, whether to do so.
+/// Returns the id of the batch, and the fees that bind the replacement.
+fn quoted(path: &Path, id: &str, cancels: bool, out: &mut impl Write) -> Result<(String, FeeBounds), ClientError> {
+    let (id, transactions, bounds) = match ask(path, &SocketRequest::Quote { id: id.to_owned(), cancels })? {
+        SocketAnswer::Quoted { id, transactions, bounds } => (id, transactions, bounds),
+        SocketAnswer::Error { message } => return Err(ClientError::Refused(message)),
+        _ => return Err(strange(path, "expected the fees of a replacement")),
+    };
+    show(out, &quote(&id, transactions, &bounds))?;
+    if has_terminal() {
+        show(out, "sign it? [y/N] ")?;
+        if !["y", "yes"].contains(&line()?.as_str()) {
+            return Err(ClientError::NotReplaced(shortened(&id)));
+        }
+    }
+    Ok((id, bounds))
 }
 
 /// Shows each batch as it comes, asks whether to approve it, and sends the decision. Ends with the input.

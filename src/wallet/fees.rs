@@ -63,6 +63,11 @@ impl Fees {
         }
     }
 
+    /// Returns the least price in wei per gas at which the next block may take a transaction: the base fee and the minimum tip.
+    pub fn least_price(&self, published: &Published) -> u128 {
+        self.base_fee(published).map_or(0, u128::from).saturating_add(self.min_tip)
+    }
+
     /// Returns the tip to offer in wei per gas: a percentile of recent tips, but at least the minimum of the pool.
     pub fn tip(&self, published: &Published) -> u128 {
         let id = published.newest.id;

@@ -53,7 +53,8 @@ pub use self::{
     fees::{FeeError, Fees},
     ledger::{Ledger, Replacement, TakenBatch},
     outcome::{NonceTaker, TxOutcome},
-    replace::{ReplaceError, ReplacedBatch, Replacing},
+    plan::FeeBounds,
+    replace::{ReplaceError, ReplacedBatch, ReplacementQuote, Replacing},
     rules::{BatchSender, WalletRules},
     sending::{Sending, SendingSettings, WalletSender},
     signature::{MessageToSign, SignatureRequest},
@@ -97,6 +98,8 @@ pub struct Policy {
     pub refuse_reverts: bool,
     /// Gas limit above what the simulation needed, in percent.
     pub gas_margin: u64,
+    /// Fees above those of the plan to which an approver agrees, in percent.
+    pub fee_margin: u64,
     /// Address of the batch executor. `None` stands for presim's own.
     pub executor: Option<Address>,
 }
@@ -135,6 +138,8 @@ pub struct PreparedBatch {
     claim: IdClaim,
     account: Address,
     plan: Plan,
+    /// The fees that an approver is shown.
+    bounds: FeeBounds,
     standing: Standing,
 }
 
@@ -197,10 +202,12 @@ impl Wallet {
         })?;
         check_nonce(&batch, || self.next_nonces(address, standing.nonce, 1))?;
         let plan = self.plan(&batch, address, &standing, overlay, meter)?;
-        Ok(PreparedBatch { batch, claim, account: address, plan, standing })
+        let bounds = plan.bounds(self.policy.fee_margin);
+        Ok(PreparedBatch { batch, claim, account: address, plan, bounds, standing })
     }
 
-    /// Simulates an approved batch again, at the current `pending`, because the chain has moved on since it was shown.
+    /// Simulates an approved batch again, at the current `pending`, because the chain has moved on since it was shown. Its prices
+    /// are lowered if its fees would exceed those shown.
     ///
     /// # Errors
     /// Returns the error of the simulation, or [`WalletError::Rejected`] if something not approved would be signed.
@@ -211,12 +218,16 @@ impl Wallet {
         mut meter: Meter,
     ) -> Result<(), WalletError> {
         let standing = self.standing(prepared.account, overlay, &mut meter)?;
-        let plan = self.plan(&prepared.batch, prepared.account, &standing, overlay, meter)?;
+        let mut plan = self.plan(&prepared.batch, prepared.account, &standing, overlay, meter)?;
         let (approved, now) = (prepared.plan.terms(), plan.terms());
         if approved != now {
             return Err(WalletError::Rejected(format!(
                 "the chain has changed since the batch was shown: it was approved as {approved}, and would be {now}: send it again"
             )));
+        }
+        // A plan without all of its state is made again.
+        if !overlay.has_missed() {
+            plan.fit_into(prepared.bounds, self.fees.least_price(&standing.published))?;
         }
         (prepared.plan, prepared.standing) = (plan, standing);
         Ok(())
@@ -281,7 +292,7 @@ impl Wallet {
     /// # Errors
     /// Returns the error of the signer or of the pool. Nothing of the batch is sent then.
     pub fn submit(&self, prepared: PreparedBatch) -> Result<(Commit, Option<B256>), WalletError> {
-        let PreparedBatch { batch, claim, account, plan, standing } = prepared;
+        let PreparedBatch { batch, claim, account, plan, standing, .. } = prepared;
         let signer =
             self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
         let (id, claim) = (claim.id().clone(), Arc::new(claim));

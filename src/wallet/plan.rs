@@ -6,9 +6,11 @@ use alloy_primitives::{Address, TxKind, U256};
 use revm::{
     bytecode::Bytecode, context::result::ExecutionResult, context_interface::cfg::gas::calculate_initial_tx_gas,
 };
+use serde::{Deserialize, Serialize};
 
 use super::{
     BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, WalletError, data_fee::DataFee, error::cut_to,
+    words::ether,
 };
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY},
@@ -43,22 +45,100 @@ pub struct Terms {
     pub transactions: usize,
 }
 
+/// The fees to which an approver has agreed, in wei.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FeeBounds {
+    /// Maximum gas fees. Transactions with higher ones are not signed.
+    pub gas: U256,
+    /// The fees that the OP stack takes beside gas, as they were estimated. They cannot be bounded by a signature.
+    pub data: U256,
+    /// The part in percent by which a later estimate may exceed them.
+    pub margin: u64,
+}
+
+impl FeeBounds {
+    /// Checks a later estimate of the fees beside gas.
+    ///
+    /// # Errors
+    /// Returns a text with both figures if the estimate exceeds the one shown by more than the margin.
+    pub fn check_data(&self, now: U256) -> Result<(), String> {
+        if now <= with_margin(self.data, self.margin) {
+            return Ok(());
+        }
+        Err(format!(
+            "the fees that the chain sets for data on L1 have risen: about {} ether was shown, and it is about {} now: send it again",
+            ether(self.data),
+            ether(now)
+        ))
+    }
+
+    /// Returns the reason for not signing transactions that need at least `needed` wei of gas fees.
+    pub fn exceeded_by(&self, needed: U256) -> String {
+        format!(
+            "the gas fees have risen: at most {} ether was shown, and at least {} is needed now: send it again",
+            ether(self.gas),
+            ether(needed)
+        )
+    }
+}
+
+/// Returns `fees` and `margin` percent of it.
+pub(super) fn with_margin(fees: U256, margin: u64) -> U256 {
+    fees.saturating_add(fees.saturating_mul(U256::from(margin)) / U256::from(100))
+}
+
+/// Returns the fee in wei of a gas limit at a price.
+pub(super) fn gas_fee(gas: u64, price: u128) -> U256 {
+    U256::from(gas).saturating_mul(U256::from(price))
+}
+
 impl Plan {
     pub fn terms(&self) -> Terms {
         Terms { atomic: self.atomic, upgrade: self.upgrade, transactions: self.transactions.len() }
     }
 
-    /// Returns the maximum gas fees of the transactions in wei.
-    pub fn most_fees(&self) -> U256 {
-        let cost = |planned: &PlannedTx| {
-            (U256::from(planned.gas) * U256::from(most_price(planned.call.fees))).saturating_add(planned.data_fee)
-        };
+    /// Returns the maximum gas fees of the transactions in wei: the gas limit of each times its maximum price.
+    fn gas_fees(&self) -> U256 {
+        let cost = |planned: &PlannedTx| gas_fee(planned.gas, most_price(planned.call.fees));
         self.transactions.iter().map(cost).fold(U256::ZERO, U256::saturating_add)
     }
 
-    /// Returns the part of those fees that the OP stack takes beside gas, in wei.
+    /// Returns the fees that the OP stack takes beside gas, in wei, as estimated.
     pub fn data_fees(&self) -> U256 {
         self.transactions.iter().map(|planned| planned.data_fee).fold(U256::ZERO, U256::saturating_add)
+    }
+
+    /// Returns the fees to which an approver is to agree: those of this plan, and `margin` percent.
+    pub fn bounds(&self, margin: u64) -> FeeBounds {
+        FeeBounds { gas: with_margin(self.gas_fees(), margin), data: self.data_fees(), margin }
+    }
+
+    /// Lowers the prices of the transactions so far that their fees are within `bounds`.
+    ///
+    /// # Errors
+    /// Returns [`WalletError::Rejected`] with both figures if a price would be below `least`, in wei per gas, or if the fees
+    /// beside gas are above the bound.
+    pub fn fit_into(&mut self, bounds: FeeBounds, least: u128) -> Result<(), WalletError> {
+        bounds.check_data(self.data_fees()).map_err(WalletError::Rejected)?;
+        if self.gas_fees() <= bounds.gas {
+            return Ok(());
+        }
+        let gas: U256 = self.transactions.iter().map(|planned| U256::from(planned.gas)).sum();
+        let price: u128 = bounds.gas.checked_div(gas).unwrap_or_default().saturating_to();
+        if price < least {
+            return Err(WalletError::Rejected(bounds.exceeded_by(gas.saturating_mul(U256::from(least)))));
+        }
+        for planned in &mut self.transactions {
+            planned.call.fees = match planned.call.fees {
+                CallFees::GasPrice(own) => CallFees::GasPrice(own.min(price)),
+                CallFees::Market { max_fee, max_priority } => CallFees::Market {
+                    max_fee: max_fee.map(|own| own.min(price)),
+                    max_priority: max_priority.map(|own| own.min(price)),
+                },
+            };
+        }
+        Ok(())
     }
 }
 
@@ -412,7 +492,7 @@ const HALTING_GAS: u64 = 100_000;
 const LONGEST_REASON: usize = 256;
 
 /// Returns the maximum price in wei per gas.
-fn most_price(fees: CallFees) -> u128 {
+pub(super) fn most_price(fees: CallFees) -> u128 {
     match fees {
         CallFees::GasPrice(price) => price,
         CallFees::Market { max_fee, .. } => max_fee.unwrap_or_default(),

@@ -109,7 +109,7 @@ impl Wallet {
             for (version, cancels) in batch.versions(hash) {
                 let known = match sending.outcome(&version) {
                     Some(known) => Some(known),
-                    // What is stored of a transaction in the pool is void if it is not known to the sending.
+                    // A stored outcome of a transaction in the pool is void if the sending does not know it.
                     None => self.ledger.outcome(&version)?.filter(|_| !self.pool.has_place(&version)),
                 };
                 match known {

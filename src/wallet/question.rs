@@ -33,7 +33,7 @@ impl Wallet {
         overlay: &mut Overlay,
         meter: Meter,
     ) -> Result<Asked, WalletError> {
-        let PreparedBatch { batch, claim, account, plan, standing } = prepared;
+        let PreparedBatch { batch, claim, account, plan, bounds, standing } = prepared;
         let mut reader = QuestionReader::new(self, &standing.published, standing.snapshot.clone(), overlay, meter);
         let outcome = |index: usize| match plan.simulation.get(index) {
             Some(SimulatedCall { error: Some(error), .. }) => format!("fails: {error}"),
@@ -64,8 +64,8 @@ impl Wallet {
             atomic: plan.atomic,
             upgrade: plan.upgrade,
             transactions: transactions.len(),
-            most_fees: plan.most_fees(),
-            data_fees: plan.data_fees(),
+            most_fees: bounds.gas,
+            data_fees: bounds.data,
             calls,
             assets: reader.assets(*account, plan.upgrade, transactions)?,
         });

@@ -5,15 +5,23 @@ use std::sync::Arc;
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, B256, TxKind, U256};
 
-use super::{BatchId, Ledger, Replacement, SigningError, TakenBatch, TxFields, Wallet, error::cut};
+use super::{
+    BatchId, FeeBounds, Ledger, Replacement, SigningError, TakenBatch, TxFields, Wallet,
+    data_fee::DataFee,
+    error::cut,
+    plan::{gas_fee, most_price, with_margin},
+};
 use crate::{
     engine::{Call, CallFees},
     pool::{PoolError, PoolPlace, Pooled},
+    state::{Missed, Overlay},
     store::StoreError,
 };
 
 /// Gas of a transaction that does nothing.
 const NOTHING: u64 = 21_000;
+/// Number of times that state is fetched for the fees beside gas: their parameters are in the slots of one contract.
+const DATA_FEE_ROUNDS: usize = 3;
 
 /// The kind of a replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +30,17 @@ pub enum Replacing {
     Bump,
     /// Transactions that do nothing.
     Cancel,
+}
+
+/// The fees of a replacement, before anything is signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplacementQuote {
+    /// Id of the batch.
+    pub id: BatchId,
+    /// Number of transactions.
+    pub transactions: usize,
+    /// The fees, with the margin of an approval.
+    pub bounds: FeeBounds,
 }
 
 /// A batch whose transactions were replaced.
@@ -51,6 +70,9 @@ pub enum ReplaceError {
     /// The replacement cannot be signed.
     #[error("it cannot be signed: {0}")]
     Unsigned(String),
+    /// The fees have risen since they were shown.
+    #[error("{0}")]
+    TooDear(String),
     /// The replacement is not taken.
     #[error("{0}")]
     Pool(String),
@@ -60,19 +82,37 @@ pub enum ReplaceError {
 }
 
 impl Wallet {
-    /// Signs the waiting transactions of a batch once more, with the same nonces, and stores them, to be sent.
+    /// Returns the fees of a replacement, as an operator is to be shown them.
+    ///
+    /// # Errors
+    /// Returns the [`ReplaceError`] of the first problem.
+    pub async fn quote(&self, id: &str, how: Replacing) -> Result<ReplacementQuote, ReplaceError> {
+        let (id, batch) = self.find_to_replace(id).await?;
+        let waiting = self.waiting_of(&batch, how);
+        if waiting.is_empty() {
+            return Err(ReplaceError::Settled(cut(id.as_str())));
+        }
+        let gas =
+            waiting.iter().map(|one| one.most_fee(self.raised(&one.pooled.tx))).fold(U256::ZERO, U256::saturating_add);
+        let data = self.data_fees(&waiting).await;
+        let margin = self.policy.fee_margin;
+        let bounds = FeeBounds { gas: with_margin(gas, margin), data, margin };
+        Ok(ReplacementQuote { id, transactions: waiting.len(), bounds })
+    }
+
+    /// Signs the waiting transactions of a batch once more, with the same nonces, and stores them, to be sent. `bounds` are the
+    /// fees that the operator was shown.
     ///
     /// # Errors
     /// Returns the [`ReplaceError`] of the first problem. Nothing is replaced then.
-    pub async fn replace(&self, id: &str, how: Replacing) -> Result<ReplacedBatch, ReplaceError> {
+    pub async fn replace(&self, id: &str, how: Replacing, bounds: FeeBounds) -> Result<ReplacedBatch, ReplaceError> {
         let sending = self.sending.as_ref().ok_or(ReplaceError::NoUpstream)?;
         // One after another, because each begins with what the one before has stored.
         let _alone = sending.replacing.lock().await;
-        let mut found = self.ledger.find(id)?;
-        let (Some(id), true) = (found.pop(), found.is_empty()) else { return Err(ReplaceError::Unknown(cut(id))) };
-        let batch = self.ledger.get(&id)?.ok_or_else(|| ReplaceError::Unknown(cut(id.as_str())))?;
-        sending.look(batch.from, self.pool.published().head().hash()).await;
-        let (replaced, commit) = self.replace_in(&id, batch, how)?;
+        let (id, batch) = self.find_to_replace(id).await?;
+        let data = self.data_fees(&self.waiting_of(&batch, how)).await;
+        bounds.check_data(data).map_err(ReplaceError::TooDear)?;
+        let (replaced, commit) = self.replace_in(&id, batch, how, bounds)?;
         commit.wait().await?;
         for one in &replaced.transactions {
             tracing::info!(id = ?cut(id.as_str()), of = %one.of, hash = %one.hash, ?how, "an approver has replaced a transaction");
@@ -80,36 +120,58 @@ impl Wallet {
         Ok(replaced)
     }
 
+    /// Finds the batch with this id or the only one whose id begins with it, and asks the upstream for the fees.
+    async fn find_to_replace(&self, id: &str) -> Result<(BatchId, TakenBatch), ReplaceError> {
+        let sending = self.sending.as_ref().ok_or(ReplaceError::NoUpstream)?;
+        let mut found = self.ledger.find(id)?;
+        let (Some(id), true) = (found.pop(), found.is_empty()) else { return Err(ReplaceError::Unknown(cut(id))) };
+        let batch = self.ledger.get(&id)?.ok_or_else(|| ReplaceError::Unknown(cut(id.as_str())))?;
+        sending.look(batch.from, self.pool.published().head().hash()).await;
+        Ok((id, batch))
+    }
+
+    /// Returns the transactions of a batch that wait and are to be replaced.
+    fn waiting_of(&self, batch: &TakenBatch, how: Replacing) -> Vec<ToReplace> {
+        // The executor harms nobody, and later batches may count on it.
+        let deployment = batch.deployment.filter(|_| how == Replacing::Bump);
+        let all = deployment.into_iter().chain(batch.transactions.iter().copied());
+        all.filter_map(|of| Some(ToReplace { of, pooled: self.waiting_version(batch, of)?, how })).collect()
+    }
+
     fn replace_in(
         &self,
         id: &BatchId,
         mut batch: TakenBatch,
         how: Replacing,
+        bounds: FeeBounds,
     ) -> Result<(ReplacedBatch, crate::store::Commit), ReplaceError> {
         let signer = self.accounts.find(batch.from).ok_or(ReplaceError::NoKey(batch.from))?;
         let choosing = signer.choosing();
-        // The executor harms nobody, and later batches may count on it.
-        let deployment = batch.deployment.filter(|_| how == Replacing::Bump);
-        let (mut signed, mut replacements) = (Vec::new(), Vec::new());
-        for of in deployment.into_iter().chain(batch.transactions.iter().copied()) {
-            let Some(pooled) = self.waiting_version(&batch, of) else { continue };
-            let tx = &pooled.tx;
-            let call = match how {
-                Replacing::Bump => same(tx),
-                Replacing::Cancel => {
-                    Call { from: tx.signer(), to: TxKind::Call(Address::ZERO), value: U256::ZERO, ..Call::default() }
-                }
-            };
-            let call = Call { fees: self.raised(tx), ..call };
-            let gas = if how == Replacing::Cancel { NOTHING } else { tx.gas_limit() };
-            let filled = TxFields { chain_id: batch.chain_id, nonce: tx.nonce(), gas };
-            let tx =
-                signer.sign(call, filled).map_err(|error: SigningError| ReplaceError::Unsigned(error.to_string()))?;
-            replacements.push(Replacement { of, hash: *tx.tx_hash(), cancels: how == Replacing::Cancel });
-            signed.push(tx);
-        }
-        if signed.is_empty() {
+        let waiting = self.waiting_of(&batch, how);
+        if waiting.is_empty() {
             return Err(ReplaceError::Settled(cut(id.as_str())));
+        }
+        let total = |fees: &[CallFees]| {
+            let each = waiting.iter().zip(fees).map(|(one, fees)| one.most_fee(*fees));
+            each.fold(U256::ZERO, U256::saturating_add)
+        };
+        let mut fees: Vec<CallFees> = waiting.iter().map(|one| self.raised(&one.pooled.tx)).collect();
+        if total(&fees) > bounds.gas {
+            // As little more as a replacement must offer, and the next block takes.
+            fees = waiting.iter().map(|one| self.least_raised(&one.pooled.tx)).collect();
+            let needed = total(&fees);
+            if needed > bounds.gas {
+                return Err(ReplaceError::TooDear(bounds.exceeded_by(needed)));
+            }
+        }
+        let (mut signed, mut replacements) = (Vec::new(), Vec::new());
+        for (one, fees) in waiting.iter().zip(fees) {
+            let filled = TxFields { chain_id: batch.chain_id, nonce: one.pooled.tx.nonce(), gas: one.gas() };
+            let tx = signer
+                .sign(Call { fees, ..one.call() }, filled)
+                .map_err(|error: SigningError| ReplaceError::Unsigned(error.to_string()))?;
+            replacements.push(Replacement { of: one.of, hash: *tx.tx_hash(), cancels: how == Replacing::Cancel });
+            signed.push(tx);
         }
         batch.replacements.get_or_insert_default().extend(&replacements);
         let write = Ledger::rewriting(id, &batch);
@@ -129,14 +191,53 @@ impl Wallet {
         self.pool.own_with_nonce(&sender, nonce).filter(|waiting| Arc::ptr_eq(waiting, &pooled))
     }
 
-    /// Returns fees that replace those of a transaction, and that the next block takes.
-    fn raised(&self, tx: &TxEnvelope) -> CallFees {
-        let bump = u128::from(self.pool.price_bump());
-        let more = |fee: u128| fee.saturating_add((fee.saturating_mul(bump)).div_ceil(100)).saturating_add(1);
+    /// Returns the fees that the OP stack takes beside gas for replacements of these transactions, in wei, as estimated. Zero on
+    /// other chains, and where the state that tells them cannot be fetched.
+    async fn data_fees(&self, waiting: &[ToReplace]) -> U256 {
+        let Some(sending) = &self.sending else { return U256::ZERO };
+        for _ in 0..DATA_FEE_ROUNDS {
+            match self.estimated_data_fees(waiting) {
+                Ok(fees) => return fees,
+                Err(missed) => sending.fetch(&missed).await,
+            }
+        }
+        U256::ZERO
+    }
+
+    fn estimated_data_fees(&self, waiting: &[ToReplace]) -> Result<U256, Missed> {
         let published = self.pool.published();
+        let snapshot = &published.newest;
+        let mut overlay = Overlay::new(snapshot.world.clone(), snapshot.hashes.clone());
+        let fee = DataFee::at(&self.spec, snapshot, &mut overlay);
+        let missed = overlay.take_missed();
+        if !missed.is_empty() {
+            return Err(missed);
+        }
+        let each = fee.iter().flat_map(|fee| waiting.iter().map(move |one| (fee, one)));
+        let each = each.map(|(fee, one)| {
+            let call = Call { fees: self.raised(&one.pooled.tx), ..one.call() };
+            fee.of(&call, one.gas(), call.authorization_list.is_some())
+        });
+        Ok(each.fold(U256::ZERO, U256::saturating_add))
+    }
+
+    /// Returns fees that replace those of a transaction, and that the next block takes, with room for the blocks after it.
+    fn raised(&self, tx: &TxEnvelope) -> CallFees {
         let asked =
             CallFees::Market { max_fee: None, max_priority: self.sending.as_ref().and_then(|sending| sending.tip()) };
-        let usual = self.fees.fill(asked, false, &published).unwrap_or_default();
+        self.raised_to(tx, self.fees.fill(asked, false, &self.pool.published()).unwrap_or_default())
+    }
+
+    /// Returns the lowest fees that replace those of a transaction, and that the next block takes.
+    fn least_raised(&self, tx: &TxEnvelope) -> CallFees {
+        let least = self.fees.least_price(&self.pool.published());
+        self.raised_to(tx, CallFees::Market { max_fee: Some(least), max_priority: None })
+    }
+
+    /// Returns fees that replace those of a transaction, and are at least `usual`.
+    fn raised_to(&self, tx: &TxEnvelope, usual: CallFees) -> CallFees {
+        let bump = u128::from(self.pool.price_bump());
+        let more = |fee: u128| fee.saturating_add((fee.saturating_mul(bump)).div_ceil(100)).saturating_add(1);
         match (tx.max_priority_fee_per_gas(), usual) {
             (Some(tip), CallFees::Market { max_fee, max_priority }) => CallFees::Market {
                 max_fee: Some(more(tx.max_fee_per_gas()).max(max_fee.unwrap_or_default())),
@@ -145,9 +246,39 @@ impl Wallet {
             (Some(tip), CallFees::GasPrice(_)) => {
                 CallFees::Market { max_fee: Some(more(tx.max_fee_per_gas())), max_priority: Some(more(tip)) }
             }
-            (None, CallFees::GasPrice(price)) => CallFees::GasPrice(more(tx.max_fee_per_gas()).max(price)),
-            (None, CallFees::Market { .. }) => CallFees::GasPrice(more(tx.max_fee_per_gas())),
+            (None, usual) => CallFees::GasPrice(more(tx.max_fee_per_gas()).max(most_price(usual))),
         }
+    }
+}
+
+/// A transaction that waits and is to be replaced.
+struct ToReplace {
+    /// Hash of the batch's transaction.
+    of: B256,
+    /// The version of it that waits.
+    pooled: Arc<Pooled>,
+    how: Replacing,
+}
+
+impl ToReplace {
+    /// Returns the call of the replacement, without fees and gas limit.
+    fn call(&self) -> Call {
+        match self.how {
+            Replacing::Bump => same(&self.pooled.tx),
+            Replacing::Cancel => {
+                Call { from: self.pooled.tx.signer(), to: TxKind::Call(Address::ZERO), ..Call::default() }
+            }
+        }
+    }
+
+    /// Returns the gas limit of the replacement.
+    fn gas(&self) -> u64 {
+        if self.how == Replacing::Cancel { NOTHING } else { self.pooled.tx.gas_limit() }
+    }
+
+    /// Returns the maximum gas fee of the replacement in wei.
+    fn most_fee(&self, fees: CallFees) -> U256 {
+        gas_fee(self.gas(), most_price(fees))
     }
 }
 

@@ -4,7 +4,7 @@
 use alloy_primitives::{Bytes, U256};
 
 use super::{
-    AskedAct, AskedBatch, AskedMessage, AskedTypedData, ShownField,
+    AskedAct, AskedBatch, AskedMessage, AskedTypedData, FeeBounds, ShownField,
     error::cut_to,
     socket::{Listed, WaitingList, WithdrawnIds},
     words::ether,
@@ -81,15 +81,8 @@ fn add_batch(text: &mut String, batch: &AskedBatch) {
         text.push_str(&format!("  upgrade  the account is to be delegated to the code of {code} (EIP-7702)\n"));
     }
     let plural = if batch.transactions == 1 { "" } else { "s" };
-    text.push_str(&format!(
-        "  signs    {} transaction{plural}, for at most {} ether of gas fees{}\n",
-        batch.transactions,
-        ether(batch.most_fees),
-        match batch.data_fees {
-            U256::ZERO => String::new(),
-            fees => format!(", of them {} for data on L1", ether(fees)),
-        }
-    ));
+    let fees = fees(batch.most_fees, batch.data_fees);
+    text.push_str(&format!("  signs    {} transaction{plural}, {fees}\n", batch.transactions));
     let rows: Vec<[String; 6]> =
         std::iter::once(["#", "TO", "ETHER", "DATA", "GAS LIMIT", "SIMULATION"].map(str::to_owned))
             .chain(batch.calls.iter().enumerate().map(|(index, call)| {
@@ -122,6 +115,25 @@ fn add_batch(text: &mut String, batch: &AskedBatch) {
         }
     }
     add_lines(text, "assets", batch.assets.iter().map(|line| printable(line)));
+}
+
+/// Returns the fees to which an approver agrees.
+fn fees(gas: U256, data: U256) -> String {
+    let beside = match data {
+        U256::ZERO => String::new(),
+        data => format!(", and about {} more, set by the chain for data on L1", ether(data)),
+    };
+    format!("for at most {} ether of gas fees{beside}", ether(gas))
+}
+
+/// Returns the text of the fees of a replacement.
+pub(super) fn quote(id: &str, transactions: usize, bounds: &FeeBounds) -> String {
+    let plural = if transactions == 1 { "" } else { "s" };
+    format!(
+        "{}: signs {transactions} transaction{plural} once more, {}\n",
+        shortened(id),
+        fees(bounds.gas, bounds.data)
+    )
 }
 
 fn add_message(text: &mut String, AskedMessage { message, hash }: &AskedMessage) {

@@ -20,7 +20,10 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Approvals, AskedAct, Asker, BatchId, DigestPrefix, ReplacedBatch, Replacing, Wallet, approval::Question};
+use super::{
+    Approvals, AskedAct, Asker, BatchId, DigestPrefix, FeeBounds, ReplacedBatch, ReplacementQuote, Replacing, Wallet,
+    approval::Question,
+};
 
 /// The name of the socket in the data directory.
 pub const SOCKET: &str = "wallet.sock";
@@ -66,15 +69,26 @@ pub(super) enum SocketRequest {
         /// The id of the batch, or its beginning.
         id: String,
     },
+    /// Asks what it costs to replace the waiting transactions of a batch.
+    Quote {
+        /// The id of the batch, or its beginning.
+        id: String,
+        /// Whether the replacements do nothing.
+        cancels: bool,
+    },
     /// Signs the waiting transactions of a batch once more, with higher fees.
     Bump {
         /// The id of the batch, or its beginning.
         id: String,
+        /// The fees that the operator was shown.
+        bounds: FeeBounds,
     },
     /// Replaces the waiting transactions of a batch by ones that do nothing.
     Cancel {
         /// The id of the batch, or its beginning.
         id: String,
+        /// The fees that the operator was shown.
+        bounds: FeeBounds,
     },
 }
 
@@ -91,6 +105,12 @@ pub(super) enum SocketAnswer {
     },
     Rejected {
         id: String,
+    },
+    /// The fees of a replacement.
+    Quoted {
+        id: String,
+        transactions: usize,
+        bounds: FeeBounds,
     },
     /// Transactions of a batch were replaced. Holds their hashes and those of the new ones.
     Replaced {
@@ -320,8 +340,11 @@ async fn converse(
             drop(permit);
             next(from, &desk.approvals, watchers).await
         }
-        Ok(SocketRequest::Bump { id }) => desk.replace(&id, Replacing::Bump).await,
-        Ok(SocketRequest::Cancel { id }) => desk.replace(&id, Replacing::Cancel).await,
+        Ok(SocketRequest::Quote { id, cancels }) => {
+            desk.quote(&id, if cancels { Replacing::Cancel } else { Replacing::Bump }).await
+        }
+        Ok(SocketRequest::Bump { id, bounds }) => desk.replace(&id, Replacing::Bump, bounds).await,
+        Ok(SocketRequest::Cancel { id, bounds }) => desk.replace(&id, Replacing::Cancel, bounds).await,
         Ok(request) => answer(request, &desk.approvals),
         Err(message) => SocketAnswer::Error { message },
     };
@@ -358,9 +381,10 @@ fn answer(request: SocketRequest, approvals: &Approvals) -> SocketAnswer {
     let done = match request {
         SocketRequest::List {} => return SocketAnswer::Waiting(WaitingList::of(approvals)),
         // `converse` has answered these, because they wait.
-        SocketRequest::Bump { .. } | SocketRequest::Cancel { .. } | SocketRequest::Next { .. } => {
-            return SocketAnswer::Next(None);
-        }
+        SocketRequest::Quote { .. }
+        | SocketRequest::Bump { .. }
+        | SocketRequest::Cancel { .. }
+        | SocketRequest::Next { .. } => return SocketAnswer::Next(None),
         SocketRequest::Show { id } => {
             approvals.find(&id).map(|question| SocketAnswer::Shown(Box::new(Listed::new(question))))
         }
@@ -375,11 +399,19 @@ fn answer(request: SocketRequest, approvals: &Approvals) -> SocketAnswer {
 }
 
 impl Desk {
-    async fn replace(&self, id: &str, how: Replacing) -> SocketAnswer {
-        let Some(wallet) = &self.wallet else {
-            return SocketAnswer::Error { message: "the wallet is not there".to_owned() };
-        };
-        match wallet.replace(id, how).await {
+    async fn quote(&self, id: &str, how: Replacing) -> SocketAnswer {
+        let Some(wallet) = &self.wallet else { return no_wallet() };
+        match wallet.quote(id, how).await {
+            Ok(ReplacementQuote { id, transactions, bounds }) => {
+                SocketAnswer::Quoted { id: id.as_str().to_owned(), transactions, bounds }
+            }
+            Err(error) => SocketAnswer::Error { message: error.to_string() },
+        }
+    }
+
+    async fn replace(&self, id: &str, how: Replacing, bounds: FeeBounds) -> SocketAnswer {
+        let Some(wallet) = &self.wallet else { return no_wallet() };
+        match wallet.replace(id, how, bounds).await {
             Ok(ReplacedBatch { id, transactions }) => SocketAnswer::Replaced {
                 id: id.as_str().to_owned(),
                 transactions: transactions.into_iter().map(|one| (one.of, one.hash)).collect(),
@@ -387,6 +419,10 @@ impl Desk {
             Err(error) => SocketAnswer::Error { message: error.to_string() },
         }
     }
+}
+
+fn no_wallet() -> SocketAnswer {
+    SocketAnswer::Error { message: "the wallet is not there".to_owned() }
 }
 
 impl WaitingList {

@@ -60,8 +60,8 @@ impl Look {
     }
 }
 
-/// What the upstream says of a nonce.
-enum Answered {
+/// The upstream's answer about a nonce.
+enum UpstreamAnswer {
     /// The outcomes of all versions are known.
     Fate(Fate),
     /// The upstream knows of no transaction that has used the nonce.
@@ -118,15 +118,15 @@ impl WalletSender {
         }));
         for ((nonce_of, versions), answered) in others.iter().zip(self.ask(&others, published).await) {
             match answered {
-                Answered::Fate(fate) => {
+                UpstreamAnswer::Fate(fate) => {
                     found.push((*nonce_of, fate, true));
                     continue;
                 }
-                Answered::Nothing | Answered::NotYet => {}
+                UpstreamAnswer::Nothing | UpstreamAnswer::NotYet => {}
             }
             let Some(look) = looks.get_mut(nonce_of) else { continue };
             let lasted = look.put_off();
-            if matches!(answered, Answered::Nothing) && lasted >= self.sending.settings.receipt_wait {
+            if matches!(answered, UpstreamAnswer::Nothing) && lasted >= self.sending.settings.receipt_wait {
                 let head = published.head();
                 let by = NonceTaker { hash: None, block_number: head.number(), block_hash: head.hash() };
                 found.push((*nonce_of, taken(versions, by), false));
@@ -136,7 +136,7 @@ impl WalletSender {
     }
 
     /// Asks the upstream what has used nonces in blocks that presim has not followed. Returns an answer for each.
-    async fn ask(&self, nonces: &[(NonceOf, &Versions)], published: &Published) -> Vec<Answered> {
+    async fn ask(&self, nonces: &[(NonceOf, &Versions)], published: &Published) -> Vec<UpstreamAnswer> {
         let deadline = Instant::now() + 2 * self.sending.settings.timeout;
         let receipt = |hash: &B256| Ask::<Option<ReceiptAnswer>>::typed("eth_getTransactionReceipt", &(hash,));
         let all = nonces.iter().flat_map(|(_, versions)| versions.iter());
@@ -159,9 +159,9 @@ impl WalletSender {
         receipts: Vec<Result<Option<ReceiptAnswer>, UpstreamError>>,
         published: &Published,
         deadline: Instant,
-    ) -> Answered {
+    ) -> UpstreamAnswer {
         match self.landed(versions, receipts, published) {
-            Answered::Nothing => self.replaced(nonce_of, versions, published, deadline).await,
+            UpstreamAnswer::Nothing => self.replaced(nonce_of, versions, published, deadline).await,
             answered => answered,
         }
     }
@@ -172,12 +172,12 @@ impl WalletSender {
         versions: &Versions,
         receipts: Vec<Result<Option<ReceiptAnswer>, UpstreamError>>,
         published: &Published,
-    ) -> Answered {
+    ) -> UpstreamAnswer {
         for (version, receipt) in versions.iter().zip(receipts) {
             let receipt = match receipt {
                 Ok(Some(receipt)) => receipt,
                 Ok(None) => continue,
-                Err(_) => return Answered::NotYet,
+                Err(_) => return UpstreamAnswer::NotYet,
             };
             let hash = *version.tx.tx_hash();
             let receipt = receipt.landed(hash);
@@ -187,14 +187,14 @@ impl WalletSender {
             let landed = TxOutcome::Landed(receipt, ran);
             // A node may tell a receipt of another branch, or of a block that presim does not have yet.
             if !still_holds(published, &landed) {
-                return Answered::NotYet;
+                return UpstreamAnswer::NotYet;
             }
             let mut fate = taken(versions, by);
             fate.retain(|(other, _)| *other != hash);
             fate.push((hash, landed));
-            return Answered::Fate(fate);
+            return UpstreamAnswer::Fate(fate);
         }
-        Answered::Nothing
+        UpstreamAnswer::Nothing
     }
 
     /// Finds another transaction that has used a nonce.
@@ -204,12 +204,12 @@ impl WalletSender {
         versions: &Versions,
         published: &Published,
         deadline: Instant,
-    ) -> Answered {
+    ) -> UpstreamAnswer {
         match self.find_taker(account, nonce, published.head().number(), deadline).await {
-            Ok(Some(by)) if versions.iter().any(|one| Some(*one.tx.tx_hash()) == by.hash) => Answered::NotYet,
-            Ok(Some(by)) => Answered::Fate(taken(versions, by)),
-            Ok(None) | Err(UpstreamError::Refused { .. }) => Answered::Nothing,
-            Err(_) => Answered::NotYet,
+            Ok(Some(by)) if versions.iter().any(|one| Some(*one.tx.tx_hash()) == by.hash) => UpstreamAnswer::NotYet,
+            Ok(Some(by)) => UpstreamAnswer::Fate(taken(versions, by)),
+            Ok(None) | Err(UpstreamError::Refused { .. }) => UpstreamAnswer::Nothing,
+            Err(_) => UpstreamAnswer::NotYet,
         }
     }
 

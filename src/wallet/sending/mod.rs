@@ -32,6 +32,7 @@ use crate::{
     chain::Family,
     feed::upstream::{Ask, Fetcher, Upstream},
     pool::Pool,
+    state::Missed,
     telemetry::{Counter, Gauge, Metrics},
 };
 
@@ -172,6 +173,13 @@ impl Sending {
                 }
                 Err(error) => tracing::debug!(%error, %account, "the upstream does not tell nonce and fees"),
             }
+        }
+    }
+
+    /// Fetches state that is not known. Without an answer it is still not known.
+    pub(super) async fn fetch(&self, missed: &Missed) {
+        if let Err(error) = self.fetcher.fetch(missed, None, Instant::now() + 2 * self.settings.timeout).await {
+            tracing::debug!(%error, "state for the wallet cannot be fetched");
         }
     }
 

@@ -103,10 +103,8 @@ impl WalletSender {
         if missed.is_empty() {
             return;
         }
-        let deadline = Instant::now() + 2 * self.sending.settings.timeout;
-        if let Err(error) = self.sending.fetcher.fetch(&missed, None, deadline).await {
-            tracing::debug!(%error, "the nonces of the wallet's accounts cannot be fetched: they are asked for again");
-        }
+        // Nonces that cannot be fetched are asked for again.
+        self.sending.fetch(&missed).await;
     }
 
     /// Settles what can be settled. Returns the time at which another round may settle more without a new block.

@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Output, time::Duration};
 
-use alloy_primitives::{U256, bytes};
+use alloy_primitives::{Bytes, U256, bytes, hex};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -130,6 +130,41 @@ async fn a_transaction_of_a_key_files_account_waits_for_approval_as_a_batch_does
     asking.says(&["reject", one["id"].as_str().unwrap()]);
     check_rejected(&answer(asked).await, "the approver rejected the batch");
     assert_eq!(nonce(&asking.node, signer.address()).await, 1);
+}
+
+/// Returns code that uses some gas `times` times.
+fn looping(times: u16) -> Bytes {
+    [&[0x61], &times.to_be_bytes()[..], &hex!("5b600190038060035700")[..]].concat().into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gas_fees_above_those_shown_are_never_signed() {
+    // No block is mined, so that the base fee stays.
+    let asking = Asking::start(&[&QUIET, &["--testing", "--wallet-fee-margin", "10"]]);
+    let node = &asking.node;
+    let watch = watch_pool(node).await;
+    let most_fees = |one: &Value| one["mostFees"].as_str().unwrap().parse::<U256>().unwrap();
+    let set = async |times| node.result("/", "anvil_setCode", json!([NOBODY, looping(times)])).await;
+    let asks = |id| named(batch(account(1), false, &[call(NOBODY, 0, bytes!())]), id);
+    set(1_000).await;
+    let dearer = asking.ask(asks("dearer")).await;
+    let shown = most_fees(&asking.list()[0]);
+    // The contract needs half as much more by now, so that the price is lower.
+    set(2_000).await;
+    asking.approve("dearer");
+    let answered = answer(dearer).await;
+    assert_eq!(answered["result"]["id"], "dearer", "{answered}");
+    let sent = node.result("/", "eth_getTransactionByHash", json!([came(node, &watch).await[0]])).await;
+    let signed = U256::from(number(&sent["gas"])) * U256::from(number(&sent["maxFeePerGas"]));
+    assert!(signed <= shown && signed * U256::from(100) > shown * U256::from(99), "{signed} of {shown}");
+    // And now ten times as much, which no price that a block takes can pay.
+    let much = asking.ask(asks("much")).await;
+    let shown = presim::wallet::ether(most_fees(&asking.list()[0]));
+    set(20_000).await;
+    asking.approve("much");
+    let answered = answer(much).await;
+    check_rejected(&answered, &format!("at most {shown} ether was shown, and at least "));
+    assert_eq!(nonce(node, account(1)).await, 1);
 }
 
 fn witness(id: &str) -> Value {

@@ -67,7 +67,7 @@ async fn on_standard_an_account_of_a_key_file_sends_transactions() {
         let receipt = mined(&node, &hash).await;
         assert_eq!(logs(&receipt), [witnessed(from, if nonce == 2 { 5 } else { 0 }, bytes!("01"))]);
     }
-    // What cannot be sent as it is says why, and nothing is signed.
+    // A transaction that cannot be sent as it is says why, and nothing is signed.
     let authorization =
         json!({"chainId": "0x7a69", "address": NOBODY, "nonce": "0x0", "yParity": "0x0", "r": "0x1", "s": "0x1"});
     for (fields, message) in [

@@ -55,7 +55,7 @@ async fn a_transaction_that_counts_as_replaced_is_confirmed_by_a_late_receipt() 
     // Neither its receipt nor its block is told, and its nonce is used.
     let status = live.settled(&id, 400).await;
     assert_eq!(status["capabilities"]["transactions"]["replaced"][0]["by"], Value::Null, "{status}");
-    // That is not stored for good, even if the block in which it was seen is final.
+    // Such an outcome is not stored for good, even if the block in which it was seen is final.
     let number = live.newest.number() + 1;
     live.upstream.change(|chain| chain.finalized = Some(number));
     live.mine(vec![]).await;

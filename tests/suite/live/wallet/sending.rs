@@ -1,11 +1,15 @@
 //! Sending to an upstream: nonces, fees, replacements, restarts, reorgs and faults.
 
-use std::time::Duration;
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    time::Duration,
+};
 
 use alloy_consensus::{Transaction, transaction::SignerRecoverable};
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, U256, bytes};
-use presim::wallet::client::WalletTask;
+use presim::wallet::{SOCKET, client::WalletTask, ether};
 use serde_json::json;
 
 use super::{LiveWallet, call, key, mined, reason};
@@ -157,6 +161,10 @@ async fn an_approver_bumps_a_batch_and_cancels_another() {
     let sent = live.sent(2).await;
     let shown = live.operate(WalletTask::Bump { id: id.clone() }).await.unwrap();
     let bumped = live.sent(3).await.pop().unwrap();
+    let fees =
+        U256::from(bumped.gas_limit()) * U256::from(bumped.max_fee_per_gas()) * U256::from(125) / U256::from(100);
+    let quote = format!("{id}: signs 1 transaction once more, for at most {} ether of gas fees\n", ether(fees));
+    assert!(shown.starts_with(&quote), "{quote}{shown}");
     assert!(shown.contains(&format!("bumped {id}")) && shown.contains(&bumped.tx_hash().to_string()), "{shown}");
     assert_eq!((bumped.nonce(), bumped.input(), bumped.to()), (0, sent[0].input(), sent[0].to()));
     assert!(bumped.max_fee_per_gas() > sent[0].max_fee_per_gas() * 110 / 100);
@@ -186,6 +194,35 @@ async fn an_approver_bumps_a_batch_and_cancels_another() {
     head(live.node(), two.hash()).await;
     live.settled(&id, 200).await;
     live.settled(&other, 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bump_that_costs_more_than_was_shown_signs_nothing() {
+    let live = LiveWallet::ethereum(&[]).await;
+    let id = live.send(0, false, &[call(STORE, 0, bytes!("01"))]).await;
+    let sent = live.sent(1).await;
+    // The operator was shown as much as the transaction offers already.
+    let shown = U256::from(sent[0].gas_limit()) * U256::from(sent[0].max_fee_per_gas());
+    for task in ["bump", "cancel"] {
+        let bounds = json!({"gas": if task == "bump" { shown } else { U256::from(1) }, "data": "0x0", "margin": 25});
+        let answer = say(&live, json!({task: {"id": id, "bounds": bounds}})).await;
+        let message = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        assert!(message.contains("ether was shown, and at least "), "{message}");
+    }
+    assert_eq!(live.sent(1).await, sent);
+}
+
+/// Sends a request to the approver's socket, and returns the answer.
+async fn say(live: &LiveWallet, request: serde_json::Value) -> serde_json::Value {
+    let path = live.data.path().join(SOCKET);
+    let asked = tokio::task::spawn_blocking(move || {
+        let mut stream = UnixStream::connect(path).unwrap();
+        stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        serde_json::from_str(&answer).unwrap()
+    });
+    asked.await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -226,7 +263,7 @@ async fn batches_behind_an_accounts_first_atomic_one_are_taken_whatever_the_upst
     for atomic in [false, true, false] {
         behind.push(live.send(0, atomic, &calls).await);
     }
-    // What waits behind a delegation has the next nonces: 3, 4 with an authorization, and 6.
+    // Batches behind a delegation have the next nonces: 3, 4 with an authorization, and 6.
     let mut nonces = Vec::new();
     for id in &behind {
         let waits = live.status_when(id, |status| !reason(status).is_empty()).await;
@@ -301,7 +338,7 @@ async fn a_transaction_of_eth_send_transaction_is_stored_sent_and_mined() {
     let tx = json!([{"from": key(0).address(), "to": STORE, "data": "0x05"}]);
     let hash = live.node().result("/standard", "eth_sendTransaction", tx).await;
     live.sent(1).await;
-    // It is on the disk, and sent again after a restart.
+    // The transaction is on the disk, and sent again after a restart.
     live.stop().await;
     let times = live.upstream.sent().len();
     live.start(&[]).await;
