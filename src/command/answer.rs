@@ -142,6 +142,8 @@ pub struct NewsAnswer {
 #[derive(Debug, Deserialize)]
 pub struct ChangeAnswer {
     pub name: String,
+    /// The snapshot for which the answer holds.
+    pub id: U64,
     pub result: Option<Box<RawValue>>,
     pub error: Option<CallErrorAnswer>,
     #[serde(default)]

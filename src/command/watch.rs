@@ -3,7 +3,6 @@
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
-use alloy_primitives::U64;
 use console::{Term, truncate_str};
 use serde_json::{Map, Value, json};
 
@@ -118,7 +117,7 @@ pub fn run(args: &WatchArgs, input: WatchInput, node: &NodeLink, out: &mut impl 
             writeln!(out, "{}", shown::json(text.get()))?;
         }
         for change in &changed {
-            let row = view.note(change, since, news.behind.iter().any(|behind| behind.name == change.name));
+            let row = view.note(change, news.behind.iter().any(|behind| behind.name == change.name));
             if !is_live && !args.bundle.json {
                 writeln!(out, "{row}")?;
             }
@@ -181,8 +180,8 @@ impl WatchView {
     }
 
     /// Notes an answer, and returns it as a line.
-    fn note(&mut self, change: &ChangeAnswer, snapshot: U64, is_behind: bool) -> String {
-        let [status, gas, result] = self.summary(change);
+    fn note(&mut self, change: &ChangeAnswer, is_behind: bool) -> String {
+        let (snapshot, [status, gas, result]) = (change.id, self.summary(change));
         let row = self.rows.entry(change.name.clone()).or_default();
         row.changes += 1;
         row.text = Self::text(change);

@@ -38,9 +38,24 @@ pub struct StandingBundles<R> {
 /// A place in the chain.
 #[derive(Debug)]
 pub struct ChainPlace {
-    id: SnapshotId,
+    name: SnapshotName,
     state: StateId,
     context: BlockContext,
+}
+
+/// The names of a snapshot, by which clients ask for the same again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotName {
+    /// The id of the snapshot.
+    pub id: SnapshotId,
+    /// The number of the newest sealed block.
+    pub sealed: u64,
+    /// The number of the block being built, or of the newest one where none is built.
+    pub number: u64,
+    /// The time of that block in seconds.
+    pub timestamp: u64,
+    /// The base fee of that block in wei; `None` before London.
+    pub base_fee: Option<u64>,
 }
 
 /// A bundle that stands.
@@ -55,8 +70,9 @@ pub struct StandingBundle<R> {
     reads: ReadSet,
     /// Whether it must run.
     is_due: bool,
-    /// The newest snapshot for which the answer is known to hold; `None` before the first run.
-    holds_at: Option<SnapshotId>,
+    /// The snapshot of the last run, or the newest one for which the answer holds if the bundle is due. `None` before the
+    /// first run.
+    holds_at: Option<SnapshotName>,
     /// The reason why its last run gave no answer.
     stale: Option<Bytes>,
     /// Whether its last run was too long to be one of several on a worker.
@@ -98,8 +114,8 @@ pub enum StandingRun {
     TooLong,
 }
 
-/// The answer of a bundle whose objective has fallen below what the client asks for.
-const BELOW: &[u8] = b"\"below\":true";
+/// The answer of a bundle whose objective is not above what the client asks for.
+pub const BELOW: &[u8] = b"\"below\":true";
 /// The number of snapshots after which a bundle that was passed over goes first.
 const PATIENCE: u32 = 5;
 
@@ -140,7 +156,12 @@ impl<R> StandingBundles<R> {
 
     /// Returns the snapshot for which it is known what is due.
     pub fn at(&self) -> Option<SnapshotId> {
-        self.at.as_ref().map(|at| at.id)
+        self.name().map(|name| name.id)
+    }
+
+    /// Returns the names of that snapshot.
+    pub fn name(&self) -> Option<SnapshotName> {
+        self.at.as_ref().map(|at| at.name)
     }
 
     /// Returns the place of that snapshot in the chain, for runs that may end when it is no longer the current one.
@@ -151,18 +172,18 @@ impl<R> StandingBundles<R> {
     /// Moves to a snapshot: what was read and has changed since the last is due. If the changes are not known,
     /// everything is due. What was due stays due.
     pub fn advance(&mut self, snapshot: &Snapshot, context: BlockContext, history: &StateHistory) {
-        let now = ChainPlace { id: snapshot.id, state: snapshot.state, context };
+        let now = ChainPlace { name: SnapshotName::of(snapshot), state: snapshot.state, context };
         self.told_behind = false;
         if let Some(was) = self.at.take() {
             let bundles = &mut self.bundles;
             bundles.iter_mut().filter(|bundle| bundle.is_due).for_each(|bundle| bundle.passed_over += 1);
-            let due = |reader: u32| bundles[reader as usize].become_due(was.id);
+            let due = |reader: u32| bundles[reader as usize].become_due(was.name);
             match self.index.between(&was, &now, history, due) {
                 Some(change) => {
                     let short = bundles.iter_mut().filter(|bundle| bundle.reads.gas > change.gas_left);
-                    short.for_each(|bundle| bundle.become_due(was.id));
+                    short.for_each(|bundle| bundle.become_due(was.name));
                 }
-                None => bundles.iter_mut().for_each(|bundle| bundle.become_due(was.id)),
+                None => bundles.iter_mut().for_each(|bundle| bundle.become_due(was.name)),
             }
         }
         self.at = Some(Arc::new(now));
@@ -202,14 +223,19 @@ impl<R> StandingBundles<R> {
         self.bundles.iter().filter(move |bundle| bundle.is_due && may_run(&bundle.request))
     }
 
+    /// Returns the newest snapshot for which the answer of a bundle is known to hold, or `None` before its first run.
+    pub fn holds_at(&self, bundle: &StandingBundle<R>) -> Option<SnapshotName> {
+        if bundle.is_due { bundle.holds_at } else { self.name() }
+    }
+
     /// Returns the bundles whose answers began to hold after the snapshot `id`.
-    pub fn changed_after(&self, id: SnapshotId) -> impl Iterator<Item = (&str, &StandingAnswer)> {
+    pub fn changed_after(&self, id: SnapshotId) -> impl Iterator<Item = (&StandingBundle<R>, &StandingAnswer)> {
         self.told().filter(move |(_, told)| told.since > id)
     }
 
     /// Returns the bundles whose answers a client may lack that was told the news of the snapshot `id`, with what was
     /// behind then.
-    pub fn news_since(&self, id: SnapshotId) -> impl Iterator<Item = (&str, &StandingAnswer)> {
+    pub fn news_since(&self, id: SnapshotId) -> impl Iterator<Item = (&StandingBundle<R>, &StandingAnswer)> {
         self.told().filter(move |(_, told)| told.since > id || told.is_late && told.since == id)
     }
 
@@ -218,13 +244,18 @@ impl<R> StandingBundles<R> {
         self.told_behind = true;
     }
 
-    fn told(&self) -> impl Iterator<Item = (&str, &StandingAnswer)> {
-        self.bundles.iter().filter_map(|bundle| Some((bundle.name.as_str(), bundle.told.as_ref()?)))
+    /// Returns whether the client was told what is behind at the current snapshot.
+    pub const fn has_told_behind(&self) -> bool {
+        self.told_behind
+    }
+
+    fn told(&self) -> impl Iterator<Item = (&StandingBundle<R>, &StandingAnswer)> {
+        self.bundles.iter().filter_map(|bundle| Some((bundle, bundle.told.as_ref()?)))
     }
 
     /// Records the end of a run of bundle `at` on the current snapshot. Returns the answer if it is another than before.
     pub fn record(&mut self, at: u32, run: StandingRun) -> Option<(&str, &StandingAnswer)> {
-        let now = self.at.as_ref()?.id;
+        let now = self.name()?;
         let bundle = &mut self.bundles[at as usize];
         self.bytes -= bundle.bytes();
         let is_news = match run {
@@ -244,7 +275,7 @@ impl<R> StandingBundles<R> {
                 let text = text.or_else(|| bundle.told.as_ref().map(|_| Bytes::from_static(BELOW)));
                 match text {
                     Some(text) if bundle.told.as_ref().is_none_or(|told| told.text != text) => {
-                        bundle.told = Some(StandingAnswer { text, since: now, is_late: self.told_behind });
+                        bundle.told = Some(StandingAnswer { text, since: now.id, is_late: self.told_behind });
                         true
                     }
                     _ => false,
@@ -267,12 +298,12 @@ impl<R> StandingBundles<R> {
     ) -> Option<(&str, &StandingAnswer)> {
         let now = self.at.clone()?;
         let is_news = self.record(at, run).is_some();
-        if place.id != now.id {
+        if place.name.id != now.name.id {
             let mut is_touched = false;
             let change = self.index.between(place, &now, history, |reader| is_touched |= reader == at);
             let bundle = &mut self.bundles[at as usize];
             if is_touched || change.is_none_or(|change| bundle.reads.gas > change.gas_left) {
-                bundle.become_due(place.id);
+                bundle.become_due(place.name);
             }
         }
         let bundle = &self.bundles[at as usize];
@@ -299,10 +330,23 @@ impl ReadIndex {
     }
 }
 
+impl SnapshotName {
+    fn of(snapshot: &Snapshot) -> Self {
+        let header = snapshot.header();
+        Self {
+            id: snapshot.id,
+            sealed: snapshot.head.number(),
+            number: header.number,
+            timestamp: header.timestamp,
+            base_fee: header.base_fee_per_gas,
+        }
+    }
+}
+
 impl<R> StandingBundle<R> {
-    /// Returns the newest snapshot for which the answer is known to hold.
-    pub const fn holds_at(&self) -> Option<SnapshotId> {
-        self.holds_at
+    /// Returns the snapshot of the last run, or the newest one for which the answer holds if it must run again.
+    pub fn holds_at(&self) -> Option<SnapshotId> {
+        self.holds_at.map(|name| name.id)
     }
 
     /// Returns the reason why the last run gave no answer, if it did not.
@@ -320,13 +364,13 @@ impl<R> StandingBundle<R> {
         self.is_due
     }
 
-    /// Returns the answer that the client was told last.
+    /// Returns the answer that the client holds.
     pub const fn told(&self) -> Option<&StandingAnswer> {
         self.told.as_ref()
     }
 
     /// Makes the bundle due. Its answer holds up to the snapshot `last`.
-    fn become_due(&mut self, last: SnapshotId) {
+    fn become_due(&mut self, last: SnapshotName) {
         if !self.is_due {
             (self.is_due, self.holds_at) = (true, Some(last));
         }

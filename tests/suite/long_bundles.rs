@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     random_bundles::account,
     read_sets::Chain,
-    support::{BOUND, Socket, TestNode},
+    support::{BOUND, Socket, TestNode, items, number},
     watch::{Held, newest, node_with, read, reads_slot, set_slot, stand, two_readers},
 };
 
@@ -151,6 +151,92 @@ async fn a_long_bundle_is_answered_while_snapshots_come() {
     set_slot(&node, 0, 1).await;
     held.until(&mut socket, &watch, &newest(&node).await).await;
     assert_eq!(node.metric("presim_standing_runs_total") - runs, 1.0);
+}
+
+/// Asks for the answer of a bundle at the snapshot that it is said to hold for.
+async fn check_at(node: &TestNode, bundle: &Value, id: &Value, answer: &Value) {
+    let (method, payload) = match bundle.get("search") {
+        Some(search) => ("presim_search", search),
+        None => ("presim_simulate", &bundle["simulate"]),
+    };
+    let fresh = node.result("/", method, json!([payload, { "snapshotId": id }])).await;
+    assert_eq!(fresh, answer["result"], "{bundle} at {id}");
+}
+
+#[tokio::test]
+async fn the_answer_of_a_long_bundle_comes_after_its_snapshot_and_names_the_one_that_it_holds_for() {
+    let node = two_readers(&["--workers", "2", "--deadline-ms", "600000", "--keep-snapshots", "100000"]).await;
+    node.result("/", "anvil_setCode", json!([account(3), COUNTS])).await;
+    let bundles = [long("long", 3), reads_slot("a", 0)];
+    let mut socket = Socket::open(&node, "/").await;
+    let watch = stand(&mut socket, json!([bundles])).await["watch"].clone();
+    let mut held = Held::new();
+    let (mut value, mut late) = (1, Vec::new());
+    // The slot that the long bundle reads changes with each snapshot until its first answer has come. The last answer
+    // holds for the newest snapshot.
+    let (mut is_told, mut is_last) = (true, false);
+    while late.is_empty() || !is_last || !held.behind.is_empty() || held.id != newest(&node).await {
+        if is_told && late.is_empty() {
+            value += 1;
+            set_slot(&node, 0, value).await;
+            set_slot(&node, 3, value).await;
+        }
+        let news = socket.notification(&watch).await;
+        is_last = held.take(&news);
+        is_told = held.answers.get("a") == Some(&json!({ "result": read(value) }));
+        if news["late"] == true {
+            late.push((news, held.id.clone()));
+        } else {
+            assert!(items(&news["changed"]).iter().all(|one| one["name"] == "a"), "long among the parts: {news}");
+        }
+    }
+    for (news, current) in &late {
+        let [answer] = items(&news["changed"]) else { panic!("one answer: {news}") };
+        assert_eq!(answer["name"], "long", "{news}");
+        assert!(news["timestamp"].is_string(), "{news}");
+        check_at(&node, &bundles[0], &news["id"], answer).await;
+        let behind = if news["id"] == *current { json!([]) } else { json!([{ "name": "long", "id": news["id"] }]) };
+        assert_eq!(news["behind"], behind, "at {current}: {news}");
+    }
+    assert_eq!(late.last().expect("an answer").0["id"], held.id);
+
+    // A client that has heard no more than the parts of the snapshot is told it when it comes again.
+    let mut other = Socket::open(&node, "/").await;
+    let again = other.call("presim_rewatch", json!([watch, held.id])).await["result"].take();
+    let [answer] = items(&again["changed"]) else { panic!("one answer: {again}") };
+    assert_eq!((&answer["name"], &answer["result"]), (&json!("long"), &held.answers["long"]["result"]), "{again}");
+    assert!(number(&answer["id"]) >= number(&held.id) && again["behind"] == json!([]), "{again}");
+    check_at(&node, &bundles[0], &answer["id"], answer).await;
+}
+
+/// While a bundle is behind, answers are newer than the snapshot of which all is told.
+#[tokio::test]
+async fn each_answer_of_a_poll_names_a_snapshot_at_which_it_can_be_asked_again() {
+    let node = node_of("2").await;
+    // This one does not end.
+    let bundles = [long("long", 10_000), reads_slot("a", 0), reads_slot("b", 1)];
+    let begun = node.result("/", "presim_watch", json!([bundles])).await;
+    let mut socket = Socket::open(&node, "/").await;
+    let (mut since, mut newer) = (begun["id"].clone(), 0);
+    for value in 2..6 {
+        set_slot(&node, 0, value).await;
+        let id = newest(&node).await;
+        let mut told = json!({});
+        while !told.to_string().contains(&format!("{value:064x}")) {
+            told = node.result("/", "presim_results", json!([begun["watch"], since, 5_000])).await;
+        }
+        let again = socket.call("presim_rewatch", json!([begun["watch"], since])).await["result"].take();
+        assert_eq!(items(&again["changed"]).len(), items(&told["changed"]).len(), "{again}\n{told}");
+        assert_eq!(told["behind"][0]["name"], "long", "{told}");
+        newer += items(&told["changed"]).iter().filter(|one| number(&one["id"]) > number(&told["id"])).count();
+        for one in items(&told["changed"]).iter().chain(items(&again["changed"])) {
+            assert!(number(&one["id"]) >= number(&id), "nothing that it read has changed since {id}: {one}");
+            let bundle = bundles.iter().find(|bundle| bundle["name"] == one["name"]).expect("a bundle");
+            check_at(&node, bundle, &one["id"], one).await;
+        }
+        since = told["id"].clone();
+    }
+    assert!(newer >= 4, "{newer} answers are newer than the snapshot of which all is told");
 }
 
 #[tokio::test]

@@ -142,20 +142,20 @@ impl Subscriptions {
         })
     }
 
-    /// Returns whether a connection is told of standing bundles.
-    pub fn has_watcher(&self, watch: WatchId) -> bool {
-        self.list().iter().any(|one| one.is_about(watch))
+    /// Returns the subscription by which a connection is told of standing bundles.
+    pub fn watcher(&self, watch: WatchId) -> Option<u64> {
+        self.list().iter().find(|one| one.is_about(watch)).map(|one| one.id)
     }
 
-    /// Passes news of standing bundles to their connection, once the answer that names them is on its way. Returns
-    /// whether there is one.
-    pub async fn tell_watcher(&self, watch: WatchId, news: &Bytes) -> bool {
+    /// Passes news of standing bundles to the connection with this subscription, once the answer that names them is on
+    /// its way. Returns whether there is one.
+    pub async fn tell_watcher(&self, subscription: u64, news: &Bytes) -> bool {
         loop {
             let mut moved = std::pin::pin!(self.moved.notified());
             moved.as_mut().enable();
             let full = {
                 let list = self.list();
-                let Some(one) = list.iter().find(|one| one.is_about(watch)) else { return false };
+                let Some(one) = list.iter().find(|one| one.id == subscription) else { return false };
                 if !one.has_begun {
                     None
                 } else if one.subscriber.notify(Notification { prefix: one.prefix.clone(), result: news.clone() }) {

@@ -1,8 +1,8 @@
 //! Long bundles, each of which runs by itself beside the others.
 //!
 //! A bundle that takes longer than others may wait for is run apart from them: on few workers of the node, until the
-//! deadline, and on while newer snapshots come. Its answer is told with the snapshot that is current at its end. If
-//! what it has read has changed since it began, it is behind there, and due again.
+//! deadline, and on while newer snapshots come. Its answer is told by itself at its end, with the snapshot that it holds
+//! for: the current one, or the one on which it ran if what it has read has changed since. Then it is due again.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -95,15 +95,17 @@ impl WatchTask {
         let news = {
             let mut room = self.list.room(self.watch.owner.as_deref());
             let mut state = self.watch.state();
-            let Some((_, now)) = &state.current else { return };
-            let mut news = News::of(&self.watch, now);
+            let Some(now) = state.bundles.name() else { return };
             if matches!(run, StandingRun::Stale(_)) {
                 state.long_rests_until = Some(Instant::now() + Attendance::AGAIN);
             }
             let run = Self::within_room(&state, at, run, &mut room);
-            if let Some((name, answer)) = state.bundles.record_from(&place, history, at, run) {
-                news.add(name, &answer.text);
-            }
+            let is_answer = matches!(run, StandingRun::Answered { .. });
+            let stale = state.bundles.bundles()[at as usize].stale().cloned();
+            state.bundles.record_from(&place, history, at, run);
+            let holds = state.bundles.holds_at(&state.bundles.bundles()[at as usize]).filter(|_| is_answer);
+            let mut news = News::of(&self.watch, holds.unwrap_or(now), true);
+            news.add_late(&state, at, is_answer, stale.as_ref());
             self.watch.bytes.store(self.requests + state.bundles.bytes(), Relaxed);
             news
         };

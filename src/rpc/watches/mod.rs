@@ -42,7 +42,7 @@ use crate::{
     executor::{Executor, LaneName, RunPlace},
     state::{Published, Selector, Snapshot, SnapshotId},
     telemetry::{Counter, Gauge, Metrics},
-    watch::{Attendance, StandingBundle, StandingBundles, StandingRun},
+    watch::{Attendance, SnapshotName, StandingBundle, StandingBundles, StandingRun},
 };
 
 /// The place of the runs.
@@ -118,8 +118,9 @@ struct WatchState {
     attendance: Attendance,
     /// Whether bundles that run once a block may run.
     begins_block: bool,
-    /// The last snapshot of which nothing more will be told: nothing is behind, or a newer one has come.
-    settled: SnapshotId,
+    /// The last snapshot of which nothing more will be told: nothing is behind, or a newer one has come. `None` before
+    /// the first.
+    settled: Option<SnapshotName>,
 }
 
 impl Watches {
@@ -276,13 +277,13 @@ impl WatchState {
     /// Notes if nothing is behind.
     fn note_settled(&mut self) {
         if self.behind().next().is_none() {
-            self.settled = self.bundles.at().unwrap_or_default();
+            self.settled = self.bundles.name();
         }
     }
 
     /// Returns whether nothing is behind.
     fn is_settled(&self) -> bool {
-        self.bundles.at() == Some(self.settled)
+        self.settled.is_some_and(|settled| self.bundles.at() == Some(settled.id))
     }
 }
 
@@ -292,7 +293,7 @@ impl Front {
     /// # Errors
     ///
     /// Returns -32602 if the parameters are wrong, -32005 if the client's bundles take too much memory, and -32000 if
-    /// the client has no such watch.
+    /// the client has no such watch, except to `presim_unwatch` if nobody has.
     pub(super) async fn watch(&self, method: WatchMethod, request: Request) -> Result<Vec<u8>, RpcError> {
         let list = &self.watches.0;
         let client = request.caller.client.as_deref().map(Client::name);
@@ -318,7 +319,10 @@ impl Front {
             }
             WatchMethod::End => {
                 let id = wire::parse_unwatch(&request.params, dialect)?;
-                list.find(id, client)?;
+                // Only a watch that stands can be another client's.
+                if list.watches().contains_key(&id) {
+                    list.find(id, client)?;
+                }
                 encode::value(&mut out, &list.remove(id));
             }
         }
@@ -350,7 +354,7 @@ impl Front {
             long_rests_until: None,
             attendance: Attendance::new(Instant::now()),
             begins_block: true,
-            settled: SnapshotId::default(),
+            settled: None,
         };
         let watch = Arc::new(Watch {
             id: WatchId(rand::random()),

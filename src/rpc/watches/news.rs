@@ -2,11 +2,13 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
+use bytes::Bytes;
+
 use super::{Watch, WatchState, WatchedBundle};
 use crate::{
     rpc::encode::{self, Object},
-    state::{Selector, Snapshot, SnapshotId},
-    watch::{StandingAnswer, StandingBundle},
+    state::{Selector, SnapshotId},
+    watch::{BELOW, SnapshotName, StandingAnswer, StandingBundle},
 };
 
 /// The length of a list of answers or of names above which a notification is divided.
@@ -29,46 +31,69 @@ impl Watch {
         self.write_changes(object, state.bundles.news_since(id), &state);
     }
 
-    /// Returns the number of the sealed block on whose state bundles run, if they stand on sealed blocks. Such a block's
-    /// state has no id of its own: the id selects what `pending` was, the block opened on it.
-    pub(super) fn sealed_block(&self, snapshot: &Snapshot) -> Option<u64> {
-        (self.selector == Selector::Latest).then(|| snapshot.head.number())
-    }
-
     fn write_changes<'a>(
         &self,
         mut object: Object<'_>,
-        changed: impl Iterator<Item = (&'a str, &'a StandingAnswer)>,
+        changed: impl Iterator<Item = (&'a StandingBundle<Arc<WatchedBundle>>, &'a StandingAnswer)>,
         state: &WatchState,
     ) {
-        object.quantity("id", state.settled.0);
-        if let Some(block) = state.current.as_ref().and_then(|(_, snapshot)| self.sealed_block(snapshot)) {
-            object.quantity("blockNumber", block);
+        match state.settled {
+            Some(settled) => self.write_block(&mut object, settled),
+            None => _ = object.quantity("id", 0),
         }
-        encode::list(object.key("changed"), changed, |out, (name, answer)| write_answer(out, name, &answer.text));
-        encode::list(object.key("behind"), state.behind(), write_behind);
+        // An answer may be newer than the snapshot of which all is told, so each names its own.
+        encode::list(object.key("changed"), changed, |out, (bundle, answer)| {
+            let name = state.bundles.holds_at(bundle);
+            self.write_answer(out, &bundle.name, name, &answer.text);
+        });
+        let behind = state.behind();
+        encode::list(object.key("behind"), behind, |out, bundle| self.write_behind(out, state, bundle));
         object.end();
     }
-}
 
-fn write_answer(out: &mut Vec<u8>, name: &str, text: &[u8]) {
-    let mut object = Object::new(out);
-    encode::string(object.key("name"), name);
-    object.member(text);
-    object.end();
-}
+    /// Writes the names of a snapshot: its id, and the sealed block on whose state bundles run if they stand on sealed
+    /// blocks. Such a block's state has no id of its own: the id selects what `pending` was, the block opened on it.
+    fn write_name(&self, object: &mut Object<'_>, name: SnapshotName) {
+        object.quantity("id", name.id.0);
+        if self.selector == Selector::Latest {
+            object.quantity("blockNumber", name.sealed);
+        }
+    }
 
-fn write_behind(out: &mut Vec<u8>, bundle: &StandingBundle<Arc<WatchedBundle>>) {
-    let mut object = Object::new(out);
-    encode::string(object.key("name"), &bundle.name);
-    match bundle.holds_at() {
-        Some(id) => encode::quantity(object.key("id"), id.0),
-        None => object.key("id").extend_from_slice(b"null"),
+    /// Writes the names of a snapshot and of the block that is being built there, if bundles stand on it.
+    fn write_block(&self, object: &mut Object<'_>, name: SnapshotName) {
+        self.write_name(object, name);
+        if self.selector == Selector::Pending {
+            object.quantity("blockNumber", name.number).quantity("timestamp", name.timestamp);
+            if let Some(fee) = name.base_fee {
+                object.quantity("baseFeePerGas", fee);
+            }
+        }
     }
-    if let Some(reason) = bundle.stale() {
-        object.key("stale").extend_from_slice(reason);
+
+    /// Writes an answer, and the snapshot for which it holds if that is not the one of the whole notification.
+    fn write_answer(&self, out: &mut Vec<u8>, bundle: &str, name: Option<SnapshotName>, text: &[u8]) {
+        let mut object = Object::new(out);
+        encode::string(object.key("name"), bundle);
+        if let Some(name) = name {
+            self.write_name(&mut object, name);
+        }
+        object.member(text);
+        object.end();
     }
-    object.end();
+
+    fn write_behind(&self, out: &mut Vec<u8>, state: &WatchState, bundle: &StandingBundle<Arc<WatchedBundle>>) {
+        let mut object = Object::new(out);
+        encode::string(object.key("name"), &bundle.name);
+        match state.bundles.holds_at(bundle) {
+            Some(name) => self.write_name(&mut object, name),
+            None => object.key("id").extend_from_slice(b"null"),
+        }
+        if let Some(reason) = bundle.stale() {
+            object.key("stale").extend_from_slice(reason);
+        }
+        object.end();
+    }
 }
 
 /// The elements of a JSON list, divided so that each part fits into a notification.
@@ -95,42 +120,92 @@ impl ListParts {
     }
 }
 
-/// The news of a snapshot, in parts.
+/// The news of a snapshot in parts, or what comes after the last of them.
 pub(super) struct News {
-    id: SnapshotId,
-    /// The number of the block, if the bundles stand on sealed blocks.
-    block: Option<u64>,
-    told: usize,
+    watch: Arc<Watch>,
+    /// The snapshot for which the answers hold.
+    name: SnapshotName,
+    /// Whether the last part of the current snapshot was told before.
+    is_late: bool,
+    /// The connection that the parts are for, by its subscription, and the number of those written.
+    told: (Option<u64>, usize),
     /// The answers that are to be told.
     changed: ListParts,
+    /// The bundles that are to be told as behind. Those of a snapshot are known at its end.
+    behind: ListParts,
 }
 
 impl News {
-    pub(super) fn of(watch: &Watch, snapshot: &Snapshot) -> Self {
-        let (id, block) = (snapshot.id, watch.sealed_block(snapshot));
-        Self { id, block, told: 0, changed: ListParts::default() }
+    /// Creates the news of the current snapshot.
+    pub(super) fn of(watch: &Arc<Watch>, name: SnapshotName, is_late: bool) -> Self {
+        let (changed, behind) = (ListParts::default(), ListParts::default());
+        Self { watch: watch.clone(), name, is_late, told: (None, 0), changed, behind }
     }
 
+    /// Returns whether the last part of the current snapshot was told before.
+    pub(super) const fn is_late(&self) -> bool {
+        self.is_late
+    }
+
+    /// Adds an answer that was told never before.
     pub(super) fn add(&mut self, name: &str, text: &[u8]) {
-        self.changed.add(|out| write_answer(out, name, text));
+        self.changed.add(|out| self.watch.write_answer(out, name, None, text));
     }
 
-    /// Returns a part, if there is one to tell.
-    pub(super) fn part(&mut self) -> Option<Vec<u8>> {
+    /// Adds the end of a bundle's run to news that is late. An answer is told even if it is the one before, because the
+    /// bundle was told as behind. `stale` is the reason that was told.
+    pub(super) fn add_late(&mut self, state: &WatchState, at: u32, is_answer: bool, stale: Option<&Bytes>) {
+        let bundle = &state.bundles.bundles()[at as usize];
+        if is_answer {
+            let text = bundle.told().map_or(BELOW, |told| told.text.as_ref());
+            self.add(&bundle.name, text);
+        }
+        if bundle.is_due() && (is_answer || bundle.stale() != stale) {
+            self.behind.add(|out| self.watch.write_behind(out, state, bundle));
+        }
+    }
+
+    /// Returns the connection that the parts are for.
+    pub(super) const fn connection(&self) -> Option<u64> {
+        self.told.0
+    }
+
+    /// Turns to a connection. One that takes the watch over counts the parts that it is told.
+    fn turn_to(&mut self, connection: Option<u64>) {
+        if self.told.0 != connection {
+            self.told = (connection, 0);
+        }
+    }
+
+    /// Returns a part for a connection, if there is one to tell.
+    pub(super) fn part(&mut self, connection: Option<u64>) -> Option<Vec<u8>> {
+        self.turn_to(connection);
         let changed = self.changed.0.pop_front()?;
         Some(self.write(&changed, None, false))
     }
 
-    /// Returns the last parts, with what is behind.
-    pub(super) fn end(mut self, watch: &Watch) -> Vec<Vec<u8>> {
+    /// Returns the last parts for a connection, with what is behind.
+    pub(super) fn end(&mut self, connection: Option<u64>) -> Vec<Vec<u8>> {
+        self.turn_to(connection);
+        let mut parts = Vec::new();
+        if self.is_late {
+            while !self.changed.0.is_empty() || !self.behind.0.is_empty() {
+                let [changed, behind] = [&mut self.changed, &mut self.behind].map(|list| list.0.pop_front());
+                parts.push(self.write(&changed.unwrap_or_default(), Some(&behind.unwrap_or_default()), false));
+            }
+            return parts;
+        }
         let mut behind = ListParts::default();
-        watch.state().behind().for_each(|bundle| behind.add(|out| write_behind(out, bundle)));
+        {
+            let state = self.watch.state();
+            state.behind().for_each(|bundle| behind.add(|out| self.watch.write_behind(out, &state, bundle)));
+        }
         let mut behind = behind.0;
         let first = behind.pop_front().unwrap_or_default();
         // The last answers and the first names may share a part.
         let fits = |changed: &Vec<u8>| changed.len() + first.len() <= NOTIFICATION;
         let shared = if self.changed.0.back().is_none_or(fits) { self.changed.0.pop_back() } else { None };
-        let mut parts: Vec<Vec<u8>> = std::iter::from_fn(|| self.part()).collect();
+        parts.extend(std::iter::from_fn(|| self.part(connection)));
         parts.push(self.write(&shared.unwrap_or_default(), Some(&first), behind.is_empty()));
         while let Some(names) = behind.pop_front() {
             parts.push(self.write(b"", Some(&names), behind.is_empty()));
@@ -139,20 +214,21 @@ impl News {
     }
 
     fn write(&mut self, changed: &[u8], behind: Option<&[u8]>, is_last: bool) -> Vec<u8> {
-        let mut out = Vec::with_capacity(changed.len() + behind.map_or(0, <[u8]>::len) + 128);
+        let mut out = Vec::with_capacity(changed.len() + behind.map_or(0, <[u8]>::len) + 192);
         let mut object = Object::new(&mut out);
-        object.quantity("id", self.id.0);
-        if let Some(block) = self.block {
-            object.quantity("blockNumber", block);
+        self.watch.write_block(&mut object, self.name);
+        if self.is_late {
+            encode::value(object.key("late"), &true);
+        } else {
+            object.number("part", self.told.1);
+            encode::value(object.key("last"), &is_last);
+            self.told.1 += 1;
         }
-        object.number("part", self.told);
-        encode::value(object.key("last"), &is_last);
         object.key("changed").extend_from_slice(&[b"[", changed, b"]"].concat());
         if let Some(behind) = behind {
             object.key("behind").extend_from_slice(&[b"[", behind, b"]"].concat());
         }
         object.end();
-        self.told += 1;
         out
     }
 }

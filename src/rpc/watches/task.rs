@@ -97,9 +97,14 @@ impl WatchTask {
         state.attendance.rest(self.list.limits.keep, state.behind().next().is_some(), Instant::now())
     }
 
+    /// Returns the connection that is told of the bundles, by its subscription.
+    fn connection(&self) -> Option<u64> {
+        self.list.subscriptions.watcher(self.watch.id)
+    }
+
     /// Notes whether a client has a connection. Returns whether bundles run.
     fn look(&self) -> bool {
-        let has_connection = self.list.subscriptions.has_watcher(self.watch.id);
+        let has_connection = self.connection().is_some();
         let mut state = self.watch.state();
         let now = Instant::now();
         state.attendance.look(has_connection, now);
@@ -129,7 +134,7 @@ impl WatchTask {
                         let every = |bundle: &Arc<WatchedBundle>| bundle.every_block;
                         state.bundles.behind(every).next().is_some()
                     };
-                state.settled = state.bundles.at().unwrap_or_default();
+                state.settled = state.bundles.name();
                 state.long_rests_until = None;
                 state.bundles.advance(snapshot, context, history);
                 state.note_settled();
@@ -162,13 +167,12 @@ impl WatchTask {
     ) {
         let batch = self.runner.executor.batch();
         let mut running = FuturesUnordered::new();
-        let mut news = News::of(&self.watch, snapshot);
+        let Some(mut news) = self.news() else { return };
         let mut nodes = self.nodes(published);
         let mut due = self.divide(due, &nodes);
         let mut stale_chunk = 1;
         loop {
-            // A newer snapshot supersedes this one.
-            let is_newest = !changes.has_changed().unwrap_or(true);
+            let is_newest = self.is_newest(snapshot, changes);
             for node in nodes.iter_mut().filter(|_| is_newest) {
                 let width = node.width.unwrap_or_else(|| self.list.width(&self.runner.executor));
                 let Some(due) = due.get_mut(&node.name) else { continue };
@@ -202,7 +206,12 @@ impl WatchTask {
                 let mut state = self.watch.state();
                 for (at, run) in ended {
                     let run = Self::within_room(&state, at, run, &mut room);
-                    if let Some((name, answer)) = state.bundles.record(at, run) {
+                    if news.is_late() {
+                        let is_answer = matches!(run, StandingRun::Answered { .. });
+                        let stale = state.bundles.bundles()[at as usize].stale().cloned();
+                        state.bundles.record(at, run);
+                        news.add_late(&state, at, is_answer, stale.as_ref());
+                    } else if let Some((name, answer)) = state.bundles.record(at, run) {
                         news.add(name, &answer.text);
                     }
                 }
@@ -220,12 +229,30 @@ impl WatchTask {
                 left.rev().for_each(|bundle| due.entry(node.clone()).or_default().push_front(bundle));
             }
             let is_last =
-                running.is_empty() && (due.values().all(VecDeque::is_empty) || changes.has_changed().unwrap_or(true));
-            while !is_last && let Some(part) = news.part() {
-                self.tell(part).await;
+                running.is_empty() && (due.values().all(VecDeque::is_empty) || !self.is_newest(snapshot, changes));
+            while !is_last
+                && !news.is_late()
+                && let Some(part) = news.part(self.connection())
+            {
+                self.tell(&news, part).await;
             }
         }
         self.tell_end(news).await;
+    }
+
+    /// Returns the news of the current snapshot, which is late if its last part was told.
+    fn news(&self) -> Option<News> {
+        let state = self.watch.state();
+        Some(News::of(&self.watch, state.bundles.name()?, state.bundles.has_told_behind()))
+    }
+
+    /// Returns whether bundles still stand on this snapshot. A newer one supersedes it.
+    fn is_newest(&self, snapshot: &Snapshot, changes: &watch::Receiver<SnapshotId>) -> bool {
+        let stands = |published: &Published| {
+            let newest = self.runner.backend.standing_on(published, self.watch.selector);
+            newest.is_ok_and(|newest| newest.id == snapshot.id)
+        };
+        changes.has_changed().is_ok_and(|has_changed| !has_changed || stands(&self.snapshots.load()))
     }
 
     /// Takes the next bundles that run on a worker together. Those whose last run gave no answer are apart from the
@@ -242,15 +269,25 @@ impl WatchTask {
         due.drain(..count).collect()
     }
 
-    /// Tells the last news of a snapshot, with what is behind.
-    pub(super) async fn tell_end(&self, news: News) {
+    /// Tells the last news of a snapshot, with what is behind, or news that is late.
+    pub(super) async fn tell_end(&self, mut news: News) {
         {
             let mut state = self.watch.state();
             state.note_settled();
-            state.bundles.tell_behind();
+            if !news.is_late() {
+                state.bundles.tell_behind();
+            }
         }
-        for part in news.end(&self.watch) {
-            self.tell(part).await;
+        let mut connection = self.connection();
+        loop {
+            for part in news.end(connection) {
+                self.tell(&news, part).await;
+            }
+            // A connection that takes the watch over meanwhile has the answers, but not the end of the snapshot.
+            connection = self.connection();
+            if connection.is_none() || connection == news.connection() {
+                break;
+            }
         }
         self.watch.news.send_modify(|count| *count += 1);
     }
@@ -308,11 +345,11 @@ impl WatchTask {
         StandingRun::Answered { text: Some(text), reads: ReadSet::everything(), gained, is_long }
     }
 
-    /// Tells news to the connection.
-    async fn tell(&self, text: Vec<u8>) {
-        if self.list.subscriptions.has_watcher(self.watch.id) {
+    /// Tells news to the connection that it is for, unless another has taken the watch over.
+    async fn tell(&self, news: &News, text: Vec<u8>) {
+        if let Some(connection) = news.connection() {
             let text = self.list.subscriptions.memory().shared_text(text);
-            self.list.subscriptions.tell_watcher(self.watch.id, &text).await;
+            self.list.subscriptions.tell_watcher(connection, &text).await;
         }
     }
 }

@@ -64,6 +64,7 @@ async fn standing_bundles_follow_an_upstream_through_reorgs_and_faults() {
     let behind = items(&news["behind"]);
     assert_eq!(behind.len(), bundles.len(), "{news}");
     assert!(behind.iter().any(|one| one["stale"]["code"] == -32603), "an upstream that fails is no answer: {news}");
+    assert!(held.take(&news), "the last part");
     let before = node.metric("presim_standing_runs_total");
     upstream.well();
     check(&mut held, &mut socket, &watch, &node, &bundles, "at first").await;
@@ -87,6 +88,42 @@ async fn standing_bundles_follow_an_upstream_through_reorgs_and_faults() {
     let word = |value: u64| json!(format!("{value:#066x}"));
     assert_eq!(held.answers["slot"]["result"][0]["calls"][0]["returnData"], word(9));
     assert_eq!(held.answers["balance"]["result"][0]["calls"][0]["returnData"], word(10));
+}
+
+/// Most bundles are answered at once, and one waits for the upstream meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_are_numbered_from_0_for_the_connection_that_takes_a_watch_over() {
+    let genesis = Built::ethereum();
+    let upstream = serve(&[&genesis]).await;
+    let flags = ["--workers", "2", "--deadline-ms", "600000", "--upstream-timeout-ms", "600000"];
+    let node = start(&upstream.url(), &genesis.config, &flags).await;
+    // All but the last balance is known before.
+    let known = reads_balance("", SOMEBODY);
+    node.result("/", "presim_simulate", json!([known["simulate"], "pending"])).await;
+    upstream.slow("eth_getBalance", 10 * BOUND);
+    let quick = (0..64).map(|number| reads_balance(&number.to_string(), SOMEBODY));
+    let waits = reads_balance("waits", Address::with_last_byte(250));
+    let bundles: Vec<Value> = quick.chain([waits]).collect();
+    let mut one = Socket::open(&node, "/").await;
+    let begun = stand(&mut one, json!([bundles])).await;
+    let watch = &begun["watch"];
+    let mut told = 0;
+    for part in 0.. {
+        let news = one.notification(watch).await;
+        assert_eq!((&news["part"], &news["last"]), (&json!(part), &json!(false)), "{news}");
+        told += items(&news["changed"]).len();
+        if told == 64 {
+            break;
+        }
+    }
+    let mut other = Socket::open(&node, "/").await;
+    let again = other.call("presim_rewatch", json!([watch, begun["id"]])).await["result"].take();
+    assert_eq!(items(&again["changed"]).len(), 64, "{again}");
+    assert_eq!(again["behind"], json!([{ "name": "waits", "id": null }]));
+    upstream.answer_now();
+    let news = other.notification(watch).await;
+    assert_eq!((&news["part"], &news["last"], &news["behind"]), (&json!(0), &json!(true), &json!([])), "{news}");
+    assert_eq!(news["changed"][0]["name"], "waits", "{news}");
 }
 
 /// Each run of bundles waits for a balance that the upstream does not tell, so the balances that it is asked for show how

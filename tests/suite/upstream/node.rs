@@ -21,7 +21,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{broadcast, watch},
+    sync::{Notify, broadcast, watch},
     task::AbortHandle,
     time::timeout,
 };
@@ -69,6 +69,8 @@ struct NodeState {
     delay: Mutex<Duration>,
     /// The additional delay of requests for a method.
     slow: Mutex<BTreeMap<&'static str, Duration>>,
+    /// Ends the delays of the requests that have arrived.
+    hurry: Notify,
     lie: Mutex<Option<Lie>>,
     access_lists: Mutex<Option<AccessLists>>,
     /// The answers of methods that the chain does not give.
@@ -134,6 +136,7 @@ impl SmallUpstream {
             fault: Mutex::default(),
             delay: Mutex::default(),
             slow: Mutex::default(),
+            hurry: Notify::new(),
             lie: Mutex::default(),
             access_lists: Mutex::default(),
             script: Mutex::default(),
@@ -202,6 +205,12 @@ impl SmallUpstream {
     /// Delays the answers of one method by this much more.
     pub fn slow(&self, method: &'static str, delay: Duration) {
         lock(&self.shared.slow).insert(method, delay);
+    }
+
+    /// Answers at once what is delayed now.
+    pub fn answer_now(&self) {
+        lock(&self.shared.slow).clear();
+        self.shared.hurry.notify_waiters();
     }
 
     /// Changes results: `lie` gets the method, the params and the true result, and returns the result to send.
@@ -350,7 +359,7 @@ async fn serve(stream: TcpStream, shared: Arc<NodeState>) {
 
 async fn post(request: Request<Incoming>, shared: Arc<NodeState>) -> Result<Response<Full<Body>>, io::Error> {
     let body = request.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
-    let arrived = shared.arrived(&body).delayed().await;
+    let arrived = shared.arrived(&body).delayed(shared.clone()).await;
     let (status, text) = match shared.reply(arrived, None) {
         Reply::Text(text) => (StatusCode::OK, text),
         Reply::Fault(Fault::TooManyRequests) => (StatusCode::TOO_MANY_REQUESTS, "slow down".to_owned()),
@@ -382,7 +391,7 @@ async fn serve_socket(stream: TcpStream, shared: Arc<NodeState>) {
                 if !message.is_text() && !message.is_binary() {
                     continue;
                 }
-                under_way.push(shared.arrived(&message.into_data()).delayed());
+                under_way.push(shared.arrived(&message.into_data()).delayed(shared.clone()));
             }
             Some(arrived) = under_way.next() => match shared.reply(arrived, Some(&mut subscriptions)) {
                 Reply::Text(text) => if socket.send(Message::text(text)).await.is_err() { return },
@@ -436,9 +445,12 @@ struct Arrived {
 
 impl Arrived {
     /// Waits until it is to be answered.
-    async fn delayed(self) -> Self {
+    async fn delayed(self, shared: Arc<NodeState>) -> Self {
         if !self.delay.is_zero() {
-            tokio::time::sleep(self.delay).await;
+            tokio::select! {
+                () = tokio::time::sleep(self.delay) => {}
+                () = shared.hurry.notified() => {}
+            }
         }
         if self.fault == Some(Fault::Silence) {
             std::future::pending::<()>().await;
