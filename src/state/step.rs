@@ -14,7 +14,7 @@ pub struct StateStep {
     before: World,
     changes: Arc<Vec<AccountChange>>,
     /// The parts of the state that the changes touch, computed on first use.
-    touched: OnceLock<Touched>,
+    touched: OnceLock<Arc<Touched>>,
 }
 
 impl StateStep {
@@ -34,11 +34,11 @@ impl StateStep {
     }
 
     /// Returns the parts of the state that the changes touch.
-    pub fn touched(&self) -> &Touched {
+    pub fn touched(&self) -> &Arc<Touched> {
         self.touched.get_or_init(|| {
             let mut touched = Touched::default();
             touched.add(&self.before, &self.changes);
-            touched
+            Arc::new(touched)
         })
     }
 }

@@ -4,17 +4,26 @@ use std::{collections::VecDeque, sync::Arc};
 
 use alloy_primitives::map::{HashMap, HashSet};
 
-use crate::state::{Snapshot, StateId, StateStep};
+use crate::state::{Snapshot, StateId, Touched};
 
 /// The steps that led to recent states. States form a tree: each follows from one other, and several may follow from
 /// the same.
 #[derive(Debug)]
 pub struct StateHistory {
     /// The steps by the state that they lead to.
-    steps: HashMap<StateId, Arc<StateStep>>,
+    steps: HashMap<StateId, KnownStep>,
     /// The same states, oldest first.
     order: VecDeque<StateId>,
     most: usize,
+}
+
+/// A step between two states. It holds neither of them in memory.
+#[derive(Debug)]
+pub struct KnownStep {
+    from: StateId,
+    to: StateId,
+    /// The parts of the state that the step touches.
+    pub touched: Arc<Touched>,
 }
 
 impl StateHistory {
@@ -31,9 +40,11 @@ impl StateHistory {
     /// Adds the steps to a snapshot.
     pub fn learn(&mut self, snapshot: &Snapshot) {
         for step in &snapshot.path {
-            if self.steps.insert(step.to, step.clone()).is_none() {
-                self.order.push_back(step.to);
-            }
+            let (from, to) = (step.from, step.to);
+            self.steps.entry(to).or_insert_with(|| {
+                self.order.push_back(to);
+                KnownStep { from, to, touched: step.touched().clone() }
+            });
         }
         while self.order.len() > self.most
             && let Some(oldest) = self.order.pop_front()
@@ -44,14 +55,14 @@ impl StateHistory {
 
     /// Returns the steps in which two states differ: those from each of them back to where they parted. Returns `None`
     /// if this is not known.
-    pub fn between(&self, one: StateId, other: StateId) -> Option<Vec<&StateStep>> {
+    pub fn between(&self, one: StateId, other: StateId) -> Option<Vec<&KnownStep>> {
         let back = self.back(one);
         let passed: HashSet<StateId> = back.iter().map(|step| step.from).chain([one]).collect();
         let mut steps = Vec::new();
         let mut at = other;
         while !passed.contains(&at) {
             let step = self.steps.get(&at)?;
-            steps.push(step.as_ref());
+            steps.push(step);
             at = step.from;
         }
         steps.extend(back.into_iter().take_while(|step| step.to != at));
@@ -59,8 +70,8 @@ impl StateHistory {
     }
 
     /// Returns the known steps to a state, newest first.
-    fn back(&self, from: StateId) -> Vec<&StateStep> {
-        let mut steps: Vec<&StateStep> = Vec::new();
+    fn back(&self, from: StateId) -> Vec<&KnownStep> {
+        let mut steps: Vec<&KnownStep> = Vec::new();
         let mut at = from;
         while let Some(step) = self.steps.get(&at) {
             steps.push(step);

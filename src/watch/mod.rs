@@ -9,7 +9,7 @@ mod history;
 mod index;
 
 pub use attendance::Attendance;
-pub use history::StateHistory;
+pub use history::{KnownStep, StateHistory};
 pub use index::ReadIndex;
 
 use std::{cmp::Reverse, sync::Arc};
@@ -31,7 +31,7 @@ pub struct StandingBundles<R> {
     at: Option<Arc<ChainPlace>>,
     /// Whether the client was told what is behind at this place.
     told_behind: bool,
-    /// The bytes that answers and reads take.
+    /// The bytes that the bundles take without their requests.
     bytes: usize,
 }
 
@@ -144,14 +144,14 @@ impl<R> StandingBundles<R> {
         &self.bundles
     }
 
-    /// Returns the bytes that answers and reads take.
+    /// Returns the bytes that the bundles take without their requests.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Returns the bytes that bundle `at` takes more with this answer and these reads than it does now.
     pub fn growth(&self, at: u32, text: &Bytes, reads: &ReadSet) -> usize {
-        (text.len() + reads_bytes(reads)).saturating_sub(self.bundles[at as usize].bytes())
+        (text.len() + reads_bytes(reads)).saturating_sub(self.bundles[at as usize].answer_bytes())
     }
 
     /// Returns the snapshot for which it is known what is due.
@@ -324,7 +324,7 @@ impl ReadIndex {
     ) -> Option<ContextChange> {
         let change = was.context.change_to(&now.context);
         let steps = if change.everything { None } else { history.between(was.state, now.state) };
-        steps?.iter().for_each(|step| self.touched(step.touched(), &mut found));
+        steps?.iter().for_each(|step| self.touched(&step.touched, &mut found));
         self.changed(&change, found);
         Some(change)
     }
@@ -377,6 +377,10 @@ impl<R> StandingBundle<R> {
     }
 
     fn bytes(&self) -> usize {
+        size_of::<Self>() + self.answer_bytes() + self.stale.as_ref().map_or(0, Bytes::len)
+    }
+
+    fn answer_bytes(&self) -> usize {
         self.told.as_ref().map_or(0, |told| told.text.len()) + reads_bytes(&self.reads)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use crate::{
     random_bundles::{ACCOUNTS, POOL_CODES, SLOTS, account, bundle, pool_code},
     read_sets::Chain,
-    support::{Socket, TestNode, items, number, request, token, token_file},
+    support::{BOUND, Socket, TestNode, items, number, request, token, token_file},
 };
 
 /// Starts a devnet that moves on only when it is told to.
@@ -685,6 +686,33 @@ async fn an_answer_without_room_is_an_error_and_a_watch_without_a_client_ends() 
     tokio::time::timeout(Duration::from_secs(20), gone).await.expect("it ends");
     let error = node.error("/", "presim_results", json!([begun["watch"], "0x0"])).await;
     assert_eq!(error["code"], -32000, "{error}");
+}
+
+/// No client is connected, and none polls.
+#[tokio::test]
+async fn a_watch_keeps_its_answers_and_no_snapshot_that_is_past() {
+    let node = two_readers(&["--keep-snapshots", "1", "--keep-blocks", "1"]).await;
+    let begun = node.result("/", "presim_watch", json!([[reads_slot("a", 0), reads_slot("b", 1)]])).await;
+    let (published, snapshot) = {
+        let published = node.node.snapshots().load();
+        (Arc::downgrade(&published), Arc::downgrade(&published.newest))
+    };
+    let told = node.result("/", "presim_results", json!([begun["watch"], begun["id"], 5_000])).await;
+    assert_eq!(items(&told["changed"]).len(), 2, "{told}");
+    for value in 2..5 {
+        set_slot(&node, 0, value).await;
+        node.result("/", "evm_mine", json!([])).await;
+    }
+    let gone = async {
+        while published.strong_count() > 0 || snapshot.strong_count() > 0 {
+            newest(&node).await;
+        }
+    };
+    tokio::time::timeout(BOUND, gone).await.expect("nothing holds what was published when the bundles began to stand");
+    let mut told = told;
+    while told["changed"][0]["result"] != read(4) {
+        told = node.result("/", "presim_results", json!([begun["watch"], told["id"], 5_000])).await;
+    }
 }
 
 #[tokio::test]

@@ -17,8 +17,8 @@ use crate::{
         encode::{self, Object},
         wire::{ChangeFilter, Subject},
     },
-    state::{Overlay, Published, Selector, Snapshot, SnapshotId, StateStep},
-    watch::StateHistory,
+    state::{Overlay, Published, Selector, Snapshot, SnapshotId},
+    watch::{KnownStep, StateHistory},
 };
 
 /// The number of steps between states that are remembered.
@@ -47,7 +47,7 @@ impl ChangeTeller {
         Self { history, last: published.newest.clone(), started: HashSet::default() }
     }
 
-    /// Learns the steps to the published snapshots, or forgets them if nobody is told: they keep old states in memory.
+    /// Learns the steps to the published snapshots, or forgets them if nobody is told.
     pub(super) fn learn(&mut self, published: &Published, list: &[Subscription]) {
         if !list.iter().any(is_told) {
             self.history = StateHistory::new(STEPS);
@@ -214,11 +214,11 @@ fn fresh_between<'a>(last: &Snapshot, snapshot: &'a Snapshot, sealed: &'a [(u64,
 }
 
 /// Returns the changes between two snapshots that are the steps apart.
-fn changes(before: &Snapshot, after: &Snapshot, steps: &[&StateStep]) -> Changes {
+fn changes(before: &Snapshot, after: &Snapshot, steps: &[&KnownStep]) -> Changes {
     let mut one = Overlay::new(before.world.clone(), before.hashes.clone());
     let mut other = Overlay::new(after.world.clone(), after.hashes.clone());
     let mut touched: BTreeMap<Address, BTreeSet<U256>> = BTreeMap::new();
-    for (address, account) in steps.iter().flat_map(|step| step.touched().accounts()) {
+    for (address, account) in steps.iter().flat_map(|step| step.touched.accounts()) {
         let slots = touched.entry(*address).or_default();
         slots.extend(&account.slots);
         if account.all_slots {

@@ -20,7 +20,6 @@ use super::{
 };
 use crate::{
     executor::LaneName,
-    rpc::request::Request,
     watch::{Attendance, ChainPlace, StandingRun, StateHistory},
 };
 
@@ -52,18 +51,20 @@ impl WatchTask {
     /// Runs the next long bundle on the newest snapshot, once a worker may take it.
     async fn run_long(self: Arc<Self>) -> Option<LongEnd> {
         let _seat = self.list.long_seats.acquire().await;
-        let (running, chunk, published, place) = {
+        let published = self.snapshots.load();
+        let snapshot = self.runner.backend.standing_on(&published, self.watch.selector).ok()?;
+        let (running, chunk, place) = {
             let mut state = self.watch.state();
+            // If a newer snapshot has come, the bundle runs when it is known what is due there.
+            let place = state.bundles.place().filter(|_| state.bundles.at() == Some(snapshot.id))?;
             let at = state.long_due().next()?;
             let bundle = state.bundles.bundles()[at as usize].request.clone();
-            let (published, snapshot) = state.current.clone()?;
-            let place = state.bundles.place()?;
             let running = LongRun::of(&self.watch, &mut state, at);
             let bundles = vec![(at, bundle)];
-            (running, Arc::new(Chunk { bundles, snapshot, rules: self.rules, is_long: true }), published, place)
+            (running, Arc::new(Chunk { bundles, snapshot, rules: self.rules, is_long: true }), place)
         };
-        let ticket = self.runner.executor.ticket(&self.template.caller.flow);
-        let request = Request { published, ticket, ..self.template.clone() };
+        let ticket = self.runner.executor.ticket(&self.caller.flow);
+        let request = self.request(published, ticket);
         let ended = tokio::select! {
             ended = run_on_worker(&self.runner, request, &chunk) => {
                 ended.unwrap_or_else(|error| stale_by(&chunk, &error))

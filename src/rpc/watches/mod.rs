@@ -16,7 +16,6 @@ use std::{
 };
 
 use alloy_primitives::map::HashMap;
-use bytestring::ByteString;
 use tokio::{
     sync::{Notify, Semaphore, watch},
     time::{timeout, timeout_at},
@@ -40,7 +39,7 @@ use super::{
 };
 use crate::{
     executor::{Executor, LaneName, RunPlace},
-    state::{Published, Selector, Snapshot, SnapshotId},
+    state::{Selector, SnapshotId},
     telemetry::{Counter, Gauge, Metrics},
     watch::{Attendance, SnapshotName, StandingBundle, StandingBundles, StandingRun},
 };
@@ -109,8 +108,6 @@ struct Watch {
 #[derive(Debug)]
 struct WatchState {
     bundles: StandingBundles<Arc<WatchedBundle>>,
-    /// The publication and the snapshot on which bundles run; `None` before the first.
-    current: Option<(Arc<Published>, Arc<Snapshot>)>,
     /// The long bundles that run now.
     running: Vec<u32>,
     /// The time until which long bundles that gave no answer rest, if no snapshot comes before.
@@ -345,11 +342,11 @@ impl Front {
             Some(_) => SpreadBundles::of(&request.params, request.caller.dialect),
             None => None,
         };
-        let bytes = WATCH_BYTES + bytes + spread.as_ref().map_or(0, |_| request.params.len());
+        let requests = WATCH_BYTES + bytes + spread.as_ref().map_or(0, |_| request.params.len());
         let bundles = StandingBundles::new(bundles.into_iter().map(|(name, bundle)| (name, Arc::new(bundle))));
+        let bytes = requests + bundles.bytes();
         let state = WatchState {
             bundles,
-            current: None,
             running: Vec::new(),
             long_rests_until: None,
             attendance: Attendance::new(Instant::now()),
@@ -378,16 +375,17 @@ impl Front {
         // All that is told of this snapshot is new, so that who asks what changed after `id` misses nothing.
         object.quantity("id", first.0.saturating_sub(1));
         object.end();
-        let template = Request { params: ByteString::new(), starting: None, ..request };
+        let caller = request.caller;
         let task = WatchTask {
             list: list.clone(),
             runner: self.runner.clone(),
             snapshots: self.snapshots.clone(),
-            rules: self.runner.backend.rules(template.caller.dialect),
-            requests: bytes,
+            rules: self.runner.backend.rules(caller.dialect),
+            requests,
             spread,
             watch,
-            template,
+            caller,
+            method: request.method,
         };
         let (list, id) = (list.clone(), task.watch.id);
         tokio::spawn(async move {

@@ -110,7 +110,9 @@ impl KnownBundles {
 
 impl SpreadBundles {
     /// Reads the texts of the bundles of a watch; `None` if they cannot be read.
-    pub fn of(params: &ByteString, dialect: &'static Dialect) -> Option<Self> {
+    pub fn of(params: &str, dialect: &'static Dialect) -> Option<Self> {
+        // The message may hold much besides.
+        let params = ByteString::from(params);
         #[derive(Deserialize)]
         struct WatchTexts<'a>(
             #[serde(borrow)] Vec<&'a RawValue>,
@@ -118,7 +120,7 @@ impl SpreadBundles {
             #[allow(dead_code, reason = "the rest of the parameters")]
             Option<&'a RawValue>,
         );
-        let WatchTexts(texts, _) = serde_json::from_str(params).ok()?;
+        let WatchTexts(texts, _) = serde_json::from_str(&params).ok()?;
         let is_standard = std::ptr::eq(dialect, &raw const STANDARD);
         let bundle = |text: &RawValue| {
             let hash = keccak256([&[is_standard.into()], text.get().as_bytes()].concat());

@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytestring::ByteString;
 use futures::{StreamExt, stream::FuturesUnordered};
+use jsonrpsee::types::Id;
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 
 use super::{
@@ -18,7 +20,16 @@ use super::{
 };
 use crate::{
     engine::{BlockContext, SimulationRules},
-    rpc::{error::RpcError, fleet::WorkSpread, front::RequestRunner, request::Request, wire::WatchedBundle},
+    executor::Ticket,
+    rpc::{
+        error::RpcError,
+        fleet::WorkSpread,
+        front::RequestRunner,
+        memory::AnswerRoom,
+        methods::MethodRoute,
+        request::{Caller, Request},
+        wire::WatchedBundle,
+    },
     state::{Published, ReadSet, Snapshot, SnapshotId, Snapshots},
     watch::{StandingRun, StateHistory},
 };
@@ -27,7 +38,7 @@ use crate::{
 const HERE: &str = "";
 /// The most bundles of one run on a worker.
 const CHUNK: usize = 64;
-/// The number of steps between states that are remembered. They keep old states in memory.
+/// The number of steps between states that are remembered.
 const STEPS: usize = 512;
 
 /// The task that keeps the answers of a watch up to date.
@@ -41,8 +52,10 @@ pub(super) struct WatchTask {
     /// The bundles as other nodes of a fleet get them.
     pub spread: Option<SpreadBundles>,
     pub watch: Arc<Watch>,
-    /// The request that began the watch, without its parameters.
-    pub template: Request,
+    /// The client.
+    pub caller: Arc<Caller>,
+    /// The method that began the watch.
+    pub method: &'static MethodRoute,
 }
 
 /// A node that runs bundles of a watch on a snapshot.
@@ -65,12 +78,19 @@ impl WatchTask {
         let mut long: JoinSet<Option<LongEnd>> = JoinSet::new();
         loop {
             changes.borrow_and_update();
-            let published = self.snapshots.load();
-            published.snapshots_after(seen).for_each(|snapshot| history.learn(snapshot));
-            history.learn(published.latest());
-            seen = published.newest.id;
-            if let Ok(snapshot) = self.runner.backend.standing_on(&published, self.watch.selector) {
-                self.catch_up(&published, &snapshot, &history, &mut block, &mut changes, &mut long).await;
+            let is_attended = self.look();
+            if is_attended {
+                let published = self.snapshots.load();
+                published.snapshots_after(seen).for_each(|snapshot| history.learn(snapshot));
+                history.learn(published.latest());
+                seen = published.newest.id;
+                if let Ok(snapshot) = self.runner.backend.standing_on(&published, self.watch.selector) {
+                    self.catch_up(&published, &snapshot, &history, &mut block, &mut changes, &mut long).await;
+                }
+            } else {
+                // Of what was left only the bundles and their answers are kept. The snapshots that the node retains tell
+                // what is due when a client comes back.
+                (history, seen) = (StateHistory::new(STEPS), SnapshotId::default());
             }
             let Some(rest) = self.rest() else {
                 self.list.remove(self.watch.id);
@@ -80,7 +100,7 @@ impl WatchTask {
                 // Ends of runs go first, because there are few, and snapshots may always be waiting.
                 biased;
                 Some(ended) = long.join_next() => self.end_long(ended.ok().flatten(), &history).await,
-                changed = changes.changed() => if changed.is_err() { return },
+                changed = changes.changed(), if is_attended => if changed.is_err() { return },
                 () = self.watch.wake.notified() => {}
                 () = sleep(rest) => {}
             }
@@ -139,7 +159,6 @@ impl WatchTask {
                 state.bundles.advance(snapshot, context, history);
                 state.note_settled();
             }
-            state.current = Some((published.clone(), snapshot.clone()));
             let due: Due = state
                 .bundles
                 .due(state.may_run())
@@ -148,9 +167,6 @@ impl WatchTask {
                 .collect();
             (due, is_new)
         };
-        if !self.look() {
-            return;
-        }
         if is_new || !due.is_empty() {
             self.run_due(published, snapshot, due, changes).await;
         }
@@ -180,8 +196,8 @@ impl WatchTask {
                     let bundles = self.next_chunk(due, &mut stale_chunk);
                     let (snapshot, rules) = (snapshot.clone(), self.rules);
                     let chunk = Arc::new(Chunk { bundles, snapshot, rules, is_long: false });
-                    let ticket = self.runner.executor.ticket(&self.template.caller.flow).of(&batch);
-                    let request = Request { published: published.clone(), ticket, ..self.template.clone() };
+                    let ticket = self.runner.executor.ticket(&self.caller.flow).of(&batch);
+                    let request = self.request(published.clone(), ticket);
                     running.push(self.run_at(node.name.clone(), request, chunk));
                     node.under_way += 1;
                 }
@@ -290,6 +306,13 @@ impl WatchTask {
             }
         }
         self.watch.news.send_modify(|count| *count += 1);
+    }
+
+    /// Returns a request for a run.
+    pub(super) fn request(&self, published: Arc<Published>, ticket: Ticket) -> Request {
+        let caller = self.caller.clone();
+        let (params, room) = (ByteString::new(), AnswerRoom::of(caller.share.clone().nothing()));
+        Request { id: Id::Null, method: self.method, params, caller, published, ticket, starting: None, room }
     }
 
     /// Returns the nodes that run the bundles: this one, and replicas of its fleet if there are many bundles.

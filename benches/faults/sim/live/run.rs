@@ -549,7 +549,7 @@ impl LiveWorld {
                 Lookup::Unknown => None,
             });
             let (Some(one), Some(other)) = (one, other) else { continue };
-            let is_touched = steps.iter().any(|step| step.touched().accounts().any(|(touched, _)| *touched == address));
+            let is_touched = steps.iter().any(|step| step.touched.accounts().any(|(touched, _)| *touched == address));
             if one != other && !is_touched {
                 let text = format!("{address} has {one:?}, then {other:?}, and no step touches it");
                 return Err(self.violation("a step touches all that it changes", text));
