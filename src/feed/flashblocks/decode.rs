@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use alloy_consensus::{Receipt, transaction::Recovered};
-use alloy_eips::Decodable2718;
-use alloy_primitives::{Address, B64, B256, Bytes, U256};
+use alloy_eips::{Decodable2718, eip4895::Withdrawal};
+use alloy_primitives::{Address, B64, B256, Bloom, Bytes, U256};
 use brotli::{BrotliDecompressStream, BrotliResult, BrotliState, enc::StandardAlloc};
 use op_alloy::{
     consensus::{OpDepositReceipt, OpReceipt},
@@ -27,7 +27,7 @@ pub struct Flashblock {
     pub index: u64,
     /// The fields that are the same in the whole block. Present at index 0.
     pub base: Option<OpFlashblockPayloadBase>,
-    /// The added transactions, and gas, roots and bloom of the block so far.
+    /// The added transactions, and gas, roots and bloom of the block so far. A root that the builder leaves out is zero.
     pub diff: OpFlashblockPayloadDelta,
     /// The transactions of `diff` with their senders, or the first that cannot be read.
     pub transactions: Result<Arc<[Recovered<ChainTx>]>, UnreadTx>,
@@ -84,6 +84,12 @@ pub enum DecodeError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// The message says that all sub-blocks of a block were sent.
+    #[error("the message ends the block {payload_id}")]
+    End {
+        /// The id of the block.
+        payload_id: PayloadId,
+    },
     /// The JSON is not a sub-block.
     #[error("{field}: {problem}")]
     Field {
@@ -112,9 +118,15 @@ impl Flashblock {
         let wire: Wire<'_> = parse(text, "")?;
         let base: Option<OpFlashblockPayloadBase> =
             wire.base.map(|raw| parse(raw.get().as_bytes(), "base")).transpose()?;
-        let diff: OpFlashblockPayloadDelta = parse(wire.diff.get().as_bytes(), "diff")?;
+        if wire.diff.is_none() && wire.end.is_some() {
+            return Err(DecodeError::End { payload_id: wire.payload_id });
+        }
+        let missing = |name: &str| field("message", format!("missing field `{name}`"));
+        let JsonNumber(index) = wire.index.ok_or_else(|| missing("index"))?;
+        let diff = wire.diff.ok_or_else(|| missing("diff"))?;
+        let diff = OpFlashblockPayloadDelta::from(parse::<WireDiff>(diff.get().as_bytes(), "diff")?);
         let metadata = wire.metadata.map(Metadata::read).unwrap_or_default();
-        if wire.index == 0 && base.is_none() {
+        if index == 0 && base.is_none() {
             return Err(field("base", "missing: index 0 has it"));
         }
         if let (Some(base), Some(number)) = (&base, metadata.block_number)
@@ -124,7 +136,7 @@ impl Flashblock {
             return Err(field("metadata.block_number", problem));
         }
         let transactions = read_transactions(&diff.transactions);
-        let (payload_id, index) = (wire.payload_id, wire.index);
+        let payload_id = wire.payload_id;
         Ok(Self { payload_id, index, base, diff, transactions, metadata, size: text.len() })
     }
 
@@ -207,13 +219,45 @@ fn optional<T: DeserializeOwned>(
 #[derive(Deserialize)]
 struct Wire<'a> {
     payload_id: PayloadId,
-    index: u64,
+    index: Option<JsonNumber>,
     #[serde(borrow, default)]
     base: Option<&'a RawValue>,
-    #[serde(borrow)]
-    diff: &'a RawValue,
+    #[serde(borrow, default)]
+    diff: Option<&'a RawValue>,
     #[serde(borrow, default)]
     metadata: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    end: Option<&'a RawValue>,
+}
+
+/// An [`OpFlashblockPayloadDelta`] without the fields that some builders leave out.
+#[derive(Deserialize)]
+struct WireDiff {
+    state_root: B256,
+    receipts_root: Option<B256>,
+    logs_bloom: Bloom,
+    gas_used: JsonNumber,
+    block_hash: B256,
+    transactions: Vec<Bytes>,
+    withdrawals: Option<Vec<Withdrawal>>,
+    withdrawals_root: Option<B256>,
+    blob_gas_used: Option<JsonNumber>,
+}
+
+impl From<WireDiff> for OpFlashblockPayloadDelta {
+    fn from(wire: WireDiff) -> Self {
+        Self {
+            state_root: wire.state_root,
+            receipts_root: wire.receipts_root.unwrap_or_default(),
+            logs_bloom: wire.logs_bloom,
+            gas_used: wire.gas_used.0,
+            block_hash: wire.block_hash,
+            transactions: wire.transactions,
+            withdrawals: wire.withdrawals.unwrap_or_default(),
+            withdrawals_root: wire.withdrawals_root.unwrap_or_default(),
+            blob_gas_used: wire.blob_gas_used.map(|gas| gas.0),
+        }
+    }
 }
 
 /// A number as plain JSON, or as a quantity of Ethereum's JSON.

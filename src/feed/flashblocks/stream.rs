@@ -316,6 +316,8 @@ impl Reading<'_> {
                 self.outbox.put(Event::Flashblock { flashblock: Arc::new(flashblock), received });
                 Ok(true)
             }
+            // The next block begins with an index 0, whether or not the one before was said to be complete.
+            Err(DecodeError::End { .. }) => Ok(false),
             Err(error) => {
                 self.outbox.put(Event::Garbage(error));
                 Ok(false)

@@ -449,6 +449,37 @@ async fn a_stream_that_tells_no_roots_stays_live_across_canonical_blocks() {
     assert_eq!(stage.node.metric("presim_preconfirmed_total{outcome=\"canonical\"}"), 3.0);
 }
 
+/// Some builders leave out fields, write the index in hexadecimal, and say when a block is complete.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_in_the_shape_of_another_builder_is_followed() {
+    let stage = stage(&[]).await;
+    let blocks = chases(&stage.first, CHASES[0].0, SINGLE.len(), 2);
+    for block in &blocks {
+        let payloads = block.flashblocks(&SINGLE);
+        for payload in &payloads {
+            let mut json = serde_json::to_value(payload).expect("JSON");
+            json["index"] = json!(format!("{:#x}", payload.index));
+            for field in ["withdrawals", "withdrawals_root", "receipts_root"] {
+                json["diff"].as_object_mut().expect("an object").remove(field);
+            }
+            stage.server.send_json(&json);
+        }
+        stage.server.send_json(&json!({"payload_id": payloads[0].payload_id, "end": true}));
+        let last = (block.number(), 4);
+        until(&stage.node, "the last", |published| {
+            (published.newest.header().number, published.newest.index()) == last
+        })
+        .await;
+        assert_eq!(stage.node.node.snapshots().newest().verified.as_str(), "partial", "gas and bloom are compared");
+        stage.upstream.push(block.block.clone());
+        head(&stage.node, block.hash()).await;
+    }
+    stage.never_fell();
+    assert_eq!(stage.applied(), 10.0);
+    assert_eq!(stage.node.metric("presim_flashblocks_total{outcome=\"unreadable\"}"), 0.0);
+    assert_eq!(stage.node.metric("presim_preconfirmed_total{outcome=\"canonical\"}"), 2.0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_is_cut_and_does_not_come_back_is_given_up() {
     let stage = stage(&["--flashblocks-silent-ms", "1000"]).await;
