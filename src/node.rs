@@ -428,7 +428,7 @@ impl Actors {
         let gauges = SizeGauges::new(&metrics, config.data_dir.clone());
         tokio::spawn(keep_up(metrics.clone(), gauges, codes.clone(), memory.clone()));
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, memory.clone(), &metrics));
-        tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone()));
+        tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone(), config.live.late()));
         let signers = Accounts::new(accounts, keyed);
         let sends = !config.wallet_key_file.is_empty();
         let sending = beside
@@ -464,6 +464,7 @@ impl Actors {
                 gas_cap: config.gas_cap,
                 max_log_blocks: config.max_log_blocks,
                 max_logs: config.max_logs as usize,
+                late: config.live.late(),
                 max_trace: config.max_trace_bytes,
                 sync: SyncTimeouts {
                     usual: Duration::from_millis(config.sync_timeout_ms),

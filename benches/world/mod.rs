@@ -154,6 +154,7 @@ impl BodiesChain {
                 max_response: MAX_RESPONSE,
                 max_log_blocks: 1,
                 max_logs: 1,
+                late: presim::state::LateBounds { wait: Duration::ZERO, bytes: 0 },
                 max_trace: 1,
                 sync: SyncTimeouts { usual: Duration::ZERO, most: Duration::ZERO },
             },

@@ -10,8 +10,8 @@ use alloy_eips::{
     eip2718::Encodable2718,
     eip4895::{Withdrawal, Withdrawals},
 };
-use alloy_primitives::{B256, Bloom, Sealable, Sealed};
-use alloy_rlp::{Encodable, Header as Rlp};
+use alloy_primitives::{B256, Bloom, Log, Sealable, Sealed};
+use alloy_rlp::{Encodable, Header as Rlp, RlpDecodable, RlpEncodable};
 
 use super::{ChainReceipt, ChainTx, block_instant, millis_part, ordered_roots};
 
@@ -23,8 +23,19 @@ pub struct SealedBlock {
     /// The header and its hash.
     pub header: Sealed<Header>,
     body: Option<Arc<BlockBody>>,
+    /// The logs of a block whose body is unknown, if they are known all the same.
+    logs: Option<Arc<[TransactionLogs]>>,
     /// Reads the body from storage. Unset if no storage has the block.
     keeper: OnceLock<Arc<dyn BlockKeeper>>,
+}
+
+/// The logs of a transaction of which nothing else is known: presim does not know its type.
+#[derive(Clone, Debug, Default, PartialEq, Eq, RlpEncodable, RlpDecodable)]
+pub struct TransactionLogs {
+    /// The hash of the transaction.
+    pub hash: B256,
+    /// The logs, in order.
+    pub logs: Vec<Log>,
 }
 
 /// The transactions, receipts, uncles and withdrawals of a block.
@@ -70,12 +81,31 @@ impl SealedBlock {
 
     /// Creates a block under an unchecked hash: the header may lack fields that only its producer knows.
     pub fn named(header: Sealed<Header>, body: BlockBody) -> Self {
-        Self { header, body: Some(body.into()), keeper: OnceLock::new() }
+        Self { header, body: Some(body.into()), logs: None, keeper: OnceLock::new() }
     }
 
     /// Creates a block of which only the header is known.
     pub fn bare(header: Sealed<Header>) -> Self {
-        Self { header, body: None, keeper: OnceLock::new() }
+        Self { header, body: None, logs: None, keeper: OnceLock::new() }
+    }
+
+    /// Returns the same block with the logs of all its transactions, in order, in place of a body.
+    #[must_use]
+    pub fn with_logs(self, logs: Vec<TransactionLogs>) -> Self {
+        Self { logs: Some(logs.into()), ..self }
+    }
+
+    /// Returns the logs of a block whose body is unknown, if they are known all the same.
+    pub fn logs_alone(&self) -> Option<&[TransactionLogs]> {
+        self.logs.as_deref()
+    }
+
+    /// Returns the bytes that the logs in memory take, as their addresses, topics and data.
+    pub fn log_bytes(&self) -> usize {
+        let bytes = |log: &Log| size_of::<Log>() + B256::len_bytes() * log.topics().len() + log.data.data.len();
+        let of_body = self.body.iter().flat_map(|body| &body.receipts).flat_map(|receipt| receipt.logs());
+        let alone = self.logs.iter().flat_map(|logs| logs.iter()).flat_map(|transaction| &transaction.logs);
+        of_body.chain(alone).map(bytes).sum()
     }
 
     /// Returns whether only the header is known.
@@ -85,7 +115,7 @@ impl SealedBlock {
 
     /// Creates a block whose body `keeper` holds.
     pub fn kept(header: Header, keeper: Arc<dyn BlockKeeper>) -> Self {
-        Self { header: header.seal_slow(), body: None, keeper: keeper.into() }
+        Self { header: header.seal_slow(), body: None, logs: None, keeper: keeper.into() }
     }
 
     /// Sets the keeper that also holds the body from now on. Does nothing if the block has a keeper.
@@ -101,7 +131,7 @@ impl SealedBlock {
     /// Returns the same block without its body in memory, or `None` if no keeper holds the body.
     pub fn without_body(&self) -> Option<Self> {
         let keeper = self.keeper.get()?.clone();
-        Some(Self { header: self.header.clone(), body: None, keeper: keeper.into() })
+        Some(Self { header: self.header.clone(), body: None, logs: None, keeper: keeper.into() })
     }
 
     /// Returns the block's hash.

@@ -22,7 +22,8 @@ mod tx;
 pub use append_trie::AppendTrie;
 pub use base_time::{BASE_TIME, BASE_TIME_SLOT, block_instant, millis_part, timestamp_ms};
 pub use block::{
-    BlockBody, BlockHashes, BlockKeeper, SealedBlock, block_rlp, block_size, receipts_root_and_bloom, transactions_root,
+    BlockBody, BlockHashes, BlockKeeper, SealedBlock, TransactionLogs, block_rlp, block_size, receipts_root_and_bloom,
+    transactions_root,
 };
 pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_address, deployment_data};
 pub use forks::{ForkName, ForkTime, set_forks};

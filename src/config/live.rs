@@ -7,7 +7,7 @@ use clap::Args;
 use url::Url;
 
 use super::{SecretParser, secret_url};
-use crate::shown;
+use crate::{shown, state::LateBounds};
 
 /// The endpoint of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +76,13 @@ pub struct LiveConfig {
     /// but the known state is dropped and fetched anew.
     #[arg(long, env = "PRESIM_UPSTREAM_EXECUTE_MS", value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(0..=600_000))]
     pub upstream_execute_ms: u64,
+    /// Milliseconds for which an upstream may not have yet what it has announced: a block, or the receipts of one that is not
+    /// executed here, for whose logs those of later blocks wait. `/health` names such blocks.
+    #[arg(long, env = "PRESIM_UPSTREAM_LATE_MS", value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(0..=3_600_000))]
+    pub upstream_late_ms: u64,
+    /// Megabytes of logs of later blocks that wait for the logs of a block whose receipts the upstream does not have yet.
+    #[arg(long, env = "PRESIM_UPSTREAM_LATE_MB", value_name = "MB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+    pub upstream_late_mb: u32,
     /// Seconds between two questions for the upstream's forks (`eth_config`), until it has one that presim does not know.
     #[arg(long, env = "PRESIM_UPSTREAM_FORKS_S", value_name = "S", default_value_t = 3_600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub upstream_forks_s: u32,
@@ -114,6 +121,12 @@ impl LiveConfig {
     /// Returns the time-out of one answer.
     pub const fn timeout(&self) -> Duration {
         Duration::from_millis(self.upstream_timeout_ms)
+    }
+
+    /// Returns how long the logs of later blocks wait for those of a block whose receipts the upstream does not have yet.
+    pub const fn late(&self) -> LateBounds {
+        let (wait, bytes) = (Duration::from_millis(self.upstream_late_ms), (self.upstream_late_mb as usize) << 20);
+        LateBounds { wait, bytes }
     }
 
     /// Returns the time for executing a block.

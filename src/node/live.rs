@@ -14,8 +14,10 @@ use crate::{
     config::{Config, Endpoint},
     feed::{
         flashblocks::{self, FlashblockSequence},
-        live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot, told_receipts},
-        upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState},
+        live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot},
+        upstream::{
+            Fetcher, FetcherConfig, Heads, ToldReceipts, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState,
+        },
     },
     rpc::StartupReason,
     state::{
@@ -212,7 +214,7 @@ pub async fn begin(
         },
         None => (head, None),
     };
-    let receipts = told_receipts(&upstream, &head, soon()).await;
+    let receipts = ToldReceipts::ask(&upstream, &head, soon()).await;
     let (number, hash) = (head.number(), head.hash());
     let remote = RemoteState::new(most, number, hash);
     let view = remote.newest().ok_or_else(|| eyre!("the cache lost its first block"))?;
@@ -262,6 +264,7 @@ pub async fn begin(
         held: HELD,
         verify: live.verify_proofs,
         gap: GAP,
+        late: live.late().wait,
     };
     let beside = UpstreamParts {
         upstream: upstream.clone(),

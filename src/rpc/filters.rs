@@ -4,12 +4,13 @@
 //! number is bounded.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use alloy_consensus::{TxEnvelope, transaction::Recovered};
+use alloy_primitives::B256;
 use tokio::sync::broadcast;
 
 use super::{
@@ -73,6 +74,8 @@ pub enum Watched {
         range: LogRange,
         /// The first block that the client does not know.
         next: u64,
+        /// The hashes of earlier blocks whose logs the upstream has not told yet, by number.
+        late: BTreeMap<u64, B256>,
     },
     /// Hashes of transactions that enter the pool.
     Pending(broadcast::Receiver<Arc<Recovered<TxEnvelope>>>),

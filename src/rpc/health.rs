@@ -15,6 +15,9 @@ use crate::{
 /// The number of sub-block times without a snapshot after which a feed counts as stalled.
 const STALLED_AFTER: u128 = 5;
 
+/// The most late blocks that are named.
+const LATE_SHOWN: usize = 16;
+
 /// Returns the reason why `pending` is not what the chain has pre-confirmed, or why nothing can be stored.
 fn failed(published: &Published, failure: Option<&StoreError>) -> Option<(FeedProblem, String)> {
     let broken = |why: &str| format!("the feed is broken: {why}; pending is the canonical head");
@@ -66,6 +69,7 @@ pub fn health(
             encode::string(&mut out, &problem);
         }
     }
+    late_blocks(&mut out, published);
     if let Some(time) = newer_fork {
         let text = format!("the upstream has a fork at {time} that presim does not know");
         out.extend_from_slice(b",\"warning\":");
@@ -75,6 +79,18 @@ pub fn health(
     let mut response = respond(out, Some((published, false)));
     *response.status_mut() = status;
     response
+}
+
+/// Appends the blocks whose receipts the upstream has not told yet, the oldest ones if they are many.
+fn late_blocks(out: &mut Vec<u8>, published: &Published) {
+    let late = published.late_blocks().take(LATE_SHOWN).map(|(number, late)| {
+        let (hash, ms) = (late.hash, late.since.elapsed().as_millis());
+        format!(r#"{{"number":"{number:#x}","hash":"{hash}","ms":{ms}}}"#)
+    });
+    let late: Vec<_> = late.collect();
+    if !late.is_empty() {
+        out.extend_from_slice(format!(r#","lateBlocks":[{}]"#, late.join(",")).as_bytes());
+    }
 }
 
 /// Answers `/ready`: whether requests may be sent here, for load balancers. A feed that is only late is usable, because

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{FeedState, Published, Snapshot, Tags};
+use crate::chain::SealedBlock;
 
 /// One change of what [`Snapshots`](super::Snapshots) publish. Each takes the next sequence of its epoch, whether it brings
 /// a snapshot or not.
@@ -48,6 +49,9 @@ pub enum Publication {
     },
     /// The removal of what was pre-confirmed: the newest snapshot is the canonical one again.
     FallBack(FeedState),
+    /// The content of a canonical block that was published as a header alone: its body, its logs, or neither if the upstream
+    /// will not tell them.
+    Content(SealedBlock),
     /// A canonical block without known ancestors. Everything known before is removed.
     BeginAnew(Snapshot),
     /// The return to what was published at an earlier moment. Everything published since is removed.
@@ -70,6 +74,7 @@ impl Publication {
             Self::Ahead { .. } => "ahead",
             Self::GoBack { .. } => "go_back",
             Self::FallBack(_) => "fall_back",
+            Self::Content(_) => "content",
             Self::BeginAnew(_) => "begin_anew",
             Self::Return(_) => "return",
             Self::Tags(_) => "tags",

@@ -127,6 +127,11 @@ impl Snapshot {
         }
     }
 
+    /// Returns the same snapshot on the same block, of which more is known.
+    pub(super) fn with_head(&self, head: Arc<SealedBlock>) -> Self {
+        Self { head, provisional: self.provisional.clone(), ..self.copy() }
+    }
+
     /// Returns the same moment with another state, which no id selects.
     #[must_use]
     pub fn with_world(&self, world: World) -> Self {

@@ -1,6 +1,7 @@
 //! The newest snapshot and the recent ones, read without a lock.
 
 mod history;
+mod late;
 
 use std::{sync::Arc, time::Instant};
 
@@ -9,7 +10,10 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use self::history::OldHeaders;
-pub use self::history::RetainedBlocks;
+pub use self::{
+    history::RetainedBlocks,
+    late::{BlockLogs, LateBlock, LateBounds},
+};
 use super::{Block, Divergences, FeedState, KnownBlock, Publication, Selector, Snapshot, SnapshotId, UnknownBlock};
 use crate::chain::{BlockKeeper, SealedBlock};
 
@@ -47,6 +51,8 @@ pub struct Published {
     old_headers: OldHeaders,
     /// The storage outside of memory for headers and hashes of pruned blocks.
     archive: Option<Arc<dyn BlockKeeper>>,
+    /// The canonical blocks whose content the upstream has not told yet, by number.
+    late: imbl::OrdMap<u64, LateBlock>,
 }
 
 /// The upstream's `safe` and `finalized` blocks, by number.
@@ -104,6 +110,7 @@ impl Snapshots {
             transactions: imbl::HashMap::new(),
             old_headers: OldHeaders::default(),
             archive: None,
+            late: imbl::OrdMap::new(),
         };
         published.add_block(&first);
         let changed = watch::Sender::new(published.newest.id);
@@ -226,6 +233,7 @@ impl Published {
                 let unchanged = canonical.path.first().is_some_and(|step| step.from == self.newest.state)
                     && self.newest.open.as_ref().is_some_and(|open| open.header.number == number);
                 self.forget_snapshots_from(if unchanged { number + 1 } else { number });
+                self.expect_content(&canonical.head);
                 let canonical = self.stand_on(canonical.named(id));
                 self.push(canonical);
             }
@@ -248,6 +256,7 @@ impl Published {
                 let known = self.sealed.get(&canonical.head.number()).map_or(id, |known| known.id);
                 let canonical = Arc::new(canonical.named(known));
                 self.add_block(&canonical);
+                self.expect_content(&canonical.head);
                 self.latest = canonical;
             }
             Publication::Ahead { complete, open } => {
@@ -280,6 +289,7 @@ impl Published {
                 self.forget_from(0);
                 let first = Arc::new(first.named(id));
                 self.add_block(&first);
+                self.expect_content(&first.head);
                 self.latest = first.clone();
                 self.push(first);
             }
@@ -290,7 +300,11 @@ impl Published {
                 again.published = Instant::now();
                 self.push(Arc::new(again));
             }
-            Publication::Tags(tags) => self.tags = Some(tags),
+            Publication::Tags(tags) => {
+                self.tags = Some(tags);
+                self.give_up_final();
+            }
+            Publication::Content(block) => self.complete(block),
             Publication::Feed(feed) => self.feed = feed,
         }
     }
@@ -527,6 +541,7 @@ impl Published {
             self.forget_transactions(&block);
             self.numbers.remove(&block.hash());
             self.blocks.remove(&last);
+            self.late.remove(&last);
             if let Some(dead) = self.sealed.remove(&last) {
                 drop_aside(dead);
             }
@@ -573,6 +588,7 @@ impl Published {
             self.forget_transactions(block);
             self.numbers.remove(&block.hash());
             self.blocks.remove(&block.number());
+            self.late.remove(&block.number());
         } else if let Some(block) = block.without_body() {
             self.blocks.insert(block.number(), Arc::new(block));
         }

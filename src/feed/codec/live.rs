@@ -12,7 +12,7 @@ use super::{
     record::{StoredBody, StoredChange, StoredSubBlock},
 };
 use crate::{
-    chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock},
+    chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, TransactionLogs},
     state::{
         AccountChange, Code, FeedState, MergedChanges, OpenBlock, Publication, Published, Selector, Snapshot,
         StateStep, Tags, Verified,
@@ -42,6 +42,8 @@ pub enum LiveChange {
     FallBack(FeedState),
     /// The blocks that the upstream calls safe and final.
     Tags(Tags),
+    /// The content of a canonical block that came as a header alone.
+    Content(Box<LiveBlock>),
 }
 
 /// A canonical block, or a complete pre-confirmed one.
@@ -56,6 +58,14 @@ pub struct LiveBlock {
     known: u64,
     /// The body; none if only the header is known.
     body: Vec<StoredBody>,
+    /// The logs of a block whose body is not known, if they are known all the same.
+    logs: Vec<StoredLogs>,
+}
+
+/// The logs of the transactions of a block.
+#[derive(RlpEncodable, RlpDecodable)]
+struct StoredLogs {
+    transactions: Vec<TransactionLogs>,
 }
 
 /// The changes of a canonical block.
@@ -177,6 +187,7 @@ const CANONICAL: u8 = 1;
 const PRE_CONFIRMED: u8 = 2;
 const FALL_BACK: u8 = 3;
 const TAGS: u8 = 4;
+const CONTENT: u8 = 5;
 
 /// Bytecode by its hash.
 pub type CodesByHash = B256Map<Code>;
@@ -199,6 +210,7 @@ impl LiveChange {
             Publication::BeginAnew(first) => Self::Moment(Box::new(LiveMoment::at(first, tags, on.feed))),
             Publication::FallBack(feed) => Self::FallBack(*feed),
             Publication::Tags(tags) => Self::Tags(*tags),
+            Publication::Content(block) => Self::Content(Box::new(LiveBlock::of(block, Verified::None, 0))),
             _ => return None,
         };
         Some((change, codes))
@@ -232,6 +244,7 @@ impl LiveMessage {
             LiveChange::PreConfirmed(sub_block) => (PRE_CONFIRMED, sub_block.write()),
             LiveChange::FallBack(feed) => (FALL_BACK, write_feed(feed)),
             LiveChange::Tags(tags) => (TAGS, encode(&TagFields::from(tags))),
+            LiveChange::Content(block) => (CONTENT, encode(&*block)),
         };
         encode(&LiveFields { kind, change: change.into(), codes, forgets })
     }
@@ -249,6 +262,7 @@ impl LiveMessage {
             PRE_CONFIRMED => LiveChange::PreConfirmed(Box::new(LiveSubBlock::read(&change)?)),
             FALL_BACK => LiveChange::FallBack(read_feed(&change)?),
             TAGS => LiveChange::Tags(decode::<TagFields>(&change)?.read()),
+            CONTENT => LiveChange::Content(Box::new(decode(&change)?)),
             _ => return Err(corrupted("its kind of change is unknown").into()),
         };
         Ok(Self { change, codes, forgets })
@@ -270,13 +284,18 @@ impl LiveBlock {
     }
 
     fn without(snapshot: &Snapshot, known: usize) -> Self {
-        let head = &snapshot.head;
+        Self::of(&snapshot.head, snapshot.verified, known)
+    }
+
+    fn of(block: &SealedBlock, verified: Verified, known: usize) -> Self {
+        let logs = block.logs_alone().map(|logs| StoredLogs { transactions: logs.to_vec() });
         Self {
-            hash: head.hash(),
-            header: head.header.inner().clone(),
-            verified: snapshot.verified as u8,
+            hash: block.hash(),
+            header: block.header.inner().clone(),
+            verified: verified as u8,
             known: known as u64,
-            body: head.find_body().map(|body| StoredBody::after(&body, known)).into_iter().collect(),
+            body: block.find_body().map(|body| StoredBody::after(&body, known)).into_iter().collect(),
+            logs: logs.into_iter().collect(),
         }
     }
 
@@ -297,10 +316,16 @@ impl LiveBlock {
     /// Returns [`redb::Error::Corrupted`] if a transaction or a receipt cannot be read, or those that were left out are
     /// not known.
     pub fn read(self, on: Option<&Published>) -> Result<SealedBlock, redb::Error> {
-        let Self { hash, header, known, body, .. } = self;
+        let Self { hash, header, known, body, logs, .. } = self;
         let number = header.number;
         let header = Sealed::new_unchecked(header, hash);
-        let Some(body) = body.into_iter().next() else { return Ok(SealedBlock::bare(header)) };
+        let Some(body) = body.into_iter().next() else {
+            let bare = SealedBlock::bare(header);
+            return Ok(match logs.into_iter().next() {
+                Some(logs) => bare.with_logs(logs.transactions),
+                None => bare,
+            });
+        };
         let rest = body.read()?;
         if known == 0 {
             return Ok(SealedBlock::named(header, rest));

@@ -150,6 +150,11 @@ impl<T> FlashblockSequence<T> {
         }
     }
 
+    /// Returns to the initial state.
+    pub fn restart(&mut self) {
+        *self = Self::new(self.max_ahead, self.max_held);
+    }
+
     /// Returns the reason why `pending` is the canonical head; `None` while sub-blocks are followed.
     pub const fn problem(&self) -> Option<FeedProblem> {
         self.problem

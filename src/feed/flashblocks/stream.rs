@@ -12,6 +12,7 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures::{SinkExt, StreamExt};
 use tokio::{
     net::TcpStream,
+    runtime::Handle,
     sync::mpsc::{Receiver, Sender, channel, error::TrySendError},
     task::AbortHandle,
     time::{Instant, sleep, sleep_until, timeout},
@@ -135,8 +136,15 @@ pub struct Events {
     receiver: Receiver<Event>,
     /// Bytes of the sub-blocks in the channel.
     waiting: Arc<AtomicUsize>,
-    /// The task that reads the connection, if there is one.
-    task: Option<AbortHandle>,
+    /// The task that reads the connection, if there is one, and how it was begun.
+    task: Option<StreamTask>,
+}
+
+#[derive(Debug)]
+struct StreamTask {
+    settings: Settings,
+    runtime: Handle,
+    task: AbortHandle,
 }
 
 impl Events {
@@ -145,7 +153,16 @@ impl Events {
         Self { receiver, waiting: Arc::default(), task: None }
     }
 
-    /// Returns the next event; `None` only if the runtime ends.
+    /// Opens the stream again with a new task, and drops the events that wait. Returns false, and does nothing, if the events
+    /// come from elsewhere.
+    pub fn reopen(&mut self) -> bool {
+        let Some(StreamTask { settings, runtime, .. }) = &self.task else { return false };
+        let reopened = open_on(runtime.clone(), settings.clone());
+        *self = reopened;
+        true
+    }
+
+    /// Returns the next event; `None` only if the task that reads the stream has ended.
     pub async fn next(&mut self) -> Option<Event> {
         let event = self.receiver.recv().await?;
         if let Event::Flashblock { flashblock, .. } = &event {
@@ -159,7 +176,7 @@ impl Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        if let Some(task) = &self.task {
+        if let Some(StreamTask { task, .. }) = &self.task {
             task.abort();
         }
     }
@@ -167,10 +184,14 @@ impl Drop for Events {
 
 /// Opens a stream and keeps it open. Must be called on a tokio runtime.
 pub fn open(settings: Settings) -> Events {
+    open_on(Handle::current(), settings)
+}
+
+fn open_on(runtime: Handle, settings: Settings) -> Events {
     let (sender, receiver) = channel(settings.capacity.max(1));
     let waiting = Arc::new(AtomicUsize::new(0));
-    let task = tokio::spawn(keep(settings, sender, waiting.clone())).abort_handle();
-    Events { receiver, waiting, task: Some(task) }
+    let task = runtime.spawn(keep(settings.clone(), sender, waiting.clone())).abort_handle();
+    Events { receiver, waiting, task: Some(StreamTask { settings, runtime, task }) }
 }
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;

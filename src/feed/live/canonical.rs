@@ -13,16 +13,17 @@ use super::{
     import::{CanonicalNews, ForkPoint, Found, ImportedBlock, about, canonical_snapshot},
 };
 use crate::{
-    chain::{BlockHashes, ChainReceipt, SealedBlock},
+    chain::{BlockHashes, SealedBlock},
     feed::{
         flashblocks::{Action, CanonicalBlock},
-        upstream::UpstreamBlock,
+        upstream::{ToldReceipts, UpstreamBlock},
     },
     state::{FeedProblem, FeedState, Publication, Selector, Snapshot, Verified},
 };
 
-/// The number of times an older block has to be the upstream's newest before its chain counts as gone back.
-const LOOKS: u32 = 8;
+/// The number of blocks' times, and the shortest time, for which an older block has to be the upstream's newest before its
+/// chain counts as gone back: one of several nodes behind an address may be some blocks late.
+const GONE_BACK: (u32, Duration) = (4, Duration::from_secs(2));
 
 /// The canonical blocks that are being imported.
 #[derive(Default)]
@@ -42,6 +43,8 @@ pub(super) struct CatchUp {
     look: Option<(LocalBoxFuture<'static, CanonicalNews>, Instant)>,
     /// Whether the newest block is not a descendant of the path, so that it is looked for at the path's end.
     leaves_path: bool,
+    /// The time since which the upstream does not have a block that it has announced, or an ancestor of it.
+    unknown_since: Option<Instant>,
 }
 
 /// A canonical block that is to be imported.
@@ -84,7 +87,8 @@ impl CatchUp {
     /// Returns the time since which a newer block than the published one is announced.
     pub fn since(&self) -> Option<Instant> {
         let first = self.path.front().map(|waiting| waiting.since);
-        first.or_else(|| self.look.as_ref().map(|(_, since)| *since)).or(self.due_since)
+        let looks = first.or_else(|| self.look.as_ref().map(|(_, since)| *since)).or(self.due_since);
+        looks.into_iter().chain(self.unknown_since).min()
     }
 
     /// Returns the number of blocks that are known to wait.
@@ -171,10 +175,13 @@ impl Live {
     /// Takes the way to the upstream's newest block, which was announced at `since`. While blocks are imported, it has to go
     /// on from the last of them: other news about the newest block is asked for again when they are.
     fn found(&mut self, since: Instant, found: Result<Found, LiveError>) {
+        if let Ok(Found { unknown: Some(unknown), .. }) = &found {
+            self.heads.again_for(*unknown, self.chain.limits.late);
+        }
         let last = self.catch_up.path.back().map(|waiting| waiting.block.hash());
         let head = self.feed.snapshots.load().head().hash();
         let done = match (found, last) {
-            (Ok(Found { fork: ForkPoint::Waiting(hash), path }), last) if hash == last.unwrap_or(head) => {
+            (Ok(Found { fork: ForkPoint::Waiting(hash), path, .. }), last) if hash == last.unwrap_or(head) => {
                 self.catch_up.beside += if last.is_some() { path.len() } else { 0 };
                 self.catch_up.append(path, since);
                 Ok(())
@@ -185,8 +192,10 @@ impl Live {
                 self.catch_up.leaves_path = true;
                 return self.catch_up.look_since(since);
             }
-            (Ok(Found { fork: ForkPoint::Known(fork), path }), None) => self.begin_path(Some(fork), path, since),
-            (Ok(Found { fork: ForkPoint::Unknown, path }), None) => self.begin_path(None, path, since),
+            // The upstream has announced a later block than the one that it has as its newest.
+            (Ok(Found { fork: ForkPoint::Known(_), path, unknown: Some(_) }), None) if path.is_empty() => Ok(()),
+            (Ok(Found { fork: ForkPoint::Known(fork), path, .. }), None) => self.begin_path(Some(fork), path, since),
+            (Ok(Found { fork: ForkPoint::Unknown, path, .. }), None) => self.begin_path(None, path, since),
             (Err(error), None) => Err(error),
         };
         self.step(done);
@@ -207,12 +216,19 @@ impl Live {
     /// Sets the feed's health after the upstream's newest block was followed, or could not be.
     fn followed(&mut self, done: Result<(), LiveError>) {
         let Err(error) = done else {
-            (self.problem, self.is_other_chain) = (None, false);
+            (self.problem, self.is_other_chain, self.catch_up.unknown_since) = (None, false, None);
             if self.flashblocks.is_none() && !self.blocks_are_late() {
                 self.set(self.live());
             }
             return;
         };
+        if matches!(error, LiveError::Unknown(_) | LiveError::NoNewest) {
+            let since = *self.catch_up.unknown_since.get_or_insert_with(Instant::now);
+            if since.elapsed() < self.chain.limits.late {
+                tracing::debug!(%error, "the upstream is asked again");
+                return self.heads.again();
+            }
+        }
         let text = error.to_string();
         if self.problem.as_ref() != Some(&text) {
             tracing::warn!(error = text, "the upstream's newest block cannot be followed");
@@ -236,15 +252,14 @@ impl Live {
     ) -> Result<(), LiveError> {
         let head = self.feed.snapshots.load().head().clone();
         match fork {
-            Some(fork) if fork.hash() == head.hash() => self.looks = 0,
-            // One of several nodes behind an address may be late. Only a lasting answer means that the chain went back.
-            Some(_) if path.is_empty() && self.looks < LOOKS => {
-                self.looks += 1;
+            Some(fork) if fork.hash() == head.hash() => self.older_since = None,
+            // Only a lasting answer means that the chain went back.
+            Some(_) if path.is_empty() && !self.has_gone_back() => {
                 self.heads.again();
                 return Ok(());
             }
             Some(fork) if fork.number() < head.number() => {
-                self.looks = 0;
+                self.older_since = None;
                 self.reorgs.increment(1);
                 tracing::warn!(from = head.number(), to = fork.number(), "the upstream took another branch");
                 if self.chain.remote.revert_to(fork.number(), fork.hash()).is_none() && !path.is_empty() {
@@ -273,6 +288,13 @@ impl Live {
         }
         self.catch_up.append(path, since);
         Ok(())
+    }
+
+    /// Returns whether an older block has been the upstream's newest for so long that its chain has gone back.
+    fn has_gone_back(&mut self) -> bool {
+        let (blocks, least) = GONE_BACK;
+        let since = *self.older_since.get_or_insert_with(Instant::now);
+        since.elapsed() >= (blocks * self.block_time).max(least)
     }
 
     /// Imports the next canonical block as it was pre-confirmed, or begins to execute it. Returns the block if that has
@@ -309,7 +331,7 @@ impl Live {
         // Sub-blocks that were held until now wait in the queue until the block is published.
         self.act(actions, Instant::now());
         if let Some(done) = retired {
-            let done = self.finish(block, &parent, Ok(done), None, true);
+            let done = self.finish(block, &parent, Ok(done), ToldReceipts::Never, true);
             self.step(done);
             return None;
         }
@@ -324,7 +346,7 @@ impl Live {
         &mut self,
         block: UpstreamBlock,
         done: Result<ImportedBlock, LiveError>,
-        receipts: Option<Vec<ChainReceipt>>,
+        receipts: ToldReceipts,
     ) -> Result<(), LiveError> {
         let parent = self.feed.snapshots.load().select(Selector::Hash(block.header.parent_hash));
         let parent = parent.map_err(|_| LiveError::Gone(block.number()))?;
@@ -338,7 +360,7 @@ impl Live {
         block: UpstreamBlock,
         parent: &Arc<Snapshot>,
         done: Result<ImportedBlock, LiveError>,
-        receipts: Option<Vec<ChainReceipt>>,
+        receipts: ToldReceipts,
         keeps_ahead: bool,
     ) -> Result<(), LiveError> {
         let (began, number, hash) = (Instant::now(), block.number(), block.hash());
@@ -356,7 +378,10 @@ impl Live {
         };
         let remote = &self.chain.remote;
         let (view, receipts) = match &mut done {
-            Some(done) => (remote.advance(number, hash, &done.changes), Some(std::mem::take(&mut done.receipts))),
+            Some(done) => {
+                let receipts = ToldReceipts::Whole(std::mem::take(&mut done.receipts));
+                (remote.advance(number, hash, &done.changes), receipts)
+            }
             None => (remote.cut(number, hash), receipts),
         };
         let view = view.ok_or(LiveError::Gone(number))?;
@@ -366,6 +391,7 @@ impl Live {
         });
         let mut hashes = parent.hashes.clone();
         hashes.push(number, hash);
+        let is_refused = receipts.is_refused();
         let mut snapshot = canonical_snapshot(view, block, receipts, hashes);
         snapshot = match done {
             Some(ImportedBlock { pre_confirmed: Some(same), .. }) => snapshot.after(&same, Arc::default()),
@@ -381,6 +407,7 @@ impl Live {
             self.feed.apply(Publication::Canonical(snapshot));
             self.feed.count(began.into_std());
         }
+        self.expect_content(number, hash, is_refused);
         Ok(())
     }
 
@@ -419,7 +446,8 @@ impl Live {
     }
 
     /// Starts again at a block without known ancestors.
-    fn begin_anew(&mut self, block: UpstreamBlock, receipts: Option<Vec<ChainReceipt>>) {
+    fn begin_anew(&mut self, block: UpstreamBlock, receipts: ToldReceipts) {
+        let (number, hash, is_refused) = (block.number(), block.hash(), receipts.is_refused());
         let actions = self.judge(&about(&block.header, block.transaction_hashes()));
         let view = self.chain.remote.restart(block.number(), block.hash());
         let mut hashes = BlockHashes::default();
@@ -431,6 +459,7 @@ impl Live {
         self.queue.clear();
         let first = canonical_snapshot(view, block, receipts, hashes).with_verified(Verified::None);
         self.feed.apply(Publication::BeginAnew(first));
+        self.expect_content(number, hash, is_refused);
         self.act(actions, Instant::now());
     }
 }

@@ -31,6 +31,9 @@ pub enum LiveError {
     /// The upstream has announced a block that it does not have.
     #[error("the upstream does not have the block {0} that it announced")]
     Unknown(B256),
+    /// The upstream has no newest block, or none with a hash.
+    #[error("the upstream has no newest block")]
+    NoNewest,
     /// The time was up.
     #[error("the work was not done within {} ms", .0.as_millis())]
     Late(Duration),
@@ -110,7 +113,7 @@ impl LiveError {
     /// Returns the feed's problem for this error.
     pub(super) const fn problem(&self) -> FeedProblem {
         match self {
-            Self::Upstream(_) | Self::Fetch(_) | Self::Unknown(_) => FeedProblem::Upstream,
+            Self::Upstream(_) | Self::Fetch(_) | Self::Unknown(_) | Self::NoNewest => FeedProblem::Upstream,
             Self::Late(_) => FeedProblem::TooLate,
             Self::OtherChain { .. } => FeedProblem::OtherChain,
             Self::Block(_) | Self::Mismatch { .. } => FeedProblem::Mismatch,

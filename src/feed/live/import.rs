@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
 use alloy_primitives::{B256, Bloom, Sealed};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
@@ -16,7 +17,7 @@ use crate::{
     feed::{
         apply::{close, extend_known, open_block_with, scout, stand_on},
         flashblocks::CanonicalBlock,
-        upstream::{Hints, Upstream, UpstreamBlock, receipts},
+        upstream::{Hints, ToldReceipts, UpstreamBlock, UpstreamHead},
     },
     state::{AccountChange, MergedChanges, RemoteView, Selector, Snapshot, Snapshots, World},
 };
@@ -29,11 +30,11 @@ pub(super) enum CanonicalNews {
     /// The way from a known block to the upstream's newest was looked for.
     Found(Result<Found, LiveError>),
     /// The first block of the path was executed, or the upstream was asked for its receipts.
-    Executed(Result<ImportedBlock, LiveError>, Option<Vec<ChainReceipt>>),
+    Executed(Result<ImportedBlock, LiveError>, ToldReceipts),
     /// The upstream is a node of another chain now.
     OtherChain(LiveError),
     /// The receipts of a block to begin anew at were asked for.
-    BeginAnew(Box<UpstreamBlock>, Option<Vec<ChainReceipt>>),
+    BeginAnew(Box<UpstreamBlock>, ToldReceipts),
 }
 
 /// The way to the upstream's newest block.
@@ -42,6 +43,9 @@ pub(super) struct Found {
     pub fork: ForkPoint,
     /// The blocks after it, newest first.
     pub path: Vec<UpstreamBlock>,
+    /// The hash of the announced block if the upstream does not have it yet, so that the way to its newest block was looked
+    /// for in its place.
+    pub unknown: Option<B256>,
 }
 
 /// The block at which a way to the upstream's newest block begins.
@@ -68,7 +72,7 @@ impl LiveChain {
     /// their numbers, so that a distant upstream costs two round trips however many they are.
     pub(super) async fn find(
         self,
-        newest: B256,
+        newest: UpstreamHead,
         waiting: Vec<(u64, B256)>,
         snapshots: Arc<Snapshots>,
     ) -> Result<Found, LiveError> {
@@ -81,7 +85,9 @@ impl LiveChain {
         let mut path: Vec<UpstreamBlock> = Vec::new();
         // The blocks between, oldest first, as far as the upstream gave them.
         let mut between: Vec<Box<RawValue>> = Vec::new();
-        let mut hash = newest;
+        let (mut hash, mut unknown) = (newest.hash, None);
+        // The block with this hash, if it was given.
+        let mut given: Option<UpstreamBlock> = None;
         let (fork, number) = loop {
             if let Some((number, _)) = waiting.iter().find(|(_, known)| *known == hash) {
                 break (ForkPoint::Waiting(hash), Some(*number));
@@ -93,16 +99,27 @@ impl LiveChain {
             if path.len() == self.limits.gap {
                 break (ForkPoint::Unknown, None);
             }
-            let given = match between.pop() {
-                Some(json) => self.read(&json, hash, &snapshots).await.ok(),
-                None => None,
-            };
-            let block = match given {
+            if given.is_none()
+                && let Some(json) = between.pop()
+            {
+                given = self.read(&json, hash, &snapshots).await.ok();
+            }
+            let block = match given.take() {
                 Some(block) => block,
                 // Nothing was asked for, or another branch has this number now.
                 None => {
                     between.clear();
-                    self.block(hash, &snapshots).await?
+                    match self.block(hash, &snapshots).await {
+                        Err(LiveError::Unknown(_)) if path.is_empty() && unknown.is_none() => {
+                            // One of several nodes behind an address may be late, or the announced block is no block yet.
+                            let latest = self.latest(&snapshots).await?;
+                            hash = latest.hash();
+                            unknown = (newest.number.to::<u64>() > latest.number()).then_some(newest.hash);
+                            given = Some(latest);
+                            continue;
+                        }
+                        block => block?,
+                    }
                 }
             };
             let (head, oldest) = {
@@ -125,13 +142,13 @@ impl LiveChain {
                 break (ForkPoint::Unknown, None);
             }
         };
-        if path.is_empty() {
+        if path.is_empty() && unknown.is_none() {
             self.check_chain().await?;
         }
         if let (Some(number), Some(first)) = (number, path.last()) {
             child_of(first, number)?;
         }
-        Ok(Found { fork, path })
+        Ok(Found { fork, path, unknown })
     }
 
     /// Checks that the upstream is still a node of the chain.
@@ -150,6 +167,15 @@ impl LiveChain {
         let (json, told) = self.upstream.block_and_chain(hash, deadline).await?;
         self.check_told(told)?;
         self.read(&json.ok_or(LiveError::Unknown(hash))?, hash, snapshots).await
+    }
+
+    /// Returns the newest block of the node that answers, unless that is one of another chain.
+    async fn latest(&self, snapshots: &Snapshots) -> Result<UpstreamBlock, LiveError> {
+        let (json, told) = self.upstream.newest_and_chain(Instant::now() + self.limits.wait).await?;
+        self.check_told(told)?;
+        let json = json.ok_or(LiveError::NoNewest)?;
+        let named: NamedBlock = serde_json::from_str(json.get()).map_err(|_| LiveError::NoNewest)?;
+        self.read(&json, named.hash, snapshots).await
     }
 
     /// Reads a block that has this hash. The senders of a block that was pre-confirmed are known from its sub-blocks.
@@ -185,7 +211,7 @@ impl LiveChain {
         {
             return CanonicalNews::OtherChain(other);
         }
-        let receipts = if executed.is_err() { self.receipts(&block).await } else { None };
+        let receipts = if executed.is_err() { self.receipts(&block).await } else { ToldReceipts::Never };
         CanonicalNews::Executed(executed, receipts)
     }
 
@@ -262,14 +288,16 @@ impl LiveChain {
         Ok(ImportedBlock { changes: changes.to_vec(), receipts: closed.receipts, pre_confirmed: None })
     }
 
-    /// Returns the receipts of a block that is not executed here, as the upstream has them. `None` for a block whose
-    /// transactions are not known: the upstream is asked for both.
-    pub(super) async fn receipts(&self, block: &UpstreamBlock) -> Option<Vec<ChainReceipt>> {
-        if block.foreign.is_some() {
-            return None;
-        }
-        told_receipts(&self.upstream, block, Instant::now() + self.limits.wait).await
+    /// Returns the receipts of a block that is not executed here, as the upstream has them.
+    pub(super) async fn receipts(&self, block: &UpstreamBlock) -> ToldReceipts {
+        ToldReceipts::ask(&self.upstream, block, Instant::now() + self.limits.wait).await
     }
+}
+
+/// The hash of a block as an upstream gives it.
+#[derive(Deserialize)]
+struct NamedBlock {
+    hash: B256,
 }
 
 /// Checks that a block has the number after its parent's, which its hash alone shows only if the hash is checked.
@@ -288,35 +316,27 @@ pub(super) fn about(header: &Sealed<Header>, transactions: Vec<B256>) -> Canonic
     }
 }
 
-/// Returns the receipts of a block from the upstream; `None` if it does not have them, or they are not the block's.
-pub async fn told_receipts(upstream: &Upstream, block: &UpstreamBlock, deadline: Instant) -> Option<Vec<ChainReceipt>> {
-    let problem = match receipts(upstream, block.hash(), deadline).await {
-        Ok(receipts) => match ReceiptTotals::of(block.header.gas_used, &receipts).check(block) {
-            Ok(()) => return Some(receipts),
-            Err(error) => error,
-        },
-        Err(error) => error.into(),
-    };
-    tracing::warn!(number = block.number(), %problem, "the receipts of a block are not available: requests for them go to the upstream");
-    None
+/// Returns a canonical block as far as it is known: with its body, with its logs, or as a header alone.
+pub(super) fn known_block(block: UpstreamBlock, receipts: ToldReceipts) -> SealedBlock {
+    let UpstreamBlock { header, transactions, withdrawals, foreign, .. } = block;
+    match receipts {
+        // A block whose transactions are not all known has no body here.
+        ToldReceipts::Whole(receipts) if foreign.is_none() => {
+            SealedBlock::named(header, BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals })
+        }
+        ToldReceipts::Logs(logs) => SealedBlock::bare(header).with_logs(logs),
+        _ => SealedBlock::bare(header),
+    }
 }
 
 /// Returns the snapshot of a canonical block. Without receipts, only its header is known.
 pub fn canonical_snapshot(
     view: RemoteView,
     block: UpstreamBlock,
-    receipts: Option<Vec<ChainReceipt>>,
+    receipts: ToldReceipts,
     hashes: BlockHashes,
 ) -> Snapshot {
-    let UpstreamBlock { header, transactions, withdrawals, foreign, .. } = block;
-    // A block whose transactions are not all known has no body here.
-    let sealed = match receipts.filter(|_| foreign.is_none()) {
-        Some(receipts) => {
-            SealedBlock::named(header, BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals })
-        }
-        None => SealedBlock::bare(header),
-    };
-    stand_on(World::on(view), Arc::new(sealed), hashes)
+    stand_on(World::on(view), Arc::new(known_block(block, receipts)), hashes)
 }
 
 /// The header fields that follow from the receipts of a block.

@@ -10,23 +10,24 @@ mod canonical;
 mod difference;
 mod error;
 mod import;
+mod late;
 mod queue;
 mod verify;
 
 pub use self::ahead::PreConfirmed;
 pub use self::error::LiveError;
-pub use self::import::{canonical_snapshot, told_receipts};
+pub use self::import::canonical_snapshot;
 
-use std::{ops::RangeBounds, sync::Arc, time::Duration};
+use std::{convert::Infallible, ops::RangeBounds, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
 
-use self::{canonical::CatchUp, queue::SubBlockQueue};
+use self::{canonical::CatchUp, late::LateContents, queue::SubBlockQueue};
 use super::{
     Feed, FeedSource,
     flashblocks::{Event, Events, FlashblockSequence, Replaced},
-    upstream::{FetchError, Fetcher, Heads, Hints, Upstream},
+    upstream::{FetchError, Fetcher, Heads, HeadsEnded, Hints, Upstream},
 };
 use crate::{
     chain::ChainSpec,
@@ -81,6 +82,8 @@ pub struct LiveLimits {
     pub verify: bool,
     /// The number of blocks to catch up with one by one. A greater gap is skipped.
     pub gap: usize,
+    /// The time for which the upstream may not have a block that it has announced.
+    pub late: Duration,
 }
 
 /// The parts of a live chain that work beside the feed's task needs.
@@ -105,8 +108,10 @@ struct Live {
     queue: SubBlockQueue,
     /// The time at which the stream was lost, while it may still come back in order.
     cut_since: Option<Instant>,
-    /// The number of times the upstream has announced an older block than the newest.
-    looks: u32,
+    /// The canonical blocks whose content the upstream has not told yet.
+    late: LateContents,
+    /// The time since which the upstream's newest block is an older one than the newest.
+    older_since: Option<Instant>,
     /// The reason why the upstream's newest block cannot be followed. Logged once.
     problem: Option<String>,
     /// Whether the upstream is a node of another chain now.
@@ -117,7 +122,22 @@ struct Live {
     skipped: Counter,
     mismatched: Counter,
     reorgs: Counter,
+    restarts: Counter,
     counts: PreConfirmedCounts,
+}
+
+/// The reason why a live source has ended. None of them happens without a fault in this program.
+#[derive(Debug, thiserror::Error)]
+enum SourceEnded {
+    /// The task that follows the upstream's newest block has ended.
+    #[error(transparent)]
+    Heads(#[from] HeadsEnded),
+    /// The task that reads the stream of sub-blocks has ended.
+    #[error("the task that reads the stream of sub-blocks has ended")]
+    Stream,
+    /// Following the chain has panicked.
+    #[error("following the chain has panicked")]
+    Panicked,
 }
 
 impl FeedSource for LiveSource {
@@ -130,6 +150,8 @@ impl FeedSource for LiveSource {
 const BEHIND: u32 = 2;
 /// The pause before state that could not be fetched is asked for again.
 const AGAIN: Duration = Duration::from_millis(250);
+/// The pause before a source that has ended is started again.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 impl LiveChain {
     /// Fetches the state that runs have missed, and what `hints` predict. An error comes after a pause.
@@ -157,12 +179,18 @@ impl Live {
             cut_since: None,
             problem: None,
             is_other_chain: false,
-            looks: 0,
+            late: LateContents::default(),
+            older_since: None,
             block_time: spec.block_time(),
             executed: blocks("executed"),
             skipped: blocks("not_executed"),
             mismatched: blocks("mismatch"),
             reorgs: feed.metrics.counter("presim_reorgs_total", "Times that the upstream took another branch.", &[]),
+            restarts: feed.metrics.counter(
+                "presim_source_restarts_total",
+                "Times that the source of an upstream's chain was started again after a fault in it.",
+                &[],
+            ),
             counts: PreConfirmedCounts::new(&feed.metrics),
             chain: LiveChain { spec: Arc::new(spec), upstream, fetcher, remote, limits },
             heads,
@@ -171,28 +199,57 @@ impl Live {
         }
     }
 
-    /// Follows the chain for as long as it is polled.
+    /// Follows the chain for as long as it is polled. If a task of the source ends, or the source panics, all of it is
+    /// started again. Returns only if that is not possible.
     async fn run(mut self) {
+        loop {
+            let ended = AssertUnwindSafe(self.follow()).catch_unwind().await;
+            let Err(ended) = ended.unwrap_or(Err(SourceEnded::Panicked));
+            tracing::error!(error = %ended, "the source of the upstream's chain has ended: it is started again");
+            self.restarts.increment(1);
+            self.counts.settle(.., BlockFate::Dropped);
+            self.queue = SubBlockQueue::default();
+            self.catch_up = CatchUp::default();
+            (self.cut_since, self.problem, self.is_other_chain, self.older_since) = (None, None, false, None);
+            let degraded = FeedState::Degraded(FeedProblem::Connecting);
+            self.set(degraded);
+            self.feed.apply(Publication::FallBack(degraded));
+            tokio::time::sleep(RESTART_PAUSE).await;
+            self.heads.restart(self.feed.snapshots.load().head().hash());
+            if let Some(source) = &mut self.flashblocks {
+                source.rules.restart();
+                if !source.events.reopen() {
+                    return tracing::error!("the stream of sub-blocks cannot be opened again: the source has ended");
+                }
+            }
+        }
+    }
+
+    /// Follows the chain from the newest canonical block on, until a task of the source ends.
+    async fn follow(&mut self) -> Result<Infallible, SourceEnded> {
         if let Some(source) = &mut self.flashblocks {
             let head = self.feed.snapshots.load().head().clone();
             // Nothing is pre-confirmed yet, so there is no action to execute.
             source.rules.canonical(&import::about(&head.header, head.transaction_hashes().unwrap_or_default()));
         }
+        self.expect_contents_again();
         self.catch_up.look();
         loop {
             self.go_on();
+            self.ask_for_contents();
             self.tend();
             let due = self.due();
             let can_work = self.queue.can_run() || self.queue.can_scout();
             tokio::select! {
                 // Canonical news first, because it decides about the pre-confirmed blocks.
                 biased;
-                tags = self.heads.changed() => match tags {
+                tags = self.heads.changed() => match tags? {
                     Some(tags) => drop(self.feed.apply(Publication::Tags(tags))),
                     None => self.catch_up.look(),
                 },
                 news = self.catch_up.news() => self.take(news),
-                event = next(&mut self.flashblocks) => self.meet(event).await,
+                told = self.late.told() => self.take_contents(told),
+                event = next(&mut self.flashblocks) => self.meet(event.ok_or(SourceEnded::Stream)?),
                 fetched = self.queue.fetched() => if let Err(error) = fetched {
                     tracing::debug!(%error, "the state for a Flashblock could not be fetched: it is asked for again");
                 },
@@ -203,31 +260,31 @@ impl Live {
     }
 
     /// Handles an event of the stream.
-    async fn meet(&mut self, event: Option<Event>) {
+    fn meet(&mut self, event: Event) {
         let Some(source) = &mut self.flashblocks else { return };
         let rules = &mut source.rules;
         let actions = match event {
-            Some(Event::Flashblock { flashblock, received }) => {
+            Event::Flashblock { flashblock, received } => {
                 if !flashblock.metadata.unread.is_empty() {
                     tracing::debug!(fields = ?flashblock.metadata.unread, "fields of a Flashblock cannot be read");
                 }
                 let actions = rules.flashblock(flashblock);
                 return self.act(actions, received);
             }
-            Some(Event::Garbage(error)) => {
+            Event::Garbage(error) => {
                 tracing::warn!(%error, "the stream sent a message that is not a Flashblock");
                 self.counts.unreadable.increment(1);
                 return rules.missed();
             }
-            Some(Event::Lagged { missed }) => {
+            Event::Lagged { missed } => {
                 tracing::warn!(missed, "Flashblocks arrived faster than they were read");
                 return rules.missed();
             }
-            Some(Event::Connected) => {
+            Event::Connected => {
                 tracing::info!("connected to the Flashblocks server");
                 return;
             }
-            Some(Event::Disconnected(error)) => {
+            Event::Disconnected(error) => {
                 tracing::warn!(%error, "the Flashblocks connection failed");
                 if rules.problem().is_none() {
                     self.cut_since.get_or_insert_with(Instant::now);
@@ -235,9 +292,7 @@ impl Live {
                 }
                 rules.fail(FeedProblem::Disconnected)
             }
-            Some(Event::Silent) => rules.fail(FeedProblem::Silent),
-            // The runtime ends.
-            None => std::future::pending().await,
+            Event::Silent => rules.fail(FeedProblem::Silent),
         };
         self.act(actions, Instant::now());
     }
@@ -301,6 +356,7 @@ impl Live {
     fn due(&self) -> Option<Instant> {
         let limits = &self.chain.limits;
         let import = self.catch_up.deadline(limits.execute);
+        let import = import.into_iter().chain(self.late.due()).min();
         let is_live = matches!(self.feed.status.state(), FeedState::Live { .. });
         let Some(source) = &self.flashblocks else {
             let late = self.catch_up.since().filter(|_| is_live).map(|since| since + BEHIND * self.block_time);

@@ -15,6 +15,7 @@ use alloy_primitives::{B256, Bytes, map::B256Set};
 use tokio::sync::Notify;
 
 use crate::{
+    chain::SealedBlock,
     feed::codec::{CodesByHash, LiveChange, LiveMessage, LiveMoment, StreamMessage},
     state::{Publication, Published, SnapshotId, Snapshots},
 };
@@ -104,13 +105,32 @@ impl OutletQueue {
         if let Some(seen) = &self.seen {
             moment.since(seen, &published, &mut codes);
         }
+        let told = self.seen.as_ref().map(|seen| told_since(seen, &published)).unwrap_or_default();
         self.push(id, published, (LiveChange::Moment(Box::new(moment)), codes));
+        for block in told {
+            let publication = Publication::Content(block);
+            let change = LiveChange::of(&snapshots.load(), &publication);
+            let id = snapshots.apply(publication);
+            if let Some(change) = change {
+                self.push(id, snapshots.load(), change);
+            }
+        }
     }
 
     fn drop_steps(&mut self) {
         self.steps.clear();
         (self.bytes, self.known) = (0, KnownToReaders::default());
     }
+}
+
+/// Returns the blocks of what is published of which only the headers were known when the fleet has `seen` them.
+fn told_since(seen: &Published, published: &Published) -> Vec<SealedBlock> {
+    let known = seen.late_blocks().filter_map(|(number, late)| {
+        let block = published.sealed_block(number).filter(|block| block.hash() == late.hash)?;
+        let is_told = !block.is_bare() || block.logs_alone().is_some();
+        is_told.then(|| SealedBlock::clone(&block))
+    });
+    known.collect()
 }
 
 impl LiveOutlet {
@@ -211,7 +231,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        chain::{BlockBody, BlockHashes, SealedBlock},
+        chain::{BlockBody, BlockHashes},
         feed::apply::stand_on,
         state::{FeedState, RemoteState, Retention, Tags, World},
     };

@@ -112,6 +112,11 @@ impl LiveReplica {
                 state.apply_as(id, Publication::FallBack(feed));
             }
             LiveChange::Tags(tags) => state.apply_as(id, Publication::Tags(tags)),
+            LiveChange::Content(block) => {
+                let block = block.read(None)?;
+                check_receipts(&block)?;
+                state.apply_as(id, Publication::Content(block));
+            }
         }
         Ok(())
     }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use alloy_consensus::{
-    Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxType, transaction::Recovered,
+    Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxReceipt, TxType, transaction::Recovered,
 };
 use alloy_eips::eip4895::Withdrawals;
-use alloy_primitives::{Address, B256, Sealed, U8, U64};
+use alloy_primitives::{Address, B256, Bloom, Sealed, U8, U64};
 use alloy_rpc_types_eth::Log;
 use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
 use rayon::prelude::*;
@@ -15,7 +15,10 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::{ask::UpstreamError, client::Upstream, transaction};
-use crate::chain::{ChainReceipt, ChainTx, Family, UnknownTxType, block_instant, millis_part, transactions_root};
+use crate::chain::{
+    ChainReceipt, ChainTx, Family, TransactionLogs, UnknownTxType, block_instant, millis_part, receipts_root_and_bloom,
+    transactions_root,
+};
 
 /// The transactions of a block that are read, or whose senders are recovered, at once: less than a millisecond's work.
 const SLICE: usize = 32;
@@ -31,6 +34,8 @@ pub struct UpstreamBlock {
     pub withdrawals: Option<Withdrawals>,
     /// Whether the block has uncles. Their headers are not part of the answer.
     pub has_ommers: bool,
+    /// The root of the transactions.
+    root: B256,
     /// The transactions as the upstream names them, if one has a type that presim does not know. Then `transactions` is
     /// empty, and the block cannot be executed here.
     pub foreign: Option<ForeignTransactions>,
@@ -118,7 +123,8 @@ impl UpstreamBlock {
                 Ok(tx) => read.push(tx),
                 Err(error) => {
                     let foreign = Some(transaction::foreign(&wire, family).ok_or(error)?);
-                    return Ok(Self { header, transactions: Vec::new(), withdrawals, has_ommers, foreign });
+                    let (transactions, root) = (Vec::new(), header.transactions_root);
+                    return Ok(Self { header, transactions, withdrawals, has_ommers, root, foreign });
                 }
             }
             if read.len() % SLICE == 0 {
@@ -138,7 +144,8 @@ impl UpstreamBlock {
                 recovered
             }
         };
-        Ok(Self { header, transactions, withdrawals, has_ommers, foreign: None })
+        let root = transactions_root(&transactions);
+        Ok(Self { header, transactions, withdrawals, has_ommers, root, foreign: None })
     }
 
     /// Returns the block's time since 1970, with the milliseconds that some chains tell in a deposit.
@@ -172,12 +179,9 @@ impl UpstreamBlock {
         if computed != self.hash() {
             return Err(BlockError::Hash { number, computed, told: self.hash() });
         }
+        self.check_transactions()?;
         if self.foreign.is_some() {
             return Ok(());
-        }
-        let computed = transactions_root(&self.transactions);
-        if computed != header.transactions_root {
-            return Err(BlockError::Transactions { number, computed, told: header.transactions_root });
         }
         // On the OP stack, `withdrawals_root` is a contract's storage root from Isthmus on, and the list is empty.
         let root = self.withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
@@ -185,6 +189,37 @@ impl UpstreamBlock {
             return Err(BlockError::Withdrawals { number });
         }
         Ok(())
+    }
+
+    /// Checks that the transactions have the root in the header, unless one has a type that presim does not know.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`BlockError::Transactions`] if they do not.
+    pub fn check_transactions(&self) -> Result<(), BlockError> {
+        let (computed, told) = (self.root, self.header.transactions_root);
+        match computed == told {
+            true => Ok(()),
+            false => Err(BlockError::Transactions { number: self.number(), computed, told }),
+        }
+    }
+
+    /// Returns the receipts if they are the block's, as far as its header tells: gas, root and bloom.
+    fn check_receipts(&self, receipts: Vec<ChainReceipt>) -> Result<Vec<ChainReceipt>, String> {
+        let (root, bloom) = receipts_root_and_bloom(&receipts);
+        let gas = receipts.last().map_or(0, TxReceipt::cumulative_gas_used);
+        let Header { gas_used, receipts_root, logs_bloom, .. } = *self.header.inner();
+        let is_own = (gas, root, bloom) == (gas_used, receipts_root, logs_bloom);
+        is_own.then_some(receipts).ok_or_else(|| "their gas, root or bloom is not that of the header".to_owned())
+    }
+
+    /// Returns the logs if they are of the block's transactions, and have the bloom in its header.
+    fn check_logs(&self, logs: Vec<TransactionLogs>) -> Result<Vec<TransactionLogs>, String> {
+        let hashes = self.transaction_hashes();
+        let is_own = logs.len() == hashes.len() && logs.iter().zip(&hashes).all(|(one, hash)| one.hash == *hash);
+        let bloom: Bloom = logs.iter().flat_map(|one| &one.logs).collect();
+        let has_bloom = bloom == self.header.logs_bloom;
+        (is_own && has_bloom).then_some(logs).ok_or_else(|| "their logs do not have the bloom of the header".to_owned())
     }
 
     /// Returns the block's number.
@@ -261,16 +296,96 @@ impl TryFrom<WireReceipt> for ChainReceipt {
     }
 }
 
-/// Returns the receipts of a block from the upstream.
-///
-/// # Errors
-///
-/// Returns [`UpstreamError::Malformed`] for an unknown block or malformed receipts, or errors of [`Upstream::all`].
-pub async fn receipts(upstream: &Upstream, hash: B256, deadline: Instant) -> Result<Vec<ChainReceipt>, UpstreamError> {
-    const METHOD: &str = "eth_getBlockReceipts";
-    let malformed = |problem: String| UpstreamError::Malformed { method: METHOD.into(), problem };
-    let json = upstream.receipts(hash, deadline).await?;
-    let json = json.ok_or_else(|| malformed(format!("no block {hash}")))?;
-    let receipts: Vec<WireReceipt> = serde_json::from_str(json.get()).map_err(|error| malformed(error.to_string()))?;
-    receipts.into_iter().map(|receipt| receipt.try_into().map_err(malformed)).collect()
+/// The upstream's word about the transactions of a block that is not executed here.
+#[derive(Clone, Debug)]
+pub enum ToldReceipts {
+    /// The receipts, which the block's header covers.
+    Whole(Vec<ChainReceipt>),
+    /// The logs, which the bloom in the block's header covers. Nothing else of the transactions is known here.
+    Logs(Vec<TransactionLogs>),
+    /// The upstream does not have them yet, or did not answer in time.
+    NotYet,
+    /// The upstream does not tell them.
+    Never,
+}
+
+/// The logs of a receipt, whatever else it has.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireLogs {
+    transaction_hash: B256,
+    logs: Vec<alloy_primitives::Log>,
+}
+
+impl ToldReceipts {
+    /// Returns whether the upstream does not tell them, and will not.
+    pub const fn is_refused(&self) -> bool {
+        matches!(self, Self::Never)
+    }
+
+    /// Asks the upstream for the receipts of `block`.
+    pub async fn ask(upstream: &Upstream, block: &UpstreamBlock, deadline: Instant) -> Self {
+        let answer = upstream.receipts(block.hash(), deadline).await;
+        Self::of(block, answer)
+    }
+
+    /// Asks the upstream for the block with this hash and for its receipts, in one batch. Returns the block, too, if the
+    /// upstream has both.
+    pub async fn ask_with_block(
+        upstream: &Upstream,
+        hash: B256,
+        family: Family,
+        deadline: Instant,
+    ) -> (Option<UpstreamBlock>, Self) {
+        let (json, receipts) = upstream.block_and_receipts(hash, deadline).await;
+        let block = match json {
+            Ok(Some(json)) => UpstreamBlock::read(json.get(), family, |_, _| None).await.ok(),
+            Ok(None) | Err(_) => None,
+        };
+        match block.filter(|block| block.hash() == hash && block.check_transactions().is_ok()) {
+            Some(block) => {
+                let told = Self::of(&block, receipts);
+                (Some(block), told)
+            }
+            None => (None, Self::NotYet),
+        }
+    }
+
+    fn of(block: &UpstreamBlock, answer: Result<Option<Box<RawValue>>, UpstreamError>) -> Self {
+        let json = match answer {
+            Ok(Some(json)) => json,
+            Ok(None) => return Self::NotYet,
+            Err(error) if error.is_unknown_method() => return Self::Never,
+            Err(error) => {
+                tracing::debug!(number = block.number(), %error, "the receipts of a block are not there yet");
+                return Self::NotYet;
+            }
+        };
+        let problem = match read_receipts(json.get()).and_then(|receipts| block.check_receipts(receipts)) {
+            Ok(receipts) if block.foreign.is_none() && block.check_transactions().is_ok() => {
+                return Self::Whole(receipts);
+            }
+            Ok(_) => String::new(),
+            Err(problem) => problem,
+        };
+        match read_logs(json.get()).and_then(|logs| block.check_logs(logs)) {
+            Ok(logs) => Self::Logs(logs),
+            Err(more) => {
+                let number = block.number();
+                tracing::warn!(number, problem, more, "the upstream's receipts of a block are not the block's");
+                Self::Never
+            }
+        }
+    }
+}
+
+fn read_receipts(json: &str) -> Result<Vec<ChainReceipt>, String> {
+    let receipts: Vec<WireReceipt> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    receipts.into_iter().map(TryInto::try_into).collect()
+}
+
+fn read_logs(json: &str) -> Result<Vec<TransactionLogs>, String> {
+    let receipts: Vec<WireLogs> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let logs = |receipt: WireLogs| TransactionLogs { hash: receipt.transaction_hash, logs: receipt.logs };
+    Ok(receipts.into_iter().map(logs).collect())
 }

@@ -242,14 +242,48 @@ impl Upstream {
         hash: B256,
         deadline: Instant,
     ) -> Result<(Option<Box<RawValue>>, u64), UpstreamError> {
-        let asks =
-            vec![Ask::new("eth_chainId", &(), nullable), Ask::new("eth_getBlockByHash", &(hash, true), nullable)];
-        let mut answers = self.all(asks, deadline).await;
+        self.with_chain(Ask::new("eth_getBlockByHash", &(hash, true), nullable), deadline).await
+    }
+
+    /// Returns the newest block of the node that answers, and the chain id (EIP-155), as
+    /// [`block_and_chain`](Self::block_and_chain) does.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`all`](Self::all).
+    pub async fn newest_and_chain(&self, deadline: Instant) -> Result<(Option<Box<RawValue>>, u64), UpstreamError> {
+        self.with_chain(Ask::new("eth_getBlockByNumber", &("latest", true), nullable), deadline).await
+    }
+
+    /// Sends a call and the question for the chain id in one batch.
+    async fn with_chain(
+        &self,
+        ask: Ask<Option<Box<RawValue>>>,
+        deadline: Instant,
+    ) -> Result<(Option<Box<RawValue>>, u64), UpstreamError> {
+        let mut answers = self.all(vec![Ask::new("eth_chainId", &(), nullable), ask], deadline).await;
         let (block, id) = (answers.pop(), answers.pop());
         let malformed = |problem: String| UpstreamError::Malformed { method: "eth_chainId".into(), problem };
         let id = id.transpose()?.flatten().ok_or_else(|| malformed("no answer".to_owned()))?;
         let id: U64 = serde_json::from_str(id.get()).map_err(|error| malformed(error.to_string()))?;
         Ok((block.transpose()?.flatten(), id.to()))
+    }
+
+    /// Returns the block with this hash, as [`block_by_hash`](Self::block_by_hash) does, and its receipts, as
+    /// [`receipts`](Self::receipts) does: both are asked for in one batch. Each has its own error.
+    pub async fn block_and_receipts(
+        &self,
+        hash: B256,
+        deadline: Instant,
+    ) -> (Result<Option<Box<RawValue>>, UpstreamError>, Result<Option<Box<RawValue>>, UpstreamError>) {
+        let asks = vec![
+            Ask::new("eth_getBlockByHash", &(hash, true), nullable),
+            Ask::new("eth_getBlockReceipts", &(hash,), nullable),
+        ];
+        let mut answers = self.all(asks, deadline).await;
+        let mut next = || answers.pop().unwrap_or(Ok(None));
+        let receipts = next();
+        (next(), receipts)
     }
 
     /// Returns the blocks with these numbers, as JSON with whole transactions, as far as the upstream has them.

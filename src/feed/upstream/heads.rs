@@ -6,9 +6,10 @@ use alloy_primitives::{B256, U64};
 use alloy_provider::{Provider, RootProvider};
 use serde::Deserialize;
 use tokio::{
+    runtime::Handle,
     sync::{broadcast, watch},
     task::AbortHandle,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
@@ -20,38 +21,60 @@ use crate::state::Tags;
 /// The newest block of an upstream, from a subscription if the upstream has one, otherwise by polling.
 #[derive(Debug)]
 pub struct Heads {
-    newest: watch::Receiver<Result<B256, UpstreamError>>,
+    upstream: Arc<Upstream>,
+    /// The interval of polling without a subscription.
+    every: Duration,
+    /// The threads on which the upstream is followed.
+    runtime: Handle,
+    newest: watch::Receiver<Result<UpstreamHead, UpstreamError>>,
     tags: watch::Receiver<Tags>,
     /// The time at which to look at the same block again.
     again: Option<Instant>,
+    /// The announced block that the upstream did not have, and the time since when.
+    unknown: Option<(B256, Instant)>,
     task: AbortHandle,
 }
 
 /// The needed fields of a header. The others come with the block.
-#[derive(Clone, Debug, Deserialize)]
-struct UpstreamHead {
-    hash: B256,
-    number: U64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct UpstreamHead {
+    /// The block's hash.
+    pub hash: B256,
+    /// The block's number.
+    pub number: U64,
 }
+
+/// The task that follows an upstream's newest block has ended, which only a fault in it can cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the task that follows the upstream's newest block has ended")]
+pub struct HeadsEnded;
 
 impl Heads {
     /// The pause before a block that could not be followed is looked at again.
     const AGAIN: Duration = Duration::from_millis(250);
 
     /// Follows `upstream`, whose newest block is `newest`. Without a subscription, polls at the interval `every`.
-    /// Must be called on a tokio runtime.
+    /// Must be called on a tokio runtime, on whose threads it goes on.
     pub fn follow(upstream: Arc<Upstream>, newest: B256, every: Duration) -> Self {
-        let (sender, receiver) = watch::channel(Ok(newest));
-        let (tell_tags, tags) = watch::channel(Tags::default());
-        let following = async move {
-            tokio::join!(follow(upstream.clone(), every, sender), follow_tags(upstream, every, tell_tags))
-        };
-        let task = tokio::spawn(following).abort_handle();
-        Self { newest: receiver, tags, again: None, task }
+        let runtime = Handle::current();
+        let (newest, tags, task) = spawn(&runtime, &upstream, UpstreamHead { hash: newest, number: U64::ZERO }, every);
+        Self { upstream, every, runtime, newest, tags, again: None, unknown: None, task }
+    }
+
+    /// Follows the upstream with a new task, from the block `newest` on.
+    pub fn restart(&mut self, newest: B256) {
+        self.task.abort();
+        let head = UpstreamHead { hash: newest, number: U64::ZERO };
+        (self.newest, self.tags, self.task) = spawn(&self.runtime, &self.upstream, head, self.every);
+        (self.again, self.unknown) = (None, None);
     }
 
     /// Waits for a new block, new tags, or the time to look again. Returns the tags if they have changed.
-    pub async fn changed(&mut self) -> Option<Tags> {
+    ///
+    /// # Errors
+    ///
+    /// Returns [`HeadsEnded`] if nothing will change any more.
+    pub async fn changed(&mut self) -> Result<Option<Tags>, HeadsEnded> {
         let again = self.again;
         let due = async {
             match again {
@@ -60,28 +83,43 @@ impl Heads {
             }
         };
         tokio::select! {
-            // The sender lives as long as the task, which ends when `self` is dropped.
-            _ = self.newest.changed() => None,
+            changed = self.newest.changed() => changed.map(|()| None).map_err(|_| HeadsEnded),
             () = due => {
                 self.again = None;
-                None
+                Ok(None)
             }
-            Ok(()) = self.tags.changed() => Some(*self.tags.borrow_and_update()),
+            changed = self.tags.changed() => match changed {
+                Ok(()) => Ok(Some(*self.tags.borrow_and_update())),
+                Err(_) => Err(HeadsEnded),
+            },
         }
     }
 
-    /// The hash of the newest block.
+    /// The newest block that the upstream has announced.
     ///
     /// # Errors
     ///
     /// Returns [`UpstreamError`] if the upstream has failed to answer several times in a row.
-    pub fn newest(&mut self) -> Result<B256, UpstreamError> {
+    pub fn newest(&mut self) -> Result<UpstreamHead, UpstreamError> {
         self.newest.borrow_and_update().clone()
     }
 
     /// Schedules another look at the same block.
     pub fn again(&mut self) {
         self.again = Some(Instant::now() + Self::AGAIN);
+    }
+
+    /// Schedules another look at an announced block that the upstream does not have yet, unless that has lasted for `late`:
+    /// some endpoints announce blocks that are only pre-confirmed, whose hashes no block ever has.
+    pub fn again_for(&mut self, hash: B256, late: Duration) {
+        let since = match self.unknown {
+            Some((known, since)) if known == hash => since,
+            _ => Instant::now(),
+        };
+        self.unknown = Some((hash, since));
+        if since.elapsed() < late {
+            self.again();
+        }
     }
 }
 
@@ -91,30 +129,51 @@ impl Drop for Heads {
     }
 }
 
+type Followed = (watch::Receiver<Result<UpstreamHead, UpstreamError>>, watch::Receiver<Tags>, AbortHandle);
+
+/// Begins to follow `upstream`.
+fn spawn(runtime: &Handle, upstream: &Arc<Upstream>, newest: UpstreamHead, every: Duration) -> Followed {
+    let (sender, receiver) = watch::channel(Ok(newest));
+    let (tell_tags, tags) = watch::channel(Tags::default());
+    let upstream = upstream.clone();
+    let following =
+        async move { tokio::join!(follow(upstream.clone(), every, sender), follow_tags(upstream, every, tell_tags)) };
+    (receiver, tags, runtime.spawn(following).abort_handle())
+}
+
 /// The number of failed polls in a row after which the upstream counts as not answering.
 const FAILURES: u32 = 3;
 /// The factor by which the interval of polling is longer while there is a subscription.
 const SELDOMER: u32 = 8;
+/// The number of polls without a message of the subscription after which it counts as silent.
+const SILENT_POLLS: u32 = 4;
 /// The longest pause between two polls of the safe and finalized blocks.
 const TAGS: Duration = Duration::from_secs(12);
 
-async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Result<B256, UpstreamError>>) {
+async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Result<UpstreamHead, UpstreamError>>) {
     let mut heads = None;
     let mut failures = 0;
+    let mut polled = Instant::now();
+    // The number of the block that the subscription has announced last, and when.
+    let mut announced: Option<(U64, Instant)> = None;
     loop {
         if heads.is_none() {
             heads = subscribe(&upstream, every).await;
         }
-        let (pause, told) = match &mut heads {
-            // The upstream is polled now and then, because a silent subscription may be dead.
-            Some(heads) => (every * SELDOMER, timeout(every * SELDOMER, heads.recv()).await.ok()),
+        // The upstream is polled beside a subscription, which may be silent, or announce what never becomes a block.
+        let pause = if heads.is_some() { every * SELDOMER } else { every };
+        let told = match &mut heads {
+            Some(heads) => timeout_at(polled + pause, heads.recv()).await.ok(),
             None => {
                 sleep(every).await;
-                (every, None)
+                None
             }
         };
         let newest = match told {
-            Some(Ok(head)) => Ok(head.hash),
+            Some(Ok(head)) => {
+                announced = Some((head.number, Instant::now()));
+                Ok(head)
+            }
             Some(Err(broadcast::error::RecvError::Closed)) => {
                 heads = None;
                 continue;
@@ -123,13 +182,26 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
                 // At least a second, however short the pause is, because a slow answer is an answer too.
                 let deadline = Instant::now() + pause.max(Duration::from_secs(1));
                 let ask = Ask::<UpstreamHead>::typed("eth_getBlockByNumber", &("latest", false));
-                upstream.one(ask, deadline).await.map(|head| head.hash)
+                let answer = upstream.one(ask, deadline).await;
+                polled = Instant::now();
+                // While the subscription is alive, an older answer comes from a node that is behind.
+                announced = announced.filter(|(_, at)| at.elapsed() < pause * SILENT_POLLS);
+                if let (Ok(head), Some((number, _))) = (&answer, announced)
+                    && head.number <= number
+                {
+                    failures = 0;
+                    continue;
+                }
+                answer
             }
         };
         failures = if newest.is_ok() { 0 } else { failures + 1 };
         if newest.is_ok() || failures == FAILURES {
             sender.send_if_modified(|known| {
-                let is_new = *known != newest;
+                let is_new = match (&*known, &newest) {
+                    (Ok(known), Ok(newest)) => known.hash != newest.hash,
+                    (known, newest) => known != newest,
+                };
                 if is_new {
                     *known = newest;
                 }

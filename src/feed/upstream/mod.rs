@@ -14,10 +14,10 @@ mod transaction;
 mod wave;
 
 pub use ask::{Ask, UpstreamError};
-pub use block::{BlockError, ForeignTransactions, UpstreamBlock, receipts, recover};
+pub use block::{BlockError, ForeignTransactions, ToldReceipts, UpstreamBlock, recover};
 pub use client::{Upstream, UpstreamConfig, UpstreamState};
 pub use fetch::{FetchError, Fetcher, FetcherConfig};
-pub use heads::Heads;
+pub use heads::{Heads, HeadsEnded, UpstreamHead};
 pub use hints::Hints;
 pub use http::http_client;
 pub use proven::ProvenState;

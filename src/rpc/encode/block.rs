@@ -7,7 +7,7 @@ use alloy_trie::EMPTY_ROOT_HASH;
 
 use super::{Object, data, list, quantity_u256, value};
 use crate::{
-    chain::{ChainSpec, ChainTx, Fork, L1Cost, L1Params},
+    chain::{ChainSpec, ChainTx, Fork, L1Cost, L1Params, SealedBlock},
     rpc::dialect::Dialect,
     state::{Block, Included, SnapshotId},
 };
@@ -128,6 +128,23 @@ impl<'a> LogPlace<'a> {
             tx_index: included.index as u64,
             time: block.timestamp_ms(),
         }
+    }
+
+    /// Returns the logs of a block whose transactions are not known, each with its position and its index in the block.
+    pub fn of_logs_alone(block: &'a SealedBlock) -> impl Iterator<Item = (Self, u64, &'a Log)> {
+        let header = block.header.inner();
+        let transactions = block.logs_alone().unwrap_or_default().iter().enumerate();
+        let placed = transactions.flat_map(move |(tx_index, transaction)| {
+            let place = move || Self {
+                header,
+                block_hash: block.hash(),
+                tx_hash: transaction.hash,
+                tx_index: tx_index as u64,
+                time: None,
+            };
+            transaction.logs.iter().map(move |log| (place(), log))
+        });
+        placed.enumerate().map(|(index, (place, log))| (place, index as u64, log))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     meter::{Meter, Stopped},
     pool::Pool,
     rpc::{dialect::Dialect, error::RpcError, filters::Filters, wire::ShapeLimits},
-    state::{Block, CodeCache, Divergences, KnownBlock, Overlay, Published, Selector, Snapshot},
+    state::{Block, CodeCache, Divergences, KnownBlock, LateBounds, Overlay, Published, Selector, Snapshot},
     store::Commit,
     telemetry::Counter,
     wallet::{Impersonated, Wallet},
@@ -56,6 +56,8 @@ pub struct RequestLimits {
     pub max_log_blocks: u64,
     /// Maximum number of logs that a request may return.
     pub max_logs: usize,
+    /// The bounds within which logs of later blocks wait for those of a block that the upstream has not told yet.
+    pub late: LateBounds,
     /// Maximum bytes that the traces of a request may take while it runs.
     pub max_trace: usize,
     /// Limits on the time that a request waits for a receipt.

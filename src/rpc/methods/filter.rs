@@ -1,5 +1,7 @@
 //! Filters that clients poll.
 
+use std::collections::BTreeMap;
+
 use tokio::sync::broadcast::error::TryRecvError;
 
 use super::{Backend, Run};
@@ -10,7 +12,7 @@ use crate::{
         filters::Watched,
         wire::{LogFilter, LogRange},
     },
-    state::{Block, Selector, UnknownBlock},
+    state::{BlockLogs, Selector, UnknownBlock},
 };
 
 impl Backend {
@@ -32,7 +34,7 @@ impl Backend {
             }
         }
         let next = run.published.head().number() + 1;
-        self.install(run, Watched::Logs { filter: Box::new(filter), range, next })
+        self.install(run, Watched::Logs { filter: Box::new(filter), range, next, late: BTreeMap::new() })
     }
 
     /// Answers `eth_newBlockFilter`: a filter of hashes of blocks that are sealed from now on.
@@ -83,24 +85,41 @@ impl Backend {
                     });
                     *next = known;
                 }
-                Watched::Logs { filter, range, next } => {
+                Watched::Logs { filter, range, next, late } => {
                     let (first, last) = ends(*range, head);
-                    if let Err(pruned @ UnknownBlock::History { oldest, .. }) =
+                    if let Err(pruned @ (UnknownBlock::History { oldest, .. } | UnknownBlock::Pruned { oldest, .. })) =
                         published.has_blocks(first.max(*next), last)
                     {
                         // The client gets this error once. The next poll begins at the oldest block that is retained.
                         *next = oldest;
                         return Err(pruned.into());
                     }
-                    // `next` advances only when the response is complete, so that a stopped run loses no logs.
-                    let (mut known, mut count) = (*next, 0);
+                    // The position advances only when the response is complete, so that a stopped run loses no logs.
+                    let (mut known, mut count, mut waiting) = (*next, 0, late.clone());
+                    let from = first.max(known);
+                    let fresh = published.blocks(from, last).map(|block| (block.number(), block.hash()));
+                    let fresh = fresh.filter(|(number, _)| !late.contains_key(number));
+                    let all = late.iter().map(|(number, hash)| (*number, *hash)).chain(fresh);
                     out.push(b'[');
-                    for block in published.blocks(first.max(known), last) {
-                        let end = out.len();
-                        if filter.matches_bloom(block.header.logs_bloom) {
-                            meter.check()?;
-                            let block = Block::sealed(block).ok_or_else(|| published.no_body(block.number()))?;
-                            filter.write(&block, &mut count, usize::MAX, out);
+                    for (number, hash) in all {
+                        let (end, is_new) = (out.len(), number >= from);
+                        match published.logs_of(number, hash) {
+                            BlockLogs::Late(_) if !is_new => continue,
+                            BlockLogs::Late(block) if filter.matches_bloom(block.bloom) => {
+                                if published.waits_for(number, block, self.limits.late) {
+                                    break;
+                                }
+                                waiting.insert(number, hash);
+                            }
+                            BlockLogs::Whole(block) => {
+                                meter.check()?;
+                                filter.write(&block, &mut count, usize::MAX, out);
+                            }
+                            BlockLogs::Alone(block) => {
+                                meter.check()?;
+                                filter.write_alone(&block, &mut count, out);
+                            }
+                            BlockLogs::Late(_) | BlockLogs::Unknown => {}
                         }
                         // Two bytes are reserved for the ends of the array and of the response.
                         if out.len() + 2 > self.limits.max_response {
@@ -110,13 +129,17 @@ impl Backend {
                             out.truncate(end);
                             break;
                         }
-                        known = block.number() + 1;
+                        if is_new {
+                            known = number + 1;
+                        } else {
+                            waiting.remove(&number);
+                        }
                         if count >= most {
                             break;
                         }
                     }
                     out.push(b']');
-                    *next = known;
+                    (*next, *late) = (known, waiting);
                 }
                 Watched::Pending(transactions) => {
                     let fresh = std::iter::from_fn(|| {

@@ -4,6 +4,7 @@ use alloy_consensus::TxReceipt;
 
 use super::{Backend, Run};
 use crate::{
+    chain::SealedBlock,
     rpc::{
         encode::{self, LogPlace},
         error::RpcError,
@@ -34,6 +35,22 @@ impl LogFilter {
                 }
                 encode::log(out, log, &place, included.first_log + index as u64, false);
             }
+        }
+    }
+}
+
+impl LogFilter {
+    /// Appends the logs of a block whose transactions are not known, as [`write`](Self::write) does.
+    pub(in crate::rpc) fn write_alone(&self, block: &SealedBlock, count: &mut usize, out: &mut Vec<u8>) {
+        if !self.matches_bloom(block.header.logs_bloom) {
+            return;
+        }
+        for (place, index, log) in LogPlace::of_logs_alone(block).filter(|(.., log)| self.matches(log)) {
+            *count += 1;
+            if *count > 1 {
+                out.push(b',');
+            }
+            encode::log(out, log, &place, index, false);
         }
     }
 }

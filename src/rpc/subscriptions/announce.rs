@@ -3,14 +3,20 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
+    time::Instant,
 };
 
 use alloy_consensus::{Header, TxEnvelope, TxReceipt, transaction::Recovered};
-use alloy_primitives::Sealed;
+use alloy_primitives::{B256, Sealed};
 use bytes::Bytes;
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use super::{Notification, Subscription, Subscriptions, changes::ChangeTeller, feed::FeedTeller};
+use super::{
+    Notification, Subscription, Subscriptions,
+    changes::ChangeTeller,
+    feed::FeedTeller,
+    logs::{AnnouncedLogs, LogsOfBlocks},
+};
 use crate::{
     chain::SealedBlock,
     pool::Pool,
@@ -20,14 +26,14 @@ use crate::{
         memory::IoMemory,
         wire::{LogFilter, Shown, Subject},
     },
-    state::{Block, Included, Published, Selector, SnapshotId, Snapshots},
+    state::{Block, Included, LateBounds, Published, Selector, SnapshotId, Snapshots},
 };
 
 /// Announces every snapshot from now on, and every transaction that enters the pool, until the node ends. After a
 /// panic, which is logged, it continues with what is published then.
-pub async fn announce(subscriptions: Arc<Subscriptions>, snapshots: Arc<Snapshots>, pool: Arc<Pool>) {
+pub async fn announce(subscriptions: Arc<Subscriptions>, snapshots: Arc<Snapshots>, pool: Arc<Pool>, late: LateBounds) {
     loop {
-        let round = tokio::spawn(announce_each(subscriptions.clone(), snapshots.clone(), pool.subscribe()));
+        let round = tokio::spawn(announce_each(subscriptions.clone(), snapshots.clone(), pool.subscribe(), late));
         match round.await {
             Err(error) if error.is_panic() => tracing::error!(%error, "announcing to subscribers is restarted"),
             _ => return,
@@ -39,10 +45,11 @@ async fn announce_each(
     subscriptions: Arc<Subscriptions>,
     snapshots: Arc<Snapshots>,
     mut pooled: broadcast::Receiver<Arc<Recovered<TxEnvelope>>>,
+    late: LateBounds,
 ) {
     let mut changes = snapshots.changes();
     let mut feed = FeedTeller::default();
-    let mut seen = LastAnnounced::at(&snapshots.load());
+    let mut seen = LastAnnounced::at(&snapshots.load(), late);
     let mut pool_is_open = true;
     loop {
         // Enabled before the list is read, so that no subscription that begins meanwhile is missed.
@@ -67,6 +74,10 @@ async fn announce_each(
                 }
                 subscriptions.announce(|round| seen.catch_up(&published, round));
             }
+            () = until(seen.logs.due()) => {
+                let published = snapshots.load();
+                subscriptions.announce(|round| seen.logs.catch_up(&published, round));
+            }
             tx = pooled.recv(), if pool_is_open => match tx {
                 Ok(tx) => subscriptions.announce(|round| round.pooled(&tx)),
                 // After a flood of transactions, only the newest are announced.
@@ -77,28 +88,36 @@ async fn announce_each(
     }
 }
 
+/// Waits until `due`; never resolves if there is no time.
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The last snapshot that was announced.
 struct LastAnnounced {
     snapshot: SnapshotId,
     /// The number of times that the chain had returned to an earlier moment.
     returns: u64,
     /// The newest canonical blocks, oldest first, which a reorg may remove.
-    heads: VecDeque<Arc<SealedBlock>>,
+    heads: VecDeque<(u64, B256)>,
+    /// The logs of those blocks.
+    logs: LogsOfBlocks,
     /// The number of the block being built, and how many of its transactions were announced.
     open: (u64, usize),
     changes: ChangeTeller,
 }
 
 impl LastAnnounced {
-    /// The number of blocks that a reorg can remove here. A deeper reorg is announced from its oldest known block.
-    const TAKEN_BACK: usize = 256;
-
-    fn at(published: &Published) -> Self {
+    fn at(published: &Published, late: LateBounds) -> Self {
         let newest = &published.newest;
         let count = newest.open.as_ref().map_or(0, |open| open.transactions.len());
-        let heads = VecDeque::from([published.head().clone()]);
-        let changes = ChangeTeller::at(published);
-        Self { snapshot: newest.id, returns: published.returns, heads, open: (newest.header().number, count), changes }
+        let heads = VecDeque::from([(published.head().number(), published.head().hash())]);
+        let (changes, logs) = (ChangeTeller::at(published), LogsOfBlocks::after(published, late));
+        let open = (newest.header().number, count);
+        Self { snapshot: newest.id, returns: published.returns, heads, logs, open, changes }
     }
 
     /// Announces everything published since, in order. If more snapshots were published than are retained, transactions
@@ -106,6 +125,7 @@ impl LastAnnounced {
     fn catch_up(&mut self, published: &Published, round: &mut Round<'_>) {
         let canonical = published.head().number();
         self.take_back(published, round);
+        self.logs.catch_up(published, round);
         if published.returns != self.returns {
             self.returns = published.returns;
             // The chain returned to this block, which no new block tells.
@@ -133,34 +153,41 @@ impl LastAnnounced {
 
     /// Announces the removal of blocks that are no longer canonical, newest first.
     fn take_back(&mut self, published: &Published, round: &mut Round<'_>) {
-        let is_there = |block: &SealedBlock| {
-            let same = |known: &Arc<SealedBlock>| known.hash() == block.hash();
-            block.number() <= published.head().number()
-                && published.blocks(block.number(), block.number()).next().is_none_or(same)
+        let is_there = |(number, hash): (u64, B256)| {
+            let same = |known: &Arc<SealedBlock>| known.hash() == hash;
+            number <= published.head().number() && published.blocks(number, number).next().is_none_or(same)
         };
-        while let Some(dead) = self.heads.pop_back_if(|block| !is_there(block)) {
-            if let Some(block) = Block::sealed(&dead) {
-                round.taken_back(&block);
-            }
-            self.open = (dead.number(), 0);
+        while let Some((number, hash)) = self.heads.pop_back_if(|block| !is_there(*block)) {
+            self.logs.take_back(hash, round);
+            self.open = (number, 0);
         }
     }
 
     /// Announces the canonical blocks up to `number`.
     fn heads_to(&mut self, number: u64, published: &Published, round: &mut Round<'_>) {
         // If all announced blocks were removed, the branch is announced from where it is known.
-        let next = self.heads.back().map_or(number, |head| head.number() + 1);
+        let next = self.heads.back().map_or(number, |(head, _)| head + 1);
+        // A reorg cannot remove more blocks than there are states to go back to.
+        let kept = published.retained_states().window.map_or(usize::MAX, |blocks| blocks as usize);
         for sealed in published.blocks(next, number) {
             let block = Block::sealed(sealed);
+            let known = match self.open {
+                (open, count) if open == sealed.number() => count,
+                (open, _) if open > sealed.number() => usize::MAX,
+                _ => 0,
+            };
             // A block that was pre-confirmed in full was announced then.
             if let Some(block) = block.as_ref().filter(|block| block.number() >= self.open.0) {
                 let after = published.select(Selector::Number(block.number()));
                 self.flashblock(block, after.map_or(published.newest.id, |after| after.id), round);
             }
-            round.head(&sealed.header, block.as_ref());
-            self.heads.push_back(sealed.clone());
-            if self.heads.len() > Self::TAKEN_BACK {
+            round.head(&sealed.header, block.as_ref().and_then(|block| block.timestamp_ms()));
+            self.heads.push_back((sealed.number(), sealed.hash()));
+            self.logs.push(sealed, known);
+            self.logs.catch_up(published, round);
+            while self.heads.len() > kept {
                 self.heads.pop_front();
+                self.logs.forget_before(self.heads.front().map_or(0, |(number, _)| *number));
             }
         }
     }
@@ -235,7 +262,7 @@ impl EncodedByDialect {
 
 /// The logs of a block to announce.
 #[derive(Clone, Copy)]
-enum Logs {
+pub(super) enum Logs {
     /// Logs of the transactions after the first so many.
     After(usize),
     /// All logs, as removed.
@@ -269,43 +296,47 @@ impl<'a> Round<'a> {
         self.list.iter().any(Subscription::is_about_flashblocks)
     }
 
-    /// Announces a sealed block, of which perhaps only the header is known.
-    fn head(&mut self, header: &Sealed<Header>, block: Option<&Block>) {
-        let (mut headers, mut logs) = (EncodedByDialect::default(), EncodedByIndex::default());
+    /// Announces the header of a sealed block, and its time in milliseconds if that is known.
+    fn head(&mut self, header: &Sealed<Header>, time: Option<u64>) {
+        let mut headers = EncodedByDialect::default();
         for one in self.list {
-            match &one.subject {
-                Subject::NewHeads => {
-                    let result = headers.get(one.dialect, self.memory, |out| {
-                        encode::header(out, header, block.and_then(Block::timestamp_ms), one.dialect);
-                    });
-                    self.send(one, result);
-                }
-                Subject::Logs(filter) => {
-                    if let Some(block) = block {
-                        self.logs(one, filter, block, Logs::After(0), &mut logs);
-                    }
-                }
-                _ => {}
+            if let Subject::NewHeads = &one.subject {
+                let result =
+                    headers.get(one.dialect, self.memory, |out| encode::header(out, header, time, one.dialect));
+                self.send(one, result);
             }
         }
     }
 
-    /// Announces the logs of a block that is no longer canonical as removed.
-    fn taken_back(&mut self, block: &Block) {
+    /// Announces the logs of a canonical block, or of one that is no longer canonical.
+    pub(super) fn logs_of(&mut self, block: &AnnouncedLogs, which: Logs) {
         let mut logs = EncodedByIndex::default();
         for one in self.list {
             if let Subject::Logs(filter) = &one.subject {
-                self.logs(one, filter, block, Logs::Removed, &mut logs);
+                match block {
+                    AnnouncedLogs::Whole(block) => self.logs(one, filter, block, which, &mut logs),
+                    AnnouncedLogs::Alone(block) => self.logs_alone(one, filter, block, which, &mut logs),
+                }
             }
         }
+    }
+
+    /// Announces the transactions of a canonical block whose content came later than its header, and their logs, to those who
+    /// are told of each sub-block's. The first `known` transactions were announced before.
+    pub(super) fn transactions_of(&mut self, block: &Block, known: usize) {
+        let mut logs = EncodedByIndex::default();
+        for one in self.list {
+            if let Subject::PendingLogs(filter) = &one.subject {
+                self.logs(one, filter, block, Logs::After(known), &mut logs);
+            }
+        }
+        self.transactions(block, known);
     }
 
     /// Announces a sub-block. The first `known` transactions of the block were announced before. `id` names the snapshot
     /// after it.
     fn flashblock(&mut self, block: &Block, id: SnapshotId, known: usize) {
         let (mut blocks, mut logs) = (EncodedByDialect::default(), EncodedByIndex::default());
-        let (mut hashes, mut in_full) = (EncodedByIndex::default(), EncodedByIndex::default());
-        let fresh: Vec<Included<'_>> = block.transactions_from(known).collect();
         for one in self.list {
             match &one.subject {
                 Subject::NewFlashblocks => {
@@ -314,21 +345,27 @@ impl<'a> Round<'a> {
                     self.send(one, result);
                 }
                 Subject::PendingLogs(filter) => self.logs(one, filter, block, Logs::After(known), &mut logs),
-                Subject::NewFlashblockTransactions(shown) => {
-                    for included in fresh.iter().filter(|included| shown.admits(included)) {
-                        let texts = if matches!(shown, Shown::Hash) { &mut hashes } else { &mut in_full };
-                        let text = texts.entry(included.index as u64).or_insert_with(|| {
-                            encoded(self.memory, |out| match shown {
-                                Shown::Hash => encode::data(out, included.tx.tx_hash().as_slice()),
-                                Shown::Full | Shown::Matching(_) => {
-                                    encode::transaction_with_receipt(out, block, included);
-                                }
-                            })
-                        });
-                        self.send(one, text.clone());
-                    }
-                }
                 _ => {}
+            }
+        }
+        self.transactions(block, known);
+    }
+
+    /// Announces the transactions of a block after the first `known`.
+    fn transactions(&mut self, block: &Block, known: usize) {
+        let (mut hashes, mut in_full) = (EncodedByIndex::default(), EncodedByIndex::default());
+        let fresh: Vec<Included<'_>> = block.transactions_from(known).collect();
+        for one in self.list {
+            let Subject::NewFlashblockTransactions(shown) = &one.subject else { continue };
+            for included in fresh.iter().filter(|included| shown.admits(included)) {
+                let texts = if matches!(shown, Shown::Hash) { &mut hashes } else { &mut in_full };
+                let text = texts.entry(included.index as u64).or_insert_with(|| {
+                    encoded(self.memory, |out| match shown {
+                        Shown::Hash => encode::data(out, included.tx.tx_hash().as_slice()),
+                        Shown::Full | Shown::Matching(_) => encode::transaction_with_receipt(out, block, included),
+                    })
+                });
+                self.send(one, text.clone());
             }
         }
     }
@@ -375,6 +412,27 @@ impl<'a> Round<'a> {
                     self.send(one, text.clone());
                 }
             }
+        }
+    }
+
+    /// Announces matching logs of a block whose transactions are not known.
+    fn logs_alone(
+        &mut self,
+        one: &Subscription,
+        filter: &LogFilter,
+        block: &SealedBlock,
+        which: Logs,
+        encoded_logs: &mut EncodedByIndex,
+    ) {
+        if !filter.matches_bloom(block.header.logs_bloom) {
+            return;
+        }
+        let removed = matches!(which, Logs::Removed);
+        for (place, index, log) in LogPlace::of_logs_alone(block).filter(|(.., log)| filter.matches(log)) {
+            let text = encoded_logs
+                .entry(index)
+                .or_insert_with(|| encoded(self.memory, |out| encode::log(out, log, &place, index, removed)));
+            self.send(one, text.clone());
         }
     }
 

@@ -7,6 +7,7 @@
 mod announce;
 mod changes;
 mod feed;
+mod logs;
 
 pub use announce::announce;
 

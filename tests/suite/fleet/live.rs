@@ -1,8 +1,14 @@
 //! An upstream's chain that is published: replicas answer as the node that follows the upstream, under the same ids.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
-use alloy_primitives::{B256, U256};
+use alloy_primitives::{Address, B256, U256};
 use async_nats::jetstream;
 use presim::state::{FeedState, Selector, SnapshotId};
 use serde_json::{Value, json};
@@ -11,11 +17,11 @@ use tokio::io::AsyncReadExt;
 use super::{agree, reach, server::NatsServer, start, until};
 use crate::{
     live::{
-        built::{Built, CHASES, ETHEREUM, OP_CHAIN, SOMEBODY, STORE, TOKEN, base_time, store, transfer},
+        built::{Built, CHASES, ETHEREUM, OP_CHAIN, SOMEBODY, STORE, TOKEN, base_time, sent_by, store, transfer},
         stage::{EVERY, LiveStage, chases, launch, serve},
         with_usual,
     },
-    support::{TestNode, hex},
+    support::{Socket, TestNode, hex},
     upstream::SmallUpstream,
 };
 
@@ -107,6 +113,42 @@ async fn replicas_answer_as_the_node_that_follows_the_upstream() {
     for node in &nodes {
         until("the tags", async || node.node.snapshots().load().finalized() == Some(3)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_whose_receipts_come_late_reach_the_subscribers_of_replicas() {
+    let Some(server) = NatsServer::start() else { return };
+    let first = Built::op_stack();
+    let upstream = serve(&[&first]).await;
+    let withheld = Arc::new(AtomicBool::new(true));
+    let (is_withheld, own) = (withheld.clone(), json!(first.hash()));
+    upstream.lie(move |method, params, result| match method {
+        "eth_getBlockReceipts" if params[0] != own && is_withheld.load(SeqCst) => Value::Null,
+        _ => result,
+    });
+    let native = Address::repeat_byte(0xb2);
+    let leader = ingester(&server, &upstream.url(), &first.config, &["--native", &native.to_string()]).await;
+    let replica = replica(&server, &[]);
+    let mut socket = Socket::open(&replica, "/").await;
+    let logs = socket.subscribe(json!(["logs", { "address": STORE }])).await;
+    let calls_native = sent_by(0, OP_CHAIN, 1, native, 0, Default::default());
+    let one = first.next(vec![store(OP_CHAIN, 0, 7), calls_native], 1);
+    let two = one.next(vec![store(OP_CHAIN, 2, 8)], 1);
+    for block in [&one, &two] {
+        upstream.push(block.block.clone());
+        for node in [&leader, &replica] {
+            head(node, block.hash()).await;
+        }
+    }
+    for node in [&leader, &replica] {
+        assert_eq!(node.node.snapshots().load().late_blocks().count(), 1);
+    }
+    withheld.store(false, SeqCst);
+    for word in [7, 8] {
+        let log = socket.notification(&logs).await;
+        assert_eq!(log["topics"][0], json!(B256::from(U256::from(word))), "{log}");
+    }
+    assert_eq!(replica.node.snapshots().load().late_blocks().count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -176,6 +176,12 @@ impl SmallUpstream {
         }
     }
 
+    /// Notifies subscribers of a head, whether or not the chain has that block.
+    pub fn announce(&self, head: Value) {
+        // Sending fails if nobody has subscribed.
+        let _ = self.shared.heads.send(head);
+    }
+
     /// Changes the chain without notifying subscribers.
     pub fn change(&self, change: impl FnOnce(&mut UpstreamChain)) {
         change(&mut self.shared.chain());

@@ -11,7 +11,7 @@ use presim::{
         Feed, FeedSource,
         flashblocks::{Event, Events, Flashblock, FlashblockSequence, StreamError},
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot},
-        upstream::{Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
+        upstream::{Fetcher, FetcherConfig, Heads, ToldReceipts, Upstream, UpstreamBlock, UpstreamConfig},
     },
     pool::{BlocksBuilt, Pool, PoolLimits},
     state::{
@@ -89,7 +89,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const RECOVERY: Duration = Duration::from_secs(60);
 
 /// The time that an answer of the upstream takes at most until it is believed.
-const BELIEF: Duration = Duration::from_secs(5);
+const BELIEF: Duration = Duration::from_secs(12);
 
 /// Runs a script.
 ///
@@ -173,7 +173,7 @@ impl LiveWorld {
         let mut hashes = BlockHashes::default();
         hashes.push(first.number, first.hash);
         let kept = Retention { blocks: 32, snapshots: 256, history: 32 };
-        let begun = canonical_snapshot(view, head, Some(Vec::new()), hashes);
+        let begun = canonical_snapshot(view, head, ToldReceipts::Whole(Vec::new()), hashes);
         let snapshots = Arc::new(Snapshots::new(begun, FeedState::Degraded(FeedProblem::Connecting), kept));
         let fetch = FetcherConfig { patience: Duration::from_secs(10), verify_proofs: false, max_in_flight: 1 << 16 };
         let heads = Heads::follow(upstream.clone(), first.hash, Duration::from_millis(200));
@@ -197,6 +197,7 @@ impl LiveWorld {
                 held: 1 << 24,
                 verify: false,
                 gap: 16,
+                late: Duration::from_secs(30),
             },
         };
         let snapshots_newest = snapshots.newest();

@@ -1,0 +1,124 @@
+//! Canonical blocks that were published as headers alone, because the upstream has not told what is in them yet.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use alloy_primitives::{B256, Bloom};
+
+use super::Published;
+use crate::{
+    chain::SealedBlock,
+    state::{Block, Snapshot},
+};
+
+/// A canonical block whose content the upstream has not told yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LateBlock {
+    /// The block's hash.
+    pub hash: B256,
+    /// The bloom of its logs.
+    pub bloom: Bloom,
+    /// The time at which its header was published.
+    pub since: Instant,
+}
+
+/// Bounds on how long the logs of later blocks wait for those of a late block.
+#[derive(Clone, Copy, Debug)]
+pub struct LateBounds {
+    /// The time since the header of the late block was published.
+    pub wait: Duration,
+    /// The bytes of the logs that wait.
+    pub bytes: usize,
+}
+
+/// The logs of a canonical block, as far as they are known.
+#[derive(Debug)]
+pub enum BlockLogs {
+    /// The block has its whole body.
+    Whole(Block),
+    /// The logs are known, and the transactions are not ([`SealedBlock::logs_alone`]).
+    Alone(Arc<SealedBlock>),
+    /// The upstream has not told them yet.
+    Late(LateBlock),
+    /// No logs will be known: the block is final, pruned or no longer canonical, or the upstream does not tell them.
+    Unknown,
+}
+
+impl Published {
+    /// Returns the canonical blocks whose content the upstream has not told yet, oldest first.
+    pub fn late_blocks(&self) -> impl Iterator<Item = (u64, &LateBlock)> {
+        self.late.iter().map(|(number, late)| (*number, late))
+    }
+
+    /// Returns whether the upstream has not told the content of this block yet.
+    pub fn is_late(&self, number: u64, hash: B256) -> bool {
+        self.late.get(&number).is_some_and(|late| late.hash == hash)
+    }
+
+    /// Returns the logs of the block with this number and hash.
+    pub fn logs_of(&self, number: u64, hash: B256) -> BlockLogs {
+        let Some(block) = self.blocks.get(&number).filter(|block| block.hash() == hash) else {
+            return BlockLogs::Unknown;
+        };
+        match (Block::sealed(block), self.late.get(&number)) {
+            (Some(whole), _) => BlockLogs::Whole(whole),
+            _ if block.logs_alone().is_some() => BlockLogs::Alone(block.clone()),
+            (None, Some(late)) if late.bloom != Bloom::ZERO => BlockLogs::Late(*late),
+            _ => BlockLogs::Unknown,
+        }
+    }
+
+    /// Returns whether the logs of later blocks wait for those of the late block with this number: within `bounds`.
+    pub fn waits_for(&self, number: u64, block: LateBlock, bounds: LateBounds) -> bool {
+        let bytes = || self.blocks(number + 1, self.head().number()).map(|later| later.log_bytes()).sum::<usize>();
+        block.since.elapsed() < bounds.wait && bytes() <= bounds.bytes
+    }
+
+    /// Notes that the content of a canonical block is still to come if its header alone is known.
+    pub(super) fn expect_content(&mut self, block: &SealedBlock) {
+        if block.is_bare() && block.logs_alone().is_none() {
+            self.late.insert(
+                block.number(),
+                LateBlock { hash: block.hash(), bloom: block.header.logs_bloom, since: Instant::now() },
+            );
+        }
+    }
+
+    /// Puts the content of a canonical block in the place of its header.
+    pub(super) fn complete(&mut self, block: SealedBlock) {
+        let (number, hash) = (block.number(), block.hash());
+        if self.late.get(&number).is_none_or(|late| late.hash != hash) {
+            return;
+        }
+        self.late.remove(&number);
+        if block.is_bare() && block.logs_alone().is_none() {
+            return;
+        }
+        let block = Arc::new(block);
+        self.index(&block, block.transaction_hashes().unwrap_or_default());
+        let is_on = |snapshot: &Snapshot| snapshot.head_hash() == hash;
+        let with_content = |snapshot: &Snapshot| Arc::new(snapshot.with_head(block.clone()));
+        if let Some(after) = self.sealed.get(&number).filter(|after| is_on(after)) {
+            let after = with_content(after);
+            self.sealed.insert(number, after);
+        }
+        let recent = self.recent.iter().filter(|(_, one)| is_on(one)).map(|(id, one)| (*id, with_content(one)));
+        let recent: Vec<_> = recent.collect();
+        self.recent.extend(recent);
+        for snapshot in [&mut self.latest, &mut self.newest] {
+            if is_on(snapshot) {
+                *snapshot = with_content(snapshot);
+            }
+        }
+    }
+
+    /// Stops waiting for the content of blocks that are final: the upstream was asked for it all the time.
+    pub(super) fn give_up_final(&mut self) {
+        let Some(finalized) = self.finalized() else { return };
+        while let Some(number) = self.late.get_min().map(|(number, _)| *number).filter(|number| *number <= finalized) {
+            self.late.remove(&number);
+        }
+    }
+}
