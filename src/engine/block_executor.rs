@@ -56,6 +56,22 @@ struct ForeignType {
     expected: &'static str,
 }
 
+/// A transaction whose value and fees are together more than any balance.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("value and fees are together more than 2^256 - 1 wei: no account has so much")]
+struct SpendsTooMuch;
+
+/// Returns whether the value and the highest fees of a transaction are together more than 2^256 - 1.
+fn spends_too_much(tx: &Recovered<ChainTx>) -> bool {
+    let fee = |gas: u64, price: u128| U256::from(gas).checked_mul(U256::from(price));
+    let blobs = match (tx.blob_gas_used(), tx.max_fee_per_blob_gas()) {
+        (Some(gas), Some(price)) => fee(gas, price),
+        _ => Some(U256::ZERO),
+    };
+    let fees = fee(tx.gas_limit(), tx.max_fee_per_gas()).zip(blobs).and_then(|(gas, blobs)| gas.checked_add(blobs));
+    fees.is_none_or(|fees| fees.checked_add(tx.value()).is_none())
+}
+
 impl<'a> ChainExecutor<'a> {
     /// Creates the executor of `header`'s block on the state in `overlay`. The OP stack has no withdrawals or uncles.
     pub fn new(
@@ -184,6 +200,10 @@ impl<'a> ChainExecutor<'a> {
             let found = tx.inner().ty();
             BlockExecutionError::Validation(BlockValidationError::Other(Box::new(ForeignType { found, expected })))
         };
+        // revm relies on it where balances are not checked.
+        if spends_too_much(tx) {
+            return Err(BlockExecutionError::Validation(BlockValidationError::Other(Box::new(SpendsTooMuch))));
+        }
         match &mut self.0 {
             FamilyExecutor::Ethereum(_) if tx.as_deposit().is_some() => Err(foreign("Ethereum's, 0x0 to 0x4")),
             FamilyExecutor::Ethereum(executor) => {

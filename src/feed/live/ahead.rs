@@ -152,7 +152,7 @@ impl Live {
             return self.scout_next();
         }
         let Some(mut first) = self.queue.pop() else { return };
-        match self.advance(&mut first) {
+        match LiveError::unless_panicked(|| self.advance(&mut first)) {
             Ok(SubBlockProgress::Done(done)) => self.publish(*done, &first),
             Ok(SubBlockProgress::Missed(missed)) => {
                 self.fetch_for(&mut first, missed);
@@ -164,7 +164,9 @@ impl Live {
             }
             Err(error) => {
                 tracing::warn!(%error, block = first.number, index = first.flashblock.index, "a Flashblock is not applied");
-                self.diverged(first.number, Some(first.flashblock.index), &error);
+                if !matches!(error, LiveError::Transaction { .. }) {
+                    self.diverged(first.number, Some(first.flashblock.index), &error);
+                }
                 self.fail(error.problem());
             }
         }
@@ -333,7 +335,8 @@ impl Live {
         let (which, is_first) = waiting.unknown_from(from);
         // A transaction that cannot be read is found when the sub-block's turn comes.
         let Ok(transactions) = waiting.transactions() else { return waiting.scouted(Vec::new()) };
-        let still = scout(&self.chain.spec, on, transactions, &which, missed);
+        let looked = LiveError::unless_panicked(|| Ok(scout(&self.chain.spec, on, transactions, &which, missed)));
+        let still = looked.unwrap_or_default();
         let unknown = still.iter().filter_map(|index| transactions.get(*index));
         // Access lists are asked of the upstream once.
         let hints = if is_first { Hints::of_transactions(unknown) } else { Hints::default() };

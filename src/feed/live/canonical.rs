@@ -371,6 +371,9 @@ impl Live {
             }
             Err(error) => {
                 let mismatch = matches!(error, LiveError::Mismatch { .. });
+                if matches!(error, LiveError::Panicked | LiveError::Block(_) | LiveError::Transaction { .. }) {
+                    self.diverged(number, None, &error);
+                }
                 if mismatch { &self.mismatched } else { &self.skipped }.increment(1);
                 tracing::warn!(number, %hash, %error, "a block cannot be executed: its state is fetched anew");
                 None

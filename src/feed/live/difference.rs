@@ -5,22 +5,30 @@ use std::time::SystemTime;
 use alloy_primitives::B256;
 
 use super::{Live, LiveError, PreConfirmed};
-use crate::{feed::upstream::UpstreamBlock, state::Divergence};
+use crate::{
+    feed::upstream::{BlockError, UpstreamBlock},
+    state::Divergence,
+};
 
 impl Live {
-    /// Keeps the difference between a sub-block and its builder's word. Other errors are no differences.
-    pub(super) fn diverged(&self, block: u64, index: Option<u64>, error: &LiveError) {
-        if let LiveError::Mismatch { what, computed, told, transaction } = error {
-            self.keep(Divergence {
-                at: SystemTime::now(),
-                block,
-                index,
-                transaction: *transaction,
-                field: (*what).to_owned(),
-                computed: computed.clone(),
-                announced: told.clone(),
-            });
-        }
+    /// Keeps the difference between a sub-block and its builder's word, or between a canonical block and its header or the
+    /// chain's rules. Other errors are no differences.
+    pub(super) fn diverged(&self, block: u64, sub_block: Option<u64>, error: &LiveError) {
+        let (field, computed, announced, transaction) = match error {
+            LiveError::Mismatch { what, computed, told, transaction } => {
+                ((*what).to_owned(), computed.clone(), told.clone(), *transaction)
+            }
+            LiveError::Block(BlockError::Transactions { computed, told, .. }) => {
+                ("transactionsRoot".to_owned(), computed.to_string(), told.to_string(), None)
+            }
+            LiveError::Transaction { index, problem } => {
+                (format!("transactions[{index}]"), problem.clone(), "a transaction of the block".to_owned(), None)
+            }
+            LiveError::Panicked => ("execution".to_owned(), error.to_string(), "a valid block".to_owned(), None),
+            _ => return,
+        };
+        let at = SystemTime::now();
+        self.keep(Divergence { at, block, index: sub_block, transaction, field, computed, announced });
     }
 
     /// Keeps the difference between a canonical block and the same block as it was pre-confirmed. A block that became

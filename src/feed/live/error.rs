@@ -1,6 +1,6 @@
 //! The reasons why a block or a sub-block cannot be imported.
 
-use std::time::Duration;
+use std::{panic::AssertUnwindSafe, time::Duration};
 
 use alloy_evm::block::BlockExecutionError;
 use alloy_primitives::{Address, B256};
@@ -79,6 +79,9 @@ pub enum LiveError {
         /// The problem of the transaction.
         problem: String,
     },
+    /// The execution has panicked, because of a fault in this program.
+    #[error("the execution has panicked")]
+    Panicked,
     /// The chain took another branch meanwhile.
     #[error("block {0} is no longer part of the chain")]
     Gone(u64),
@@ -110,6 +113,12 @@ impl LiveError {
         missed.native().map_or(Ok(()), |native| Err(Self::Native(native)))
     }
 
+    /// Returns the result of `execution`, or [`Panicked`](Self::Panicked): a block or a sub-block that cannot be executed ends
+    /// no feed.
+    pub(super) fn unless_panicked<T>(execution: impl FnOnce() -> Result<T, Self>) -> Result<T, Self> {
+        std::panic::catch_unwind(AssertUnwindSafe(execution)).unwrap_or(Err(Self::Panicked))
+    }
+
     /// Returns the feed's problem for this error.
     pub(super) const fn problem(&self) -> FeedProblem {
         match self {
@@ -118,6 +127,7 @@ impl LiveError {
             Self::OtherChain { .. } => FeedProblem::OtherChain,
             Self::Block(_) | Self::Mismatch { .. } => FeedProblem::Mismatch,
             Self::Execution(_)
+            | Self::Panicked
             | Self::Transaction { .. }
             | Self::Unread(_)
             | Self::Native(_)

@@ -3,10 +3,11 @@
 //! All of it happens beside the stream: each step is a future that the feed's task polls between sub-blocks. None changes
 //! what is published.
 
-use std::sync::Arc;
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
 use alloy_primitives::{B256, Bloom, Sealed};
+use futures::FutureExt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -205,7 +206,8 @@ impl LiveChain {
 
     /// Executes a block on its parent, or else asks for its receipts, unless it is a block of another chain.
     pub(super) async fn import(self, block: UpstreamBlock, parent: Arc<Snapshot>) -> CanonicalNews {
-        let executed = self.execute(&block, &parent).await;
+        let executed = AssertUnwindSafe(self.execute(&block, &parent)).catch_unwind().await;
+        let executed = executed.unwrap_or(Err(LiveError::Panicked));
         if executed.is_err()
             && let Err(other @ LiveError::OtherChain { .. }) = self.check_chain().await
         {
@@ -217,6 +219,8 @@ impl LiveChain {
 
     /// Executes a block on its parent's state, as far as that is known or can be fetched in time.
     async fn execute(&self, block: &UpstreamBlock, parent: &Snapshot) -> Result<ImportedBlock, LiveError> {
+        // A block that is not what its header says is none of the chain's.
+        block.check_transactions()?;
         let (began, time) = (Instant::now(), self.limits.execute);
         if time.is_zero() || block.has_ommers {
             return Err(LiveError::Late(time));

@@ -2,9 +2,14 @@
 
 use std::time::Duration;
 
-use alloy_eips::Encodable2718;
-use alloy_primitives::{Address, Bytes, keccak256};
-use presim::state::{FeedProblem, Selector};
+use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope, proofs::calculate_transaction_root};
+use alloy_eips::{Decodable2718, Encodable2718};
+use alloy_primitives::{Address, Bytes, TxKind, U256, keccak256};
+use alloy_signer::SignerSync;
+use presim::{
+    feed::world::dev_signers,
+    state::{FeedProblem, Selector},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -13,7 +18,7 @@ use super::{
 };
 use crate::{
     support::{BOUND, TestNode, hex},
-    upstream::{Fault, SmallUpstream},
+    upstream::{Fault, SmallUpstream, UpstreamBlock},
 };
 
 /// The deadline of a request in these tests, in ms.
@@ -89,6 +94,61 @@ async fn a_fault_that_passes_is_not_seen_by_who_asked() {
         upstream.fail(fault, 1);
         let params = json!([fresh(100 + number as u8), "latest"]);
         assert_eq!(node.result("/", "eth_getBalance", params).await, "0x0", "{fault:?}");
+    }
+}
+
+/// Returns a block with one more transaction, which pays more than any account can have. Its header has the root of all
+/// transactions if `is_own`.
+fn with_impossible_transaction(built: &Built, on: &Built, is_own: bool) -> UpstreamBlock {
+    let tx = TxEip1559 {
+        chain_id: ETHEREUM,
+        gas_limit: 100_000,
+        max_fee_per_gas: 20_000_000_000,
+        to: TxKind::Call(SOMEBODY),
+        value: U256::MAX,
+        ..TxEip1559::default()
+    };
+    let signer = &dev_signers().expect("keys")[1];
+    let signature = signer.sign_hash_sync(&tx.signature_hash()).expect("it signs");
+    let envelope = TxEnvelope::from(tx.into_signed(signature));
+    let decode = |raw: &Bytes| TxEnvelope::decode_2718_exact(raw).expect("a transaction");
+    let all: Vec<TxEnvelope> = built.raw().iter().map(decode).chain([envelope.clone()]).collect();
+    let mut header = built.header().clone();
+    if is_own {
+        header.transactions_root = calculate_transaction_root(&all);
+    }
+    let mut block = UpstreamBlock::with_header(header, on.block.state.clone());
+    block.transactions = built.block.transactions.clone();
+    let mut json = serde_json::to_value(&envelope).expect("a transaction is JSON");
+    json["from"] = json!(signer.address());
+    json["blockHash"] = json!(block.hash);
+    block.transactions.push(json);
+    block
+}
+
+/// An upstream can put anything into its blocks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_that_cannot_be_is_a_divergence_and_the_chain_is_followed_on() {
+    for is_own in [true, false] {
+        let genesis = Built::ethereum();
+        let one = genesis.next(vec![transfer(ETHEREUM, 0, 7)], 1);
+        let upstream = serve(&[&genesis]).await;
+        let node = start(&upstream.url(), &genesis.config, &[]).await;
+        let impossible = with_impossible_transaction(&one, &genesis, is_own);
+        upstream.push(impossible.clone());
+        head(&node, impossible.hash).await;
+        assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 0.0, "{is_own}");
+        let kept = node.node.snapshots().divergences.newest_first();
+        let named = kept.first().map(|divergence| divergence.field.clone());
+        assert_eq!(named.as_deref(), Some(if is_own { "transactions[1]" } else { "transactionsRoot" }));
+        // The feed goes on.
+        let other = genesis.next(vec![transfer(ETHEREUM, 0, 8)], 2);
+        let after = other.next(vec![transfer(ETHEREUM, 1, 9)], 2);
+        upstream.reorganise(vec![other.block.clone(), after.block.clone()]);
+        head(&node, after.hash()).await;
+        feed(&node, None).await;
+        assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 2.0, "{is_own}");
+        assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x11");
     }
 }
 
