@@ -108,7 +108,7 @@ pub struct Config {
     #[arg(long, env = "PRESIM_FEE_RECIPIENT", value_name = "ADDRESS", default_value_t = Address::ZERO, help_heading = "Source of state")]
     pub fee_recipient: Address,
     /// Blocks whose state is retained, and answers by number.
-    #[arg(long, env = "PRESIM_KEEP_BLOCKS", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Source of state")]
+    #[arg(long, env = "PRESIM_KEEP_BLOCKS", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Source of state")]
     pub keep_blocks: u32,
     /// Blocks that are retained with transactions, receipts and logs, besides genesis, or `all`. The default is 10000,
     /// and 100000 with --data-dir. Older blocks answer 4444, but their headers stay. On an upstream's chain, requests
@@ -554,10 +554,11 @@ impl Config {
             return Err(command.error(ErrorKind::MissingRequiredArgument, problem));
         }
         let conflict = |flag: &str, why: &str| format!("--upstream and {flag}: {why}");
-        if self.keep_blocks > MOST_BLOCKS || self.keep_blocks <= live.flashblocks_ahead {
+        let ahead = live.flashblocks_ahead.unwrap_or(LiveConfig::LEAST_AHEAD);
+        if self.keep_blocks <= ahead {
             let text = format!(
-                "--keep-blocks {}: with --upstream expected more than --flashblocks-ahead ({}), and at most {MOST_BLOCKS}",
-                self.keep_blocks, live.flashblocks_ahead
+                "--keep-blocks {}: with --upstream expected more than --flashblocks-ahead ({ahead})",
+                self.keep_blocks
             );
             return Err(command.error(ErrorKind::InvalidValue, text));
         }
@@ -657,9 +658,6 @@ fn parse_history(text: &str) -> Result<u64, String> {
         _ => Err("expected a number of blocks of at least 1, or `all`".to_owned()),
     }
 }
-
-/// The most blocks of an upstream whose states can be retained.
-const MOST_BLOCKS: u32 = 256;
 
 /// Returns whether `--allow-origin` takes this: `*`, all extensions of a browser, or what a browser may send as its
 /// `Origin`, so without a path.

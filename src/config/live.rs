@@ -104,15 +104,29 @@ pub struct LiveConfig {
     /// Milliseconds without a message after which the Flashblocks connection counts as lost.
     #[arg(long, env = "PRESIM_FLASHBLOCKS_IDLE_MS", value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
     pub flashblocks_idle_ms: u64,
-    /// Pre-confirmed blocks that may be ahead of the upstream's newest. Beyond the bound, `pending` is canonical again.
-    #[arg(long, env = "PRESIM_FLASHBLOCKS_AHEAD", value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
-    pub flashblocks_ahead: u32,
+    /// Pre-confirmed blocks that may be ahead of the upstream's newest. Beyond the bound, `pending` is canonical again. The
+    /// default is as many as the chain has in 32 seconds, and at least 16.
+    #[arg(long, env = "PRESIM_FLASHBLOCKS_AHEAD", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub flashblocks_ahead: Option<u32>,
     /// Bytes of one Flashblock after decompression.
     #[arg(long, env = "PRESIM_FLASHBLOCKS_MAX_BYTES", value_name = "BYTES", default_value_t = 32 << 20, value_parser = clap::value_parser!(u32).range(1_024..))]
     pub flashblocks_max_bytes: u32,
 }
 
 impl LiveConfig {
+    /// The pre-confirmed blocks that may be ahead of the upstream's newest at least, unless it is set.
+    pub const LEAST_AHEAD: u32 = 16;
+    /// The time of the blocks that may be ahead of the upstream's newest, unless it is set.
+    const AHEAD: Duration = Duration::from_secs(32);
+
+    /// Returns the number of pre-confirmed blocks that may be ahead of the upstream's newest on a chain with this time between
+    /// blocks.
+    pub fn ahead(&self, block_time: Duration) -> u32 {
+        let in_time = Self::AHEAD.as_millis() / block_time.as_millis().max(1);
+        let usual = u32::try_from(in_time).unwrap_or(u32::MAX).clamp(Self::LEAST_AHEAD, 256);
+        self.flashblocks_ahead.unwrap_or(usual)
+    }
+
     /// Returns the time between two polls of the newest block.
     pub const fn poll(&self) -> Duration {
         Duration::from_millis(self.upstream_poll_ms)

@@ -40,8 +40,8 @@ const IN_FLIGHT: usize = 1 << 18;
 const ANSWER: usize = 256 << 20;
 /// The most bytes of sub-blocks that wait for their parent, and of those that wait to be applied.
 const HELD: usize = 64 << 20;
-/// The most blocks that are caught up with one by one.
-const GAP: usize = 64;
+/// The time whose blocks are caught up with one by one after an interruption, and the least number of them.
+const GAP: (Duration, usize) = (Duration::from_secs(64), 64);
 /// The time between the sub-blocks of a Flashblocks stream.
 const SUB_BLOCK: Duration = Duration::from_millis(200);
 
@@ -208,7 +208,7 @@ pub async fn begin(
     let image = dir.and_then(|dir| kept_image(dir, most));
     // The stored state can be advanced to the newest block by executing the blocks between, if they are not too many.
     let (head, image) = match image {
-        Some(image) => match resume(&upstream, &image, &head, spec.family(), deadline).await {
+        Some(image) => match resume(&upstream, &image, &head, &spec, deadline).await {
             Some(block) => (block, Some(image)),
             None => (head, None),
         },
@@ -217,6 +217,7 @@ pub async fn begin(
     let receipts = ToldReceipts::ask(&upstream, &head, soon()).await;
     let (number, hash) = (head.number(), head.hash());
     let remote = RemoteState::new(most, number, hash);
+    remote.keep(config.keep_blocks as usize);
     let view = remote.newest().ok_or_else(|| eyre!("the cache lost its first block"))?;
     if let Some(image) = image {
         remote.import(&view, image, codes);
@@ -253,7 +254,7 @@ pub async fn begin(
             max_decoded: live.flashblocks_max_bytes as usize,
             ..flashblocks::Settings::new(url)
         }),
-        rules: FlashblockSequence::new(live.flashblocks_ahead as usize, HELD),
+        rules: FlashblockSequence::new(live.ahead(between).min(config.keep_blocks - 1) as usize, HELD),
     });
     let limits = LiveLimits {
         wait: 2 * live.timeout(),
@@ -263,7 +264,7 @@ pub async fn begin(
         max_lag: (live.max_lag_ms > 0).then(|| Duration::from_millis(live.max_lag_ms)),
         held: HELD,
         verify: live.verify_proofs,
-        gap: GAP,
+        gap: gap(between),
         late: live.late().wait,
     };
     let beside = UpstreamParts {
@@ -276,6 +277,12 @@ pub async fn begin(
     };
     let source = LiveSource { spec: spec.clone(), upstream, fetcher, remote, heads, flashblocks, limits };
     Ok((LiveStart { spec, snapshots, source }, beside))
+}
+
+/// Returns the number of blocks that are caught up with one by one on a chain with this time between blocks.
+fn gap(block_time: Duration) -> usize {
+    let (time, least) = GAP;
+    usize::try_from(time.as_millis() / block_time.as_millis().max(1)).unwrap_or(usize::MAX).clamp(least, 1024)
 }
 
 /// Connects to the upstream at `endpoint`.
@@ -353,11 +360,12 @@ async fn resume(
     upstream: &Upstream,
     image: &RemoteImage,
     head: &UpstreamBlock,
-    family: Family,
+    spec: &ChainSpec,
     deadline: Instant,
 ) -> Option<UpstreamBlock> {
+    let family = spec.family();
     let behind = head.number().checked_sub(image.number)?;
-    if behind > GAP as u64 {
+    if behind > gap(spec.block_time()) as u64 {
         tracing::info!(behind, "the stored cache of the upstream's state is too old");
         return None;
     }

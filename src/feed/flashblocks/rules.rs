@@ -41,8 +41,8 @@ pub struct FlashblockSequence<T = ()> {
     problem: Option<FeedProblem>,
 }
 
-/// The number of canonical blocks, and of removed blocks, that are remembered.
-const REMEMBERED: usize = 64;
+/// The number of canonical blocks, and of removed blocks, that are remembered: more than three minutes of blocks of 200 ms.
+const REMEMBERED: usize = 1024;
 
 /// An action for the caller. The actions of one answer are to be executed in order. If one fails, the caller calls
 /// [`FlashblockSequence::fail`] and drops the rest of that answer.

@@ -64,6 +64,7 @@ impl LiveReplica {
         check_receipts(&head)?;
         let (number, hash) = (head.number(), head.hash());
         let remote = RemoteState::of_fleet(cache, number, hash);
+        remote.keep(kept.blocks);
         let mut replica = Self { remote, ahead: VecDeque::new(), codes: LiveCodes::default() };
         replica.learn(brought, codes);
         let view = replica.remote.newest().ok_or(ApplyError::Unfit { number })?;

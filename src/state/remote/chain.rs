@@ -24,6 +24,8 @@ use crate::state::{AccountChange, Code};
 #[derive(Debug)]
 pub(super) struct RecentBlocks {
     blocks: VecDeque<Recorded>,
+    /// The number of blocks that are retained, and so of states.
+    kept: usize,
     /// Set to false when the chain restarts, so that blocks that are no longer retained die, too.
     era: Arc<AtomicBool>,
 }
@@ -62,11 +64,11 @@ impl Anchor {
 }
 
 impl RecentBlocks {
-    /// The number of blocks that are retained, and so of states.
+    /// The number of blocks that are retained, unless it is set.
     const KEPT: usize = 256;
 
     pub fn new(number: u64, hash: B256) -> Self {
-        let mut chain = Self { blocks: VecDeque::new(), era: Arc::new(AtomicBool::new(true)) };
+        let mut chain = Self { blocks: VecDeque::new(), kept: Self::KEPT, era: Arc::new(AtomicBool::new(true)) };
         chain.push(number, hash, number, Changed::Anything);
         chain
     }
@@ -95,7 +97,7 @@ impl RecentBlocks {
     fn push(&mut self, number: u64, hash: B256, since: u64, changed: Changed) -> Arc<Anchor> {
         let anchor = Arc::new(Anchor { number, hash, since, alive: AtomicBool::new(true), era: self.era.clone() });
         self.blocks.push_back(Recorded { anchor: anchor.clone(), changed });
-        if self.blocks.len() > Self::KEPT {
+        while self.blocks.len() > self.kept {
             self.blocks.pop_front();
         }
         anchor
@@ -108,6 +110,11 @@ impl RecentBlocks {
 }
 
 impl RemoteState {
+    /// Retains the states of so many blocks from now on, at least 1.
+    pub fn keep(&self, blocks: usize) {
+        self.chain.write().unwrap_or_else(PoisonError::into_inner).kept = blocks.max(1);
+    }
+
     /// Returns the number and hash of the newest block.
     pub fn head(&self) -> (u64, B256) {
         self.chain().head().map_or((0, B256::ZERO), |head| (head.number, head.hash))
@@ -119,7 +126,7 @@ impl RemoteState {
         Some(RemoteView { state: self.clone(), anchor })
     }
 
-    /// Returns the state after a block; `None` unless it is one of the newest 256 of the chain.
+    /// Returns the state after a block; `None` unless it is one of the newest of the chain that are retained.
     pub fn view(self: &Arc<Self>, number: u64, hash: B256) -> Option<RemoteView> {
         let anchor = self.chain().find(number, hash)?.clone();
         Some(RemoteView { state: self.clone(), anchor })
@@ -192,7 +199,7 @@ impl RemoteState {
 
     /// Removes the blocks after `number` because of a reorg. Views of removed blocks know nothing from now on.
     ///
-    /// Returns `None` if that block is not one of the newest 256. The chain then has to [`restart`](Self::restart).
+    /// Returns `None` if that block is not one of the newest that are retained. The chain then has to [`restart`](Self::restart).
     pub fn revert_to(self: &Arc<Self>, number: u64, hash: B256) -> Option<RemoteView> {
         let mut chain = self.chain.write().unwrap_or_else(PoisonError::into_inner);
         let anchor = chain.find(number, hash)?.clone();

@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 
 use super::{
     built::{Built, ETHEREUM, SOMEBODY, store, transfer},
-    feed, head, health, refused, serve, start, until,
+    feed, head, health, refused, serve,
+    stage::chain_of,
+    start, until,
 };
 use crate::{
     support::{BOUND, TestNode, hex},
@@ -149,6 +151,23 @@ async fn a_block_that_cannot_be_is_a_divergence_and_the_chain_is_followed_on() {
         feed(&node, None).await;
         assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 2.0, "{is_own}");
         assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x11");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_than_256_states_of_an_upstream_are_kept_if_that_is_set() {
+    const BLOCKS: usize = 300;
+    let genesis = Built::ethereum();
+    let upstream = serve(&[&genesis]).await;
+    let node = start(&upstream.url(), &genesis.config, &["--keep-blocks", "1000", "--block-time", "200ms"]).await;
+    let blocks = chain_of(&genesis, BLOCKS, |at| vec![transfer(ETHEREUM, at as u64, 1)]);
+    // Blocks of 200 ms: so many are those of a minute, which are caught up with.
+    upstream.reorganise(blocks.iter().map(|built| built.block.clone()).collect());
+    head(&node, blocks[BLOCKS - 1].hash()).await;
+    assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), BLOCKS as f64);
+    for at in [0, 10, 150, BLOCKS - 1] {
+        let params = json!([SOMEBODY, hex(blocks[at].number())]);
+        assert_eq!(node.result("/", "eth_getBalance", params).await, hex(at as u64 + 1), "{at}");
     }
 }
 
