@@ -12,6 +12,7 @@ mod error;
 mod import;
 mod late;
 mod queue;
+mod unread;
 mod verify;
 
 pub use self::ahead::PreConfirmed;
@@ -23,7 +24,7 @@ use std::{convert::Infallible, ops::RangeBounds, panic::AssertUnwindSafe, sync::
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
 
-use self::{canonical::CatchUp, late::LateContents, queue::SubBlockQueue};
+use self::{canonical::CatchUp, late::LateContents, queue::SubBlockQueue, unread::UnreadMessages};
 use super::{
     Feed, FeedSource,
     flashblocks::{Event, Events, FlashblockSequence, Replaced},
@@ -106,6 +107,8 @@ struct Live {
     catch_up: CatchUp,
     /// The sub-blocks that are not applied yet.
     queue: SubBlockQueue,
+    /// The messages of the stream that could not be read.
+    unread: UnreadMessages,
     /// The time at which the stream was lost, while it may still come back in order.
     cut_since: Option<Instant>,
     /// The canonical blocks whose content the upstream has not told yet.
@@ -176,6 +179,7 @@ impl Live {
         Self {
             catch_up: CatchUp::default(),
             queue: SubBlockQueue::default(),
+            unread: UnreadMessages::default(),
             cut_since: None,
             problem: None,
             is_other_chain: false,
@@ -272,7 +276,7 @@ impl Live {
                 return self.act(actions, received);
             }
             Event::Garbage(error) => {
-                tracing::warn!(%error, "the stream sent a message that is not a Flashblock");
+                self.unread.add(error);
                 self.counts.unreadable.increment(1);
                 return rules.missed();
             }
@@ -300,6 +304,7 @@ impl Live {
     /// Drops what may last no longer, and shows how late the feed is.
     fn tend(&mut self) {
         let limits = self.chain.limits;
+        self.unread.warn();
         let Some(source) = &mut self.flashblocks else { return self.tend_blocks() };
         if source.rules.problem().is_some() {
             return;
@@ -356,7 +361,7 @@ impl Live {
     fn due(&self) -> Option<Instant> {
         let limits = &self.chain.limits;
         let import = self.catch_up.deadline(limits.execute);
-        let import = import.into_iter().chain(self.late.due()).min();
+        let import = import.into_iter().chain(self.late.due()).chain(self.unread.due()).min();
         let is_live = matches!(self.feed.status.state(), FeedState::Live { .. });
         let Some(source) = &self.flashblocks else {
             let late = self.catch_up.since().filter(|_| is_live).map(|since| since + BEHIND * self.block_time);

@@ -3,12 +3,13 @@
 use std::net::TcpListener;
 
 use serde_json::json;
+use tokio_tungstenite::tungstenite::Message;
 
 use super::built::Built;
 use crate::{
-    process::{eventually, free_port},
+    process::{Presim, eventually, free_port, scrape},
     signals::Starting,
-    upstream::{Fault, SmallUpstream, UpstreamChain},
+    upstream::{Fault, FlashblocksServer, SmallUpstream, UpstreamChain},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,4 +50,24 @@ async fn once_the_upstream_answers_requests_are_served_on_the_same_port() {
     assert_eq!((status, &answer["result"]), (200, &json!("0x2105")), "{answer}");
     presim.signal("TERM");
     presim.ends_in_order();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_the_stream_that_cannot_be_read_are_one_warning_a_minute_with_their_number() {
+    const MESSAGES: usize = 200;
+    let upstream = SmallUpstream::start(8453, UpstreamChain::new(vec![Built::op_stack().block])).await;
+    let server = FlashblocksServer::start().await;
+    let metrics = free_port();
+    let flags = ["--upstream", &upstream.url(), "--flashblocks", &server.url(), "--metrics", &metrics];
+    let mut presim = Presim::start(&flags);
+    server.connected(1).await;
+    for _ in 0..MESSAGES {
+        server.send_message(Message::text("{\"hello\":"));
+    }
+    let counted = format!("presim_flashblocks_total{{outcome=\"unreadable\"}} {MESSAGES}");
+    eventually("all are read", async || scrape(&presim.http, &metrics).await.contains(&counted).then_some(())).await;
+    presim.signal("TERM");
+    let (_, log) = presim.ended().await;
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("not Flashblocks")).collect();
+    assert!(warnings.len() == 1 && warnings[0].contains("count=1"), "{log}");
 }
