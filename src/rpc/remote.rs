@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{error::RpcError, hex::SlotKey, request::Request, wire};
 use crate::{
-    feed::upstream::{Ask, FetchError, Fetcher, Hints, Upstream, UpstreamError},
+    feed::upstream::{Ask, FetchError, Fetcher, Hints, Refusal, Upstream, UpstreamError},
     state::{Missed, Published, Snapshots},
     telemetry::Counter,
 };
@@ -112,7 +112,7 @@ impl StateCompletion {
     pub(super) async fn forward(&self, request: &Request, out: &mut Vec<u8>) -> Result<(), RpcError> {
         let params = RawValue::from_string(request.params.to_string());
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
-        let answer = Ask::new(request.method.name, &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
+        let answer = Ask::forwarded(request.method.name, &params);
         let answer = self.upstream()?.one(answer, request.ticket.deadline().into()).await.map_err(upstream_error)?;
         out.extend_from_slice(answer.get().as_bytes());
         Ok(())
@@ -152,20 +152,23 @@ impl StateCompletion {
             return cannot("the block being built has changes that no block of the upstream has yet: expected latest");
         };
         let params = wire::with_block(params, view.hash());
-        let ask = Ask::new(method, &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
+        let ask = Ask::forwarded(method, &params);
         let _permit = self.permit()?;
         let answer = self.upstream()?.one(ask, request.ticket.deadline().into()).await;
-        *by_upstream = matches!(answer, Ok(_) | Err(UpstreamError::Refused { .. }));
+        *by_upstream = answer.as_ref().map_or_else(UpstreamError::is_answer, |_| true);
         if *by_upstream {
             self.executed.increment(1);
         }
         match answer {
             Ok(answer) => out.extend_from_slice(answer.get().as_bytes()),
-            Err(UpstreamError::Refused { code: 3, data: Some(data), .. }) => {
-                let data = serde_json::from_str(&data).map_err(|error| RpcError::new(-32603, error.to_string()))?;
-                return Err((dialect.revert)(data));
+            Err(error) => {
+                if let UpstreamError::Refused { meaning: Refusal::Reverted, data: Some(data), .. } = &error
+                    && let Ok(data) = serde_json::from_str(data)
+                {
+                    return Err((dialect.revert)(data));
+                }
+                return Err(upstream_error(error));
             }
-            Err(error) => return Err(upstream_error(error)),
         }
         Ok(())
     }
@@ -197,7 +200,7 @@ impl StateCompletion {
     ) -> Result<Box<RawValue>, RpcError> {
         let params = RawValue::from_string(params.to_owned());
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
-        let ask = Ask::new(method.to_owned(), &params, |answer| Ok::<Box<RawValue>, _>(answer.to_owned()));
+        let ask = Ask::forwarded(method.to_owned(), &params);
         let _permit = self.permit()?;
         self.upstream()?.one(ask, deadline).await.map_err(upstream_error)
     }
@@ -211,9 +214,7 @@ impl StateCompletion {
         let ask = Ask::<B256>::typed("eth_sendRawTransaction", &(const_hex::encode_prefixed(raw),));
         match self.upstream()?.one(ask, request.ticket.deadline().into()).await {
             // The transaction was sent twice, because the first answer was lost.
-            Err(UpstreamError::Refused { message, .. }) if message.to_lowercase().contains("already known") => {
-                Ok(keccak256(raw))
-            }
+            Err(error) if error.meaning() == Some(Refusal::AlreadyKnown) => Ok(keccak256(raw)),
             sent => sent.map_err(upstream_error),
         }
     }
@@ -238,8 +239,7 @@ impl StateCompletion {
             false => format!("{:#x}", key.slot),
         };
         let slots: Vec<String> = wanted.slots.iter().map(written).collect();
-        let ask =
-            Ask::new("eth_getProof", &(wanted.address, slots, at), |proof| Ok::<Box<RawValue>, _>(proof.to_owned()));
+        let ask = Ask::forwarded("eth_getProof", &(wanted.address, slots, at));
         let proof = self.upstream()?.one(ask, request.ticket.deadline().into()).await.map_err(FetchError::from)?;
         out.extend_from_slice(proof.get().as_bytes());
         Ok(())
@@ -255,6 +255,9 @@ fn upstream_error(error: UpstreamError) -> RpcError {
                 Some(data) => RpcError::with_data(code, message, data),
                 None => RpcError::new(code, message),
             }
+        }
+        UpstreamError::Behind { error: Some((code, message)), .. } => {
+            RpcError::new(i32::try_from(code).unwrap_or(-32000), message)
         }
         error => FetchError::from(error).into(),
     }

@@ -8,11 +8,15 @@ use alloy_json_rpc::{ErrorPayload, Id, Request, RequestPacket, ResponsePacket, R
 use alloy_transport::{RpcError, TransportError, TransportErrorKind};
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::refusal::Refusal;
+
 /// A call, and the function that reads its result.
 pub struct Ask<T> {
     pub(super) method: MethodName,
     params: Box<RawValue>,
     read: Box<Read<T>>,
+    /// Whether the answer is a client's, who gets each error as the node has put it.
+    is_forwarded: bool,
 }
 
 /// The name of a method, which a client chooses where its request is forwarded.
@@ -21,7 +25,8 @@ pub type MethodName = Cow<'static, str>;
 type Read<T> = dyn Fn(&RawValue) -> Result<T, String> + Send + Sync;
 
 impl<T> Ask<T> {
-    /// Creates a call of `method`. A result that `read` rejects is malformed, and the call is sent again.
+    /// Creates a call of `method`. A node that is behind answers with an error or with `null`: both are read as `null`. The call
+    /// is sent again if `read` rejects the result.
     pub fn new(
         method: impl Into<MethodName>,
         params: &impl serde::Serialize,
@@ -29,16 +34,25 @@ impl<T> Ask<T> {
     ) -> Self {
         // Serializing cannot fail, because the parameters are plain values.
         let params = to_raw_value(params).unwrap_or_else(|_| RawValue::NULL.to_owned());
-        Self { method: method.into(), params, read: Box::new(read) }
+        // JSON-RPC 2.0 has no parameters that are `null`, and strict nodes reject them.
+        let params = if params.get() == "null" { no_params() } else { params };
+        Self { method: method.into(), params, read: Box::new(read), is_forwarded: false }
     }
 }
 
 impl<T: serde::de::DeserializeOwned + 'static> Ask<T> {
-    /// Creates a call whose result is a `T`. A `null` is malformed unless `T` accepts it.
+    /// Creates a call whose result is a `T`. A `null` is the answer of a node that is behind, unless `T` accepts it.
     pub fn typed(method: impl Into<MethodName>, params: &impl serde::Serialize) -> Self {
         Self::new(method, params, |result| {
             serde_json::from_str(result.get()).map_err(|error| format!("{error}: {}", cut(result.get())))
         })
+    }
+}
+
+impl Ask<Box<RawValue>> {
+    /// Creates a call that a client has made, whose answer the client gets as it is.
+    pub fn forwarded(method: impl Into<MethodName>, params: &impl serde::Serialize) -> Self {
+        Self { is_forwarded: true, ..Self::new(method, params, |answer| Ok(answer.to_owned())) }
     }
 }
 
@@ -56,6 +70,17 @@ pub enum UpstreamError {
         message: String,
         /// The data of the error, as JSON.
         data: Option<String>,
+        /// The meaning of the error.
+        meaning: Refusal,
+    },
+    /// The node that answered does not have the block, or its state, yet. It is healthy, and another node behind the same
+    /// address may have both.
+    #[error("upstream: {method}: {}", behind(error.as_ref()))]
+    Behind {
+        /// The method that was called.
+        method: MethodName,
+        /// The code and the message of the error; `None` if the result was `null`.
+        error: Option<(i64, String)>,
     },
     /// The answer is malformed or cannot be right.
     #[error("upstream: {method}: {problem}")]
@@ -65,15 +90,23 @@ pub enum UpstreamError {
         /// The problem with the answer.
         problem: String,
     },
-    /// The upstream is busy, slow or unreachable.
+    /// The upstream wants to receive fewer requests.
+    #[error("upstream: {method}: {problem}")]
+    SlowDown {
+        /// The method that was called.
+        method: MethodName,
+        /// The upstream's answer.
+        problem: String,
+        /// The pause before a retry that the upstream asks for, if any.
+        retry_after: Option<Duration>,
+    },
+    /// The upstream is slow or unreachable.
     #[error("upstream: {method}: {problem}")]
     Unreachable {
         /// The method that was called.
         method: MethodName,
         /// The cause of the failure.
         problem: String,
-        /// The pause before a retry that the upstream asks for, if any.
-        retry_after: Option<Duration>,
     },
     /// The URL cannot be used, or no connection could be made to it.
     #[error("--upstream: {0}")]
@@ -83,13 +116,37 @@ pub enum UpstreamError {
 impl UpstreamError {
     /// Returns whether a retry may help, however often the call has failed.
     pub(super) const fn may_pass(&self) -> bool {
-        matches!(self, Self::Unreachable { .. })
+        matches!(self, Self::Unreachable { .. } | Self::SlowDown { .. } | Self::Behind { .. })
     }
 
-    /// Returns whether the upstream does not have the method.
-    pub const fn is_unknown_method(&self) -> bool {
-        matches!(self, Self::Refused { code: -32601 | -32004, .. })
+    /// Returns whether a node of the upstream has answered the call with an error or that it is behind. A node that does so is
+    /// healthy.
+    pub const fn is_answer(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Behind { .. })
     }
+
+    /// Returns the meaning of the error that a node answered, if one did.
+    pub const fn meaning(&self) -> Option<Refusal> {
+        match self {
+            Self::Refused { meaning, .. } => Some(*meaning),
+            Self::Behind { .. } => Some(Refusal::Behind),
+            Self::SlowDown { .. } => Some(Refusal::SlowDown),
+            Self::Malformed { .. } | Self::Unreachable { .. } | Self::Connect(_) => None,
+        }
+    }
+}
+
+/// Returns the text of an answer that is behind.
+fn behind(error: Option<&(i64, String)>) -> String {
+    match error {
+        Some((code, message)) => format!("the node is behind: error {code}: {message}"),
+        None => "the node is behind: the result is null".to_owned(),
+    }
+}
+
+fn no_params() -> Box<RawValue> {
+    // Serializing an empty list cannot fail.
+    to_raw_value(&[(); 0]).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
 /// Returns the results of the calls in `asks`, each found by its id.
@@ -110,19 +167,24 @@ pub(super) fn read<T>(asks: &[&Ask<T>], ids: &[Id], packet: ResponsePacket) -> V
             (None, ResponsePayload::Success(_)) => {}
         }
     }
+    let read_null = |ask: &Ask<T>, error| {
+        let behind = || UpstreamError::Behind { method: ask.method.clone(), error };
+        if ask.is_forwarded { Err(behind()) } else { (ask.read)(RawValue::NULL).map_err(|_| behind()) }
+    };
     let read = |(ask, answer): (&&Ask<T>, Option<ResponsePayload>)| {
-        let method = ask.method.clone();
-        match answer {
-            Some(ResponsePayload::Success(result)) => {
-                (ask.read)(&result).map_err(|problem| UpstreamError::Malformed { method, problem })
+        let problem = |problem| UpstreamError::Malformed { method: ask.method.clone(), problem };
+        let refusal = match (answer, &for_all) {
+            (Some(ResponsePayload::Success(result)), _) if result.get() == "null" && !ask.is_forwarded => {
+                return read_null(ask, None);
             }
-            Some(ResponsePayload::Failure(error)) => Err(refusal(method, &error)),
-            None => Err(match &for_all {
-                Some(error) => refusal(method, error),
-                None => {
-                    UpstreamError::Malformed { method, problem: "no answer to this call in the response".to_owned() }
-                }
-            }),
+            (Some(ResponsePayload::Success(result)), _) => return (ask.read)(&result).map_err(problem),
+            (Some(ResponsePayload::Failure(error)), _) => refusal(ask, &error),
+            (None, Some(error)) => refusal(ask, error),
+            (None, None) => return Err(problem("no answer to this call in the response".to_owned())),
+        };
+        match refusal {
+            UpstreamError::Behind { error, .. } => read_null(ask, error),
+            refusal => Err(refusal),
         }
     };
     asks.iter().zip(answers).map(read).collect()
@@ -143,32 +205,35 @@ pub(super) fn packet<T>(asks: &[&Ask<T>], ids: &[Id]) -> RequestPacket {
     }
 }
 
-fn refusal(method: MethodName, error: &ErrorPayload) -> UpstreamError {
-    // The node may not have the block yet, because one of several nodes behind an address may be late.
-    let is_late = error.code != -32601 && method.starts_with("eth_get") && error.message.contains("not found");
-    if error.is_retry_err() || error.code == -32001 || is_late {
-        let problem = format!("error {}: {}", error.code, cut(&error.message));
-        return UpstreamError::Unreachable { method, problem, retry_after: None };
+fn refusal<T>(ask: &Ask<T>, error: &ErrorPayload) -> UpstreamError {
+    let method = ask.method.clone();
+    let (code, message) = (error.code, cut(&error.message));
+    let data = error.data.as_ref().map(|data| data.get());
+    match Refusal::of(&method, ask.params.get(), code, &error.message, data) {
+        Refusal::SlowDown => {
+            UpstreamError::SlowDown { method, problem: format!("error {code}: {message}"), retry_after: None }
+        }
+        Refusal::Behind => UpstreamError::Behind { method, error: Some((code, message)) },
+        meaning => UpstreamError::Refused { method, code, message, data: data.map(str::to_owned), meaning },
     }
-    let data = error.data.as_ref().map(|data| data.get().to_owned());
-    UpstreamError::Refused { method, code: error.code, message: cut(&error.message), data }
 }
 
 pub(super) fn failure(method: MethodName, error: &TransportError) -> UpstreamError {
     let problem = text_of(error);
-    let unreachable =
-        |retry_after| UpstreamError::Unreachable { method: method.clone(), problem: problem.clone(), retry_after };
     match error {
         RpcError::Transport(TransportErrorKind::HttpErrorWithRetryAfter { retry_after, .. }) => {
-            unreachable(Some(*retry_after))
+            UpstreamError::SlowDown { method, problem, retry_after: Some(*retry_after) }
         }
-        RpcError::Transport(TransportErrorKind::HttpError(http)) if http.status < 500 && http.status != 429 => {
+        RpcError::Transport(TransportErrorKind::HttpError(http)) if http.status == 429 => {
+            UpstreamError::SlowDown { method, problem, retry_after: None }
+        }
+        RpcError::Transport(TransportErrorKind::HttpError(http)) if http.status < 500 => {
             UpstreamError::Malformed { method, problem }
         }
         RpcError::Transport(TransportErrorKind::NonRetryable(_)) | RpcError::DeserError { .. } => {
             UpstreamError::Malformed { method, problem }
         }
-        _ => unreachable(None),
+        _ => UpstreamError::Unreachable { method, problem },
     }
 }
 

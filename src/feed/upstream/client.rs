@@ -2,30 +2,35 @@
 
 use std::{
     ops::Range,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use alloy_eips::BlockNumberOrTag;
-use alloy_json_rpc::Id;
+use alloy_json_rpc::{Id, Request, RequestPacket, ResponsePacket, ResponsePayload};
 use alloy_primitives::{B256, U64};
-use alloy_rpc_client::{BuiltInConnectionString, ClientBuilder, ConnectionConfig, RpcClient, WebSocketConfig};
-use alloy_transport::{BoxTransport, TransportError};
+use alloy_rpc_client::{BuiltInConnectionString, RpcClient};
+use alloy_transport::{BoxTransport, RpcError, TransportError, TransportErrorKind};
 use arc_swap::ArcSwapOption;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::future::join_all;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::{
-    sync::{Notify, Semaphore},
-    time::Instant,
+    sync::{Notify, Semaphore, mpsc},
+    time::{Instant, timeout_at},
 };
 use tower::Service;
 
 use super::{
-    ask::{Ask, MethodName, UpstreamError, failure, nullable, packet, read, text_of},
-    http::Http,
-    socket::Socket,
+    ask::{Ask, UpstreamError, failure, nullable, packet, read, text_of},
+    http::{Http, REJECTED_BATCH},
+    pace::Pace,
+    refusal::Refusal,
+    socket::{Address, Socket, SocketLimits},
 };
 use crate::telemetry::{Counter, Gauge, Histogram, Metrics};
 
@@ -49,11 +54,21 @@ pub struct UpstreamConfig {
 /// A client of a node's JSON-RPC.
 ///
 /// A call that fails because the node is busy (429, -32005), unreachable or slow is sent again after a pause that
-/// doubles, with jitter, until the caller's deadline. A call with a malformed answer is sent again a few times only.
+/// doubles, with jitter, until the caller's deadline. Where the node wants to receive fewer requests, the pause is one of all
+/// callers. A call whose node is behind is sent again for a short time, because another node may answer it. A call with a
+/// malformed answer is sent again a few times only.
 pub struct Upstream {
-    client: RpcClient,
+    transport: Transport,
+    /// The id of the next request.
+    ids: AtomicU64,
     permits: Semaphore,
+    /// The pauses that the upstream has asked for.
+    pace: Pace,
+    /// The most calls in a batch that the upstream is not known to reject.
+    batch: AtomicUsize,
     config: UpstreamConfig,
+    /// The number of the connection on which the upstream has rejected a subscription.
+    no_subscriptions: AtomicU64,
     /// The reason why the last request failed; `None` if it was answered.
     problem: ArcSwapOption<String>,
     /// The time of a fork that the node has and presim does not know.
@@ -61,6 +76,25 @@ pub struct Upstream {
     /// Wakes the calls that pause before a retry, when another call is answered.
     well: Notify,
     meters: Meters,
+}
+
+/// The way to an upstream.
+enum Transport {
+    Http(Http),
+    /// A connection to a WebSocket or an IPC socket, with subscriptions.
+    Socket(Socket),
+    /// A transport that the creator of the upstream has given.
+    Given(BoxTransport),
+}
+
+impl Transport {
+    async fn call(&self, request: RequestPacket) -> Result<ResponsePacket, TransportError> {
+        match self {
+            Self::Http(http) => http.send(&request).await,
+            Self::Socket(socket) => socket.send(request).await,
+            Self::Given(transport) => transport.clone().call(request).await,
+        }
+    }
 }
 
 struct Meters {
@@ -93,10 +127,10 @@ impl Upstream {
     /// The first and the longest pause before a retry.
     const FIRST_PAUSE: Duration = Duration::from_millis(20);
     const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+    /// The time for which calls are sent again because the nodes that answer them are behind.
+    const BEHIND_PATIENCE: Duration = Duration::from_secs(2);
     /// The part of a pause that always passes. The rest ends as soon as another call is answered.
     const SURE_PAUSE: Duration = Duration::from_millis(250);
-    /// The first pause before a lost WebSocket or IPC connection is reopened.
-    const RECONNECT: Duration = Duration::from_millis(500);
 
     /// Connects to the upstream. Over HTTP, the first call connects.
     ///
@@ -104,52 +138,38 @@ impl Upstream {
     ///
     /// Returns [`UpstreamError::Connect`] if the URL cannot be used, or if a WebSocket or IPC connection fails.
     pub async fn connect(config: UpstreamConfig, metrics: &Metrics) -> Result<Self, UpstreamError> {
-        let refuse =
-            |error: &TransportError| UpstreamError::Connect(format!("{}: {}", shown_url(&config.url), text_of(error)));
-        let kind = config.url.parse::<BuiltInConnectionString>().map_err(|error| refuse(&error))?;
-        let client = match kind {
+        let refuse = |problem: &str| UpstreamError::Connect(format!("{}: {problem}", shown_url(&config.url)));
+        let kind = config.url.parse::<BuiltInConnectionString>().map_err(|error| refuse(&text_of(&error)))?;
+        let address = match kind {
             BuiltInConnectionString::Http(url) => {
-                let is_local = alloy_transport::utils::guess_local_url(&url);
-                let http = Http::new(url, config.max_response).map_err(|error| refuse(&error))?;
-                ClientBuilder::default().transport(http, is_local)
+                let http = Http::new(url, config.max_response).map_err(|error| refuse(&text_of(&error)))?;
+                return Ok(Self::new(Transport::Http(http), config, metrics));
             }
-            kind => {
-                let limits = WebSocketConfig::default()
-                    .max_message_size(Some(config.max_response))
-                    .max_frame_size(Some(config.max_response));
-                let connecting = async {
-                    match kind {
-                        BuiltInConnectionString::Ws(..) => {
-                            ClientBuilder::default().pubsub(Socket::new(&config.url, limits, Self::RECONNECT)).await
-                        }
-                        _ => {
-                            let reopened =
-                                ConnectionConfig::new().with_max_retries(u32::MAX).with_retry_interval(Self::RECONNECT);
-                            ClientBuilder::default().connect_with_config(&config.url, reopened).await
-                        }
-                    }
-                };
-                match tokio::time::timeout(config.timeout, connecting).await {
-                    Ok(connected) => connected.map_err(|error| refuse(&error))?,
-                    Err(_) => {
-                        let text = format!("{}: no connection within {:?}", shown_url(&config.url), config.timeout);
-                        return Err(UpstreamError::Connect(text));
-                    }
-                }
-            }
+            BuiltInConnectionString::Ipc(path) => Address::Ipc(path),
+            _ => Address::WebSocket(config.url.clone()),
         };
-        Ok(Self::over(client, config, metrics))
+        let limits = SocketLimits { timeout: config.timeout, max_message: config.max_response };
+        let socket = Socket::connect(address, limits).await.map_err(|problem| refuse(&problem))?;
+        Ok(Self::new(Transport::Socket(socket), config, metrics))
     }
 
     /// Creates a client of an upstream that is reached through `client`.
     pub fn over(client: RpcClient, config: UpstreamConfig, metrics: &Metrics) -> Self {
+        Self::new(Transport::Given(client.transport().clone()), config, metrics)
+    }
+
+    fn new(transport: Transport, config: UpstreamConfig, metrics: &Metrics) -> Self {
         let meters = Meters::new(metrics);
         meters.state.set(1.0);
         let permits = Semaphore::new(config.concurrency.clamp(1, Semaphore::MAX_PERMITS));
         Self {
-            client,
+            transport,
+            ids: AtomicU64::new(0),
             permits,
+            pace: Pace::default(),
+            batch: AtomicUsize::new(config.batch.max(1)),
             config,
+            no_subscriptions: AtomicU64::new(0),
             problem: ArcSwapOption::empty(),
             newer_fork: OnceLock::new(),
             well: Notify::new(),
@@ -157,9 +177,26 @@ impl Upstream {
         }
     }
 
-    /// Returns the underlying client, for subscriptions. `RpcClient::pubsub_frontend` is `None` if there can be none.
-    pub const fn client(&self) -> &RpcClient {
-        &self.client
+    /// Subscribes to the newest blocks. The notifications end with the connection. Returns `None` if there are no subscriptions:
+    /// over HTTP, without a connection, and where the upstream has rejected one on the same connection before.
+    pub async fn subscribe_heads(&self, deadline: Instant) -> Option<mpsc::Receiver<Box<RawValue>>> {
+        let Transport::Socket(socket) = &self.transport else { return None };
+        let connection = socket.connection();
+        if self.no_subscriptions.load(Relaxed) == connection {
+            return None;
+        }
+        let id = Id::Number(self.ids.fetch_add(1, Relaxed));
+        // The parameters are plain values.
+        let request = Request::new("eth_subscribe", id, ("newHeads",)).serialize().ok()?;
+        let (response, notifications) = timeout_at(deadline, socket.subscribe(request)).await.ok()?.ok()?;
+        match response.payload {
+            ResponsePayload::Success(_) => Some(notifications),
+            ResponsePayload::Failure(error) => {
+                tracing::debug!(%error, "the upstream has no subscriptions: its newest block is polled");
+                self.no_subscriptions.store(connection, Relaxed);
+                None
+            }
+        }
     }
 
     /// Returns the health of the upstream.
@@ -321,12 +358,7 @@ impl Upstream {
     pub async fn all<T: Send>(&self, asks: Vec<Ask<T>>, deadline: Instant) -> Vec<Result<T, UpstreamError>> {
         let chunks = asks.chunks(self.config.batch.max(1)).map(|chunk| self.chunk(chunk, deadline));
         let results: Vec<_> = join_all(chunks).await.into_iter().flatten().collect();
-        // A node that refuses a call is healthy.
-        let problem = results
-            .iter()
-            .filter_map(|result| result.as_ref().err())
-            .find(|error| !matches!(error, UpstreamError::Refused { .. }));
-        self.note(problem);
+        self.note(problem_of(&results));
         results
     }
 
@@ -342,7 +374,7 @@ impl Upstream {
         self.meters.state.set(if problem.is_some() { 0.0 } else { 1.0 });
     }
 
-    /// Sends one batch, and sends the calls that failed again.
+    /// Sends calls together, and sends those that failed again.
     async fn chunk<T: Send>(&self, asks: &[Ask<T>], deadline: Instant) -> Vec<Result<T, UpstreamError>> {
         let mut results: Vec<Option<Result<T, UpstreamError>>> = asks.iter().map(|_| None).collect();
         let mut pauses = ExponentialBuilder::default()
@@ -354,17 +386,21 @@ impl Upstream {
             pauses = pauses.with_jitter_seed(seed);
         }
         let mut pauses = pauses.build();
-        let mut wrong = 0;
+        let is_open = |result: &Option<Result<T, UpstreamError>>| {
+            !matches!(result, Some(Ok(_) | Err(UpstreamError::Refused { .. })))
+        };
+        let (mut wrong, mut behind_since) = (0, None);
         loop {
-            let open: Vec<usize> = (0..asks.len()).filter(|at| !matches!(results[*at], Some(Ok(_)))).collect();
+            let open: Vec<usize> = (0..asks.len()).filter(|at| is_open(&results[*at])).collect();
             let left: Vec<&Ask<T>> = open.iter().map(|at| &asks[*at]).collect();
             let answered = self.send(&left, deadline).await;
-            let (mut again, mut may_pass, mut wait) = (false, false, None);
+            let (mut again, mut may_pass, mut is_behind, mut wait) = (false, false, false, None);
             for (at, result) in open.into_iter().zip(answered) {
                 if let Err(error) = &result {
-                    again |= !matches!(error, UpstreamError::Refused { .. });
+                    again |= !error.is_answer();
                     may_pass |= error.may_pass();
-                    if let UpstreamError::Unreachable { retry_after, .. } = error {
+                    is_behind |= matches!(error, UpstreamError::Behind { .. });
+                    if let UpstreamError::SlowDown { retry_after, .. } = error {
                         wait = wait.max(*retry_after);
                     }
                 }
@@ -373,15 +409,20 @@ impl Upstream {
             if !may_pass {
                 wrong += 1;
             }
-            if !again || wrong >= Self::WRONG_ANSWERS {
+            let waits_for_another =
+                is_behind && !again && behind_since.get_or_insert_with(Instant::now).elapsed() < Self::BEHIND_PATIENCE;
+            if !again && !waits_for_another || wrong >= Self::WRONG_ANSWERS {
                 break;
             }
-            let pause = pauses.next().unwrap_or(Self::LONGEST_PAUSE).max(wait.unwrap_or_default());
+            let mut pause = pauses.next().unwrap_or(Self::LONGEST_PAUSE).max(wait.unwrap_or_default());
+            if waits_for_another {
+                pause = pause.min(Self::SURE_PAUSE);
+            }
             if Instant::now() + pause >= deadline {
                 break;
             }
-            if let Some(Some(Err(error))) = results.iter().find(|result| matches!(result, Some(Err(_)))) {
-                self.note(Some(error));
+            if again {
+                self.note(problem_of(results.iter().flatten()));
             }
             self.meters.retries.increment(1);
             self.pause(pause, wait.is_some()).await;
@@ -402,41 +443,110 @@ impl Upstream {
         let _ = tokio::time::timeout(pause - sure, well).await;
     }
 
-    /// Sends a batch once. Returns a result for each call, in order.
+    /// Sends calls once, in concurrent batches of at most the size that the upstream is known to accept. A batch that it rejects
+    /// is sent again in smaller ones. Returns a result for each call, in order.
     async fn send<T>(&self, asks: &[&Ask<T>], deadline: Instant) -> Vec<Result<T, UpstreamError>> {
-        let all_failed = |error: &dyn Fn(MethodName) -> UpstreamError| {
-            asks.iter().map(|ask| Err(error(ask.method.clone()))).collect()
-        };
+        let mut results: Vec<Option<Result<T, UpstreamError>>> = asks.iter().map(|_| None).collect();
+        let mut open: Vec<usize> = (0..asks.len()).collect();
+        while !open.is_empty() {
+            let batches: Vec<&[usize]> = open.chunks(self.batch.load(Relaxed)).collect();
+            let sent = batches.iter().map(async |places| {
+                let batch: Vec<&Ask<T>> = places.iter().map(|place| asks[*place]).collect();
+                self.send_batch(&batch, deadline).await
+            });
+            let mut rejected = Vec::new();
+            for (places, answered) in batches.iter().zip(join_all(sent).await) {
+                match answered {
+                    Some(answers) => places.iter().zip(answers).for_each(|(at, answer)| results[*at] = Some(answer)),
+                    None => {
+                        self.learn_batch_size(places.len());
+                        rejected.extend_from_slice(places);
+                    }
+                }
+            }
+            open = rejected;
+        }
+        // Only a batch of several calls is rejected, and each time it becomes smaller.
+        results.into_iter().flatten().collect()
+    }
+
+    /// Notes that the upstream has rejected a batch of `size` calls.
+    fn learn_batch_size(&self, size: usize) {
+        let most = (size / 2).max(1);
+        if self.batch.fetch_min(most, Relaxed) > most {
+            tracing::info!(size, most, "the upstream rejects batches of this size: smaller ones are sent");
+        }
+    }
+
+    /// Sends a batch once. Returns a result for each call, in order, or `None` if the upstream rejects batches of this size.
+    async fn send_batch<T>(&self, asks: &[&Ask<T>], deadline: Instant) -> Option<Vec<Result<T, UpstreamError>>> {
+        let all_failed = |error: &dyn Fn(&Ask<T>) -> UpstreamError| asks.iter().map(|ask| Err(error(ask))).collect();
+        if let Err((left, problem)) = self.pace.wait(deadline).await {
+            return Some(all_failed(&|ask| UpstreamError::SlowDown {
+                method: ask.method.clone(),
+                problem: problem.clone(),
+                retry_after: Some(left),
+            }));
+        }
         let until = deadline.min(Instant::now() + self.config.timeout);
         let began = Instant::now();
         // Ids are unique, because nothing else tells the answers on a shared connection apart.
-        let ids: Vec<Id> = asks.iter().map(|_| self.client.next_id()).collect();
-        let answered = tokio::time::timeout_at(until, async {
+        let ids: Vec<Id> = asks.iter().map(|_| Id::Number(self.ids.fetch_add(1, Relaxed))).collect();
+        let answered = timeout_at(until, async {
             // The semaphore is never closed.
             let _permit = self.permits.acquire().await;
-            let mut transport: BoxTransport = self.client.transport().clone();
-            transport.call(packet(asks, &ids)).await
+            self.transport.call(packet(asks, &ids)).await
         })
         .await;
         self.meters.seconds.record(began.elapsed());
+        let is_batch = asks.len() > 1;
         let results: Vec<_> = match answered {
             Ok(Ok(packet)) => read(asks, &ids, packet),
-            Ok(Err(error)) => all_failed(&|method| failure(method, &error)),
-            Err(_) => all_failed(&|method| UpstreamError::Unreachable {
-                method,
+            Ok(Err(RpcError::Transport(TransportErrorKind::HttpError(http))))
+                if is_batch && REJECTED_BATCH.contains(&http.status) =>
+            {
+                return None;
+            }
+            Ok(Err(error)) => all_failed(&|ask| failure(ask.method.clone(), &error)),
+            Err(_) => all_failed(&|ask| UpstreamError::Unreachable {
+                method: ask.method.clone(),
                 problem: format!("no answer within {:?}", began.elapsed()),
-                retry_after: None,
             }),
         };
+        if is_batch && rejects_batch(&results) {
+            return None;
+        }
+        let slow = results.iter().find_map(|result| match result {
+            Err(UpstreamError::SlowDown { problem, retry_after, .. }) => Some((problem, *retry_after)),
+            _ => None,
+        });
+        match slow {
+            Some((problem, retry_after)) => self.pace.slow_down(problem, retry_after),
+            None => self.pace.answered(),
+        }
         for result in &results {
             match result {
                 Ok(_) => self.meters.ok.increment(1),
-                Err(UpstreamError::Refused { .. }) => self.meters.refused.increment(1),
+                Err(error) if error.is_answer() => self.meters.refused.increment(1),
                 Err(_) => self.meters.failed.increment(1),
             }
         }
-        results
+        Some(results)
     }
+}
+
+/// Returns whether the answers to a batch say that it is too large.
+fn rejects_batch<T>(results: &[Result<T, UpstreamError>]) -> bool {
+    let is_invalid =
+        |result: &Result<T, UpstreamError>| matches!(result, Err(UpstreamError::Refused { code: -32600, .. }));
+    let is_too_large =
+        |result: &Result<T, UpstreamError>| matches!(result, Err(error) if error.meaning() == Some(Refusal::TooLarge));
+    results.iter().all(is_invalid) || results.iter().any(is_too_large)
+}
+
+/// Returns the first error that is a fault of the upstream. A node that refuses a call, or is behind, is healthy.
+fn problem_of<'a, T: 'a>(results: impl IntoIterator<Item = &'a Result<T, UpstreamError>>) -> Option<&'a UpstreamError> {
+    results.into_iter().filter_map(|result| result.as_ref().err()).find(|error| !error.is_answer())
 }
 
 /// Returns the parts of a URL that are no secret, or the path of an IPC socket.

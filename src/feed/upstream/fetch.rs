@@ -20,6 +20,7 @@ use super::{
     ask::{Ask, UpstreamError},
     client::{Upstream, UpstreamState},
     proven::{ProofStore, ProvenState},
+    refusal::Refusal,
     wave::{Naming, Wave},
 };
 use crate::{
@@ -421,9 +422,8 @@ impl Fetcher {
             hash: B256,
         }
         let number = BlockNumberOrTag::Number(view.number());
-        let ask = Ask::<Option<Named>>::typed("eth_getBlockByNumber", &(number, false));
-        let named = upstream.one(ask, deadline).await?;
-        Ok(named.is_some_and(|named| named.hash == view.hash()))
+        let named = upstream.one(Ask::<Named>::typed("eth_getBlockByNumber", &(number, false)), deadline).await?;
+        Ok(named.hash == view.hash())
     }
 
     /// Returns the state that the upstream predicts for the calls in `hints`. Empty if the upstream has no prediction.
@@ -442,7 +442,9 @@ impl Fetcher {
                         listed.extend(slots);
                     }
                 }
-                Err(error) if error.is_unknown_method() => self.no_access_lists.store(true, Relaxed),
+                Err(error) if error.meaning() == Some(Refusal::UnknownMethod) => {
+                    self.no_access_lists.store(true, Relaxed)
+                }
                 Err(_) => {}
             }
         }

@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use alloy_primitives::{B256, U64};
-use alloy_provider::{Provider, RootProvider};
 use serde::Deserialize;
 use tokio::{
     runtime::Handle,
@@ -234,21 +233,12 @@ async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Se
 
 /// Subscribes to new heads. Returns `None` if the connection has no subscriptions, or subscribing fails.
 async fn subscribe(upstream: &Upstream, every: Duration) -> Option<broadcast::Receiver<UpstreamHead>> {
-    upstream.client().pubsub_frontend()?;
-    let provider: RootProvider = RootProvider::new(upstream.client().clone());
-    let subscribed =
-        timeout(every.max(Duration::from_secs(1)), provider.subscribe::<_, UpstreamHead>(("newHeads",))).await;
-    let mut heads = match subscribed {
-        Ok(Ok(heads)) => heads,
-        Ok(Err(error)) => {
-            tracing::debug!(%error, "the upstream has no subscriptions: its newest block is polled");
-            return None;
-        }
-        Err(_) => return None,
-    };
+    let deadline = Instant::now() + every.max(Duration::from_secs(1));
+    let mut heads = upstream.subscribe_heads(deadline).await?;
     let (sender, receiver) = broadcast::channel(16);
     tokio::spawn(async move {
-        while let Ok(head) = heads.recv().await {
+        while let Some(head) = heads.recv().await {
+            let Ok(head) = serde_json::from_str(head.get()) else { continue };
             if sender.send(head).is_err() {
                 break;
             }

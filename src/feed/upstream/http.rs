@@ -1,20 +1,18 @@
 //! JSON-RPC over HTTP, with a bound on the bytes of an answer.
 
-use std::{
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::time::Duration;
 
 use alloy_json_rpc::{RequestPacket, ResponsePacket};
-use alloy_transport::{TransportError, TransportErrorKind, TransportFut};
+use alloy_transport::{TransportError, TransportErrorKind};
 use alloy_transport_http::reqwest::{
     self, Client,
     header::{HeaderMap, RETRY_AFTER},
     redirect::Policy,
 };
 use rustls::crypto::ring;
-use tower::Service;
 use url::Url;
+
+use super::message::read_packet;
 
 /// Creates a client that sends `headers` with each request. It follows no redirect, because one would send the request, and any
 /// key or token with it, to another server.
@@ -23,10 +21,21 @@ use url::Url;
 ///
 /// Returns an error if the certificates that the system trusts cannot be used.
 pub fn http_client(headers: HeaderMap) -> reqwest::Result<Client> {
-    // Fails if the provider was installed before.
-    let _ = ring::default_provider().install_default();
+    install_tls();
     Client::builder().redirect(Policy::none()).default_headers(headers).build()
 }
+
+/// Makes ring the provider of TLS.
+pub(super) fn install_tls() {
+    // Fails if the provider was installed before.
+    let _ = ring::default_provider().install_default();
+}
+
+/// The HTTP status codes with which servers reject a batch that is too large for them: Bad Request and Content Too Large.
+pub(super) const REJECTED_BATCH: [u16; 2] = [400, 413];
+
+/// The longest pause that an upstream can ask for.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// An HTTP transport that accepts at most `most` bytes of an answer.
 #[derive(Clone, Debug)]
@@ -45,13 +54,17 @@ impl Http {
         Ok(Self { client, url, most })
     }
 
-    async fn send(self, request: RequestPacket) -> Result<ResponsePacket, TransportError> {
+    /// Sends a request or a batch, and returns the answer.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no answer comes, or if it is no JSON-RPC response or too long.
+    pub async fn send(&self, request: &RequestPacket) -> Result<ResponsePacket, TransportError> {
         // Errors do not show the URL, because it may hold a key.
         let hide = |error: reqwest::Error| TransportErrorKind::custom(error.without_url());
-        let mut response = self.client.post(self.url).json(&request).send().await.map_err(hide)?;
+        let mut response = self.client.post(self.url.clone()).json(request).send().await.map_err(hide)?;
         let status = response.status();
-        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let retry_after = retry_after.and_then(|value| value.trim().parse().ok()).map(Duration::from_secs);
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| read_retry_after(value.to_str().ok()?));
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(hide)? {
             if body.len() + chunk.len() > self.most {
@@ -61,36 +74,56 @@ impl Http {
             body.extend_from_slice(&chunk);
         }
         if !status.is_success() {
-            // Some nodes put a JSON-RPC error into the body.
-            if let Ok(packet) = serde_json::from_slice::<ResponsePacket>(&body)
+            // Some nodes put a JSON-RPC error into the body. Where a batch is rejected, the status says more.
+            let is_batch = matches!(request, RequestPacket::Batch(_));
+            if let Ok(packet) = read_packet(&body)
                 && packet.is_error()
                 && retry_after.is_none()
                 && status.as_u16() != 429
                 && !status.is_server_error()
+                && !(is_batch && REJECTED_BATCH.contains(&status.as_u16()))
             {
                 return Ok(packet);
             }
             let text = shown(&body);
             return Err(TransportErrorKind::http_error_with_retry_after(status.as_u16(), text, retry_after));
         }
-        serde_json::from_slice(&body).map_err(|error| TransportError::deser_err(error, shown(&body)))
+        read_packet(&body).map_err(|error| TransportError::deser_err(error, shown(&body)))
     }
+}
+
+/// Returns the pause that a `Retry-After` asks for in seconds, at most [`LONGEST_PAUSE`].
+fn read_retry_after(value: &str) -> Option<Duration> {
+    let value = value.trim();
+    let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    // A number that is too large for its type is a long pause, too.
+    is_number.then(|| value.parse().map_or(LONGEST_PAUSE, Duration::from_secs).min(LONGEST_PAUSE))
 }
 
 fn shown(body: &[u8]) -> String {
     String::from_utf8_lossy(body).chars().take(Http::SHOWN).collect()
 }
 
-impl Service<RequestPacket> for Http {
-    type Response = ResponsePacket;
-    type Error = TransportError;
-    type Future = TransportFut<'static>;
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        Poll::Ready(Ok(()))
-    }
+    use super::read_retry_after;
 
-    fn call(&mut self, request: RequestPacket) -> Self::Future {
-        Box::pin(self.clone().send(request))
+    #[test]
+    fn the_pause_that_a_server_asks_for_is_bounded() {
+        let cases = [
+            ("0", Some(0)),
+            (" 7 ", Some(7)),
+            ("61", Some(60)),
+            ("18446744073709551615", Some(60)),
+            ("99999999999999999999999", Some(60)),
+            ("", None),
+            ("-1", None),
+            ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+        ];
+        for (value, seconds) in cases {
+            assert_eq!(read_retry_after(value), seconds.map(Duration::from_secs), "{value:?}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::{Duration, Instant};
 
 use super::{Sending, WalletSender, lock};
 use crate::{
-    feed::upstream::{Ask, UpstreamError, UpstreamState},
+    feed::upstream::{Ask, Refusal, UpstreamError, UpstreamState},
     pool::{Pool, Pooled},
 };
 
@@ -135,7 +135,7 @@ impl Sending {
         for ((tx, nonce), answer) in due.into_iter().zip(answers) {
             let (state, pause) = match answer {
                 Ok(_) => (SubmissionState::Accepted, self.settings.resend),
-                Err(UpstreamError::Refused { message, .. }) if is_known(&message) => {
+                Err(error) if error.meaning() == Some(Refusal::AlreadyKnown) => {
                     (SubmissionState::Accepted, self.settings.resend)
                 }
                 Err(UpstreamError::Refused { code, message, .. }) => {
@@ -177,13 +177,4 @@ fn split_behind_delegations(pool: &Pool) -> (Vec<Arc<Pooled>>, Vec<Arc<Pooled>>)
         is_free
     };
     pool.own_waiting().into_iter().partition(is_free)
-}
-
-/// Whether an error of `eth_sendRawTransaction` says that the upstream has the transaction: the texts of geth, reth,
-/// Nethermind, Erigon and anvil.
-fn is_known(message: &str) -> bool {
-    let message = message.to_lowercase();
-    ["already known", "alreadyknown", "already imported", "known transaction", "already in the pool"]
-        .iter()
-        .any(|text| message.contains(text))
 }

@@ -1,11 +1,13 @@
 //! Live chains: a whole node with an upstream, with and without Flashblocks.
 
+mod balanced;
 pub mod built;
 mod differences;
 mod faults;
 mod flags;
 mod heads;
 mod late;
+mod manners;
 mod native;
 mod receipts;
 mod reorgs;

@@ -1,9 +1,11 @@
 //! The services of a live chain, in memory and on loopback: an upstream node and a Flashblocks server.
 //!
 //! - [`SmallUpstream`] serves blocks and state, shows every fault of a real upstream, and counts the requests.
+//! - [`BalancedUpstream`] is several of them behind one address.
 //! - [`UpstreamChain`] and [`UpstreamBlock`] are the data it serves; [`Fixture`] makes both of a recorded block.
 //! - [`FlashblocksServer`] sends the messages that a test gives it; [`cut`] makes sub-blocks of a block.
 
+mod balanced;
 mod chain;
 mod cut;
 mod flashblocks;
@@ -11,7 +13,8 @@ mod node;
 #[cfg(test)]
 mod tests;
 
+pub use balanced::BalancedUpstream;
 pub use chain::{Fixture, State, UpstreamBlock, UpstreamChain};
 pub use cut::{Cumulative, cut};
 pub use flashblocks::{FlashblocksServer, compress};
-pub use node::{Fault, SmallUpstream};
+pub use node::{Fault, Manner, SmallUpstream};

@@ -2,17 +2,18 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    io::{self, Write},
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use alloy_primitives::{B256, Bytes, keccak256};
 use bytes::Bytes as Body;
+use flate2::{Compression, write::GzEncoder};
 use futures::{SinkExt, StreamExt, stream::FuturesUnordered};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -59,6 +60,29 @@ pub enum Fault {
     Silence,
 }
 
+/// A way to answer requests that some nodes have and others do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// A request whose parameters are `null` is rejected.
+    Strict,
+    /// Each result has an `error` beside it, which is `null`.
+    NullErrors,
+    /// There are no subscriptions.
+    NoSubscriptions,
+    /// Answers are compressed if the client accepts that.
+    Compressed,
+    /// Batches of more requests are rejected: with this HTTP status, or, where that is 200, with the code -32600.
+    SmallBatches(usize, u16),
+}
+
+/// A pause that a node asks for over HTTP.
+struct AskedPause {
+    retry_after: &'static str,
+    length: Duration,
+    /// The end of the pause, which begins with the first request.
+    until: Option<Instant>,
+}
+
 struct NodeState {
     address: SocketAddr,
     chain_id: u64,
@@ -77,6 +101,12 @@ struct NodeState {
     script: Mutex<Option<Script>>,
     /// Whether requests with an EIP-1898 block hash are rejected.
     no_hashes: AtomicBool,
+    manners: Mutex<Vec<Manner>>,
+    pause: Mutex<Option<AskedPause>>,
+    /// The requests that were rejected during a pause, the batches that were rejected, and the answers that were compressed.
+    hasty: AtomicUsize,
+    rejected: AtomicUsize,
+    compressed: AtomicUsize,
     /// The error code and message that a method is answered with.
     refusals: Mutex<BTreeMap<&'static str, (i64, &'static str)>>,
     asked: watch::Sender<BTreeMap<String, usize>>,
@@ -141,6 +171,11 @@ impl SmallUpstream {
             access_lists: Mutex::default(),
             script: Mutex::default(),
             no_hashes: AtomicBool::new(false),
+            manners: Mutex::default(),
+            pause: Mutex::default(),
+            hasty: AtomicUsize::new(0),
+            rejected: AtomicUsize::new(0),
+            compressed: AtomicUsize::new(0),
             refusals: Mutex::default(),
             asked: watch::Sender::default(),
             sent: watch::Sender::default(),
@@ -231,6 +266,31 @@ impl SmallUpstream {
             Some(refusal) => refusals.insert(method, refusal),
             None => refusals.remove(method),
         };
+    }
+
+    /// Answers in this manner from now on.
+    pub fn has(&self, manner: Manner) {
+        lock(&self.shared.manners).push(manner);
+    }
+
+    /// Answers HTTP requests with status 429 and this `Retry-After` from the next one on, for this long.
+    pub fn pause(&self, retry_after: &'static str, length: Duration) {
+        *lock(&self.shared.pause) = Some(AskedPause { retry_after, length, until: None });
+    }
+
+    /// Returns how many requests were rejected because they came during a pause.
+    pub fn hasty(&self) -> usize {
+        self.shared.hasty.load(SeqCst)
+    }
+
+    /// Returns how many batches were rejected because they were too large.
+    pub fn rejected(&self) -> usize {
+        self.shared.rejected.load(SeqCst)
+    }
+
+    /// Returns how many answers were compressed.
+    pub fn compressed(&self) -> usize {
+        self.shared.compressed.load(SeqCst)
     }
 
     /// Rejects block hashes in place of block numbers from now on, as a node without EIP-1898 does.
@@ -364,16 +424,31 @@ async fn serve(stream: TcpStream, shared: Arc<NodeState>) {
 }
 
 async fn post(request: Request<Incoming>, shared: Arc<NodeState>) -> Result<Response<Full<Body>>, io::Error> {
+    let accepted = request.headers().get("accept-encoding").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let compresses = accepted.contains("gzip") && shared.has(Manner::Compressed);
     let body = request.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
+    let mut response = Response::builder().header("content-type", "application/json");
+    if let Some(retry_after) = shared.asks_to_pause() {
+        response = response.header("retry-after", retry_after).status(StatusCode::TOO_MANY_REQUESTS);
+        return response.body(Full::from("slow down")).map_err(io::Error::other);
+    }
     let arrived = shared.arrived(&body).delayed(shared.clone()).await;
     let (status, text) = match shared.reply(arrived, None) {
         Reply::Text(text) => (StatusCode::OK, text),
+        Reply::Status(status) => (status, "the batch is too large".to_owned()),
         Reply::Fault(Fault::TooManyRequests) => (StatusCode::TOO_MANY_REQUESTS, "slow down".to_owned()),
         Reply::Fault(Fault::ServerError) => (StatusCode::INTERNAL_SERVER_ERROR, "something is broken".to_owned()),
         Reply::Fault(_) => return Err(io::Error::other("the connection is to end")),
     };
-    let response = Response::builder().status(status).header("content-type", "application/json");
-    response.body(Full::from(text)).map_err(io::Error::other)
+    let mut bytes = text.into_bytes();
+    if compresses {
+        shared.compressed.fetch_add(1, SeqCst);
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&bytes)?;
+        bytes = encoder.finish()?;
+        response = response.header("content-encoding", "gzip");
+    }
+    response.status(status).body(Full::from(bytes)).map_err(io::Error::other)
 }
 
 async fn serve_socket(stream: TcpStream, shared: Arc<NodeState>) {
@@ -401,7 +476,7 @@ async fn serve_socket(stream: TcpStream, shared: Arc<NodeState>) {
             }
             Some(arrived) = under_way.next() => match shared.reply(arrived, Some(&mut subscriptions)) {
                 Reply::Text(text) => if socket.send(Message::text(text)).await.is_err() { return },
-                Reply::Fault(_) => return,
+                Reply::Fault(_) | Reply::Status(_) => return,
             }
         }
     }
@@ -471,6 +546,8 @@ fn method(request: &Value) -> String {
 
 enum Reply {
     Text(String),
+    /// An HTTP status without a JSON-RPC answer.
+    Status(StatusCode),
     Fault(Fault),
 }
 
@@ -480,6 +557,37 @@ pub type Answer = Result<Value, (i64, &'static str)>;
 impl NodeState {
     fn chain(&self) -> MutexGuard<'_, UpstreamChain> {
         lock(&self.chain)
+    }
+
+    fn has(&self, manner: Manner) -> bool {
+        lock(&self.manners).contains(&manner)
+    }
+
+    /// Returns the `Retry-After` of a pause, and counts the request that comes in it.
+    fn asks_to_pause(&self) -> Option<&'static str> {
+        let mut pause = lock(&self.pause);
+        let asked = pause.as_mut()?;
+        let now = Instant::now();
+        if now < *asked.until.get_or_insert(now + asked.length) {
+            self.hasty.fetch_add(1, SeqCst);
+            return Some(asked.retry_after);
+        }
+        *pause = None;
+        None
+    }
+
+    /// Rejects a batch that is too large.
+    fn rejects(&self, size: usize) -> Option<Reply> {
+        let limit = lock(&self.manners).iter().find_map(|manner| match manner {
+            Manner::SmallBatches(most, status) if size > *most => Some(*status),
+            _ => None,
+        })?;
+        self.rejected.fetch_add(1, SeqCst);
+        let error = json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32600, "message": "no"}});
+        match StatusCode::from_u16(limit).expect("a status") {
+            StatusCode::OK => Some(Reply::Text(error.to_string())),
+            status => Some(Reply::Status(status)),
+        }
     }
 
     /// Counts a request or a batch.
@@ -506,12 +614,24 @@ impl NodeState {
     /// Answers a request or a batch.
     fn reply(&self, arrived: Arrived, mut subscriptions: Option<&mut Subscriptions>) -> Reply {
         let Arrived { request, requests, wave, fault, .. } = arrived;
+        if request.is_array()
+            && let Some(rejection) = self.rejects(requests.len())
+        {
+            self.end(wave);
+            return rejection;
+        }
         let mut answer = |request: &Value| {
             let answer = match fault {
+                None if self.has(Manner::Strict) && request.get("params").is_some_and(Value::is_null) => {
+                    Err((-32600, "params: expected an array or an object"))
+                }
                 Some(Fault::LimitExceeded) => Err((-32005, "daily request count exceeded, request rate limited")),
                 _ => self.answer(&method(request), &request["params"], subscriptions.as_deref_mut()),
             };
             match answer {
+                Ok(result) if self.has(Manner::NullErrors) => {
+                    json!({"jsonrpc": "2.0", "id": request["id"], "result": result, "error": null})
+                }
                 Ok(result) => json!({"jsonrpc": "2.0", "id": request["id"], "result": result}),
                 Err((code, message)) => {
                     json!({"jsonrpc": "2.0", "id": request["id"], "error": {"code": code, "message": message}})
@@ -555,6 +675,7 @@ impl NodeState {
 
     fn answer(&self, method: &str, params: &Value, subscriptions: Option<&mut Subscriptions>) -> Answer {
         let answer = match (method, subscriptions) {
+            ("eth_subscribe", _) if self.has(Manner::NoSubscriptions) => Err(UNKNOWN),
             ("eth_subscribe", Some(subscriptions)) if params[0] == "newHeads" => Ok(subscriptions.add(self)),
             ("eth_subscribe", Some(_)) => Err((-32602, "no such subscription")),
             ("eth_unsubscribe", Some(subscriptions)) => Ok(subscriptions.remove(&params[0])),

@@ -1,0 +1,72 @@
+//! The JSON-RPC messages of an upstream.
+
+use alloy_json_rpc::{ErrorPayload, EthNotification, Id, Response, ResponsePacket, ResponsePayload, SubId};
+use serde::{Deserialize, Deserializer, de::Error};
+use serde_json::value::RawValue;
+
+/// A response or a notification. An `error` that is `null` beside a `result` is none, as JSON-RPC 1.0 has it.
+#[derive(Debug, Deserialize)]
+struct WireMessage {
+    #[serde(default)]
+    id: Option<Id>,
+    #[serde(default, deserialize_with = "present")]
+    result: Option<Box<RawValue>>,
+    #[serde(default)]
+    error: Option<ErrorPayload>,
+    /// The parameters of a notification.
+    #[serde(default)]
+    params: Option<EthNotification>,
+}
+
+/// A message of a connection with subscriptions.
+pub(super) enum SocketMessage {
+    Response(Response),
+    Notification { subscription: SubId, result: Box<RawValue> },
+}
+
+impl SocketMessage {
+    /// Reads a message.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `text` is neither a JSON-RPC response nor a notification of a subscription.
+    pub fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
+        let mut message: WireMessage = serde_json::from_slice(text)?;
+        Ok(match message.params.take() {
+            Some(EthNotification { subscription, result }) => Self::Notification { subscription, result },
+            None => Self::Response(message.try_into()?),
+        })
+    }
+}
+
+/// Reads a value that is there, which may be `null`.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(deserializer).map(Some)
+}
+
+impl TryFrom<WireMessage> for Response {
+    type Error = serde_json::Error;
+
+    fn try_from(message: WireMessage) -> Result<Self, serde_json::Error> {
+        let payload = match (message.error, message.result) {
+            (Some(error), _) => ResponsePayload::Failure(error),
+            (None, Some(result)) => ResponsePayload::Success(result),
+            (None, None) => return Err(serde_json::Error::missing_field("result or error")),
+        };
+        Ok(Self { id: message.id.unwrap_or(Id::None), payload })
+    }
+}
+
+/// Reads the response to a request, or those to a batch.
+///
+/// # Errors
+///
+/// Returns an error if `body` is no JSON-RPC response and no list of them.
+pub(super) fn read_packet(body: &[u8]) -> Result<ResponsePacket, serde_json::Error> {
+    if body.trim_ascii_start().starts_with(b"[") {
+        let messages: Vec<WireMessage> = serde_json::from_slice(body)?;
+        let responses = messages.into_iter().map(Response::try_from);
+        return Ok(ResponsePacket::Batch(responses.collect::<Result<_, _>>()?));
+    }
+    Ok(ResponsePacket::Single(serde_json::from_slice::<WireMessage>(body)?.try_into()?))
+}

@@ -1,0 +1,78 @@
+//! The pauses that an upstream asks for.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// The pace of the requests to an upstream. A pause that the upstream asks for holds up all of them, whoever sends them.
+#[derive(Debug, Default)]
+pub(super) struct Pace(Mutex<PaceState>);
+
+#[derive(Debug, Default)]
+struct PaceState {
+    /// The end of the newest pause.
+    until: Option<Instant>,
+    /// The answer of the upstream that began the newest pause.
+    problem: String,
+    /// The length of the newest pause whose length the upstream did not name. Zero once a request was answered after it.
+    pause: Duration,
+}
+
+impl Pace {
+    /// The first and the longest pause whose length the upstream does not name. Each is twice as long as the one before.
+    const FIRST: Duration = Duration::from_millis(20);
+    const LONGEST: Duration = Duration::from_secs(5);
+
+    /// Begins a pause because of `problem`, of the length that the upstream has asked for, if it has.
+    pub fn slow_down(&self, problem: &str, asked: Option<Duration>) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let end = match asked {
+            Some(asked) => now + asked,
+            // Requests that were under way together are one reason to pause.
+            None if state.until.is_some_and(|until| now < until) => return,
+            None => {
+                state.pause = (state.pause * 2).clamp(Self::FIRST, Self::LONGEST);
+                now + state.pause
+            }
+        };
+        state.until = state.until.max(Some(end));
+        problem.clone_into(&mut state.problem);
+    }
+
+    /// Notes that a request was answered.
+    pub fn answered(&self) {
+        let mut state = self.lock();
+        if state.until.is_some_and(|until| Instant::now() >= until) {
+            *state = PaceState::default();
+        }
+    }
+
+    /// Waits until no pause is left.
+    ///
+    /// # Errors
+    ///
+    /// Returns what is left of the pause, and its reason, at once if it does not end before `deadline`.
+    pub async fn wait(&self, deadline: Instant) -> Result<(), (Duration, String)> {
+        loop {
+            let now = Instant::now();
+            let until = {
+                let state = self.lock();
+                match state.until.filter(|until| *until > now) {
+                    Some(until) if until >= deadline => return Err((until - now, state.problem.clone())),
+                    Some(until) => until,
+                    None => return Ok(()),
+                }
+            };
+            tokio::time::sleep_until(until).await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PaceState> {
+        // Each field is valid at any time.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

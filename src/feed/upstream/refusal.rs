@@ -1,0 +1,197 @@
+//! The meanings of the errors with which nodes refuse calls.
+//!
+//! Nodes and providers use the same codes for different things, and tell many things in the text only. This is the one
+//! table of them.
+
+/// The meaning of an error that a node answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The node does not have the block, or its state, yet. Another node behind the same address may have it.
+    Behind,
+    /// The node has the transaction already.
+    AlreadyKnown,
+    /// The request or its answer is larger than the node accepts.
+    TooLarge,
+    /// The node wants to receive fewer requests.
+    SlowDown,
+    /// The node does not have the method.
+    UnknownMethod,
+    /// The execution reverted.
+    Reverted,
+    /// Any other meaning.
+    Other,
+}
+
+/// The calls that a row of the table is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Calls {
+    All,
+    /// Calls that read blocks, state or logs.
+    Reads,
+    /// Calls that send a transaction.
+    Sends,
+}
+
+/// A row of the table. It matches an error that has one of the codes and one of the texts; an empty list matches any.
+struct Row {
+    calls: Calls,
+    codes: &'static [i64],
+    /// Parts of the message, in lower case.
+    texts: &'static [&'static str],
+    meaning: Refusal,
+}
+
+const fn row(calls: Calls, codes: &'static [i64], texts: &'static [&'static str], meaning: Refusal) -> Row {
+    Row { calls, codes, texts, meaning }
+}
+
+/// The meanings of codes and texts. The first row that matches counts.
+///
+/// The texts are those of geth, reth, Erigon, Nethermind, Besu and anvil, and of the providers that run them.
+const TABLE: [Row; 13] = [
+    row(Calls::All, &[3, -32015], &[], Refusal::Reverted),
+    row(Calls::All, &[], &["revert", "vm execution error"], Refusal::Reverted),
+    row(Calls::All, &[-32601, -32004], &[], Refusal::UnknownMethod),
+    row(Calls::All, &[-32602], &[], Refusal::Other),
+    row(
+        Calls::All,
+        &[],
+        &["method not found", "unknown method", "unsupported method", "method is not"],
+        Refusal::UnknownMethod,
+    ),
+    row(
+        Calls::All,
+        &[],
+        &[
+            "batch too large",
+            "batch size",
+            "batch limit",
+            "batch of more than",
+            "batch requests are not",
+            "batches are not",
+            "too large batch",
+            "response too large",
+            "response size",
+            "request entity too large",
+            "query returned more than",
+        ],
+        Refusal::TooLarge,
+    ),
+    row(Calls::All, &[429, 1008, -32005, -32055], &[], Refusal::SlowDown),
+    row(
+        Calls::All,
+        &[],
+        &[
+            "rate limit",
+            "rate exceeded",
+            "too many requests",
+            "credits limited",
+            "request limit",
+            "compute units per second",
+            "number of concurrent requests",
+            "slow down",
+        ],
+        Refusal::SlowDown,
+    ),
+    // Else an unknown type of transactions would be a known transaction.
+    row(Calls::Sends, &[], &["unknown transaction"], Refusal::Other),
+    row(
+        Calls::Sends,
+        &[],
+        &["already known", "alreadyknown", "already imported", "known transaction", "already in the pool"],
+        Refusal::AlreadyKnown,
+    ),
+    // Chains without these tags have none to wait for.
+    row(Calls::Reads, &[], &["safe block not found", "finalized block not found"], Refusal::Other),
+    row(Calls::Reads, &[-32001, -39001], &[], Refusal::Behind),
+    row(
+        Calls::Reads,
+        &[],
+        &[
+            "not found",
+            "unknown block",
+            "unknown header",
+            "missing trie node",
+            "out of range",
+            "beyond current head",
+            "beyond the current head",
+            "could not find block",
+            "cannot find block",
+            "state unavailable",
+            "state not available",
+            "state is not available",
+        ],
+        Refusal::Behind,
+    ),
+];
+
+impl Refusal {
+    /// Returns the meaning of an error. `params` and `data` are JSON.
+    pub fn of(method: &str, params: &str, code: i64, message: &str, data: Option<&str>) -> Self {
+        // The data of a revert is hexadecimal; Nethermind puts a word before it.
+        if data.is_some_and(|data| data.starts_with("\"0x") || data.starts_with("\"Reverted")) {
+            return Self::Reverted;
+        }
+        let message = message.to_lowercase();
+        let calls = if method.starts_with("eth_send") {
+            Calls::Sends
+        } else if ["eth_", "debug_", "trace_"].iter().any(|group| method.starts_with(group)) {
+            Calls::Reads
+        } else {
+            Calls::All
+        };
+        let matches = |row: &&Row| {
+            (row.calls == Calls::All || row.calls == calls)
+                && (row.codes.is_empty() || row.codes.contains(&code))
+                && (row.texts.is_empty() || row.texts.iter().any(|text| message.contains(text)))
+        };
+        let meaning = TABLE.iter().find(matches).map_or(Self::Other, |row| row.meaning);
+        let names_a_tag = ["\"safe\"", "\"finalized\""].iter().any(|tag| params.contains(tag));
+        if meaning == Self::Behind && names_a_tag { Self::Other } else { meaning }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Refusal;
+
+    #[test]
+    fn each_node_has_its_own_words_for_the_same_thing() {
+        let (read, call, send) = ("eth_getBalance", "eth_call", "eth_sendRawTransaction");
+        let cases = [
+            (read, -32000, "header not found", None, Refusal::Behind),
+            (read, -32000, "missing trie node 12ab (path ) <nil>", None, Refusal::Behind),
+            (read, -32000, "Unknown block", None, Refusal::Behind),
+            (read, -39001, "Unknown block", None, Refusal::Behind),
+            (read, -32000, "World state unavailable", None, Refusal::Behind),
+            (read, -32001, "Resource not found", None, Refusal::Behind),
+            (read, -32000, "block is out of range", None, Refusal::Behind),
+            (call, -32000, "block not found: hash 0x12", None, Refusal::Behind),
+            (call, 3, "execution reverted: order not found", None, Refusal::Reverted),
+            (call, -32000, "execution reverted: order not found", None, Refusal::Reverted),
+            (call, -32000, "header not found", Some("\"0x08c379a0\""), Refusal::Reverted),
+            (call, -32015, "VM execution error.", Some("\"Reverted 0x\""), Refusal::Reverted),
+            (read, -32601, "method not found", None, Refusal::UnknownMethod),
+            (read, -32602, "invalid argument 1: header not found", None, Refusal::Other),
+            ("optimism_output", -32000, "not found", None, Refusal::Other),
+            (read, -32000, "insufficient funds", None, Refusal::Other),
+            (read, -32005, "daily request count exceeded", None, Refusal::SlowDown),
+            (read, -32016, "over rate limit", None, Refusal::SlowDown),
+            (read, 429, "exceeded its compute units per second capacity", None, Refusal::SlowDown),
+            ("eth_getLogs", -32005, "query returned more than 10000 results", None, Refusal::TooLarge),
+            (read, -32600, "batch too large", None, Refusal::TooLarge),
+            (send, -32000, "already known", None, Refusal::AlreadyKnown),
+            (send, -32010, "AlreadyKnown", None, Refusal::AlreadyKnown),
+            (send, -32000, "Known transaction", None, Refusal::AlreadyKnown),
+            (send, -32003, "transaction already imported", None, Refusal::AlreadyKnown),
+            (send, -32000, "unknown transaction type 9", None, Refusal::Other),
+            (send, -32000, "sender not found", None, Refusal::Other),
+            (send, -32000, "nonce too low", None, Refusal::Other),
+        ];
+        for (method, code, message, data, meaning) in cases {
+            assert_eq!(Refusal::of(method, "[]", code, message, data), meaning, "{method}: {code} {message}");
+        }
+        let tag = Refusal::of("eth_getBlockByNumber", r#"["safe",false]"#, -39001, "Unknown block", None);
+        assert_eq!(tag, Refusal::Other);
+    }
+}
