@@ -69,6 +69,10 @@ pub struct LiveConfig {
     /// Batches that may be under way to the upstream at once.
     #[arg(long, env = "PRESIM_UPSTREAM_CONCURRENCY", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub upstream_concurrency: u32,
+    /// Megabytes of the upstream's answers that are being read or not used yet, all together and decompressed. Beyond the bound,
+    /// answers are cut off and their requests fail.
+    #[arg(long, env = "PRESIM_UPSTREAM_ANSWERS_MB", value_name = "MB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    pub upstream_answers_mb: u32,
     /// Rounds in which a request may miss state and run again. After them it is rejected (-32603).
     #[arg(long, env = "PRESIM_UPSTREAM_ROUNDS", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub upstream_rounds: u32,

@@ -36,8 +36,6 @@ const FIRST_ANSWER: &str = "it waits for the upstream's first answer";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Values that may be fetched at once.
 const IN_FLIGHT: usize = 1 << 18;
-/// Bytes of one answer of the upstream.
-const ANSWER: usize = 256 << 20;
 /// The most bytes of sub-blocks that wait for their parent, and of those that wait to be applied.
 const HELD: usize = 64 << 20;
 /// The time whose blocks are caught up with one by one after an interruption, and the least number of them.
@@ -293,7 +291,7 @@ pub async fn connect(endpoint: &Endpoint, config: &Config, metrics: &Metrics) ->
         timeout: live.timeout(),
         concurrency: live.upstream_concurrency as usize,
         batch: live.upstream_batch as usize,
-        max_response: ANSWER,
+        max_responses: (live.upstream_answers_mb as usize) << 20,
         jitter_seed: None,
     };
     Ok(Arc::new(Upstream::connect(settings, metrics).await?))

@@ -125,6 +125,11 @@ impl UpstreamError {
         matches!(self, Self::Refused { .. } | Self::Behind { .. })
     }
 
+    /// Returns whether the upstream does not have the method.
+    pub fn is_unknown_method(&self) -> bool {
+        self.meaning() == Some(Refusal::UnknownMethod)
+    }
+
     /// Returns the meaning of the error that a node answered, if one did.
     pub const fn meaning(&self) -> Option<Refusal> {
         match self {

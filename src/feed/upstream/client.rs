@@ -26,9 +26,10 @@ use tokio::{
 use tower::Service;
 
 use super::{
+    answer_budget::AnswerPermit,
     ask::{Ask, UpstreamError, failure, nullable, packet, read, text_of},
     http::{Http, REJECTED_BATCH},
-    pace::Pace,
+    pace::RequestPace,
     refusal::Refusal,
     socket::{Address, Socket, SocketLimits},
 };
@@ -45,8 +46,8 @@ pub struct UpstreamConfig {
     pub concurrency: usize,
     /// The most calls in one batch.
     pub batch: usize,
-    /// The most bytes of an answer.
-    pub max_response: usize,
+    /// The most bytes of answers that are being read, or were read and are not used yet, all together.
+    pub max_responses: usize,
     /// The seed of the jitter of pauses. `None` lets chance decide.
     pub jitter_seed: Option<u64>,
 }
@@ -63,7 +64,7 @@ pub struct Upstream {
     ids: AtomicU64,
     permits: Semaphore,
     /// The pauses that the upstream has asked for.
-    pace: Pace,
+    pace: RequestPace,
     /// The most calls in a batch that the upstream is not known to reject.
     batch: AtomicUsize,
     config: UpstreamConfig,
@@ -71,6 +72,8 @@ pub struct Upstream {
     no_subscriptions: AtomicU64,
     /// The reason why the last request failed; `None` if it was answered.
     problem: ArcSwapOption<String>,
+    /// The newest answer of a node that was behind, and its time.
+    behind: ArcSwapOption<(Instant, String)>,
     /// The time of a fork that the node has and presim does not know.
     newer_fork: OnceLock<u64>,
     /// Wakes the calls that pause before a retry, when another call is answered.
@@ -88,11 +91,12 @@ enum Transport {
 }
 
 impl Transport {
-    async fn call(&self, request: RequestPacket) -> Result<ResponsePacket, TransportError> {
+    /// Sends a request or a batch. Returns the answer, and the permit for its bytes.
+    async fn call(&self, request: RequestPacket) -> Result<(ResponsePacket, AnswerPermit), TransportError> {
         match self {
             Self::Http(http) => http.send(&request).await,
             Self::Socket(socket) => socket.send(request).await,
-            Self::Given(transport) => transport.clone().call(request).await,
+            Self::Given(transport) => Ok((transport.clone().call(request).await?, AnswerPermit::default())),
         }
     }
 }
@@ -142,13 +146,13 @@ impl Upstream {
         let kind = config.url.parse::<BuiltInConnectionString>().map_err(|error| refuse(&text_of(&error)))?;
         let address = match kind {
             BuiltInConnectionString::Http(url) => {
-                let http = Http::new(url, config.max_response).map_err(|error| refuse(&text_of(&error)))?;
+                let http = Http::new(url, config.max_responses).map_err(|error| refuse(&text_of(&error)))?;
                 return Ok(Self::new(Transport::Http(http), config, metrics));
             }
             BuiltInConnectionString::Ipc(path) => Address::Ipc(path),
             _ => Address::WebSocket(config.url.clone()),
         };
-        let limits = SocketLimits { timeout: config.timeout, max_message: config.max_response };
+        let limits = SocketLimits { timeout: config.timeout, max_messages: config.max_responses };
         let socket = Socket::connect(address, limits).await.map_err(|problem| refuse(&problem))?;
         Ok(Self::new(Transport::Socket(socket), config, metrics))
     }
@@ -166,11 +170,12 @@ impl Upstream {
             transport,
             ids: AtomicU64::new(0),
             permits,
-            pace: Pace::default(),
+            pace: RequestPace::default(),
             batch: AtomicUsize::new(config.batch.max(1)),
             config,
             no_subscriptions: AtomicU64::new(0),
             problem: ArcSwapOption::empty(),
+            behind: ArcSwapOption::empty(),
             newer_fork: OnceLock::new(),
             well: Notify::new(),
             meters,
@@ -202,6 +207,13 @@ impl Upstream {
     /// Returns the health of the upstream.
     pub fn state(&self) -> UpstreamState {
         self.problem.load_full().map_or(UpstreamState::Ok, UpstreamState::Degraded)
+    }
+
+    /// Returns the reason why calls are not answered in time, if one is known.
+    pub fn cause_of_delay(&self) -> Option<String> {
+        let behind = self.behind.load_full().filter(|behind| behind.0.elapsed() < Self::BEHIND_PATIENCE);
+        let problem = self.problem.load_full().map(|problem| problem.to_string());
+        problem.or_else(|| behind.map(|behind| behind.1.clone()))
     }
 
     /// Returns the chain id (EIP-155).
@@ -399,7 +411,10 @@ impl Upstream {
                 if let Err(error) = &result {
                     again |= !error.is_answer();
                     may_pass |= error.may_pass();
-                    is_behind |= matches!(error, UpstreamError::Behind { .. });
+                    if let UpstreamError::Behind { .. } = error {
+                        is_behind = true;
+                        self.behind.store(Some(Arc::new((Instant::now(), error.to_string()))));
+                    }
                     if let UpstreamError::SlowDown { retry_after, .. } = error {
                         wait = wait.max(*retry_after);
                     }
@@ -501,7 +516,7 @@ impl Upstream {
         self.meters.seconds.record(began.elapsed());
         let is_batch = asks.len() > 1;
         let results: Vec<_> = match answered {
-            Ok(Ok(packet)) => read(asks, &ids, packet),
+            Ok(Ok((packet, _permit))) => read(asks, &ids, packet),
             Ok(Err(RpcError::Transport(TransportErrorKind::HttpError(http))))
                 if is_batch && REJECTED_BATCH.contains(&http.status) =>
             {

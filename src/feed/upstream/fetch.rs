@@ -18,9 +18,8 @@ use tokio::{runtime::Handle, sync::watch, time::Instant};
 use super::{
     Hints,
     ask::{Ask, UpstreamError},
-    client::{Upstream, UpstreamState},
+    client::Upstream,
     proven::{ProofStore, ProvenState},
-    refusal::Refusal,
     wave::{Naming, Wave},
 };
 use crate::{
@@ -243,10 +242,10 @@ impl Fetcher {
             };
             let problem = match tokio::time::timeout_at(deadline, all).await {
                 Ok(problem) => problem,
-                Err(_) => Some(FetchError::Deadline(match self.upstream.as_ref().map(|upstream| upstream.state()) {
-                    Some(UpstreamState::Ok) | None => String::new(),
-                    Some(UpstreamState::Degraded(why)) => format!(": {why}"),
-                })),
+                Err(_) => {
+                    let cause = self.upstream.as_ref().and_then(|upstream| upstream.cause_of_delay());
+                    Some(FetchError::Deadline(cause.map_or_else(String::new, |cause| format!(": {cause}"))))
+                }
             };
             if !view.is_alive() {
                 return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
@@ -442,9 +441,7 @@ impl Fetcher {
                         listed.extend(slots);
                     }
                 }
-                Err(error) if error.meaning() == Some(Refusal::UnknownMethod) => {
-                    self.no_access_lists.store(true, Relaxed)
-                }
+                Err(error) if error.is_unknown_method() => self.no_access_lists.store(true, Relaxed),
                 Err(_) => {}
             }
         }

@@ -1,4 +1,4 @@
-//! JSON-RPC over HTTP, with a bound on the bytes of an answer.
+//! JSON-RPC over HTTP, with a bound on the bytes of the answers.
 
 use std::time::Duration;
 
@@ -12,7 +12,10 @@ use alloy_transport_http::reqwest::{
 use rustls::crypto::ring;
 use url::Url;
 
-use super::message::read_packet;
+use super::{
+    answer_budget::{AnswerBudget, AnswerPermit},
+    message::read_packet,
+};
 
 /// Creates a client that sends `headers` with each request. It follows no redirect, because one would send the request, and any
 /// key or token with it, to another server.
@@ -37,40 +40,39 @@ pub(super) const REJECTED_BATCH: [u16; 2] = [400, 413];
 /// The longest pause that an upstream can ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// An HTTP transport that accepts at most `most` bytes of an answer.
+/// An HTTP transport.
 #[derive(Clone, Debug)]
 pub(super) struct Http {
     client: Client,
     url: Url,
-    most: usize,
+    budget: AnswerBudget,
 }
 
 impl Http {
     /// Characters of an answer that an error shows.
     const SHOWN: usize = 200;
 
+    /// Creates a transport to `url`, whose answers have at most `most` bytes together.
     pub fn new(url: Url, most: usize) -> Result<Self, TransportError> {
         let client = http_client(HeaderMap::new()).map_err(TransportErrorKind::custom)?;
-        Ok(Self { client, url, most })
+        Ok(Self { client, url, budget: AnswerBudget::new(most) })
     }
 
-    /// Sends a request or a batch, and returns the answer.
+    /// Sends a request or a batch. Returns the answer, and the permit for its bytes.
     ///
     /// # Errors
     ///
-    /// Returns an error if no answer comes, or if it is no JSON-RPC response or too long.
-    pub async fn send(&self, request: &RequestPacket) -> Result<ResponsePacket, TransportError> {
+    /// Returns an error if no answer comes, if it is no JSON-RPC response, or if there is no memory for its bytes.
+    pub async fn send(&self, request: &RequestPacket) -> Result<(ResponsePacket, AnswerPermit), TransportError> {
         // Errors do not show the URL, because it may hold a key.
         let hide = |error: reqwest::Error| TransportErrorKind::custom(error.without_url());
         let mut response = self.client.post(self.url.clone()).json(request).send().await.map_err(hide)?;
         let status = response.status();
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| read_retry_after(value.to_str().ok()?));
-        let mut body = Vec::new();
+        let (mut body, mut permit) = (Vec::new(), AnswerPermit::default());
         while let Some(chunk) = response.chunk().await.map_err(hide)? {
-            if body.len() + chunk.len() > self.most {
-                let text = format!("the answer is longer than {} bytes", self.most);
-                return Err(TransportErrorKind::non_retryable_str(&text));
-            }
+            let extended = self.budget.extend(&mut permit, chunk.len());
+            extended.map_err(|problem| TransportErrorKind::non_retryable_str(&problem))?;
             body.extend_from_slice(&chunk);
         }
         if !status.is_success() {
@@ -83,12 +85,13 @@ impl Http {
                 && !status.is_server_error()
                 && !(is_batch && REJECTED_BATCH.contains(&status.as_u16()))
             {
-                return Ok(packet);
+                return Ok((packet, permit));
             }
             let text = shown(&body);
             return Err(TransportErrorKind::http_error_with_retry_after(status.as_u16(), text, retry_after));
         }
-        read_packet(&body).map_err(|error| TransportError::deser_err(error, shown(&body)))
+        let packet = read_packet(&body).map_err(|error| TransportError::deser_err(error, shown(&body)))?;
+        Ok((packet, permit))
     }
 }
 

@@ -15,13 +15,18 @@ struct WireMessage {
     error: Option<ErrorPayload>,
     /// The parameters of a notification.
     #[serde(default)]
-    params: Option<EthNotification>,
+    params: Option<Box<RawValue>>,
 }
 
 /// A message of a connection with subscriptions.
 pub(super) enum SocketMessage {
     Response(Response),
-    Notification { subscription: SubId, result: Box<RawValue> },
+    Notification {
+        subscription: SubId,
+        result: Box<RawValue>,
+    },
+    /// A message that is neither, which nobody waits for.
+    Other,
 }
 
 impl SocketMessage {
@@ -29,11 +34,12 @@ impl SocketMessage {
     ///
     /// # Errors
     ///
-    /// Returns an error if `text` is neither a JSON-RPC response nor a notification of a subscription.
+    /// Returns an error if `text` is no JSON-RPC message.
     pub fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
         let mut message: WireMessage = serde_json::from_slice(text)?;
-        Ok(match message.params.take() {
-            Some(EthNotification { subscription, result }) => Self::Notification { subscription, result },
+        Ok(match message.params.take().map(|params| serde_json::from_str(params.get())) {
+            Some(Ok(EthNotification { subscription, result })) => Self::Notification { subscription, result },
+            Some(Err(_)) => Self::Other,
             None => Self::Response(message.try_into()?),
         })
     }

@@ -1,5 +1,6 @@
 //! The client of an upstream node, and the fetcher that loads the node's state into the cache.
 
+mod answer_budget;
 mod ask;
 pub mod block;
 pub mod client;

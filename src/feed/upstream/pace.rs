@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// The pace of the requests to an upstream. A pause that the upstream asks for holds up all of them, whoever sends them.
 #[derive(Debug, Default)]
-pub(super) struct Pace(Mutex<PaceState>);
+pub(super) struct RequestPace(Mutex<PaceState>);
 
 #[derive(Debug, Default)]
 struct PaceState {
@@ -21,7 +21,7 @@ struct PaceState {
     pause: Duration,
 }
 
-impl Pace {
+impl RequestPace {
     /// The first and the longest pause whose length the upstream does not name. Each is twice as long as the one before.
     const FIRST: Duration = Duration::from_millis(20);
     const LONGEST: Duration = Duration::from_secs(5);

@@ -35,7 +35,11 @@ use tokio_tungstenite::{
 };
 use tokio_util::codec::{Decoder, FramedRead};
 
-use super::{http::install_tls, message::SocketMessage};
+use super::{
+    answer_budget::{AnswerBudget, AnswerPermit},
+    http::install_tls,
+    message::SocketMessage,
+};
 
 /// The address of an upstream that is reached over a connection of its own.
 #[derive(Clone, Debug)]
@@ -51,8 +55,15 @@ pub(super) enum Address {
 pub(super) struct SocketLimits {
     /// The time in which a connection has to be opened, and an answer usually comes.
     pub timeout: Duration,
-    /// The most bytes of a message.
-    pub max_message: usize,
+    /// The most bytes of messages: of the one that is being read, and of answers that are not used yet.
+    pub max_messages: usize,
+}
+
+impl SocketLimits {
+    /// Returns the most bytes of one message. As many remain for the answers that are not used yet.
+    const fn max_message(&self) -> usize {
+        self.max_messages / 2
+    }
 }
 
 /// Sends requests over a connection to an upstream.
@@ -62,23 +73,30 @@ pub(super) struct SocketLimits {
 #[derive(Debug)]
 pub(super) struct Socket {
     // Not bounded, because each request waits for its answer, and the requests under way are bounded.
-    requests: mpsc::UnboundedSender<Outgoing>,
+    requests: mpsc::UnboundedSender<SocketRequest>,
     connection: Arc<AtomicU64>,
 }
 
+/// An answer, and the permit for its bytes.
+type Answer = (Response, AnswerPermit);
+
 /// A request that waits for its answer.
 #[derive(Debug)]
-struct Outgoing {
+struct SocketRequest {
     request: SerializedRequest,
-    answer: oneshot::Sender<TransportResult<Response>>,
+    answer: oneshot::Sender<TransportResult<Answer>>,
     /// The receiver of the notifications, if the request is a subscription.
     subscriber: Option<mpsc::Sender<Box<RawValue>>>,
 }
 
-impl Outgoing {
+impl SocketRequest {
     fn reject(self, problem: &str) {
+        self.answer(Err(TransportErrorKind::custom_str(problem)));
+    }
+
+    fn answer(self, answer: TransportResult<Answer>) {
         // The caller may not wait any more.
-        let _ = self.answer.send(Err(TransportErrorKind::custom_str(problem)));
+        let _ = self.answer.send(answer);
     }
 }
 
@@ -92,7 +110,7 @@ impl Socket {
     ///
     /// Returns the cause if the first connection cannot be opened.
     pub async fn connect(address: Address, limits: SocketLimits) -> Result<Self, String> {
-        let first = Link::open(&address, limits).await?;
+        let first = SocketLink::open(&address, limits).await?;
         let (requests, outgoing) = mpsc::unbounded_channel();
         let connection = Arc::new(AtomicU64::new(1));
         tokio::spawn(keep_connected(address, limits, first, outgoing, connection.clone()));
@@ -104,19 +122,26 @@ impl Socket {
         self.connection.load(Relaxed)
     }
 
-    /// Sends a request, or each of a batch by itself, and waits for the answers.
+    /// Sends a request, or each of a batch by itself. Returns the answers, and the permit for their bytes.
     ///
     /// # Errors
     ///
     /// Returns the cause if there is no connection, or if it is lost before the answers have come.
-    pub async fn send(&self, packet: RequestPacket) -> TransportResult<ResponsePacket> {
-        match packet {
-            RequestPacket::Single(request) => Ok(ResponsePacket::Single(self.send_one(request, None).await?)),
-            RequestPacket::Batch(requests) => {
-                let answers = requests.into_iter().map(|request| self.send_one(request, None));
-                Ok(ResponsePacket::Batch(try_join_all(answers).await?))
+    pub async fn send(&self, packet: RequestPacket) -> TransportResult<(ResponsePacket, AnswerPermit)> {
+        let requests = match packet {
+            RequestPacket::Single(request) => {
+                let (response, permit) = self.send_one(request, None).await?;
+                return Ok((ResponsePacket::Single(response), permit));
             }
+            RequestPacket::Batch(requests) => requests,
+        };
+        let answers = requests.into_iter().map(|request| self.send_one(request, None));
+        let (mut responses, mut permits) = (Vec::new(), AnswerPermit::default());
+        for (response, permit) in try_join_all(answers).await? {
+            responses.push(response);
+            permits.merge(permit);
         }
+        Ok((ResponsePacket::Batch(responses), permits))
     }
 
     /// Sends a request for a subscription. Returns its answer, and the notifications, which end with the connection.
@@ -129,48 +154,66 @@ impl Socket {
         request: SerializedRequest,
     ) -> TransportResult<(Response, mpsc::Receiver<Box<RawValue>>)> {
         let (subscriber, notifications) = mpsc::channel(Self::NOTIFICATIONS);
-        Ok((self.send_one(request, Some(subscriber)).await?, notifications))
+        let (response, _permit) = self.send_one(request, Some(subscriber)).await?;
+        Ok((response, notifications))
     }
 
     async fn send_one(
         &self,
         request: SerializedRequest,
         subscriber: Option<mpsc::Sender<Box<RawValue>>>,
-    ) -> TransportResult<Response> {
+    ) -> TransportResult<Answer> {
         let (answer, answered) = oneshot::channel();
         // The task runs for as long as the sender lives, and it answers each request.
-        let sent = self.requests.send(Outgoing { request, answer, subscriber });
+        let sent = self.requests.send(SocketRequest { request, answer, subscriber });
         sent.map_err(|_| TransportErrorKind::backend_gone())?;
         answered.await.map_err(|_| TransportErrorKind::backend_gone())?
     }
 }
 
-/// The first pause before a lost connection is opened again, and the longest.
+/// The shortest pause before a connection is opened again.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause after a connection that could not be opened, which costs the upstream little.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause after a connection that has brought nothing usable.
+const LONGEST_USELESS_PAUSE: Duration = Duration::from_secs(30);
+/// The part of the time without anything usable that a pause takes.
+const PAUSE_PART: u32 = 8;
+
+/// Returns the pause before a connection is opened again. It grows with the time for which no connection has brought anything
+/// usable, so an upstream that is back after a short time is connected to again after a shorter one.
+fn pause(useless_for: Duration, was_open: bool) -> Duration {
+    let longest = if was_open { LONGEST_USELESS_PAUSE } else { LONGEST_PAUSE };
+    (useless_for / PAUSE_PART).clamp(FIRST_PAUSE, longest)
+}
 
 /// Serves requests over `link`, and over the connections that follow it, until nobody can send any.
 async fn keep_connected(
     address: Address,
     limits: SocketLimits,
-    mut link: Link,
-    mut outgoing: mpsc::UnboundedReceiver<Outgoing>,
+    mut link: SocketLink,
+    mut outgoing: mpsc::UnboundedReceiver<SocketRequest>,
     connection: Arc<AtomicU64>,
 ) {
+    let budget = AnswerBudget::new(limits.max_messages - limits.max_message());
+    let mut useless_since = None;
     loop {
-        let Some(mut problem) = link.serve(&mut outgoing).await else { return };
+        let Some(LinkEnd { mut problem, was_useful }) = link.serve(&mut outgoing, &budget).await else { return };
         tracing::warn!(problem, "the connection to the upstream is lost");
-        let lost = Instant::now();
+        if was_useful {
+            useless_since = None;
+        }
+        let since = *useless_since.get_or_insert_with(Instant::now);
+        let mut was_open = true;
         link = loop {
-            let pause = (lost.elapsed() / 4).clamp(FIRST_PAUSE, LONGEST_PAUSE);
             let opening = async {
-                tokio::time::sleep(pause).await;
-                Link::open(&address, limits).await
+                tokio::time::sleep(pause(since.elapsed(), was_open)).await;
+                SocketLink::open(&address, limits).await
             };
             let Some(opened) = reject_meanwhile(&mut outgoing, &problem, opening).await else { return };
             match opened {
                 Ok(link) => break link,
-                Err(error) => problem = error,
+                Err(error) => (problem, was_open) = (error, false),
             }
         };
         tracing::info!("connected to the upstream again");
@@ -180,7 +223,7 @@ async fn keep_connected(
 
 /// Rejects requests until `done` is ready. Returns `None` if nobody can send any more.
 async fn reject_meanwhile<T>(
-    outgoing: &mut mpsc::UnboundedReceiver<Outgoing>,
+    outgoing: &mut mpsc::UnboundedReceiver<SocketRequest>,
     problem: &str,
     done: impl Future<Output = T>,
 ) -> Option<T> {
@@ -195,7 +238,7 @@ async fn reject_meanwhile<T>(
 }
 
 /// An open connection.
-struct Link {
+struct SocketLink {
     reader: LinkReader,
     writer: LinkWriter,
     limits: SocketLimits,
@@ -211,9 +254,19 @@ enum LinkWriter {
     Ipc(OwnedWriteHalf),
 }
 
-impl Link {
-    /// The time without a message after which the upstream is asked for one by a ping.
+/// The end of a connection.
+struct LinkEnd {
+    problem: String,
+    /// Whether the connection has brought an answer or a notification.
+    was_useful: bool,
+}
+
+impl SocketLink {
+    /// The time without a message after which the upstream is asked for one by a ping, and the time that the ping has.
     const PING_AFTER: Duration = Duration::from_secs(5);
+    const PONG_WITHIN: Duration = Duration::from_secs(5);
+    /// The most bytes of a notification. The header of a block has two thousand.
+    const NOTIFICATION: usize = 64 << 10;
 
     async fn open(address: &Address, limits: SocketLimits) -> Result<Self, String> {
         let opening = async {
@@ -222,7 +275,7 @@ impl Link {
                 Address::Ipc(path) => {
                     let (reader, writer) =
                         UnixStream::connect(path).await.map_err(|error| error.to_string())?.into_split();
-                    let frames = JsonFrames { most: limits.max_message, ..JsonFrames::default() };
+                    let frames = JsonFrames { most: limits.max_message(), ..JsonFrames::default() };
                     Ok((LinkReader::Ipc(FramedRead::new(reader, frames)), LinkWriter::Ipc(writer)))
                 }
             }
@@ -232,13 +285,26 @@ impl Link {
         Ok(Self { reader, writer, limits })
     }
 
-    /// Sends requests, and hands out their answers and notifications, for as long as the connection lives. Returns the reason
-    /// of its end, or `None` if nobody can send any more.
-    async fn serve(mut self, outgoing: &mut mpsc::UnboundedReceiver<Outgoing>) -> Option<String> {
-        let mut waiting: HashMap<Id, Outgoing> = HashMap::new();
+    /// Sends requests, and hands out their answers and notifications, for as long as the connection lives. An upstream that has
+    /// fallen silent ends it: one that answers nothing for two time-outs after a request, or sends nothing at all. Returns `None`
+    /// if nobody can send any more.
+    async fn serve(
+        mut self,
+        outgoing: &mut mpsc::UnboundedReceiver<SocketRequest>,
+        budget: &AnswerBudget,
+    ) -> Option<LinkEnd> {
+        let patience = 2 * self.limits.timeout;
+        let mut waiting: HashMap<Id, SocketRequest> = HashMap::new();
         let mut subscribers: HashMap<SubId, mpsc::Sender<Box<RawValue>>> = HashMap::new();
-        let mut heard = Instant::now();
+        let (mut heard, mut pinged, mut was_useful) = (Instant::now(), None, false);
+        // The time of the first request that was sent after the newest answer.
+        let mut unanswered: Option<Instant> = None;
         let problem = loop {
+            let silent_at = match pinged {
+                Some(pinged) => pinged + Self::PONG_WITHIN,
+                None => heard + Self::PING_AFTER,
+            };
+            let due = unanswered.map_or(silent_at, |since| silent_at.min(since + patience));
             tokio::select! {
                 request = outgoing.recv() => {
                     let request = request?;
@@ -251,9 +317,10 @@ impl Link {
                     if let Err(problem) = self.write(Message::text(text)).await {
                         break problem;
                     }
+                    unanswered.get_or_insert_with(Instant::now);
                 }
                 message = self.reader.next() => {
-                    heard = Instant::now();
+                    (heard, pinged) = (Instant::now(), None);
                     let text = match message {
                         Some(Ok(Some(text))) => text,
                         Some(Ok(None)) => continue,
@@ -262,35 +329,59 @@ impl Link {
                     };
                     match SocketMessage::read(&text) {
                         Ok(SocketMessage::Notification { subscription, result }) => {
-                            if let Some(subscriber) = subscribers.get(&subscription) {
+                            was_useful = true;
+                            if let Some(subscriber) = subscribers.get(&subscription)
+                                && text.len() <= Self::NOTIFICATION
+                            {
                                 // A subscriber that is slow asks for the newest block itself.
                                 let _ = subscriber.try_send(result);
                             }
                         }
-                        Ok(SocketMessage::Response(response)) => {
-                            let Some(request) = waiting.remove(&response.id) else { continue };
-                            if let Some(subscriber) = request.subscriber
+                        Ok(SocketMessage::Other) => {}
+                        Ok(SocketMessage::Response(mut response)) => {
+                            // A node that cannot read a request does not know its id.
+                            if response.id == Id::None
+                                && let (1, Some(only)) = (waiting.len(), waiting.keys().next())
+                            {
+                                response.id = only.clone();
+                            }
+                            let Some(mut request) = waiting.remove(&response.id) else { continue };
+                            (was_useful, unanswered) = (true, None);
+                            if let Some(subscriber) = request.subscriber.take()
                                 && let Some(id) = response.payload.as_success()
                                 && let Ok(id) = serde_json::from_str(id.get())
                             {
                                 subscribers.insert(id, subscriber);
                             }
-                            // The caller may not wait any more.
-                            let _ = request.answer.send(Ok(response));
+                            let mut permit = AnswerPermit::default();
+                            request.answer(match budget.extend(&mut permit, text.len()) {
+                                Ok(()) => Ok((response, permit)),
+                                Err(problem) => Err(TransportErrorKind::non_retryable_str(&problem)),
+                            });
                         }
                         Err(error) => break format!("the answer is no JSON-RPC response: {error}"),
                     }
                 }
-                () = tokio::time::sleep_until(heard + Self::PING_AFTER) => {
-                    heard = Instant::now();
+                () = tokio::time::sleep_until(due) => {
+                    if unanswered.is_some_and(|since| since.elapsed() >= patience) {
+                        break format!("the upstream has answered nothing for {patience:?}");
+                    }
+                    if pinged.is_some() {
+                        break format!("the upstream has sent nothing for {:?}", heard.elapsed());
+                    }
                     if let Err(problem) = self.write(Message::Ping(Bytes::new())).await {
                         break problem;
+                    }
+                    match self.writer {
+                        LinkWriter::WebSocket(_) => pinged = Some(Instant::now()),
+                        // There are no pings over IPC.
+                        LinkWriter::Ipc(_) => heard = Instant::now(),
                     }
                 }
             }
         };
         waiting.into_values().for_each(|request| request.reject(&problem));
-        Some(problem)
+        Some(LinkEnd { problem, was_useful })
     }
 
     /// Writes a message. A ping does nothing over IPC.
@@ -313,8 +404,9 @@ impl Link {
 /// the acknowledgement of the first, and so up to 40 ms.
 async fn open_web_socket(url: &str, limits: SocketLimits) -> Result<(LinkReader, LinkWriter), String> {
     install_tls();
-    let config =
-        WebSocketConfig::default().max_message_size(Some(limits.max_message)).max_frame_size(Some(limits.max_message));
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(limits.max_message()))
+        .max_frame_size(Some(limits.max_message()));
     let request = WsConnect::new(url).into_client_request().map_err(|error| error.to_string())?;
     let connecting = connect_async_with_config(request, Some(config), true);
     let (socket, _) = connecting.await.map_err(|error| error.to_string())?;
@@ -383,5 +475,44 @@ impl Decoder for JsonFrames {
             return Err(std::io::Error::other(format!("the answer is longer than {} bytes", self.most)));
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::{Bytes, BytesMut};
+    use tokio_util::codec::Decoder;
+
+    use super::{JsonFrames, pause};
+
+    #[test]
+    fn pauses_grow_with_the_time_without_anything_usable() {
+        let after = |seconds, was_open| pause(Duration::from_secs(seconds), was_open).as_millis();
+        assert_eq!(
+            [0, 2, 4, 8, 80, 240, 1_000].map(|at| after(at, true)),
+            [250, 250, 500, 1_000, 10_000, 30_000, 30_000]
+        );
+        assert_eq!([0, 2, 4, 8, 80].map(|at| after(at, false)), [250, 250, 500, 1_000, 1_000]);
+    }
+
+    #[test]
+    fn messages_of_an_ipc_socket_are_found_whatever_is_between_them() {
+        let messages = [r#"{"a":"}\"]"}"#, r#"[{"b":[1,2]},{}]"#, "{}"];
+        let stream = messages.join("\n ") + "\r\n";
+        for step in [1, 3, stream.len()] {
+            let (mut frames, mut buffer) = (JsonFrames { most: 32, ..JsonFrames::default() }, BytesMut::new());
+            let mut found = Vec::new();
+            for part in stream.as_bytes().chunks(step) {
+                buffer.extend_from_slice(part);
+                while let Some(frame) = frames.decode(&mut buffer).unwrap() {
+                    found.push(frame);
+                }
+            }
+            assert_eq!(found, messages.map(|message| Bytes::from_static(message.as_bytes())), "{step} bytes at a time");
+        }
+        let mut long = BytesMut::from(format!("[\"{}", "x".repeat(40)).as_str());
+        assert!(JsonFrames { most: 32, ..JsonFrames::default() }.decode(&mut long).is_err());
     }
 }

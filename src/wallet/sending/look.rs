@@ -208,7 +208,7 @@ impl WalletSender {
         match self.find_taker(account, nonce, published.head().number(), deadline).await {
             Ok(Some(by)) if versions.iter().any(|one| Some(*one.tx.tx_hash()) == by.hash) => UpstreamAnswer::NotYet,
             Ok(Some(by)) => UpstreamAnswer::Fate(taken(versions, by)),
-            Ok(None) | Err(UpstreamError::Refused { .. }) => UpstreamAnswer::Nothing,
+            Ok(None) | Err(UpstreamError::Refused { .. } | UpstreamError::Behind { .. }) => UpstreamAnswer::Nothing,
             Err(_) => UpstreamAnswer::NotYet,
         }
     }

@@ -1,20 +1,20 @@
 //! The manners of nodes and their providers: strict ones, ones with limits, and ones that ask for a pause.
 
-use serde_json::json;
+use std::time::{Duration, Instant};
+
+use alloy_primitives::Address;
+use presim::state::FeedProblem;
+use serde_json::{Value, json};
 
 use super::{
     built::{Built, ETHEREUM, SOMEBODY, STORE, transfer},
     feed, head, serve, start,
 };
 use crate::{
-    support::{TestNode, hex},
-    upstream::{Manner, SmallUpstream},
+    process::eventually,
+    support::{BOUND, TestNode, hex, say},
+    upstream::{Fault, Manner, SmallUpstream},
 };
-use std::time::Duration;
-
-use alloy_primitives::Address;
-use presim::state::FeedProblem;
-
 /// Starts an upstream with these manners, and a node that follows it over HTTP or over a WebSocket.
 async fn pair(manners: &[Manner], is_socket: bool, flags: &[&str]) -> (SmallUpstream, TestNode, Built) {
     let first = Built::ethereum();
@@ -97,4 +97,98 @@ async fn compressed_answers_are_accepted() {
     let (upstream, node, first) = pair(&[Manner::Compressed], false, &[]).await;
     follows(&upstream, &node, &first, 0).await;
     assert!(upstream.compressed() > 0);
+}
+
+/// The length of the outage in [`an_upstream_that_was_away_for_a_while_is_back_soon`].
+const OUTAGE: Duration = Duration::from_secs(8);
+
+/// The feed says during an outage that it is not live, and neither way to an upstream waits long after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_was_away_for_a_while_is_back_soon() {
+    for is_socket in [false, true] {
+        let (upstream, node, first) = pair(&[], is_socket, &[]).await;
+        let one = follows(&upstream, &node, &first, 0).await;
+        let began = Instant::now();
+        upstream.go_away();
+        feed(&node, Some(FeedProblem::Upstream)).await;
+        assert!(began.elapsed() < OUTAGE, "the feed was said to be live for {:?}", began.elapsed());
+        let rest = eventually("the outage ends", async || (began.elapsed() >= OUTAGE).then_some(()));
+        rest.await;
+        upstream.come_back().await;
+        let back = Instant::now();
+        follows(&upstream, &node, &one, 1).await;
+        feed(&node, None).await;
+        say(&format!("over WebSocket: {is_socket}: back after {:?}", back.elapsed()));
+        // Two seconds on a machine that has nothing else to do.
+        assert!(back.elapsed() < Duration::from_secs(5), "back after {:?}", back.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_that_a_node_does_not_have_is_asked_for_once_a_connection() {
+    let (upstream, node, first) = pair(&[Manner::NoSubscriptions], true, &[]).await;
+    let one = follows(&upstream, &node, &first, 0).await;
+    let poll = "eth_getBlockByNumber latest";
+    upstream.is_asked(poll, upstream.asked(poll) + 10).await;
+    assert_eq!(upstream.asked("eth_subscribe"), 1);
+    upstream.go_away();
+    feed(&node, Some(FeedProblem::Upstream)).await;
+    upstream.come_back().await;
+    follows(&upstream, &node, &one, 1).await;
+    upstream.is_asked(poll, upstream.asked(poll) + 10).await;
+    assert_eq!(upstream.asked("eth_subscribe"), upstream.connections());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_that_falls_silent_is_replaced() {
+    let (upstream, node, first) = pair(&[], true, &["--upstream-timeout-ms", "500"]).await;
+    let one = follows(&upstream, &node, &first, 0).await;
+    assert_eq!(upstream.connections(), 1);
+    upstream.fail(Fault::Silence, usize::MAX);
+    eventually("another connection", async || (upstream.connections() > 1).then_some(())).await;
+    upstream.well();
+    follows(&upstream, &node, &one, 1).await;
+}
+
+/// An upstream that answers what is no JSON is asked more and more seldom.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_bring_nothing_usable_are_made_more_and_more_seldom() {
+    let (upstream, node, first) = pair(&[], true, &[]).await;
+    let before = upstream.connections();
+    upstream.fail(Fault::Garbage, usize::MAX);
+    eventually("several connections", async || (upstream.connections() >= before + 16).then_some(())).await;
+    let connected = upstream.connected_at();
+    let gaps: Vec<Duration> = connected[before - 1..].windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps[1..].iter().all(|gap| *gap >= Duration::from_millis(240)), "{gaps:?}");
+    assert!(gaps[gaps.len() - 1] > Duration::from_millis(400), "{gaps:?}");
+    upstream.well();
+    follows(&upstream, &node, &first, 0).await;
+}
+
+/// Two answers that are too large together, and one that is too large alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answers_of_an_upstream_are_bounded_together() {
+    let flags = ["--upstream-answers-mb", "1", "--forward", "big_*", "--upstream-poll-ms", "60000"];
+    let patient = ["--deadline-ms", "30000", "--upstream-timeout-ms", "30000"];
+    let (upstream, node, _) = pair(&[], false, &[flags.as_slice(), &patient].concat()).await;
+    upstream.script(|method, _| match method {
+        "big_one" => Some(Ok(json!("1".repeat(700 << 10)))),
+        "big_two" => Some(Ok(json!("2".repeat(2 << 20)))),
+        _ => None,
+    });
+    let is_cut = |answer: &Value| {
+        let text = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(answer["error"]["code"] == -32603 && text.contains("--upstream-answers-mb"), "{text}");
+    };
+    is_cut(&node.call("/", "big_two", json!([])).await);
+    upstream.withhold(true);
+    let one = node.call("/", "big_one", json!([]));
+    let other = node.call("/", "big_one", json!([]));
+    let (one, other) = (std::pin::pin!(one), std::pin::pin!(other));
+    let first = tokio::time::timeout(BOUND, futures::future::select(one, other)).await.expect("one is cut off in time");
+    let (cut, rest) = first.factor_first();
+    is_cut(&cut);
+    upstream.withhold(false);
+    let answer = rest.await;
+    assert_eq!(answer["result"].as_str().map(str::len), Some(700 << 10), "{}", answer["error"]);
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     io::{self, Write},
     net::SocketAddr,
     sync::{
@@ -14,10 +15,17 @@ use std::{
 use alloy_primitives::{B256, Bytes, keccak256};
 use bytes::Bytes as Body;
 use flate2::{Compression, write::GzEncoder};
-use futures::{SinkExt, StreamExt, stream::FuturesUnordered};
+use futures::{
+    SinkExt, StreamExt,
+    stream::{self, FuturesUnordered},
+};
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    body::{Frame, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::{
@@ -112,7 +120,10 @@ struct NodeState {
     asked: watch::Sender<BTreeMap<String, usize>>,
     sent: watch::Sender<Vec<Bytes>>,
     waves: Mutex<Waves>,
-    connections: AtomicUsize,
+    /// The times at which connections were opened.
+    connections: Mutex<Vec<Instant>>,
+    /// Whether answers may be sent whole. Before, all but the last byte of each over HTTP is sent.
+    whole: watch::Sender<bool>,
     gone: watch::Sender<bool>,
 }
 
@@ -180,7 +191,8 @@ impl SmallUpstream {
             asked: watch::Sender::default(),
             sent: watch::Sender::default(),
             waves: Mutex::default(),
-            connections: AtomicUsize::new(0),
+            connections: Mutex::default(),
+            whole: watch::Sender::new(true),
             gone: watch::Sender::new(false),
         });
         let accepting = Mutex::new(accept(listener, shared.clone()));
@@ -333,7 +345,17 @@ impl SmallUpstream {
 
     /// Returns how many connections have been opened.
     pub fn connections(&self) -> usize {
-        self.shared.connections.load(SeqCst)
+        lock(&self.shared.connections).len()
+    }
+
+    /// Returns the times at which connections were opened.
+    pub fn connected_at(&self) -> Vec<Instant> {
+        lock(&self.shared.connections).clone()
+    }
+
+    /// Withholds the last byte of each answer over HTTP, until it is called with `false`.
+    pub fn withhold(&self, withholds: bool) {
+        self.shared.whole.send_replace(!withholds);
     }
 
     /// Returns the number of newHeads subscriptions.
@@ -394,7 +416,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn accept(listener: TcpListener, shared: Arc<NodeState>) -> AbortHandle {
     let task = tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            shared.connections.fetch_add(1, SeqCst);
+            lock(&shared.connections).push(Instant::now());
             // As geth and reth do: else the second of two answers waits for the acknowledgement of the first.
             let _ = stream.set_nodelay(true);
             let shared = shared.clone();
@@ -423,14 +445,17 @@ async fn serve(stream: TcpStream, shared: Arc<NodeState>) {
     }
 }
 
-async fn post(request: Request<Incoming>, shared: Arc<NodeState>) -> Result<Response<Full<Body>>, io::Error> {
+/// The body of an answer.
+type AnswerBody = UnsyncBoxBody<Body, Infallible>;
+
+async fn post(request: Request<Incoming>, shared: Arc<NodeState>) -> Result<Response<AnswerBody>, io::Error> {
     let accepted = request.headers().get("accept-encoding").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let compresses = accepted.contains("gzip") && shared.has(Manner::Compressed);
     let body = request.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
     let mut response = Response::builder().header("content-type", "application/json");
     if let Some(retry_after) = shared.asks_to_pause() {
         response = response.header("retry-after", retry_after).status(StatusCode::TOO_MANY_REQUESTS);
-        return response.body(Full::from("slow down")).map_err(io::Error::other);
+        return response.body(Full::from("slow down").boxed_unsync()).map_err(io::Error::other);
     }
     let arrived = shared.arrived(&body).delayed(shared.clone()).await;
     let (status, text) = match shared.reply(arrived, None) {
@@ -448,7 +473,21 @@ async fn post(request: Request<Incoming>, shared: Arc<NodeState>) -> Result<Resp
         bytes = encoder.finish()?;
         response = response.header("content-encoding", "gzip");
     }
-    response.status(status).body(Full::from(bytes)).map_err(io::Error::other)
+    let mut whole = shared.whole.subscribe();
+    let body = if *whole.borrow_and_update() {
+        Full::from(bytes).boxed_unsync()
+    } else {
+        let mut first = Body::from(bytes);
+        let last = first.split_off(first.len() - 1);
+        let withheld = async move {
+            // The node ends with the test.
+            let _ = whole.wait_for(|whole| *whole).await;
+            last
+        };
+        let parts = stream::iter([first]).chain(stream::once(withheld));
+        StreamBody::new(parts.map(|part| Ok(Frame::data(part)))).boxed_unsync()
+    };
+    response.status(status).body(body).map_err(io::Error::other)
 }
 
 async fn serve_socket(stream: TcpStream, shared: Arc<NodeState>) {
