@@ -1,12 +1,12 @@
 //! `eth_callMany`, and calls in the middle of a block, on the devnet's growing blocks and on the official chain's.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use alloy_primitives::{Address, U256, hex};
 use serde_json::{Value, json};
 
 use crate::{
-    support::{TestNode, number, shared},
+    support::{BOUND, TestNode, number, shared},
     tracing::{PROBE, TRADER, swap},
 };
 
@@ -108,7 +108,7 @@ async fn a_call_that_fails_has_the_error_of_its_dialect_and_changes_nothing() {
 async fn the_open_block_can_be_entered_after_any_of_its_transactions() {
     // One block gets many transactions, because it is never sealed while the test runs.
     let node = TestNode::start(&["--sub-block-ms", "50", "--sub-blocks", "10000", "--keep-snapshots", "100000"]);
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + BOUND;
     let (at, block) = loop {
         assert!(Instant::now() < deadline, "no block with three transactions");
         let snapshot = node.result("/", "presim_snapshot", json!([])).await;

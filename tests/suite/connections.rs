@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::future::join_all;
+use futures::{FutureExt, future::join_all};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::{
@@ -22,9 +22,9 @@ use crate::{
 
 const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
 /// The timeout of silent connections in these tests.
-const TIMEOUT: Duration = Duration::from_millis(500);
-/// If a connection is still open after this time, it was not closed in time.
-const LATE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_millis(1_500);
+/// Milliseconds after the end of every test.
+const NEVER_MS: &str = "3600000";
 
 /// The start of an HTTP/2 connection (RFC 9113, 3.4): the preface, and empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -39,12 +39,12 @@ fn at(node: &TestNode) -> SocketAddr {
 }
 
 fn impatient() -> TestNode {
-    TestNode::quiet_with(&["--io-timeout-ms", "500"])
+    TestNode::quiet_with(&["--io-timeout-ms", "1500"])
 }
 
-/// Starts a node on which endless bundles take four seconds.
+/// Starts a node on which endless bundles run for as long as their clients wait.
 fn busy(flags: &[&str]) -> TestNode {
-    let slow = ["--deadline-ms", "4000", "--gas-cap", "1000000000000000", "--workers", "2"];
+    let slow = ["--deadline-ms", NEVER_MS, "--gas-cap", "1000000000000000", "--workers", "2"];
     TestNode::quiet_with(&[&slow, flags].concat())
 }
 
@@ -63,12 +63,7 @@ fn endless() -> String {
 
 /// Waits until this many bundles run.
 async fn running(node: &TestNode, bundles: usize) {
-    let began = Instant::now();
-    let line = format!("presim_jobs_running{{lane=\"bundle\"}} {bundles}");
-    while !node.node.metrics().render().lines().any(|shown| shown == line) {
-        assert!(began.elapsed() < BOUND, "{bundles} bundles do not run");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    node.shows(&format!("presim_jobs_running{{lane=\"bundle\"}} {bundles}")).await;
 }
 
 fn served(answer: &Answer) {
@@ -90,14 +85,14 @@ async fn joins(at: SocketAddr) -> Http1 {
         connection.send(&[], &chain_id()).await;
         match connection.read().await {
             Some(answer) if answer.status == 200 => return connection,
-            other => assert!(began.elapsed() < LATE, "never let in: {other:?}"),
+            other => assert!(began.elapsed() < BOUND, "never let in: {other:?}"),
         }
     }
 }
 
 /// Checks that the node closes this connection.
 async fn goes(connection: &mut Http1) {
-    assert!(drain(&mut connection.stream, LATE).await.is_some(), "it stays open");
+    assert!(drain(&mut connection.stream, BOUND).await.is_some(), "it stays open");
 }
 
 // Silence.
@@ -121,7 +116,7 @@ async fn a_connection_that_brings_no_whole_head_is_cut() {
         let began = Instant::now();
         stream.write_all(beginning).await.expect("it is taken");
         let told = String::from_utf8_lossy(beginning);
-        assert!(drain(&mut stream, LATE).await.is_some(), "{told:?} stays open");
+        assert!(drain(&mut stream, BOUND).await.is_some(), "{told:?} stays open");
         let after = began.elapsed();
         assert!(after >= TIMEOUT * 4 / 5, "{told:?} is cut after {after:?}");
     });
@@ -145,7 +140,7 @@ async fn a_head_that_comes_by_drops_is_cut() {
             }
         };
         tokio::select! {
-            ended = drain(&mut reads, LATE) => assert!(ended.is_some(), "it stays open"),
+            ended = drain(&mut reads, BOUND) => assert!(ended.is_some(), "it stays open"),
             () = dripping => panic!("all of it was taken"),
         }
     });
@@ -175,7 +170,7 @@ async fn an_idle_connection_of_http_2_goes_as_well() {
     let mut idle = Http2::open(at(&node), WIDE).await;
     served(&idle.ask(&[], &chain_id()).await);
     let mut next = joins(at(&node)).await;
-    assert!(idle.ended(LATE).await, "it stays open");
+    assert!(idle.ended(BOUND).await, "it stays open");
     served(&next.ask(&[], &chain_id()).await);
 }
 
@@ -192,9 +187,9 @@ async fn a_connection_with_a_request_under_way_stays() {
     let mut fourth = joins(at(&node)).await;
     goes(&mut third).await;
     served(&fourth.ask(&[], &chain_id()).await);
-    assert_eq!(first.read().await.expect("it is answered").code(), -32016);
-    let answer = crate::raw::whole(answer.await.expect("it is answered")).await.expect("it is answered");
-    assert_eq!(answer.code(), -32016, "{answer:?}");
+    // A client that is cut off frees its worker.
+    running(&node, 2).await;
+    assert!(first.read().now_or_never().is_none() && answer.now_or_never().is_none(), "both still wait");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,7 +201,7 @@ async fn where_all_have_a_request_under_way_the_next_is_told_so() {
         running(&node, 1).await;
         let answer = Http1::open(at(&node)).await.ask(&[], &chain_id()).await;
         assert_eq!((answer.status, answer.code()), (503, -32005), "{bound}: {answer:?}");
-        assert_eq!(first.read().await.expect("it is answered").code(), -32016, "{bound}");
+        assert!(first.read().now_or_never().is_none(), "{bound}: it still waits");
     }
 }
 
@@ -260,7 +255,7 @@ fn many_files() {
 #[tokio::test(flavor = "multi_thread")]
 async fn eleven_hundred_silent_connections_keep_no_honest_client_out() {
     many_files();
-    let presim = Presim::start(&["--traffic", "0"]);
+    let presim = Presim::start(&["--traffic", "0", "--io-timeout-ms", NEVER_MS]);
     let at = address(&presim.url);
     let mut socket = Frames::open(at, &[]).await.expect("it is upgraded");
     // One after the other, because the system may accept some of many simultaneous ones without the node seeing them.
@@ -278,11 +273,8 @@ async fn eleven_hundred_silent_connections_keep_no_honest_client_out() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     for transport in Transport::ALL {
-        let began = Instant::now();
-        let answer = timeout(LATE, transport.ask(at, &[], &chain_id())).await;
+        let answer = timeout(BOUND, transport.ask(at, &[], &chain_id())).await;
         served(&answer.unwrap_or_else(|_| panic!("{transport:?}: not served")));
-        let took = began.elapsed();
-        assert!(took < Duration::from_secs(1), "{transport:?}: served after {took:?}");
     }
     served(&socket.ask(&chain_id()).await);
     drop(silent);

@@ -4,7 +4,10 @@ use std::{
     fmt::{self, Debug, Formatter},
     io,
     ops::Bound,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -17,12 +20,17 @@ const SECTOR: usize = 512;
 /// The error codes `ENOSPC` and `EIO`.
 const NO_SPACE: i32 = 28;
 const IO: i32 = 5;
-/// The time in which a power cut must come.
-const BOUND: Duration = Duration::from_secs(30);
+
+/// A test that waits for longer than this for a power cut hangs.
+const BOUND: Duration = Duration::from_secs(120);
 
 /// A disk. It remembers the writes since the last sync, any of which a power cut may lose.
 #[derive(Clone, Debug, Default)]
-pub struct Disk(Arc<Mutex<Plates>>);
+pub struct Disk {
+    plates: Arc<Mutex<Plates>>,
+    /// The bytes that were read.
+    read: Arc<AtomicUsize>,
+}
 
 #[derive(Debug, Default)]
 struct Plates {
@@ -82,11 +90,12 @@ impl Leaves {
 impl Disk {
     /// Creates a disk with this content.
     pub fn with(content: Vec<u8>) -> Self {
-        Self(Arc::new(Mutex::new(Plates { synced: content.clone(), seen: content, ..Plates::default() })))
+        let plates = Plates { synced: content.clone(), seen: content, ..Plates::default() };
+        Self { plates: Arc::new(Mutex::new(plates)), ..Self::default() }
     }
 
     fn plates(&self) -> MutexGuard<'_, Plates> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.plates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Cuts the power after `after` more writes and syncs, right after a call of `before`. Returns a disk with the
@@ -123,6 +132,11 @@ impl Disk {
     /// Returns the size in bytes that readers see.
     pub fn size(&self) -> usize {
         self.plates().seen.len()
+    }
+
+    /// Returns the number of bytes that were read.
+    pub fn read_bytes(&self) -> usize {
+        self.read.load(Relaxed)
     }
 
     /// Returns another disk with everything that was written to this one.
@@ -230,6 +244,7 @@ impl StorageBackend for Disk {
         let (plates, offset) = (self.plates(), offset as usize);
         let bytes = plates.seen.get(offset..offset + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(bytes);
+        self.read.fetch_add(out.len(), Relaxed);
         Ok(())
     }
 

@@ -3,7 +3,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use alloy_consensus::{Block, Header, TxEnvelope};
@@ -11,7 +10,7 @@ use alloy_primitives::{B64, B256, Bloom, U256};
 use alloy_rlp::{Decodable, Encodable};
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, number, shared};
+use crate::support::{BOUND, TestNode, number, shared};
 
 type ChainBlock = Block<TxEnvelope>;
 
@@ -132,7 +131,7 @@ async fn the_devnet_builds_on_an_imported_chain() {
             }
         }
     };
-    let snapshot = tokio::time::timeout(Duration::from_secs(20), rises).await.expect("the head rises past the import");
+    let snapshot = tokio::time::timeout(BOUND, rises).await.expect("the head rises past the import");
     assert_eq!(snapshot["feed"], "live");
     let on_import = json!([{"blockStateCalls": [{}]}, {"blockNumber": format!("{:#x}", head.number)}]);
     let simulated = node.result("/standard", "eth_simulateV1", on_import).await;

@@ -15,7 +15,7 @@ use crate::{
     process::Presim,
     raw::{Frames, Http1, Http2, PING, TEXT, Transport, WIDE, address, frame, frame_head, head},
     stalls::long_call,
-    support::{request, say},
+    support::{BOUND, request, say},
 };
 
 /// The memory that the node may use above its idle memory.
@@ -59,7 +59,7 @@ impl Victim {
         let input = format!("0x{hash}{:0128}{infinity}{infinity}", 0);
         let to = "0x000000000000000000000000000000000000000a";
         let text = request(1, "eth_call", json!([{ "to": to, "input": input }, "latest"])).to_string();
-        let answer = timeout(Duration::from_secs(30), Transport::Http1.ask(self.at, &[], &text)).await;
+        let answer = timeout(BOUND, Transport::Http1.ask(self.at, &[], &text)).await;
         let answer = answer.expect("the tables are loaded in time").json();
         assert_eq!(answer["result"].as_str().map(|result| result.len()), Some(2 + 128), "{answer}");
     }
@@ -68,7 +68,7 @@ impl Victim {
     async fn serves(&self) {
         let text = request(1, "eth_chainId", json!([])).to_string();
         for transport in Transport::ALL {
-            let answer = timeout(Duration::from_secs(5), transport.ask(self.at, &[], &text)).await;
+            let answer = timeout(BOUND, transport.ask(self.at, &[], &text)).await;
             assert_eq!(answer.expect("an honest client is served in time").json()["result"], "0x7a69", "{transport:?}");
         }
     }
@@ -84,7 +84,7 @@ impl Victim {
                 say(&format!("{attack}: {} MiB idle, {now} MiB under it, {peak} MiB at its peak", self.idle));
                 return;
             }
-            assert!(began.elapsed() < ATTACK, "{attack}: {} MiB idle, {now} MiB under it", self.idle);
+            assert!(began.elapsed() < BOUND, "{attack}: {} MiB idle, {now} MiB under it", self.idle);
         }
     }
 }

@@ -283,7 +283,7 @@ async fn the_status_counts_what_was_asked() {
     assert_eq!((&read["total"], &call["total"]), (&json!(20), &json!(20)), "{status}");
     assert!(read["perSecond"].as_f64() > Some(0.0) && call["failedPerSecond"].as_f64() > Some(0.0), "{status}");
     let (p50, p99) = (read["p50Us"].as_u64().unwrap(), read["p99Us"].as_u64().unwrap());
-    assert!(p50 > 0 && p50 <= p99 && p99 < 10_000_000, "{status}");
+    assert!(p50 > 0 && p50 <= p99, "{status}");
     assert!(status["requests"]["total"].as_u64() >= Some(41), "{status}");
     let lanes: Vec<_> = status["lanes"].as_object().unwrap().keys().collect();
     assert_eq!(lanes, ["bundle", "read", "short", "watch"]);

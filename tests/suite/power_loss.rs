@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     disk::{Disk, Leaves},
-    support::{BOUND, TestNode, say},
+    support::{BOUND, TestNode, http, say},
     witness::{Rpc, Witness, seed},
 };
 
@@ -33,7 +33,7 @@ pub fn start_on(disk: &Disk, flags: &[&str]) -> TestNode {
         .unwrap_or_else(|error| panic!("the store is not opened: {error}"));
     let node =
         Node::start_on(store, config, metrics).unwrap_or_else(|error| panic!("the node did not start: {error:#}"));
-    TestNode { node, client: reqwest::Client::new() }
+    TestNode { node, client: http() }
 }
 
 #[tokio::test(flavor = "multi_thread")]

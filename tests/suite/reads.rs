@@ -10,7 +10,7 @@ use alloy_trie::{Nibbles, TrieAccount, proof::verify_proof};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, hex, items, number, without_block_hash};
+use crate::support::{BOUND, TestNode, hex, items, number, without_block_hash};
 
 const PATHS: [&str; 2] = ["/", "/standard"];
 
@@ -428,7 +428,7 @@ async fn a_batch_agrees_with_itself_while_the_devnet_publishes() {
         if snapshots.len() >= SNAPSHOTS {
             break;
         }
-        assert!(began.elapsed() < std::time::Duration::from_secs(60), "the devnet publishes no more: {snapshots:?}");
+        assert!(began.elapsed() < BOUND, "the devnet publishes no more: {snapshots:?}");
         let path = PATHS[round % 2];
         let fixed = [
             ("eth_getBlockByNumber", json!(["pending", true])),

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_tungstenite::{connect_async, tungstenite::Message};
 
-use crate::support::{TestNode, number, say};
+use crate::support::{BOUND, TestNode, number, say};
 
 const CHAIN: u64 = 31337;
 const GWEI: u128 = 1_000_000_000;
@@ -34,7 +34,6 @@ const ETHER: u128 = 1_000_000_000_000_000_000;
 /// An address without an account.
 const TO: Address = address!("0x00000000000000000000000000000000000abcde");
 /// An upper limit of what a test waits for.
-const BOUND: Duration = Duration::from_secs(30);
 
 /// Returns one of the user's nine unused accounts; the first account has set up the devnet's contracts.
 pub fn key(index: usize) -> PrivateKeySigner {

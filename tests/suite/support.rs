@@ -1,9 +1,18 @@
 //! A node in this process on a port of its own, and a client that speaks real HTTP to it.
 
-use std::{collections::VecDeque, ffi::OsString, io::Write, path::PathBuf, time::Duration};
+use std::{
+    collections::VecDeque,
+    ffi::OsString,
+    io::Write,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use futures::{SinkExt, StreamExt};
 use presim::{config::Config, node::Node};
+use reqwest::header::HeaderMap;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::{
@@ -11,8 +20,8 @@ use tokio_tungstenite::{
     tungstenite::{Error, Message, protocol::CloseFrame},
 };
 
-/// An upper limit of what a test waits for.
-pub const BOUND: Duration = Duration::from_secs(30);
+/// A test that waits for longer than this hangs. It bounds no work: a busy machine needs far less.
+pub const BOUND: Duration = Duration::from_secs(120);
 
 /// A node that runs until it is dropped.
 pub struct TestNode {
@@ -30,7 +39,7 @@ impl TestNode {
     pub fn try_start(flags: &[&str]) -> eyre::Result<Self> {
         let args = ["presim", "--listen", "127.0.0.1:0"].iter().chain(flags).map(OsString::from);
         let node = Node::start(Config::load(args)?)?;
-        Ok(Self { node, client: reqwest::Client::new() })
+        Ok(Self { node, client: http() })
     }
 
     /// Starts a devnet without traffic and with slow blocks, in which nothing happens by itself.
@@ -120,6 +129,18 @@ impl TestNode {
         line.unwrap_or_else(|| panic!("{name} is not shown: {text}")).parse().expect("a number")
     }
 
+    /// Waits until the metrics have this line.
+    pub async fn shows(&self, line: &str) {
+        let shown = || self.node.metrics().render().lines().any(|shown| shown == line);
+        let wait = async {
+            while !shown() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let shown = tokio::time::timeout(BOUND, wait).await;
+        shown.unwrap_or_else(|_| panic!("the metrics never show {line}: {}", self.node.metrics().render()));
+    }
+
     /// Calls a method that must fail and returns its error.
     pub async fn error(&self, path: &str, method: &str, params: Value) -> Value {
         let mut answer = self.call(path, method, params).await;
@@ -128,14 +149,57 @@ impl TestNode {
     }
 }
 
-/// Returns the path of a file beside the project. If it does not exist, prints what is skipped and returns `None`.
+/// Creates an HTTP client. `reqwest::Client::new` panics in a process that has no provider of cryptography yet.
+pub fn http() -> reqwest::Client {
+    presim::feed::upstream::http_client(HeaderMap::new()).expect("it needs no certificates")
+}
+
+/// Returns the path of a file beside the project. If it does not exist, prints that the test is skipped and returns `None`.
 pub fn shared(path: &str) -> Option<PathBuf> {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared").join(path);
     if file.exists() {
         return Some(file);
     }
-    say(&format!("SKIPPED: ../shared/{path} is not here"));
+    say_skipped(&format!("../shared/{path} is not here"));
     None
+}
+
+/// Prints that the test is skipped because this machine lacks something.
+///
+/// # Panics
+///
+/// Panics if the variable `CI` is `true`, because what the tests need is installed there.
+pub fn skip(reason: &str) {
+    say_skipped(reason);
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "skipped although CI=true: {reason}");
+}
+
+/// Returns whether a program can be run. If not, prints that the test is [skipped](skip), and the Debian package that has the program.
+pub fn has_program(name: &str, package: &str) -> bool {
+    let run = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if run.is_err() {
+        skip(&format!("{name} is not installed (Debian: apt-get install {package})"));
+    }
+    run.is_ok()
+}
+
+fn say_skipped(reason: &str) {
+    // The harness names the thread of a test after it.
+    say(&format!("SKIPPED {}: {reason}", std::thread::current().name().unwrap_or("a test")));
+}
+
+/// Sends the signal of this name to a process that a test has started.
+pub fn signal(process: u32, name: &str) {
+    let signal = match name {
+        "HUP" => Signal::HUP,
+        "INT" => Signal::INT,
+        "KILL" => Signal::KILL,
+        "STOP" => Signal::STOP,
+        "TERM" => Signal::TERM,
+        other => panic!("no test sends SIG{other}"),
+    };
+    let process = Pid::from_raw(process.cast_signed()).expect("a process");
+    kill_process(process, signal).expect("the process has not been waited for");
 }
 
 /// Creates a token file for these clients, each with its requests per second. The token of `a` is that of [`token`].

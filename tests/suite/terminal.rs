@@ -3,13 +3,16 @@
 use std::{
     fs::File,
     io::{Read, Write},
-    process::{Child, Command, ExitStatus},
+    process::{Child, ExitStatus},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
 };
 
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 
-use crate::{process::command, support::BOUND};
+use crate::{
+    process::command,
+    support::{BOUND, signal},
+};
 
 /// A program on a terminal, which is ended when dropped.
 pub struct Terminal {
@@ -62,8 +65,7 @@ impl Terminal {
     }
 
     pub fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+        signal(self.child.id(), name);
     }
 
     /// Waits for the program's end. Returns the status and the whole screen.

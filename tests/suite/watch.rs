@@ -137,7 +137,7 @@ impl Held {
     pub async fn until(&mut self, socket: &mut Socket, watch: &Value, id: &Value) {
         let mut is_last = true;
         while !is_last || self.id.is_null() || number(&self.id) < number(id) || !self.behind.is_empty() {
-            let news = tokio::time::timeout(Duration::from_secs(20), socket.notification(watch)).await;
+            let news = tokio::time::timeout(BOUND, socket.notification(watch)).await;
             is_last = self
                 .take(&news.unwrap_or_else(|_| panic!("no news of {id}: {} and behind {:?}", self.id, self.behind)));
         }
@@ -683,7 +683,7 @@ async fn an_answer_without_room_is_an_error_and_a_watch_without_a_client_ends() 
             newest(&node).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("it ends");
+    tokio::time::timeout(BOUND, gone).await.expect("it ends");
     let error = node.error("/", "presim_results", json!([begun["watch"], "0x0"])).await;
     assert_eq!(error["code"], -32000, "{error}");
 }

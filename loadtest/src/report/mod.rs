@@ -418,6 +418,22 @@ mod tests {
     }
 
     #[test]
+    fn the_knee_of_a_closed_loop_is_where_more_connections_bring_no_more() {
+        let closed = |connections: usize, achieved: f64, held: bool| Step {
+            offered: None,
+            connections,
+            achieved,
+            ..steps(&[(achieved, held)]).remove(0)
+        };
+        let found = |steps: &[Step]| knee(steps).map(|knee| (knee.connections, knee.at_least));
+        let rising = [closed(1, 100.0, true), closed(2, 192.0, true), closed(4, 200.0, true), closed(8, 198.0, true)];
+        assert_eq!(found(&rising), Some((Some(2), false)));
+        assert_eq!(found(&rising[..2]), Some((Some(2), true)), "more connections may bring more");
+        assert_eq!(found(&[closed(1, 100.0, true), closed(2, 200.0, false)]), Some((Some(1), false)));
+        assert_eq!(found(&[closed(1, 100.0, false)]), None);
+    }
+
+    #[test]
     fn a_knee_is_noise_if_a_higher_load_was_held_again() {
         let note = noise(&steps(&[(1000.0, true), (2000.0, false), (3000.0, true), (4000.0, false)])).expect("noise");
         assert!(note.contains("2,000/s was not held, and 3,000/s was held again"), "{note}");

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use super::{advance, agree, proxy::CutProxy, reach, reads, server::NatsServer, start, try_start, until};
 use crate::{
     process::Presim,
-    support::{BOUND, TestNode, request, say},
+    support::{BOUND, TestNode, http, request, say},
 };
 
 /// Rounds of a failure in the suite. `PRESIM_FLEET_ROUNDS` asks for more.
@@ -45,7 +45,7 @@ impl RestlessClient {
         let (is_over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (over, count) = (is_over.clone(), answered.clone());
         let asking = tokio::spawn(async move {
-            let http = reqwest::Client::builder().timeout(Duration::from_secs(2)).build().expect("a client");
+            let http = http();
             let mut seen = 0;
             for address in addresses.iter().cycle() {
                 if over.load(Relaxed) {
@@ -56,7 +56,8 @@ impl RestlessClient {
                     request(2, "eth_getBlockByNumber", json!(["pending", false])),
                     request(3, "eth_getBalance", json!(["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "pending"])),
                 ]);
-                let asked = http.post(address).header("x-presim-min-snapshot", format!("{seen:#x}")).json(&body);
+                let asked = http.post(address).timeout(Duration::from_secs(2)).json(&body);
+                let asked = asked.header("x-presim-min-snapshot", format!("{seen:#x}"));
                 // A way that is cut answers nothing, and a node that is behind says so.
                 let Ok(response) = asked.send().await else { continue };
                 let Ok(Value::Array(entries)) = response.json().await else { continue };
@@ -178,7 +179,7 @@ async fn a_node_that_is_cut_off_answers_nothing_older_than_its_client_has_seen()
     let follower = start(&["--follow", &way.url()]);
     let seen = advance(&leader, 3).await;
     reach(&follower, seen).await;
-    let http = reqwest::Client::new();
+    let http = http();
     let ask = async || {
         let body = request(1, "eth_getBlockByNumber", json!(["pending", false]));
         let asked = http.post(follower.url("/")).header("x-presim-min-snapshot", format!("{:#x}", seen.0)).json(&body);

@@ -9,7 +9,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::support::{BOUND, say};
+use crate::support::{BOUND, skip};
 
 /// A NATS server with streams, which is killed when dropped.
 pub struct NatsServer {
@@ -23,22 +23,18 @@ pub struct NatsServer {
 /// The part of a server's configuration that gives its streams room.
 const ROOM: &str = "8GB";
 
-/// Returns the program of the server. Installs it if it is missing; `None` if it cannot be had.
+/// Where the program of the server may be.
+pub const PROGRAMS: [&str; 3] = ["nats-server", "/usr/sbin/nats-server", "/usr/local/bin/nats-server"];
+
+/// Returns the program of the server; `None` if there is none on this machine.
 pub fn program() -> Option<&'static Path> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let found = FOUND.get_or_init(|| {
-        let runs = |path: &Path| {
-            Command::new(path).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-        };
-        let known = ["nats-server", "/usr/sbin/nats-server", "/usr/local/bin/nats-server"].map(PathBuf::from);
-        if let Some(path) = known.iter().find(|path| runs(path)) {
-            return Some(path.clone());
-        }
-        let _ = Command::new("apt-get").args(["install", "-y", "nats-server"]).stdout(Stdio::null()).status();
-        known.into_iter().find(|path| runs(path))
-    });
+    let runs = |path: &PathBuf| {
+        Command::new(path).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+    };
+    let found = FOUND.get_or_init(|| PROGRAMS.map(PathBuf::from).into_iter().find(runs));
     if found.is_none() {
-        say("SKIPPED: there is no nats-server, and apt-get does not install it");
+        skip("nats-server is not installed (Debian: apt-get install nats-server)");
     }
     found.as_deref()
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 use super::{advance, ingester, reach, replica, server::NatsServer, until};
 use crate::{
     process::Presim,
-    support::{BOUND, Socket, TestNode, hex, items, number, request, say, token, token_file},
+    support::{BOUND, Socket, TestNode, hex, items, number, request, say, signal, token, token_file},
     watch::stand,
 };
 
@@ -123,8 +122,7 @@ async fn the_shards_of_a_replica_that_is_gone_are_done_by_others() {
     let body = request(1, "presim_search", search(400, &json!("pending"))).to_string();
     let (_, expected) = leader.post("/", body.clone()).await;
     // A replica that stands still keeps the shards that it was sent.
-    let stopped = Command::new("kill").args(["-STOP", &other.child.id().to_string()]).status();
-    assert!(stopped.is_ok_and(|status| status.success()));
+    signal(other.child.id(), "STOP");
     assert_eq!(gateway.post("/", body.clone()).await.1, expected);
     assert!(shards(&gateway, "again") > 0.0, "no shard was under way");
     knows(&gateway, 0.0).await;
@@ -279,10 +277,8 @@ async fn a_spread_watch_tells_each_change_once_whichever_replica_fails() {
         }
         assert!(shards(&gateway, "peer") > 0.0);
         // The replica stands still with the bundles that it was sent, or is killed.
-        let signal = if round % 2 == 0 { "-STOP" } else { "-KILL" };
         let failed = Instant::now();
-        let sent = Command::new("kill").args([signal, &other.child.id().to_string()]).status();
-        assert!(sent.is_ok_and(|status| status.success()));
+        signal(other.child.id(), if round % 2 == 0 { "STOP" } else { "KILL" });
         let id = advance(&leader, 1).await;
         told.until(&mut socket, &watch, id).await;
         slowest = slowest.max(failed.elapsed());

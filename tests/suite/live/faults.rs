@@ -25,9 +25,6 @@ use crate::{
 
 /// The deadline of a request in these tests, in ms.
 const DEADLINE: &str = "1500";
-/// The deadline plus a margin for a slow machine.
-const ANSWERED: Duration = Duration::from_secs(10);
-
 /// Returns an account that no test has requested yet.
 fn fresh(number: u8) -> Address {
     Address::with_last_byte(number)
@@ -60,7 +57,7 @@ async fn what_is_here_is_served_and_what_is_not_is_refused_with_the_cause() {
     for (number, (fault, cause)) in faults.into_iter().enumerate() {
         upstream.fail(fault, usize::MAX);
         let params = json!([fresh(100 + number as u8), "latest"]);
-        let told = refused(&node, "eth_getBalance", params.clone(), -32603, ANSWERED).await;
+        let told = refused(&node, "eth_getBalance", params.clone(), -32603, BOUND).await;
         assert!(told.contains("upstream") && told.contains(cause), "{fault:?}: {told}");
         assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x7", "{fault:?}");
         feed(&node, Some(FeedProblem::Upstream)).await;
@@ -180,7 +177,7 @@ async fn an_upstream_that_is_slow_is_waited_for() {
     head(&node, two.hash()).await;
     assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 1.0);
     upstream.delay(BOUND);
-    let told = refused(&node, "eth_getBalance", json!([fresh(2), "latest"]), -32603, ANSWERED).await;
+    let told = refused(&node, "eth_getBalance", json!([fresh(2), "latest"]), -32603, BOUND).await;
     assert!(told.contains("upstream"), "{told}");
 }
 
@@ -193,7 +190,7 @@ async fn away_and_back(is_socket: bool) {
     let node = start(&url, &genesis.config, &["--deadline-ms", DEADLINE]).await;
     assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x7");
     upstream.go_away();
-    let told = refused(&node, "eth_getBalance", json!([fresh(1), "latest"]), -32603, ANSWERED).await;
+    let told = refused(&node, "eth_getBalance", json!([fresh(1), "latest"]), -32603, BOUND).await;
     assert!(told.contains("upstream"), "{told}");
     assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x7");
     feed(&node, Some(FeedProblem::Upstream)).await;
@@ -226,7 +223,7 @@ async fn transactions_are_sent_on_and_older_blocks_are_asked_for() {
     assert_eq!(hash, json!(keccak256(&raw)));
     assert_eq!(upstream.has_sent(1).await, std::slice::from_ref(&raw));
     upstream.refuse("eth_sendRawTransaction", Some((-32000, "nonce too low")));
-    let told = refused(&node, "eth_sendRawTransaction", json!([raw]), -32000, ANSWERED).await;
+    let told = refused(&node, "eth_sendRawTransaction", json!([raw]), -32000, BOUND).await;
     assert_eq!(told, "nonce too low");
     assert_eq!(upstream.has_sent(1).await.len(), 1);
     upstream.refuse("eth_sendRawTransaction", None);
@@ -238,10 +235,10 @@ async fn transactions_are_sent_on_and_older_blocks_are_asked_for() {
     assert_eq!(block["number"], "0x0");
     for method in ["debug_getRawHeader", "debug_getRawBlock", "debug_getRawReceipts", "eth_getHeaderByNumber"] {
         upstream.refuse(method, Some((-32601, "asked")));
-        assert_eq!(refused(&node, method, json!(["0x0"]), -32601, ANSWERED).await, "asked");
+        assert_eq!(refused(&node, method, json!(["0x0"]), -32601, BOUND).await, "asked");
     }
     upstream.refuse("debug_getRawTransaction", Some((-32601, "asked")));
-    assert_eq!(refused(&node, "debug_getRawTransaction", json!([keccak256("none")]), -32601, ANSWERED).await, "asked");
+    assert_eq!(refused(&node, "debug_getRawTransaction", json!([keccak256("none")]), -32601, BOUND).await, "asked");
     // Blocks after its start are its own.
     upstream.push(two.block.clone());
     head(&node, two.hash()).await;
@@ -286,7 +283,7 @@ async fn a_header_that_is_not_known_in_full_is_encoded_by_the_upstream() {
     for method in ["debug_getRawHeader", "debug_getRawBlock"] {
         upstream.refuse(method, Some((-32601, "asked")));
         for at in [json!("latest"), json!(two.hash())] {
-            assert_eq!(refused(&node, method, json!([at]), -32601, ANSWERED).await, "asked");
+            assert_eq!(refused(&node, method, json!([at]), -32601, BOUND).await, "asked");
         }
     }
     let shown = node.result("/", "eth_getHeaderByNumber", json!(["latest"])).await;

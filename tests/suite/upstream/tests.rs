@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tokio_tungstenite::{connect_async, tungstenite::Message};
 
 use super::*;
-use crate::support::{BOUND, items, request};
+use crate::support::{BOUND, http, items, request};
 
 const SOMEBODY: Address = Address::repeat_byte(0x11);
 
@@ -35,7 +35,7 @@ async fn upstream() -> (SmallUpstream, UpstreamBlock) {
 }
 
 async fn post(upstream: &SmallUpstream, body: Value) -> reqwest::Result<reqwest::Response> {
-    reqwest::Client::new().post(upstream.url()).body(body.to_string()).send().await
+    http().post(upstream.url()).body(body.to_string()).send().await
 }
 
 async fn call(upstream: &SmallUpstream, method: &str, params: Value) -> Value {
@@ -173,8 +173,8 @@ async fn an_upstream_fails_as_it_is_told() {
         assert!(post(&upstream, number()).await.is_err());
     }
     upstream.fail(Fault::Silence, usize::MAX);
-    let client = reqwest::Client::builder().timeout(Duration::from_millis(200)).build().unwrap();
-    assert!(client.post(upstream.url()).body(number().to_string()).send().await.unwrap_err().is_timeout());
+    let silent = http().post(upstream.url()).timeout(Duration::from_millis(200)).body(number().to_string());
+    assert!(silent.send().await.unwrap_err().is_timeout());
     upstream.well();
     upstream.lie(|method, params, result| match method {
         "eth_getBalance" if params[1] == "latest" => json!("0xdead"),

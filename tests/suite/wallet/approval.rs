@@ -1,6 +1,6 @@
 //! Batches that need approval, over HTTP and WebSocket.
 
-use std::{path::Path, process::Output, time::Duration};
+use std::{path::Path, process::Output};
 
 use alloy_primitives::{Bytes, U256, bytes, hex};
 use serde_json::{Value, json};
@@ -420,7 +420,7 @@ async fn what_is_refused_by_a_rule_or_by_the_simulation_asks_nobody() {
         (batch(account(1), false, &[dear]), -32000),
     ] {
         // A batch that asked for approval would wait for minutes.
-        let refused = tokio::time::timeout(Duration::from_secs(20), refusal(&asking.node, "/", params)).await;
+        let refused = tokio::time::timeout(BOUND, refusal(&asking.node, "/", params)).await;
         assert_eq!(refused.expect("at once")["code"], code);
     }
 }

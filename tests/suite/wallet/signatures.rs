@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     process::{Presim, command, eventually, text},
-    support::{BOUND, TestNode, items, request},
+    support::{BOUND, TestNode, http, items, request},
 };
 
 const CONTRACT: Address = address!("0xCcCCccccCCCCcCCCCCCcCcCccCcCCCcCcccccccC");
@@ -361,7 +361,7 @@ async fn the_log_says_that_something_waits_and_nothing_of_what_is_signed() {
     let data_dir = ["--data-dir", text(folder.path())];
     let mut presim = Presim::start(&[&data_dir[..], &["--wallet-approval", "ask", "--traffic", "0"]].concat());
     let body = request(1, "personal_sign", json!(["a secret to sign", account(1)])).to_string();
-    let post = reqwest::Client::new().post(&presim.url).header("content-type", "application/json").body(body);
+    let post = http().post(&presim.url).header("content-type", "application/json").body(body);
     let asked = tokio::spawn(async move { post.send().await.unwrap().json::<Value>().await.unwrap() });
     let list = || {
         let output = command(&[&["wallet", "list", "--json"], &data_dir[..]].concat(), &[]).output().unwrap();

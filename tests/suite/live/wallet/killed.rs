@@ -1,7 +1,6 @@
 //! The program is killed between each two steps of a batch.
 
 use std::{
-    process::Command,
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     time::Duration,
 };
@@ -16,7 +15,7 @@ use crate::{
         with_usual,
     },
     process::{Presim, eventually, free_port, scrape, text},
-    support::{items, number, request, say},
+    support::{items, number, request, say, signal},
 };
 
 /// The id of the batch.
@@ -99,10 +98,10 @@ impl KilledWallet {
 
     /// Kills the program when the upstream is about to give an answer that satisfies the condition.
     fn kill_before_the_answer(&self, is: impl Fn(&str, &Value, &Value) -> bool + Send + 'static) {
-        let (id, is_alive) = (self.presim.child.id().to_string(), AtomicBool::new(true));
+        let (id, is_alive) = (self.presim.child.id(), AtomicBool::new(true));
         self.live.upstream.lie(move |method, params, truth| {
             if is(method, params, &truth) && is_alive.swap(false, SeqCst) {
-                assert!(Command::new("kill").args(["-s", "KILL", &id]).status().unwrap().success());
+                signal(id, "KILL");
             }
             truth
         });
