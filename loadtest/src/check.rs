@@ -72,6 +72,8 @@ pub struct Checker {
     targets: Vec<Rpc>,
     /// The reference of each target; `None` if it has none.
     references: Vec<Option<(Rpc, Sameness)>>,
+    /// The reason of the first request that a reference did not answer, by target.
+    failures: Vec<Option<String>>,
     checked: Vec<Checked>,
 }
 
@@ -85,6 +87,7 @@ impl Checker {
         Self {
             targets: targets.iter().map(|target| Rpc::new(&target.over(false), timeout)).collect(),
             references: references.into_iter().map(|reference| reference.map(known)).collect(),
+            failures: vec![None; targets.len()],
             checked: vec![Checked::default(); targets.len()],
         }
     }
@@ -103,8 +106,8 @@ impl Checker {
     async fn compare(&mut self, sample: Sample) {
         let (target, workload) = (sample.target, sample.workload);
         let compared = match &mut self.references[target] {
-            None => Compared::Not("there is no reference"),
-            Some((reference, sameness)) => compare(reference, *sameness, &sample).await,
+            None => Compared::Not("there is no reference".to_owned()),
+            Some((reference, sameness)) => compare(reference, *sameness, &sample, &mut self.failures[target]).await,
         };
         let checked = &mut self.checked[target];
         match compared {
@@ -121,16 +124,22 @@ impl Checker {
                     checked.batches.push(id);
                 }
             }
-            Compared::Not(why) => *checked.not_comparable.entry(why.to_owned()).or_default() += 1,
+            Compared::Not(why) => *checked.not_comparable.entry(why).or_default() += 1,
         }
     }
 
     async fn follow_batches(&mut self, target: usize) {
         let (rpc, checked) = (&mut self.targets[target], &mut self.checked[target]);
         let until = tokio::time::Instant::now() + BATCH_PATIENCE;
+        let mut failure = None;
         for id in &checked.batches {
             let end = loop {
                 let status = rpc.call("wallet_getCallsStatus", json!([id])).await;
+                if let Err(error) = &status {
+                    let cause = failure.get_or_insert_with(|| error.to_string());
+                    let why = format!("the outcome of a wallet batch is unknown: {cause}");
+                    *checked.not_comparable.entry(why).or_default() += 1;
+                }
                 let status = status.ok().and_then(|status| status.get("status")?.as_u64());
                 // EIP-5792: 1xx is pending, 200 is confirmed, and all others failed in part or whole.
                 match status {
@@ -153,20 +162,21 @@ enum Compared {
     Equal,
     Mismatch(String),
     Batch(String),
-    Not(&'static str),
+    Not(String),
 }
 
-async fn compare(reference: &mut Rpc, sameness: Sameness, sample: &Sample) -> Compared {
+/// Compares a sample with the reference's answer. `failure` holds the reason of the first request that the reference did not answer.
+async fn compare(reference: &mut Rpc, sameness: Sameness, sample: &Sample, failure: &mut Option<String>) -> Compared {
     let selector = match &sample.pin {
         Pin::Snapshot(id) => json!({"snapshotId": format!("{id:#x}")}),
         Pin::Block { hash, .. } if sameness == Sameness::All => json!({"blockHash": hash}),
         Pin::Block { number, .. } => json!(format!("{number:#x}")),
-        Pin::Unknown(why) => return Compared::Not(why),
+        Pin::Unknown(why) => return Compared::Not((*why).to_owned()),
         Pin::Write => {
             let answer: Value = serde_json::from_slice(&sample.answer).unwrap_or_default();
             return match answer.pointer("/result/id").and_then(Value::as_str) {
                 Some(id) => Compared::Batch(id.to_owned()),
-                None => Compared::Not("the request changed the state"),
+                None => Compared::Not("the request changed the state".to_owned()),
             };
         }
     };
@@ -174,13 +184,17 @@ async fn compare(reference: &mut Rpc, sameness: Sameness, sample: &Sample) -> Co
     let (Ok(mut request), Ok(mut answer)) =
         (serde_json::from_slice::<Value>(&sample.request), serde_json::from_slice::<Value>(&sample.answer))
     else {
-        return Compared::Not("the sample is not JSON");
+        return Compared::Not("the sample is not JSON".to_owned());
     };
     dating::forget(&mut request);
     dating::forget(&mut answer);
     select(&mut request, &selector);
-    let Ok(expected) = reference.send(request.to_string().into()).await else {
-        return Compared::Not("the reference did not answer");
+    let expected = match reference.send(request.to_string().into()).await {
+        Ok(expected) => expected,
+        Err(error) => {
+            let cause = failure.get_or_insert_with(|| error.to_string());
+            return Compared::Not(format!("the reference did not answer: {cause}"));
+        }
     };
     if same(&answer, &expected, sameness) {
         return Compared::Equal;
@@ -188,7 +202,7 @@ async fn compare(reference: &mut Rpc, sameness: Sameness, sample: &Sample) -> Co
     // An error may mean that the reference does not have this state: then it cannot read anything there.
     let nothing = json!(["0x0000000000000000000000000000000000000000", selector]);
     if reference.call("eth_getBalance", nothing).await.is_err() {
-        return Compared::Not("the reference does not have the state");
+        return Compared::Not("the reference does not have the state".to_owned());
     }
     Compared::Mismatch(difference(&selector, &sample.request, &answer, &expected, sameness))
 }

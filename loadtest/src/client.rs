@@ -26,16 +26,18 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from
 /// Runs one connection, which is opened anew whenever it has ended.
 pub async fn client(generator: Rc<Generator>, mut connection: Option<Connection>) {
     let mut backoff = BACKOFF.0;
+    // The cause of the first failed attempt to connect since the last connection.
+    let mut failure: Option<String> = None;
     while !generator.is_over() {
         let mut open = match connection.take() {
             Some(open) => open,
             None => match reopen(&generator).await {
                 Ok(open) => {
-                    backoff = BACKOFF.0;
+                    (backoff, failure) = (BACKOFF.0, None);
                     open
                 }
-                Err(()) => {
-                    give_up_old(&generator);
+                Err(cause) => {
+                    give_up_old(&generator, failure.get_or_insert(cause));
                     tokio::time::sleep(backoff).await;
                     backoff = (backoff * 2).min(BACKOFF.1);
                     continue;
@@ -51,7 +53,8 @@ pub async fn client(generator: Rc<Generator>, mut connection: Option<Connection>
             // A connection that ends between two requests is a fault of neither.
             match reopen(&generator).await {
                 Ok(new) => open = new,
-                Err(()) => {
+                Err(cause) => {
+                    failure = Some(cause);
                     put_back(&generator, arrived);
                     continue;
                 }
@@ -63,23 +66,20 @@ pub async fn client(generator: Rc<Generator>, mut connection: Option<Connection>
     }
 }
 
-async fn reopen(generator: &Generator) -> Result<Connection, ()> {
+/// Opens a connection. Returns the cause if it fails.
+async fn reopen(generator: &Generator) -> Result<Connection, String> {
     let opened = timeout(generator.segment.timeout, Connection::open(&generator.segment.target)).await;
     let now = Instant::now();
-    match opened {
+    let cause = match opened {
         Ok(Ok(open)) => {
             generator.record(now, |recorder| recorder.totals.reconnects += 1);
-            Ok(open)
+            return Ok(open);
         }
-        Ok(Err(error)) => {
-            generator.record(now, |recorder| recorder.fault(Fault::Connect, &error.to_string()));
-            Err(())
-        }
-        Err(_) => {
-            generator.record(now, |recorder| recorder.fault(Fault::Connect, "no connection in time"));
-            Err(())
-        }
-    }
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "no connection in time".to_owned(),
+    };
+    generator.record(now, |recorder| recorder.fault(Fault::Connect, &cause));
+    Err(cause)
 }
 
 fn put_back(generator: &Generator, arrived: Instant) {
@@ -89,34 +89,35 @@ fn put_back(generator: &Generator, arrived: Instant) {
     }
 }
 
-/// Times out the requests that have waited too long without a connection.
-fn give_up_old(generator: &Generator) {
+/// Times out the requests that have waited too long without a connection, of which `cause` is the reason.
+fn give_up_old(generator: &Generator, cause: &str) {
     loop {
         let first = generator.queue.waiting.borrow().front().copied();
         match first {
             Some(arrived) if arrived.elapsed() >= generator.segment.timeout => {
                 generator.queue.waiting.borrow_mut().pop_front();
-                give_up(generator, None, arrived);
+                give_up(generator, None, arrived, &format!(": {cause}"));
             }
             _ => return,
         }
     }
 }
 
-/// Records a timeout for a request that was not sent in time.
-fn give_up(generator: &Generator, body: Option<&Body>, arrived: Instant) {
+/// Records a timeout for a request that was not sent in time. `cause` ends the text.
+fn give_up(generator: &Generator, body: Option<&Body>, arrived: Instant, cause: &str) {
     generator.record(arrived, |recorder| {
-        let (latency, text) = (arrived.elapsed(), "the request waited for a free connection until its timeout");
+        let latency = arrived.elapsed();
+        let text = format!("the request waited for a free connection until its timeout{cause}");
         match body {
             Some(body) => recorder.done(&RequestOutcome {
                 workload: body.workload,
                 latency,
                 service: None,
-                outcome: Err((Fault::Timeout, text)),
+                outcome: Err((Fault::Timeout, &text)),
             }),
             None => {
                 recorder.interval.latency.record(latency.as_micros() as u64);
-                recorder.fault(Fault::Timeout, text);
+                recorder.fault(Fault::Timeout, &text);
             }
         }
     });
@@ -134,7 +135,7 @@ async fn one(
     let segment = &generator.segment;
     let sent = Instant::now();
     if sent.saturating_duration_since(arrived) >= segment.timeout {
-        give_up(generator, Some(body), arrived);
+        give_up(generator, Some(body), arrived, "");
         return Some(open);
     }
     let id = generator.next_ids(body.id_count());

@@ -70,6 +70,7 @@ class Endpoint:
 
     def call(self, method, *params):
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        first = None
         for attempt in (0, 1):
             connection = getattr(self.local, "connection", None)
             if connection is None:
@@ -78,12 +79,13 @@ class Endpoint:
                 connection.request("POST", "/", body, {"content-type": "application/json"})
                 answer = json.loads(connection.getresponse().read())
                 break
-            except (OSError, http.client.HTTPException):
+            except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 self.local.connection = None
                 # A connection that was kept open may have been closed meanwhile. What sends is not repeated.
                 if attempt or method == "wallet_sendCalls":
-                    raise
+                    raise error from first
+                first = error
         if "error" in answer:
             raise Refused(answer["error"])
         return answer["result"]

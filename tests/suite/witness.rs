@@ -17,7 +17,7 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::{BOUND, hex, items, number, request};
+use crate::support::{BOUND, hex, http, items, number, request};
 
 const CHAIN: u64 = 31337;
 const GWEI: u128 = 1_000_000_000;
@@ -37,24 +37,25 @@ pub struct Rpc {
 
 impl Rpc {
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), http: reqwest::Client::new() }
+        Self { url: url.into(), http: http() }
     }
 
-    /// Sends a request. Returns the whole answer and the snapshot id from its header, or `None` if the node is gone.
-    async fn try_send(&self, body: &Value) -> Option<(Value, Option<u64>)> {
+    /// Sends a request. Returns the whole answer and the snapshot id from its header, or an error if the node is gone.
+    async fn try_send(&self, body: &Value) -> reqwest::Result<(Value, Option<u64>)> {
         let request = self.http.post(&self.url).header("content-type", "application/json").body(body.to_string());
-        let response = request.send().await.ok()?;
+        let response = request.send().await?;
         let header = response.headers().get("x-presim-snapshot").map(|header| header.to_str().unwrap().to_owned());
         let id = header.map(|header| snapshot_id(&header));
-        Some((response.json().await.ok()?, id))
+        Ok((response.json().await?, id))
     }
 
     pub async fn try_call(&self, method: &str, params: Value) -> Option<Value> {
-        self.try_send(&request(1, method, params)).await.map(|(answer, _)| answer)
+        self.try_send(&request(1, method, params)).await.ok().map(|(answer, _)| answer)
     }
 
     pub async fn call(&self, method: &str, params: Value) -> Value {
-        self.try_call(method, params).await.unwrap_or_else(|| panic!("{method}: the node is gone"))
+        let answered = self.try_send(&request(1, method, params)).await;
+        answered.unwrap_or_else(|error| panic!("{method}: the node is gone: {error:?}")).0
     }
 
     pub async fn result(&self, method: &str, params: Value) -> Value {
@@ -293,8 +294,8 @@ impl Witness {
                 request(0, "eth_getBlockByNumber", json!(["latest", false])),
                 request(1, "eth_getBlockReceipts", json!(["pending"])),
             ]);
-            let Some((answers, _)) = rpc.try_send(&calls).await else { return };
-            let Some((_, Some(id))) = rpc.try_send(&request(2, "eth_chainId", json!([]))).await else { return };
+            let Ok((answers, _)) = rpc.try_send(&calls).await else { return };
+            let Ok((_, Some(id))) = rpc.try_send(&request(2, "eth_chainId", json!([]))).await else { return };
             let mut record = self.record();
             if record.frozen {
                 return;

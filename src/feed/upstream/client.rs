@@ -419,7 +419,11 @@ impl Upstream {
                         wait = wait.max(*retry_after);
                     }
                 }
-                results[at] = Some(result);
+                // A retry that finds no time, or no node, does not replace the cause of the first failure.
+                let is_known = matches!(results[at], Some(Err(_)));
+                if !(is_known && matches!(result, Err(UpstreamError::Unreachable { .. }))) {
+                    results[at] = Some(result);
+                }
             }
             if !may_pass {
                 wrong += 1;

