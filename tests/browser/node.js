@@ -63,7 +63,7 @@ export class Node {
 }
 
 /** Waits until a check holds, and returns its value. */
-export async function until(what, check, seconds = 20) {
+export async function until(what, check, seconds = 120) {
   const end = performance.now() + 1000 * seconds;
   for (;;) {
     const value = await check();
