@@ -14,7 +14,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::{ask::UpstreamError, client::Upstream, transaction};
+use super::{
+    client::{NullableAnswer, Upstream},
+    transaction,
+};
 use crate::chain::{
     ChainReceipt, ChainTx, Family, TransactionLogs, UnknownTxType, block_instant, millis_part, receipts_root_and_bloom,
     transactions_root,
@@ -351,7 +354,7 @@ impl ToldReceipts {
         }
     }
 
-    fn of(block: &UpstreamBlock, answer: Result<Option<Box<RawValue>>, UpstreamError>) -> Self {
+    fn of(block: &UpstreamBlock, answer: NullableAnswer) -> Self {
         let json = match answer {
             Ok(Some(json)) => json,
             Ok(None) => return Self::NotYet,

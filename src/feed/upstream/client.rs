@@ -119,6 +119,9 @@ pub enum UpstreamState {
     Degraded(Arc<String>),
 }
 
+/// The JSON of a result, or `None` if that is null.
+pub(super) type NullableAnswer = Result<Option<Box<RawValue>>, UpstreamError>;
+
 impl std::fmt::Debug for Upstream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Upstream").field("state", &self.state()).finish_non_exhaustive()
@@ -320,11 +323,7 @@ impl Upstream {
 
     /// Returns the block with this hash, as [`block_by_hash`](Self::block_by_hash) does, and its receipts, as
     /// [`receipts`](Self::receipts) does: both are asked for in one batch. Each has its own error.
-    pub async fn block_and_receipts(
-        &self,
-        hash: B256,
-        deadline: Instant,
-    ) -> (Result<Option<Box<RawValue>>, UpstreamError>, Result<Option<Box<RawValue>>, UpstreamError>) {
+    pub async fn block_and_receipts(&self, hash: B256, deadline: Instant) -> (NullableAnswer, NullableAnswer) {
         let asks = vec![
             Ask::new("eth_getBlockByHash", &(hash, true), nullable),
             Ask::new("eth_getBlockReceipts", &(hash,), nullable),

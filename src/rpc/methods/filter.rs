@@ -104,9 +104,9 @@ impl Backend {
                     for (number, hash) in all {
                         let (end, is_new) = (out.len(), number >= from);
                         match published.logs_of(number, hash) {
-                            BlockLogs::Late(_) if !is_new => continue,
-                            BlockLogs::Late(block) if filter.matches_bloom(block.bloom) => {
-                                if published.waits_for(number, block, self.limits.late) {
+                            BlockLogs::Late { .. } if !is_new => continue,
+                            BlockLogs::Late { block, since } if filter.matches_bloom(block.header.logs_bloom) => {
+                                if published.waits_for(number, since, self.limits.late) {
                                     break;
                                 }
                                 waiting.insert(number, hash);
@@ -119,7 +119,7 @@ impl Backend {
                                 meter.check()?;
                                 filter.write_alone(&block, &mut count, out);
                             }
-                            BlockLogs::Late(_) | BlockLogs::Unknown => {}
+                            BlockLogs::Late { .. } | BlockLogs::Unknown => {}
                         }
                         // Two bytes are reserved for the ends of the array and of the response.
                         if out.len() + 2 > self.limits.max_response {

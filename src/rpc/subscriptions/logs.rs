@@ -9,7 +9,7 @@ use alloy_primitives::B256;
 use super::announce::{Logs, Round};
 use crate::{
     chain::SealedBlock,
-    state::{Block, BlockLogs, LateBlock, LateBounds, Published},
+    state::{Block, BlockLogs, LateBounds, Published},
 };
 
 /// The logs of a block that are announced.
@@ -68,18 +68,18 @@ impl LogsOfBlocks {
     /// Announces what can be announced by now.
     pub(super) fn catch_up(&mut self, published: &Published, round: &mut Round<'_>) {
         for late in std::mem::take(&mut self.late) {
-            if self.tell(&late, published, round).is_err() {
+            if !self.tell(&late, published, round) {
                 self.late.push(late);
             }
         }
         while let Some(first) = self.waiting.pop_front() {
-            let told = self.tell(&first, published, round);
+            let is_told = self.tell(&first, published, round);
             let may_wait = first.since.elapsed() < self.bounds.wait && self.bytes - first.bytes <= self.bounds.bytes;
-            if told.is_err() && may_wait {
+            if !is_told && may_wait {
                 return self.waiting.push_front(first);
             }
             self.bytes -= first.bytes;
-            if told.is_err() {
+            if !is_told {
                 tracing::warn!(
                     number = first.number,
                     "the logs of later blocks are announced before those of this block"
@@ -89,20 +89,20 @@ impl LogsOfBlocks {
         }
     }
 
-    /// Announces the logs of a block, unless they are late.
-    fn tell(&mut self, block: &WaitingLogs, published: &Published, round: &mut Round<'_>) -> Result<(), LateBlock> {
+    /// Announces the logs of a block. Returns false if they are late.
+    fn tell(&mut self, block: &WaitingLogs, published: &Published, round: &mut Round<'_>) -> bool {
         let logs = match published.logs_of(block.number, block.hash) {
             BlockLogs::Whole(whole) => AnnouncedLogs::Whole(whole),
             BlockLogs::Alone(alone) => AnnouncedLogs::Alone(alone),
-            BlockLogs::Late(late) => return Err(late),
-            BlockLogs::Unknown => return Ok(()),
+            BlockLogs::Late { .. } => return false,
+            BlockLogs::Unknown => return true,
         };
         round.logs_of(&logs, Logs::After(0));
         if let (AnnouncedLogs::Whole(whole), Some(known)) = (&logs, block.known) {
             round.transactions_of(whole, known);
         }
         self.announced.push_back((block.number, block.hash, logs));
-        Ok(())
+        true
     }
 
     /// Announces the logs of a block that is no longer canonical as removed, if they were announced.

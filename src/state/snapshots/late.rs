@@ -18,8 +18,6 @@ use crate::{
 pub struct LateBlock {
     /// The block's hash.
     pub hash: B256,
-    /// The bloom of its logs.
-    pub bloom: Bloom,
     /// The time at which its header was published.
     pub since: Instant,
 }
@@ -41,7 +39,12 @@ pub enum BlockLogs {
     /// The logs are known, and the transactions are not ([`SealedBlock::logs_alone`]).
     Alone(Arc<SealedBlock>),
     /// The upstream has not told them yet.
-    Late(LateBlock),
+    Late {
+        /// The block, of which only the header is known.
+        block: Arc<SealedBlock>,
+        /// The time at which its header was published.
+        since: Instant,
+    },
     /// No logs will be known: the block is final, pruned or no longer canonical, or the upstream does not tell them.
     Unknown,
 }
@@ -65,24 +68,24 @@ impl Published {
         match (Block::sealed(block), self.late.get(&number)) {
             (Some(whole), _) => BlockLogs::Whole(whole),
             _ if block.logs_alone().is_some() => BlockLogs::Alone(block.clone()),
-            (None, Some(late)) if late.bloom != Bloom::ZERO => BlockLogs::Late(*late),
+            (None, Some(late)) if block.header.logs_bloom != Bloom::ZERO => {
+                BlockLogs::Late { block: block.clone(), since: late.since }
+            }
             _ => BlockLogs::Unknown,
         }
     }
 
-    /// Returns whether the logs of later blocks wait for those of the late block with this number: within `bounds`.
-    pub fn waits_for(&self, number: u64, block: LateBlock, bounds: LateBounds) -> bool {
+    /// Returns whether the logs of later blocks wait for those of the block with this number, which is late `since` then: within
+    /// `bounds`.
+    pub fn waits_for(&self, number: u64, since: Instant, bounds: LateBounds) -> bool {
         let bytes = || self.blocks(number + 1, self.head().number()).map(|later| later.log_bytes()).sum::<usize>();
-        block.since.elapsed() < bounds.wait && bytes() <= bounds.bytes
+        since.elapsed() < bounds.wait && bytes() <= bounds.bytes
     }
 
     /// Notes that the content of a canonical block is still to come if its header alone is known.
     pub(super) fn expect_content(&mut self, block: &SealedBlock) {
         if block.is_bare() && block.logs_alone().is_none() {
-            self.late.insert(
-                block.number(),
-                LateBlock { hash: block.hash(), bloom: block.header.logs_bloom, since: Instant::now() },
-            );
+            self.late.insert(block.number(), LateBlock { hash: block.hash(), since: Instant::now() });
         }
     }
 

@@ -141,7 +141,7 @@ impl SourceStage {
         let Self { upstream, snapshots, metrics, panics, feed, source } = self;
         tokio::select! {
             () = Box::new(source).run(feed) => panic!("the source goes on for as long as it is polled"),
-            () = play(&upstream, &snapshots, &*panics) => {}
+            () = play(&upstream, &snapshots, panics.as_ref()) => {}
         }
         let text = metrics.render();
         let line = text.lines().find_map(|line| line.strip_prefix("presim_source_restarts_total "));
