@@ -45,7 +45,7 @@ fn still(folder: &Path, name: &str, balance: &str) -> Node {
 /// Starts nodes until their snapshots have the same ids: answers at `pending` are compared by id, which begins with the
 /// second in which a node started.
 fn still_in_one_second<const N: usize>(folder: &Path, nodes: [(&str, &str); N]) -> [Node; N] {
-    for _ in 0..10 {
+    for _ in 0..100 {
         let nodes = nodes.map(|(name, balance)| still(folder, name, balance));
         let ids = nodes.each_ref().map(|node| node.snapshots().load().newest.id);
         if ids.iter().all(|id| *id == ids[0]) {
@@ -105,7 +105,7 @@ fn a_node_with_another_state_than_the_references_is_caught() {
 #[test]
 fn every_kind_of_request_is_answered_right_while_blocks_are_made() {
     // A busy machine takes long for a request, and refuses none.
-    let patient = ["--deadline-ms", "120000", "--queue-wait-ms", "120000", "--overload-wait", "4294967295"];
+    let patient = ["--deadline-ms", "120000", "--queue-wait-ms", "120000", "--overload-wait", "1000000"];
     let node = node(&[&["--sub-block-ms", "50"], &patient[..]].concat());
     for scheme in ["http", "ws"] {
         let url = url(&node).replace("http", scheme);

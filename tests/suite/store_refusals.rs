@@ -47,6 +47,12 @@ fn try_start(dir: &Path, flags: &[&str]) -> Result<TestNode, String> {
     TestNode::try_start(&[STILL, &["--data-dir", text(dir)], flags].concat()).map_err(|error| format!("{error:#}"))
 }
 
+/// Like [`try_start`], for a directory that no other node uses.
+fn try_start_alone(dir: &Path) -> Result<TestNode, String> {
+    let flags = [STILL, &["--data-dir", text(dir)]].concat();
+    TestNode::start_unlocked(&flags).map_err(|error| format!("{error:#}"))
+}
+
 impl Kept {
     /// Creates a store with some blocks, a batch and a transaction behind a gap, and stops its node.
     async fn new() -> Self {
@@ -98,7 +104,7 @@ impl Kept {
     /// recorded answers. Returns whether it refused.
     async fn check(&self, content: &[u8], how: &str) -> bool {
         fs::write(self.file(), content).unwrap();
-        match try_start(self.dir.path(), &[]) {
+        match try_start_alone(self.dir.path()) {
             Err(error) => {
                 self.damaged(&error, how);
                 assert!(fs::read(self.file()).unwrap() == content, "{how}: the file was changed");

@@ -6,7 +6,7 @@ use std::{
     io::Write,
     path::PathBuf,
     process::{Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::{SinkExt, StreamExt};
@@ -32,7 +32,21 @@ pub struct TestNode {
 impl TestNode {
     /// Starts a node with these flags on a free port.
     pub fn start(flags: &[&str]) -> Self {
-        Self::try_start(flags).unwrap_or_else(|error| panic!("the node did not start: {error:#}"))
+        Self::start_unlocked(flags).unwrap_or_else(|error| panic!("the node did not start: {error:#}"))
+    }
+
+    /// Like [`try_start`](Self::try_start), for a data directory that no other node uses. A process that another test spawns at this
+    /// moment holds the open files of this one, and their locks, until it runs its own program.
+    pub fn start_unlocked(flags: &[&str]) -> eyre::Result<Self> {
+        let began = Instant::now();
+        loop {
+            match Self::try_start(flags) {
+                Err(error) if format!("{error:#}").contains("another node uses it") && began.elapsed() < BOUND => {
+                    std::thread::yield_now();
+                }
+                started => return started,
+            }
+        }
     }
 
     /// Like [`start`](Self::start), but returns the error if the node rejects the flags.

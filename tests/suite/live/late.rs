@@ -412,7 +412,8 @@ async fn blocks_that_were_missed_are_asked_for_side_by_side_and_the_feed_says_th
     feed(&node, None).await;
     let (by_hash, by_number) = ("eth_getBlockByHash", "eth_getBlockByNumber");
     let before = (upstream.asked(by_hash), upstream.asked(by_number));
-    upstream.slow("eth_getStorageAt", Duration::from_millis(20));
+    // The lag is seen while the blocks between are fetched.
+    upstream.slow(by_number, Duration::from_secs(1));
     upstream.change(|chain| {
         *chain = UpstreamChain::new(
             std::iter::once(&first).chain(&blocks[..MISSED - 1]).map(|one| one.block.clone()).collect(),
