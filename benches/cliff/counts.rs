@@ -164,6 +164,7 @@ impl Worker {
     fn run(&mut self, request: &Request, snapshot: &Snapshot) {
         const RULES: SimulationRules = SimulationRules {
             base_fee: BaseFeeRule::Block,
+            keeps_prev_randao: true,
             block_time: Some(std::time::Duration::from_secs(1)),
             state_roots: false,
             gas_cap: 50_000_000,

@@ -95,6 +95,7 @@ impl BodiesChain {
             Arc::new(Snapshots::new(first, FeedState::Static, Retention { blocks: 1, snapshots: 1, history: 1 }));
         let rules = SimulationRules {
             base_fee: BaseFeeRule::Block,
+            keeps_prev_randao: true,
             block_time: None,
             state_roots: false,
             gas_cap: GAS_CAP,

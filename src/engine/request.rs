@@ -379,6 +379,8 @@ pub struct Bundle {
 pub struct SimulationRules {
     /// The base fee of calls without validation.
     pub base_fee: BaseFeeRule,
+    /// Whether a block that continues the one being built has its `prevRandao`. If not, it has zero.
+    pub keeps_prev_randao: bool,
     /// The time between simulated blocks; `None` for the chain's own.
     pub block_time: Option<Duration>,
     /// Whether state roots are computed. If not, they are zero.

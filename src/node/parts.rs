@@ -77,6 +77,7 @@ pub fn wallet(
         policy: policy(config),
         rules: SimulationRules {
             base_fee: BaseFeeRule::Block,
+            keeps_prev_randao: true,
             block_time: None,
             state_roots: false,
             gas_cap: config.gas_cap,

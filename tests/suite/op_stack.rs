@@ -155,6 +155,7 @@ fn as_call(tx: &ChainTx, from: Address) -> Call {
 
 const RULES: SimulationRules = SimulationRules {
     base_fee: BaseFeeRule::Block,
+    keeps_prev_randao: true,
     block_time: Some(std::time::Duration::from_secs(1)),
     state_roots: true,
     gas_cap: u64::MAX,

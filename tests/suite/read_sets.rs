@@ -22,6 +22,7 @@ use crate::{
 
 const RULES: SimulationRules = SimulationRules {
     base_fee: BaseFeeRule::Block,
+    keeps_prev_randao: true,
     block_time: Some(std::time::Duration::from_secs(2)),
     state_roots: false,
     gas_cap: 50_000_000,
@@ -128,12 +129,13 @@ impl Chain {
             && (changes == 0 || random.random_range(0..4) == 0)
         {
             let header = &mut open.header;
-            match random.random_range(0..7) {
+            match random.random_range(0..8) {
                 0 => header.timestamp += 1,
                 1 => header.beneficiary = address(random.random_range(0..2)),
                 2 => header.base_fee_per_gas = header.base_fee_per_gas.map(|fee| fee + 1),
                 3 => header.gas_limit += 1_000,
                 4 => header.mix_hash = B256::repeat_byte(9),
+                5 => open.blob_gas_used += 1 << 17,
                 // The gas that is left may be too little, or be seen.
                 _ => header.gas_used += random.random_range(0..4) * 9_950_000,
             }
@@ -198,9 +200,8 @@ enum Kind {
     Access,
 }
 
-/// The kinds of reads whose lack is seen. `prevRandao` is zero in a simulation unless an override sets it, and what the
-/// recorder notes as read everywhere is more than single fields.
-const KINDS: [Kind; 16] = [
+/// The kinds of reads whose lack is seen. What the recorder notes as read everywhere is more than single fields.
+const KINDS: [Kind; 17] = [
     Kind::Part(AccountReads::BALANCE),
     Kind::Part(AccountReads::NONCE),
     Kind::Part(AccountReads::CODE),
@@ -210,6 +211,7 @@ const KINDS: [Kind; 16] = [
     Kind::Field(BlockReads::NUMBER),
     Kind::Field(BlockReads::TIMESTAMP),
     Kind::Field(BlockReads::FEE_RECIPIENT),
+    Kind::Field(BlockReads::PREV_RANDAO),
     Kind::Field(BlockReads::GAS_LIMIT),
     Kind::Field(BlockReads::BASE_FEE),
     Kind::Field(BlockReads::BLOB_BASE_FEE),

@@ -28,6 +28,7 @@ const PROBE: Address = address!("0x00000000000000000000000000000000000abcde");
 const NUMBER: &[u8] = &[0x43];
 const TIMESTAMP: &[u8] = &[0x42];
 const BASEFEE: &[u8] = &[0x48];
+const PREVRANDAO: &[u8] = &[0x44];
 
 fn balance(of: Address) -> Vec<u8> {
     [&[0x73], of.as_slice(), &[0x31]].concat()
@@ -568,6 +569,98 @@ async fn a_chain_that_stands_still_has_the_block_time_it_was_given() {
         let blocks = simulate(&node, path, json!([{}, {}]), json!("latest")).await;
         let times = [&blocks[0], &blocks[1]].map(|block| number(&block["timestamp"]));
         assert_eq!(times, [1_000 + step, 1_000 + 2 * step], "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_simulated_block_that_continues_the_open_one_has_its_prev_randao_on_slash() {
+    let node = TestNode::quiet();
+    let open = read(&node, "/", &[PREVRANDAO], json!("pending")).await[0];
+    assert_ne!(open, U256::ZERO);
+    let state = json!({PROBE.to_string(): {"code": returning(&[PREVRANDAO])}});
+    let block = json!({"stateOverrides": state, "calls": [{"to": PROBE}]});
+    let mut set = block.clone();
+    set["blockOverrides"] = json!({"prevRandao": B256::with_last_byte(7)});
+    let gap = json!({"blockOverrides": {"number": "0x2"}, "stateOverrides": state, "calls": [{"to": PROBE}]});
+    for (path, first) in [("/", open), ("/standard", U256::ZERO)] {
+        for (blocks, at, expected) in [
+            (json!([block, block]), "pending", vec![first, U256::ZERO]),
+            (json!([set]), "pending", vec![U256::from(7)]),
+            (json!([block]), "latest", vec![U256::ZERO]),
+        ] {
+            let ran = simulate(&node, path, blocks, json!(at)).await;
+            let seen: Vec<U256> =
+                ran.as_array().unwrap().iter().map(|block| words(&block["calls"][0]["returnData"])[0]).collect();
+            assert_eq!(seen, expected, "{path} {at}");
+            let shown = ran.as_array().unwrap().iter().map(|block| words(&block["mixHash"])[0]);
+            assert_eq!(shown.collect::<Vec<_>>(), expected, "{path} {at}");
+        }
+        // The block that continues fills a gap.
+        let ran = simulate(&node, path, json!([gap]), json!("pending")).await;
+        let asked = ran.as_array().unwrap().last().unwrap();
+        assert_eq!((number(&asked["number"]), words(&asked["mixHash"])[0]), (2, U256::ZERO), "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_base_fee_after_a_block_that_continues_follows_from_all_its_gas() {
+    let node = TestNode::start(&["--testing", "--sub-block-ms", "20", "--sub-blocks", "10000"]);
+    // Most of what the block may use: the floor is 40 gas a byte of data that is not zero (EIP-7623).
+    for nonce in 0..4 {
+        let input = vec![1; 100_000].into();
+        let tx = crate::sending::raw(
+            alloy_consensus::TxEip1559 { gas_limit: 4_100_000, input, ..crate::sending::plain(nonce) },
+            &crate::sending::key(0),
+        );
+        node.result("/", "eth_sendRawTransactionSync", json!([tx, 60_000])).await;
+    }
+    // The parent of the second block has what is simulated, too: 4 times 1,000,000 units of gas.
+    let spins = json!({PROBE.to_string(): {"code": "0x5b600056"}});
+    let call = json!({"to": PROBE, "gas": "0xf4240"});
+    let first = json!({"stateOverrides": spins, "calls": [call, call, call, call]});
+    let blocks = json!([{"calls": []}, {}]);
+    let answers = node
+        .batch(
+            "/",
+            &[
+                ("eth_getBlockByNumber", json!(["pending", false])),
+                ("eth_simulateV1", json!([{"blockStateCalls": blocks}, "pending"])),
+                ("eth_simulateV1", json!([{"blockStateCalls": [first, {}]}, "pending"])),
+                (
+                    "presim_simulate",
+                    json!([{"blockStateCalls": [first, {
+                    "stateOverrides": {PROBE.to_string(): {"code": returning(&[BASEFEE])}}, "calls": [{"to": PROBE}],
+                }], "outputs": ["returnData"]}, "pending"]),
+                ),
+            ],
+        )
+        .await;
+    let open = &answers[0];
+    assert!(number(&open["gasUsed"]) > 16_000_000, "{open}");
+    let after = |more: u64| {
+        let (used, limit) = (number(&open["gasUsed"]) + more, number(&open["gasLimit"]));
+        let params = alloy_eips::eip1559::BaseFeeParams::ethereum();
+        alloy_eips::calc_next_block_base_fee(used, limit, number(&open["baseFeePerGas"]), params)
+    };
+    assert_ne!(after(0), after(4_000_000));
+    let fee = |answer: &Value| number(&answer[1]["baseFeePerGas"]);
+    assert_eq!((fee(&answers[1]), fee(&answers[2])), (after(0), after(4_000_000)));
+    assert_eq!(words(&answers[3][1]["calls"][0]["returnData"])[0], U256::from(after(4_000_000)));
+    assert_eq!(answers[2][1]["parentHash"], answers[2][0]["hash"]);
+    // The chain does the same.
+    node.result("/", "evm_mine", json!([])).await;
+    let next = node.result("/", "eth_getBlockByNumber", json!(["0x1", false])).await;
+    assert_eq!(next["gasUsed"], open["gasUsed"], "nothing else was in the block");
+    let pending = node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+    assert_eq!((number(&pending["number"]), number(&pending["baseFeePerGas"])), (2, after(0)));
+    // A lower limit than the block has used: it counts as full.
+    let low = json!([{"blockOverrides": {"gasLimit": "0x1"}}, {}]);
+    let tx = crate::sending::raw(crate::sending::plain(4), &crate::sending::key(0));
+    node.result("/", "eth_sendRawTransactionSync", json!([tx, 60_000])).await;
+    for validation in [false, true] {
+        let params = json!([{"blockStateCalls": low, "validation": validation}, "pending"]);
+        let ran = node.result("/", "eth_simulateV1", params).await;
+        assert_eq!(ran[1]["baseFeePerGas"], ran[0]["baseFeePerGas"], "a block without room has no target");
     }
 }
 

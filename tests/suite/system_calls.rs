@@ -109,6 +109,7 @@ impl EmptyBlocks {
             stand_on(self.world(), Arc::new(SealedBlock::new(parent, BlockBody::default())), BlockHashes::default());
         let rules = SimulationRules {
             base_fee: BaseFeeRule::ZeroWhenFree,
+            keeps_prev_randao: false,
             block_time: Some(Duration::from_secs(12)),
             state_roots: true,
             gas_cap: u64::MAX,

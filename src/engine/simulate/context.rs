@@ -26,6 +26,8 @@ pub struct BlockContext {
     blob_base_fee: Option<u128>,
     /// The gas that the block has left.
     gas_left: u64,
+    /// The blob gas that the block has used.
+    blob_gas_used: u64,
     /// The hash of the newest sealed block, from which those of its ancestors follow.
     head: B256,
     /// The milliseconds that the block adds to its timestamp, if the chain's blocks tell them.
@@ -75,6 +77,7 @@ impl BlockContext {
         Ok(Self {
             blob_base_fee: blobs.and_then(|params| header.blob_fee(params)),
             gas_left: header.gas_limit.saturating_sub(used),
+            blob_gas_used: first.continues.map_or(0, |open| open.blob_gas_used),
             head: snapshot.head_hash(),
             rules: ContextRules { fork: spec.fork(&header), blobs, continues: first.continues.is_some() },
             millis: first.millis,
@@ -100,7 +103,7 @@ impl BlockContext {
             (BlockReads::BASE_FEE, one.base_fee_per_gas != other.base_fee_per_gas),
             (BlockReads::BLOB_BASE_FEE, self.blob_base_fee != later.blob_base_fee),
             (BlockReads::GAS_LEFT, self.gas_left != later.gas_left),
-            (BlockReads::HEADER, one != other || self.head != later.head),
+            (BlockReads::HEADER, one != other || self.head != later.head || self.blob_gas_used != later.blob_gas_used),
         ] {
             fields.set(field, differs);
         }

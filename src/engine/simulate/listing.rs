@@ -18,6 +18,7 @@ use super::{
 use crate::{
     chain::{BlockTotals, block_size, ordered_roots, timestamp_ms},
     engine::evm::FamilyEvm,
+    state::OpenBlock,
 };
 
 /// More than the bytes of a header's RLP, unless its extra data is long.
@@ -69,7 +70,8 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         let sizes = list.transactions.iter().map(|(_, tx)| (tx.encoded.len(), tx.tx.tx_type() == TxType::Legacy));
         let size = block_size(header, sizes, &[], withdrawals.as_ref().map(|list| list.as_slice()));
         let header = sealed(header.clone());
-        self.state.parent = Some(header.clone());
+        let whole = planned.continues.map_or_else(|| header.inner().clone(), |open| with_gas_of(open, &header));
+        self.state.parent = Some(Sealed::new_unchecked(whole, header.hash()));
         let transactions = list.transactions.into_iter().zip(hashes);
         BlockListing {
             timestamp_ms: planned.millis.map(|millis| timestamp_ms(planned.time, millis)),
@@ -78,6 +80,18 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             withdrawals,
             size,
         }
+    }
+}
+
+/// Returns the header of a block with the gas that `open`, which the block continues, has used before. The fees of the
+/// next block follow from all of it.
+fn with_gas_of(open: &OpenBlock, header: &Header) -> Header {
+    let used = open.header.gas_used.saturating_add(header.gas_used);
+    Header {
+        // Where an override sets a lower limit than the block has used, the block counts as full.
+        gas_used: if used <= header.gas_limit { used } else { header.gas_limit / 2 * 2 },
+        blob_gas_used: header.blob_gas_used.map(|used| used.saturating_add(open.blob_gas_used)),
+        ..header.clone()
     }
 }
 

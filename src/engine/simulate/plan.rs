@@ -28,6 +28,7 @@ pub(super) struct PlannedBlock<'a> {
     /// Header fields that follow from the previous block and the overrides.
     pub(super) gas_limit: u64,
     pub(super) fee_recipient: Address,
+    pub(super) prev_randao: B256,
     pub(super) beacon_root: B256,
     pub(super) difficulty: U256,
 }
@@ -43,7 +44,7 @@ impl PlannedBlock<'_> {
         let attributes = Attributes {
             timestamp: self.time,
             fee_recipient: self.fee_recipient,
-            prev_randao: overrides.prev_randao.unwrap_or_default(),
+            prev_randao: self.prev_randao,
             beacon_root: self.beacon_root,
             gas_limit: self.gas_limit,
         };
@@ -78,6 +79,7 @@ pub(super) fn plan<'a>(
             continues.map_or(last, |open| (open.header.gas_limit, open.header.beneficiary, open.header.difficulty));
         let overrides = &block.block;
         let inherited_root = continues.and_then(|open| open.header.parent_beacon_block_root).unwrap_or_default();
+        let inherited_randao = continues.filter(|_| rules.keeps_prev_randao).map(|open| open.header.mix_hash);
         let one = PlannedBlock {
             number,
             time: time.as_secs(),
@@ -86,6 +88,7 @@ pub(super) fn plan<'a>(
             continues,
             gas_limit: overrides.gas_limit.unwrap_or(gas_limit),
             fee_recipient: overrides.fee_recipient.unwrap_or(fee_recipient),
+            prev_randao: overrides.prev_randao.or(inherited_randao).unwrap_or_default(),
             beacon_root: overrides.beacon_root.unwrap_or(inherited_root),
             difficulty: if spec.is_post_merge(number) {
                 U256::ZERO

@@ -60,7 +60,8 @@ pub(super) struct RunProgress {
     pub blocks: Vec<SimulatedBlock>,
     /// The calls of the current block so far, if it has begun.
     pub run: Option<BlockRun>,
-    /// The header of the simulated block before the current one.
+    /// The header of the simulated block before the current one, with the gas of the block being built too if that block
+    /// continues it. The hash is that of the block with the simulated calls alone.
     pub parent: Option<Sealed<Header>>,
     pub gas_left: u64,
     /// Whether any block so far has begun with its system calls.

@@ -67,8 +67,9 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         let fees = BlockReads::BASE_FEE | BlockReads::BLOB_BASE_FEE;
         if read.intersects(fees) {
             if !place.is_first {
-                // The fees follow from the header of the block before, whose gas is that of the calls alone.
+                // The fees follow from the header of the block before, and from the gas of the block that it continues.
                 read |= BlockReads::NUMBER | BlockReads::TIMESTAMP | BlockReads::GAS_LIMIT | BlockReads::HEADER | fees;
+                read |= BlockReads::GAS_LEFT;
             } else if set.time.is_some() {
                 // The fees follow from the parent by the rules of this time.
                 read |= BlockReads::HEADER;

@@ -26,6 +26,8 @@ pub struct Dialect {
     pub requires_to_and_selector: bool,
     /// The base fee that calls without validation see.
     pub base_fee: BaseFeeRule,
+    /// Whether a simulated block that continues the one being built has its `prevRandao`. If not, it has zero.
+    pub keeps_prev_randao: bool,
     /// The time between simulated blocks; `None` for the chain's own.
     pub block_time: Option<Duration>,
     /// Whether `eth_sendTransaction` sends from accounts of the wallet, as a batch of one call.

@@ -11,6 +11,7 @@ pub static PROJECT: Dialect = Dialect {
     refuses_unknown_fields: true,
     requires_to_and_selector: true,
     base_fee: BaseFeeRule::Block,
+    keeps_prev_randao: true,
     block_time: None,
     sends_from_wallet: false,
     state_roots: false,

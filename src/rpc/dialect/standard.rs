@@ -15,7 +15,8 @@ pub static STANDARD: Dialect = Dialect {
     refuses_unknown_fields: false,
     requires_to_and_selector: false,
     base_fee: BaseFeeRule::ZeroWhenFree,
-    // execution-apis, `eth_simulateV1`: simulated blocks are 12 seconds apart.
+    // execution-apis, `eth_simulateV1`: `prevRandao` is zero by default, and simulated blocks are 12 seconds apart.
+    keeps_prev_randao: false,
     block_time: Some(Duration::from_secs(12)),
     sends_from_wallet: true,
     state_roots: true,

@@ -172,6 +172,7 @@ impl Backend {
     pub(in crate::rpc) fn rules(&self, dialect: &Dialect) -> SimulationRules {
         SimulationRules {
             base_fee: dialect.base_fee,
+            keeps_prev_randao: dialect.keeps_prev_randao,
             block_time: dialect.block_time,
             state_roots: dialect.state_roots,
             gas_cap: self.limits.gas_cap,

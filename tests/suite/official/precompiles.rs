@@ -23,6 +23,7 @@ const CALL_GAS: u64 = 120_000;
 
 const RULES: SimulationRules = SimulationRules {
     base_fee: BaseFeeRule::ZeroWhenFree,
+    keeps_prev_randao: false,
     block_time: Some(std::time::Duration::from_secs(12)),
     state_roots: false,
     gas_cap: 50_000_000,

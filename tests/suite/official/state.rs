@@ -273,6 +273,7 @@ fn run_case(spec: &ChainSpec, test: &StateTest, expected: &Expected) -> CaseOutc
     };
     let rules = SimulationRules {
         base_fee: BaseFeeRule::ZeroWhenFree,
+        keeps_prev_randao: false,
         block_time: Some(std::time::Duration::from_secs(12)),
         state_roots: true,
         gas_cap: u64::MAX,

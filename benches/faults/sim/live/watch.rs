@@ -19,6 +19,7 @@ use super::truth::{FEES, SOMEBODY, STORE};
 const BUNDLES: usize = 12;
 const RULES: SimulationRules = SimulationRules {
     base_fee: BaseFeeRule::Block,
+    keeps_prev_randao: true,
     block_time: Some(std::time::Duration::from_secs(1)),
     state_roots: false,
     gas_cap: 50_000_000,
