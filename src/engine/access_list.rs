@@ -11,6 +11,7 @@ use revm::{
     context::{ContextTr, TxEnv, result::ExecutionResult, transaction::TransactionType},
     handler::FrameResult,
     interpreter::{FrameInput, Interpreter, interpreter_types::Jumps},
+    state::Account,
 };
 
 use super::{
@@ -84,10 +85,10 @@ fn with_list(tx: TxEnv, access_list: AccessList) -> TxEnv {
 
 /// An inspector that records the accounts and slots for which a run would pay less if an access list had them.
 ///
-/// These are all slots, and the accounts that an opcode accesses while they are cold, whatever the access list says
-/// (EIP-2929). So an account is not recorded if it is warm from the start: the sender, the callee with the account that
-/// its code is delegated to (EIP-7702), the authorities, the precompiles, and the fee recipient (EIP-3651). Neither is a
-/// contract that the run creates before it accesses it.
+/// These are the accounts that an opcode accesses while they are cold, whatever the access list says (EIP-2929), and
+/// slots. So an account is not recorded if it is warm from the start: the sender, the callee with the account that its
+/// code is delegated to (EIP-7702), the authorities, the precompiles, and the fee recipient (EIP-3651). Neither is a
+/// contract that the run creates, with its slots, unless the run accesses the account before it creates the contract.
 #[derive(Debug, Default)]
 pub(super) struct AccessRecorder(BTreeMap<Address, BTreeSet<B256>>);
 
@@ -125,8 +126,8 @@ fn is_cold(address: Address, journal: &Journal<&mut Overlay>) -> bool {
 }
 
 impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal = Journal<&'a mut Overlay>>> Inspector<C> for AccessRecorder {
-    /// Drops the accounts without slots of the list with which the recorder began, as far as they are warm before the
-    /// first frame.
+    /// Drops, of the list with which the recorder began, the contract that the run itself creates, and the accounts
+    /// without slots that are warm before the first frame.
     fn frame_start(&mut self, context: &mut C, frame: &mut FrameInput) -> Option<FrameResult> {
         let journal = context.journal();
         if journal.depth == 0 {
@@ -137,8 +138,9 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal = Journal<&'a mut Overlay>>>
                 }
                 _ => None,
             };
-            let is_warm = |address: &Address| created == Some(*address) || !is_cold(*address, journal);
-            self.0.retain(|address, slots| !slots.is_empty() || !is_warm(address));
+            self.0.retain(|address, slots| {
+                created != Some(*address) && (!slots.is_empty() || is_cold(*address, journal))
+            });
         }
         None
     }
@@ -146,8 +148,12 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal = Journal<&'a mut Overlay>>>
     fn step(&mut self, at: &mut Interpreter, context: &mut C) {
         let depth = match at.bytecode.opcode() {
             opcode::SLOAD | opcode::SSTORE => {
-                if let Ok(slot) = at.stack.peek(0) {
-                    self.0.entry(at.input.target_address).or_default().insert(slot.into());
+                let contract = at.input.target_address;
+                let is_new = context.journal().state.get(&contract).is_some_and(Account::is_created_locally);
+                if let Ok(slot) = at.stack.peek(0)
+                    && !is_new
+                {
+                    self.0.entry(contract).or_default().insert(slot.into());
                 }
                 return;
             }

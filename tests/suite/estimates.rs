@@ -382,12 +382,13 @@ async fn what_is_warm_anyway_is_listed_for_slots_alone() {
     let look = format!("0x73{}3150", hex::encode(authority));
     assert_eq!(list(&look, call.clone()).await, json!([{"address": authority, "storageKeys": []}]));
     assert_eq!(list(&look, with(call, "authorizationList", json!([authorization]))).await, json!([]));
-    // The created contract is listed only with slots.
+    // The created contract is warm, and is not listed for its slots either.
     let created = a1.create(number(&node.result("/", "eth_getTransactionCount", json!([a1, "pending"])).await));
     let creation = |code: &str| json!({"from": a1, "data": code});
     assert_eq!(list("0x", creation("0x3031503331505f5ff3")).await, json!([]));
+    assert_eq!(list("0x", creation("0x60016009555f5ff3")).await, json!([]));
     let item = json!([{"address": created, "storageKeys": [slot(9)]}]);
-    assert_eq!(list("0x", creation("0x60016009555f5ff3")).await, item);
+    assert_eq!(list("0x", with(creation("0x60016009555f5ff3"), "accessList", item)).await, json!([]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
