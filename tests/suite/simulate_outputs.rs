@@ -142,6 +142,102 @@ async fn transfers_state_and_accesses_are_those_of_the_calls() {
     assert!(items(&ran[0]["calls"][0]["accessList"]).contains(&slot), "{ran}");
 }
 
+/// Returns code that creates a contract from the code in memory, whose address it leaves on the stack, with 3 wei.
+fn creates(init: &str) -> String {
+    let length = init.len() / 2;
+    // PUSH init, PUSH0, MSTORE; then the length, the offset and the value, CREATE.
+    format!("{:02x}{init}5f5260{length:02x}60{:02x}6003f0", 0x5f + length, 32 - length)
+}
+
+#[tokio::test]
+async fn ether_of_a_contract_that_is_destroyed_in_the_call_that_creates_it_is_burnt() {
+    let node = TestNode::quiet();
+    let maker = MADE.parse::<Address>().unwrap();
+    let child = format!("{:#x}", maker.create(0));
+    // Destroys itself in its creation, in favour of itself or of another account.
+    let (to_itself, to_bob) = ("30ff".to_owned(), format!("73{}ff", &BOB[2..]));
+    // Sends 2 wei to the address on the stack.
+    let sends = "5f5f5f5f6002855af1";
+    let lost = |by: &str| json!([{ "type": "ether", "change": format!("-{by}") }]);
+    let gained = |by: &str| json!([{ "type": "ether", "change": by }]);
+    for (what, code, had, expected) in [
+        ("in favour of itself", creates(&to_itself), 0, json!({ ALICE: lost("9"), MADE: gained("6") })),
+        ("then paid", creates(&to_itself) + sends, 0, json!({ ALICE: lost("9"), MADE: gained("4") })),
+        (
+            "in favour of another account, then paid",
+            creates(&to_bob) + sends,
+            0,
+            json!({ ALICE: lost("9"), MADE: gained("4"), BOB: gained("3") }),
+        ),
+        (
+            "with ether of its own before",
+            creates(&to_itself) + sends,
+            5,
+            json!({ ALICE: lost("9"), MADE: gained("4"), &child: lost("5") }),
+        ),
+        (
+            "not destroyed",
+            creates("5f5ff3") + sends,
+            5,
+            json!({ ALICE: lost("9"), MADE: gained("4"), &child: gained("5") }),
+        ),
+    ] {
+        let state = json!({
+            MADE: { "code": format!("0x{code}"), "nonce": "0x0" },
+            &child: { "balance": format!("{had:#x}") },
+        });
+        let call = json!([{ "from": ALICE, "to": MADE, "value": "0x9" }]);
+        for outputs in [json!(["status", "assets"]), json!(["status", "assets", "trace"])] {
+            let ran = simulate(&node, payload(state.clone(), call.clone(), json!({ "outputs": outputs }))).await;
+            assert_eq!(ran[0]["calls"][0]["status"], "0x1", "{what}: {ran}");
+            assert_eq!(ran[0]["assets"], expected, "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn on_a_chain_that_is_not_known_the_wrapper_is_found_by_its_name() {
+    let genesis = tempfile::NamedTempFile::new().unwrap();
+    let dev = presim::feed::world::dev_genesis(&presim::feed::world::dev_signers().unwrap(), 1_000);
+    std::fs::write(genesis.path(), serde_json::to_vec(&dev).unwrap()).unwrap();
+    let node = TestNode::start(&["--genesis", genesis.path().to_str().unwrap(), "--feed", "static"]);
+    // Logs a deposit of 7 by the sender and a withdrawal of 2; where it is asked something, it answers with its name.
+    let event = |text: &str| U256::from_be_bytes(keccak256(text).0);
+    let alice = U256::from_be_bytes(ALICE.parse::<Address>().unwrap().into_word().0);
+    let moves = [("Deposit(address,uint256)", 7), ("Withdrawal(address,uint256)", 2)]
+        .map(|(text, value)| logs(&[event(text), alice], &[U256::from(value)]))
+        .concat();
+    let code = |name: &str| {
+        let text: String =
+            [format!("{:064x}", 32), format!("{:064x}", name.len()), format!("{:0<64}", hex::encode(name))].concat();
+        // PUSH1 96, PUSH2 text, PUSH0, CODECOPY, PUSH1 96, PUSH0, RETURN, and the text itself.
+        let at = 8 + moves.len() / 2 + 2 + 11;
+        let answer = format!("606061{at:04x}5f3960605ff3{text}");
+        // CALLDATASIZE, PUSH1 4, EQ, PUSH2 answer, JUMPI
+        format!("0x3660041461{:04x}57{moves}005b{answer}", 8 + moves.len() / 2 + 1)
+    };
+    let call = json!([{ "from": ALICE, "to": MADE }, { "from": ALICE, "to": OTHER }]);
+    let state = json!({ MADE: { "code": code("Wrapped Ether") }, OTHER: { "code": code("A vault") } });
+    let two = json!({ "blockStateCalls": [
+        { "stateOverrides": state, "calls": call }, { "calls": call },
+    ], "outputs": ["status", "assets"] });
+    let ran = simulate(&node, two).await;
+    let change =
+        json!({ "type": "erc20", "token": MADE, "change": "5", "symbol": "Wrapped Ether", "decimals": "0x20" });
+    for block in items(&ran) {
+        assert_eq!(
+            (&block["calls"][0]["status"], &block["calls"][1]["status"]),
+            (&json!("0x1"), &json!("0x1")),
+            "{ran}"
+        );
+        assert_eq!(block["assets"], json!({ ALICE: [change] }), "{ran}");
+    }
+    // The wrapper of the built-in devnet is known, and no other contract is.
+    let node = TestNode::quiet();
+    let ran = simulate(&node, payload(state, call, json!({ "outputs": ["assets"] }))).await;
+    assert_eq!(ran[0]["assets"], json!({}));
+}
+
 #[tokio::test]
 async fn assets_of_a_swap_are_net_and_the_wrapper_counts() {
     let node = TestNode::quiet();

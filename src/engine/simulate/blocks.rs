@@ -273,6 +273,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         if let Some(objective) = objective.filter(|objective| place.is_last && *objective != Objective::Coinbase) {
             self.state.gained = difference(self.state.before, measure(objective, evm)?);
         }
+        ran.add_wrapped(self.spec.wrapper(), evm);
         if place.is_last && outputs.contains(Outputs::ASSETS) {
             self.state.tokens = ran.ask_tokens(evm);
         }

@@ -24,7 +24,7 @@ use revm::{
 };
 
 use super::{
-    outputs::{AssetRecord, CoinbaseIncome, DiffRecord, difference},
+    outputs::{AssetRecord, CoinbaseIncome, DestroyedAccount, DiffRecord, difference},
     results::{CallOutcome, CallResult},
 };
 use crate::{
@@ -98,6 +98,8 @@ struct ExecutedCall {
     result: ExecutionResult,
     trace: Option<Trace>,
     access_list: Option<AccessList>,
+    /// The accounts that the call destroyed, if assets are asked for.
+    destroyed: Vec<DestroyedAccount>,
     listed: Option<ListedTx>,
     /// The price of gas that the producer gets, wei.
     tip: u128,
@@ -169,12 +171,12 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let tip = tip(&tx, self.base_fee);
         let blobs = call.blob_hashes.as_ref().map_or(0, Vec::len);
         let explain = |error, overlay: &mut Overlay| explain(error, call, self.base_fee, overlay);
-        let (result, trace, access_list) = self.execute(CallTx::Unsigned(tx), evm, ran, traces, explain)?;
+        let executed = self.execute(CallTx::Unsigned(tx), evm, ran, traces, explain)?;
         if wraps {
             // Without validation, the account's nonce wraps around, as in geth.
             evm.db_mut().set(call.from, None, Some(0), None);
         }
-        Ok(ExecutedCall { result, trace, access_list, listed, tip, blobs })
+        Ok(ExecutedCall { listed, tip, blobs, ..executed })
     }
 
     /// Runs a signed transaction, which can land only if the chain's checks allow it.
@@ -214,8 +216,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let explain = |error, overlay: &mut Overlay| explain_signed(error, tx, self.base_fee, overlay);
         let executed = self.execute(CallTx::Signed(call), evm, ran, traces, explain);
         *evm.cfg_mut() = lifted;
-        let (result, trace, access_list) = executed?;
-        Ok(ExecutedCall { result, trace, access_list, listed, tip, blobs })
+        Ok(ExecutedCall { listed, tip, blobs, ..executed? })
     }
 
     /// Returns the gas limit of a call that asks for `asked`, and records what of the block this depends on.
@@ -259,6 +260,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         }
     }
 
+    /// Executes a call, and keeps its changes. What the transaction of the call tells is not filled in.
     fn execute(
         &self,
         tx: CallTx<F>,
@@ -266,13 +268,16 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         ran: &mut BlockRun,
         traces: &mut TraceBudget,
         explain: impl FnOnce(EVMError<Infallible>, &mut Overlay) -> SimulationError,
-    ) -> Result<(ExecutionResult, Option<Trace>, Option<AccessList>), SimulationError> {
+    ) -> Result<ExecutedCall, SimulationError> {
         let outputs = self.simulation.outputs;
         let mut accesses = outputs.contains(Outputs::ACCESS_LIST).then(AccessRecorder::default);
-        let diff = &mut ran.diff;
+        let (diff, mut destroyed) = (&mut ran.diff, Vec::new());
         let mut see = |state: &EvmState, before: &Overlay| {
             if let Some(diff) = diff {
                 diff.add(state, before);
+            }
+            if outputs.contains(Outputs::ASSETS) {
+                destroyed = DestroyedAccount::all_of(state, before);
             }
         };
         if !outputs.intersects(Outputs::TRACE | Outputs::ACCESS_LIST) {
@@ -280,10 +285,8 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
                 CallTx::Unsigned(tx) => evm.commit_seen(tx, see),
                 CallTx::Signed(tx) => evm.commit_signed_seen(tx, see),
             };
-            return match done {
-                Ok(result) => Ok((result, None, None)),
-                Err(error) => Err(explain(error, evm.db_mut())),
-            };
+            let result = done.map_err(|error| explain(error, evm.db_mut()))?;
+            return Ok(ExecutedCall { destroyed, ..ExecutedCall::of(result) });
         }
         let env = EvmEnv { cfg_env: evm.cfg_env().clone(), block_env: evm.block().clone() };
         let precompiles = evm.components().2.clone();
@@ -305,7 +308,14 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         };
         see(&ran.state, evm.db_mut());
         evm.db_mut().commit(ran.state);
-        Ok((ran.result, trace, accesses.map(|accesses| accesses.list())))
+        let access_list = accesses.map(|accesses| accesses.list());
+        Ok(ExecutedCall { trace, access_list, destroyed, ..ExecutedCall::of(ran.result) })
+    }
+}
+
+impl ExecutedCall {
+    const fn of(result: ExecutionResult) -> Self {
+        Self { result, trace: None, access_list: None, destroyed: Vec::new(), listed: None, tip: 0, blobs: 0 }
     }
 }
 
@@ -375,7 +385,7 @@ impl BlockRun {
         marks: &[LogMark],
         block: &BlockCalls<'_, F>,
     ) -> Result<CallResult, BlockValidationError> {
-        let ExecutedCall { result, trace, access_list, listed, tip, blobs } = executed;
+        let ExecutedCall { result, trace, access_list, destroyed, listed, tip, blobs } = executed;
         let gas: ResultGas = *result.gas();
         let gas_used = gas.tx_gas_used();
         self.gas_used += gas_used;
@@ -407,7 +417,7 @@ impl BlockRun {
             transfers.extend(logged.filter_map(|(log, _)| Transfer::of_log(log)));
         }
         if let Some(assets) = &mut self.assets {
-            transfers.iter().for_each(|transfer| assets.transfer(transfer));
+            assets.transfers(&transfers, &destroyed);
             written().for_each(|log| assets.log(log, block.spec.wrapper()));
         }
         let max_used_gas = gas.total_gas_spent().max(gas.floor_gas());

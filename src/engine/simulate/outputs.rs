@@ -137,13 +137,42 @@ impl NetChange {
             Ordering::Equal | Ordering::Greater => (false, self.received - self.sent),
         }
     }
+
+    fn receive(&mut self, value: U256) {
+        self.received = self.received.saturating_add(value);
+    }
+
+    fn send(&mut self, value: U256) {
+        self.sent = self.sent.saturating_add(value);
+    }
 }
 
 /// The assets that the calls of a block moved, by account.
 ///
 /// Tokens are as true as their logs. Ether is what calls transferred, without fees.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AssetRecord(BTreeMap<Address, BTreeMap<Asset, NetChange>>);
+pub(super) struct AssetRecord {
+    accounts: BTreeMap<Address, BTreeMap<Asset, NetChange>>,
+    /// The deposits and withdrawals of contracts that may wrap ether, by contract and account.
+    wrapped: BTreeMap<Address, BTreeMap<Address, NetChange>>,
+}
+
+/// An account that a call destroyed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DestroyedAccount {
+    address: Address,
+    /// The balance before the call, wei.
+    had: U256,
+}
+
+impl DestroyedAccount {
+    /// Returns the accounts that a call has destroyed, from the state that the call left.
+    pub(super) fn all_of(state: &EvmState, before: &Overlay) -> Vec<Self> {
+        let destroyed = state.iter().filter(|(_, account)| account.is_selfdestructed());
+        let had = |address: &Address| before.info(address).map_or(U256::ZERO, |info| info.balance);
+        destroyed.map(|(address, _)| Self { address: *address, had: had(address) }).collect()
+    }
+}
 
 /// Returns about how many bytes the net changes of accounts' assets take.
 pub(super) fn size_of_assets(accounts: &BTreeMap<Address, BTreeMap<Asset, NetChange>>) -> usize {
@@ -152,87 +181,99 @@ pub(super) fn size_of_assets(accounts: &BTreeMap<Address, BTreeMap<Asset, NetCha
 }
 
 impl AssetRecord {
-    /// Adds a transfer of ether.
-    pub(super) fn transfer(&mut self, transfer: &Transfer) {
-        self.moved(Asset::Ether, transfer.from, transfer.to, transfer.value);
+    /// Adds the transfers of ether by a call. The ether that is left in a destroyed account is burnt.
+    pub(super) fn transfers(&mut self, transfers: &[Transfer], destroyed: &[DestroyedAccount]) {
+        for Transfer { from, to, value } in transfers {
+            self.change(*from, Asset::Ether).send(*value);
+            self.change(*to, Asset::Ether).receive(*value);
+        }
+        for DestroyedAccount { address, had } in destroyed {
+            let mut left = NetChange { received: *had, sent: U256::ZERO };
+            transfers.iter().filter(|one| one.to == *address).for_each(|one| left.receive(one.value));
+            transfers.iter().filter(|one| one.from == *address).for_each(|one| left.send(one.value));
+            self.change(*address, Asset::Ether).send(left.received.saturating_sub(left.sent));
+        }
     }
 
     /// Adds what a contract's log says. `wrapper` is the chain's contract that wraps ether, like WETH9: its deposits
-    /// and withdrawals are no transfers.
+    /// and withdrawals are no transfers. If it is not known, those of all contracts wait for
+    /// [`add_wrapped`](Self::add_wrapped).
     pub(super) fn log(&mut self, log: &Log, wrapper: Option<Address>) {
         let token = log.address;
-        let mut token_moved = |asset: Asset, from: Address, to: Address, value: U256| {
-            // The zero address stands for creation and destruction of tokens.
-            self.moved_tokens(asset, from, to, value);
-        };
+        let may_wrap = wrapper.is_none_or(|wrapper| wrapper == token);
         let Some(topic) = log.topics().first() else { return };
         match (*topic, log.topics().len()) {
             (events::erc20::Transfer::SIGNATURE_HASH, 3) => {
                 if let Ok(event) = events::erc20::Transfer::decode_log(log) {
-                    token_moved(Asset::Erc20(token), event.from, event.to, event.value);
+                    self.moved_tokens(Asset::Erc20(token), event.from, event.to, event.value);
                 }
             }
             (events::erc721::Transfer::SIGNATURE_HASH, 4) => {
                 if let Ok(event) = events::erc721::Transfer::decode_log(log) {
-                    token_moved(Asset::Erc721(token, event.id), event.from, event.to, U256::ONE);
+                    self.moved_tokens(Asset::Erc721(token, event.id), event.from, event.to, U256::ONE);
                 }
             }
             (events::TransferSingle::SIGNATURE_HASH, _) => {
                 if let Ok(event) = events::TransferSingle::decode_log(log) {
-                    token_moved(Asset::Erc1155(token, event.id), event.from, event.to, event.value);
+                    self.moved_tokens(Asset::Erc1155(token, event.id), event.from, event.to, event.value);
                 }
             }
             (events::TransferBatch::SIGNATURE_HASH, _) => {
                 if let Ok(event) = events::TransferBatch::decode_log(log) {
                     for (id, value) in event.ids.iter().zip(&event.values) {
-                        token_moved(Asset::Erc1155(token, *id), event.from, event.to, *value);
+                        self.moved_tokens(Asset::Erc1155(token, *id), event.from, event.to, *value);
                     }
                 }
             }
-            (events::Deposit::SIGNATURE_HASH, _) if wrapper == Some(token) => {
+            (events::Deposit::SIGNATURE_HASH, _) if may_wrap => {
                 if let Ok(event) = events::Deposit::decode_log(log) {
-                    token_moved(Asset::Erc20(token), Address::ZERO, event.account, event.value);
+                    self.wrapped.entry(token).or_default().entry(event.account).or_default().receive(event.value);
                 }
             }
-            (events::Withdrawal::SIGNATURE_HASH, _) if wrapper == Some(token) => {
+            (events::Withdrawal::SIGNATURE_HASH, _) if may_wrap => {
                 if let Ok(event) = events::Withdrawal::decode_log(log) {
-                    token_moved(Asset::Erc20(token), event.account, Address::ZERO, event.value);
+                    self.wrapped.entry(token).or_default().entry(event.account).or_default().send(event.value);
                 }
             }
             _ => {}
         }
     }
 
+    /// Adds the deposits and withdrawals so far of the contracts that `wraps` says wrap ether, and drops those of others.
+    pub(super) fn add_wrapped(&mut self, mut wraps: impl FnMut(Address) -> bool) {
+        let wrapped = std::mem::take(&mut self.wrapped);
+        for (token, accounts) in wrapped.into_iter().filter(|(token, _)| wraps(*token)) {
+            for (account, change) in accounts {
+                let total = self.change(account, Asset::Erc20(token));
+                total.receive(change.received);
+                total.send(change.sent);
+            }
+        }
+    }
+
+    /// Adds a transfer of tokens. The zero address stands for their creation and destruction.
     fn moved_tokens(&mut self, asset: Asset, from: Address, to: Address, value: U256) {
         if !from.is_zero() {
-            let sent = &mut self.of(from, asset).sent;
-            *sent = sent.saturating_add(value);
+            self.change(from, asset).send(value);
         }
         if !to.is_zero() {
-            let received = &mut self.of(to, asset).received;
-            *received = received.saturating_add(value);
+            self.change(to, asset).receive(value);
         }
     }
 
-    fn moved(&mut self, asset: Asset, from: Address, to: Address, value: U256) {
-        let sent = &mut self.of(from, asset).sent;
-        *sent = sent.saturating_add(value);
-        let received = &mut self.of(to, asset).received;
-        *received = received.saturating_add(value);
-    }
-
-    fn of(&mut self, account: Address, asset: Asset) -> &mut NetChange {
-        self.0.entry(account).or_default().entry(asset).or_default()
+    fn change(&mut self, account: Address, asset: Asset) -> &mut NetChange {
+        self.accounts.entry(account).or_default().entry(asset).or_default()
     }
 
     /// Returns about how many bytes it takes.
     pub(super) fn size(&self) -> usize {
-        size_of_assets(&self.0)
+        let wrapped: usize = self.wrapped.values().map(BTreeMap::len).sum();
+        size_of_assets(&self.accounts) + wrapped * size_of::<(Address, NetChange)>()
     }
 
     /// Returns the contracts of the tokens, in order.
     pub(super) fn tokens(&self) -> BTreeSet<Address> {
-        let assets = self.0.values().flat_map(BTreeMap::keys);
+        let assets = self.accounts.values().flat_map(BTreeMap::keys);
         assets
             .filter_map(|asset| match asset {
                 Asset::Ether => None,
@@ -243,11 +284,11 @@ impl AssetRecord {
 
     /// Returns the changes that are not zero.
     pub(super) fn finish(mut self) -> BTreeMap<Address, BTreeMap<Asset, NetChange>> {
-        for assets in self.0.values_mut() {
+        for assets in self.accounts.values_mut() {
             assets.retain(|_, change| change.received != change.sent);
         }
-        self.0.retain(|_, assets| !assets.is_empty());
-        self.0
+        self.accounts.retain(|_, assets| !assets.is_empty());
+        self.accounts
     }
 }
 
@@ -266,8 +307,8 @@ impl TokenInfo {
     /// The gas that each question to a token may use.
     pub const GAS: u64 = 100_000;
 
-    /// Reads a symbol: a string or, as early tokens have it, 32 bytes that end in zeros.
-    pub(super) fn symbol_of(data: &[u8]) -> Option<String> {
+    /// Reads a name or a symbol: a string or, as early tokens have it, 32 bytes that end in zeros.
+    pub(super) fn text_of(data: &[u8]) -> Option<String> {
         use alloy_sol_types::{SolType, sol_data};
         let text = match data {
             bytes if bytes.len() == 32 => {

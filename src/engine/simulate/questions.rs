@@ -2,7 +2,7 @@
 //! change anything nor warm it.
 
 use alloy_evm::Evm;
-use alloy_primitives::{Address, TxKind, U256};
+use alloy_primitives::{Address, Bytes, TxKind, U256};
 use alloy_sol_types::{SolCall, sol};
 use revm::context::{TxEnv, result::ExecutionResult};
 
@@ -21,14 +21,28 @@ use crate::{
 
 sol! {
     function balanceOf(address account) external view returns (uint256);
+    function name() external view returns (string);
     function symbol() external view returns (string);
     function decimals() external view returns (uint8);
 }
 
+/// The name of the contract that wraps ether on most chains.
+const WRAPPED_ETHER: &str = "Wrapped Ether";
 /// Gas that a token may use to tell a balance.
 const BALANCE_GAS: u64 = 1_000_000;
 
 impl BlockRun {
+    /// Adds the deposits and withdrawals of the contract that wraps ether to the assets, after the block's calls. On a
+    /// chain whose wrapper is not known, the contract is found by its name.
+    pub fn add_wrapped<F: FamilyEvm>(&mut self, wrapper: Option<Address>, evm: &mut RunEvm<'_, F>) {
+        if let Some(assets) = &mut self.assets {
+            assets.add_wrapped(|token| match wrapper {
+                Some(wrapper) => wrapper == token,
+                None => text(token, nameCall {}.abi_encode(), evm).is_some_and(|name| name == WRAPPED_ETHER),
+            });
+        }
+    }
+
     /// Asks the tokens among the assets for their symbols and decimals, after the block's calls.
     pub fn ask_tokens<F: FamilyEvm>(&self, evm: &mut RunEvm<'_, F>) -> Tokens {
         let tokens = self.assets.as_ref().map(AssetRecord::tokens).unwrap_or_default();
@@ -38,14 +52,21 @@ impl BlockRun {
 
 /// Asks a token for its symbol and decimals.
 pub(super) fn token_info<F: FamilyEvm>(token: Address, evm: &mut RunEvm<'_, F>) -> TokenInfo {
-    let mut ask = |data: Vec<u8>| {
-        let call =
-            TxEnv { gas_limit: TokenInfo::GAS, kind: TxKind::Call(token), data: data.into(), ..TxEnv::default() };
-        evm.ask(call).ok().filter(ExecutionResult::is_success)?.into_output()
-    };
-    let symbol = ask(symbolCall {}.abi_encode()).and_then(|data| TokenInfo::symbol_of(&data));
-    let decimals = ask(decimalsCall {}.abi_encode()).and_then(|data| TokenInfo::decimals_of(&data));
+    let symbol = text(token, symbolCall {}.abi_encode(), evm);
+    let decimals = ask(token, decimalsCall {}.abi_encode(), evm).and_then(|data| TokenInfo::decimals_of(&data));
     TokenInfo { symbol, decimals }
+}
+
+/// Asks a token for a text.
+fn text<F: FamilyEvm>(token: Address, question: Vec<u8>, evm: &mut RunEvm<'_, F>) -> Option<String> {
+    ask(token, question, evm).and_then(|data| TokenInfo::text_of(&data))
+}
+
+/// Asks a token a question that it must answer within [`TokenInfo::GAS`].
+fn ask<F: FamilyEvm>(token: Address, question: Vec<u8>, evm: &mut RunEvm<'_, F>) -> Option<Bytes> {
+    let (gas_limit, kind) = (TokenInfo::GAS, TxKind::Call(token));
+    let call = TxEnv { gas_limit, kind, data: question.into(), ..TxEnv::default() };
+    evm.ask(call).ok().filter(ExecutionResult::is_success)?.into_output()
 }
 
 /// Returns what is measured now.
