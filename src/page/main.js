@@ -37,17 +37,15 @@ class Model {
   }
 
   take(snapshot, now) {
-    let { id, blockNumber, index, gasUsed, transactions } = snapshot;
+    const { id, blockNumber, index, gasUsed, transactions, sealed = [] } = snapshot;
     if (this.snapshot?.id === id) return;
     if (this.snapshot?.isTold) push(this.gaps, [now, now - this.snapshot.at]);
     this.snapshot = { id, block: Number(blockNumber), index: Number(index), at: now, age: 0, isTold: true };
-    const last = this.blocks.at(-1);
-    // Without pre-confirmations, a snapshot is a whole block. With them, a block opens with the snapshot that seals the
-    // one before, whose last transactions come with it.
+    // Without pre-confirmations, a snapshot is a whole block.
     this.snapshot.isWhole = this.snapshot.index === 0 && Number(gasUsed) > 0;
-    if (this.snapshot.index === 0 && !this.snapshot.isWhole) {
-      if (last?.number === this.snapshot.block - 1 && transactions.length) last.parts.push({ index: last.parts.length ? last.parts.at(-1).index + 1 : 1, used: last.sealed, count: transactions.length });
-      transactions = [];
+    for (const one of sealed) {
+      const block = this.blocks.find(({ number }) => number === Number(one.blockNumber));
+      block?.parts.push({ index: (block.parts.at(-1)?.index ?? 0) + 1, used: block.sealed, count: one.transactions.length });
     }
     const block = this.#block(this.snapshot.block);
     // After a fallback a block is built once more.

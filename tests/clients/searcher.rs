@@ -1,5 +1,5 @@
 use alloy_eips::eip2718::Encodable2718;
-use alloy_primitives::{U256, address, hex::encode_prefixed, keccak256, utils::parse_ether};
+use alloy_primitives::{B256, U256, address, hex::encode_prefixed, keccak256, utils::parse_ether};
 use alloy_provider::{Provider, ProviderBuilder, WsConnect};
 use alloy_rpc_types_eth::TransactionRequest;
 use alloy_signer_local::PrivateKeySigner;
@@ -7,6 +7,13 @@ use alloy_sol_types::{SolCall, sol};
 use serde_json::{Value, json};
 
 sol! { function swapExactTokensForTokens(uint256 amount, uint256 min, address[] path, address to, uint256 deadline); }
+
+/// Returns the block of a transaction that is new with a snapshot.
+fn block_of(snapshot: &Value, hash: B256) -> Option<&Value> {
+    let sealed = snapshot["sealed"].as_array().into_iter().flatten();
+    let has = |block: &&Value| block["transactions"].as_array().is_some_and(|hashes| hashes.contains(&json!(hash)));
+    Some(&sealed.chain([snapshot]).find(has)?["blockNumber"])
+}
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,15 +28,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let deposit = TransactionRequest::default().to(weth).value(parse_ether("50")?);
     provider.send_transaction(deposit).await?.get_receipt().await?;
     let mut snapshots = provider.subscribe::<_, Value>(("presim_snapshots",)).await?;
-    let mut sent = Default::default();
+    let mut sent = B256::ZERO;
     loop {
         let mut snapshot = snapshots.recv().await?;
-        while let Ok(newer) = snapshots.try_recv() {
-            snapshot = newer;
-        }
-        if let Some(receipt) = provider.get_transaction_receipt(sent).await? {
-            println!("mined in block {:?}, {}", receipt.block_number, receipt.status());
-            return Ok(());
+        loop {
+            if let Some(block) = block_of(&snapshot, sent) {
+                println!("mined in block {block}");
+                return Ok(());
+            }
+            match snapshots.try_recv() {
+                Ok(newer) => snapshot = newer,
+                Err(_) => break,
+            }
         }
         for path in [vec![weth, alpha, beta, weth], vec![weth, beta, alpha, weth]] {
             let (amount, min, to, deadline) = (U256::ZERO, U256::ZERO, account, U256::MAX);

@@ -177,6 +177,34 @@ async fn a_flashblock_is_the_block_so_far() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_transaction_is_told_once_under_its_block() {
+    let node = busy(&["--sub-blocks", "3"]);
+    let mut socket = Socket::open(&node, "/").await;
+    let id = socket.subscribe(json!(["presim_snapshots"])).await;
+    let (mut told, mut first, mut last): (BTreeMap<u64, Vec<Value>>, _, _) = (BTreeMap::new(), None, 0);
+    while first.is_none_or(|first| last < first + 6) {
+        let news = socket.notification(&id).await;
+        last = number(&news["blockNumber"]);
+        first = first.or(Some(last));
+        if news["index"] == "0x0" {
+            assert_eq!(news["transactions"], json!([]), "the block has only begun: {news}");
+        }
+        let sealed = news.get("sealed").map_or(&[][..], items);
+        assert!(sealed.iter().all(|one| number(&one["blockNumber"]) < last), "{news}");
+        for one in sealed.iter().chain([&news]) {
+            told.entry(number(&one["blockNumber"])).or_default().extend_from_slice(items(&one["transactions"]));
+        }
+    }
+    let mut seen = 0;
+    for at in first.unwrap() + 1..last {
+        let expected = block(&node, "/", at, false).await["transactions"].clone();
+        assert_eq!(json!(told[&at]), expected, "block {at}");
+        seen += items(&expected).len();
+    }
+    assert!(seen > 0, "the devnet trades");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_flashblock_names_its_snapshot() {
     let node = busy(&["--sub-blocks", "5"]);
     for path in PATHS {

@@ -35,6 +35,8 @@ pub(super) struct ChangeTeller {
 /// A transaction that is new with a snapshot, and its logs.
 struct FreshTx<'a> {
     hash: B256,
+    /// The number of its block.
+    block: u64,
     logs: &'a [Log],
 }
 
@@ -184,8 +186,13 @@ fn sealed_between(last: &Snapshot, snapshot: &Snapshot, published: &Published) -
 
 /// Returns the transactions that are in `snapshot` or in the blocks sealed before it, and were not in the `last` one.
 fn fresh_between<'a>(last: &Snapshot, snapshot: &'a Snapshot, sealed: &'a [(u64, Arc<BlockBody>)]) -> Vec<FreshTx<'a>> {
-    let of =
-        |(tx, receipt): (&Recovered<ChainTx>, &'a ChainReceipt)| FreshTx { hash: *tx.tx_hash(), logs: receipt.logs() };
+    let of = |block: u64| {
+        move |(tx, receipt): (&Recovered<ChainTx>, &'a ChainReceipt)| FreshTx {
+            hash: *tx.tx_hash(),
+            block,
+            logs: receipt.logs(),
+        }
+    };
     // The transactions that the last snapshot had of a block.
     let known = |number: u64, hashes: &mut dyn Iterator<Item = &B256>| {
         let open = last.open.as_ref().filter(|open| open.header.number == number);
@@ -195,7 +202,7 @@ fn fresh_between<'a>(last: &Snapshot, snapshot: &'a Snapshot, sealed: &'a [(u64,
     let mut fresh = Vec::new();
     for (number, body) in sealed {
         let known = known(*number, &mut body.transactions.iter().map(|tx| tx.tx_hash()));
-        fresh.extend(body.transactions.iter().zip(&body.receipts).skip(known).map(of));
+        fresh.extend(body.transactions.iter().zip(&body.receipts).skip(known).map(of(*number)));
     }
     if let Some(open) = &snapshot.open {
         let continued = last.open.as_ref().filter(|before| {
@@ -208,7 +215,8 @@ fn fresh_between<'a>(last: &Snapshot, snapshot: &'a Snapshot, sealed: &'a [(u64,
             |before| before.transactions.len(),
         );
         let new = known..open.transactions.len();
-        fresh.extend(new.filter_map(|index| open.transactions.get(index).zip(open.receipts.get(index))).map(of));
+        let new = new.filter_map(|index| open.transactions.get(index).zip(open.receipts.get(index)));
+        fresh.extend(new.map(of(open.header.number)));
     }
     fresh
 }
@@ -263,7 +271,19 @@ fn write_snapshot(out: &mut Vec<u8>, snapshot: &Snapshot, fresh: &[FreshTx<'_>],
     if let Some(fee) = header.base_fee_per_gas {
         object.quantity("baseFeePerGas", fee);
     }
-    encode::list(object.key("transactions"), fresh, |out, tx| encode::data(out, tx.hash.as_slice()));
+    let write_hashes = |out: &mut Vec<u8>, block: u64| {
+        encode::list(out, fresh.iter().filter(|tx| tx.block == block), |out, tx| encode::data(out, tx.hash.as_slice()));
+    };
+    write_hashes(object.key("transactions"), header.number);
+    let sealed: BTreeSet<u64> = fresh.iter().map(|tx| tx.block).filter(|block| *block != header.number).collect();
+    if !sealed.is_empty() {
+        encode::list(object.key("sealed"), sealed, |out, block| {
+            let mut object = Object::new(out);
+            object.quantity("blockNumber", block);
+            write_hashes(object.key("transactions"), block);
+            object.end();
+        });
+    }
     match changes {
         Some(changes) => encode::list(object.key("touched"), changes.keys(), |out, address: &Address| {
             encode::data(out, address.as_slice());
