@@ -6,7 +6,7 @@ mod live;
 mod nearest;
 mod secrets;
 
-pub use choices::{ApprovalPolicy, DialectName, FeedName, KeepAwake, RevertPolicy, UpgradePolicy};
+pub use choices::{ApprovalPolicy, DialectName, FeedName, KeepAwake, RevertPolicy, StandardReceipts, UpgradePolicy};
 pub use fleet::{FleetConfig, FleetName, NatsServers};
 pub use live::{Endpoint, LiveConfig};
 pub use nearest::nearest;
@@ -57,6 +57,10 @@ pub struct Config {
     /// always has the latter.
     #[arg(long, env = "PRESIM_DIALECT", value_enum, default_value_t = DialectName::Project, help_heading = "General")]
     pub dialect: DialectName,
+    /// When to tell receipts, and the block of a transaction, in the standard dialect: when `latest` has the block
+    /// (`latest`), or as soon as the transaction is pre-confirmed (`preconfirmed`), as `/` does.
+    #[arg(long, env = "PRESIM_STANDARD_RECEIPTS", value_name = "WHEN", value_enum, default_value_t = StandardReceipts::Latest, help_heading = "General")]
+    pub standard_receipts: StandardReceipts,
     /// Serve Prometheus metrics at http://ADDR:PORT/metrics.
     #[arg(long, env = "PRESIM_METRICS", value_name = "ADDR:PORT", value_parser = parse_address, help_heading = "General")]
     pub metrics: Option<SocketAddr>,

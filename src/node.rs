@@ -43,7 +43,7 @@ use self::{
 };
 use crate::{
     chain::ChainSpec,
-    config::{ApprovalPolicy, Config},
+    config::{ApprovalPolicy, Config, StandardReceipts},
     engine::{Beginnings, install_kzg_verifier, load_kzg_settings},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     feed::{
@@ -473,6 +473,7 @@ impl Actors {
                 max_response: config.max_response as usize,
             },
             strict_pending: config.strict_pending,
+            receipts_wait: config.standard_receipts == StandardReceipts::Latest,
             gas: metrics.counter("presim_gas_simulated_total", "Gas used by simulated calls.", &[]),
         });
         let waiters = Waiters::new(config.max_sync_waiters as usize);

@@ -160,6 +160,7 @@ impl BodiesChain {
                 sync: SyncTimeouts { usual: Duration::ZERO, most: Duration::ZERO },
             },
             strict_pending: false,
+            receipts_wait: true,
             gas: Metrics::default().counter("gas", "", &[]),
         };
         Some(Self { backend, rules, snapshot: snapshots.newest(), published: snapshots.load() })

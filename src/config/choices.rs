@@ -11,6 +11,15 @@ pub enum DialectName {
     Standard,
 }
 
+/// When `/standard` tells receipts, and the block of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StandardReceipts {
+    /// When `latest` has the block.
+    Latest,
+    /// As soon as the transaction is pre-confirmed.
+    Preconfirmed,
+}
+
 /// The source of new blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FeedName {

@@ -272,11 +272,12 @@ impl Front {
             request.method.leader == LeaderUse::IfUnknown && request.method.upstream == UpstreamUse::IfUnknown;
         if let (Handler::Run(run), true) = (request.method.handler, may_know) {
             match self.run(run, request.clone()).await {
-                Ok(answer) if is_nothing(&answer[out.len()..]) => own = Some(Ok(answer)),
+                Ok(answer) if self.is_unknown(&request, &answer[out.len()..]) => own = Some(Ok(answer)),
                 Err(error @ RpcError::UnknownBlock(_)) => own = Some(Err(error)),
                 answered => return answered,
             }
         }
+        let start = out.len();
         match (leader.ask(&request).await, own) {
             (Ok(result), _) => out.extend_from_slice(result.get().as_bytes()),
             (Err(error), Some(own)) => match (&self.runner.remote, own) {
@@ -290,6 +291,7 @@ impl Front {
             },
             (Err(error), None) => return Err(error),
         }
+        self.runner.backend.withhold(&request, &self.published(), &mut out, start);
         Ok(out)
     }
 
@@ -331,12 +333,27 @@ impl Front {
                 encode::data(&mut out, remote.send_on(&raw, &request).await?.as_slice());
             }
             UpstreamUse::IfUnknown | UpstreamUse::Unasked => match self.run(run, request.clone()).await {
-                Ok(answer) if is_nothing(&answer[out.len()..]) => remote.forward(&request, &mut out).await?,
-                Err(RpcError::UnknownBlock(_)) => remote.forward(&request, &mut out).await?,
+                Ok(answer) if self.is_unknown(&request, &answer[out.len()..]) => {
+                    self.forward(remote, &request, &mut out).await?;
+                }
+                Err(RpcError::UnknownBlock(_)) => self.forward(remote, &request, &mut out).await?,
                 answered => return answered,
             },
         }
         Ok(out)
+    }
+
+    /// Has the upstream answer a request that presim cannot answer.
+    async fn forward(&self, remote: &StateCompletion, request: &Request, out: &mut Vec<u8>) -> Result<(), RpcError> {
+        let start = out.len();
+        remote.forward(request, out).await?;
+        self.runner.backend.withhold(request, &self.published(), out, start);
+        Ok(())
+    }
+
+    /// Returns whether a result says that this node knows no such block or transaction: null, or no raw bytes.
+    fn is_unknown(&self, request: &Request, result: &[u8]) -> bool {
+        matches!(result, b"null" | b"\"0x\"") && !self.runner.backend.withholds(request)
     }
 
     /// Counts a request with an unknown method.
@@ -429,11 +446,6 @@ impl RequestRunner {
         kept(commit, &ticket).await?;
         Ok((done, out))
     }
-}
-
-/// Returns whether a result says that there is no such block or transaction: null, or no raw bytes.
-fn is_nothing(result: &[u8]) -> bool {
-    result == b"null" || result == b"\"0x\""
 }
 
 /// The type of handlers that run on a snapshot.

@@ -222,7 +222,8 @@ async fn a_range_has_the_blocks_that_it_names() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_range_may_end_in_the_block_being_built() {
-    let node = TestNode::start(&["--sub-block-ms", "10", "--sub-blocks", "20", "--keep-snapshots", "100000"]);
+    let flags = ["--sub-block-ms", "10", "--sub-blocks", "20", "--keep-snapshots", "100000"];
+    let node = TestNode::start(&[&flags[..], &["--standard-receipts", "preconfirmed"]].concat());
     node.sealed(2).await;
     for path in PATHS {
         let answers = loop {

@@ -223,11 +223,15 @@ async fn a_block_is_the_same_by_every_name_and_holds_together() {
         let pending = &answers[4];
         assert_eq!(pending["parentHash"], answers[0]["hash"]);
         assert_eq!(number(&pending["number"]), number(&answers[0]["number"]) + 1);
-        check_block(pending, &answers[5]);
         let moment = json!({"snapshotId": answers[6]["id"]});
         node.sealed(number(&pending["number"])).await;
         assert_eq!(node.result(path, "eth_getBlockByNumber", json!([moment, true])).await, *pending, "as it was");
-        assert_eq!(node.result(path, "eth_getBlockReceipts", json!([moment])).await, answers[5]);
+        let receipts = node.result("/", "eth_getBlockReceipts", json!([moment])).await;
+        check_block(pending, &receipts);
+        // On `/standard`, receipts of a block that is being built are not told.
+        let told = if path == "/" { receipts } else { Value::Null };
+        assert_eq!(answers[5], told, "{path}");
+        assert_eq!(node.result(path, "eth_getBlockReceipts", json!([moment])).await, told, "{path}: as it was");
     }
 }
 
@@ -280,7 +284,7 @@ async fn what_is_in_a_block_is_found_by_count_by_index_and_by_hash() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pre_confirmed_receipt_is_the_sealed_one_but_for_the_block_hash() {
     // The blocks last long enough to ask twice about the same one.
-    let node = busy(&["--sub-blocks", "60"]);
+    let node = busy(&["--sub-blocks", "60", "--standard-receipts", "preconfirmed"]);
     for path in PATHS {
         let (block, receipts) = loop {
             let block = node.result(path, "eth_getBlockByNumber", json!(["pending", true])).await;
@@ -310,6 +314,77 @@ async fn a_pre_confirmed_receipt_is_the_sealed_one_but_for_the_block_hash() {
             let alone = node.result(path, "eth_getTransactionReceipt", json!([after["transactionHash"]])).await;
             assert_eq!(alone, *after, "{path}");
         }
+    }
+}
+
+/// Starts a devnet whose blocks are sealed on request, with a pre-confirmed transaction. Returns its pre-confirmed
+/// receipt, too.
+async fn preconfirmed(flags: &[&str]) -> (TestNode, Value) {
+    let node = TestNode::start(&[&["--testing", "--sub-block-ms", "100", "--sub-blocks", "10000"], flags].concat());
+    let raw = crate::sending::raw(crate::sending::plain(0), &crate::sending::key(0));
+    let receipt = node.result("/standard", "eth_sendRawTransactionSync", json!([raw, 60_000])).await;
+    assert_eq!(receipt["blockNumber"], "0x1", "the answer is the pre-confirmed receipt on each path");
+    (node, receipt)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_standard_a_receipt_implies_its_block() {
+    let (node, receipt) = preconfirmed(&[]).await;
+    let (hash, sender) = (&receipt["transactionHash"], &receipt["from"]);
+    let calls = [
+        ("eth_getTransactionReceipt", json!([hash])),
+        ("eth_getBlockReceipts", json!(["pending"])),
+        ("eth_getBlockReceipts", json!(["0x1"])),
+        ("eth_getBlockReceipts", json!([receipt["blockHash"]])),
+    ];
+    for (method, params) in &calls {
+        assert_eq!(node.result("/standard", method, params.clone()).await, Value::Null, "{method} {params}");
+        assert!(!node.result("/", method, params.clone()).await.is_null(), "{method} {params}");
+    }
+    let tx = node.result("/standard", "eth_getTransactionByHash", json!([hash])).await;
+    for key in ["blockHash", "blockNumber", "blockTimestamp", "transactionIndex"] {
+        assert_eq!(tx.get(key), Some(&Value::Null), "{key}: {tx}");
+    }
+    assert_eq!((&tx["hash"], &tx["from"], &tx["gasPrice"]), (hash, sender, &tx["maxFeePerGas"]));
+    assert_eq!(node.result("/", "eth_getTransactionByHash", json!([hash])).await["blockNumber"], "0x1");
+    assert_eq!(node.result("/standard", "eth_getTransactionCount", json!([sender, "latest"])).await, "0x0");
+    assert_eq!(node.result("/standard", "eth_getTransactionCount", json!([sender, "pending"])).await, "0x1");
+
+    node.result("/", "evm_mine", json!([])).await;
+    let told = node.result("/standard", "eth_getTransactionReceipt", json!([hash])).await;
+    assert_eq!(without_block_hash(&told), without_block_hash(&receipt));
+    let block = node.result("/standard", "eth_getBlockByNumber", json!(["latest", true])).await;
+    assert_eq!((&told["blockHash"], &block["transactions"][0]["hash"]), (&block["hash"], hash));
+    let tx = node.result("/standard", "eth_getTransactionByHash", json!([hash])).await;
+    assert_eq!(tx, block["transactions"][0]);
+    for at in [json!("latest"), json!("0x1"), block["hash"].clone(), receipt["blockHash"].clone()] {
+        let receipts = node.result("/standard", "eth_getBlockReceipts", json!([at])).await;
+        assert_eq!(receipts, json!([told]), "{at}");
+    }
+    assert_eq!(node.result("/standard", "eth_getTransactionCount", json!([sender, "latest"])).await, "0x1");
+
+    // The dialect decides, and not the path.
+    let (node, receipt) = preconfirmed(&["--dialect", "standard"]).await;
+    let hash = json!([receipt["transactionHash"]]);
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", hash).await, Value::Null);
+    let (node, receipt) = preconfirmed(&["--standard-receipts", "preconfirmed"]).await;
+    let hash = json!([receipt["transactionHash"]]);
+    assert_eq!(node.result("/standard", "eth_getTransactionByHash", hash.clone()).await["blockNumber"], "0x1");
+    let told = node.result("/standard", "eth_getTransactionReceipt", hash).await;
+    assert_eq!(without_block_hash(&told), without_block_hash(&receipt));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pending_block_has_a_hash_a_nonce_and_a_miner_on_both_paths() {
+    let node = TestNode::quiet_with(&["--fee-recipient", "0x00000000000000000000000000000000000abcde"]);
+    for path in PATHS {
+        let pending = node.result(path, "eth_getBlockByNumber", json!(["pending", true])).await;
+        let block: Block = typed(&pending);
+        assert_eq!(
+            (json!(block.header.hash), &pending["nonce"]),
+            (pending["hash"].clone(), &json!("0x0000000000000000"))
+        );
+        assert_eq!(block.header.beneficiary, NOBODY, "{path}");
     }
 }
 
@@ -420,7 +495,7 @@ const SNAPSHOTS: usize = 30;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_agrees_with_itself_while_the_devnet_publishes() {
-    let node = TestNode::start(&["--sub-block-ms", "3", "--sub-blocks", "5"]);
+    let node = TestNode::start(&["--sub-block-ms", "3", "--sub-blocks", "5", "--standard-receipts", "preconfirmed"]);
     let senders = accounts(&node);
     let mut snapshots = std::collections::BTreeSet::new();
     let began = std::time::Instant::now();

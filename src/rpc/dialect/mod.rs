@@ -36,6 +36,8 @@ pub struct Dialect {
     pub state_roots: bool,
     /// The fraction by which an estimate may exceed the smallest gas limit.
     pub estimate_tolerance: f64,
+    /// Whether receipts, and the block of a transaction, are told when `latest` has the block, and not before.
+    pub receipts_wait: bool,
     /// Whether blocks that fill gaps are shown.
     pub shows_fillers: bool,
     /// Whether header fields are shown before their fork, with their empty value.

@@ -16,6 +16,7 @@ pub static PROJECT: Dialect = Dialect {
     sends_from_wallet: false,
     state_roots: false,
     estimate_tolerance: 0.0,
+    receipts_wait: false,
     shows_fillers: false,
     shows_revert_data: true,
     shows_early_fields: true,

@@ -22,6 +22,8 @@ pub static STANDARD: Dialect = Dialect {
     state_roots: true,
     // geth's `estimateGasErrorRatio`.
     estimate_tolerance: 0.015,
+    // A client that has a receipt reads `latest` next, and takes its next nonce from there.
+    receipts_wait: true,
     shows_fillers: true,
     shows_revert_data: false,
     shows_early_fields: false,

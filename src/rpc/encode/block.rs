@@ -207,7 +207,7 @@ fn placed_transaction(object: &mut Object<'_>, block: &Block, included: &Include
     }
 }
 
-/// Writes a transaction that is not in a block yet.
+/// Writes a transaction that is not in a block yet, or whose block is not told yet.
 pub fn pooled_transaction(out: &mut Vec<u8>, tx: &Recovered<TxEnvelope>) {
     let mut object = Object::new(out);
     for key in ["blockHash", "blockNumber", "blockTimestamp", "transactionIndex"] {

@@ -41,6 +41,8 @@ pub struct Backend {
     pub limits: RequestLimits,
     /// Whether `pending` is refused while the feed is broken (`--strict-pending`).
     pub strict_pending: bool,
+    /// Whether receipts wait for `latest` in the dialects that say so (`--standard-receipts latest`).
+    pub receipts_wait: bool,
     /// The metric of simulated gas.
     pub gas: Counter,
 }

@@ -1,11 +1,13 @@
 //! Blocks, the transactions in them, and their receipts.
 
+use alloy_consensus::transaction::Recovered;
 use alloy_primitives::B256;
 
 use super::{Backend, Run};
 use crate::{
-    rpc::{encode, error::RpcError},
-    state::{Block, Included, Selector},
+    chain::ChainTx,
+    rpc::{dialect::Dialect, encode, error::RpcError},
+    state::{Block, Included, Published, Selector},
 };
 
 const NULL: &[u8] = b"null";
@@ -51,7 +53,7 @@ impl Backend {
     }
 
     pub(super) fn get_block_receipts(&self, run: &mut Run<'_>, block: Selector) -> Result<(), RpcError> {
-        match self.block(run.published, block)? {
+        match self.block_of_receipts(run.dialect, run.published, block)? {
             Some(block) => {
                 encode::list(&mut run.out, block.transactions(), |out, included| self.receipt(&block, &included, out))
             }
@@ -61,18 +63,35 @@ impl Backend {
     }
 
     pub(super) fn get_transaction(&self, run: &mut Run<'_>, hash: B256) -> Result<(), RpcError> {
-        let write =
-            |block: &Block, included: &Included<'_>, out: &mut Vec<u8>| encode::transaction(out, block, included);
         let found = run.published.transaction(&hash);
         if found.is_some() {
-            show(found, &mut run.out, write);
+            self.show_transaction(run.published, found, run.dialect, &mut run.out);
         } else if let Some(tx) = self.pool.get(&hash) {
             encode::pooled_transaction(&mut run.out, &tx);
         } else {
             // The transaction may have moved from the pool into a block that was published after the request arrived.
-            show(self.pool.published().transaction(&hash), &mut run.out, write);
+            let published = self.pool.published();
+            self.show_transaction(&published, published.transaction(&hash), run.dialect, &mut run.out);
         }
         Ok(())
+    }
+
+    /// Writes a transaction that was found in a block, without the block if that waits.
+    fn show_transaction(
+        &self,
+        published: &Published,
+        found: Option<(Block, usize)>,
+        dialect: &Dialect,
+        out: &mut Vec<u8>,
+    ) {
+        show(found, out, |block, included, out| match included.tx.inner() {
+            _ if !self.is_waiting(dialect, published, block.number()) => encode::transaction(out, block, included),
+            ChainTx::Signed(tx) => {
+                encode::pooled_transaction(out, &Recovered::new_unchecked(tx.clone(), included.tx.signer()));
+            }
+            // The chain's own transactions wait in no pool.
+            ChainTx::Deposit(_) => out.extend_from_slice(NULL),
+        });
     }
 
     pub(super) fn get_transaction_at(
@@ -85,10 +104,17 @@ impl Backend {
         Ok(())
     }
 
-    pub(crate) fn get_transaction_receipt(&self, run: &mut Run<'_>, hash: B256) -> Result<(), RpcError> {
-        let found = run.published.transaction(&hash);
+    pub(super) fn get_transaction_receipt(&self, run: &mut Run<'_>, hash: B256) -> Result<(), RpcError> {
+        let told = |(block, _): &(Block, usize)| !self.is_waiting(run.dialect, run.published, block.number());
+        let found = run.published.transaction(&hash).filter(told);
         show(found, &mut run.out, |block, included, out| self.receipt(block, included, out));
         Ok(())
+    }
+
+    /// Writes the receipt of a transaction, pre-confirmed or not.
+    pub(in crate::rpc) fn write_receipt(&self, run: &mut Run<'_>, hash: B256) {
+        let found = run.published.transaction(&hash);
+        show(found, &mut run.out, |block, included, out| self.receipt(block, included, out));
     }
 
     /// Writes the receipt of a transaction in `block`.

@@ -18,12 +18,14 @@ mod state;
 mod testing;
 mod trace;
 mod txpool;
+mod waiting;
 mod wallet;
 
 pub use backend::{Backend, RequestLimits, Run};
 pub use send::{Awaited, SyncTimeouts};
 pub use signature::AdmittedSignature;
 pub use testing::BuiltBlock;
+pub use waiting::WaitingPart;
 pub use wallet::Admitted;
 
 use std::{fmt, sync::LazyLock};
@@ -58,6 +60,8 @@ pub struct MethodRoute {
     pub commits: bool,
     /// Whether the method exists only with `--testing`.
     pub testing: bool,
+    /// The part of the answer that waits until `latest` has its block, where the dialect says so.
+    pub waits: WaitingPart,
     /// The part of the fleet's leader, or of the node that has its wallet, in answering.
     pub leader: LeaderUse,
     /// Whether the answer follows from the parameters and what is published alone, so that each node of a fleet gives the same.
@@ -229,8 +233,11 @@ impl MethodRoute {
         run!("eth_getUncleCountByBlockHash", On(Read), wire::parse_one_block::<HashParam>, Backend::get_uncle_count)
             .history(),
         run!("eth_getBlockReceipts", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_block_receipts)
-            .history(),
-        run!("eth_getTransactionByHash", On(Read), wire::parse_hash, Backend::get_transaction).history(),
+            .history()
+            .waits(WaitingPart::BlockReceipts),
+        run!("eth_getTransactionByHash", On(Read), wire::parse_hash, Backend::get_transaction)
+            .history()
+            .waits(WaitingPart::Place),
         run!(
             "eth_getTransactionByBlockNumberAndIndex",
             On(Read),
@@ -245,7 +252,9 @@ impl MethodRoute {
             Backend::get_transaction_at
         )
         .history(),
-        run!("eth_getTransactionReceipt", On(Read), wire::parse_hash, Backend::get_transaction_receipt).history(),
+        run!("eth_getTransactionReceipt", On(Read), wire::parse_hash, Backend::get_transaction_receipt)
+            .history()
+            .waits(WaitingPart::Receipt),
         run!("eth_getLogs", On(Read), wire::parse_logs, Backend::get_logs).history(),
         run!("eth_getHeaderByNumber", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_header).history(),
         run!("eth_getHeaderByHash", On(Read), wire::parse_one_block::<HashParam>, Backend::get_header).history(),
@@ -371,6 +380,7 @@ impl MethodRoute {
             upstream: UpstreamUse::Unasked,
             commits: false,
             testing: false,
+            waits: WaitingPart::Nothing,
             leader: LeaderUse::IfUnknown,
             is_pure: false,
         }
@@ -392,6 +402,10 @@ impl MethodRoute {
     /// Marks a method that reads blocks or their contents, which an upstream may know if the node does not.
     const fn history(self) -> Self {
         self.upstream(UpstreamUse::IfUnknown)
+    }
+
+    const fn waits(self, waits: WaitingPart) -> Self {
+        Self { waits, ..self }
     }
 
     const fn by_leader(self) -> Self {
