@@ -123,7 +123,7 @@ impl Snapshot {
             hashes: self.hashes.clone(),
             path: self.path.clone(),
             verified: self.verified,
-            provisional: OnceLock::new(),
+            provisional: self.provisional.clone(),
         }
     }
 
@@ -156,9 +156,9 @@ impl Snapshot {
         Some((open, header))
     }
 
-    /// Returns whether this is the hash that was returned for the block being built here. Computes no hash.
-    pub fn has_given_out(&self, hash: B256) -> bool {
-        self.provisional.get().is_some_and(|header| header.hash() == hash)
+    /// Returns the hash that was returned for the block being built here. Computes no hash: `None` if none was returned.
+    pub fn given_out(&self) -> Option<B256> {
+        self.provisional.get().map(|header| header.hash())
     }
 
     /// Returns the header for calls at this snapshot: the open block's if there is one, else the head's.

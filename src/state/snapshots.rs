@@ -2,6 +2,7 @@
 
 mod history;
 mod late;
+mod provisional;
 
 use std::{sync::Arc, time::Instant};
 
@@ -9,11 +10,11 @@ use alloy_primitives::B256;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use self::history::OldHeaders;
 pub use self::{
     history::RetainedBlocks,
     late::{BlockLogs, LateBlock, LateBounds},
 };
+use self::{history::OldHeaders, provisional::ProvisionalHashes};
 use super::{Block, Divergences, FeedState, KnownBlock, Publication, Selector, Snapshot, SnapshotId, UnknownBlock};
 use crate::chain::{BlockKeeper, SealedBlock};
 
@@ -43,6 +44,9 @@ pub struct Published {
     sealed: imbl::OrdMap<u64, Arc<Snapshot>>,
     /// The numbers of blocks by their hashes. The archive, if there is one, has those of pruned blocks.
     numbers: imbl::HashMap<B256, u64>,
+    /// The hashes that were returned for the blocks that are not pruned while these were being built, as far as they are
+    /// not those of recent snapshots.
+    provisional: ProvisionalHashes,
     /// The sealed blocks that are not pruned.
     blocks: imbl::OrdMap<u64, Arc<SealedBlock>>,
     /// The block number and the index of each transaction in those blocks.
@@ -106,6 +110,7 @@ impl Snapshots {
             recent: imbl::OrdMap::unit(first.id.0, first.clone()),
             sealed: imbl::OrdMap::new(),
             numbers: imbl::HashMap::new(),
+            provisional: ProvisionalHashes::default(),
             blocks: imbl::OrdMap::new(),
             transactions: imbl::HashMap::new(),
             old_headers: OldHeaders::default(),
@@ -207,6 +212,13 @@ impl Snapshots {
     }
 }
 
+/// Keeps the hash that was returned for the block that a snapshot is building, if one was, beyond the snapshot.
+fn keep_hash_of(snapshot: &Snapshot, hashes: &mut ProvisionalHashes) {
+    if let Some(hash) = snapshot.given_out() {
+        hashes.insert(snapshot.header().number, hash);
+    }
+}
+
 /// Drops a snapshot or a block on another thread, because freeing its memory takes as long as making it did.
 fn drop_aside(what: impl Send + 'static) {
     rayon::spawn(move || drop(what));
@@ -232,6 +244,12 @@ impl Published {
                 // The sub-blocks of a block that became canonical unchanged are states of the chain.
                 let unchanged = canonical.path.first().is_some_and(|step| step.from == self.newest.state)
                     && self.newest.open.as_ref().is_some_and(|open| open.header.number == number);
+                if unchanged || self.has_begun(&canonical.head) {
+                    self.keep_hashes_of(number);
+                } else {
+                    self.provisional.remove(number..=number);
+                }
+                self.provisional.remove(number + 1..=u64::MAX);
                 self.forget_snapshots_from(if unchanged { number + 1 } else { number });
                 self.expect_content(&canonical.head);
                 let canonical = self.stand_on(canonical.named(id));
@@ -244,6 +262,7 @@ impl Published {
                         // The snapshots of its sub-blocks stay. Those of the block on it are of an earlier attempt.
                         self.forget_blocks_from(complete.head.number());
                         self.forget_snapshots_from(complete.head.number() + 1);
+                        self.provisional.remove(complete.head.number() + 1..=u64::MAX);
                         self.add_block(&Arc::new(complete.named(id)));
                     }
                     None if open.index() == 0 => self.forget_from(open.header().number),
@@ -368,9 +387,10 @@ impl Published {
             },
             Selector::Hash(hash) => match self.numbers.get(&hash) {
                 Some(number) => self.sealed(*number),
-                None => match self.given_out(hash) {
-                    Some(snapshot) => Ok(snapshot.clone()),
-                    None => self.sealed(self.pruned_number(hash).ok_or(UnknownBlock::Hash { hash })?),
+                None => match (self.given_out(hash), self.provisional.number(&hash)) {
+                    (Some(snapshot), _) => Ok(snapshot.clone()),
+                    (None, Some(number)) => self.select(Selector::Number(number)),
+                    (None, None) => self.sealed(self.pruned_number(hash).ok_or(UnknownBlock::Hash { hash })?),
                 },
             },
             Selector::Snapshot(SnapshotId(id)) => self.recent.get(&id).cloned().ok_or_else(|| UnknownBlock::Snapshot {
@@ -438,10 +458,30 @@ impl Published {
     }
 
     /// Returns the retained snapshot whose open block was returned under this hash, as in receipts and logs of
-    /// pre-confirmed transactions.
+    /// pre-confirmed transactions. Once the snapshot is not retained, the hash stands for the block that became of it.
     fn given_out(&self, hash: B256) -> Option<&Arc<Snapshot>> {
         let mut recent = self.recent.iter().rev().map(|(_, snapshot)| snapshot);
-        recent.find(|snapshot| snapshot.has_given_out(hash))
+        recent.find(|snapshot| snapshot.given_out() == Some(hash))
+    }
+
+    /// Returns whether the block being built is a beginning of `block`.
+    fn has_begun(&self, block: &SealedBlock) -> bool {
+        let Some(open) = self.newest.open.as_ref().filter(|open| open.header.number == block.number()) else {
+            return false;
+        };
+        let body = block.find_body();
+        body.is_some_and(|body| {
+            let mut hashes = body.transactions.iter().map(|tx| tx.tx_hash());
+            open.header.parent_hash == block.header.parent_hash
+                && open.transactions.iter().all(|tx| hashes.next() == Some(tx.tx_hash()))
+        })
+    }
+
+    /// Keeps the hashes that were returned for block `number` beyond the snapshots that have it.
+    fn keep_hashes_of(&mut self, number: u64) {
+        for snapshot in self.recent.values().filter(|snapshot| snapshot.header().number == number) {
+            keep_hash_of(snapshot, &mut self.provisional);
+        }
     }
 
     /// Returns the block that `selector` selects, with its body; `None` if there is no such block.
@@ -474,9 +514,10 @@ impl Published {
             },
             Selector::Hash(hash) => match self.numbers.get(&hash) {
                 Some(number) => sealed(*number),
-                None => match self.given_out(hash) {
-                    Some(open) => Some(KnownBlock::Newest(open.clone())),
-                    None => self.pruned_number(hash).and_then(sealed),
+                None => match (self.given_out(hash), self.provisional.number(&hash)) {
+                    (Some(open), _) => Some(KnownBlock::Newest(open.clone())),
+                    (None, Some(number)) => self.find(Selector::Number(number))?,
+                    (None, None) => self.pruned_number(hash).and_then(sealed),
                 },
             },
             Selector::Snapshot(_) => Some(KnownBlock::Newest(self.select(selector)?)),
@@ -532,6 +573,7 @@ impl Published {
     fn forget_from(&mut self, number: u64) {
         self.forget_blocks_from(number);
         self.forget_snapshots_from(number);
+        self.provisional.remove(number..=u64::MAX);
     }
 
     /// Removes the sealed blocks from `number` on.
@@ -562,6 +604,7 @@ impl Published {
         while let Some((oldest, rest)) = (self.recent.len() > self.kept.snapshots).then(|| self.recent.without_min()) {
             self.recent = rest;
             if let Some(oldest) = oldest {
+                keep_hash_of(&oldest, &mut self.provisional);
                 drop_aside(oldest);
             }
         }
@@ -587,6 +630,7 @@ impl Published {
         if self.tags.is_some() {
             self.forget_transactions(block);
             self.numbers.remove(&block.hash());
+            self.provisional.remove(block.number()..=block.number());
             self.blocks.remove(&block.number());
             self.late.remove(&block.number());
         } else if let Some(block) = block.without_body() {

@@ -389,6 +389,93 @@ async fn a_pending_block_has_a_hash_a_nonce_and_a_miner_on_both_paths() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_provisional_hash_stays_a_name_of_the_block_that_became_of_it() {
+    let node = TestNode::start(&[
+        "--testing",
+        "--sub-block-ms",
+        "60000",
+        "--keep-snapshots",
+        "2",
+        "--keep-blocks",
+        "4",
+        "--keep-history",
+        "4",
+    ]);
+    let (alice, world) = (accounts(&node)[0], node.node.info().trading.expect("a world"));
+    let pending = node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+    let (hash, height) = (&pending["hash"], &pending["number"]);
+    let sent = json!([{"from": alice, "to": world.weth, "value": "0x7"}]);
+    let sent = node.result("/", "eth_sendTransaction", sent).await;
+    // Further ahead than snapshots are retained.
+    node.result("/", "anvil_mine", json!(["0x3"])).await;
+    let (by_hash, by_number) = (json!({"blockHash": hash}), json!({"blockNumber": height}));
+    let moment = json!({"to": world.weth, "data": "0x18160ddd"});
+    for path in PATHS {
+        let block = node.result(path, "eth_getBlockByNumber", json!([height, true])).await;
+        assert_eq!((&block["transactions"][0]["hash"], &block["number"]), (&sent, height), "{path}");
+        assert_ne!(block["hash"], *hash, "the hash was provisional");
+        for (one, other) in [
+            (("eth_getBlockByHash", json!([hash, true])), ("eth_getBlockByNumber", json!([height, true]))),
+            (("eth_getHeaderByHash", json!([hash])), ("eth_getHeaderByNumber", json!([height]))),
+            (
+                ("eth_getBlockTransactionCountByHash", json!([hash])),
+                ("eth_getBlockTransactionCountByNumber", json!([height])),
+            ),
+            (("eth_getUncleCountByBlockHash", json!([hash])), ("eth_getUncleCountByBlockNumber", json!([height]))),
+            (
+                ("eth_getTransactionByBlockHashAndIndex", json!([hash, "0x0"])),
+                ("eth_getTransactionByBlockNumberAndIndex", json!([height, "0x0"])),
+            ),
+            (
+                ("eth_getRawTransactionByBlockHashAndIndex", json!([hash, "0x0"])),
+                ("eth_getRawTransactionByBlockNumberAndIndex", json!([height, "0x0"])),
+            ),
+            (("eth_getBlockReceipts", json!([hash])), ("eth_getBlockReceipts", json!([height]))),
+            (
+                ("eth_getLogs", json!([{"blockHash": hash}])),
+                ("eth_getLogs", json!([{"fromBlock": height, "toBlock": height}])),
+            ),
+            (("debug_getRawBlock", json!([hash])), ("debug_getRawBlock", json!([height]))),
+            (("debug_traceBlockByHash", json!([hash])), ("debug_traceBlockByNumber", json!([height]))),
+            (("trace_block", json!([hash])), ("trace_block", json!([height]))),
+            (("eth_getBalance", json!([world.weth, by_hash])), ("eth_getBalance", json!([world.weth, by_number]))),
+            (("eth_call", json!([moment, by_hash])), ("eth_call", json!([moment, by_number]))),
+            (
+                ("eth_simulateV1", json!([{"blockStateCalls": [{}]}, by_hash])),
+                ("eth_simulateV1", json!([{"blockStateCalls": [{}]}, by_number])),
+            ),
+        ] {
+            assert_eq!(
+                node.result(path, one.0, one.1.clone()).await,
+                node.result(path, other.0, other.1).await,
+                "{one:?}"
+            );
+        }
+    }
+    // As long as the block is retained, and not longer.
+    node.result("/", "anvil_mine", json!(["0x2"])).await;
+    assert_eq!(node.result("/", "eth_getBlockByHash", json!([hash, false])).await, Value::Null);
+    assert_eq!(node.error("/", "eth_getBlockByNumber", json!([height, false])).await["code"], 4444);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provisional_hash_is_forgotten_with_a_block_that_is_undone() {
+    let node = TestNode::start(&["--testing", "--sub-block-ms", "60000", "--keep-snapshots", "2"]);
+    let saved = node.result("/", "evm_snapshot", json!([])).await;
+    // The chain that is undone has another first block than the one after it.
+    let alice = accounts(&node)[0];
+    node.result("/", "eth_sendTransaction", json!([{"from": alice, "to": NOBODY, "value": "0x7"}])).await;
+    node.result("/", "anvil_mine", json!(["0x1"])).await;
+    let pending = node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+    node.result("/", "anvil_mine", json!(["0x4"])).await;
+    let block = node.result("/", "eth_getBlockByHash", json!([pending["hash"], false])).await;
+    assert_eq!(block["number"], pending["number"]);
+    node.result("/", "evm_revert", json!([saved])).await;
+    node.result("/", "anvil_mine", json!(["0x6"])).await;
+    assert_eq!(node.result("/", "eth_getBlockByHash", json!([pending["hash"], false])).await, Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_exist_is_null() {
     let node = TestNode::quiet();
     let nothing = B256::repeat_byte(0xee);

@@ -116,6 +116,7 @@ impl Published {
                 self.transactions.remove(&hash);
             }
             self.blocks.remove(&number);
+            self.provisional.remove(number..=number);
             if block.is_kept() {
                 self.numbers.remove(&block.hash());
             } else {
