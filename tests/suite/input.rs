@@ -818,3 +818,39 @@ async fn mistakes_are_named_in_the_words_of_the_protocol() {
         );
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_type_of_a_call_is_a_quantity_and_on_standard_an_integer_too() {
+    let node = TestNode::quiet();
+    let with_type = |kind: Value| json!({"from": ACCOUNT, "to": CODE_AT, "type": kind});
+    let requests = |call: &Value| {
+        [
+            ("eth_call", json!([call, "latest"])),
+            ("eth_estimateGas", json!([call])),
+            ("eth_createAccessList", json!([call])),
+            ("eth_simulateV1", json!([{"blockStateCalls": [{"calls": [call]}]}, "latest"])),
+            ("eth_callMany", json!([[{"transactions": [call]}], {"blockNumber": "latest"}])),
+            ("debug_traceCall", json!([call, "latest"])),
+        ]
+    };
+    for kind in [json!("0x2"), json!(2), json!(0)] {
+        for (method, params) in requests(&with_type(kind.clone())) {
+            node.result("/standard", method, params.clone()).await;
+            let answer = node.call("/", method, params).await;
+            if kind.is_string() {
+                assert!(answer.get("error").is_none(), "{method}: {answer}");
+            } else {
+                let message = answer["error"]["message"].as_str().unwrap_or_default();
+                assert_eq!(answer["error"]["code"], -32602, "{method}: {answer}");
+                assert!(message.contains(".type: ") || message.contains("].type"), "{method}: {message}");
+                assert!(message.contains("expected a quantity"), "{method}: {message}");
+            }
+        }
+    }
+    for kind in [json!("2"), json!("0x"), json!(-1), json!(2.5), json!(true), json!([2])] {
+        for path in ["/", "/standard"] {
+            let error = node.error(path, "eth_call", json!([with_type(kind.clone()), "latest"])).await;
+            assert_eq!(error["code"], -32602, "{kind}: {error}");
+        }
+    }
+}

@@ -38,6 +38,8 @@ pub struct Dialect {
     pub estimate_tolerance: f64,
     /// Whether receipts, and the block of a transaction, are told when `latest` has the block, and not before.
     pub receipts_wait: bool,
+    /// Whether the `type` of a call may be a JSON number.
+    pub takes_integer_types: bool,
     /// Whether blocks that fill gaps are shown.
     pub shows_fillers: bool,
     /// Whether header fields are shown before their fork, with their empty value.

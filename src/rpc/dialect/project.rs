@@ -17,6 +17,7 @@ pub static PROJECT: Dialect = Dialect {
     state_roots: false,
     estimate_tolerance: 0.0,
     receipts_wait: false,
+    takes_integer_types: false,
     shows_fillers: false,
     shows_revert_data: true,
     shows_early_fields: true,

@@ -24,6 +24,8 @@ pub static STANDARD: Dialect = Dialect {
     estimate_tolerance: 0.015,
     // A client that has a receipt reads `latest` next, and takes its next nonce from there.
     receipts_wait: true,
+    // web3.py sends them.
+    takes_integer_types: true,
     shows_fillers: true,
     shows_revert_data: false,
     shows_early_fields: false,

@@ -9,7 +9,7 @@ use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAutho
 use alloy_primitives::{Address, B256, TxKind, U256};
 use serde::{
     Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
+    de::{Error, IntoDeserializer, MapAccess, Visitor},
 };
 
 use super::{SelectorParam, parse, require, select};
@@ -63,11 +63,46 @@ pub(super) struct CallObject {
     data: Option<Data>,
     input: Option<Data>,
     chain_id: Option<Quantity<U256>>,
+    /// Says nothing, because the type follows from the other fields.
     #[serde(rename = "type")]
-    _kind: Option<Quantity<u64>>,
+    kind: Option<TypeParam>,
     access_list: Option<AccessList>,
     blob_versioned_hashes: Option<Vec<Fixed<32>>>,
     authorization_list: Option<Vec<SignedAuthorization>>,
+}
+
+/// The type of a transaction, as a call gives it.
+#[derive(Debug)]
+enum TypeParam {
+    Quantity,
+    /// A JSON number, as web3.py sends it.
+    Number(u64),
+}
+
+const EXPECTED_TYPE: &str = "a quantity, like \"0x1f\"";
+
+impl<'de> Deserialize<'de> for TypeParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TypeVisitor;
+
+        impl Visitor<'_> for TypeVisitor {
+            type Value = TypeParam;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(EXPECTED_TYPE)
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<TypeParam, E> {
+                Ok(TypeParam::Number(number))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<TypeParam, E> {
+                Quantity::<u64>::deserialize(text.into_deserializer()).map(|_| TypeParam::Quantity)
+            }
+        }
+
+        deserializer.deserialize_any(TypeVisitor)
+    }
 }
 
 pub(super) type StateOverridesParam = BTreeMap<AddressKey, AccountOverrideParam>;
@@ -190,6 +225,13 @@ impl CallObject {
             None | Some(None) => TxKind::Create,
             Some(Some(to)) => TxKind::Call(to.into()),
         };
+        if let Some(TypeParam::Number(number)) = self.kind
+            && !dialect.takes_integer_types
+        {
+            return Err(RpcError::params(format!(
+                "{place}.type: invalid type: integer `{number}`, expected {EXPECTED_TYPE}"
+            )));
+        }
         let fees = match (self.gas_price, self.max_fee_per_gas, self.max_priority_fee_per_gas) {
             (Some(Quantity(price)), None, None) => CallFees::GasPrice(price),
             (None, max_fee, max_priority) => {
