@@ -129,7 +129,6 @@ async function sending() {
   claim('sendTransaction and wait', [receipt.status, receipt.gasUsed, receipt.from, receipt.to], [1, 21000n, wallet.address, receiver])
   claim('its receiver has the ether', await provider.getBalance(receiver, 'pending'), parseEther('1.5'))
   claim('its sender paid it and the gas', await provider.getBalance(wallet.address, 'pending'), before - parseEther('1.5') - receipt.gasUsed * receipt.gasPrice)
-  // `wait` may have returned a pre-confirmed receipt; this waits until the block is sealed.
   const sealed = await provider.waitForTransaction(sent.hash)
   const block = await provider.getBlock(sealed.blockNumber, true)
   claim('waitForTransaction gives the sealed receipt', [sealed.blockHash, sealed.blockNumber], [block.hash, receipt.blockNumber])
@@ -223,7 +222,8 @@ async function batches(path, provider) {
   const { receipts, ...status } = await carriedOut(provider, sent.batchId)
   say('wallet_getCallsStatus: a call has reverted, 600', status, { version: '2.0.0', id: sent.id, chainId: '0x7a69', status: 600, atomic: false })
   say('the receipts are those of the calls', receipts.map(({ status }) => status), ['0x1', '0x1', '0x0', '0x1'])
-  const mined = await Promise.all(receipts.map(({ transactionHash }) => provider.getTransactionReceipt(transactionHash)))
+  // A batch's status is pre-confirmed, and on /standard a receipt comes with its block.
+  const mined = await Promise.all(receipts.map(({ transactionHash }) => provider.waitForTransaction(transactionHash)))
   say('and the chain\'s', receipts.map(({ blockNumber, gasUsed, logs }) => [BigInt(blockNumber), BigInt(gasUsed), logs.length]),
     mined.map(({ blockNumber, gasUsed, logs }) => [BigInt(blockNumber), gasUsed, logs.length]))
   const transactions = await Promise.all(receipts.map(({ transactionHash }) => provider.getTransaction(transactionHash)))

@@ -187,7 +187,7 @@ def sign(transaction):
 
 
 def send(transaction):
-    """Sends a transaction and returns its first receipt, which may be pre-confirmed."""
+    """Sends a transaction and returns its receipt, which comes with its block."""
     return w3.eth.wait_for_transaction_receipt(w3.eth.send_raw_transaction(sign(transaction)), timeout=20)
 
 
