@@ -291,7 +291,7 @@ pub async fn connect(endpoint: &Endpoint, config: &Config, metrics: &Metrics) ->
         timeout: live.timeout(),
         concurrency: live.upstream_concurrency as usize,
         batch: live.upstream_batch as usize,
-        max_responses: (live.upstream_answers_mb as usize) << 20,
+        max_response: (live.upstream_answers_mb as usize) << 20,
         jitter_seed: None,
     };
     Ok(Arc::new(Upstream::connect(settings, metrics).await?))

@@ -183,7 +183,7 @@ impl Setup {
             timeout: Duration::from_secs(5),
             concurrency: 64,
             batch: 100,
-            max_responses: 1 << 24,
+            max_response: 1 << 24,
             jitter_seed: None,
         };
         let upstream = Arc::new(Upstream::connect(config, &metrics).await.unwrap());

@@ -47,7 +47,7 @@ pub struct UpstreamConfig {
     /// The most calls in one batch.
     pub batch: usize,
     /// The most bytes of answers that are being read, or were read and are not used yet, all together.
-    pub max_responses: usize,
+    pub max_response: usize,
     /// The seed of the jitter of pauses. `None` lets chance decide.
     pub jitter_seed: Option<u64>,
 }
@@ -149,13 +149,13 @@ impl Upstream {
         let kind = config.url.parse::<BuiltInConnectionString>().map_err(|error| refuse(&text_of(&error)))?;
         let address = match kind {
             BuiltInConnectionString::Http(url) => {
-                let http = Http::new(url, config.max_responses).map_err(|error| refuse(&text_of(&error)))?;
+                let http = Http::new(url, config.max_response).map_err(|error| refuse(&text_of(&error)))?;
                 return Ok(Self::new(Transport::Http(http), config, metrics));
             }
             BuiltInConnectionString::Ipc(path) => Address::Ipc(path),
             _ => Address::WebSocket(config.url.clone()),
         };
-        let limits = SocketLimits { timeout: config.timeout, max_messages: config.max_responses };
+        let limits = SocketLimits { timeout: config.timeout, max_messages: config.max_response };
         let socket = Socket::connect(address, limits).await.map_err(|problem| refuse(&problem))?;
         Ok(Self::new(Transport::Socket(socket), config, metrics))
     }

@@ -8,7 +8,7 @@ use tokio::{
     runtime::Handle,
     sync::{broadcast, watch},
     task::AbortHandle,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use super::{

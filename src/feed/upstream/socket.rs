@@ -73,7 +73,7 @@ impl SocketLimits {
 #[derive(Debug)]
 pub(super) struct Socket {
     // Not bounded, because each request waits for its answer, and the requests under way are bounded.
-    requests: mpsc::UnboundedSender<SocketRequest>,
+    requests: mpsc::UnboundedSender<WaitingRequest>,
     connection: Arc<AtomicU64>,
 }
 
@@ -82,14 +82,14 @@ type Answer = (Response, AnswerPermit);
 
 /// A request that waits for its answer.
 #[derive(Debug)]
-struct SocketRequest {
+struct WaitingRequest {
     request: SerializedRequest,
     answer: oneshot::Sender<TransportResult<Answer>>,
     /// The receiver of the notifications, if the request is a subscription.
     subscriber: Option<mpsc::Sender<Box<RawValue>>>,
 }
 
-impl SocketRequest {
+impl WaitingRequest {
     fn reject(self, problem: &str) {
         self.answer(Err(TransportErrorKind::custom_str(problem)));
     }
@@ -165,7 +165,7 @@ impl Socket {
     ) -> TransportResult<Answer> {
         let (answer, answered) = oneshot::channel();
         // The task runs for as long as the sender lives, and it answers each request.
-        let sent = self.requests.send(SocketRequest { request, answer, subscriber });
+        let sent = self.requests.send(WaitingRequest { request, answer, subscriber });
         sent.map_err(|_| TransportErrorKind::backend_gone())?;
         answered.await.map_err(|_| TransportErrorKind::backend_gone())?
     }
@@ -192,7 +192,7 @@ async fn keep_connected(
     address: Address,
     limits: SocketLimits,
     mut link: SocketLink,
-    mut outgoing: mpsc::UnboundedReceiver<SocketRequest>,
+    mut outgoing: mpsc::UnboundedReceiver<WaitingRequest>,
     connection: Arc<AtomicU64>,
 ) {
     let budget = AnswerBudget::new(limits.max_messages - limits.max_message());
@@ -223,7 +223,7 @@ async fn keep_connected(
 
 /// Rejects requests until `done` is ready. Returns `None` if nobody can send any more.
 async fn reject_meanwhile<T>(
-    outgoing: &mut mpsc::UnboundedReceiver<SocketRequest>,
+    outgoing: &mut mpsc::UnboundedReceiver<WaitingRequest>,
     problem: &str,
     done: impl Future<Output = T>,
 ) -> Option<T> {
@@ -290,11 +290,11 @@ impl SocketLink {
     /// if nobody can send any more.
     async fn serve(
         mut self,
-        outgoing: &mut mpsc::UnboundedReceiver<SocketRequest>,
+        outgoing: &mut mpsc::UnboundedReceiver<WaitingRequest>,
         budget: &AnswerBudget,
     ) -> Option<LinkEnd> {
         let patience = 2 * self.limits.timeout;
-        let mut waiting: HashMap<Id, SocketRequest> = HashMap::new();
+        let mut waiting: HashMap<Id, WaitingRequest> = HashMap::new();
         let mut subscribers: HashMap<SubId, mpsc::Sender<Box<RawValue>>> = HashMap::new();
         let (mut heard, mut pinged, mut was_useful) = (Instant::now(), None, false);
         // The time of the first request that was sent after the newest answer.

@@ -161,7 +161,7 @@ impl LiveWorld {
             timeout: Duration::from_secs(2),
             concurrency: 8,
             batch: 100,
-            max_responses: 1 << 24,
+            max_response: 1 << 24,
             jitter_seed: Some(script.seed),
         };
         let client = ClientBuilder::default().transport(node.clone(), true);
