@@ -60,6 +60,9 @@ pub enum WalletTask {
         /// The batch's id, or a beginning of it that no other batch's id has.
         #[arg(value_name = "ID")]
         id: String,
+        /// Sign without a question on the terminal.
+        #[arg(long)]
+        yes: bool,
     },
     /// Replace the transactions of a batch that wait by ones that do nothing. A transaction that is mined first stays. The fees are
     /// shown first, and a terminal is asked.
@@ -67,6 +70,9 @@ pub enum WalletTask {
         /// The batch's id, or a beginning of it that no other batch's id has.
         #[arg(value_name = "ID")]
         id: String,
+        /// Sign without a question on the terminal.
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -142,8 +148,8 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
     let request = match task {
         WalletTask::Approve { id, .. }
         | WalletTask::Reject { id }
-        | WalletTask::Bump { id }
-        | WalletTask::Cancel { id }
+        | WalletTask::Bump { id, .. }
+        | WalletTask::Cancel { id, .. }
             if id.len() > BatchId::LONGEST =>
         {
             let text = format!("ID: {} bytes: a batch's id has {} at most", id.len(), BatchId::LONGEST);
@@ -157,12 +163,12 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         }
         WalletTask::Approve { id, digest: None } => confirm(&path, id, out)?,
         WalletTask::Reject { id } => SocketRequest::Reject { id: id.clone() },
-        WalletTask::Bump { id } => {
-            let (id, bounds) = quoted(&path, id, false, out)?;
+        WalletTask::Bump { id, yes } => {
+            let (id, bounds) = quoted(&path, id, false, *yes, out)?;
             SocketRequest::Bump { id, bounds }
         }
-        WalletTask::Cancel { id } => {
-            let (id, bounds) = quoted(&path, id, true, out)?;
+        WalletTask::Cancel { id, yes } => {
+            let (id, bounds) = quoted(&path, id, true, *yes, out)?;
             SocketRequest::Cancel { id, bounds }
         }
     };
@@ -213,16 +219,22 @@ fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<SocketRequest,
     Ok(approval(*batch))
 }
 
-/// Shows what it costs to replace the transactions of a batch, and asks on the terminal, if there is one, whether to do so.
+/// Shows what it costs to replace the transactions of a batch. Asks on the terminal, if there is one, whether to do so, unless `yes`.
 /// Returns the id of the batch, and the fees that bind the replacement.
-fn quoted(path: &Path, id: &str, cancels: bool, out: &mut impl Write) -> Result<(String, FeeBounds), ClientError> {
+fn quoted(
+    path: &Path,
+    id: &str,
+    cancels: bool,
+    yes: bool,
+    out: &mut impl Write,
+) -> Result<(String, FeeBounds), ClientError> {
     let (id, transactions, bounds) = match ask(path, &SocketRequest::Quote { id: id.to_owned(), cancels })? {
         SocketAnswer::Quoted { id, transactions, bounds } => (id, transactions, bounds),
         SocketAnswer::Error { message } => return Err(ClientError::Refused(message)),
         _ => return Err(strange(path, "expected the fees of a replacement")),
     };
     show(out, &quote(&id, transactions, &bounds))?;
-    if has_terminal() {
+    if !yes && has_terminal() {
         show(out, "sign it? [y/N] ")?;
         if !["y", "yes"].contains(&line()?.as_str()) {
             return Err(ClientError::NotReplaced(shortened(&id)));

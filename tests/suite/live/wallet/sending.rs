@@ -159,7 +159,7 @@ async fn an_approver_bumps_a_batch_and_cancels_another() {
     let id = live.send(0, false, &[call(STORE, 0, bytes!("01"))]).await;
     let other = live.send(0, false, &[call(STORE, 0, bytes!("02"))]).await;
     let sent = live.sent(2).await;
-    let shown = live.operate(WalletTask::Bump { id: id.clone() }).await.unwrap();
+    let shown = live.operate(WalletTask::Bump { id: id.clone(), yes: true }).await.unwrap();
     let bumped = live.sent(3).await.pop().unwrap();
     let fees =
         U256::from(bumped.gas_limit()) * U256::from(bumped.max_fee_per_gas()) * U256::from(125) / U256::from(100);
@@ -168,7 +168,7 @@ async fn an_approver_bumps_a_batch_and_cancels_another() {
     assert!(shown.contains(&format!("bumped {id}")) && shown.contains(&bumped.tx_hash().to_string()), "{shown}");
     assert_eq!((bumped.nonce(), bumped.input(), bumped.to()), (0, sent[0].input(), sent[0].to()));
     assert!(bumped.max_fee_per_gas() > sent[0].max_fee_per_gas() * 110 / 100);
-    live.operate(WalletTask::Cancel { id: other[..10].to_owned() }).await.unwrap();
+    live.operate(WalletTask::Cancel { id: other[..10].to_owned(), yes: true }).await.unwrap();
     let nothing = live.sent(4).await.pop().unwrap();
     assert_eq!(
         (nothing.nonce(), nothing.gas_limit(), nothing.value(), nothing.input().len()),
@@ -185,7 +185,7 @@ async fn an_approver_bumps_a_batch_and_cancels_another() {
     let status = live.settled(&other, 400).await;
     let by = &status["capabilities"]["transactions"]["replaced"][0]["by"];
     assert_eq!(*by, json!(nothing.tx_hash()), "{status}");
-    let error = live.operate(WalletTask::Bump { id: id.clone() }).await.unwrap_err().to_string();
+    let error = live.operate(WalletTask::Bump { id: id.clone(), yes: true }).await.unwrap_err().to_string();
     assert!(error.contains("no transaction of"), "{error}");
     // And the other way round on another branch.
     let one = before.next(mined(vec![bumped, sent[1].clone()]), 2);
