@@ -33,8 +33,6 @@ const GWEI: u128 = 1_000_000_000;
 const ETHER: u128 = 1_000_000_000_000_000_000;
 /// An address without an account.
 const TO: Address = address!("0x00000000000000000000000000000000000abcde");
-/// An upper limit of what a test waits for.
-
 /// Returns one of the user's nine unused accounts; the first account has set up the devnet's contracts.
 pub fn key(index: usize) -> PrivateKeySigner {
     static KEYS: LazyLock<Vec<PrivateKeySigner>> = LazyLock::new(|| dev_signers().unwrap());
