@@ -32,7 +32,7 @@ use alloy_signer_local::PrivateKeySigner;
 use eyre::{WrapErr, eyre};
 use tokio::{
     runtime::Runtime,
-    sync::{Semaphore, oneshot, watch},
+    sync::{Semaphore, broadcast, oneshot, watch},
     task::JoinHandle,
 };
 
@@ -55,12 +55,13 @@ use crate::{
         world::{Market, TradingPair, TradingWorld},
     },
     page,
+    pool::{DroppedTransaction, PoolDrops},
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, FleetPeers, ForwardedMethods, Front,
-        FrontActor, IoMemory, IoThreads, LeaderLink, MetricsAccess, NatsDoor, PeerIdentity, PublishingNode,
+        FrontActor, IoMemory, IoThreads, LeaderLink, MetricsAccess, NatsDoor, NodeDoor, PeerIdentity, PublishingNode,
         RequestLimits, Serve, ServedFiles, ServedRequests, ServerConfig, ShapeLimits, StateCompletion, Stop,
-        Subscriptions, SyncTimeouts, Testing, Waiters, WatchLimits, Watches, WorkSpread, announce, serve_nodes,
-        serve_peers, serve_replica,
+        Subscriptions, SyncTimeouts, Testing, Waiters, WalletDoor, WatchLimits, Watches, WorkSpread, announce,
+        serve_nodes, serve_peers, serve_replica,
     },
     state::{CodeCache, Snapshots},
     store::{DataDir, Store, stored_bytes},
@@ -201,7 +202,12 @@ impl Node {
         // The transactions of an upstream's chain are in the upstream's pool.
         let place = fleet.as_ref().filter(|_| remote.is_none());
         let links = place.map(|place| place.link.clone()).zip(talking.as_ref());
-        let outbox = links.map(|(link, runtime)| FleetOutbox::new(link, runtime.handle().clone()));
+        let drops = PoolDrops::new(&metrics);
+        let outbox = links.map(|(link, runtime)| {
+            let leads = place.and_then(|place| place.publishes.as_ref()).map(|publishes| publishes.leads.clone());
+            runtime.block_on(FleetOutbox::open(link, runtime.handle().clone(), leads, drops.clone()))
+        });
+        let outbox = outbox.transpose()?;
         let parts = Parts {
             ports,
             config,
@@ -213,6 +219,7 @@ impl Node {
             remote,
             store,
             outbox,
+            drops,
             fleet,
             accounts,
             keyed,
@@ -329,6 +336,7 @@ struct Parts {
     store: Store,
     /// The way of sent transactions to the other nodes of a fleet.
     outbox: Option<FleetOutbox>,
+    drops: PoolDrops,
     /// The node's place in its fleet.
     fleet: Option<FleetPlace>,
     accounts: Vec<PrivateKeySigner>,
@@ -370,6 +378,7 @@ impl Actors {
             remote,
             store,
             outbox,
+            drops,
             fleet,
             accounts,
             keyed,
@@ -410,13 +419,14 @@ impl Actors {
         let server = ServerConfig::new(&config).with_metrics(metrics_address);
         if let Some(port) = metrics_port {
             let foreign = !port.local_addr()?.ip().is_loopback();
-            let access = MetricsAccess { tokens: foreign.then(|| access.clone()), origins: server.origins().clone() };
+            let access = MetricsAccess { tokens: foreign.then(|| access.clone()) };
             let port = tokio::net::TcpListener::from_std(port)?;
             tokio::spawn(crate::rpc::serve_metrics(port, metrics.clone(), access));
         }
 
         let has_natives = !spec.natives().is_empty();
         let pool = parts::pool(&config, &spec, &snapshots, &store, outbox)?;
+        tokio::spawn(count_drops(pool.dropped(), drops));
         // The feed executes blocks, so it has a thread of its own that nothing else waits for.
         let feed_thread = Arbiter::new();
         let feed = {
@@ -523,6 +533,8 @@ impl Actors {
                 let door = NatsDoor::new(front.clone(), access.clone(), memory.clone(), &server);
                 match publishes {
                     Some(PublishingNode { identity, leads }) => {
+                        let wallet = WalletDoor::new(sends, config.fleet.wallet_forwarded);
+                        let door = NodeDoor { door, wallet: Arc::new(wallet) };
                         let (always, wallet) = (watch::channel(true).1, names.wallet(&identity.id));
                         vec![
                             serve_nodes(client.clone(), names.leader(), door.clone(), leads),
@@ -599,6 +611,17 @@ impl SizeGauges {
             for ((_, bytes), gauge) in stored_bytes(dir).into_iter().zip(gauges) {
                 gauge.set(bytes as f64);
             }
+        }
+    }
+}
+
+/// Counts the transactions that clients of this node were told of, and that leave its pool without being mined.
+async fn count_drops(mut dropped: broadcast::Receiver<DroppedTransaction>, drops: PoolDrops) {
+    loop {
+        match dropped.recv().await {
+            Ok(DroppedTransaction { hash, reason, here: true }) => drops.count(hash, reason, "it has left the pool"),
+            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => return,
         }
     }
 }

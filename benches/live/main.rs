@@ -252,7 +252,7 @@ async fn reaches(stage: &LiveStage, what: &str, is_so: impl Fn(&presim::state::P
     let mut changes = snapshots.changes();
     let wait = async {
         while !is_so(&snapshots.load()) {
-            let problem = snapshots.load().feed.problem();
+            let problem = snapshots.load().feed().problem();
             assert!(problem.is_none_or(|problem| problem == FeedProblem::Connecting), "{what}: {problem:?}");
             changes.changed().await.expect("the node publishes");
         }

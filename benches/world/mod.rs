@@ -206,7 +206,7 @@ impl BodiesChain {
             overlay,
             meter: meter(),
             out: std::mem::take(out),
-            commit: Commit::done(),
+            commit: Commit::done().into(),
         };
         handler(&self.backend, &mut run).expect("an answer");
         *out = black_box(run.out);

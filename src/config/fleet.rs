@@ -76,6 +76,14 @@ pub struct FleetConfig {
     /// (-32000).
     #[arg(long, env = "PRESIM_MAX_CATCH_UP_MS", value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     pub max_catch_up_ms: u64,
+    /// Requests of other nodes for the wallet that are remembered for 30 s, so that none is answered twice. More are rejected
+    /// (-32005).
+    #[arg(long, env = "PRESIM_WALLET_FORWARDED", value_name = "N", default_value_t = 65_536, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16_777_216))]
+    pub wallet_forwarded: usize,
+    /// Milliseconds since the last moment of which a node that follows can prove that it shows all that its leader had then, from
+    /// which its feed is `lagging` and it is not ready.
+    #[arg(long, env = "PRESIM_LAGGING_AFTER_MS", value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(150..=60_000))]
+    pub lagging_after_ms: u64,
     /// Variants of a `presim_search`, entries of a batch, or bundles of a `presim_watch`, past which a node of a fleet spreads
     /// them over the replicas, in parts of at most so many. 0 spreads nothing.
     #[arg(long, env = "PRESIM_SHARD_SIZE", value_name = "N", default_value_t = 100, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=1_000_000))]

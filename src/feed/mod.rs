@@ -89,7 +89,7 @@ impl Feed {
     /// Creates a feed into `snapshots`.
     pub fn new(snapshots: Arc<Snapshots>, pool: Arc<Pool>, metrics: &Metrics) -> Self {
         Self {
-            status: FeedStatus::new(snapshots.load().feed, metrics),
+            status: FeedStatus::new(snapshots.load().feed(), metrics),
             published: metrics.counter("presim_snapshots_total", "Snapshots published.", &[]),
             divergences: metrics.counter(
                 "presim_divergences_total",
@@ -119,7 +119,7 @@ impl Feed {
     #[must_use]
     pub fn beside(&self, snapshots: Arc<Snapshots>, outlet: Arc<LiveOutlet>) -> Self {
         Self {
-            status: FeedStatus::new(snapshots.load().feed, &Metrics::default()),
+            status: FeedStatus::new(snapshots.load().feed(), &Metrics::default()),
             pool: self.pool.clone(),
             metrics: self.metrics.clone(),
             stream: None,
@@ -322,7 +322,8 @@ impl Actor for StateFeed {
         }
         context.run_interval(Duration::from_millis(100), |feed, _| {
             let published = feed.snapshots.load();
-            let lag = published.feed.lag();
+            let state = published.feed();
+            let lag = state.lag();
             feed.age.set(published.newest.published.elapsed().as_secs_f64());
             feed.lag.set(lag.map_or(0.0, |lag| lag.since.elapsed().as_secs_f64()));
             feed.waiting.set(lag.map_or(0.0, |lag| f64::from(lag.waiting)));

@@ -107,6 +107,26 @@ curl -s {url} -H 'content-type: application/json'{authorization} -d '{{"jsonrpc"
 
 /// Returns the source of the chain, in a line.
 fn source(config: &Config) -> String {
+    if let Some(servers) = &config.fleet.follow {
+        let fleet = match &config.fleet.fleet {
+            Some(fleet) => format!("the fleet {fleet}"),
+            None => "the fleet".to_owned(),
+        };
+        let upstream = match &config.live.upstream {
+            Some(upstream) => format!("; state that the leader does not have is fetched from {upstream}"),
+            None => String::new(),
+        };
+        return format!("replica: follows the leader of {fleet} at {servers}, and makes no blocks{upstream}");
+    }
+    let published = match &config.fleet.publish {
+        Some(servers) => format!("; published to {servers} while this node leads its fleet"),
+        None => String::new(),
+    };
+    format!("{}{published}", own_source(config))
+}
+
+/// Returns the source of the chain of a node that follows no other.
+fn own_source(config: &Config) -> String {
     if let Some(upstream) = &config.live.upstream {
         let stream = match &config.live.flashblocks {
             Some(url) => format!(", and the Flashblocks of {}", shown::url(url)),

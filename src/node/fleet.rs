@@ -21,10 +21,10 @@ use crate::{
         clock::{Clock, SystemClock},
         codec::VERSION,
         fleet::{
-            FleetChain, FleetError, FleetLink, FleetNames, FollowedChain, NodeIdentity, WALLET_KEY, end_of, fleets,
+            FleetChain, FleetError, FleetLink, FleetNames, FollowedChain, ImageKey, NodeIdentity, WALLET_KEY, fleets,
         },
         publishing::{Lease, LeaseWatch, PublishedLive, PublishedSource, Publisher, PublishingLimits, take_epoch},
-        replica::{Applier, FollowError, Follower, Following, ReplicaBase, ReplicaSource},
+        replica::{Applier, FollowError, Follower, Following, LeaderClock, PulseWatch, ReplicaBase, ReplicaSource},
         upstream::Fetcher,
     },
     rpc::{PublishingNode, StartupReason, Testing},
@@ -37,6 +37,10 @@ use crate::{
 const START: Duration = Duration::from_secs(60);
 /// The time in which a node that has an upstream comes to the end of its fleet's stream, which it can do later.
 const IMAGE: Duration = Duration::from_secs(5);
+/// The time in which a node that joins hears of the leader, which it can do later.
+const LEADER: Duration = Duration::from_secs(2);
+/// The time without a message, on the way to the end of the stream, after which they are asked for again.
+const LOST: Duration = Duration::from_secs(1);
 /// The pause between two looks for them.
 const AGAIN: Duration = Duration::from_millis(250);
 
@@ -67,9 +71,14 @@ pub fn publish(
     let Joined { link, origin, sequence, identity, lease } =
         runtime.block_on(joining.publish(origin)).wrap_err_with(failed)?;
     let OwnChain { spec, snapshots, devnet, accounts, builtin, trading } = OwnChain::stand_on(config, origin, clock)?;
-    let following = Following::from(link.clone(), Applier::new(snapshots.mirror(), codes.clone()), sequence);
     let base = replica_base(config, codes);
-    let follower = runtime.block_on(Follower::new(link.clone(), base, following)).wrap_err_with(failed)?;
+    let applier = Applier::new(snapshots.mirror(), codes.clone()).with_clock(base.clock.clone());
+    let following = Following::from(link.clone(), applier, sequence);
+    let pulse = runtime.block_on(pulse(config, &link, &base)).wrap_err_with(failed)?;
+    let follower = Follower::new(link.clone(), base, following, pulse);
+    if lease.is_none() {
+        follower.show_in(&snapshots);
+    }
     let publisher = publisher(config, link.clone(), store, follower, &identity, lease);
     let fleet = Some(place(link, identity, &publisher));
     let source = PublishedSource { publisher, devnet };
@@ -108,6 +117,7 @@ pub async fn publish_live(
         return Err(other_chain(&link, &theirs, &ours).into());
     }
     let base = replica_base(config, codes);
+    let pulse = pulse(config, &link, &base).await?;
     let identity = identity(config, &link, store).await?;
     let shown = own.mirror();
     let mut leases = LeaseWatch::open(&link, &identity.node).await?;
@@ -123,13 +133,16 @@ pub async fn publish_live(
             own.rename(SnapshotId::begin(epoch));
             shown.replace_all(own.load());
             let sequence = link.stream().await?.cached_info().state.last_sequence;
-            let applier = Applier::new(own.mirror(), codes.clone());
+            let applier = Applier::new(own.mirror(), codes.clone()).with_clock(base.clock.clone());
             break (Following::from(link.clone(), applier, sequence), Some(lease));
         }
         link.want_image().await;
         tokio::time::sleep(AGAIN).await;
     };
-    let follower = Follower::new(link.clone(), base, following).await?;
+    let follower = Follower::new(link.clone(), base, following, pulse);
+    if lease.is_none() {
+        follower.show_in(&shown);
+    }
     let publisher = publisher(config, link.clone(), store, follower, &identity, lease);
     source.fetcher.join(link.clone());
     let remote = Some(source.fetcher.clone());
@@ -150,8 +163,10 @@ async fn joined(link: &FleetLink, base: &ReplicaBase, reason: &StartupReason) ->
             return Ok(None);
         }
     };
-    if let Err(error) = come_to_the_end(link, &mut following, Instant::now() + IMAGE).await {
-        tracing::warn!(%error, "the stream cannot be followed to its end yet");
+    match tokio::time::timeout(IMAGE, come_to_the_end(link, &mut following)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the stream cannot be followed to its end yet"),
+        Err(_) => tracing::info!("the end of the stream is not reached yet"),
     }
     Ok(Some(following))
 }
@@ -189,7 +204,13 @@ fn publisher(
 
 /// Returns the settings of following.
 fn replica_base(config: &Config, codes: &Arc<CodeCache>) -> ReplicaBase {
-    ReplicaBase { codes: codes.clone(), kept: config.retention(), cache: (config.live.cache_mb as usize) << 20 }
+    let (codes, kept, cache) = (codes.clone(), config.retention(), (config.live.cache_mb as usize) << 20);
+    ReplicaBase { codes, kept, cache, clock: LeaderClock::default() }
+}
+
+/// Begins to listen to the leader.
+async fn pulse(config: &Config, link: &FleetLink, base: &ReplicaBase) -> Result<PulseWatch, FleetError> {
+    PulseWatch::open(link, &base.clock, Duration::from_millis(config.fleet.lagging_after_ms)).await
 }
 
 /// Connects to the servers, and creates what the fleet of this chain needs there.
@@ -255,18 +276,16 @@ pub fn follow(
                 "--verify-proofs: the fleet has a chain of its own, whose state roots are checked with each block";
             return Err(eyre::eyre!("{text}: leave it out"));
         }
-        reason.set("it reads the image of its fleet");
         let base = replica_base(config, codes);
+        let mut pulse = pulse(config, &link, &base).await?;
+        pulse.find_leader(LEADER).await;
+        reason.set("it reads the image of its fleet");
         let following =
             patiently(deadline, &link, "it has no image yet", async || Following::bootstrap(&link, &base).await);
-        let mut following = following.await?;
-        reason.set("it comes to the end of the stream of its fleet");
-        // Where the stream has a gap, the follower begins anew with another image.
-        if let Err(error) = come_to_the_end(&link, &mut following, deadline).await {
-            tracing::warn!(%error, "the stream cannot be followed to its end yet");
-        }
+        let following = at_the_end(&link, &base, following.await?, reason).await;
         let snapshots = following.state().mirror();
-        let follower = Follower::new(link.clone(), base.clone(), following).await?;
+        let follower = Follower::new(link.clone(), base.clone(), following, pulse).of_chain(chain.clone());
+        follower.show_in(&snapshots);
         let remote = match &chain.upstream {
             Some(_) => Some(fetched(config, codes, metrics, &link).await?),
             None => None,
@@ -304,16 +323,73 @@ async fn fetched(
     Ok(Arc::new(fetcher))
 }
 
-/// Follows the stream to the end that it has now, so that a node which joins does not answer from the past.
-async fn come_to_the_end(link: &FleetLink, following: &mut Following, deadline: Instant) -> Result<(), FollowError> {
-    let Some((_, end)) = end_of(link).await? else { return Ok(()) };
-    while following.state().load().last < end {
-        match tokio::time::timeout_at(deadline, following.next(None)).await {
-            Ok(followed) => drop(followed?),
-            Err(_) => break,
+/// Returns the state at the end of the stream, so that a node which joins does not answer from the past. A failure on the way
+/// is logged, and the way is tried again: with a newer image if the stream does not lead on from this one.
+async fn at_the_end(link: &FleetLink, base: &ReplicaBase, begun: Following, reason: &StartupReason) -> Following {
+    let (mut following, mut useless, mut said) = (Some(begun), 0, String::new());
+    loop {
+        reason.set("it comes to the end of the stream of its fleet");
+        let failed = match following.take() {
+            Some(mut reached) => match come_to_the_end(link, &mut reached).await {
+                Ok(()) => return reached,
+                Err(FollowError::Fleet(error)) => {
+                    following = Some(reached);
+                    error.to_string()
+                }
+                Err(error) => {
+                    useless = reached.origin().0;
+                    error.to_string()
+                }
+            },
+            None => match newer_image(link, base, useless).await {
+                Ok(Some(newer)) => {
+                    following = Some(newer);
+                    continue;
+                }
+                Ok(None) => {
+                    link.want_image().await;
+                    "there is no newer image yet".to_owned()
+                }
+                Err(error) => error.to_string(),
+            },
+        };
+        if failed != said {
+            tracing::warn!(problem = failed, "the end of the stream is not reached: it is tried again");
+            said = failed;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Begins with the fleet's newest image if that is newer than the image with the id `than`.
+async fn newer_image(link: &FleetLink, base: &ReplicaBase, than: u64) -> Result<Option<Following>, FleetError> {
+    match link.fact::<ImageKey>(ImageKey::KEY).await? {
+        Some(key) if key.id > than => Following::bootstrap(link, base).await,
+        _ => Ok(None),
+    }
+}
+
+/// Follows the stream until nothing has come meanwhile that was not read.
+async fn come_to_the_end(link: &FleetLink, following: &mut Following) -> Result<(), FollowError> {
+    loop {
+        let state = link.stream().await?.cached_info().state.clone();
+        following.open().await?;
+        if following.read() >= state.last_sequence {
+            return Ok(());
+        }
+        if state.first_sequence > following.read() + 1 {
+            return Err(FollowError::Gap(format!("the stream has no message {} any more", following.read() + 1)));
+        }
+        while following.read() < state.last_sequence {
+            match tokio::time::timeout(LOST, following.next(None)).await {
+                Ok(followed) => drop(followed?),
+                Err(_) => {
+                    following.ask_again();
+                    break;
+                }
+            }
         }
     }
-    Ok(())
 }
 
 /// Returns the name of the only fleet that the servers have, as soon as there is one.

@@ -251,7 +251,7 @@ impl Pool {
             BlocksBuilt::Nowhere => return Err(BundleRefusal::Static),
             BlocksBuilt::Upstream => return Err(BundleRefusal::Upstream),
         }
-        self.snapshots.load().feed.problem().map_or(Ok(()), |problem| Err(BundleRefusal::Degraded(problem)))
+        self.snapshots.load().feed().problem().map_or(Ok(()), |problem| Err(BundleRefusal::Degraded(problem)))
     }
 
     /// Checks that the block `number` is being built, or soon will be.

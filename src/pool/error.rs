@@ -13,6 +13,9 @@ pub enum PoolError {
     /// Too many transactions are on their way to the fleet.
     #[error("too many transactions are on their way to the fleet: send it again when others have been answered")]
     OutboxFull,
+    /// The node that builds the blocks rejects the transaction.
+    #[error("{0}")]
+    Elsewhere(String),
     /// The bytes do not encode a transaction.
     #[error("malformed transaction: {0}")]
     Malformed(String),

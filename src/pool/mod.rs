@@ -9,11 +9,13 @@ mod best;
 mod bundles;
 mod content;
 mod decode;
+mod drops;
 mod error;
 mod keep;
 mod own;
 mod queue;
 mod rules;
+mod submitted;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,9 +31,11 @@ pub use self::{
     bundles::{BlocksBuilt, BundleName, BundleRefusal, SentBundle, WaitingBundle},
     content::{PoolStatus, SenderContent},
     decode::SentTransaction,
+    drops::{DropReason, DroppedTransaction, PoolDrops},
     error::PoolError,
     keep::{forget, put_back},
     queue::PoolPlace,
+    submitted::{Acknowledgement, SubmittedTransaction},
 };
 use self::{
     bundles::BundleQueue,
@@ -89,6 +93,7 @@ pub struct Pool {
     inner: Mutex<PoolState>,
     bundles: BundleQueue,
     ready: broadcast::Sender<Arc<Recovered<TxEnvelope>>>,
+    dropped: broadcast::Sender<DroppedTransaction>,
     /// Notified when transactions are on the disk.
     stored: Notify,
     /// The way to the other nodes of a fleet, if there is one.
@@ -99,6 +104,12 @@ pub struct Pool {
 pub trait TxOutbox: std::fmt::Debug + Send + Sync {
     /// Returns whether it takes more transactions now: those that are on their way are bounded.
     fn has_room(&self) -> bool;
+
+    /// Returns whether another node builds the blocks now, so that the verdict of its pool counts.
+    fn is_elsewhere(&self) -> bool;
+
+    /// Sends a transaction in EIP-2718 bytes to the node that builds the blocks, for its verdict.
+    fn submit(&self, hash: B256, raw: Bytes) -> SubmittedTransaction;
 
     /// Sends transactions in EIP-2718 bytes, in this order, once `kept` is done. The returned commit is done when the fleet
     /// has them for good.
@@ -124,8 +135,8 @@ impl Pool {
     pub fn new(spec: ChainSpec, limits: PoolLimits, snapshots: Arc<Snapshots>, store: Option<Store>) -> Self {
         let queue = if limits.built == BlocksBuilt::Upstream { Queue::of_upstream() } else { Queue::default() };
         let (inner, bundles) = (Mutex::new(PoolState { queue, own: B256Map::default() }), BundleQueue::default());
-        let (ready, stored) = (broadcast::Sender::new(BROADCAST), Notify::new());
-        Self { spec, limits, snapshots, store, inner, bundles, ready, stored, outbox: None }
+        let (ready, dropped) = (broadcast::Sender::new(BROADCAST), broadcast::Sender::new(BROADCAST));
+        Self { spec, limits, snapshots, store, inner, bundles, ready, dropped, stored: Notify::new(), outbox: None }
     }
 
     /// Returns the same, which also sends raw transactions to the other nodes of a fleet. If no blocks are built here, they
@@ -135,9 +146,9 @@ impl Pool {
         Self { outbox: Some(Box::new(outbox)), ..self }
     }
 
-    /// Returns whether the transactions that are sent here wait in the pool of another node.
+    /// Returns whether the transactions that are sent here wait in the pool of another node, which builds the blocks.
     pub fn sends_away(&self) -> bool {
-        self.outbox.is_some() && self.limits.built == BlocksBuilt::Nowhere
+        self.outbox.as_ref().is_some_and(|outbox| outbox.is_elsewhere())
     }
 
     /// Restores the stored transactions, even beyond the limits. Logs and drops those that the accounts no longer
@@ -165,7 +176,8 @@ impl Pool {
                 own_again.push((hash, tx.inner().encoded_2718().into()));
             }
             inner.queue.arrive_after(arrived - 1);
-            let coming = Coming { own, held: false, place: PoolPlace::Former };
+            let here = own || self.outbox.is_none();
+            let coming = Coming { own, here, held: false, place: PoolPlace::Former };
             if let Err(reason) = inner.queue.insert(tx.into(), coming, &newest.world, &self.limits) {
                 tracing::warn!(%hash, %reason, "a stored transaction is no longer valid: it is dropped");
                 gone.push(hash);
@@ -181,32 +193,34 @@ impl Pool {
         Ok(())
     }
 
-    /// Adds a transaction in EIP-2718 bytes, with the sidecar of a blob transaction. Wait for the [`Commit`] to
-    /// acknowledge it.
+    /// Adds a transaction in EIP-2718 bytes, with the sidecar of a blob transaction. Wait for the [`Acknowledgement`] to
+    /// acknowledge it. Where another node builds the blocks, the transaction is checked by itself here, and against its
+    /// sender's account and the pool there.
     ///
     /// # Errors
     /// Returns the [`PoolError`] of the first check that fails, in geth's order.
-    pub fn add_raw(self: &Arc<Self>, raw: &[u8]) -> Result<(B256, Commit), PoolError> {
+    pub fn add_raw(self: &Arc<Self>, raw: &[u8]) -> Result<(B256, Acknowledgement), PoolError> {
         let sent = SentTransaction::decode(raw)?;
         if !sent.tx.is_replay_protected() {
             return Err(PoolError::Unprotected);
         }
         let hash = *sent.tx.tx_hash();
+        let bytes = || Bytes::copy_from_slice(raw);
+        if let Some(outbox) = self.outbox.as_ref().filter(|outbox| outbox.is_elsewhere()) {
+            self.check_outbox()?;
+            rules::check(&self.spec, self.snapshots.newest().header(), self.limits.min_tip, sent)?;
+            return Ok((hash, Acknowledgement::Checked(outbox.submit(hash, bytes()))));
+        }
         if self.lock().queue.get(&hash).is_some() {
             return Err(PoolError::AlreadyKnown);
         }
         self.check_outbox()?;
-        let kept = if self.sends_away() {
-            self.check(sent)?;
-            Commit::done()
-        } else {
-            self.add_all([sent], false, PoolPlace::Any, None)?
-        };
+        let kept = self.add_all([sent], Coming::HERE, None)?;
         let commit = match &self.outbox {
-            Some(outbox) => outbox.send(vec![(hash, Bytes::copy_from_slice(raw))], kept),
+            Some(outbox) => outbox.send(vec![(hash, bytes())], kept),
             None => kept,
         };
-        Ok((hash, commit))
+        Ok((hash, commit.into()))
     }
 
     fn check_outbox(&self) -> Result<(), PoolError> {
@@ -214,20 +228,14 @@ impl Pool {
         if is_full { Err(PoolError::OutboxFull) } else { Ok(()) }
     }
 
-    /// Adds a transaction that another node of the fleet has sent, as [`add_raw`](Self::add_raw) does.
+    /// Adds a transaction that another node of the fleet has acknowledged, or waits to. Returns its hash, and the verdict.
     ///
     /// # Errors
-    /// Returns the [`PoolError`] of the first check that fails.
-    pub fn add_sent(self: &Arc<Self>, raw: &[u8]) -> Result<Commit, PoolError> {
-        self.add_all([SentTransaction::decode(raw)?], false, PoolPlace::Any, None)
-    }
-
-    /// Checks a transaction as if it were to enter an empty pool.
-    fn check(&self, sent: SentTransaction) -> Result<(), PoolError> {
-        let newest = self.snapshots.newest();
-        let checked = Checked::from(rules::check(&self.spec, newest.header(), self.limits.min_tip, sent)?);
-        let coming = Coming { own: false, held: false, place: PoolPlace::Any };
-        Queue::default().insert(checked, coming, &newest.world, &self.limits).map(drop)
+    /// Returns [`PoolError`] if the bytes are no transaction.
+    pub fn add_sent(self: &Arc<Self>, raw: &[u8]) -> Result<(B256, Result<Commit, PoolError>), PoolError> {
+        let sent = SentTransaction::decode(raw)?;
+        let hash = *sent.tx.tx_hash();
+        Ok((hash, self.add_all([sent], Coming { here: false, ..Coming::HERE }, None)))
     }
 
     /// Adds a transaction that this node has signed, with a nonce as `place` allows. See [`add_raw`](Self::add_raw).
@@ -248,7 +256,11 @@ impl Pool {
         self.check_outbox()?;
         let transactions = transactions.into_iter();
         let Some(outbox) = &self.outbox else {
-            return self.add_all(transactions.map(SentTransaction::from), true, place, beside);
+            return self.add_all(
+                transactions.map(SentTransaction::from),
+                Coming { own: true, place, ..Coming::HERE },
+                beside,
+            );
         };
         let (transactions, bytes): (Vec<_>, Vec<_>) = transactions
             .map(|tx| {
@@ -256,7 +268,7 @@ impl Pool {
                 (SentTransaction::from(tx), bytes)
             })
             .unzip();
-        let kept = self.add_all(transactions, true, place, beside)?;
+        let kept = self.add_all(transactions, Coming { own: true, place, ..Coming::HERE }, beside)?;
         Ok(outbox.send(bytes, kept))
     }
 
@@ -296,8 +308,7 @@ impl Pool {
     fn add_all(
         self: &Arc<Self>,
         sent: impl IntoIterator<Item = SentTransaction>,
-        own: bool,
-        place: PoolPlace,
+        coming: Coming,
         beside: Option<PoolCommit>,
     ) -> Result<Commit, PoolError> {
         let head = self.snapshots.newest();
@@ -305,7 +316,7 @@ impl Pool {
         let transactions: Vec<_> = sent.into_iter().map(check).collect::<Result<_, _>>()?;
         let mut inner = self.lock();
         let newest = self.snapshots.newest();
-        let coming = Coming { own, held: self.store.is_some() || beside.is_some(), place };
+        let coming = Coming { held: self.store.is_some() || beside.is_some(), ..coming };
         let (mut pooled, mut ready) = (Vec::with_capacity(transactions.len()), Vec::new());
         let taken = || {
             for checked in transactions {
@@ -337,7 +348,8 @@ impl Pool {
         beside: Option<PoolCommit>,
     ) -> Result<Commit, PoolError> {
         let Some(store) = beside.as_ref().map(|beside| &beside.store).or(self.store.as_ref()).cloned() else {
-            queue.take_left();
+            let left = queue.take_left();
+            self.tell_dropped(queue, &left);
             return Ok(Commit::done());
         };
         let left = queue.left().to_vec();
@@ -373,6 +385,7 @@ impl Pool {
             for pooled in coming {
                 self.tell(inner.queue.release(pooled, &newest.world));
             }
+            self.tell_dropped(&inner.queue, &left);
             self.stored.notify_one();
         } else {
             left.retain(|left| !left.pooled.is_held());
@@ -466,8 +479,10 @@ impl Pool {
     /// Removes a transaction that can never be mined.
     pub fn remove(&self, hash: &B256) {
         let mut inner = self.lock();
-        inner.queue.remove(hash);
-        self.forget(inner.queue.take_left().iter().map(Left::hash).collect());
+        inner.queue.remove(hash, DropReason::Unminable);
+        let left = inner.queue.take_left();
+        self.tell_dropped(&inner.queue, &left);
+        self.forget(left.iter().map(Left::hash).collect());
     }
 
     /// Removes transactions and bundles that were mined or no longer can be. Called after each publication; looks up
@@ -484,9 +499,10 @@ impl Pool {
         inner.queue.drop_used(world);
         inner.queue.take_back(world);
         // Mined transactions were deleted from the store with the record of their sub-block.
-        let left = inner.queue.take_left();
-        let unmined = left.iter().map(Left::hash).filter(|hash| published.transaction(hash).is_none());
-        self.forget(unmined.collect());
+        let mut left = inner.queue.take_left();
+        left.retain(|left| published.transaction(&left.hash()).is_none());
+        self.tell_dropped(&inner.queue, &left);
+        self.forget(left.iter().map(Left::hash).collect());
         for sender in inner.queue.senders() {
             self.tell(inner.queue.newly_ready(&sender, world));
         }
@@ -523,6 +539,20 @@ impl Pool {
     /// Subscribes to transactions as they become ready to be mined: at once, or when the gap before them is filled.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Recovered<TxEnvelope>>> {
         self.ready.subscribe()
+    }
+
+    /// Subscribes to transactions that leave the pool without being mined.
+    pub fn dropped(&self) -> broadcast::Receiver<DroppedTransaction> {
+        self.dropped.subscribe()
+    }
+
+    fn tell_dropped(&self, queue: &Queue, left: &[Left]) {
+        // A transaction that stands aside may still be mined.
+        for left in left.iter().filter(|left| !queue.is_aside(&left.hash())) {
+            let told = DroppedTransaction { hash: left.hash(), reason: left.reason, here: left.pooled.here };
+            // Fails if there is no subscriber.
+            let _ = self.dropped.send(told);
+        }
     }
 
     fn tell(&self, ready: Vec<Arc<Recovered<TxEnvelope>>>) {

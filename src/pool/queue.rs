@@ -15,7 +15,7 @@ use alloy_primitives::{
 };
 
 use super::{
-    PoolError, PoolLimits, PoolStatus, SenderContent,
+    DropReason, PoolError, PoolLimits, PoolStatus, SenderContent,
     account::{Pooled, check_account, check_replacement, cost_of, nonce_after},
     own::Aside,
 };
@@ -26,9 +26,16 @@ use crate::state::{Lookup, World};
 pub(super) struct Coming {
     /// Whether this node signed the transaction.
     pub own: bool,
+    /// Whether a client of this node is told that the transaction is in the pool.
+    pub here: bool,
     /// Whether the transaction is still on its way to the disk.
     pub held: bool,
     pub place: PoolPlace,
+}
+
+impl Coming {
+    /// A transaction that a client of this node has sent.
+    pub(super) const HERE: Self = Self { own: false, here: true, held: false, place: PoolPlace::Any };
 }
 
 /// The nonces that a new transaction may take.
@@ -46,6 +53,7 @@ pub enum PoolPlace {
 #[derive(Clone, Debug)]
 pub(super) struct Left {
     pub pooled: Arc<Pooled>,
+    pub reason: DropReason,
     /// [`Sender::told`] before the transaction left.
     told: u64,
 }
@@ -267,10 +275,9 @@ impl Queue {
             self.make_room(&tx, size, replaced.as_deref(), world, limits)?;
         }
         self.arrivals += 1;
-        let Coming { own, held, place: _ } = coming;
-        let pooled =
-            Pooled { tx: Arc::new(tx), arrived: self.arrivals, next, size, cost, own, held: AtomicBool::new(held) };
-        let pooled = Arc::new(pooled);
+        let Coming { own, here, held, place: _ } = coming;
+        let (tx, arrived, held_now) = (Arc::new(tx), self.arrivals, AtomicBool::new(held));
+        let pooled = Arc::new(Pooled { tx, arrived, next, size, cost, own, here, held: held_now });
         self.bytes += size;
         self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
         let sender = self.senders.entry(address).or_default();
@@ -284,7 +291,7 @@ impl Queue {
                 // The upstream may have it already, so that it may be mined.
                 aside.push(replaced.clone());
             }
-            self.left.push(Left { pooled: replaced, told: sender.told });
+            self.left.push(Left { pooled: replaced, reason: DropReason::Replaced, told: sender.told });
         }
         if !held {
             return Ok(self.newly_ready_from(&pooled, world));
@@ -303,20 +310,20 @@ impl Queue {
     }
 
     /// Removes a transaction that cannot be mined. Later ones of its sender wait until another one has its nonce.
-    pub(super) fn remove(&mut self, hash: &B256) {
-        if let Some(pooled) = self.take(hash)
+    pub(super) fn remove(&mut self, hash: &B256, reason: DropReason) {
+        if let Some(pooled) = self.take(hash, reason)
             && let Some(sender) = self.senders.get_mut(&pooled.tx.signer())
         {
             sender.told = sender.told.min(pooled.tx.nonce());
         }
     }
 
-    fn take(&mut self, hash: &B256) -> Option<Arc<Pooled>> {
+    fn take(&mut self, hash: &B256, reason: DropReason) -> Option<Arc<Pooled>> {
         let pooled = self.by_hash.remove(hash)?;
         self.bytes -= pooled.size;
         let address = pooled.tx.signer();
         if let Some(sender) = self.senders.get_mut(&address) {
-            self.left.push(Left { pooled: pooled.clone(), told: sender.told });
+            self.left.push(Left { pooled: pooled.clone(), reason, told: sender.told });
             sender.by_nonce.remove(&pooled.tx.nonce());
             sender.cost = sender.cost.saturating_sub(pooled.cost);
             if sender.by_nonce.is_empty() {
@@ -340,10 +347,10 @@ impl Queue {
     pub(super) fn undo(&mut self, coming: &[Arc<Pooled>], left: Vec<Left>, world: &World) {
         for pooled in coming.iter().rev() {
             if self.by_hash.get(pooled.tx.tx_hash()).is_some_and(|there| Arc::ptr_eq(there, pooled)) {
-                self.remove(pooled.tx.tx_hash());
+                self.remove(pooled.tx.tx_hash(), DropReason::Rejected);
             }
         }
-        for Left { pooled, told } in left.into_iter().rev() {
+        for Left { pooled, told, .. } in left.into_iter().rev() {
             let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
             let there = self.senders.get(&address).and_then(|sender| sender.by_nonce.get(&nonce)).cloned();
             if nonce < nonce_of(world, &address) || there.as_ref().is_some_and(|there| !there.is_held()) {
@@ -351,7 +358,7 @@ impl Queue {
             }
             // A held transaction in its place never reaches the disk: a store that has failed accepts no more writes.
             if let Some(there) = there {
-                self.take(there.tx.tx_hash());
+                self.take(there.tx.tx_hash(), DropReason::Rejected);
             }
             if let Some(aside) = &mut self.aside {
                 aside.remove(pooled.tx.tx_hash());
@@ -390,7 +397,7 @@ impl Queue {
             .map(|(_, pooled)| *pooled.tx.tx_hash())
             .collect();
         for hash in used {
-            if let Some(pooled) = self.take(&hash)
+            if let Some(pooled) = self.take(&hash, DropReason::NonceUsed)
                 && pooled.own
                 && let Some(aside) = &mut self.aside
             {
@@ -472,7 +479,7 @@ impl Queue {
             return Err(if may_give_way { PoolError::Underpriced } else { PoolError::Full });
         }
         for hash in driven_out {
-            self.remove(&hash);
+            self.remove(&hash, DropReason::Evicted);
         }
         Ok(())
     }

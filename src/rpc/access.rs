@@ -13,7 +13,9 @@ use std::{
 
 use arc_swap::ArcSwap;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use hmac::{Hmac, Mac};
 use serde::Deserialize;
+use sha2::Sha256;
 use tokio::sync::watch;
 use toml::Spanned;
 
@@ -290,6 +292,13 @@ impl Access {
         self.clients.load().iter().find(|client| client.name == name).map(|client| client.flow.clone())
     }
 
+    /// Returns the clients of the wallet whose tokens have this name.
+    pub fn wallet_clients(&self, name: &str) -> impl Iterator<Item = Arc<Client>> {
+        let clients = self.clients.load_full();
+        let named: Vec<_> = clients.iter().filter(|client| client.wallet && client.name == name).cloned().collect();
+        named.into_iter()
+    }
+
     /// Returns the client of a request without an `Authorization` header. A WebSocket may offer its `token` instead,
     /// because a page cannot set headers of an upgrade.
     ///
@@ -340,6 +349,33 @@ impl Client {
     /// Returns the client's name in the token file.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns whether the client's token is one of the wallet.
+    pub const fn may_sign(&self) -> bool {
+        self.wallet
+    }
+
+    /// Returns the HMAC-SHA-256 of some texts, keyed with the token.
+    pub fn proof(&self, texts: &[&[u8]]) -> [u8; 32] {
+        self.mac(texts).finalize().into_bytes().into()
+    }
+
+    /// Returns whether `proof` is the HMAC of these texts. Compares in constant time.
+    pub fn has_proved(&self, texts: &[&[u8]], proof: &[u8]) -> bool {
+        self.mac(texts).verify_slice(proof).is_ok()
+    }
+
+    fn mac(&self, texts: &[&[u8]]) -> Hmac<Sha256> {
+        // A key of HMAC has any length.
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.token.0.as_bytes())
+            .unwrap_or_else(|error| panic!("a key of any length is taken: {error}"));
+        for text in texts {
+            // With the lengths, so that no two lists of texts are the same.
+            mac.update(&(text.len() as u64).to_be_bytes());
+            mac.update(text);
+        }
+        mac
     }
 
     /// Counts `requests` more against the client's rate.

@@ -58,7 +58,7 @@ impl Front {
             true => format!("{} snapshots", least.0.saturating_sub(newest.0)),
             false => "an epoch".to_owned(),
         };
-        let cause = match published.feed.problem() {
+        let cause = match published.feed().problem() {
             Some(problem) => format!(", because the feed is degraded: {}", problem.meaning()),
             None => String::new(),
         };
@@ -76,5 +76,5 @@ impl Front {
 
 /// Returns the id of the newest state from which requests are answered.
 fn shown(published: &Published) -> SnapshotId {
-    if published.feed.is_degraded() { published.latest().id } else { published.last }
+    if published.feed().is_degraded() { published.latest().id } else { published.last }
 }

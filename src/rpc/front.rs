@@ -5,7 +5,8 @@ use std::{
     time::Instant,
 };
 
-use alloy_primitives::Address;
+use alloy_primitives::{Address, B256};
+use serde::Serialize;
 use tokio::sync::{Semaphore, watch};
 
 use super::{
@@ -24,9 +25,9 @@ use crate::{
     executor::{Batch, Executor, RunPlace, Task, Ticket},
     feed::upstream::UpstreamState,
     meter::Meter,
-    pool::Pool,
-    state::{Missed, Overlay, Published, SnapshotId, Snapshots},
-    store::{Commit, StoreError},
+    pool::{Acknowledgement, Pool, SubmittedTransaction},
+    state::{Missed, Overlay, Published, SnapshotId, Snapshots, UnknownBlock},
+    store::StoreError,
     telemetry::{Counter, Histogram, Metrics},
     wallet::Wallet,
 };
@@ -273,6 +274,8 @@ impl Front {
         if let (Handler::Run(run), true) = (request.method.handler, may_know) {
             match self.run(run, request.clone()).await {
                 Ok(answer) if self.is_unknown(&request, &answer[out.len()..]) => own = Some(Ok(answer)),
+                // A snapshot is known by the nodes of the fleet under the same id, and an old one by none of them.
+                Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. })) => return Err(error),
                 Err(error @ RpcError::UnknownBlock(_)) => own = Some(Err(error)),
                 answered => return answered,
             }
@@ -336,6 +339,8 @@ impl Front {
                 Ok(answer) if self.is_unknown(&request, &answer[out.len()..]) => {
                     self.forward(remote, &request, &mut out).await?;
                 }
+                // An upstream knows nothing of snapshots.
+                Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. })) => return Err(error),
                 Err(RpcError::UnknownBlock(_)) => self.forward(remote, &request, &mut out).await?,
                 answered => return answered,
             },
@@ -464,7 +469,7 @@ struct RequestStep<F> {
 struct Stepped<T> {
     result: Result<T, RpcError>,
     out: Vec<u8>,
-    commit: Commit,
+    commit: Acknowledgement,
 }
 
 impl<T, F> Task for RequestStep<F>
@@ -509,12 +514,16 @@ where
     }
 }
 
-/// Waits until the commit that an answer acknowledges is on disk, until the request's deadline.
+/// Waits until what an answer acknowledges is on disk or checked, until the request's deadline.
 ///
 /// # Errors
 ///
-/// Returns an error if the commit failed, or did not finish before the request's deadline.
-async fn kept(commit: Commit, ticket: &Ticket) -> Result<(), RpcError> {
+/// Returns an error if the commit failed, if the transaction is rejected, or if neither is known at the request's deadline.
+async fn kept(acknowledgement: Acknowledgement, ticket: &Ticket) -> Result<(), RpcError> {
+    let commit = match acknowledgement {
+        Acknowledgement::Kept(commit) => commit,
+        Acknowledgement::Checked(submitted) => return checked(submitted, ticket).await,
+    };
     if commit.is_done() {
         return Ok(());
     }
@@ -523,10 +532,31 @@ async fn kept(commit: Commit, ticket: &Ticket) -> Result<(), RpcError> {
         // Whether the write reached the disk after all is seen when the store is opened again.
         Ok(Err(error)) => Err(RpcError::from(error)
             .with_message(|text| format!("{text}: it may still be sent after a restart of the node"))),
-        Err(_) => {
-            Err(RpcError::new(-32016, "it was not stored in time, and its outcome is unknown: it may still be sent"))
-        }
+        Err(_) => Err(RpcError::new(-32016, UNSTORED)),
     }
+}
+
+const UNSTORED: &str = "it was not stored in time, and its outcome is unknown: it may still be sent";
+
+/// The `data` of an error about a transaction that may still be mined.
+#[derive(Serialize)]
+struct SentHash {
+    hash: B256,
+}
+
+/// Waits for the verdict of the node that builds the blocks.
+async fn checked(mut submitted: SubmittedTransaction, ticket: &Ticket) -> Result<(), RpcError> {
+    if let Ok(Ok(verdict)) = tokio::time::timeout_at(ticket.deadline().into(), &mut submitted.verdict).await {
+        return verdict.map_err(RpcError::from);
+    }
+    let hash = submitted.hash;
+    let text = match submitted.is_stored() {
+        true => format!(
+            "no node that builds blocks has answered in time: transaction {hash} is stored, and not checked yet: it will be mined or dropped"
+        ),
+        false => UNSTORED.to_owned(),
+    };
+    Err(RpcError::with_data(-32016, text, SentHash { hash }))
 }
 
 impl Counted {

@@ -22,12 +22,19 @@ const LATE_SHOWN: usize = 16;
 fn failed(published: &Published, failure: Option<&StoreError>) -> Option<(FeedProblem, String)> {
     let broken = |why: &str| format!("the feed is broken: {why}; pending is the canonical head");
     // Clients whose requests need the store see the same text of its failure.
-    match (published.feed, failure.map(ToString::to_string)) {
+    match (published.feed(), failure.map(ToString::to_string)) {
         (FeedState::Degraded(FeedProblem::Store), Some(failure)) => Some((FeedProblem::Store, broken(&failure))),
         (FeedState::Degraded(problem), _) => Some((problem, broken(problem.meaning()))),
         (_, Some(failure)) => Some((FeedProblem::Store, failure)),
         (FeedState::Live { .. } | FeedState::Lagging(_) | FeedState::Static, None) => None,
     }
+}
+
+/// Returns the reason why a node that follows is not where its leader is.
+fn behind(feed: FeedState) -> Option<(FeedProblem, String)> {
+    let lag = feed.lag().filter(|lag| lag.cause == FeedProblem::Behind)?;
+    let text = format!("{}: it is not proven to show what the leader had {} ms ago", lag.cause.meaning(), lag.ms());
+    Some((lag.cause, text))
 }
 
 /// Returns the reason why a feed counts as stalled whose newest snapshot is `age` milliseconds old.
@@ -47,8 +54,8 @@ pub fn health(
     newer_fork: Option<u64>,
     failure: Option<&StoreError>,
 ) -> HttpResponse {
-    let age = published.newest.published.elapsed().as_millis();
-    let problem = failed(published, failure).or_else(|| stalled(published.feed, age));
+    let (feed, age) = (published.feed(), published.newest.published.elapsed().as_millis());
+    let problem = failed(published, failure).or_else(|| behind(feed)).or_else(|| stalled(feed, age));
     let status = if problem.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     let mut out = Vec::with_capacity(160);
     match &problem {
@@ -56,8 +63,8 @@ pub fn health(
         Some((cause, reason)) => reasons(&mut out, "unhealthy", reason, *cause),
     }
     out.extend_from_slice(b",\"feed\":");
-    encode::string(&mut out, published.feed.as_str());
-    if let Some(lag) = published.feed.lag() {
+    encode::string(&mut out, feed.as_str());
+    if let Some(lag) = feed.lag() {
         let (ms, waiting, cause) = (lag.ms(), lag.waiting, lag.cause.as_str());
         out.extend_from_slice(format!(r#","lagMs":{ms},"lagSubBlocks":{waiting},"lagCause":"{cause}""#).as_bytes());
     }
@@ -94,16 +101,18 @@ fn late_blocks(out: &mut Vec<u8>, published: &Published) {
 }
 
 /// Answers `/ready`: whether requests may be sent here, for load balancers. A feed that is only late is usable, because
-/// its newest snapshot is consistent, and each answer names its age.
+/// its newest snapshot is consistent, and each answer names its age. A node that is behind its leader is not: it has not come to
+/// the end of the stream, and other nodes of the fleet have.
 pub fn ready(published: &Published, failure: Option<&StoreError>) -> HttpResponse {
-    let problem = failed(published, failure);
+    let feed = published.feed();
+    let problem = failed(published, failure).or_else(|| behind(feed));
     let mut out = Vec::with_capacity(160);
     match &problem {
         None => out.extend_from_slice(b"{\"status\":\"ready\""),
         Some((cause, reason)) => reasons(&mut out, "not ready", reason, *cause),
     }
     out.extend_from_slice(b",\"feed\":");
-    encode::string(&mut out, published.feed.as_str());
+    encode::string(&mut out, feed.as_str());
     out.push(b'}');
     let mut response = respond(out, Some((published, false)));
     if problem.is_some() {

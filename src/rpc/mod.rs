@@ -55,8 +55,8 @@ pub use error::RpcError;
 pub use files::{ServedFile, ServedFiles};
 pub use filters::Filters;
 pub use fleet::{
-    FleetPeers, LeaderLink, NatsDoor, PeerIdentity, PublishingNode, ServedRequests, WorkSpread, serve_nodes,
-    serve_peers, serve_replica,
+    FleetPeers, LeaderLink, NatsDoor, NodeDoor, PeerIdentity, PublishingNode, ServedRequests, WalletDoor, WorkSpread,
+    serve_nodes, serve_peers, serve_replica,
 };
 pub use front::{Front, Waiters};
 pub use io::IoThreads;

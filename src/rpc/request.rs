@@ -16,6 +16,7 @@ use super::{
 use crate::{
     executor::{Flow, Ticket},
     meter::Meter,
+    pool::Acknowledgement,
     state::{Overlay, Published},
     store::Commit,
 };
@@ -68,7 +69,7 @@ impl Request {
         meter: Meter,
         backend: &Backend,
         work: impl FnOnce(&Backend, &mut Run<'_>) -> T,
-    ) -> (T, Vec<u8>, Commit) {
+    ) -> (T, Vec<u8>, Acknowledgement) {
         let mut run = Run {
             params: &self.params,
             published: &self.published,
@@ -79,7 +80,7 @@ impl Request {
             overlay,
             meter,
             out: begin(&self.id, "result"),
-            commit: Commit::done(),
+            commit: Commit::done().into(),
         };
         let done = work(backend, &mut run);
         (done, run.out, run.commit)

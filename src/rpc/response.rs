@@ -105,8 +105,9 @@ fn freshness(published: &Published, by_upstream: bool) -> Option<HeaderValue> {
     text.extend_from_slice(b", age_ms=");
     text.extend_from_slice(decimal.format(newest.published.elapsed().as_millis()).as_bytes());
     text.extend_from_slice(b", feed=");
-    text.extend_from_slice(published.feed.as_str().as_bytes());
-    if let Some(lag) = published.feed.lag() {
+    let feed = published.feed();
+    text.extend_from_slice(feed.as_str().as_bytes());
+    if let Some(lag) = feed.lag() {
         text.extend_from_slice(b", lag_ms=");
         text.extend_from_slice(decimal.format(lag.ms()).as_bytes());
         text.extend_from_slice(b", lag_sub_blocks=");

@@ -28,6 +28,7 @@ use tokio::{
 use super::{
     error::RpcError,
     health,
+    http::is_for_operators,
     origin::Origins,
     response::{HttpResponse, refuse},
     server::{ServerConfig, accept},
@@ -171,10 +172,12 @@ impl Answers {
     fn to(&self, request: &Request<Incoming>) -> HttpResponse {
         let mut answer = if let Err(error) = Origins::check_one_host(request.headers()) {
             refuse(StatusCode::BAD_REQUEST, error)
-        } else if let Err(error) = self.origins.check_host(request.headers(), request.uri()) {
-            refuse(StatusCode::FORBIDDEN, error)
         } else if matches!(request.uri().path(), "/health" | "/ready") {
             health::starting(&self.reason.text())
+        } else if let Err(error) = self.origins.check_host(request.headers(), request.uri())
+            && !is_for_operators(request.uri())
+        {
+            refuse(StatusCode::FORBIDDEN, error)
         } else {
             refuse(StatusCode::SERVICE_UNAVAILABLE, RpcError::new(-32000, self.reason.text()))
         };

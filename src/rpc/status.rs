@@ -363,7 +363,7 @@ impl Front {
             lanes: &newest.lanes,
             standing: StandingStatus { count, best },
             contracts: &self.board.contracts,
-            feed: FeedSummary::of(self.published().feed),
+            feed: FeedSummary::of(self.published().feed()),
         };
         let mut out = begin(&request.id, "result");
         encode::bounded_value(&mut out, &status, self.limits().max_response)?;

@@ -3,6 +3,7 @@
 
 mod account;
 mod block;
+mod caught_up;
 mod code;
 mod divergence;
 mod log_numbers;
@@ -23,6 +24,7 @@ mod world;
 
 pub use account::{Account, AccountChange, Code, MergedChanges};
 pub use block::{Block, Included, KnownBlock};
+pub use caught_up::CaughtUp;
 pub use code::{CodeCache, CodeStats};
 pub use divergence::{Divergence, Divergences};
 pub use log_numbers::{LogMark, LogNumbers, TransferLogs};

@@ -1,6 +1,6 @@
 //! The changes of what is published.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use super::{FeedState, Published, Snapshot, Tags};
 use crate::chain::SealedBlock;
@@ -63,6 +63,43 @@ pub enum Publication {
 }
 
 impl Publication {
+    /// Returns the newest snapshot of the change; `None` if it brings none.
+    pub fn newest(&self) -> Option<&Snapshot> {
+        match self {
+            Self::SubBlock(next) | Self::Canonical(next) | Self::Confirm(next) | Self::BeginAnew(next) => Some(next),
+            Self::Seal { sealed, next } => Some(next.as_ref().unwrap_or(sealed)),
+            Self::PreConfirmed { open, .. } => Some(open),
+            Self::Ahead { complete, open } => open.as_ref().or_else(|| complete.last()),
+            Self::GoBack { .. }
+            | Self::FallBack(_)
+            | Self::Content(_)
+            | Self::Return(_)
+            | Self::Tags(_)
+            | Self::Feed(_) => None,
+        }
+    }
+
+    /// Returns the same, whose snapshots were published at this moment.
+    #[must_use]
+    pub fn dated(mut self, moment: Instant) -> Self {
+        let date = |snapshot: &mut Snapshot| snapshot.published = moment;
+        match &mut self {
+            Self::SubBlock(next) | Self::Canonical(next) | Self::Confirm(next) | Self::BeginAnew(next) => date(next),
+            Self::Seal { sealed, next } => [Some(sealed), next.as_mut()].into_iter().flatten().for_each(date),
+            Self::PreConfirmed { complete, open } => {
+                [complete.as_mut(), Some(open)].into_iter().flatten().for_each(date)
+            }
+            Self::Ahead { complete, open } => complete.iter_mut().chain(open).for_each(date),
+            Self::GoBack { .. }
+            | Self::FallBack(_)
+            | Self::Content(_)
+            | Self::Return(_)
+            | Self::Tags(_)
+            | Self::Feed(_) => {}
+        }
+        self
+    }
+
     /// Returns the name of the kind of change, as metrics and errors show it.
     pub const fn name(&self) -> &'static str {
         match self {

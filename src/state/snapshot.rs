@@ -32,6 +32,16 @@ impl SnapshotId {
         self.0 >> 32
     }
 
+    /// Returns the changes after `last` up to this one; of another epoch those that are known, which are its own.
+    pub fn changes_after(self, last: Self) -> u32 {
+        let changes = match self.epoch() == last.epoch() {
+            true => self.0.saturating_sub(last.0),
+            false if self < last => 0,
+            false => (self.0 & u64::from(u32::MAX)) + 1,
+        };
+        u32::try_from(changes).unwrap_or(u32::MAX)
+    }
+
     /// Returns the id after this one.
     #[must_use]
     pub const fn next(self) -> Self {
@@ -201,7 +211,7 @@ pub struct FeedLag {
     /// The sub-blocks, or on a chain without pre-confirmations the blocks, that are known of and not applied yet.
     pub waiting: u32,
     /// The reason: [`FeedProblem::Upstream`] while state is fetched, [`FeedProblem::Disconnected`] while the stream is
-    /// opened again, otherwise [`FeedProblem::Lagging`].
+    /// opened again, [`FeedProblem::Behind`] on a node that is later than its leader, otherwise [`FeedProblem::Lagging`].
     pub cause: FeedProblem,
     /// Milliseconds between sub-blocks.
     pub every_ms: u64,
@@ -266,7 +276,7 @@ pub enum FeedProblem {
     TooLate,
     /// No sub-block has arrived for a time, although the connection is open.
     Silent,
-    /// The upstream is a node of another chain than the one at the start.
+    /// The upstream is a node of another chain than the one at the start, or the fleet has another.
     OtherChain,
     /// The store does not take what is published.
     Store,
@@ -274,11 +284,14 @@ pub enum FeedProblem {
     Stream,
     /// Nothing has come from the leader of the fleet for a time.
     Partition,
+    /// The node is later than the leader of its fleet, or cannot prove that it is not. A feed for which it is the only problem
+    /// is late, and not degraded.
+    Behind,
 }
 
 impl FeedProblem {
     /// All problems.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Connecting,
         Self::Disconnected,
         Self::Gap,
@@ -295,6 +308,7 @@ impl FeedProblem {
         Self::Store,
         Self::Stream,
         Self::Partition,
+        Self::Behind,
     ];
 
     /// Returns the problem's name, as programs read it.
@@ -316,6 +330,7 @@ impl FeedProblem {
             Self::Store => "store",
             Self::Stream => "stream",
             Self::Partition => "partition",
+            Self::Behind => "behind",
         }
     }
 
@@ -334,10 +349,11 @@ impl FeedProblem {
             Self::Lagging => "sub-blocks come late or faster than they are applied",
             Self::TooLate => "it is later than it may be",
             Self::Silent => "no sub-block has come for a time",
-            Self::OtherChain => "the upstream is a node of another chain now",
+            Self::OtherChain => "the upstream is a node of another chain now, or the fleet has another",
             Self::Store => "the store fails",
             Self::Stream => "the stream of the fleet takes nothing",
             Self::Partition => "nothing comes from the leader of the fleet",
+            Self::Behind => "this node is behind the leader of its fleet",
         }
     }
 }
@@ -381,5 +397,26 @@ impl FeedState {
     /// Returns whether the feed is broken, so that `pending` is the canonical head.
     pub const fn is_degraded(self) -> bool {
         self.problem().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_another_epoch_only_the_changes_are_counted_that_it_has() {
+        let at = |epoch: u64, sequence: u64| SnapshotId(SnapshotId::begin(epoch).0 + sequence);
+        for (id, last, changes) in [
+            (at(7, 9), at(7, 4), 5),
+            (at(7, 9), at(7, 9), 0),
+            (at(7, 3), at(7, 9), 0),
+            // The epoch itself is a change, too.
+            (at(8, 2), at(7, 9), 3),
+            (at(9, 0), at(7, 9), 1),
+            (at(6, 5), at(7, 1), 0),
+        ] {
+            assert_eq!(id.changes_after(last), changes, "{:#x} after {:#x}", id.0, last.0);
+        }
     }
 }

@@ -10,12 +10,15 @@ use alloy_primitives::B256;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
+use self::{history::OldHeaders, provisional::ProvisionalHashes};
 pub use self::{
     history::RetainedBlocks,
     late::{BlockLogs, LateBlock, LateBounds},
 };
-use self::{history::OldHeaders, provisional::ProvisionalHashes};
-use super::{Block, Divergences, FeedState, KnownBlock, Publication, Selector, Snapshot, SnapshotId, UnknownBlock};
+use super::{
+    Block, CaughtUp, Divergences, FeedLag, FeedProblem, FeedState, KnownBlock, Publication, Selector, Snapshot,
+    SnapshotId, UnknownBlock,
+};
 use crate::chain::{BlockKeeper, SealedBlock};
 
 /// The published state of the chain at one moment: the newest snapshot, those before it, and the sealed blocks.
@@ -30,8 +33,10 @@ pub struct Published {
     pub last: SnapshotId,
     /// The number of times that the chain has returned to an earlier moment.
     pub returns: u64,
-    /// The health of the feed.
-    pub feed: FeedState,
+    /// The health of the feed, as its source has told it last.
+    feed: FeedState,
+    /// The word on whether this node has caught up with its leader; `None` on a node that follows none.
+    caught_up: Option<Arc<CaughtUp>>,
     /// The extent of the past that is retained as the chain goes on.
     kept: Retention,
     /// The snapshot right after the newest canonical block. Complete pre-confirmed blocks on it are not canonical yet.
@@ -106,6 +111,7 @@ impl Snapshots {
             latest: first.clone(),
             tags: None,
             feed,
+            caught_up: None,
             kept,
             recent: imbl::OrdMap::unit(first.id.0, first.clone()),
             sealed: imbl::OrdMap::new(),
@@ -158,9 +164,34 @@ impl Snapshots {
         self.cell.load().last.next()
     }
 
-    /// Begins an epoch: the changes from here on have its ids. Published snapshots keep theirs.
+    /// Publishes a change as [`apply_as`](Self::apply_as) does, whose snapshots were published by another node at this moment.
+    pub fn apply_dated(&self, id: SnapshotId, moment: Instant, publication: Publication) {
+        self.apply_as(id, publication.dated(moment));
+    }
+
+    /// Publishes the same, whose newest snapshot and newest canonical block were published by another node at this moment.
+    pub fn date(&self, moment: Instant) {
+        self.replace(|published| {
+            let dated = |snapshot: &Snapshot| {
+                let mut copy = snapshot.copy();
+                copy.published = moment;
+                Arc::new(copy)
+            };
+            published.latest = dated(&published.latest);
+            let latest = published.latest.clone();
+            published.sealed.insert(latest.head.number(), latest);
+            published.newest = dated(&published.newest);
+            published.recent.insert(published.newest.id.0, published.newest.clone());
+        });
+    }
+
+    /// Begins an epoch: the changes from here on have its ids. Published snapshots keep theirs. A node that begins one follows
+    /// no other.
     pub fn begin_epoch(&self, epoch: u64) {
-        self.replace(|published| published.last = published.last.max(SnapshotId::begin(epoch)));
+        self.replace(|published| {
+            published.last = published.last.max(SnapshotId::begin(epoch));
+            published.caught_up = None;
+        });
     }
 
     /// Publishes the same under an id, and forgets the ids before: they were this node's own, and no other node of its
@@ -173,6 +204,12 @@ impl Snapshots {
     /// takes no sequence.
     pub fn show_feed(&self, feed: FeedState) {
         self.replace(|published| published.feed = feed);
+    }
+
+    /// Replaces everything that is published by what a node that follows has reached, with the health of the feed and the word
+    /// on whether the node has caught up.
+    pub fn follow(&self, reached: &Published, feed: FeedState, caught_up: &Arc<CaughtUp>) {
+        self.replace_all(Arc::new(Published { feed, caught_up: Some(caught_up.clone()), ..reached.clone() }));
     }
 
     /// Replaces everything that is published.
@@ -225,6 +262,16 @@ fn drop_aside(what: impl Send + 'static) {
 }
 
 impl Published {
+    /// Returns the health of the feed now. A node that follows is live for as long as it is proven to have caught up.
+    pub fn feed(&self) -> FeedState {
+        match (self.feed, self.caught_up.as_ref().and_then(|word| word.late_since())) {
+            (FeedState::Live { every_ms }, Some(since)) => {
+                FeedState::Lagging(FeedLag { since, waiting: 0, cause: FeedProblem::Behind, every_ms })
+            }
+            (told, _) => told,
+        }
+    }
+
     /// Applies a change whose snapshots get this id.
     fn apply(&mut self, id: SnapshotId, publication: Publication) {
         match publication {

@@ -137,16 +137,20 @@ async fn a_start_that_takes_long_is_told_of_and_can_be_stopped() {
     }
 }
 
-/// As on a running node, requests for other hosts are refused.
+/// As on a running node, requests for other hosts are refused, but for those of load balancers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_that_points_a_name_at_a_node_that_starts_learns_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let presim = Starting::spawn(&["--genesis", text(&endless(&folder))]);
     presim.waits_for("the node is starting").await;
-    let request = presim.http.get(format!("{}/health", presim.url)).header("host", "evil.example");
+    let request = presim.http.get(format!("{}/", presim.url)).header("host", "evil.example");
     let answer = request.send().await.unwrap();
     assert_eq!(answer.status(), 403);
     assert!(!answer.text().await.unwrap().contains("starting"));
+    // The probes of a load balancer name the node by its address.
+    let probe = presim.http.get(format!("{}/ready", presim.url)).header("host", "10.0.0.7:8545").send().await.unwrap();
+    assert_eq!(probe.status(), 503);
+    assert!(probe.text().await.unwrap().contains("starting"));
 }
 
 /// A large body is read to its end, so that its sender sees the answer.

@@ -257,7 +257,7 @@ async fn the_state_of_the_feed_is_told_at_once_and_on_each_change() {
         let mut socket = Socket::open(&node, path).await;
         let id = socket.subscribe(json!(["presim_feed"])).await;
         let first = socket.notification(&id).await;
-        let before = node.node.snapshots().load().feed;
+        let before = node.node.snapshots().load().feed();
         assert_eq!(first, json!({"state": before.as_str(), "verified": "full"}), "{path}");
         let lag = FeedLag { since: Instant::now(), waiting: 3, cause: FeedProblem::Upstream, every_ms: 200 };
         node.node.snapshots().show_feed(FeedState::Lagging(lag));

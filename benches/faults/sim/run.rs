@@ -19,6 +19,7 @@ use presim::{
         world::dev_signers,
     },
     meter::Meter,
+    pool::Acknowledgement,
     state::Overlay,
     store::{Commit, StoreError},
     wallet::{BatchCall, BatchRequest},
@@ -286,7 +287,7 @@ impl Simulation {
 
     /// Sends the bytes of a transaction.
     fn deliver(&mut self, Signed { raw, place, payment }: Signed) {
-        if let Ok((hash, commit)) = self.life.pool.add_raw(&raw) {
+        if let Ok((hash, Acknowledgement::Kept(commit))) = self.life.pool.add_raw(&raw) {
             self.record.take(place, hash, payment);
             self.wait(Asked::Transaction { place, hash, payment }, commit);
         }

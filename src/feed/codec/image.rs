@@ -1,6 +1,6 @@
 //! Images: everything that is published at one moment, from which a replica begins.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, Sealed, map::B256Map};
@@ -145,6 +145,11 @@ struct ImagedAccount {
 }
 
 impl StateImage {
+    /// Returns the moment at which the newest snapshot was published.
+    pub fn published(&self) -> Instant {
+        self.published.newest.published
+    }
+
     /// Returns the image of what is published: the state after the head is stored whole, and the changes of the block being
     /// built beside it; of an upstream's state, the changes that are pre-confirmed. `None` if not all changes are retained.
     pub fn of(published: &Arc<Published>) -> Option<Self> {
@@ -214,7 +219,7 @@ impl StateImage {
         encode(&ImageFields {
             id: self.id.0,
             newest: newest.id.0,
-            feed: write_feed(self.published.feed).into(),
+            feed: write_feed(self.published.feed()).into(),
             head: head.header.inner().clone(),
             body: StoredBody::from(&*head.body()),
             hashes: hashes.collect(),
@@ -277,7 +282,7 @@ impl StateImage {
             snapshots.apply_as(SnapshotId(newest), Publication::SubBlock(open));
         }
         if id != newest {
-            snapshots.apply_as(SnapshotId(id), Publication::Feed(snapshots.load().feed));
+            snapshots.apply_as(SnapshotId(id), Publication::Feed(snapshots.load().feed()));
         }
         Ok(snapshots)
     }

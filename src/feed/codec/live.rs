@@ -207,7 +207,7 @@ impl LiveChange {
             Publication::GoBack { number, feed } => {
                 Self::Moment(Box::new(LiveMoment::at(on.state_after(*number)?, tags, *feed)))
             }
-            Publication::BeginAnew(first) => Self::Moment(Box::new(LiveMoment::at(first, tags, on.feed))),
+            Publication::BeginAnew(first) => Self::Moment(Box::new(LiveMoment::at(first, tags, on.feed()))),
             Publication::FallBack(feed) => Self::FallBack(*feed),
             Publication::Tags(tags) => Self::Tags(*tags),
             Publication::Content(block) => Self::Content(Box::new(LiveBlock::of(block, Verified::None, 0))),
@@ -431,7 +431,7 @@ impl LiveMoment {
     /// Returns what is published, and the codes of the accounts that are pre-confirmed.
     pub fn of(published: &Published) -> (Self, CodesByHash) {
         let mut codes = CodesByHash::default();
-        let mut moment = Self::at(published.latest(), published.tags().unwrap_or_default(), published.feed);
+        let mut moment = Self::at(published.latest(), published.tags().unwrap_or_default(), published.feed());
         let mut changes = |snapshot: &Snapshot| stored(&snapshot.world.changes_on_remote(), &mut codes);
         let ahead = published.ahead();
         moment.ahead =

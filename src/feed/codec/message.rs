@@ -12,6 +12,7 @@ use alloy_rlp::{RlpDecodable, RlpEncodable};
 use super::{
     live::LiveMessage,
     record::{JournalEntry, StoredBody},
+    time::LeaderTime,
 };
 use crate::{
     chain::{BlockBody, SealedBlock},
@@ -120,8 +121,8 @@ impl StreamMessage {
         Some(Self::Change(Box::new(StreamChange { entries, codes, verified, block })))
     }
 
-    /// Returns the bytes of the message.
-    pub fn write(self) -> Vec<u8> {
+    /// Returns the bytes of the message, with the time at which the newest snapshot after it was published.
+    pub fn write(self, dated: LeaderTime) -> Vec<u8> {
         let (kind, fields) = match self {
             Self::Epoch { follows, leader } => (EPOCH, encode(&EpochFields { follows: follows.0, leader })),
             Self::Change(change) => {
@@ -133,15 +134,20 @@ impl StreamMessage {
             Self::Live(message) => (LIVE, message.write()),
             Self::Feed(state) => (FEED, encode(&FeedFields::from(state))),
         };
-        [&[kind], fields.as_slice()].concat()
+        [dated.0.to_be_bytes().as_slice(), &[kind], &fields].concat()
     }
 
-    /// Reads a message.
+    /// Reads a message, and the time at which the newest snapshot after it was published.
     ///
     /// # Errors
     ///
     /// Returns [`MessageError`] if the bytes are not a message.
-    pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
+    pub fn read(bytes: &[u8]) -> Result<(LeaderTime, Self), MessageError> {
+        let (dated, bytes) = bytes.split_first_chunk::<8>().ok_or_else(|| corrupted("it is too short"))?;
+        Ok((LeaderTime(u64::from_be_bytes(*dated)), Self::read_undated(bytes)?))
+    }
+
+    fn read_undated(bytes: &[u8]) -> Result<Self, MessageError> {
         match bytes.split_first() {
             Some((&EPOCH, fields)) => {
                 let EpochFields { follows, leader } = decode(fields)?;

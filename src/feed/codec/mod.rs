@@ -12,6 +12,7 @@ mod live;
 mod message;
 mod record;
 pub mod replay;
+mod time;
 
 pub use self::{
     change::ChangeRecord,
@@ -23,4 +24,5 @@ pub use self::{
     },
     message::{MessageError, StreamChange, StreamMessage},
     record::{JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSubBlock},
+    time::LeaderTime,
 };

@@ -25,8 +25,6 @@ const AGAIN: Duration = Duration::from_millis(100);
 const HEADERS: usize = 1_024;
 /// The oldest version of a server of a cluster, because of what older ones lose when a server fails.
 pub const CLUSTER: (u64, u64) = (2, 12);
-/// The time for which sent transactions stay in their stream.
-const SENT: Duration = Duration::from_secs(600);
 
 /// A connection to the NATS servers of a fleet.
 #[derive(Clone, Debug)]
@@ -128,8 +126,9 @@ impl FleetLink {
         let sent = stream::Config {
             name: self.names.pool_stream(),
             subjects: vec![self.names.pool()],
-            max_age: SENT,
             max_bytes: most / 4,
+            // Stored transactions are not dropped for newer ones: their leader deletes them.
+            discard: stream::DiscardPolicy::New,
             num_replicas: copies,
             duplicate_window: Duration::from_secs(120),
             ..stream::Config::default()
@@ -138,6 +137,14 @@ impl FleetLink {
         for stream in [stream, sent] {
             let created = self.jetstream.get_or_create_stream(stream).await;
             created.map_err(|error| refused("a stream of the fleet cannot be created (--publish-mb)")(&error))?;
+        }
+        let sent = self.jetstream.get_stream(self.names.pool_stream()).await;
+        let known = sent.map_err(|error| refused("the stream of sent transactions cannot be opened")(&error))?;
+        let known = known.cached_info().config.clone();
+        if !known.max_age.is_zero() || known.discard != stream::DiscardPolicy::New {
+            let lasting = stream::Config { max_age: Duration::ZERO, discard: stream::DiscardPolicy::New, ..known };
+            let updated = self.jetstream.update_stream(lasting).await;
+            updated.map_err(|error| refused("the stream of sent transactions cannot be updated")(&error))?;
         }
         for bucket in [self.names.facts(), self.names.lease()] {
             let created = self.jetstream.get_or_create_stream(bucket_config(&bucket, copies)).await;

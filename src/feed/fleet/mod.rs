@@ -6,6 +6,7 @@ mod link;
 mod parts;
 mod pool;
 mod state;
+mod verdicts;
 
 use alloy_genesis::ChainConfig;
 use alloy_primitives::{Address, B256};
@@ -19,6 +20,7 @@ pub use self::{
     parts::{ArrivedPart, end_of, find, headers},
     pool::{FleetOutbox, PoolFilling},
     state::{FleetState, StateServing},
+    verdicts::{PoolVerdicts, VerdictInbox},
 };
 use super::world::TradingWorld;
 
@@ -65,12 +67,13 @@ impl FleetNames {
         format!("presim.{}.state", self.fleet)
     }
 
-    /// Returns the subject of requests that only the leader can answer. Only replicas may publish to it.
+    /// Returns the subject of requests that only the leader can answer. Only nodes of the fleet may publish to it.
     pub fn leader(&self) -> String {
         format!("presim.{}.leader", self.fleet)
     }
 
-    /// Returns the subject of requests for the wallet that stays with the data directory `id`. Only replicas may publish to it.
+    /// Returns the subject of requests for the wallet that stays with the data directory `id`. Only nodes of the
+    /// fleet may publish to it.
     pub fn wallet(&self, id: &str) -> String {
         format!("presim.{}.wallet.{id}", self.fleet)
     }
@@ -85,7 +88,12 @@ impl FleetNames {
         format!("presim.{}.peer.{name}", self.fleet)
     }
 
-    /// Returns the subject on which the leader says its newest id and its age.
+    /// Returns the subject on which the leader says what its clock shows.
+    pub fn clock(&self) -> String {
+        format!("presim.{}.clock", self.fleet)
+    }
+
+    /// Returns the subject on which the leader says its newest id.
     pub fn pulse(&self) -> String {
         format!("presim.{}.pulse", self.fleet)
     }
@@ -143,6 +151,14 @@ impl FleetChain {
     /// The key of the chain in the bucket of facts.
     pub const KEY: &str = "chain";
 
+    /// Returns whether a node that has the rules of this chain can follow the other: it is the same, or a new one of the built-in
+    /// devnet.
+    pub fn is_continued_by(&self, other: &Self) -> bool {
+        let has_same_rules = (&self.config, self.block_time_ms, self.upstream.is_some())
+            == (&other.config, other.block_time_ms, other.upstream.is_some());
+        has_same_rules && (self.genesis == other.genesis || self.builtin && other.builtin)
+    }
+
     /// Returns the chain's id and genesis, for people.
     pub fn name(&self) -> String {
         format!("{} of genesis {}", self.config.chain_id, self.genesis)
@@ -160,6 +176,8 @@ pub struct ImageKey {
     pub sequence: u64,
     /// The bytes of the image.
     pub bytes: u64,
+    /// The time at which the image's newest snapshot was published, on the clock of the leader that wrote the image.
+    pub dated: u64,
 }
 
 impl ImageKey {

@@ -1,27 +1,45 @@
 //! Sent transactions: each is in a stream before it is answered, and every node that builds blocks fills its pool from it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
 
 use alloy_primitives::{B256, Bytes};
-use async_nats::jetstream::{
-    consumer::{DeliverPolicy, push},
-    message::PublishMessage,
+use async_nats::{
+    HeaderMap,
+    jetstream::{
+        consumer::{DeliverPolicy, push},
+        message::PublishMessage,
+        stream::Stream,
+    },
 };
 use futures::StreamExt;
 use tokio::{
     runtime::Handle,
-    sync::{Semaphore, oneshot},
+    sync::{Semaphore, oneshot, watch},
     task::JoinHandle,
 };
 
-use super::{FleetError, FleetLink, subject};
+use super::{
+    FleetError, FleetLink, subject,
+    verdicts::{PoolVerdicts, REPLY, VerdictInbox},
+};
 use crate::{
-    pool::{Pool, TxOutbox},
+    pool::{Pool, PoolDrops, PoolError, SubmittedTransaction, TxOutbox},
     store::Commit,
 };
 
 /// The pause before something that failed is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
+/// The time between two looks for sent transactions that have been in their stream for long enough.
+const LOOK: Duration = Duration::from_secs(10);
+/// The time for which sent transactions stay in their stream after the leader has read them, for nodes that fill their pools.
+const SENT: Duration = Duration::from_secs(600);
 /// The transactions, or batches of them, that may be on their way at once. More are rejected.
 const UNDER_WAY: usize = 1_024;
 /// The tries to bring a transaction into the stream, after which its client has long been told that nobody knows.
@@ -33,18 +51,49 @@ pub struct FleetOutbox {
     link: FleetLink,
     runtime: Handle,
     permits: Arc<Semaphore>,
+    verdicts: VerdictInbox,
+    /// Whether this node leads; `None` if it never does.
+    leads: Option<watch::Receiver<bool>>,
 }
 
 impl FleetOutbox {
-    /// Creates the way of a fleet. Transactions are sent by tasks of `runtime`.
-    pub fn new(link: FleetLink, runtime: Handle) -> Self {
-        Self { link, runtime, permits: Arc::new(Semaphore::new(UNDER_WAY)) }
+    /// Opens the way of a node that leads while `leads` is true, if it ever does. Transactions are sent by tasks of `runtime`.
+    /// Those that are dropped after their clients were answered are counted by `drops`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if NATS does not take the subscription to verdicts.
+    pub async fn open(
+        link: FleetLink,
+        runtime: Handle,
+        leads: Option<watch::Receiver<bool>>,
+        drops: PoolDrops,
+    ) -> Result<Self, FleetError> {
+        let verdicts = VerdictInbox::open(&link.client, drops).await?;
+        Ok(Self { link, runtime, permits: Arc::new(Semaphore::new(UNDER_WAY)), verdicts, leads })
     }
 }
 
 impl TxOutbox for FleetOutbox {
     fn has_room(&self) -> bool {
         self.permits.available_permits() > 0
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        self.leads.as_ref().is_none_or(|leads| !*leads.borrow())
+    }
+
+    fn submit(&self, hash: B256, raw: Bytes) -> SubmittedTransaction {
+        let (reply, verdict) = self.verdicts.wait();
+        let stored = Arc::new(AtomicBool::new(false));
+        let (link, permit, is_stored) = (self.link.clone(), self.permits.clone().try_acquire_owned(), stored.clone());
+        self.runtime.spawn(async move {
+            let _permit = permit;
+            if bring(&link, &reply, raw.0, Some(&reply)).await {
+                is_stored.store(true, Relaxed);
+            }
+        });
+        SubmittedTransaction { hash, stored, verdict }
     }
 
     fn send(&self, transactions: Vec<(B256, Bytes)>, kept: Commit) -> Commit {
@@ -62,7 +111,7 @@ impl TxOutbox for FleetOutbox {
                 return;
             }
             for (hash, raw) in transactions {
-                if !bring(&link, hash, raw.0).await {
+                if !bring(&link, &hash.to_string(), raw.0, None).await {
                     return;
                 }
             }
@@ -72,19 +121,23 @@ impl TxOutbox for FleetOutbox {
     }
 }
 
-/// Brings a transaction into the stream. Returns whether the stream has it.
-async fn bring(link: &FleetLink, hash: B256, raw: bytes::Bytes) -> bool {
+/// Brings a transaction into the stream under a name, so that the stream has it once, however often it is sent. The verdict on it
+/// goes to the inbox `reply`. Returns whether the stream has it.
+async fn bring(link: &FleetLink, name: &str, raw: bytes::Bytes, reply: Option<&str>) -> bool {
     let to = subject(link.names.pool());
     for _ in 0..TRIES {
-        // Under one name, so that the stream has it once, however often it is sent.
-        let message = PublishMessage::build().payload(raw.clone()).message_id(hash.to_string());
+        let mut headers = HeaderMap::new();
+        if let Some(reply) = reply {
+            headers.insert(REPLY, reply);
+        }
+        let message = PublishMessage::build().payload(raw.clone()).headers(headers).message_id(name);
         let sent = match link.jetstream.send_publish(to.clone(), message).await {
             Ok(ack) => ack.await.map(drop),
             Err(error) => Err(error),
         };
         match sent {
             Ok(()) => return true,
-            Err(error) => tracing::debug!(%hash, %error, "a transaction is not in its stream yet"),
+            Err(error) => tracing::debug!(name, %error, "a transaction is not in its stream yet"),
         }
         tokio::time::sleep(AGAIN).await;
     }
@@ -93,50 +146,115 @@ async fn bring(link: &FleetLink, hash: B256, raw: bytes::Bytes) -> bool {
 
 /// Fills the pool of a node from the stream of sent transactions, until it is dropped.
 #[derive(Debug)]
-pub struct PoolFilling(JoinHandle<()>);
+pub struct PoolFilling(Vec<JoinHandle<()>>);
 
 impl PoolFilling {
-    /// Begins with the transactions that the stream still has.
-    pub fn begin(link: FleetLink, pool: Arc<Pool>) -> Self {
-        Self(tokio::spawn(async move {
-            let mut next = 1;
+    /// Begins with the transactions that the stream still has. A node that builds blocks tells its `verdicts`, and while it leads
+    /// it deletes what has been there for long enough.
+    pub fn begin(link: FleetLink, pool: Arc<Pool>, verdicts: Option<PoolVerdicts>) -> Self {
+        let telling = verdicts.clone().map(|verdicts| tokio::spawn(verdicts.keep_telling(pool.dropped())));
+        let filling = tokio::spawn(async move {
+            let mut filling = SentReading { link, pool, verdicts, next: 1, read: VecDeque::new() };
             loop {
-                if let Err(error) = fill(&link, &pool, &mut next).await {
+                if let Err(error) = filling.fill().await {
                     tracing::debug!(%error, "sent transactions cannot be read: it is tried again");
                 }
                 tokio::time::sleep(AGAIN).await;
             }
-        }))
+        });
+        Self(telling.into_iter().chain([filling]).collect())
     }
 }
 
 impl Drop for PoolFilling {
     fn drop(&mut self) {
-        self.0.abort();
+        self.0.iter().for_each(JoinHandle::abort);
     }
 }
 
-/// Adds the transactions from the sequence `next` on, and counts it up.
-async fn fill(link: &FleetLink, pool: &Arc<Pool>, next: &mut u64) -> Result<(), FleetError> {
-    let unread = |problem: String| FleetError::nats("the sent transactions cannot be read", problem);
-    let stream =
-        link.jetstream.get_stream(link.names.pool_stream()).await.map_err(|error| unread(error.to_string()))?;
-    let consumer = push::OrderedConfig {
-        deliver_subject: link.client.new_inbox(),
-        filter_subject: link.names.pool(),
-        deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: *next },
-        ..push::OrderedConfig::default()
-    };
-    let consumer = stream.create_consumer(consumer).await.map_err(|error| unread(error.to_string()))?;
-    let mut messages = consumer.messages().await.map_err(|error| unread(error.to_string()))?;
-    while let Some(message) = messages.next().await {
-        let message = message.map_err(|error| unread(error.to_string()))?;
-        let sequence = message.info().map(|info| info.stream_sequence).map_err(|error| unread(error.to_string()))?;
-        // Most are known already, or in a block: the stream has those of the last minutes.
-        if let Err(reason) = pool.add_sent(&message.payload) {
-            tracing::debug!(%reason, "a sent transaction does not enter the pool");
+/// The stream of sent transactions, as far as it was read.
+struct SentReading {
+    link: FleetLink,
+    pool: Arc<Pool>,
+    verdicts: Option<PoolVerdicts>,
+    /// The sequence of the next transaction.
+    next: u64,
+    /// The sequences up to which the stream was read at some moments, oldest first.
+    read: VecDeque<(Instant, u64)>,
+}
+
+impl SentReading {
+    /// Adds the transactions from `next` on.
+    async fn fill(&mut self) -> Result<(), FleetError> {
+        let unread = |problem: String| FleetError::nats("the sent transactions cannot be read", problem);
+        let (link, names) = (self.link.clone(), self.link.names.clone());
+        let stream = link.jetstream.get_stream(names.pool_stream()).await;
+        let stream = stream.map_err(|error| unread(error.to_string()))?;
+        if stream.cached_info().state.last_sequence + 1 < self.next {
+            // The stream was created anew.
+            self.next = 1;
         }
-        *next = sequence + 1;
+        let consumer = push::OrderedConfig {
+            deliver_subject: link.client.new_inbox(),
+            filter_subject: names.pool(),
+            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.next },
+            ..push::OrderedConfig::default()
+        };
+        let consumer = stream.create_consumer(consumer).await.map_err(|error| unread(error.to_string()))?;
+        let mut messages = consumer.messages().await.map_err(|error| unread(error.to_string()))?;
+        let mut looks = tokio::time::interval(LOOK);
+        loop {
+            let message = tokio::select! {
+                biased;
+                message = messages.next() => message,
+                _ = looks.tick() => {
+                    self.sweep(&stream).await;
+                    continue;
+                }
+            };
+            let Some(message) = message else { return Ok(()) };
+            let message = message.map_err(|error| unread(error.to_string()))?;
+            let sequence = message.info().map(|info| info.stream_sequence);
+            self.add(&message).await;
+            self.next = sequence.map_err(|error| unread(error.to_string()))? + 1;
+        }
     }
-    Ok(())
+
+    async fn add(&self, message: &async_nats::Message) {
+        // No node of presim sends bytes that are no transaction.
+        let Ok((hash, added)) = self.pool.add_sent(&message.payload) else { return };
+        if let Err(reason) = &added {
+            // Most are known already, or in a block: the stream has those of the last minutes.
+            tracing::debug!(%hash, %reason, "a sent transaction does not enter the pool");
+        }
+        let Some(verdicts) = self.verdicts.clone() else { return };
+        let reply =
+            message.headers.as_ref().and_then(|headers| headers.get(REPLY)).map(|reply| reply.as_str().to_owned());
+        let pool = self.pool.clone();
+        match added {
+            Ok(commit) if !commit.is_done() => {
+                // The store bounds the writes that wait for it, and many are committed at once.
+                tokio::spawn(async move {
+                    let verdict = commit.wait().await.map_err(PoolError::from);
+                    verdicts.tell(&pool, reply.as_deref(), hash, verdict).await;
+                });
+            }
+            added => verdicts.tell(&pool, reply.as_deref(), hash, added.map(drop)).await,
+        }
+    }
+
+    /// Deletes what was read long ago, if this node leads. What no leader has read stays, however old it is.
+    async fn sweep(&mut self, stream: &Stream) {
+        self.read.push_back((Instant::now(), self.next.saturating_sub(1)));
+        let mut old = None;
+        while self.read.front().is_some_and(|(since, _)| since.elapsed() >= SENT) {
+            old = self.read.pop_front();
+        }
+        let Some((_, sequence)) = old.filter(|(_, sequence)| *sequence > 0) else { return };
+        if self.verdicts.as_ref().is_some_and(PoolVerdicts::leads)
+            && let Err(error) = stream.purge().sequence(sequence + 1).await
+        {
+            tracing::debug!(%error, "old sent transactions are not deleted yet");
+        }
+    }
 }

@@ -11,7 +11,7 @@ use tokio::{io::AsyncReadExt, task::JoinHandle, time::timeout};
 
 use crate::{
     feed::{
-        codec::StateImage,
+        codec::{LeaderTime, StateImage},
         fleet::{FleetError, FleetLink, ImageKey},
     },
     state::SnapshotId,
@@ -133,7 +133,7 @@ async fn sweep_once(
 
 /// Writes an image, reads it back, and makes it the newest.
 async fn write(link: &FleetLink, image: StateImage, sequence: u64) -> Result<ImageKey, FleetError> {
-    let id = image.id;
+    let (id, dated) = (image.id, LeaderTime::of(image.published()));
     let bytes = tokio::task::spawn_blocking(move || image.write()).await;
     let bytes = bytes.map_err(|error| FleetError::Image(error.to_string()))?;
     let images = link.images().await?;
@@ -142,7 +142,7 @@ async fn write(link: &FleetLink, image: StateImage, sequence: u64) -> Result<Ima
     let about = ObjectMetadata { name: name.clone(), chunk_size, ..ObjectMetadata::default() };
     let written = images.put(about, &mut bytes.as_slice()).await;
     written.map_err(|error| FleetError::nats("an image cannot be written", error))?;
-    let key = ImageKey { name, id: id.0, sequence, bytes: bytes.len() as u64 };
+    let key = ImageKey { name, id: id.0, sequence, bytes: bytes.len() as u64, dated: dated.0 };
     if read(&images, &key).await? != bytes {
         return Err(FleetError::Image("it reads otherwise than it was written".to_owned()));
     }

@@ -94,7 +94,7 @@ async fn bring(feed: &mut Feed, step: OutletStep) {
     if feed.bring(sending).await.is_err() {
         return;
     }
-    let told = after.feed;
+    let told = after.feed();
     feed.snapshots.replace_all(after);
     feed.status.show_state(told);
     feed.pool.advance();

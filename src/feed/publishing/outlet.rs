@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use crate::{
     chain::SealedBlock,
-    feed::codec::{CodesByHash, LiveChange, LiveMessage, LiveMoment, StreamMessage},
+    feed::codec::{CodesByHash, LeaderTime, LiveChange, LiveMessage, LiveMoment, StreamMessage},
     state::{Publication, Published, SnapshotId, Snapshots},
 };
 
@@ -91,7 +91,7 @@ impl OutletQueue {
     }
 
     fn push_message(&mut self, id: SnapshotId, after: Arc<Published>, message: StreamMessage) {
-        let message = message.write();
+        let message = message.write(LeaderTime::of(after.newest.published));
         self.bytes += message.len();
         self.steps.push_back(OutletStep { id, message, after, arrived: None });
     }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     fn is_moment(step: &OutletStep) -> bool {
-        matches!(StreamMessage::read(&step.message), Ok(StreamMessage::Live(message)) if message.is_moment())
+        matches!(StreamMessage::read(&step.message), Ok((_, StreamMessage::Live(message))) if message.is_moment())
     }
 
     fn finalized_after(step: &OutletStep) -> Option<u64> {

@@ -7,7 +7,12 @@ use tokio::time::{MissedTickBehavior, interval_at};
 
 use super::{LOOK, Publisher};
 use crate::{
-    feed::{Feed, FeedSource, devnet::DevnetSource, fleet::PoolFilling, journal::Journal},
+    feed::{
+        Feed, FeedSource,
+        devnet::DevnetSource,
+        fleet::{PoolFilling, PoolVerdicts},
+        journal::Journal,
+    },
     state::FeedState,
 };
 
@@ -24,7 +29,8 @@ impl FeedSource for PublishedSource {
     fn run(mut self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
         async move {
             let link = self.publisher.link.clone();
-            let _filling = self.devnet.is_some().then(|| PoolFilling::begin(link, feed.pool.clone()));
+            let verdicts = PoolVerdicts::new(link.client.clone(), self.publisher.leads.subscribe());
+            let _filling = PoolFilling::begin(link, feed.pool.clone(), Some(verdicts));
             loop {
                 let journal = self.devnet.as_ref().and_then(|devnet| devnet.journal.as_ref());
                 self.publisher.lead_next(&mut feed, journal, 0).await;

@@ -1,10 +1,10 @@
 //! The leader's end of the stream: each message is in the stream, with the sequence that was expected, before anyone sees it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::port::{PartAck, PlaceInStream, StreamPort};
 use crate::{
-    feed::codec::{Frame, StreamMessage, frames},
+    feed::codec::{Frame, LeaderTime, StreamMessage, frames},
     state::{Publication, Published, SnapshotId},
 };
 
@@ -55,23 +55,21 @@ impl StreamWriter {
         node: &str,
     ) -> Result<Self, NotLeading> {
         let mut writer = Self { port, sequence, id: follows, since_image: (0, 0) };
-        let mut sending = writer.frames(epoch, StreamMessage::Epoch { follows, leader: node.to_owned() });
+        let message = StreamMessage::Epoch { follows, leader: node.to_owned() };
+        let mut sending = writer.encoded(epoch, &message.write(LeaderTime::of(Instant::now())));
         while !writer.try_send(&mut sending).await? {}
         Ok(writer)
     }
 
     /// Returns the message about a change; `None` if it is none of the stream's.
     pub fn message(&self, on: &Published, id: SnapshotId, publication: &Publication) -> Option<StreamSending> {
-        Some(self.frames(id, StreamMessage::of(on, publication)?))
+        let newest = publication.newest().unwrap_or(&on.newest);
+        Some(self.encoded(id, &StreamMessage::of(on, publication)?.write(LeaderTime::of(newest.published))))
     }
 
     /// Returns the message about a change that is encoded already.
     pub fn encoded(&self, id: SnapshotId, message: &[u8]) -> StreamSending {
         StreamSending { id, frames: frames(message, self.port.max_part()), taken: 0 }
-    }
-
-    fn frames(&self, id: SnapshotId, message: StreamMessage) -> StreamSending {
-        self.encoded(id, &message.write())
     }
 
     /// Sends a message, and returns whether the stream has it. While it has not, the same is sent again: a part that had

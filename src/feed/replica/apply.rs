@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use alloy_primitives::{B256, KECCAK256_EMPTY, map::B256Map};
 
-use super::LiveReplica;
+use super::{LiveReplica, clock::LeaderClock};
 use crate::{
     chain::{BlockBody, BlockTotals, SealedBlock, receipts_root_and_bloom},
     feed::{
         codec::{
-            JournalEntry, MessageError, StoredChange, StreamChange, StreamMessage,
+            JournalEntry, LeaderTime, MessageError, StoredChange, StreamChange, StreamMessage,
             replay::{self, KnownCodes},
         },
         journal::Journal,
@@ -25,6 +25,7 @@ pub struct Applier {
     codes: Arc<CodeCache>,
     /// The parts of an upstream's chain beside the snapshots; `None` on a chain that the leader builds.
     live: Option<LiveReplica>,
+    clock: LeaderClock,
 }
 
 /// The reason why a message is not applied.
@@ -69,13 +70,19 @@ impl From<redb::Error> for ApplyError {
 
 impl Applier {
     /// Creates an applier of messages to `state`.
-    pub const fn new(state: Snapshots, codes: Arc<CodeCache>) -> Self {
-        Self { state, codes, live: None }
+    pub fn new(state: Snapshots, codes: Arc<CodeCache>) -> Self {
+        Self { state, codes, live: None, clock: LeaderClock::default() }
     }
 
     /// Creates an applier of messages about an upstream's chain to `state`.
-    pub const fn of_live(state: Snapshots, codes: Arc<CodeCache>, live: LiveReplica) -> Self {
-        Self { state, codes, live: Some(live) }
+    pub fn of_live(state: Snapshots, codes: Arc<CodeCache>, live: LiveReplica) -> Self {
+        Self { live: Some(live), ..Self::new(state, codes) }
+    }
+
+    /// Returns the same, which learns from `clock` how old a snapshot is.
+    #[must_use]
+    pub fn with_clock(self, clock: LeaderClock) -> Self {
+        Self { clock, ..self }
     }
 
     /// Returns the state.
@@ -88,7 +95,7 @@ impl Applier {
         id <= self.state.load().last
     }
 
-    /// Applies the message `id`, after writing it to the journal if there is one.
+    /// Applies the message `id`, whose snapshot the leader has dated, after writing it to the journal if there is one.
     ///
     /// # Errors
     ///
@@ -97,11 +104,13 @@ impl Applier {
     pub fn apply(
         &mut self,
         id: SnapshotId,
+        dated: LeaderTime,
         message: StreamMessage,
         journal: Option<&Journal>,
     ) -> Result<(), ApplyError> {
         let published = self.state.load();
         let last = published.last;
+        let moment = self.clock.earliest_or_own(id.epoch(), dated);
         let gap = || ApplyError::Gap { id: id.0, last: last.0 };
         let publication = match message {
             StreamMessage::Epoch { follows, leader } => {
@@ -115,7 +124,7 @@ impl Applier {
             // A moment is whole, so that changes before it that were never published are not missing.
             StreamMessage::Live(message) if message.is_moment() || id == last.next() => {
                 let live = self.live.as_mut().ok_or_else(gap)?;
-                return live.apply(&self.state, &self.codes, id, message);
+                return live.apply(&self.state, &self.codes, (id, moment), message);
             }
             StreamMessage::Live(_) => return Err(gap()),
             _ if id != last.next() => return Err(gap()),
@@ -126,7 +135,7 @@ impl Applier {
             let written = journal.record(&published, id, &publication);
             written.map_err(|error| corrupted(error.to_string()))?;
         }
-        self.state.apply_as(id, publication);
+        self.state.apply_dated(id, moment, publication);
         Ok(())
     }
 

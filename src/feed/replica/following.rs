@@ -2,17 +2,21 @@
 
 use std::{fmt, sync::Arc, time::Instant};
 
-use async_nats::jetstream::consumer::{DeliverPolicy, push};
+use async_nats::jetstream::{
+    consumer::{DeliverPolicy, push},
+    stream::Stream,
+};
 use futures::StreamExt;
 
 use super::{
     apply::{Applier, ApplyError},
+    clock::LeaderClock,
     live::LiveReplica,
     reading::StreamReading,
 };
 use crate::{
     feed::{
-        codec::{ImageContent, StateImage},
+        codec::{ImageContent, LeaderTime, StateImage},
         fleet::{ArrivedPart, FleetError, FleetLink, ImageKey},
         journal::Journal,
         publishing::read_image,
@@ -43,19 +47,24 @@ pub struct ReplicaBase {
     pub kept: Retention,
     /// The most bytes of the cache of an upstream's state, for a fleet that follows one.
     pub cache: usize,
+    /// The bounds of the leader's clock.
+    pub clock: LeaderClock,
 }
 
 impl ReplicaBase {
     /// Returns an applier of messages to the state of an image, or the problem of the image.
-    fn read(&self, bytes: &[u8]) -> Result<Applier, String> {
-        let Self { codes, kept, cache } = self;
-        match StateImage::read(bytes, codes, *kept).map_err(|error| error.to_string())? {
-            ImageContent::Local(snapshots) => Ok(Applier::new(*snapshots, codes.clone())),
+    fn read(&self, key: &ImageKey, bytes: &[u8]) -> Result<Applier, String> {
+        let Self { codes, kept, cache, clock } = self;
+        let applier = match StateImage::read(bytes, codes, *kept).map_err(|error| error.to_string())? {
+            ImageContent::Local(snapshots) => Applier::new(*snapshots, codes.clone()),
             ImageContent::Live(image) => {
                 let begun = LiveReplica::begin(*image, *cache, codes, *kept).map_err(|error| error.to_string())?;
-                Ok(Applier::of_live(begun.0, codes.clone(), begun.1))
+                Applier::of_live(begun.0, codes.clone(), begun.1)
             }
-        }
+        };
+        let applier = applier.with_clock(clock.clone());
+        applier.state().date(clock.earliest_or_own(SnapshotId(key.id).epoch(), LeaderTime(key.dated)));
+        Ok(applier)
     }
 }
 
@@ -106,11 +115,14 @@ impl Following {
     pub async fn bootstrap(link: &FleetLink, base: &ReplicaBase) -> Result<Option<Self>, FleetError> {
         let Some(key) = link.fact::<ImageKey>(ImageKey::KEY).await? else { return Ok(None) };
         let bytes = read_image(&link.images().await?, &key).await?;
-        let base = base.clone();
-        let read = tokio::task::spawn_blocking(move || base.read(&bytes)).await;
+        let (base, read_key) = (base.clone(), key.clone());
+        let read = tokio::task::spawn_blocking(move || base.read(&read_key, &bytes)).await;
         let applier = read.unwrap_or_else(|error| Err(error.to_string())).map_err(FleetError::Image)?;
         tracing::info!(id = format!("{:#x}", key.id), bytes = key.bytes, "the state begins with the fleet's image");
-        Ok(Some(Self::from(link.clone(), applier, key.sequence)))
+        let state = link.stream().await?.cached_info().state.clone();
+        // The image has all that there is if nothing was published since the stream was created anew.
+        let sequence = if state.messages == 0 { key.sequence.min(state.last_sequence) } else { key.sequence };
+        Ok(Some(Self::from(link.clone(), applier, sequence)))
     }
 
     /// Returns the state as far as the stream was read.
@@ -143,10 +155,18 @@ impl Following {
     ///
     /// # Errors
     ///
-    /// Returns [`FleetError::Nats`] if NATS does not answer.
-    pub async fn open(&mut self) -> Result<(), FleetError> {
+    /// Returns [`FollowError::Fleet`] if NATS does not answer, and [`FollowError::Gap`] if the stream ends before the last
+    /// message that was applied, because it was created anew or has lost its end.
+    pub async fn open(&mut self) -> Result<(), FollowError> {
         if self.messages.is_none() {
-            self.messages = Some(open(&self.link, self.sequence() + 1).await?);
+            let stream = self.link.stream().await?;
+            let (end, read) = (stream.cached_info().state.last_sequence, self.sequence());
+            if end < read {
+                return Err(FollowError::Gap(format!(
+                    "the stream was created anew or has lost its end: it ends with message {end}, and {read} was read"
+                )));
+            }
+            self.messages = Some(open(&self.link, &stream, read + 1).await?);
             self.reading.begin_again();
         }
         Ok(())
@@ -182,7 +202,7 @@ impl Following {
 }
 
 /// Asks for the messages of the stream from `sequence` on.
-async fn open(link: &FleetLink, sequence: u64) -> Result<push::Ordered, FleetError> {
+async fn open(link: &FleetLink, stream: &Stream, sequence: u64) -> Result<push::Ordered, FleetError> {
     let unread = |problem: String| FleetError::nats("the stream cannot be read", problem);
     let consumer = push::OrderedConfig {
         deliver_subject: link.client.new_inbox(),
@@ -190,7 +210,7 @@ async fn open(link: &FleetLink, sequence: u64) -> Result<push::Ordered, FleetErr
         deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: sequence },
         ..push::OrderedConfig::default()
     };
-    let consumer = link.stream().await?.create_consumer(consumer).await;
+    let consumer = stream.create_consumer(consumer).await;
     let consumer = consumer.map_err(|error| unread(error.to_string()))?;
     consumer.messages().await.map_err(|error| unread(error.to_string()))
 }

@@ -1,7 +1,7 @@
 //! Applying the changes of an upstream's chain. The state before them is the upstream's, which is fetched where a request
 //! needs it.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
@@ -73,7 +73,7 @@ impl LiveReplica {
         let snapshots = Snapshots::new(first, feed, kept);
         let before = headers.len().saturating_sub(kept.blocks.saturating_sub(1));
         snapshots.add_history(headers.into_iter().skip(before).map(|block| (block, Vec::new())));
-        replica.pre_confirm(&snapshots, newest, ahead, open)?;
+        replica.pre_confirm(&snapshots, (newest, Instant::now()), ahead, open)?;
         // Changes without a snapshot may have come after the newest.
         snapshots.apply_as(id, Publication::Tags(tags));
         // Messages after the image bring what they need.
@@ -81,7 +81,7 @@ impl LiveReplica {
         Ok((snapshots, replica))
     }
 
-    /// Applies a change under its id.
+    /// Applies a change under its id, whose snapshots the leader has published at a moment.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl LiveReplica {
         &mut self,
         state: &Snapshots,
         codes: &CodeCache,
-        id: SnapshotId,
+        named: (SnapshotId, Instant),
         message: LiveMessage,
     ) -> Result<(), ApplyError> {
         let LiveMessage { change, codes: brought, forgets } = message;
@@ -98,25 +98,26 @@ impl LiveReplica {
             self.codes = LiveCodes::default();
         }
         self.learn(brought, codes);
+        let (id, at) = named;
         match change {
-            LiveChange::Moment(moment) => self.moment(state, id, *moment)?,
+            LiveChange::Moment(moment) => self.moment(state, named, *moment)?,
             LiveChange::Canonical(block) => {
                 let publication = self.canonical(&state.load(), *block)?;
-                state.apply_as(id, publication);
+                state.apply_dated(id, at, publication);
             }
             LiveChange::PreConfirmed(sub_block) => {
                 let publication = self.sub_block(&state.load(), *sub_block)?;
-                state.apply_as(id, publication);
+                state.apply_dated(id, at, publication);
             }
             LiveChange::FallBack(feed) => {
                 self.ahead.clear();
-                state.apply_as(id, Publication::FallBack(feed));
+                state.apply_dated(id, at, Publication::FallBack(feed));
             }
-            LiveChange::Tags(tags) => state.apply_as(id, Publication::Tags(tags)),
+            LiveChange::Tags(tags) => state.apply_dated(id, at, Publication::Tags(tags)),
             LiveChange::Content(block) => {
                 let block = block.read(None)?;
                 check_receipts(&block)?;
-                state.apply_as(id, Publication::Content(block));
+                state.apply_dated(id, at, Publication::Content(block));
             }
         }
         Ok(())
@@ -214,40 +215,45 @@ impl LiveReplica {
 
     /// Replaces the published state by a moment, whose canonical head is the same, one that the chain goes back to, the next,
     /// or one without known ancestors.
-    fn moment(&mut self, state: &Snapshots, id: SnapshotId, moment: LiveMoment) -> Result<(), ApplyError> {
+    fn moment(
+        &mut self,
+        state: &Snapshots,
+        named: (SnapshotId, Instant),
+        moment: LiveMoment,
+    ) -> Result<(), ApplyError> {
         let ReadMoment { passed, head, verified, hashes, tags, feed, ahead, open } = moment.read()?;
         check_receipts(&head)?;
-        let (number, hash) = (head.number(), head.hash());
+        let ((id, at), number, hash) = (named, head.number(), head.hash());
         for block in passed {
             let on = state.load();
             if block.block.header.parent_hash == on.head().hash() {
                 let publication = self.canonical(&on, block)?;
-                state.apply_as(id, publication);
+                state.apply_dated(id, at, publication);
             }
         }
         let on = state.load();
         self.ahead.clear();
         let known = on.state_after(number).filter(|_| number <= on.head().number());
         if known.is_some_and(|known| known.head_hash() == hash) && self.remote.revert_to(number, hash).is_some() {
-            state.apply_as(id, Publication::GoBack { number, feed });
+            state.apply_dated(id, at, Publication::GoBack { number, feed });
         } else if on.head().hash() == head.header.parent_hash
             && let Some(view) = self.remote.cut(number, hash)
         {
-            state.apply_as(id, Publication::Canonical(canonical(view, verified, head, hashes)));
+            state.apply_dated(id, at, Publication::Canonical(canonical(view, verified, head, hashes)));
         } else {
             let view = self.remote.restart(number, hash);
-            state.apply_as(id, Publication::BeginAnew(canonical(view, verified, head, hashes)));
+            state.apply_dated(id, at, Publication::BeginAnew(canonical(view, verified, head, hashes)));
         }
-        state.apply_as(id, Publication::Tags(tags));
-        state.apply_as(id, Publication::Feed(feed));
-        self.pre_confirm(state, id, ahead, open)
+        state.apply_dated(id, at, Publication::Tags(tags));
+        state.apply_dated(id, at, Publication::Feed(feed));
+        self.pre_confirm(state, named, ahead, open)
     }
 
     /// Publishes pre-confirmed blocks, each with its changes since the canonical head, which is published.
     fn pre_confirm(
         &mut self,
         state: &Snapshots,
-        id: SnapshotId,
+        (id, at): (SnapshotId, Instant),
         blocks: Vec<LiveAhead>,
         open: Option<(Header, Verified, StoredSubBlock)>,
     ) -> Result<(), ApplyError> {
@@ -279,7 +285,7 @@ impl LiveReplica {
             }
         };
         if open.is_some() || !complete.is_empty() {
-            state.apply_as(id, Publication::Ahead { complete, open });
+            state.apply_dated(id, at, Publication::Ahead { complete, open });
         }
         Ok(())
     }

@@ -4,17 +4,22 @@
 //! it begins anew with an image, and shows what it has until it has come past that.
 
 mod apply;
+mod clock;
 mod following;
 mod live;
 mod pulse;
 mod reading;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::{FutureExt, future::LocalBoxFuture};
 
 pub use self::{
     apply::{Applier, ApplyError},
+    clock::LeaderClock,
     following::{FollowError, Following, ReplicaBase},
     live::LiveReplica,
     pulse::{LeaderPulse, PulseWatch},
@@ -22,10 +27,10 @@ pub use self::{
 };
 use super::{
     Feed, FeedSource,
-    fleet::{FleetError, FleetLink, ImageKey, PoolFilling},
+    fleet::{FleetChain, FleetLink, ImageKey, PoolFilling},
     journal::Journal,
 };
-use crate::state::{FeedProblem, FeedState, Snapshots};
+use crate::state::{FeedProblem, FeedState, Published, Snapshots};
 
 /// The pause before something that failed is tried again, and the time between two looks at the feed's health.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -48,24 +53,36 @@ pub struct Follower {
     problem: Option<FeedProblem>,
     /// The time of the last message.
     heard: Instant,
+    /// The health of the leader's feed, as the stream has told it last.
+    told: FeedState,
+    /// The chain whose rules this node has; `None` on a node that publishes, which joins no other.
+    chain: Option<FleetChain>,
 }
 
 impl Follower {
-    /// Creates a follower that goes on from `following`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`FleetError::Nats`] if the leader's pulse cannot be heard.
-    pub async fn new(link: FleetLink, base: ReplicaBase, following: Following) -> Result<Self, FleetError> {
-        let pulse = PulseWatch::open(&link).await?;
-        let heard = Instant::now();
-        Ok(Self { link, base, following: Some(following), pulse, useless: None, problem: None, heard })
+    /// Creates a follower that goes on from `following`, and hears the leader by `pulse`.
+    pub fn new(link: FleetLink, base: ReplicaBase, following: Following, pulse: PulseWatch) -> Self {
+        let (heard, told) = (Instant::now(), following.state().load().feed());
+        Self { link, base, following: Some(following), pulse, useless: None, problem: None, heard, told, chain: None }
+    }
+
+    /// Returns the same, which begins anew with no other chain than this.
+    #[must_use]
+    pub fn of_chain(self, chain: FleetChain) -> Self {
+        Self { chain: Some(chain), ..self }
+    }
+
+    /// Shows the state that was reached so far in `snapshots`, with the health of the feed.
+    pub fn show_in(&self, snapshots: &Snapshots) {
+        let reached = self.reached(snapshots);
+        let judged = self.judge(&reached);
+        snapshots.follow(&reached, judged, self.pulse.caught_up());
     }
 
     /// Waits for the next message or for some time, applies the message, and shows the state that has been reached.
     pub async fn step(&mut self, feed: &mut Feed, journal: Option<&Journal>) {
         let Some(following) = &mut self.following else {
-            self.begin_anew(feed, journal).await;
+            self.begin_anew(journal).await;
             return self.show(feed);
         };
         let opened = following.open().await;
@@ -73,20 +90,20 @@ impl Follower {
             Ok(()) => tokio::select! {
                 biased;
                 stepped = following.next(journal) => stepped.map(Some),
+                () = self.pulse.beat() => Ok(None),
                 () = tokio::time::sleep(AGAIN) => Ok(None),
             },
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         };
         match stepped {
             Ok(Some((last, arrived))) => {
                 self.heard = arrived;
                 self.problem = None;
-                let visible = feed.snapshots.load().last;
-                if last > visible {
-                    feed.snapshots.replace_all(following.state().load());
-                    feed.pool.advance();
+                if last > feed.snapshots.load().last {
+                    self.show(feed);
                     feed.count(arrived);
                 }
+                return;
             }
             Ok(None) => {
                 let last = following.state().load().last;
@@ -117,7 +134,20 @@ impl Follower {
     }
 
     /// Begins anew with an image, if there is one that helps, and asks the leader for one otherwise.
-    async fn begin_anew(&mut self, feed: &Feed, journal: Option<&Journal>) {
+    async fn begin_anew(&mut self, journal: Option<&Journal>) {
+        if let (Some(ours), Ok(Some(theirs))) = (&self.chain, self.link.chain().await)
+            && !ours.is_continued_by(&theirs)
+        {
+            if self.problem != Some(FeedProblem::OtherChain) {
+                tracing::error!(
+                    ours = ours.name(),
+                    theirs = theirs.name(),
+                    "the fleet has another chain now: restart this node"
+                );
+            }
+            self.problem = Some(FeedProblem::OtherChain);
+            return tokio::time::sleep(AGAIN).await;
+        }
         let begun = match self.link.fact::<ImageKey>(ImageKey::KEY).await {
             Ok(Some(key)) if self.useless.is_none_or(|useless| key.id > useless) => {
                 Following::bootstrap(&self.link, &self.base).await
@@ -132,10 +162,6 @@ impl Follower {
                 {
                     tracing::error!(%error, "the image of the fleet cannot be written to the data directory");
                     return tokio::time::sleep(AGAIN).await;
-                }
-                if following.state().load().last > feed.snapshots.load().last {
-                    feed.snapshots.replace_all(following.state().load());
-                    feed.pool.advance();
                 }
                 self.following = Some(following);
             }
@@ -166,17 +192,36 @@ impl Follower {
         }
     }
 
-    /// Shows the health of the feed.
-    fn show(&self, feed: &mut Feed) {
-        let published = feed.snapshots.load();
-        let told = self.following.as_ref().map_or(published.feed, |following| following.state().load().feed);
-        let judged = self.pulse.judge(published.last, told);
-        let judged = match self.problem {
+    /// Returns the newest of what was reached and what `snapshots` show already.
+    fn reached(&self, snapshots: &Snapshots) -> Arc<Published> {
+        let shown = snapshots.load();
+        let reached = self.following.as_ref().map(|following| following.state().load());
+        reached.filter(|reached| reached.last > shown.last).unwrap_or(shown)
+    }
+
+    /// Returns the health of the feed of a node that shows this.
+    fn judge(&self, shown: &Published) -> FeedState {
+        let judged = self.pulse.judge(shown.last, self.told);
+        match self.problem {
             Some(problem) if !judged.is_degraded() => FeedState::Degraded(problem),
             _ => judged,
-        };
-        if judged != published.feed {
-            feed.snapshots.show_feed(judged);
+        }
+    }
+
+    /// Shows the state that was reached and the health of the feed, if one of them is another than before.
+    fn show(&mut self, feed: &mut Feed) {
+        if let Some(following) = &self.following {
+            self.told = following.state().load().feed();
+        }
+        let shown = feed.snapshots.load();
+        let reached = self.reached(&feed.snapshots);
+        let judged = self.judge(&reached);
+        let is_newer = reached.last > shown.last;
+        if is_newer || judged != feed.status.state() {
+            feed.snapshots.follow(&reached, judged, self.pulse.caught_up());
+        }
+        if is_newer {
+            feed.pool.advance();
         }
         if judged != feed.status.state() && feed.status.show_state(judged) {
             match judged.problem() {
@@ -203,7 +248,7 @@ impl Follower {
 
     /// Continues from `snapshots`, whose last change is the message at `sequence`.
     pub fn go_on_from(&mut self, snapshots: &Snapshots, sequence: u64) {
-        let applier = Applier::new(snapshots.mirror(), self.base.codes.clone());
+        let applier = Applier::new(snapshots.mirror(), self.base.codes.clone()).with_clock(self.base.clock.clone());
         self.following = Some(Following::from(self.link.clone(), applier, sequence));
     }
 }
@@ -219,7 +264,7 @@ impl FeedSource for ReplicaSource {
     fn run(mut self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
         async move {
             // For those who ask what waits, and are told of it. Nothing of it is mined here.
-            let _filling = PoolFilling::begin(self.follower.link.clone(), feed.pool.clone());
+            let _filling = PoolFilling::begin(self.follower.link.clone(), feed.pool.clone(), None);
             loop {
                 self.follower.step(&mut feed, None).await;
             }

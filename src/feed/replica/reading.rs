@@ -20,12 +20,15 @@ pub struct StreamReading {
     parts: Vec<ArrivedPart>,
     /// The sequence of the last part.
     read: u64,
+    /// The greatest id of a part that was read.
+    newest: SnapshotId,
 }
 
 impl StreamReading {
     /// Reads on from the state of `applier`, whose last change is the message at `sequence`.
-    pub const fn from(applier: Applier, sequence: u64) -> Self {
-        Self { applier, sequence, parts: Vec::new(), read: sequence }
+    pub fn from(applier: Applier, sequence: u64) -> Self {
+        let newest = applier.state().load().last;
+        Self { applier, sequence, parts: Vec::new(), read: sequence, newest }
     }
 
     /// Returns the state as far as the stream was read.
@@ -68,7 +71,13 @@ impl StreamReading {
         journal: Option<&Journal>,
     ) -> Result<(), FollowError> {
         if sequence <= self.read {
-            return Ok(());
+            return match part.filter(|part| part.id > self.newest) {
+                // The sequences of a stream never begin again, and its ids grow with them.
+                Some(_) => Err(FollowError::Gap(format!(
+                    "the stream was created anew: it has another message {sequence} than the one that was read"
+                ))),
+                None => Ok(()),
+            };
         }
         if sequence != self.read + 1 {
             return Err(FollowError::Gap(format!(
@@ -96,6 +105,7 @@ impl StreamReading {
             return Ok(());
         }
         let (id, is_last) = (part.id, part.index + 1 == part.count);
+        self.newest = self.newest.max(id);
         self.parts.push(part);
         if !is_last {
             return Ok(());
@@ -108,7 +118,8 @@ impl StreamReading {
         let message = join(&parts).map_err(|error| error.to_string());
         let message = message.and_then(|message| StreamMessage::read(&message).map_err(|error| error.to_string()));
         let unread = |problem| FollowError::Gap(format!("message {sequence} of the stream cannot be read: {problem}"));
-        self.applier.apply(id, message.map_err(unread)?, journal)?;
+        let (dated, message) = message.map_err(unread)?;
+        self.applier.apply(id, dated, message, journal)?;
         self.sequence = sequence;
         Ok(())
     }

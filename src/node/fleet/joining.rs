@@ -142,7 +142,7 @@ impl Joining<'_> {
                 origin = ChainOrigin::begin(self.config, self.codes, self.store, self.reason, self.clock)?;
                 // The journal has no changes without a snapshot.
                 if origin.snapshots.load().last < adopted.last {
-                    origin.snapshots.apply_as(adopted.last, Publication::Feed(adopted.feed));
+                    origin.snapshots.apply_as(adopted.last, Publication::Feed(adopted.feed()));
                 }
             }
             None => origin.replace(about, following.state().mirror()),

@@ -11,12 +11,12 @@ use crate::{
 /// Writes the state of the feed: what it is, the cause and the lag if there is one, and how far the newest snapshot is
 /// verified.
 pub fn feed(out: &mut Vec<u8>, published: &Published) {
-    let mut object = Object::new(out);
-    string(object.key("state"), published.feed.as_str());
-    if let Some(cause) = published.feed.cause() {
+    let (feed, mut object) = (published.feed(), Object::new(out));
+    string(object.key("state"), feed.as_str());
+    if let Some(cause) = feed.cause() {
         string(object.key("cause"), cause.as_str());
     }
-    if let Some(lag) = published.feed.lag() {
+    if let Some(lag) = feed.lag() {
         object.number("lagMs", usize::try_from(lag.ms()).unwrap_or(usize::MAX));
         object.number("lagSubBlocks", lag.waiting as usize);
     }

@@ -1,7 +1,11 @@
 //! Requests that only another node of a fleet can answer. The leader answers about its pool, sending with its accounts,
 //! bundles, and blocks whose bodies this node does not have; the node that has the fleet's wallet answers the wallet's methods.
 
-use std::time::{Duration, Instant};
+use std::{
+    borrow::Cow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_nats::{Client, HeaderMap, Subscriber, client::RequestErrorKind};
 use bytes::Bytes;
@@ -13,17 +17,21 @@ use tokio::sync::{Semaphore, watch};
 use super::{
     AT_ONCE, CLIENT, LEFT, NatsDoor, PATH, Rights, ServedRequests,
     wallet::{WalletPlace, elsewhere},
+    wallet_proof::{WalletDoor, prove},
 };
 use crate::{
     feed::fleet::{FleetLink, NodeIdentity},
-    rpc::{catch_up::MIN_SNAPSHOT, dialect::STANDARD, error::RpcError, methods::LeaderUse, request::Request},
+    rpc::{
+        catch_up::MIN_SNAPSHOT,
+        dialect::STANDARD,
+        error::RpcError,
+        methods::{LeaderUse, MethodRoute},
+        request::Request,
+    },
 };
 
-/// The header that says that the client of a forwarded request may use the wallet.
-const WALLET: &str = "x-presim-wallet";
-
 /// The header with the origin of the page that calls.
-const PAGE: &str = "x-presim-page";
+pub(super) const PAGE: &str = "x-presim-page";
 
 /// The way of a node's requests to the leader of its fleet, and to the node that has the fleet's wallet.
 #[derive(Debug)]
@@ -105,21 +113,23 @@ impl LeaderLink {
         if let Some(client) = &caller.client {
             headers.insert(CLIENT, client.name());
         }
-        if caller.may_use_wallet {
-            headers.insert(WALLET, "yes");
-        }
         if let Some(page) = &caller.page {
             headers.insert(PAGE, &**page);
         }
         let writes = request.method.commits;
         // The answer to a read is not older than what this node shows. A write is not rejected for that.
-        if !writes && !request.published.feed.is_degraded() {
+        if !writes && !request.published.feed().is_degraded() {
             headers.insert(MIN_SNAPSHOT, format!("{:#x}", request.published.last.0));
         }
         let body =
             format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}","params":{}}}"#, request.method.name, request.params);
         let left = request.ticket.deadline().saturating_duration_since(Instant::now());
         headers.insert(LEFT, left.as_millis().to_string());
+        if let Some(client) = caller.client.as_deref().filter(|client| client.may_sign())
+            && request.method.leader == LeaderUse::Wallet
+        {
+            prove(client, &subject, &mut headers, body.as_bytes());
+        }
         let asked = async_nats::Request::new().payload(body.into()).headers(headers).timeout(Some(left));
         let answer = self.link.client.send_request(subject, asked).await.map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => absent,
@@ -139,9 +149,18 @@ impl LeaderLink {
     }
 }
 
+/// The doors of a node for requests of other nodes.
+#[derive(Clone, Debug)]
+pub struct NodeDoor {
+    /// The door for messages.
+    pub door: NatsDoor,
+    /// The door of the wallet, which decides what a client of another node may use.
+    pub wallet: Arc<WalletDoor>,
+}
+
 /// Answers the requests of other nodes on `subject` while `serves` is true. At other times there is no subscription, so that
 /// a request which nobody can answer is rejected at once.
-pub fn serve_nodes(client: Client, subject: String, door: NatsDoor, serves: watch::Receiver<bool>) -> ServedRequests {
+pub fn serve_nodes(client: Client, subject: String, door: NodeDoor, serves: watch::Receiver<bool>) -> ServedRequests {
     ServedRequests(tokio::spawn(async move {
         let arriving = stream::unfold((serves, None::<Subscriber>), |(mut serves, mut requests)| async {
             loop {
@@ -169,26 +188,51 @@ pub fn serve_nodes(client: Client, subject: String, door: NatsDoor, serves: watc
                 requests = None;
             }
         });
-        arriving.for_each_concurrent(AT_ONCE, |message| answer(&client, &door, message)).await;
+        arriving.for_each_concurrent(AT_ONCE, |message| answer(&client, &subject, &door, message)).await;
     }))
 }
 
-/// Answers a request of another node, which has checked its client's token and rate.
-async fn answer(client: &Client, door: &NatsDoor, message: async_nats::Message) {
+/// A request as another node forwards it.
+#[derive(Deserialize)]
+struct ForwardedCall<'a> {
+    #[serde(borrow)]
+    method: Cow<'a, str>,
+}
+
+/// Answers a request of another node, which has checked its client's token and rate. Whether the client may use the wallet is
+/// for this node to decide.
+async fn answer(client: &Client, subject: &str, NodeDoor { door, wallet }: &NodeDoor, message: async_nats::Message) {
     let arrived = Instant::now();
-    let Some(reply) = message.reply else { return };
-    let header = |name| message.headers.as_ref()?.get(name).map(|value| value.as_str());
+    // An answer goes nowhere but into the inbox of whoever asks: this node may publish to more than a replica may.
+    let Some(reply) = message.reply.filter(|reply| reply.starts_with("_INBOX.")) else { return };
+    let headers = message.headers.as_ref();
+    let header = |name| headers?.get(name).map(|value| value.as_str());
     if let Some(name) = header(CLIENT) {
         tracing::debug!(client = name, "another node forwards a request");
     }
     let most = client.server_info().max_payload;
     let left = header(LEFT).and_then(|left| left.parse().ok()).map(Duration::from_millis);
-    let rights = Rights {
-        client: None,
-        may_use_wallet: header(WALLET).is_some(),
+    let of_wallet = serde_json::from_slice::<ForwardedCall<'_>>(&message.payload)
+        .ok()
+        .and_then(|call| MethodRoute::by_name(&call.method))
+        .is_some_and(|method| method.leader == LeaderUse::Wallet);
+    let proved = match of_wallet {
+        true => wallet.client(&door.access, subject, headers, &message.payload),
+        false => Ok(None),
+    };
+    let proved = match proved {
+        Ok(None) if of_wallet && !wallet.is_open(&door.access) => Err(RpcError::new(
+            4100,
+            "unauthorized: the node that has the wallet takes no request of another node without the proof of a token of its --wallet-token-file: send it with such a token, to a node that has the same file",
+        )),
+        proved => proved,
+    };
+    let rights = proved.map(|proved| Rights {
+        may_use_wallet: proved.is_some() || wallet.is_open(&door.access),
+        client: proved,
         page: header(PAGE).map(Into::into),
         until: left.map(|left| arrived + left),
-    };
-    let answer: Bytes = door.answer(message.headers.as_ref(), message.payload.clone(), Ok(rights), most).await;
+    });
+    let answer: Bytes = door.answer(headers, message.payload.clone(), rights, most).await;
     let _ = client.publish(reply, answer).await;
 }

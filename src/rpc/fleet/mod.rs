@@ -8,13 +8,15 @@ mod peers;
 mod service;
 mod shards;
 mod wallet;
+mod wallet_proof;
 mod work;
 
 pub use self::{
-    leader::{LeaderLink, PublishingNode, serve_nodes},
+    leader::{LeaderLink, NodeDoor, PublishingNode, serve_nodes},
     peers::{FleetPeers, PeerIdentity},
     service::serve_replica,
     shards::WorkSpread,
+    wallet_proof::WalletDoor,
     work::{WorkPart, serve_peers, work_headers},
 };
 
@@ -97,12 +99,17 @@ impl NatsDoor {
         Self { front, access, memory, limits, root, max_catch_up, flow: Flow::new() }
     }
 
-    /// Returns the rights of the client that a message's `Authorization` names.
+    /// Returns the rights of the client that a message's `Authorization` names. Tokens of the wallet are rejected, because
+    /// whoever hears what goes over NATS could use them, and any replica may get the message.
     fn rights(&self, headers: Option<&HeaderMap>) -> Result<Rights, RpcError> {
         let authorization =
             headers.and_then(|headers| headers.get("Authorization")).map(|value| value.as_str().as_bytes());
         let client = self.access.client(authorization)?;
-        let may_use_wallet = self.access.may_use_wallet(client.as_deref());
+        if client.as_deref().is_some_and(Client::may_sign) {
+            let text = "unauthorized: a token of --wallet-token-file is not taken over NATS, where others hear it: send the request over HTTP, and replace the token";
+            return Err(RpcError::new(-32000, text));
+        }
+        let may_use_wallet = self.access.may_use_wallet(None);
         Ok(Rights { client, may_use_wallet, page: None, until: None })
     }
 

@@ -49,7 +49,7 @@ impl WorkSpread {
     /// Returns whether there are replicas for a work of `count` elements on `published`.
     pub fn helps(&self, count: usize, published: &Published) -> bool {
         // On a feed that is degraded here, `pending` may mean another state than there.
-        self.size > 0 && count > self.size && !published.feed.is_degraded() && !self.peers.there().is_empty()
+        self.size > 0 && count > self.size && !published.feed().is_degraded() && !self.peers.there().is_empty()
     }
 
     /// Returns the names of the replicas that are there now, each with the number of shards that it does at once.

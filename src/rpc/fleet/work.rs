@@ -114,7 +114,7 @@ impl RecentlyPublished {
     /// Returns what was published when `last` was the last change, if that is remembered.
     fn find(&self, last: SnapshotId) -> Option<Arc<Published>> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.iter().find(|published| published.last == last && !published.feed.is_degraded()).cloned()
+        recent.iter().find(|published| published.last == last && !published.feed().is_degraded()).cloned()
     }
 }
 
@@ -175,7 +175,7 @@ impl NatsDoor {
         let deadline = arrived + left.ok_or("it names no time")?;
         let body = ByteString::try_from(payload).map_err(|_| "it is not UTF-8")?;
         let published = self.front.published_from(at, self.max_catch_up).await.map_err(|_| "it is not here yet")?;
-        let published = match published.last == at && !published.feed.is_degraded() {
+        let published = match published.last == at && !published.feed().is_degraded() {
             true => published,
             false => recent.find(at).ok_or("it is not here any more")?,
         };

@@ -10,10 +10,9 @@ use crate::{
     chain::ChainSpec,
     engine::{Beginnings, Engine, SimulationRules},
     meter::{Meter, Stopped},
-    pool::Pool,
+    pool::{Acknowledgement, Pool},
     rpc::{dialect::Dialect, error::RpcError, filters::Filters, wire::ShapeLimits},
     state::{Block, CodeCache, Divergences, KnownBlock, LateBounds, Overlay, Published, Selector, Snapshot},
-    store::Commit,
     telemetry::Counter,
     wallet::{Impersonated, Wallet},
 };
@@ -92,8 +91,8 @@ pub struct Run<'a> {
     pub meter: Meter,
     /// The response up to the value of its result. The handler appends this value as JSON.
     pub out: Vec<u8>,
-    /// The commit that must be on disk before the response is sent.
-    pub commit: Commit,
+    /// The commit that must be on disk before the response is sent, or the verdict of another node on a transaction.
+    pub commit: Acknowledgement,
 }
 
 impl Run<'_> {
@@ -140,7 +139,7 @@ impl Backend {
     pub(super) fn admit(&self, published: &Published, selector: Selector) -> Result<(), RpcError> {
         if self.strict_pending
             && selector == Selector::Pending
-            && let Some(problem) = published.feed.problem()
+            && let Some(problem) = published.feed().problem()
         {
             return Err(RpcError::new(
                 -32000,

@@ -76,7 +76,7 @@ impl Backend {
     /// Answers `presim_snapshot`: the newest snapshot, its age, and the state of its feed.
     pub(super) fn snapshot(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         use std::io::Write;
-        let (published, newest) = (run.published, &run.published.newest);
+        let (published, newest, feed) = (run.published, &run.published.newest, run.published.feed());
         // Writing to memory cannot fail.
         let _ = write!(
             run.out,
@@ -87,12 +87,12 @@ impl Backend {
             newest.published.elapsed().as_millis(),
             published.head().number(),
             published.head().hash(),
-            published.feed.as_str(),
+            feed.as_str(),
         );
-        if let Some(cause) = published.feed.cause() {
+        if let Some(cause) = feed.cause() {
             let _ = write!(run.out, r#","reason":"{}""#, cause.as_str());
         }
-        if let Some(lag) = published.feed.lag() {
+        if let Some(lag) = feed.lag() {
             let _ = write!(run.out, r#","lagMs":{},"lagSubBlocks":{}"#, lag.ms(), lag.waiting);
         }
         let _ = write!(run.out, r#","verified":"{}""#, newest.verified.as_str());

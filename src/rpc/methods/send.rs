@@ -193,7 +193,7 @@ impl Backend {
         };
         drop(choosing);
         encode::data(&mut run.out, hash.as_slice());
-        run.commit = commit;
+        run.commit = commit.into();
         Ok(())
     }
 }

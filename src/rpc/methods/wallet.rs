@@ -98,7 +98,7 @@ impl Backend {
         if let Some(hash) = last.filter(|_| is_transaction) {
             encode::data(&mut run.out, hash.as_slice());
         }
-        run.commit = commit;
+        run.commit = commit.into();
         Ok(())
     }
 

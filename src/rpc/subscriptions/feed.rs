@@ -21,7 +21,8 @@ impl FeedTeller {
     pub(super) fn tell(&mut self, published: &Published, round: &mut Round<'_>) {
         let list = round.list();
         self.started.retain(|id| list.iter().any(|one| one.id == *id));
-        let state = Some((published.feed.as_str(), published.feed.cause(), published.newest.verified));
+        let feed = published.feed();
+        let state = Some((feed.as_str(), feed.cause(), published.newest.verified));
         let has_changed = self.told != state;
         self.told = state;
         let mut text = None;

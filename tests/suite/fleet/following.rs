@@ -143,7 +143,7 @@ async fn a_replica_that_was_cut_off_says_so_and_begins_anew_where_the_stream_was
     reach(&follower, advance(&leader, 2).await).await;
     way.cut();
     let cut = follower.node.snapshots();
-    until("the partition is shown", async || cut.load().feed == FeedState::Degraded(FeedProblem::Partition)).await;
+    until("the partition is shown", async || cut.load().feed() == FeedState::Degraded(FeedProblem::Partition)).await;
     let response = follower.client.get(follower.url("/health")).send().await.expect("it answers");
     assert_eq!(response.status(), 503);
     let last = cut.load().last;
@@ -154,7 +154,7 @@ async fn a_replica_that_was_cut_off_says_so_and_begins_anew_where_the_stream_was
     reach(&follower, id).await;
     assert!(last < id);
     agree(&[&leader, &follower], &reads(&leader, advance_both(&leader, &follower).await), "/").await;
-    until("the feed is live", async || matches!(cut.load().feed, FeedState::Live { .. })).await;
+    until("the feed is live", async || matches!(cut.load().feed(), FeedState::Live { .. })).await;
 }
 
 async fn advance_both(leader: &TestNode, follower: &TestNode) -> SnapshotId {
@@ -260,11 +260,13 @@ async fn an_ingester_says_nothing_new_while_the_stream_takes_nothing() {
     reach(&follower, advance(&leader, 3).await).await;
     server.kill();
     let snapshots = leader.node.snapshots();
-    until("the stream's failure is shown", async || snapshots.load().feed == FeedState::Degraded(FeedProblem::Stream))
-        .await;
+    until("the stream's failure is shown", async || {
+        snapshots.load().feed() == FeedState::Degraded(FeedProblem::Stream)
+    })
+    .await;
     let stood = snapshots.load().last;
     until("the replica sees nothing of the leader", async || {
-        follower.node.snapshots().load().feed == FeedState::Degraded(FeedProblem::Partition)
+        follower.node.snapshots().load().feed() == FeedState::Degraded(FeedProblem::Partition)
     })
     .await;
     assert_eq!(snapshots.load().last, stood);
@@ -274,7 +276,7 @@ async fn an_ingester_says_nothing_new_while_the_stream_takes_nothing() {
     reach(&follower, id).await;
     agree(&[&leader, &follower], &reads(&leader, id), "/").await;
     until("both are live", async || {
-        [&leader, &follower].iter().all(|node| matches!(node.node.snapshots().load().feed, FeedState::Live { .. }))
+        [&leader, &follower].iter().all(|node| matches!(node.node.snapshots().load().feed(), FeedState::Live { .. }))
     })
     .await;
 }

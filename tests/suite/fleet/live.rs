@@ -182,7 +182,7 @@ async fn each_sub_block_reaches_replicas_and_becomes_canonical_there() {
         agree(&nodes, &live_reads(&late, id), "/").await;
     }
     for node in [&early, &late] {
-        let feed = node.node.snapshots().load().feed;
+        let feed = node.node.snapshots().load().feed();
         assert!(matches!(feed, FeedState::Live { every_ms: 200 }), "{feed:?}");
         let hash = blocks[3].tx_hash(1);
         let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
@@ -216,7 +216,7 @@ async fn a_block_each_200_ms_reaches_replicas() {
     }
     same(&nodes).await;
     for node in &nodes {
-        let feed = node.node.snapshots().load().feed;
+        let feed = node.node.snapshots().load().feed();
         assert!(matches!(feed, FeedState::Live { every_ms: 200 }), "{feed:?}");
     }
 }

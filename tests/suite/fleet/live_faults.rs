@@ -115,7 +115,7 @@ async fn a_fall_back_and_its_end_are_seen_by_replicas() {
     stage.server.send(&payloads[0]);
     stage.server.send(&payloads[2]);
     let gap = FeedState::Degraded(FeedProblem::Gap);
-    until("the gap", async || follower.node.snapshots().load().feed == gap).await;
+    until("the gap", async || follower.node.snapshots().load().feed() == gap).await;
     assert!(follower.node.snapshots().load().pending().is_none());
     for block in &blocks[..2] {
         stage.upstream.push(block.block.clone());
@@ -124,7 +124,7 @@ async fn a_fall_back_and_its_end_are_seen_by_replicas() {
     same(&nodes).await;
     stage.play(&blocks[2..], &SINGLE, Duration::from_millis(20)).await;
     same(&nodes).await;
-    until("the end of it", async || !follower.node.snapshots().load().feed.is_degraded()).await;
+    until("the end of it", async || !follower.node.snapshots().load().feed().is_degraded()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,7 +143,7 @@ async fn while_the_stream_takes_nothing_the_leader_reads_on_and_shows_nothing() 
         stage.upstream.push(blocks[at - 1].block.clone());
     }
     let stopped = FeedState::Degraded(FeedProblem::Stream);
-    until("the stream is missed", async || stage.node.node.snapshots().load().feed == stopped).await;
+    until("the stream is missed", async || stage.node.node.snapshots().load().feed() == stopped).await;
     until("the leader reads on", async || stage.applied() >= applied + 10.0).await;
     assert_eq!(stage.node.node.snapshots().newest().id, before, "nobody has seen what the stream does not have");
     server.restart();
@@ -156,7 +156,7 @@ async fn while_the_stream_takes_nothing_the_leader_reads_on_and_shows_nothing() 
         .await;
     }
     same(&nodes).await;
-    until("the feed is live", async || !stage.node.node.snapshots().load().feed.is_degraded()).await;
+    until("the feed is live", async || !stage.node.node.snapshots().load().feed().is_degraded()).await;
     stage.upstream.push(blocks[1].block.clone());
     stage.upstream.push(blocks[2].block.clone());
     head(&stage.node, blocks[2].hash()).await;
@@ -287,7 +287,7 @@ async fn replicas_tell_the_divergences_that_the_leader_has_found() {
     lie["diff"]["receipts_root"] = json!(alloy_primitives::B256::repeat_byte(9));
     stage.server.send_message(Message::text(lie.to_string()));
     let mismatch = FeedState::Degraded(FeedProblem::Mismatch);
-    until("the lie is found", async || follower.node.snapshots().load().feed == mismatch).await;
+    until("the lie is found", async || follower.node.snapshots().load().feed() == mismatch).await;
     let found = follower.result("/", "presim_divergences", json!([])).await;
     assert_eq!(found[0]["block"], hex(blocks[1].number()), "{found}");
     assert_eq!(found, stage.node.result("/", "presim_divergences", json!([])).await);
@@ -320,14 +320,14 @@ async fn a_full_disk_of_the_server_shows_nothing_new_of_an_upstream_until_there_
         blocks.push(next);
     }
     let stopped = FeedState::Degraded(FeedProblem::Stream);
-    until("the leader says so", async || leader.node.snapshots().load().feed == stopped).await;
+    until("the leader says so", async || leader.node.snapshots().load().feed() == stopped).await;
     for node in [&leader, &follower] {
         assert_eq!(node.node.snapshots().newest().id, before, "nobody sees what the stream has not taken");
     }
     other.purge().await.expect("it is purged");
     for node in [&leader, &follower] {
         head(node, blocks[3].hash()).await;
-        until("it is live", async || !node.node.snapshots().load().feed.is_degraded()).await;
+        until("it is live", async || !node.node.snapshots().load().feed().is_degraded()).await;
     }
     same(&[&leader, &follower]).await;
 }

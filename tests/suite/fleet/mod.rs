@@ -1,8 +1,10 @@
 //! Fleets: nodes that publish and nodes that follow, over real NATS servers.
 
+mod anew;
 mod cluster;
 mod following;
 mod images;
+mod lateness;
 mod leading;
 mod live;
 mod live_faults;
@@ -13,7 +15,9 @@ mod proofs;
 mod proxy;
 mod relay;
 mod requests;
+mod sending;
 mod server;
+mod signing;
 mod spreading;
 mod wallet;
 

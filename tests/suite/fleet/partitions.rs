@@ -101,7 +101,7 @@ impl RestlessClient {
 /// Waits until all nodes show a live feed.
 async fn all_are_live(nodes: &[&TestNode]) {
     until("all feeds are live", async || {
-        nodes.iter().all(|node| matches!(node.node.snapshots().load().feed, FeedState::Live { .. }))
+        nodes.iter().all(|node| matches!(node.node.snapshots().load().feed(), FeedState::Live { .. }))
     })
     .await;
 }
@@ -187,7 +187,7 @@ async fn a_node_that_is_cut_off_answers_nothing_older_than_its_client_has_seen()
     };
     assert!(ask().await["result"].is_object());
     way.cut();
-    until("it notices", async || follower.node.snapshots().load().feed.is_degraded()).await;
+    until("it notices", async || follower.node.snapshots().load().feed().is_degraded()).await;
     let answer = ask().await;
     let text = answer["error"]["message"].as_str().unwrap_or_default();
     assert!(answer["error"]["code"] == -32000 && text.contains("the feed is degraded"), "{answer}");
@@ -241,7 +241,7 @@ async fn a_full_disk_of_the_server_stops_the_leader_until_there_is_room() {
     let filled =
         async { while jetstream.publish("other", junk.clone().into()).await.expect("it is sent").await.is_ok() {} };
     tokio::time::timeout(BOUND, filled).await.expect("the disk becomes full");
-    until("the leader says so", async || leader.node.snapshots().load().feed.is_degraded()).await;
+    until("the leader says so", async || leader.node.snapshots().load().feed().is_degraded()).await;
     let stood = leader.node.snapshots().load().last;
     assert!(follower.node.snapshots().load().last <= stood, "nobody sees what the stream has not taken");
     other.purge().await.expect("it is purged");

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Returns the part of the page on feeds that lists the permissions, for the fleet `test`.
-fn listed() -> String {
+pub fn listed() -> String {
     let page = include_str!("../../../src/feed/README.md");
     let (_, after) = page.split_once("```hocon\n").expect("the page has a configuration");
     after.split_once("```").expect("it ends").0.replace("<fleet>", "test")
@@ -34,9 +34,16 @@ async fn each_role_works_with_the_permissions_of_the_page_alone() {
     let Some(server) = NatsServer::start_with(&[&listed]) else { return };
     let as_user = |name: &str| format!("nats://{name}:secret-of-{name}@127.0.0.1:{}", server.port);
     let leader = start(&["--publish", &as_user("ingester"), "--fleet", "test", "--sub-block-ms", "50"]);
+    // Far from the image, to whose state nothing is answered.
+    let id = advance(&leader, 60).await;
     let follower = start(&["--follow", &as_user("replica"), "--fleet", "test"]);
+    assert!(follower.node.snapshots().newest().id >= id, "it has come to the end of the stream");
     let id = advance(&leader, 3).await;
     reach(&follower, id).await;
+    super::until("it is ready", async || {
+        reqwest::get(follower.url("/ready")).await.is_ok_and(|answer| answer.status() == 200)
+    })
+    .await;
     agree(&[&leader, &follower], &reads(&leader, id), "/").await;
     let accounts = follower.result("/", "eth_accounts", json!([])).await;
     assert_eq!(accounts.as_array().map(Vec::len), Some(10), "the leader's accounts");

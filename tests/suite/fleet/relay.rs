@@ -62,6 +62,24 @@ impl Relay {
         Self { jetstream, from, to, next }
     }
 
+    /// Copies the newest image of the fleet `test`, as the image of all that the stream has.
+    pub async fn put_image(&self) {
+        let [facts, copies] = [String::from("presim_test"), format!("presim_{}", self.to)];
+        let facts = self.jetstream.get_key_value(facts).await.expect("facts");
+        let image = facts.get("image").await.expect("an answer").expect("an image");
+        let mut key: serde_json::Value = serde_json::from_slice(&image).expect("JSON");
+        let name = key["name"].as_str().expect("a name").to_owned();
+        let mut bytes = Vec::new();
+        let images = self.jetstream.get_object_store("presim_test_images").await.expect("images");
+        images.get(&name).await.expect("an image").read_to_end(&mut bytes).await.expect("it is read");
+        let copied = self.jetstream.get_object_store(format!("presim_{}_images", self.to)).await.expect("a bucket");
+        copied.put(name.as_str(), &mut bytes.as_slice()).await.expect("it is written");
+        let stream = self.jetstream.get_stream(format!("presim_{}", self.to)).await.expect("a stream");
+        key["sequence"] = stream.cached_info().state.last_sequence.into();
+        let copies = self.jetstream.get_key_value(copies).await.expect("a bucket");
+        copies.put("image", key.to_string().into()).await.expect("it is written");
+    }
+
     /// Returns the next messages of the fleet `test`, which must be there.
     pub async fn take(&mut self, count: usize) -> Vec<Copied> {
         let mut taken = Vec::new();

@@ -3,8 +3,16 @@
 use async_nats::HeaderMap;
 use serde_json::{Value, json};
 
-use super::{advance, ingester, reach, replica, server::NatsServer, start, until};
-use crate::support::{TestNode, hex, request, token, token_file};
+use super::{advance, ingester, live::publishing, reach, replica, server::NatsServer, start, until};
+use crate::{
+    live::{
+        built::Built,
+        stage::{launch, serve},
+        with_usual,
+    },
+    process::Presim,
+    support::{TestNode, hex, request, token, token_file},
+};
 
 /// Asks the replicas of a fleet over NATS.
 async fn ask(client: &async_nats::Client, headers: HeaderMap, body: String) -> Value {
@@ -150,4 +158,41 @@ async fn a_forwarded_request_says_whose_it_is_and_how_long_it_may_take() {
     let (error, _) = ask("txpool_status", json!([])).await;
     assert_eq!(error["code"], -32000, "a read has changed nothing: {error}");
     assert!(error["message"].as_str().is_some_and(|text| text.contains("not answered in time")), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_banner_of_a_replica_says_what_it_is() {
+    let Some(server) = NatsServer::start() else { return };
+    let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
+    advance(&leader, 2).await;
+    let follower = tokio::task::block_in_place(|| Presim::start(&["--follow", &server.url(), "--fleet", "test"]));
+    let told = format!("replica: follows the leader of the fleet test at {}", server.url());
+    assert!(follower.banner.contains(&told), "{}", follower.banner);
+    assert!(!follower.banner.contains("devnet"), "{}", follower.banner);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_is_not_retained_is_the_nodes_own_error() {
+    let Some(server) = NatsServer::start() else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let url = server.url();
+    let leader = launch(&upstream.url(), Some(&first.config), &with_usual(&publishing(&url))).await;
+    let leader = leader.unwrap_or_else(|error| panic!("the node did not start: {error:#}"));
+    let (own, without) = (
+        start(&["--follow", &server.url(), "--fleet", "test", "--upstream", &upstream.url()]),
+        start(&["--follow", &server.url(), "--fleet", "test"]),
+    );
+    for node in [&leader, &own, &without] {
+        for (method, params) in [
+            ("eth_getBlockByNumber", json!([{ "snapshotId": "0x1" }, true])),
+            ("eth_getBlockReceipts", json!([{ "snapshotId": "0x1" }])),
+            ("eth_getBalance", json!(["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", { "snapshotId": "0x1" }])),
+        ] {
+            let answer = node.call("/", method, params).await;
+            assert_eq!(answer["error"]["code"], -32000, "{method}: {answer}");
+            let text = answer["error"]["message"].as_str().unwrap_or_default();
+            assert!(text.contains("snapshot 0x1 is not retained"), "{method}: {answer}");
+        }
+    }
 }

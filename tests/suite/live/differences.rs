@@ -70,7 +70,7 @@ async fn difference(parent: &Built, follows: bool, lie: impl Fn(&mut OpFlashbloc
     lie(told.base.as_mut().expect("a base"));
     stage.server.send(&told);
     until(&stage.node, "judged", |published| {
-        published.newest.open.is_some() || published.feed.problem() == Some(FeedProblem::Mismatch)
+        published.newest.open.is_some() || published.feed().problem() == Some(FeedProblem::Mismatch)
     })
     .await;
     let known = stage.node.node.snapshots().divergences.newest_first();

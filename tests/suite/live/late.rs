@@ -107,7 +107,7 @@ async fn sub_blocks_whose_state_comes_after_a_stall_are_all_applied() {
     for payload in blocks[1..].iter().flat_map(|block| block.flashblocks(&SINGLE)) {
         stage.server.send(&payload);
     }
-    until(&stage.node, "late", |published| published.feed.lag().is_some_and(|lag| lag.waiting == 10)).await;
+    until(&stage.node, "late", |published| published.feed().lag().is_some_and(|lag| lag.waiting == 10)).await;
     assert_eq!(stage.applied(), 5.0);
     stage.upstream.well();
     let last = (blocks[2].number(), 4);
@@ -179,7 +179,7 @@ async fn a_feed_that_is_late_says_how_late_and_serves_the_newest_there_is() {
     stage.upstream.delay(BOUND * 4);
     stage.server.send(&payloads[1]);
     stage.server.send(&payloads[2]);
-    until(&stage.node, "late", |published| published.feed.lag().is_some_and(|lag| lag.waiting == 2)).await;
+    until(&stage.node, "late", |published| published.feed().lag().is_some_and(|lag| lag.waiting == 2)).await;
     let (status, document, freshness) = health(&stage.node).await;
     let place = format!("block={number}, index=0, ");
     assert!(freshness.contains(&place) && freshness.contains(", feed=lagging, lag_ms="), "{freshness}");
@@ -420,7 +420,7 @@ async fn blocks_that_were_missed_are_asked_for_side_by_side_and_the_feed_says_th
         )
     });
     upstream.push(blocks[MISSED - 1].block.clone());
-    until(&node, "late", |published| published.feed.lag().is_some_and(|lag| lag.waiting > 2)).await;
+    until(&node, "late", |published| published.feed().lag().is_some_and(|lag| lag.waiting > 2)).await;
     head(&node, blocks[MISSED - 1].hash()).await;
     feed(&node, None).await;
     assert_eq!(upstream.asked(by_hash) - before.0, 1, "the newest block alone is asked for by its hash");
@@ -490,7 +490,7 @@ async fn a_stream_that_is_cut_and_does_not_come_back_is_given_up() {
     stage.server.refuse(true);
     stage.server.drop_connections();
     until(&stage.node, "late", |published| {
-        published.feed.lag().is_some_and(|lag| lag.cause == FeedProblem::Disconnected)
+        published.feed().lag().is_some_and(|lag| lag.cause == FeedProblem::Disconnected)
             && published.newest.open.is_some()
     })
     .await;

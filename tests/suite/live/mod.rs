@@ -77,7 +77,7 @@ async fn until(node: &TestNode, what: &str, mut is_so: impl FnMut(&Published) ->
             published.head().hash(),
             newest.header().number,
             newest.index(),
-            published.feed
+            published.feed()
         );
     }
 }
@@ -89,7 +89,7 @@ async fn head(node: &TestNode, hash: B256) {
 
 /// Waits until the feed has this problem; `None` means until it is live.
 async fn feed(node: &TestNode, problem: Option<FeedProblem>) {
-    until(node, "the feed", |published| published.feed.problem() == problem).await;
+    until(node, "the feed", |published| published.feed().problem() == problem).await;
 }
 
 /// Returns the status, the document and the freshness header of `/health`.

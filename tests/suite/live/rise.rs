@@ -102,7 +102,7 @@ fn sub_blocks(fixture: &Fixture, split: &[usize]) -> Vec<OpFlashblockPayload> {
 async fn pending(node: &TestNode, number: u64, index: u32) {
     until(node, "a sub-block", |published| {
         let newest = &published.newest;
-        !published.feed.is_degraded()
+        !published.feed().is_degraded()
             && newest.open.is_some()
             && (newest.header().number, newest.index()) == (number, index)
     })

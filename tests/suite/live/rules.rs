@@ -435,19 +435,19 @@ impl Stage {
             Pending(number, index) => {
                 until(node, at, |published| {
                     let newest = &published.newest;
-                    let is_open = newest.open.is_some() && !published.feed.is_degraded();
+                    let is_open = newest.open.is_some() && !published.feed().is_degraded();
                     is_open && (newest.header().number, newest.index()) == (*number, *index)
                 })
                 .await;
                 None
             }
             Canonical => {
-                until(node, at, |published| !published.feed.is_degraded() && published.newest.open.is_none()).await;
+                until(node, at, |published| !published.feed().is_degraded() && published.newest.open.is_none()).await;
                 None
             }
             Fell(problem) | Still(problem) => {
                 until(node, at, |published| {
-                    published.feed.problem() == Some(*problem) && published.newest.open.is_none()
+                    published.feed().problem() == Some(*problem) && published.newest.open.is_none()
                 })
                 .await;
                 Some(*problem)

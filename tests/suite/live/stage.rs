@@ -90,7 +90,7 @@ impl LiveStage {
         let Ok(seen) = tokio::time::timeout(BOUND, seen).await else {
             let published = self.node.node.snapshots().load();
             let newest = (published.newest.header().number, published.newest.index());
-            panic!("{last:?} is not applied in time: the newest is {newest:?}, the feed is {:?}", published.feed);
+            panic!("{last:?} is not applied in time: the newest is {newest:?}, the feed is {:?}", published.feed());
         };
         let seen = seen.expect("no panic");
         assert_eq!(self.applied() - before, sent.len() as f64, "the sub-blocks that are applied");

@@ -320,7 +320,7 @@ impl SimFleet {
             self.check()?;
             let published: Vec<_> = self.shown().iter().map(|snapshots| snapshots.load()).collect();
             let is_same = published.iter().all(|one| one.last == published[0].last);
-            let is_live = published.iter().all(|one| !one.feed.is_degraded());
+            let is_live = published.iter().all(|one| !one.feed().is_degraded());
             if is_same && is_live && published[0].last.0 > before.next().0 {
                 self.counts.shown = self.ids.len();
                 return Ok(self.counts);

@@ -613,7 +613,7 @@ impl LiveWorld {
                 self.send(Delivery::Whole).await;
                 self.pass(Duration::from_millis(200)).await?;
                 let published = self.snapshots.load();
-                let (newest, is_live) = (&published.newest, !published.feed.is_degraded());
+                let (newest, is_live) = (&published.newest, !published.feed().is_degraded());
                 let is_newest = newest.head_hash() == block.parent
                     && newest.open.as_ref().is_some_and(|open| {
                         open.index as usize == index && open.header.mix_hash == block.sealed.head.header.mix_hash
@@ -626,7 +626,7 @@ impl LiveWorld {
             self.pass(Duration::from_millis(1000)).await?;
         }
         let published = self.snapshots.load();
-        let text = format!("{:?}, at block {}", published.feed, published.newest.header().number);
+        let text = format!("{:?}, at block {}", published.feed(), published.newest.header().number);
         Err(self.violation("the feed is live again after the faults", text))
     }
 }

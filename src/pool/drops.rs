@@ -1,0 +1,70 @@
+//! Transactions that leave the pool without being mined, after their clients were told that they are in it.
+
+use alloy_primitives::B256;
+
+use crate::telemetry::{Counter, Metrics};
+
+/// The reason why a transaction is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// Another transaction with its nonce pays more.
+    Replaced,
+    /// The pool was full, and others pay more.
+    Evicted,
+    /// Another transaction with its nonce was mined.
+    NonceUsed,
+    /// The chain's rules do not allow it in a block.
+    Unminable,
+    /// The node that builds the blocks has rejected it after its client was told that it is not checked yet.
+    Rejected,
+}
+
+impl DropReason {
+    /// All reasons.
+    pub const ALL: [Self; 5] = [Self::Replaced, Self::Evicted, Self::NonceUsed, Self::Unminable, Self::Rejected];
+
+    /// Returns the label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Replaced => "replaced",
+            Self::Evicted => "evicted",
+            Self::NonceUsed => "nonce_used",
+            Self::Unminable => "unminable",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+/// A transaction that has left the pool without being mined.
+#[derive(Clone, Copy, Debug)]
+pub struct DroppedTransaction {
+    /// The hash.
+    pub hash: B256,
+    /// The reason.
+    pub reason: DropReason,
+    /// Whether a client of this node was told that the transaction is in the pool.
+    pub here: bool,
+}
+
+/// The counts of dropped transactions that this node has acknowledged.
+#[derive(Clone, Debug)]
+pub struct PoolDrops([Counter; DropReason::ALL.len()]);
+
+impl PoolDrops {
+    /// Creates the counts.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self(DropReason::ALL.map(|reason| {
+            metrics.counter(
+                "presim_dropped_total",
+                "Transactions that this node has acknowledged, and that were dropped without being mined, by reason.",
+                &[("reason", reason.as_str())],
+            )
+        }))
+    }
+
+    /// Counts a transaction, and logs it with the problem.
+    pub fn count(&self, hash: B256, reason: DropReason, problem: &str) {
+        self.0[reason as usize].increment(1);
+        tracing::warn!(%hash, reason = reason.as_str(), problem, "an acknowledged transaction is dropped");
+    }
+}

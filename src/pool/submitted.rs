@@ -1,0 +1,46 @@
+//! The event that the answer to a sent transaction waits for.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+use alloy_primitives::B256;
+use tokio::sync::oneshot;
+
+use super::PoolError;
+use crate::store::Commit;
+
+/// The event that the answer to a sent transaction waits for.
+#[derive(Debug)]
+#[must_use = "nothing may be acknowledged before it"]
+pub enum Acknowledgement {
+    /// The transaction is on the disk, and where there is a fleet in its stream.
+    Kept(Commit),
+    /// The node that builds the blocks has checked the transaction.
+    Checked(SubmittedTransaction),
+}
+
+impl From<Commit> for Acknowledgement {
+    fn from(commit: Commit) -> Self {
+        Self::Kept(commit)
+    }
+}
+
+/// A transaction that is on its way to the node that builds the blocks.
+#[derive(Debug)]
+pub struct SubmittedTransaction {
+    /// The hash.
+    pub hash: B256,
+    /// Whether the stream of the fleet has the transaction.
+    pub stored: Arc<AtomicBool>,
+    /// The verdict of the node that builds the blocks.
+    pub verdict: oneshot::Receiver<Result<(), PoolError>>,
+}
+
+impl SubmittedTransaction {
+    /// Returns whether the stream of the fleet has the transaction, so that it will be checked.
+    pub fn is_stored(&self) -> bool {
+        self.stored.load(Relaxed)
+    }
+}
