@@ -7,8 +7,7 @@ use std::{
 
 use alloy_consensus::Transaction;
 use alloy_eips::eip7702::SignedAuthorization;
-use alloy_primitives::{Address, B256, U64};
-use alloy_rpc_types_eth::Log;
+use alloy_primitives::{Address, B256, Log, U64};
 use futures::{StreamExt, stream};
 use serde::Deserialize;
 use tokio::time::{Duration, Instant};
@@ -255,7 +254,7 @@ impl WalletSender {
 impl ReceiptAnswer {
     fn landed(self, hash: B256) -> CallsReceipt {
         CallsReceipt {
-            logs: self.logs.into_iter().map(|log| log.inner).collect(),
+            logs: self.logs,
             success: self.status.is_none_or(|status| !status.is_zero()),
             block_hash: self.block_hash,
             block_number: self.block_number.to(),
