@@ -2,13 +2,13 @@
 
 use std::{path::Path, process::Output};
 
-use alloy_primitives::{Bytes, U256, bytes, hex};
+use alloy_primitives::{B256, U256, bytes};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{
-    GATE, NOBODY, QUICK, QUIET, WITNESS, WalletChain, account, batch, call, came, keyed::keyed, named, nonce, refusal,
-    send, settled, watch_pool,
+    GATE, NOBODY, QUICK, QUIET, TOLL, WITNESS, WalletChain, account, batch, call, came, keyed::keyed, named, nonce,
+    refusal, send, settled, watch_pool,
 };
 use crate::{
     process::{command, text},
@@ -132,20 +132,21 @@ async fn a_transaction_of_a_key_files_account_waits_for_approval_as_a_batch_does
     assert_eq!(nonce(&asking.node, signer.address()).await, 1);
 }
 
-/// Returns code that uses some gas `times` times.
-fn looping(times: u16) -> Bytes {
-    [&[0x61], &times.to_be_bytes()[..], &hex!("5b600190038060035700")[..]].concat().into()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn gas_fees_above_those_shown_are_never_signed() {
-    // No block is mined, so that the base fee stays.
-    let asking = Asking::start(&[&QUIET, &["--testing", "--wallet-fee-margin", "10"]]);
+    // One block takes all that is mined, so that the base fee stays.
+    let asking = Asking::start(&[&QUICK, &["--sub-blocks", "10000", "--wallet-fee-margin", "10"]]);
     let node = &asking.node;
-    let watch = watch_pool(node).await;
     let most_fees = |one: &Value| one["mostFees"].as_str().unwrap().parse::<U256>().unwrap();
-    let set = async |times| node.result("/", "anvil_setCode", json!([NOBODY, looping(times)])).await;
-    let asks = |id| named(batch(account(1), false, &[call(NOBODY, 0, bytes!())]), id);
+    let set = async |times: u64| {
+        let tx = json!([{"from": account(0), "to": TOLL, "data": B256::from(U256::from(times))}]);
+        let hash = serde_json::from_value(node.result("/", "eth_sendTransaction", tx).await).unwrap();
+        let mut changes = node.node.snapshots().changes();
+        while node.node.snapshots().load().transaction(&hash).is_none() {
+            tokio::time::timeout(BOUND, changes.changed()).await.expect("it is mined").unwrap();
+        }
+    };
+    let asks = |id| named(batch(account(1), false, &[call(TOLL, 0, bytes!())]), id);
     set(1_000).await;
     let dearer = asking.ask(asks("dearer")).await;
     let shown = most_fees(&asking.list()[0]);
@@ -154,7 +155,9 @@ async fn gas_fees_above_those_shown_are_never_signed() {
     asking.approve("dearer");
     let answered = answer(dearer).await;
     assert_eq!(answered["result"]["id"], "dearer", "{answered}");
-    let sent = node.result("/", "eth_getTransactionByHash", json!([came(node, &watch).await[0]])).await;
+    let status = settled(node, "dearer").await;
+    let hash = &status["receipts"][0]["transactionHash"];
+    let sent = node.result("/", "eth_getTransactionByHash", json!([hash])).await;
     let signed = U256::from(number(&sent["gas"])) * U256::from(number(&sent["maxFeePerGas"]));
     assert!(signed <= shown && signed * U256::from(100) > shown * U256::from(99), "{signed} of {shown}");
     // And now ten times as much, which no price that a block takes can pay.

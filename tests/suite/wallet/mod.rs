@@ -44,6 +44,8 @@ const SHOUTER: Address = address!("0x000000000000000000000000000000000000c0d6");
 const HALTER: Address = address!("0x000000000000000000000000000000000000c0d7");
 /// Expands memory for some 330,000 gas and then executes an invalid opcode.
 const LATE_HALTER: Address = address!("0x000000000000000000000000000000000000c0d8");
+/// Stores its call data, and without data loops as often as it has stored, for 26 gas each time.
+const TOLL: Address = address!("0x000000000000000000000000000000000000c0d9");
 /// An address without an account.
 const NOBODY: Address = address!("0x000000000000000000000000000000000000abcd");
 
@@ -77,6 +79,7 @@ impl WalletChain {
             (SHOUTER, bytes!("6308c379a060e01b5f52602060045262200000602452622000445ffd")),
             (HALTER, bytes!("fe")),
             (LATE_HALTER, bytes!("5f620600005360fe50fe")),
+            (TOLL, bytes!("366010575f545b6001900380600657005b5f355f5500")),
         ];
         let contracts = contracts.map(|(at, code)| (at, GenesisAccount::default().with_code(Some(code))));
         genesis.alloc.extend(contracts);
