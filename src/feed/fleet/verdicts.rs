@@ -180,7 +180,7 @@ impl PoolVerdicts {
         }
         let held = std::mem::take(&mut lock(&self.told).held);
         for (reply, message) in held {
-            // Whoever does not hear it says that the transaction is not checked.
+            // A node that does not hear it says that the transaction is not checked.
             let _ = self.client.publish(reply, message).await;
         }
     }

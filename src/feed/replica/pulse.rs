@@ -177,7 +177,7 @@ impl PulseWatch {
             return FeedState::Degraded(FeedProblem::Partition);
         }
         let is_late = proven.is_none() || self.caught_up.late_since().is_some();
-        // What the stream has told after the beat is newer than what the beat says.
+        // The stream may have told something newer than the beat.
         let problem = heard.problem.filter(|_| heard.newest.is_some_and(|(newest, _)| newest >= last));
         match (problem, told) {
             (Some(problem), _) => FeedState::Degraded(problem),

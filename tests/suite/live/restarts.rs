@@ -156,7 +156,7 @@ async fn until(snapshots: &Snapshots, what: &str, is_so: impl Fn(&Published) -> 
             changes.changed().await.expect("the cell is there");
         }
     };
-    timeout(BOUND, reached).await.unwrap_or_else(|_| panic!("{what}: not so in time: {:?}", snapshots.load().feed));
+    timeout(BOUND, reached).await.unwrap_or_else(|_| panic!("{what}: not so in time: {:?}", snapshots.load().feed()));
 }
 
 async fn head(snapshots: &Snapshots, hash: B256) {
@@ -172,12 +172,12 @@ async fn a_source_whose_heads_are_no_longer_followed_is_started_again() {
     let restarts = stage.play(async |upstream, snapshots, panics| {
         upstream.push(one.block.clone());
         head(snapshots, one.hash()).await;
-        until(snapshots, "live", |published| published.feed.problem().is_none()).await;
+        until(snapshots, "live", |published| published.feed().problem().is_none()).await;
         panics.store(true, SeqCst);
-        until(snapshots, "it says so", |published| published.feed.problem() == Some(FeedProblem::Connecting)).await;
+        until(snapshots, "it says so", |published| published.feed().problem() == Some(FeedProblem::Connecting)).await;
         upstream.push(two.block.clone());
         head(snapshots, two.hash()).await;
-        until(snapshots, "live", |published| published.feed.problem().is_none()).await;
+        until(snapshots, "live", |published| published.feed().problem().is_none()).await;
     });
     assert_eq!(restarts.await, 1.0);
 }
@@ -193,7 +193,7 @@ async fn a_source_whose_stream_is_no_longer_read_is_started_again() {
     let stage = SourceStage::new(&first, Some(settings)).await;
     let restarts = stage.play(async |upstream, snapshots, _| {
         server.connected(2).await;
-        until(snapshots, "it says so", |published| published.feed.problem() == Some(FeedProblem::Connecting)).await;
+        until(snapshots, "it says so", |published| published.feed().problem() == Some(FeedProblem::Connecting)).await;
         // Without a connection nothing panics, and the upstream's blocks are followed.
         server.refuse(true);
         upstream.push(one.block.clone());
