@@ -444,7 +444,6 @@ async fn requests_for_old_blocks_get_the_failure_of_the_store_and_no_panic() {
     let disk = Disk::default();
     let node = start_on(&disk, &["--sub-block-ms", "20", "--sub-blocks", "2", "--keep-blocks", "2", "--log", "off"]);
     node.sealed(8).await;
-    node.result("/", "eth_getBlockByNumber", json!(["0x2", true])).await;
     disk.fail_after(0);
     let error = eventually("the store fails", async || {
         let sent = json!([{"from": node.node.info().accounts[1].address(), "to": Address::ZERO}]);
