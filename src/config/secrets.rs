@@ -30,8 +30,8 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for SecretParser<T> {
 /// Returns a problem that shows scheme, host and port of a URL, and nothing of a text that is none.
 pub fn secret_url(text: &str, schemes: &[&str], example: &str) -> Result<Url, String> {
     let expected = match schemes {
-        [one, other] => format!("{one} or {other}"),
-        several => several.join(", "),
+        [all @ .., last] if !all.is_empty() => format!("{} or {last}", all.join(", ")),
+        one => one.concat(),
     };
     match Url::parse(text.trim()) {
         Ok(url) if url.has_host() && schemes.contains(&url.scheme()) => Ok(url),

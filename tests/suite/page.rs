@@ -336,7 +336,7 @@ async fn what_waits_for_approval_is_shown_to_those_who_may_use_the_wallet() {
     let refused = node.call_as(&token("a"), "presim_approvals", json!([])).await;
     assert_eq!(refused["error"]["code"], 4100, "{refused}");
     let waiting = async || node.call_as(&token("b"), "presim_approvals", json!([])).await["result"].take();
-    assert_eq!(waiting().await, json!({"batches": [], "more": 0}));
+    assert_eq!(waiting().await, json!({"batches": [], "more": 0, "withdrawn": []}));
     let from = node.call_as(&token("b"), "eth_accounts", json!([])).await["result"][0].clone();
     let batch = json!([{
         "version": "2.0.0", "id": "payroll-7", "from": from, "chainId": "0x7a69", "atomicRequired": false,

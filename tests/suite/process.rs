@@ -389,7 +389,7 @@ async fn the_file_has_words_numbers_switches_and_lists() {
     );
     let mut presim = Presim::start_with(&["--config", text(config.path())], &[]);
     for (host, status) in [("one.example", 200), ("two.example", 200), ("three.example", 403)] {
-        let request = presim.http.get(format!("{}/health", presim.url)).header("host", host);
+        let request = presim.http.get(&presim.url).header("accept", "text/html").header("host", host);
         assert_eq!(request.send().await.unwrap().status(), status, "{host}");
     }
     // The standard dialect does not require a block.

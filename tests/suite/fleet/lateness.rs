@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{advance, proxy::SlowProxy, reach, server::NatsServer, start, until};
 use crate::{
     process::Presim,
-    support::{TestNode, request},
+    support::{TestNode, http, request},
 };
 
 /// The word of a node on its newest snapshot.
@@ -24,7 +24,7 @@ struct Word {
 
 /// Asks for the newest snapshot at an address.
 async fn ask(url: &str) -> Word {
-    let post = reqwest::Client::new().post(url).json(&request(1, "eth_blockNumber", json!([])));
+    let post = http().post(url).json(&request(1, "eth_blockNumber", json!([])));
     let response = post.send().await.expect("it answers");
     let header = response.headers().get("x-presim-snapshot").expect("the header").to_str().expect("a text").to_owned();
     let field = |name: &str| {

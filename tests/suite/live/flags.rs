@@ -27,7 +27,7 @@ fn sources_that_do_not_go_together_are_refused_with_the_reason() {
         (&[upstream[0], upstream[1], "--feed", "devnet"], &["--upstream and --feed devnet"]),
         (&[upstream[0], upstream[1], "--genesis", file, "--feed", "static"], &["--upstream and --feed static"]),
         (&["--upstream", "nonsense"], &["--upstream", "expected a URL"]),
-        (&["--upstream", "ftp://127.0.0.1"], &["scheme ftp", "http, https, ws, wss"]),
+        (&["--upstream", "ftp://127.0.0.1"], &["scheme ftp", "http, https, ws or wss"]),
         (&["--upstream", "http://"], &["--upstream", "host"]),
         (&[upstream[0], upstream[1], "--flashblocks", "http://127.0.0.1"], &["--flashblocks", "ws or wss"]),
         (&[upstream[0], upstream[1], "--flashblocks", "nonsense"], &["--flashblocks", "expected a URL"]),

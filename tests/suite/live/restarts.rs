@@ -34,7 +34,7 @@ use super::{
     serve,
 };
 use crate::{
-    support::BOUND,
+    support::{BOUND, http},
     upstream::{FlashblocksServer, SmallUpstream},
 };
 
@@ -78,7 +78,7 @@ impl SourceStage {
     async fn new(first: &Built, stream: Option<flashblocks::Settings>) -> Self {
         let upstream = serve(&[first]).await;
         let (metrics, codes, panics) = (Metrics::default(), Arc::new(CodeCache::new(1 << 20)), Arc::default());
-        let inner = Http::new(upstream.url().parse().expect("a URL"));
+        let inner = Http::with_client(http(), upstream.url().parse().expect("a URL"));
         let transport = PanickingTransport { inner, panics: Arc::clone(&panics) };
         let config = UpstreamConfig {
             url: upstream.url(),
