@@ -90,7 +90,7 @@ pub fn url(url: &Url) -> String {
     format!("{}://{}{port}", url.scheme(), url.host_str().unwrap_or_default())
 }
 
-/// Shortens each URL in a text to what [`url`] shows. A URL that does not parse is not shown at all.
+/// Shortens each URL in a text to what [`url`](fn@url) shows. A URL that does not parse is not shown at all.
 pub fn without_secrets(text: &str) -> String {
     let is_scheme = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
     let ends = |letter: char| letter.is_whitespace() || letter.is_control() || "'\"`<>".contains(letter);

@@ -46,6 +46,14 @@ impl Front {
     pub(super) async fn send_transaction(&self, request: Request) -> Result<Vec<u8>, RpcError> {
         let call = wire::parse_sending(&request.params, request.caller.dialect).ok();
         let from = call.map(|call| call.from).filter(|_| request.caller.dialect.sends_from_wallet);
+        // Of a fleet one node has the wallet, and signs for its accounts alone, so that no nonce is signed for twice.
+        let is_of_wallet = |address| self.wallet().accounts.find(address).is_some_and(|account| !account.is_open);
+        if from.is_some_and(is_of_wallet)
+            && let Some(leader) = self.runner.leader.as_deref().filter(|leader| leader.publishes())
+            && leader.leaves_wallet_to_leader().await?
+        {
+            return self.ask(leader, request).await;
+        }
         self.send_admitted(request.method.place, request, from, Backend::admit_transaction).await
     }
 

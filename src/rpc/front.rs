@@ -266,7 +266,7 @@ impl Front {
     }
 
     /// Has the leader of the fleet answer a request, if this node cannot.
-    async fn ask(&self, leader: &LeaderLink, request: Request) -> Result<Vec<u8>, RpcError> {
+    pub(super) async fn ask(&self, leader: &LeaderLink, request: Request) -> Result<Vec<u8>, RpcError> {
         let mut out = begin(&request.id, "result");
         let mut own = None;
         let may_know =

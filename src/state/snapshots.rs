@@ -651,7 +651,11 @@ impl Published {
         while let Some((oldest, rest)) = (self.recent.len() > self.kept.snapshots).then(|| self.recent.without_min()) {
             self.recent = rest;
             if let Some(oldest) = oldest {
-                keep_hash_of(&oldest, &mut self.provisional);
+                // A hash lives as long as its block, which is here or still to come.
+                let number = oldest.header().number;
+                if self.blocks.contains_key(&number) || self.blocks.get_max().is_none_or(|(last, _)| number > *last) {
+                    keep_hash_of(&oldest, &mut self.provisional);
+                }
                 drop_aside(oldest);
             }
         }

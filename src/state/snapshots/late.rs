@@ -110,9 +110,11 @@ impl Published {
         let recent = self.recent.iter().filter(|(_, one)| is_on(one)).map(|(id, one)| (*id, with_content(one)));
         let recent: Vec<_> = recent.collect();
         self.recent.extend(recent);
+        // One copy of each snapshot, because a copy computes a provisional hash of its own, which the others would not know.
         for snapshot in [&mut self.latest, &mut self.newest] {
             if is_on(snapshot) {
-                *snapshot = with_content(snapshot);
+                let same = self.recent.get(&snapshot.id.0).filter(|one| one.state == snapshot.state);
+                *snapshot = same.cloned().unwrap_or_else(|| with_content(snapshot));
             }
         }
     }

@@ -148,7 +148,7 @@ impl WalletSender {
         let fresh: Vec<_> =
             fates.iter().flat_map(|(fate, is_certain)| self.sending.record(fate, *is_certain)).collect();
         self.keep(fresh, void);
-        let fates = fates.into_iter().map(|(fate, _)| fate);
+        let fates = fates.into_iter().map(|(fate, _)| self.sending.recorded(fate));
         self.store(fates.filter(|fate| self.sending.is_final(&published, fate)).collect()).await;
         looks.values().map(|look| look.due).chain(next).min()
     }
@@ -234,6 +234,17 @@ impl Sending {
             }
         }
         fresh
+    }
+
+    /// Returns the recorded outcomes of the transactions of `fate`: one that is not certain does not replace one that was found
+    /// before.
+    fn recorded(&self, fate: Fate) -> Fate {
+        let outcomes = lock(&self.outcomes);
+        let recorded = |(hash, found): (B256, TxOutcome)| {
+            let outcome = outcomes.get(&hash).map_or(found, |known| known.outcome.clone());
+            (hash, outcome)
+        };
+        fate.into_iter().map(recorded).collect()
     }
 
     /// Whether no reorg is expected to change outcomes: their block is final for the upstream, or they were found long ago.
