@@ -115,7 +115,9 @@ impl LiveChain {
                             // One of several nodes behind an address may be late, or the announced block is no block yet.
                             let latest = self.latest(&snapshots).await?;
                             hash = latest.hash();
-                            unknown = (newest.number.to::<u64>() > latest.number()).then_some(newest.hash);
+                            // A block of the same height may be one of another branch.
+                            let is_ahead = newest.number.to::<u64>() >= latest.number();
+                            unknown = (is_ahead && hash != newest.hash).then_some(newest.hash);
                             given = Some(latest);
                             continue;
                         }

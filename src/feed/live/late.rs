@@ -75,7 +75,8 @@ impl LiveChain {
     /// Asks the upstream for the content of a block.
     async fn content(self, hash: B256) -> ToldContent {
         let deadline = Instant::now() + self.limits.wait;
-        let (block, told) = ToldReceipts::ask_with_block(&self.upstream, hash, self.spec.family(), deadline).await;
+        let (family, verify) = (self.spec.family(), self.limits.verify);
+        let (block, told) = ToldReceipts::ask_with_block(&self.upstream, hash, family, verify, deadline).await;
         let is_refused = told.is_refused();
         let block = block.filter(|_| !matches!(told, ToldReceipts::NotYet | ToldReceipts::Never));
         ToldContent { hash, block: block.map(|block| known_block(block, told)), is_refused }

@@ -215,7 +215,8 @@ fn refusal<T>(ask: &Ask<T>, error: &ErrorPayload) -> UpstreamError {
     let (code, message) = (error.code, cut(&error.message));
     let data = error.data.as_ref().map(|data| data.get());
     match Refusal::of(&method, ask.params.get(), code, &error.message, data) {
-        Refusal::SlowDown => {
+        // A client's request may be too much by itself, and is no reason to hold up others.
+        Refusal::SlowDown if !ask.is_forwarded => {
             UpstreamError::SlowDown { method, problem: format!("error {code}: {message}"), retry_after: None }
         }
         Refusal::Behind => UpstreamError::Behind { method, error: Some((code, message)) },

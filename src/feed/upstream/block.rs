@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::{
+    ask::UpstreamError,
     client::{NullableAnswer, Upstream},
     transaction,
 };
@@ -333,11 +334,12 @@ impl ToldReceipts {
     }
 
     /// Asks the upstream for the block with this hash and for its receipts, in one batch. Returns the block, too, if the
-    /// upstream has both.
+    /// upstream has both. With `verify`, its header must have this hash.
     pub async fn ask_with_block(
         upstream: &Upstream,
         hash: B256,
         family: Family,
+        verify: bool,
         deadline: Instant,
     ) -> (Option<UpstreamBlock>, Self) {
         let (json, receipts) = upstream.block_and_receipts(hash, deadline).await;
@@ -345,7 +347,10 @@ impl ToldReceipts {
             Ok(Some(json)) => UpstreamBlock::read(json.get(), family, |_, _| None).await.ok(),
             Ok(None) | Err(_) => None,
         };
-        match block.filter(|block| block.hash() == hash && block.check_transactions().is_ok()) {
+        let is_right = |block: &UpstreamBlock| {
+            block.hash() == hash && block.check_transactions().is_ok() && (!verify || block.check(family).is_ok())
+        };
+        match block.filter(is_right) {
             Some(block) => {
                 let told = Self::of(&block, receipts);
                 (Some(block), told)
@@ -356,8 +361,12 @@ impl ToldReceipts {
 
     fn of(block: &UpstreamBlock, answer: NullableAnswer) -> Self {
         let json = match answer {
+            // A node that does not have the block yet may give an empty list for it.
+            Ok(Some(json)) if json.get() == "[]" && block.header.gas_used > 0 => return Self::NotYet,
             Ok(Some(json)) => json,
             Ok(None) => return Self::NotYet,
+            // Not an internal error, and not one of the many that share -32000.
+            Err(UpstreamError::Refused { code, .. }) if ![-32603, -32000].contains(&code) => return Self::Never,
             Err(error) if error.is_unknown_method() => return Self::Never,
             Err(error) => {
                 tracing::debug!(number = block.number(), %error, "the receipts of a block are not there yet");

@@ -419,7 +419,7 @@ impl Upstream {
                     }
                 }
                 // A retry that finds no time, or no node, does not replace the cause of the first failure.
-                let is_known = matches!(results[at], Some(Err(_)));
+                let is_known = matches!(&results[at], Some(Err(known)) if !known.is_answer());
                 if !(is_known && matches!(result, Err(UpstreamError::Unreachable { .. }))) {
                     results[at] = Some(result);
                 }
@@ -475,7 +475,15 @@ impl Upstream {
             let mut rejected = Vec::new();
             for (places, answered) in batches.iter().zip(join_all(sent).await) {
                 match answered {
-                    Some(answers) => places.iter().zip(answers).for_each(|(at, answer)| results[*at] = Some(answer)),
+                    Some(answers) => {
+                        for (at, answer) in places.iter().zip(answers) {
+                            // Beside the others the answer was too large. It is asked for again without those that were not.
+                            match is_too_large(&answer) && places.len() > 1 {
+                                true => rejected.push(*at),
+                                false => results[*at] = Some(answer),
+                            }
+                        }
+                    }
                     None => {
                         self.learn_batch_size(places.len());
                         rejected.extend_from_slice(places);
@@ -500,11 +508,7 @@ impl Upstream {
     async fn send_batch<T>(&self, asks: &[&Ask<T>], deadline: Instant) -> Option<Vec<Result<T, UpstreamError>>> {
         let all_failed = |error: &dyn Fn(&Ask<T>) -> UpstreamError| asks.iter().map(|ask| Err(error(ask))).collect();
         if let Err((left, problem)) = self.pace.wait(deadline).await {
-            return Some(all_failed(&|ask| UpstreamError::SlowDown {
-                method: ask.method.clone(),
-                problem: problem.clone(),
-                retry_after: Some(left),
-            }));
+            return Some(all_failed(&|ask| paused(ask, left, &problem)));
         }
         let until = deadline.min(Instant::now() + self.config.timeout);
         let began = Instant::now();
@@ -513,19 +517,22 @@ impl Upstream {
         let answered = timeout_at(until, async {
             // The semaphore is never closed.
             let _permit = self.permits.acquire().await;
-            self.transport.call(packet(asks, &ids)).await
+            // A pause may have begun while the call waited for the permit.
+            self.pace.wait(until).await.map_err(Err)?;
+            self.transport.call(packet(asks, &ids)).await.map_err(Ok)
         })
         .await;
         self.meters.seconds.record(began.elapsed());
         let is_batch = asks.len() > 1;
         let results: Vec<_> = match answered {
             Ok(Ok((packet, _permit))) => read(asks, &ids, packet),
-            Ok(Err(RpcError::Transport(TransportErrorKind::HttpError(http))))
+            Ok(Err(Err((left, problem)))) => return Some(all_failed(&|ask| paused(ask, left, &problem))),
+            Ok(Err(Ok(RpcError::Transport(TransportErrorKind::HttpError(http)))))
                 if is_batch && REJECTED_BATCH.contains(&http.status) =>
             {
                 return None;
             }
-            Ok(Err(error)) => all_failed(&|ask| failure(ask.method.clone(), &error)),
+            Ok(Err(Ok(error))) => all_failed(&|ask| failure(ask.method.clone(), &error)),
             Err(_) => all_failed(&|ask| UpstreamError::Unreachable {
                 method: ask.method.clone(),
                 problem: format!("no answer within {:?}", began.elapsed()),
@@ -557,9 +564,16 @@ impl Upstream {
 fn rejects_batch<T>(results: &[Result<T, UpstreamError>]) -> bool {
     let is_invalid =
         |result: &Result<T, UpstreamError>| matches!(result, Err(UpstreamError::Refused { code: -32600, .. }));
-    let is_too_large =
-        |result: &Result<T, UpstreamError>| matches!(result, Err(error) if error.meaning() == Some(Refusal::TooLarge));
-    results.iter().all(is_invalid) || results.iter().any(is_too_large)
+    results.iter().all(is_invalid) || results.iter().all(is_too_large)
+}
+
+fn is_too_large<T>(result: &Result<T, UpstreamError>) -> bool {
+    matches!(result, Err(error) if error.meaning() == Some(Refusal::TooLarge))
+}
+
+/// Returns the error of a call that was not sent, because this is left of a pause that the upstream has asked for.
+fn paused<T>(ask: &Ask<T>, left: Duration, problem: &str) -> UpstreamError {
+    UpstreamError::SlowDown { method: ask.method.clone(), problem: problem.to_owned(), retry_after: Some(left) }
 }
 
 /// Returns the first error that is a fault of the upstream. A node that refuses a call, or is behind, is healthy.

@@ -99,12 +99,17 @@ impl Backend {
                     let from = first.max(known);
                     let fresh = published.blocks(from, last).map(|block| (block.number(), block.hash()));
                     let fresh = fresh.filter(|(number, _)| !late.contains_key(number));
-                    let all = late.iter().map(|(number, hash)| (*number, *hash)).chain(fresh);
+                    // A block that was waited for may have been replaced by another.
+                    let now = |number: u64| published.blocks(number, number).next().map(|block| block.hash());
+                    let all = late.iter().map(|(number, hash)| (*number, now(*number).unwrap_or(*hash))).chain(fresh);
                     out.push(b'[');
                     for (number, hash) in all {
                         let (end, is_new) = (out.len(), number >= from);
                         match published.logs_of(number, hash) {
-                            BlockLogs::Late { .. } if !is_new => continue,
+                            BlockLogs::Late { .. } if !is_new => {
+                                waiting.insert(number, hash);
+                                continue;
+                            }
                             BlockLogs::Late { block, since } if filter.matches_bloom(block.header.logs_bloom) => {
                                 if published.waits_for(number, since, self.limits.late) {
                                     break;
