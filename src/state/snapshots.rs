@@ -265,7 +265,7 @@ impl Published {
     /// Returns the health of the feed now. A node that follows is live for as long as it is proven to have caught up.
     pub fn feed(&self) -> FeedState {
         match (self.feed, self.caught_up.as_ref().and_then(|word| word.late_since())) {
-            (FeedState::Live { every_ms }, Some(since)) => {
+            (FeedState::Live { every_ms } | FeedState::Lagging(FeedLag { every_ms, .. }), Some(since)) => {
                 FeedState::Lagging(FeedLag { since, waiting: 0, cause: FeedProblem::Behind, every_ms })
             }
             (told, _) => told,

@@ -63,7 +63,7 @@ impl DataDir {
         }
         if mode & 0o002 != 0 {
             return Err(wrong(format!(
-                "every user may write to it (mode {mode:o}, owner {owner}): run chmod o-w on it"
+                "every user may write to it (mode {mode:o}, owner {owner}): run chmod o-w on it, or give a directory inside it, which presim creates"
             )));
         }
         let is_own = || {

@@ -12,6 +12,8 @@ const LEAST: usize = 512;
 const LEVEL: i32 = 1;
 /// The most bytes of a message after decompression, which bound the memory that a message can take.
 const MOST: usize = 1 << 31;
+/// The most bytes of a beat, an answer about the time, or a verdict.
+const SHORT: usize = 1 << 16;
 
 const PLAIN: u8 = 0;
 const ZSTD: u8 = 1;
@@ -84,6 +86,19 @@ pub fn pack(message: &[u8]) -> Vec<u8> {
 ///
 /// Returns an error as [`join`] does.
 pub fn unpack(body: &[u8]) -> Result<Vec<u8>, FrameError> {
+    unpack_within(body, MOST)
+}
+
+/// Reverses [`pack`] of a message of at most [`SHORT`] bytes, as nodes say to one another outside of the stream.
+///
+/// # Errors
+///
+/// Returns an error as [`join`] does, and for a longer message.
+pub fn unpack_short(body: &[u8]) -> Result<Vec<u8>, FrameError> {
+    unpack_within(body, SHORT)
+}
+
+fn unpack_within(body: &[u8], most: usize) -> Result<Vec<u8>, FrameError> {
     let malformed = |problem: &str| FrameError::Malformed(problem.to_owned());
     let (version, rest) = body.split_first().ok_or_else(|| malformed("it is empty"))?;
     if *version != VERSION {
@@ -94,7 +109,7 @@ pub fn unpack(body: &[u8]) -> Result<Vec<u8>, FrameError> {
         Some((&ZSTD, rest)) => {
             let (length, short) = rest.split_first_chunk::<8>().ok_or_else(|| malformed("it is too short"))?;
             let length = usize::try_from(u64::from_be_bytes(*length)).unwrap_or(usize::MAX);
-            if length > MOST {
+            if length > most {
                 return Err(malformed("it is too long"));
             }
             zstd::bulk::decompress(short, length).map_err(|error| FrameError::Malformed(error.to_string()))

@@ -16,7 +16,7 @@ mod time;
 
 pub use self::{
     change::ChangeRecord,
-    frame::{Frame, VERSION, frames, join, pack, unpack},
+    frame::{Frame, VERSION, frames, join, pack, unpack, unpack_short},
     image::{ImageContent, LiveImage, StateImage},
     live::{
         BlockChanges, CodesByHash, LiveAhead, LiveCanonical, LiveChange, LiveMessage, LiveMoment, LiveSubBlock,

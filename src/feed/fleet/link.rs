@@ -170,6 +170,10 @@ impl FleetLink {
     pub async fn purge(&self) -> Result<(), FleetError> {
         let stream = self.stream().await?;
         stream.purge().await.map_err(|error| FleetError::nats("the fleet's stream cannot be purged", error))?;
+        // Transactions that were sent to the chain of before may be valid on the new one.
+        if let Ok(sent) = self.jetstream.get_stream(self.names.pool_stream()).await {
+            sent.purge().await.map_err(|error| FleetError::nats("the sent transactions cannot be purged", error))?;
+        }
         let facts = self.facts().await?;
         for key in [FleetChain::KEY, ImageKey::KEY, WALLET_KEY] {
             facts.purge(key).await.map_err(|error| FleetError::nats("the fleet's facts cannot be deleted", error))?;

@@ -37,9 +37,11 @@ use crate::{
 /// The pause before something that failed is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 /// The time between two looks for sent transactions that have been in their stream for long enough.
-const LOOK: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_secs(1);
 /// The time for which sent transactions stay in their stream after the leader has read them, for nodes that fill their pools.
 const SENT: Duration = Duration::from_secs(600);
+/// The same time if the stream is half full.
+const SENT_WHEN_FULL: Duration = Duration::from_secs(10);
 /// The transactions, or batches of them, that may be on their way at once. More are rejected.
 const UNDER_WAY: usize = 1_024;
 /// The tries to bring a transaction into the stream, after which its client has long been told that nobody knows.
@@ -205,12 +207,13 @@ impl SentReading {
         let mut looks = tokio::time::interval(LOOK);
         loop {
             let message = tokio::select! {
+                // In this order, because messages may always be waiting.
                 biased;
-                message = messages.next() => message,
                 _ = looks.tick() => {
                     self.sweep(&stream).await;
                     continue;
                 }
+                message = messages.next() => message,
             };
             let Some(message) = message else { return Ok(()) };
             let message = message.map_err(|error| unread(error.to_string()))?;
@@ -243,17 +246,22 @@ impl SentReading {
         }
     }
 
-    /// Deletes what was read long ago, if this node leads. What no leader has read stays, however old it is.
+    /// Deletes what was read long ago, if this node leads: what was read some seconds ago if the stream, which takes no more
+    /// when it is full, is half full. What no leader has read stays, however old it is.
     async fn sweep(&mut self, stream: &Stream) {
         self.read.push_back((Instant::now(), self.next.saturating_sub(1)));
+        let leads = self.verdicts.as_ref().is_some_and(PoolVerdicts::leads);
+        let is_half_full = async || {
+            let info = stream.get_info().await;
+            info.is_ok_and(|info| i64::try_from(info.state.bytes).is_ok_and(|bytes| bytes > info.config.max_bytes / 2))
+        };
+        let most = if leads && is_half_full().await { SENT_WHEN_FULL } else { SENT };
         let mut old = None;
-        while self.read.front().is_some_and(|(since, _)| since.elapsed() >= SENT) {
+        while self.read.front().is_some_and(|(since, _)| since.elapsed() >= most) {
             old = self.read.pop_front();
         }
         let Some((_, sequence)) = old.filter(|(_, sequence)| *sequence > 0) else { return };
-        if self.verdicts.as_ref().is_some_and(PoolVerdicts::leads)
-            && let Err(error) = stream.purge().sequence(sequence + 1).await
-        {
+        if leads && let Err(error) = stream.purge().sequence(sequence + 1).await {
             tracing::debug!(%error, "old sent transactions are not deleted yet");
         }
     }

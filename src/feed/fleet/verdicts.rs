@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{FleetError, subject};
 use crate::{
-    feed::codec::{pack, unpack},
+    feed::codec::{pack, unpack_short},
     pool::{DropReason, DroppedTransaction, Pool, PoolDrops, PoolError},
     store::{decode, encode},
 };
@@ -81,7 +81,7 @@ impl VerdictInbox {
         let hearing = tokio::spawn(async move {
             while let Some(message) = heard.next().await {
                 let place = message.subject.rsplit('.').next().and_then(|place| place.parse().ok());
-                let verdict = unpack(&message.payload).ok().and_then(|bytes| decode::<PoolVerdict>(&bytes).ok());
+                let verdict = unpack_short(&message.payload).ok().and_then(|bytes| decode::<PoolVerdict>(&bytes).ok());
                 let (Some(place), Some(PoolVerdict { kind, hash, problem })) = (place, verdict) else { continue };
                 match kind {
                     ACCEPTED | REJECTED => {

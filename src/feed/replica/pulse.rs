@@ -15,7 +15,7 @@ use tokio::{sync::watch, task::JoinHandle, time::MissedTickBehavior};
 use super::clock::LeaderClock;
 use crate::{
     feed::{
-        codec::{LeaderTime, pack, unpack},
+        codec::{LeaderTime, pack, unpack_short},
         fleet::{FleetError, FleetLink, subject},
     },
     state::{CaughtUp, FeedLag, FeedProblem, FeedState, SnapshotId, Snapshots},
@@ -58,7 +58,7 @@ fn write(message: &impl alloy_rlp::Encodable) -> Bytes {
 
 /// Reads a message; `None` if it cannot be read, or another version of presim wrote it.
 fn read<T: alloy_rlp::Decodable>(payload: &[u8]) -> Option<T> {
-    decode(&unpack(payload).ok()?).ok()
+    decode(&unpack_short(payload).ok()?).ok()
 }
 
 /// The pulse as a node that follows hears it.
@@ -181,12 +181,14 @@ impl PulseWatch {
         let problem = heard.problem.filter(|_| heard.newest.is_some_and(|(newest, _)| newest >= last));
         match (problem, told) {
             (Some(problem), _) => FeedState::Degraded(problem),
-            (None, FeedState::Live { every_ms }) if is_late => FeedState::Lagging(FeedLag {
-                since: proven.unwrap_or(heard.since),
-                waiting: heard.newest.map_or(0, |(newest, _)| newest.changes_after(last)),
-                cause: FeedProblem::Behind,
-                every_ms,
-            }),
+            (None, FeedState::Live { every_ms } | FeedState::Lagging(FeedLag { every_ms, .. })) if is_late => {
+                FeedState::Lagging(FeedLag {
+                    since: proven.unwrap_or(heard.since),
+                    waiting: heard.newest.map_or(0, |(newest, _)| newest.changes_after(last)),
+                    cause: FeedProblem::Behind,
+                    every_ms,
+                })
+            }
             _ => told,
         }
     }
