@@ -20,10 +20,11 @@ impl LeaderTime {
     /// Returns the time of a moment on this process's own clock.
     pub fn of(moment: Instant) -> Self {
         let (begun, unix) = *BEGUN;
-        let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        // Rounded down on both sides, so that moments are as far apart as their times.
+        let micros = |micros: u128| u64::try_from(micros).unwrap_or(u64::MAX);
         Self(match moment.checked_duration_since(begun) {
-            Some(after) => unix.saturating_add(micros(after)),
-            None => unix.saturating_sub(micros(begun.duration_since(moment))),
+            Some(after) => unix.saturating_add(micros(after.as_micros())),
+            None => unix.saturating_sub(micros(begun.duration_since(moment).as_nanos().div_ceil(1000))),
         })
     }
 
