@@ -122,10 +122,6 @@ impl Store {
     /// Returns [`StoreError::Damaged`] if `read` finds a corrupted row, [`StoreError::Failed`] if the disk has failed, and
     /// [`StoreError::Open`] for any other error.
     pub fn read<T>(&self, read: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> Result<T, StoreError> {
-        // Of a disk that has failed, redb reads what is still in memory, and nothing else.
-        if let Some(failure) = self.failure() {
-            return Err(failure.clone());
-        }
         let begun = self.shared.db.begin_read().map_err(redb::Error::from);
         begun.and_then(|transaction| read(&transaction)).map_err(|error| {
             let path = self.shared.path.clone();

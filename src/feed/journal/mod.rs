@@ -280,7 +280,12 @@ struct Blocks(WeakStore);
 
 impl Blocks {
     fn try_read<T>(&self, what: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> Result<T, StoreError> {
-        self.0.upgrade().ok_or(StoreError::Stopping)?.read(what)
+        let store = self.0.upgrade().ok_or(StoreError::Stopping)?;
+        // Of a disk that has failed, redb reads what is still in memory, and nothing else.
+        if let Some(failure) = store.failure() {
+            return Err(failure.clone());
+        }
+        store.read(what)
     }
 
     fn read<T>(&self, what: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> T {
