@@ -1,10 +1,14 @@
 //! The acknowledgements of a node, and the invariants that follow from them.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+};
 
 use alloy_primitives::{Address, B256, U256, keccak256};
 use presim::{
     state::{Overlay, Published, Selector, Snapshot, SnapshotId},
+    store::StoreError,
     wallet::{BatchId, CallsState, WalletError},
 };
 
@@ -184,7 +188,13 @@ impl Record {
         let newest = life.snapshots.newest();
         let overlay = Overlay::new(newest.world.clone(), newest.hashes.clone());
         let landed = |payments: &Vec<usize>| payments.iter().all(|payment| self.landed(&newest, *payment));
-        let state = match life.wallet.status(batch.id.clone(), &overlay) {
+        // A job that cannot read a block unwinds with the store's failure, as `BlockKeeper` promises.
+        let status = catch_unwind(AssertUnwindSafe(|| life.wallet.status(batch.id.clone(), &overlay)));
+        let status = status.unwrap_or_else(|unwound| match unwound.downcast::<StoreError>() {
+            Ok(failure) => Err(WalletError::Store(*failure)),
+            Err(panic) => resume_unwind(panic),
+        });
+        let state = match status {
             Ok(status) => status.state,
             Err(WalletError::Pruned(_)) => CallsState::Confirmed,
             Err(WalletError::Store(_)) if life.store.failure().is_some() => return Ok(()),

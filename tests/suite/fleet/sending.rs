@@ -135,3 +135,18 @@ async fn a_transaction_that_is_dropped_later_is_counted_by_the_node_that_has_ack
     until("the leader counts its own", async || dropped(&leader, "replaced") == 1.0).await;
     assert_eq!(dropped(&follower, "replaced"), 1.0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_that_is_published_anew_takes_no_transaction_of_the_one_before() {
+    let Some(server) = NatsServer::start() else { return };
+    let leader = ingester(&server.url(), &STILL);
+    let old = transfer(0, nonce(&leader, 0).await, 100);
+    assert_eq!(send(&leader, &old).await["result"], hash(&old));
+    drop(leader);
+    let anew = ingester(&server.url(), &[&STILL[..], &["--publish-anew"]].concat());
+    let follower = replica(&server.url(), &[]);
+    // The leader reads in order, so that it would have read the old one before it gives its verdict.
+    let new = transfer(1, nonce(&anew, 1).await, 100);
+    assert_eq!(send(&follower, &new).await["result"], hash(&new));
+    assert_eq!(waiting(&anew).await, 1);
+}

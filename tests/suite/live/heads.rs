@@ -62,3 +62,22 @@ async fn a_hash_that_no_block_has_is_not_asked_for_ever_and_the_newest_block_is_
     assert_eq!(upstream.asked(&by_hash), 1);
     assert_eq!(health(&node).await.0, 200);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_of_another_branch_at_the_same_height_is_followed_once_the_node_that_answers_has_it() {
+    let first = Built::op_stack();
+    let upstream = serve(&[&first]).await;
+    let node = start(&upstream.ws_url(), &first.config, &["--upstream-poll-ms", "60000"]).await;
+    eventually("it subscribes", async || (upstream.subscribers() > 0).then_some(())).await;
+    let one = first.next(vec![transfer(OP_CHAIN, 0, 1)], 1);
+    upstream.push(one.block.clone());
+    head(&node, one.hash()).await;
+    // One node of the upstream announces a block that the one which answers does not have yet.
+    let other = first.next(vec![transfer(OP_CHAIN, 0, 2)], 2);
+    let latest = upstream.asked("eth_getBlockByNumber latest");
+    upstream.announce(json!({"number": format!("{:#x}", other.number()), "hash": other.hash()}));
+    upstream.is_asked("eth_getBlockByNumber latest", latest + 1).await;
+    upstream.change(|chain| chain.put(other.block.clone()));
+    head(&node, other.hash()).await;
+    assert_eq!(health(&node).await.0, 200);
+}

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use alloy_primitives::Address;
+use alloy_primitives::{Address, B256};
 use presim::state::FeedProblem;
 use serde_json::{Value, json};
 
@@ -15,6 +15,7 @@ use crate::{
     support::{BOUND, TestNode, hex, say},
     upstream::{Fault, Manner, SmallUpstream},
 };
+
 /// Starts an upstream with these manners, and a node that follows it over HTTP or over a WebSocket.
 async fn pair(manners: &[Manner], is_socket: bool, flags: &[&str]) -> (SmallUpstream, TestNode, Built) {
     let first = Built::ethereum();
@@ -79,6 +80,16 @@ async fn a_pause_that_a_node_asks_for_holds_up_all_requests() {
     // The polls of the newest block and of the tags, and the request, may have been under way together.
     let hasty = upstream.hasty();
     assert!((1..=6).contains(&hasty), "{hasty} requests came during the pause");
+    follows(&upstream, &node, &first, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_request_is_too_much_for_a_node_gets_its_error_and_holds_up_nobody() {
+    let (upstream, node, first) = pair(&[], false, &[]).await;
+    upstream.refuse("eth_getTransactionByHash", Some((-32005, "limit exceeded")));
+    let error = node.error("/", "eth_getTransactionByHash", json!([B256::repeat_byte(7)])).await;
+    assert_eq!((&error["code"], &error["message"]), (&json!(-32005), &json!("limit exceeded")));
+    assert_eq!(upstream.asked("eth_getTransactionByHash"), 1, "it is not sent again");
     follows(&upstream, &node, &first, 0).await;
 }
 

@@ -6,9 +6,13 @@ use alloy_primitives::{U256, bytes};
 use serde_json::{Value, json};
 
 use super::{LiveWallet, call, mined};
-use crate::live::{
-    built::{SOMEBODY, STORE},
-    head,
+use crate::{
+    live::{
+        built::{SOMEBODY, STORE},
+        head,
+    },
+    process::eventually,
+    support::hex,
 };
 
 /// The metric of outcomes that are stored for good.
@@ -165,4 +169,26 @@ async fn receipts_of_many_batches_are_asked_for_together() {
         live.settled(id, 200).await;
     }
     assert_eq!(live.newest.balance(SOMEBODY), U256::from((0..20).sum::<u64>()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outcome_that_was_found_is_not_replaced_by_a_guess() {
+    let mut live = LiveWallet::ethereum(&[]).await;
+    let id = live.send(0, false, &[call(SOMEBODY, 1, bytes!())]).await;
+    let sent = live.sent(1).await;
+    live.mine(mined(sent)).await;
+    live.settled(&id, 200).await;
+    let block = hex(live.newest.number());
+    live.stop_and_forget().await;
+    live.mine_unseen(vec![]);
+    // The upstream has lost the receipt, and the block with its transactions.
+    live.upstream.lie(move |method, params, truth| match method {
+        "eth_getTransactionReceipt" => Value::Null,
+        "eth_getBlockByNumber" if params[0] == block && params[1] == true => Value::Null,
+        _ => truth,
+    });
+    live.start(&["--wallet-receipt-wait-ms", "100", "--wallet-final-s", "1"]).await;
+    eventually("it is stored for good", async || (live.node().metric(SETTLED) == 1.0).then_some(())).await;
+    let status = live.status(&id).await;
+    assert_eq!((&status["status"], &status["receipts"][0]["status"]), (&json!(200), &json!("0x1")), "{status}");
 }
