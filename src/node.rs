@@ -424,7 +424,10 @@ impl Actors {
             tokio::spawn(crate::rpc::serve_metrics(port, metrics.clone(), access));
         }
 
-        let has_natives = !spec.natives().is_empty();
+        if let Some(at) = spec.unexecuted_fork() {
+            tracing::warn!("presim does not execute {at}, which the chain has: look for a newer presim");
+        }
+        let lacks_rules = !spec.natives().is_empty();
         let pool = parts::pool(&config, &spec, &snapshots, &store, outbox)?;
         tokio::spawn(count_drops(pool.dropped(), drops));
         // The feed executes blocks, so it has a thread of its own that nothing else waits for.
@@ -508,12 +511,12 @@ impl Actors {
                 fetcher,
                 rounds: config.live.upstream_rounds as usize,
                 snapshots,
-                has_natives,
+                lacks_rules,
                 forwarded: ForwardedMethods(config.live.forward.clone()),
                 permits: Semaphore::new((config.live.upstream_concurrency as usize / 2).max(1)),
                 executed: metrics.counter(
                     "presim_executed_by_upstream_total",
-                    "Requests that the upstream executed, because they reach a native contract of the chain.",
+                    "Requests that the upstream executed, because presim cannot.",
                     &[],
                 ),
             });

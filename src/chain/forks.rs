@@ -29,6 +29,8 @@ pub enum ForkName {
     Bpo5,
     /// EIP-7773.
     Amsterdam,
+    /// EIP-8081.
+    Bogota,
     /// The forks of the OP stack (<https://specs.optimism.io>).
     Regolith,
     /// Ethereum's Shanghai on the OP stack.
@@ -64,7 +66,7 @@ use ForkName as F;
 
 /// The forks that follow one another: the time of a fork is at least the time of each one before it.
 const LINES: [&[ForkName]; 4] = [
-    &[F::Shanghai, F::Cancun, F::Prague, F::Osaka, F::Amsterdam],
+    &[F::Shanghai, F::Cancun, F::Prague, F::Osaka, F::Amsterdam, F::Bogota],
     &[F::Osaka, F::Bpo1, F::Bpo2, F::Bpo3, F::Bpo4, F::Bpo5],
     &[
         F::Regolith,
@@ -83,7 +85,7 @@ const LINES: [&[ForkName]; 4] = [
 
 impl ForkName {
     /// All forks, in the order of their values.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         F::Shanghai,
         F::Cancun,
         F::Prague,
@@ -94,6 +96,7 @@ impl ForkName {
         F::Bpo4,
         F::Bpo5,
         F::Amsterdam,
+        F::Bogota,
         F::Regolith,
         F::Canyon,
         F::Ecotone,
@@ -123,6 +126,7 @@ impl ForkName {
             F::Bpo4 => "bpo4",
             F::Bpo5 => "bpo5",
             F::Amsterdam => "amsterdam",
+            F::Bogota => "bogota",
             F::Regolith => "regolith",
             F::Canyon => "canyon",
             F::Ecotone => "ecotone",
@@ -138,6 +142,12 @@ impl ForkName {
             F::Cobalt => "cobalt",
             F::Denim => "denim",
         }
+    }
+
+    /// Returns whether presim executes the fork's rules. A fork of which it does not is in the tables all the same, so that
+    /// its time is known.
+    pub const fn is_executed(self) -> bool {
+        !matches!(self, F::Amsterdam | F::Bogota)
     }
 
     /// Returns the family whose chains have the fork.
@@ -163,6 +173,7 @@ impl ForkName {
             F::Bpo4 => config.bpo4_time,
             F::Bpo5 => config.bpo5_time,
             F::Amsterdam => config.amsterdam_time,
+            F::Bogota => config.bogota_time,
             _ => config
                 .extra_fields
                 .get_deserialized::<Option<u64>>(&self.key())
@@ -188,6 +199,7 @@ impl ForkName {
             F::Bpo4 => &mut config.bpo4_time,
             F::Bpo5 => &mut config.bpo5_time,
             F::Amsterdam => &mut config.amsterdam_time,
+            F::Bogota => &mut config.bogota_time,
             _ => {
                 config.extra_fields.insert(self.key(), time.into());
                 return;
@@ -233,6 +245,21 @@ impl FromStr for ForkTime {
             })?),
         };
         Ok(Self { fork, time })
+    }
+}
+
+/// A fork of a chain, and the time at which it becomes active.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForkAt {
+    /// The fork.
+    pub fork: ForkName,
+    /// Unix time in seconds.
+    pub time: u64,
+}
+
+impl fmt::Display for ForkAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the fork {} (from {} on)", self.fork, self.time)
     }
 }
 
@@ -291,6 +318,17 @@ impl ForkTimes {
     /// Returns whether a fork is active at `timestamp`.
     pub fn is_active(&self, fork: ForkName, timestamp: u64) -> bool {
         self.time(fork).is_some_and(|time| time <= timestamp)
+    }
+
+    /// Returns the first scheduled fork whose rules presim does not execute.
+    pub fn unexecuted(&self) -> Option<ForkAt> {
+        let unexecuted = ForkName::ALL.into_iter().filter(|fork| !fork.is_executed());
+        unexecuted.filter_map(|fork| Some(ForkAt { fork, time: self.time(fork)? })).min_by_key(|at| at.time)
+    }
+
+    /// Returns whether a fork whose rules presim executes becomes active at this time.
+    pub fn is_executed_at(&self, time: u64) -> bool {
+        ForkName::ALL.into_iter().any(|fork| fork.is_executed() && self.time(fork) == Some(time))
     }
 
     /// Returns the times of all scheduled forks.

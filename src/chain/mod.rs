@@ -26,12 +26,12 @@ pub use block::{
     transactions_root,
 };
 pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_address, deployment_data};
-pub use forks::{ForkName, ForkTime, set_forks};
+pub use forks::{ForkAt, ForkName, ForkTime, set_forks};
 pub use genesis::genesis_block;
 pub use header::{Attributes, BlockTotals, gas_limit_towards};
 pub use keccak::keccak256_each;
 pub use l1::{L1Cost, L1Params};
-pub use natives::{ActiveNatives, Natives};
+pub use natives::{ActiveNatives, Natives, Unexecutable};
 pub use op_stack::ChainSpecError;
 pub use ordered::ordered_roots;
 pub use receipt::{ChainReceipt, ChainReceiptBuilder};

@@ -1,24 +1,51 @@
-//! Contracts that a chain's nodes execute as native code, and that presim does not have.
+//! The parts of chains that presim cannot execute: contracts that a chain's nodes have as native code, and forks.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use alloy_primitives::{Address, address};
 
-use super::forks::{ForkName, ForkTimes};
+use super::{
+    ForkAt,
+    forks::{ForkName, ForkTimes},
+};
 
 /// The addresses whose code is part of a chain's nodes, beside the precompiles that presim has, by the forks that bring
-/// them. A run that reaches one of them cannot be executed here.
+/// them. A run that reaches one of them cannot be executed here, nor can one in a block of a fork whose rules presim does not
+/// have.
 #[derive(Clone, Debug, Default)]
 pub struct Natives {
     beryl: Option<u64>,
     cobalt: Option<u64>,
+    /// The first fork whose rules presim does not execute.
+    fork: Option<ForkAt>,
     /// Addresses that are native at any time. `None` if there are none, so that runs share no counter.
     more: Option<Arc<[Address]>>,
 }
 
-/// The native addresses in one block.
+/// The reason why a run cannot be executed here. An upstream may execute it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unexecutable {
+    /// The run reaches this native contract.
+    Native(Address),
+    /// The block has the rules of this fork.
+    Fork(ForkAt),
+}
+
+impl fmt::Display for Unexecutable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Native(address) => {
+                write!(f, "execution reaches {address}, a native contract of the chain, which presim cannot execute")
+            }
+            Self::Fork(at) => write!(f, "the block has the rules of {at}, which presim does not execute"),
+        }
+    }
+}
+
+/// The native addresses in one block, and the fork whose rules presim does not have, if one is active.
 #[derive(Clone, Debug, Default)]
 pub struct ActiveNatives {
+    fork: Option<ForkAt>,
     /// The addresses of [`BASE_NATIVES`] that are native.
     known: &'static [Address],
     more: Option<Arc<[Address]>>,
@@ -40,8 +67,14 @@ const B20_TOKEN: [u8; 10] = [0xb2, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 impl Natives {
     /// Returns the native addresses that forks at these times bring.
-    pub(super) const fn of(forks: &ForkTimes) -> Self {
-        Self { beryl: forks.time(ForkName::Beryl), cobalt: forks.time(ForkName::Cobalt), more: None }
+    pub(super) fn of(forks: &ForkTimes) -> Self {
+        let (beryl, cobalt) = (forks.time(ForkName::Beryl), forks.time(ForkName::Cobalt));
+        Self { beryl, cobalt, fork: forks.unexecuted(), more: None }
+    }
+
+    /// Returns the first fork whose rules presim does not execute.
+    pub(super) const fn fork(&self) -> Option<ForkAt> {
+        self.fork
     }
 
     /// Returns the same and `more`, which are native at any time.
@@ -49,12 +82,12 @@ impl Natives {
         Self { more: (!more.is_empty()).then(|| more.into()), ..self }
     }
 
-    /// Returns whether no address is ever native.
+    /// Returns whether everything can be executed at any time.
     pub const fn is_empty(&self) -> bool {
-        self.beryl.is_none() && self.cobalt.is_none() && self.more.is_none()
+        self.beryl.is_none() && self.cobalt.is_none() && self.fork.is_none() && self.more.is_none()
     }
 
-    /// Returns the native addresses in a block at `timestamp`.
+    /// Returns what cannot be executed in a block at `timestamp`.
     pub fn at(&self, timestamp: u64) -> ActiveNatives {
         let is_active = |time: Option<u64>| time.is_some_and(|time| time <= timestamp);
         let known: &'static [Address] = match (is_active(self.cobalt), is_active(self.beryl)) {
@@ -62,16 +95,23 @@ impl Natives {
             (false, true) => OF_BERYL,
             (false, false) => &[],
         };
-        ActiveNatives { known, more: self.more.clone() }
+        let fork = self.fork.filter(|fork| fork.time <= timestamp);
+        ActiveNatives { fork, known, more: self.more.clone() }
     }
 }
 
 impl ActiveNatives {
-    /// Returns whether the address is native.
-    pub fn contains(&self, address: &Address) -> bool {
-        self.known.contains(address)
-            || !self.known.is_empty() && address.starts_with(&B20_TOKEN)
-            || self.more.as_ref().is_some_and(|more| more.contains(address))
+    /// Returns the reason why no run can use this account, if there is one: in a block of an unexecuted fork it is any account.
+    pub fn find(&self, address: &Address) -> Option<Unexecutable> {
+        let is_native = || {
+            self.known.contains(address)
+                || !self.known.is_empty() && address.starts_with(&B20_TOKEN)
+                || self.more.as_ref().is_some_and(|more| more.contains(address))
+        };
+        match self.fork {
+            Some(fork) => Some(Unexecutable::Fork(fork)),
+            None => is_native().then_some(Unexecutable::Native(*address)),
+        }
     }
 }
 
@@ -91,16 +131,16 @@ mod tests {
         for (index, native) in BASE_NATIVES.iter().chain([&token]).enumerate() {
             let fork = if (3..5).contains(&index) { cobalt } else { beryl };
             assert!(
-                base.natives().at(fork).contains(native) && base.natives().at(u64::MAX).contains(native),
+                base.natives().at(fork).find(native).is_some() && base.natives().at(u64::MAX).find(native).is_some(),
                 "{native}"
             );
-            assert!(!base.natives().at(fork - 1).contains(native), "{native}");
-            assert!(!plain.natives().at(u64::MAX).contains(native), "{native}");
-            assert!(!other.natives().at(u64::MAX).contains(native), "{native}");
+            assert!(!base.natives().at(fork - 1).find(native).is_some(), "{native}");
+            assert!(!plain.natives().at(u64::MAX).find(native).is_some(), "{native}");
+            assert!(!other.natives().at(u64::MAX).find(native).is_some(), "{native}");
         }
         for foreign in [address!("b20000000000000000010078ee7ce2fE4908108C"), Address::ZERO, Address::repeat_byte(7)] {
-            assert!(!base.natives().at(u64::MAX).contains(&foreign), "{foreign}");
+            assert!(!base.natives().at(u64::MAX).find(&foreign).is_some(), "{foreign}");
         }
-        assert!(other.natives().at(0).contains(&Address::repeat_byte(7)));
+        assert!(other.natives().at(0).find(&Address::repeat_byte(7)).is_some());
     }
 }

@@ -13,7 +13,7 @@ use alloy_primitives::{Address, B256};
 use op_revm::precompiles::OpPrecompiles;
 use revm::precompile::{PrecompileSpecId, Precompiles};
 
-use super::{ChainSpec, Family, Fork};
+use super::{ChainSpec, Family, Fork, ForkAt};
 
 /// The deposit contract of a chain whose `config` names none, as geth returns it.
 const NO_DEPOSIT_CONTRACT: Address = Address::ZERO;
@@ -42,9 +42,14 @@ impl ChainSpec {
         Some(EthConfig { current: config(active)?, next: next.and_then(config), last: last.and_then(config) })
     }
 
-    /// Returns whether a fork that presim knows becomes active at this time.
-    pub fn knows_fork_at(&self, time: u64) -> bool {
-        time == 0 || self.forks.iter().any(|at| at == time)
+    /// Returns whether a fork whose rules presim executes becomes active at this time.
+    pub fn executes_fork_at(&self, time: u64) -> bool {
+        time == 0 || self.forks.is_executed_at(time)
+    }
+
+    /// Returns the first fork of the chain whose rules presim does not execute.
+    pub const fn unexecuted_fork(&self) -> Option<ForkAt> {
+        self.natives().fork()
     }
 
     /// Returns the timestamps at which forks become active, in order.

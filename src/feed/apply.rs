@@ -8,11 +8,14 @@ use alloy_eips::{eip4895::Withdrawals, eip7685::Requests};
 use alloy_evm::block::BlockExecutionError;
 use alloy_hardforks::EthereumHardforks;
 use alloy_op_hardforks::OpHardforks;
-use alloy_primitives::{Address, B256};
+use alloy_primitives::B256;
 use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 
 use crate::{
-    chain::{Attributes, BlockBody, BlockHashes, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock},
+    chain::{
+        Attributes, BlockBody, BlockHashes, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock,
+        Unexecutable,
+    },
     engine::{BlockResult, ChainExecutor},
     meter::Meter,
     pool::BlockSpace,
@@ -76,7 +79,7 @@ pub fn open_block_with(spec: &ChainSpec, on: &Snapshot, header: Header) -> Resul
     let mut executor = ChainExecutor::new(spec, &mut overlay, &header, None, &[]);
     let begun = executor.begin();
     drop(executor);
-    NativeReached::never(overlay.native())?;
+    Unexecuted::none(overlay.unexecutable())?;
     if !overlay.has_missed() {
         begun?;
     }
@@ -166,7 +169,7 @@ pub fn scout(
         let Some(tx) = transactions.get(*index) else { continue };
         // The transaction is only looked at: its errors are found when its turn comes.
         let _ = executor.execute(tx);
-        let found = executor.overlay().take_missed().without_native();
+        let found = executor.overlay().take_missed().state();
         // A native contract stops one transaction, and not those after it.
         executor.overlay().meter = Meter::default();
         if !found.is_empty() {
@@ -281,27 +284,27 @@ impl SubBlock<'_> {
     }
 }
 
-/// The reason why a transaction is not executed: presim does not guess what a contract of the chain's nodes does.
+/// The reason why a transaction is not executed: presim does not guess.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("it reaches {0}, a native contract of the chain, which presim cannot execute")]
-struct NativeReached(Address);
+#[error("{0}")]
+struct Unexecuted(Unexecutable);
 
-impl NativeReached {
-    /// Returns an error if a native contract was reached.
-    fn never(native: Option<Address>) -> Result<(), BlockExecutionError> {
-        native.map_or(Ok(()), |native| Err(BlockExecutionError::other(Self(native))))
+impl Unexecuted {
+    /// Returns an error if there is a reason.
+    fn none(why: Option<Unexecutable>) -> Result<(), BlockExecutionError> {
+        why.map_or(Ok(()), |why| Err(BlockExecutionError::other(Self(why))))
     }
 }
 
-/// Executes a transaction of a block that is built here, unless it reaches a native contract.
+/// Executes a transaction of a block that is built here, unless presim cannot.
 fn run_whole(executor: &mut ChainExecutor<'_>, tx: &Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
     let ran = executor.execute_known(tx).map(|_| ());
-    let native = executor.overlay().take_native();
-    if native.is_some() {
-        // The native contract has stopped the meter.
+    let why = executor.overlay().take_unexecutable();
+    if why.is_some() {
+        // The meter was stopped.
         executor.overlay().meter = Meter::default();
     }
-    NativeReached::never(native).and(ran)
+    Unexecuted::none(why).and(ran)
 }
 
 /// Seals the block being built: withdrawals, requests, roots and hash. Returns the requests too (EIP-7685). Blocks
@@ -394,7 +397,7 @@ impl Executed {
     /// Returns the result of a block with the changes in `overlay`.
     fn of(mut overlay: Overlay, result: Result<BlockResult, BlockExecutionError>) -> Result<Self, BlockExecutionError> {
         let missed = overlay.take_missed();
-        NativeReached::never(missed.native())?;
+        Unexecuted::none(missed.unexecutable())?;
         let BlockResult { receipts, requests, gas_used, blob_gas_used } = match result {
             // The failure may be caused by the missing state.
             Err(_) if !missed.is_empty() => BlockResult::default(),

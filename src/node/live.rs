@@ -317,7 +317,7 @@ pub async fn genesis(upstream: &Upstream, config: &Config) -> B256 {
 async fn look_for_newer_forks(upstream: &Upstream, spec: &ChainSpec, deadline: Instant) {
     // Most nodes of the OP stack have no `eth_config`.
     let Ok(times) = upstream.fork_times(deadline).await else { return };
-    if let Some(time) = times.into_iter().find(|time| !spec.knows_fork_at(*time)) {
+    if let Some(time) = times.into_iter().find(|time| !spec.executes_fork_at(*time)) {
         tracing::warn!(
             time,
             "the upstream has a fork at this time that presim does not know: blocks after it may not be executed here: look for a newer presim, or give --fork"

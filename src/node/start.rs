@@ -123,6 +123,12 @@ impl OwnChain {
         let (devnet, accounts) = match config.feed() {
             FeedName::Static => (None, Vec::new()),
             FeedName::Devnet => {
+                if let Some(at) = spec.unexecuted_fork() {
+                    let name = at.fork;
+                    bail!(
+                        "the chain's rules have {at}, which presim does not execute: give --fork {name}=never, or a newer presim"
+                    );
+                }
                 let mut devnet = devnet(config, &spec, &head, &accounts, about.trading, clock);
                 if head.open.is_none() {
                     let first = devnet.first(&head).wrap_err("the first block cannot be opened")?;

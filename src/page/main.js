@@ -153,6 +153,8 @@ async function poll() {
     const isNew = model.status?.chainId !== status.chainId || model.status.uptimeMs > status.uptimeMs;
     model.status = status;
     push(model.loads, [now, status.requests.perSecond]);
+    say(at("warning"), status.warning ? `Warning: ${status.warning}.` : "");
+    at("warning").hidden = !status.warning;
     if (isNew) await meet();
     views[shown]?.update?.();
   } catch {

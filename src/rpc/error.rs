@@ -5,12 +5,13 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use alloy_primitives::{Address, B256};
+use alloy_primitives::B256;
 use jsonrpsee::types::{ErrorObject, ErrorObjectOwned};
 use serde::Serialize;
 
 use super::{dialect::Dialect, methods::MethodRoute};
 use crate::{
+    chain::Unexecutable,
     config::nearest,
     engine::SimulationError,
     executor::Refused,
@@ -35,8 +36,8 @@ pub enum RpcError {
     Answer(ErrorObjectOwned),
     /// The request names a block that this node does not have. An upstream may have it.
     UnknownBlock(UnknownBlock),
-    /// The run reaches a native contract of the chain, which presim cannot execute. An upstream may.
-    Native(Address),
+    /// presim cannot execute the run. An upstream may.
+    Unexecutable(Unexecutable),
     /// The executor did not run the request, or did not run it to its end.
     Refused(Refused),
 }
@@ -132,7 +133,7 @@ impl RpcError {
         match self {
             Self::Answer(error) => error.code(),
             Self::UnknownBlock(UnknownBlock::History { .. }) => PRUNED_HISTORY,
-            Self::UnknownBlock(_) | Self::Native(_) => -32000,
+            Self::UnknownBlock(_) | Self::Unexecutable(_) => -32000,
             Self::Refused(refused) => match refused {
                 Refused::QueueFull { .. } | Refused::Overloaded { .. } => -32005,
                 Refused::Deadline => -32016,
@@ -157,11 +158,7 @@ impl RpcError {
                 ErrorObject::owned(code, error.to_string(), Some(data))
             }
             Self::UnknownBlock(error) => ErrorObject::owned(code, error.to_string(), None::<()>),
-            Self::Native(address) => {
-                let text =
-                    format!("the run reaches {address}, a native contract of the chain, which presim cannot execute");
-                ErrorObject::owned(code, text, None::<()>)
-            }
+            Self::Unexecutable(why) => ErrorObject::owned(code, why.to_string(), None::<()>),
             Self::Refused(refused) => {
                 let data = refused.busy().map(|(lane, wait, flag)| Rejection {
                     full: format!("the {lane} lane"),

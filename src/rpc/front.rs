@@ -70,7 +70,7 @@ pub struct RequestRunner {
 pub struct Answered {
     /// The answer up to the end of its result, or the error that answers the request instead.
     pub answer: Result<Vec<u8>, RpcError>,
-    /// Whether the upstream executed the request, because it reaches a native contract of the chain.
+    /// Whether the upstream executed the request, because presim cannot.
     pub by_upstream: bool,
 }
 
@@ -166,9 +166,13 @@ impl Front {
         Some(self.runner.remote.as_ref()?.fetcher.upstream()?.state())
     }
 
-    /// Returns the time of a fork that the upstream has and presim does not know.
-    pub fn newer_fork(&self) -> Option<u64> {
-        self.runner.remote.as_ref()?.fetcher.upstream()?.newer_fork()
+    /// Returns a fork of the chain that presim does not execute, as a sentence.
+    pub fn unknown_fork(&self) -> Option<String> {
+        if let Some(scheduled) = self.runner.backend.spec.unexecuted_fork() {
+            return Some(format!("presim does not execute {scheduled}, which the chain has"));
+        }
+        let time = self.runner.remote.as_ref()?.fetcher.upstream()?.newer_fork()?;
+        Some(format!("the upstream has a fork at {time} that presim does not know"))
     }
 
     /// Returns the reason why nothing can be stored any more, if there is one.
@@ -248,7 +252,7 @@ impl Front {
             (Handler::Run(run), Some(remote)) if method.upstream != UpstreamUse::Unasked => {
                 Box::pin(self.run_beside(remote, run, request)).await
             }
-            (Handler::Run(run), Some(remote)) if remote.has_natives => {
+            (Handler::Run(run), Some(remote)) if remote.lacks_rules => {
                 Box::pin(self.run_or_forward(remote, run, request, &mut by_upstream)).await
             }
             (Handler::Run(run), _) => self.run(run, request).await,
@@ -298,7 +302,7 @@ impl Front {
         Ok(out)
     }
 
-    /// Runs a request on a chain with native contracts. If the run reaches one, the upstream executes the request.
+    /// Runs a request on a chain of which presim cannot execute everything. What it cannot, the upstream executes.
     async fn run_or_forward(
         &self,
         remote: &StateCompletion,
@@ -307,14 +311,14 @@ impl Front {
         by_upstream: &mut bool,
     ) -> Result<Vec<u8>, RpcError> {
         match self.run(run, request.clone()).await {
-            Err(RpcError::Native(native)) => {
+            Err(RpcError::Unexecutable(why)) => {
                 let mut out = begin(&request.id, "result");
                 if let Some(leader) = self.runner.leader.as_ref().filter(|_| self.runner.has_no_upstream()) {
                     out.extend_from_slice(leader.ask(&request).await?.get().as_bytes());
                     *by_upstream = true;
                     return Ok(out);
                 }
-                remote.execute(native, &request, &mut out, by_upstream).await?;
+                remote.execute(why, &request, &mut out, by_upstream).await?;
                 Ok(out)
             }
             answered => answered,
@@ -499,8 +503,8 @@ where
     }
 
     async fn fetch(&self, missed: Missed, round: usize) -> Result<Option<Self>, RpcError> {
-        if let Some(native) = missed.native() {
-            return Err(RpcError::Native(native));
+        if let Some(why) = missed.unexecutable() {
+            return Err(RpcError::Unexecutable(why));
         }
         let Some(remote) = &self.remote else {
             return Err(RpcError::internal("a run has missed state on a chain whose state is local"));

@@ -51,7 +51,7 @@ fn stalled(feed: FeedState, age: u128) -> Option<(FeedProblem, String)> {
 pub fn health(
     published: &Published,
     upstream: Option<UpstreamState>,
-    newer_fork: Option<u64>,
+    warning: Option<String>,
     failure: Option<&StoreError>,
 ) -> HttpResponse {
     let (feed, age) = (published.feed(), published.newest.published.elapsed().as_millis());
@@ -77,8 +77,7 @@ pub fn health(
         }
     }
     late_blocks(&mut out, published);
-    if let Some(time) = newer_fork {
-        let text = format!("the upstream has a fork at {time} that presim does not know");
+    if let Some(text) = warning {
         out.extend_from_slice(b",\"warning\":");
         encode::string(&mut out, &text);
     }

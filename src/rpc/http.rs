@@ -174,7 +174,7 @@ impl Door {
         }
         match path {
             "/health" => {
-                return health(&front.published(), front.upstream(), front.newer_fork(), front.store_failure());
+                return health(&front.published(), front.upstream(), front.unknown_fork(), front.store_failure());
             }
             "/ready" => return ready(&front.published(), front.store_failure()),
             _ => {}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use alloy_eips::RpcBlockHash;
-use alloy_primitives::{Address, B256, keccak256};
+use alloy_primitives::{B256, keccak256};
 use serde_json::value::RawValue;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
@@ -12,6 +12,7 @@ use tokio::{
 
 use super::{error::RpcError, hex::SlotKey, request::Request, wire};
 use crate::{
+    chain::Unexecutable,
     feed::upstream::{Ask, FetchError, Fetcher, Hints, Refusal, Upstream, UpstreamError},
     state::{Missed, Published, Snapshots},
     telemetry::Counter,
@@ -26,8 +27,8 @@ pub struct StateCompletion {
     pub rounds: usize,
     /// The published snapshots, for a newer one.
     pub snapshots: Arc<Snapshots>,
-    /// Whether the chain has native contracts, so that a run may have to be executed by the upstream.
-    pub has_natives: bool,
+    /// Whether presim cannot execute everything on the chain, so that a run may have to be executed by the upstream.
+    pub lacks_rules: bool,
     /// The methods that presim does not have and that the upstream answers.
     pub forwarded: ForwardedMethods,
     /// Counts the runs that the upstream executed.
@@ -118,7 +119,7 @@ impl StateCompletion {
         Ok(())
     }
 
-    /// Has the upstream execute a request whose run reaches `native`, at the block that the request names.
+    /// Has the upstream execute a request that presim cannot, at the block that the request names.
     ///
     /// # Errors
     ///
@@ -126,16 +127,15 @@ impl StateCompletion {
     /// the upstream's error as the dialect has it. `by_upstream` is set if the upstream has answered.
     pub(super) async fn execute(
         &self,
-        native: Address,
+        why: Unexecutable,
         request: &Request,
         out: &mut Vec<u8>,
         by_upstream: &mut bool,
     ) -> Result<(), RpcError> {
         let (method, dialect) = (request.method.name, request.caller.dialect);
-        let cannot = |why: &str| {
-            let text =
-                RpcError::Native(native).with_message(|text| format!("{text}, nor can the upstream for it: {why}"));
-            Err(text)
+        let cannot = |upstream: &str| {
+            let error = RpcError::Unexecutable(why);
+            Err(error.with_message(|text| format!("{text}, nor can the upstream for it: {upstream}")))
         };
         if !EXECUTED.contains(&method) {
             return cannot("expected eth_call, eth_estimateGas, eth_createAccessList or, on /standard, eth_simulateV1");

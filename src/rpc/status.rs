@@ -105,6 +105,9 @@ struct NodeStatus<'a> {
     standing: StandingStatus,
     contracts: &'a [NamedContract],
     feed: FeedSummary,
+    /// The warning of `/health`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<String>,
 }
 
 /// The state of the feed, with its cause in words.
@@ -364,6 +367,7 @@ impl Front {
             standing: StandingStatus { count, best },
             contracts: &self.board.contracts,
             feed: FeedSummary::of(self.published().feed()),
+            warning: self.unknown_fork(),
         };
         let mut out = begin(&request.id, "result");
         encode::bounded_value(&mut out, &status, self.limits().max_response)?;

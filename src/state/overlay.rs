@@ -367,8 +367,8 @@ impl Database for Overlay {
     type Error = Infallible;
 
     fn basic(&mut self, address: Address) -> Result<Option<AccountInfo>, Infallible> {
-        if self.natives.contains(&address) {
-            self.reach(address);
+        if let Some(why) = self.natives.find(&address) {
+            self.reach(why);
             return Ok(None);
         }
         let id = self.id(address);

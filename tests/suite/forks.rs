@@ -36,7 +36,7 @@ fn known_chains_have_the_evm_of_their_forks_from_the_very_second_on() {
         for (time, evm) in evms {
             assert_eq!(at(&spec, *time), *evm, "chain {id} at {time}");
             assert_ne!(at(&spec, *time - 1), *evm, "chain {id} before {time}");
-            assert!(spec.knows_fork_at(*time) && !spec.knows_fork_at(*time + 1), "chain {id}");
+            assert!(spec.executes_fork_at(*time) && !spec.executes_fork_at(*time + 1), "chain {id}");
         }
     }
     for id in ChainSpec::known_ids() {

@@ -7,6 +7,7 @@ use presim::feed::world::dev_signers;
 use serde_json::{Value, json};
 
 use crate::{
+    live::built::ethereum_config,
     op_chain::config,
     support::{TestNode, hex, number},
 };
@@ -144,4 +145,43 @@ async fn a_chain_file_with_a_block_that_reaches_a_native_contract_is_refused() {
     let refused = TestNode::try_start(&[&flags[..], &["--fork", "beryl=0"]].concat()).err().expect("an error");
     let text = format!("{refused:#}").to_lowercase();
     assert!(text.contains(FACTORY) && text.contains("cannot execute"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_in_a_block_of_an_unexecuted_fork_are_rejected_with_the_reason() {
+    let mut genesis = genesis(0, 0);
+    (genesis["config"], genesis["extraData"]) = (ethereum_config(), json!("0x"));
+    let node = start(&genesis, &["--feed", "static", "--fork", "bogota=4000000000"]);
+    let block = |time: u64| json!({"blockOverrides": {"time": hex(time)}, "calls": [{"to": SOMEBODY}]});
+    let simulated = |times: &[u64]| {
+        let blocks: Vec<Value> = times.iter().map(|time| block(*time)).collect();
+        json!([{"blockStateCalls": blocks}, "latest"])
+    };
+    for path in ["/", "/standard"] {
+        node.result(path, "eth_simulateV1", simulated(&[3_999_999_998, 3_999_999_999])).await;
+        for times in [&[4_000_000_000][..], &[3_999_999_999, 4_000_000_000]] {
+            let error = node.error(path, "eth_simulateV1", simulated(times)).await;
+            let text = error["message"].as_str().expect("a text");
+            assert!(error["code"] == -32000 && text.contains("bogota") && text.contains("4000000000"), "{error}");
+        }
+    }
+    let overridden = json!([{"to": SOMEBODY}, "latest", {}, {"time": "0xee6b2800"}]);
+    assert_eq!(node.error("/standard", "eth_call", overridden).await["code"], -32000);
+    assert_eq!(node.result("/", "eth_call", json!([{"to": SOMEBODY}, "latest"])).await, "0x");
+    let answer = node.client.get(node.url("/health")).send().await.expect("it answers");
+    assert_eq!(answer.status(), 200);
+    let health: Value = answer.json().await.expect("JSON");
+    let status = node.result("/", "presim_status", json!([])).await;
+    let warning = health["warning"].as_str().expect("a warning");
+    assert!(warning.contains("bogota") && warning.contains("4000000000"), "{health}");
+    assert_eq!(status["warning"], warning);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_devnet_with_an_unexecuted_fork_does_not_start() {
+    for flags in [&[][..], &["--testing"]] {
+        let refused = TestNode::try_start(&[flags, &["--fork", "bogota=4000000000"]].concat()).err().expect("an error");
+        let text = format!("{refused:#}");
+        assert!(text.contains("4000000000") && text.contains("--fork bogota=never"), "{text}");
+    }
 }

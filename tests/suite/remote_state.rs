@@ -210,7 +210,7 @@ impl Setup {
             fetcher: fetcher.clone(),
             rounds: 32,
             snapshots: snapshots.clone(),
-            has_natives: false,
+            lacks_rules: false,
             forwarded: ForwardedMethods::default(),
             executed: metrics.counter("presim_executed_by_upstream_total", "", &[]),
             permits: Semaphore::new(1),

@@ -193,7 +193,7 @@ impl Live {
             if let Some(error) = stretch.failed {
                 return Err(LiveError::Transaction { index: begun.executed, problem: error.to_string() });
             }
-            LiveError::unless_native(&stretch.missed)?;
+            LiveError::unless_executable(&stretch.missed)?;
             if !stretch.missed.is_empty() {
                 first.begun = Some(begun);
                 return Ok(SubBlockProgress::Missed(stretch.missed));

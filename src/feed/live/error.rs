@@ -3,9 +3,10 @@
 use std::{panic::AssertUnwindSafe, time::Duration};
 
 use alloy_evm::block::BlockExecutionError;
-use alloy_primitives::{Address, B256};
+use alloy_primitives::B256;
 
 use crate::{
+    chain::Unexecutable,
     feed::{
         flashblocks::UnreadTx,
         upstream::{BlockError, FetchError, UpstreamError},
@@ -68,9 +69,9 @@ pub enum LiveError {
         /// The type (EIP-2718).
         kind: u8,
     },
-    /// The block reaches a native contract of the chain.
-    #[error("it reaches {0}, a native contract of the chain, which presim cannot execute")]
-    Native(Address),
+    /// The block cannot be executed here.
+    #[error("{0}")]
+    Unexecutable(Unexecutable),
     /// A transaction cannot be executed.
     #[error("transaction {index}: {problem}")]
     Transaction {
@@ -108,9 +109,9 @@ impl LiveError {
         self
     }
 
-    /// Returns an error if what was missed is no state, but a native contract.
-    pub(super) fn unless_native(missed: &Missed) -> Result<(), Self> {
-        missed.native().map_or(Ok(()), |native| Err(Self::Native(native)))
+    /// Returns an error if what was missed is no state, but something that presim cannot execute.
+    pub(super) fn unless_executable(missed: &Missed) -> Result<(), Self> {
+        missed.unexecutable().map_or(Ok(()), |why| Err(Self::Unexecutable(why)))
     }
 
     /// Returns the result of `execution`, or [`Panicked`](Self::Panicked): a block or a sub-block that cannot be executed ends
@@ -130,7 +131,7 @@ impl LiveError {
             | Self::Panicked
             | Self::Transaction { .. }
             | Self::Unread(_)
-            | Self::Native(_)
+            | Self::Unexecutable(_)
             | Self::ForeignType { .. } => FeedProblem::Execution,
             Self::Gone(_) => FeedProblem::Reorg,
         }

@@ -227,11 +227,12 @@ impl LiveChain {
         if time.is_zero() || block.has_ommers {
             return Err(LiveError::Late(time));
         }
-        // Most calls of native contracts are seen before anything is executed.
-        let mut called = block.transactions.iter().filter_map(|tx| tx.to());
+        // An unexecuted fork and most calls of native contracts are seen before anything is executed.
+        let called = block.transactions.iter().filter_map(|tx| tx.to());
         let natives = self.spec.natives().at(block.header.timestamp);
-        if let Some(native) = called.find(|to| natives.contains(to)) {
-            return Err(LiveError::Native(native));
+        let mut used = called.chain([block.header.beneficiary]);
+        if let Some(why) = used.find_map(|address| natives.find(&address)) {
+            return Err(LiveError::Unexecutable(why));
         }
         if let Some(foreign) = &block.foreign {
             return Err(LiveError::ForeignType { index: foreign.index, kind: foreign.kind });
@@ -241,7 +242,7 @@ impl LiveChain {
         let view = view.ok_or(LiveError::Gone(parent.head.number()))?;
         let on = stand_on(World::on(view), parent.head.clone(), parent.hashes.clone());
         let fetch = async |missed, hints| {
-            LiveError::unless_native(&missed)?;
+            LiveError::unless_executable(&missed)?;
             let fetched = tokio::time::timeout_at(began + time, self.clone().fetch(missed, hints)).await;
             fetched.map_err(|_| LiveError::Late(time))?.map_err(LiveError::from)
         };

@@ -68,9 +68,9 @@ impl Backend {
             };
             // The deadline is that of all runs.
             run.meter = std::mem::take(&mut run.overlay.meter);
-            if let Some(native) = run.overlay.take_native() {
+            if let Some(why) = run.overlay.take_unexecutable() {
                 // The answer stands as long as what has led the run there.
-                let (text, reads) = (text_of(&RpcError::Native(native)), run.overlay.reads());
+                let (text, reads) = (text_of(&RpcError::Unexecutable(why)), run.overlay.reads());
                 let text = Some(member("error", &text));
                 ended.push((*at, StandingRun::Answered { text, reads, gained: None, is_long: false }));
                 // The meter has stopped.

@@ -1,11 +1,11 @@
-//! The reads of a remote base, what runs find unknown there, and the contracts that they cannot execute.
+//! The reads of a remote base, what runs find unknown there, and what they cannot execute.
 
-use alloy_primitives::{Address, U256};
+use alloy_primitives::U256;
 use revm::state::AccountInfo;
 
 use super::{Overlay, RemoteAccount};
 use crate::{
-    chain::ActiveNatives,
+    chain::{ActiveNatives, Unexecutable},
     meter::Stopped,
     state::remote::{Miss, Missed, RemoteView},
 };
@@ -30,28 +30,28 @@ impl Overlay {
         self.missed.get_mut().extend(missed);
     }
 
-    /// Returns the native contract that runs have reached, if they have missed nothing else.
-    pub fn native(&self) -> Option<Address> {
-        self.missed.borrow().native()
+    /// Returns the reason why runs cannot be executed here, if they have missed nothing else.
+    pub fn unexecutable(&self) -> Option<Unexecutable> {
+        self.missed.borrow().unexecutable()
     }
 
-    /// Returns the same as [`native`](Self::native), and forgets it.
-    pub fn take_native(&mut self) -> Option<Address> {
-        let native = self.native()?;
+    /// Returns the same as [`unexecutable`](Self::unexecutable), and forgets it.
+    pub fn take_unexecutable(&mut self) -> Option<Unexecutable> {
+        let why = self.unexecutable()?;
         self.take_missed();
-        Some(native)
+        Some(why)
     }
 
-    /// Sets the contracts that the next runs cannot execute.
+    /// Sets what the next runs cannot execute.
     pub fn guard(&mut self, natives: ActiveNatives) {
         self.natives = natives;
     }
 
-    /// Notes that a run has reached a native contract, and stops it. Any use of the account counts, in any frame, because
-    /// its code is not what presim executes.
+    /// Notes that a run uses an account which it cannot, and stops it. Any use of a native contract counts, in any frame,
+    /// because its code is not what presim executes.
     #[cold]
-    pub(super) fn reach(&mut self, native: Address) {
-        self.missed.borrow_mut().reach(native);
+    pub(super) fn reach(&mut self, why: Unexecutable) {
+        self.missed.borrow_mut().reach(why);
         self.meter.stop(Stopped::TooLong);
         self.meter.look();
     }

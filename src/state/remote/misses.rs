@@ -3,6 +3,7 @@
 use alloy_primitives::{Address, U256, map::HashSet};
 
 use super::RemoteView;
+use crate::chain::Unexecutable;
 
 /// A piece of the upstream's state that is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,8 +20,8 @@ pub enum Miss {
 #[derive(Clone, Debug, Default)]
 pub struct Missed {
     views: Vec<(RemoteView, HashSet<Miss>)>,
-    /// A native contract of the chain that a run has reached, and that cannot be executed here.
-    native: Option<Address>,
+    /// The reason why a run cannot be executed here.
+    unexecutable: Option<Unexecutable>,
 }
 
 impl Missed {
@@ -28,7 +29,7 @@ impl Missed {
     pub fn at(view: &RemoteView, misses: impl IntoIterator<Item = Miss>) -> Self {
         let misses: HashSet<Miss> = misses.into_iter().collect();
         let views = if misses.is_empty() { Vec::new() } else { vec![(view.clone(), misses)] };
-        Self { views, native: None }
+        Self { views, unexecutable: None }
     }
 
     /// Notes a miss. Returns the number of misses now.
@@ -42,7 +43,7 @@ impl Missed {
 
     /// Adds the misses of another run.
     pub fn extend(&mut self, other: Self) {
-        self.native = self.native.or(other.native);
+        self.unexecutable = self.unexecutable.or(other.unexecutable);
         for (view, misses) in other.views {
             match self.views.iter_mut().find(|(known, _)| *known == view) {
                 Some((_, known)) => known.extend(misses),
@@ -58,24 +59,24 @@ impl Missed {
 
     /// Returns whether nothing was missed, so that the results are valid.
     pub const fn is_empty(&self) -> bool {
-        self.views.is_empty() && self.native.is_none()
+        self.views.is_empty() && self.unexecutable.is_none()
     }
 
-    /// Returns the native contract that a run has reached. `None` if state was missed, too: the run went on with zeros, so
-    /// that it may not reach the contract when the state is known.
-    pub const fn native(&self) -> Option<Address> {
-        if self.views.is_empty() { self.native } else { None }
+    /// Returns the reason why a run cannot be executed here. `None` if state was missed, too: the run went on with zeros, so
+    /// that it may not reach a native contract when the state is known.
+    pub const fn unexecutable(&self) -> Option<Unexecutable> {
+        if self.views.is_empty() { self.unexecutable } else { None }
     }
 
-    /// Notes that a run has reached a native contract.
-    pub(crate) const fn reach(&mut self, native: Address) {
-        self.native = Some(native);
+    /// Notes that a run cannot be executed here.
+    pub(crate) const fn reach(&mut self, why: Unexecutable) {
+        self.unexecutable = Some(why);
     }
 
-    /// Returns the same without native contracts, of runs that only look for state.
+    /// Returns the state alone, for runs that only look for it.
     #[must_use]
-    pub fn without_native(self) -> Self {
-        Self { native: None, ..self }
+    pub fn state(self) -> Self {
+        Self { unexecutable: None, ..self }
     }
 
     /// Returns the misses at each block.

@@ -9,7 +9,7 @@ use alloy_primitives::{Address, B256};
 use serde_json::{Value, json};
 
 use super::{
-    built::{Built, OP_CHAIN, SOMEBODY, base_time, sent_by, store, transfer},
+    built::{Built, ETHEREUM, OP_CHAIN, SOMEBODY, base_time, sent_by, store, transfer},
     feed, head, health, refused, serve, start, until,
 };
 use crate::{
@@ -276,4 +276,32 @@ async fn a_fork_that_is_newer_than_presim_is_said() {
     let (status, document, _) = health(&node).await;
     assert_eq!(status, 200);
     assert!(document["warning"].as_str().is_some_and(|text| text.contains("1893456000")), "{document}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_of_a_fork_that_is_not_executed_are_taken_as_the_upstream_has_them() {
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    upstream.script(|method, _| (method == "eth_call").then(|| Ok(json!("0x1234"))));
+    let before = first.next(vec![transfer(ETHEREUM, 0, 5)], 1);
+    let block = before.next(vec![transfer(ETHEREUM, 1, 6)], 1);
+    let fork = format!("bogota={}", block.header().timestamp);
+    let node = start(&upstream.url(), &first.config, &["--fork", &fork]).await;
+    let (status, document, _) = health(&node).await;
+    assert_eq!(status, 200);
+    assert!(document["warning"].as_str().is_some_and(|text| text.contains("bogota")), "{document}");
+    upstream.push(before.block.clone());
+    head(&node, before.hash()).await;
+    let call = json!([{"to": SOMEBODY}, "latest"]);
+    let (answer, freshness) = post(&node, "/", "eth_call", call.clone()).await;
+    assert_eq!((&answer["result"], freshness.contains("execution")), (&json!("0x"), false), "{answer}");
+    assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"not_executed\"}"), 0.0);
+    upstream.push(block.block.clone());
+    head(&node, block.hash()).await;
+    assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"not_executed\"}"), 1.0);
+    assert_eq!(health(&node).await.0, 200);
+    let (answer, freshness) = post(&node, "/", "eth_call", call).await;
+    assert_eq!(answer["result"], "0x1234", "{answer}");
+    assert!(freshness.ends_with(", execution=upstream"), "{freshness}");
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, hex(11));
 }

@@ -22,7 +22,13 @@ async fn batches_of_many_clients_are_all_taken_to_the_disk_and_mined() {
     let count =
         std::env::var("PRESIM_LOAD_BATCHES").map_or(1_000, |text| text.parse::<usize>().expect("a number of batches"));
     let data = TempDir::new().unwrap();
+    // The batches come faster than blocks have room for them.
+    let room = count.max(1).to_string();
     let node = TestNode::start(&[
+        "--pool-transactions",
+        &room,
+        "--pool-account-transactions",
+        &room,
         "--data-dir",
         text(data.path()),
         "--traffic",
