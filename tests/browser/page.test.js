@@ -392,14 +392,17 @@ test("the age of a snapshot ticks", LIMIT, async () => {
   }
 });
 
-test("a fault is shown when the feed stalls, and gone when it goes on", LIMIT, async () => {
+test("a fork that the node does not execute is shown, and a fault when the feed stalls, until it goes on", LIMIT, async () => {
   const upstream = await Node.start(["--sub-block-ms", "50", "--sub-blocks", "10"]);
   const dir = mkdtempSync(join(tmpdir(), "presim-page-")), genesis = join(dir, "genesis.json");
   writeFileSync(genesis, JSON.stringify({ config: await config(upstream), alloc: {}, gasLimit: "0x1", difficulty: "0x0" }));
-  const node = await Node.start(["--upstream", upstream.url, "--genesis", genesis]);
+  const node = await Node.start(["--upstream", upstream.url, "--genesis", genesis, "--fork", "bogota=4000000000"]);
   try {
     const page = await open(node);
     await until("the page shows the feed", async () => ["live", "lagging"].includes(await state(page)));
+    const warning = page.locator("#warning");
+    await warning.waitFor({ state: "visible" });
+    assert.match(await warning.textContent(), /bogota.*4000000000/);
     const fault = page.locator("#fault");
     upstream.signal("SIGSTOP");
     await until("a fault", async () => (await fault.isVisible()) && /stalled|degraded|lagging/.test(await state(page)), 60);
