@@ -51,7 +51,7 @@ pub struct Config {
     pub data_dir: Option<PathBuf>,
     /// Accept a --data-dir that belongs to another user than presim's or root. That user can read and change all that the
     /// node keeps.
-    #[arg(long, env = "PRESIM_DATA_DIR_SHARED", help_heading = "General")]
+    #[arg(long, env = "PRESIM_DATA_DIR_SHARED", requires = "data_dir", help_heading = "General")]
     pub data_dir_shared: bool,
     /// Dialect of `/`: `project`, presim's own contract, or `standard`, execution-apis in geth's manner. `/standard`
     /// always has the latter.

@@ -52,6 +52,8 @@ pub const OP_CHAIN: u64 = 4242;
 /// The id of the chain with Ethereum's rules.
 pub const ETHEREUM: u64 = 31_415;
 
+/// Code in the place of `L1Block`, which does nothing but store the base fee of L1 that a call of 32 bytes gives.
+const L1_BASE_FEE_SETTER: &str = "0x36602014600857005b5f3560015500";
 /// The gas of a block.
 const GAS_LIMIT: u64 = 30_000_000;
 
@@ -131,7 +133,7 @@ impl Built {
             senders.insert(address.to_string(), json!({"balance": "0x0", "code": code, "storage": storage}));
         }
         let mut alloc = json!({
-                L1_BLOCK.to_string(): {"balance": "0x0", "code": "0x00", "storage": ATTRIBUTED.storage()},
+                L1_BLOCK.to_string(): {"balance": "0x0", "code": L1_BASE_FEE_SETTER, "storage": ATTRIBUTED.storage()},
                 STORE.to_string(): {"balance": "0x0", "code": "0x5f35805f555f5fa100"},
                 TOKEN.to_string(): {"balance": "0x0", "code": TOKEN_CODE},
                 BURNER.to_string(): {"balance": "0x0", "code": BURNER_CODE},

@@ -7,6 +7,7 @@ use alloy_primitives::{Address, B256, U256, bytes};
 use presim::{chain::ChainTx, wallet::client::WalletTask};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use super::{LiveWallet, call, key, mined, reason};
 use crate::{
@@ -14,6 +15,7 @@ use crate::{
         built::{Built, OP_CHAIN, SOMEBODY, sent_by},
         feed, head, until,
     },
+    op_chain::{ATTRIBUTED, L1_BLOCK},
     support::items,
     upstream::FlashblocksServer,
 };
@@ -68,9 +70,8 @@ async fn a_batch_is_confirmed_by_a_sub_block_and_waits_again_if_its_block_is_not
     assert_eq!(live.settled(&id, 200).await["receipts"], status["receipts"]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_approver_sees_the_fee_for_data_on_l1() {
-    let (mut live, _stream) = with_stream(&["--wallet-approval", "ask"]).await;
+/// Sends a batch that waits for approval. Returns its answer to come, and what the approver is shown.
+async fn ask(live: &LiveWallet) -> (JoinHandle<Value>, Value) {
     let request = live.batch(0, false, &[call(SOMEBODY, 7, bytes!())]);
     let (client, url) = (live.node().client.clone(), live.node().url("/"));
     let body = crate::support::request(1, "wallet_sendCalls", request);
@@ -78,24 +79,48 @@ async fn an_approver_sees_the_fee_for_data_on_l1() {
         let response = client.post(url).json(&body).send().await.expect("it answers");
         response.json::<Value>().await.expect("JSON")
     });
-    let asked: Value = loop {
+    loop {
         let list = live.operate(WalletTask::List { json: true }).await.unwrap();
         let mut list: Value = serde_json::from_str(&list).unwrap();
         if !items(&list["batches"]).is_empty() {
-            break list["batches"][0].take();
+            return (asking, list["batches"][0].take());
         }
         tokio::task::yield_now().await;
-    };
+    }
+}
+
+/// Approves a batch. Returns the client's answer.
+async fn approve(live: &LiveWallet, asking: JoinHandle<Value>, asked: &Value) -> Value {
+    let [id, digest] = ["id", "digest"].map(|name| asked[name].as_str().unwrap().to_owned());
+    // Whether it is sent is seen in the client's answer.
+    let _ = live.operate(WalletTask::Approve { id, digest: Some(digest) }).await;
+    asking.await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fee_for_data_on_l1_above_the_one_that_was_shown_is_not_paid() {
+    let (mut live, _stream) = with_stream(&["--wallet-approval", "ask"]).await;
+    let (asking, asked) = ask(&live).await;
+    let shown: U256 = serde_json::from_value(asked["dataFees"].clone()).unwrap();
+    // L1's base fee doubles, which is most of the fee.
+    let risen = B256::from(U256::from(2 * ATTRIBUTED.base_fee));
+    live.mine(vec![sent_by(2, OP_CHAIN, 0, L1_BLOCK, 0, risen.into())]).await;
+    let answer = approve(&live, asking, &asked).await;
+    let text = answer["error"]["data"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    assert!(answer["error"]["code"] == 4001 && text.contains(&presim::wallet::ether(shown)), "{answer}");
+    assert!(live.upstream.sent().is_empty(), "nothing is signed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approver_sees_the_fee_for_data_on_l1() {
+    let (mut live, _stream) = with_stream(&["--wallet-approval", "ask"]).await;
+    let (asking, asked) = ask(&live).await;
     let fees: U256 = serde_json::from_value(asked["dataFees"].clone()).unwrap();
     let most: U256 = serde_json::from_value(asked["mostFees"].clone()).unwrap();
     assert!(!fees.is_zero() && fees < most, "{asked}");
     let shown = live.operate(WalletTask::List { json: false }).await.unwrap();
     assert!(shown.contains(" for data on L1"), "{shown}");
-    let digest = asked["digest"].as_str().unwrap().to_owned();
-    live.operate(WalletTask::Approve { id: asked["id"].as_str().unwrap().to_owned(), digest: Some(digest) })
-        .await
-        .unwrap();
-    let answer = asking.await.unwrap();
+    let answer = approve(&live, asking, &asked).await;
     let id = answer["result"]["id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
     let sent = live.sent(1).await;
     let before = live.newest.balance(key(0).address());

@@ -20,6 +20,7 @@ use crate::{
     },
     process::text,
     support::items,
+    terminal::Terminal,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -210,6 +211,32 @@ async fn a_bump_that_costs_more_than_was_shown_signs_nothing() {
         assert!(message.contains("ether was shown, and at least "), "{message}");
     }
     assert_eq!(live.sent(1).await, sent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_terminal_a_replacement_is_signed_after_a_yes_alone() {
+    let live = LiveWallet::ethereum(&[]).await;
+    let id = live.send(0, false, &[call(STORE, 0, bytes!("01"))]).await;
+    let sent = live.sent(1).await;
+    let run = async |task: &'static str, answer: &'static str| {
+        let (data, id) = (text(live.data.path()).to_owned(), id.clone());
+        let ended = tokio::task::spawn_blocking(move || {
+            let mut terminal = Terminal::start(&["wallet", task, &id, "--data-dir", &data]);
+            let shown = terminal.shows("sign it? [y/N] ");
+            assert!(shown.contains("ether of gas fees"), "{shown}");
+            terminal.types(answer);
+            terminal.ended()
+        });
+        ended.await.unwrap()
+    };
+    for task in ["bump", "cancel"] {
+        let (status, shown) = run(task, "n\n").await;
+        assert!(!status.success() && !shown.contains("replaced, unless"), "{shown}");
+    }
+    assert_eq!(live.sent(1).await, sent);
+    let (status, shown) = run("bump", "y\n").await;
+    let bumped = live.sent(2).await.pop().unwrap();
+    assert!(status.success() && shown.contains(&bumped.tx_hash().to_string()), "{shown}");
 }
 
 /// Sends a request to the approver's socket, and returns the answer.
