@@ -115,6 +115,8 @@ impl Kept {
                 for (method, params, said) in &self.said {
                     assert_eq!(rpc.result(method, params.clone()).await, *said, "{how}: {method} {params}");
                 }
+                // The node writes to the file until it has stopped.
+                node.node.stop();
                 false
             }
         }
