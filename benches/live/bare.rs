@@ -1,25 +1,32 @@
-//! The cost of a sub-block's transactions in op-revm alone, as a lower bound.
+//! The cost of a sub-block's transactions in revm's own loop with the OP stack's handler, as a lower bound.
 
 use alloy_consensus::transaction::Recovered;
 use alloy_eips::Decodable2718;
-use alloy_evm::{Evm, EvmEnv, EvmFactory, FromRecoveredTx};
-use alloy_op_evm::{OpEvmFactory, OpTx};
+use alloy_evm::{EvmEnv, FromRecoveredTx, precompiles::PrecompilesMap};
 use alloy_primitives::U256;
-use op_revm::OpSpecId;
-use presim::chain::ChainTx;
+use presim::{
+    chain::{ChainTx, Fork, OpFork, OpTx},
+    engine::{OpBlockFees, OpHandler, precompiles_of},
+};
 use revm::{
+    Context, DatabaseCommit, Journal,
     bytecode::Bytecode,
+    context::{BlockEnv, CfgEnv, ContextSetters, ContextTr, Evm, JournalTr},
     database::{CacheDB, EmptyDB},
+    handler::{EthFrame, Handler, instructions::EthInstructions},
     state::AccountInfo,
 };
 
 use crate::built::Built;
 
-/// A state to which op-revm applies the transactions of sub-blocks.
+type BareDb<'a> = &'a mut CacheDB<EmptyDB>;
+type BareContext<'a> = Context<BlockEnv, OpTx, CfgEnv<OpFork>, BareDb<'a>, Journal<BareDb<'a>>, OpBlockFees>;
+
+/// A state to which revm applies the transactions of sub-blocks.
 pub struct BareChain {
     db: CacheDB<EmptyDB>,
     /// The environment of the newest block.
-    env: EvmEnv<OpSpecId>,
+    env: EvmEnv<OpFork>,
     /// The gas of the newest block so far.
     gas: u64,
 }
@@ -61,10 +68,18 @@ impl BareChain {
 
     /// Runs transactions and commits them. Returns their gas.
     pub fn run(&mut self, transactions: &[OpTx]) -> u64 {
-        let mut evm = OpEvmFactory::default().create_evm(&mut self.db, self.env.clone());
+        let EvmEnv { cfg_env, block_env } = self.env.clone();
+        let fork = cfg_env.spec;
+        let context = BareContext::new(&mut self.db, fork).with_block(block_env).with_cfg(cfg_env);
+        let precompiles = PrecompilesMap::from_static(precompiles_of(Fork::OpStack(fork)));
+        let mut evm: Evm<_, (), _, _, EthFrame> =
+            Evm::new(context, EthInstructions::new_mainnet_with_spec(fork.into()), precompiles);
         let mut used = 0;
         for tx in transactions {
-            used += evm.transact_commit(tx.clone()).expect("a transaction").tx_gas_used();
+            evm.ctx.set_tx(tx.clone());
+            used += OpHandler::default().run(&mut evm).expect("a transaction").tx_gas_used();
+            let changes = evm.ctx.journal_mut().finalize();
+            evm.ctx.db_mut().commit(changes);
         }
         self.gas += used;
         used

@@ -5,7 +5,7 @@
 //! `cargo bench --bench live -- all` runs each part three times with 1,000 sub-blocks, and prints the medians of the runs:
 //!
 //! - `busy`: 100 transfers and token calls in each sub-block, warm, one each 50 ms.
-//! - `heavy`: 57 transactions with 150 Mgas in each sub-block, against op-revm alone, in turn.
+//! - `heavy`: 57 transactions with 150 Mgas in each sub-block, against revm alone, in turn.
 //! - `far`: an upstream 50 ms away, 6 dependent reads in each sub-block, one each 200 ms.
 //! - `canonical`: blocks of 100 transfers and token calls without pre-confirmations, one each 200 ms, as under Denim.
 //!
@@ -57,7 +57,7 @@ const SHORT: Extent = Extent { runs: 1, sub_blocks: 50 };
 
 /// The most milliseconds that 99 of 100 busy sub-blocks may take.
 const BUSY_MS: f64 = 8.0;
-/// The most time of a heavy sub-block, as a multiple of op-revm's.
+/// The most time of a heavy sub-block, as a multiple of revm's.
 const HEAVY_RATIO: f64 = 1.15;
 /// The most milliseconds that 99 of 100 sub-blocks may lag whose state is far.
 const FAR_MS: f64 = 400.0;
@@ -163,7 +163,7 @@ async fn heavy_part(extent: Extent) {
     let encoded = encode(&blocks, &split);
     let mut ratios = Vec::new();
     for _ in 0..extent.runs {
-        // The stream waits for op-revm.
+        // The stream waits for revm.
         let flags = ["--flashblocks-silent-ms", "60000"];
         let stage = LiveStage::new(first.clone(), SmallUpstream::ws_url, &flags).await;
         let mut bare = BareChain::new(&first);
@@ -184,17 +184,17 @@ async fn heavy_part(extent: Extent) {
                 alone.push(began.elapsed());
                 assert!(gas > 149_000_000, "{gas}");
             }
-            assert_eq!(bare.gas(), block.header().gas_used, "op-revm uses the same gas");
+            assert_eq!(bare.gas(), block.header().gas_used, "revm uses the same gas");
         }
         stage.never_fell();
         let each = own.iter().zip(&alone).map(|(own, alone)| own.as_secs_f64() / alone.as_secs_f64());
         let ratio = median(each.collect());
         percentiles(own);
         let times: Vec<f64> = alone.iter().map(Duration::as_secs_f64).collect();
-        println!("  op-revm alone: p50 {:.2} ms, ratio {ratio:.3}", median(times) * 1e3);
+        println!("  revm alone: p50 {:.2} ms, ratio {ratio:.3}", median(times) * 1e3);
         ratios.push(ratio);
     }
-    verdict("times op-revm", median(ratios), HEAVY_RATIO);
+    verdict("times revm", median(ratios), HEAVY_RATIO);
 }
 
 async fn canonical_part(extent: Extent) {

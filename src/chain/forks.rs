@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use alloy_genesis::ChainConfig;
 
-use super::{Family, op_stack::ChainSpecError};
+use super::{Family, op::ChainSpecError};
 
 /// A fork that activates at a time. Forks that activate at a block are fields of the `config` alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

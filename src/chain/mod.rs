@@ -1,7 +1,6 @@
 //! The rules and data of a chain: forks, genesis, blocks, transactions, receipts, and the EVM environment of a block.
 
 mod append_trie;
-mod base_time;
 mod block;
 mod chains;
 mod deployment_proxy;
@@ -10,9 +9,8 @@ mod forks;
 mod genesis;
 mod header;
 mod keccak;
-mod l1;
 mod natives;
-mod op_stack;
+mod op;
 mod ordered;
 mod receipt;
 mod schedule;
@@ -20,7 +18,6 @@ mod spec;
 mod tx;
 
 pub use append_trie::AppendTrie;
-pub use base_time::{BASE_TIME, BASE_TIME_SLOT, block_instant, millis_part, timestamp_ms};
 pub use block::{
     BlockBody, BlockHashes, BlockKeeper, SealedBlock, TransactionLogs, block_rlp, block_size, receipts_root_and_bloom,
     transactions_root,
@@ -30,10 +27,12 @@ pub use forks::{ForkAt, ForkName, ForkTime, set_forks};
 pub use genesis::genesis_block;
 pub use header::{Attributes, BlockTotals, gas_limit_towards};
 pub use keccak::keccak256_each;
-pub use l1::{L1Cost, L1Params};
 pub use natives::{ActiveNatives, Natives, Unexecutable};
-pub use op_stack::ChainSpecError;
+pub use op::{
+    BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, ChainSpecError, DepositTerms, L1_BLOCK, L1_FEE_VAULT, L1BlockInfo,
+    L1Cost, OPERATOR_FEE_VAULT, OpFork, OpTx, block_instant, millis_part, timestamp_ms,
+};
 pub use ordered::ordered_roots;
-pub use receipt::{ChainReceipt, ChainReceiptBuilder};
+pub use receipt::{ChainReceipt, ChainReceiptBuilder, DepositReceiptFields};
 pub use spec::{ChainSpec, Family, Fork};
-pub use tx::{ChainTx, ChainTxType, UnknownTxType};
+pub use tx::{ChainTx, ChainTxType, UnknownTxType, initial_gas, initial_gas_terms};

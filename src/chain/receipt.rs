@@ -1,15 +1,15 @@
 //! Receipts of both families: of signed transactions, and of deposits on an OP-stack chain.
 
-use alloy_consensus::{Eip658Value, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxReceipt, TxType};
+use alloy_consensus::{Eip658Value, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxReceipt};
 use alloy_eips::eip2718::{Encodable2718, IsTyped2718, Typed2718};
 use alloy_evm::{
     Evm,
     eth::receipt_builder::{ReceiptBuilder, ReceiptBuilderCtx},
 };
-use alloy_op_evm::block::receipt_builder::OpReceiptBuilder;
 use alloy_primitives::{Bloom, Log};
 use alloy_rlp::{BufMut, Encodable};
 use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt, OpDepositReceiptWithBloom};
+use revm::context::result::ExecutionResult;
 
 use super::tx::{ChainTx, ChainTxType};
 
@@ -21,6 +21,16 @@ pub enum ChainReceipt {
     /// The receipt of a deposit, with the sender's nonce from Regolith on and a version from Canyon on
     /// (<https://specs.optimism.io/protocol/deposits.html#deposit-receipt>).
     Deposit(OpDepositReceiptWithBloom),
+}
+
+/// The fields that only the receipt of a deposit has
+/// (<https://specs.optimism.io/protocol/deposits.html#deposit-receipt>).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DepositReceiptFields {
+    /// The sender's nonce before the deposit. `None` before Regolith.
+    pub nonce: Option<u64>,
+    /// The version, 1. `None` before Canyon.
+    pub version: Option<u64>,
 }
 
 impl ChainReceipt {
@@ -115,49 +125,36 @@ impl Encodable2718 for ChainReceipt {
     }
 }
 
-/// Builds receipts for the block executors of both families.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ChainReceiptBuilder;
-
-impl ChainReceiptBuilder {
-    fn signed<E: Evm>(kind: TxType, ctx: ReceiptBuilderCtx<'_, ChainTxType, E>) -> ChainReceipt {
-        let receipt = Receipt {
-            status: Eip658Value::Eip658(ctx.result.is_success()),
-            cumulative_gas_used: ctx.cumulative_gas_used,
-            logs: ctx.result.into_logs(),
-        };
-        ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::from(receipt)).into()
+impl ChainReceipt {
+    /// Returns the receipt of a transaction that ended with `result`. The transactions of its block have used
+    /// `cumulative_gas_used` after it. Only a deposit's receipt has the fields of `deposit`.
+    pub fn of<H>(
+        kind: ChainTxType,
+        result: ExecutionResult<H>,
+        cumulative_gas_used: u64,
+        deposit: DepositReceiptFields,
+    ) -> Self {
+        let status = Eip658Value::Eip658(result.is_success());
+        let inner = Receipt { status, cumulative_gas_used, logs: result.into_logs() };
+        match kind {
+            ChainTxType::Signed(kind) => ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::from(inner)).into(),
+            ChainTxType::Deposit => {
+                OpDepositReceipt { inner, deposit_nonce: deposit.nonce, deposit_receipt_version: deposit.version }
+                    .into()
+            }
+        }
     }
 }
+
+/// Builds receipts for the executor of Ethereum's blocks, which has no deposits.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ChainReceiptBuilder;
 
 impl ReceiptBuilder for ChainReceiptBuilder {
     type Transaction = ChainTx;
     type Receipt = ChainReceipt;
 
-    /// Builds the receipt of a signed transaction. Ethereum's executor receives no deposits.
     fn build_receipt<E: Evm>(&self, ctx: ReceiptBuilderCtx<'_, ChainTxType, E>) -> ChainReceipt {
-        match ctx.tx_type {
-            ChainTxType::Signed(kind) => Self::signed(kind, ctx),
-            ChainTxType::Deposit => Self::signed(TxType::Legacy, ctx),
-        }
-    }
-}
-
-impl OpReceiptBuilder for ChainReceiptBuilder {
-    type Transaction = ChainTx;
-    type Receipt = ChainReceipt;
-
-    fn build_receipt<'a, E: Evm>(
-        &self,
-        ctx: ReceiptBuilderCtx<'a, ChainTxType, E>,
-    ) -> Result<ChainReceipt, ReceiptBuilderCtx<'a, ChainTxType, E>> {
-        match ctx.tx_type {
-            ChainTxType::Signed(kind) => Ok(Self::signed(kind, ctx)),
-            ChainTxType::Deposit => Err(ctx),
-        }
-    }
-
-    fn build_deposit_receipt(&self, inner: OpDepositReceipt) -> ChainReceipt {
-        inner.into()
+        ChainReceipt::of(ctx.tx_type, ctx.result, ctx.cumulative_gas_used, DepositReceiptFields::default())
     }
 }

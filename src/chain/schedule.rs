@@ -10,8 +10,7 @@ use alloy_eips::{
 };
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256};
-use op_revm::precompiles::OpPrecompiles;
-use revm::precompile::{PrecompileSpecId, Precompiles};
+use revm::precompile::Precompiles;
 
 use super::{ChainSpec, Family, Fork, ForkAt};
 
@@ -32,9 +31,17 @@ impl ChainSpec {
     /// Returns the fork that is active in `head`, the next fork, and the last fork that is scheduled. Returns `None`
     /// before Cancun, because EIP-7910 does not cover those forks. A chain of the OP stack has no blobs and no requests,
     /// as Base has it (<https://docs.base.org/base-chain/specs/upgrades/azul/exec-engine#eth-config-rpc-method>).
-    pub fn fork_config(&self, genesis: &Header, genesis_hash: B256, head: &Header) -> Option<EthConfig> {
+    ///
+    /// `precompiles` returns the precompiles of a fork.
+    pub fn fork_config(
+        &self,
+        genesis: &Header,
+        genesis_hash: B256,
+        head: &Header,
+        precompiles: impl Fn(Fork) -> &'static Precompiles,
+    ) -> Option<EthConfig> {
         let times = self.fork_times();
-        let config = |time: u64| self.one_fork(genesis, genesis_hash, time);
+        let config = |time: u64| self.one_fork(genesis, genesis_hash, time, &precompiles);
         // Forks that are active at genesis count as activated at time zero.
         let active = times.iter().copied().filter(|time| *time <= head.timestamp).max()?;
         let next = times.iter().copied().find(|time| *time > head.timestamp);
@@ -57,14 +64,16 @@ impl ChainSpec {
         self.forks.iter().collect()
     }
 
-    fn one_fork(&self, genesis: &Header, genesis_hash: B256, time: u64) -> Option<EthForkConfig> {
+    fn one_fork(
+        &self,
+        genesis: &Header,
+        genesis_hash: B256,
+        time: u64,
+        precompiles: &impl Fn(Fork) -> &'static Precompiles,
+    ) -> Option<EthForkConfig> {
         // The header is past every fork by block number, so that the timestamp alone decides.
         let header = Header { number: u64::MAX, timestamp: time.max(genesis.timestamp), ..genesis.clone() };
-        let precompiles = match self.fork(&header) {
-            Fork::OpStack(spec) => OpPrecompiles::new_with_spec(spec).precompiles(),
-            Fork::Ethereum(spec) => Precompiles::new(PrecompileSpecId::from_spec_id(spec)),
-        };
-        let precompiles: BTreeMap<String, Address> = precompiles
+        let precompiles: BTreeMap<String, Address> = precompiles(self.fork(&header))
             .inner()
             .iter()
             .map(|(address, precompile)| (precompile.id().name().to_owned(), *address))

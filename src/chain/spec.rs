@@ -11,19 +11,17 @@ use alloy_eips::{
 use alloy_evm::{EvmEnv, eth::spec::EthExecutorSpec};
 use alloy_genesis::ChainConfig;
 use alloy_hardforks::{EthereumHardfork, EthereumHardforks, ForkCondition};
-use alloy_op_evm::evm_env_for_op_block;
-use alloy_op_hardforks::{OpHardfork, OpHardforks};
 use alloy_primitives::{Address, Bytes, U256, address};
-use op_revm::OpSpecId;
 use revm::{
     context::{BlockEnv, CfgEnv},
+    context_interface::block::BlobExcessGasAndPrice,
     primitives::hardfork::SpecId,
 };
 
 use super::{
     ForkName as N, Natives, SealedBlock,
     forks::ForkTimes,
-    op_stack::{ChainSpecError, OPTIMISM, OpStackParams},
+    op::{ChainSpecError, OPTIMISM, OpFork, OpStackParams},
 };
 
 /// The time between blocks from Denim on.
@@ -78,7 +76,7 @@ pub enum Fork {
     /// A fork of Ethereum.
     Ethereum(SpecId),
     /// A fork of the OP stack.
-    OpStack(OpSpecId),
+    OpStack(OpFork),
 }
 
 impl From<SpecId> for Fork {
@@ -87,9 +85,9 @@ impl From<SpecId> for Fork {
     }
 }
 
-impl From<OpSpecId> for Fork {
-    fn from(spec: OpSpecId) -> Self {
-        Self::OpStack(spec)
+impl From<OpFork> for Fork {
+    fn from(fork: OpFork) -> Self {
+        Self::OpStack(fork)
     }
 }
 
@@ -216,12 +214,6 @@ impl ChainSpec {
         timestamp.saturating_add(self.block_time.as_secs())
     }
 
-    /// Returns whether the chain has Karst's limit for the input of the pairing precompile, besides Osaka's EVM. Base
-    /// has Osaka's EVM without it.
-    pub const fn has_karst(&self) -> bool {
-        self.forks.time(N::Karst).is_some()
-    }
-
     /// Returns the EVM environment of the transactions in `header`'s block, by the rules of Ethereum.
     pub fn evm_env(&self, header: &Header) -> EvmEnv {
         let mut env = EvmEnv::for_eth_block(header, self, self.chain_id(), self.blob_params(header.timestamp));
@@ -230,17 +222,49 @@ impl ChainSpec {
     }
 
     /// Returns the EVM environment of the transactions in `header`'s block, by the rules of the OP stack.
-    pub fn op_evm_env(&self, header: &Header) -> EvmEnv<OpSpecId> {
-        let mut env = evm_env_for_op_block(header, self, self.chain_id());
-        env.cfg_env.disable_eip3607 = self.contracts_may_send;
-        env
+    ///
+    /// From [Ecotone](https://specs.optimism.io/protocol/ecotone/derivation.html) on, BLOBBASEFEE gives 1: there are no blobs.
+    pub fn op_evm_env(&self, header: &Header) -> EvmEnv<OpFork> {
+        let fork = self.op_fork(header.timestamp);
+        let mut cfg = CfgEnv::new_with_spec(fork).with_chain_id(self.chain_id());
+        cfg.disable_eip3607 = self.contracts_may_send;
+        let block = BlockEnv {
+            number: U256::from(header.number),
+            beneficiary: header.beneficiary,
+            timestamp: U256::from(header.timestamp),
+            difficulty: U256::ZERO,
+            prevrandao: Some(header.mix_hash),
+            gas_limit: header.gas_limit,
+            basefee: header.base_fee_per_gas.unwrap_or_default(),
+            blob_excess_gas_and_price: (fork >= OpFork::Ecotone)
+                .then_some(BlobExcessGasAndPrice { excess_blob_gas: 0, blob_gasprice: 1 }),
+            slot_num: 0,
+        };
+        EvmEnv::new(cfg, block)
+    }
+
+    /// Returns the fork of the OP stack that is active at `timestamp`. Its value means nothing on a chain of Ethereum's
+    /// family.
+    pub fn op_fork(&self, timestamp: u64) -> OpFork {
+        let active = OpFork::TIMED.iter().find(|(name, _)| self.forks.is_active(*name, timestamp));
+        active.map_or(OpFork::Bedrock, |(_, fork)| *fork)
+    }
+
+    /// Returns whether `fork` activates at exactly `timestamp`.
+    pub fn activates_at(&self, fork: N, timestamp: u64) -> bool {
+        self.forks.time(fork) == Some(timestamp)
+    }
+
+    /// Returns whether the block at `timestamp` is on the OP stack, and of `fork` or a newer one.
+    pub fn has_op_fork(&self, fork: OpFork, timestamp: u64) -> bool {
+        self.op_stack.is_some() && self.op_fork(timestamp) >= fork
     }
 
     /// Returns the fork of Ethereum whose EVM rules apply in `header`'s block, on either family.
     pub fn evm_fork(&self, header: &Header) -> SpecId {
         match self.family() {
             Family::Ethereum => alloy_evm::spec(self, header),
-            Family::OpStack => alloy_op_evm::spec(self, header).into_eth_spec(),
+            Family::OpStack => self.op_fork(header.timestamp).into(),
         }
     }
 
@@ -248,7 +272,7 @@ impl ChainSpec {
     pub fn fork(&self, header: &Header) -> Fork {
         match self.family() {
             Family::Ethereum => Fork::Ethereum(self.evm_fork(header)),
-            Family::OpStack => alloy_op_evm::spec(self, header).into(),
+            Family::OpStack => self.op_fork(header.timestamp).into(),
         }
     }
 
@@ -300,7 +324,7 @@ impl ChainSpec {
     /// On the OP stack it is zero from Ecotone on.
     pub fn next_excess_blob_gas(&self, parent: &Header, timestamp: u64) -> Option<u64> {
         if self.op_stack.is_some() {
-            return self.is_ecotone_active_at_timestamp(timestamp).then_some(0);
+            return (self.op_fork(timestamp) >= OpFork::Ecotone).then_some(0);
         }
         let params = self.blob_params(timestamp)?;
         Some(parent.next_block_excess_blob_gas(params).unwrap_or_default())
@@ -374,29 +398,6 @@ impl EthereumHardforks for ChainSpec {
             F::Amsterdam => time(N::Amsterdam),
             _ => ForkCondition::Never,
         }
-    }
-}
-
-/// On a chain of Ethereum's family, no fork of the OP stack is ever active.
-impl OpHardforks for ChainSpec {
-    fn op_fork_activation(&self, fork: OpHardfork) -> ForkCondition {
-        use OpHardfork as F;
-        self.activation(match fork {
-            F::Bedrock => {
-                return self.op_stack.as_ref().map_or(ForkCondition::Never, |op| ForkCondition::Block(op.bedrock));
-            }
-            F::Regolith => N::Regolith,
-            F::Canyon => N::Canyon,
-            F::Ecotone => N::Ecotone,
-            F::Fjord => N::Fjord,
-            F::Granite => N::Granite,
-            F::Holocene => N::Holocene,
-            F::Isthmus => N::Isthmus,
-            F::Jovian => N::Jovian,
-            F::Karst => return self.osaka_on_op_stack(),
-            // Lagoon is Interop, which op-revm would run with Prague's EVM.
-            _ => return ForkCondition::Never,
-        })
     }
 }
 

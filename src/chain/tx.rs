@@ -1,16 +1,23 @@
 //! Transactions of both families: signed transactions, and deposits on an OP-stack chain.
 
 use alloy_consensus::{
-    Sealable, TransactionEnvelope, TxEnvelope,
+    Sealable, Transaction, TransactionEnvelope, TxEnvelope,
     crypto::RecoveryError,
     transaction::{Recovered, SignerRecoverable},
 };
-use alloy_eips::Encodable2718;
 use alloy_evm::{FromRecoveredTx, FromTxWithEncoded};
-use alloy_op_evm::OpTx;
-use alloy_primitives::{Address, B256, Bytes, Sealed};
+use alloy_primitives::{Address, B256, Bytes, Sealed, TxKind, U256};
 use op_alloy::consensus::{OpTxEnvelope, TxDeposit};
-use revm::context::TxEnv;
+use revm::{
+    context::TxEnv,
+    context_interface::cfg::{
+        gas::{InitialAndFloorGas, calculate_initial_tx_gas},
+        gas_params::Eip2780TxInfo,
+    },
+    primitives::hardfork::SpecId,
+};
+
+use super::op::deposit_env;
 
 /// A transaction in a block.
 #[derive(Clone, Debug, TransactionEnvelope)]
@@ -86,7 +93,7 @@ impl FromRecoveredTx<ChainTx> for TxEnv {
     fn from_recovered_tx(tx: &ChainTx, sender: Address) -> Self {
         match tx {
             ChainTx::Signed(tx) => Self::from_recovered_tx(tx, sender),
-            ChainTx::Deposit(tx) => OpTx::from_recovered_tx(tx.inner(), sender).0.base,
+            ChainTx::Deposit(tx) => deposit_env(tx.inner(), sender),
         }
     }
 }
@@ -97,23 +104,26 @@ impl FromTxWithEncoded<ChainTx> for TxEnv {
     }
 }
 
-impl FromRecoveredTx<ChainTx> for OpTx {
-    fn from_recovered_tx(tx: &ChainTx, sender: Address) -> Self {
-        Self::from_encoded_tx(tx, sender, tx.encoded_2718().into())
-    }
+/// Returns the gas that a transaction owes before it runs, and the floor of its gas, by the rules of `fork`.
+pub fn initial_gas(fork: SpecId, sender: Address, tx: &(impl Transaction + ?Sized)) -> InitialAndFloorGas {
+    let accesses = tx.access_list();
+    let terms = initial_gas_terms(fork, sender, tx.kind(), tx.value());
+    calculate_initial_tx_gas(
+        fork,
+        tx.input(),
+        tx.is_create(),
+        accesses.map_or(0, |list| list.len() as u64),
+        accesses.map_or(0, |list| list.storage_keys_count() as u64),
+        tx.authorization_count().unwrap_or_default(),
+        terms,
+    )
 }
 
-impl FromTxWithEncoded<ChainTx> for OpTx {
-    fn from_encoded_tx(tx: &ChainTx, sender: Address, encoded: Bytes) -> Self {
-        match tx {
-            ChainTx::Signed(TxEnvelope::Legacy(tx)) => Self::from_encoded_tx(tx, sender, encoded),
-            ChainTx::Signed(TxEnvelope::Eip2930(tx)) => Self::from_encoded_tx(tx, sender, encoded),
-            ChainTx::Signed(TxEnvelope::Eip1559(tx)) => Self::from_encoded_tx(tx, sender, encoded),
-            ChainTx::Signed(TxEnvelope::Eip4844(tx)) => Self::from_encoded_tx(tx, sender, encoded),
-            ChainTx::Signed(TxEnvelope::Eip7702(tx)) => Self::from_encoded_tx(tx, sender, encoded),
-            ChainTx::Deposit(tx) => Self::from_encoded_tx(tx.inner(), sender, encoded),
-        }
-    }
+/// Returns the terms on which the gas of a transfer depends from Amsterdam on
+/// ([EIP-2780](https://eips.ethereum.org/EIPS/eip-2780)).
+pub fn initial_gas_terms(fork: SpecId, sender: Address, kind: TxKind, value: U256) -> Option<Eip2780TxInfo> {
+    let is_self_transfer = kind == TxKind::Call(sender);
+    fork.is_enabled_in(SpecId::AMSTERDAM).then_some(Eip2780TxInfo { value, is_self_transfer })
 }
 
 /// The error for a transaction type that no block can contain: the synthetic type 0x7d.

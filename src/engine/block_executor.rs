@@ -4,18 +4,17 @@ use alloy_consensus::{Header, Transaction, Typed2718, transaction::Recovered};
 use alloy_eips::{eip4895::Withdrawals, eip7685::Requests};
 use alloy_evm::{
     Evm,
-    block::{BlockExecutionError, BlockExecutor, BlockValidationError},
+    block::{BlockExecutionError, BlockExecutionResult, BlockExecutor, BlockValidationError},
     eth::{
         EthBlockExecutionCtx, EthBlockExecutor,
         dao_fork::{DAO_HARDFORK_ACCOUNTS, DAO_HARDFORK_BENEFICIARY},
     },
 };
-use alloy_op_evm::{OpBlockExecutionCtx, OpBlockExecutor};
 use alloy_primitives::U256;
 use revm::context::CfgEnv;
 
 use super::{
-    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
+    evm::{Ethereum, FamilyEvm, OpBlock, RunEvm},
     precompiles::RunPrecompiles,
 };
 use crate::{
@@ -28,11 +27,10 @@ use crate::{
 pub struct ChainExecutor<'a>(FamilyExecutor<'a>);
 
 type EthereumExecutor<'a> = EthBlockExecutor<'a, RunEvm<'a, Ethereum>, &'a ChainSpec, ChainReceiptBuilder>;
-type OpStackExecutor<'a> = OpBlockExecutor<RunEvm<'a, OpStack>, ChainReceiptBuilder, &'a ChainSpec>;
 
 enum FamilyExecutor<'a> {
     Ethereum(Box<EthereumExecutor<'a>>),
-    OpStack(Box<OpStackExecutor<'a>>),
+    OpStack(Box<OpBlock<'a>>),
 }
 
 /// The result of executing a block.
@@ -90,19 +88,13 @@ impl<'a> ChainExecutor<'a> {
                     withdrawals: withdrawals.map(|list| std::borrow::Cow::Borrowed(list.as_slice())),
                     extra_data: header.extra_data.clone(),
                     tx_count_hint: None,
-                    slot_number: None,
+                    slot_number: header.slot_number,
                 };
                 let evm = evm(spec, overlay, header);
                 FamilyExecutor::Ethereum(Box::new(EthBlockExecutor::new(evm, context, spec, ChainReceiptBuilder)))
             }
             Family::OpStack => {
-                let context = OpBlockExecutionCtx {
-                    parent_hash: header.parent_hash,
-                    parent_beacon_block_root: header.parent_beacon_block_root,
-                    extra_data: header.extra_data.clone(),
-                };
-                let evm = evm(spec, overlay, header);
-                FamilyExecutor::OpStack(Box::new(OpBlockExecutor::new(evm, context, spec, ChainReceiptBuilder)))
+                FamilyExecutor::OpStack(Box::new(OpBlock::new(evm(spec, overlay, header), spec, header)))
             }
         })
     }
@@ -116,7 +108,7 @@ impl<'a> ChainExecutor<'a> {
             }
             FamilyExecutor::OpStack(executor) => {
                 executor.gas_used = gas_used;
-                executor.da_footprint_used = blob_gas_used;
+                executor.da_footprint = blob_gas_used;
             }
         }
     }
@@ -135,7 +127,7 @@ impl<'a> ChainExecutor<'a> {
                 }
                 executor.apply_pre_execution_changes()
             }
-            FamilyExecutor::OpStack(executor) => executor.apply_pre_execution_changes(),
+            FamilyExecutor::OpStack(executor) => executor.begin(),
         }
     }
 
@@ -210,21 +202,14 @@ impl<'a> ChainExecutor<'a> {
                 let output = executor.execute_transaction_without_commit(tx)?;
                 let is_kept = keep(executor.evm.db_mut());
                 if is_kept {
-                    executor.commit_transaction(output)?;
+                    executor.commit_transaction(output);
                 }
                 Ok(is_kept)
             }
             FamilyExecutor::OpStack(_) if tx.is_eip4844() => {
                 Err(foreign("the OP stack's: 0x0, 0x1, 0x2, 0x4 and 0x7e"))
             }
-            FamilyExecutor::OpStack(executor) => {
-                let output = executor.execute_transaction_without_commit(tx)?;
-                let is_kept = keep(executor.evm.db_mut());
-                if is_kept {
-                    executor.commit_transaction(output)?;
-                }
-                Ok(is_kept)
-            }
+            FamilyExecutor::OpStack(executor) => executor.execute(tx, keep),
         }
     }
 
@@ -240,7 +225,7 @@ impl<'a> ChainExecutor<'a> {
     pub fn blob_gas_used(&self) -> u64 {
         match &self.0 {
             FamilyExecutor::Ethereum(executor) => executor.blob_gas_used,
-            FamilyExecutor::OpStack(executor) => executor.da_footprint_used,
+            FamilyExecutor::OpStack(executor) => executor.da_footprint,
         }
     }
 
@@ -272,16 +257,16 @@ impl<'a> ChainExecutor<'a> {
     ) -> Result<BlockResult, BlockExecutionError> {
         let receipts = self.receipts_mut();
         receipts.splice(..0, before);
-        let result = match self.0 {
-            FamilyExecutor::Ethereum(executor) => executor.finish()?.1,
-            FamilyExecutor::OpStack(executor) => executor.finish()?.1,
-        };
-        Ok(BlockResult {
-            receipts: result.receipts,
-            requests: result.requests,
-            gas_used: result.gas_used,
-            blob_gas_used: result.blob_gas_used,
-        })
+        match self.0 {
+            FamilyExecutor::Ethereum(executor) => {
+                let BlockExecutionResult { receipts, requests, gas_used, blob_gas_used } = executor.finish()?.1;
+                Ok(BlockResult { receipts, requests, gas_used, blob_gas_used })
+            }
+            FamilyExecutor::OpStack(executor) => {
+                let OpBlock { receipts, gas_used, da_footprint: blob_gas_used, .. } = *executor;
+                Ok(BlockResult { receipts, requests: Requests::default(), gas_used, blob_gas_used })
+            }
+        }
     }
 }
 

@@ -31,11 +31,11 @@ pub use bundle::{BundleError, BundleResult, BundleTx};
 pub use call::lift_checks;
 pub use error::{HaltText, SimulationError, frame_error, revert_reason};
 pub use estimate::Estimate;
-pub use evm::{Ethereum, FamilyEvm, OpStack, RunEvm};
+pub use evm::{Ethereum, FamilyEvm, OpBlockFees, OpContext, OpHandler, OpStack, RunEvm};
 pub use fees::market_tx;
 pub use kzg::{install_kzg_verifier, kzg_settings, load_kzg_settings};
 pub use many::ManyError;
-pub use precompiles::RunPrecompiles;
+pub use precompiles::{RunPrecompiles, precompiles_of};
 pub use replay::{replay, trace_block};
 pub use request::{
     AccountOverride, BaseFeeRule, BlockOverrides, Bundle, Bundles, Call, CallFees, CallPlace, CallRequest, Conditions,

@@ -1,50 +1,30 @@
 //! The precompiles of a run: the fork's, without those that overrides removed, and with those that overrides moved.
 
-use std::sync::OnceLock;
-
-use alloy_evm::precompiles::{Precompile, PrecompilesMap};
-use alloy_primitives::Address;
-use op_revm::{OpSpecId, precompiles::OpPrecompiles};
+use alloy_primitives::{
+    Address,
+    map::{AddressMap, AddressSet},
+};
 use revm::{
     context_interface::{Cfg, ContextTr},
-    handler::PrecompileProvider,
-    interpreter::{CallInputs, Gas, InstructionResult, InterpreterResult},
-    precompile::{
-        EthPrecompileResult, Precompile as Bn254Pairing, PrecompileHalt, PrecompileId, PrecompileSpecId, Precompiles,
-        bn254, eth_precompile_fn,
-    },
+    handler::{PrecompileProvider, precompile_output_to_interpreter_result},
+    interpreter::{CallInputs, InterpreterResult},
+    precompile::{Precompile, PrecompileHalt, PrecompileId, PrecompileSpecId, Precompiles},
 };
 
-use super::kzg::has_kzg_settings;
+use super::{evm::op_precompiles, kzg::has_kzg_settings};
 use crate::{
     chain::{ChainSpec, Fork, Natives},
     meter::Stopped,
     state::Overlay,
 };
 
-/// The longest input of the pairing precompile from
-/// [Karst](https://specs.optimism.io/protocol/karst/exec-engine.html#precompile-input-size-restrictions) on, in bytes:
-/// 300 pairs.
-const KARST_PAIRING_INPUT: usize = 57_600;
-
-/// Returns the precompiles of Karst. op-revm's have Jovian's limit for the pairing precompile, which Base has, too.
-fn karst() -> &'static Precompiles {
-    static KARST: OnceLock<Precompiles> = OnceLock::new();
-    KARST.get_or_init(|| {
-        let mut precompiles = OpPrecompiles::new_with_spec(OpSpecId::KARST).precompiles().clone();
-        precompiles.extend([Bn254Pairing::new(PrecompileId::Bn254Pairing, bn254::pair::ADDRESS, pairing)]);
-        precompiles
-    })
-}
-
-fn bounded_pairing(input: &[u8], gas_limit: u64) -> EthPrecompileResult {
-    if input.len() > KARST_PAIRING_INPUT {
-        return Err(PrecompileHalt::Bn254PairLength);
+/// Returns the precompiles of a fork.
+pub fn precompiles_of(fork: Fork) -> &'static Precompiles {
+    match fork {
+        Fork::Ethereum(spec) => Precompiles::new(PrecompileSpecId::from_spec_id(spec)),
+        Fork::OpStack(fork) => op_precompiles(fork),
     }
-    bn254::run_pair(input, bn254::pair::ISTANBUL_PAIR_PER_POINT, bn254::pair::ISTANBUL_PAIR_BASE, gas_limit)
 }
-
-eth_precompile_fn!(pairing, bounded_pairing);
 
 /// The precompiles of a run.
 ///
@@ -55,23 +35,20 @@ pub struct RunPrecompiles {
     /// The contracts of the chain's nodes that are missing here.
     pub natives: Natives,
     fork: &'static Precompiles,
-    active: PrecompilesMap,
+    /// The precompiles by the addresses at which overrides have left them. `None` if they are the fork's.
+    moved: Option<AddressMap<Precompile>>,
 }
 
 impl RunPrecompiles {
     /// Returns the precompiles of a fork on `chain`.
     pub fn of(chain: &ChainSpec, fork: impl Into<Fork>) -> Self {
-        let fork = match fork.into() {
-            Fork::Ethereum(spec) => Precompiles::new(PrecompileSpecId::from_spec_id(spec)),
-            Fork::OpStack(OpSpecId::KARST) if chain.has_karst() => karst(),
-            Fork::OpStack(spec) => OpPrecompiles::new_with_spec(spec).precompiles(),
-        };
-        Self { natives: chain.natives().clone(), fork, active: PrecompilesMap::from_static(fork) }
+        let fork = precompiles_of(fork.into());
+        Self { natives: chain.natives().clone(), fork, moved: None }
     }
 
     /// Returns whether a precompile is at `address`.
     pub fn is_at(&self, address: &Address) -> bool {
-        self.active.get(address).is_some()
+        self.get(address).is_some()
     }
 
     /// Returns the addresses that the fork makes warm, whatever a request overrides.
@@ -82,71 +59,66 @@ impl RunPrecompiles {
     /// Removes the precompile at `address`, if there is one.
     pub fn remove(&mut self, address: &Address) {
         if self.is_at(address) {
-            self.active.apply_precompile(address, |_| None);
+            self.moved_mut().remove(address);
         }
     }
 
     /// Copies the precompile at `from` to `to`, and replaces the precompile there, if any.
     pub fn copy(&mut self, from: &Address, to: Address) {
-        let mut found = None;
-        self.active.ensure_dynamic_precompiles();
-        self.active.apply_precompile(from, |precompile| {
-            found = precompile.clone();
-            precompile
-        });
-        self.active.apply_precompile(&to, |_| found);
+        if let Some(precompile) = self.get(from).cloned() {
+            self.moved_mut().insert(to, precompile);
+        }
+    }
+
+    fn get(&self, address: &Address) -> Option<&Precompile> {
+        match &self.moved {
+            None => self.fork.get(address),
+            Some(moved) => moved.get(address),
+        }
+    }
+
+    fn moved_mut(&mut self) -> &mut AddressMap<Precompile> {
+        self.moved.get_or_insert_with(|| self.fork.inner().clone())
     }
 }
 
-impl<'a, CTX: ContextTr<Db = &'a mut Overlay>> PrecompileProvider<CTX> for RunPrecompiles
-where
-    PrecompilesMap: PrecompileProvider<CTX, Output = InterpreterResult>,
-{
+impl<'a, CTX: ContextTr<Db = &'a mut Overlay>> PrecompileProvider<CTX> for RunPrecompiles {
     type Output = InterpreterResult;
 
-    fn set_spec(&mut self, spec: <CTX::Cfg as Cfg>::Spec) -> bool {
-        PrecompileProvider::<CTX>::set_spec(&mut self.active, spec)
+    /// Does nothing, because the precompiles of a run are those of its fork from the start.
+    fn set_spec(&mut self, _: <CTX::Cfg as Cfg>::Spec) -> bool {
+        false
     }
 
     /// If the run must be short, the gas of its precompiles is bounded, because the meter ticks only on opcodes, and no
     /// precompile waits for the KZG settings.
     fn run(&mut self, context: &mut CTX, inputs: &CallInputs) -> Result<Option<InterpreterResult>, String> {
-        // A precompile that fails has worked for an unknown part of the gas that the call loses, so all of it counts.
-        let spent = |result: &InterpreterResult, limit: u64| match result.result.is_ok() {
-            true => result.gas.total_gas_spent(),
-            false => limit,
-        };
-        let Some(left) = context.db().meter.precompile_gas() else {
-            let result = self.active.run(context, inputs)?;
-            let spent = result.as_ref().map_or(0, |result| spent(result, inputs.gas_limit));
-            context.db_mut().meter.take_precompile_gas(spent);
-            return Ok(result);
-        };
-        let Some(precompile) = self.active.get(&inputs.bytecode_address) else { return Ok(None) };
-        let waits = *precompile.precompile_id() == PrecompileId::KzgPointEvaluation && !has_kzg_settings();
-        drop(precompile);
-        if waits {
+        let Some(precompile) = self.get(&inputs.bytecode_address) else { return Ok(None) };
+        let bound = context.db().meter.precompile_gas();
+        let waits = || *precompile.id() == PrecompileId::KzgPointEvaluation && !has_kzg_settings();
+        if bound.is_some() && waits() {
             return Err(too_long(context));
         }
         // The result and the cost of a precompile do not depend on its gas limit, unless the limit is too low.
-        let bounded = CallInputs { gas_limit: inputs.gas_limit.min(left), ..inputs.clone() };
-        let Some(mut result) = self.active.run(context, &bounded)? else { return Ok(None) };
-        if result.result == InstructionResult::PrecompileOOG && inputs.gas_limit > left {
+        let limit = bound.map_or(inputs.gas_limit, |bound| inputs.gas_limit.min(bound));
+        let output = precompile.execute(&inputs.input.as_bytes(context), limit, inputs.reservoir);
+        let output = output.map_err(|error| error.to_string())?;
+        let is_out_of_gas = output.gas_used > limit || output.halt_reason().is_some_and(PrecompileHalt::is_oog);
+        if is_out_of_gas && limit < inputs.gas_limit {
             return Err(too_long(context));
         }
-        let used = result.gas.total_gas_spent();
-        context.db_mut().meter.take_precompile_gas(spent(&result, bounded.gas_limit));
-        result.gas = Gas::new(inputs.gas_limit);
-        result.gas.set_spent(used);
-        Ok(Some(result))
+        // A precompile that fails has worked for an unknown part of the gas that the call loses, so all of it counts.
+        let spent = if output.is_success() { output.gas_used } else { limit };
+        context.db_mut().meter.take_precompile_gas(spent);
+        Ok(Some(precompile_output_to_interpreter_result(output, inputs.gas_limit)))
     }
 
-    fn warm_addresses(&self) -> Box<impl Iterator<Item = Address>> {
-        Box::new(self.fork.addresses().copied())
+    fn warm_addresses(&self) -> &AddressSet {
+        self.fork.addresses_set()
     }
 
     fn contains(&self, address: &Address) -> bool {
-        PrecompileProvider::<CTX>::contains(&self.active, address)
+        self.is_at(address)
     }
 }
 

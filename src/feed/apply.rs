@@ -7,13 +7,12 @@ use alloy_consensus::{EMPTY_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, TxR
 use alloy_eips::{eip4895::Withdrawals, eip7685::Requests};
 use alloy_evm::block::BlockExecutionError;
 use alloy_hardforks::EthereumHardforks;
-use alloy_op_hardforks::OpHardforks;
 use alloy_primitives::B256;
 use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 
 use crate::{
     chain::{
-        Attributes, BlockBody, BlockHashes, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock,
+        Attributes, BlockBody, BlockHashes, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, OpFork, SealedBlock,
         Unexecutable,
     },
     engine::{BlockResult, ChainExecutor},
@@ -449,7 +448,7 @@ pub fn withdrawals_root(
     world: &World,
     withdrawals: Option<&Withdrawals>,
 ) -> Option<B256> {
-    if spec.is_isthmus_active_at_timestamp(header.timestamp) {
+    if spec.has_op_fork(OpFork::Isthmus, header.timestamp) {
         let passer = world.account(&L2_TO_L1_MESSAGE_PASSER_ADDRESS);
         return Some(passer.map_or(EMPTY_ROOT_HASH, |account| account.trie_account().storage_root));
     }

@@ -13,14 +13,12 @@ use alloy_eips::{
     eip7840::BlobParams,
 };
 use alloy_hardforks::EthereumHardforks;
-use revm::{
-    context_interface::cfg::gas::calculate_initial_tx_gas,
-    primitives::{eip3860::MAX_INITCODE_SIZE, hardfork::SpecId},
-};
+use alloy_primitives::Address;
+use revm::primitives::{eip3860::MAX_INITCODE_SIZE, hardfork::SpecId};
 
 use super::{PoolError, SentTransaction};
 use crate::{
-    chain::{ChainSpec, Family},
+    chain::{ChainSpec, Family, initial_gas},
     engine::kzg_settings,
 };
 
@@ -57,7 +55,7 @@ pub fn check(
     if tx.nonce() == u64::MAX {
         return Err(PoolError::NonceMax);
     }
-    check_intrinsic_gas(spec, head, &tx)?;
+    check_intrinsic_gas(spec, head, &tx, sender)?;
     let tip = tx.priority_fee_or_price();
     if tip < min_tip {
         return Err(PoolError::TipTooLow { tip, needed: min_tip });
@@ -100,7 +98,7 @@ fn check_gas_limit(spec: &ChainSpec, head: &Header, tx: &TxEnvelope) -> Result<(
     Ok(())
 }
 
-fn recover(spec: &ChainSpec, tx: &TxEnvelope) -> Result<alloy_primitives::Address, PoolError> {
+fn recover(spec: &ChainSpec, tx: &TxEnvelope) -> Result<Address, PoolError> {
     let want = spec.chain_id();
     if let Some(have) = tx.chain_id().filter(|have| *have != want) {
         return Err(PoolError::ChainId { have, want });
@@ -116,24 +114,16 @@ fn recover(spec: &ChainSpec, tx: &TxEnvelope) -> Result<alloy_primitives::Addres
     })
 }
 
-fn check_intrinsic_gas(spec: &ChainSpec, head: &Header, tx: &TxEnvelope) -> Result<(), PoolError> {
+fn check_intrinsic_gas(spec: &ChainSpec, head: &Header, tx: &TxEnvelope, sender: Address) -> Result<(), PoolError> {
     let gas = tx.gas_limit();
     // geth's pool counts by the rules of Homestead even before that fork.
     let fork = spec.evm_fork(head).max(SpecId::HOMESTEAD);
-    let accesses = tx.access_list();
-    let needed = calculate_initial_tx_gas(
-        fork,
-        tx.input(),
-        tx.is_create(),
-        accesses.map_or(0, |list| list.len() as u64),
-        accesses.map_or(0, |list| list.storage_keys_count() as u64),
-        tx.authorization_count().unwrap_or_default(),
-    );
-    if gas < needed.initial_total_gas {
-        return Err(PoolError::IntrinsicGas { gas, needed: needed.initial_total_gas });
+    let needed = initial_gas(fork, sender, tx);
+    if gas < needed.initial_total_gas() {
+        return Err(PoolError::IntrinsicGas { gas, needed: needed.initial_total_gas() });
     }
-    if gas < needed.floor_gas {
-        return Err(PoolError::FloorGas { gas, needed: needed.floor_gas });
+    if gas < needed.floor_gas() {
+        return Err(PoolError::FloorGas { gas, needed: needed.floor_gas() });
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use alloy_primitives::{
 use revm::{
     Database, DatabaseCommit,
     bytecode::Bytecode,
-    state::{Account as RunAccount, AccountInfo},
+    state::{Account as RunAccount, AccountId, AccountInfo},
 };
 
 use super::{
@@ -176,7 +176,10 @@ impl Overlay {
         ] {
             entry.settled_parts.set(part, is_given || entry.settled_parts.contains(part));
         }
-        let info = entry.now.info.get_or_insert_with(|| AccountInfo { account_id: Some(id), ..AccountInfo::default() });
+        let info = entry
+            .now
+            .info
+            .get_or_insert_with(|| AccountInfo { account_id: AccountId::new(id), ..AccountInfo::default() });
         entry.is_changed = true;
         info.balance = balance.unwrap_or(info.balance);
         info.nonce = nonce.unwrap_or(info.nonce);
@@ -263,7 +266,7 @@ impl Overlay {
                 balance: account.balance,
                 nonce: account.nonce,
                 code_hash: account.code.hash,
-                account_id: Some(next),
+                account_id: AccountId::new(next),
                 code: Some(self.bytecode(&account.code)),
             });
             let entry = &mut self.entries[next];
@@ -385,9 +388,9 @@ impl Database for Overlay {
         Ok(self.slot(id, slot))
     }
 
-    fn storage_by_account_id(&mut self, address: Address, id: usize, slot: U256) -> Result<U256, Infallible> {
-        debug_assert_eq!(self.entries[id].now.address, address);
-        Ok(self.slot(id, slot))
+    fn storage_by_account_id(&mut self, address: Address, id: AccountId, slot: U256) -> Result<U256, Infallible> {
+        debug_assert_eq!(self.entries[id.get()].now.address, address);
+        Ok(self.slot(id.get(), slot))
     }
 
     fn block_hash(&mut self, number: u64) -> Result<B256, Infallible> {
@@ -445,7 +448,7 @@ impl Overlay {
                     entry.now.slots.insert(slot, value.present_value);
                 }
             }
-            entry.now.info = Some(AccountInfo { account_id: Some(id), ..account.info });
+            entry.now.info = Some(AccountInfo { account_id: AccountId::new(id), ..account.info });
         }
     }
 }

@@ -35,7 +35,8 @@ impl OwnCodes {
     pub(super) fn new() -> Self {
         let stop = Bytes::from_static(&[opcode::STOP]);
         Self {
-            empty: Bytecode::new_analyzed(stop, 0, JumpTable::default()),
+            // SAFETY: The bytes are what analysis makes of no code: STOP has no immediate, so nothing behind it is read.
+            empty: unsafe { Bytecode::new_analyzed(stop, 0, JumpTable::default()) },
             places: std::iter::repeat_with(|| None).take(Self::PLACES).collect(),
         }
     }
@@ -71,7 +72,7 @@ impl OwnCodes {
 
 fn copy(code: &Bytecode) -> Bytecode {
     match code.legacy_jump_table() {
-        Some(jumps) => Bytecode::new_analyzed(Bytes::copy_from_slice(code.bytes_slice()), code.len(), jumps.clone()),
+        Some(_) => Bytecode::new_legacy(Bytes::copy_from_slice(code.original_byte_slice())),
         // A delegation (EIP-7702) is followed, not run.
         None => code.clone(),
     }

@@ -2,11 +2,10 @@
 
 use alloy_eips::eip7702::{Authorization, SignedAuthorization};
 use alloy_primitives::{Address, U256};
-use op_revm::{L1BlockInfo, OpSpecId};
 
 use super::accounts::{TxFields, encoded};
 use crate::{
-    chain::{ChainSpec, Fork},
+    chain::{ChainSpec, Fork, L1BlockInfo},
     engine::Call,
     state::{Overlay, Snapshot},
 };
@@ -15,7 +14,6 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct DataFee {
     info: L1BlockInfo,
-    fork: OpSpecId,
     chain_id: u64,
 }
 
@@ -23,8 +21,8 @@ impl DataFee {
     /// Reads the parameters from the state of `at`, which `overlay` is over. Returns `None` on other chains.
     pub(super) fn at(spec: &ChainSpec, at: &Snapshot, overlay: &mut Overlay) -> Option<Self> {
         let Fork::OpStack(fork) = spec.fork(at.header()) else { return None };
-        let Ok(info) = L1BlockInfo::try_fetch(overlay, U256::from(at.header().number), fork);
-        Some(Self { info, fork, chain_id: spec.chain_id() })
+        let Ok(info) = L1BlockInfo::read(overlay, fork);
+        Some(Self { info, chain_id: spec.chain_id() })
     }
 
     /// Returns the fees in wei of a call with this gas limit, and with an authorization of its sender if `authorizes`.
@@ -37,12 +35,6 @@ impl DataFee {
         }
         // A call that cannot be a transaction is rejected when it is signed.
         let Ok(encoded) = encoded(call, TxFields { chain_id: self.chain_id, nonce: 1, gas }) else { return U256::ZERO };
-        let data = self.info.clone().calculate_tx_l1_cost(&encoded, self.fork);
-        let operator = if self.fork.is_enabled_in(OpSpecId::ISTHMUS) {
-            self.info.operator_fee_charge(&encoded, U256::from(gas), self.fork)
-        } else {
-            U256::ZERO
-        };
-        data.saturating_add(operator)
+        self.info.data_fee(&encoded).saturating_add(self.info.operator_fee(gas))
     }
 }

@@ -5,13 +5,16 @@
 
 use alloy_consensus::Transaction;
 use alloy_eips::eip7702::constants::{PER_AUTH_BASE_COST, PER_EMPTY_ACCOUNT_COST};
-use alloy_primitives::{B256, Log};
+use alloy_primitives::{Address, B256, Log};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 use redb::{ReadTransaction, TableDefinition, WriteTransaction};
-use revm::{context_interface::cfg::gas::calculate_initial_tx_gas, primitives::hardfork::SpecId};
+use revm::primitives::hardfork::SpecId;
 
 use super::CallsReceipt;
-use crate::store::{decode, encode, open_if_there};
+use crate::{
+    chain::initial_gas,
+    store::{decode, encode, open_if_there},
+};
 
 /// Outcomes by hash of the transaction.
 const OUTCOMES: TableDefinition<'_, [u8; 32], &[u8]> = TableDefinition::new("outcomes");
@@ -51,17 +54,15 @@ impl TxOutcome {
 ///
 /// The code that an account is delegated to may be missing: the transaction that deploys the batch executor was replaced,
 /// or a reorg has taken it back. Such a transaction succeeds and does nothing.
-pub(super) fn ran_code(tx: &impl Transaction, gas_used: u64, fork: SpecId) -> Option<bool> {
-    let (accesses, authorizations) = (tx.access_list(), tx.authorization_count().unwrap_or_default());
-    let accounts = accesses.map_or(0, |list| list.len() as u64);
-    let slots = accesses.map_or(0, |list| list.storage_keys_count() as u64);
-    let owed = calculate_initial_tx_gas(fork, tx.input(), tx.kind().is_create(), accounts, slots, authorizations);
+pub(super) fn ran_code(tx: &impl Transaction, sender: Address, gas_used: u64, fork: SpecId) -> Option<bool> {
+    let authorizations = tx.authorization_count().unwrap_or_default();
+    let owed = initial_gas(fork, sender, tx);
     // Of an authority that exists, a part of the cost is refunded, up to a fifth of the gas (EIP-7702, EIP-3529).
     let refunded = |count: u64| {
-        let refund = (count * (PER_EMPTY_ACCOUNT_COST - PER_AUTH_BASE_COST)).min(owed.initial_total_gas / 5);
-        owed.initial_total_gas - refund
+        let refund = (count * (PER_EMPTY_ACCOUNT_COST - PER_AUTH_BASE_COST)).min(owed.initial_total_gas() / 5);
+        owed.initial_total_gas() - refund
     };
-    if gas_used == owed.floor_gas {
+    if gas_used == owed.floor_gas() {
         return None;
     }
     Some(!(0..=authorizations).any(|count| refunded(count) == gas_used))

@@ -13,7 +13,7 @@ use super::{
     words::ether,
 };
 use crate::{
-    chain::{ChainSpec, DEPLOYMENT_PROXY},
+    chain::{ChainSpec, DEPLOYMENT_PROXY, initial_gas_terms},
     engine::{
         self, Bundle, Bundles, Call, CallFees, CallRequest, Engine, Estimate, HaltText, ManyError, SimulationError,
         SimulationRules,
@@ -465,8 +465,9 @@ impl Planner<'_> {
     /// Returns the intrinsic gas of the transaction, or its floor if that is higher.
     fn intrinsic_gas(&self, call: &Call) -> u64 {
         let fork = self.spec.evm_fork(self.snapshot.header());
-        let needed = calculate_initial_tx_gas(fork, &call.data, call.to.is_create(), 0, 0, 0);
-        needed.initial_total_gas.max(needed.floor_gas)
+        let terms = initial_gas_terms(fork, call.from, call.to, call.value);
+        let needed = calculate_initial_tx_gas(fork, &call.data, call.to.is_create(), 0, 0, 0, terms);
+        needed.initial_total_gas().max(needed.floor_gas())
     }
 
     fn run_with(&self, call: &Call, gas: u64, overlay: &mut Overlay) -> Result<ExecutionResult, SimulationError> {

@@ -149,7 +149,7 @@ pub(super) fn receipt_of(spec: &ChainSpec, published: &Published, hash: &B256) -
             gas_used: included.gas_used,
             tx_hash: *hash,
         };
-        (receipt, ran_code(&**included.tx, included.gas_used, spec.evm_fork(header)))
+        (receipt, ran_code(&**included.tx, included.tx.signer(), included.gas_used, spec.evm_fork(header)))
     };
     block.transaction(index).map(receipt)
 }

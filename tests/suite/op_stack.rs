@@ -18,7 +18,7 @@ use alloy_signer_local::PrivateKeySigner;
 use op_alloy::consensus::TxDeposit;
 use presim::{
     chain::{
-        Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, SealedBlock, genesis_block,
+        Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, Fork, OpFork, SealedBlock, genesis_block,
         receipts_root_and_bloom,
     },
     engine::{
@@ -659,8 +659,8 @@ fn known_networks_have_the_forks_of_their_family() {
     assert!(ChainSpec::known(4_242).is_none());
     // Base activated Jovian on 2 December 2025, 16:00:01 UTC; mainnet its second blob parameter fork on 7 January 2026.
     let fork = |time| ChainSpec::known(8_453).unwrap().fork(&Header { timestamp: time, ..Header::default() });
-    assert_eq!(fork(1_764_691_200), presim::chain::Fork::OpStack(op_revm::OpSpecId::ISTHMUS));
-    assert_eq!(fork(1_764_691_201), presim::chain::Fork::OpStack(op_revm::OpSpecId::JOVIAN));
+    assert_eq!(fork(1_764_691_200), Fork::OpStack(OpFork::Isthmus));
+    assert_eq!(fork(1_764_691_201), Fork::OpStack(OpFork::Jovian));
     let mainnet = ChainSpec::known(1).unwrap();
     assert_eq!(mainnet.blob_params(1_767_747_671).unwrap().max_blob_count, 21);
     assert_eq!(mainnet.blob_params(1_767_747_670).unwrap().max_blob_count, 15);

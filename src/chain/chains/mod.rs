@@ -29,7 +29,7 @@ use op_alloy::rpc_types::OpBaseFeeInfo;
 
 use super::{
     ChainSpec, ChainSpecError, ForkName, ForkTime,
-    op_stack::{BEDROCK, OPTIMISM},
+    op::{BEDROCK, OPTIMISM},
     set_forks,
 };
 

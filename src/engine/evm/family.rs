@@ -4,14 +4,11 @@ use std::{convert::Infallible, fmt::Debug, hash::Hash};
 
 use alloy_consensus::Header;
 use alloy_evm::{EvmEnv, FromRecoveredTx, FromTxWithEncoded, IntoTxEnv};
-use alloy_op_evm::OpTx;
-use alloy_primitives::{Bytes, U256};
-use op_revm::{L1BlockInfo, OpHaltReason, OpSpecId, OpTransaction, OpTransactionError};
 use revm::{
     Context, Inspector, Journal,
     context::{
         BlockEnv, CfgEnv, Evm as Inner, Transaction, TxEnv,
-        result::{EVMError, ExecutionResult, HaltReason, OutOfGasError},
+        result::{EVMError, ExecutionResult},
     },
     handler::{EthFrame, Handler, MainnetHandler, SystemCallTx, instructions::EthInstructions},
     inspector::InspectorHandler,
@@ -21,10 +18,10 @@ use revm::{
 
 use super::{
     RunEvm,
-    op_handler::{CallHandler, OpError},
+    op::{OpBlockFees, OpHandler},
 };
 use crate::{
-    chain::{ChainSpec, ChainTx, Fork},
+    chain::{ChainSpec, ChainTx, Fork, OpFork, OpTx},
     engine::precompiles::RunPrecompiles,
     state::Overlay,
 };
@@ -70,8 +67,8 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     /// Returns an unsigned call as a transaction. It has no encoded bytes for which a fee is due.
     fn unsigned(call: TxEnv) -> Self::Tx;
 
-    /// Returns the fee data of an unsigned call in block `number`, which pays nothing besides its gas.
-    fn waived(number: U256) -> Self::Chain;
+    /// Returns the fee data of an unsigned call, which pays nothing besides its gas.
+    fn waived() -> Self::Chain;
 
     /// Runs the transaction that `evm` is set to.
     ///
@@ -125,7 +122,7 @@ impl FamilyEvm for Ethereum {
         call
     }
 
-    fn waived(_: U256) {}
+    fn waived() {}
 
     fn handle(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, Error> {
         MainnetHandler::default().run(evm)
@@ -145,64 +142,37 @@ impl FamilyEvm for Ethereum {
 pub struct OpStack;
 
 impl FamilyEvm for OpStack {
-    type Spec = OpSpecId;
+    type Spec = OpFork;
     type Tx = OpTx;
-    type Chain = L1BlockInfo;
+    type Chain = OpBlockFees;
 
     const HAS_VAULTS: bool = true;
 
-    fn fork(spec: &ChainSpec, header: &Header) -> OpSpecId {
-        alloy_op_evm::spec(spec, header)
+    fn fork(spec: &ChainSpec, header: &Header) -> OpFork {
+        spec.op_fork(header.timestamp)
     }
 
-    fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<OpSpecId> {
+    fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<OpFork> {
         spec.op_evm_env(header)
     }
 
     fn unsigned(call: TxEnv) -> OpTx {
-        // A transaction without bytes has no L1 fee.
-        OpTx(OpTransaction { base: call, enveloped_tx: Some(Bytes::new()), deposit: Default::default() })
+        OpTx::unsigned(call)
     }
 
-    fn waived(number: U256) -> L1BlockInfo {
-        // op-revm charges no operator fee for a transaction without bytes, but refunds it, so the fee must be zero.
-        L1BlockInfo {
-            l2_block: Some(number),
-            operator_fee_scalar: Some(U256::ZERO),
-            operator_fee_constant: Some(U256::ZERO),
-            ..L1BlockInfo::default()
-        }
+    fn waived() -> OpBlockFees {
+        OpBlockFees::waived()
     }
 
     fn handle(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, Error> {
-        CallHandler::new().run(evm).map(ended).map_err(explain)
+        OpHandler::default().run(evm)
     }
 
     fn handle_system_call(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, Error> {
-        CallHandler::new().run_system_call(evm).map(ended).map_err(explain)
+        OpHandler::default().run_system_call(evm)
     }
 
     fn inspect<'a, I: Inspector<Host<'a, Self>>>(evm: &mut RunEvm<'a, Self, I>) -> Result<ExecutionResult, Error> {
-        CallHandler::new().inspect_run(evm).map(ended).map_err(explain)
-    }
-}
-
-/// Converts a result of the OP stack into one of Ethereum.
-fn ended(result: ExecutionResult<OpHaltReason>) -> ExecutionResult {
-    result.map_haltreason(|reason| match reason {
-        OpHaltReason::Base(reason) => reason,
-        // The original reason is not known any more, but the deposit has used up its gas.
-        OpHaltReason::FailedDeposit => HaltReason::OutOfGas(OutOfGasError::Basic),
-    })
-}
-
-fn explain(error: OpError) -> Error {
-    match error {
-        EVMError::Transaction(OpTransactionError::Base(invalid)) => EVMError::Transaction(invalid),
-        EVMError::Transaction(other) => EVMError::Custom(other.to_string()),
-        EVMError::Database(error) => EVMError::Database(error),
-        EVMError::Header(error) => EVMError::Header(error),
-        EVMError::Custom(error) => EVMError::Custom(error),
-        EVMError::CustomAny(error) => EVMError::CustomAny(error),
+        OpHandler::default().inspect_run(evm)
     }
 }

@@ -11,8 +11,8 @@ use alloy_primitives::U256;
 use revm::{
     bytecode::{JumpTable, opcode},
     interpreter::{
-        InstructionTable, Interpreter, InterpreterAction, STACK_LIMIT,
-        interpreter::EthInterpreter,
+        GasTable, InstructionResult, InstructionTable, Interpreter, InterpreterAction,
+        interpreter::{EthInterpreter, STACK_LIMIT},
         interpreter_types::{Jumps, LoopControl, RuntimeFlag},
     },
     primitives::hardfork::SpecId,
@@ -25,15 +25,26 @@ use crate::meter::Meter;
 pub(super) fn interpret<'a, C: Metered<'a>>(
     frame: &mut Interpreter,
     instructions: &InstructionTable<EthInterpreter, C>,
+    gas: &GasTable,
     host: &mut C,
 ) -> InterpreterAction {
     // From this fork on, all opcodes of a stretch exist.
     if !frame.runtime_flag.spec_id().is_enabled_in(SpecId::SHANGHAI) {
-        return frame.run_plain(instructions, host);
+        return frame.run_plain(instructions, gas, host);
     }
-    while frame.bytecode.is_not_end() {
+    let end = loop {
         stretch(frame, &mut host.db_mut().meter);
-        frame.step(instructions, host);
+        if let Err(end) = frame.step(instructions, gas, host) {
+            break end;
+        }
+    };
+    next_action(frame, end)
+}
+
+/// Returns what comes after a frame whose last instruction ended with `end`: what the instruction has set, or the end.
+fn next_action(frame: &mut Interpreter, end: InstructionResult) -> InterpreterAction {
+    if frame.bytecode.action().is_none() {
+        frame.halt(end);
     }
     frame.take_next_action()
 }

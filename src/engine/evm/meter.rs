@@ -5,12 +5,11 @@ use revm::{
     Journal,
     bytecode::opcode,
     context_interface::{ContextTr, Host, JournalTr, context::ContextError},
-    handler::instructions::EthInstructions,
+    handler::instructions::{EthInstructions, InstructionProvider},
     interpreter::{
-        Instruction, InstructionContext, InstructionResult, InterpreterAction,
+        Instruction, InstructionContext, InstructionExecResult, InstructionResult,
         instructions::{contract, host, memory, system},
         interpreter::EthInterpreter,
-        interpreter_types::LoopControl,
     },
 };
 
@@ -26,54 +25,52 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal = Journal<&'a mut Overlay>> 
 
 pub(super) type At<'i, C> = InstructionContext<'i, C, EthInterpreter>;
 
+/// Replaces the instruction of an opcode, whose static gas stays the fork's.
+pub(super) fn put<C: Host>(
+    instructions: &mut EthInstructions<EthInterpreter, C>,
+    code: u8,
+    run: fn(At<'_, C>) -> InstructionExecResult,
+) {
+    let gas = instructions.gas_table()[usize::from(code)];
+    instructions.insert_instruction(code, Instruction::new(run), gas);
+}
+
 /// Replaces opcodes of revm by the metered ones.
 pub(super) fn meter<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthInterpreter, C>) {
-    let mut put = |code: u8, run: fn(At<'_, C>)| {
-        let gas = instructions.instruction_table[usize::from(code)].static_gas();
-        instructions.insert_instruction(code, Instruction::new(run, gas));
-    };
-    put(opcode::JUMPDEST, |mut at| {
-        tick(&mut at);
-    });
+    let mut put = |code: u8, run: fn(At<'_, C>) -> InstructionExecResult| put(instructions, code, run);
+    put(opcode::JUMPDEST, |mut at| tick(&mut at));
     put(opcode::CALL, call::<C>);
     put(opcode::CALLCODE, call_code::<C>);
     put(opcode::DELEGATECALL, delegate_call::<C>);
     put(opcode::STATICCALL, static_call::<C>);
     put(opcode::CREATE, |mut at| {
-        if tick(&mut at) {
-            contract::create::<_, false, _>(at)
-        }
+        tick(&mut at)?;
+        contract::create::<false, _, _>(at)
     });
     put(opcode::CREATE2, |mut at| {
-        if tick(&mut at) {
-            contract::create::<_, true, _>(at)
-        }
+        tick(&mut at)?;
+        contract::create::<true, _, _>(at)
     });
     // The cost of these grows with a length. The numbers are its depth on the stack, and the bytes per tick.
     put(opcode::KECCAK256, |mut at| {
-        if tick_bytes(&mut at, 1, 64) {
-            system::keccak256(at)
-        }
+        tick_bytes(&mut at, 1, 64)?;
+        system::keccak256(at)
     });
     put(opcode::CALLDATACOPY, |mut at| {
-        if tick_bytes(&mut at, 2, 1024) {
-            system::calldatacopy(at)
-        }
+        tick_bytes(&mut at, 2, 1024)?;
+        system::calldatacopy(at)
     });
     put(opcode::CODECOPY, |mut at| {
-        if tick_bytes(&mut at, 2, 1024) {
-            system::codecopy(at)
-        }
+        tick_bytes(&mut at, 2, 1024)?;
+        system::codecopy(at)
     });
     put(opcode::RETURNDATACOPY, |mut at| {
-        if tick_bytes(&mut at, 2, 1024) {
-            system::returndatacopy(at)
-        }
+        tick_bytes(&mut at, 2, 1024)?;
+        system::returndatacopy(at)
     });
     put(opcode::MCOPY, |mut at| {
-        if tick_bytes(&mut at, 2, 1024) {
-            memory::mcopy(at)
-        }
+        tick_bytes(&mut at, 2, 1024)?;
+        memory::mcopy(at)
     });
     put(opcode::EXTCODECOPY, extcodecopy::<C>);
     put(opcode::SELFDESTRUCT, selfdestruct::<C>);
@@ -84,78 +81,64 @@ pub(super) fn meter<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthIn
     put(opcode::LOG4, log::<4, C>);
 }
 
-pub(super) fn call<'a, C: Metered<'a>>(mut at: At<'_, C>) {
-    if tick(&mut at) {
-        contract::call(at)
-    }
+pub(super) fn call<'a, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
+    tick(&mut at)?;
+    contract::call::<{ opcode::CALL }, _, _>(at)
 }
 
-pub(super) fn call_code<'a, C: Metered<'a>>(mut at: At<'_, C>) {
-    if tick(&mut at) {
-        contract::call_code(at)
-    }
+pub(super) fn call_code<'a, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
+    tick(&mut at)?;
+    contract::call::<{ opcode::CALLCODE }, _, _>(at)
 }
 
-pub(super) fn delegate_call<'a, C: Metered<'a>>(mut at: At<'_, C>) {
-    if tick(&mut at) {
-        contract::delegate_call(at)
-    }
+pub(super) fn delegate_call<'a, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
+    tick(&mut at)?;
+    contract::call::<{ opcode::DELEGATECALL }, _, _>(at)
 }
 
-pub(super) fn static_call<'a, C: Metered<'a>>(mut at: At<'_, C>) {
-    if tick(&mut at) {
-        contract::static_call(at)
-    }
+pub(super) fn static_call<'a, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
+    tick(&mut at)?;
+    contract::call::<{ opcode::STATICCALL }, _, _>(at)
 }
 
-pub(super) fn extcodecopy<'a, C: Metered<'a>>(mut at: At<'_, C>) {
-    if tick_bytes(&mut at, 3, 1024) {
-        host::extcodecopy(at)
-    }
+pub(super) fn extcodecopy<'a, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
+    tick_bytes(&mut at, 3, 1024)?;
+    host::extcodecopy(at)
 }
 
 #[inline(always)]
-fn tick<'a, C: Metered<'a>>(at: &mut At<'_, C>) -> bool {
-    if at.host.db_mut().meter.tick(1) {
-        return true;
-    }
-    stop(at);
-    false
+fn tick<'a, C: Metered<'a>>(at: &mut At<'_, C>) -> InstructionExecResult {
+    if at.host.db_mut().meter.tick(1) { Ok(()) } else { stop(at) }
 }
 
 /// Ticks once, and once more for each `bytes_a_tick` of the length that is `depth` below the top of the stack. A length
 /// that no gas can pay for ends the frame anyway, so it is not counted.
 #[inline(always)]
-fn tick_bytes<'a, C: Metered<'a>>(at: &mut At<'_, C>, depth: usize, bytes_a_tick: u32) -> bool {
+fn tick_bytes<'a, C: Metered<'a>>(at: &mut At<'_, C>, depth: usize, bytes_a_tick: u32) -> InstructionExecResult {
     const PAYABLE: u32 = 1 << 24;
     let length = at.interpreter.stack.peek(depth).ok().and_then(|length| u32::try_from(length).ok());
     let cost = 1 + length.filter(|length| *length < PAYABLE).unwrap_or(0) / bytes_a_tick;
-    if at.host.db_mut().meter.tick(cost) {
-        return true;
-    }
-    stop(at);
-    false
+    if at.host.db_mut().meter.tick(cost) { Ok(()) } else { stop(at) }
 }
 
 #[cold]
-fn stop<'a, C: Metered<'a>>(at: &mut At<'_, C>) {
+fn stop<'a, C: Metered<'a>>(at: &mut At<'_, C>) -> InstructionExecResult {
     *at.host.error() = Err(ContextError::Custom(String::new()));
-    at.interpreter.halt(InstructionResult::FatalExternalError);
+    Err(InstructionResult::FatalExternalError)
 }
 
 /// Runs the opcode, then numbers the log that it wrote, if any.
-fn log<'a, const N: usize, C: Metered<'a>>(at: At<'_, C>) {
+fn log<'a, const N: usize, C: Metered<'a>>(at: At<'_, C>) -> InstructionExecResult {
     let InstructionContext { interpreter, host } = at;
     let before = host.journal().logs().len();
-    host::log::<N, _>(InstructionContext { interpreter, host: &mut *host });
-    if host.journal().logs().len() > before {
-        host.db_mut().log_numbers.push(before, false);
-    }
+    host::log::<N, _>(InstructionContext { interpreter, host: &mut *host })?;
+    host.db_mut().log_numbers.push(before, false);
+    Ok(())
 }
 
 /// Runs the opcode, then logs the transfer of the contract's balance, if transfers are shown. The journal cannot show
 /// it, because after Cancun it has no entry for ether that stays where it is.
-pub(super) fn selfdestruct<'a, C: Metered<'a>>(at: At<'_, C>) {
+pub(super) fn selfdestruct<'a, C: Metered<'a>>(at: At<'_, C>) -> InstructionExecResult {
     let InstructionContext { interpreter, host } = at;
     if !host.db_mut().log_numbers.shows_transfers() {
         return host::selfdestruct(InstructionContext { interpreter, host });
@@ -163,9 +146,9 @@ pub(super) fn selfdestruct<'a, C: Metered<'a>>(at: At<'_, C>) {
     let from = interpreter.input.target_address;
     let to = interpreter.stack.peek(0).ok().map(|word| Address::from_word(word.into()));
     let value = host.journal_mut().load_account(from).ok().map(|account| account.data.info.balance);
-    host::selfdestruct(InstructionContext { interpreter: &mut *interpreter, host: &mut *host });
-    let ended = interpreter.bytecode.action().as_ref().and_then(InterpreterAction::instruction_result);
-    if let Some(value) = value.filter(|value| ended == Some(InstructionResult::SelfDestruct) && !value.is_zero()) {
+    let ended = host::selfdestruct(InstructionContext { interpreter, host: &mut *host });
+    if let Some(value) = value.filter(|value| ended == Err(InstructionResult::SelfDestruct) && !value.is_zero()) {
         FrameTransfer { from, to, value }.log(Address::ZERO, host);
     }
+    ended
 }

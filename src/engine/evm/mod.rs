@@ -3,11 +3,12 @@
 mod family;
 mod interpret;
 mod meter;
-mod op_handler;
+mod op;
 mod record;
 mod run;
 
 pub use family::{Ethereum, FamilyEvm, OpStack};
+pub use op::{OpBlockFees, OpContext, OpHandler};
 pub use run::RunEvm;
 
 use std::convert::Infallible;
@@ -29,6 +30,7 @@ use crate::{
 };
 
 pub(super) use family::Host;
+pub(super) use op::{OpBlock, op_precompiles};
 pub(super) use record::seen_info;
 
 /// A transaction that is ready to run once, with its environment and precompiles.
@@ -44,7 +46,7 @@ pub(super) struct TxSetup<F: FamilyEvm> {
 impl<F: FamilyEvm> TxSetup<F> {
     /// Sets up an unsigned call, which pays nothing besides its gas.
     pub fn unsigned(call: TxEnv, env: EvmEnv<F::Spec>, precompiles: RunPrecompiles) -> Self {
-        Self { tx: F::unsigned(call), waived: Some(F::waived(env.block_env.number)), env, precompiles }
+        Self { tx: F::unsigned(call), waived: Some(F::waived()), env, precompiles }
     }
 
     /// Sets up a signed transaction of `env`'s block.

@@ -11,7 +11,7 @@ use revm::{
     context_interface::{Transaction, transaction::AuthorizationTr},
     handler::instructions::EthInstructions,
     interpreter::{
-        FrameInput, Instruction,
+        FrameInput, InstructionExecResult,
         instructions::{block_info, host},
         interpreter::EthInterpreter,
         interpreter_action::FrameInit,
@@ -23,17 +23,14 @@ use revm::{
 
 use super::{
     family::FamilyEvm,
-    meter::{At, Metered, call, call_code, delegate_call, extcodecopy, selfdestruct, static_call},
+    meter::{At, Metered, call, call_code, delegate_call, extcodecopy, put, selfdestruct, static_call},
     run::RunEvm,
 };
 use crate::state::{AccountReads, BlockReads, Overlay};
 
 /// Replaces the metered opcodes that show state or a field of the block by ones that also record this.
 pub(super) fn record<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthInterpreter, C>) {
-    let mut put = |code: u8, run: fn(At<'_, C>)| {
-        let gas = instructions.instruction_table[usize::from(code)].static_gas();
-        instructions.insert_instruction(code, Instruction::new(run, gas));
-    };
+    let mut put = |code: u8, run: fn(At<'_, C>) -> InstructionExecResult| put(instructions, code, run);
     put(opcode::BALANCE, |mut at| {
         account(&mut at, 0, AccountReads::BALANCE);
         host::balance(at)

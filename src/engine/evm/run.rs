@@ -14,7 +14,7 @@ use revm::{
     handler::{
         EthFrame, EvmTr, FrameData, FrameInitOrResult, FrameResult, ItemOrResult, SystemCallTx,
         evm::{ContextDbError, FrameInitResult},
-        instructions::EthInstructions,
+        instructions::{EthInstructions, InstructionProvider},
     },
     inspector::{InspectorEvmTr, NoOpInspector},
     interpreter::{
@@ -108,7 +108,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         let lifted = self.inner.ctx.cfg.clone();
         let cfg = &mut self.inner.ctx.cfg;
         (cfg.disable_base_fee, cfg.disable_nonce_check) = (true, true);
-        self.inner.ctx.chain = F::waived(self.inner.ctx.block.number);
+        self.inner.ctx.chain = F::waived();
         self.inner.ctx.set_tx(F::unsigned(call));
         let result = F::handle(self);
         let mut state = self.inner.ctx.journaled_state.inner.finalize();
@@ -196,7 +196,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
 
     #[inline]
     fn execute_call(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
-        self.inner.ctx.chain = F::waived(self.inner.ctx.block.number);
+        self.inner.ctx.chain = F::waived();
         self.execute(F::unsigned(call), false)
     }
 
@@ -298,7 +298,8 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
         journal.load_account_mut(inputs.caller())?.bump_nonce();
         let gas = Gas::new_with_regular_gas_and_reservoir(inputs.gas_limit(), inputs.reservoir());
         let result = InterpreterResult { result: InstructionResult::CreateCollision, gas, output: Bytes::new() };
-        Ok(Some(FrameResult::Create(CreateOutcome { result, address: None })))
+        let charged_create_state_gas = inputs.charged_create_state_gas();
+        Ok(Some(FrameResult::Create(CreateOutcome { result, address: None, charged_create_state_gas })))
     }
 }
 
@@ -353,7 +354,7 @@ impl<'a, F: FamilyEvm, I> EvmTr for RunEvm<'a, F, I> {
     fn frame_run(&mut self) -> Result<FrameInitOrResult<Self::Frame>, ContextDbError<Self::Context>> {
         let Inner { ctx, instruction, frame_stack, .. } = &mut self.inner;
         let frame = frame_stack.get();
-        let action = interpret(&mut frame.interpreter, &instruction.instruction_table, ctx);
+        let action = interpret(&mut frame.interpreter, instruction.instruction_table(), instruction.gas_table(), ctx);
         let next = frame.process_next_action::<_, ContextDbError<Self::Context>>(ctx, action)?;
         if next.is_result() {
             frame.set_finished(true);

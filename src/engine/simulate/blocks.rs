@@ -5,7 +5,6 @@ use alloy_eips::{eip6110, eip7685::Requests};
 use alloy_evm::{Evm, block::state_changes::post_block_balance_increments};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, Sealed, U256};
-use op_revm::constants::{BASE_FEE_RECIPIENT, L1_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT};
 use revm::database::DatabaseCommitExt;
 
 use super::{
@@ -18,7 +17,7 @@ use super::{
     results::SimulatedBlock,
 };
 use crate::{
-    chain::{BASE_TIME, BASE_TIME_SLOT, ChainSpec, Family},
+    chain::{BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, ChainSpec, Family, L1_FEE_VAULT, OPERATOR_FEE_VAULT},
     engine::{
         call::{lift_checks, set_blob_base_fee},
         error::SimulationError,
@@ -134,7 +133,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         };
         let gets_fees = |address: &Address| {
             *address == header.beneficiary
-                || F::HAS_VAULTS && [L1_FEE_RECIPIENT, BASE_FEE_RECIPIENT, OPERATOR_FEE_RECIPIENT].contains(address)
+                || F::HAS_VAULTS && [L1_FEE_VAULT, BASE_FEE_VAULT, OPERATOR_FEE_VAULT].contains(address)
         };
         if !ran.fees.is_zero() && self.simulation.outputs.intersects(Outputs::STATE_DIFF | Outputs::COINBASE) {
             // The outputs show what the fees add to a balance, which is less where that would overflow.

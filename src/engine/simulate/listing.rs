@@ -4,7 +4,6 @@ use alloy_consensus::{Header, TxType};
 use alloy_eips::eip7685::{EMPTY_REQUESTS_HASH, Requests};
 use alloy_evm::Evm;
 use alloy_hardforks::EthereumHardforks;
-use alloy_op_hardforks::OpHardforks;
 use alloy_primitives::{B256, Sealed, keccak256};
 use alloy_rlp::Encodable;
 use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
@@ -16,7 +15,7 @@ use super::{
     results::{BlockListing, SimulatedTx},
 };
 use crate::{
-    chain::{BlockTotals, block_size, ordered_roots, timestamp_ms},
+    chain::{BlockTotals, OpFork, block_size, ordered_roots, timestamp_ms},
     engine::evm::FamilyEvm,
     state::OpenBlock,
 };
@@ -54,7 +53,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         header.withdrawals_root =
             withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
         // Since Isthmus, this proves withdrawals to L1 (<https://specs.optimism.io/protocol/isthmus/exec-engine.html>).
-        let proves_messages = self.spec.is_isthmus_active_at_timestamp(planned.time);
+        let proves_messages = self.spec.has_op_fork(OpFork::Isthmus, planned.time);
         if proves_messages {
             // If no root is computed, the parent's stays.
             header.withdrawals_root = self.parent().withdrawals_root.or(header.withdrawals_root);

@@ -7,7 +7,7 @@ use alloy_trie::EMPTY_ROOT_HASH;
 
 use super::{Object, data, list, quantity_u256, value};
 use crate::{
-    chain::{ChainSpec, ChainTx, Fork, L1Cost, L1Params, SealedBlock},
+    chain::{ChainSpec, ChainTx, Fork, L1BlockInfo, L1Cost, SealedBlock},
     rpc::dialect::Dialect,
     state::{Block, Included, SnapshotId},
 };
@@ -325,9 +325,9 @@ pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, spec: 
             object.quantity("depositReceiptVersion", version);
         }
     } else if let Fork::OpStack(fork) = spec.fork(header)
-        && let Some(params) = block.transaction(0).and_then(|first| L1Params::of(first.tx.input(), fork))
+        && let Some(info) = block.transaction(0).and_then(|first| L1BlockInfo::of_call(first.tx.input(), fork))
     {
-        l1_cost(&mut object, &params.cost(&tx.encoded_2718()));
+        l1_cost(&mut object, &info.cost(&tx.encoded_2718()));
     }
     object.end();
 }

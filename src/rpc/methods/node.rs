@@ -4,6 +4,7 @@ use alloy_primitives::{Bytes, keccak256};
 
 use super::{Backend, Run};
 use crate::{
+    engine::precompiles_of,
     rpc::{discover, encode, error::RpcError},
     state::Selector,
 };
@@ -45,7 +46,7 @@ impl Backend {
         let genesis = run.published.find(Selector::Earliest)?;
         let config = genesis.and_then(|genesis| {
             let (header, hash) = (genesis.header().inner(), genesis.header().hash());
-            self.spec.fork_config(header, hash, &run.published.head().header)
+            self.spec.fork_config(header, hash, &run.published.head().header, precompiles_of)
         });
         let config = config
             .ok_or_else(|| RpcError::new(-32000, "eth_config is defined only for Ethereum chains from Cancun on"))?;

@@ -1,7 +1,7 @@
 //! The reads of a remote base, what runs find unknown there, and what they cannot execute.
 
 use alloy_primitives::U256;
-use revm::state::AccountInfo;
+use revm::state::{AccountId, AccountInfo};
 
 use super::{Overlay, RemoteAccount};
 use crate::{
@@ -77,7 +77,7 @@ impl Overlay {
                     if let Some(codes) = &mut self.codes {
                         codes.replace(&mut info);
                     }
-                    entry.now.info = Some(AccountInfo { account_id: Some(id), ..info });
+                    entry.now.info = Some(AccountInfo { account_id: AccountId::new(id), ..info });
                 }
                 None => self.miss(&view, Miss::Account(address)),
             }

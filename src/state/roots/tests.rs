@@ -54,7 +54,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 /// Returns an account after a transaction, as revm hands it over.
 fn ran(overlay: &Overlay, address: Address, status: AccountStatus) -> AddressMap<RunAccount> {
     let info = overlay.basic_ref(address).unwrap().unwrap_or_default();
-    let account = RunAccount { status: status | AccountStatus::Touched, ..RunAccount::from(info) };
+    let mut account = RunAccount::from(info);
+    account.status = status | AccountStatus::Touched;
     AddressMap::from_iter([(address, account)])
 }
 

@@ -180,7 +180,8 @@ impl WalletSender {
             };
             let hash = *version.tx.tx_hash();
             let receipt = receipt.landed(hash);
-            let ran = ran_code(&**version.tx, receipt.gas_used, self.wallet.spec.evm_fork(&published.head().header));
+            let fork = self.wallet.spec.evm_fork(&published.head().header);
+            let ran = ran_code(&**version.tx, version.tx.signer(), receipt.gas_used, fork);
             let by =
                 NonceTaker { hash: Some(hash), block_number: receipt.block_number, block_hash: receipt.block_hash };
             let landed = TxOutcome::Landed(receipt, ran);

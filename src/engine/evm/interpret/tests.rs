@@ -36,7 +36,7 @@ use crate::{
     engine::{
         evm::{
             RunEvm,
-            family::{Ethereum, InnerEvm},
+            family::{Ethereum, InnerEvm, Instructions},
             run::{Memory, inner},
         },
         precompiles::RunPrecompiles,
@@ -101,11 +101,15 @@ impl Program {
     fn runs(&self) -> Vec<FrameRun> {
         let mut spent = Vec::new();
         self.run.run(Meter::default(), |frame, instructions, host| {
-            while frame.bytecode.is_not_end() {
-                frame.step(instructions, host);
+            let end = loop {
+                if let Err(end) = step(frame, instructions, host) {
+                    break end;
+                }
                 spent.push(self.run.gas.saturating_sub(frame.gas.remaining()));
-            }
-            frame.take_next_action()
+            };
+            let action = next_action(frame, end);
+            spent.push(self.run.gas.saturating_sub(frame.gas.remaining()));
+            action
         });
         let exact = self.ends.iter().flat_map(|end| {
             let last = &spent[spent.len().saturating_sub(LAST_STEPS)..];
@@ -129,17 +133,21 @@ struct End {
 
 impl FrameRun {
     fn ours(&self, meter: Meter) -> End {
-        self.run(meter, |frame, instructions, host| interpret(frame, instructions, host))
+        self.run(meter, |frame, instructions, host| {
+            interpret(frame, instructions.instruction_table(), instructions.gas_table(), host)
+        })
     }
 
     fn revms(&self, meter: Meter) -> End {
-        self.run(meter, |frame, instructions, host| frame.run_plain(instructions, host))
+        self.run(meter, |frame, instructions, host| {
+            frame.run_plain(instructions.instruction_table(), instructions.gas_table(), host)
+        })
     }
 
     fn run(
         &self,
         meter: Meter,
-        run: impl for<'a> FnOnce(&mut Interpreter, &FrameInstructions<'a>, &mut FrameHost<'a>) -> InterpreterAction,
+        run: impl for<'a> FnOnce(&mut Interpreter, &Instructions<'a, Ethereum>, &mut FrameHost<'a>) -> InterpreterAction,
     ) -> End {
         let mut overlay = Overlay::new(World::default(), BlockHashes::default());
         overlay.meter = meter;
@@ -156,7 +164,7 @@ impl FrameRun {
         let input = InputsImpl { input: CallInput::Bytes(Bytes::from_static(&[7; 40])), ..InputsImpl::default() };
         let bytecode = ExtBytecode::new(Bytecode::new_legacy(self.code.clone()));
         let mut frame = Interpreter::new(SharedMemory::new(), bytecode, input, false, self.spec, self.gas);
-        let action = run(&mut frame, &evm.instruction.instruction_table, &mut host);
+        let action = run(&mut frame, &evm.instruction, &mut host);
         let memory = frame.memory.context_memory().to_vec();
         let stopped = host.journaled_state.database.meter.stopped().is_some();
         End { action, gas: frame.gas, pc: frame.bytecode.pc(), words: frame.stack.data().clone(), memory, stopped }
@@ -164,7 +172,15 @@ impl FrameRun {
 }
 
 type FrameHost<'a> = crate::engine::evm::Host<'a, Ethereum>;
-type FrameInstructions<'a> = InstructionTable<EthInterpreter, FrameHost<'a>>;
+
+/// Runs one instruction.
+fn step<'a>(
+    frame: &mut Interpreter,
+    instructions: &Instructions<'a, Ethereum>,
+    host: &mut FrameHost<'a>,
+) -> Result<(), InstructionResult> {
+    frame.step(instructions.instruction_table(), instructions.gas_table(), host)
+}
 
 #[test]
 fn a_program_ends_as_in_revms_own_loop() {

@@ -170,7 +170,7 @@ impl FrameRun {
     fn mutated(&self, mutant: &Mutant) -> Option<End> {
         let mut made = false;
         let end = self.run(Meter::default(), |frame, instructions, host| {
-            while frame.bytecode.is_not_end() {
+            let end = loop {
                 let before = (frame.bytecode.opcode() == mutant.op).then(|| Before {
                     op: mutant.op,
                     words: frame.stack.data().clone(),
@@ -178,7 +178,7 @@ impl FrameRun {
                     memory: frame.memory.len(),
                     code: self.code.clone(),
                 });
-                frame.step(instructions, host);
+                let mut stepped = step(frame, instructions, host);
                 if before.is_some_and(|before| (mutant.when)(&before)) {
                     made = true;
                     match (mutant.mistake, frame.stack.data_mut().last_mut()) {
@@ -187,13 +187,16 @@ impl FrameRun {
                             // The opcode may have ended the frame itself, and an end is set only once.
                             frame.bytecode.reset_action();
                             *frame.bytecode.action() = None;
-                            frame.halt_oog();
+                            stepped = Err(InstructionResult::OutOfGas);
                         }
                         _ => frame.gas.set_remaining(frame.gas.remaining() ^ 1),
                     }
                 }
-            }
-            frame.take_next_action()
+                if let Err(end) = stepped {
+                    break end;
+                }
+            };
+            next_action(frame, end)
         });
         made.then_some(end)
     }

@@ -11,12 +11,12 @@ use op_alloy::{
     rpc_types::OpBaseFeeInfo,
 };
 
-use super::{Family, ForkName, forks::ForkTimes};
+use crate::chain::{Family, ForkName, forks::ForkTimes};
 
 /// The key in a genesis `config` that marks a chain of the OP stack.
-pub(super) const OPTIMISM: &str = "optimism";
+pub(in crate::chain) const OPTIMISM: &str = "optimism";
 /// The key of the first block of Bedrock.
-pub(super) const BEDROCK: &str = "bedrockBlock";
+pub(in crate::chain) const BEDROCK: &str = "bedrockBlock";
 /// The values that op-geth uses for constants that the genesis omits.
 const DEFAULT_ELASTICITY: u64 = 6;
 const DEFAULT_DENOMINATOR: u64 = 50;
@@ -62,7 +62,7 @@ pub enum ChainSpecError {
 
 /// The rules of an OP-stack chain that differ from Ethereum's.
 #[derive(Clone, Debug)]
-pub(super) struct OpStackParams {
+pub(in crate::chain) struct OpStackParams {
     pub forks: ForkTimes,
     /// The first block of Bedrock.
     pub bedrock: u64,

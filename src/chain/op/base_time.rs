@@ -6,7 +6,7 @@ use alloy_consensus::{Transaction, Typed2718, transaction::Recovered};
 use alloy_primitives::{Address, TxKind, U256, address, hex};
 use op_alloy::consensus::DEPOSIT_TX_TYPE_ID;
 
-use super::ChainTx;
+use crate::chain::ChainTx;
 
 /// The predeploy that keeps the milliseconds.
 pub const BASE_TIME: Address = address!("4200000000000000000000000000000000000030");

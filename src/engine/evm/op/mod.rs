@@ -1,0 +1,10 @@
+//! How the OP stack runs blocks and transactions, where it differs from Ethereum (<https://specs.optimism.io>).
+
+mod block;
+mod handler;
+mod precompiles;
+
+pub(in crate::engine) use block::OpBlock;
+pub(in crate::engine) use precompiles::precompiles as op_precompiles;
+
+pub use handler::{OpBlockFees, OpContext, OpHandler};

@@ -1,0 +1,90 @@
+//! The precompiles of the OP stack's forks: those of Ethereum's fork that each contains, P256VERIFY from Fjord on, and
+//! limits for the inputs of those whose work grows with the input.
+
+use std::sync::OnceLock;
+
+use revm::{
+    precompile::{
+        Precompile, PrecompileHalt, PrecompileOutput, PrecompileResult, PrecompileSpecId, Precompiles, bls12_381,
+        bn254, secp256r1,
+    },
+    primitives::hardfork::SpecId,
+};
+
+use crate::chain::OpFork;
+
+/// The longest input in bytes of the pairing of bn256 from
+/// [Granite](https://specs.optimism.io/protocol/granite/exec-engine.html#bn256pairing-precompile-input-restriction),
+/// [Jovian](https://specs.optimism.io/protocol/jovian/exec-engine.html#precompile-input-size-restrictions) and
+/// [Karst](https://specs.optimism.io/protocol/karst/exec-engine.html#precompile-input-size-restrictions) on. Base has
+/// Jovian's with Azul, too.
+mod bn256_limit {
+    pub(super) const GRANITE: usize = 112_687;
+    pub(super) const JOVIAN: usize = 81_984;
+    pub(super) const KARST: usize = 57_600;
+}
+
+/// The longest inputs in bytes of the precompiles of BLS12-381 (sums in G1 and in G2, pairing), from
+/// [Isthmus](https://specs.optimism.io/protocol/isthmus/exec-engine.html#bls-precompiles) and
+/// [Jovian](https://specs.optimism.io/protocol/jovian/exec-engine.html#precompile-input-size-restrictions) on.
+mod bls_limits {
+    pub(super) const ISTHMUS: [usize; 3] = [513_760, 488_448, 235_008];
+    pub(super) const JOVIAN: [usize; 3] = [288_960, 278_784, 156_672];
+}
+
+/// Returns the precompiles of a fork.
+pub(in crate::engine) fn precompiles(fork: OpFork) -> &'static Precompiles {
+    static FORKS: [OnceLock<Precompiles>; OpFork::Karst as usize + 1] =
+        [const { OnceLock::new() }; OpFork::Karst as usize + 1];
+    FORKS[fork as usize].get_or_init(|| of_fork(fork))
+}
+
+fn of_fork(fork: OpFork) -> Precompiles {
+    let ethereum = SpecId::from(fork);
+    let mut precompiles = Precompiles::new(PrecompileSpecId::from_spec_id(ethereum)).clone();
+    // <https://specs.optimism.io/protocol/fjord/exec-engine.html>: RIP-7212. With Osaka it costs what EIP-7951 says.
+    if fork >= OpFork::Fjord && !ethereum.is_enabled_in(SpecId::OSAKA) {
+        precompiles.extend([secp256r1::P256VERIFY]);
+    }
+    let pairing = match fork {
+        OpFork::Granite | OpFork::Holocene | OpFork::Isthmus => Some(bn256_pairing::<{ bn256_limit::GRANITE }>()),
+        OpFork::Jovian | OpFork::Azul => Some(bn256_pairing::<{ bn256_limit::JOVIAN }>()),
+        OpFork::Karst => Some(bn256_pairing::<{ bn256_limit::KARST }>()),
+        _ => None,
+    };
+    precompiles.extend(pairing);
+    if fork >= OpFork::Jovian {
+        precompiles.extend(bls::<{ bls_limits::JOVIAN[0] }, { bls_limits::JOVIAN[1] }, { bls_limits::JOVIAN[2] }>());
+    } else if fork >= OpFork::Isthmus {
+        precompiles.extend(bls::<{ bls_limits::ISTHMUS[0] }, { bls_limits::ISTHMUS[1] }, { bls_limits::ISTHMUS[2] }>());
+    }
+    precompiles
+}
+
+fn bn256_pairing<const LIMIT: usize>() -> Precompile {
+    let unlimited = bn254::pair::ISTANBUL;
+    Precompile::new(unlimited.id().clone(), *unlimited.address(), |input, gas, reservoir| {
+        limited::<LIMIT>(&bn254::pair::ISTANBUL, input, gas, reservoir)
+    })
+}
+
+fn bls<const G1: usize, const G2: usize, const PAIRING: usize>() -> [Precompile; 3] {
+    use bls12_381::{g1_msm, g2_msm, pairing};
+    let of = |unlimited: Precompile, run| Precompile::new(unlimited.id().clone(), *unlimited.address(), run);
+    [
+        of(g1_msm::PRECOMPILE, |input, gas, reservoir| limited::<G1>(&g1_msm::PRECOMPILE, input, gas, reservoir)),
+        of(g2_msm::PRECOMPILE, |input, gas, reservoir| limited::<G2>(&g2_msm::PRECOMPILE, input, gas, reservoir)),
+        of(pairing::PRECOMPILE, |input, gas, reservoir| {
+            limited::<PAIRING>(&pairing::PRECOMPILE, input, gas, reservoir)
+        }),
+    ]
+}
+
+/// Runs a precompile, unless its input is longer than `LIMIT` bytes: then it fails, and the call loses its gas.
+fn limited<const LIMIT: usize>(precompile: &Precompile, input: &[u8], gas: u64, reservoir: u64) -> PrecompileResult {
+    if input.len() > LIMIT {
+        let halt = PrecompileHalt::other_static("input longer than the chain allows");
+        return Ok(PrecompileOutput::halt(halt, reservoir));
+    }
+    precompile.execute(input, gas, reservoir)
+}
