@@ -45,6 +45,7 @@ mod memory;
 mod natives;
 mod official;
 mod op_chain;
+mod op_rules;
 mod op_stack;
 mod operators;
 mod origins;

@@ -306,7 +306,7 @@ fn deep_runs() -> impl Strategy<Value = TxRun> {
         let call = bytes(&[PUSH1, 32, PUSH1, 0, PUSH1, 32, PUSH1, 0, PUSH1, 0, ADDRESS, GAS, CALL]);
         let leave = bytes(&[PUSH1, 32, PUSH1, 0, RETURN]);
         let parts = [enter, before, call, after, leave].concat();
-        TxRun { contracts: vec![assemble(&parts)], spec, gas: 1 << 36, bound: None }
+        TxRun { contracts: vec![assemble(&parts)], spec, gas: 1 << 37, bound: None }
     })
 }
 

@@ -96,7 +96,7 @@ impl<'a> OpBlock<'a> {
         let ran = self.evm.transact_raw(env);
         let ResultAndState { result, state } = ran.map_err(|error| BlockExecutionError::evm(error, *tx.tx_hash()))?;
         if !keep(self.evm.db()) {
-            // What was read may be missing state.
+            // The parameters may be those of state that is missing.
             self.evm.inner.ctx.chain = OpBlockFees::default();
             return Ok(false);
         }

@@ -1,4 +1,5 @@
-//! How the OP stack runs blocks and transactions, where it differs from Ethereum (<https://specs.optimism.io>).
+//! The rules by which the OP stack runs blocks and transactions, where they differ from Ethereum's
+//! (<https://specs.optimism.io>).
 
 mod block;
 mod handler;

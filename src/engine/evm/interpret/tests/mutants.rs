@@ -168,7 +168,7 @@ fn mutants() -> Vec<Mutant> {
 impl FrameRun {
     /// Runs the program in revm's loop, with a mistake. Returns `None` if the program has no such situation.
     fn mutated(&self, mutant: &Mutant) -> Option<End> {
-        let mut made = false;
+        let (mut made, mut ends_wrong) = (false, false);
         let end = self.run(Meter::default(), |frame, instructions, host| {
             let end = loop {
                 let before = (frame.bytecode.opcode() == mutant.op).then(|| Before {
@@ -189,14 +189,19 @@ impl FrameRun {
                             *frame.bytecode.action() = None;
                             stepped = Err(InstructionResult::OutOfGas);
                         }
-                        _ => frame.gas.set_remaining(frame.gas.remaining() ^ 1),
+                        _ if stepped.is_ok() => frame.gas.set_remaining(frame.gas.remaining() ^ 1),
+                        _ => ends_wrong = true,
                     }
                 }
                 if let Err(end) = stepped {
                     break end;
                 }
             };
-            next_action(frame, end)
+            let action = next_action(frame, end);
+            if ends_wrong {
+                frame.gas.set_remaining(frame.gas.remaining() ^ 1);
+            }
+            action
         });
         made.then_some(end)
     }
