@@ -3,7 +3,7 @@
 
 /// The factor by which [`estimated_size`] scales bytes.
 pub(super) const SIZE_SCALE: u64 = 1_000_000;
-/// The linear regression from the size by FastLZ to the size in a batch, in millionths of a byte.
+/// The linear regression from the size by `FastLZ` to the size in a batch, in millionths of a byte.
 const INTERCEPT: u64 = 42_585_600;
 const COEFFICIENT: u64 = 836_500;
 const LEAST_SIZE: u64 = 100 * SIZE_SCALE;
@@ -24,7 +24,7 @@ pub(super) fn estimated_size(encoded: &[u8]) -> u64 {
     fitted.max(LEAST_SIZE)
 }
 
-/// Returns the length of `data` compressed by FastLZ at level 1. The compressor at
+/// Returns the length of `data` compressed by `FastLZ` at level 1. The compressor at
 /// <https://github.com/ariya/FastLZ/blob/344eb4025f9ae866ebf7a2ec48850f7113a97a42/fastlz.c> decides which matches are
 /// found; only the length of what it would write is counted.
 fn compressed_len(data: &[u8]) -> usize {
