@@ -1,0 +1,215 @@
+//! What op-revm makes of a case.
+
+use alloy_consensus::{Transaction as _, TxEnvelope};
+use alloy_eips::eip2718::Decodable2718;
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, TxKind, U256};
+use alloy_rlp::{Decodable, RlpDecodable, RlpEncodable};
+use op_revm::{
+    DefaultOp, L1BlockInfo, OpBuilder, OpSpecId, OpTransaction, OpTransactionError,
+    api::default_ctx::OpContext, estimate_tx_compressed_size, transaction::deposit::DepositTransactionParts,
+};
+use revm::{
+    Context, ExecuteEvm,
+    bytecode::Bytecode,
+    context::{
+        BlockEnv, CfgEnv, Transaction as _, TxEnv,
+        either::Either,
+        result::{EVMError, ExecutionResult, Output, ResultAndState},
+    },
+    context_interface::block::BlobExcessGasAndPrice,
+    database::{CacheDB, EmptyDB, WrapDatabaseRef},
+    primitives::hardfork::SpecId,
+    state::AccountInfo,
+};
+
+use crate::case::{CHAIN_ID, Case, Changed, ForkOutcome, Included, Outcome, PostAccount, Status};
+
+/// The forks, without Interop: op-revm has no rules of its own for it.
+pub const FORKS: [OpSpecId; 10] = [
+    OpSpecId::BEDROCK,
+    OpSpecId::REGOLITH,
+    OpSpecId::CANYON,
+    OpSpecId::ECOTONE,
+    OpSpecId::FJORD,
+    OpSpecId::GRANITE,
+    OpSpecId::HOLOCENE,
+    OpSpecId::ISTHMUS,
+    OpSpecId::JOVIAN,
+    OpSpecId::KARST,
+];
+
+/// The type of a deposit.
+pub const DEPOSIT: u8 = 0x7e;
+
+/// A deposit's fields (<https://specs.optimism.io/protocol/deposits.html#the-deposited-transaction-type>).
+#[derive(Clone, Debug, RlpDecodable, RlpEncodable)]
+pub struct Deposit {
+    pub source_hash: B256,
+    pub from: Address,
+    pub to: TxKind,
+    /// Wei that the sender gets. 0 is none.
+    pub mint: u128,
+    pub value: U256,
+    pub gas_limit: u64,
+    pub is_system: bool,
+    pub input: Bytes,
+}
+
+/// The state before a transaction.
+pub type State = CacheDB<EmptyDB>;
+
+/// Returns the state of a case.
+pub fn state(case: &Case) -> State {
+    let mut state = State::default();
+    for (address, account) in &case.pre {
+        let code = Bytecode::new_raw_checked(account.code.clone()).expect("code that can be deployed");
+        let info = AccountInfo::new(account.balance, account.nonce, code.hash_slow(), code);
+        state.insert_account_info(*address, info);
+        for (slot, value) in &account.storage {
+            state.insert_account_storage(*address, *slot, *value).expect("a state in memory");
+        }
+    }
+    state
+}
+
+/// Executes a case under each fork.
+pub fn execute(case: &Case) -> Vec<ForkOutcome> {
+    let state = state(case);
+    let mut outcomes: Vec<ForkOutcome> = Vec::new();
+    for fork in FORKS {
+        let (name, outcome) = (<&str>::from(fork).to_lowercase(), execute_under(case, &state, fork));
+        match outcomes.iter_mut().find(|known| known.outcome == outcome) {
+            Some(known) => known.forks.push(name),
+            None => outcomes.push(ForkOutcome { forks: vec![name], outcome }),
+        }
+    }
+    outcomes
+}
+
+fn execute_under(case: &Case, state: &State, fork: OpSpecId) -> Outcome {
+    let tx = match transaction(case) {
+        Ok(tx) => tx,
+        Err(class) => return Outcome::Rejected(class.to_owned()),
+    };
+    let is_deposit = tx.tx_type() == DEPOSIT;
+    // These two are rules of blocks, which are not op-revm's. The first holds for other transactions in op-revm, too.
+    if is_deposit && fork.is_enabled_in(OpSpecId::REGOLITH) && tx.gas_limit() > case.block.gas_limit {
+        return Outcome::Rejected("CallerGasLimitMoreThanBlock".to_owned());
+    }
+    let mut da_footprint = 0;
+    if fork.is_enabled_in(OpSpecId::JOVIAN) && !is_deposit {
+        let scalar = L1BlockInfo::fetch_da_footprint_gas_scalar(&mut WrapDatabaseRef(state)).expect("a state in memory");
+        da_footprint = estimate_tx_compressed_size(&case.tx) / 1_000_000 * u64::from(scalar);
+        if da_footprint > case.block.gas_limit {
+            return Outcome::Rejected("DaFootprint".to_owned());
+        }
+    }
+    let context: OpContext<EmptyDB> = Context::op();
+    let mut evm = context.with_ref_db(state).with_cfg(cfg(fork)).with_block(block(case, fork)).build_op();
+    match evm.transact(tx) {
+        Ok(ended) => Outcome::Included(included(case, ended, da_footprint)),
+        Err(EVMError::Transaction(OpTransactionError::Base(error))) => Outcome::Rejected(class(&error)),
+        Err(EVMError::Transaction(error)) => Outcome::Rejected(class(&error)),
+        Err(error) => panic!("{}: {error}", case.name),
+    }
+}
+
+/// Returns the transaction of a case, or the class of the error if the OP stack has no such transaction.
+pub fn transaction(case: &Case) -> Result<OpTransaction<TxEnv>, &'static str> {
+    let enveloped_tx = Some(case.tx.clone());
+    if case.tx.first() == Some(&DEPOSIT) {
+        let Ok(tx) = Deposit::decode(&mut &case.tx[1..]) else { return Err("Malformed") };
+        let base = TxEnv {
+            tx_type: DEPOSIT,
+            caller: tx.from,
+            gas_limit: tx.gas_limit,
+            kind: tx.to,
+            value: tx.value,
+            data: tx.input,
+            ..TxEnv::default()
+        };
+        let mint = (tx.mint > 0).then_some(tx.mint);
+        let deposit = DepositTransactionParts::new(tx.source_hash, mint, tx.is_system);
+        return Ok(OpTransaction { base, enveloped_tx, deposit });
+    }
+    let Ok(tx) = TxEnvelope::decode_2718_exact(&case.tx) else { return Err("Malformed") };
+    if tx.is_eip4844() {
+        return Err("BlobTransaction");
+    }
+    let base = TxEnv {
+        tx_type: tx.tx_type() as u8,
+        caller: case.sender,
+        gas_limit: tx.gas_limit(),
+        gas_price: tx.max_fee_per_gas(),
+        kind: tx.kind(),
+        value: tx.value(),
+        data: tx.input().clone(),
+        nonce: tx.nonce(),
+        chain_id: tx.chain_id(),
+        access_list: tx.access_list().cloned().unwrap_or_default(),
+        gas_priority_fee: tx.max_priority_fee_per_gas(),
+        authorization_list: tx.authorization_list().into_iter().flatten().cloned().map(Either::Left).collect(),
+        ..TxEnv::default()
+    };
+    Ok(OpTransaction { base, enveloped_tx, deposit: DepositTransactionParts::default() })
+}
+
+fn cfg(fork: OpSpecId) -> CfgEnv<OpSpecId> {
+    CfgEnv::new().with_chain_id(CHAIN_ID).with_spec_and_mainnet_gas_params(fork)
+}
+
+fn block(case: &Case, fork: OpSpecId) -> BlockEnv {
+    let block = &case.block;
+    let has_blobs = fork.into_eth_spec().is_enabled_in(SpecId::CANCUN);
+    BlockEnv {
+        number: U256::from(block.number),
+        beneficiary: block.beneficiary,
+        timestamp: U256::from(block.timestamp),
+        gas_limit: block.gas_limit,
+        basefee: block.base_fee,
+        difficulty: U256::ZERO,
+        prevrandao: Some(block.prev_randao),
+        // The price of a unit of blob gas without excess is 1 wei.
+        blob_excess_gas_and_price: has_blobs
+            .then_some(BlobExcessGasAndPrice { excess_blob_gas: block.excess_blob_gas, blob_gasprice: 1 }),
+        ..BlockEnv::default()
+    }
+}
+
+fn included(case: &Case, ended: ResultAndState<op_revm::OpHaltReason>, da_footprint: u64) -> Included {
+    let ResultAndState { result, state } = ended;
+    let gas = *result.gas();
+    let (status, reason, created) = match &result {
+        ExecutionResult::Success { output: Output::Create(_, created), .. } => (Status::Success, None, *created),
+        ExecutionResult::Success { .. } => (Status::Success, None, None),
+        ExecutionResult::Revert { .. } => (Status::Revert, None, None),
+        ExecutionResult::Halt { reason: op_revm::OpHaltReason::Base(reason), .. } => {
+            (Status::Halt, Some(class(reason)), None)
+        }
+        ExecutionResult::Halt { reason, .. } => (Status::Halt, Some(class(reason)), None),
+    };
+    let changes = state.into_iter().filter(|(_, account)| account.is_touched()).map(|(address, account)| {
+        let is_gone = account.is_selfdestructed() || account.is_empty();
+        let code_hash = if account.info.code_hash.is_zero() { KECCAK256_EMPTY } else { account.info.code_hash };
+        let slots = account.storage.iter().map(|(slot, value)| (*slot, value.present_value)).collect();
+        let post = PostAccount { balance: account.info.balance, nonce: account.info.nonce, code_hash, storage: slots };
+        (address, Changed { account: (!is_gone).then_some(post), cleared: account.is_created() })
+    });
+    Included {
+        status,
+        reason,
+        gas_used: gas.tx_gas_used(),
+        refunded: gas.final_refunded(),
+        da_footprint,
+        output: result.output().cloned().unwrap_or_default(),
+        created,
+        logs: result.logs().to_vec(),
+        post: case.diff(changes),
+    }
+}
+
+/// Returns the name of an error's or a reason's variant.
+fn class(error: &impl std::fmt::Debug) -> String {
+    let text = format!("{error:?}");
+    text.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default().to_owned()
+}
