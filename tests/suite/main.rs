@@ -47,6 +47,7 @@ mod official;
 mod op_chain;
 mod op_rules;
 mod op_stack;
+mod op_transactions;
 mod operators;
 mod origins;
 mod page;

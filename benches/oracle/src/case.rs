@@ -58,11 +58,14 @@ pub struct PreAccount {
 pub struct ForkOutcome {
     /// The forks, by their lower-case names.
     pub forks: Vec<String>,
+    /// The rules by which op-revm itself would have had another outcome. `README.md` lists them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<String>,
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// What becomes of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
@@ -95,7 +98,7 @@ pub struct Included {
     pub post: BTreeMap<Address, Option<PostAccount>>,
 }
 
-/// How a transaction that is in the block ended.
+/// The end of a transaction that is in the block.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Status {

@@ -1,4 +1,4 @@
-//! What op-revm makes of a case.
+//! Executes a case with op-revm.
 
 use alloy_consensus::{Transaction as _, TxEnvelope};
 use alloy_eips::eip2718::Decodable2718;
@@ -22,7 +22,10 @@ use revm::{
     state::AccountInfo,
 };
 
-use crate::case::{CHAIN_ID, Case, Changed, ForkOutcome, Included, Outcome, PostAccount, Status};
+use crate::{
+    case::{CHAIN_ID, Case, Changed, ForkOutcome, Included, Outcome, PostAccount, Status},
+    corrections::{self, Rule},
+};
 
 /// The forks, without Interop: op-revm has no rules of its own for it.
 pub const FORKS: [OpSpecId; 10] = [
@@ -77,23 +80,50 @@ pub fn execute(case: &Case) -> Vec<ForkOutcome> {
     let state = state(case);
     let mut outcomes: Vec<ForkOutcome> = Vec::new();
     for fork in FORKS {
-        let (name, outcome) = (<&str>::from(fork).to_lowercase(), execute_under(case, &state, fork));
-        match outcomes.iter_mut().find(|known| known.outcome == outcome) {
+        let mut rules = Vec::new();
+        let outcome = execute_under(case, &state, fork, &mut rules);
+        let rules: Vec<String> = rules.iter().map(|rule| format!("{rule:?}")).collect();
+        let name = <&str>::from(fork).to_lowercase();
+        match outcomes.iter_mut().find(|known| known.outcome == outcome && known.rules == rules) {
             Some(known) => known.forks.push(name),
-            None => outcomes.push(ForkOutcome { forks: vec![name], outcome }),
+            None => outcomes.push(ForkOutcome { forks: vec![name], rules, outcome }),
         }
     }
     outcomes
 }
 
-fn execute_under(case: &Case, state: &State, fork: OpSpecId) -> Outcome {
-    let tx = match transaction(case) {
+/// Executes a case under a fork. Adds the rules by which op-revm would differ to `rules`.
+fn execute_under(case: &Case, state: &State, fork: OpSpecId, rules: &mut Vec<Rule>) -> Outcome {
+    let mut tx = match transaction(case) {
         Ok(tx) => tx,
         Err(class) => return Outcome::Rejected(class.to_owned()),
     };
     let is_deposit = tx.tx_type() == DEPOSIT;
-    // These two are rules of blocks, which are not op-revm's. The first holds for other transactions in op-revm, too.
-    if is_deposit && fork.is_enabled_in(OpSpecId::REGOLITH) && tx.gas_limit() > case.block.gas_limit {
+    if corrections::fail_long_init_code(&mut tx, fork) {
+        rules.push(Rule::DepositInitCode);
+    }
+    let context: OpContext<EmptyDB> = Context::op();
+    let context = context.with_ref_db(state).with_cfg(cfg(fork)).with_block(block(case, fork));
+    let mut evm = context.build_op().with_precompiles(corrections::precompiles(fork));
+    if !is_deposit && let Some(info) = corrections::l1_block(case, state, fork) {
+        evm.0.ctx.chain = info;
+        rules.push(Rule::UnsetScalars);
+    }
+    let ended = evm.transact(tx.clone());
+    if corrections::take_long_pairing() {
+        rules.push(Rule::KarstPairing);
+    }
+    let ended = match ended {
+        Ok(ended) => ended,
+        Err(EVMError::Transaction(OpTransactionError::Base(error))) => return Outcome::Rejected(class(&error)),
+        Err(EVMError::Transaction(error)) => return Outcome::Rejected(class(&error)),
+        Err(error) => panic!("{}: {error}", case.name),
+    };
+    // These two are rules of blocks, which op-revm leaves to others.
+    if is_deposit && corrections::takes_block_gas(&tx, fork) && tx.gas_limit() > case.block.gas_limit {
+        if fork == OpSpecId::BEDROCK {
+            rules.push(Rule::DepositBlockGas);
+        }
         return Outcome::Rejected("CallerGasLimitMoreThanBlock".to_owned());
     }
     let mut da_footprint = 0;
@@ -104,14 +134,11 @@ fn execute_under(case: &Case, state: &State, fork: OpSpecId) -> Outcome {
             return Outcome::Rejected("DaFootprint".to_owned());
         }
     }
-    let context: OpContext<EmptyDB> = Context::op();
-    let mut evm = context.with_ref_db(state).with_cfg(cfg(fork)).with_block(block(case, fork)).build_op();
-    match evm.transact(tx) {
-        Ok(ended) => Outcome::Included(included(case, ended, da_footprint)),
-        Err(EVMError::Transaction(OpTransactionError::Base(error))) => Outcome::Rejected(class(&error)),
-        Err(EVMError::Transaction(error)) => Outcome::Rejected(class(&error)),
-        Err(error) => panic!("{}: {error}", case.name),
+    let mut included = included(case, ended, da_footprint);
+    if corrections::free_system_deposit(&mut included, &tx, fork) {
+        rules.push(Rule::SystemDepositGas);
     }
+    Outcome::Included(included)
 }
 
 /// Returns the transaction of a case, or the class of the error if the OP stack has no such transaction.

@@ -74,14 +74,13 @@ impl L1Fees {
         }
         let narrow = |dice: &mut Dice, usual: u32| match dice.below(6) {
             0 | 1 => 0,
-            2 => u32::MAX,
-            3 => usual,
+            2 if dice.percent(30) => u32::MAX,
+            2 | 3 => usual,
             _ => dice.number(32) as u32,
         };
         let wei = |dice: &mut Dice| match dice.below(8) {
             0 => U256::ZERO,
-            1 => U256::from(u64::MAX),
-            2 => U256::from(1) << 90,
+            1 if dice.percent(50) => dice.pick(&[U256::from(u64::MAX), U256::from(1) << 90]),
             _ => U256::from(dice.number(40)),
         };
         Self {
@@ -175,7 +174,7 @@ pub fn case(seed: u64, index: u64) -> Case {
         value,
         input,
         access_list: access_list(dice, &targets),
-        authorizations: (0..dice.below(4)).map(|_| authorization(dice, &targets, &pre)).collect(),
+        authorizations: (0..if dice.percent(5) { 0 } else { 1 + dice.below(3) }).map(|_| authorization(dice, &targets, &pre)).collect(),
         chain_id: if dice.percent(2) { 1 } else { CHAIN_ID },
     };
     let deposit = Deposit {
@@ -255,7 +254,7 @@ fn accounts(dice: &mut Dice, targets: &[Address]) -> BTreeMap<Address, PreAccoun
 
 /// Returns a balance, most often one that pays for everything.
 fn rich(dice: &mut Dice) -> U256 {
-    match dice.below(8) {
+    match dice.below(16) {
         0 => U256::from(1 + dice.number(63)),
         1 => U256::from(10).pow(U256::from(18)),
         _ => U256::from(1) << 180,

@@ -1,10 +1,11 @@
-//! Random OP-stack transactions, and what op-revm makes of them: the oracle of the project's own rules of the OP stack.
+//! Makes random OP-stack transactions and executes them with op-revm: the oracle of the project's own rules of the OP stack.
 //!
 //! - `make --seed S [--first I] --count N` writes the cases `I` to `I + N` of a seed, with their outcomes.
 //! - `edges` writes the cases that were written by hand.
 //! - `run` reads cases from standard input, and writes them with their outcomes.
 
 mod case;
+mod corrections;
 mod dice;
 mod edges;
 mod execute;

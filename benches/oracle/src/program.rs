@@ -12,7 +12,6 @@ pub mod op {
     pub const XOR: u8 = 0x18;
     pub const KECCAK256: u8 = 0x20;
     pub const CALLDATALOAD: u8 = 0x35;
-    pub const CALLDATASIZE: u8 = 0x36;
     pub const CALLDATACOPY: u8 = 0x37;
     pub const CODECOPY: u8 = 0x39;
     pub const EXTCODECOPY: u8 = 0x3c;
@@ -25,7 +24,6 @@ pub mod op {
     pub const POP: u8 = 0x50;
     pub const MLOAD: u8 = 0x51;
     pub const MSTORE: u8 = 0x52;
-    pub const MSTORE8: u8 = 0x53;
     pub const SLOAD: u8 = 0x54;
     pub const SSTORE: u8 = 0x55;
     pub const JUMPI: u8 = 0x57;

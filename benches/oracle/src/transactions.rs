@@ -29,7 +29,7 @@ pub fn signers() -> [Address; 4] {
     [0, 1, 2, 3].map(|at| Address::from_public_key(KEYS[at].verifying_key()))
 }
 
-/// How a transaction is encoded.
+/// The encoding of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Envelope {
     Legacy,
@@ -42,7 +42,7 @@ pub enum Envelope {
     Deposit,
 }
 
-/// What transactions of all types have.
+/// The fields of transactions of all types.
 #[derive(Clone, Debug)]
 pub struct Fields {
     pub nonce: u64,

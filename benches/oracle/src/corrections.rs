@@ -1,0 +1,119 @@
+//! The places where op-revm differs from the specification or from op-geth. The oracle's outcomes follow those, and name
+//! the rule. `README.md` has a row for each.
+
+use std::cell::Cell;
+
+use alloy_primitives::U256;
+use op_revm::{L1BlockInfo, OpSpecId, OpTransaction, precompiles::OpPrecompiles};
+use revm::{
+    context::{Transaction, TxEnv},
+    database::WrapDatabaseRef,
+    handler::EthPrecompiles,
+    precompile::{
+        EthPrecompileResult, Precompile, PrecompileHalt, PrecompileId, Precompiles, bn254, eth_precompile_fn,
+    },
+    primitives::{OnceLock, eip3860::MAX_INITCODE_SIZE},
+};
+
+use crate::{
+    case::{Case, Included, Status},
+    execute::State,
+};
+
+/// A rule by which op-revm differs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// Karst bounds the input of the pairing precompile by 57,600 bytes, not by Jovian's 81,984.
+    KarstPairing,
+    /// A deposit whose init code is too long (EIP-3860) fails, like any deposit that would be an invalid transaction.
+    DepositInitCode,
+    /// Before Regolith, too, the gas of a deposit that is not the system's must fit into the block.
+    DepositBlockGas,
+    /// Before Regolith a system deposit uses no gas, even if it fails.
+    SystemDepositGas,
+    /// Bedrock's L1 fee applies while both scalars and the blob base fee are zero, under any fork from Ecotone on.
+    UnsetScalars,
+}
+
+/// The longest input of the pairing precompile from Karst on, in bytes.
+const KARST_PAIRING: usize = 57_600;
+/// The longest before.
+const JOVIAN_PAIRING: usize = 81_984;
+
+thread_local! {
+    static PAIRING_IS_TOO_LONG: Cell<bool> = const { Cell::new(false) };
+}
+
+fn bounded_pairing(input: &[u8], gas_limit: u64) -> EthPrecompileResult {
+    if input.len() > KARST_PAIRING {
+        PAIRING_IS_TOO_LONG.set(PAIRING_IS_TOO_LONG.get() || input.len() <= JOVIAN_PAIRING);
+        return Err(PrecompileHalt::Bn254PairLength);
+    }
+    bn254::run_pair(input, bn254::pair::ISTANBUL_PAIR_PER_POINT, bn254::pair::ISTANBUL_PAIR_BASE, gas_limit)
+}
+
+eth_precompile_fn!(pairing, bounded_pairing);
+
+/// Returns the precompiles of a fork.
+pub fn precompiles(fork: OpSpecId) -> EthPrecompiles {
+    static KARST: OnceLock<Precompiles> = OnceLock::new();
+    let precompiles = match fork {
+        OpSpecId::KARST => KARST.get_or_init(|| {
+            let mut precompiles = OpPrecompiles::new_with_spec(fork).precompiles().clone();
+            precompiles.extend([Precompile::new(PrecompileId::Bn254Pairing, bn254::pair::ADDRESS, pairing)]);
+            precompiles
+        }),
+        _ => OpPrecompiles::new_with_spec(fork).precompiles(),
+    };
+    EthPrecompiles { precompiles, spec: fork.into_eth_spec() }
+}
+
+/// Returns whether an input of the pairing precompile was too long for Karst alone since the last call of this.
+pub fn take_long_pairing() -> bool {
+    PAIRING_IS_TOO_LONG.take()
+}
+
+/// Makes a deposit fail whose init code is too long. Returns whether it did: system deposits fail, too, and in the same
+/// way.
+pub fn fail_long_init_code(tx: &mut OpTransaction<TxEnv>, fork: OpSpecId) -> bool {
+    let is_too_long = fork.is_enabled_in(OpSpecId::CANYON)
+        && tx.kind().is_create()
+        && !tx.deposit.source_hash.is_zero()
+        && tx.input().len() > MAX_INITCODE_SIZE;
+    tx.deposit.is_system_transaction |= is_too_long;
+    is_too_long
+}
+
+/// Returns the fee data of a block in which the scalars are zero, with the L1 fee of the transaction. `None` if op-revm's
+/// own is right.
+pub fn l1_block(case: &Case, state: &State, fork: OpSpecId) -> Option<L1BlockInfo> {
+    let fetch = |fork| {
+        let number = U256::from(case.block.number);
+        L1BlockInfo::try_fetch(&mut WrapDatabaseRef(state), number, fork).expect("a state in memory")
+    };
+    let mut info = fetch(fork);
+    let blob_scalar = info.l1_blob_base_fee_scalar?;
+    if !info.l1_base_fee_scalar.is_zero() || !blob_scalar.is_zero() {
+        return None;
+    }
+    let is_unset = info.l1_blob_base_fee.is_none_or(|fee| fee.is_zero());
+    info.tx_l1_cost = Some(match is_unset {
+        true => fetch(OpSpecId::REGOLITH).calculate_tx_l1_cost(&case.tx, OpSpecId::REGOLITH),
+        false => U256::ZERO,
+    });
+    Some(info)
+}
+
+/// Returns whether the gas of a deposit must fit into the block.
+pub fn takes_block_gas(tx: &OpTransaction<TxEnv>, fork: OpSpecId) -> bool {
+    fork.is_enabled_in(OpSpecId::REGOLITH) || !tx.deposit.is_system_transaction
+}
+
+/// Corrects the gas of a system deposit. Returns whether it did.
+pub fn free_system_deposit(included: &mut Included, tx: &OpTransaction<TxEnv>, fork: OpSpecId) -> bool {
+    let is_free = fork == OpSpecId::BEDROCK && tx.deposit.is_system_transaction && included.status != Status::Success;
+    if is_free {
+        included.gas_used = 0;
+    }
+    is_free
+}
