@@ -68,7 +68,9 @@ pub fn compare(case: &Case) -> Result<usize, String> {
 /// Returns whether two outcomes are equal. op-revm does not tell why a deposit failed.
 fn is_equal(expected: &Outcome, found: &Outcome) -> bool {
     match (expected, found) {
-        (Outcome::Included(expected), Outcome::Included(found)) if expected.reason.as_deref() == Some("FailedDeposit") => {
+        (Outcome::Included(expected), Outcome::Included(found))
+            if expected.reason.as_deref() == Some("FailedDeposit") =>
+        {
             *expected == Included { reason: expected.reason.clone(), ..found.clone() }
         }
         _ => expected == found,

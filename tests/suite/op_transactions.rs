@@ -34,9 +34,11 @@ fn recorded_transactions_have_the_outcomes_of_the_oracle() {
 fn recorded_transactions_end_in_every_way_under_every_fork() {
     let mut ends: BTreeMap<&str, [usize; 4]> = BTreeMap::new();
     let cases = recorded();
-    for (fork, outcome) in cases.iter().flat_map(|case| &case.outcomes).flat_map(|outcome| {
-        outcome.forks.iter().map(|fork| (fork.as_str(), &outcome.outcome))
-    }) {
+    for (fork, outcome) in cases
+        .iter()
+        .flat_map(|case| &case.outcomes)
+        .flat_map(|outcome| outcome.forks.iter().map(|fork| (fork.as_str(), &outcome.outcome)))
+    {
         let end = match outcome {
             Outcome::Rejected(_) => 0,
             Outcome::Included(included) => match included.status {

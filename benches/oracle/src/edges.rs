@@ -154,7 +154,9 @@ fn deposits() -> Vec<Case> {
         deposit("with as much gas as the block").gas(30_000_000).done(),
         deposit("with more gas than the block").gas(30_000_001).done(),
         deposit("with more gas than EIP-7825 allows").gas((1 << 24) + 1).calls(slots().op(op::STOP)).done(),
-        deposit("to the pairing precompile").calls(precompiles::call(Program::default(), precompiles::PAIRING, 192, None)).done(),
+        deposit("to the pairing precompile")
+            .calls(precompiles::call(Program::default(), precompiles::PAIRING, 192, None))
+            .done(),
         deposit("of the L1 attributes").from(DEPOSITOR, U256::from(1)).gas(1_000_000).to(L1_BLOCK).done(),
         deposit("that gets a refund").calls(Program::default().push(U256::ZERO).store(1).op(op::STOP)).done(),
     ];
@@ -171,7 +173,9 @@ fn deposits() -> Vec<Case> {
     ];
     for (end, program) in ends {
         cases.push(deposit(&format!("that {end}")).value(U256::from(500)).calls(program()).done());
-        cases.push(deposit(&format!("of the system that {end}")).system().value(U256::from(500)).calls(program()).done());
+        cases.push(
+            deposit(&format!("of the system that {end}")).system().value(U256::from(500)).calls(program()).done(),
+        );
         let init = program().code();
         cases.push(deposit(&format!("that creates and {end}")).value(U256::from(500)).creates(init.clone()).done());
         cases.push(deposit(&format!("of the system that creates and {end}")).system().creates(init).done());
@@ -220,7 +224,9 @@ fn fees() -> Vec<Case> {
     let mut cases = Vec::new();
     for (name, fees) in scalars {
         for envelope in [Envelope::Legacy, Envelope::Market] {
-            cases.push(edge(&format!("{envelope:?} with {name}"), envelope).fees(fees).calls(slots().op(op::STOP)).done());
+            cases.push(
+                edge(&format!("{envelope:?} with {name}"), envelope).fees(fees).calls(slots().op(op::STOP)).done(),
+            );
         }
     }
     for vault in VAULTS {
@@ -240,9 +246,10 @@ fn fees() -> Vec<Case> {
     let mut producer = edge("the block's beneficiary pays itself", Envelope::Market);
     producer.case.block.beneficiary = signers()[0];
     cases.push(producer.done());
-    for (fork, less) in [OpSpecId::BEDROCK, OpSpecId::REGOLITH, OpSpecId::ECOTONE, OpSpecId::FJORD, OpSpecId::ISTHMUS, OpSpecId::JOVIAN]
-        .into_iter()
-        .flat_map(|fork| [(fork, 0), (fork, 1)])
+    for (fork, less) in
+        [OpSpecId::BEDROCK, OpSpecId::REGOLITH, OpSpecId::ECOTONE, OpSpecId::FJORD, OpSpecId::ISTHMUS, OpSpecId::JOVIAN]
+            .into_iter()
+            .flat_map(|fork| [(fork, 0), (fork, 1)])
     {
         let mut case = edge(&format!("a balance of {less} wei less than {fork:?}'s fees"), Envelope::Market).done();
         if let Some(cost) = cost(&case, fork) {
@@ -252,7 +259,9 @@ fn fees() -> Vec<Case> {
         cases.push(case);
     }
     // A refund, and a floor (EIP-7623) above the gas that was used, change the operator fee.
-    cases.push(edge("a refund", Envelope::Legacy).calls(Program::default().push(U256::ZERO).store(1).op(op::STOP)).done());
+    cases.push(
+        edge("a refund", Envelope::Legacy).calls(Program::default().push(U256::ZERO).store(1).op(op::STOP)).done(),
+    );
     let mut floor = edge("a floor of gas", Envelope::Legacy);
     floor.fields.input = Bytes::from(vec![1; 1_000]);
     cases.push(floor.done());
@@ -284,7 +293,8 @@ fn limits() -> Vec<Case> {
         for bound in bounds {
             let longest = bound / element * element;
             for size in [longest, longest + element] {
-                let program = precompiles::call(Program::default(), to, size, None).store(0).op(op::RETURNDATASIZE).store(1);
+                let program =
+                    precompiles::call(Program::default(), to, size, None).store(0).op(op::RETURNDATASIZE).store(1);
                 let name = format!("precompile {to:#x} with {size} bytes");
                 let mut case = edge(&name, Envelope::Deposit).gas(30_000_000).calls(program);
                 case.fields.value = U256::ZERO;
@@ -302,7 +312,8 @@ fn limits() -> Vec<Case> {
     }
     let size = |size: u64| U256::from(size).to_be_bytes::<32>();
     for length in [1_024, 1_025] {
-        let mut modexp = edge(&format!("modexp of {length} bytes"), Envelope::Market).to(precompiles::address(precompiles::MODEXP));
+        let mut modexp =
+            edge(&format!("modexp of {length} bytes"), Envelope::Market).to(precompiles::address(precompiles::MODEXP));
         modexp.fields.input = [size(length), size(1), size(1), [3; 32]].concat().into();
         modexp.fields.gas_limit = 1_000_000;
         cases.push(modexp.done());
@@ -335,7 +346,8 @@ fn delegations() -> Vec<Case> {
     cases.push(none.done());
     let code: Bytes = [&[0xef, 0x01, 0x00], CONTRACTS[0].as_slice()].concat().into();
     for envelope in [Envelope::Market, Envelope::Deposit] {
-        let mut delegated = edge(&format!("{envelope:?} by an account that has delegated"), envelope).calls(slots().op(op::STOP));
+        let mut delegated =
+            edge(&format!("{envelope:?} by an account that has delegated"), envelope).calls(slots().op(op::STOP));
         let sender = delegated.case.sender;
         delegated.case.pre.entry(sender).and_modify(|account| account.code = code.clone());
         cases.push(delegated.to(sender).done());

@@ -5,8 +5,8 @@ use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, TxKind, U256};
 use alloy_rlp::{Decodable, RlpDecodable, RlpEncodable};
 use op_revm::{
-    DefaultOp, L1BlockInfo, OpBuilder, OpSpecId, OpTransaction, OpTransactionError,
-    api::default_ctx::OpContext, estimate_tx_compressed_size, transaction::deposit::DepositTransactionParts,
+    DefaultOp, L1BlockInfo, OpBuilder, OpSpecId, OpTransaction, OpTransactionError, api::default_ctx::OpContext,
+    estimate_tx_compressed_size, transaction::deposit::DepositTransactionParts,
 };
 use revm::{
     Context, ExecuteEvm,
@@ -128,7 +128,8 @@ fn execute_under(case: &Case, state: &State, fork: OpSpecId, rules: &mut Vec<Rul
     }
     let mut da_footprint = 0;
     if fork.is_enabled_in(OpSpecId::JOVIAN) && !is_deposit {
-        let scalar = L1BlockInfo::fetch_da_footprint_gas_scalar(&mut WrapDatabaseRef(state)).expect("a state in memory");
+        let scalar =
+            L1BlockInfo::fetch_da_footprint_gas_scalar(&mut WrapDatabaseRef(state)).expect("a state in memory");
         da_footprint = estimate_tx_compressed_size(&case.tx) / 1_000_000 * u64::from(scalar);
         if da_footprint > case.block.gas_limit {
             return Outcome::Rejected("DaFootprint".to_owned());

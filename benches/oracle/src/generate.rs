@@ -151,7 +151,9 @@ pub fn case(seed: u64, index: u64) -> Case {
     };
     if dice.percent(80) {
         // A vault that sends has no code.
-        pre.entry(sender).and_modify(|account| account.code = if CONTRACTS.contains(&sender) { account.code.clone() } else { Bytes::new() });
+        pre.entry(sender).and_modify(|account| {
+            account.code = if CONTRACTS.contains(&sender) { account.code.clone() } else { Bytes::new() }
+        });
     }
     let (action, to, value, input, needed) = action(dice, &targets, &mut pre);
     let gas_limit = gas_limit(dice, needed, &mut block);
@@ -174,7 +176,9 @@ pub fn case(seed: u64, index: u64) -> Case {
         value,
         input,
         access_list: access_list(dice, &targets),
-        authorizations: (0..if dice.percent(5) { 0 } else { 1 + dice.below(3) }).map(|_| authorization(dice, &targets, &pre)).collect(),
+        authorizations: (0..if dice.percent(5) { 0 } else { 1 + dice.below(3) })
+            .map(|_| authorization(dice, &targets, &pre))
+            .collect(),
         chain_id: if dice.percent(2) { 1 } else { CHAIN_ID },
     };
     let deposit = Deposit {
@@ -245,7 +249,11 @@ fn accounts(dice: &mut Dice, targets: &[Address]) -> BTreeMap<Address, PreAccoun
     }
     for vault in VAULTS.into_iter().chain([NOBODY]) {
         if dice.percent(60) {
-            let code = if dice.percent(25) { program::random(dice, targets).op(program::op::STOP).code() } else { Bytes::new() };
+            let code = if dice.percent(25) {
+                program::random(dice, targets).op(program::op::STOP).code()
+            } else {
+                Bytes::new()
+            };
             pre.insert(vault, PreAccount { balance: rich(dice), nonce: 1, code, ..PreAccount::default() });
         }
     }

@@ -2,9 +2,7 @@
 
 use std::sync::LazyLock;
 
-use alloy_consensus::{
-    SignableTransaction, TxEip1559, TxEip2930, TxEip4844, TxEip7702, TxEnvelope, TxLegacy,
-};
+use alloy_consensus::{SignableTransaction, TxEip1559, TxEip2930, TxEip4844, TxEip7702, TxEnvelope, TxLegacy};
 use alloy_eips::{
     eip2718::Encodable2718,
     eip2930::{AccessList, AccessListItem},
