@@ -306,7 +306,7 @@ fn limits() -> Vec<Case> {
     let mut dice = Dice::of(0, 1);
     for to in precompiles::ALL {
         let mut direct = edge(&format!("to precompile {to:#x}"), Envelope::Market).to(precompiles::address(to));
-        direct.fields.input = precompiles::input(&mut dice, to).into();
+        direct.fields.input = precompiles::expected_input(&mut dice, to).into();
         direct.fields.gas_limit = 300_000;
         cases.push(direct.done());
     }

@@ -60,10 +60,25 @@ pub fn random_call(dice: &mut Dice, program: Program) -> Program {
     program.op(op::RETURNDATASIZE).op(op::ADD).push(U256::from(size)).op(op::MLOAD).op(op::XOR)
 }
 
-/// Returns an input for a precompile.
+/// Returns an input for a precompile, as it expects it or almost.
 pub fn input(dice: &mut Dice, to: u64) -> Vec<u8> {
+    let mut input = expected_input(dice, to);
+    match dice.below(10) {
+        0 => drop(input.pop()),
+        1 => input.push(0),
+        2 if !input.is_empty() => {
+            let at = dice.below(input.len() as u64) as usize;
+            input[at] ^= 1 << dice.below(8);
+        }
+        _ => (),
+    }
+    input
+}
+
+/// Returns an input as a precompile expects it.
+pub fn expected_input(dice: &mut Dice, to: u64) -> Vec<u8> {
     let word = |number: u64| U256::from(number).to_be_bytes::<32>();
-    let mut input = match to {
+    match to {
         1 => [&dice.bytes(32)[..], &word(27 + dice.below(3)), &dice.bytes(64)].concat(),
         MODEXP => {
             let length = |dice: &mut Dice| match dice.below(8) {
@@ -95,17 +110,7 @@ pub fn input(dice: &mut Dice, to: u64) -> Vec<u8> {
         17 => [&[0; 16], &dice.bytes(48)[..], &[0; 16], &dice.bytes(48)[..]].concat(),
         P256_VERIFY => P256_VALID.to_vec(),
         _ => dice.data(100).to_vec(),
-    };
-    match dice.below(10) {
-        0 => drop(input.pop()),
-        1 => input.push(0),
-        2 if !input.is_empty() => {
-            let at = dice.below(input.len() as u64) as usize;
-            input[at] ^= 1 << dice.below(8);
-        }
-        _ => (),
     }
-    input
 }
 
 /// Returns a program that calls a precompile with an input at the limit of a fork, and the gas that it needs.
