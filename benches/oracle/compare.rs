@@ -194,10 +194,11 @@ fn changes(overlay: &Overlay) -> impl Iterator<Item = (Address, Changed)> {
     })
 }
 
-/// Returns the name of an error's or a reason's variant.
+/// Returns the name of an error's or a reason's variant. The context of a precompile's error is a text of the crate's.
 fn class(error: &impl Debug) -> String {
     let text = format!("{error:?}");
-    text.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default().to_owned()
+    let name = text.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+    name.trim_end_matches("WithContext").to_owned()
 }
 
 /// Returns the name of an error of the block, which the transaction by itself does not have.

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use alloy_primitives::U256;
 use op_revm::{L1BlockInfo, OpSpecId, OpTransaction, precompiles::OpPrecompiles};
 use revm::{
+    DatabaseRef,
     context::{Transaction, TxEnv},
     database::WrapDatabaseRef,
     handler::EthPrecompiles,
@@ -17,7 +18,7 @@ use revm::{
 
 use crate::{
     case::{Case, Included, Status},
-    execute::State,
+    execute::{DEPOSIT, State},
 };
 
 /// A rule by which op-revm differs.
@@ -31,6 +32,8 @@ pub enum Rule {
     DepositBlockGas,
     /// Before Regolith a system deposit uses no gas, even if it fails.
     SystemDepositGas,
+    /// Before Regolith, too, a deposit fails whose sender has less than its value, so that its nonce is used if it creates.
+    UnfundedCreation,
     /// Bedrock's L1 fee applies while both scalars and the blob base fee are zero, under any fork from Ecotone on.
     UnsetScalars,
 }
@@ -77,11 +80,24 @@ pub fn take_long_pairing() -> bool {
 /// way.
 pub fn fail_long_init_code(tx: &mut OpTransaction<TxEnv>, fork: OpSpecId) -> bool {
     let is_too_long = fork.is_enabled_in(OpSpecId::CANYON)
+        && tx.tx_type() == DEPOSIT
         && tx.kind().is_create()
-        && !tx.deposit.source_hash.is_zero()
         && tx.input().len() > MAX_INITCODE_SIZE;
     tx.deposit.is_system_transaction |= is_too_long;
     is_too_long
+}
+
+/// Makes a deposit fail that creates with less than there is: its gas is too low then. Returns whether it did.
+pub fn fail_unfunded_creation(tx: &mut OpTransaction<TxEnv>, state: &State, fork: OpSpecId) -> bool {
+    let balance = state.basic_ref(tx.caller()).expect("a state in memory").unwrap_or_default().balance;
+    let is_unfunded = fork == OpSpecId::BEDROCK
+        && tx.tx_type() == DEPOSIT
+        && tx.kind().is_create()
+        && balance.saturating_add(U256::from(tx.deposit.mint.unwrap_or_default())) < tx.value();
+    if is_unfunded {
+        tx.base.gas_limit = 0;
+    }
+    is_unfunded
 }
 
 /// Returns the fee data of a block in which the scalars are zero, with the L1 fee of the transaction. `None` if op-revm's

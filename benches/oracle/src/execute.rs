@@ -102,6 +102,11 @@ fn execute_under(case: &Case, state: &State, fork: OpSpecId, rules: &mut Vec<Rul
     if corrections::fail_long_init_code(&mut tx, fork) {
         rules.push(Rule::DepositInitCode);
     }
+    let gas_limit = tx.gas_limit();
+    let is_unfunded = corrections::fail_unfunded_creation(&mut tx, state, fork);
+    if is_unfunded {
+        rules.push(Rule::UnfundedCreation);
+    }
     let context: OpContext<EmptyDB> = Context::op();
     let context = context.with_ref_db(state).with_cfg(cfg(fork)).with_block(block(case, fork));
     let mut evm = context.build_op().with_precompiles(corrections::precompiles(fork));
@@ -120,7 +125,7 @@ fn execute_under(case: &Case, state: &State, fork: OpSpecId, rules: &mut Vec<Rul
         Err(error) => panic!("{}: {error}", case.name),
     };
     // These two are rules of blocks, which op-revm leaves to others.
-    if is_deposit && corrections::takes_block_gas(&tx, fork) && tx.gas_limit() > case.block.gas_limit {
+    if is_deposit && corrections::takes_block_gas(&tx, fork) && gas_limit > case.block.gas_limit {
         if fork == OpSpecId::BEDROCK {
             rules.push(Rule::DepositBlockGas);
         }
@@ -136,6 +141,9 @@ fn execute_under(case: &Case, state: &State, fork: OpSpecId, rules: &mut Vec<Rul
         }
     }
     let mut included = included(case, ended, da_footprint);
+    if is_unfunded {
+        included.gas_used = gas_limit;
+    }
     if corrections::free_system_deposit(&mut included, &tx, fork) {
         rules.push(Rule::SystemDepositGas);
     }
@@ -236,8 +244,9 @@ fn included(case: &Case, ended: ResultAndState<op_revm::OpHaltReason>, da_footpr
     }
 }
 
-/// Returns the name of an error's or a reason's variant.
+/// Returns the name of an error's or a reason's variant. The context of a precompile's error is a text of the crate's.
 fn class(error: &impl std::fmt::Debug) -> String {
     let text = format!("{error:?}");
-    text.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default().to_owned()
+    let name = text.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+    name.trim_end_matches("WithContext").to_owned()
 }
