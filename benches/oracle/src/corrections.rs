@@ -7,7 +7,7 @@ use alloy_primitives::U256;
 use op_revm::{L1BlockInfo, OpSpecId, OpTransaction, precompiles::OpPrecompiles};
 use revm::{
     DatabaseRef,
-    context::{Transaction, TxEnv},
+    context::{Cfg, CfgEnv, Transaction, TxEnv},
     database::WrapDatabaseRef,
     handler::EthPrecompiles,
     precompile::{
@@ -26,6 +26,8 @@ use crate::{
 pub enum Rule {
     /// Karst bounds the input of the pairing precompile by 57,600 bytes, not by Jovian's 81,984.
     KarstPairing,
+    /// EIP-7825's cap of Karst does not bound the gas with which a deposit executes.
+    DepositGasCap,
     /// A deposit whose init code is too long (EIP-3860) fails, like any deposit that would be an invalid transaction.
     DepositInitCode,
     /// Before Regolith, too, the gas of a deposit that is not the system's must fit into the block.
@@ -85,6 +87,15 @@ pub fn fail_long_init_code(tx: &mut OpTransaction<TxEnv>, fork: OpSpecId) -> boo
         && tx.input().len() > MAX_INITCODE_SIZE;
     tx.deposit.is_system_transaction |= is_too_long;
     is_too_long
+}
+
+/// Lifts the cap on the gas of a transaction for a deposit. Returns whether that changes anything.
+pub fn lift_gas_cap(cfg: &mut CfgEnv<OpSpecId>, tx: &OpTransaction<TxEnv>) -> bool {
+    let is_lifted = tx.tx_type() == DEPOSIT && tx.gas_limit() > cfg.tx_gas_limit_cap();
+    if is_lifted {
+        cfg.tx_gas_limit_cap = Some(u64::MAX);
+    }
+    is_lifted
 }
 
 /// Makes a deposit fail that creates with less than there is: its gas is too low then. Returns whether it did.

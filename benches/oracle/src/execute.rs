@@ -107,8 +107,12 @@ fn execute_under(case: &Case, state: &State, fork: OpSpecId, rules: &mut Vec<Rul
     if is_unfunded {
         rules.push(Rule::UnfundedCreation);
     }
+    let mut cfg = cfg(fork);
+    if corrections::lift_gas_cap(&mut cfg, &tx) {
+        rules.push(Rule::DepositGasCap);
+    }
     let context: OpContext<EmptyDB> = Context::op();
-    let context = context.with_ref_db(state).with_cfg(cfg(fork)).with_block(block(case, fork));
+    let context = context.with_ref_db(state).with_cfg(cfg).with_block(block(case, fork));
     let mut evm = context.build_op().with_precompiles(corrections::precompiles(fork));
     if !is_deposit && let Some(info) = corrections::l1_block(case, state, fork) {
         evm.0.ctx.chain = info;
