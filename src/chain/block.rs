@@ -208,6 +208,13 @@ pub fn receipts_root_and_bloom<'a>(receipts: impl IntoIterator<Item = &'a ChainR
     (root, bloom)
 }
 
+/// Returns whether `gas`, the cumulative gas of a block's last receipt, agrees with the `gasUsed` in its header. From
+/// Amsterdam on the header counts otherwise than receipts: without refunds (EIP-7778), and the larger of regular gas and
+/// state gas (EIP-8037).
+pub fn agrees_with_receipts(header: &Header, gas: u64) -> bool {
+    header.gas_used == gas || header.block_access_list_hash.is_some()
+}
+
 /// Returns the root of the transaction trie.
 pub fn transactions_root<'a>(transactions: impl IntoIterator<Item = &'a Recovered<ChainTx>>) -> B256 {
     root(transactions.into_iter().map(|tx| tx.inner().encoded_2718()))

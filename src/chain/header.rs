@@ -1,7 +1,7 @@
 //! The header of a block at its start, and the totals that complete it.
 
 use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH, Header, transaction::Recovered};
-use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
+use alloy_eips::{eip7685::EMPTY_REQUESTS_HASH, eip7928::EMPTY_BLOCK_ACCESS_LIST_HASH};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256, Bloom, Sealed};
 
@@ -24,10 +24,12 @@ pub struct Attributes {
 
 impl ChainSpec {
     /// Returns the header of block `number` on `parent` before any transaction has run. Fields that follow from the
-    /// transactions, withdrawals and requests have their values in an empty block, and the state root is zero.
+    /// transactions, withdrawals and requests have their values in an empty block, and the state root is zero. The block
+    /// has the slot after its parent's, or none if the parent has none (EIP-7843).
     pub fn next_header(&self, parent: &Sealed<Header>, number: u64, attributes: Attributes) -> Header {
         let timestamp = attributes.timestamp;
         let cancun = self.is_cancun_active_at_timestamp(timestamp);
+        let amsterdam = self.is_amsterdam_active_at_timestamp(timestamp);
         Header {
             parent_hash: parent.hash(),
             ommers_hash: EMPTY_OMMER_ROOT_HASH,
@@ -44,6 +46,8 @@ impl ChainSpec {
             parent_beacon_block_root: cancun.then_some(attributes.beacon_root),
             withdrawals_root: self.is_shanghai_active_at_timestamp(timestamp).then_some(EMPTY_ROOT_HASH),
             requests_hash: self.is_prague_active_at_timestamp(timestamp).then_some(EMPTY_REQUESTS_HASH),
+            block_access_list_hash: amsterdam.then_some(EMPTY_BLOCK_ACCESS_LIST_HASH),
+            slot_number: parent.slot_number.filter(|_| amsterdam).map(|slot| slot.saturating_add(1)),
             ..Header::default()
         }
     }

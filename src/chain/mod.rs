@@ -1,11 +1,13 @@
 //! The rules and data of a chain: forks, genesis, blocks, transactions, receipts, and the EVM environment of a block.
 
+mod access_list;
 mod append_trie;
 mod block;
 mod chains;
 mod deployment_proxy;
 mod ethash;
 mod forks;
+mod gas;
 mod genesis;
 mod header;
 mod keccak;
@@ -17,13 +19,15 @@ mod schedule;
 mod spec;
 mod tx;
 
+pub use access_list::{access_list_items, merged_access_list, most_access_list_items};
 pub use append_trie::AppendTrie;
 pub use block::{
-    BlockBody, BlockHashes, BlockKeeper, SealedBlock, TransactionLogs, block_rlp, block_size, receipts_root_and_bloom,
-    transactions_root,
+    BlockBody, BlockHashes, BlockKeeper, SealedBlock, TransactionLogs, agrees_with_receipts, block_rlp, block_size,
+    receipts_root_and_bloom, transactions_root,
 };
 pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_address, deployment_data};
 pub use forks::{ForkAt, ForkName, ForkTime, set_forks};
+pub use gas::{BlockGas, GasLeft};
 pub use genesis::genesis_block;
 pub use header::{Attributes, BlockTotals, gas_limit_towards};
 pub use keccak::keccak256_each;

@@ -10,6 +10,7 @@ use alloy_evm::{
         dao_fork::{DAO_HARDFORK_ACCOUNTS, DAO_HARDFORK_BENEFICIARY},
     },
 };
+use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::U256;
 use revm::context::CfgEnv;
 
@@ -18,19 +19,48 @@ use super::{
     precompiles::RunPrecompiles,
 };
 use crate::{
-    chain::{ChainReceipt, ChainReceiptBuilder, ChainSpec, ChainTx, Family},
-    state::Overlay,
+    chain::{BlockGas, ChainReceipt, ChainReceiptBuilder, ChainSpec, ChainTx, Family},
+    state::{OpenBlock, Overlay},
 };
 
 /// Executes a block's system calls and transactions in an overlay. It may begin in the middle of a block
 /// ([`resume`](Self::resume)): the changes of the earlier part are in the state, and do not run again.
-pub struct ChainExecutor<'a>(FamilyExecutor<'a>);
+pub struct ChainExecutor<'a> {
+    family: FamilyExecutor<'a>,
+    /// The number of the block's transactions that did not run here.
+    before: usize,
+}
 
 type EthereumExecutor<'a> = EthBlockExecutor<'a, RunEvm<'a, Ethereum>, &'a ChainSpec, ChainReceiptBuilder>;
 
 enum FamilyExecutor<'a> {
     Ethereum(Box<EthereumExecutor<'a>>),
     OpStack(Box<OpBlock<'a>>),
+}
+
+/// The progress of a block that is executed in parts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BlockProgress {
+    /// The number of transactions.
+    pub transactions: usize,
+    /// Gas used by receipts.
+    pub cumulative_gas: u64,
+    /// Gas used of what the block may use.
+    pub gas: BlockGas,
+    /// `blobGasUsed` so far: blob gas, or on the OP stack from Jovian on the DA footprint.
+    pub blob_gas: u64,
+}
+
+impl BlockProgress {
+    /// Returns the progress of a block being built.
+    pub fn of(open: &OpenBlock) -> Self {
+        Self {
+            transactions: open.transactions.len(),
+            cumulative_gas: open.cumulative_gas(),
+            gas: open.gas,
+            blob_gas: open.blob_gas_used,
+        }
+    }
 }
 
 /// The result of executing a block.
@@ -79,7 +109,10 @@ impl<'a> ChainExecutor<'a> {
         withdrawals: Option<&'a Withdrawals>,
         ommers: &'a [Header],
     ) -> Self {
-        Self(match spec.family() {
+        if spec.is_amsterdam_active_at_timestamp(header.timestamp) {
+            overlay.list_accesses(0);
+        }
+        let family = match spec.family() {
             Family::Ethereum => {
                 let context = EthBlockExecutionCtx {
                     parent_hash: header.parent_hash,
@@ -96,20 +129,49 @@ impl<'a> ChainExecutor<'a> {
             Family::OpStack => {
                 FamilyExecutor::OpStack(Box::new(OpBlock::new(evm(spec, overlay, header), spec, header)))
             }
-        })
+        };
+        Self { family, before: 0 }
     }
 
-    /// Resumes in the middle of the block, after transactions that used this gas, and this part of `blobGasUsed`.
-    pub fn resume(&mut self, gas_used: u64, blob_gas_used: u64) {
-        match &mut self.0 {
+    /// Resumes in the middle of the block.
+    pub fn resume(&mut self, progress: BlockProgress) {
+        let BlockProgress { transactions, cumulative_gas, gas, blob_gas } = progress;
+        self.before = transactions;
+        match &mut self.family {
             FamilyExecutor::Ethereum(executor) => {
-                executor.cumulative_tx_gas_used = gas_used;
-                executor.blob_gas_used = blob_gas_used;
+                executor.cumulative_tx_gas_used = cumulative_gas;
+                (executor.block_regular_gas_used, executor.block_state_gas_used) = (gas.regular, gas.state);
+                executor.blob_gas_used = blob_gas;
             }
             FamilyExecutor::OpStack(executor) => {
-                executor.gas_used = gas_used;
-                executor.da_footprint = blob_gas_used;
+                executor.gas_used = cumulative_gas;
+                executor.da_footprint = blob_gas;
             }
+        }
+        if self.overlay().lists_accesses() {
+            self.overlay().list_accesses(transactions as u64);
+        }
+    }
+
+    /// Returns the progress of the block, including its part that did not run here.
+    pub fn progress(&self) -> BlockProgress {
+        match &self.family {
+            FamilyExecutor::Ethereum(executor) => {
+                let cumulative_gas = executor.cumulative_tx_gas_used;
+                let gas = if executor.evm.cfg_env().enable_amsterdam_eip8037 {
+                    BlockGas { regular: executor.block_regular_gas_used, state: executor.block_state_gas_used }
+                } else {
+                    BlockGas { regular: cumulative_gas, state: 0 }
+                };
+                let transactions = self.before + executor.receipts.len();
+                BlockProgress { transactions, cumulative_gas, gas, blob_gas: executor.blob_gas_used }
+            }
+            FamilyExecutor::OpStack(executor) => BlockProgress {
+                transactions: self.before + executor.receipts.len(),
+                cumulative_gas: executor.gas_used,
+                gas: BlockGas { regular: executor.gas_used, state: 0 },
+                blob_gas: executor.da_footprint,
+            },
         }
     }
 
@@ -119,7 +181,7 @@ impl<'a> ChainExecutor<'a> {
     ///
     /// Returns a [`BlockExecutionError`] if one of them fails.
     pub fn begin(&mut self) -> Result<(), BlockExecutionError> {
-        match &mut self.0 {
+        match &mut self.family {
             FamilyExecutor::Ethereum(executor) => {
                 let number = executor.evm.block().number;
                 if executor.spec.dao_fork_block().is_some_and(|fork| number == U256::from(fork)) {
@@ -163,7 +225,7 @@ impl<'a> ChainExecutor<'a> {
             cfg.disable_balance_check = true;
             cfg.disable_base_fee = true;
         }
-        match &mut self.0 {
+        match &mut self.family {
             FamilyExecutor::Ethereum(executor) => relax(executor.evm.cfg_mut()),
             FamilyExecutor::OpStack(executor) => relax(executor.evm.cfg_mut()),
         }
@@ -176,7 +238,7 @@ impl<'a> ChainExecutor<'a> {
     ///
     /// Returns a [`BlockExecutionError`] if the transaction would be invalid in any block. It then changes nothing.
     pub fn execute_ahead(&mut self, tx: &Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
-        self.resume(0, 0);
+        self.resume(BlockProgress::default());
         self.overlay().set(tx.signer(), None, Some(tx.nonce()), None);
         self.execute(tx)
     }
@@ -196,12 +258,13 @@ impl<'a> ChainExecutor<'a> {
         if spends_too_much(tx) {
             return Err(BlockExecutionError::Validation(BlockValidationError::Other(Box::new(SpendsTooMuch))));
         }
-        match &mut self.0 {
+        match &mut self.family {
             FamilyExecutor::Ethereum(_) if tx.as_deposit().is_some() => Err(foreign("Ethereum's, 0x0 to 0x4")),
             FamilyExecutor::Ethereum(executor) => {
                 let output = executor.execute_transaction_without_commit(tx)?;
                 let is_kept = keep(executor.evm.db_mut());
                 if is_kept {
+                    executor.evm.db_mut().next_access_index();
                     executor.commit_transaction(output);
                 }
                 Ok(is_kept)
@@ -213,25 +276,9 @@ impl<'a> ChainExecutor<'a> {
         }
     }
 
-    /// Returns the gas used so far, including the part of the block that did not run here.
-    pub fn gas_used(&self) -> u64 {
-        match &self.0 {
-            FamilyExecutor::Ethereum(executor) => executor.cumulative_tx_gas_used,
-            FamilyExecutor::OpStack(executor) => executor.gas_used,
-        }
-    }
-
-    /// Returns `blobGasUsed` so far: blob gas, or on the OP stack from Jovian on the DA footprint.
-    pub fn blob_gas_used(&self) -> u64 {
-        match &self.0 {
-            FamilyExecutor::Ethereum(executor) => executor.blob_gas_used,
-            FamilyExecutor::OpStack(executor) => executor.da_footprint,
-        }
-    }
-
     /// Returns the receipts of the transactions that this executor has executed.
     pub fn receipts_mut(&mut self) -> &mut Vec<ChainReceipt> {
-        match &mut self.0 {
+        match &mut self.family {
             FamilyExecutor::Ethereum(executor) => &mut executor.receipts,
             FamilyExecutor::OpStack(executor) => &mut executor.receipts,
         }
@@ -239,7 +286,7 @@ impl<'a> ChainExecutor<'a> {
 
     /// Returns the overlay with the changes of the block.
     pub fn overlay(&mut self) -> &mut Overlay {
-        match &mut self.0 {
+        match &mut self.family {
             FamilyExecutor::Ethereum(executor) => executor.evm.db_mut(),
             FamilyExecutor::OpStack(executor) => executor.evm.db_mut(),
         }
@@ -257,8 +304,14 @@ impl<'a> ChainExecutor<'a> {
     ) -> Result<BlockResult, BlockExecutionError> {
         let receipts = self.receipts_mut();
         receipts.splice(..0, before);
-        match self.0 {
-            FamilyExecutor::Ethereum(executor) => {
+        match self.family {
+            FamilyExecutor::Ethereum(mut executor) => {
+                let overlay = executor.evm.db_mut();
+                overlay.next_access_index();
+                // EIP-7928 lists the recipient of each withdrawal, and alloy-evm looks at none that receives nothing.
+                for withdrawal in executor.ctx.withdrawals.iter().flat_map(|list| list.iter()) {
+                    overlay.list_account(withdrawal.address);
+                }
                 let BlockExecutionResult { receipts, requests, gas_used, blob_gas_used } = executor.finish()?.1;
                 Ok(BlockResult { receipts, requests, gas_used, blob_gas_used })
             }

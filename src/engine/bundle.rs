@@ -15,7 +15,7 @@ use super::{
     request::{SignedBundle, SimulationRules},
 };
 use crate::{
-    chain::{Attributes, BASE_TIME, BASE_TIME_SLOT, ChainSpec, Family, block_instant},
+    chain::{Attributes, BASE_TIME, BASE_TIME_SLOT, BlockGas, ChainSpec, Family, GasLeft, block_instant},
     state::{Overlay, Snapshot},
 };
 
@@ -109,7 +109,14 @@ impl Engine<'_> {
                     .into());
             }
         }
-        let mut room = BundleGas { spec, place: &place, gas_cap: rules.gas_cap, gas: 0, blob_gas: 0 };
+        let mut room = BundleGas {
+            spec,
+            place: &place,
+            gas_cap: rules.gas_cap,
+            gas: 0,
+            block_gas: BlockGas::default(),
+            blob_gas: 0,
+        };
         let mut hash = Keccak256::new();
         let mut transactions = Vec::with_capacity(bundle.transactions.len());
         for (index, tx) in bundle.transactions.iter().enumerate() {
@@ -132,7 +139,7 @@ struct BundleBlock {
     /// The milliseconds that a block that the bundle begins adds to its timestamp.
     millis: u32,
     /// Gas, and blob gas, used in the block before the bundle.
-    gas_used: u64,
+    gas: BlockGas,
     blob_gas_used: u64,
 }
 
@@ -150,7 +157,7 @@ impl BundleBlock {
                 header: open.header.clone(),
                 begins: false,
                 millis: 0,
-                gas_used: open.header.gas_used,
+                gas: open.gas,
                 blob_gas_used: open.blob_gas_used,
             },
             _ if number <= parent.number => {
@@ -164,7 +171,7 @@ impl BundleBlock {
                     header: next_header(spec, snapshot, number, time.as_secs()),
                     begins: true,
                     millis: time.subsec_millis(),
-                    gas_used: 0,
+                    gas: BlockGas::default(),
                     blob_gas_used: 0,
                 }
             }
@@ -221,7 +228,10 @@ struct BundleGas<'a> {
     spec: &'a ChainSpec,
     place: &'a BundleBlock,
     gas_cap: u64,
+    /// Gas by receipts.
     gas: u64,
+    /// Gas of what the block may use.
+    block_gas: BlockGas,
     blob_gas: u64,
 }
 
@@ -233,10 +243,10 @@ impl BundleGas<'_> {
             return Err(SimulationError::Refused(format!("invalid chain id for signer: have {have} want {chain}")));
         }
         let header = &self.place.header;
-        let used = self.place.gas_used.saturating_add(self.gas);
-        if tx.gas_limit() > header.gas_limit.saturating_sub(used) {
-            return Err(SimulationError::BlockGasLimit { used, limit: header.gas_limit, asked: tx.gas_limit() });
-        }
+        let whole = GasLeft::of(self.spec, header, BlockGas::default());
+        whole
+            .check(self.place.gas.plus(self.block_gas), tx.gas_limit())
+            .map_err(|(used, limit)| SimulationError::BlockGasLimit { used, limit, asked: tx.gas_limit() })?;
         if tx.gas_limit() > self.gas_cap.saturating_sub(self.gas) {
             return Err(SimulationError::Refused(format!(
                 "the node's gas cap (--gas-cap): the bundle has used {} of {}, the transaction's gas limit is {}",
@@ -279,6 +289,7 @@ fn run<F: FamilyEvm>(
     let after = evm.db_mut().balance_and_nonce(coinbase).0;
     let gas_used = done.tx_gas_used();
     room.gas = room.gas.saturating_add(gas_used);
+    room.block_gas = room.block_gas.plus(BlockGas::of_transaction(room.spec, header, done.gas()));
     room.blob_gas = room.blob_gas.saturating_add(tx.blob_gas_used().unwrap_or_default());
     // No price is below the base fee here, because the EVM has refused such transactions.
     let price = match header.base_fee_per_gas {

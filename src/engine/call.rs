@@ -123,13 +123,16 @@ pub(super) fn fill<F: FamilyEvm>(
     tx_env(call, filled)
 }
 
-/// Lifts the checks that an unsigned call cannot or need not pass.
+/// Lifts the checks that an unsigned call cannot or need not pass. From Amsterdam on, the cap of a transaction's gas bounds
+/// its regular gas and forbids nothing (EIP-8037), so it stays.
 pub fn lift_checks<S>(env: &mut EvmEnv<S>) {
     let cfg = &mut env.cfg_env;
     cfg.disable_nonce_check = true;
     cfg.disable_eip3607 = true;
     cfg.disable_block_gas_limit = true;
-    cfg.tx_gas_limit_cap = Some(u64::MAX);
+    if !cfg.enable_amsterdam_eip8037 {
+        cfg.tx_gas_limit_cap = Some(u64::MAX);
+    }
     cfg.tx_chain_id_check = false;
 }
 
@@ -165,6 +168,7 @@ pub(super) fn override_block(overrides: &BlockOverrides, env: &mut BlockEnv) {
     env.beneficiary = overrides.fee_recipient.unwrap_or(env.beneficiary);
     env.prevrandao = env.prevrandao.map(|random| overrides.prev_randao.unwrap_or(random));
     env.basefee = overrides.base_fee.unwrap_or(env.basefee);
+    env.slot_num = overrides.slot_number.unwrap_or(env.slot_num);
     if env.prevrandao.is_none() {
         env.difficulty = overrides.difficulty.unwrap_or(env.difficulty);
     }

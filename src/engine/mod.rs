@@ -26,7 +26,7 @@ mod transfers;
 
 pub use access_list::Accessed;
 pub use beginnings::Beginnings;
-pub use block_executor::{BlockResult, ChainExecutor};
+pub use block_executor::{BlockProgress, BlockResult, ChainExecutor};
 pub use bundle::{BundleError, BundleResult, BundleTx};
 pub use call::lift_checks;
 pub use error::{HaltText, SimulationError, frame_error, revert_reason};

@@ -136,12 +136,16 @@ pub struct BlockOverrides {
     pub withdrawals: Option<Withdrawals>,
     /// Difficulty. Ignored from the merge on.
     pub difficulty: Option<U256>,
+    /// Slot (EIP-7843). Ignored before Amsterdam.
+    pub slot_number: Option<u64>,
 }
 
 impl BlockOverrides {
-    /// Fills absent values from `others`, number and time only if `first`, because later blocks follow from the first.
+    /// Fills absent values from `others`, number, time and slot only if `first`, because later blocks follow from the
+    /// first.
     pub fn or(self, others: &Self, first: bool) -> Self {
-        let (number, time) = if first { (others.number, others.time) } else { (None, None) };
+        let (number, time, slot) =
+            if first { (others.number, others.time, others.slot_number) } else { (None, None, None) };
         Self {
             number: self.number.or(number),
             time: self.time.or(time),
@@ -153,6 +157,7 @@ impl BlockOverrides {
             beacon_root: self.beacon_root.or(others.beacon_root),
             withdrawals: self.withdrawals.or_else(|| others.withdrawals.clone()),
             difficulty: self.difficulty.or(others.difficulty),
+            slot_number: self.slot_number.or(slot),
         }
     }
 }

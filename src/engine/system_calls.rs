@@ -132,8 +132,8 @@ impl SystemContract {
         evm: &mut RunEvm<'_, F>,
         effect: impl FnOnce(&mut Overlay, Address) -> bool,
     ) -> bool {
-        // An override may have moved a precompile here.
-        if evm.components().2.is_at(&self.address) {
+        // An override may have moved a precompile here. An access list has all that the code reads.
+        if evm.components().2.is_at(&self.address) || evm.db().lists_accesses() {
             return false;
         }
         let overlay: &mut Overlay = evm.db_mut();

@@ -4,7 +4,11 @@
 use std::sync::Arc;
 
 use alloy_consensus::{EMPTY_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, TxReceipt, transaction::Recovered};
-use alloy_eips::{eip4895::Withdrawals, eip7685::Requests};
+use alloy_eips::{
+    eip4895::Withdrawals,
+    eip7685::Requests,
+    eip7928::{BlockAccessList, compute_block_access_list_hash},
+};
 use alloy_evm::block::BlockExecutionError;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::B256;
@@ -12,10 +16,10 @@ use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 
 use crate::{
     chain::{
-        Attributes, BlockBody, BlockHashes, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, OpFork, SealedBlock,
-        Unexecutable,
+        Attributes, BlockBody, BlockHashes, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, GasLeft, OpFork,
+        SealedBlock, Unexecutable, merged_access_list,
     },
-    engine::{BlockResult, ChainExecutor},
+    engine::{BlockProgress, BlockResult, ChainExecutor},
     meter::Meter,
     pool::BlockSpace,
     state::{AccountChange, LocalWorld, Missed, OpenBlock, Overlay, Publication, Snapshot, World},
@@ -55,13 +59,17 @@ pub fn stand_on(world: impl Into<World>, head: Arc<SealedBlock>, hashes: BlockHa
     Snapshot::new(world, head, None, hashes)
 }
 
-/// Opens the next block on the head of `on`: empty, after its pre-block system calls.
+/// Opens the next block on the head of `on`: empty, after its pre-block system calls. The first block of Amsterdam begins
+/// the chain's slots at 0, because no beacon chain numbers them.
 ///
 /// # Errors
 ///
 /// Returns a [`BlockExecutionError`] if a system call fails.
 pub fn open_block(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Result<Applied, BlockExecutionError> {
-    let header = spec.next_header(&on.head.header, on.head.number() + 1, attributes);
+    let mut header = spec.next_header(&on.head.header, on.head.number() + 1, attributes);
+    if header.block_access_list_hash.is_some() {
+        header.slot_number.get_or_insert_default();
+    }
     open_block_with(spec, on, header)
 }
 
@@ -82,7 +90,9 @@ pub fn open_block_with(spec: &ChainSpec, on: &Snapshot, header: Header) -> Resul
     if !overlay.has_missed() {
         begun?;
     }
-    Ok(next(on, &mut overlay, OpenBlock::new(header)))
+    let mut open = OpenBlock::new(header);
+    open.access_lists.extend(overlay.take_access_list().map(Arc::new));
+    Ok(next(on, &mut overlay, open))
 }
 
 /// Extends the block being built by a sub-block that `fill` fills. Costs what its transactions use and change, whatever
@@ -90,18 +100,20 @@ pub fn open_block_with(spec: &ChainSpec, on: &Snapshot, header: Header) -> Resul
 pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOnce(&mut SubBlock<'_>)) -> Applied {
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
     let mut executor = ChainExecutor::new(spec, &mut overlay, &open.header, None, &[]);
-    executor.resume(open.header.gas_used, open.blob_gas_used);
+    executor.resume(BlockProgress::of(open));
     let max_blob_gas = spec.blob_params(open.header.timestamp).map_or(0, |params| params.max_blob_gas_per_block());
     let mut sub_block = SubBlock { spec, header: &open.header, executor, transactions: Vec::new(), max_blob_gas };
     fill(&mut sub_block);
     let SubBlock { mut executor, transactions, .. } = sub_block;
     let mut grown = open.clone();
-    grown.header.gas_used = executor.gas_used();
-    grown.blob_gas_used = executor.blob_gas_used();
+    let BlockProgress { gas, blob_gas, .. } = executor.progress();
+    grown.set_gas(gas);
+    grown.blob_gas_used = blob_gas;
     grown.index += 1;
     let receipts = std::mem::take(executor.receipts_mut());
     transactions.into_iter().zip(receipts).for_each(|(tx, receipt)| grown.push(tx, receipt));
     drop(executor);
+    grown.access_lists.extend(overlay.take_access_list().map(Arc::new));
     next(on, &mut overlay, grown)
 }
 
@@ -143,7 +155,7 @@ pub fn extend_known(
                 }
             }
             executed += 1;
-            if sub_block.executor.gas_used() >= enough {
+            if sub_block.executor.progress().gas.used() >= enough {
                 return;
             }
         }
@@ -222,9 +234,10 @@ pub enum Misfit {
 impl SubBlock<'_> {
     /// Returns the gas that the block has left.
     pub fn room(&self) -> BlockSpace {
+        let BlockProgress { gas, blob_gas, .. } = self.executor.progress();
         BlockSpace {
-            gas: self.header.gas_limit.saturating_sub(self.executor.gas_used()),
-            blob_gas: self.max_blob_gas.saturating_sub(self.executor.blob_gas_used()),
+            gas: GasLeft::of(self.spec, self.header, gas),
+            blob_gas: self.max_blob_gas.saturating_sub(blob_gas),
         }
     }
 
@@ -262,13 +275,13 @@ impl SubBlock<'_> {
     ) -> Result<(), Misfit> {
         let mut overlay = self.executor.overlay().changed_copy();
         let mut trial = ChainExecutor::new(self.spec, &mut overlay, self.header, None, &[]);
-        trial.resume(self.executor.gas_used(), self.executor.blob_gas_used());
+        trial.resume(self.executor.progress());
         for (index, tx) in bundle.iter().enumerate() {
             if !has_time() {
                 return Err(Misfit::Late { ran: index });
             }
             run_whole(&mut trial, tx).map_err(|error| Misfit::Invalid { index, error })?;
-            if trial.blob_gas_used() > self.max_blob_gas {
+            if trial.progress().blob_gas > self.max_blob_gas {
                 return Err(Misfit::Blobs { index });
             }
             let succeeded = trial.receipts_mut().last().is_some_and(|receipt| receipt.status());
@@ -319,13 +332,14 @@ pub fn seal(
     withdrawals: Withdrawals,
 ) -> Result<(Applied, Requests), BlockExecutionError> {
     let withdrawals = spec.is_shanghai_active_at_timestamp(open.header.timestamp).then_some(withdrawals);
-    let Executed { world, changes, missed, receipts, requests, gas_used, blob_gas_used } =
+    let Executed { world, changes, missed, receipts, requests, access_list, gas_used, blob_gas_used } =
         close(spec, on, open, withdrawals.as_ref())?;
     let transactions: Vec<_> = open.transactions.iter().cloned().collect();
     let mut header = open.header.clone();
     BlockTotals { gas_used, blob_gas_used, ..open.totals() }.close(&mut header);
     header.withdrawals_root = withdrawals_root(spec, &header, &world, withdrawals.as_ref());
     header.requests_hash = spec.is_prague_active_at_timestamp(header.timestamp).then(|| requests.requests_hash());
+    header.block_access_list_hash = access_list.as_deref().map(compute_block_access_list_hash);
     let local = world.local().ok_or_else(|| BlockExecutionError::msg("a block on an upstream's state has no root"))?;
     header.state_root = local.state_root_in_parallel();
     let sealed = SealedBlock::new(header, BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals });
@@ -337,7 +351,7 @@ pub fn seal(
 }
 
 /// Runs what comes after the last transaction of the block that `on` is building: withdrawals and requests. The changes
-/// are those of this part alone; receipts and gas are the whole block's.
+/// are those of this part alone; receipts, gas and access list are the whole block's.
 ///
 /// # Errors
 ///
@@ -350,9 +364,15 @@ pub fn close(
 ) -> Result<Executed, BlockExecutionError> {
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
     let mut executor = ChainExecutor::new(spec, &mut overlay, &open.header, withdrawals, &[]);
-    executor.resume(open.header.gas_used, open.blob_gas_used);
+    executor.resume(BlockProgress::of(open));
     let result = executor.finish(open.receipts.iter().cloned());
-    Executed::of(overlay, result)
+    let mut executed = Executed::of(overlay, result)?;
+    if let Some(last) = executed.access_list.take() {
+        let mut parts = open.access_lists.clone();
+        parts.push_back(Arc::new(last));
+        executed.access_list = merged_access_list(&parts, 0);
+    }
+    Ok(executed)
 }
 
 /// The result of executing a whole block.
@@ -368,6 +388,8 @@ pub struct Executed {
     pub receipts: Vec<ChainReceipt>,
     /// The requests (EIP-7685).
     pub requests: Requests,
+    /// The access list (EIP-7928). `None` before Amsterdam.
+    pub access_list: Option<BlockAccessList>,
     /// Gas used.
     pub gas_used: u64,
     /// Blob gas used.
@@ -402,8 +424,9 @@ impl Executed {
             Err(_) if !missed.is_empty() => BlockResult::default(),
             result => result?,
         };
+        let access_list = overlay.take_access_list();
         let (world, changes) = overlay.changed();
-        Ok(Self { world, changes, missed, receipts, requests, gas_used, blob_gas_used })
+        Ok(Self { world, changes, missed, receipts, requests, access_list, gas_used, blob_gas_used })
     }
 }
 

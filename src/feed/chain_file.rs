@@ -15,6 +15,7 @@ use alloy_consensus::{
 };
 use alloy_eips::{
     eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, eip7685::Requests,
+    eip7928::compute_block_access_list_hash,
 };
 use alloy_evm::block::{BlockExecutionError, BlockValidationError};
 use alloy_hardforks::EthereumHardforks;
@@ -24,7 +25,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::apply::{Executed, execute_block, stand_on, withdrawals_root};
 use crate::{
-    chain::{BlockBody, ChainSpec, ChainTx, Family, SealedBlock, receipts_root_and_bloom, transactions_root},
+    chain::{
+        BlockBody, ChainSpec, ChainTx, Family, SealedBlock, access_list_items, most_access_list_items,
+        receipts_root_and_bloom, transactions_root,
+    },
     state::{LocalWorld, Snapshot},
 };
 
@@ -314,6 +318,10 @@ fn check_against_parent(
     if cancun != header.parent_beacon_block_root.is_some() {
         return check.fail("parentBeaconBlockRoot", present(cancun), present(!cancun));
     }
+    let amsterdam = spec.is_amsterdam_active_at_timestamp(header.timestamp);
+    if amsterdam != header.slot_number.is_some() {
+        return check.fail("slotNumber", present(amsterdam), present(!amsterdam));
+    }
     Ok(())
 }
 
@@ -333,6 +341,15 @@ fn check_against_execution(spec: &ChainSpec, header: &Header, executed: &Execute
     let prague = spec.is_prague_active_at_timestamp(header.timestamp);
     let requests_hash = prague.then(|| Requests::requests_hash(&executed.requests));
     check.equal_option("requestsHash", header.requests_hash, requests_hash)?;
+    let hash = executed.access_list.as_deref().map(compute_block_access_list_hash);
+    check.equal_option("blockAccessListHash", header.block_access_list_hash, hash)?;
+    if let Some(list) = &executed.access_list {
+        let (items, most) = (access_list_items(list), most_access_list_items(header.gas_limit));
+        if items > most {
+            let expected = format!("at most {most} accounts and slots (EIP-7928)");
+            return check.fail("block access list", expected, items);
+        }
+    }
     if prague && spec.family() == Family::Ethereum {
         for (field, contract) in REQUEST_CONTRACTS {
             if executed.world.account(&contract).is_none_or(|account| account.code.hash == KECCAK256_EMPTY) {

@@ -158,7 +158,8 @@ impl Devnet {
                 }
             }
             // Users come first. Background traffic takes the gas that they leave.
-            let gas = if has_time() { sub_block.room().gas } else { 0 };
+            let room = sub_block.room().gas;
+            let gas = if has_time() { room.regular.min(room.state) } else { 0 };
             for tx in pool.take_own(traffic.iter_mut().flat_map(|traffic| traffic.next(on, gas, pool, give_way))) {
                 give_way();
                 if let Err(reason) = sub_block.push(Recovered::clone(&tx).convert()) {

@@ -9,12 +9,13 @@ use std::{
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 
 use super::Pooled;
+use crate::chain::GasLeft;
 
 /// The gas that a block has left.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockSpace {
     /// Gas left.
-    pub gas: u64,
+    pub gas: GasLeft,
     /// Blob gas left.
     pub blob_gas: u64,
 }
@@ -55,7 +56,7 @@ impl Best {
         loop {
             let ready = self.heap.pop()?;
             let tx = ready.transaction();
-            if tx.gas_limit() <= room.gas && tx.blob_gas_used().unwrap_or_default() <= room.blob_gas {
+            if room.gas.fits(tx.gas_limit()) && tx.blob_gas_used().unwrap_or_default() <= room.blob_gas {
                 return Some(ready);
             }
         }

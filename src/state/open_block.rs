@@ -3,11 +3,11 @@
 use std::sync::{Arc, OnceLock};
 
 use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
-use alloy_eips::Encodable2718;
+use alloy_eips::{Encodable2718, eip7928::BlockAccessList};
 use alloy_primitives::{B256, Bloom};
 use arc_swap::ArcSwapOption;
 
-use crate::chain::{AppendTrie, BlockTotals, ChainReceipt, ChainTx, millis_part};
+use crate::chain::{AppendTrie, BlockGas, BlockTotals, ChainReceipt, ChainTx, millis_part};
 
 /// A block being built. Cheap to clone; a clone grows by the transactions of the next sub-block.
 #[derive(Clone, Debug)]
@@ -16,8 +16,12 @@ pub struct OpenBlock {
     pub header: Header,
     /// The number of sub-blocks in the block, without the empty one that opened it.
     pub index: u32,
+    /// Gas used so far.
+    pub gas: BlockGas,
     /// Blob gas used so far.
     pub blob_gas_used: u64,
+    /// The accesses of the system calls before the block, and of each sub-block (EIP-7928). Empty before Amsterdam.
+    pub access_lists: imbl::Vector<Arc<BlockAccessList>>,
     /// The transactions so far with their senders.
     pub transactions: imbl::Vector<Recovered<ChainTx>>,
     /// Their receipts.
@@ -38,7 +42,9 @@ impl OpenBlock {
         Self {
             header,
             index: 0,
+            gas: BlockGas::default(),
             blob_gas_used: 0,
+            access_lists: imbl::Vector::new(),
             transactions: imbl::Vector::new(),
             receipts: imbl::Vector::new(),
             positions: imbl::HashMap::new(),
@@ -60,6 +66,17 @@ impl OpenBlock {
         self.transactions.push_back(tx);
         self.receipts.push_back(receipt);
         self.first_logs.push_back(first_log);
+    }
+
+    /// Records the gas that the block has used so far.
+    pub const fn set_gas(&mut self, gas: BlockGas) {
+        self.gas = gas;
+        self.header.gas_used = gas.used();
+    }
+
+    /// Returns the gas that the transactions so far have used by their receipts.
+    pub fn cumulative_gas(&self) -> u64 {
+        self.receipts.last().map_or(0, TxReceipt::cumulative_gas_used)
     }
 
     /// Returns the milliseconds that the block adds to its timestamp, or `None` if it does not tell them.

@@ -1,5 +1,6 @@
 //! The writes of one run over a world that the run cannot change.
 
+mod access_list;
 mod read_only;
 mod record;
 mod remote;
@@ -19,6 +20,7 @@ use revm::{
     state::{Account as RunAccount, AccountId, AccountInfo},
 };
 
+use self::access_list::AccessList;
 use super::{
     Account, AccountChange, LogNumbers, TransferLogs, World,
     account::Code,
@@ -59,6 +61,8 @@ pub struct Overlay {
     hits: u64,
     /// The record of what runs read.
     reads: ReadRecord,
+    /// The list of what committed runs access. `None` unless they are listed.
+    access_list: Option<Box<AccessList>>,
     /// The bounds that may stop the run.
     pub meter: Meter,
     /// The numbers of the current call's logs.
@@ -131,6 +135,7 @@ impl Overlay {
         self.meter = meter;
         self.log_numbers.show_transfers(TransferLogs::Hidden);
         self.reads.clear();
+        self.access_list = None;
     }
 
     /// Drops the base, and the memory that a usual run does not need.
@@ -421,6 +426,9 @@ impl DatabaseCommit for Overlay {
 impl Overlay {
     /// Drains the changes of a run from their map, which keeps its memory.
     pub fn absorb(&mut self, changes: &mut AddressMap<RunAccount>) {
+        if let Some(access_list) = &mut self.access_list {
+            access_list.add(changes);
+        }
         for (address, account) in changes.drain() {
             if !account.is_touched() {
                 continue;

@@ -47,6 +47,8 @@ bitflags! {
         const GAS_LEFT = 1 << 7;
         /// All else that the header holds, the parent's hash among it.
         const HEADER = 1 << 8;
+        /// The slot.
+        const SLOT_NUMBER = 1 << 9;
     }
 }
 

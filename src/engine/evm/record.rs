@@ -117,6 +117,10 @@ pub(super) fn record<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthI
         at.host.db_mut().note_block(BlockReads::BLOB_BASE_FEE);
         block_info::blob_basefee(at)
     });
+    put(opcode::SLOTNUM, |at| {
+        at.host.db_mut().note_block(BlockReads::SLOT_NUMBER);
+        block_info::slot_num(at)
+    });
 }
 
 /// Records that the opcode reads `parts` of the account whose address is `depth` below the top of the stack.

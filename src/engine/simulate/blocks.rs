@@ -17,7 +17,10 @@ use super::{
     results::SimulatedBlock,
 };
 use crate::{
-    chain::{BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, ChainSpec, Family, L1_FEE_VAULT, OPERATOR_FEE_VAULT},
+    chain::{
+        BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, BlockGas, ChainSpec, Family, GasLeft, L1_FEE_VAULT,
+        OPERATOR_FEE_VAULT,
+    },
     engine::{
         call::{lift_checks, set_blob_base_fee},
         error::SimulationError,
@@ -210,7 +213,12 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             blob_base_fee: env.block_env.blob_excess_gas_and_price.map_or(0, |blob| blob.blob_gasprice),
             fee_recipient: header.beneficiary,
             // The gas that the block being built has used is not available. `gasUsed` counts only the simulated calls.
-            available: header.gas_limit.saturating_sub(planned.continues.map_or(0, |open| open.header.gas_used)),
+            available: GasLeft::of(
+                self.spec,
+                header,
+                planned.continues.map_or_else(BlockGas::default, |open| open.gas),
+            ),
+            header,
             blob_gas: (
                 self.spec.blob_params(header.timestamp).map_or(0, |params| params.max_blob_gas_per_block()),
                 planned.continues.map_or(0, |open| open.blob_gas_used),
@@ -235,6 +243,10 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         });
         let evm = &mut self.evm;
         evm.enter(env, precompiles);
+        let lists_accesses = lists && header.block_access_list_hash.is_some();
+        if is_new && lists_accesses {
+            evm.db_mut().list_accesses(0);
+        }
         if is_new && planned.continues.is_none() {
             unrecorded(evm, |evm| system_call(system_calls::begin_block(self.spec, header, evm)))?;
             // The block's deposit would have set them.
@@ -252,6 +264,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
                 return Ok((ran, BlockEnd::Paused));
             }
             evm.db_mut().meter.between_calls()?;
+            evm.db_mut().next_access_index();
             let RunProgress { gas_left, traces, .. } = &mut self.state;
             let done = calls.run(call, evm, &mut ran, gas_left, traces).map_err(|error| error.in_call(place))?;
             if when.as_ref().is_some_and(|when| !when.allow(place, done)) {
@@ -277,6 +290,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             self.state.tokens = ran.ask_tokens(evm);
         }
 
+        evm.db_mut().next_access_index();
         if let Some(list) = &mut ran.listing
             && self.spec.is_prague_active_at_timestamp(header.timestamp)
         {
@@ -290,6 +304,9 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             }
             list.requests = Some(requests);
         }
+        for withdrawal in planned.block.block.withdrawals.iter().flat_map(|list| list.iter()) {
+            evm.db_mut().list_account(withdrawal.address);
+        }
         let increments = post_block_balance_increments::<Header>(
             self.spec,
             evm.block(),
@@ -297,6 +314,9 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             planned.block.block.withdrawals.as_deref().map(Vec::as_slice),
         );
         let Ok(()) = evm.db_mut().increment_balances(increments);
+        if let Some(list) = &mut ran.listing {
+            list.access_list = evm.db_mut().take_access_list();
+        }
         Ok((ran, BlockEnd::Done))
     }
 }

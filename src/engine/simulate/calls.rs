@@ -2,9 +2,12 @@
 
 use std::{cmp::Ordering, convert::Infallible};
 
-use alloy_consensus::{Receipt, ReceiptWithBloom, Transaction as _, TxEnvelope, TxType, transaction::Recovered};
+use alloy_consensus::{
+    Header, Receipt, ReceiptWithBloom, Transaction as _, TxEnvelope, TxType, transaction::Recovered,
+};
 use alloy_eips::{
     eip2930::AccessList, eip4844::DATA_GAS_PER_BLOB, eip6110::MAINNET_DEPOSIT_CONTRACT_ADDRESS, eip7685::Requests,
+    eip7928::BlockAccessList,
 };
 use alloy_evm::{
     Evm, EvmEnv, FromRecoveredTx,
@@ -28,7 +31,7 @@ use super::{
     results::{CallOutcome, CallResult},
 };
 use crate::{
-    chain::{ChainSpec, Family},
+    chain::{BlockGas, ChainSpec, Family, GasLeft},
     engine::{
         access_list::AccessRecorder,
         call::explain,
@@ -55,7 +58,9 @@ pub(super) struct BlockCalls<'a, F: FamilyEvm> {
     pub blob_base_fee: u128,
     pub fee_recipient: Address,
     /// Gas of the block for simulated calls.
-    pub available: u64,
+    pub available: GasLeft,
+    /// The block's header before the calls.
+    pub header: &'a Header,
     /// Blob gas that the block may have, and that it had before the simulated calls.
     pub blob_gas: (u64, u64),
     /// Whether the block continues the one being built.
@@ -68,7 +73,10 @@ pub(super) struct BlockCalls<'a, F: FamilyEvm> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct BlockRun {
     pub calls: Vec<CallResult>,
+    /// Gas that the calls have used by their receipts.
     pub gas_used: u64,
+    /// Gas that the calls have used of the block's.
+    pub block_gas: BlockGas,
     pub blob_gas_used: u64,
     /// The producer's fees for gas, without the base fee, wei.
     pub fees: U256,
@@ -91,6 +99,8 @@ pub(super) struct TransactionList {
     /// The deposit requests in the logs (EIP-6110).
     pub deposits: Vec<u8>,
     pub requests: Option<Requests>,
+    /// The accesses of the block (EIP-7928). `None` before Amsterdam.
+    pub access_list: Option<BlockAccessList>,
 }
 
 /// A call that was executed.
@@ -143,7 +153,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
     ) -> Result<ExecutedCall, SimulationError> {
         let validation = self.simulation.validation;
         check_chain(call, self.spec)?;
-        let gas = self.gas(call.gas, ran.gas_used, gas_left, evm.db_mut())?;
+        let gas = self.gas(call.gas, ran.block_gas, gas_left, evm.db_mut())?;
         let filled = FilledCall {
             gas,
             nonce: call.nonce.unwrap_or_else(|| evm.db_mut().balance_and_nonce(call.from).1),
@@ -198,7 +208,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
             return Err(refused(expected.into()));
         }
         self.check_blob_gas(tx, ran.blob_gas_used, evm.db_mut()).map_err(refused)?;
-        let gas = self.gas(Some(tx.gas_limit()), ran.gas_used, gas_left, evm.db_mut())?;
+        let gas = self.gas(Some(tx.gas_limit()), ran.block_gas, gas_left, evm.db_mut())?;
         if gas < tx.gas_limit() {
             return Err(refused(format!(
                 "the node's gas cap (--gas-cap): {gas} gas is left for the request, the transaction's gas limit is {}",
@@ -220,20 +230,27 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
     }
 
     /// Returns the gas limit of a call that asks for `asked`, and records what of the block this depends on.
-    fn gas(&self, asked: Option<u64>, used: u64, gas_left: u64, overlay: &mut Overlay) -> Result<u64, SimulationError> {
-        let remaining = self.available.saturating_sub(used);
+    fn gas(
+        &self,
+        asked: Option<u64>,
+        used: BlockGas,
+        gas_left: u64,
+        overlay: &mut Overlay,
+    ) -> Result<u64, SimulationError> {
+        let remaining = self.available.after(used).most();
         let asked_gas = asked.unwrap_or(remaining);
         let gas = asked_gas.min(gas_left);
-        let is_bound = asked_gas <= remaining && (asked.is_some() || gas < remaining);
-        // With another gas limit, the bound would be another, too.
-        match (self.continues, is_bound && !self.sets_gas_limit) {
-            (true, true) => overlay.note_gas(used.saturating_add(if asked.is_some() { asked_gas } else { gas + 1 })),
+        let fits = self.available.check(used, asked_gas);
+        let is_bound = fits.is_ok() && (asked.is_some() || gas < remaining);
+        // With another gas limit, the bound would be another, too. A bound is recorded in one dimension alone.
+        match (self.continues, is_bound && !self.sets_gas_limit && !self.available.has_two_dimensions()) {
+            (true, true) => {
+                overlay.note_gas(used.regular.saturating_add(if asked.is_some() { asked_gas } else { gas + 1 }));
+            }
             (true, false) => overlay.note_block(BlockReads::GAS_LEFT),
             (false, _) => overlay.note_block(BlockReads::GAS_LIMIT),
         }
-        if asked_gas > remaining {
-            return Err(SimulationError::BlockGasLimit { used, limit: self.available, asked: asked_gas });
-        }
+        fits.map_err(|(used, limit)| SimulationError::BlockGasLimit { used, limit, asked: asked_gas })?;
         Ok(gas)
     }
 
@@ -389,6 +406,7 @@ impl BlockRun {
         let gas: ResultGas = *result.gas();
         let gas_used = gas.tx_gas_used();
         self.gas_used += gas_used;
+        self.block_gas = self.block_gas.plus(BlockGas::of_transaction(block.spec, block.header, &gas));
         self.blob_gas_used += DATA_GAS_PER_BLOB * u64::try_from(blobs).unwrap_or(u64::MAX);
         self.fees = self.fees.saturating_add(U256::from(tip) * U256::from(gas_used));
 

@@ -6,7 +6,7 @@ use alloy_primitives::{Address, B256};
 
 use super::plan::{PlannedBlock, plan};
 use crate::{
-    chain::{ChainSpec, Fork},
+    chain::{BlockGas, ChainSpec, Fork, GasLeft},
     engine::{
         error::SimulationError,
         request::{SimBlock, Simulation, SimulationRules},
@@ -25,7 +25,7 @@ pub struct BlockContext {
     /// The price of blob gas. `None` where there are no blobs.
     blob_base_fee: Option<u128>,
     /// The gas that the block has left.
-    gas_left: u64,
+    gas_left: GasLeft,
     /// The blob gas that the block has used.
     blob_gas_used: u64,
     /// The hash of the newest sealed block, from which those of its ancestors follow.
@@ -73,10 +73,10 @@ impl BlockContext {
             planned.try_into().map_err(|_| SimulationError::Refused("no block can follow".to_owned()))?;
         let header = first.header(spec, &snapshot.head.header);
         let blobs = spec.blob_params(header.timestamp);
-        let used = first.continues.map_or(0, |open| open.header.gas_used);
+        let used = first.continues.map_or_else(BlockGas::default, |open| open.gas);
         Ok(Self {
             blob_base_fee: blobs.and_then(|params| header.blob_fee(params)),
-            gas_left: header.gas_limit.saturating_sub(used),
+            gas_left: GasLeft::of(spec, &header, used),
             blob_gas_used: first.continues.map_or(0, |open| open.blob_gas_used),
             head: snapshot.head_hash(),
             rules: ContextRules { fork: spec.fork(&header), blobs, continues: first.continues.is_some() },
@@ -86,8 +86,8 @@ impl BlockContext {
     }
 
     /// Returns the gas that the block has left.
-    pub const fn gas_left(&self) -> u64 {
-        self.gas_left
+    pub fn gas_left(&self) -> u64 {
+        self.gas_left.most()
     }
 
     /// Returns the difference from this context to a later one.
@@ -102,6 +102,7 @@ impl BlockContext {
             (BlockReads::GAS_LIMIT, one.gas_limit != other.gas_limit),
             (BlockReads::BASE_FEE, one.base_fee_per_gas != other.base_fee_per_gas),
             (BlockReads::BLOB_BASE_FEE, self.blob_base_fee != later.blob_base_fee),
+            (BlockReads::SLOT_NUMBER, one.slot_number != other.slot_number),
             (BlockReads::GAS_LEFT, self.gas_left != later.gas_left),
             (BlockReads::HEADER, one != other || self.head != later.head || self.blob_gas_used != later.blob_gas_used),
         ] {
@@ -111,7 +112,7 @@ impl BlockContext {
             everything: self.rules != later.rules,
             fields,
             hashes: self.head != later.head,
-            gas_left: later.gas_left,
+            gas_left: later.gas_left.most(),
             recipients: fields.contains(BlockReads::FEE_RECIPIENT).then_some([one.beneficiary, other.beneficiary]),
         }
     }

@@ -1,7 +1,10 @@
 //! A simulated block as a chain would have it: its header with roots and hash, and its transactions.
 
 use alloy_consensus::{Header, TxType};
-use alloy_eips::eip7685::{EMPTY_REQUESTS_HASH, Requests};
+use alloy_eips::{
+    eip7685::{EMPTY_REQUESTS_HASH, Requests},
+    eip7928::compute_block_access_list_hash,
+};
 use alloy_evm::Evm;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B256, Sealed, keccak256};
@@ -15,7 +18,7 @@ use super::{
     results::{BlockListing, SimulatedTx},
 };
 use crate::{
-    chain::{BlockTotals, OpFork, block_size, ordered_roots, timestamp_ms},
+    chain::{BlockGas, BlockTotals, OpFork, block_size, ordered_roots, timestamp_ms},
     engine::evm::FamilyEvm,
     state::OpenBlock,
 };
@@ -34,11 +37,12 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         list: TransactionList,
     ) -> BlockListing {
         header.requests_hash = list.requests.as_ref().map(requests_hash);
+        header.block_access_list_hash = list.access_list.as_deref().map(compute_block_access_list_hash);
         let transactions: Vec<&[u8]> = list.transactions.iter().map(|(_, tx)| tx.encoded.as_slice()).collect();
         let receipts: Vec<&[u8]> = list.receipts.iter().map(Vec::as_slice).collect();
         let ([transactions_root, receipts_root], hashes) = ordered_roots([&transactions, &receipts], &transactions);
         BlockTotals {
-            gas_used: ran.gas_used,
+            gas_used: ran.block_gas.used(),
             blob_gas_used: ran.blob_gas_used,
             transactions_root,
             receipts_root,
@@ -69,7 +73,8 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         let sizes = list.transactions.iter().map(|(_, tx)| (tx.encoded.len(), tx.tx.tx_type() == TxType::Legacy));
         let size = block_size(header, sizes, &[], withdrawals.as_ref().map(|list| list.as_slice()));
         let header = sealed(header.clone());
-        let whole = planned.continues.map_or_else(|| header.inner().clone(), |open| with_gas_of(open, &header));
+        let whole =
+            planned.continues.map_or_else(|| header.inner().clone(), |open| with_gas_of(open, &header, ran.block_gas));
         self.state.parent = Some(Sealed::new_unchecked(whole, header.hash()));
         let transactions = list.transactions.into_iter().zip(hashes);
         BlockListing {
@@ -84,8 +89,8 @@ impl<F: FamilyEvm> Simulator<'_, F> {
 
 /// Returns the header of a block with the gas that `open`, which the block continues, has used before. The fees of the
 /// next block follow from all of it.
-fn with_gas_of(open: &OpenBlock, header: &Header) -> Header {
-    let used = open.header.gas_used.saturating_add(header.gas_used);
+fn with_gas_of(open: &OpenBlock, header: &Header, gas: BlockGas) -> Header {
+    let used = open.gas.plus(gas).used();
     Header {
         // Where an override sets a lower limit than the block has used, the block counts as full.
         gas_used: if used <= header.gas_limit { used } else { header.gas_limit / 2 * 2 },

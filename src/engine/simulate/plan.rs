@@ -48,10 +48,13 @@ impl PlannedBlock<'_> {
             beacon_root: self.beacon_root,
             gas_limit: self.gas_limit,
         };
+        let next = spec.next_header(parent, self.number, attributes);
+        let slot_number = self.continues.map_or(next.slot_number, |open| open.header.slot_number);
         Header {
             difficulty: self.difficulty,
             base_fee_per_gas: base_fee,
-            ..spec.next_header(parent, self.number, attributes)
+            slot_number: overrides.slot_number.filter(|_| next.block_access_list_hash.is_some()).or(slot_number),
+            ..next
         }
     }
 }

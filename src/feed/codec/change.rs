@@ -7,7 +7,7 @@ use alloy_primitives::{B256, KECCAK256_EMPTY, map::B256Set};
 
 use super::record::{JournalEntry, StoredChange, StoredSubBlock};
 use crate::{
-    chain::SealedBlock,
+    chain::{SealedBlock, merged_access_list},
     state::{Code, MergedChanges, OpenBlock, Publication, Published, Snapshot, StateStep, World},
 };
 
@@ -19,6 +19,8 @@ pub struct ChangeRecord {
     pub sealed: Option<Arc<SealedBlock>>,
     /// The number of the sealed block's transactions that were in the block being built already.
     pub known: usize,
+    /// The number of its access lists that are known already.
+    known_lists: usize,
     /// The codes that accounts have got, each once.
     pub codes: Vec<Code>,
     /// The hashes of the transactions that were included.
@@ -30,8 +32,15 @@ impl ChangeRecord {
     pub fn of(on: &Published, publication: &Publication) -> Option<Self> {
         let open = on.newest.open.as_ref();
         let known = open.map_or(0, |open| open.transactions.len());
-        let mut record =
-            Self { entries: Vec::with_capacity(2), sealed: None, known, codes: Vec::new(), included: Vec::new() };
+        let known_lists = open.map_or(0, |open| open.access_lists.len());
+        let mut record = Self {
+            entries: Vec::with_capacity(2),
+            sealed: None,
+            known,
+            known_lists,
+            codes: Vec::new(),
+            included: Vec::new(),
+        };
         match publication {
             Publication::SubBlock(next) if open.is_none() => record.open(next, &next.path),
             Publication::SubBlock(next) => record.extend(next),
@@ -58,7 +67,14 @@ impl ChangeRecord {
 
     /// Returns the whole content of a block being built, as one sub-block: `path` has the steps since it was sealed on.
     pub fn of_content(open: &OpenBlock, path: &[Arc<StateStep>]) -> Self {
-        let mut record = Self { entries: Vec::new(), sealed: None, known: 0, codes: Vec::new(), included: Vec::new() };
+        let mut record = Self {
+            entries: Vec::new(),
+            sealed: None,
+            known: 0,
+            known_lists: 0,
+            codes: Vec::new(),
+            included: Vec::new(),
+        };
         record.content(open, path);
         record
     }
@@ -67,7 +83,8 @@ impl ChangeRecord {
     fn open(&mut self, next: &Snapshot, path: &[Arc<StateStep>]) {
         let changes = self.changes(path);
         if let Some(open) = &next.open {
-            self.entries.push(JournalEntry::Open { header: Box::new(open.header.clone()), changes });
+            let (header, access_list) = (Box::new(open.header.clone()), merged_access_list(&open.access_lists, 0));
+            self.entries.push(JournalEntry::Open { header, changes, access_list });
         }
     }
 
@@ -86,11 +103,13 @@ impl ChangeRecord {
         self.included.extend(new.clone().map(|at| *open.transactions[at].tx_hash()));
         self.entries.push(JournalEntry::SubBlock(StoredSubBlock {
             index: open.index,
-            gas_used: open.header.gas_used,
+            regular_gas_used: open.gas.regular,
             blob_gas_used: open.blob_gas_used,
             transactions: new.clone().map(|at| (&open.transactions[at]).into()).collect(),
             receipts: new.map(|at| (&open.receipts[at]).into()).collect(),
             changes,
+            state_gas_used: Some(open.gas.state).filter(|gas| *gas > 0),
+            access_list: merged_access_list(&open.access_lists, self.known_lists),
         }));
     }
 

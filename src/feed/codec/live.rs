@@ -506,12 +506,15 @@ fn content(open: &OpenBlock, known: usize, changes: Vec<StoredChange>) -> Stored
     let new = known..open.transactions.len();
     StoredSubBlock {
         index: open.index,
-        gas_used: open.header.gas_used,
+        regular_gas_used: open.gas.regular,
         blob_gas_used: open.blob_gas_used,
         // By index, because iterating to the first new transaction would cost what the block already holds.
         transactions: new.clone().map(|at| (&open.transactions[at]).into()).collect(),
         receipts: new.map(|at| (&open.receipts[at]).into()).collect(),
         changes,
+        state_gas_used: Some(open.gas.state).filter(|gas| *gas > 0),
+        // Only the block's producer needs it.
+        access_list: None,
     }
 }
 

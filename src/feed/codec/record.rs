@@ -2,7 +2,10 @@
 //! like the data of the chain itself.
 
 use alloy_consensus::{Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxReceipt, TxType, Typed2718};
-use alloy_eips::eip4895::{Withdrawal, Withdrawals};
+use alloy_eips::{
+    eip4895::{Withdrawal, Withdrawals},
+    eip7928::BlockAccessList,
+};
 use alloy_primitives::{Address, B256, Bytes, Log, U256};
 use alloy_rlp::{Encodable, RlpDecodable, RlpEncodable};
 use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
@@ -190,7 +193,7 @@ impl StoredChange {
 /// The step from one published snapshot to the next.
 pub enum JournalEntry {
     /// Opens the next block.
-    Open { header: Box<Header>, changes: Vec<StoredChange> },
+    Open { header: Box<Header>, changes: Vec<StoredChange>, access_list: Option<BlockAccessList> },
     /// Adds a sub-block to the open block.
     SubBlock(StoredSubBlock),
     /// Seals the open block, whose header and body are in the tables of the blocks.
@@ -198,20 +201,28 @@ pub enum JournalEntry {
 }
 
 #[derive(RlpEncodable, RlpDecodable)]
+#[rlp(trailing)]
 pub struct StoredSubBlock {
     pub index: u32,
-    /// Gas and blob gas that the block has used so far.
-    pub gas_used: u64,
+    /// Regular gas and blob gas that the block has used so far.
+    pub regular_gas_used: u64,
     pub blob_gas_used: u64,
     pub transactions: Vec<StoredTx>,
     pub receipts: Vec<StoredReceipt>,
     pub changes: Vec<StoredChange>,
+    /// State gas that the block has used so far, unless it is zero.
+    pub state_gas_used: Option<u64>,
+    /// The accesses of the sub-block. `None` before Amsterdam, and on the chain of an upstream.
+    pub access_list: Option<BlockAccessList>,
 }
 
 #[derive(RlpEncodable, RlpDecodable)]
+#[rlp(trailing)]
 struct StoredOpen {
     header: Header,
     changes: Vec<StoredChange>,
+    /// The accesses of the system calls. `None` before Amsterdam.
+    access_list: Option<BlockAccessList>,
 }
 
 #[derive(RlpEncodable, RlpDecodable)]
@@ -229,9 +240,9 @@ impl JournalEntry {
     pub fn write(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(1024);
         match self {
-            Self::Open { header, changes } => {
+            Self::Open { header, changes, access_list } => {
                 out.push(OPEN);
-                StoredOpen { header: *header, changes }.encode(&mut out);
+                StoredOpen { header: *header, changes, access_list }.encode(&mut out);
             }
             Self::SubBlock(sub_block) => {
                 out.push(SUB_BLOCK);
@@ -248,8 +259,8 @@ impl JournalEntry {
     pub fn read(bytes: &[u8]) -> Result<Self, redb::Error> {
         match bytes.split_first() {
             Some((&OPEN, rest)) => {
-                let StoredOpen { header, changes } = decode(rest)?;
-                Ok(Self::Open { header: Box::new(header), changes })
+                let StoredOpen { header, changes, access_list } = decode(rest)?;
+                Ok(Self::Open { header: Box::new(header), changes, access_list })
             }
             Some((&SUB_BLOCK, rest)) => Ok(Self::SubBlock(decode(rest)?)),
             Some((&SEAL, rest)) => {

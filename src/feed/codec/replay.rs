@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use alloy_consensus::Header;
+use alloy_eips::eip7928::BlockAccessList;
 use alloy_primitives::B256;
 
 use super::record::{StoredChange, StoredSubBlock};
 use crate::{
-    chain::SealedBlock,
+    chain::{BlockGas, SealedBlock},
     feed::apply::stand_on,
     state::{AccountChange, Code, OpenBlock, Snapshot, World},
     store::corrupted,
@@ -32,9 +33,12 @@ pub fn open(
     on: &Snapshot,
     header: Header,
     changes: Vec<StoredChange>,
+    access_list: Option<BlockAccessList>,
     codes: &impl KnownCodes,
 ) -> Result<Snapshot, redb::Error> {
-    after(on, OpenBlock::new(header), changes, codes)
+    let mut open = OpenBlock::new(header);
+    open.access_lists.extend(access_list.map(Arc::new));
+    after(on, open, changes, codes)
 }
 
 /// Returns the snapshot after the next sub-block of the block that `on` is building.
@@ -69,7 +73,10 @@ fn grow(
     codes: &impl KnownCodes,
 ) -> Result<Snapshot, redb::Error> {
     open.index = sub_block.index;
-    (open.header.gas_used, open.blob_gas_used) = (sub_block.gas_used, sub_block.blob_gas_used);
+    let (regular, state) = (sub_block.regular_gas_used, sub_block.state_gas_used.unwrap_or_default());
+    open.set_gas(BlockGas { regular, state });
+    open.blob_gas_used = sub_block.blob_gas_used;
+    open.access_lists.extend(sub_block.access_list.map(Arc::new));
     for (tx, receipt) in sub_block.transactions.into_iter().zip(sub_block.receipts) {
         open.push(tx.read()?, receipt.read()?);
     }

@@ -42,7 +42,7 @@ impl Journal {
             }
             drop(codes);
             let mut records = transaction.open_table(JOURNAL)?;
-            let opened = JournalEntry::Open { header: Box::new(header), changes: Vec::new() };
+            let opened = JournalEntry::Open { header: Box::new(header), changes: Vec::new(), access_list: None };
             records.insert((id.0, 0), opened.write().as_slice())?;
             for (part, entry) in (1..).zip(record.entries) {
                 records.insert((id.0, part), entry.write().as_slice())?;

@@ -196,8 +196,8 @@ impl<'a> JournalReader<'a> {
             };
             let id = SnapshotId(id);
             match JournalEntry::read(bytes.value())? {
-                JournalEntry::Open { header, changes } => {
-                    let next = replay::open(&on, *header, changes, self)?;
+                JournalEntry::Open { header, changes, access_list } => {
+                    let next = replay::open(&on, *header, changes, access_list, self)?;
                     snapshots.apply_as(
                         id,
                         match sealed.take() {

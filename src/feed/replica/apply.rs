@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use alloy_consensus::Header;
 use alloy_primitives::{B256, KECCAK256_EMPTY, map::B256Map};
 
 use super::{LiveReplica, clock::LeaderClock};
 use crate::{
-    chain::{BlockBody, BlockTotals, SealedBlock, receipts_root_and_bloom},
+    chain::{BlockBody, BlockTotals, SealedBlock, agrees_with_receipts, receipts_root_and_bloom},
     feed::{
         codec::{
             JournalEntry, LeaderTime, MessageError, StoredChange, StreamChange, StreamMessage,
@@ -146,8 +147,8 @@ impl Applier {
         let mut entries = std::mem::take(&mut change.entries).into_iter();
         let (first, second) = (entries.next(), entries.next());
         match (first, second) {
-            (Some(JournalEntry::Open { header, changes }), None) => {
-                let next = replay::open(on, *header, changes, &codes)?;
+            (Some(JournalEntry::Open { header, changes, access_list }), None) => {
+                let next = replay::open(on, *header, changes, access_list, &codes)?;
                 Ok(Publication::SubBlock(next.with_verified(verified)))
             }
             (Some(JournalEntry::SubBlock(sub_block)), None) => {
@@ -160,8 +161,8 @@ impl Applier {
                 check(&sealed.head, &sealed.world)?;
                 let next = match next {
                     None => None,
-                    Some(JournalEntry::Open { header, changes }) => {
-                        Some(replay::open(&sealed, *header, changes, &codes)?.with_verified(verified))
+                    Some(JournalEntry::Open { header, changes, access_list }) => {
+                        Some(replay::open(&sealed, *header, changes, access_list, &codes)?.with_verified(verified))
                     }
                     Some(_) => return Err(unknown()),
                 };
@@ -185,7 +186,7 @@ fn check(block: &SealedBlock, world: &World) -> Result<(), ApplyError> {
     let mut closed = header.inner().clone();
     totals.close(&mut closed);
     let number = header.number;
-    ApplyError::unless_equal(number, "gasUsed", &header.gas_used, &gas_used(&body))?;
+    check_gas(header, &body)?;
     ApplyError::unless_equal(number, "transactionsRoot", &header.transactions_root, &closed.transactions_root)?;
     ApplyError::unless_equal(number, "receiptsRoot", &header.receipts_root, &closed.receipts_root)?;
     ApplyError::unless_equal(number, "logsBloom", &header.logs_bloom, &closed.logs_bloom)?;
@@ -202,14 +203,18 @@ fn check(block: &SealedBlock, world: &World) -> Result<(), ApplyError> {
 pub(super) fn check_receipts(block: &SealedBlock) -> Result<(), ApplyError> {
     let (header, Some(body)) = (&block.header, block.find_body()) else { return Ok(()) };
     let (root, bloom) = receipts_root_and_bloom(&body.receipts);
-    ApplyError::unless_equal(header.number, "gasUsed", &header.gas_used, &gas_used(&body))?;
+    check_gas(header, &body)?;
     ApplyError::unless_equal(header.number, "receiptsRoot", &header.receipts_root, &root)?;
     ApplyError::unless_equal(header.number, "logsBloom", &header.logs_bloom, &bloom)
 }
 
-/// Returns the gas that the transactions of a block have used by their receipts.
-fn gas_used(body: &BlockBody) -> u64 {
-    body.receipts.last().map_or(0, alloy_consensus::TxReceipt::cumulative_gas_used)
+/// Checks the gas that the transactions of a block have used by their receipts.
+fn check_gas(header: &Header, body: &BlockBody) -> Result<(), ApplyError> {
+    let gas = body.receipts.last().map_or(0, alloy_consensus::TxReceipt::cumulative_gas_used);
+    match agrees_with_receipts(header, gas) {
+        true => Ok(()),
+        false => ApplyError::unless_equal(header.number, "gasUsed", &header.gas_used, &gas),
+    }
 }
 
 impl ApplyError {

@@ -20,8 +20,8 @@ use super::{
     transaction,
 };
 use crate::chain::{
-    ChainReceipt, ChainTx, Family, TransactionLogs, UnknownTxType, block_instant, millis_part, receipts_root_and_bloom,
-    transactions_root,
+    ChainReceipt, ChainTx, Family, TransactionLogs, UnknownTxType, agrees_with_receipts, block_instant, millis_part,
+    receipts_root_and_bloom, transactions_root,
 };
 
 /// The transactions of a block that are read, or whose senders are recovered, at once: less than a millisecond's work.
@@ -212,8 +212,8 @@ impl UpstreamBlock {
     fn check_receipts(&self, receipts: Vec<ChainReceipt>) -> Result<Vec<ChainReceipt>, String> {
         let (root, bloom) = receipts_root_and_bloom(&receipts);
         let gas = receipts.last().map_or(0, TxReceipt::cumulative_gas_used);
-        let Header { gas_used, receipts_root, logs_bloom, .. } = *self.header.inner();
-        let is_own = (gas, root, bloom) == (gas_used, receipts_root, logs_bloom);
+        let Header { receipts_root, logs_bloom, .. } = *self.header.inner();
+        let is_own = agrees_with_receipts(&self.header, gas) && (root, bloom) == (receipts_root, logs_bloom);
         is_own.then_some(receipts).ok_or_else(|| "their gas, root or bloom is not that of the header".to_owned())
     }
 

@@ -71,6 +71,10 @@ pub(super) fn header_fields(object: &mut Object<'_>, header: &Header, hash: B256
     if let Some(gas) = or_early(header.blob_gas_used) {
         object.quantity("blobGasUsed", gas);
     }
+    // Unlike the fields of earlier forks, this one and the slot are never written as empty values.
+    if let Some(hash) = header.block_access_list_hash {
+        object.data("blockAccessListHash", hash.as_slice());
+    }
     quantity_u256(object.key("difficulty"), header.difficulty);
     if let Some(gas) = or_early(header.excess_blob_gas) {
         object.quantity("excessBlobGas", gas);
@@ -92,8 +96,11 @@ pub(super) fn header_fields(object: &mut Object<'_>, header: &Header, hash: B256
     if let Some(hash) = root_or_early(header.requests_hash, EMPTY_REQUESTS_HASH) {
         object.data("requestsHash", hash.as_slice());
     }
+    object.data("sha3Uncles", header.ommers_hash.as_slice());
+    if let Some(slot) = header.slot_number {
+        object.quantity("slotNumber", slot);
+    }
     object
-        .data("sha3Uncles", header.ommers_hash.as_slice())
         .data("stateRoot", header.state_root.as_slice())
         .quantity("timestamp", header.timestamp)
         .data("transactionsRoot", header.transactions_root.as_slice());

@@ -55,6 +55,9 @@ fn payload(out: &mut Vec<u8>, block: &SealedBlock) {
     if let Some(gas) = header.excess_blob_gas {
         object.quantity("excessBlobGas", gas);
     }
+    if let Some(slot) = header.slot_number {
+        object.quantity("slotNumber", slot);
+    }
     object.end();
 }
 

@@ -347,7 +347,7 @@ fn read_set(out: &mut Vec<u8>, reads: &ReadSet) {
         (AccountReads::EXISTENCE, "existence"),
         (AccountReads::STORAGE, "storage"),
     ];
-    const FIELDS: [(BlockReads, &str); 9] = [
+    const FIELDS: [(BlockReads, &str); 10] = [
         (BlockReads::NUMBER, "number"),
         (BlockReads::TIMESTAMP, "timestamp"),
         (BlockReads::FEE_RECIPIENT, "feeRecipient"),
@@ -355,6 +355,7 @@ fn read_set(out: &mut Vec<u8>, reads: &ReadSet) {
         (BlockReads::GAS_LIMIT, "gasLimit"),
         (BlockReads::BASE_FEE, "baseFeePerGas"),
         (BlockReads::BLOB_BASE_FEE, "blobBaseFee"),
+        (BlockReads::SLOT_NUMBER, "slotNumber"),
         (BlockReads::GAS_LEFT, "gasLeft"),
         (BlockReads::HEADER, "header"),
     ];

@@ -79,7 +79,7 @@ impl Backend {
 
     /// Returns the header of the block to build, and its withdrawals.
     fn built_header(&self, parent: &Snapshot, request: &BuildBlockRequest) -> Result<(Header, Withdrawals), RpcError> {
-        let PayloadAttributes { timestamp, prev_randao, fee_recipient, ref withdrawals, beacon_root } =
+        let PayloadAttributes { timestamp, prev_randao, fee_recipient, ref withdrawals, beacon_root, slot_number } =
             request.attributes;
         let head = &parent.head.header;
         let repeats = self.spec.timestamps_repeat(timestamp);
@@ -97,6 +97,9 @@ impl Backend {
             (true, false) => Err(RpcError::params(format!("params[1].{field}: blocks have none before {fork}"))),
             _ => Ok(()),
         };
+        if slot_number.is_some() {
+            expect("slotNumber", true, "Amsterdam", self.spec.is_amsterdam_active_at_timestamp(timestamp))?;
+        }
         let shanghai = self.spec.is_shanghai_active_at_timestamp(timestamp);
         let cancun = self.spec.is_cancun_active_at_timestamp(timestamp);
         expect("withdrawals", withdrawals.is_some(), "Shanghai", shanghai)?;
@@ -109,6 +112,9 @@ impl Backend {
             gas_limit: gas_limit_towards(WANTED_GAS_LIMIT, head.gas_limit),
         };
         let mut header = self.spec.next_header(head, head.number + 1, attributes);
+        if header.block_access_list_hash.is_some() {
+            header.slot_number = slot_number.or(header.slot_number).or(Some(0));
+        }
         if let Some(data) = &request.extra_data {
             header.extra_data = data.clone();
         }

@@ -176,6 +176,7 @@ pub(super) struct BlockOverridesParam {
     beacon_root: Option<Fixed<32>>,
     withdrawals: Option<Withdrawals>,
     difficulty: Option<Quantity<U256>>,
+    slot_number: Option<Quantity<u64>>,
 }
 
 /// Parses the parameters of `eth_call`: a call with its overrides, and the block that it runs on.
@@ -339,6 +340,7 @@ pub(super) fn block_overrides(overrides: BlockOverridesParam, place: impl Displa
         beacon_root: overrides.beacon_root.map(B256::from),
         withdrawals: overrides.withdrawals,
         difficulty: overrides.difficulty.map(|difficulty| difficulty.0),
+        slot_number: overrides.slot_number.map(|slot| slot.0),
     })
 }
 

@@ -181,7 +181,7 @@ pub struct BuildBlockRequest {
     pub extra_data: Option<Bytes>,
 }
 
-/// The fields of a block that the consensus layer chooses: `PayloadAttributesV3` of the engine API.
+/// The fields of a block that the consensus layer chooses: `PayloadAttributesV4` of the engine API.
 #[derive(Debug)]
 pub struct PayloadAttributes {
     /// Unix time, in seconds.
@@ -194,6 +194,8 @@ pub struct PayloadAttributes {
     pub withdrawals: Option<Withdrawals>,
     /// The root of the parent beacon block (EIP-4788), or `None` before Cancun.
     pub beacon_root: Option<B256>,
+    /// The slot (EIP-7843). `None` for the slot after the parent's.
+    pub slot_number: Option<u64>,
 }
 
 /// A transaction of a block to build.
@@ -217,6 +219,7 @@ struct AttributesObject {
     suggested_fee_recipient: Fixed<20>,
     withdrawals: Option<Vec<WithdrawalObject>>,
     parent_beacon_block_root: Option<Fixed<32>>,
+    slot_number: Option<Quantity<u64>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -270,6 +273,7 @@ impl From<AttributesObject> for PayloadAttributes {
             fee_recipient: object.suggested_fee_recipient.into(),
             withdrawals: object.withdrawals.map(|list| list.into_iter().map(withdrawal).collect::<Vec<_>>().into()),
             beacon_root: object.parent_beacon_block_root.map(B256::from),
+            slot_number: object.slot_number.map(|slot| slot.0),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use alloy_primitives::U256;
 
-use super::{Overlay, OverlayEntry};
+use super::{Overlay, OverlayEntry, access_list::AccessList};
 use crate::{
     chain::BlockHashes,
     state::{LogNumbers, reads::ReadRecord},
@@ -16,6 +16,7 @@ pub struct SavedOverlay {
     entries: Vec<OverlayEntry>,
     reads: ReadRecord,
     log_numbers: LogNumbers,
+    access_list: Option<Box<AccessList>>,
 }
 
 impl SavedOverlay {
@@ -38,6 +39,7 @@ impl Overlay {
             entries: self.entries[..self.ids.len()].to_vec(),
             reads: self.reads.clone(),
             log_numbers: self.log_numbers.clone(),
+            access_list: self.access_list.clone(),
         }
     }
 
@@ -58,5 +60,6 @@ impl Overlay {
         self.reads.clone_from(&saved.reads);
         self.reads.passed = passed;
         self.log_numbers.clone_from(&saved.log_numbers);
+        self.access_list.clone_from(&saved.access_list);
     }
 }

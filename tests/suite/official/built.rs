@@ -6,6 +6,7 @@ use alloy_consensus::{
     Block, BlockBody, Header, Sealable, SignableTransaction, proofs,
     transaction::{Recovered, SignerRecoverable},
 };
+use alloy_eips::eip7928::compute_block_access_list_hash;
 use alloy_genesis::Genesis;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B256, Signature, U256};
@@ -83,6 +84,7 @@ impl BuiltChain {
             header.state_root = done.world.local().unwrap().state_root();
             header.requests_hash =
                 self.spec.is_prague_active_at_timestamp(header.timestamp).then(|| done.requests.requests_hash());
+            header.block_access_list_hash = done.access_list.as_deref().map(compute_block_access_list_hash);
             header.withdrawals_root = withdrawals_root(&self.spec, &header, &done.world, withdrawals.as_ref());
         }
         Block { header, body: BlockBody { transactions, ommers, withdrawals } }

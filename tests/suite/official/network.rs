@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::state::TestConfig;
 
 /// The forks in order, with the fields of a genesis `config` that activate each.
-const FORKS: [(&str, &[&str]); 19] = [
+const FORKS: [(&str, &[&str]); 20] = [
     ("Frontier", &[]),
     ("Homestead", &["homesteadBlock"]),
     ("EIP150", &["eip150Block"]),
@@ -27,6 +27,7 @@ const FORKS: [(&str, &[&str]); 19] = [
     ("Osaka", &["osakaTime"]),
     ("BPO1", &["bpo1Time"]),
     ("BPO2", &["bpo2Time"]),
+    ("Amsterdam", &["amsterdamTime"]),
 ];
 
 fn position(fork: &str) -> Option<usize> {

@@ -1,0 +1,60 @@
+//! The list of what the committed runs of a block have accessed
+//! ([EIP-7928](https://eips.ethereum.org/EIPS/eip-7928)).
+
+use alloy_eips::eip7928::BlockAccessList;
+use alloy_primitives::{Address, map::AddressMap};
+use revm::state::{Account, bal::Bal};
+
+use super::Overlay;
+
+/// The list so far, and the index in the block of the runs that are committed next.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AccessList {
+    list: Bal,
+    /// 0 before the first transaction, then the transaction's number from 1 on, and one more after the last.
+    index: u64,
+}
+
+impl AccessList {
+    /// Adds the accounts that a run has loaded, and its changes.
+    pub fn add(&mut self, accounts: &AddressMap<Account>) {
+        for (address, account) in accounts {
+            self.list.update_account(self.index, *address, account);
+        }
+    }
+}
+
+impl Overlay {
+    /// Begins to list what committed runs access, the next of them at `index` in its block.
+    pub fn list_accesses(&mut self, index: u64) {
+        self.access_list = Some(Box::new(AccessList { index, ..AccessList::default() }));
+    }
+
+    /// Returns whether the accesses of committed runs are listed.
+    pub fn lists_accesses(&self) -> bool {
+        self.access_list.is_some()
+    }
+
+    /// Moves to the next index in the block, before a transaction or after the last. Does nothing unless accesses are
+    /// listed.
+    pub fn next_access_index(&mut self) {
+        if let Some(access_list) = &mut self.access_list {
+            access_list.index += 1;
+        }
+    }
+
+    /// Lists an account that was accessed without a run. Does nothing unless accesses are listed.
+    pub fn list_account(&mut self, address: Address) {
+        if let Some(access_list) = &mut self.access_list {
+            access_list.list.accounts.entry(address).or_default();
+        }
+    }
+
+    /// Returns the list, and stops listing. Returns `None` unless accesses were listed.
+    pub fn take_access_list(&mut self) -> Option<BlockAccessList> {
+        self.access_list.take().map(|access_list| {
+            let _ = access_list.list.into_alloy_bal();
+            BlockAccessList::new()
+        })
+    }
+}
