@@ -107,7 +107,7 @@ impl ChainSpec {
         Ok(Self {
             natives: Natives::of(&forks),
             forks,
-            blobs: config.blob_schedule_blob_params(),
+            blobs: blob_schedule(&config),
             config,
             block_time,
             contracts_may_send: false,
@@ -347,6 +347,17 @@ impl ChainSpec {
     pub fn is_post_merge(&self, number: u64) -> bool {
         self.is_paris_active_at_block(number)
     }
+}
+
+/// Returns the blob parameters of a `config`. alloy-genesis takes those of Amsterdam from the key `Amsterdam` alone, and a
+/// genesis has them under `amsterdam` (EIP-7840).
+fn blob_schedule(config: &ChainConfig) -> BlobScheduleBlobParams {
+    let Some(amsterdam) = config.blob_schedule.get(N::Amsterdam.name()) else {
+        return config.blob_schedule_blob_params();
+    };
+    let mut config = config.clone();
+    config.blob_schedule.insert("Amsterdam".to_owned(), *amsterdam);
+    config.blob_schedule_blob_params()
 }
 
 impl EthereumHardforks for ChainSpec {

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use alloy_consensus::{Block as RlpBlock, Header};
+use alloy_eips::eip7928::{BlockAccessList, compute_block_access_list_hash};
 use alloy_primitives::{Address, B256, Bytes};
 use alloy_rlp::Decodable;
 use presim::{
@@ -13,7 +14,7 @@ use presim::{
 use serde::Deserialize;
 
 use super::{
-    CaseOutcome, Reason, assert_none_failed, network, run_all,
+    ARCHIVE, CaseOutcome, Reason, assert_none_failed, network, run_all,
     state::{PreAccount, TestConfig, world},
 };
 
@@ -34,6 +35,7 @@ struct ChainTest {
 #[serde(rename_all = "camelCase")]
 struct TestBlock {
     rlp: Bytes,
+    block_access_list: Option<BlockAccessList>,
     expect_exception: Option<String>,
 }
 
@@ -68,7 +70,13 @@ fn run_test(test: &ChainTest) -> CaseOutcome {
         }
         match (imported, &block.expect_exception) {
             (Ok(_), Some(exception)) => return CaseOutcome::Failed(format!("block {at} accepted: {exception}")),
-            (Ok(next), None) => head = next,
+            (Ok(next), None) => {
+                head = next;
+                let list = block.block_access_list.as_deref().map(compute_block_access_list_hash);
+                if head.head.header.block_access_list_hash != list {
+                    return CaseOutcome::Failed(format!("block {at}: its access list hashes to {list:?}"));
+                }
+            }
             (Err(_), Some(_)) => {}
             (Err(error), None) => {
                 let parent = RlpBlock::<ChainTx>::decode(&mut block.rlp.as_ref()).map(|block| block.header.parent_hash);
@@ -102,7 +110,7 @@ fn genesis(test: &ChainTest, header: Header) -> Result<Snapshot, String> {
 #[test]
 fn chains_pass() {
     for folder in ["eest/blockchain_tests/", "tests/BlockchainTests/"] {
-        if let Some(tally) = run_all(folder, run_file) {
+        if let Some(tally) = run_all(ARCHIVE, folder, run_file) {
             assert_none_failed(&tally);
         }
     }

@@ -7,8 +7,8 @@ use presim::engine::{Call, CallFees};
 use serde_json::{Map, Value, json};
 
 use super::{
-    files, network,
-    state::{StateTest, is_precompile},
+    ARCHIVE, files, network,
+    state::{Expected, StateTest, TestConfig, is_precompile},
 };
 use crate::support::{TestNode, say};
 
@@ -53,21 +53,18 @@ fn call(call: &Call) -> Value {
     Value::Object(fields)
 }
 
-/// Returns the first case of `test` that ends well after the merge, in a block after the genesis.
-fn sample(path: &str, test: &StateTest) -> Option<Sample> {
+/// Returns a genesis in geth's format without accounts, of a network that the tests name.
+pub(super) fn request_genesis(network: &str, config: Option<&TestConfig>) -> Option<Value> {
+    let config = network::genesis_config(network, config)?;
+    Some(json!({"config": config, "alloc": {}, "gasLimit": "0x1000000", "difficulty": "0x0", "timestamp": "0x0"}))
+}
+
+/// Returns a case as the payload of an `eth_simulateV1`: its environment as overrides of the block, its state as those of
+/// the state.
+pub(super) fn payload(test: &StateTest, network: &str, expected: &Expected) -> Option<Value> {
     let env = &test.env;
-    let follows_genesis = env.current_number == U256::ONE && env.current_timestamp > U256::ZERO;
-    if !follows_genesis || test.pre.keys().any(is_precompile) {
-        return None;
-    }
-    let (fork, expected) = test.post.iter().rev().find_map(|(fork, cases)| {
-        let first = cases.iter().find(|case| case.expect_exception.is_none())?;
-        Some((fork, first))
-    })?;
-    let config = network::genesis_config(fork, test.config.as_ref())?;
-    config.get("terminalTotalDifficulty")?;
     let blob_base_fee = env.current_excess_blob_gas.and_then(|excess| {
-        let spec = network::spec(fork, test.config.as_ref())?;
+        let spec = network::spec(network, test.config.as_ref())?;
         Some(json!(U128::from(spec.blob_params(env.current_timestamp.to())?.calc_blob_fee(excess.to()))))
     });
     let mut block = json!({
@@ -80,6 +77,9 @@ fn sample(path: &str, test: &StateTest) -> Option<Sample> {
     });
     if let Some(fee) = blob_base_fee {
         block["blobBaseFee"] = fee;
+    }
+    if let Some(slot) = env.slot_number {
+        block["slotNumber"] = json!(slot);
     }
     let word = |word: &U256| format!("{word:#066x}");
     let overrides: BTreeMap<_, _> = test
@@ -96,20 +96,33 @@ fn sample(path: &str, test: &StateTest) -> Option<Sample> {
             (*address, state)
         })
         .collect();
-    let payload = json!({
+    Some(json!({
         "blockStateCalls": [{
             "blockOverrides": block,
             "stateOverrides": overrides,
             "calls": [call(&test.transaction.call(&expected.indexes)?)],
         }],
         "validation": true,
-    });
-    let genesis =
-        json!({"config": config, "alloc": {}, "gasLimit": "0x1000000", "difficulty": "0x0", "timestamp": "0x0"});
+    }))
+}
+
+/// Returns the first case of `test` that ends well after the merge, in a block after the genesis.
+fn sample(path: &str, test: &StateTest) -> Option<Sample> {
+    let env = &test.env;
+    let follows_genesis = env.current_number == U256::ONE && env.current_timestamp > U256::ZERO;
+    if !follows_genesis || test.pre.keys().any(is_precompile) {
+        return None;
+    }
+    let (fork, expected) = test.post.iter().rev().find_map(|(fork, cases)| {
+        let first = cases.iter().find(|case| case.expect_exception.is_none())?;
+        Some((fork, first))
+    })?;
+    let genesis = request_genesis(fork, test.config.as_ref())?;
+    genesis["config"].get("terminalTotalDifficulty")?;
     Some(Sample {
         genesis: genesis.to_string(),
         name: format!("{path} {fork}"),
-        request: json!([payload, "latest"]),
+        request: json!([payload(test, fork, expected)?, "latest"]),
         root: expected.hash.to_string(),
         logs: expected.logs,
     })
@@ -117,8 +130,8 @@ fn sample(path: &str, test: &StateTest) -> Option<Sample> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sample_of_state_tests_passes_over_http() {
-    let Some(files) = files("eest/state_tests/") else { return };
-    let files = files.into_iter().chain(super::files("tests/GeneralStateTests/").unwrap_or_default());
+    let Some(files) = files(ARCHIVE, "eest/state_tests/") else { return };
+    let files = files.into_iter().chain(super::files(ARCHIVE, "tests/GeneralStateTests/").unwrap_or_default());
     let chosen = files.filter(|(path, _)| usize::from(keccak256(path)[0]) % ONE_IN == 0 && !path.contains("lockchain"));
     let samples: Vec<Sample> = chosen
         .filter_map(|(path, content)| {

@@ -1,5 +1,6 @@
 //! The official execution tests: state tests through the engine, and chains through the importer.
 
+mod amsterdam;
 mod blocks;
 mod built;
 mod chains;
@@ -17,6 +18,8 @@ use crate::support::{say, shared};
 
 /// The archive of both projects' tests, as they publish them.
 const ARCHIVE: &str = "vectors/ethereum-tests.tar.zst";
+/// The archive of tests for Amsterdam.
+const AMSTERDAM: &str = "vectors/amsterdam-tests.tar.zst";
 
 /// The reason why a case is not run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -53,9 +56,9 @@ struct Tally {
     failures: Vec<String>,
 }
 
-/// Returns the paths and contents of the archive's files whose path contains `folder`; `None` if there is no archive.
-fn files(folder: &str) -> Option<Vec<(String, Vec<u8>)>> {
-    let archive = shared(ARCHIVE)?;
+/// Returns the paths and contents of an archive's files whose path contains `folder`; `None` if there is no archive.
+fn files(archive: &str, folder: &str) -> Option<Vec<(String, Vec<u8>)>> {
+    let archive = shared(archive)?;
     let mut archive = tar::Archive::new(zstd::Decoder::new(File::open(archive).unwrap()).unwrap());
     let mut files = Vec::new();
     for entry in archive.entries().unwrap() {
@@ -73,8 +76,12 @@ fn files(folder: &str) -> Option<Vec<(String, Vec<u8>)>> {
 /// Runs `run` on each of the [`files`] of a folder, and prints the counts by fork.
 ///
 /// `run` is given the path and the content of a file, and reports each case with its fork and its name.
-fn run_all(folder: &str, run: impl Fn(&str, &[u8], &mut dyn FnMut(&str, &str, CaseOutcome)) + Sync) -> Option<Tally> {
-    let files = files(folder)?;
+fn run_all(
+    archive: &str,
+    folder: &str,
+    run: impl Fn(&str, &[u8], &mut dyn FnMut(&str, &str, CaseOutcome)) + Sync,
+) -> Option<Tally> {
+    let files = files(archive, folder)?;
     let tally = Mutex::new(Tally::default());
     files.par_iter().for_each(|(path, content)| {
         let mut outcomes = Vec::new();

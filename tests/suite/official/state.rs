@@ -13,8 +13,8 @@ use alloy_primitives::{Address, B256, Bytes, Log, TxKind, U256, keccak256};
 use presim::{
     chain::{BlockBody, BlockHashes, ChainSpec, ChainTx, SealedBlock},
     engine::{
-        AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, ChainExecutor, Engine, SimBlock, Simulation,
-        SimulationRules, StorageOverride,
+        AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallResult, ChainExecutor, Engine,
+        SimBlock, Simulation, SimulationRules, StorageOverride,
     },
     feed::apply::stand_on,
     meter::Meter,
@@ -23,7 +23,7 @@ use presim::{
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::{Map, Value};
 
-use super::{CaseOutcome, assert_none_failed, network, run_all};
+use super::{ARCHIVE, CaseOutcome, assert_none_failed, network, run_all};
 
 #[derive(Deserialize)]
 pub(super) struct StateTest {
@@ -54,6 +54,7 @@ pub(super) struct Env {
     pub(super) current_base_fee: Option<U256>,
     pub(super) current_random: Option<B256>,
     pub(super) current_excess_blob_gas: Option<U256>,
+    pub(super) slot_number: Option<U256>,
 }
 
 /// An account of a test's state.
@@ -125,6 +126,41 @@ pub(super) struct Expected {
     txbytes: Bytes,
     pub(super) indexes: Indexes,
     pub(super) expect_exception: Option<String>,
+    pub(super) receipt: Option<ExpectedReceipt>,
+}
+
+/// The receipt of a test's transaction.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ExpectedReceipt {
+    /// A boolean, or 0 or 1.
+    status: Value,
+    #[serde(alias = "cumulativeGasUsed")]
+    pub(super) gas_used: U256,
+    /// Gas of what the block may use, in both dimensions (EIP-8037).
+    block_execution_gas_used: Option<U256>,
+    block_state_gas_used: Option<U256>,
+}
+
+impl ExpectedReceipt {
+    pub(super) fn succeeds(&self) -> bool {
+        self.status == true || self.status == 1
+    }
+
+    /// Compares the receipt with the outcome of a call, and with the gas that its block used.
+    fn check(&self, call: &CallResult, block_gas: u64) -> Result<(), String> {
+        let succeeds = call.outcome == CallOutcome::Success;
+        let told = self.block_execution_gas_used.max(self.block_state_gas_used);
+        if succeeds != self.succeeds() {
+            Err(format!("{:?}, expected status {}", call.outcome, self.status))
+        } else if U256::from(call.gas_used) != self.gas_used {
+            Err(format!("gas {}, expected {}", call.gas_used, self.gas_used))
+        } else if told.is_some_and(|told| told != U256::from(block_gas)) {
+            Err(format!("gas of the block {block_gas}, expected {told:?}"))
+        } else {
+            Ok(())
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -222,6 +258,7 @@ fn block(spec: &ChainSpec, env: &Env) -> BlockOverrides {
             .current_excess_blob_gas
             .and_then(|excess| Some(spec.blob_params(time)?.calc_blob_fee(excess.to()))),
         difficulty: Some(env.current_difficulty),
+        slot_number: env.slot_number.map(|slot| slot.to()),
         ..BlockOverrides::default()
     }
 }
@@ -251,6 +288,7 @@ fn execute(spec: &ChainSpec, test: &StateTest, expected: &Expected) -> Result<B2
         mix_hash: env.current_random.unwrap_or_default(),
         base_fee_per_gas: env.current_base_fee.map(|fee| fee.to()),
         excess_blob_gas: env.current_excess_blob_gas.map(|excess| excess.to()),
+        slot_number: env.slot_number.map(|slot| slot.to()),
         ..Header::default()
     };
     let mut overlay = Overlay::new(world(test.pre.iter()).into(), parent(test).hashes);
@@ -317,7 +355,9 @@ fn run_case(spec: &ChainSpec, test: &StateTest, expected: &Expected) -> CaseOutc
             } else if logs != expected.logs {
                 CaseOutcome::Failed(format!("logs {logs}, expected {}", expected.logs))
             } else {
-                CaseOutcome::Passed
+                let checked =
+                    expected.receipt.as_ref().map_or(Ok(()), |one| one.check(&block.calls[0], header.gas_used));
+                checked.map_or_else(CaseOutcome::Failed, |()| CaseOutcome::Passed)
             }
         }
     }
@@ -326,7 +366,7 @@ fn run_case(spec: &ChainSpec, test: &StateTest, expected: &Expected) -> CaseOutc
 #[test]
 fn state_tests_pass() {
     for folder in ["eest/state_tests/", "tests/GeneralStateTests/"] {
-        if let Some(tally) = run_all(folder, run_file) {
+        if let Some(tally) = run_all(ARCHIVE, folder, run_file) {
             assert_none_failed(&tally);
         }
     }
