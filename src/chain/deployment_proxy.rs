@@ -1,4 +1,5 @@
-//! The deterministic deployment proxy, which gives a contract the same address on every chain.
+//! The deterministic deployment proxy, which gives a contract the same address on every chain
+//! ([EIP-7997](https://eips.ethereum.org/EIPS/eip-7997)).
 
 use alloy_primitives::{Address, B256, Bytes, address, bytes};
 

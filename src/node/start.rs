@@ -270,6 +270,9 @@ fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts, now: u64, i
         None => (world::dev_genesis(&accounts.all(), now), None),
     };
     set_forks(&mut genesis.config, &config.fork)?;
+    if builtin {
+        world::add_contracts_of_forks(&mut genesis);
+    }
     let spec = ChainSpec::new(genesis.config.clone(), config.block_time())?;
     let (state, trading) = if builtin {
         let (state, trading) = world::build(&genesis, &spec, &accounts.all(), codes)?;

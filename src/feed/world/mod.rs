@@ -10,7 +10,7 @@ pub use self::{
 
 use std::{collections::BTreeMap, ops::Range, sync::OnceLock};
 
-use alloy_eips::{eip2935, eip4788, eip7002, eip7251, eip7840::BlobParams};
+use alloy_eips::{eip2935, eip4788, eip7002, eip7251, eip7840::BlobParams, eip8282};
 use alloy_evm::Evm;
 use alloy_genesis::{ChainConfig, Genesis, GenesisAccount};
 use alloy_primitives::{Address, Bytes, TxKind, U256, address};
@@ -146,7 +146,7 @@ fn signers(indices: Range<usize>) -> Result<Vec<PrivateKeySigner>, WorldError> {
 }
 
 /// Returns the devnet's genesis before its contracts: every fork to Osaka from the start, the system contracts, the
-/// deterministic deployment proxy, the accounts.
+/// deterministic deployment proxy ([EIP-7997](https://eips.ethereum.org/EIPS/eip-7997)), the accounts.
 pub fn dev_genesis(signers: &[PrivateKeySigner], timestamp: u64) -> Genesis {
     let config = ChainConfig {
         chain_id: CHAIN_ID,
@@ -184,7 +184,7 @@ pub fn dev_genesis(signers: &[PrivateKeySigner], timestamp: u64) -> Genesis {
         (eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_CODE.clone()),
         (DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE),
     ]
-    .map(|(address, code)| (address, GenesisAccount { nonce: Some(1), code: Some(code), ..GenesisAccount::default() }));
+    .map(predeploy);
     let accounts = signers
         .iter()
         .map(|signer| (signer.address(), GenesisAccount { balance: U256::from(BALANCE), ..GenesisAccount::default() }));
@@ -196,6 +196,23 @@ pub fn dev_genesis(signers: &[PrivateKeySigner], timestamp: u64) -> Genesis {
         alloc: contracts.into_iter().chain(accounts).collect(),
         ..Genesis::default()
     }
+}
+
+/// Adds the contracts of builder requests ([EIP-8282](https://eips.ethereum.org/EIPS/eip-8282)) to the devnet's genesis if
+/// Amsterdam is scheduled.
+pub fn add_contracts_of_forks(genesis: &mut Genesis) {
+    if genesis.config.amsterdam_time.is_some() {
+        let contracts = [
+            (eip8282::BUILDER_DEPOSIT_CONTRACT_ADDRESS, eip8282::BUILDER_DEPOSIT_CONTRACT_CODE.clone()),
+            (eip8282::BUILDER_EXIT_CONTRACT_ADDRESS, eip8282::BUILDER_EXIT_CONTRACT_CODE.clone()),
+        ];
+        genesis.alloc.extend(contracts.map(predeploy));
+    }
+}
+
+/// Returns a contract that is there from the start.
+fn predeploy((address, code): (Address, Bytes)) -> (Address, GenesisAccount) {
+    (address, GenesisAccount { nonce: Some(1), code: Some(code), ..GenesisAccount::default() })
 }
 
 /// Returns the state of `genesis` with the trading world. `signers` are all accounts that take part in it, and the
