@@ -14,6 +14,10 @@ use alloy_eips::{
     eip7002::{WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, WITHDRAWAL_REQUEST_TYPE},
     eip7251::{CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_TYPE},
     eip7685::Requests,
+    eip8282::{
+        BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_DEPOSIT_REQUEST_TYPE, BUILDER_EXIT_CONTRACT_ADDRESS,
+        BUILDER_EXIT_REQUEST_TYPE,
+    },
 };
 use alloy_evm::{
     Evm,
@@ -44,6 +48,20 @@ const WITHDRAWALS: RequestQueue = RequestQueue {
     contract: SystemContract {
         address: WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
         code: b256!("0x0345a365d2f4c5975b9f1599abe0a2ee76b7a3a731bc68781bd04c84e4858f50"),
+    },
+    target: 2,
+};
+const BUILDER_DEPOSITS: RequestQueue = RequestQueue {
+    contract: SystemContract {
+        address: BUILDER_DEPOSIT_CONTRACT_ADDRESS,
+        code: b256!("0x1dd29c1e0dbc3ab670d229dbd3438003ec9015c1df9058beeb64ff301b60b98d"),
+    },
+    target: 8,
+};
+const BUILDER_EXITS: RequestQueue = RequestQueue {
+    contract: SystemContract {
+        address: BUILDER_EXIT_CONTRACT_ADDRESS,
+        code: b256!("0x90a0b24eb190d6c50f00f6f751dc4c2778658abf3631aceb80586c43f8bd9f2f"),
     },
     target: 2,
 };
@@ -121,6 +139,14 @@ pub(super) fn end_block<F: FamilyEvm>(
     if !CONSOLIDATIONS.is_run(evm) {
         push(CONSOLIDATION_REQUEST_TYPE, system.apply_consolidation_requests_contract_call(evm)?);
     }
+    if spec.is_amsterdam_active_at_timestamp(evm.block().timestamp.saturating_to()) {
+        if !BUILDER_DEPOSITS.is_run(evm) {
+            push(BUILDER_DEPOSIT_REQUEST_TYPE, system.apply_builder_deposit_requests_contract_call(evm)?);
+        }
+        if !BUILDER_EXITS.is_run(evm) {
+            push(BUILDER_EXIT_REQUEST_TYPE, system.apply_builder_exit_requests_contract_call(evm)?);
+        }
+    }
     Ok(())
 }
 
@@ -146,7 +172,7 @@ impl SystemContract {
 }
 
 /// The queue of a contract that collects requests ([EIP-7002](https://eips.ethereum.org/EIPS/eip-7002),
-/// [EIP-7251](https://eips.ethereum.org/EIPS/eip-7251)).
+/// [EIP-7251](https://eips.ethereum.org/EIPS/eip-7251), [EIP-8282](https://eips.ethereum.org/EIPS/eip-8282)).
 struct RequestQueue {
     contract: SystemContract,
     /// The number of requests in a block above which the fee for a request rises.
@@ -154,7 +180,7 @@ struct RequestQueue {
 }
 
 impl RequestQueue {
-    /// The slots that both contracts have.
+    /// The slots that all of these contracts have.
     const EXCESS: U256 = U256::ZERO;
     const COUNT: U256 = U256::ONE;
     const HEAD: U256 = U256::from_limbs([2, 0, 0, 0]);
@@ -165,8 +191,9 @@ impl RequestQueue {
         self.contract.is_run(evm, |overlay, contract| {
             let [head, tail, excess, count] =
                 [Self::HEAD, Self::TAIL, Self::EXCESS, Self::COUNT].map(|slot| read(overlay, contract, slot));
-            // The excess is the largest word until the first block of the fork has ended.
-            let excess = if excess == U256::MAX { U256::ZERO } else { excess };
+            // The excess is the largest word until the first block of the fork has ended, or if the queue is disabled. No
+            // request can be added then.
+            let excess = if excess == U256::MAX && count.is_zero() { U256::ZERO } else { excess };
             let sum = excess.checked_add(count).filter(|_| head.is_zero() && tail.is_zero());
             let Some(sum) = sum else { return false };
             write(overlay, contract, Self::EXCESS, sum.saturating_sub(U256::from(self.target)));

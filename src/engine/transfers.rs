@@ -6,7 +6,7 @@ use revm::{
     interpreter::FrameInput,
 };
 
-use crate::state::Overlay;
+use crate::state::{LogOrigin, Overlay};
 
 /// The address in the log of a transfer (execution-apis, `eth_simulateV1`).
 const EMITTER: Address = address!("eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee");
@@ -34,7 +34,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Reads a transfer from the log that [`FrameTransfer::log`] wrote.
+    /// Reads a transfer from the log that [`FrameTransfer::log`] or the protocol wrote.
     pub(super) fn of_log(log: &Log) -> Option<Self> {
         let [_, from, to] = log.topics() else { return None };
         let value = U256::try_from_be_slice(&log.data.data)?;
@@ -74,6 +74,6 @@ impl FrameTransfer {
         let journal = context.journal_mut();
         let before = journal.logs().len();
         journal.log(Log { address: EMITTER, data });
-        journal.db_mut().log_numbers.push(before, true);
+        journal.db_mut().log_numbers.push(before, LogOrigin::Simulation);
     }
 }

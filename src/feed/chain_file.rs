@@ -14,8 +14,11 @@ use alloy_consensus::{
     transaction::{Recovered, SignerRecoverable},
 };
 use alloy_eips::{
-    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, eip7685::Requests,
+    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
+    eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+    eip7685::Requests,
     eip7928::compute_block_access_list_hash,
+    eip8282::{BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_EXIT_CONTRACT_ADDRESS},
 };
 use alloy_evm::block::{BlockExecutionError, BlockValidationError};
 use alloy_hardforks::EthereumHardforks;
@@ -50,11 +53,16 @@ const OMMER_GENERATIONS: usize = 6;
 const DAO_EXTRA_DATA: Bytes = bytes!("64616f2d686172642d666f726b");
 const WITHDRAWAL_REQUESTS: &str = "the contract of withdrawal requests (EIP-7002)";
 const CONSOLIDATION_REQUESTS: &str = "the contract of consolidation requests (EIP-7251)";
+const BUILDER_DEPOSITS: &str = "the contract of builder deposits (EIP-8282)";
+const BUILDER_EXITS: &str = "the contract of builder exits (EIP-8282)";
 /// The contracts that must have code, and succeed, in each block from Prague on.
 const REQUEST_CONTRACTS: [(&str, Address); 2] = [
     (WITHDRAWAL_REQUESTS, WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS),
     (CONSOLIDATION_REQUESTS, CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS),
 ];
+/// The contracts for which this holds from Amsterdam on.
+const BUILDER_CONTRACTS: [(&str, Address); 2] =
+    [(BUILDER_DEPOSITS, BUILDER_DEPOSIT_CONTRACT_ADDRESS), (BUILDER_EXITS, BUILDER_EXIT_CONTRACT_ADDRESS)];
 /// The number of blocks that have [`DAO_EXTRA_DATA`].
 const DAO_EXTRA_DATA_BLOCKS: u64 = 10;
 
@@ -351,7 +359,9 @@ fn check_against_execution(spec: &ChainSpec, header: &Header, executed: &Execute
         }
     }
     if prague && spec.family() == Family::Ethereum {
-        for (field, contract) in REQUEST_CONTRACTS {
+        let amsterdam = spec.is_amsterdam_active_at_timestamp(header.timestamp);
+        let builders = BUILDER_CONTRACTS.into_iter().filter(|_| amsterdam);
+        for (field, contract) in REQUEST_CONTRACTS.into_iter().chain(builders) {
             if executed.world.account(&contract).is_none_or(|account| account.code.hash == KECCAK256_EMPTY) {
                 return check.fail(field, format!("code at {contract}"), "none");
             }
@@ -390,13 +400,22 @@ impl Check {
 
     /// Returns the error of a block whose execution has failed, which names a contract of requests that is the cause.
     fn execution<T>(&self, source: BlockExecutionError) -> Result<T, ImportError> {
-        use BlockValidationError::{ConsolidationRequestsContractCall, WithdrawalRequestsContractCall};
+        use BlockValidationError::{
+            BuilderDepositRequestsContractCall, BuilderExitRequestsContractCall, ConsolidationRequestsContractCall,
+            WithdrawalRequestsContractCall,
+        };
         match source {
             BlockExecutionError::Validation(WithdrawalRequestsContractCall { message }) => {
                 self.fail(WITHDRAWAL_REQUESTS, "success", message)
             }
             BlockExecutionError::Validation(ConsolidationRequestsContractCall { message }) => {
                 self.fail(CONSOLIDATION_REQUESTS, "success", message)
+            }
+            BlockExecutionError::Validation(BuilderDepositRequestsContractCall { message }) => {
+                self.fail(BUILDER_DEPOSITS, "success", message)
+            }
+            BlockExecutionError::Validation(BuilderExitRequestsContractCall { message }) => {
+                self.fail(BUILDER_EXITS, "success", message)
             }
             source => Err(ImportError::Execution { number: self.number, source }),
         }

@@ -28,23 +28,46 @@ pub enum TransferLogs {
 pub struct LogMark {
     /// The log's index in its block.
     pub number: u64,
-    /// Whether the log reports a transfer of the native currency. No contract wrote such a log, and no receipt has it.
-    pub transfer: bool,
+    /// Who wrote the log.
+    pub origin: LogOrigin,
+}
+
+/// The origin of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogOrigin {
+    /// A contract.
+    Contract,
+    /// The protocol, for a transfer of the native currency ([EIP-7708](https://eips.ethereum.org/EIPS/eip-7708)).
+    Protocol,
+    /// The simulation, for a transfer of the native currency. No receipt has such a log.
+    Simulation,
+}
+
+impl LogOrigin {
+    /// Returns whether the log reports a transfer of the native currency.
+    pub const fn is_transfer(self) -> bool {
+        !matches!(self, Self::Contract)
+    }
+
+    /// Returns whether receipts have the log.
+    pub const fn is_real(self) -> bool {
+        !matches!(self, Self::Simulation)
+    }
 }
 
 impl LogNumbers {
     /// Numbers a log that was written after `before` other logs of its call that were not reverted.
-    pub fn push(&mut self, before: usize, transfer: bool) {
+    pub fn push(&mut self, before: usize, origin: LogOrigin) {
         self.standing.truncate(before);
-        self.standing.push(LogMark { number: self.next, transfer });
-        if !transfer || self.transfers == TransferLogs::Numbered {
+        self.standing.push(LogMark { number: self.next, origin });
+        if origin.is_real() || self.transfers == TransferLogs::Numbered {
             self.next += 1;
         }
     }
 
     /// Counts the log of a transfer that was reverted at once.
-    pub fn skip_transfer(&mut self) {
-        if self.transfers == TransferLogs::Numbered {
+    pub fn skip_transfer(&mut self, origin: LogOrigin) {
+        if origin.is_real() || self.transfers == TransferLogs::Numbered {
             self.next += 1;
         }
     }

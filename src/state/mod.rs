@@ -27,7 +27,7 @@ pub use block::{Block, Included, KnownBlock};
 pub use caught_up::CaughtUp;
 pub use code::{CodeCache, CodeStats};
 pub use divergence::{Divergence, Divergences};
-pub use log_numbers::{LogMark, LogNumbers, TransferLogs};
+pub use log_numbers::{LogMark, LogNumbers, LogOrigin, TransferLogs};
 pub use open_block::OpenBlock;
 pub use overlay::{Overlay, SavedOverlay};
 pub use publication::Publication;

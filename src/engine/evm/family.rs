@@ -8,7 +8,7 @@ use revm::{
     Context, Inspector, Journal,
     context::{
         BlockEnv, CfgEnv, Evm as Inner, Transaction, TxEnv,
-        result::{EVMError, ExecutionResult},
+        result::{EVMError, ExecutionResult, InvalidTransaction},
     },
     handler::{EthFrame, Handler, MainnetHandler, SystemCallTx, instructions::EthInstructions},
     inspector::InspectorHandler,
@@ -125,6 +125,7 @@ impl FamilyEvm for Ethereum {
     fn waived() {}
 
     fn handle(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, Error> {
+        check_gas_limit(evm)?;
         MainnetHandler::default().run(evm)
     }
 
@@ -133,7 +134,22 @@ impl FamilyEvm for Ethereum {
     }
 
     fn inspect<'a, I: Inspector<Host<'a, Self>>>(evm: &mut RunEvm<'a, Self, I>) -> Result<ExecutionResult, Error> {
+        check_gas_limit(evm)?;
         MainnetHandler::default().inspect_run(evm)
+    }
+}
+
+/// The highest gas limit of a transaction from Amsterdam on (<https://github.com/ethereum/execution-specs/pull/3582>).
+const MAX_TX_GAS_LIMIT: u64 = u32::MAX as u64;
+
+/// Checks the gas limit of Amsterdam's transactions, which revm bounds by the block's alone. A call whose gas limit need
+/// not fit a block is free of it.
+fn check_gas_limit<I>(evm: &RunEvm<'_, Ethereum, I>) -> Result<(), Error> {
+    let (cfg, gas_limit) = (&evm.inner.ctx.cfg, evm.inner.ctx.tx.gas_limit);
+    let is_bound = cfg.enable_amsterdam_eip8037 && !cfg.disable_block_gas_limit;
+    match is_bound && gas_limit > MAX_TX_GAS_LIMIT {
+        true => Err(InvalidTransaction::TxGasLimitGreaterThanCap { gas_limit, cap: MAX_TX_GAS_LIMIT }.into()),
+        false => Ok(()),
     }
 }
 

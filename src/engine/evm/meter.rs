@@ -4,7 +4,7 @@ use alloy_primitives::Address;
 use revm::{
     Journal,
     bytecode::opcode,
-    context_interface::{ContextTr, Host, JournalTr, context::ContextError},
+    context_interface::{Cfg, ContextTr, Host, JournalTr, context::ContextError},
     handler::instructions::{EthInstructions, InstructionProvider},
     interpreter::{
         Instruction, InstructionContext, InstructionExecResult, InstructionResult,
@@ -13,7 +13,10 @@ use revm::{
     },
 };
 
-use crate::{engine::transfers::FrameTransfer, state::Overlay};
+use crate::{
+    engine::transfers::FrameTransfer,
+    state::{LogOrigin, Overlay},
+};
 
 /// The host of a metered run: a context over an overlay.
 pub(super) trait Metered<'a>:
@@ -132,7 +135,7 @@ fn log<'a, const N: usize, C: Metered<'a>>(at: At<'_, C>) -> InstructionExecResu
     let InstructionContext { interpreter, host } = at;
     let before = host.journal().logs().len();
     host::log::<N, _>(InstructionContext { interpreter, host: &mut *host })?;
-    host.db_mut().log_numbers.push(before, false);
+    host.db_mut().log_numbers.push(before, LogOrigin::Contract);
     Ok(())
 }
 
@@ -140,6 +143,15 @@ fn log<'a, const N: usize, C: Metered<'a>>(at: At<'_, C>) -> InstructionExecResu
 /// it, because after Cancun it has no entry for ether that stays where it is.
 pub(super) fn selfdestruct<'a, C: Metered<'a>>(at: At<'_, C>) -> InstructionExecResult {
     let InstructionContext { interpreter, host } = at;
+    if ContextTr::cfg(host).is_amsterdam_eip8037_enabled() {
+        // The journal logs the transfer (EIP-7708).
+        let before = host.journal().logs().len();
+        let ended = host::selfdestruct(InstructionContext { interpreter, host: &mut *host });
+        if host.journal().logs().len() > before {
+            host.db_mut().log_numbers.push(before, LogOrigin::Protocol);
+        }
+        return ended;
+    }
     if !host.db_mut().log_numbers.shows_transfers() {
         return host::selfdestruct(InstructionContext { interpreter, host });
     }

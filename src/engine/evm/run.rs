@@ -20,7 +20,7 @@ use revm::{
     interpreter::{
         CreateOutcome, FrameInput, Gas, InstructionResult, InterpreterResult, interpreter_action::FrameInit,
     },
-    primitives::constants::CALL_STACK_LIMIT,
+    primitives::{constants::CALL_STACK_LIMIT, hardfork::SpecId},
     state::EvmState,
 };
 
@@ -33,7 +33,7 @@ use super::{
 use crate::{
     chain::Fork,
     engine::{precompiles::RunPrecompiles, transfers::FrameTransfer},
-    state::{Overlay, TransferLogs},
+    state::{LogOrigin, Overlay, TransferLogs},
 };
 
 type Error = EVMError<Infallible>;
@@ -274,13 +274,41 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
         }
     }
 
+    /// Begins a frame of Amsterdam, and numbers the log of its transfer (EIP-7708).
+    fn begin_with_log(&mut self, init: FrameInit) -> Result<FrameInitResult<'_, EthFrame>, ContextDbError<Host<'a, F>>> {
+        use InstructionResult::{CallTooDeep, OutOfFunds, OverflowPayment};
+        let before = self.inner.ctx.journaled_state.inner.logs.len();
+        let is_call = matches!(init.frame_input, FrameInput::Call(_));
+        let transfers = is_call && FrameTransfer::of(&init.frame_input).is_some();
+        let ended = match self.begin(init)? {
+            ItemOrResult::Result(result) => Some(result),
+            ItemOrResult::Item(_) => None,
+        };
+        let journal = &mut self.inner.ctx.journaled_state;
+        for before in before..journal.inner.logs.len() {
+            journal.database.log_numbers.push(before, LogOrigin::Protocol);
+        }
+        let Some(ended) = ended else { return Ok(ItemOrResult::Item(self.inner.frame_stack.get())) };
+        let end = *ended.interpreter_result().result();
+        // The precompile failed after the transfer, whose log has had a number.
+        if transfers && !end.is_ok() && !matches!(end, CallTooDeep | OutOfFunds | OverflowPayment) {
+            journal.database.log_numbers.skip_transfer(LogOrigin::Protocol);
+        }
+        Ok(ItemOrResult::Result(ended))
+    }
+
     /// Returns the end of a creation at an address that has storage, but neither code nor a nonce (EIP-7610). revm's
-    /// journal knows only code and nonce. The caller's nonce is used, and all gas, as for other collisions.
+    /// journal knows only code and nonce. The caller's nonce is used, and all gas, as for other collisions. From Amsterdam on
+    /// such a creation does not collide: EIP-684 alone decides.
     ///
     /// Of an account of a remote base it is not known whether it has storage, so the rule is not enforced there. No
     /// chain has had such accounts since EIP-158.
     fn collision(&mut self, init: &FrameInit) -> Result<Option<FrameResult>, ContextDbError<Host<'a, F>>> {
         let FrameInput::Create(inputs) = &init.frame_input else { return Ok(None) };
+        let fork: SpecId = self.inner.ctx.cfg.spec.into();
+        if fork.is_enabled_in(SpecId::AMSTERDAM) {
+            return Ok(None);
+        }
         let journal = &mut self.inner.ctx.journaled_state;
         let caller = &journal.load_account(inputs.caller())?.data.info;
         let nonce = caller.nonce;
@@ -327,6 +355,9 @@ impl<'a, F: FamilyEvm, I> EvmTr for RunEvm<'a, F, I> {
         if self.inner.ctx.journaled_state.database.records_reads() {
             self.note_frame(&init);
         }
+        if self.inner.ctx.cfg.enable_amsterdam_eip8037 {
+            return self.begin_with_log(init);
+        }
         if !self.transfers {
             return self.begin(init);
         }
@@ -338,7 +369,7 @@ impl<'a, F: FamilyEvm, I> EvmTr for RunEvm<'a, F, I> {
                     transfer.log(Address::ZERO, &mut self.inner.ctx);
                 } else {
                     // geth writes the log first, then reverts it, so the log has a number.
-                    self.inner.ctx.journaled_state.database.log_numbers.skip_transfer();
+                    self.inner.ctx.journaled_state.database.log_numbers.skip_transfer(LogOrigin::Simulation);
                 }
                 return Ok(ItemOrResult::Result(result));
             }

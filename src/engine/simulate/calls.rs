@@ -43,7 +43,7 @@ use crate::{
         trace::{Trace, TraceBudget, Tracer},
         transfers::{NumberedLog, Transfer},
     },
-    state::{AccountReads, BlockReads, LogMark, Overlay},
+    state::{AccountReads, BlockReads, LogMark, LogOrigin, Overlay},
 };
 
 /// The facts that the calls of a block share.
@@ -415,7 +415,7 @@ impl BlockRun {
             ExecutionResult::Revert { output, .. } => (CallOutcome::Revert, output, Vec::new()),
             ExecutionResult::Halt { reason, .. } => (CallOutcome::Halt(reason), Bytes::new(), Vec::new()),
         };
-        let written = || logs.iter().zip(marks).filter(|(_, mark)| !mark.transfer).map(|(log, _)| log);
+        let written = || logs.iter().zip(marks).filter(|(_, mark)| mark.origin.is_real()).map(|(log, _)| log);
         if let (Some(list), Some(listed)) = (&mut self.listing, listed) {
             if block.spec.family() == Family::Ethereum {
                 let deposits = block.spec.deposit_contract_address().unwrap_or(MAINNET_DEPOSIT_CONTRACT_ADDRESS);
@@ -431,15 +431,17 @@ impl BlockRun {
         let Simulation { outputs, trace_transfers, .. } = *block.simulation;
         let mut transfers = Vec::new();
         if outputs.intersects(Outputs::TRANSFERS | Outputs::ASSETS) {
-            let logged = logs.iter().zip(marks).filter(|(_, mark)| mark.transfer);
+            let logged = logs.iter().zip(marks).filter(|(_, mark)| mark.origin.is_transfer());
             transfers.extend(logged.filter_map(|(log, _)| Transfer::of_log(log)));
         }
         if let Some(assets) = &mut self.assets {
             assets.transfers(&transfers, &destroyed);
-            written().for_each(|log| assets.log(log, block.spec.wrapper()));
+            // The protocol's logs look like those of a token.
+            let of_contracts = logs.iter().zip(marks).filter(|(_, mark)| mark.origin == LogOrigin::Contract);
+            of_contracts.for_each(|(log, _)| assets.log(log, block.spec.wrapper()));
         }
         let max_used_gas = gas.total_gas_spent().max(gas.floor_gas());
-        let logs = logs.into_iter().zip(marks).filter(|(_, mark)| trace_transfers || !mark.transfer);
+        let logs = logs.into_iter().zip(marks).filter(|(_, mark)| trace_transfers || mark.origin.is_real());
         let logs = logs.map(|(log, mark)| NumberedLog { number: mark.number, log }).collect();
         Ok(CallResult {
             outcome,

@@ -1,7 +1,7 @@
 //! The list of what the committed runs of a block have accessed
 //! ([EIP-7928](https://eips.ethereum.org/EIPS/eip-7928)).
 
-use alloy_eips::eip7928::BlockAccessList;
+use alloy_eips::eip7928::{BlockAccessIndex, BlockAccessList};
 use alloy_primitives::{Address, map::AddressMap};
 use revm::state::{Account, bal::Bal};
 
@@ -19,7 +19,7 @@ impl AccessList {
     /// Adds the accounts that a run has loaded, and its changes.
     pub fn add(&mut self, accounts: &AddressMap<Account>) {
         for (address, account) in accounts {
-            self.list.update_account(self.index, *address, account);
+            self.list.update_account(BlockAccessIndex::new(self.index), *address, account);
         }
     }
 }
@@ -52,9 +52,6 @@ impl Overlay {
 
     /// Returns the list, and stops listing. Returns `None` unless accesses were listed.
     pub fn take_access_list(&mut self) -> Option<BlockAccessList> {
-        self.access_list.take().map(|access_list| {
-            let _ = access_list.list.into_alloy_bal();
-            BlockAccessList::new()
-        })
+        self.access_list.take().map(|access_list| access_list.list.into_alloy_bal())
     }
 }

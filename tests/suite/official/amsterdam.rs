@@ -7,7 +7,7 @@ use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 
 use super::{
-    AMSTERDAM, assert_none_failed, chains, files,
+    AMSTERDAM, Reason, assert_none_failed, chains, files,
     http::{payload, request_genesis},
     run_all,
     state::{self, Expected, StateTest},
@@ -30,7 +30,8 @@ fn amsterdams_state_tests_pass() {
 fn amsterdams_chains_pass() {
     if let Some(tally) = run_all(AMSTERDAM, "blockchain_tests/", chains::run_file) {
         assert_none_failed(&tally);
-        assert!(tally.skipped.is_empty(), "{:?}", tally.skipped);
+        // Its transaction runs out of gas before it transfers the value that the test wants to corrupt.
+        assert_eq!(tally.skipped, BTreeMap::from([(Reason::NothingCorrupted, 1)]));
     }
 }
 

@@ -29,6 +29,23 @@ struct ChainTest {
     #[serde(rename = "lastblockhash")]
     last: B256,
     config: Option<TestConfig>,
+    #[serde(rename = "_info")]
+    info: Option<Info>,
+}
+
+/// The origin of a test.
+#[derive(Deserialize)]
+struct Info {
+    /// The reasons why the test's own expectation does not hold at the final prices.
+    port_mismatch: Option<Vec<String>>,
+}
+
+impl ChainTest {
+    /// Returns whether the test fails to corrupt the access list that it wants to corrupt.
+    fn corrupts_nothing(&self, exception: &str) -> bool {
+        let mismatch = self.info.as_ref().is_some_and(|info| info.port_mismatch.is_some());
+        mismatch && exception == "BlockException.INVALID_BLOCK_ACCESS_LIST"
+    }
 }
 
 #[derive(Deserialize)]
@@ -69,6 +86,9 @@ fn run_test(test: &ChainTest) -> CaseOutcome {
             valid.extend_from_slice(&block.rlp);
         }
         match (imported, &block.expect_exception) {
+            (Ok(_), Some(exception)) if test.corrupts_nothing(exception) => {
+                return CaseOutcome::Skipped(Reason::NothingCorrupted);
+            }
             (Ok(_), Some(exception)) => return CaseOutcome::Failed(format!("block {at} accepted: {exception}")),
             (Ok(next), None) => {
                 head = next;
