@@ -3,6 +3,7 @@
 mod access_lists;
 #[path = "../clients/alloy.rs"]
 mod alloy;
+mod amsterdam;
 mod approvals;
 mod batch_executor;
 mod batch_nonces;

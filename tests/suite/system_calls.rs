@@ -8,6 +8,11 @@ use alloy_eips::{
     eip4788::{BEACON_ROOTS_ADDRESS, BEACON_ROOTS_CODE},
     eip7002::{WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, WITHDRAWAL_REQUEST_PREDEPLOY_CODE},
     eip7251::{CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_CODE},
+    eip7928::compute_block_access_list_hash,
+    eip8282::{
+        BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_DEPOSIT_CONTRACT_CODE, BUILDER_EXIT_CONTRACT_ADDRESS,
+        BUILDER_EXIT_CONTRACT_CODE,
+    },
 };
 use alloy_genesis::{ChainConfig, Genesis, GenesisAccount};
 use alloy_primitives::{Address, B256, Bytes, U256};
@@ -39,28 +44,33 @@ struct EmptyBlocks {
     number: u64,
     timestamp: u64,
     root: B256,
-    contracts: [AtAddress; 4],
+    contracts: [AtAddress; 6],
     /// Slots of each contract: of the queues those that count, of the others those that the first block writes.
-    slots: [[U256; 4]; 4],
+    slots: [[U256; 4]; 6],
     count: usize,
 }
 
-fn contracts() -> [(Address, &'static Bytes); 4] {
+fn contracts() -> [(Address, &'static Bytes); 6] {
     [
         (HISTORY_STORAGE_ADDRESS, &HISTORY_STORAGE_CODE),
         (BEACON_ROOTS_ADDRESS, &BEACON_ROOTS_CODE),
         (WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, &WITHDRAWAL_REQUEST_PREDEPLOY_CODE),
         (CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, &CONSOLIDATION_REQUEST_PREDEPLOY_CODE),
+        (BUILDER_DEPOSIT_CONTRACT_ADDRESS, &BUILDER_DEPOSIT_CONTRACT_CODE),
+        (BUILDER_EXIT_CONTRACT_ADDRESS, &BUILDER_EXIT_CONTRACT_CODE),
     ]
 }
 
-fn spec() -> ChainSpec {
+/// Returns the rules of Prague, or of Amsterdam, from the start.
+fn spec(amsterdam_time: Option<u64>) -> ChainSpec {
     let config = ChainConfig {
         london_block: Some(0),
         terminal_total_difficulty: Some(U256::ZERO),
         shanghai_time: Some(0),
         cancun_time: Some(0),
         prague_time: Some(0),
+        osaka_time: amsterdam_time,
+        amsterdam_time,
         ..ChainConfig::default()
     };
     ChainSpec::new(config, Duration::from_secs(12)).expect("a chain")
@@ -148,8 +158,8 @@ fn empty_blocks() -> impl Strategy<Value = EmptyBlocks> {
         prop_oneof![0_u64..3, 0..u64::MAX / 2],
         0..u64::MAX / 2,
         any::<[u8; 32]>().prop_map(B256::from),
-        prop::array::uniform4(contract),
-        prop::array::uniform4(prop::array::uniform4(slot)),
+        prop::array::uniform6(contract),
+        prop::array::uniform6(prop::array::uniform4(slot)),
         1_usize..4,
     );
     fields.prop_map(|(number, timestamp, root, contracts, slots, count)| EmptyBlocks {
@@ -164,15 +174,18 @@ fn empty_blocks() -> impl Strategy<Value = EmptyBlocks> {
 
 #[test]
 fn a_simulated_empty_block_has_the_state_and_the_requests_of_an_executed_one() {
-    let spec = spec();
     let cases = ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() };
-    proptest!(cases, |(blocks in empty_blocks())| {
+    let forks = [None, Some(0)].map(spec);
+    proptest!(cases, |(blocks in empty_blocks(), at in 0_usize..2)| {
+        let spec = &forks[at];
         let mut world = presim::state::World::from(blocks.world());
-        for header in blocks.simulated(&spec) {
+        for header in blocks.simulated(spec) {
             let mut overlay = Overlay::new(world, BlockHashes::default());
-            let mut executor = ChainExecutor::new(&spec, &mut overlay, &header, None, &[]);
+            let mut executor = ChainExecutor::new(spec, &mut overlay, &header, None, &[]);
             executor.begin().expect("the first system calls");
             let requests = executor.finish([]).expect("the last system calls").requests;
+            let list = overlay.take_access_list().as_deref().map(compute_block_access_list_hash);
+            prop_assert_eq!(header.block_access_list_hash, list);
             world = overlay.changed_world();
             let root = world.local().expect("the whole state").state_root();
             prop_assert_eq!((header.state_root, header.requests_hash), (root, Some(requests.requests_hash())));

@@ -275,7 +275,10 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
     }
 
     /// Begins a frame of Amsterdam, and numbers the log of its transfer (EIP-7708).
-    fn begin_with_log(&mut self, init: FrameInit) -> Result<FrameInitResult<'_, EthFrame>, ContextDbError<Host<'a, F>>> {
+    fn begin_with_log(
+        &mut self,
+        init: FrameInit,
+    ) -> Result<FrameInitResult<'_, EthFrame>, ContextDbError<Host<'a, F>>> {
         use InstructionResult::{CallTooDeep, OutOfFunds, OverflowPayment};
         let before = self.inner.ctx.journaled_state.inner.logs.len();
         let is_call = matches!(init.frame_input, FrameInput::Call(_));
@@ -289,7 +292,7 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
             journal.database.log_numbers.push(before, LogOrigin::Protocol);
         }
         let Some(ended) = ended else { return Ok(ItemOrResult::Item(self.inner.frame_stack.get())) };
-        let end = *ended.interpreter_result().result();
+        let end = ended.interpreter_result().result;
         // The precompile failed after the transfer, whose log has had a number.
         if transfers && !end.is_ok() && !matches!(end, CallTooDeep | OutOfFunds | OverflowPayment) {
             journal.database.log_numbers.skip_transfer(LogOrigin::Protocol);

@@ -6,6 +6,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
+use alloy_eips::eip7928::compute_block_access_list_hash;
 use alloy_primitives::{B256, Bloom, Sealed};
 use futures::FutureExt;
 use serde::Deserialize;
@@ -292,6 +293,9 @@ impl LiveChain {
         };
         changes.add(&closed.changes);
         ReceiptTotals::of(closed.gas_used, &closed.receipts).check(block)?;
+        if let (Some(list), Some(told)) = (&closed.access_list, block.header.block_access_list_hash) {
+            LiveError::unless_equal("blockAccessListHash", compute_block_access_list_hash(list), told)?;
+        }
         Ok(ImportedBlock { changes: changes.to_vec(), receipts: closed.receipts, pre_confirmed: None })
     }
 

@@ -8,6 +8,10 @@ use alloy_eips::{
     eip4844::{Blob, Bytes48},
     eip7002::{WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, WITHDRAWAL_REQUEST_PREDEPLOY_CODE},
     eip7251::{CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_CODE},
+    eip8282::{
+        BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_DEPOSIT_CONTRACT_CODE, BUILDER_EXIT_CONTRACT_ADDRESS,
+        BUILDER_EXIT_CONTRACT_CODE,
+    },
 };
 use alloy_primitives::{Address, B256, TxKind, U256};
 use alloy_rlp::Encodable;
@@ -78,6 +82,22 @@ fn template(last: u64) -> BuiltChain {
 pub(super) fn prague(edit: &dyn Fn(&mut Value)) -> BuiltChain {
     let forks = json!({"terminalTotalDifficulty": 0, "shanghaiTime": 0, "cancunTime": 0, "pragueTime": 0});
     let mut genesis = genesis(config(forks), 0x100_0000);
+    edit(&mut genesis["alloc"]);
+    BuiltChain::of(genesis)
+}
+
+/// Returns a chain in Amsterdam from its genesis on, whose accounts are edited.
+fn amsterdam(gas_limit: u64, edit: &dyn Fn(&mut Value)) -> BuiltChain {
+    let forks = json!({
+        "terminalTotalDifficulty": 0, "shanghaiTime": 0, "cancunTime": 0, "pragueTime": 0, "osakaTime": 0, "amsterdamTime": 0,
+    });
+    let mut genesis = genesis(config(forks), gas_limit);
+    for (address, code) in [
+        (BUILDER_DEPOSIT_CONTRACT_ADDRESS, &BUILDER_DEPOSIT_CONTRACT_CODE),
+        (BUILDER_EXIT_CONTRACT_ADDRESS, &BUILDER_EXIT_CONTRACT_CODE),
+    ] {
+        genesis["alloc"][address.to_string()] = json!({"balance": "0x0", "code": **code});
+    }
     edit(&mut genesis["alloc"]);
     BuiltChain::of(genesis)
 }
@@ -262,12 +282,63 @@ fn a_block_of_prague_needs_the_contracts_of_requests_and_their_success() {
         (WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, "the contract of withdrawal requests (EIP-7002)"),
         (CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, "the contract of consolidation requests (EIP-7251)"),
     ];
-    let mut whole = prague(&|_| {});
+    needs_contracts(&prague, &contracts);
+}
+
+/// EIP-8282.
+#[test]
+fn a_block_of_amsterdam_needs_the_contracts_of_builder_requests_and_their_success() {
+    let contracts = [
+        (BUILDER_DEPOSIT_CONTRACT_ADDRESS, "the contract of builder deposits (EIP-8282)"),
+        (BUILDER_EXIT_CONTRACT_ADDRESS, "the contract of builder exits (EIP-8282)"),
+    ];
+    needs_contracts(&|edit| amsterdam(0x100_0000, edit), &contracts);
+}
+
+/// A transaction's gas limit has 32 bits (<https://github.com/ethereum/execution-specs/pull/3582>), whatever the block's is.
+#[test]
+fn a_gas_limit_of_more_than_32_bits_is_refused_from_amsterdam_on() {
+    let chain = amsterdam(i64::MAX as u64, &|_| {});
+    let block = |gas_limit: u64| {
+        let tx = TxLegacy { gas_limit, ..legacy(0, 0) };
+        let signature = sign(&tx);
+        chain.next(vec![TxEnvelope::from(tx.into_signed(signature)).into()], vec![])
+    };
+    chain.import_with(&block(u32::MAX.into())).unwrap();
+    let error = chain.refusal(&block(1 << 32));
+    assert!(error.contains("4294967296") && error.contains("4294967295"), "{error}");
+}
+
+/// EIP-7928, EIP-7843.
+#[test]
+fn a_block_of_amsterdam_has_its_access_list_and_a_slot() {
+    let chain = amsterdam(0x100_0000, &|_| {});
+    let block = chain.next(vec![], vec![]);
+    chain.import_with(&block).unwrap();
+    let edited = |edit: &dyn Fn(&mut Header)| {
+        let mut block = block.clone();
+        edit(&mut block.header);
+        chain.refusal(&block)
+    };
+    let list = block.header.block_access_list_hash.unwrap();
+    let other = edited(&|header| header.block_access_list_hash = Some(B256::ZERO));
+    assert_eq!(other, format!("block 1: blockAccessListHash: expected {}, got {list}", B256::ZERO));
+    let slotless = edited(&|header| header.slot_number = None);
+    assert_eq!(slotless, "block 1: slotNumber: expected present, got absent");
+    // The system contracts alone are four accounts and sixteen slots.
+    let small = amsterdam(10_000, &|_| {});
+    let error = small.refusal(&small.next(vec![], vec![]));
+    assert_eq!(error, "block 1: block access list: expected at most 5 accounts and slots (EIP-7928), got 20");
+}
+
+/// Checks that a block is refused whose state lacks one of the contracts, or where one fails.
+fn needs_contracts(chain: &dyn Fn(&dyn Fn(&mut Value)) -> BuiltChain, contracts: &[(Address, &str)]) {
+    let mut whole = chain(&|_| {});
     let block = whole.next(vec![], vec![]);
     whole.push(block);
     for (address, name) in contracts {
         let refusal = |edit: &dyn Fn(&mut Value)| {
-            let chain = prague(edit);
+            let chain = chain(edit);
             chain.refusal(&chain.next(vec![], vec![]))
         };
         let missing = refusal(&|alloc| _ = alloc.as_object_mut().unwrap().remove(&address.to_string()));

@@ -1,0 +1,187 @@
+//! Amsterdam (EIP-7773) on the devnet: headers, slots, gas in two dimensions, and access lists of blocks made in parts.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use alloy_consensus::{Header, SignableTransaction, TxEip1559, TxEnvelope};
+use alloy_eips::{
+    Encodable2718,
+    eip8282::{BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_EXIT_CONTRACT_ADDRESS},
+};
+use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, keccak256};
+use alloy_rlp::Decodable;
+use alloy_signer::SignerSync;
+use presim::{
+    chain::{BlockHashes, ChainSpec, DEPLOYMENT_PROXY, ForkTime, genesis_block, set_forks},
+    feed::{
+        apply::stand_on,
+        chain_file::import_bytes,
+        world::{add_contracts_of_forks, build, dev_genesis, dev_signers, traffic_signers},
+    },
+    state::CodeCache,
+};
+use serde_json::{Value, json};
+
+use crate::support::{Socket, TestNode, hex, number};
+
+const ALICE: Address = address!("0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266");
+/// An account that nobody has.
+const STRANGER: Address = Address::repeat_byte(0x5a);
+/// Returns the slot: SLOTNUM PUSH0 MSTORE PUSH1 32 PUSH0 RETURN.
+const SLOTNUM: &str = "0x4b5f5260205ff3";
+/// The account that logs transfers (EIP-7708).
+const SYSTEM: &str = "0xfffffffffffffffffffffffffffffffffffffffe";
+/// The hash of a list without accounts.
+const NO_ACCESSES: &str = "0x1dcc4de8dec75d7aab85b567b6ccd41ad312451b948a7413f0a142fd40d49347";
+
+async fn block(node: &TestNode, path: &str, at: impl Into<Value>) -> Value {
+    node.result(path, "eth_getBlockByNumber", json!([at.into(), false])).await
+}
+
+/// Returns the slot of a block, and checks that the access list's hash is there if the slot is, on both dialects.
+async fn slot(node: &TestNode, at: u64) -> Option<u64> {
+    let [one, other] = [block(node, "/", hex(at)).await, block(node, "/standard", hex(at)).await];
+    for one in [&one, &other] {
+        assert_eq!(one.get("slotNumber").is_some(), one.get("blockAccessListHash").is_some(), "{one}");
+    }
+    assert_eq!(one["slotNumber"], other["slotNumber"]);
+    let raw: Bytes = serde_json::from_value(node.result("/", "debug_getRawHeader", json!([hex(at)])).await).unwrap();
+    assert_eq!(json!(keccak256(&raw)), one["hash"]);
+    let header = Header::decode(&mut raw.as_ref()).unwrap();
+    assert_eq!(json!(header.block_access_list_hash), one["blockAccessListHash"]);
+    one.get("slotNumber").map(number)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_block_of_the_fork_has_the_slot_0() {
+    const FORK: u64 = 9_000_000_000;
+    let node = TestNode::start(&["--testing", "--sub-block-ms", "60000", "--fork", &format!("amsterdam={FORK}")]);
+    let mut socket = Socket::open(&node, "/").await;
+    let heads = socket.subscribe(json!(["newHeads"])).await;
+    node.result("/", "evm_mine", json!([])).await;
+    node.result("/", "evm_setNextBlockTimestamp", json!([FORK])).await;
+    // A simulated block of the fork on a block before it.
+    let simulated = |at: &'static str, overrides: Value| {
+        let calls = json!([{"from": ALICE, "input": SLOTNUM, "to": null}, {"from": ALICE, "to": STRANGER}]);
+        let state = json!({STRANGER.to_string(): {"code": SLOTNUM}});
+        let blocks = json!([{"blockOverrides": overrides, "stateOverrides": state, "calls": calls}, {}]);
+        node.result("/standard", "eth_simulateV1", json!([{"blockStateCalls": blocks}, at]))
+    };
+    let slots = |blocks: &Value| {
+        let told = number(&blocks[0]["calls"][1]["returnData"]);
+        let slot = |index: usize| blocks[index].get("slotNumber").map(number);
+        (slot(0), slot(1), told)
+    };
+    let early = simulated("latest", json!({"time": hex(FORK)})).await;
+    assert_eq!(slots(&early), (None, None, 0), "{early}");
+    assert!(early[0]["blockAccessListHash"].is_string(), "{early}");
+    let early = simulated("latest", json!({"time": hex(FORK), "slotNumber": "0x7"})).await;
+    assert_eq!(slots(&early), (Some(7), Some(8), 7), "{early}");
+
+    node.result("/", "anvil_mine", json!([2])).await;
+    assert_eq!([slot(&node, 0).await, slot(&node, 1).await], [None, None]);
+    assert_eq!([slot(&node, 2).await, slot(&node, 3).await], [Some(0), Some(1)]);
+    for expected in [None, Some(0), Some(1)] {
+        let head = socket.notification(&heads).await;
+        assert_eq!(head.get("slotNumber").map(number), expected, "{head}");
+        assert_eq!(head.get("blockAccessListHash").is_some(), expected.is_some(), "{head}");
+    }
+    for at in ["latest", "pending"] {
+        let next = simulated(at, json!({})).await;
+        assert_eq!(slots(&next), (Some(2), Some(3), 2), "{at}: {next}");
+    }
+    let call = |overrides: Value| {
+        let state = json!({STRANGER.to_string(): {"code": SLOTNUM}});
+        node.result("/standard", "eth_call", json!([{"to": STRANGER}, "latest", state, overrides]))
+    };
+    assert_eq!(number(&call(json!({})).await), 1);
+    assert_eq!(number(&call(json!({"slotNumber": "0x1f"})).await), 0x1f);
+}
+
+/// EIP-8037, EIP-7708: a new account costs state gas, and a transfer is logged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_in_the_fork_from_its_genesis_on_has_its_rules() {
+    let node = TestNode::start(&["--testing", "--sub-block-ms", "60000", "--fork", "amsterdam=0"]);
+    let genesis = block(&node, "/", "0x0").await;
+    assert_eq!((&genesis["slotNumber"], &genesis["blockAccessListHash"]), (&json!("0x0"), &json!(NO_ACCESSES)));
+    for contract in [BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_EXIT_CONTRACT_ADDRESS, DEPLOYMENT_PROXY] {
+        let code = node.result("/", "eth_getCode", json!([contract, "latest"])).await;
+        assert_ne!(code, "0x", "{contract}");
+    }
+    let transfer = json!({"from": ALICE, "to": STRANGER, "value": "0x1", "gas": "0x40000"});
+    let payload = json!({"blockStateCalls": [{"calls": [transfer]}], "traceTransfers": true});
+    let simulated = node.result("/standard", "eth_simulateV1", json!([payload, "latest"])).await;
+    let sent = node.result("/", "eth_sendTransaction", json!([transfer])).await;
+    node.result("/", "evm_mine", json!([])).await;
+    let mined = block(&node, "/", "latest").await;
+    assert_eq!(slot(&node, 1).await, Some(1));
+    let receipt = node.result("/", "eth_getTransactionReceipt", json!([sent])).await;
+    for outcome in [&receipt, &simulated[0]["calls"][0]] {
+        assert_eq!(number(&outcome["gasUsed"]), 21_000 + 183_600, "{outcome}");
+        assert_eq!(outcome["logs"].as_array().map(Vec::len), Some(1), "{outcome}");
+        assert_eq!(outcome["logs"][0]["address"], SYSTEM, "{outcome}");
+    }
+    // The larger of both dimensions.
+    assert_eq!(number(&mined["gasUsed"]), 183_600, "{mined}");
+    assert_eq!(simulated[0]["gasUsed"], mined["gasUsed"]);
+}
+
+fn start(dir: &Path) -> TestNode {
+    let dir = dir.to_str().unwrap();
+    let flags = ["--log", "off", "--data-dir", dir, "--traffic", "3", "--sub-block-ms", "40", "--fork", "amsterdam=0"];
+    TestNode::start(&flags)
+}
+
+/// EIP-7928: each sub-block is executed by itself, and a restart comes between two of them. An import executes the blocks
+/// as a whole, and compares the hashes of their access lists.
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_that_were_made_in_parts_are_valid_as_a_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let transfer = |nonce: u64| {
+        let tx = TxEip1559 {
+            chain_id: 31337,
+            nonce,
+            gas_limit: 300_000,
+            max_fee_per_gas: 10_000_000_000,
+            to: TxKind::Call(Address::with_last_byte(nonce as u8)),
+            value: U256::ONE,
+            ..TxEip1559::default()
+        };
+        let signature = dev_signers().unwrap()[0].sign_hash_sync(&tx.signature_hash()).unwrap();
+        Bytes::from(TxEnvelope::from(tx.into_signed(signature)).encoded_2718())
+    };
+    let mut node = start(dir.path());
+    let first = number(&node.result("/", "eth_getTransactionCount", json!([ALICE, "pending"])).await);
+    let mut head = 0;
+    for nonce in first..first + 4 {
+        let receipt = node.result("/", "eth_sendRawTransactionSync", json!([transfer(nonce)])).await;
+        head = number(&receipt["blockNumber"]);
+        drop(node);
+        node = start(dir.path());
+    }
+    node.sealed(head + 1).await;
+    let timestamp = number(&block(&node, "/", "0x0").await["timestamp"]);
+    let signers: Vec<_> = dev_signers().unwrap().into_iter().chain(traffic_signers().unwrap()).collect();
+    let mut genesis = dev_genesis(&signers, timestamp);
+    let fork: ForkTime = "amsterdam=0".parse().unwrap();
+    set_forks(&mut genesis.config, &[fork]).unwrap();
+    add_contracts_of_forks(&mut genesis);
+    let spec = ChainSpec::new(genesis.config.clone(), Duration::from_millis(400)).unwrap();
+    let (world, _) = build(&genesis, &spec, &signers, &CodeCache::new(1 << 24)).unwrap();
+    let genesis = genesis_block(&genesis, &spec, world.state_root_in_parallel());
+    assert_eq!(json!(genesis.hash()), block(&node, "/", "0x0").await["hash"]);
+    let mut hashes = BlockHashes::default();
+    hashes.push(0, genesis.hash());
+    let mut blocks = Vec::new();
+    for at in 1..=head + 1 {
+        let raw: Bytes = serde_json::from_value(node.result("/", "debug_getRawBlock", json!([hex(at)])).await).unwrap();
+        blocks.extend_from_slice(&raw);
+    }
+    let mut transactions = 0;
+    let imported = import_bytes(&spec, stand_on(world, Arc::new(genesis), hashes), &blocks, |head, _| {
+        transactions += head.head.body().transactions.len();
+        assert_ne!(head.head.header.block_access_list_hash, Some(B256::ZERO));
+    });
+    let imported = imported.map_err(|error| format!("{:#}", eyre::Report::new(error))).unwrap();
+    assert_eq!(imported.head.number(), head + 1);
+    assert!(transactions >= 4, "{transactions}");
+}
