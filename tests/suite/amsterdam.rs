@@ -142,6 +142,7 @@ async fn blocks_that_were_made_in_parts_are_valid_as_a_whole() {
             nonce,
             gas_limit: 300_000,
             max_fee_per_gas: 10_000_000_000,
+            max_priority_fee_per_gas: 1,
             to: TxKind::Call(Address::with_last_byte(nonce as u8)),
             value: U256::ONE,
             ..TxEip1559::default()

@@ -146,20 +146,22 @@ fn empty_blocks() -> impl Strategy<Value = EmptyBlocks> {
         1 => Just(AtAddress::Ether),
         4 => Just(AtAddress::Contract),
         1 => Just(AtAddress::UnknownContract),
-    ];
+    ]
+    .boxed();
     let slot = prop_oneof![
         4 => Just(U256::ZERO),
         3 => (0_u64..6).prop_map(U256::from),
         1 => Just(U256::MAX),
         1 => Just(U256::MAX - U256::ONE),
         1 => any::<[u8; 32]>().prop_map(U256::from_be_bytes),
-    ];
+    ]
+    .boxed();
     let fields = (
         prop_oneof![0_u64..3, 0..u64::MAX / 2],
         0..u64::MAX / 2,
         any::<[u8; 32]>().prop_map(B256::from),
         prop::array::uniform6(contract),
-        prop::array::uniform6(prop::array::uniform4(slot)),
+        prop::array::uniform6(prop::array::uniform4(slot).boxed()).boxed(),
         1_usize..4,
     );
     fields.prop_map(|(number, timestamp, root, contracts, slots, count)| EmptyBlocks {

@@ -344,8 +344,8 @@ impl<E: Evm<Tx = TxEnv, DB: DatabaseCommit>> Setup<E> {
     }
 
     fn run(&mut self, step: &'static str, mut tx: TxEnv) -> Result<ExecutionResult<E::HaltReason>, WorldError> {
-        // More than the largest step uses.
-        tx.gas_limit = 3_000_000;
+        // More than the largest step uses, with its state gas where Amsterdam is active from the start.
+        tx.gas_limit = GAS_LIMIT;
         let done =
             self.evm.transact_raw(tx).map_err(|error| WorldError::SubBlockStep { step, problem: error.to_string() })?;
         if !done.result.is_success() {

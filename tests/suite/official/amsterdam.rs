@@ -14,12 +14,14 @@ use super::{
 };
 use crate::support::{TestNode, number, say};
 
+/// The files of random programs.
+const RANDOM: &str = "random/random_";
 /// Requests that wait for their answers at once.
 const AT_ONCE: usize = 4;
 
 #[test]
 fn amsterdams_state_tests_pass() {
-    for folder in ["state_tests/", "random/"] {
+    for folder in ["state_tests/", RANDOM] {
         if let Some(tally) = run_all(AMSTERDAM, folder, state::run_file) {
             assert_none_failed(&tally);
         }
@@ -58,7 +60,7 @@ fn difference(expected: &Expected, answer: &Value) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn amsterdams_random_programs_pass_over_http() {
-    let Some(files) = files(AMSTERDAM, "random/") else { return };
+    let Some(files) = files(AMSTERDAM, RANDOM) else { return };
     let mut cases = Vec::new();
     for (path, content) in files {
         let tests: BTreeMap<String, StateTest> = serde_json::from_slice(&content).unwrap();

@@ -15,7 +15,7 @@ use alloy_eips::{
 };
 use alloy_primitives::{Address, B256, TxKind, U256};
 use alloy_rlp::Encodable;
-use presim::chain::ChainTx;
+use presim::chain::{ChainTx, transactions_root};
 use serde_json::{Value, json};
 
 use super::built::{BuiltChain, RlpBlock, high, sign, signer};
@@ -302,7 +302,10 @@ fn a_gas_limit_of_more_than_32_bits_is_refused_from_amsterdam_on() {
     let block = |gas_limit: u64| {
         let tx = TxLegacy { gas_limit, ..legacy(0, 0) };
         let signature = sign(&tx);
-        chain.next(vec![TxEnvelope::from(tx.into_signed(signature)).into()], vec![])
+        let tx = ChainTx::from(TxEnvelope::from(tx.into_signed(signature)));
+        let mut block = chain.next(vec![tx.clone()], vec![]);
+        block.header.transactions_root = transactions_root([&tx.recovered().unwrap()]);
+        block
     };
     chain.import_with(&block(u32::MAX.into())).unwrap();
     let error = chain.refusal(&block(1 << 32));
@@ -325,10 +328,10 @@ fn a_block_of_amsterdam_has_its_access_list_and_a_slot() {
     assert_eq!(other, format!("block 1: blockAccessListHash: expected {}, got {list}", B256::ZERO));
     let slotless = edited(&|header| header.slot_number = None);
     assert_eq!(slotless, "block 1: slotNumber: expected present, got absent");
-    // The system contracts alone are four accounts and sixteen slots.
+    // The contracts of requests alone are four accounts and sixteen slots. The two of parents have no code.
     let small = amsterdam(10_000, &|_| {});
     let error = small.refusal(&small.next(vec![], vec![]));
-    assert_eq!(error, "block 1: block access list: expected at most 5 accounts and slots (EIP-7928), got 20");
+    assert_eq!(error, "block 1: block access list: expected at most 5 accounts and slots (EIP-7928), got 22");
 }
 
 /// Checks that a block is refused whose state lacks one of the contracts, or where one fails.
