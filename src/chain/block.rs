@@ -9,6 +9,7 @@ use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
 use alloy_eips::{
     eip2718::Encodable2718,
     eip4895::{Withdrawal, Withdrawals},
+    eip7928::BlockAccessList,
 };
 use alloy_primitives::{B256, Bloom, Log, Sealable, Sealed};
 use alloy_rlp::{Encodable, Header as Rlp, RlpDecodable, RlpEncodable};
@@ -49,6 +50,8 @@ pub struct BlockBody {
     pub ommers: Vec<Header>,
     /// The withdrawals (EIP-4895); `None` before Shanghai.
     pub withdrawals: Option<Withdrawals>,
+    /// The access list (EIP-7928); `None` before Amsterdam, and of an upstream's block, which comes without it.
+    pub access_list: Option<BlockAccessList>,
 }
 
 /// Storage that holds blocks outside memory.

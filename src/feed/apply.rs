@@ -342,7 +342,8 @@ pub fn seal(
     header.block_access_list_hash = access_list.as_deref().map(compute_block_access_list_hash);
     let local = world.local().ok_or_else(|| BlockExecutionError::msg("a block on an upstream's state has no root"))?;
     header.state_root = local.state_root_in_parallel();
-    let sealed = SealedBlock::new(header, BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals });
+    let ommers = Vec::new();
+    let sealed = SealedBlock::new(header, BlockBody { transactions, receipts, ommers, withdrawals, access_list });
     let mut hashes = on.hashes.clone();
     hashes.push(sealed.number(), sealed.hash());
     let changes = Arc::new(changes);

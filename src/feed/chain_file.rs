@@ -225,11 +225,12 @@ fn import_block(
     let withdrawals_root = withdrawals_root(spec, &header, &executed.world, body.withdrawals.as_ref());
     check.equal_option("withdrawalsRoot", header.withdrawals_root, withdrawals_root)?;
     check_against_execution(spec, &header, &executed)?;
-    let (receipts, ommers, withdrawals) = (executed.receipts, body.ommers, body.withdrawals);
-    let block = SealedBlock::new(header, BlockBody { transactions, receipts, ommers, withdrawals });
+    let Executed { world, receipts, access_list, .. } = executed;
+    let (ommers, withdrawals) = (body.ommers, body.withdrawals);
+    let block = SealedBlock::new(header, BlockBody { transactions, receipts, ommers, withdrawals, access_list });
     let mut hashes = parent.hashes.clone();
     hashes.push(number, block.hash());
-    Ok(stand_on(executed.world, Arc::new(block), hashes))
+    Ok(stand_on(world, Arc::new(block), hashes))
 }
 
 /// Returns a transaction with its sender. Before Homestead, a signature may have a high `s` (EIP-2).

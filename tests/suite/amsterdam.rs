@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use alloy_consensus::{Header, SignableTransaction, TxEip1559, TxEnvelope};
 use alloy_eips::{
     Encodable2718,
+    eip7928::AccountChanges,
     eip8282::{BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_EXIT_CONTRACT_ADDRESS},
 };
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, keccak256};
@@ -17,11 +18,14 @@ use presim::{
         chain_file::import_bytes,
         world::{add_contracts_of_forks, build, dev_genesis, dev_signers, traffic_signers},
     },
-    state::CodeCache,
+    state::{CodeCache, FeedProblem},
 };
 use serde_json::{Value, json};
 
-use crate::support::{Socket, TestNode, hex, number};
+use crate::{
+    live::stage::launch,
+    support::{Socket, TestNode, hex, number},
+};
 
 const ALICE: Address = address!("0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266");
 /// An account that nobody has.
@@ -107,6 +111,19 @@ async fn a_chain_in_the_fork_from_its_genesis_on_has_its_rules() {
         let code = node.result("/", "eth_getCode", json!([contract, "latest"])).await;
         assert_ne!(code, "0x", "{contract}");
     }
+    // A block that is built on request, of the slot that is asked for.
+    let root = B256::ZERO;
+    let attributes = json!({
+        "timestamp": hex(number(&genesis["timestamp"]) + 1), "prevRandao": root, "suggestedFeeRecipient": STRANGER,
+        "withdrawals": [], "parentBeaconBlockRoot": root, "slotNumber": "0x63",
+    });
+    let built = node.result("/", "testing_buildBlockV1", json!([genesis["hash"], attributes, []])).await;
+    let payload = &built["executionPayload"];
+    assert_eq!(payload["slotNumber"], "0x63");
+    let list: Bytes = serde_json::from_value(payload["blockAccessList"].clone()).unwrap();
+    let list = Vec::<AccountChanges>::decode(&mut list.as_ref()).unwrap();
+    assert!(list.iter().any(|account| account.address == BUILDER_EXIT_CONTRACT_ADDRESS), "{list:?}");
+
     let transfer = json!({"from": ALICE, "to": STRANGER, "value": "0x1", "gas": "0x40000"});
     let payload = json!({"blockStateCalls": [{"calls": [transfer]}], "traceTransfers": true});
     let simulated = node.result("/standard", "eth_simulateV1", json!([payload, "latest"])).await;
@@ -185,4 +202,40 @@ async fn blocks_that_were_made_in_parts_are_valid_as_a_whole() {
     let imported = imported.map_err(|error| format!("{:#}", eyre::Report::new(error))).unwrap();
     assert_eq!(imported.head.number(), head + 1);
     assert!(transactions >= 4, "{transactions}");
+}
+
+/// A followed chain's headers are read, its blocks are executed here, and the hashes of their access lists compared.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_of_the_fork_is_followed() {
+    let upstream = TestNode::start(&["--testing", "--sub-block-ms", "60000", "--fork", "amsterdam=0"]);
+    let mine = async || {
+        let transfer = json!({"from": ALICE, "to": STRANGER, "value": "0x1", "gas": "0x40000"});
+        upstream.result("/", "eth_sendTransaction", json!([transfer])).await;
+        upstream.result("/", "evm_mine", json!([])).await;
+    };
+    mine().await;
+    let config = json!({
+        "chainId": 31337, "homesteadBlock": 0, "eip150Block": 0, "eip155Block": 0, "eip158Block": 0, "byzantiumBlock": 0,
+        "constantinopleBlock": 0, "petersburgBlock": 0, "istanbulBlock": 0, "berlinBlock": 0, "londonBlock": 0,
+        "terminalTotalDifficulty": 0, "terminalTotalDifficultyPassed": true, "shanghaiTime": 0, "cancunTime": 0,
+        "pragueTime": 0, "osakaTime": 0, "amsterdamTime": 0,
+    });
+    let node = launch(&upstream.url("/standard"), Some(&config), &[]).await.unwrap();
+    for number in 2..5 {
+        mine().await;
+        node.sealed(number).await;
+        for (method, params) in
+            [("eth_getBlockByNumber", json!([hex(number), true])), ("eth_getBlockReceipts", json!([hex(number)]))]
+        {
+            let [one, other] = [&upstream, &node].map(|node| node.result("/standard", method, params.clone()));
+            assert_eq!(one.await, other.await, "{method} {number}");
+        }
+    }
+    assert_eq!(node.result("/", "presim_snapshot", json!([])).await["feed"], "live");
+    assert_eq!(slot(&node, 4).await, Some(4));
+    assert!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}") >= 3.0);
+    for problem in FeedProblem::ALL {
+        let name = format!("presim_feed_fallbacks_total{{reason=\"{}\"}}", problem.as_str());
+        assert_eq!(node.metric(&name), 0.0, "{problem:?}");
+    }
 }

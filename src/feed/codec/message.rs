@@ -176,7 +176,7 @@ impl StreamChange {
     pub fn take_block(&mut self, open: Option<&OpenBlock>) -> Result<Arc<SealedBlock>, MessageError> {
         let StreamBlock { header, known, body } =
             self.block.take().ok_or_else(|| corrupted("a sealed block is missing"))?;
-        let BlockBody { transactions, receipts, ommers, withdrawals } = body.read()?;
+        let BlockBody { transactions, receipts, ommers, withdrawals, access_list } = body.read()?;
         let built = open.map_or(0, |open| open.transactions.len());
         let known = usize::try_from(known).ok().filter(|known| *known <= built);
         let known = known.ok_or_else(|| corrupted("a sealed block lacks transactions"))?;
@@ -187,6 +187,7 @@ impl StreamChange {
             receipts: open_receipts.chain(receipts).collect(),
             ommers,
             withdrawals,
+            access_list,
         };
         Ok(Arc::new(SealedBlock::named(header.seal_slow(), body)))
     }

@@ -96,6 +96,7 @@ pub struct StoredBody {
     receipts: Vec<StoredReceipt>,
     ommers: Vec<Header>,
     withdrawals: Option<Vec<Withdrawal>>,
+    access_list: Option<BlockAccessList>,
 }
 
 impl From<&BlockBody> for StoredBody {
@@ -112,6 +113,7 @@ impl StoredBody {
             receipts: body.receipts.iter().skip(known).map(StoredReceipt::from).collect(),
             ommers: body.ommers.clone(),
             withdrawals: body.withdrawals.as_ref().map(|list| list.to_vec()),
+            access_list: body.access_list.clone(),
         }
     }
 
@@ -121,6 +123,7 @@ impl StoredBody {
             receipts: self.receipts.into_iter().map(StoredReceipt::read).collect::<Result<_, _>>()?,
             ommers: self.ommers,
             withdrawals: self.withdrawals.map(Withdrawals::new),
+            access_list: self.access_list,
         })
     }
 }

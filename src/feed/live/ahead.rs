@@ -372,7 +372,7 @@ impl Live {
         // Builders may leave out the state root. The next block's parent hash is the block's name all the same.
         let sealed = SealedBlock::named(
             Sealed::new_unchecked(header, hash),
-            BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals },
+            BlockBody { transactions, receipts, withdrawals, ..BlockBody::default() },
         );
         Ok(self.stand_on_ahead(view, sealed, &newest))
     }

@@ -333,7 +333,7 @@ pub(super) fn known_block(block: UpstreamBlock, receipts: ToldReceipts) -> Seale
     match receipts {
         // A block whose transactions are not all known has no body here.
         ToldReceipts::Whole(receipts) if foreign.is_none() => {
-            SealedBlock::named(header, BlockBody { transactions, receipts, ommers: Vec::new(), withdrawals })
+            SealedBlock::named(header, BlockBody { transactions, receipts, withdrawals, ..BlockBody::default() })
         }
         ToldReceipts::Logs(logs) => SealedBlock::bare(header).with_logs(logs),
         _ => SealedBlock::bare(header),

@@ -7,7 +7,7 @@ use super::{Object, data, list, quantity_u256, value};
 use crate::{chain::SealedBlock, rpc::methods::BuiltBlock};
 
 /// Writes a built block: execution payload, blobs and requests
-/// (<https://github.com/ethereum/execution-apis/blob/main/src/engine/osaka.md>).
+/// (<https://github.com/ethereum/execution-apis/blob/main/src/engine/osaka.md>, and `amsterdam.md` beside it).
 pub fn built_block(out: &mut Vec<u8>, built: &BuiltBlock) {
     let BuiltBlock { block, requests, value: tips, sidecars } = built;
     let mut object = Object::new(out);
@@ -54,6 +54,9 @@ fn payload(out: &mut Vec<u8>, block: &SealedBlock) {
     }
     if let Some(gas) = header.excess_blob_gas {
         object.quantity("excessBlobGas", gas);
+    }
+    if let Some(list) = &body.access_list {
+        object.data("blockAccessList", &alloy_rlp::encode(list));
     }
     if let Some(slot) = header.slot_number {
         object.quantity("slotNumber", slot);
