@@ -28,7 +28,7 @@ pub enum TransferLogs {
 pub struct LogMark {
     /// The log's index in its block.
     pub number: u64,
-    /// Who wrote the log.
+    /// The log's author.
     pub origin: LogOrigin,
 }
 

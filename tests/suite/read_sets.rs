@@ -6,7 +6,7 @@ use alloy_consensus::Header;
 use alloy_genesis::Genesis;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use presim::{
-    chain::{BlockHashes, ChainSpec, genesis_block},
+    chain::{BlockGas, BlockHashes, ChainSpec, genesis_block},
     engine::{BaseFeeRule, BlockContext, Engine, Outputs, SimulationRules},
     feed::apply::stand_on,
     rpc::{ShapeLimits, SimulationView, dialect::PROJECT, encode_simulation, parse_presim_simulation},
@@ -137,7 +137,10 @@ impl Chain {
                 4 => header.mix_hash = B256::repeat_byte(9),
                 5 => open.blob_gas_used += 1 << 17,
                 // The gas that is left may be too little, or be seen.
-                _ => header.gas_used += random.random_range(0..4) * 9_950_000,
+                _ => {
+                    let regular = open.gas.regular + random.random_range(0..4) * 9_950_000;
+                    open.set_gas(BlockGas { regular, state: 0 });
+                }
             }
         }
         let mut hashes = snapshot.hashes.clone();

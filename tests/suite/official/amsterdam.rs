@@ -32,7 +32,7 @@ fn amsterdams_state_tests_pass() {
 fn amsterdams_chains_pass() {
     if let Some(tally) = run_all(AMSTERDAM, "blockchain_tests/", chains::run_file) {
         assert_none_failed(&tally);
-        // Its transaction runs out of gas before it transfers the value that the test wants to corrupt.
+        // The transaction of one test runs out of gas before it transfers the value that the test wants to corrupt.
         assert_eq!(tally.skipped, BTreeMap::from([(Reason::NothingCorrupted, 1)]));
     }
 }
