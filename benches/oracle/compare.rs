@@ -16,7 +16,7 @@ use alloy_genesis::{Genesis, GenesisAccount};
 use alloy_primitives::{Address, Log, keccak256};
 use presim::{
     chain::{BlockHashes, ChainSpec, ChainTx},
-    engine::{ChainExecutor, FamilyEvm, OpStack, RunEvm, RunPrecompiles},
+    engine::{BlockProgress, ChainExecutor, FamilyEvm, OpStack, RunEvm, RunPrecompiles},
     state::{CodeCache, LocalWorld, Overlay, World},
 };
 use revm::context::result::{EVMError, ExecutionResult, Output};
@@ -127,7 +127,7 @@ fn execute(case: &Case, fork: &str, world: &World) -> Result<Outcome, String> {
     let mut overlay = Overlay::new(world.clone(), hashes.clone());
     let mut executor = ChainExecutor::new(spec, &mut overlay, &header, None, &[]);
     let in_block = executor.execute(&tx);
-    let (gas_used, da_footprint) = (executor.gas_used(), executor.blob_gas_used());
+    let BlockProgress { cumulative_gas: gas_used, blob_gas: da_footprint, .. } = executor.progress();
     let receipt = executor.receipts_mut().pop();
     let post_in_block = case.diff(changes(executor.overlay()));
     if is_blob && in_block.is_err() {

@@ -147,7 +147,7 @@ impl ForkName {
     /// Returns whether presim executes the fork's rules. A fork of which it does not is in the tables all the same, so that
     /// its time is known.
     pub const fn is_executed(self) -> bool {
-        !matches!(self, F::Amsterdam | F::Bogota)
+        !matches!(self, F::Bogota)
     }
 
     /// Returns the family whose chains have the fork.
