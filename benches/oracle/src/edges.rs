@@ -23,6 +23,9 @@ struct Edge {
     deposit: Deposit,
 }
 
+/// The end of a program, and the program.
+type End = (&'static str, fn() -> Program);
+
 fn ether(count: u64) -> U256 {
     U256::from(count) * U256::from(10).pow(U256::from(18))
 }
@@ -164,7 +167,7 @@ fn deposits() -> Vec<Case> {
     let mut below_floor = deposit("with less gas than the floor of its data");
     (below_floor.fields.input, below_floor.fields.gas_limit) = (floor.input, floor.gas_limit);
     cases.push(below_floor.done());
-    let ends: [(&str, fn() -> Program); 5] = [
+    let ends: [End; 5] = [
         ("stops", || slots().op(op::STOP)),
         ("halts", || slots().op(op::INVALID)),
         ("reverts", || slots().end(op::REVERT, 0, 32)),
@@ -265,8 +268,7 @@ fn fees() -> Vec<Case> {
     let mut floor = edge("a floor of gas", Envelope::Legacy);
     floor.fields.input = Bytes::from(vec![1; 1_000]);
     cases.push(floor.done());
-    let ends: [(&str, fn() -> Program); 2] =
-        [("reverts", || slots().end(op::REVERT, 0, 32)), ("halts", || slots().op(op::INVALID))];
+    let ends: [End; 2] = [("reverts", || slots().end(op::REVERT, 0, 32)), ("halts", || slots().op(op::INVALID))];
     for (end, program) in ends {
         cases.push(edge(&format!("a call that {end}"), Envelope::Market).calls(program()).done());
     }
