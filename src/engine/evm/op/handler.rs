@@ -126,6 +126,16 @@ impl<E: EvmTr<Context: OpContext, Frame = EthFrame>> Handler for OpHandler<E> {
         Ok(())
     }
 
+    /// A deposit has all its gas: the cap on the gas of a transaction (EIP-7825) is not for deposits
+    /// (<https://github.com/ethereum-optimism/optimism/issues/22971>). For others, gas above it is the reservoir of EIP-8037.
+    fn tx_gas(&self, evm: &mut E, initial: &InitialAndFloorGas) -> GasTracker {
+        let ctx = evm.ctx_ref();
+        let limit = ctx.tx().gas_limit();
+        let cap = if ctx.tx().deposit.is_some() { u64::MAX } else { ctx.cfg().tx_gas_limit_cap() };
+        let (remaining, reservoir) = initial.initial_gas_and_reservoir(limit, cap);
+        GasTracker::new(limit, remaining, reservoir)
+    }
+
     fn validate_against_state_and_deduct_caller(
         &self,
         evm: &mut E,
