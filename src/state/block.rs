@@ -3,7 +3,7 @@
 use std::{ops::Deref, sync::Arc};
 
 use alloy_consensus::{Header, TxReceipt, Typed2718, proofs::calculate_ommers_root, transaction::Recovered};
-use alloy_eips::{Encodable2718, eip4895::Withdrawal};
+use alloy_eips::{Encodable2718, eip4895::Withdrawal, eip7928::BlockAccessList};
 use alloy_primitives::{Sealed, keccak256};
 
 use super::{OpenBlock, Snapshot, UnknownBlock};
@@ -143,6 +143,16 @@ impl Block {
     /// Returns the headers of the uncles.
     pub fn ommers(&self) -> &[Header] {
         &self.body.ommers
+    }
+
+    /// Returns whether the block is being built.
+    pub fn is_open(&self) -> bool {
+        self.open().is_some()
+    }
+
+    /// Returns the access list (EIP-7928) of a sealed block. `None` before Amsterdam, and if it is not known.
+    pub fn access_list(&self) -> Option<&BlockAccessList> {
+        self.body.access_list.as_ref()
     }
 
     /// Returns the withdrawals; `None` before Shanghai.

@@ -239,3 +239,48 @@ async fn a_chain_of_the_fork_is_followed() {
         assert_eq!(node.metric(&name), 0.0, "{problem:?}");
     }
 }
+
+/// execution-apis 851 says what is null, and what is an error.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_access_list_of_a_block_is_told_as_json_and_as_the_bytes_of_its_hash() {
+    let flags = ["--testing", "--sub-block-ms", "60000", "--fork", "amsterdam=0", "--keep-blocks", "2"];
+    let node = TestNode::start(&[&flags[..], &["--keep-history", "2"]].concat());
+    // Creates a contract that stores 7 in the slot 5, and reads the slot 6.
+    let create =
+        json!([{"from": ALICE, "to": null, "data": "0x600760055560065450", "gas": "0x200000", "value": "0x1"}]);
+    let hash = node.result("/", "eth_sendTransaction", create).await;
+    node.result("/", "evm_mine", json!([])).await;
+    let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
+    assert_eq!(receipt["status"], "0x1", "{receipt}");
+    let header = block(&node, "/", "latest").await;
+    for path in ["/", "/standard"] {
+        let raw: Bytes =
+            serde_json::from_value(node.result(path, "debug_getRawBlockAccessList", json!(["latest"])).await).unwrap();
+        assert_eq!(json!(keccak256(&raw)), header["blockAccessListHash"]);
+        let told = node.result(path, "eth_getBlockAccessList", json!([header["hash"]])).await;
+        // The library reads the same list from both.
+        let accounts = Vec::<AccountChanges>::decode(&mut raw.as_ref()).unwrap();
+        assert_eq!(serde_json::from_value::<Vec<AccountChanges>>(told.clone()).unwrap(), accounts);
+        let created = told.as_array().unwrap().iter().find(|one| one["address"] == receipt["contractAddress"]).unwrap();
+        let word = |number: u64| json!(B256::from(U256::from(number)));
+        let expected = json!({
+            "address": receipt["contractAddress"],
+            "storageChanges": [{"key": word(5), "changes": [{"index": "0x1", "value": word(7)}]}],
+            "storageReads": [word(6)],
+            "balanceChanges": [{"index": "0x1", "value": "0x1"}],
+            "nonceChanges": [{"index": "0x1", "value": "0x1"}],
+            "codeChanges": [],
+        });
+        assert_eq!(*created, expected);
+        for at in ["pending", "0x777"] {
+            assert_eq!(node.result(path, "eth_getBlockAccessList", json!([at])).await, Value::Null, "{at}");
+            assert_eq!(node.error(path, "debug_getRawBlockAccessList", json!([at])).await["code"], -32001, "{at}");
+        }
+    }
+    node.result("/", "anvil_mine", json!([4])).await;
+    let before = TestNode::start(&["--testing", "--sub-block-ms", "60000"]);
+    for method in ["eth_getBlockAccessList", "debug_getRawBlockAccessList"] {
+        assert_eq!(node.error("/", method, json!(["0x1"])).await["code"], 4444, "{method}: pruned");
+        assert_eq!(before.error("/", method, json!(["latest"])).await["code"], -32001, "{method}: before the fork");
+    }
+}

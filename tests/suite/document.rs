@@ -156,6 +156,8 @@ fn examples() -> Vec<(&'static str, Value)> {
         "debug_getRawHeader",
         "debug_getRawBlock",
         "debug_getRawReceipts",
+        "eth_getBlockAccessList",
+        "debug_getRawBlockAccessList",
         "trace_block",
         "wallet_getCallsStatus",
         "wallet_showCallsStatus",

@@ -1,5 +1,6 @@
 //! Encodes results directly as JSON bytes, without a tree of values and without an allocation per field.
 
+mod access_list;
 mod block;
 mod node;
 mod payload;
@@ -9,6 +10,7 @@ mod simulation;
 mod trace;
 mod wallet;
 
+pub use access_list::access_list;
 pub use block::{
     LogPlace, block, flashblock, header, log, pooled_transaction, receipt, transaction, transaction_with_receipt,
 };

@@ -1,5 +1,6 @@
 //! The methods: their table and their handlers. `src/rpc/README.md` has the steps to add one.
 
+mod access_list;
 mod backend;
 mod block;
 mod bundle;
@@ -264,6 +265,20 @@ impl MethodRoute {
         run!("debug_getRawReceipts", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_raw_receipts)
             .history(),
         run!("debug_getRawTransaction", On(Read), wire::parse_hash, Backend::get_raw_transaction).history(),
+        run!(
+            "eth_getBlockAccessList",
+            On(Read),
+            wire::parse_one_block::<SelectorParam>,
+            Backend::get_block_access_list
+        )
+        .history(),
+        run!(
+            "debug_getRawBlockAccessList",
+            On(Read),
+            wire::parse_one_block::<SelectorParam>,
+            Backend::get_raw_block_access_list
+        )
+        .history(),
         run!("eth_getRawTransactionByHash", On(Read), wire::parse_hash, Backend::get_raw_transaction).history(),
         run!(
             "eth_getRawTransactionByBlockNumberAndIndex",
