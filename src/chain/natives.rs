@@ -134,12 +134,12 @@ mod tests {
                 base.natives().at(fork).find(native).is_some() && base.natives().at(u64::MAX).find(native).is_some(),
                 "{native}"
             );
-            assert!(!base.natives().at(fork - 1).find(native).is_some(), "{native}");
-            assert!(!plain.natives().at(u64::MAX).find(native).is_some(), "{native}");
-            assert!(!other.natives().at(u64::MAX).find(native).is_some(), "{native}");
+            assert!(base.natives().at(fork - 1).find(native).is_none(), "{native}");
+            assert!(plain.natives().at(u64::MAX).find(native).is_none(), "{native}");
+            assert!(other.natives().at(u64::MAX).find(native).is_none(), "{native}");
         }
         for foreign in [address!("b20000000000000000010078ee7ce2fE4908108C"), Address::ZERO, Address::repeat_byte(7)] {
-            assert!(!base.natives().at(u64::MAX).find(&foreign).is_some(), "{foreign}");
+            assert!(base.natives().at(u64::MAX).find(&foreign).is_none(), "{foreign}");
         }
         assert!(other.natives().at(0).find(&Address::repeat_byte(7)).is_some());
     }

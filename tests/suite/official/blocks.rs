@@ -334,13 +334,16 @@ fn a_block_of_amsterdam_has_its_access_list_and_a_slot() {
     assert_eq!(error, "block 1: block access list: expected at most 5 accounts and slots (EIP-7928), got 22");
 }
 
+/// A change of a genesis file's accounts.
+type Edit<'a> = &'a dyn Fn(&mut Value);
+
 /// Checks that a block is refused whose state lacks one of the contracts, or where one fails.
-fn needs_contracts(chain: &dyn Fn(&dyn Fn(&mut Value)) -> BuiltChain, contracts: &[(Address, &str)]) {
+fn needs_contracts(chain: &dyn Fn(Edit<'_>) -> BuiltChain, contracts: &[(Address, &str)]) {
     let mut whole = chain(&|_| {});
     let block = whole.next(vec![], vec![]);
     whole.push(block);
     for (address, name) in contracts {
-        let refusal = |edit: &dyn Fn(&mut Value)| {
+        let refusal = |edit: Edit<'_>| {
             let chain = chain(edit);
             chain.refusal(&chain.next(vec![], vec![]))
         };
