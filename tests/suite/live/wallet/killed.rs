@@ -160,7 +160,8 @@ impl KilledWallet {
             BatchStep::Taken => self.kill_before_the_answer(move |method, _, _| method == sends),
             _ => {}
         }
-        assert!(self.send().await, "it is accepted");
+        // The upstream may take the transaction before the client is answered.
+        assert!(self.send().await || step == BatchStep::Taken, "{step:?}: it is accepted");
         match step {
             BatchStep::Simulated => {}
             BatchStep::Stored => {
