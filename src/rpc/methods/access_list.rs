@@ -15,15 +15,12 @@ impl Backend {
     /// Answers `eth_getBlockAccessList`. The list of an unknown block, and at `pending`, is null
     /// (<https://github.com/ethereum/execution-apis/pull/851>).
     pub(super) fn get_block_access_list(&self, run: &mut Run<'_>, selector: Selector) -> Result<(), RpcError> {
-        self.with_access_list(run, selector, |out, list| match list {
-            Some(list) => {
-                encode::access_list(out, list);
-                Ok(())
+        self.with_access_list(run, selector, |out, list| {
+            match list {
+                Some(list) => encode::access_list(out, list),
+                None => out.extend_from_slice(b"null"),
             }
-            None => {
-                out.extend_from_slice(b"null");
-                Ok(())
-            }
+            Ok(())
         })
     }
 
