@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     built::{Built, OP_CHAIN, transfer},
-    head, health, serve,
+    feed, head, health, serve,
     stage::chain_of,
     start,
 };
@@ -79,5 +79,7 @@ async fn a_block_of_another_branch_at_the_same_height_is_followed_once_the_node_
     upstream.is_asked("eth_getBlockByNumber latest", latest + 1).await;
     upstream.change(|chain| chain.put(other.block.clone()));
     head(&node, other.hash()).await;
+    // The new branch's blocks are shown one by one, and the feed is live again after the last of them.
+    feed(&node, None).await;
     assert_eq!(health(&node).await.0, 200);
 }
