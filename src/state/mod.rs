@@ -38,7 +38,9 @@ pub use remote::{
 pub use roots::StateRoots;
 pub use selector::{Selector, UnknownBlock};
 pub use snapshot::{FeedLag, FeedProblem, FeedState, Snapshot, SnapshotId, StateId, Verified};
-pub use snapshots::{BlockLogs, LateBlock, LateBounds, Published, RetainedBlocks, Retention, Snapshots, Tags};
+pub use snapshots::{
+    BlockChanges, BlockLogs, LateBlock, LateBounds, Published, RetainedBlocks, Retention, Snapshots, Tags, Unfit,
+};
 pub use step::StateStep;
 pub use touched::{Touched, TouchedAccount};
 pub use trie::{Trie, TrieValue};

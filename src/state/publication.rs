@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use super::{FeedState, Published, Snapshot, Tags};
+use super::{AccountChange, FeedState, Published, Snapshot, Tags};
 use crate::chain::SealedBlock;
 
 /// One change of what [`Snapshots`](super::Snapshots) publish. Each takes the next sequence of its epoch, whether it brings
@@ -34,8 +34,8 @@ pub enum Publication {
     Confirm(Snapshot),
     /// All that is pre-confirmed, in place of what was: complete blocks, oldest first, and the one being built on them.
     Ahead {
-        /// The states after the complete blocks.
-        complete: Vec<Snapshot>,
+        /// The states after the complete blocks, each with the changes since the canonical head.
+        complete: Vec<(Snapshot, Arc<Vec<AccountChange>>)>,
         /// The state of the block being built; `None` if nothing is pre-confirmed.
         open: Option<Snapshot>,
     },
@@ -69,7 +69,7 @@ impl Publication {
             Self::SubBlock(next) | Self::Canonical(next) | Self::Confirm(next) | Self::BeginAnew(next) => Some(next),
             Self::Seal { sealed, next } => Some(next.as_ref().unwrap_or(sealed)),
             Self::PreConfirmed { open, .. } => Some(open),
-            Self::Ahead { complete, open } => open.as_ref().or_else(|| complete.last()),
+            Self::Ahead { complete, open } => open.as_ref().or_else(|| complete.last().map(|(last, _)| last)),
             Self::GoBack { .. }
             | Self::FallBack(_)
             | Self::Content(_)
@@ -89,7 +89,9 @@ impl Publication {
             Self::PreConfirmed { complete, open } => {
                 [complete.as_mut(), Some(open)].into_iter().flatten().for_each(date)
             }
-            Self::Ahead { complete, open } => complete.iter_mut().chain(open).for_each(date),
+            Self::Ahead { complete, open } => {
+                complete.iter_mut().map(|(complete, _)| complete).chain(open).for_each(date)
+            }
             Self::GoBack { .. }
             | Self::FallBack(_)
             | Self::Content(_)

@@ -102,6 +102,14 @@ impl Snapshot {
         }
     }
 
+    /// Creates a snapshot without an id: the state after a block, with no block open. `before` has the hashes of the block's
+    /// ancestors.
+    pub fn sealed(world: impl Into<World>, head: Arc<SealedBlock>, before: BlockHashes) -> Self {
+        let mut hashes = before;
+        hashes.push(head.number(), head.hash());
+        Self::new(world, head, None, hashes)
+    }
+
     /// Returns the same, as the state `before` with these changes.
     #[must_use]
     pub fn after(mut self, before: &Self, changes: Arc<Vec<AccountChange>>) -> Self {

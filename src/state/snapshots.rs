@@ -1,5 +1,6 @@
 //! The newest snapshot and the recent ones, read without a lock.
 
+mod ahead;
 mod history;
 mod late;
 mod provisional;
@@ -10,8 +11,9 @@ use alloy_primitives::B256;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use self::{history::OldHeaders, provisional::ProvisionalHashes};
+use self::{ahead::ChangesAhead, history::OldHeaders, provisional::ProvisionalHashes};
 pub use self::{
+    ahead::{BlockChanges, Unfit},
     history::RetainedBlocks,
     late::{BlockLogs, LateBlock, LateBounds},
 };
@@ -47,6 +49,8 @@ pub struct Published {
     recent: imbl::OrdMap<u64, Arc<Snapshot>>,
     /// The snapshot right after each sealed block, with no block open.
     sealed: imbl::OrdMap<u64, Arc<Snapshot>>,
+    /// The changes of the pre-confirmed blocks, by number, since the canonical head.
+    changes_ahead: imbl::OrdMap<u64, ChangesAhead>,
     /// The numbers of blocks by their hashes. The archive, if there is one, has those of pruned blocks.
     numbers: imbl::HashMap<B256, u64>,
     /// The hashes that were returned for the blocks that are not pruned while these were being built, as far as they are
@@ -115,6 +119,7 @@ impl Snapshots {
             kept,
             recent: imbl::OrdMap::unit(first.id.0, first.clone()),
             sealed: imbl::OrdMap::new(),
+            changes_ahead: imbl::OrdMap::new(),
             numbers: imbl::HashMap::new(),
             provisional: ProvisionalHashes::default(),
             blocks: imbl::OrdMap::new(),
@@ -299,6 +304,7 @@ impl Published {
                 self.provisional.remove(number + 1..=u64::MAX);
                 self.forget_snapshots_from(if unchanged { number + 1 } else { number });
                 self.expect_content(&canonical.head);
+                self.changes_ahead.clear();
                 let canonical = self.stand_on(canonical.named(id));
                 self.push(canonical);
             }
@@ -310,11 +316,13 @@ impl Published {
                         self.forget_blocks_from(complete.head.number());
                         self.forget_snapshots_from(complete.head.number() + 1);
                         self.provisional.remove(complete.head.number() + 1..=u64::MAX);
+                        self.forget_changes_from(complete.head.number() + 1);
                         self.add_block(&Arc::new(complete.named(id)));
                     }
                     None if open.index() == 0 => self.forget_from(open.header().number),
                     None => {}
                 }
+                self.changes_ahead.entry(open.header().number).or_default().add(&open);
                 self.prune_states();
                 self.push(Arc::new(open.named(id)));
             }
@@ -323,12 +331,17 @@ impl Published {
                 let canonical = Arc::new(canonical.named(known));
                 self.add_block(&canonical);
                 self.expect_content(&canonical.head);
+                self.changes_ahead.remove(&canonical.head.number());
                 self.latest = canonical;
             }
             Publication::Ahead { complete, open } => {
                 self.forget_from(self.latest.head.number() + 1);
-                complete.into_iter().for_each(|complete| self.add_block(&Arc::new(complete.named(id))));
+                for (complete, changes) in complete {
+                    self.changes_ahead.insert(complete.head.number(), ChangesAhead::of([&changes]));
+                    self.add_block(&Arc::new(complete.named(id)));
+                }
                 if let Some(open) = open {
+                    self.changes_ahead.entry(open.header().number).or_default().add(&open);
                     self.push(Arc::new(open.named(id)));
                 }
             }
@@ -618,9 +631,17 @@ impl Published {
 
     /// Removes the blocks from `number` on, and the snapshots on them or of them.
     fn forget_from(&mut self, number: u64) {
+        self.forget_changes_from(number);
         self.forget_blocks_from(number);
         self.forget_snapshots_from(number);
         self.provisional.remove(number..=u64::MAX);
+    }
+
+    /// Removes the changes of the pre-confirmed blocks from `number` on.
+    fn forget_changes_from(&mut self, number: u64) {
+        while let Some(last) = self.changes_ahead.get_max().map(|(last, _)| *last).filter(|last| *last >= number) {
+            self.changes_ahead.remove(&last);
+        }
     }
 
     /// Removes the sealed blocks from `number` on.

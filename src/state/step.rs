@@ -33,6 +33,11 @@ impl StateStep {
         &self.changes
     }
 
+    /// Returns the changes, each account once, to keep.
+    pub const fn shared_changes(&self) -> &Arc<Vec<AccountChange>> {
+        &self.changes
+    }
+
     /// Returns the parts of the state that the changes touch.
     pub fn touched(&self) -> &Arc<Touched> {
         self.touched.get_or_init(|| {

@@ -69,11 +69,11 @@ struct StoredLogs {
 }
 
 /// The changes of a canonical block.
-pub enum BlockChanges {
+pub enum StoredChanges {
     /// The block was not executed.
     Unknown,
     /// The changes of the same block as it was pre-confirmed.
-    PreConfirmed,
+    AsPreconfirmed,
     /// The changes, each account once.
     These(Vec<StoredChange>),
 }
@@ -83,9 +83,7 @@ pub struct LiveCanonical {
     /// The block.
     pub block: LiveBlock,
     /// The changes of the state.
-    pub changes: BlockChanges,
-    /// Whether the pre-confirmed blocks on it stay.
-    pub confirms: bool,
+    pub changes: StoredChanges,
 }
 
 /// A sub-block of a pre-confirmed block.
@@ -163,7 +161,6 @@ struct CanonicalFields {
     is_known: bool,
     changes: Vec<StoredChange>,
     is_pre_confirmed: bool,
-    confirms: bool,
 }
 
 #[derive(RlpEncodable, RlpDecodable)]
@@ -199,8 +196,7 @@ impl LiveChange {
         let mut codes = CodesByHash::default();
         let tags = on.tags().unwrap_or_default();
         let change = match publication {
-            Publication::Canonical(block) => Self::canonical(on, block, false, &mut codes),
-            Publication::Confirm(block) => Self::canonical(on, block, true, &mut codes),
+            Publication::Canonical(block) | Publication::Confirm(block) => Self::canonical(on, block, &mut codes),
             Publication::PreConfirmed { complete, open } => {
                 Self::PreConfirmed(Box::new(LiveSubBlock::of(on, complete.as_ref(), open, &mut codes)?))
             }
@@ -216,16 +212,16 @@ impl LiveChange {
         Some((change, codes))
     }
 
-    fn canonical(on: &Published, block: &Snapshot, confirms: bool, codes: &mut CodesByHash) -> Self {
+    fn canonical(on: &Published, block: &Snapshot, codes: &mut CodesByHash) -> Self {
         let parent = on.select(Selector::Hash(block.head.header.parent_hash)).ok();
         let changes = match (block.path.as_slice(), parent) {
-            ([], _) => BlockChanges::Unknown,
+            ([], _) => StoredChanges::Unknown,
             (path, Some(parent)) if path.first().is_some_and(|step| step.from == parent.state) => {
-                BlockChanges::These(stored(&merged(path), codes))
+                StoredChanges::These(stored(&merged(path), codes))
             }
-            _ => BlockChanges::PreConfirmed,
+            _ => StoredChanges::AsPreconfirmed,
         };
-        Self::Canonical(Box::new(LiveCanonical { block: LiveBlock::on(on, block), changes, confirms }))
+        Self::Canonical(Box::new(LiveCanonical { block: LiveBlock::on(on, block), changes }))
     }
 }
 
@@ -357,13 +353,13 @@ impl Content {
 
 /// Returns the content so far of the pre-confirmed block of this number.
 fn pre_confirmed(on: &Published, number: u64) -> Option<Content> {
-    if let Some(open) = on.newest.open.as_ref().filter(|open| open.header.number == number) {
-        let (transactions, receipts) = (open.transactions.iter().cloned(), open.receipts.iter().cloned());
-        return Some(Content { transactions: transactions.collect(), receipts: receipts.collect() });
-    }
-    let complete = on.ahead().find(|ahead| ahead.head.number() == number)?;
-    let body = complete.head.find_body()?;
-    Some(Content { transactions: body.transactions.clone(), receipts: body.receipts.clone() })
+    let snapshot = on.preconfirmed(number)?;
+    let Some(open) = &snapshot.open else {
+        let body = snapshot.head.find_body()?;
+        return Some(Content { transactions: body.transactions.clone(), receipts: body.receipts.clone() });
+    };
+    let (transactions, receipts) = (open.transactions.iter().cloned(), open.receipts.iter().cloned());
+    Some(Content { transactions: transactions.collect(), receipts: receipts.collect() })
 }
 
 impl LiveCanonical {
@@ -372,31 +368,31 @@ impl LiveCanonical {
         let block = published.state_after(number)?;
         let parent = published.state_after(number.checked_sub(1)?)?;
         let changes = match block.path.first() {
-            Some(step) if step.from == parent.state => BlockChanges::These(stored(&merged(&block.path), codes)),
+            Some(step) if step.from == parent.state => StoredChanges::These(stored(&merged(&block.path), codes)),
             // The block that was pre-confirmed elsewhere may have been another one.
-            _ => BlockChanges::Unknown,
+            _ => StoredChanges::Unknown,
         };
-        Some(Self { block: LiveBlock::whole(block), changes, confirms: false })
+        Some(Self { block: LiveBlock::whole(block), changes })
     }
 
     fn write(self) -> Vec<u8> {
-        let Self { block, changes, confirms } = self;
+        let Self { block, changes } = self;
         let (is_known, is_pre_confirmed, changes) = match changes {
-            BlockChanges::Unknown => (false, false, Vec::new()),
-            BlockChanges::PreConfirmed => (true, true, Vec::new()),
-            BlockChanges::These(changes) => (true, false, changes),
+            StoredChanges::Unknown => (false, false, Vec::new()),
+            StoredChanges::AsPreconfirmed => (true, true, Vec::new()),
+            StoredChanges::These(changes) => (true, false, changes),
         };
-        encode(&CanonicalFields { block, is_known, changes, is_pre_confirmed, confirms })
+        encode(&CanonicalFields { block, is_known, changes, is_pre_confirmed })
     }
 
     fn read(bytes: &[u8]) -> Result<Self, redb::Error> {
-        let CanonicalFields { block, is_known, changes, is_pre_confirmed, confirms } = decode(bytes)?;
+        let CanonicalFields { block, is_known, changes, is_pre_confirmed } = decode(bytes)?;
         let changes = match (is_known, is_pre_confirmed) {
-            (false, _) => BlockChanges::Unknown,
-            (true, true) => BlockChanges::PreConfirmed,
-            (true, false) => BlockChanges::These(changes),
+            (false, _) => StoredChanges::Unknown,
+            (true, true) => StoredChanges::AsPreconfirmed,
+            (true, false) => StoredChanges::These(changes),
         };
-        Ok(Self { block, changes, confirms })
+        Ok(Self { block, changes })
     }
 }
 

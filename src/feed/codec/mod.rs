@@ -19,8 +19,8 @@ pub use self::{
     frame::{Frame, VERSION, frames, join, pack, unpack, unpack_short},
     image::{ImageContent, LiveImage, StateImage},
     live::{
-        BlockChanges, CodesByHash, LiveAhead, LiveCanonical, LiveChange, LiveMessage, LiveMoment, LiveSubBlock,
-        ReadMoment,
+        CodesByHash, LiveAhead, LiveCanonical, LiveChange, LiveMessage, LiveMoment, LiveSubBlock, ReadMoment,
+        StoredChanges,
     },
     message::{MessageError, StreamChange, StreamMessage},
     record::{JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSubBlock},

@@ -17,7 +17,7 @@ use crate::state::FeedProblem;
 pub(super) const MAX_SUB_BLOCKS: usize = 1024;
 /// A block of the chain ahead.
 #[derive(Debug)]
-pub(super) struct Ahead<T> {
+pub(super) struct Ahead {
     pub(super) number: u64,
     pub(super) parent: B256,
     pub(super) id: PayloadId,
@@ -30,13 +30,13 @@ pub(super) struct Ahead<T> {
     pub(super) hash: Option<B256>,
     /// The sub-blocks, while they are held.
     pub(super) held: Vec<Arc<Flashblock>>,
-    /// The caller's state of the block; `None` until the caller is given the block.
-    pub(super) made: Option<T>,
+    /// The newest sub-block, which has the builder's last word on the block.
+    pub(super) newest: Arc<Flashblock>,
 }
 
-impl<T> Ahead<T> {
+impl Ahead {
     /// Creates a block from its index 0.
-    pub(super) fn new(flashblock: &Flashblock, number: u64, parent: B256) -> Self {
+    pub(super) fn new(flashblock: &Arc<Flashblock>, number: u64, parent: B256) -> Self {
         let mut block = Self {
             number,
             parent,
@@ -46,13 +46,14 @@ impl<T> Ahead<T> {
             receipts_root: B256::ZERO,
             hash: None,
             held: Vec::new(),
-            made: None,
+            newest: flashblock.clone(),
         };
         block.add(flashblock);
         block
     }
 
-    pub(super) fn add(&mut self, flashblock: &Flashblock) {
+    pub(super) fn add(&mut self, flashblock: &Arc<Flashblock>) {
+        self.newest = flashblock.clone();
         let diff = &flashblock.diff;
         self.digests.push(digest(flashblock));
         self.transactions.extend(diff.transactions.iter().map(keccak256));

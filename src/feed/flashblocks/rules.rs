@@ -24,16 +24,14 @@ use crate::state::FeedProblem;
 ///
 /// A block that a canonical one replaces is removed for good, with all blocks built on it. Late sub-blocks of it are
 /// stale.
-///
-/// `T` is the caller's state of a block that it was given. It is kept with the block, and dropped with it.
 #[derive(Debug)]
-pub struct FlashblockSequence<T = ()> {
+pub struct FlashblockSequence {
     max_ahead: usize,
     max_held: usize,
     /// The newest canonical blocks, oldest first, each the parent of the next.
     canonical: VecDeque<(u64, B256)>,
     /// The chain ahead, oldest first; numbers rise by one.
-    ahead: VecDeque<Ahead<T>>,
+    ahead: VecDeque<Ahead>,
     /// Removed blocks, whose sub-blocks are ignored.
     gone: VecDeque<PayloadId>,
     /// Whether a message may be missing after the newest sub-block.
@@ -135,7 +133,7 @@ pub struct CanonicalBlock {
     pub transactions: Vec<B256>,
 }
 
-impl<T> FlashblockSequence<T> {
+impl FlashblockSequence {
     /// Creates the initial state. At most `max_ahead` blocks (at least one) are kept ahead of the canonical head, and
     /// at most `max_held` bytes of sub-blocks until their parent is known.
     pub fn new(max_ahead: usize, max_held: usize) -> Self {
@@ -165,26 +163,9 @@ impl<T> FlashblockSequence<T> {
         if self.problem.is_some() { 0 } else { self.ahead.len() }
     }
 
-    /// Keeps the caller's state of the block with this number, for as long as the block is in the chain ahead.
-    pub fn keep(&mut self, number: u64, made: T) {
-        if let Some(block) = self.ahead.iter_mut().find(|block| block.number == number) {
-            block.made = Some(made);
-        }
-    }
-
-    /// Returns the caller's states of the blocks in the chain ahead, oldest first.
-    pub fn made(&self) -> impl DoubleEndedIterator<Item = &T> {
-        self.ahead.iter().filter_map(|block| block.made.as_ref())
-    }
-
-    /// Returns the caller's state of the newest block.
-    pub fn newest_made(&mut self) -> Option<&mut T> {
-        self.ahead.iter_mut().rev().find_map(|block| block.made.as_mut())
-    }
-
-    /// Drops all of the caller's states.
-    pub fn let_go(&mut self) {
-        self.ahead.iter_mut().for_each(|block| block.made = None);
+    /// Returns the newest sub-block of the block with this number.
+    pub fn newest_of(&self, number: u64) -> Option<&Flashblock> {
+        self.ahead.iter().find(|block| block.number == number).map(|block| &*block.newest)
     }
 
     /// Takes a sub-block that has arrived.

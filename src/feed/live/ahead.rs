@@ -20,59 +20,33 @@ use crate::{
         flashblocks::Action,
         upstream::Hints,
     },
-    state::{
-        AccountChange, FeedProblem, FeedState, MergedChanges, Missed, Publication, RemoteView, Selector, Snapshot,
-        StateStep, Verified, World,
-    },
+    state::{FeedProblem, FeedState, Missed, Publication, RemoteView, Snapshot, StateStep, World},
 };
 
-/// The state of a pre-confirmed block that is not canonical yet.
-#[derive(Debug)]
-pub struct PreConfirmed {
-    /// The block's number.
-    pub(super) number: u64,
-    /// The header, as far as it was known when the block began.
-    pub(super) header: Header,
-    /// The producer's fields from its last sub-block.
-    diff: OpFlashblockPayloadDelta,
-    /// The changes so far, each account once.
-    changes: MergedChanges,
-    /// The extent to which its newest sub-block, and so all before it, were compared with the builder's word.
-    verified: Verified,
-    /// The complete block, once the next one has begun.
-    complete: Option<SealedBlock>,
-}
+/// A pre-confirmed block that is not canonical yet: the snapshot after it, or the newest one while it is being built.
+pub(super) struct Preconfirmed(pub(super) Arc<Snapshot>);
 
-impl PreConfirmed {
-    /// Returns the hashes of the block's transactions so far, in order. `newest` is the newest snapshot, which is of this
-    /// block unless it is complete.
-    pub(super) fn transaction_hashes(&self, newest: &Snapshot) -> Vec<B256> {
-        match (&self.complete, &newest.open) {
-            (Some(complete), _) => complete.body().transactions.iter().map(|tx| *tx.tx_hash()).collect(),
-            (None, Some(open)) => open.transactions.iter().map(|tx| *tx.tx_hash()).collect(),
-            (None, None) => Vec::new(),
+impl Preconfirmed {
+    /// Returns the hashes of the block's transactions so far, in order.
+    pub(super) fn transaction_hashes(&self) -> Vec<B256> {
+        match &self.0.open {
+            Some(open) => open.transactions.iter().map(|tx| *tx.tx_hash()).collect(),
+            None => self.0.head.transaction_hashes().unwrap_or_default(),
         }
     }
 
-    /// Returns the receipts so far, and what follows from them, which was computed along with the sub-blocks. `newest` is
-    /// the newest snapshot, which is of this block unless it is complete.
-    pub(super) fn outcome(&self, newest: &Snapshot) -> (Vec<ChainReceipt>, ReceiptTotals) {
-        match (&self.complete, &newest.open) {
-            (Some(complete), _) => {
-                let Header { gas_used, receipts_root, logs_bloom, .. } = *complete.header.inner();
-                (complete.body().receipts.clone(), ReceiptTotals { gas_used, receipts_root, logs_bloom })
-            }
-            (None, Some(open)) => {
+    /// Returns the receipts so far, and what follows from them, which was computed along with the sub-blocks.
+    pub(super) fn outcome(&self) -> (Vec<ChainReceipt>, ReceiptTotals) {
+        match &self.0.open {
+            Some(open) => {
                 let BlockTotals { gas_used, receipts_root, logs_bloom, .. } = open.totals();
                 (open.receipts.iter().cloned().collect(), ReceiptTotals { gas_used, receipts_root, logs_bloom })
             }
-            (None, None) => Default::default(),
+            None => {
+                let Header { gas_used, receipts_root, logs_bloom, .. } = *self.0.head.header.inner();
+                (self.0.head.body().receipts.clone(), ReceiptTotals { gas_used, receipts_root, logs_bloom })
+            }
         }
-    }
-
-    /// Returns the changes, each account once.
-    pub(super) fn changes(&self) -> Vec<AccountChange> {
-        self.changes.to_vec()
     }
 }
 
@@ -80,12 +54,10 @@ impl PreConfirmed {
 pub(super) struct BegunSubBlock {
     /// The state after the pre-confirmed block before it, if it begins a block on that.
     complete: Option<Snapshot>,
-    /// The block that it begins.
-    opened: Option<PreConfirmed>,
+    /// Whether it begins a block.
+    opens: bool,
     /// The state after its transactions so far.
     snapshot: Arc<Snapshot>,
-    /// The changes so far, part by part.
-    changes: Vec<Arc<Vec<AccountChange>>>,
     /// The steps of the parts.
     path: Vec<Arc<StateStep>>,
     /// The number of its transactions that have been executed.
@@ -187,7 +159,6 @@ impl Live {
             let rest = &transactions[begun.executed..];
             let stretch = extend_known(&self.chain.spec, &begun.snapshot, open, rest, u64::MAX);
             begun.executed += stretch.executed;
-            begun.changes.push(stretch.changes);
             begun.path.extend(stretch.snapshot.path.iter().cloned());
             begun.snapshot = Arc::new(stretch.snapshot);
             if let Some(error) = stretch.failed {
@@ -207,11 +178,10 @@ impl Live {
         let Some(open) = &mut snapshot.open else { return Err(LiveError::Gone(first.number)) };
         open.index = u32::try_from(first.flashblock.index).unwrap_or(u32::MAX);
         let verified = verify(&first.flashblock, open, transactions, &snapshot.world)?;
-        let below = self.made().filter(|made| made.number < first.number).map(|made| made.verified).min();
+        let published = self.feed.snapshots.load();
+        let below = published.ahead().filter(|ahead| ahead.head.number() < first.number).map(|ahead| ahead.verified);
+        let below = below.chain(begun.complete.as_ref().map(|complete| complete.verified)).min();
         snapshot.verified = below.map_or(verified, |below| below.min(verified));
-        if let Some(opened) = &mut begun.opened {
-            opened.verified = verified;
-        }
         begun.snapshot = Arc::new(snapshot);
         Ok(SubBlockProgress::Done(Box::new(begun)))
     }
@@ -222,24 +192,17 @@ impl Live {
         let Some(base) = &first.flashblock.base else {
             let newest = self.feed.snapshots.newest();
             let is_of_block = newest.open.as_ref().is_some_and(|open| open.header.number == number);
-            if !is_of_block || self.made().last().is_none_or(|made| made.number != number) {
+            if !is_of_block || self.is_superseded() {
                 return self.no_parent(number);
             }
-            let (changes, path) = Default::default();
-            return Ok(Ok(BegunSubBlock {
-                complete: None,
-                opened: None,
-                snapshot: newest,
-                changes,
-                path,
-                executed: 0,
-            }));
+            let (complete, path) = Default::default();
+            return Ok(Ok(BegunSubBlock { complete, opens: false, snapshot: newest, path, executed: 0 }));
         };
         let latest = self.feed.snapshots.load().latest().clone();
         let complete = if latest.head_hash() == base.parent_hash {
             None
-        } else if self.made().last().is_some_and(|made| made.number + 1 == number) {
-            Some(self.complete(base.parent_hash)?)
+        } else if let Some(before) = number.checked_sub(1).and_then(|before| self.preconfirmed(before)) {
+            Some(self.complete(before, base.parent_hash)?)
         } else {
             return self.no_parent(number);
         };
@@ -258,22 +221,8 @@ impl Live {
         if !opened.missed.is_empty() {
             return Ok(Err(SubBlockProgress::Missed(opened.missed)));
         }
-        let block = PreConfirmed {
-            number,
-            header,
-            diff: first.flashblock.diff.clone(),
-            changes: MergedChanges::default(),
-            verified: Verified::None,
-            complete: None,
-        };
-        Ok(Ok(BegunSubBlock {
-            complete,
-            opened: Some(block),
-            path: opened.snapshot.path.clone(),
-            snapshot: Arc::new(opened.snapshot),
-            changes: vec![opened.changes],
-            executed: 0,
-        }))
+        let path = opened.snapshot.path.clone();
+        Ok(Ok(BegunSubBlock { complete, opens: true, path, snapshot: Arc::new(opened.snapshot), executed: 0 }))
     }
 
     /// Returns that the parent of a sub-block is still imported, or an error if nothing is imported.
@@ -283,19 +232,13 @@ impl Live {
 
     /// Publishes a sub-block that has been executed and checked.
     fn publish(&mut self, done: BegunSubBlock, first: &WaitingSubBlock) {
-        let BegunSubBlock { complete, opened, snapshot, changes, .. } = done;
-        let Some(source) = &mut self.flashblocks else { return };
-        if let (Some(complete), Some(made)) = (&complete, source.rules.newest_made()) {
-            made.complete = Some(complete.head.as_ref().clone());
+        let BegunSubBlock { complete, opens, snapshot, .. } = done;
+        if self.is_superseded() && !(opens && complete.is_none()) {
+            return;
         }
-        if let Some(opened) = opened {
-            source.rules.keep(first.number, opened);
+        if opens {
             self.counts.begin(first.number);
         }
-        let Some(made) = source.rules.newest_made() else { return };
-        changes.iter().for_each(|changes| made.changes.add(changes));
-        made.diff = first.flashblock.diff.clone();
-        made.verified = snapshot.verified;
         // The block before it may have become canonical since.
         let canonical = self.feed.snapshots.load().head().number();
         let complete = complete.filter(|complete| complete.head.number() > canonical);
@@ -346,47 +289,31 @@ impl Live {
         }
     }
 
-    /// Returns the complete newest pre-confirmed block, after a block with this parent hash has begun: the state after
-    /// it, with no block open. The state is based on the newest canonical one, so that the layers between do not
-    /// accumulate.
-    fn complete(&self, hash: B256) -> Result<Snapshot, LiveError> {
-        let newest = self.feed.snapshots.newest();
+    /// Returns the state after a pre-confirmed block, with no block open, after a block with this parent hash has begun.
+    fn complete(&self, before: Preconfirmed, hash: B256) -> Result<Snapshot, LiveError> {
+        let Preconfirmed(newest) = before;
+        let number = newest.header().number;
+        let gone = || LiveError::Gone(number);
         let published = self.feed.snapshots.load();
-        let latest = published.latest();
-        let gone = || LiveError::Gone(newest.header().number);
-        let view = self.canonical_view(latest)?;
-        let ahead = self.made().last().ok_or_else(gone)?;
-        if let Some(known) = published.select(Selector::Hash(hash)).ok().filter(|known| known.open.is_none()) {
+        let view = self.canonical_view(published.latest())?;
+        let Some(open) = &newest.open else {
             // A builder that changes its mind begins the block after it anew.
-            if known.head.number() != ahead.number {
-                return Err(gone());
-            }
-            return Ok(self.stand_on_ahead(view, known.head.as_ref().clone(), &known));
-        }
-        let open = newest.open.as_ref().filter(|open| open.header.number == ahead.number).ok_or_else(gone)?;
-        let mut header = Header { state_root: ahead.diff.state_root, ..open.header.clone() };
+            let is_same = newest.head_hash() == hash;
+            return if is_same { Ok(published.completed(view, newest.head.as_ref().clone())?) } else { Err(gone()) };
+        };
+        let rules = self.flashblocks.as_ref().map(|source| &source.rules);
+        let word = rules.and_then(|rules| rules.newest_of(number)).ok_or_else(gone)?;
+        let mut header = Header { state_root: word.diff.state_root, ..open.header.clone() };
         open.totals().close(&mut header);
         let receipts = open.receipts.iter().cloned().collect();
-        let withdrawals = header.withdrawals_root.map(|_| ahead.diff.withdrawals.clone().into());
+        let withdrawals = header.withdrawals_root.map(|_| word.diff.withdrawals.clone().into());
         let transactions = open.transactions.iter().cloned().collect();
         // Builders may leave out the state root. The next block's parent hash is the block's name all the same.
         let sealed = SealedBlock::named(
             Sealed::new_unchecked(header, hash),
             BlockBody { transactions, receipts, withdrawals, ..BlockBody::default() },
         );
-        Ok(self.stand_on_ahead(view, sealed, &newest))
-    }
-
-    /// Returns the state after the newest pre-confirmed block, based on the canonical state, with the changes of the
-    /// blocks ahead. It is the state of `same`.
-    fn stand_on_ahead(&self, view: RemoteView, sealed: SealedBlock, same: &Snapshot) -> Snapshot {
-        let mut world = World::on(view);
-        for ahead in self.made() {
-            world.apply_many(&ahead.changes());
-        }
-        let mut hashes = same.hashes.clone();
-        hashes.push(sealed.number(), sealed.hash());
-        stand_on(world, sealed.into(), hashes).after(same, Arc::default())
+        Ok(published.completed(view, sealed)?)
     }
 
     /// Returns the header of a block, as far as its first sub-block has it.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     Live, LiveError,
-    import::{CanonicalNews, ForkPoint, Found, ImportedBlock, about, canonical_snapshot},
+    import::{CanonicalNews, ForkPoint, Found, ImportedBlock, about, canonical_snapshot, known_block},
 };
 use crate::{
     chain::{BlockHashes, SealedBlock},
@@ -18,7 +18,7 @@ use crate::{
         flashblocks::{Action, CanonicalBlock},
         upstream::{ToldReceipts, UpstreamBlock},
     },
-    state::{FeedProblem, FeedState, Publication, Selector, Snapshot, Verified},
+    state::{BlockChanges, FeedProblem, FeedState, Publication, Selector, Snapshot, Verified},
 };
 
 /// The number of blocks' times, and the shortest time, for which an older block has to be the upstream's newest before its
@@ -267,7 +267,6 @@ impl Live {
                     return Ok(());
                 }
                 // Nothing is answered from the dead branch while the other one is imported.
-                self.let_go();
                 self.queue.clear();
                 let feed = FeedState::Degraded(FeedProblem::Reorg);
                 self.feed.apply(Publication::GoBack { number: fork.number(), feed });
@@ -331,11 +330,11 @@ impl Live {
         // Sub-blocks that were held until now wait in the queue until the block is published.
         self.act(actions, Instant::now());
         if let Some(done) = retired {
-            let done = self.finish(block, &parent, Ok(done), ToldReceipts::Never, true);
+            let done = self.finish(block, &parent, Ok(done), ToldReceipts::Never);
             self.step(done);
             return None;
         }
-        self.let_go();
+        self.supersede();
         let executing = self.chain.clone().import(block.clone(), parent);
         self.catch_up.task = Some(executing.boxed_local());
         Some(block)
@@ -350,7 +349,7 @@ impl Live {
     ) -> Result<(), LiveError> {
         let parent = self.feed.snapshots.load().select(Selector::Hash(block.header.parent_hash));
         let parent = parent.map_err(|_| LiveError::Gone(block.number()))?;
-        self.finish(block, &parent, done, receipts, false)
+        self.finish(block, &parent, done, receipts)
     }
 
     /// Publishes a canonical block: with the state that it was pre-confirmed or executed with, or, if there is none,
@@ -361,13 +360,12 @@ impl Live {
         parent: &Arc<Snapshot>,
         done: Result<ImportedBlock, LiveError>,
         receipts: ToldReceipts,
-        keeps_ahead: bool,
     ) -> Result<(), LiveError> {
         let (began, number, hash) = (Instant::now(), block.number(), block.hash());
-        let mut done = match done {
-            Ok(done) => {
+        let (changes, receipts, verified) = match done {
+            Ok(ImportedBlock { changes, receipts }) => {
                 self.executed.increment(1);
-                Some(done)
+                (changes, ToldReceipts::Whole(receipts), Verified::Full)
             }
             Err(error) => {
                 let mismatch = matches!(error, LiveError::Mismatch { .. });
@@ -376,38 +374,19 @@ impl Live {
                 }
                 if mismatch { &self.mismatched } else { &self.skipped }.increment(1);
                 tracing::warn!(number, %hash, %error, "a block cannot be executed: its state is fetched anew");
-                None
+                (BlockChanges::Unknown, receipts, Verified::None)
             }
         };
-        let remote = &self.chain.remote;
-        let (view, receipts) = match &mut done {
-            Some(done) => {
-                let receipts = ToldReceipts::Whole(std::mem::take(&mut done.receipts));
-                (remote.advance(number, hash, &done.changes), receipts)
-            }
-            None => (remote.cut(number, hash), receipts),
-        };
-        let view = view.ok_or(LiveError::Gone(number))?;
         self.block_time = self.chain.spec.prescribed_block_time(block.header.timestamp).unwrap_or_else(|| {
             let seconds = block.header.timestamp.saturating_sub(parent.head.header.timestamp);
             Duration::from_secs(seconds.clamp(1, 3600))
         });
-        let mut hashes = parent.hashes.clone();
-        hashes.push(number, hash);
         let is_refused = receipts.is_refused();
-        let mut snapshot = canonical_snapshot(view, block, receipts, hashes);
-        snapshot = match done {
-            Some(ImportedBlock { pre_confirmed: Some(same), .. }) => snapshot.after(&same, Arc::default()),
-            Some(ImportedBlock { changes, .. }) => snapshot.after(parent, Arc::new(changes)),
-            None => snapshot.with_verified(Verified::None),
-        };
-        if !keeps_ahead {
-            self.let_go();
-        }
-        if self.made().next().is_some() {
-            self.feed.apply(Publication::Confirm(snapshot));
-        } else {
-            self.feed.apply(Publication::Canonical(snapshot));
+        let block = known_block(block, receipts);
+        let next = self.feed.snapshots.load().next_canonical(&self.chain.remote, block, changes, verified)?;
+        let confirms = matches!(next, Publication::Confirm(_));
+        self.feed.apply(next);
+        if !confirms {
             self.feed.count(began.into_std());
         }
         self.expect_content(number, hash, is_refused);
@@ -421,21 +400,13 @@ impl Live {
 
     /// Returns the results of a block as it was pre-confirmed, if it became canonical unchanged.
     fn retire(&self, block: &UpstreamBlock) -> Option<ImportedBlock> {
-        let ahead = self.made().next().filter(|ahead| ahead.number == block.number())?;
-        let newest = self.feed.snapshots.newest();
-        let (receipts, totals) = ahead.outcome(&newest);
+        let own = self.preconfirmed(block.number())?;
+        let (receipts, totals) = own.outcome();
         // The same gas and receipts are not enough: a transfer of another value has them too.
-        let is_same = ahead.environment_difference(&block.header).is_none()
-            && ahead.transaction_hashes(&newest) == block.transaction_hashes()
+        let is_same = own.environment_difference(&block.header).is_none()
+            && own.transaction_hashes() == block.transaction_hashes()
             && totals.check(block).is_ok();
-        if !is_same {
-            return None;
-        }
-        let pre_confirmed = match &newest.open {
-            Some(open) if open.header.number == block.number() => Some(newest),
-            _ => self.feed.snapshots.load().select(Selector::Hash(block.hash())).ok(),
-        };
-        Some(ImportedBlock { changes: ahead.changes(), receipts, pre_confirmed })
+        is_same.then_some(ImportedBlock { changes: BlockChanges::AsPreconfirmed, receipts })
     }
 
     /// Begins to start again at a block without known ancestors.
@@ -458,7 +429,6 @@ impl Live {
             hashes.push(parent, block.header.parent_hash);
         }
         hashes.push(block.number(), block.hash());
-        self.let_go();
         self.queue.clear();
         let first = canonical_snapshot(view, block, receipts, hashes).with_verified(Verified::None);
         self.feed.apply(Publication::BeginAnew(first));

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use alloy_primitives::B256;
 
-use super::{Live, LiveError, PreConfirmed};
+use super::{Live, LiveError, ahead::Preconfirmed};
 use crate::{
     feed::upstream::{BlockError, UpstreamBlock},
     state::Divergence,
@@ -34,47 +34,28 @@ impl Live {
     /// Keeps the difference between a canonical block and the same block as it was pre-confirmed. A block that became
     /// canonical with more transactions than had been pre-confirmed does not differ, unless all were: `is_complete`.
     pub(super) fn note_difference(&self, block: &UpstreamBlock, is_complete: bool) {
-        let Some(made) = self.made().find(|made| made.number == block.number()) else { return };
-        let own = made.transaction_hashes(&self.feed.snapshots.newest());
+        let Some(own) = self.preconfirmed(block.number()) else { return };
+        let hashes = own.transaction_hashes();
         let told = block.transaction_hashes();
-        let is_prefix = told.starts_with(&own);
-        let difference = match made.environment_difference(&block.header) {
-            Some(difference) => difference,
+        let is_prefix = told.starts_with(&hashes);
+        let (transaction, (field, computed, announced)) = match own.environment_difference(&block.header) {
+            Some((field, computed, announced)) => (None, (field.to_owned(), computed, announced)),
             None if is_prefix && !is_complete => return,
             None if !is_prefix => {
-                let at = own.iter().zip(&told).take_while(|(own, told)| own == told).count();
+                let at = hashes.iter().zip(&told).take_while(|(own, told)| own == told).count();
                 let name = |hash: Option<&B256>| hash.map_or_else(|| "none".to_owned(), ToString::to_string);
-                let (computed, announced) = (name(own.get(at)), name(told.get(at)));
-                let transaction = own.get(at).copied();
-                let field = format!("transactions[{at}]");
-                return self.keep(Divergence {
-                    at: SystemTime::now(),
-                    block: made.number,
-                    index: None,
-                    transaction,
-                    field,
-                    computed,
-                    announced,
-                });
+                let values = (format!("transactions[{at}]"), name(hashes.get(at)), name(told.get(at)));
+                (hashes.get(at).copied(), values)
             }
             None => {
-                let (_, totals) = made.outcome(&self.feed.snapshots.newest());
-                match totals.check(block) {
-                    Err(error) => return self.diverged(made.number, None, &error),
-                    Ok(()) => return,
+                if let Err(error) = own.outcome().1.check(block) {
+                    self.diverged(block.number(), None, &error);
                 }
+                return;
             }
         };
-        let (field, computed, announced) = difference;
-        self.keep(Divergence {
-            at: SystemTime::now(),
-            block: made.number,
-            index: None,
-            transaction: None,
-            field: field.to_owned(),
-            computed,
-            announced,
-        });
+        let (at, block) = (SystemTime::now(), block.number());
+        self.keep(Divergence { at, block, index: None, transaction, field, computed, announced });
     }
 
     fn keep(&self, divergence: Divergence) {
@@ -85,13 +66,13 @@ impl Live {
     }
 }
 
-impl PreConfirmed {
+impl Preconfirmed {
     /// Returns the first field of the environment that differs in `header`: its name, the own value, and the other one.
     pub(super) fn environment_difference(
         &self,
         header: &alloy_consensus::Header,
     ) -> Option<(&'static str, String, String)> {
-        let own = &self.header;
+        let own = self.0.header();
         macro_rules! compare {
             ($($field:ident $name:literal),*) => {
                 $(if own.$field != header.$field {

@@ -11,7 +11,7 @@ use crate::{
         flashblocks::UnreadTx,
         upstream::{BlockError, FetchError, UpstreamError},
     },
-    state::{FeedProblem, Missed},
+    state::{FeedProblem, Missed, Unfit},
 };
 
 /// The reason why a block or a sub-block could not be imported.
@@ -86,6 +86,12 @@ pub enum LiveError {
     /// The chain took another branch meanwhile.
     #[error("block {0} is no longer part of the chain")]
     Gone(u64),
+}
+
+impl From<Unfit> for LiveError {
+    fn from(Unfit(number): Unfit) -> Self {
+        Self::Gone(number)
+    }
 }
 
 impl LiveError {

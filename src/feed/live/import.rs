@@ -21,7 +21,7 @@ use crate::{
         flashblocks::CanonicalBlock,
         upstream::{Hints, ToldReceipts, UpstreamBlock, UpstreamHead},
     },
-    state::{AccountChange, MergedChanges, RemoteView, Selector, Snapshot, Snapshots, World},
+    state::{BlockChanges, MergedChanges, RemoteView, Selector, Snapshot, Snapshots, World},
 };
 
 /// The gas after which the execution of a canonical block lets sub-blocks run.
@@ -62,10 +62,8 @@ pub(super) enum ForkPoint {
 
 /// The results of a canonical block.
 pub(super) struct ImportedBlock {
-    pub changes: Vec<AccountChange>,
+    pub changes: BlockChanges,
     pub receipts: Vec<ChainReceipt>,
-    /// The snapshot that has the same state, if the block was pre-confirmed unchanged.
-    pub pre_confirmed: Option<Arc<Snapshot>>,
 }
 
 impl LiveChain {
@@ -296,7 +294,8 @@ impl LiveChain {
         if let (Some(list), Some(told)) = (&closed.access_list, block.header.block_access_list_hash) {
             LiveError::unless_equal("blockAccessListHash", compute_block_access_list_hash(list), told)?;
         }
-        Ok(ImportedBlock { changes: changes.to_vec(), receipts: closed.receipts, pre_confirmed: None })
+        let changes = BlockChanges::These(Arc::new(changes.to_vec()));
+        Ok(ImportedBlock { changes, receipts: closed.receipts })
     }
 
     /// Returns the receipts of a block that is not executed here, as the upstream has them.

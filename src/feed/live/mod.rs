@@ -15,7 +15,6 @@ mod queue;
 mod unread;
 mod verify;
 
-pub use self::ahead::PreConfirmed;
 pub use self::error::LiveError;
 pub use self::import::canonical_snapshot;
 
@@ -24,7 +23,7 @@ use std::{convert::Infallible, ops::RangeBounds, panic::AssertUnwindSafe, sync::
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
 
-use self::{canonical::CatchUp, late::LateContents, queue::SubBlockQueue, unread::UnreadMessages};
+use self::{ahead::Preconfirmed, canonical::CatchUp, late::LateContents, queue::SubBlockQueue, unread::UnreadMessages};
 use super::{
     Feed, FeedSource,
     flashblocks::{Event, Events, FlashblockSequence, Replaced},
@@ -32,7 +31,7 @@ use super::{
 };
 use crate::{
     chain::ChainSpec,
-    state::{FeedLag, FeedProblem, FeedState, Missed, Publication, RemoteState},
+    state::{FeedLag, FeedProblem, FeedState, Missed, Publication, RemoteState, StateId},
     telemetry::{Counter, Metrics},
 };
 
@@ -61,7 +60,7 @@ pub struct FlashblockSource {
     /// The stream.
     pub events: Events,
     /// The state machine of the sub-blocks.
-    pub rules: FlashblockSequence<PreConfirmed>,
+    pub rules: FlashblockSequence,
 }
 
 /// Bounds of a live chain.
@@ -103,6 +102,8 @@ struct Live {
     heads: Heads,
     flashblocks: Option<FlashblockSource>,
     feed: Feed,
+    /// The newest state while a canonical block that is being imported replaces what is pre-confirmed there.
+    superseded: Option<StateId>,
     /// The canonical blocks that are being imported.
     catch_up: CatchUp,
     /// The sub-blocks that are not applied yet.
@@ -177,6 +178,7 @@ impl Live {
         };
         let LiveSource { spec, upstream, fetcher, remote, heads, flashblocks, limits } = source;
         Self {
+            superseded: None,
             catch_up: CatchUp::default(),
             queue: SubBlockQueue::default(),
             unread: UnreadMessages::default(),
@@ -377,16 +379,21 @@ impl Live {
         [becomes_late, too_late, cut, import].into_iter().flatten().min()
     }
 
-    /// Returns the pre-confirmed blocks that are not canonical yet, oldest first.
-    fn made(&self) -> impl DoubleEndedIterator<Item = &PreConfirmed> {
-        self.flashblocks.iter().flat_map(|source| source.rules.made())
+    /// Returns the pre-confirmed block of this number, unless a canonical block replaces it.
+    fn preconfirmed(&self, number: u64) -> Option<Preconfirmed> {
+        let published = self.feed.snapshots.load();
+        published.preconfirmed(number).filter(|_| !self.is_superseded()).cloned().map(Preconfirmed)
     }
 
-    /// Drops the states of pre-confirmed blocks.
-    fn let_go(&mut self) {
-        if let Some(source) = &mut self.flashblocks {
-            source.rules.let_go();
-        }
+    /// Returns whether a canonical block that is being imported replaces what is pre-confirmed, so that nothing is built on that
+    /// any more.
+    fn is_superseded(&self) -> bool {
+        self.superseded == Some(self.feed.snapshots.newest().state)
+    }
+
+    /// Lets nothing be built on what is pre-confirmed, until something else is published.
+    fn supersede(&mut self) {
+        self.superseded = Some(self.feed.snapshots.newest().state);
     }
 
     /// Returns the state of a healthy feed.

@@ -15,7 +15,7 @@ use crate::{
         },
         journal::Journal,
     },
-    state::{Code, CodeCache, Publication, Snapshot, SnapshotId, Snapshots, World},
+    state::{Code, CodeCache, Publication, Snapshot, SnapshotId, Snapshots, Unfit, World},
     store::corrupted,
 };
 
@@ -43,12 +43,9 @@ pub enum ApplyError {
     /// The message cannot be read, or does not fit the state.
     #[error(transparent)]
     Message(#[from] MessageError),
-    /// A block does not fit those that are known here.
-    #[error("block {number} does not fit the blocks that are known here")]
-    Unfit {
-        /// The block's number.
-        number: u64,
-    },
+    /// A block does not stand on those that are known here.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
     /// A sealed block is not what its header says.
     #[error("block {number} does not match its header: expected {what} {expected}, got {got}")]
     Mismatch {

@@ -94,7 +94,7 @@ pub enum FollowError {
 impl From<ApplyError> for FollowError {
     fn from(error: ApplyError) -> Self {
         match error {
-            ApplyError::Gap { .. } | ApplyError::Unfit { .. } => Self::Gap(error.to_string()),
+            ApplyError::Gap { .. } | ApplyError::Unfit(_) => Self::Gap(error.to_string()),
             ApplyError::Message(_) | ApplyError::Mismatch { .. } => Self::Mismatch(error.to_string()),
         }
     }

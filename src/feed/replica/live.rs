@@ -1,7 +1,7 @@
 //! Applying the changes of an upstream's chain. The state before them is the upstream's, which is fetched where a request
 //! needs it.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
@@ -12,14 +12,14 @@ use crate::{
     feed::{
         apply::stand_on,
         codec::{
-            BlockChanges, CodesByHash, LiveAhead, LiveCanonical, LiveChange, LiveImage, LiveMessage, LiveMoment,
-            LiveSubBlock, ReadMoment, StoredChange, StoredSubBlock,
+            CodesByHash, LiveAhead, LiveCanonical, LiveChange, LiveImage, LiveMessage, LiveMoment, LiveSubBlock,
+            ReadMoment, StoredChange, StoredChanges, StoredSubBlock,
             replay::{self, KnownCodes},
         },
     },
     state::{
-        Code, CodeCache, MergedChanges, Publication, Published, RemoteState, RemoteView, Retention, Selector, Snapshot,
-        SnapshotId, Snapshots, Verified, World,
+        AccountChange, BlockChanges, Code, CodeCache, Publication, Published, RemoteState, RemoteView, Retention,
+        Selector, Snapshot, SnapshotId, Snapshots, Unfit, Verified, World,
     },
     store::corrupted,
 };
@@ -28,8 +28,6 @@ use crate::{
 #[derive(Debug)]
 pub struct LiveReplica {
     remote: Arc<RemoteState>,
-    /// The changes of the pre-confirmed blocks by their numbers, oldest first.
-    ahead: VecDeque<(u64, MergedChanges)>,
     codes: LiveCodes,
 }
 
@@ -65,9 +63,9 @@ impl LiveReplica {
         let (number, hash) = (head.number(), head.hash());
         let remote = RemoteState::of_fleet(cache, number, hash);
         remote.keep(kept.blocks);
-        let mut replica = Self { remote, ahead: VecDeque::new(), codes: LiveCodes::default() };
+        let mut replica = Self { remote, codes: LiveCodes::default() };
         replica.learn(brought, codes);
-        let view = replica.remote.newest().ok_or(ApplyError::Unfit { number })?;
+        let view = replica.remote.newest().ok_or(ApplyError::Unfit(Unfit(number)))?;
         let mut first = canonical(view, verified, head, hashes);
         first.id = newest;
         let snapshots = Snapshots::new(first, feed, kept);
@@ -109,10 +107,7 @@ impl LiveReplica {
                 let publication = self.sub_block(&state.load(), *sub_block)?;
                 state.apply_dated(id, at, publication);
             }
-            LiveChange::FallBack(feed) => {
-                self.ahead.clear();
-                state.apply_dated(id, at, Publication::FallBack(feed));
-            }
+            LiveChange::FallBack(feed) => state.apply_dated(id, at, Publication::FallBack(feed)),
             LiveChange::Tags(tags) => state.apply_dated(id, at, Publication::Tags(tags)),
             LiveChange::Content(block) => {
                 let block = block.read(None)?;
@@ -129,70 +124,31 @@ impl LiveReplica {
     }
 
     /// Takes the next canonical block.
-    fn canonical(&mut self, on: &Published, canonical_block: LiveCanonical) -> Result<Publication, ApplyError> {
-        let LiveCanonical { block, changes, confirms } = canonical_block;
-        let (number, hash, parent_hash) = (block.header.number, block.hash, block.header.parent_hash);
-        let verified = block.verified()?;
-        let parent = on.select(Selector::Hash(parent_hash)).ok().filter(|parent| parent.open.is_none());
-        let parent = parent.ok_or(ApplyError::Unfit { number })?;
+    fn canonical(&self, on: &Published, canonical: LiveCanonical) -> Result<Publication, ApplyError> {
+        let LiveCanonical { block, changes } = canonical;
+        let (parent, verified) = (block.header.parent_hash, block.verified()?);
         let block = block.read(Some(on))?;
         check_receipts(&block)?;
-        let mut same = None;
         let changes = match changes {
-            BlockChanges::Unknown => None,
-            BlockChanges::These(changes) => Some(replay::changes(&parent.world, changes, &self.codes)?),
-            BlockChanges::PreConfirmed => {
-                let (_, changes) =
-                    self.ahead.front().filter(|(ahead, _)| *ahead == number).ok_or(ApplyError::Unfit { number })?;
-                same = match &on.newest.open {
-                    Some(open) if open.header.number == number => Some(on.newest.clone()),
-                    _ => on.ahead().find(|ahead| ahead.head.number() == number).cloned(),
-                };
-                Some(changes.to_vec())
+            StoredChanges::Unknown => BlockChanges::Unknown,
+            StoredChanges::AsPreconfirmed => BlockChanges::AsPreconfirmed,
+            StoredChanges::These(changes) => {
+                let parent = on.select(Selector::Hash(parent)).map_err(|_| ApplyError::Unfit(Unfit(block.number())))?;
+                BlockChanges::These(Arc::new(replay::changes(&parent.world, changes, &self.codes)?))
             }
         };
-        let view = match &changes {
-            Some(changes) => self.remote.advance(number, hash, changes),
-            None => self.remote.cut(number, hash),
-        };
-        let mut hashes = parent.hashes.clone();
-        hashes.push(number, hash);
-        let snapshot = canonical(view.ok_or(ApplyError::Unfit { number })?, verified, block, hashes);
-        let snapshot = match (same, changes) {
-            (Some(same), _) => snapshot.after(&same, Arc::default()),
-            (None, Some(changes)) => snapshot.after(&parent, Arc::new(changes)),
-            (None, None) => snapshot,
-        };
-        if confirms {
-            self.ahead.pop_front();
-            return Ok(Publication::Confirm(snapshot));
-        }
-        self.ahead.clear();
-        Ok(Publication::Canonical(snapshot))
+        Ok(on.next_canonical(&self.remote, block, changes, verified)?)
     }
 
     /// Takes a sub-block.
-    fn sub_block(&mut self, on: &Published, sub_block: LiveSubBlock) -> Result<Publication, ApplyError> {
+    fn sub_block(&self, on: &Published, sub_block: LiveSubBlock) -> Result<Publication, ApplyError> {
         let LiveSubBlock { complete, opens, content, verified } = sub_block;
         let complete = match complete {
             None => None,
             Some(block) => {
-                let (number, verified) = (block.header.number, block.verified()?);
-                let same = match &on.newest.open {
-                    Some(open) if open.header.number == number => Some(&on.newest),
-                    _ => on.ahead().find(|ahead| ahead.head.number() == number),
-                };
-                let same = same.ok_or(ApplyError::Unfit { number })?;
                 let block = block.read(Some(on))?;
                 check_receipts(&block)?;
-                let mut world = World::on(self.view(on.latest())?);
-                for (_, changes) in self.ahead.iter().filter(|(ahead, _)| *ahead <= number) {
-                    world.apply_many(&changes.to_vec());
-                }
-                let mut hashes = same.hashes.clone();
-                hashes.push(number, block.hash());
-                let complete = stand_on(world, Arc::new(block), hashes).after(same, Arc::default());
-                Some(complete.with_verified(verified))
+                Some(on.completed(self.view(on.latest())?, block)?)
             }
         };
         let open = match opens {
@@ -200,16 +156,11 @@ impl LiveReplica {
             Some(header) => {
                 let parent = complete.as_ref().unwrap_or_else(|| on.latest());
                 if parent.head_hash() != header.parent_hash {
-                    return Err(ApplyError::Unfit { number: header.number });
+                    return Err(Unfit(header.number).into());
                 }
-                self.ahead.retain(|(number, _)| *number < header.number);
-                self.ahead.push_back((header.number, MergedChanges::default()));
                 replay::resume(parent, header, content, &self.codes)?
             }
         };
-        if let Some((_, changes)) = self.ahead.back_mut() {
-            open.path.iter().for_each(|step| changes.add(step.changes()));
-        }
         Ok(Publication::PreConfirmed { complete, open: open.with_verified(verified) })
     }
 
@@ -232,7 +183,6 @@ impl LiveReplica {
             }
         }
         let on = state.load();
-        self.ahead.clear();
         let known = on.state_after(number).filter(|_| number <= on.head().number());
         if known.is_some_and(|known| known.head_hash() == hash) && self.remote.revert_to(number, hash).is_some() {
             state.apply_dated(id, at, Publication::GoBack { number, feed });
@@ -251,37 +201,30 @@ impl LiveReplica {
 
     /// Publishes pre-confirmed blocks, each with its changes since the canonical head, which is published.
     fn pre_confirm(
-        &mut self,
+        &self,
         state: &Snapshots,
         (id, at): (SnapshotId, Instant),
         blocks: Vec<LiveAhead>,
         open: Option<(Header, Verified, StoredSubBlock)>,
     ) -> Result<(), ApplyError> {
         let latest = state.load().latest().clone();
-        let mut complete: Vec<Snapshot> = Vec::new();
+        let mut complete: Vec<(Snapshot, Arc<Vec<AccountChange>>)> = Vec::new();
         for LiveAhead { block, changes } in blocks {
             let verified = block.verified()?;
             let block = block.read(None)?;
             let changes = replay::changes(&latest.world, changes, &self.codes)?;
-            let mut merged = MergedChanges::default();
-            merged.add(&changes);
             let mut world = latest.world.clone();
             world.apply_many(&changes);
-            let mut hashes = complete.last().map_or(&latest.hashes, |before| &before.hashes).clone();
-            hashes.push(block.number(), block.hash());
-            self.ahead.push_back((block.number(), merged));
-            complete.push(stand_on(world, Arc::new(block), hashes).with_verified(verified));
+            let before = complete.last().map_or(&latest.hashes, |(before, _)| &before.hashes).clone();
+            let after = Snapshot::sealed(world, Arc::new(block), before).with_verified(verified);
+            complete.push((after, Arc::new(changes)));
         }
         let open = match open {
             None => None,
             Some((header, verified, content)) => {
-                let parent = complete.last().unwrap_or(&latest);
+                let parent = complete.last().map_or(&*latest, |(parent, _)| parent);
                 let on = stand_on(latest.world.clone(), parent.head.clone(), parent.hashes.clone());
-                let (number, mut merged) = (header.number, MergedChanges::default());
-                let open = replay::resume(&on, header, content, &self.codes)?;
-                open.path.iter().for_each(|step| merged.add(step.changes()));
-                self.ahead.push_back((number, merged));
-                Some(open.with_verified(verified))
+                Some(replay::resume(&on, header, content, &self.codes)?.with_verified(verified))
             }
         };
         if open.is_some() || !complete.is_empty() {
@@ -292,7 +235,7 @@ impl LiveReplica {
 
     fn view(&self, latest: &Snapshot) -> Result<RemoteView, ApplyError> {
         let number = latest.head.number();
-        self.remote.view(number, latest.head_hash()).ok_or(ApplyError::Unfit { number })
+        self.remote.view(number, latest.head_hash()).ok_or(ApplyError::Unfit(Unfit(number)))
     }
 }
 
