@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::{AccountChange, StateId, Touched, World};
+use super::{AccountChange, MergedChanges, StateId, Touched, World};
 
 /// The changes from one state to another.
 #[derive(Debug)]
@@ -36,6 +36,13 @@ impl StateStep {
     /// Returns the changes, each account once, to keep.
     pub const fn shared_changes(&self) -> &Arc<Vec<AccountChange>> {
         &self.changes
+    }
+
+    /// Returns the changes of steps in a row, each account once.
+    pub fn merged(path: &[Arc<Self>]) -> Vec<AccountChange> {
+        let mut merged = MergedChanges::default();
+        path.iter().for_each(|step| merged.add(&step.changes));
+        merged.to_vec()
     }
 
     /// Returns the parts of the state that the changes touch.

@@ -8,7 +8,7 @@ use alloy_primitives::{B256, KECCAK256_EMPTY, map::B256Set};
 use super::record::{JournalEntry, StoredChange, StoredSubBlock};
 use crate::{
     chain::{SealedBlock, merged_access_list},
-    state::{Code, MergedChanges, OpenBlock, Publication, Published, Snapshot, StateStep, World},
+    state::{Code, OpenBlock, Publication, Published, Snapshot, StateStep, World},
 };
 
 /// The additions of one change of the published state, for a chain that is built here.
@@ -98,19 +98,10 @@ impl ChangeRecord {
     /// Adds the transactions of a block that are not known yet, and the changes of steps.
     fn content(&mut self, open: &OpenBlock, path: &[Arc<StateStep>]) {
         let changes = self.changes(path);
-        // By index, because iterating to the first new transaction would cost what the block already holds.
         let new = self.known..open.transactions.len();
-        self.included.extend(new.clone().map(|at| *open.transactions[at].tx_hash()));
-        self.entries.push(JournalEntry::SubBlock(StoredSubBlock {
-            index: open.index,
-            regular_gas_used: open.gas.regular,
-            blob_gas_used: open.blob_gas_used,
-            transactions: new.clone().map(|at| (&open.transactions[at]).into()).collect(),
-            receipts: new.map(|at| (&open.receipts[at]).into()).collect(),
-            changes,
-            state_gas_used: Some(open.gas.state).filter(|gas| *gas > 0),
-            access_list: merged_access_list(&open.access_lists, self.known_lists),
-        }));
+        self.included.extend(new.map(|at| *open.transactions[at].tx_hash()));
+        let content = StoredSubBlock::of(open, self.known, self.known_lists, changes);
+        self.entries.push(JournalEntry::SubBlock(content));
     }
 
     /// Adds the sealing of the block being built, with its last sub-block.
@@ -133,9 +124,7 @@ impl ChangeRecord {
             return step.changes().iter().map(StoredChange::from).collect();
         }
         // A later step may change an account again.
-        let mut merged = MergedChanges::default();
-        path.iter().for_each(|step| merged.add(step.changes()));
-        merged.to_vec().iter().map(StoredChange::from).collect()
+        StateStep::merged(path).iter().map(StoredChange::from).collect()
     }
 }
 

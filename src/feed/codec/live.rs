@@ -1,7 +1,5 @@
 //! The changes of an upstream's chain, as the stream of a fleet has them.
 
-use std::sync::Arc;
-
 use alloy_consensus::{Header, transaction::Recovered};
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, Sealed, map::B256Map};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
@@ -14,8 +12,8 @@ use super::{
 use crate::{
     chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, TransactionLogs},
     state::{
-        AccountChange, Code, FeedState, MergedChanges, OpenBlock, Publication, Published, Selector, Snapshot,
-        StateStep, Tags, Verified,
+        AccountChange, Code, FeedState, OpenBlock, Publication, Published, Selector, Snapshot, StateStep, Tags,
+        Verified,
     },
     store::{corrupted, decode, encode},
 };
@@ -217,7 +215,7 @@ impl LiveChange {
         let changes = match (block.path.as_slice(), parent) {
             ([], _) => StoredChanges::Unknown,
             (path, Some(parent)) if path.first().is_some_and(|step| step.from == parent.state) => {
-                StoredChanges::These(stored(&merged(path), codes))
+                StoredChanges::These(stored(&StateStep::merged(path), codes))
             }
             _ => StoredChanges::AsPreconfirmed,
         };
@@ -368,7 +366,9 @@ impl LiveCanonical {
         let block = published.state_after(number)?;
         let parent = published.state_after(number.checked_sub(1)?)?;
         let changes = match block.path.first() {
-            Some(step) if step.from == parent.state => StoredChanges::These(stored(&merged(&block.path), codes)),
+            Some(step) if step.from == parent.state => {
+                StoredChanges::These(stored(&StateStep::merged(&block.path), codes))
+            }
             // The block that was pre-confirmed elsewhere may have been another one.
             _ => StoredChanges::Unknown,
         };
@@ -405,7 +405,7 @@ impl LiveSubBlock {
             (None, Some(before)) => before.transactions.len(),
             _ => 0,
         };
-        let content = content(open, known, stored(&merged(&next.path), codes));
+        let content = content(open, known, stored(&StateStep::merged(&next.path), codes));
         let complete = complete.map(|complete| LiveBlock::on(on, complete));
         Some(Self { complete, opens, content, verified: next.verified })
     }
@@ -497,28 +497,9 @@ impl TagFields {
     }
 }
 
-/// Returns the content of a block being built from the transaction at `known` on.
+/// Returns the content of a block being built from the transaction at `known` on. Only a block's producer needs its access list.
 fn content(open: &OpenBlock, known: usize, changes: Vec<StoredChange>) -> StoredSubBlock {
-    let new = known..open.transactions.len();
-    StoredSubBlock {
-        index: open.index,
-        regular_gas_used: open.gas.regular,
-        blob_gas_used: open.blob_gas_used,
-        // By index, because iterating to the first new transaction would cost what the block already holds.
-        transactions: new.clone().map(|at| (&open.transactions[at]).into()).collect(),
-        receipts: new.map(|at| (&open.receipts[at]).into()).collect(),
-        changes,
-        state_gas_used: Some(open.gas.state).filter(|gas| *gas > 0),
-        // Only the block's producer needs it.
-        access_list: None,
-    }
-}
-
-/// Returns the changes of steps, each account once.
-fn merged(path: &[Arc<StateStep>]) -> Vec<AccountChange> {
-    let mut merged = MergedChanges::default();
-    path.iter().for_each(|step| merged.add(step.changes()));
-    merged.to_vec()
+    StoredSubBlock::of(open, known, open.access_lists.len(), changes)
 }
 
 /// Returns changes in their encoded form, and adds the codes of their accounts.

@@ -12,8 +12,8 @@ use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
 use revm::state::AccountInfo;
 
 use crate::{
-    chain::{BlockBody, ChainReceipt, SealedBlock},
-    state::{Account, AccountChange, Code},
+    chain::{BlockBody, ChainReceipt, SealedBlock, merged_access_list},
+    state::{Account, AccountChange, Code, OpenBlock},
     store::{StoredTx, corrupted, decode},
 };
 
@@ -217,6 +217,25 @@ pub struct StoredSubBlock {
     pub state_gas_used: Option<u64>,
     /// The accesses of the sub-block. `None` before Amsterdam, and on the chain of an upstream.
     pub access_list: Option<BlockAccessList>,
+}
+
+impl StoredSubBlock {
+    /// Creates the content of a block being built without its first `known` transactions and its first `known_lists` access
+    /// lists.
+    pub fn of(open: &OpenBlock, known: usize, known_lists: usize, changes: Vec<StoredChange>) -> Self {
+        let new = known..open.transactions.len();
+        Self {
+            index: open.index,
+            regular_gas_used: open.gas.regular,
+            blob_gas_used: open.blob_gas_used,
+            // By index, because iterating to the first new transaction would cost what the block already holds.
+            transactions: new.clone().map(|at| (&open.transactions[at]).into()).collect(),
+            receipts: new.map(|at| (&open.receipts[at]).into()).collect(),
+            changes,
+            state_gas_used: Some(open.gas.state).filter(|gas| *gas > 0),
+            access_list: merged_access_list(&open.access_lists, known_lists),
+        }
+    }
 }
 
 #[derive(RlpEncodable, RlpDecodable)]

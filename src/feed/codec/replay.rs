@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use alloy_consensus::Header;
+use alloy_consensus::{Header, transaction::Recovered};
 use alloy_eips::eip7928::BlockAccessList;
 use alloy_primitives::B256;
 
 use super::record::{StoredChange, StoredSubBlock};
 use crate::{
-    chain::{BlockGas, SealedBlock},
-    feed::apply::stand_on,
+    chain::{BlockGas, ChainReceipt, ChainTx, SealedBlock},
     state::{AccountChange, Code, OpenBlock, Snapshot, World},
     store::corrupted,
 };
@@ -38,7 +37,7 @@ pub fn open(
 ) -> Result<Snapshot, redb::Error> {
     let mut open = OpenBlock::new(header);
     open.access_lists.extend(access_list.map(Arc::new));
-    after(on, open, changes, codes)
+    Ok(after(on, open, self::changes(&on.world, changes, codes)?))
 }
 
 /// Returns the snapshot after the next sub-block of the block that `on` is building.
@@ -49,7 +48,7 @@ pub fn open(
 /// unknown.
 pub fn extend(on: &Snapshot, sub_block: StoredSubBlock, codes: &impl KnownCodes) -> Result<Snapshot, redb::Error> {
     let open = on.open.as_ref().ok_or_else(|| corrupted("a sub-block has no open block"))?;
-    grow(on, open.clone(), sub_block, codes)
+    Ok(sub_block.read(&on.world, codes)?.grow(on, open.clone()))
 }
 
 /// Returns the snapshot of the block with this header that is being built on the head of `on`, with all of its content.
@@ -63,24 +62,53 @@ pub fn resume(
     content: StoredSubBlock,
     codes: &impl KnownCodes,
 ) -> Result<Snapshot, redb::Error> {
-    grow(on, OpenBlock::new(header), content, codes)
+    Ok(content.read(&on.world, codes)?.resume(on, header))
 }
 
-fn grow(
-    on: &Snapshot,
-    mut open: OpenBlock,
-    sub_block: StoredSubBlock,
-    codes: &impl KnownCodes,
-) -> Result<Snapshot, redb::Error> {
-    open.index = sub_block.index;
-    let (regular, state) = (sub_block.regular_gas_used, sub_block.state_gas_used.unwrap_or_default());
-    open.set_gas(BlockGas { regular, state });
-    open.blob_gas_used = sub_block.blob_gas_used;
-    open.access_lists.extend(sub_block.access_list.map(Arc::new));
-    for (tx, receipt) in sub_block.transactions.into_iter().zip(sub_block.receipts) {
-        open.push(tx.read()?, receipt.read()?);
+/// A sub-block that was read whole, so that applying it cannot fail.
+pub struct ReadSubBlock {
+    index: u32,
+    gas: BlockGas,
+    blob_gas_used: u64,
+    transactions: Vec<(Recovered<ChainTx>, ChainReceipt)>,
+    access_list: Option<BlockAccessList>,
+    changes: Vec<AccountChange>,
+}
+
+impl StoredSubBlock {
+    /// Reads the sub-block, whose changes are of the state `world`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`redb::Error::Corrupted`] if a transaction or a receipt cannot be read, or a code is unknown.
+    pub fn read(self, world: &World, codes: &impl KnownCodes) -> Result<ReadSubBlock, redb::Error> {
+        let Self {
+            index, regular_gas_used, blob_gas_used, transactions, receipts, state_gas_used, access_list, ..
+        } = self;
+        let gas = BlockGas { regular: regular_gas_used, state: state_gas_used.unwrap_or_default() };
+        let transactions = transactions.into_iter().zip(receipts);
+        let transactions = transactions.map(|(tx, receipt)| Ok((tx.read()?, receipt.read()?)));
+        let transactions = transactions.collect::<Result<_, redb::Error>>()?;
+        let changes = changes(world, self.changes, codes)?;
+        Ok(ReadSubBlock { index, gas, blob_gas_used, transactions, access_list, changes })
     }
-    after(on, open, sub_block.changes, codes)
+}
+
+impl ReadSubBlock {
+    /// Returns the snapshot of the block with this header that is being built on the head of `on`, with this as its content.
+    pub fn resume(self, on: &Snapshot, header: Header) -> Snapshot {
+        self.grow(on, OpenBlock::new(header))
+    }
+
+    fn grow(self, on: &Snapshot, mut open: OpenBlock) -> Snapshot {
+        let Self { index, gas, blob_gas_used, transactions, access_list, changes } = self;
+        open.index = index;
+        open.set_gas(gas);
+        open.blob_gas_used = blob_gas_used;
+        open.access_lists.extend(access_list.map(Arc::new));
+        transactions.into_iter().for_each(|(tx, receipt)| open.push(tx, receipt));
+        after(on, open, changes)
+    }
 }
 
 /// Returns the snapshot after `block`, which is the one that `on` is building, sealed.
@@ -94,20 +122,16 @@ pub fn seal(
     changes: Vec<StoredChange>,
     codes: &impl KnownCodes,
 ) -> Result<Snapshot, redb::Error> {
-    let mut hashes = on.hashes.clone();
-    hashes.push(block.number(), block.hash());
-    let (world, changes) = changed(&on.world, changes, codes)?;
-    Ok(stand_on(world, block, hashes).after(on, Arc::new(changes)))
+    let changes = self::changes(&on.world, changes, codes)?;
+    let mut world = on.world.clone();
+    world.apply_many(&changes);
+    Ok(Snapshot::sealed(world, block, on.hashes.clone()).after(on, Arc::new(changes)))
 }
 
-fn after(
-    on: &Snapshot,
-    open: OpenBlock,
-    changes: Vec<StoredChange>,
-    codes: &impl KnownCodes,
-) -> Result<Snapshot, redb::Error> {
-    let (world, changes) = changed(&on.world, changes, codes)?;
-    Ok(Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone()).after(on, Arc::new(changes)))
+fn after(on: &Snapshot, open: OpenBlock, changes: Vec<AccountChange>) -> Snapshot {
+    let mut world = on.world.clone();
+    world.apply_many(&changes);
+    Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone()).after(on, Arc::new(changes))
 }
 
 /// Returns changes of the state `world`.
@@ -125,15 +149,4 @@ pub fn changes(
         Ok(change.read(code.unwrap_or_default()))
     };
     changes.into_iter().map(read).collect()
-}
-
-fn changed(
-    world: &World,
-    stored: Vec<StoredChange>,
-    codes: &impl KnownCodes,
-) -> Result<(World, Vec<AccountChange>), redb::Error> {
-    let changes = changes(world, stored, codes)?;
-    let mut world = world.clone();
-    world.apply_many(&changes);
-    Ok((world, changes))
 }

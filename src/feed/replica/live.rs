@@ -14,7 +14,7 @@ use crate::{
         codec::{
             CodesByHash, LiveAhead, LiveCanonical, LiveChange, LiveImage, LiveMessage, LiveMoment, LiveSubBlock,
             ReadMoment, StoredChange, StoredChanges, StoredSubBlock,
-            replay::{self, KnownCodes},
+            replay::{self, KnownCodes, ReadSubBlock},
         },
     },
     state::{
@@ -71,7 +71,9 @@ impl LiveReplica {
         let snapshots = Snapshots::new(first, feed, kept);
         let before = headers.len().saturating_sub(kept.blocks.saturating_sub(1));
         snapshots.add_history(headers.into_iter().skip(before).map(|block| (block, Vec::new())));
-        replica.pre_confirm(&snapshots, (newest, Instant::now()), ahead, open)?;
+        replica
+            .read_ahead(&snapshots.load().latest().world, ahead, open)?
+            .publish(&snapshots, (newest, Instant::now()));
         // Changes without a snapshot may have come after the newest.
         snapshots.apply_as(id, Publication::Tags(tags));
         // Messages after the image bring what they need.
@@ -174,6 +176,8 @@ impl LiveReplica {
     ) -> Result<(), ApplyError> {
         let ReadMoment { passed, head, verified, hashes, tags, feed, ahead, open } = moment.read()?;
         check_receipts(&head)?;
+        // Read before anything changes, so that a moment that cannot be read leaves all as it was.
+        let ahead = self.read_ahead(&state.load().latest().world, ahead, open)?;
         let ((id, at), number, hash) = (named, head.number(), head.hash());
         for block in passed {
             let on = state.load();
@@ -196,46 +200,62 @@ impl LiveReplica {
         }
         state.apply_dated(id, at, Publication::Tags(tags));
         state.apply_dated(id, at, Publication::Feed(feed));
-        self.pre_confirm(state, named, ahead, open)
+        ahead.publish(state, named);
+        Ok(())
     }
 
-    /// Publishes pre-confirmed blocks, each with its changes since the canonical head, which is published.
-    fn pre_confirm(
+    /// Reads pre-confirmed blocks, each with its changes since the canonical head, whose state is `world`.
+    fn read_ahead(
         &self,
-        state: &Snapshots,
-        (id, at): (SnapshotId, Instant),
-        blocks: Vec<LiveAhead>,
+        world: &World,
+        complete: Vec<LiveAhead>,
         open: Option<(Header, Verified, StoredSubBlock)>,
-    ) -> Result<(), ApplyError> {
-        let latest = state.load().latest().clone();
-        let mut complete: Vec<(Snapshot, Arc<Vec<AccountChange>>)> = Vec::new();
-        for LiveAhead { block, changes } in blocks {
+    ) -> Result<ReadAhead, ApplyError> {
+        let read = |LiveAhead { block, changes }: LiveAhead| {
             let verified = block.verified()?;
-            let block = block.read(None)?;
-            let changes = replay::changes(&latest.world, changes, &self.codes)?;
-            let mut world = latest.world.clone();
-            world.apply_many(&changes);
-            let before = complete.last().map_or(&latest.hashes, |(before, _)| &before.hashes).clone();
-            let after = Snapshot::sealed(world, Arc::new(block), before).with_verified(verified);
-            complete.push((after, Arc::new(changes)));
-        }
-        let open = match open {
-            None => None,
-            Some((header, verified, content)) => {
-                let parent = complete.last().map_or(&*latest, |(parent, _)| parent);
-                let on = stand_on(latest.world.clone(), parent.head.clone(), parent.hashes.clone());
-                Some(replay::resume(&on, header, content, &self.codes)?.with_verified(verified))
-            }
+            Ok((block.read(None)?, verified, Arc::new(replay::changes(world, changes, &self.codes)?)))
         };
-        if open.is_some() || !complete.is_empty() {
-            state.apply_dated(id, at, Publication::Ahead { complete, open });
-        }
-        Ok(())
+        let complete = complete.into_iter().map(read).collect::<Result<_, redb::Error>>()?;
+        let read = |(header, verified, content): (_, _, StoredSubBlock)| {
+            Ok::<_, redb::Error>((header, verified, content.read(world, &self.codes)?))
+        };
+        let open = open.map(read);
+        let open = open.transpose()?;
+        Ok(ReadAhead { complete, open })
     }
 
     fn view(&self, latest: &Snapshot) -> Result<RemoteView, ApplyError> {
         let number = latest.head.number();
         self.remote.view(number, latest.head_hash()).ok_or(ApplyError::Unfit(Unfit(number)))
+    }
+}
+
+/// The pre-confirmed blocks of a moment: the complete ones, oldest first, and the one being built.
+struct ReadAhead {
+    complete: Vec<(SealedBlock, Verified, Arc<Vec<AccountChange>>)>,
+    open: Option<(Header, Verified, ReadSubBlock)>,
+}
+
+impl ReadAhead {
+    /// Publishes the blocks on the canonical head that is published.
+    fn publish(self, state: &Snapshots, (id, at): (SnapshotId, Instant)) {
+        let latest = state.load().latest().clone();
+        let mut complete: Vec<(Snapshot, Arc<Vec<AccountChange>>)> = Vec::new();
+        for (block, verified, changes) in self.complete {
+            let mut world = latest.world.clone();
+            world.apply_many(&changes);
+            let before = complete.last().map_or(&latest.hashes, |(before, _)| &before.hashes).clone();
+            let after = Snapshot::sealed(world, Arc::new(block), before).with_verified(verified);
+            complete.push((after, changes));
+        }
+        let open = self.open.map(|(header, verified, content)| {
+            let parent = complete.last().map_or(&*latest, |(parent, _)| parent);
+            let on = stand_on(latest.world.clone(), parent.head.clone(), parent.hashes.clone());
+            content.resume(&on, header).with_verified(verified)
+        });
+        if open.is_some() || !complete.is_empty() {
+            state.apply_dated(id, at, Publication::Ahead { complete, open });
+        }
     }
 }
 
