@@ -594,3 +594,53 @@ async fn busy_sub_blocks_are_applied_in_order() {
     assert_eq!(balance, json!(blocks.last().expect("a block").balance(recipient)));
     assert!(blocks.last().expect("a block").balance(recipient) > U256::ZERO);
 }
+
+/// A block becomes canonical with more transactions than have come of it, and takes long to be executed. The builder goes on
+/// with the block after it meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_built_on_a_beginning_of_a_block_that_is_canonical_as_a_whole() {
+    let stage = stage(&["--upstream-timeout-ms", "60000"]).await;
+    let blocks = chases(&stage.first, CHASES[0].0, 3, 2);
+    let [one, two] = [&blocks[0], &blocks[1]].map(|block| block.flashblocks(&[1, 1, 1]));
+    let applied = async |number: u64, index: u32| {
+        until(&stage.node, "applied", |published| {
+            let newest = &published.newest;
+            newest.open.is_some() && (newest.header().number, newest.index()) == (number, index)
+        })
+        .await;
+    };
+    stage.server.send(&one[0]);
+    applied(blocks[0].number(), 0).await;
+    let reads = stage.upstream.asked("eth_getStorageAt");
+    stage.upstream.slow("eth_getStorageAt", Duration::from_secs(2));
+    stage.upstream.push(blocks[0].block.clone());
+    stage.upstream.is_asked("eth_getStorageAt", reads + 1).await;
+    two.iter().for_each(|payload| stage.server.send(payload));
+    head(&stage.node, blocks[0].hash()).await;
+    stage.upstream.slow("eth_getStorageAt", Duration::ZERO);
+    applied(blocks[1].number(), 2).await;
+    stage.upstream.push(blocks[1].block.clone());
+    head(&stage.node, blocks[1].hash()).await;
+    stage.never_fell();
+    assert!(stage.node.node.snapshots().divergences.newest_first().is_empty());
+    let count = |outcome| stage.node.metric(&format!("presim_preconfirmed_total{{outcome=\"{outcome}\"}}"));
+    assert_eq!((count("overtaken"), count("canonical")), (1.0, 1.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_is_verified_no_further_than_the_pre_confirmed_blocks_below_it() {
+    let stage = stage(&[]).await;
+    let blocks = chases(&stage.first, CHASES[0].0, 1, 3);
+    let mut partial = blocks[0].untold(&[1])[0].clone();
+    partial.diff.gas_used = blocks[0].flashblocks(&[1])[0].diff.gas_used;
+    let payloads = [partial, blocks[1].flashblocks(&[1]).remove(0), blocks[2].flashblocks(&[1]).remove(0)];
+    let told = async |block: &Built, expected: &str| {
+        until(&stage.node, "applied", |published| published.newest.header().number == block.number()).await;
+        let told = stage.node.result("/", "presim_snapshot", json!([])).await;
+        assert_eq!(told["verified"], expected, "block {}", block.number());
+    };
+    for (block, payload) in blocks.iter().zip(&payloads) {
+        stage.server.send(payload);
+        told(block, "partial").await;
+    }
+}

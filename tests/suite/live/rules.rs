@@ -71,6 +71,8 @@ struct Blocks {
     b2: Built,
     other_head: Built,
     other_1: Built,
+    /// A sibling of `a2`.
+    c2: Built,
 }
 
 impl Blocks {
@@ -90,9 +92,10 @@ impl Blocks {
         let a3 = a2.next(four(8, 300), 1);
         let b1 = head.next(four(0, 900), 2);
         let b2 = b1.next(four(4, 800), 2);
+        let c2 = a1.next(four(4, 250), 2);
         let other_head = before.next(vec![transfer(OP_CHAIN, 0, 7)], 3);
         let other_1 = other_head.next(four(1, 70), 3);
-        Self { before, head, a1, a2, a3, b1, b2, other_head, other_1 }
+        Self { before, head, a1, a2, a3, b1, b2, other_head, other_1, c2 }
     }
 }
 
@@ -226,6 +229,15 @@ fn cases(blocks: &Blocks) -> Vec<Case> {
                 (send(&b1, 1), Pending(n1, 1)),
             ],
         ),
+        case("another builder begins the block before the newest again", {
+            let c2 = cut(&blocks.c2);
+            let mut steps = whole(&a1, n1);
+            steps.extend(whole(&a2, n2));
+            steps.extend([(send(&a3, 0), Pending(n3, 0)), (send(&a3, 1), Pending(n3, 1))]);
+            steps.extend(whole(&c2, n2));
+            steps.extend([(block(&blocks.a1), Pending(n2, 4)), (block(&blocks.c2), Canonical)]);
+            steps
+        }),
         case(
             "the upstream takes another branch under it",
             vec![
