@@ -199,11 +199,6 @@ impl Fetcher {
         self.upstream.as_ref()
     }
 
-    /// Returns whether accounts and slots are checked by their proofs.
-    pub const fn verifies_proofs(&self) -> bool {
-        self.config.verify_proofs
-    }
-
     /// Returns the threads on which state is fetched.
     pub const fn runtime(&self) -> &Handle {
         &self.runtime
