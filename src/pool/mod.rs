@@ -35,7 +35,7 @@ pub use self::{
     error::PoolError,
     keep::{forget, put_back},
     queue::PoolPlace,
-    submitted::{Acknowledgement, SubmittedTransaction},
+    submitted::{Acknowledgement, ForwardedTransaction, SubmittedTransaction},
 };
 use self::{
     bundles::BundleQueue,
@@ -228,14 +228,14 @@ impl Pool {
         if is_full { Err(PoolError::OutboxFull) } else { Ok(()) }
     }
 
-    /// Adds a transaction that another node of the fleet has acknowledged, or waits to. Returns its hash, and the verdict.
+    /// Adds a transaction that another node of the fleet has acknowledged, or waits to.
     ///
     /// # Errors
     /// Returns [`PoolError`] if the bytes are no transaction.
-    pub fn add_sent(self: &Arc<Self>, raw: &[u8]) -> Result<(B256, Result<Commit, PoolError>), PoolError> {
+    pub fn add_sent(self: &Arc<Self>, raw: &[u8]) -> Result<ForwardedTransaction, PoolError> {
         let sent = SentTransaction::decode(raw)?;
         let hash = *sent.tx.tx_hash();
-        Ok((hash, self.add_all([sent], Coming { here: false, ..Coming::HERE }, None)))
+        Ok(ForwardedTransaction { hash, verdict: self.add_all([sent], Coming { here: false, ..Coming::HERE }, None) })
     }
 
     /// Adds a transaction that this node has signed, with a nonce as `place` allows. See [`add_raw`](Self::add_raw).

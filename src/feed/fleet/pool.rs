@@ -30,7 +30,7 @@ use super::{
     verdicts::{PoolVerdicts, REPLY, VerdictInbox},
 };
 use crate::{
-    pool::{Pool, PoolDrops, PoolError, SubmittedTransaction, TxOutbox},
+    pool::{ForwardedTransaction, Pool, PoolDrops, PoolError, SubmittedTransaction, TxOutbox},
     store::Commit,
 };
 
@@ -225,8 +225,8 @@ impl SentReading {
 
     async fn add(&self, message: &async_nats::Message) {
         // No node of presim sends bytes that are no transaction.
-        let Ok((hash, added)) = self.pool.add_sent(&message.payload) else { return };
-        if let Err(reason) = &added {
+        let Ok(ForwardedTransaction { hash, verdict }) = self.pool.add_sent(&message.payload) else { return };
+        if let Err(reason) = &verdict {
             // Most are known already, or in a block: the stream has those of the last minutes.
             tracing::debug!(%hash, %reason, "a sent transaction does not enter the pool");
         }
@@ -234,7 +234,7 @@ impl SentReading {
         let reply =
             message.headers.as_ref().and_then(|headers| headers.get(REPLY)).map(|reply| reply.as_str().to_owned());
         let pool = self.pool.clone();
-        match added {
+        match verdict {
             Ok(commit) if !commit.is_done() => {
                 // The store bounds the writes that wait for it, and many are committed at once.
                 tokio::spawn(async move {
@@ -242,7 +242,7 @@ impl SentReading {
                     verdicts.tell(&pool, reply.as_deref(), hash, verdict).await;
                 });
             }
-            added => verdicts.tell(&pool, reply.as_deref(), hash, added.map(drop)).await,
+            verdict => verdicts.tell(&pool, reply.as_deref(), hash, verdict.map(drop)).await,
         }
     }
 

@@ -92,6 +92,16 @@ pub(super) struct BegunSubBlock {
     executed: usize,
 }
 
+/// The state that a sub-block can be executed on, or the reason why there is none yet.
+enum SubBlockStart {
+    /// No transaction of the sub-block has been executed.
+    Ready(Box<BegunSubBlock>),
+    /// State is missing.
+    Missed(Missed),
+    /// The block that it is built on is being imported.
+    NoParent,
+}
+
 /// The progress of a sub-block.
 enum SubBlockProgress {
     /// The sub-block has been executed and checked.
@@ -177,8 +187,9 @@ impl Live {
         let mut begun = match first.begun.take() {
             Some(begun) => begun,
             None => match self.begin(first)? {
-                Ok(begun) => begun,
-                Err(progress) => return Ok(progress),
+                SubBlockStart::Ready(begun) => begun,
+                SubBlockStart::Missed(missed) => return Ok(SubBlockProgress::Missed(missed)),
+                SubBlockStart::NoParent => return Ok(SubBlockProgress::NoParent),
             },
         };
         let transactions = first.transactions()?;
@@ -213,11 +224,11 @@ impl Live {
             opened.verified = verified;
         }
         begun.snapshot = Arc::new(snapshot);
-        Ok(SubBlockProgress::Done(Box::new(begun)))
+        Ok(SubBlockProgress::Done(begun))
     }
 
     /// Returns the state that a sub-block is executed on, or the reason why there is none yet.
-    fn begin(&self, first: &WaitingSubBlock) -> Result<Result<BegunSubBlock, SubBlockProgress>, LiveError> {
+    fn begin(&self, first: &WaitingSubBlock) -> Result<SubBlockStart, LiveError> {
         let number = first.number;
         let Some(base) = &first.flashblock.base else {
             let newest = self.feed.snapshots.newest();
@@ -226,14 +237,8 @@ impl Live {
                 return self.no_parent(number);
             }
             let (changes, path) = Default::default();
-            return Ok(Ok(BegunSubBlock {
-                complete: None,
-                opened: None,
-                snapshot: newest,
-                changes,
-                path,
-                executed: 0,
-            }));
+            let begun = BegunSubBlock { complete: None, opened: None, snapshot: newest, changes, path, executed: 0 };
+            return Ok(SubBlockStart::Ready(Box::new(begun)));
         };
         let latest = self.feed.snapshots.load().latest().clone();
         let complete = if latest.head_hash() == base.parent_hash {
@@ -256,7 +261,7 @@ impl Live {
         let header = self.header(&on.head.header, base, &first.flashblock.diff);
         let opened = open_block_with(&self.chain.spec, &on, header.clone())?;
         if !opened.missed.is_empty() {
-            return Ok(Err(SubBlockProgress::Missed(opened.missed)));
+            return Ok(SubBlockStart::Missed(opened.missed));
         }
         let block = PreConfirmed {
             number,
@@ -266,19 +271,19 @@ impl Live {
             verified: Verified::None,
             complete: None,
         };
-        Ok(Ok(BegunSubBlock {
+        Ok(SubBlockStart::Ready(Box::new(BegunSubBlock {
             complete,
             opened: Some(block),
             path: opened.snapshot.path.clone(),
             snapshot: Arc::new(opened.snapshot),
             changes: vec![opened.changes],
             executed: 0,
-        }))
+        })))
     }
 
     /// Returns that the parent of a sub-block is still imported, or an error if nothing is imported.
-    fn no_parent(&self, number: u64) -> Result<Result<BegunSubBlock, SubBlockProgress>, LiveError> {
-        if self.is_importing() { Ok(Err(SubBlockProgress::NoParent)) } else { Err(LiveError::Gone(number)) }
+    fn no_parent(&self, number: u64) -> Result<SubBlockStart, LiveError> {
+        if self.is_importing() { Ok(SubBlockStart::NoParent) } else { Err(LiveError::Gone(number)) }
     }
 
     /// Publishes a sub-block that has been executed and checked.

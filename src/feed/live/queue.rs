@@ -32,7 +32,7 @@ pub(super) struct WaitingSubBlock {
     /// The time of its arrival.
     pub received: Instant,
     /// The part of it that has been executed.
-    pub begun: Option<BegunSubBlock>,
+    pub begun: Option<Box<BegunSubBlock>>,
     /// Whether its parent was not known when its turn came.
     pub lacks_parent: bool,
     /// The transactions, by index, that have not run yet without missing state. `None` before the first look.
