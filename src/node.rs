@@ -330,10 +330,10 @@ struct Parts {
     source: Box<dyn FeedSource>,
     testing: Testing,
     beside: Option<Arc<UpstreamParts>>,
-    /// The way to the state that the node does not have, on an upstream's chain.
+    /// The fetcher of the state that the node does not have, on an upstream's chain.
     remote: Option<Arc<Fetcher>>,
     store: Store,
-    /// The way of sent transactions to the other nodes of a fleet.
+    /// The outbox of sent transactions for the other nodes of a fleet.
     outbox: Option<FleetOutbox>,
     drops: PoolDrops,
     /// The node's place in its fleet.

@@ -59,7 +59,7 @@ pub struct RequestRunner {
     pub(super) executor: Executor,
     /// The completion of state from an upstream, if there is one.
     pub(super) remote: Option<Arc<StateCompletion>>,
-    /// The way to the leader, on a node of a fleet.
+    /// The client of the leader, on a node of a fleet.
     pub(super) leader: Option<Arc<LeaderLink>>,
 }
 
@@ -400,7 +400,7 @@ impl Front {
 }
 
 impl RequestRunner {
-    /// Returns the way to the leader of the fleet if another node has a part in answering a method. The leader has the pool and
+    /// Returns the client of the leader if another node has a part in answering a method. The leader has the pool and
     /// the accounts, blocks whose bodies this node does not have, and the upstream where this node has none.
     fn leader_for(&self, request: &Request) -> Option<&LeaderLink> {
         let leader = self.leader.as_deref()?;

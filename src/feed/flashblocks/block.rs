@@ -31,7 +31,7 @@ pub(super) struct Ahead<T> {
     /// The sub-blocks, while they are held.
     pub(super) held: Vec<Arc<Flashblock>>,
     /// The caller's state of the block; `None` until the caller is given the block.
-    pub(super) made: Option<T>,
+    pub(super) preconfirmed: Option<T>,
 }
 
 impl<T> Ahead<T> {
@@ -46,7 +46,7 @@ impl<T> Ahead<T> {
             receipts_root: B256::ZERO,
             hash: None,
             held: Vec::new(),
-            made: None,
+            preconfirmed: None,
         };
         block.add(flashblock);
         block

@@ -165,26 +165,26 @@ impl<T> FlashblockSequence<T> {
         if self.problem.is_some() { 0 } else { self.ahead.len() }
     }
 
-    /// Keeps the caller's state of the block with this number, for as long as the block is in the chain ahead.
-    pub fn keep(&mut self, number: u64, made: T) {
+    /// Retains the caller's state of the block with this number, for as long as the block is in the chain ahead.
+    pub fn retain(&mut self, number: u64, state: T) {
         if let Some(block) = self.ahead.iter_mut().find(|block| block.number == number) {
-            block.made = Some(made);
+            block.preconfirmed = Some(state);
         }
     }
 
     /// Returns the caller's states of the blocks in the chain ahead, oldest first.
-    pub fn made(&self) -> impl DoubleEndedIterator<Item = &T> {
-        self.ahead.iter().filter_map(|block| block.made.as_ref())
+    pub fn preconfirmed(&self) -> impl DoubleEndedIterator<Item = &T> {
+        self.ahead.iter().filter_map(|block| block.preconfirmed.as_ref())
     }
 
     /// Returns the caller's state of the newest block.
-    pub fn newest_made(&mut self) -> Option<&mut T> {
-        self.ahead.iter_mut().rev().find_map(|block| block.made.as_mut())
+    pub fn newest_preconfirmed(&mut self) -> Option<&mut T> {
+        self.ahead.iter_mut().rev().find_map(|block| block.preconfirmed.as_mut())
     }
 
     /// Drops all of the caller's states.
     pub fn let_go(&mut self) {
-        self.ahead.iter_mut().for_each(|block| block.made = None);
+        self.ahead.iter_mut().for_each(|block| block.preconfirmed = None);
     }
 
     /// Takes a sub-block that has arrived.

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     chain::{Attributes, BlockBody, BlockTotals, ChainReceipt, SealedBlock},
     feed::{
-        apply::{extend_known, open_block_with, scout, stand_on},
+        apply::{extend_known, open_block_with, prefetch, stand_on},
         flashblocks::Action,
         upstream::Hints,
     },
@@ -124,11 +124,11 @@ impl Live {
                 Action::FallBack(problem) => self.fall_back(problem),
                 // The rules have dropped the block. Its canonical block is imported by the caller.
                 Action::Replace { number, by } => {
-                    self.counts.settle(number.., BlockFate::Replaced(by));
+                    self.counts.record_outcome(number.., BlockFate::Replaced(by));
                     self.queue.drop_from(number);
                 }
                 Action::Retire { number } => {
-                    self.counts.settle(number..=number, BlockFate::Canonical);
+                    self.counts.record_outcome(number..=number, BlockFate::Canonical);
                     self.queue.drop_to(number);
                 }
                 Action::Ignore(_) => {}
@@ -149,7 +149,7 @@ impl Live {
     }
 
     fn fall_back(&mut self, problem: FeedProblem) {
-        self.counts.settle(.., BlockFate::Dropped);
+        self.counts.record_outcome(.., BlockFate::Dropped);
         self.queue.clear();
         self.cut_since = None;
         self.set(FeedState::Degraded(problem));
@@ -159,7 +159,7 @@ impl Live {
     /// Executes the first sub-block of the queue as far as its state is known, or runs one behind it in advance.
     pub(super) fn work(&mut self) {
         if !self.queue.can_run() {
-            return self.scout_next();
+            return self.prefetch_next();
         }
         let Some(mut first) = self.queue.pop() else { return };
         match LiveError::unless_panicked(|| self.advance(&mut first)) {
@@ -218,7 +218,7 @@ impl Live {
         let Some(open) = &mut snapshot.open else { return Err(LiveError::Gone(first.number)) };
         open.index = u32::try_from(first.flashblock.index).unwrap_or(u32::MAX);
         let verified = verify(&first.flashblock, open, transactions, &snapshot.world)?;
-        let below = self.made().filter(|made| made.number < first.number).map(|made| made.verified).min();
+        let below = self.preconfirmed().filter(|ahead| ahead.number < first.number).map(|ahead| ahead.verified).min();
         snapshot.verified = below.map_or(verified, |below| below.min(verified));
         if let Some(opened) = &mut begun.opened {
             opened.verified = verified;
@@ -233,7 +233,7 @@ impl Live {
         let Some(base) = &first.flashblock.base else {
             let newest = self.feed.snapshots.newest();
             let is_of_block = newest.open.as_ref().is_some_and(|open| open.header.number == number);
-            if !is_of_block || self.made().last().is_none_or(|made| made.number != number) {
+            if !is_of_block || self.preconfirmed().last().is_none_or(|ahead| ahead.number != number) {
                 return self.no_parent(number);
             }
             let (changes, path) = Default::default();
@@ -243,7 +243,7 @@ impl Live {
         let latest = self.feed.snapshots.load().latest().clone();
         let complete = if latest.head_hash() == base.parent_hash {
             None
-        } else if self.made().last().is_some_and(|made| made.number + 1 == number) {
+        } else if self.preconfirmed().last().is_some_and(|ahead| ahead.number + 1 == number) {
             Some(self.complete(base.parent_hash)?)
         } else {
             return self.no_parent(number);
@@ -290,17 +290,17 @@ impl Live {
     fn publish(&mut self, done: BegunSubBlock, first: &WaitingSubBlock) {
         let BegunSubBlock { complete, opened, snapshot, changes, .. } = done;
         let Some(source) = &mut self.flashblocks else { return };
-        if let (Some(complete), Some(made)) = (&complete, source.rules.newest_made()) {
-            made.complete = Some(complete.head.as_ref().clone());
+        if let (Some(complete), Some(newest)) = (&complete, source.rules.newest_preconfirmed()) {
+            newest.complete = Some(complete.head.as_ref().clone());
         }
         if let Some(opened) = opened {
-            source.rules.keep(first.number, opened);
+            source.rules.retain(first.number, opened);
             self.counts.begin(first.number);
         }
-        let Some(made) = source.rules.newest_made() else { return };
-        changes.iter().for_each(|changes| made.changes.add(changes));
-        made.diff = first.flashblock.diff.clone();
-        made.verified = snapshot.verified;
+        let Some(newest) = source.rules.newest_preconfirmed() else { return };
+        changes.iter().for_each(|changes| newest.changes.add(changes));
+        newest.diff = first.flashblock.diff.clone();
+        newest.verified = snapshot.verified;
         // The block before it may have become canonical since.
         let canonical = self.feed.snapshots.load().head().number();
         let complete = complete.filter(|complete| complete.head.number() > canonical);
@@ -321,31 +321,31 @@ impl Live {
             Some(begun) => (begun.executed, begun.snapshot.clone()),
             None => (0, self.feed.snapshots.newest()),
         };
-        self.scout(first, executed, &on, &mut missed);
+        self.prefetch(first, executed, &on, &mut missed);
     }
 
     /// Runs a sub-block behind the first in advance, on the newest state that there is.
-    fn scout_next(&mut self) {
+    fn prefetch_next(&mut self) {
         let begun = self.queue.first().and_then(|first| first.begun.as_ref()).map(|begun| begun.snapshot.clone());
         let on = begun.unwrap_or_else(|| self.feed.snapshots.newest());
         let mut queue = std::mem::take(&mut self.queue);
         if let Some(next) = queue.next_unknown_from() {
-            self.scout(next, 0, &on, &mut Missed::default());
+            self.prefetch(next, 0, &on, &mut Missed::default());
         }
         self.queue = queue;
     }
 
     /// Runs the transactions of a sub-block from `from` on without effect, and fetches what they, and `missed`, lack.
-    fn scout(&self, waiting: &mut WaitingSubBlock, from: usize, on: &Snapshot, missed: &mut Missed) {
+    fn prefetch(&self, waiting: &mut WaitingSubBlock, from: usize, on: &Snapshot, missed: &mut Missed) {
         let (which, is_first) = waiting.unknown_from(from);
         // A transaction that cannot be read is found when the sub-block's turn comes.
-        let Ok(transactions) = waiting.transactions() else { return waiting.scouted(Vec::new()) };
-        let looked = LiveError::unless_panicked(|| Ok(scout(&self.chain.spec, on, transactions, &which, missed)));
+        let Ok(transactions) = waiting.transactions() else { return waiting.prefetched(Vec::new()) };
+        let looked = LiveError::unless_panicked(|| Ok(prefetch(&self.chain.spec, on, transactions, &which, missed)));
         let still = looked.unwrap_or_default();
         let unknown = still.iter().filter_map(|index| transactions.get(*index));
         // Access lists are asked of the upstream once.
         let hints = if is_first { Hints::of_transactions(unknown) } else { Hints::default() };
-        waiting.scouted(still);
+        waiting.prefetched(still);
         if !missed.is_empty() {
             waiting.wait_for(self.chain.clone().fetch(std::mem::take(missed), hints));
         }
@@ -360,7 +360,7 @@ impl Live {
         let latest = published.latest();
         let gone = || LiveError::Gone(newest.header().number);
         let view = self.canonical_view(latest)?;
-        let ahead = self.made().last().ok_or_else(gone)?;
+        let ahead = self.preconfirmed().last().ok_or_else(gone)?;
         if let Some(known) = published.select(Selector::Hash(hash)).ok().filter(|known| known.open.is_none()) {
             // A builder that changes its mind begins the block after it anew.
             if known.head.number() != ahead.number {
@@ -386,7 +386,7 @@ impl Live {
     /// blocks ahead. It is the state of `same`.
     fn stand_on_ahead(&self, view: RemoteView, sealed: SealedBlock, same: &Snapshot) -> Snapshot {
         let mut world = World::on(view);
-        for ahead in self.made() {
+        for ahead in self.preconfirmed() {
             world.apply_many(&ahead.changes());
         }
         let mut hashes = same.hashes.clone();

@@ -15,11 +15,11 @@ impl Live {
     /// chain's rules. Other errors are no differences.
     pub(super) fn diverged(&self, block: u64, sub_block: Option<u64>, error: &LiveError) {
         let (field, computed, announced, transaction) = match error {
-            LiveError::Mismatch { what, computed, told, transaction } => {
-                ((*what).to_owned(), computed.clone(), told.clone(), *transaction)
+            LiveError::Mismatch { what, computed, announced, transaction } => {
+                ((*what).to_owned(), computed.clone(), announced.clone(), *transaction)
             }
-            LiveError::Block(BlockError::Transactions { computed, told, .. }) => {
-                ("transactionsRoot".to_owned(), computed.to_string(), told.to_string(), None)
+            LiveError::Block(BlockError::Transactions { computed, announced, .. }) => {
+                ("transactionsRoot".to_owned(), computed.to_string(), announced.to_string(), None)
             }
             LiveError::Transaction { index, problem } => {
                 (format!("transactions[{index}]"), problem.clone(), "a transaction of the block".to_owned(), None)
@@ -28,28 +28,28 @@ impl Live {
             _ => return,
         };
         let at = SystemTime::now();
-        self.keep(Divergence { at, block, index: sub_block, transaction, field, computed, announced });
+        self.retain(Divergence { at, block, index: sub_block, transaction, field, computed, announced });
     }
 
     /// Keeps the difference between a canonical block and the same block as it was pre-confirmed. A block that became
     /// canonical with more transactions than had been pre-confirmed does not differ, unless all were: `is_complete`.
     pub(super) fn note_difference(&self, block: &UpstreamBlock, is_complete: bool) {
-        let Some(made) = self.made().find(|made| made.number == block.number()) else { return };
-        let own = made.transaction_hashes(&self.feed.snapshots.newest());
-        let told = block.transaction_hashes();
-        let is_prefix = told.starts_with(&own);
-        let difference = match made.environment_difference(&block.header) {
+        let Some(ahead) = self.preconfirmed().find(|ahead| ahead.number == block.number()) else { return };
+        let own = ahead.transaction_hashes(&self.feed.snapshots.newest());
+        let theirs = block.transaction_hashes();
+        let is_prefix = theirs.starts_with(&own);
+        let difference = match ahead.environment_difference(&block.header) {
             Some(difference) => difference,
             None if is_prefix && !is_complete => return,
             None if !is_prefix => {
-                let at = own.iter().zip(&told).take_while(|(own, told)| own == told).count();
+                let at = own.iter().zip(&theirs).take_while(|(own, theirs)| own == theirs).count();
                 let name = |hash: Option<&B256>| hash.map_or_else(|| "none".to_owned(), ToString::to_string);
-                let (computed, announced) = (name(own.get(at)), name(told.get(at)));
+                let (computed, announced) = (name(own.get(at)), name(theirs.get(at)));
                 let transaction = own.get(at).copied();
                 let field = format!("transactions[{at}]");
-                return self.keep(Divergence {
+                return self.retain(Divergence {
                     at: SystemTime::now(),
-                    block: made.number,
+                    block: ahead.number,
                     index: None,
                     transaction,
                     field,
@@ -58,17 +58,17 @@ impl Live {
                 });
             }
             None => {
-                let (_, totals) = made.outcome(&self.feed.snapshots.newest());
+                let (_, totals) = ahead.outcome(&self.feed.snapshots.newest());
                 match totals.check(block) {
-                    Err(error) => return self.diverged(made.number, None, &error),
+                    Err(error) => return self.diverged(ahead.number, None, &error),
                     Ok(()) => return,
                 }
             }
         };
         let (field, computed, announced) = difference;
-        self.keep(Divergence {
+        self.retain(Divergence {
             at: SystemTime::now(),
-            block: made.number,
+            block: ahead.number,
             index: None,
             transaction: None,
             field: field.to_owned(),
@@ -77,7 +77,7 @@ impl Live {
         });
     }
 
-    fn keep(&self, divergence: Divergence) {
+    fn retain(&self, divergence: Divergence) {
         let Divergence { block, field, computed, announced, .. } = &divergence;
         tracing::warn!(block, field, computed, announced, "what was pre-confirmed is not what the chain does");
         self.feed.snapshots.divergences.push(divergence);
