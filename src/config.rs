@@ -4,12 +4,14 @@ mod choices;
 mod fleet;
 mod live;
 mod nearest;
+mod retired;
 mod secrets;
 
 pub use choices::{ApprovalPolicy, DialectName, FeedName, KeepAwake, RevertPolicy, StandardReceipts, UpgradePolicy};
 pub use fleet::{FleetConfig, FleetName, NatsServers};
 pub use live::{Endpoint, LiveConfig};
 pub use nearest::nearest;
+pub use retired::RetiredSetting;
 pub use secrets::{SecretParser, is_open_to_others, secret_url, warn_of_others};
 
 use std::{
@@ -139,6 +141,9 @@ pub struct Config {
     /// Settings of a fleet.
     #[command(flatten)]
     pub fleet: FleetConfig,
+    /// The retired settings that are given, of which the program warns.
+    #[arg(skip)]
+    pub retired: Vec<RetiredSetting>,
 
     /// Transactions that the pool may hold.
     #[arg(long, env = "PRESIM_POOL_TRANSACTIONS", value_name = "N", default_value_t = 5_120, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
@@ -397,12 +402,13 @@ impl Config {
         args: impl IntoIterator<Item = OsString>,
     ) -> Result<(Self, clap::ArgMatches, clap::Command), clap::Error> {
         let args: Vec<OsString> = args.into_iter().collect();
+        let mut retired: Vec<RetiredSetting> = RetiredSetting::of_environment().collect();
         if let Some(path) = config_path(&args) {
-            command = with_file(command, &path)?;
+            command = with_file(command, &path, &mut retired)?;
         }
         let matches = command.clone().try_get_matches_from(args)?;
         let config = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-        Ok((config, matches, command))
+        Ok((Self { retired, ..config }, matches, command))
     }
 
     /// Returns the feed, where none is named: a chain from a file stands still.
@@ -686,8 +692,13 @@ fn config_path(args: &[OsString]) -> Option<PathBuf> {
     std::env::var_os("PRESIM_CONFIG").map(PathBuf::from)
 }
 
-/// Sets the file's values as defaults of their flags, so that flags and environment take precedence.
-fn with_file(mut command: clap::Command, path: &std::path::Path) -> Result<clap::Command, clap::Error> {
+/// Sets the file's values as defaults of their flags, so that flags and environment take precedence. Adds the settings that
+/// are retired to `retired`.
+fn with_file(
+    mut command: clap::Command,
+    path: &std::path::Path,
+    retired: &mut Vec<RetiredSetting>,
+) -> Result<clap::Command, clap::Error> {
     let shown = path.display();
     let fail = |text: String| command.clone().error(ErrorKind::InvalidValue, text);
     let text = std::fs::read_to_string(path).map_err(|error| fail(format!("--config {shown}: {error}")))?;
@@ -698,6 +709,10 @@ fn with_file(mut command: clap::Command, path: &std::path::Path) -> Result<clap:
         fail(format!("--config {shown}: line {line}: {}", error.message()))
     })?;
     for (key, value) in table {
+        if let Some(setting) = RetiredSetting::of_file(&key) {
+            retired.push(setting);
+            continue;
+        }
         let id = key.replace('-', "_");
         if id == "config" || !command.get_arguments().any(|arg| arg.get_id() == id.as_str()) {
             let settings = command.get_arguments().filter_map(clap::Arg::get_long).filter(|long| *long != "config");

@@ -83,6 +83,9 @@ fn ask(task: AskTask, mut signals: Signals) -> eyre::Result<()> {
 fn run(config: Config, mut signals: Signals) -> eyre::Result<()> {
     signals.listen_for_hang_up()?;
     telemetry::init_logs(&config.log, config.log_json)?;
+    for setting in &config.retired {
+        tracing::warn!("{setting}");
+    }
     let started = signals.unless_stopped(move || {
         let node = Node::start(config.clone())?;
         let banner = Banner::new(&config, node.info(), io::stdout().is_terminal());

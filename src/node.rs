@@ -57,11 +57,10 @@ use crate::{
     page,
     pool::{DroppedTransaction, PoolDrops},
     rpc::{
-        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, FleetPeers, ForwardedMethods, Front,
-        FrontActor, IoMemory, IoThreads, LeaderLink, MetricsAccess, NatsDoor, NodeDoor, PeerIdentity, PublishingNode,
-        RequestLimits, Serve, ServedFiles, ServedRequests, ServerConfig, ShapeLimits, StateCompletion, Stop,
-        Subscriptions, SyncTimeouts, Testing, Waiters, WalletDoor, WatchLimits, Watches, WorkSpread, announce,
-        serve_nodes, serve_peers, serve_replica,
+        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, ForwardedMethods, Front, FrontActor, IoMemory,
+        IoThreads, LeaderLink, MetricsAccess, NatsDoor, NodeDoor, PublishingNode, RequestLimits, Serve, ServedFiles,
+        ServedRequests, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts, Testing,
+        Waiters, WalletDoor, WatchLimits, Watches, announce, serve_nodes, serve_replica,
     },
     state::{CodeCache, Snapshots},
     store::{DataDir, Store, stored_bytes},
@@ -331,10 +330,10 @@ struct Parts {
     source: Box<dyn FeedSource>,
     testing: Testing,
     beside: Option<Arc<UpstreamParts>>,
-    /// The way to the state that the node does not have, on an upstream's chain.
+    /// The fetcher of the state that the node does not have, on an upstream's chain.
     remote: Option<Arc<Fetcher>>,
     store: Store,
-    /// The way of sent transactions to the other nodes of a fleet.
+    /// The outbox of sent transactions for the other nodes of a fleet.
     outbox: Option<FleetOutbox>,
     drops: PoolDrops,
     /// The node's place in its fleet.
@@ -524,11 +523,6 @@ impl Actors {
         if let Some(FleetPlace { link, publishes }) = &fleet {
             front = front.with_leader(LeaderLink::new(link.clone(), publishes.clone()));
         }
-        let identity = PeerIdentity::new(workers, &front, &server);
-        if let Some(FleetPlace { link, .. }) = &fleet {
-            let peers = FleetPeers::open(link.client.clone(), link.names.clone(), &identity, &metrics).await?;
-            front = front.with_spread(WorkSpread::new(peers, config.fleet.shard_size, workers, &metrics));
-        }
         let front = Arc::new(front);
         let served = match fleet {
             None => Vec::new(),
@@ -544,10 +538,7 @@ impl Actors {
                             serve_nodes(client, wallet, door, always),
                         ]
                     }
-                    None => vec![
-                        serve_replica(client.clone(), names.rpc(), door.clone()).await?,
-                        serve_peers(client, &names, door, &identity).await?,
-                    ],
+                    None => vec![serve_replica(client, names.rpc(), door).await?],
                 }
             }
         };

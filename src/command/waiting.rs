@@ -8,7 +8,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// The time that work may take before the spinner appears.
-const PATIENCE: Duration = Duration::from_secs(2);
+const HIDDEN_FOR: Duration = Duration::from_secs(2);
 /// The time between two frames of the spinner.
 const FRAME: Duration = Duration::from_millis(120);
 
@@ -28,7 +28,7 @@ impl Waiting {
         let (done, ended) = channel::<()>();
         let shown = bar.clone();
         let thread = std::thread::Builder::new().name("presim-spinner".to_owned()).spawn(move || {
-            if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            if ended.recv_timeout(HIDDEN_FOR) == Err(RecvTimeoutError::Timeout) {
                 shown.set_draw_target(ProgressDrawTarget::stderr());
                 shown.enable_steady_tick(FRAME);
             }

@@ -84,10 +84,6 @@ pub struct FleetConfig {
     /// which its feed is `lagging` and it is not ready.
     #[arg(long, env = "PRESIM_LAGGING_AFTER_MS", value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(150..=60_000))]
     pub lagging_after_ms: u64,
-    /// Variants of a `presim_search`, entries of a batch, or bundles of a `presim_watch`, past which a node of a fleet spreads
-    /// them over the replicas, in parts of at most so many. 0 spreads nothing.
-    #[arg(long, env = "PRESIM_SHARD_SIZE", value_name = "N", default_value_t = 100, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=1_000_000))]
-    pub shard_size: usize,
     /// File with the credentials of NATS: a JWT and the seed of its nkey, as `nsc` writes it.
     #[arg(long, env = "PRESIM_NATS_CREDENTIALS", value_name = "FILE")]
     pub nats_credentials: Option<PathBuf>,

@@ -6,7 +6,6 @@ use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, map::HashMap};
 use bitflags::bitflags;
-use serde::{Deserialize, Serialize};
 
 use crate::{chain::ChainSpec, state::Snapshot};
 
@@ -286,7 +285,7 @@ impl Conditions {
 }
 
 /// The place of a call in a simulation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallPlace {
     /// Index of the block in the request, from 0.
     pub block: usize,

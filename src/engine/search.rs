@@ -7,7 +7,6 @@ pub use values::{SearchedValues, ValueList};
 use std::cmp::Ordering;
 
 use alloy_primitives::{Address, Bytes, I256, U256};
-use serde::{Deserialize, Serialize};
 
 use self::values::golden;
 use super::{
@@ -86,8 +85,8 @@ pub struct Variant {
     pub end: VariantEnd,
 }
 
-/// The end of a variant. Nodes of a fleet tell each other the ends of variants that they have tried.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// The end of a variant.
+#[derive(Clone, Debug)]
 pub enum VariantEnd {
     /// The variant ran to its end.
     Ran {

@@ -130,7 +130,7 @@ impl Lane {
     /// Requests per worker above which a standing queue counts as long at a shorter wait.
     const MANY: usize = 64;
     /// A queue may stand in the sockets for the time that the lane has been at ease, divided by this.
-    const PATIENCE: u32 = 4;
+    const AT_EASE_PART: u32 = 4;
     /// No request is rejected for a wait up to this, because workers would otherwise run dry between two arrivals.
     const BETWEEN_ARRIVALS: Duration = Duration::from_micros(200);
 
@@ -204,7 +204,7 @@ impl Lane {
     /// Returns how long a queue may stand in the sockets of a thread: `--queue-wait-ms`, or less if the lane was
     /// overloaded lately. A lane loaded near its capacity is at ease now and then, with the same queue in the sockets.
     pub fn patience(&self) -> Duration {
-        self.queue_wait.min(self.load.at_ease_for() / Self::PATIENCE)
+        self.queue_wait.min(self.load.at_ease_for() / Self::AT_EASE_PART)
     }
 
     pub fn inside(&self) -> usize {

@@ -166,7 +166,7 @@ pub fn extend_known(
 
 /// Runs transactions of a block without order or effect, to find the state that they will need: adds what is not known to
 /// `missed`, and returns the transactions among `which`, by their indices, that have missed something.
-pub fn scout(
+pub fn prefetch(
     spec: &ChainSpec,
     on: &Snapshot,
     transactions: &[Recovered<ChainTx>],

@@ -31,7 +31,7 @@ pub fn take(store: &Store, least: u64, unix: Duration) -> Result<u64, StoreError
         Ok(table.get(EPOCH)?.map_or(0, |epoch| epoch.value()))
     })?;
     let epoch = after(last.max(least), unix);
-    keep(store, epoch)?;
+    record(store, epoch)?;
     Ok(epoch)
 }
 
@@ -40,7 +40,7 @@ pub fn take(store: &Store, least: u64, unix: Duration) -> Result<u64, StoreError
 /// # Errors
 ///
 /// Returns [`StoreError`] if the store cannot be written.
-pub fn keep(store: &Store, epoch: u64) -> Result<(), StoreError> {
+pub fn record(store: &Store, epoch: u64) -> Result<(), StoreError> {
     if !store.is_durable() {
         return Ok(());
     }

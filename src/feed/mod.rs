@@ -57,7 +57,7 @@ pub struct Feed {
     pub metrics: Metrics,
     /// The stream of the fleet, while this node leads one.
     pub stream: Option<StreamWriter>,
-    /// The way of changes to the stream of the fleet, where they are shown only after they have gone it.
+    /// The outbox of changes for the stream of the fleet, where a change is shown only once the stream has it.
     outlet: Option<Arc<LiveOutlet>>,
     published: Counter,
     divergences: Counter,
@@ -178,16 +178,16 @@ impl Feed {
     ) -> Result<(), NotLeading> {
         let Some(stream) = &self.stream else { return Ok(()) };
         match stream.message(published, id, publication) {
-            Some(sending) => self.bring(sending).await,
+            Some(sending) => self.send_message(sending).await,
             None => Ok(()),
         }
     }
 
-    /// Brings a message into the stream, and returns when the stream has it. While the stream takes nothing, the feed is
+    /// Sends a message to the stream, and returns when the stream has it. While the stream takes nothing, the feed is
     /// degraded.
-    async fn bring(&mut self, mut sending: StreamSending) -> Result<(), NotLeading> {
+    async fn send_message(&mut self, mut sending: StreamSending) -> Result<(), NotLeading> {
         let Some(stream) = &mut self.stream else { return Err(NotLeading) };
-        let told = self.status.state();
+        let before = self.status.state();
         let mut is_shown = false;
         let sent = loop {
             match stream.try_send(&mut sending).await {
@@ -209,8 +209,8 @@ impl Feed {
         // A node that no longer leads has no trouble with the stream either.
         if is_shown {
             tracing::info!("the stream of the fleet is no trouble any more");
-            self.status.show_state(told);
-            self.snapshots.show_feed(told);
+            self.status.show_state(before);
+            self.snapshots.show_feed(before);
         }
         sent
     }

@@ -42,7 +42,7 @@ const LEADER: Duration = Duration::from_secs(2);
 /// The time without a message, on the way to the end of the stream, after which they are asked for again.
 const LOST: Duration = Duration::from_secs(1);
 /// The pause between two looks for them.
-const AGAIN: Duration = Duration::from_millis(250);
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// Returns the threads on which NATS is talked to.
 pub fn runtime() -> std::io::Result<Runtime> {
@@ -137,7 +137,7 @@ pub async fn publish_live(
             break (Following::from(link.clone(), applier, sequence), Some(lease));
         }
         link.want_image().await;
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_PAUSE).await;
     };
     let follower = Follower::new(link.clone(), base, following, pulse);
     if lease.is_none() {
@@ -308,7 +308,7 @@ pub fn follow(
     Ok(Start { trading: chain.trading, fleet, remote, ..Start::of_foreign(spec, snapshots, source) })
 }
 
-/// Returns the way to the state of the fleet's upstream: over the leader, and to an upstream of this node's own if it has one.
+/// Returns the fetcher of the state of the fleet's upstream: over the leader, and to an upstream of this node's own if it has one.
 async fn fetched(
     config: &Config,
     codes: &Arc<CodeCache>,
@@ -357,7 +357,7 @@ async fn at_the_end(link: &FleetLink, base: &ReplicaBase, begun: Following, reas
             tracing::warn!(problem = failed, "the end of the stream is not reached: it is tried again");
             said = failed;
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
 
@@ -398,7 +398,7 @@ async fn only_fleet(jetstream: &async_nats::jetstream::Context, deadline: Instan
         let mut names = fleets(jetstream).await?;
         match (names.pop(), names.as_slice()) {
             (Some(fleet), []) => return Ok(FleetNames { fleet }),
-            (None, _) if Instant::now() < deadline => tokio::time::sleep(AGAIN).await,
+            (None, _) if Instant::now() < deadline => tokio::time::sleep(RETRY_PAUSE).await,
             (None, _) => {
                 return Err(FleetError::Which(
                     "the servers have no fleet: start a node with --publish first".to_owned(),
@@ -426,7 +426,7 @@ async fn patiently<T>(
             Ok(Some(found)) => return Ok(found),
             Err(error @ (FleetError::Version { .. } | FleetError::Image(_))) => return Err(error),
             // A fleet that is not there yet has no bucket.
-            Ok(None) | Err(_) if Instant::now() < deadline => tokio::time::sleep(AGAIN).await,
+            Ok(None) | Err(_) if Instant::now() < deadline => tokio::time::sleep(RETRY_PAUSE).await,
             Ok(None) => {
                 return Err(FleetError::Which(format!(
                     "fleet {}: {missing}: start a node with --publish",

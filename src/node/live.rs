@@ -16,7 +16,7 @@ use crate::{
         flashblocks::{self, FlashblockSequence},
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot},
         upstream::{
-            Fetcher, FetcherConfig, Heads, ToldReceipts, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState,
+            AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState,
         },
     },
     rpc::StartupReason,
@@ -33,7 +33,7 @@ const START: Duration = Duration::from_secs(30);
 /// The step of the start before the upstream's first answer.
 const FIRST_ANSWER: &str = "it waits for the upstream's first answer";
 /// The time-out of a wave that a request began.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Values that may be fetched at once.
 const IN_FLIGHT: usize = 1 << 18;
 /// The most bytes of sub-blocks that wait for their parent, and of those that wait to be applied.
@@ -212,10 +212,10 @@ pub async fn begin(
         },
         None => (head, None),
     };
-    let receipts = ToldReceipts::ask(&upstream, &head, soon()).await;
+    let receipts = AnnouncedReceipts::ask(&upstream, &head, soon()).await;
     let (number, hash) = (head.number(), head.hash());
     let remote = RemoteState::new(most, number, hash);
-    remote.keep(config.keep_blocks as usize);
+    remote.retain_blocks(config.keep_blocks as usize);
     let view = remote.newest().ok_or_else(|| eyre!("the cache lost its first block"))?;
     if let Some(image) = image {
         remote.import(&view, image, codes);
@@ -299,7 +299,7 @@ pub async fn connect(endpoint: &Endpoint, config: &Config, metrics: &Metrics) ->
 
 /// Returns the settings with which state is fetched.
 pub const fn fetching(config: &Config) -> FetcherConfig {
-    FetcherConfig { patience: PATIENCE, verify_proofs: config.live.verify_proofs, max_in_flight: IN_FLIGHT }
+    FetcherConfig { patience: WAVE_TIMEOUT, verify_proofs: config.live.verify_proofs, max_in_flight: IN_FLIGHT }
 }
 
 /// Returns the hash of the upstream's first block; zero if the upstream does not have the block.

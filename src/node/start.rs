@@ -43,7 +43,7 @@ pub struct Start {
     pub trading: Option<TradingWorld>,
     /// The fleet, if the node is in one.
     pub fleet: Option<FleetPlace>,
-    /// The way to the state that the node does not have, on an upstream's chain.
+    /// The fetcher of the state that the node does not have, on an upstream's chain.
     pub remote: Option<Arc<Fetcher>>,
 }
 
@@ -189,7 +189,7 @@ impl ChainOrigin {
                     let blocks = (0..=head.head.number()).filter_map(|number| published.sealed_block(number));
                     journal.found(&begun.about, blocks.collect(), &head)?;
                     begun.snapshots.set_archive(journal.keeper());
-                    epoch::keep(store, epoch)?;
+                    epoch::record(store, epoch)?;
                 }
                 begun
             }

@@ -11,11 +11,11 @@ mod content;
 mod decode;
 mod drops;
 mod error;
-mod keep;
 mod own;
 mod queue;
 mod rules;
 mod submitted;
+mod table;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,14 +33,14 @@ pub use self::{
     decode::SentTransaction,
     drops::{DropReason, DroppedTransaction, PoolDrops},
     error::PoolError,
-    keep::{forget, put_back},
     queue::PoolPlace,
-    submitted::{Acknowledgement, SubmittedTransaction},
+    submitted::{Acknowledgement, ForwardedTransaction, SubmittedTransaction},
+    table::{forget, put_back},
 };
 use self::{
     bundles::BundleQueue,
-    keep::StoredTransaction,
     queue::{Checked, Coming, Left, Queue, nonce_of},
+    table::StoredTransaction,
 };
 use crate::{
     chain::ChainSpec,
@@ -83,7 +83,7 @@ pub struct PoolLimits {
 /// the disk. A transaction that leaves without being mined is also deleted from the store.
 ///
 /// On an upstream's chain the pool has the node's own transactions only, and it is their book: a transaction stays in it
-/// until its fate is final ([`settle`](Self::settle)), because a reorg may take it back.
+/// until its fate is final ([`forget_aside`](Self::forget_aside)), because a reorg may take it back.
 #[derive(Debug)]
 pub struct Pool {
     spec: ChainSpec,
@@ -96,11 +96,11 @@ pub struct Pool {
     dropped: broadcast::Sender<DroppedTransaction>,
     /// Notified when transactions are on the disk.
     stored: Notify,
-    /// The way to the other nodes of a fleet, if there is one.
+    /// The outbox for the other nodes of a fleet, if there is one.
     outbox: Option<Box<dyn TxOutbox>>,
 }
 
-/// The way of transactions to the nodes of a fleet that mine them.
+/// An outbox of transactions for the nodes of a fleet that mine them.
 pub trait TxOutbox: std::fmt::Debug + Send + Sync {
     /// Returns whether it takes more transactions now: those that are on their way are bounded.
     fn has_room(&self) -> bool;
@@ -159,7 +159,7 @@ impl Pool {
     /// if it holds own transactions of another chain.
     pub fn restore(&self) -> Result<(), StoreError> {
         let Some(store) = &self.store else { return Ok(()) };
-        let kept = store.read(keep::read)?;
+        let kept = store.read(table::read)?;
         let here = self.spec.chain_id();
         let chains = kept.iter().filter(|(_, own, _)| *own).filter_map(|(.., tx)| tx.chain_id());
         if let Some(other) = chains.into_iter().find(|chain| *chain != here) {
@@ -228,14 +228,14 @@ impl Pool {
         if is_full { Err(PoolError::OutboxFull) } else { Ok(()) }
     }
 
-    /// Adds a transaction that another node of the fleet has acknowledged, or waits to. Returns its hash, and the verdict.
+    /// Adds a transaction that another node of the fleet has acknowledged, or waits to.
     ///
     /// # Errors
     /// Returns [`PoolError`] if the bytes are no transaction.
-    pub fn add_sent(self: &Arc<Self>, raw: &[u8]) -> Result<(B256, Result<Commit, PoolError>), PoolError> {
+    pub fn add_sent(self: &Arc<Self>, raw: &[u8]) -> Result<ForwardedTransaction, PoolError> {
         let sent = SentTransaction::decode(raw)?;
         let hash = *sent.tx.tx_hash();
-        Ok((hash, self.add_all([sent], Coming { here: false, ..Coming::HERE }, None)))
+        Ok(ForwardedTransaction { hash, verdict: self.add_all([sent], Coming { here: false, ..Coming::HERE }, None) })
     }
 
     /// Adds a transaction that this node has signed, with a nonce as `place` allows. See [`add_raw`](Self::add_raw).
@@ -324,11 +324,11 @@ impl Pool {
                 ready.extend(inner.queue.insert(checked, coming, &newest.world, &self.limits)?);
                 pooled.extend(inner.queue.get(&hash).cloned());
             }
-            self.keep(&mut inner.queue, &pooled, beside)
+            self.commit(&mut inner.queue, &pooled, beside)
         };
         match taken() {
             Ok(commit) => {
-                self.tell(ready);
+                self.notify_ready(ready);
                 Ok(commit)
             }
             Err(error) => {
@@ -341,7 +341,7 @@ impl Pool {
 
     /// Stores transactions that have entered the queue, and releases them once they are on the disk. The same commit
     /// deletes those that left for them. On an error, the latter stay in `Queue::left`.
-    fn keep(
+    fn commit(
         self: &Arc<Self>,
         queue: &mut Queue,
         coming: &[Arc<Pooled>],
@@ -349,7 +349,7 @@ impl Pool {
     ) -> Result<Commit, PoolError> {
         let Some(store) = beside.as_ref().map(|beside| &beside.store).or(self.store.as_ref()).cloned() else {
             let left = queue.take_left();
-            self.tell_dropped(queue, &left);
+            self.notify_dropped(queue, &left);
             return Ok(Commit::done());
         };
         let left = queue.left().to_vec();
@@ -362,7 +362,7 @@ impl Pool {
         let (pool, coming) = (Arc::downgrade(self), coming.to_vec());
         let change = move |transaction: &WriteTransaction| {
             forget(transaction, gone)?;
-            keep::write(transaction, stored)?;
+            table::write(transaction, stored)?;
             write.map_or(Ok(()), |write| write(transaction))
         };
         let commit = store.write_then(change, move |how| {
@@ -383,9 +383,9 @@ impl Pool {
         let newest = self.snapshots.newest();
         if kept {
             for pooled in coming {
-                self.tell(inner.queue.release(pooled, &newest.world));
+                self.notify_ready(inner.queue.release(pooled, &newest.world));
             }
-            self.tell_dropped(&inner.queue, &left);
+            self.notify_dropped(&inner.queue, &left);
             self.stored.notify_one();
         } else {
             left.retain(|left| !left.pooled.is_held());
@@ -481,7 +481,7 @@ impl Pool {
         let mut inner = self.lock();
         inner.queue.remove(hash, DropReason::Unminable);
         let left = inner.queue.take_left();
-        self.tell_dropped(&inner.queue, &left);
+        self.notify_dropped(&inner.queue, &left);
         self.forget(left.iter().map(Left::hash).collect());
     }
 
@@ -501,10 +501,10 @@ impl Pool {
         // Mined transactions were deleted from the store with the record of their sub-block.
         let mut left = inner.queue.take_left();
         left.retain(|left| published.transaction(&left.hash()).is_none());
-        self.tell_dropped(&inner.queue, &left);
+        self.notify_dropped(&inner.queue, &left);
         self.forget(left.iter().map(Left::hash).collect());
         for sender in inner.queue.senders() {
-            self.tell(inner.queue.newly_ready(&sender, world));
+            self.notify_ready(inner.queue.newly_ready(&sender, world));
         }
     }
 
@@ -546,16 +546,16 @@ impl Pool {
         self.dropped.subscribe()
     }
 
-    fn tell_dropped(&self, queue: &Queue, left: &[Left]) {
+    fn notify_dropped(&self, queue: &Queue, left: &[Left]) {
         // A transaction that stands aside may still be mined.
         for left in left.iter().filter(|left| !queue.is_aside(&left.hash())) {
-            let told = DroppedTransaction { hash: left.hash(), reason: left.reason, here: left.pooled.here };
+            let dropped = DroppedTransaction { hash: left.hash(), reason: left.reason, here: left.pooled.here };
             // Fails if there is no subscriber.
-            let _ = self.dropped.send(told);
+            let _ = self.dropped.send(dropped);
         }
     }
 
-    fn tell(&self, ready: Vec<Arc<Recovered<TxEnvelope>>>) {
+    fn notify_ready(&self, ready: Vec<Arc<Recovered<TxEnvelope>>>) {
         for tx in ready {
             // Fails if there is no subscriber.
             let _ = self.ready.send(tx);

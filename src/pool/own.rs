@@ -120,8 +120,8 @@ impl Pool {
     }
 
     /// Forgets transactions that stand aside, because their fate is final and stored.
-    pub fn settle(&self, hashes: impl IntoIterator<Item = B256>) {
-        self.lock().queue.settle(hashes);
+    pub fn forget_aside(&self, hashes: impl IntoIterator<Item = B256>) {
+        self.lock().queue.forget_aside(hashes);
     }
 
     /// Waits until an own transaction is stored, so that it may be sent. A notification before the call counts.

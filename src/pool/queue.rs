@@ -55,7 +55,7 @@ pub(super) struct Left {
     pub pooled: Arc<Pooled>,
     pub reason: DropReason,
     /// [`Sender::told`] before the transaction left.
-    told: u64,
+    announced: u64,
 }
 
 impl Left {
@@ -87,7 +87,7 @@ struct Sender {
     /// Maximum cost of all of them together, in wei.
     cost: U256,
     /// Subscribers were notified of all transactions with a nonce below this one.
-    told: u64,
+    announced: u64,
 }
 
 /// All transactions in the pool.
@@ -123,7 +123,7 @@ impl Queue {
         self.by_hash.is_empty() && self.aside.as_ref().is_none_or(Aside::is_empty)
     }
 
-    pub(super) fn settle(&mut self, hashes: impl IntoIterator<Item = B256>) {
+    pub(super) fn forget_aside(&mut self, hashes: impl IntoIterator<Item = B256>) {
         if let Some(aside) = &mut self.aside {
             hashes.into_iter().for_each(|hash| drop(aside.remove(&hash)));
         }
@@ -291,7 +291,7 @@ impl Queue {
                 // The upstream may have it already, so that it may be mined.
                 aside.push(replaced.clone());
             }
-            self.left.push(Left { pooled: replaced, reason: DropReason::Replaced, told: sender.told });
+            self.left.push(Left { pooled: replaced, reason: DropReason::Replaced, announced: sender.announced });
         }
         if !held {
             return Ok(self.newly_ready_from(&pooled, world));
@@ -302,7 +302,7 @@ impl Queue {
     /// Returns the transactions that became ready because `pooled` may be mined now.
     fn newly_ready_from(&mut self, pooled: &Pooled, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
         let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
-        if self.senders.get(&address).is_some_and(|sender| nonce < sender.told) {
+        if self.senders.get(&address).is_some_and(|sender| nonce < sender.announced) {
             // Subscribers were already notified of the transaction that it replaces, and of those after it.
             return vec![pooled.tx.clone()];
         }
@@ -314,7 +314,7 @@ impl Queue {
         if let Some(pooled) = self.take(hash, reason)
             && let Some(sender) = self.senders.get_mut(&pooled.tx.signer())
         {
-            sender.told = sender.told.min(pooled.tx.nonce());
+            sender.announced = sender.announced.min(pooled.tx.nonce());
         }
     }
 
@@ -323,7 +323,7 @@ impl Queue {
         self.bytes -= pooled.size;
         let address = pooled.tx.signer();
         if let Some(sender) = self.senders.get_mut(&address) {
-            self.left.push(Left { pooled: pooled.clone(), reason, told: sender.told });
+            self.left.push(Left { pooled: pooled.clone(), reason, announced: sender.announced });
             sender.by_nonce.remove(&pooled.tx.nonce());
             sender.cost = sender.cost.saturating_sub(pooled.cost);
             if sender.by_nonce.is_empty() {
@@ -350,7 +350,7 @@ impl Queue {
                 self.remove(pooled.tx.tx_hash(), DropReason::Rejected);
             }
         }
-        for Left { pooled, told, .. } in left.into_iter().rev() {
+        for Left { pooled, announced, .. } in left.into_iter().rev() {
             let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
             let there = self.senders.get(&address).and_then(|sender| sender.by_nonce.get(&nonce)).cloned();
             if nonce < nonce_of(world, &address) || there.as_ref().is_some_and(|there| !there.is_held()) {
@@ -367,7 +367,7 @@ impl Queue {
             self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
             let sender = self.senders.entry(address).or_default();
             sender.cost = sender.cost.saturating_add(pooled.cost);
-            sender.told = sender.told.max(told);
+            sender.announced = sender.announced.max(announced);
             sender.by_nonce.insert(nonce, pooled);
         }
         self.left.clear();
@@ -411,9 +411,9 @@ impl Queue {
     pub(super) fn newly_ready(&mut self, address: &Address, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
         let Some(sender) = self.senders.get_mut(address) else { return Vec::new() };
         // There is no gap below `told`, so only transactions from there on can be new.
-        let from = nonce_of(world, address).max(sender.told);
+        let from = nonce_of(world, address).max(sender.announced);
         let ready: Vec<_> = sender.ready(from).cloned().collect();
-        sender.told = ready.last().map_or(from, |last| last.next);
+        sender.announced = ready.last().map_or(from, |last| last.next);
         ready.iter().map(|pooled| pooled.tx.clone()).collect()
     }
 

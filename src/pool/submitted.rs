@@ -38,6 +38,15 @@ pub struct SubmittedTransaction {
     pub verdict: oneshot::Receiver<Result<(), PoolError>>,
 }
 
+/// A transaction of another node of the fleet, as this node's pool has taken it.
+#[derive(Debug)]
+pub struct ForwardedTransaction {
+    /// The hash.
+    pub hash: B256,
+    /// The commit of the transaction, or the reason why the pool rejects it.
+    pub verdict: Result<Commit, PoolError>,
+}
+
 impl SubmittedTransaction {
     /// Returns whether the stream of the fleet has the transaction, so that it will be checked.
     pub fn is_stored(&self) -> bool {

@@ -287,11 +287,6 @@ impl Access {
         })
     }
 
-    /// Returns the scheduler's client of the token with this name, if there is one.
-    pub fn flow_of(&self, name: &str) -> Option<Arc<Flow>> {
-        self.clients.load().iter().find(|client| client.name == name).map(|client| client.flow.clone())
-    }
-
     /// Returns the clients of the wallet whose tokens have this name.
     pub fn wallet_clients(&self, name: &str) -> impl Iterator<Item = Arc<Client>> {
         let clients = self.clients.load_full();

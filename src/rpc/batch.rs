@@ -1,23 +1,19 @@
-//! Batches: their entries run side by side, and on other nodes of a fleet, too, if they are many.
+//! Batches, whose entries run side by side.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use futures::future::{join, join_all};
+use futures::future::join_all;
 use jsonrpsee::{
     core::middleware::{Batch, BatchEntry, BatchEntryErr},
     types::{Id, Request as Call},
 };
-use serde::{Deserialize, de::IgnoredAny};
-use serde_json::value::RawValue;
 
 use super::{
     encode,
     error::RpcError,
-    fleet::{WorkPart, WorkSpread, work_headers},
-    methods::MethodRoute,
     service::{Encoded, Message, NOT_A_REQUEST},
 };
 use crate::executor;
@@ -54,14 +50,8 @@ impl Message {
         let bytes = AnswerBytes { so_far: AtomicUsize::new(0), most: session.limits.max_response };
         let batch = session.front.batch();
         let entries: Vec<Entry<'_>> = entries.into_iter().map(|entry| self.admit_entry(entry)).collect();
-        let pure = entries.iter().filter(|entry| is_pure(entry)).count();
-        let answers: Option<Vec<Encoded>> = match session.front.runner.spread_of(pure, &self.published) {
-            Some(spread) => Box::pin(self.spread(spread, entries, &batch, &bytes)).await,
-            None => {
-                let answers = entries.into_iter().map(|entry| self.run_entry(entry, &batch, &bytes));
-                join_all(answers).await.into_iter().collect()
-            }
-        };
+        let answers = entries.into_iter().map(|entry| self.run_entry(entry, &batch, &bytes));
+        let answers: Option<Vec<Encoded>> = join_all(answers).await.into_iter().collect();
         match answers {
             Some(answers) if !bytes.are_too_many() => self.join(answers),
             _ => {
@@ -90,7 +80,7 @@ impl Message {
         }
     }
 
-    /// Runs an entry on this node. Returns `None` if the answers are too long together.
+    /// Runs an entry. Returns `None` if the answers are too long together.
     async fn run_entry(&self, entry: Entry<'_>, batch: &Arc<executor::Batch>, bytes: &AnswerBytes) -> Option<Encoded> {
         if bytes.are_too_many() {
             return None;
@@ -99,69 +89,6 @@ impl Message {
             Ok(call) => self.run_call(call, Some(batch)).await,
             Err(answer) => answer,
         })
-    }
-
-    /// Runs the entries of a batch, of which the nodes of a fleet run those that each of them answers the same. Returns
-    /// `None` if the answers are too long together.
-    async fn spread(
-        &self,
-        spread: &WorkSpread,
-        entries: Vec<Entry<'_>>,
-        batch: &Arc<executor::Batch>,
-        bytes: &AnswerBytes,
-    ) -> Option<Vec<Encoded>> {
-        let (mut places, mut pure, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        let count = entries.len();
-        for (place, entry) in entries.into_iter().enumerate() {
-            match entry {
-                Ok(call) if MethodRoute::by_name(&call.method).is_some_and(|method| method.is_pure) => {
-                    places.push(place);
-                    pure.push(call);
-                }
-                other => others.push((place, other)),
-            }
-        }
-        let (shards, at) = (spread.cut(pure.len()), self.published.last);
-        let (pure, shards, caller) = (&pure, &shards, &self.session.caller);
-        let deadline = self.session.front.ticket(caller).deadline();
-        let ask = |peer: Arc<str>, shard: usize| async move {
-            let calls = &pure[shards[shard].clone()];
-            let headers = work_headers(&WorkPart::Entries, caller, at, deadline);
-            let body = serde_json::to_vec(calls).ok()?;
-            let answer = spread.ask(&peer, headers, body.into(), deadline).await?;
-            let texts: Vec<&RawValue> = serde_json::from_slice(&answer).ok()?;
-            if texts.len() != calls.len() || texts.iter().any(|text| is_of_the_node(text)) {
-                return None;
-            }
-            let answers = calls.iter().zip(texts).map(|(call, text)| bytes.count(self.answer_of_peer(call, text)));
-            Some(answers.collect::<Option<Vec<Encoded>>>())
-        };
-        let here = |shard: usize| async move {
-            let calls = pure[shards[shard].clone()].iter().cloned();
-            let answers = join_all(calls.map(|call| self.run_entry(Ok(call), batch, bytes))).await;
-            answers.into_iter().collect::<Option<Vec<Encoded>>>()
-        };
-        let beside =
-            others.into_iter().map(|(place, entry)| async move { (place, self.run_entry(entry, batch, bytes).await) });
-        let (spread_answers, others) = join(spread.run(shards.len(), ask, here), join_all(beside)).await;
-        let mut answers: Vec<Option<Encoded>> = (0..count).map(|_| None).collect();
-        let spread_answers = spread_answers.into_iter().collect::<Option<Vec<_>>>()?;
-        for (place, answer) in places.into_iter().zip(spread_answers.into_iter().flatten()) {
-            answers[place] = Some(answer);
-        }
-        for (place, answer) in others {
-            answers[place] = answer;
-        }
-        answers.into_iter().collect()
-    }
-
-    /// Returns the answer of another node to a call.
-    fn answer_of_peer(&self, call: &Call<'_>, text: &RawValue) -> Encoded {
-        let (session, length) = (&self.session, text.get().len());
-        match session.caller.share.take(length) {
-            Some(held) => Encoded { text: text.get().into(), held, by_upstream: false },
-            None => session.failure(&call.id, session.caller.share.memory().full("the answer", length)),
-        }
     }
 
     /// Returns the answers of a batch in order, as one array.
@@ -178,30 +105,4 @@ impl Message {
         joined.held.absorb(self.session.caller.share.take_always(joined.text.len() - length));
         joined
     }
-}
-
-/// Returns whether each node of a fleet answers an entry the same.
-fn is_pure(entry: &Entry<'_>) -> bool {
-    let method = entry.as_ref().ok().and_then(|call| MethodRoute::by_name(&call.method));
-    method.is_some_and(|method| method.is_pure)
-}
-
-/// Returns whether an answer is an error that this node may not give: of a limit, a deadline or a fault, or because of a
-/// past that the other node does not retain. A revert has data, unless it reverted without.
-fn is_of_the_node(answer: &RawValue) -> bool {
-    #[derive(Deserialize)]
-    struct MaybeFailed {
-        error: Option<FailedCode>,
-    }
-    #[derive(Deserialize)]
-    struct FailedCode {
-        code: i32,
-        data: Option<IgnoredAny>,
-    }
-    let Ok(MaybeFailed { error }) = serde_json::from_str(answer.get()) else { return true };
-    error.is_some_and(|error| match error.code {
-        -32005 | -32016 | -32603 | 4444 => true,
-        -32000 => error.data.is_none(),
-        _ => false,
-    })
 }

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, watch};
 use super::{
     encode,
     error::{Outcome, RpcError},
-    fleet::{LeaderLink, WorkSpread},
+    fleet::LeaderLink,
     methods::{Backend, Handler, LeaderUse, MethodRoute, RequestLimits, Run, UpstreamUse},
     remote::StateCompletion,
     request::{Caller, Request, begin},
@@ -59,10 +59,8 @@ pub struct RequestRunner {
     pub(super) executor: Executor,
     /// The completion of state from an upstream, if there is one.
     pub(super) remote: Option<Arc<StateCompletion>>,
-    /// The way to the leader, on a node of a fleet.
+    /// The client of the leader, on a node of a fleet.
     pub(super) leader: Option<Arc<LeaderLink>>,
-    /// The replicas that do a part of the work, on a node of a fleet.
-    pub(super) spread: Option<Arc<WorkSpread>>,
 }
 
 /// The answer to a request, or its error.
@@ -115,7 +113,7 @@ impl Front {
             ),
         };
         Self {
-            runner: RequestRunner { backend, executor, remote: None, leader: None, spread: None },
+            runner: RequestRunner { backend, executor, remote: None, leader: None },
             snapshots,
             waiters,
             metrics: metrics.clone(),
@@ -139,13 +137,6 @@ impl Front {
     #[must_use]
     pub fn with_leader(self, leader: LeaderLink) -> Self {
         let runner = RequestRunner { leader: Some(Arc::new(leader)), ..self.runner };
-        Self { runner, ..self }
-    }
-
-    /// Returns the same, on a node of a fleet whose replicas do a part of the work.
-    #[must_use]
-    pub fn with_spread(self, spread: WorkSpread) -> Self {
-        let runner = RequestRunner { spread: Some(Arc::new(spread)), ..self.runner };
         Self { runner, ..self }
     }
 
@@ -409,7 +400,7 @@ impl Front {
 }
 
 impl RequestRunner {
-    /// Returns the way to the leader of the fleet if another node has a part in answering a method. The leader has the pool and
+    /// Returns the client of the leader if another node has a part in answering a method. The leader has the pool and
     /// the accounts, blocks whose bodies this node does not have, and the upstream where this node has none.
     fn leader_for(&self, request: &Request) -> Option<&LeaderLink> {
         let leader = self.leader.as_deref()?;
@@ -427,11 +418,6 @@ impl RequestRunner {
             },
         };
         has_part.then_some(leader)
-    }
-
-    /// Returns the replicas of the fleet, if they help with a work of `count` elements on `published`.
-    pub(super) fn spread_of(&self, count: usize, published: &Published) -> Option<&WorkSpread> {
-        self.spread.as_deref().filter(|spread| spread.helps(count, published))
     }
 
     /// Returns whether the state is an upstream's that only the leader of the fleet follows.

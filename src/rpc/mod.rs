@@ -55,8 +55,7 @@ pub use error::RpcError;
 pub use files::{ServedFile, ServedFiles};
 pub use filters::Filters;
 pub use fleet::{
-    FleetPeers, LeaderLink, NatsDoor, NodeDoor, PeerIdentity, PublishingNode, ServedRequests, WalletDoor, WorkSpread,
-    serve_nodes, serve_peers, serve_replica,
+    LeaderLink, NatsDoor, NodeDoor, PublishingNode, ServedRequests, WalletDoor, serve_nodes, serve_replica,
 };
 pub use front::{Front, Waiters};
 pub use io::IoThreads;

@@ -2,7 +2,6 @@
 
 use std::{
     num::NonZeroU32,
-    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -11,12 +10,10 @@ use std::{
 };
 
 use alloy_primitives::{I256, U256};
-use serde::{Deserialize, Serialize};
 
 use super::{
     encode::{self, SimulationView},
     error::RpcError,
-    fleet::{WorkPart, work_headers},
     front::Front,
     methods::{Backend, Run},
     request::{Request, begin},
@@ -47,14 +44,6 @@ struct BegunSearch {
     stops: Instant,
 }
 
-/// The variants of a range of a search that another node has tried, in their order. Both nodes list the values.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct TriedRange {
-    ends: Vec<VariantEnd>,
-    /// Whether all of the range ran in time.
-    complete: bool,
-}
-
 impl Front {
     /// Runs the variants of a bundle, and answers with the best ones. At the deadline, the answer has the best so far.
     ///
@@ -70,7 +59,7 @@ impl Front {
         let first = move |backend: &Backend, run: &mut Run<'_>| backend.begin_search(run, stops);
         let begun = Arc::new(self.run_step(PLACE, request.clone(), first).await?.0);
         let values = &begun.request.search.values;
-        let (mut variants, mut complete) = self.try_all(&request, &begun, values.first()).await?;
+        let (mut variants, mut complete) = self.try_all(&request, &begun, &values.first()).await?;
         if let SearchedValues::Maximize { tolerance, .. } = values
             && complete
         {
@@ -93,71 +82,14 @@ impl Front {
         }
     }
 
-    /// Runs the variants with these values side by side, on other nodes of the fleet, too, if they are many. Returns those
-    /// that ran in time, and whether all did.
+    /// Runs the variants with these values side by side. Returns those that ran in time, and whether all did.
     async fn try_all(
-        &self,
-        request: &Request,
-        begun: &Arc<BegunSearch>,
-        values: Vec<Vec<U256>>,
-    ) -> Result<(Vec<Variant>, bool), RpcError> {
-        self.count_variants(request, values.len())?;
-        let Some(spread) = self.runner.spread_of(values.len(), &request.published) else {
-            return self.try_here(request, begun, &values).await;
-        };
-        let (shards, at) = (spread.cut(values.len()), request.published.last);
-        let ask = |peer: Arc<str>, shard: usize| {
-            let values = &values[shards[shard].clone()];
-            let part = WorkPart::Variants(shards[shard].clone());
-            let headers = work_headers(&part, &request.caller, at, begun.stops);
-            let body = request.params.as_bytes().clone();
-            async move {
-                let answer = spread.ask(&peer, headers, body, begun.stops).await?;
-                let TriedRange { ends, complete } = serde_json::from_slice(&answer).ok()?;
-                if complete != (ends.len() == values.len()) {
-                    return None;
-                }
-                let tried = values.iter().zip(ends).map(|(values, end)| Variant { values: values.clone(), end });
-                Some(Ok((tried.collect::<Vec<_>>(), complete)))
-            }
-        };
-        let here = |shard: usize| self.try_here(request, begun, &values[shards[shard].clone()]);
-        let (mut variants, mut complete) = (Vec::with_capacity(values.len()), true);
-        for shard in spread.run(shards.len(), ask, here).await {
-            let (tried, is_whole) = shard?;
-            variants.extend(tried);
-            complete &= is_whole;
-        }
-        Ok((variants, complete))
-    }
-
-    /// Tries the variants of a search in a range, for another node, until `stops`. Returns a [`TriedRange`] as JSON.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of a search, and -32602 if it has no such variants.
-    pub(super) async fn try_range(
-        &self,
-        request: Request,
-        range: Range<usize>,
-        stops: Instant,
-    ) -> Result<Vec<u8>, RpcError> {
-        let first = move |backend: &Backend, run: &mut Run<'_>| backend.begin_search(run, stops);
-        let begun = Arc::new(self.run_step(PLACE, request.clone(), first).await?.0);
-        let values = begun.request.search.values.first();
-        let values = values.get(range).ok_or_else(|| RpcError::params("params[0].vary: it has fewer variants"))?;
-        let (variants, complete) = self.try_here(&request, &begun, values).await?;
-        let tried = TriedRange { ends: variants.into_iter().map(|variant| variant.end).collect(), complete };
-        serde_json::to_vec(&tried).map_err(|error| RpcError::internal(&format!("variants cannot be written: {error}")))
-    }
-
-    /// Runs the variants with these values side by side on this node.
-    async fn try_here(
         &self,
         request: &Request,
         begun: &Arc<BegunSearch>,
         values: &[Vec<U256>],
     ) -> Result<(Vec<Variant>, bool), RpcError> {
+        self.count_variants(request, values.len())?;
         let size = values.len().div_ceil(PARTS).clamp(FEWEST, MOST);
         let batch = self.batch();
         let parts = values.chunks(size).map(|part| {

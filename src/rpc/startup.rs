@@ -37,7 +37,7 @@ use super::{
 /// Connections that are answered at once. More wait to be accepted.
 const CONNECTIONS: u32 = 64;
 /// The time-out of a connection for its one request and the answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The current step of a node's start, as a clause: "it imports the blocks of --chain". Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -89,7 +89,7 @@ impl StartupServer {
                     _ = stopped => {}
                 }
                 // When all permits are back, every connection has its answer.
-                let _ = timeout(PATIENCE, connections.acquire_many(CONNECTIONS)).await;
+                let _ = timeout(CONNECTION_TIMEOUT, connections.acquire_many(CONNECTIONS)).await;
                 listener.into_std()
             })
         })?;
@@ -165,7 +165,7 @@ impl Answers {
         });
         let connection =
             auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).into_owned();
-        let _ = timeout(PATIENCE, connection).await;
+        let _ = timeout(CONNECTION_TIMEOUT, connection).await;
         drop(permit);
     }
 

@@ -123,7 +123,7 @@ impl Default for Account {
 
 impl Account {
     /// Up to this many changed slots, a second thread costs more than it saves.
-    const AT_ONCE: usize = 64;
+    const PARALLEL_FROM: usize = 64;
 
     /// Returns an account of a world on a remote base: the base has the slots that are not written here.
     pub(super) fn partial() -> Self {
@@ -169,7 +169,7 @@ impl Account {
 
     /// Stores values in many slots.
     pub fn set_slots(&mut self, written: &HashMap<U256, U256>) {
-        if written.len() < Self::AT_ONCE || self.kind != StorageKind::Whole {
+        if written.len() < Self::PARALLEL_FROM || self.kind != StorageKind::Whole {
             return written.iter().for_each(|(key, value)| self.set_slot(*key, *value));
         }
         let (slots, trie) = (&mut self.slots, &mut self.trie);

@@ -12,7 +12,7 @@ use super::account::Code;
 /// Analysed bytecode by its bytes, bounded in bytes: those of the code, of its padded copy and of its jump table.
 ///
 /// Two parts share the bound: code of the chain, and code that requests bring as overrides. Override code is evicted
-/// first, oldest first, so that a flood of made-up contracts cannot evict the code that is really called. The key is
+/// first, oldest first, so that a flood of analysed-up contracts cannot evict the code that is really called. The key is
 /// the code itself, because finding 24 KiB by a fast hash and one comparison costs a tenth of its Keccak hash.
 ///
 /// A world holds its own references to the code of its accounts, so evicting an entry only drops the shortcut.
@@ -80,12 +80,12 @@ impl CodeCache {
         // Bytes that look like a delegation (EIP-7702) but are not valid ones are ordinary code, which fails when it
         // runs.
         let bytecode = Bytecode::new_raw_checked(key.clone()).unwrap_or_else(|_| Bytecode::new_legacy(key.clone()));
-        let made = Code { hash: keccak256(&key), bytecode };
-        if size(&key, &made) <= self.limit {
-            part.insert(key, made.clone());
+        let analysed = Code { hash: keccak256(&key), bytecode };
+        if size(&key, &analysed) <= self.limit {
+            part.insert(key, analysed.clone());
             self.evict();
         }
-        made
+        analysed
     }
 
     fn evict(&self) {
@@ -98,9 +98,9 @@ impl CodeCache {
 }
 
 impl CodeShard {
-    fn insert(&self, key: Bytes, made: Code) {
-        let bytes = size(&key, &made);
-        if self.codes.insert(key.clone(), made).is_none() {
+    fn insert(&self, key: Bytes, analysed: Code) {
+        let bytes = size(&key, &analysed);
+        if self.codes.insert(key.clone(), analysed).is_none() {
             self.bytes.fetch_add(bytes, Relaxed);
             self.order.push(key);
         }
@@ -108,17 +108,17 @@ impl CodeShard {
 
     fn drop_oldest(&self) -> bool {
         let Some(oldest) = self.order.pop() else { return false };
-        if let Some((key, made)) = self.codes.remove(&oldest) {
-            self.bytes.fetch_sub(size(&key, &made), Relaxed);
+        if let Some((key, analysed)) = self.codes.remove(&oldest) {
+            self.bytes.fetch_sub(size(&key, &analysed), Relaxed);
         }
         true
     }
 }
 
 /// Returns the bytes that an entry holds.
-fn size(key: &Bytes, made: &Code) -> usize {
-    let padded = made.bytecode.bytes_ref();
+fn size(key: &Bytes, analysed: &Code) -> usize {
+    let padded = analysed.bytecode.bytes_ref();
     let copy = if padded.as_ptr() == key.as_ptr() { 0 } else { padded.len() };
-    let jumps = made.bytecode.legacy_jump_table().map_or(0, |jumps| jumps.as_slice().len());
+    let jumps = analysed.bytecode.legacy_jump_table().map_or(0, |jumps| jumps.as_slice().len());
     ENTRY + key.len() + copy + jumps
 }

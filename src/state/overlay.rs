@@ -77,15 +77,15 @@ struct OverlayEntry {
     remote: Option<RemoteAccount>,
     /// Whether the base's slots were deleted.
     bare: bool,
-    /// Slots written before the overlay last [settled](Overlay::settle).
-    settled: HashMap<U256, U256>,
-    /// Whether anything changed since the overlay last settled.
+    /// Slots written before the overlay last [restarted its changes](Overlay::restart_changes).
+    written_before: HashMap<U256, U256>,
+    /// Whether anything changed since the overlay last restarted its changes.
     is_changed: bool,
     /// The parts that runs read of the account in the base. `None` if no run has accessed it.
     read: Option<AccountReads>,
-    /// The parts that an override has settled, so that the base's are no longer read.
-    settled_parts: AccountReads,
-    /// The account now, code included, and the changes of its storage since the overlay last settled.
+    /// The parts that an override gives, so that the base's are no longer read.
+    given_parts: AccountReads,
+    /// The account now, code included, and the changes of its storage since the overlay last restarted its changes.
     now: AccountChange,
 }
 
@@ -119,7 +119,7 @@ impl Overlay {
             entry.base = None;
             entry.remote = None;
             entry.now.info = None;
-            for slots in [&mut entry.now.slots, &mut entry.settled] {
+            for slots in [&mut entry.now.slots, &mut entry.written_before] {
                 slots.clear();
                 if slots.capacity() > Self::KEPT_SLOTS {
                     *slots = HashMap::default();
@@ -179,7 +179,7 @@ impl Overlay {
             (nonce.is_some(), AccountReads::NONCE),
             (code.is_some(), AccountReads::CODE),
         ] {
-            entry.settled_parts.set(part, is_given || entry.settled_parts.contains(part));
+            entry.given_parts.set(part, is_given || entry.given_parts.contains(part));
         }
         let info = entry
             .now
@@ -229,7 +229,8 @@ impl Overlay {
         entry.remote.is_none() && entry.has_storage()
     }
 
-    /// Returns the net change of every account that changed since the overlay last [settled](Overlay::settle).
+    /// Returns the net change of every account that changed since the overlay last [restarted its
+    /// changes](Overlay::restart_changes).
     pub fn changes(&self) -> impl Iterator<Item = &AccountChange> {
         self.entries[..self.ids.len()].iter().filter(|entry| entry.is_changed).map(|entry| &entry.now)
     }
@@ -251,10 +252,10 @@ impl Overlay {
         Self::new(self.changed_world(), self.hashes.clone())
     }
 
-    /// Settles the changes: [`Overlay::changes`] begins anew, and reads return the same as before.
-    pub fn settle(&mut self) {
+    /// Restarts the changes: [`Overlay::changes`] is empty again, and reads return the same as before.
+    pub fn restart_changes(&mut self) {
         for entry in self.entries[..self.ids.len()].iter_mut().filter(|entry| entry.is_changed) {
-            entry.settled.extend(entry.now.slots.drain());
+            entry.written_before.extend(entry.now.slots.drain());
             (entry.now.storage_cleared, entry.is_changed) = (false, false);
         }
     }
@@ -279,7 +280,7 @@ impl Overlay {
             entry.now.info = info;
             entry.base = base;
             (entry.bare, entry.now.storage_cleared, entry.is_changed) = (false, false, false);
-            (entry.read, entry.settled_parts) = (None, AccountReads::empty());
+            (entry.read, entry.given_parts) = (None, AccountReads::empty());
             if self.base.remote().is_some() {
                 self.read_remote(next);
             }
@@ -317,7 +318,7 @@ impl OverlayEntry {
 
     /// Returns a slot's value if it does not follow from the base.
     fn written_slot(&self, slot: &U256) -> Option<U256> {
-        let written = self.now.slots.get(slot).or_else(|| self.settled.get(slot)).copied();
+        let written = self.now.slots.get(slot).or_else(|| self.written_before.get(slot)).copied();
         written.or_else(|| self.bare.then_some(U256::ZERO))
     }
 
@@ -328,8 +329,8 @@ impl OverlayEntry {
 
     /// Returns whether a slot that is held here is not zero.
     fn has_storage(&self) -> bool {
-        let is_written = |slot: &U256| self.now.slots.contains_key(slot) || self.settled.contains_key(slot);
-        let earlier = self.settled.iter().filter(|(slot, _)| !self.now.slots.contains_key(*slot));
+        let is_written = |slot: &U256| self.now.slots.contains_key(slot) || self.written_before.contains_key(slot);
+        let earlier = self.written_before.iter().filter(|(slot, _)| !self.now.slots.contains_key(*slot));
         self.now.slots.iter().chain(earlier).any(|(_, value)| !value.is_zero())
             || !self.bare
                 && self
@@ -342,18 +343,18 @@ impl OverlayEntry {
     fn clear(&mut self) {
         (self.bare, self.now.storage_cleared) = (true, true);
         self.now.slots.clear();
-        self.settled.clear();
+        self.written_before.clear();
     }
 
-    /// Records that a run read `parts`, except for those that an override has settled.
+    /// Records that a run read `parts`, except for those that an override gives.
     fn note(&mut self, parts: AccountReads) {
-        let read = if parts.contains(AccountReads::EXISTENCE) && !self.settled_parts.is_empty() {
+        let read = if parts.contains(AccountReads::EXISTENCE) && !self.given_parts.is_empty() {
             // Beside an override, the account's emptiness follows from each of the other parts.
             (parts - AccountReads::EXISTENCE) | AccountReads::INFO
         } else {
             parts
         };
-        *self.read.get_or_insert_default() |= read - self.settled_parts;
+        *self.read.get_or_insert_default() |= read - self.given_parts;
     }
 
     /// Deletes the storage of an account that is empty, and records what this follows from if `records`.
@@ -366,7 +367,7 @@ impl OverlayEntry {
         } else {
             // The base has no storage to delete. Reads of its slots are still recorded.
             self.now.slots.clear();
-            self.settled.clear();
+            self.written_before.clear();
         }
     }
 }

@@ -53,7 +53,7 @@ pub enum Publication {
     /// will not tell them.
     Content(SealedBlock),
     /// A canonical block without known ancestors. Everything known before is removed.
-    BeginAnew(Snapshot),
+    Restart(Snapshot),
     /// The return to what was published at an earlier moment. Everything published since is removed.
     Return(Arc<Published>),
     /// The blocks that the upstream calls safe and final.
@@ -66,7 +66,7 @@ impl Publication {
     /// Returns the newest snapshot of the change; `None` if it brings none.
     pub fn newest(&self) -> Option<&Snapshot> {
         match self {
-            Self::SubBlock(next) | Self::Canonical(next) | Self::Confirm(next) | Self::BeginAnew(next) => Some(next),
+            Self::SubBlock(next) | Self::Canonical(next) | Self::Confirm(next) | Self::Restart(next) => Some(next),
             Self::Seal { sealed, next } => Some(next.as_ref().unwrap_or(sealed)),
             Self::PreConfirmed { open, .. } => Some(open),
             Self::Ahead { complete, open } => open.as_ref().or_else(|| complete.last().map(|(last, _)| last)),
@@ -84,7 +84,7 @@ impl Publication {
     pub fn dated(mut self, moment: Instant) -> Self {
         let date = |snapshot: &mut Snapshot| snapshot.published = moment;
         match &mut self {
-            Self::SubBlock(next) | Self::Canonical(next) | Self::Confirm(next) | Self::BeginAnew(next) => date(next),
+            Self::SubBlock(next) | Self::Canonical(next) | Self::Confirm(next) | Self::Restart(next) => date(next),
             Self::Seal { sealed, next } => [Some(sealed), next.as_mut()].into_iter().flatten().for_each(date),
             Self::PreConfirmed { complete, open } => {
                 [complete.as_mut(), Some(open)].into_iter().flatten().for_each(date)
@@ -114,7 +114,7 @@ impl Publication {
             Self::GoBack { .. } => "go_back",
             Self::FallBack(_) => "fall_back",
             Self::Content(_) => "content",
-            Self::BeginAnew(_) => "begin_anew",
+            Self::Restart(_) => "begin_anew",
             Self::Return(_) => "return",
             Self::Tags(_) => "tags",
             Self::Feed(_) => "feed",

@@ -58,7 +58,7 @@ pub struct ReadSet {
     /// Whether the runs may have read anything. The other fields then say nothing.
     pub everything: bool,
     /// The accounts that were accessed, in the order of their addresses, each with its parts and its slots that were
-    /// read. Of an account without either, an override has settled all that was read.
+    /// read. Of an account without either, an override gives all that was read.
     pub accounts: Vec<AccountRead>,
     /// The fields of the block.
     pub block: BlockReads,
@@ -81,7 +81,7 @@ pub struct AccountRead {
 
 impl ReadSet {
     /// The number of accounts, slots and block hashes above which runs count as having read everything.
-    pub const MOST: usize = 1024;
+    pub const MAX_READS: usize = 1024;
 
     /// Returns the set of runs that may have read anything.
     pub fn everything() -> Self {
@@ -110,7 +110,7 @@ impl ReadSet {
         self.hashes.extend(&other.hashes);
         self.gas = self.gas.max(other.gas);
         let slots: usize = self.accounts.iter().map(|account| account.slots.len()).sum();
-        if self.accounts.len() + slots + self.hashes.len() > Self::MOST { Self::everything() } else { self }
+        if self.accounts.len() + slots + self.hashes.len() > Self::MAX_READS { Self::everything() } else { self }
     }
 
     /// Returns whether the account at `address` was accessed.

@@ -254,8 +254,8 @@ impl Snapshots {
     }
 }
 
-/// Keeps the hash that was returned for the block that a snapshot is building, if one was, beyond the snapshot.
-fn keep_hash_of(snapshot: &Snapshot, hashes: &mut ProvisionalHashes) {
+/// Retains the hash that was returned for the block that a snapshot is building, if one was, beyond the snapshot.
+fn retain_hash_of(snapshot: &Snapshot, hashes: &mut ProvisionalHashes) {
     if let Some(hash) = snapshot.given_out() {
         hashes.insert(snapshot.header().number, hash);
     }
@@ -273,7 +273,7 @@ impl Published {
             (FeedState::Live { every_ms } | FeedState::Lagging(FeedLag { every_ms, .. }), Some(since)) => {
                 FeedState::Lagging(FeedLag { since, waiting: 0, cause: FeedProblem::Behind, every_ms })
             }
-            (told, _) => told,
+            (state, _) => state,
         }
     }
 
@@ -297,7 +297,7 @@ impl Published {
                 let unchanged = canonical.path.first().is_some_and(|step| step.from == self.newest.state)
                     && self.newest.open.as_ref().is_some_and(|open| open.header.number == number);
                 if unchanged || self.has_begun(&canonical.head) {
-                    self.keep_hashes_of(number);
+                    self.retain_hashes_of(number);
                 } else {
                     self.provisional.remove(number..=number);
                 }
@@ -364,7 +364,7 @@ impl Published {
                 self.forget_from(number + 1);
                 self.push(Arc::new(again));
             }
-            Publication::BeginAnew(first) => {
+            Publication::Restart(first) => {
                 self.forget_from(0);
                 let first = Arc::new(first.named(id));
                 self.add_block(&first);
@@ -537,10 +537,10 @@ impl Published {
         })
     }
 
-    /// Keeps the hashes that were returned for block `number` beyond the snapshots that have it.
-    fn keep_hashes_of(&mut self, number: u64) {
+    /// Retains the hashes that were returned for block `number` beyond the snapshots that have it.
+    fn retain_hashes_of(&mut self, number: u64) {
         for snapshot in self.recent.values().filter(|snapshot| snapshot.header().number == number) {
-            keep_hash_of(snapshot, &mut self.provisional);
+            retain_hash_of(snapshot, &mut self.provisional);
         }
     }
 
@@ -675,7 +675,7 @@ impl Published {
                 // A hash lives as long as its block, which is here or still to come.
                 let number = oldest.header().number;
                 if self.blocks.contains_key(&number) || self.blocks.get_max().is_none_or(|(last, _)| number > *last) {
-                    keep_hash_of(&oldest, &mut self.provisional);
+                    retain_hash_of(&oldest, &mut self.provisional);
                 }
                 drop_aside(oldest);
             }

@@ -180,7 +180,7 @@ impl From<LocalWorld> for World {
 
 impl LocalWorld {
     /// Up to this many changed accounts, a second thread costs requests more than it saves here.
-    const AT_ONCE: usize = 128;
+    const PARALLEL_FROM: usize = 128;
 
     /// Returns the state that a geth-format genesis file describes.
     pub fn of_genesis(genesis: &Genesis, codes: &CodeCache) -> Self {
@@ -243,9 +243,9 @@ impl LocalWorld {
             let changed = known.unwrap_or_default().changed(change).map(Arc::new);
             (change.address, keccak256(change.address), changed)
         };
-        let in_parallel = changes.len() >= Self::AT_ONCE;
+        let in_parallel = changes.len() >= Self::PARALLEL_FROM;
         let changed: Vec<(Address, B256, Option<Arc<Account>>)> = if in_parallel {
-            changes.par_iter().with_min_len(Self::AT_ONCE / 4).map(change).collect()
+            changes.par_iter().with_min_len(Self::PARALLEL_FROM / 4).map(change).collect()
         } else {
             changes.iter().map(change).collect()
         };

@@ -1,4 +1,4 @@
-//! `pending` as an account's next batch will meet it: with the transactions of the account that still wait.
+//! `pending` as an account's next batch will find it: with the transactions of the account that still wait.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

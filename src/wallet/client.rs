@@ -19,7 +19,7 @@ use super::{
 use crate::shown;
 
 /// Maximum time for the node to answer: longer than clients that came earlier may keep the node waiting.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum length of an answer in bytes.
 const LONGEST_ANSWER: u64 = 1 << 30;
 /// Maximum length of a line from the terminal in bytes.
@@ -320,8 +320,8 @@ fn ask(path: &Path, request: &SocketRequest) -> Result<SocketAnswer, ClientError
         ErrorKind::PermissionDenied => ClientError::Denied { path: path.into() },
         _ => broken(cause),
     })?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(broken)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(broken)?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(broken)?;
     let mut line = serde_json::to_vec(request).map_err(strange)?;
     line.push(b'\n');
     stream.write_all(&line).map_err(broken)?;

@@ -36,7 +36,7 @@ const LONGEST_REQUEST: usize = 6 * BatchId::LONGEST + 1024;
 /// Length of data and text in bytes after which a list ends. Further batches are only counted.
 const LONG_LIST: usize = 8 << 20;
 /// Maximum time for a client to send the request, and again to receive the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time that a client waits for the next batch before it asks again.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
 /// Maximum number of clients that wait for the next batch. They are not among the connections that are served.
@@ -334,7 +334,7 @@ async fn converse(
     let (read, mut write) = stream.split();
     let mut line = Vec::new();
     let mut lines = BufReader::new(read.take(LONGEST_REQUEST as u64 + 1));
-    tokio::time::timeout(PATIENCE, lines.read_until(b'\n', &mut line)).await??;
+    tokio::time::timeout(CLIENT_TIMEOUT, lines.read_until(b'\n', &mut line)).await??;
     let answer = match parse(&line) {
         Ok(SocketRequest::Next { from }) => {
             drop(permit);
@@ -350,7 +350,7 @@ async fn converse(
     };
     let mut text = serde_json::to_vec(&answer)?;
     text.push(b'\n');
-    tokio::time::timeout(PATIENCE, write.write_all(&text)).await??;
+    tokio::time::timeout(CLIENT_TIMEOUT, write.write_all(&text)).await??;
     write.shutdown().await
 }
 

@@ -18,7 +18,7 @@ impl Attendance {
     /// The time without a connection or a poll after which bundles are not run.
     pub const IDLE: Duration = Duration::from_secs(30);
     /// The time after which bundles that gave no answer run again, if no snapshot comes before.
-    pub const AGAIN: Duration = Duration::from_secs(1);
+    pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
     /// Creates the attendance of bundles that a client lets stand.
     pub const fn new(now: Instant) -> Self {
@@ -59,10 +59,10 @@ impl Attendance {
     /// time `keep` since a client was there. `is_behind` tells whether any must run again.
     pub fn rest(&self, keep: Duration, is_behind: bool, now: Instant) -> Option<Duration> {
         let left = match self.is_watched {
-            true => keep.max(Self::AGAIN),
+            true => keep.max(Self::RETRY_PAUSE),
             false => keep.saturating_sub(now.saturating_duration_since(self.last)),
         };
-        let rest = if is_behind && self.may_run(now) { Self::AGAIN } else { Self::IDLE };
+        let rest = if is_behind && self.may_run(now) { Self::RETRY_PAUSE } else { Self::IDLE };
         Some(rest.min(left)).filter(|rest| !rest.is_zero())
     }
 }

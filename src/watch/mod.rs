@@ -117,7 +117,7 @@ pub enum StandingRun {
 /// The answer of a bundle whose objective is not above what the client asks for.
 pub const BELOW: &[u8] = b"\"below\":true";
 /// The number of snapshots after which a bundle that was passed over goes first.
-const PATIENCE: u32 = 5;
+const MAX_PASSED_OVER: u32 = 5;
 
 impl<R> StandingBundles<R> {
     /// Creates bundles that are all due.
@@ -196,7 +196,7 @@ impl<R> StandingBundles<R> {
         let mut due = self.due_among(|bundle| !bundle.is_long && may_run(&bundle.request));
         due.sort_by_key(|at| {
             let bundle = &self.bundles[*at as usize];
-            (bundle.stale.is_some(), Reverse(bundle.passed_over >= PATIENCE), Reverse(bundle.gained))
+            (bundle.stale.is_some(), Reverse(bundle.passed_over >= MAX_PASSED_OVER), Reverse(bundle.gained))
         });
         due
     }

@@ -416,6 +416,24 @@ fn a_setting_that_does_not_exist_is_refused_and_named() {
     assert!(told.contains("`sub-block-millis`") && told.contains(text(config.path())), "{told}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retired_setting_is_named_in_a_warning_and_has_no_effect() {
+    let config = file("listen = \"127.0.0.1:0\"\nshard-size = 20\n");
+    let config = text(config.path());
+    let cases: [(&[&str], Variables<'_>, &str); 2] = [
+        (&["--config", config], &[], "`shard-size`"),
+        (&["--listen", "127.0.0.1:0"], &[("PRESIM_SHARD_SIZE", "20")], "PRESIM_SHARD_SIZE"),
+    ];
+    for (flags, env, given) in cases {
+        let mut presim = Presim::start_with(flags, env);
+        presim.signal("TERM");
+        let (_, told) = presim.ended().await;
+        let warned =
+            told.lines().any(|line| line.contains("WARN") && line.contains(given) && line.contains("remove it"));
+        assert!(warned, "{flags:?} {env:?}: {told}");
+    }
+}
+
 #[test]
 fn a_value_that_cannot_be_is_refused_and_its_setting_named() {
     let bad = file("sub-block-ms = 0\n");

@@ -1,7 +1,7 @@
 //! The rules of this project's English that a machine can check, over all Rust files of the repository.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fmt::Write,
     fs,
     path::{Path, PathBuf},
@@ -81,22 +81,6 @@ impl SourceFile {
         }
         paragraphs
     }
-
-    /// Returns the types that the file defines outside its test module, with the line of each.
-    fn types(&self) -> impl Iterator<Item = (usize, &str)> {
-        let end = self.lines.iter().position(|line| line.starts_with("mod tests {")).unwrap_or(self.lines.len());
-        self.lines[..end].iter().enumerate().filter_map(|(at, line)| {
-            let line = line.trim_start();
-            let line = line.strip_prefix("pub").map_or(line, |rest| {
-                let rest =
-                    if rest.starts_with('(') { rest.split_once(')').map_or(rest, |(_, rest)| rest) } else { rest };
-                rest.trim_start()
-            });
-            let name = ["struct ", "enum ", "trait "].iter().find_map(|keyword| line.strip_prefix(keyword))?;
-            let end = name.find(|character: char| !character.is_alphanumeric()).unwrap_or(name.len());
-            name.starts_with(char::is_uppercase).then(|| (at + 1, &name[..end]))
-        })
-    }
 }
 
 /// Returns the Markdown files of the repository.
@@ -162,26 +146,6 @@ fn a_comment_opens_with_its_subject_or_its_verb() {
 }
 
 #[test]
-fn an_errors_section_says_when_in_a_sentence() {
-    let mut findings = Vec::new();
-    for file in sources() {
-        let paragraphs = file.paragraphs();
-        for pair in paragraphs.windows(2) {
-            // A section's text may follow its heading without an empty line.
-            let text = match pair[0].text.as_slice() {
-                ["# Errors"] => pair[1].text[0],
-                ["# Errors", text, ..] => text,
-                _ => continue,
-            };
-            if !["Returns ", "Like [`", "The same as [`"].iter().any(|opening| text.starts_with(opening)) {
-                findings.push(format!("{}:{}: {text}", file.path, pair[0].line));
-            }
-        }
-    }
-    assert_none(findings, "`# Errors` begins with \"Returns …\" and says when");
-}
-
-#[test]
 fn a_comment_cites_only_what_a_reader_can_open() {
     let mut findings = Vec::new();
     for file in sources().iter().filter(|file| !file.path.ends_with("prose.rs")) {
@@ -193,29 +157,6 @@ fn a_comment_cites_only_what_a_reader_can_open() {
         }
     }
     assert_none(findings, "a comment cites a document that is not in the repository");
-}
-
-#[test]
-fn a_type_s_name_is_unique_in_its_crate() {
-    let mut crates: BTreeMap<&str, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
-    for file in sources() {
-        let name = match file.path.split('/').next().expect("a folder") {
-            _ if file.path.ends_with("tests.rs") => continue,
-            "src" => "presim",
-            "loadtest" if file.path.starts_with("loadtest/src/") => "loadtest",
-            "tests" if file.path.starts_with("tests/suite/") => "suite",
-            _ => continue,
-        };
-        for (line, defined) in file.types() {
-            let places = crates.entry(name).or_default().entry(defined.to_owned()).or_default();
-            places.insert(format!("{}:{line}", file.path));
-        }
-    }
-    assert_eq!(crates.keys().copied().collect::<Vec<_>>(), ["loadtest", "presim", "suite"]);
-    let findings = crates.values().flatten().filter(|(_, places)| places.len() > 1);
-    let findings =
-        findings.map(|(name, places)| format!("{name}: {}", places.iter().cloned().collect::<Vec<_>>().join(", ")));
-    assert_none(findings.collect(), "types of one crate share a name");
 }
 
 #[test]

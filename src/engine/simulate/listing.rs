@@ -68,7 +68,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
                 header.withdrawals_root = Some(roots.storage_root_of(L2_TO_L1_MESSAGE_PASSER_ADDRESS));
             }
             // From here on, the overlay reports only the next block's changes.
-            self.evm.db_mut().settle();
+            self.evm.db_mut().restart_changes();
         }
         let sizes = list.transactions.iter().map(|(_, tx)| (tx.encoded.len(), tx.tx.tx_type() == TxType::Legacy));
         let size = block_size(header, sizes, &[], withdrawals.as_ref().map(|list| list.as_slice()));

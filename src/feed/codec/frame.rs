@@ -7,13 +7,13 @@ use alloy_primitives::Bytes;
 /// The version of all that the codec writes. A reader refuses every other.
 pub const VERSION: u8 = 6;
 /// The bytes from which a message is compressed: below, its headers cost more than it saves.
-const LEAST: usize = 512;
+const MIN_COMPRESSED_BYTES: usize = 512;
 /// The level of the compression: a sub-block is compressed within its interval many times over.
 const LEVEL: i32 = 1;
 /// The most bytes of a message after decompression, which bound the memory that a message can take.
-const MOST: usize = 1 << 31;
+const MAX_BYTES: usize = 1 << 31;
 /// The most bytes of a beat, an answer about the time, or a verdict.
-const SHORT: usize = 1 << 16;
+const MAX_SHORT_BYTES: usize = 1 << 16;
 
 const PLAIN: u8 = 0;
 const ZSTD: u8 = 1;
@@ -68,7 +68,7 @@ pub fn join(parts: &[Bytes]) -> Result<Vec<u8>, FrameError> {
 /// Returns bytes with their version, compressed if that makes them shorter.
 pub fn pack(message: &[u8]) -> Vec<u8> {
     let plain = || [&[VERSION, PLAIN], message].concat();
-    if message.len() < LEAST {
+    if message.len() < MIN_COMPRESSED_BYTES {
         return plain();
     }
     match zstd::bulk::compress(message, LEVEL) {
@@ -86,16 +86,16 @@ pub fn pack(message: &[u8]) -> Vec<u8> {
 ///
 /// Returns an error as [`join`] does.
 pub fn unpack(body: &[u8]) -> Result<Vec<u8>, FrameError> {
-    unpack_within(body, MOST)
+    unpack_within(body, MAX_BYTES)
 }
 
-/// Reverses [`pack`] of a message of at most [`SHORT`] bytes, as nodes say to one another outside of the stream.
+/// Reverses [`pack`] of a message of at most [`MAX_SHORT_BYTES`] bytes, as nodes say to one another outside of the stream.
 ///
 /// # Errors
 ///
 /// Returns an error as [`join`] does, and for a longer message.
 pub fn unpack_short(body: &[u8]) -> Result<Vec<u8>, FrameError> {
-    unpack_within(body, SHORT)
+    unpack_within(body, MAX_SHORT_BYTES)
 }
 
 fn unpack_within(body: &[u8], most: usize) -> Result<Vec<u8>, FrameError> {

@@ -201,7 +201,7 @@ impl LiveChange {
             Publication::GoBack { number, feed } => {
                 Self::Moment(Box::new(LiveMoment::at(on.state_after(*number)?, tags, *feed)))
             }
-            Publication::BeginAnew(first) => Self::Moment(Box::new(LiveMoment::at(first, tags, on.feed()))),
+            Publication::Restart(first) => Self::Moment(Box::new(LiveMoment::at(first, tags, on.feed()))),
             Publication::FallBack(feed) => Self::FallBack(*feed),
             Publication::Tags(tags) => Self::Tags(*tags),
             Publication::Content(block) => Self::Content(Box::new(LiveBlock::of(block, Verified::None, 0))),

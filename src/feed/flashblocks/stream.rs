@@ -190,14 +190,14 @@ pub fn open(settings: Settings) -> Events {
 fn open_on(runtime: Handle, settings: Settings) -> Events {
     let (sender, receiver) = channel(settings.capacity.max(1));
     let waiting = Arc::new(AtomicUsize::new(0));
-    let task = runtime.spawn(keep(settings.clone(), sender, waiting.clone())).abort_handle();
+    let task = runtime.spawn(stay_connected(settings.clone(), sender, waiting.clone())).abort_handle();
     Events { receiver, waiting, task: Some(StreamTask { settings, runtime, task }) }
 }
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// Connects, reads until the connection is lost, pauses, and repeats.
-async fn keep(settings: Settings, sender: Sender<Event>, waiting: Arc<AtomicUsize>) {
+async fn stay_connected(settings: Settings, sender: Sender<Event>, waiting: Arc<AtomicUsize>) {
     let mut backoff = backoff(&settings);
     loop {
         let lost = match connect(&settings).await {

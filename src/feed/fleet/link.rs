@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// The time that NATS may take to acknowledge a message before it is sent again.
 const ACK: Duration = Duration::from_secs(1);
 /// The pause before a lost connection is opened again.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The bytes that are left for the headers of a part.
 const HEADERS: usize = 1_024;
 /// The oldest version of a server of a cluster, because of what older ones lose when a server fails.
@@ -50,7 +50,7 @@ impl FleetLink {
             .name("presim")
             .request_timeout(Some(TIMEOUT))
             .connection_timeout(TIMEOUT)
-            .reconnect_delay_callback(|_| AGAIN);
+            .reconnect_delay_callback(|_| RETRY_PAUSE);
         let mut addresses = Vec::new();
         for url in &servers.0 {
             // Beside the connection's own, so that they are in no log of it.

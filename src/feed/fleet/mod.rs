@@ -78,16 +78,6 @@ impl FleetNames {
         format!("presim.{}.wallet.{id}", self.fleet)
     }
 
-    /// Returns the subject on which replicas say that they are there, for the nodes that have them do a part of their work.
-    pub fn peers(&self) -> String {
-        format!("presim.{}.peers", self.fleet)
-    }
-
-    /// Returns the subject of work for one replica. Only nodes of the fleet may publish to it.
-    pub fn peer(&self, name: &str) -> String {
-        format!("presim.{}.peer.{name}", self.fleet)
-    }
-
     /// Returns the subject on which the leader says what its clock shows.
     pub fn clock(&self) -> String {
         format!("presim.{}.clock", self.fleet)

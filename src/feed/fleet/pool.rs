@@ -30,24 +30,24 @@ use super::{
     verdicts::{PoolVerdicts, REPLY, VerdictInbox},
 };
 use crate::{
-    pool::{Pool, PoolDrops, PoolError, SubmittedTransaction, TxOutbox},
+    pool::{ForwardedTransaction, Pool, PoolDrops, PoolError, SubmittedTransaction, TxOutbox},
     store::Commit,
 };
 
 /// The pause before something that failed is tried again.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The time between two looks for sent transactions that have been in their stream for long enough.
-const LOOK: Duration = Duration::from_secs(1);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which sent transactions stay in their stream after the leader has read them, for nodes that fill their pools.
-const SENT: Duration = Duration::from_secs(600);
+const SENT_KEPT_FOR: Duration = Duration::from_secs(600);
 /// The same time if the stream is half full.
-const SENT_WHEN_FULL: Duration = Duration::from_secs(10);
+const SENT_KEPT_FOR_WHEN_FULL: Duration = Duration::from_secs(10);
 /// The transactions, or batches of them, that may be on their way at once. More are rejected.
-const UNDER_WAY: usize = 1_024;
-/// The tries to bring a transaction into the stream, after which its client has long been told that nobody knows.
-const TRIES: usize = 100;
+const MAX_UNDER_WAY: usize = 1_024;
+/// The tries to send a transaction to the stream, after which its client has long been told that nobody knows.
+const MAX_TRIES: usize = 100;
 
-/// The way of transactions into the stream of a fleet.
+/// The outbox of transactions for the stream of a fleet.
 #[derive(Debug)]
 pub struct FleetOutbox {
     link: FleetLink,
@@ -59,7 +59,7 @@ pub struct FleetOutbox {
 }
 
 impl FleetOutbox {
-    /// Opens the way of a node that leads while `leads` is true, if it ever does. Transactions are sent by tasks of `runtime`.
+    /// Opens the outbox of a node that leads while `leads` is true, if it ever does. Transactions are sent by tasks of `runtime`.
     /// Those that are dropped after their clients were answered are counted by `drops`.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl FleetOutbox {
         drops: PoolDrops,
     ) -> Result<Self, FleetError> {
         let verdicts = VerdictInbox::open(&link.client, drops).await?;
-        Ok(Self { link, runtime, permits: Arc::new(Semaphore::new(UNDER_WAY)), verdicts, leads })
+        Ok(Self { link, runtime, permits: Arc::new(Semaphore::new(MAX_UNDER_WAY)), verdicts, leads })
     }
 }
 
@@ -91,7 +91,7 @@ impl TxOutbox for FleetOutbox {
         let (link, permit, is_stored) = (self.link.clone(), self.permits.clone().try_acquire_owned(), stored.clone());
         self.runtime.spawn(async move {
             let _permit = permit;
-            if bring(&link, &reply, raw.0, Some(&reply)).await {
+            if send_to_stream(&link, &reply, raw.0, Some(&reply)).await {
                 is_stored.store(true, Relaxed);
             }
         });
@@ -99,7 +99,7 @@ impl TxOutbox for FleetOutbox {
     }
 
     fn send(&self, transactions: Vec<(B256, Bytes)>, kept: Commit) -> Commit {
-        let (tell, told) = oneshot::channel();
+        let (sender, done) = oneshot::channel();
         let (link, permits) = (self.link.clone(), self.permits.clone());
         let permit = permits.clone().try_acquire_owned().ok();
         self.runtime.spawn(async move {
@@ -109,25 +109,25 @@ impl TxOutbox for FleetOutbox {
                 None => permits.acquire_owned().await.ok(),
             };
             if let Err(error) = kept.wait().await {
-                let _ = tell.send(Err(error));
+                let _ = sender.send(Err(error));
                 return;
             }
             for (hash, raw) in transactions {
-                if !bring(&link, &hash.to_string(), raw.0, None).await {
+                if !send_to_stream(&link, &hash.to_string(), raw.0, None).await {
                     return;
                 }
             }
-            let _ = tell.send(Ok(()));
+            let _ = sender.send(Ok(()));
         });
-        Commit::told(told)
+        Commit::told(done)
     }
 }
 
-/// Brings a transaction into the stream under a name, so that the stream has it once, however often it is sent. The verdict on it
+/// Sends a transaction to the stream under a name, so that the stream has it once, however often it is sent. The verdict on it
 /// goes to the inbox `reply`. Returns whether the stream has it.
-async fn bring(link: &FleetLink, name: &str, raw: bytes::Bytes, reply: Option<&str>) -> bool {
+async fn send_to_stream(link: &FleetLink, name: &str, raw: bytes::Bytes, reply: Option<&str>) -> bool {
     let to = subject(link.names.pool());
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         let mut headers = HeaderMap::new();
         if let Some(reply) = reply {
             headers.insert(REPLY, reply);
@@ -141,7 +141,7 @@ async fn bring(link: &FleetLink, name: &str, raw: bytes::Bytes, reply: Option<&s
             Ok(()) => return true,
             Err(error) => tracing::debug!(name, %error, "a transaction is not in its stream yet"),
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_PAUSE).await;
     }
     false
 }
@@ -154,17 +154,17 @@ impl PoolFilling {
     /// Begins with the transactions that the stream still has. A node that builds blocks tells its `verdicts`, and while it leads
     /// it deletes what has been there for long enough.
     pub fn begin(link: FleetLink, pool: Arc<Pool>, verdicts: Option<PoolVerdicts>) -> Self {
-        let telling = verdicts.clone().map(|verdicts| tokio::spawn(verdicts.keep_telling(pool.dropped())));
+        let announcing = verdicts.clone().map(|verdicts| tokio::spawn(verdicts.run(pool.dropped())));
         let filling = tokio::spawn(async move {
             let mut filling = SentReading { link, pool, verdicts, next: 1, read: VecDeque::new() };
             loop {
                 if let Err(error) = filling.fill().await {
                     tracing::debug!(%error, "sent transactions cannot be read: it is tried again");
                 }
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
         });
-        Self(telling.into_iter().chain([filling]).collect())
+        Self(announcing.into_iter().chain([filling]).collect())
     }
 }
 
@@ -204,7 +204,7 @@ impl SentReading {
         };
         let consumer = stream.create_consumer(consumer).await.map_err(|error| unread(error.to_string()))?;
         let mut messages = consumer.messages().await.map_err(|error| unread(error.to_string()))?;
-        let mut looks = tokio::time::interval(LOOK);
+        let mut looks = tokio::time::interval(SWEEP_INTERVAL);
         loop {
             let message = tokio::select! {
                 // In this order, because messages may always be waiting.
@@ -225,8 +225,8 @@ impl SentReading {
 
     async fn add(&self, message: &async_nats::Message) {
         // No node of presim sends bytes that are no transaction.
-        let Ok((hash, added)) = self.pool.add_sent(&message.payload) else { return };
-        if let Err(reason) = &added {
+        let Ok(ForwardedTransaction { hash, verdict }) = self.pool.add_sent(&message.payload) else { return };
+        if let Err(reason) = &verdict {
             // Most are known already, or in a block: the stream has those of the last minutes.
             tracing::debug!(%hash, %reason, "a sent transaction does not enter the pool");
         }
@@ -234,15 +234,15 @@ impl SentReading {
         let reply =
             message.headers.as_ref().and_then(|headers| headers.get(REPLY)).map(|reply| reply.as_str().to_owned());
         let pool = self.pool.clone();
-        match added {
+        match verdict {
             Ok(commit) if !commit.is_done() => {
                 // The store bounds the writes that wait for it, and many are committed at once.
                 tokio::spawn(async move {
                     let verdict = commit.wait().await.map_err(PoolError::from);
-                    verdicts.tell(&pool, reply.as_deref(), hash, verdict).await;
+                    verdicts.announce(&pool, reply.as_deref(), hash, verdict).await;
                 });
             }
-            added => verdicts.tell(&pool, reply.as_deref(), hash, added.map(drop)).await,
+            verdict => verdicts.announce(&pool, reply.as_deref(), hash, verdict.map(drop)).await,
         }
     }
 
@@ -255,7 +255,7 @@ impl SentReading {
             let info = stream.get_info().await;
             info.is_ok_and(|info| i64::try_from(info.state.bytes).is_ok_and(|bytes| bytes > info.config.max_bytes / 2))
         };
-        let most = if leads && is_half_full().await { SENT_WHEN_FULL } else { SENT };
+        let most = if leads && is_half_full().await { SENT_KEPT_FOR_WHEN_FULL } else { SENT_KEPT_FOR };
         let mut old = None;
         while self.read.front().is_some_and(|(since, _)| since.elapsed() >= most) {
             old = self.read.pop_front();

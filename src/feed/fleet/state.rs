@@ -19,17 +19,17 @@ use crate::{
 };
 
 /// The most pieces of state in one question.
-const AT_ONCE: usize = 4_096;
+const MAX_PIECES: usize = 4_096;
 /// The questions that the leader answers at once.
 const UNDER_WAY: usize = 1_024;
 /// The time after which a question without an answer is put again: its leader may be gone.
 const ANSWERED: Duration = Duration::from_secs(2);
 /// The pause before a question that nobody could answer is put again.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The times that a block which the leader does not keep is asked for again: the leader may be the one that is behind.
-const LOOKS: usize = 10;
+const MAX_RETRIES: usize = 10;
 /// The time that the leader gives its upstream.
-const PATIENCE: Duration = Duration::from_secs(10);
+const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A question for state at one block.
 #[derive(RlpEncodable, RlpDecodable)]
@@ -89,7 +89,7 @@ impl StateQuestion {
     }
 }
 
-/// The way of a node that follows to the state that its leader has or fetches.
+/// A client of the leader, by which a node that follows gets the state that its leader has or fetches.
 #[derive(Clone, Debug)]
 pub struct FleetState {
     link: FleetLink,
@@ -118,7 +118,7 @@ impl FleetState {
         codes: &CodeCache,
         deadline: Instant,
     ) -> Result<(), FetchError> {
-        for some in misses.chunks(AT_ONCE) {
+        for some in misses.chunks(MAX_PIECES) {
             let mut rest = some.to_vec();
             while !rest.is_empty() {
                 let StateReply { state, proven, .. } = self.ask(view, &rest, proves, deadline).await?;
@@ -155,7 +155,7 @@ impl FleetState {
             let problem = match self.link.client.send_request(self.link.names.state(), asked).await {
                 Ok(message) => match read(&message.payload)? {
                     reply @ StateReply { kind: KNOWN, .. } => return Ok(reply),
-                    StateReply { kind: NOT_KEPT, .. } if looks == LOOKS || !self.is_patient => {
+                    StateReply { kind: NOT_KEPT, .. } if looks == MAX_RETRIES || !self.is_patient => {
                         return Err(FetchError::NotKept { number: view.number(), hash: view.hash() });
                     }
                     StateReply { kind: NOT_KEPT, .. } => {
@@ -173,10 +173,10 @@ impl FleetState {
             if !view.is_alive() {
                 return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
             }
-            if Instant::now() + AGAIN >= deadline {
+            if Instant::now() + RETRY_PAUSE >= deadline {
                 return Err(FetchError::Fleet(problem));
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 }
@@ -234,7 +234,7 @@ impl StateServing {
                     }
                     Err(error) => tracing::debug!(%error, "questions for state cannot be heard"),
                 }
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
         }))
     }
@@ -273,9 +273,9 @@ async fn known(
 ) -> Result<StateReply, FetchError> {
     let (number, hash) = (question.number, question.hash);
     let view = remote.view(number, hash).ok_or(FetchError::NotKept { number, hash })?;
-    let wanted: Vec<Miss> = question.misses().take(AT_ONCE).collect();
+    let wanted: Vec<Miss> = question.misses().take(MAX_PIECES).collect();
     let fetcher = if question.proves { proofs } else { values };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + UPSTREAM_TIMEOUT;
     let missed = Missed::at(&view, wanted.iter().copied().filter(|miss| !fetcher.has(&view, miss)));
     if !missed.is_empty() {
         fetcher.fetch(&missed, None, deadline).await?;

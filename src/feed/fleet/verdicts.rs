@@ -31,11 +31,11 @@ pub const REPLY: &str = "presim-reply";
 /// The beginning of all inboxes. Nothing is told to other subjects: this node may publish to more than a replica may.
 const INBOX: &str = "_INBOX.";
 /// The sent transactions without a verdict that are remembered.
-const UNCHECKED: usize = 65_536;
+const MAX_UNCHECKED: usize = 65_536;
 /// The verdicts of a node that stands by that are held until it leads, because the leader may not have come to them.
-const HELD: usize = 4_096;
+const MAX_HELD: usize = 4_096;
 /// The senders of transactions that are remembered, beyond which those whose transactions have left the pool are forgotten.
-const SENDERS: usize = 65_536;
+const MAX_SENDERS: usize = 65_536;
 
 /// A verdict, or a later word on a transaction that was accepted.
 #[derive(RlpEncodable, RlpDecodable)]
@@ -106,13 +106,13 @@ impl VerdictInbox {
     /// Returns a subject for a verdict, and the receiver of the verdict.
     pub fn wait(&self) -> (String, oneshot::Receiver<Result<(), PoolError>>) {
         let place = self.next.fetch_add(1, Relaxed);
-        let (tell, told) = oneshot::channel();
+        let (sender, verdict) = oneshot::channel();
         let mut waiting = lock(&self.waiting);
-        waiting.insert(place, tell);
-        if waiting.len() > UNCHECKED {
+        waiting.insert(place, sender);
+        if waiting.len() > MAX_UNCHECKED {
             waiting.pop_first();
         }
-        (format!("{}.{place}", self.prefix), told)
+        (format!("{}.{place}", self.prefix), verdict)
     }
 }
 
@@ -127,11 +127,11 @@ impl Drop for VerdictInbox {
 pub struct PoolVerdicts {
     client: Client,
     leads: watch::Receiver<bool>,
-    told: Arc<Mutex<VerdictsTold>>,
+    open: Arc<Mutex<OpenVerdicts>>,
 }
 
 #[derive(Debug, Default)]
-struct VerdictsTold {
+struct OpenVerdicts {
     held: VecDeque<(Subject, Bytes)>,
     /// The inboxes of those who have sent the transactions in the pool.
     senders: HashMap<B256, Subject>,
@@ -140,7 +140,7 @@ struct VerdictsTold {
 impl PoolVerdicts {
     /// Creates the verdicts of a node that leads while `leads` is true.
     pub fn new(client: Client, leads: watch::Receiver<bool>) -> Self {
-        Self { client, leads, told: Arc::default() }
+        Self { client, leads, open: Arc::default() }
     }
 
     /// Returns whether this node leads.
@@ -149,14 +149,14 @@ impl PoolVerdicts {
     }
 
     /// Tells the verdict on a transaction to whoever has sent it, if that waits for one in an inbox.
-    pub async fn tell(&self, pool: &Pool, reply: Option<&str>, hash: B256, verdict: Result<(), PoolError>) {
+    pub async fn announce(&self, pool: &Pool, reply: Option<&str>, hash: B256, verdict: Result<(), PoolError>) {
         let Some(reply) = reply.filter(|reply| reply.starts_with(INBOX)) else { return };
         let reply = Subject::from(reply);
         let message = match verdict {
             Ok(()) => {
-                let senders = &mut lock(&self.told).senders;
+                let senders = &mut lock(&self.open).senders;
                 senders.insert(hash, reply.clone());
-                if senders.len() > SENDERS {
+                if senders.len() > MAX_SENDERS {
                     senders.retain(|hash, _| pool.has_place(hash));
                 }
                 write(ACCEPTED, hash, String::new())
@@ -164,21 +164,21 @@ impl PoolVerdicts {
             Err(error) => write(REJECTED, hash, error.to_string()),
         };
         {
-            let held = &mut lock(&self.told).held;
+            let held = &mut lock(&self.open).held;
             held.push_back((reply, message));
-            if held.len() > HELD {
+            if held.len() > MAX_HELD {
                 held.pop_front();
             }
         }
-        self.tell_held().await;
+        self.send_held().await;
     }
 
     /// Tells what is held, if this node leads.
-    async fn tell_held(&self) {
+    async fn send_held(&self) {
         if !self.leads() {
             return;
         }
-        let held = std::mem::take(&mut lock(&self.told).held);
+        let held = std::mem::take(&mut lock(&self.open).held);
         for (reply, message) in held {
             // A node that does not hear it says that the transaction is not checked.
             let _ = self.client.publish(reply, message).await;
@@ -186,16 +186,16 @@ impl PoolVerdicts {
     }
 
     /// Tells what was held as soon as this node leads, and the senders of dropped transactions that these are dropped.
-    pub async fn keep_telling(mut self, mut dropped: broadcast::Receiver<DroppedTransaction>) {
+    pub async fn run(mut self, mut dropped: broadcast::Receiver<DroppedTransaction>) {
         loop {
-            self.tell_held().await;
+            self.send_held().await;
             tokio::select! {
                 changed = self.leads.changed() => if changed.is_err() {
                     return;
                 },
                 dropped = dropped.recv() => match dropped {
                     Ok(DroppedTransaction { hash, reason, .. }) => {
-                        let sender = lock(&self.told).senders.remove(&hash);
+                        let sender = lock(&self.open).senders.remove(&hash);
                         if let Some(sender) = sender.filter(|_| self.leads()) {
                             let message = write(DROPPED, hash, reason.as_str().to_owned());
                             let _ = self.client.publish(sender, message).await;

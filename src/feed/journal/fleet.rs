@@ -17,7 +17,7 @@ impl Journal {
     /// # Errors
     ///
     /// Returns the errors of [`Store::write_now`](crate::store::Store::write_now).
-    pub fn adopt(&self, about: &ChainIdentity, published: &Published) -> Result<(), StoreError> {
+    pub fn adopt(&self, identity: &ChainIdentity, published: &Published) -> Result<(), StoreError> {
         self.store.write_now(|transaction| {
             transaction.delete_table(ABOUT)?;
             for table in [HEADERS, BODIES] {
@@ -32,7 +32,7 @@ impl Journal {
         })?;
         let (latest, newest) = (published.latest(), &published.newest);
         let blocks = (0..=latest.head.number()).filter_map(|number| published.sealed_block(number));
-        self.found(about, blocks.collect(), latest)?;
+        self.found(identity, blocks.collect(), latest)?;
         let Some((record, header)) = ChangeRecord::of_open(latest, newest) else { return Ok(()) };
         let id = newest.id;
         self.store.write_now(move |transaction| {
@@ -58,9 +58,9 @@ impl Journal {
     /// Returns the errors of [`adopt`](Self::adopt).
     pub fn adopt_image(&self, published: &Published) -> Result<(), StoreError> {
         // A journal is used after its chain was founded.
-        let Some(about) = ChainIdentity::read(&self.store)? else { return Ok(()) };
-        let about = about.of_fleet(about.genesis, about.config.clone(), about.trading);
-        self.adopt(&about, published)
+        let Some(identity) = ChainIdentity::read(&self.store)? else { return Ok(()) };
+        let identity = identity.of_fleet(identity.genesis, identity.config.clone(), identity.trading);
+        self.adopt(&identity, published)
     }
 
     /// Removes the records after `last`, with the blocks that they seal, and puts their transactions back into the stored

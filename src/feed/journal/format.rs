@@ -12,7 +12,7 @@ use crate::{
 /// The layout in [`ChainIdentity`]. Programs from before the store had a version check only the layout, and reject this number.
 pub const LAYOUT: u32 = 2;
 /// Blocks that one commit indexes.
-const STEP: usize = 10_000;
+const BLOCKS_PER_COMMIT: usize = 10_000;
 
 impl Journal {
     /// Migrates the store to the newest format. New tables are filled first, in steps, and the version is written last,
@@ -21,7 +21,7 @@ impl Journal {
     /// # Errors
     ///
     /// Returns [`StoreError`] if the store cannot be read or written.
-    pub fn migrate(&self, about: &ChainIdentity) -> Result<(), StoreError> {
+    pub fn migrate(&self, identity: &ChainIdentity) -> Result<(), StoreError> {
         if self.store.version() == FORMAT {
             return Ok(());
         }
@@ -40,20 +40,20 @@ impl Journal {
             })?;
             progress.at(done);
         }
-        let about = ChainIdentity { layout: LAYOUT, ..about.clone() };
+        let identity = ChainIdentity { layout: LAYOUT, ..identity.clone() };
         self.store.write_now(move |transaction| {
-            about.write(&mut transaction.open_table(ABOUT)?)?;
+            identity.write(&mut transaction.open_table(ABOUT)?)?;
             write_version(transaction)
         })?;
         tracing::info!(blocks = count, "the data directory was migrated to format {FORMAT}");
         Ok(())
     }
 
-    /// Returns the hashes and numbers of up to [`STEP`] blocks, beginning with block `from`.
+    /// Returns the hashes and numbers of up to [`BLOCKS_PER_COMMIT`] blocks, beginning with block `from`.
     fn hashes(&self, from: u64) -> Result<Vec<(B256, u64)>, StoreError> {
         self.store.read(|transaction| {
             let table = transaction.open_table(HEADERS)?;
-            let rows = table.range(from..)?.take(STEP).map(|row| {
+            let rows = table.range(from..)?.take(BLOCKS_PER_COMMIT).map(|row| {
                 let (number, bytes) = row?;
                 let (header, _) = decode::<StoredHeader>(bytes.value())?.read();
                 Ok((header.hash_slow(), number.value()))

@@ -139,11 +139,11 @@ impl Journal {
     /// Returns the errors of [`Store::write_now`].
     pub fn found(
         &self,
-        about: &ChainIdentity,
+        identity: &ChainIdentity,
         blocks: Vec<Arc<SealedBlock>>,
         head: &Snapshot,
     ) -> Result<(), StoreError> {
-        let about = about.clone();
+        let identity = identity.clone();
         let base = Base { number: head.head.number(), id: head.id.0 };
         let world = head.world.clone();
         let keeper = self.keeper();
@@ -169,7 +169,7 @@ impl Journal {
                 }
             }
             let mut table = transaction.open_table(ABOUT)?;
-            about.write(&mut table)?;
+            identity.write(&mut table)?;
             write_base(&mut table, base)?;
             drop(table);
             write_version(transaction)?;
@@ -208,7 +208,7 @@ impl Journal {
                 write_block(transaction, &block)?;
                 // The state of the base is one of the `kept` states.
                 follow(transaction, (block.number() + 1).saturating_sub(kept))?;
-                prune::prune(transaction, oldest, prune::AT_ONCE)?;
+                prune::prune(transaction, oldest, prune::MAX_PER_SEAL)?;
             }
             Ok(())
         })?;
@@ -336,8 +336,8 @@ fn write_block(transaction: &WriteTransaction, block: &SealedBlock) -> Result<()
 
 /// Applies the oldest records to the base, until it is the state after block `number`.
 fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::Error> {
-    let mut about = transaction.open_table(ABOUT)?;
-    let mut base = read_base(&about)?;
+    let mut table = transaction.open_table(ABOUT)?;
+    let mut base = read_base(&table)?;
     if base.number >= number {
         return Ok(());
     }
@@ -375,7 +375,7 @@ fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::Error
             }
         }
     }
-    write_base(&mut about, base)
+    write_base(&mut table, base)
 }
 
 fn parse_base(text: &[u8]) -> Result<Base, redb::Error> {
@@ -388,7 +388,7 @@ fn write_base(table: &mut redb::Table<'_, &str, &[u8]>, base: Base) -> Result<()
     Ok(())
 }
 
-fn read_base(about: &impl ReadableTable<&'static str, &'static [u8]>) -> Result<Base, redb::Error> {
-    let text = about.get("base")?.ok_or_else(|| corrupted("the row about.base is missing"))?;
+fn read_base(table: &impl ReadableTable<&'static str, &'static [u8]>) -> Result<Base, redb::Error> {
+    let text = table.get("base")?.ok_or_else(|| corrupted("the row about.base is missing"))?;
     parse_base(text.value())
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// The time that work may take before its bar appears.
-const PATIENCE: Duration = Duration::from_secs(2);
+const HIDDEN_FOR: Duration = Duration::from_secs(2);
 
 /// A progress bar that appears after two seconds. Removed on drop.
 pub struct Progress {
@@ -22,7 +22,7 @@ impl Progress {
 
     /// Sets the number of steps that are done.
     pub fn at(&self, done: u64) {
-        if self.bar.is_hidden() && self.began.elapsed() >= PATIENCE {
+        if self.bar.is_hidden() && self.began.elapsed() >= HIDDEN_FOR {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
         self.bar.set_position(done);

@@ -9,9 +9,9 @@ use crate::{
 };
 
 /// The most blocks that are pruned in the commit of a sealed block.
-pub const AT_ONCE: usize = 16;
+pub const MAX_PER_SEAL: usize = 16;
 /// The most blocks that are pruned in one commit at startup.
-const STEP: usize = 1_000;
+const MAX_PER_COMMIT: usize = 1_000;
 
 /// Prunes at most `most` blocks after genesis and before `oldest`. Bodies from the base on stay, for a restart.
 pub fn prune(transaction: &WriteTransaction, oldest: u64, most: usize) -> Result<(), redb::Error> {
@@ -57,7 +57,7 @@ impl Journal {
         let progress = Progress::new(all.end - all.start, "pruning blocks");
         while let Some(left) = range()? {
             progress.at(left.start - all.start);
-            self.store.write_now(move |transaction| prune(transaction, left.end, STEP))?;
+            self.store.write_now(move |transaction| prune(transaction, left.end, MAX_PER_COMMIT))?;
         }
         tracing::info!(blocks = all.end - all.start, "old blocks were pruned");
         Ok(())

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     chain::{Attributes, BlockBody, BlockTotals, ChainReceipt, SealedBlock},
     feed::{
-        apply::{extend_known, open_block_with, scout, stand_on},
+        apply::{extend_known, open_block_with, prefetch, stand_on},
         flashblocks::Action,
         upstream::Hints,
     },
@@ -64,6 +64,16 @@ pub(super) struct BegunSubBlock {
     executed: usize,
 }
 
+/// The state that a sub-block can be executed on, or the reason why there is none yet.
+enum SubBlockStart {
+    /// No transaction of the sub-block has been executed.
+    Ready(Box<BegunSubBlock>),
+    /// State is missing.
+    Missed(Missed),
+    /// The block that it is built on is being imported.
+    NoParent,
+}
+
 /// The progress of a sub-block.
 enum SubBlockProgress {
     /// The sub-block has been executed and checked.
@@ -86,11 +96,11 @@ impl Live {
                 Action::FallBack(problem) => self.fall_back(problem),
                 // The rules have dropped the block. Its canonical block is imported by the caller.
                 Action::Replace { number, by } => {
-                    self.counts.settle(number.., BlockFate::Replaced(by));
+                    self.counts.record_outcome(number.., BlockFate::Replaced(by));
                     self.queue.drop_from(number);
                 }
                 Action::Retire { number } => {
-                    self.counts.settle(number..=number, BlockFate::Canonical);
+                    self.counts.record_outcome(number..=number, BlockFate::Canonical);
                     self.queue.drop_to(number);
                 }
                 Action::Ignore(_) => {}
@@ -111,7 +121,7 @@ impl Live {
     }
 
     fn fall_back(&mut self, problem: FeedProblem) {
-        self.counts.settle(.., BlockFate::Dropped);
+        self.counts.record_outcome(.., BlockFate::Dropped);
         self.queue.clear();
         self.cut_since = None;
         self.set(FeedState::Degraded(problem));
@@ -121,7 +131,7 @@ impl Live {
     /// Executes the first sub-block of the queue as far as its state is known, or runs one behind it in advance.
     pub(super) fn work(&mut self) {
         if !self.queue.can_run() {
-            return self.scout_next();
+            return self.prefetch_next();
         }
         let Some(mut first) = self.queue.pop() else { return };
         match LiveError::unless_panicked(|| self.advance(&mut first)) {
@@ -149,8 +159,9 @@ impl Live {
         let mut begun = match first.begun.take() {
             Some(begun) => begun,
             None => match self.begin(first)? {
-                Ok(begun) => begun,
-                Err(progress) => return Ok(progress),
+                SubBlockStart::Ready(begun) => begun,
+                SubBlockStart::Missed(missed) => return Ok(SubBlockProgress::Missed(missed)),
+                SubBlockStart::NoParent => return Ok(SubBlockProgress::NoParent),
             },
         };
         let transactions = first.transactions()?;
@@ -183,11 +194,11 @@ impl Live {
         let below = below.chain(begun.complete.as_ref().map(|complete| complete.verified)).min();
         snapshot.verified = below.map_or(verified, |below| below.min(verified));
         begun.snapshot = Arc::new(snapshot);
-        Ok(SubBlockProgress::Done(Box::new(begun)))
+        Ok(SubBlockProgress::Done(begun))
     }
 
     /// Returns the state that a sub-block is executed on, or the reason why there is none yet.
-    fn begin(&self, first: &WaitingSubBlock) -> Result<Result<BegunSubBlock, SubBlockProgress>, LiveError> {
+    fn begin(&self, first: &WaitingSubBlock) -> Result<SubBlockStart, LiveError> {
         let number = first.number;
         let Some(base) = &first.flashblock.base else {
             let newest = self.feed.snapshots.newest();
@@ -196,7 +207,8 @@ impl Live {
                 return self.no_parent(number);
             }
             let (complete, path) = Default::default();
-            return Ok(Ok(BegunSubBlock { complete, opens: false, snapshot: newest, path, executed: 0 }));
+            let begun = BegunSubBlock { complete, opens: false, snapshot: newest, path, executed: 0 };
+            return Ok(SubBlockStart::Ready(Box::new(begun)));
         };
         let latest = self.feed.snapshots.load().latest().clone();
         let complete = if latest.head_hash() == base.parent_hash {
@@ -219,15 +231,16 @@ impl Live {
         let header = self.header(&on.head.header, base, &first.flashblock.diff);
         let opened = open_block_with(&self.chain.spec, &on, header.clone())?;
         if !opened.missed.is_empty() {
-            return Ok(Err(SubBlockProgress::Missed(opened.missed)));
+            return Ok(SubBlockStart::Missed(opened.missed));
         }
         let path = opened.snapshot.path.clone();
-        Ok(Ok(BegunSubBlock { complete, opens: true, path, snapshot: Arc::new(opened.snapshot), executed: 0 }))
+        let snapshot = Arc::new(opened.snapshot);
+        Ok(SubBlockStart::Ready(Box::new(BegunSubBlock { complete, opens: true, path, snapshot, executed: 0 })))
     }
 
     /// Returns that the parent of a sub-block is still imported, or an error if nothing is imported.
-    fn no_parent(&self, number: u64) -> Result<Result<BegunSubBlock, SubBlockProgress>, LiveError> {
-        if self.is_importing() { Ok(Err(SubBlockProgress::NoParent)) } else { Err(LiveError::Gone(number)) }
+    fn no_parent(&self, number: u64) -> Result<SubBlockStart, LiveError> {
+        if self.is_importing() { Ok(SubBlockStart::NoParent) } else { Err(LiveError::Gone(number)) }
     }
 
     /// Publishes a sub-block that has been executed and checked.
@@ -259,31 +272,31 @@ impl Live {
             Some(begun) => (begun.executed, begun.snapshot.clone()),
             None => (0, self.feed.snapshots.newest()),
         };
-        self.scout(first, executed, &on, &mut missed);
+        self.prefetch(first, executed, &on, &mut missed);
     }
 
     /// Runs a sub-block behind the first in advance, on the newest state that there is.
-    fn scout_next(&mut self) {
+    fn prefetch_next(&mut self) {
         let begun = self.queue.first().and_then(|first| first.begun.as_ref()).map(|begun| begun.snapshot.clone());
         let on = begun.unwrap_or_else(|| self.feed.snapshots.newest());
         let mut queue = std::mem::take(&mut self.queue);
         if let Some(next) = queue.next_unknown_from() {
-            self.scout(next, 0, &on, &mut Missed::default());
+            self.prefetch(next, 0, &on, &mut Missed::default());
         }
         self.queue = queue;
     }
 
     /// Runs the transactions of a sub-block from `from` on without effect, and fetches what they, and `missed`, lack.
-    fn scout(&self, waiting: &mut WaitingSubBlock, from: usize, on: &Snapshot, missed: &mut Missed) {
+    fn prefetch(&self, waiting: &mut WaitingSubBlock, from: usize, on: &Snapshot, missed: &mut Missed) {
         let (which, is_first) = waiting.unknown_from(from);
         // A transaction that cannot be read is found when the sub-block's turn comes.
-        let Ok(transactions) = waiting.transactions() else { return waiting.scouted(Vec::new()) };
-        let looked = LiveError::unless_panicked(|| Ok(scout(&self.chain.spec, on, transactions, &which, missed)));
+        let Ok(transactions) = waiting.transactions() else { return waiting.prefetched(Vec::new()) };
+        let looked = LiveError::unless_panicked(|| Ok(prefetch(&self.chain.spec, on, transactions, &which, missed)));
         let still = looked.unwrap_or_default();
         let unknown = still.iter().filter_map(|index| transactions.get(*index));
         // Access lists are asked of the upstream once.
         let hints = if is_first { Hints::of_transactions(unknown) } else { Hints::default() };
-        waiting.scouted(still);
+        waiting.prefetched(still);
         if !missed.is_empty() {
             waiting.wait_for(self.chain.clone().fetch(std::mem::take(missed), hints));
         }

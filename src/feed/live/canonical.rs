@@ -10,13 +10,13 @@ use tokio::time::Instant;
 
 use super::{
     Live, LiveError,
-    import::{CanonicalNews, ForkPoint, Found, ImportedBlock, about, canonical_snapshot, known_block},
+    import::{CanonicalNews, ForkPoint, Found, ImportedBlock, canonical_snapshot, known_block, summary},
 };
 use crate::{
     chain::{BlockHashes, SealedBlock},
     feed::{
         flashblocks::{Action, CanonicalBlock},
-        upstream::{ToldReceipts, UpstreamBlock},
+        upstream::{AnnouncedReceipts, UpstreamBlock},
     },
     state::{BlockChanges, FeedProblem, FeedState, Publication, Selector, Snapshot, Verified},
 };
@@ -38,7 +38,7 @@ pub(super) struct CatchUp {
     task: Option<LocalBoxFuture<'static, CanonicalNews>>,
     /// The time since which the upstream's newest block is to be looked at again.
     due_since: Option<Instant>,
-    /// The search for the way to the upstream's newest block, also while blocks before it are executed, and the time at
+    /// The search for the path to the upstream's newest block, also while blocks before it are executed, and the time at
     /// which the block was announced.
     look: Option<(LocalBoxFuture<'static, CanonicalNews>, Instant)>,
     /// Whether the newest block is not a descendant of the path, so that it is looked for at the path's end.
@@ -126,7 +126,7 @@ impl Live {
         task.is_some() || !path.is_empty() || look.is_some()
     }
 
-    /// Begins what is to be done next: imports the next block of the path, and looks for the way to a new head.
+    /// Begins what is to be done next: imports the next block of the path, and looks for the path to a new head.
     pub(super) fn go_on(&mut self) {
         while self.catch_up.task.is_none()
             && let Some(WaitingBlock { block, since }) = self.catch_up.path.pop_front()
@@ -143,8 +143,8 @@ impl Live {
         self.catch_up.leaves_path = false;
         match self.heads.newest() {
             Ok(newest) => {
-                let about = |waiting: &WaitingBlock| (waiting.block.number(), waiting.block.hash());
-                let waiting = self.catch_up.path.iter().map(about).collect();
+                let name = |waiting: &WaitingBlock| (waiting.block.number(), waiting.block.hash());
+                let waiting = self.catch_up.path.iter().map(name).collect();
                 let find = self.chain.clone().find(newest, waiting, self.feed.snapshots.clone());
                 self.catch_up.look = Some((find.map(CanonicalNews::Found).boxed_local(), since));
             }
@@ -164,15 +164,15 @@ impl Live {
                 Some(WaitingBlock { block, .. }) => self.imported(block, executed, receipts),
                 None => Ok(()),
             },
-            CanonicalNews::BeginAnew(block, receipts) => {
-                self.begin_anew(*block, receipts);
+            CanonicalNews::Restart(block, receipts) => {
+                self.restart(*block, receipts);
                 Ok(())
             }
         };
         self.step(done);
     }
 
-    /// Takes the way to the upstream's newest block, which was announced at `since`. While blocks are imported, it has to go
+    /// Takes the path to the upstream's newest block, which was announced at `since`. While blocks are imported, it has to go
     /// on from the last of them: other news about the newest block is asked for again when they are.
     fn found(&mut self, since: Instant, found: Result<Found, LiveError>) {
         if let Ok(Found { unknown: Some(unknown), .. }) = &found {
@@ -243,7 +243,7 @@ impl Live {
         }
     }
 
-    /// Takes the way to the upstream's newest block from a known one, `fork`, and begins to import its blocks.
+    /// Takes the path to the upstream's newest block from a known one, `fork`, and begins to import its blocks.
     fn begin_path(
         &mut self,
         fork: Option<Arc<SealedBlock>>,
@@ -263,7 +263,7 @@ impl Live {
                 self.reorgs.increment(1);
                 tracing::warn!(from = head.number(), to = fork.number(), "the upstream took another branch");
                 if self.chain.remote.revert_to(fork.number(), fork.hash()).is_none() && !path.is_empty() {
-                    self.anew(path.swap_remove(0));
+                    self.begin_restart(path.swap_remove(0));
                     return Ok(());
                 }
                 // Nothing is answered from the dead branch while the other one is imported.
@@ -272,7 +272,7 @@ impl Live {
                 self.feed.apply(Publication::GoBack { number: fork.number(), feed });
                 self.set(FeedState::Degraded(FeedProblem::Reorg));
                 if path.is_empty() {
-                    let actions = self.judge(&about(&fork.header, fork.transaction_hashes().unwrap_or_default()));
+                    let actions = self.reconcile(&summary(&fork.header, fork.transaction_hashes().unwrap_or_default()));
                     self.act(actions, Instant::now());
                 }
             }
@@ -280,7 +280,7 @@ impl Live {
             None => {
                 tracing::warn!(from = head.number(), "too far behind the upstream: the blocks between are skipped");
                 if !path.is_empty() {
-                    self.anew(path.swap_remove(0));
+                    self.begin_restart(path.swap_remove(0));
                 }
                 return Ok(());
             }
@@ -305,8 +305,8 @@ impl Live {
             self.step(Err(LiveError::Gone(number)));
             return None;
         };
-        let about = about(&block.header, block.transaction_hashes());
-        let confirmed = self.flashblocks.as_ref().is_some_and(|source| source.rules.confirms(&about));
+        let summary = summary(&block.header, block.transaction_hashes());
+        let confirmed = self.flashblocks.as_ref().is_some_and(|source| source.rules.confirms(&summary));
         let is_applied = !self.queue.has(number);
         if confirmed && !is_applied {
             // The rest of its sub-blocks costs less than the whole block.
@@ -326,11 +326,11 @@ impl Live {
             // state.
             self.fail(FeedProblem::Mismatch);
         }
-        let actions = self.judge(&about);
+        let actions = self.reconcile(&summary);
         // Sub-blocks that were held until now wait in the queue until the block is published.
         self.act(actions, Instant::now());
         if let Some(done) = retired {
-            let done = self.finish(block, &parent, Ok(done), ToldReceipts::Never);
+            let done = self.finish(block, &parent, Ok(done), AnnouncedReceipts::Never);
             self.step(done);
             return None;
         }
@@ -345,7 +345,7 @@ impl Live {
         &mut self,
         block: UpstreamBlock,
         done: Result<ImportedBlock, LiveError>,
-        receipts: ToldReceipts,
+        receipts: AnnouncedReceipts,
     ) -> Result<(), LiveError> {
         let parent = self.feed.snapshots.load().select(Selector::Hash(block.header.parent_hash));
         let parent = parent.map_err(|_| LiveError::Gone(block.number()))?;
@@ -359,13 +359,13 @@ impl Live {
         block: UpstreamBlock,
         parent: &Arc<Snapshot>,
         done: Result<ImportedBlock, LiveError>,
-        receipts: ToldReceipts,
+        receipts: AnnouncedReceipts,
     ) -> Result<(), LiveError> {
         let (began, number, hash) = (Instant::now(), block.number(), block.hash());
         let (changes, receipts, verified) = match done {
             Ok(ImportedBlock { changes, receipts }) => {
                 self.executed.increment(1);
-                (changes, ToldReceipts::Whole(receipts), Verified::Full)
+                (changes, AnnouncedReceipts::Whole(receipts), Verified::Full)
             }
             Err(error) => {
                 let mismatch = matches!(error, LiveError::Mismatch { .. });
@@ -373,7 +373,7 @@ impl Live {
                     self.diverged(number, None, &error);
                 }
                 if mismatch { &self.mismatched } else { &self.skipped }.increment(1);
-                tracing::warn!(number, %hash, %error, "a block cannot be executed: its state is fetched anew");
+                tracing::warn!(number, %hash, %error, "a block cannot be executed: its state is fetched again");
                 (BlockChanges::Unknown, receipts, Verified::None)
             }
         };
@@ -394,7 +394,7 @@ impl Live {
     }
 
     /// Returns the actions that a canonical block requires.
-    fn judge(&mut self, block: &CanonicalBlock) -> Vec<Action> {
+    fn reconcile(&mut self, block: &CanonicalBlock) -> Vec<Action> {
         self.flashblocks.as_mut().map(|source| source.rules.canonical(block)).unwrap_or_default()
     }
 
@@ -410,19 +410,19 @@ impl Live {
     }
 
     /// Begins to start again at a block without known ancestors.
-    fn anew(&mut self, block: UpstreamBlock) {
+    fn begin_restart(&mut self, block: UpstreamBlock) {
         let chain = self.chain.clone();
         let asked = async move {
             let receipts = chain.receipts(&block).await;
-            CanonicalNews::BeginAnew(Box::new(block), receipts)
+            CanonicalNews::Restart(Box::new(block), receipts)
         };
         self.catch_up.task = Some(asked.boxed_local());
     }
 
     /// Starts again at a block without known ancestors.
-    fn begin_anew(&mut self, block: UpstreamBlock, receipts: ToldReceipts) {
+    fn restart(&mut self, block: UpstreamBlock, receipts: AnnouncedReceipts) {
         let (number, hash, is_refused) = (block.number(), block.hash(), receipts.is_refused());
-        let actions = self.judge(&about(&block.header, block.transaction_hashes()));
+        let actions = self.reconcile(&summary(&block.header, block.transaction_hashes()));
         let view = self.chain.remote.restart(block.number(), block.hash());
         let mut hashes = BlockHashes::default();
         if let Some(parent) = block.number().checked_sub(1) {
@@ -431,7 +431,7 @@ impl Live {
         hashes.push(block.number(), block.hash());
         self.queue.clear();
         let first = canonical_snapshot(view, block, receipts, hashes).with_verified(Verified::None);
-        self.feed.apply(Publication::BeginAnew(first));
+        self.feed.apply(Publication::Restart(first));
         self.expect_content(number, hash, is_refused);
         self.act(actions, Instant::now());
     }

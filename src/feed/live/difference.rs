@@ -15,11 +15,11 @@ impl Live {
     /// chain's rules. Other errors are no differences.
     pub(super) fn diverged(&self, block: u64, sub_block: Option<u64>, error: &LiveError) {
         let (field, computed, announced, transaction) = match error {
-            LiveError::Mismatch { what, computed, told, transaction } => {
-                ((*what).to_owned(), computed.clone(), told.clone(), *transaction)
+            LiveError::Mismatch { what, computed, announced, transaction } => {
+                ((*what).to_owned(), computed.clone(), announced.clone(), *transaction)
             }
-            LiveError::Block(BlockError::Transactions { computed, told, .. }) => {
-                ("transactionsRoot".to_owned(), computed.to_string(), told.to_string(), None)
+            LiveError::Block(BlockError::Transactions { computed, announced, .. }) => {
+                ("transactionsRoot".to_owned(), computed.to_string(), announced.to_string(), None)
             }
             LiveError::Transaction { index, problem } => {
                 (format!("transactions[{index}]"), problem.clone(), "a transaction of the block".to_owned(), None)
@@ -28,7 +28,7 @@ impl Live {
             _ => return,
         };
         let at = SystemTime::now();
-        self.keep(Divergence { at, block, index: sub_block, transaction, field, computed, announced });
+        self.retain(Divergence { at, block, index: sub_block, transaction, field, computed, announced });
     }
 
     /// Keeps the difference between a canonical block and the same block as it was pre-confirmed. A block that became
@@ -55,10 +55,10 @@ impl Live {
             }
         };
         let (at, block) = (SystemTime::now(), block.number());
-        self.keep(Divergence { at, block, index: None, transaction, field, computed, announced });
+        self.retain(Divergence { at, block, index: None, transaction, field, computed, announced });
     }
 
-    fn keep(&self, divergence: Divergence) {
+    fn retain(&self, divergence: Divergence) {
         let Divergence { block, field, computed, announced, .. } = &divergence;
         tracing::warn!(block, field, computed, announced, "what was pre-confirmed is not what the chain does");
         self.feed.snapshots.divergences.push(divergence);

@@ -39,14 +39,14 @@ pub enum LiveError {
     #[error("the work was not done within {} ms", .0.as_millis())]
     Late(Duration),
     /// The block does not match its announcement.
-    #[error("{what}: computed {computed}, announced {told}")]
+    #[error("{what}: computed {computed}, announced {announced}")]
     Mismatch {
         /// The name of the differing value.
         what: &'static str,
         /// The value from execution.
         computed: String,
         /// The announced value.
-        told: String,
+        announced: String,
         /// The transaction, if the value is one transaction's.
         transaction: Option<B256>,
     },
@@ -54,12 +54,12 @@ pub enum LiveError {
     #[error(transparent)]
     Unread(#[from] UnreadTx),
     /// The upstream is a node of another chain than at the start.
-    #[error("the upstream's chain id is {told} now, expected {expected}: it is a node of another chain")]
+    #[error("the upstream's chain id is {announced} now, expected {expected}: it is a node of another chain")]
     OtherChain {
         /// The chain id at the start.
         expected: u64,
         /// The chain id now.
-        told: u64,
+        announced: u64,
     },
     /// The block has a transaction of a type that presim does not know.
     #[error("transaction {index} has the type {kind:#04x}, which presim does not know")]
@@ -99,12 +99,13 @@ impl LiveError {
     pub(super) fn unless_equal<T: PartialEq + std::fmt::Display>(
         what: &'static str,
         computed: T,
-        told: T,
+        announced: T,
     ) -> Result<(), Self> {
-        if computed == told {
+        if computed == announced {
             return Ok(());
         }
-        Err(Self::Mismatch { what, computed: computed.to_string(), told: told.to_string(), transaction: None })
+        let (computed, announced) = (computed.to_string(), announced.to_string());
+        Err(Self::Mismatch { what, computed, announced, transaction: None })
     }
 
     /// Returns the same error, as one of a transaction.

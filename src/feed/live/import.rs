@@ -17,9 +17,9 @@ use super::{LiveChain, LiveError};
 use crate::{
     chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom},
     feed::{
-        apply::{close, extend_known, open_block_with, scout, stand_on},
+        apply::{close, extend_known, open_block_with, prefetch, stand_on},
         flashblocks::CanonicalBlock,
-        upstream::{Hints, ToldReceipts, UpstreamBlock, UpstreamHead},
+        upstream::{AnnouncedReceipts, Hints, UpstreamBlock, UpstreamHead},
     },
     state::{BlockChanges, MergedChanges, RemoteView, Selector, Snapshot, Snapshots, World},
 };
@@ -32,25 +32,25 @@ pub(super) enum CanonicalNews {
     /// The way from a known block to the upstream's newest was looked for.
     Found(Result<Found, LiveError>),
     /// The first block of the path was executed, or the upstream was asked for its receipts.
-    Executed(Result<ImportedBlock, LiveError>, ToldReceipts),
+    Executed(Result<ImportedBlock, LiveError>, AnnouncedReceipts),
     /// The upstream is a node of another chain now.
     OtherChain(LiveError),
     /// The receipts of a block to begin anew at were asked for.
-    BeginAnew(Box<UpstreamBlock>, ToldReceipts),
+    Restart(Box<UpstreamBlock>, AnnouncedReceipts),
 }
 
-/// The way to the upstream's newest block.
+/// The path to the upstream's newest block.
 pub(super) struct Found {
     /// The newest known block that is an ancestor, or the block itself.
     pub fork: ForkPoint,
     /// The blocks after it, newest first.
     pub path: Vec<UpstreamBlock>,
-    /// The hash of the announced block if the upstream does not have it yet, so that the way to its newest block was looked
+    /// The hash of the announced block if the upstream does not have it yet, so that the path to its newest block was looked
     /// for in its place.
     pub unknown: Option<B256>,
 }
 
-/// The block at which a way to the upstream's newest block begins.
+/// The block at which a path to the upstream's newest block begins.
 pub(super) enum ForkPoint {
     /// A canonical block.
     Known(Arc<SealedBlock>),
@@ -155,26 +155,26 @@ impl LiveChain {
 
     /// Checks that the upstream is still a node of the chain.
     async fn check_chain(&self) -> Result<(), LiveError> {
-        self.check_told(self.upstream.chain_id(Instant::now() + self.limits.wait).await?)
+        self.check_chain_id(self.upstream.chain_id(Instant::now() + self.limits.wait).await?)
     }
 
-    fn check_told(&self, told: u64) -> Result<(), LiveError> {
+    fn check_chain_id(&self, announced: u64) -> Result<(), LiveError> {
         let expected = self.spec.chain_id();
-        if told == expected { Ok(()) } else { Err(LiveError::OtherChain { expected, told }) }
+        if announced == expected { Ok(()) } else { Err(LiveError::OtherChain { expected, announced }) }
     }
 
     /// Returns the upstream's block of this hash, unless a node of another chain answers at the same address now.
     async fn block(&self, hash: B256, snapshots: &Snapshots) -> Result<UpstreamBlock, LiveError> {
         let deadline = Instant::now() + self.limits.wait;
-        let (json, told) = self.upstream.block_and_chain(hash, deadline).await?;
-        self.check_told(told)?;
+        let (json, chain_id) = self.upstream.block_and_chain(hash, deadline).await?;
+        self.check_chain_id(chain_id)?;
         self.read(&json.ok_or(LiveError::Unknown(hash))?, hash, snapshots).await
     }
 
     /// Returns the newest block of the node that answers, unless that is one of another chain.
     async fn latest(&self, snapshots: &Snapshots) -> Result<UpstreamBlock, LiveError> {
-        let (json, told) = self.upstream.newest_and_chain(Instant::now() + self.limits.wait).await?;
-        self.check_told(told)?;
+        let (json, chain_id) = self.upstream.newest_and_chain(Instant::now() + self.limits.wait).await?;
+        self.check_chain_id(chain_id)?;
         let json = json.ok_or(LiveError::NoNewest)?;
         let named: NamedBlock = serde_json::from_str(json.get()).map_err(|_| LiveError::NoNewest)?;
         self.read(&json, named.hash, snapshots).await
@@ -214,7 +214,7 @@ impl LiveChain {
         {
             return CanonicalNews::OtherChain(other);
         }
-        let receipts = if executed.is_err() { self.receipts(&block).await } else { ToldReceipts::Never };
+        let receipts = if executed.is_err() { self.receipts(&block).await } else { AnnouncedReceipts::Never };
         CanonicalNews::Executed(executed, receipts)
     }
 
@@ -276,7 +276,7 @@ impl LiveChain {
                 continue;
             }
             unknown.retain(|index| *index >= executed);
-            unknown = scout(&self.spec, &at.snapshot, &block.transactions, &unknown, &mut missed);
+            unknown = prefetch(&self.spec, &at.snapshot, &block.transactions, &unknown, &mut missed);
             let hinted = unknown.iter().filter_map(|index| block.transactions.get(*index));
             let hints = if std::mem::take(&mut is_first) { Hints::of_transactions(hinted) } else { Hints::default() };
             fetch(missed, hints).await?;
@@ -291,16 +291,16 @@ impl LiveChain {
         };
         changes.add(&closed.changes);
         ReceiptTotals::of(closed.gas_used, &closed.receipts).check(block)?;
-        if let (Some(list), Some(told)) = (&closed.access_list, block.header.block_access_list_hash) {
-            LiveError::unless_equal("blockAccessListHash", compute_block_access_list_hash(list), told)?;
+        if let (Some(list), Some(announced)) = (&closed.access_list, block.header.block_access_list_hash) {
+            LiveError::unless_equal("blockAccessListHash", compute_block_access_list_hash(list), announced)?;
         }
         let changes = BlockChanges::These(Arc::new(changes.to_vec()));
         Ok(ImportedBlock { changes, receipts: closed.receipts })
     }
 
     /// Returns the receipts of a block that is not executed here, as the upstream has them.
-    pub(super) async fn receipts(&self, block: &UpstreamBlock) -> ToldReceipts {
-        ToldReceipts::ask(&self.upstream, block, Instant::now() + self.limits.wait).await
+    pub(super) async fn receipts(&self, block: &UpstreamBlock) -> AnnouncedReceipts {
+        AnnouncedReceipts::ask(&self.upstream, block, Instant::now() + self.limits.wait).await
     }
 }
 
@@ -316,7 +316,7 @@ fn child_of(block: &UpstreamBlock, parent: u64) -> Result<(), LiveError> {
 }
 
 /// Returns a canonical block as the rules of a stream want it.
-pub(super) fn about(header: &Sealed<Header>, transactions: Vec<B256>) -> CanonicalBlock {
+pub(super) fn summary(header: &Sealed<Header>, transactions: Vec<B256>) -> CanonicalBlock {
     CanonicalBlock {
         number: header.number,
         hash: header.hash(),
@@ -327,14 +327,14 @@ pub(super) fn about(header: &Sealed<Header>, transactions: Vec<B256>) -> Canonic
 }
 
 /// Returns a canonical block as far as it is known: with its body, with its logs, or as a header alone.
-pub(super) fn known_block(block: UpstreamBlock, receipts: ToldReceipts) -> SealedBlock {
+pub(super) fn known_block(block: UpstreamBlock, receipts: AnnouncedReceipts) -> SealedBlock {
     let UpstreamBlock { header, transactions, withdrawals, foreign, .. } = block;
     match receipts {
         // A block whose transactions are not all known has no body here.
-        ToldReceipts::Whole(receipts) if foreign.is_none() => {
+        AnnouncedReceipts::Whole(receipts) if foreign.is_none() => {
             SealedBlock::named(header, BlockBody { transactions, receipts, withdrawals, ..BlockBody::default() })
         }
-        ToldReceipts::Logs(logs) => SealedBlock::bare(header).with_logs(logs),
+        AnnouncedReceipts::Logs(logs) => SealedBlock::bare(header).with_logs(logs),
         _ => SealedBlock::bare(header),
     }
 }
@@ -343,7 +343,7 @@ pub(super) fn known_block(block: UpstreamBlock, receipts: ToldReceipts) -> Seale
 pub fn canonical_snapshot(
     view: RemoteView,
     block: UpstreamBlock,
-    receipts: ToldReceipts,
+    receipts: AnnouncedReceipts,
     hashes: BlockHashes,
 ) -> Snapshot {
     stand_on(World::on(view), Arc::new(known_block(block, receipts)), hashes)

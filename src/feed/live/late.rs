@@ -12,14 +12,14 @@ use futures::{
 use tokio::time::Instant;
 
 use super::{Live, LiveChain, import::known_block};
-use crate::{chain::SealedBlock, feed::upstream::ToldReceipts, state::Publication};
+use crate::{chain::SealedBlock, feed::upstream::AnnouncedReceipts, state::Publication};
 
 /// The pause before the upstream is asked for a block's content for the second time. It doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause before the upstream is asked for a block's content again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// The blocks whose contents are asked for at once.
-const AT_ONCE: usize = 8;
+const MAX_ASKED_AT_ONCE: usize = 8;
 
 /// The blocks whose content is to come, and the questions for it.
 #[derive(Default)]
@@ -27,7 +27,7 @@ pub(super) struct LateContents {
     /// Oldest first.
     waiting: VecDeque<LateContent>,
     /// The questions under way.
-    asked: Option<LocalBoxFuture<'static, Vec<ToldContent>>>,
+    asked: Option<LocalBoxFuture<'static, Vec<AnnouncedContent>>>,
 }
 
 /// A block whose content is to come.
@@ -42,7 +42,7 @@ struct LateContent {
 }
 
 /// The upstream's answer about a block's content.
-pub(super) struct ToldContent {
+pub(super) struct AnnouncedContent {
     hash: B256,
     /// The block with its content; `None` if the upstream does not have that yet.
     block: Option<SealedBlock>,
@@ -63,23 +63,23 @@ impl LateContents {
     }
 
     /// Waits for the answers. The blocks of which there is news leave the list.
-    pub async fn told(&mut self) -> Vec<ToldContent> {
+    pub async fn announced(&mut self) -> Vec<AnnouncedContent> {
         let Some(asked) = &mut self.asked else { return std::future::pending().await };
-        let told = asked.await;
+        let contents = asked.await;
         self.asked = None;
-        told
+        contents
     }
 }
 
 impl LiveChain {
     /// Asks the upstream for the content of a block.
-    async fn content(self, hash: B256) -> ToldContent {
+    async fn content(self, hash: B256) -> AnnouncedContent {
         let deadline = Instant::now() + self.limits.wait;
         let (family, verify) = (self.spec.family(), self.limits.verify);
-        let (block, told) = ToldReceipts::ask_with_block(&self.upstream, hash, family, verify, deadline).await;
-        let is_refused = told.is_refused();
-        let block = block.filter(|_| !matches!(told, ToldReceipts::NotYet | ToldReceipts::Never));
-        ToldContent { hash, block: block.map(|block| known_block(block, told)), is_refused }
+        let (block, receipts) = AnnouncedReceipts::ask_with_block(&self.upstream, hash, family, verify, deadline).await;
+        let is_refused = receipts.is_refused();
+        let block = block.filter(|_| !matches!(receipts, AnnouncedReceipts::NotYet | AnnouncedReceipts::Never));
+        AnnouncedContent { hash, block: block.map(|block| known_block(block, receipts)), is_refused }
     }
 }
 
@@ -121,7 +121,7 @@ impl Live {
         }
         let now = Instant::now();
         let mut asked = Vec::new();
-        for late in self.late.waiting.iter_mut().filter(|late| late.due <= now).take(AT_ONCE) {
+        for late in self.late.waiting.iter_mut().filter(|late| late.due <= now).take(MAX_ASKED_AT_ONCE) {
             late.due = now + late.pause;
             late.pause = (2 * late.pause).min(LONGEST_PAUSE);
             asked.push(self.chain.clone().content(late.hash));
@@ -132,8 +132,8 @@ impl Live {
     }
 
     /// Publishes the contents that the upstream has told.
-    pub(super) fn take_contents(&mut self, told: Vec<ToldContent>) {
-        for ToldContent { hash, block, is_refused } in told {
+    pub(super) fn take_contents(&mut self, contents: Vec<AnnouncedContent>) {
+        for AnnouncedContent { hash, block, is_refused } in contents {
             let late = self.late.waiting.iter().position(|late| late.hash == hash);
             let Some(number) = late.map(|at| self.late.waiting[at].number) else { continue };
             match block {

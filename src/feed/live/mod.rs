@@ -151,9 +151,9 @@ impl FeedSource for LiveSource {
 }
 
 /// The number of canonical blocks by which the published state may be late before it is said to lag.
-const BEHIND: u32 = 2;
+const MAX_BEHIND: u32 = 2;
 /// The pause before state that could not be fetched is asked for again.
-const AGAIN: Duration = Duration::from_millis(250);
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// The pause before a source that has ended is started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
@@ -163,7 +163,7 @@ impl LiveChain {
         let hints = (!hints.is_empty()).then_some(hints);
         let fetched = self.fetcher.fetch(&missed, hints.as_ref(), Instant::now() + self.limits.wait).await;
         if fetched.is_err() {
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
         fetched
     }
@@ -213,7 +213,7 @@ impl Live {
             let Err(ended) = ended.unwrap_or(Err(SourceEnded::Panicked));
             tracing::error!(error = %ended, "the source of the upstream's chain has ended: it is started again");
             self.restarts.increment(1);
-            self.counts.settle(.., BlockFate::Dropped);
+            self.counts.record_outcome(.., BlockFate::Dropped);
             self.queue = SubBlockQueue::default();
             self.catch_up = CatchUp::default();
             (self.cut_since, self.problem, self.is_other_chain, self.older_since) = (None, None, false, None);
@@ -236,16 +236,16 @@ impl Live {
         if let Some(source) = &mut self.flashblocks {
             let head = self.feed.snapshots.load().head().clone();
             // Nothing is pre-confirmed yet, so there is no action to execute.
-            source.rules.canonical(&import::about(&head.header, head.transaction_hashes().unwrap_or_default()));
+            source.rules.canonical(&import::summary(&head.header, head.transaction_hashes().unwrap_or_default()));
         }
         self.expect_contents_again();
         self.catch_up.look();
         loop {
             self.go_on();
             self.ask_for_contents();
-            self.tend();
+            self.update_health();
             let due = self.due();
-            let can_work = self.queue.can_run() || self.queue.can_scout();
+            let can_work = self.queue.can_run() || self.queue.can_prefetch();
             tokio::select! {
                 // Canonical news first, because it decides about the pre-confirmed blocks.
                 biased;
@@ -254,8 +254,8 @@ impl Live {
                     None => self.catch_up.look(),
                 },
                 news = self.catch_up.news() => self.take(news),
-                told = self.late.told() => self.take_contents(told),
-                event = next(&mut self.flashblocks) => self.meet(event.ok_or(SourceEnded::Stream)?),
+                contents = self.late.announced() => self.take_contents(contents),
+                event = next(&mut self.flashblocks) => self.on_event(event.ok_or(SourceEnded::Stream)?),
                 fetched = self.queue.fetched() => if let Err(error) = fetched {
                     tracing::debug!(%error, "the state for a Flashblock could not be fetched: it is asked for again");
                 },
@@ -266,7 +266,7 @@ impl Live {
     }
 
     /// Handles an event of the stream.
-    fn meet(&mut self, event: Event) {
+    fn on_event(&mut self, event: Event) {
         let Some(source) = &mut self.flashblocks else { return };
         let rules = &mut source.rules;
         let actions = match event {
@@ -304,10 +304,10 @@ impl Live {
     }
 
     /// Drops what may last no longer, and shows how late the feed is.
-    fn tend(&mut self) {
+    fn update_health(&mut self) {
         let limits = self.chain.limits;
         self.unread.warn();
-        let Some(source) = &mut self.flashblocks else { return self.tend_blocks() };
+        let Some(source) = &mut self.flashblocks else { return self.update_health_of_blocks() };
         if source.rules.problem().is_some() {
             return;
         }
@@ -339,7 +339,7 @@ impl Live {
     }
 
     /// Shows how late the feed of a chain without sub-blocks is.
-    fn tend_blocks(&mut self) {
+    fn update_health_of_blocks(&mut self) {
         let Some(since) = self.catch_up.since().filter(|_| self.blocks_are_late()) else { return };
         if !self.feed.status.is_degraded() {
             let (since, waiting) = (since.into_std(), self.catch_up.waiting().max(1));
@@ -351,7 +351,8 @@ impl Live {
     /// Returns whether the state of a chain without sub-blocks is late.
     fn blocks_are_late(&self) -> bool {
         let since = self.catch_up.since();
-        self.catch_up.waiting() > BEHIND || since.is_some_and(|since| since.elapsed() >= BEHIND * self.block_time)
+        self.catch_up.waiting() > MAX_BEHIND
+            || since.is_some_and(|since| since.elapsed() >= MAX_BEHIND * self.block_time)
     }
 
     /// Returns the time since which the newest snapshot is not the newest that there is.
@@ -359,14 +360,15 @@ impl Live {
         self.queue.since().into_iter().chain(self.cut_since).min()
     }
 
-    /// Returns the time at which [`tend`](Self::tend) or [`go_on`](Self::go_on) has something to do without any event.
+    /// Returns the time at which [`update_health`](Self::update_health) or [`go_on`](Self::go_on) has something to do without
+    /// any event.
     fn due(&self) -> Option<Instant> {
         let limits = &self.chain.limits;
         let import = self.catch_up.deadline(limits.execute);
         let import = import.into_iter().chain(self.late.due()).chain(self.unread.due()).min();
         let is_live = matches!(self.feed.status.state(), FeedState::Live { .. });
         let Some(source) = &self.flashblocks else {
-            let late = self.catch_up.since().filter(|_| is_live).map(|since| since + BEHIND * self.block_time);
+            let late = self.catch_up.since().filter(|_| is_live).map(|since| since + MAX_BEHIND * self.block_time);
             return late.into_iter().chain(import).min();
         };
         if source.rules.problem().is_some() {
@@ -475,7 +477,7 @@ impl PreConfirmedCounts {
     }
 
     /// Counts the published blocks with these numbers whose fate was not known.
-    fn settle(&mut self, numbers: impl RangeBounds<u64>, fate: BlockFate) {
+    fn record_outcome(&mut self, numbers: impl RangeBounds<u64>, fate: BlockFate) {
         let count = match fate {
             BlockFate::Canonical => &self.canonical,
             BlockFate::Dropped => &self.dropped,

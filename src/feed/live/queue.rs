@@ -32,7 +32,7 @@ pub(super) struct WaitingSubBlock {
     /// The time of its arrival.
     pub received: Instant,
     /// The part of it that has been executed.
-    pub begun: Option<BegunSubBlock>,
+    pub begun: Option<Box<BegunSubBlock>>,
     /// Whether its parent was not known when its turn came.
     pub lacks_parent: bool,
     /// The transactions, by index, that have not run yet without missing state. `None` before the first look.
@@ -72,12 +72,12 @@ impl WaitingSubBlock {
     }
 
     /// Sets the transactions that have missed state.
-    pub fn scouted(&mut self, still: Vec<usize>) {
+    pub fn prefetched(&mut self, still: Vec<usize>) {
         self.unknown = Some(still);
     }
 
     /// Returns whether a run in advance may find state to fetch.
-    fn wants_scout(&self) -> bool {
+    fn wants_prefetch(&self) -> bool {
         !self.is_fetching() && self.begun.is_none() && self.unknown.as_ref().is_none_or(|unknown| !unknown.is_empty())
     }
 }
@@ -128,8 +128,8 @@ impl SubBlockQueue {
     }
 
     /// Returns whether a sub-block behind the first can be run in advance, or the first while its parent is not there.
-    pub fn can_scout(&self) -> bool {
-        self.0.iter().any(WaitingSubBlock::wants_scout)
+    pub fn can_prefetch(&self) -> bool {
+        self.0.iter().any(WaitingSubBlock::wants_prefetch)
     }
 
     /// Returns the first sub-block.
@@ -149,7 +149,7 @@ impl SubBlockQueue {
 
     /// Returns the oldest sub-block that can be run in advance.
     pub fn next_unknown_from(&mut self) -> Option<&mut WaitingSubBlock> {
-        self.0.iter_mut().find(|waiting| waiting.wants_scout())
+        self.0.iter_mut().find(|waiting| waiting.wants_prefetch())
     }
 
     /// Lets the first sub-block look for its parent again.

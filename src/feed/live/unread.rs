@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::feed::flashblocks::DecodeError;
 
 /// The pause between two warnings.
-const EVERY: Duration = Duration::from_secs(60);
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The messages that could not be read since the last warning.
 #[derive(Debug, Default)]
@@ -29,12 +29,13 @@ impl UnreadMessages {
 
     /// Returns the time at which messages that were counted are to be told.
     pub fn due(&self) -> Option<Instant> {
-        self.warned.filter(|_| self.count > 0).map(|warned| warned + EVERY)
+        self.warned.filter(|_| self.count > 0).map(|warned| warned + WARNING_INTERVAL)
     }
 
     /// Logs a warning if there are messages to tell, and the last warning is a minute ago.
     pub fn warn(&mut self) {
-        let Some(problem) = self.problem.as_ref().filter(|_| self.warned.is_none_or(|at| at.elapsed() >= EVERY)) else {
+        let is_due = self.warned.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL);
+        let Some(problem) = self.problem.as_ref().filter(|_| is_due) else {
             return;
         };
         tracing::warn!(count = self.count, error = %problem, "the stream sent messages that are not Flashblocks");

@@ -28,8 +28,8 @@ pub(super) fn verify_base(
 ) -> Result<(), LiveError> {
     let (time, before) = (base.timestamp, parent.timestamp);
     if time < before || time == before && !spec.timestamps_repeat(time) {
-        let computed = format!("more than the parent's {before}");
-        return Err(LiveError::Mismatch { what: "timestamp", computed, told: time.to_string(), transaction: None });
+        let (computed, announced) = (format!("more than the parent's {before}"), time.to_string());
+        return Err(LiveError::Mismatch { what: "timestamp", computed, announced, transaction: None });
     }
     let head = &published.head().header;
     let before_head = head.number.checked_sub(1).and_then(|number| published.sealed_block(number));
@@ -83,27 +83,27 @@ fn check_receipts(
     open: &OpenBlock,
     transactions: &[Recovered<ChainTx>],
 ) -> Result<usize, LiveError> {
-    let Some(told) = &flashblock.metadata.receipts else { return Ok(0) };
+    let Some(announced) = &flashblock.metadata.receipts else { return Ok(0) };
     let mut compared = 0;
     for tx in transactions {
-        let Some(told) = told.get(tx.tx_hash()) else { continue };
+        let Some(announced) = announced.get(tx.tx_hash()) else { continue };
         let Some(own) = open.positions.get(tx.tx_hash()).and_then(|index| open.receipts.get(*index)) else { continue };
-        check_receipt(own, told).map_err(|error| error.of_transaction(*tx.tx_hash()))?;
+        check_receipt(own, announced).map_err(|error| error.of_transaction(*tx.tx_hash()))?;
         compared += 1;
     }
     Ok(compared)
 }
 
-fn check_receipt(own: &ChainReceipt, told: &OpReceipt) -> Result<(), LiveError> {
-    let told_receipt = told.as_receipt();
-    LiveError::unless_equal("receipt: status", own.status(), told_receipt.status.coerce_status())?;
-    LiveError::unless_equal("receipt: cumulative gas", own.cumulative_gas_used(), told_receipt.cumulative_gas_used)?;
-    LiveError::unless_equal("receipt: logs", own.logs().len(), told_receipt.logs.len())?;
-    let same_logs = own.logs() == told_receipt.logs.as_slice();
+fn check_receipt(own: &ChainReceipt, announced: &OpReceipt) -> Result<(), LiveError> {
+    let receipt = announced.as_receipt();
+    LiveError::unless_equal("receipt: status", own.status(), receipt.status.coerce_status())?;
+    LiveError::unless_equal("receipt: cumulative gas", own.cumulative_gas_used(), receipt.cumulative_gas_used)?;
+    LiveError::unless_equal("receipt: logs", own.logs().len(), receipt.logs.len())?;
+    let same_logs = own.logs() == receipt.logs.as_slice();
     LiveError::unless_equal("receipt: the same logs", same_logs, true)?;
-    if let (Some(own), OpReceipt::Deposit(told)) = (own.as_deposit(), told) {
+    if let (Some(own), OpReceipt::Deposit(announced)) = (own.as_deposit(), announced) {
         let nonce = |nonce: Option<u64>| nonce.map_or_else(|| "none".to_owned(), |nonce| nonce.to_string());
-        LiveError::unless_equal("receipt: deposit nonce", nonce(own.deposit_nonce), nonce(told.deposit_nonce))?;
+        LiveError::unless_equal("receipt: deposit nonce", nonce(own.deposit_nonce), nonce(announced.deposit_nonce))?;
     }
     Ok(())
 }
@@ -111,11 +111,11 @@ fn check_receipt(own: &ChainReceipt, told: &OpReceipt) -> Result<(), LiveError> 
 /// Checks balances that are known against those that the builder sent. Returns their number.
 fn check_balances(flashblock: &Flashblock, world: &World) -> Result<usize, LiveError> {
     let mut compared = 0;
-    for (address, told) in flashblock.metadata.new_account_balances.iter().flatten() {
+    for (address, announced) in flashblock.metadata.new_account_balances.iter().flatten() {
         if let Lookup::Known(info) = world.look_up(address) {
             let own = info.map_or(U256::ZERO, |info| info.balance);
             let what = |balance: U256| of(*address, balance);
-            LiveError::unless_equal("balance", what(own), what(*told))?;
+            LiveError::unless_equal("balance", what(own), what(*announced))?;
             compared += 1;
         }
     }

@@ -139,8 +139,8 @@ async fn write(link: &FleetLink, image: StateImage, sequence: u64) -> Result<Ima
     let images = link.images().await?;
     let name = format!("{:x}", id.0);
     let chunk_size = Some(link.max_part().get().min(CHUNK));
-    let about = ObjectMetadata { name: name.clone(), chunk_size, ..ObjectMetadata::default() };
-    let written = images.put(about, &mut bytes.as_slice()).await;
+    let metadata = ObjectMetadata { name: name.clone(), chunk_size, ..ObjectMetadata::default() };
+    let written = images.put(metadata, &mut bytes.as_slice()).await;
     written.map_err(|error| FleetError::nats("an image cannot be written", error))?;
     let key = ImageKey { name, id: id.0, sequence, bytes: bytes.len() as u64, dated: dated.0 };
     if read(&images, &key).await? != bytes {

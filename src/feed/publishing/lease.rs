@@ -11,7 +11,7 @@ use crate::feed::fleet::{FleetError, FleetLink};
 /// The key of the lease in its bucket.
 const KEY: &str = "leader";
 /// The time between two renewals, and between two looks.
-pub const EVERY: Duration = Duration::from_millis(250);
+pub const RENEWAL_INTERVAL: Duration = Duration::from_millis(250);
 /// The time without a renewal after which the lease is free, on the clock of the node that looks.
 const FREE_AFTER: Duration = Duration::from_secs(1);
 
@@ -83,7 +83,7 @@ impl LeaseWatch {
         let (tell, is_held) = watch::channel(true);
         let (bucket, node) = (self.bucket.clone(), self.node.clone());
         let renewing = tokio::spawn(async move {
-            let mut ticks = tokio::time::interval(EVERY);
+            let mut ticks = tokio::time::interval(RENEWAL_INTERVAL);
             loop {
                 ticks.tick().await;
                 match bucket.update(KEY, node.clone(), revision).await {

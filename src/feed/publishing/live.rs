@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The most bytes of changes that wait for the stream.
-const HELD: usize = 64 << 20;
+const MAX_WAITING_BYTES: usize = 64 << 20;
 /// The time that a node which takes over has to come to the canonical head that its fleet has seen.
 const CATCH_UP: Duration = Duration::from_millis(500);
 
@@ -31,7 +31,7 @@ pub struct PublishedLive {
 impl FeedSource for PublishedLive {
     fn run(self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
         let Self { mut publisher, source, own } = *self;
-        let outlet = Arc::new(LiveOutlet::new(HELD));
+        let outlet = Arc::new(LiveOutlet::new(MAX_WAITING_BYTES));
         let (fetcher, remote) = (source.fetcher.clone(), source.remote.clone());
         let reading = Box::new(source).run(feed.beside(own.clone(), outlet.clone()));
         let publishing = async move {
@@ -75,28 +75,28 @@ async fn lead(publisher: &Publisher, feed: &mut Feed, own: &Snapshots, outlet: &
     let mut leading = publisher.leading(feed).await;
     // A quiet chain has no message that would find another leader.
     while feed.stream.as_ref().is_some_and(StreamWriter::is_leased) {
-        publisher.tend(feed, &mut leading, || outlet.is_settled()).await;
+        publisher.write_due_image(feed, &mut leading, || outlet.reset_codes_if_idle()).await;
         let step = tokio::select! {
             biased;
             step = outlet.next(own) => step,
             () = publisher.look(&mut leading) => continue,
         };
-        bring(feed, step).await;
+        send_and_show(feed, step).await;
     }
     feed.stream = None;
 }
 
-/// Brings a change into the stream, and shows it.
-async fn bring(feed: &mut Feed, step: OutletStep) {
+/// Sends a change to the stream, and shows it once the stream has it.
+async fn send_and_show(feed: &mut Feed, step: OutletStep) {
     let OutletStep { id, message, after, arrived } = step;
     let Some(stream) = &feed.stream else { return };
     let sending = stream.encoded(id, &message);
-    if feed.bring(sending).await.is_err() {
+    if feed.send_message(sending).await.is_err() {
         return;
     }
-    let told = after.feed();
+    let health = after.feed();
     feed.snapshots.replace_all(after);
-    feed.status.show_state(told);
+    feed.status.show_state(health);
     feed.pool.advance();
     if let Some(arrived) = arrived {
         feed.count(arrived);

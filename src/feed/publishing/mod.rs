@@ -43,7 +43,7 @@ use crate::{
 };
 
 /// The time between two looks at the stream's limits.
-const LOOK: Duration = Duration::from_secs(1);
+const LIMITS_INTERVAL: Duration = Duration::from_secs(1);
 /// The time without a state from which the stream can be followed, after which a node may lead from what it shows: a message
 /// of the stream or an image is lost, and no node leads that could mend it. Nodes that can follow lead before that.
 const LOST: Duration = Duration::from_secs(5);
@@ -127,7 +127,7 @@ impl Publisher {
                 Err(NotBegun::Behind | NotBegun::NotLeading(_)) => {}
                 Err(error) => {
                     tracing::warn!(%error, "this node cannot lead the fleet yet");
-                    tokio::time::sleep(lease::EVERY).await;
+                    tokio::time::sleep(lease::RENEWAL_INTERVAL).await;
                 }
             }
         }
@@ -149,7 +149,7 @@ impl Publisher {
                 }
                 None => lost.get_or_insert_with(Instant::now).elapsed() >= LOST,
             };
-            if looked.elapsed() < lease::EVERY || !may_lead {
+            if looked.elapsed() < lease::RENEWAL_INTERVAL || !may_lead {
                 continue;
             }
             looked = Instant::now();
@@ -225,14 +225,14 @@ impl Publisher {
             _pulse: LeaderPulse::begin(self.link.client.clone(), &self.link, feed.snapshots.clone()),
             images,
             asked,
-            looks: tokio::time::interval(LOOK),
+            looks: tokio::time::interval(LIMITS_INTERVAL),
             is_wanted,
             leads: self.leads.clone(),
         }
     }
 
     /// Writes an image where one is due and what is published allows one: `may` is asked last.
-    async fn tend(&self, feed: &mut Feed, leading: &mut Leading, may: impl FnOnce() -> bool) {
+    async fn write_due_image(&self, feed: &mut Feed, leading: &mut Leading, may: impl FnOnce() -> bool) {
         let Some(stream) = &mut feed.stream else { return };
         leading.images.done().await;
         let (messages, bytes) = stream.since_image();

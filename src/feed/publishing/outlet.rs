@@ -105,9 +105,9 @@ impl OutletQueue {
         if let Some(seen) = &self.seen {
             moment.since(seen, &published, &mut codes);
         }
-        let told = self.seen.as_ref().map(|seen| told_since(seen, &published)).unwrap_or_default();
+        let announced = self.seen.as_ref().map(|seen| announced_since(seen, &published)).unwrap_or_default();
         self.push(id, published, (LiveChange::Moment(Box::new(moment)), codes));
-        for block in told {
+        for block in announced {
             let publication = Publication::Content(block);
             let change = LiveChange::of(&snapshots.load(), &publication);
             let id = snapshots.apply(publication);
@@ -124,11 +124,11 @@ impl OutletQueue {
 }
 
 /// Returns the blocks of what is published of which only the headers were known when the fleet has `seen` them.
-fn told_since(seen: &Published, published: &Published) -> Vec<SealedBlock> {
+fn announced_since(seen: &Published, published: &Published) -> Vec<SealedBlock> {
     let known = seen.late_blocks().filter_map(|(number, late)| {
         let block = published.sealed_block(number).filter(|block| block.hash() == late.hash)?;
-        let is_told = !block.is_bare() || block.logs_alone().is_some();
-        is_told.then(|| SealedBlock::clone(&block))
+        let is_announced = !block.is_bare() || block.logs_alone().is_some();
+        is_announced.then(|| SealedBlock::clone(&block))
     });
     known.collect()
 }
@@ -215,13 +215,13 @@ impl LiveOutlet {
 
     /// Lets later messages bring all codes again, because an image does not have those of earlier ones. Returns false and
     /// does nothing if messages are on their way, which the image does not have.
-    pub fn is_settled(&self) -> bool {
+    pub fn reset_codes_if_idle(&self) -> bool {
         let mut waiting = self.lock();
-        let is_settled = waiting.steps.is_empty() && !waiting.is_overfull;
-        if is_settled {
+        let is_idle = waiting.steps.is_empty() && !waiting.is_overfull;
+        if is_idle {
             waiting.known = KnownToReaders::default();
         }
-        is_settled
+        is_idle
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(ids, [1, 2, 3]);
         assert!(is_moment(&steps[0]) && !is_moment(&steps[1]));
         assert_eq!(steps.each_ref().map(finalized_after), [Some(1), Some(2), Some(2)]);
-        assert!(outlet.is_settled());
+        assert!(outlet.reset_codes_if_idle());
     }
 
     #[tokio::test]

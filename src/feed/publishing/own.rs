@@ -5,7 +5,7 @@ use std::time::Instant;
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::{MissedTickBehavior, interval_at};
 
-use super::{LOOK, Publisher};
+use super::{LIMITS_INTERVAL, Publisher};
 use crate::{
     feed::{
         Feed, FeedSource,
@@ -55,14 +55,14 @@ impl PublishedSource {
         // The stream may end with the trouble of the leader before.
         feed.publish_state(state).await;
         let mut leading = self.publisher.leading(feed).await;
-        let every = self.devnet.as_ref().map_or(LOOK, |devnet| devnet.every);
+        let every = self.devnet.as_ref().map_or(LIMITS_INTERVAL, |devnet| devnet.every);
         let mut ticks = interval_at((Instant::now() + every).into(), every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut sequence = 0;
         // A chain that stands still has no message that would find another leader.
         while let Some(stream) = feed.stream.as_ref().filter(|stream| stream.is_leased()) {
             sequence = stream.end().0;
-            self.publisher.tend(feed, &mut leading, || true).await;
+            self.publisher.write_due_image(feed, &mut leading, || true).await;
             tokio::select! {
                 biased;
                 _ = ticks.tick() => if let Some(devnet) = &mut self.devnet {

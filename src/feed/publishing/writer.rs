@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The pause before a message that was not taken is sent again.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The bytes that a part takes in the stream beside its own: its subject and its headers.
 const STORED: usize = 200;
@@ -97,7 +97,7 @@ impl StreamWriter {
         if !self.port.is_held() {
             return Err(NotLeading);
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_PAUSE).await;
         Ok(false)
     }
 

@@ -32,10 +32,10 @@ impl LeaderClock {
     }
 
     /// Notes that the leader of this epoch has replied `told` to a question that was asked at the moment `asked`.
-    pub fn note(&self, epoch: u64, asked: Instant, told: LeaderTime) {
+    pub fn note(&self, epoch: u64, asked: Instant, announced: LeaderTime) {
         let mut clocks = self.lock();
         let ClockBounds(bounds) = clocks.entry(epoch).or_default();
-        let ahead = told.since(LeaderTime::of(asked));
+        let ahead = announced.since(LeaderTime::of(asked));
         while bounds.back().is_some_and(|(_, looser)| *looser >= ahead) {
             bounds.pop_back();
         }

@@ -62,7 +62,7 @@ impl LiveReplica {
         check_receipts(&head)?;
         let (number, hash) = (head.number(), head.hash());
         let remote = RemoteState::of_fleet(cache, number, hash);
-        remote.keep(kept.blocks);
+        remote.retain_blocks(kept.blocks);
         let mut replica = Self { remote, codes: LiveCodes::default() };
         replica.learn(brought, codes);
         let view = replica.remote.newest().ok_or(ApplyError::Unfit(Unfit(number)))?;
@@ -196,7 +196,7 @@ impl LiveReplica {
             state.apply_dated(id, at, Publication::Canonical(canonical(view, verified, head, hashes)));
         } else {
             let view = self.remote.restart(number, hash);
-            state.apply_dated(id, at, Publication::BeginAnew(canonical(view, verified, head, hashes)));
+            state.apply_dated(id, at, Publication::Restart(canonical(view, verified, head, hashes)));
         }
         state.apply_dated(id, at, Publication::Tags(tags));
         state.apply_dated(id, at, Publication::Feed(feed));

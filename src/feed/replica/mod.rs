@@ -33,11 +33,11 @@ use super::{
 use crate::state::{FeedProblem, FeedState, Published, Snapshots};
 
 /// The pause before something that failed is tried again, and the time between two looks at the feed's health.
-const AGAIN: Duration = Duration::from_millis(250);
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// The time without a message, while the leader has published some, after which they are asked for again.
 const LOST: Duration = Duration::from_secs(1);
 /// The messages by which a node may be behind before an image can be cheaper.
-const FAR: u64 = 500;
+const MAX_BEHIND: u64 = 500;
 
 /// A node that follows: its state, and what it shows of it.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ pub struct Follower {
     problem: Option<FeedProblem>,
     /// The time of the last message.
     heard: Instant,
-    /// The health of the leader's feed, as the stream has told it last.
-    told: FeedState,
+    /// The health of the leader's feed, as the stream has announced it last.
+    announced: FeedState,
     /// The chain whose rules this node has; `None` on a node that publishes, which joins no other.
     chain: Option<FleetChain>,
 }
@@ -62,8 +62,9 @@ pub struct Follower {
 impl Follower {
     /// Creates a follower that goes on from `following`, and hears the leader by `pulse`.
     pub fn new(link: FleetLink, base: ReplicaBase, following: Following, pulse: PulseWatch) -> Self {
-        let (heard, told) = (Instant::now(), following.state().load().feed());
-        Self { link, base, following: Some(following), pulse, useless: None, problem: None, heard, told, chain: None }
+        let announced = following.state().load().feed();
+        let (heard, following) = (Instant::now(), Some(following));
+        Self { link, base, following, pulse, useless: None, problem: None, heard, announced, chain: None }
     }
 
     /// Returns the same, which begins anew with no other chain than this.
@@ -75,14 +76,14 @@ impl Follower {
     /// Shows the state that was reached so far in `snapshots`, with the health of the feed.
     pub fn show_in(&self, snapshots: &Snapshots) {
         let reached = self.reached(snapshots);
-        let judged = self.judge(&reached);
-        snapshots.follow(&reached, judged, self.pulse.caught_up());
+        let health = self.health(&reached);
+        snapshots.follow(&reached, health, self.pulse.caught_up());
     }
 
     /// Waits for the next message or for some time, applies the message, and shows the state that has been reached.
     pub async fn step(&mut self, feed: &mut Feed, journal: Option<&Journal>) {
         let Some(following) = &mut self.following else {
-            self.begin_anew(journal).await;
+            self.restart(journal).await;
             return self.show(feed);
         };
         let opened = following.open().await;
@@ -91,7 +92,7 @@ impl Follower {
                 biased;
                 stepped = following.next(journal) => stepped.map(Some),
                 () = self.pulse.beat() => Ok(None),
-                () = tokio::time::sleep(AGAIN) => Ok(None),
+                () = tokio::time::sleep(RETRY_PAUSE) => Ok(None),
             },
             Err(error) => Err(error),
         };
@@ -112,14 +113,14 @@ impl Follower {
                     self.heard = Instant::now();
                     following.ask_again();
                 }
-                if newest.is_some_and(|newest| newest.0 - last.0 > FAR && newest.epoch() == last.epoch()) {
+                if newest.is_some_and(|newest| newest.0 - last.0 > MAX_BEHIND && newest.epoch() == last.epoch()) {
                     self.weigh().await;
                 }
             }
             Err(FollowError::Fleet(error)) => {
                 tracing::debug!(%error, "the stream of the fleet cannot be read: it is tried again");
                 following.ask_again();
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "the stream cannot be followed from here: the state begins anew with an image");
@@ -134,7 +135,7 @@ impl Follower {
     }
 
     /// Begins anew with an image, if there is one that helps, and asks the leader for one otherwise.
-    async fn begin_anew(&mut self, journal: Option<&Journal>) {
+    async fn restart(&mut self, journal: Option<&Journal>) {
         if let (Some(ours), Ok(Some(theirs))) = (&self.chain, self.link.chain().await)
             && !ours.is_continued_by(&theirs)
         {
@@ -146,7 +147,7 @@ impl Follower {
                 );
             }
             self.problem = Some(FeedProblem::OtherChain);
-            return tokio::time::sleep(AGAIN).await;
+            return tokio::time::sleep(RETRY_PAUSE).await;
         }
         let begun = match self.link.fact::<ImageKey>(ImageKey::KEY).await {
             Ok(Some(key)) if self.useless.is_none_or(|useless| key.id > useless) => {
@@ -161,17 +162,17 @@ impl Follower {
                     && let Err(error) = journal.adopt_image(&following.state().load())
                 {
                     tracing::error!(%error, "the image of the fleet cannot be written to the data directory");
-                    return tokio::time::sleep(AGAIN).await;
+                    return tokio::time::sleep(RETRY_PAUSE).await;
                 }
                 self.following = Some(following);
             }
             Ok(None) => {
                 self.link.want_image().await;
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "the image of the fleet cannot be used: it is tried again");
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
         }
     }
@@ -186,7 +187,7 @@ impl Follower {
         let state = &stream.cached_info().state;
         let each = state.bytes / state.messages.max(1);
         let skipped = key.sequence.saturating_sub(following.sequence());
-        if skipped > FAR && skipped * each > key.bytes {
+        if skipped > MAX_BEHIND && skipped * each > key.bytes {
             tracing::info!(skipped, "far behind the leader: the state begins anew with an image");
             self.following = None;
         }
@@ -200,33 +201,33 @@ impl Follower {
     }
 
     /// Returns the health of the feed of a node that shows this.
-    fn judge(&self, shown: &Published) -> FeedState {
-        let judged = self.pulse.judge(shown.last, self.told);
+    fn health(&self, shown: &Published) -> FeedState {
+        let health = self.pulse.health(shown.last, self.announced);
         match self.problem {
-            Some(problem) if !judged.is_degraded() => FeedState::Degraded(problem),
-            _ => judged,
+            Some(problem) if !health.is_degraded() => FeedState::Degraded(problem),
+            _ => health,
         }
     }
 
     /// Shows the state that was reached and the health of the feed, if one of them is another than before.
     fn show(&mut self, feed: &mut Feed) {
         if let Some(following) = &self.following {
-            self.told = following.state().load().feed();
+            self.announced = following.state().load().feed();
         }
         let shown = feed.snapshots.load();
         let reached = self.reached(&feed.snapshots);
-        let judged = self.judge(&reached);
+        let health = self.health(&reached);
         let is_newer = reached.last > shown.last;
-        if is_newer || judged != feed.status.state() {
-            feed.snapshots.follow(&reached, judged, self.pulse.caught_up());
+        if is_newer || health != feed.status.state() {
+            feed.snapshots.follow(&reached, health, self.pulse.caught_up());
         }
         if is_newer {
             feed.pool.advance();
         }
-        if judged != feed.status.state() && feed.status.show_state(judged) {
-            match judged.problem() {
+        if health != feed.status.state() && feed.status.show_state(health) {
+            match health.problem() {
                 Some(problem) => tracing::warn!("the feed is degraded: {}", problem.meaning()),
-                None => tracing::info!("the feed is {}", judged.as_str()),
+                None => tracing::info!("the feed is {}", health.as_str()),
             }
         }
     }

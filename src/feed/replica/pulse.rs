@@ -23,9 +23,9 @@ use crate::{
 };
 
 /// The time between two beats.
-const EVERY: Duration = Duration::from_millis(100);
+const BEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// The time without a beat after which nothing is known of the leader.
-const SILENT: Duration = Duration::from_secs(1);
+const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// The time between two questions for the leader's clock.
 const ASK: Duration = Duration::from_secs(1);
 /// The time after which a question for the leader's clock counts as lost.
@@ -145,7 +145,7 @@ impl PulseWatch {
         lock(&self.heard).newest.map(|(id, _)| id)
     }
 
-    /// Returns the word on whether this node has caught up, which [`judge`](Self::judge) keeps.
+    /// Returns the word on whether this node has caught up, which [`health`](Self::health) updates.
     pub const fn caught_up(&self) -> &Arc<CaughtUp> {
         &self.caught_up
     }
@@ -166,20 +166,20 @@ impl PulseWatch {
         }
     }
 
-    /// Returns the health of the feed on a node whose last change is `last`, where the leader's is `told`: that, unless
+    /// Returns the health of the feed on a node whose last change is `last`, where the leader's is `announced`: that, unless
     /// nothing is heard of the leader, or this node is not proven to show what the leader had a moment ago.
-    pub fn judge(&self, last: SnapshotId, told: FeedState) -> FeedState {
+    pub fn health(&self, last: SnapshotId, announced: FeedState) -> FeedState {
         let mut heard = lock(&self.heard);
         heard.show(last);
         let proven = heard.shown.and_then(|(id, at)| self.clock.earliest(id.epoch(), at));
         self.caught_up.set(proven.unwrap_or(heard.since));
-        if heard.newest.map_or(heard.since, |(_, at)| at).elapsed() >= SILENT {
+        if heard.newest.map_or(heard.since, |(_, at)| at).elapsed() >= SILENT_AFTER {
             return FeedState::Degraded(FeedProblem::Partition);
         }
         let is_late = proven.is_none() || self.caught_up.late_since().is_some();
         // The stream may have told something newer than the beat.
         let problem = heard.problem.filter(|_| heard.newest.is_some_and(|(newest, _)| newest >= last));
-        match (problem, told) {
+        match (problem, announced) {
             (Some(problem), _) => FeedState::Degraded(problem),
             (None, FeedState::Live { every_ms } | FeedState::Lagging(FeedLag { every_ms, .. })) if is_late => {
                 FeedState::Lagging(FeedLag {
@@ -189,7 +189,7 @@ impl PulseWatch {
                     every_ms,
                 })
             }
-            _ => told,
+            _ => announced,
         }
     }
 }
@@ -215,7 +215,7 @@ async fn ask(link: FleetLink, clock: LeaderClock, mut beats: watch::Receiver<u64
         }
         let unknown = async {
             let found = beats.wait_for(|epoch| *epoch != 0 && !clock.knows(*epoch)).await.is_ok();
-            tokio::time::sleep(if found { EVERY } else { ASK }).await;
+            tokio::time::sleep(if found { BEAT_INTERVAL } else { ASK }).await;
         };
         let _ = tokio::time::timeout(ASK, unknown).await;
     }
@@ -233,7 +233,7 @@ impl LeaderPulse {
         let beating = {
             let client = client.clone();
             tokio::spawn(async move {
-                let mut ticks = tokio::time::interval(EVERY);
+                let mut ticks = tokio::time::interval(BEAT_INTERVAL);
                 ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 loop {
                     ticks.tick().await;
@@ -259,7 +259,7 @@ impl LeaderPulse {
                     }
                     Err(error) => tracing::debug!(%error, "questions for the time cannot be heard"),
                 }
-                tokio::time::sleep(EVERY).await;
+                tokio::time::sleep(BEAT_INTERVAL).await;
             }
         });
         Self([beating, telling])

@@ -262,8 +262,8 @@ pub(super) fn text_of(error: &TransportError) -> String {
 
 /// Shortens a text from the upstream.
 fn cut(text: &str) -> String {
-    const MOST: usize = 300;
-    match text.char_indices().nth(MOST) {
+    const MAX_SHOWN: usize = 300;
+    match text.char_indices().nth(MAX_SHOWN) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

@@ -77,24 +77,24 @@ pub enum BlockError {
     #[error("transactions[{0}]: the signature is not valid")]
     Signature(usize),
     /// The header does not hash to the hash of the block.
-    #[error("the header of block {number} hashes to {computed}, but the upstream gives the hash {told}")]
+    #[error("the header of block {number} hashes to {computed}, but the upstream gives the hash {announced}")]
     Hash {
         #[doc = "The block's number."]
         number: u64,
         #[doc = "The hash of the header."]
         computed: B256,
         #[doc = "The hash that the upstream gives."]
-        told: B256,
+        announced: B256,
     },
     /// The transactions do not have the root in the header.
-    #[error("the transactions of block {number} have the root {computed}, but its header has {told}")]
+    #[error("the transactions of block {number} have the root {computed}, but its header has {announced}")]
     Transactions {
         #[doc = "The block's number."]
         number: u64,
         #[doc = "The root of the transactions."]
         computed: B256,
         #[doc = "The root in the header."]
-        told: B256,
+        announced: B256,
     },
     /// The withdrawals do not have the root in the header.
     #[error("the withdrawals of block {number} do not have the root in its header")]
@@ -181,7 +181,7 @@ impl UpstreamBlock {
         let (number, header) = (self.number(), self.header.inner());
         let computed = header.hash_slow();
         if computed != self.hash() {
-            return Err(BlockError::Hash { number, computed, told: self.hash() });
+            return Err(BlockError::Hash { number, computed, announced: self.hash() });
         }
         self.check_transactions()?;
         if self.foreign.is_some() {
@@ -201,10 +201,10 @@ impl UpstreamBlock {
     ///
     /// Returns [`BlockError::Transactions`] if they do not.
     pub fn check_transactions(&self) -> Result<(), BlockError> {
-        let (computed, told) = (self.root, self.header.transactions_root);
-        match computed == told {
+        let (computed, announced) = (self.root, self.header.transactions_root);
+        match computed == announced {
             true => Ok(()),
-            false => Err(BlockError::Transactions { number: self.number(), computed, told }),
+            false => Err(BlockError::Transactions { number: self.number(), computed, announced }),
         }
     }
 
@@ -302,7 +302,7 @@ impl TryFrom<WireReceipt> for ChainReceipt {
 
 /// The upstream's word about the transactions of a block that is not executed here.
 #[derive(Clone, Debug)]
-pub enum ToldReceipts {
+pub enum AnnouncedReceipts {
     /// The receipts, which the block's header covers.
     Whole(Vec<ChainReceipt>),
     /// The logs, which the bloom in the block's header covers. Nothing else of the transactions is known here.
@@ -321,7 +321,7 @@ struct WireLogs {
     logs: Vec<alloy_primitives::Log>,
 }
 
-impl ToldReceipts {
+impl AnnouncedReceipts {
     /// Returns whether the upstream does not tell them, and will not.
     pub const fn is_refused(&self) -> bool {
         matches!(self, Self::Never)
@@ -352,8 +352,8 @@ impl ToldReceipts {
         };
         match block.filter(is_right) {
             Some(block) => {
-                let told = Self::of(&block, receipts);
-                (Some(block), told)
+                let receipts = Self::of(&block, receipts);
+                (Some(block), receipts)
             }
             None => (None, Self::NotYet),
         }

@@ -81,7 +81,7 @@ pub struct Upstream {
     meters: Meters,
 }
 
-/// The way to an upstream.
+/// A client of an upstream.
 enum Transport {
     Http(Http),
     /// A connection to a WebSocket or an IPC socket, with subscriptions.
@@ -130,12 +130,12 @@ impl std::fmt::Debug for Upstream {
 
 impl Upstream {
     /// The most times that a call with malformed answers is sent.
-    const WRONG_ANSWERS: usize = 3;
+    const MAX_WRONG_ANSWERS: usize = 3;
     /// The first and the longest pause before a retry.
     const FIRST_PAUSE: Duration = Duration::from_millis(20);
     const LONGEST_PAUSE: Duration = Duration::from_secs(5);
     /// The time for which calls are sent again because the nodes that answer them are behind.
-    const BEHIND_PATIENCE: Duration = Duration::from_secs(2);
+    const BEHIND_TIMEOUT: Duration = Duration::from_secs(2);
     /// The part of a pause that always passes. The rest ends as soon as another call is answered.
     const SURE_PAUSE: Duration = Duration::from_millis(250);
 
@@ -214,7 +214,7 @@ impl Upstream {
 
     /// Returns the reason why calls are not answered in time, if one is known.
     pub fn cause_of_delay(&self) -> Option<String> {
-        let behind = self.behind.load_full().filter(|behind| behind.0.elapsed() < Self::BEHIND_PATIENCE);
+        let behind = self.behind.load_full().filter(|behind| behind.0.elapsed() < Self::BEHIND_TIMEOUT);
         let problem = self.problem.load_full().map(|problem| problem.to_string());
         problem.or_else(|| behind.map(|behind| behind.1.clone()))
     }
@@ -428,8 +428,8 @@ impl Upstream {
                 wrong += 1;
             }
             let waits_for_another =
-                is_behind && !again && behind_since.get_or_insert_with(Instant::now).elapsed() < Self::BEHIND_PATIENCE;
-            if !again && !waits_for_another || wrong >= Self::WRONG_ANSWERS {
+                is_behind && !again && behind_since.get_or_insert_with(Instant::now).elapsed() < Self::BEHIND_TIMEOUT;
+            if !again && !waits_for_another || wrong >= Self::MAX_WRONG_ANSWERS {
                 break;
             }
             let mut pause = pauses.next().unwrap_or(Self::LONGEST_PAUSE).max(wait.unwrap_or_default());

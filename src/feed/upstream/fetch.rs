@@ -127,11 +127,11 @@ impl Fetcher {
     /// The most accounts of a wave whose first slots are fetched.
     const WITH_SLOTS: usize = 8;
     /// The most checked headers that are retained.
-    const HEADERS: usize = 1024;
+    const MAX_HEADERS: usize = 1024;
     /// The time that `eth_createAccessList` has to answer.
-    const LISTS: Duration = Duration::from_millis(500);
+    const LISTS_TIMEOUT: Duration = Duration::from_millis(500);
     /// The most values in access lists that are fetched.
-    const LISTED: usize = 4096;
+    const MAX_LISTED: usize = 4096;
 
     /// Creates a fetcher. Must be called on a tokio runtime, which then runs the waves.
     pub fn new(upstream: Arc<Upstream>, codes: Arc<CodeCache>, config: FetcherConfig, metrics: &Metrics) -> Self {
@@ -197,11 +197,6 @@ impl Fetcher {
     /// Returns the upstream from which state is fetched, if this node has one.
     pub const fn upstream(&self) -> Option<&Arc<Upstream>> {
         self.upstream.as_ref()
-    }
-
-    /// Returns whether accounts and slots are checked by their proofs.
-    pub const fn verifies_proofs(&self) -> bool {
-        self.config.verify_proofs
     }
 
     /// Returns the threads on which state is fetched.
@@ -335,18 +330,18 @@ impl Fetcher {
         if !mine.is_empty() {
             let claim = FetchClaim { in_flight: self.in_flight.clone(), hash: view.hash(), misses: mine, done };
             let (fetcher, view) = (self.clone(), view.clone());
-            self.runtime.spawn(async move { fetcher.bring(view, claim, lists).await });
+            self.runtime.spawn(async move { fetcher.fetch_claimed(view, claim, lists).await });
             waiting.push(landing);
         }
         Ok(waiting)
     }
 
     /// Runs one wave, and after it a second one for the state in the access lists.
-    async fn bring(self: Arc<Self>, view: RemoteView, claim: FetchClaim, lists: Option<Hints>) {
+    async fn fetch_claimed(self: Arc<Self>, view: RemoteView, claim: FetchClaim, lists: Option<Hints>) {
         let deadline = Instant::now() + self.config.patience;
         self.waves.increment(1);
         let wave = self.wave(&view, &claim.misses, deadline);
-        let lists = tokio::time::timeout(Self::LISTS, self.access_lists(&view, lists, deadline));
+        let lists = tokio::time::timeout(Self::LISTS_TIMEOUT, self.access_lists(&view, lists, deadline));
         let (result, listed) = tokio::join!(wave, lists);
         // Access lists are hints: after their timeout, the fetch ends without them.
         let listed = listed.unwrap_or_default();
@@ -445,7 +440,7 @@ impl Fetcher {
                 Err(_) => {}
             }
         }
-        listed.truncate(Self::LISTED);
+        listed.truncate(Self::MAX_LISTED);
         listed
     }
 
@@ -464,7 +459,7 @@ impl Fetcher {
             }
         });
         let header = upstream.one(ask, deadline).await?;
-        if self.headers.len() >= Self::HEADERS {
+        if self.headers.len() >= Self::MAX_HEADERS {
             self.headers.clear();
         }
         self.headers.insert(hash, header.clone());

@@ -50,7 +50,7 @@ pub struct HeadsEnded;
 
 impl Heads {
     /// The pause before a block that could not be followed is looked at again.
-    const AGAIN: Duration = Duration::from_millis(250);
+    const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
     /// Follows `upstream`, whose newest block is `newest`. Without a subscription, polls at the interval `every`.
     /// Must be called on a tokio runtime, on whose threads it goes on.
@@ -105,7 +105,7 @@ impl Heads {
 
     /// Schedules another look at the same block.
     pub fn again(&mut self) {
-        self.again = Some(Instant::now() + Self::AGAIN);
+        self.again = Some(Instant::now() + Self::RETRY_PAUSE);
     }
 
     /// Schedules another look at an announced block that the upstream does not have yet, unless that has lasted for `late`:
@@ -141,13 +141,13 @@ fn spawn(runtime: &Handle, upstream: &Arc<Upstream>, newest: UpstreamHead, every
 }
 
 /// The number of failed polls in a row after which the upstream counts as not answering.
-const FAILURES: u32 = 3;
+const MAX_FAILED_POLLS: u32 = 3;
 /// The factor by which the interval of polling is longer while there is a subscription.
-const SELDOMER: u32 = 8;
+const POLL_BACKOFF: u32 = 8;
 /// The number of polls without a message of the subscription after which it counts as silent.
-const SILENT_POLLS: u32 = 4;
+const MAX_SILENT_POLLS: u32 = 4;
 /// The longest pause between two polls of the safe and finalized blocks.
-const TAGS: Duration = Duration::from_secs(12);
+const TAGS_INTERVAL: Duration = Duration::from_secs(12);
 
 async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Result<UpstreamHead, UpstreamError>>) {
     let mut heads = None;
@@ -160,15 +160,15 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
             heads = subscribe(&upstream, every).await;
         }
         // The upstream is polled beside a subscription, which may be silent, or announce what never becomes a block.
-        let pause = if heads.is_some() { every * SELDOMER } else { every };
-        let told = match &mut heads {
+        let pause = if heads.is_some() { every * POLL_BACKOFF } else { every };
+        let received = match &mut heads {
             Some(heads) => timeout_at(polled + pause, heads.recv()).await.ok(),
             None => {
                 sleep(every).await;
                 None
             }
         };
-        let newest = match told {
+        let newest = match received {
             Some(Ok(head)) => {
                 announced = Some((head.number, Instant::now()));
                 Ok(head)
@@ -184,7 +184,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
                 let answer = upstream.one(ask, deadline).await;
                 polled = Instant::now();
                 // While the subscription is alive, an older answer comes from a node that is behind.
-                announced = announced.filter(|(_, at)| at.elapsed() < pause * SILENT_POLLS);
+                announced = announced.filter(|(_, at)| at.elapsed() < pause * MAX_SILENT_POLLS);
                 if let (Ok(head), Some((number, _))) = (&answer, announced)
                     && head.number <= number
                 {
@@ -195,7 +195,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
             }
         };
         failures = if newest.is_ok() { 0 } else { failures + 1 };
-        if newest.is_ok() || failures == FAILURES {
+        if newest.is_ok() || failures == MAX_FAILED_POLLS {
             sender.send_if_modified(|known| {
                 let is_new = match (&*known, &newest) {
                     (Ok(known), Ok(newest)) => known.hash != newest.hash,
@@ -212,7 +212,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
 
 /// Polls the safe and finalized blocks, which have no subscription and change seldom.
 async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Tags>) {
-    let every = (every * SELDOMER).min(TAGS);
+    let every = (every * POLL_BACKOFF).min(TAGS_INTERVAL);
     loop {
         let ask = |tag: &str| Ask::<Option<UpstreamHead>>::typed("eth_getBlockByNumber", &(tag, false));
         let deadline = Instant::now() + every.max(Duration::from_secs(1));
@@ -226,7 +226,7 @@ async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Se
                 Err(_) => {}
             }
         }
-        sender.send_if_modified(|told| std::mem::replace(told, known) != known);
+        sender.send_if_modified(|sent| std::mem::replace(sent, known) != known);
         sleep(every).await;
     }
 }

@@ -18,7 +18,7 @@ mod transaction;
 mod wave;
 
 pub use ask::{Ask, UpstreamError};
-pub use block::{BlockError, ForeignTransactions, ToldReceipts, UpstreamBlock, recover};
+pub use block::{AnnouncedReceipts, BlockError, ForeignTransactions, UpstreamBlock, recover};
 pub use client::{Upstream, UpstreamConfig, UpstreamState};
 pub use fetch::{FetchError, Fetcher, FetcherConfig};
 pub use heads::{Heads, HeadsEnded, UpstreamHead};

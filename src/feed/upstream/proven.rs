@@ -87,15 +87,15 @@ impl Weighter<(B256, Miss), Arc<ProvenPiece>> for PieceBytes {
 
 impl ProofStore {
     /// The most bytes of proofs that are kept.
-    const MOST: u64 = 64 << 20;
+    const MAX_BYTES: u64 = 64 << 20;
     /// The bytes of a value's proof, as the tables of the cache are sized for.
-    const USUAL: u64 = 4 << 10;
+    const USUAL_BYTES: u64 = 4 << 10;
     /// The bytes of a piece beside its nodes and its code.
-    const BESIDE: usize = 256;
+    const OVERHEAD: usize = 256;
 
     pub fn new() -> Self {
-        let count = usize::try_from(Self::MOST / Self::USUAL).unwrap_or_default();
-        Self(Cache::with_weighter(count, Self::MOST, PieceBytes))
+        let count = usize::try_from(Self::MAX_BYTES / Self::USUAL_BYTES).unwrap_or_default();
+        Self(Cache::with_weighter(count, Self::MAX_BYTES, PieceBytes))
     }
 
     /// Returns whether the proof of a value at the block `hash` is kept.
@@ -110,7 +110,7 @@ impl ProofStore {
         let account = Arc::new(proof);
         let keep = |miss: Miss, slot: Option<SlotProof>, code: Option<Bytes>| {
             let nodes = account.size() + slot.as_ref().map_or(0, SlotProof::size);
-            let bytes = (Self::BESIDE + nodes + code.as_ref().map_or(0, |code| code.len())) as u64;
+            let bytes = (Self::OVERHEAD + nodes + code.as_ref().map_or(0, |code| code.len())) as u64;
             self.0.insert((hash, miss), Arc::new(ProvenPiece { account: account.clone(), slot, code, bytes }));
         };
         for slot in slots {

@@ -113,7 +113,7 @@ impl Socket {
         let first = SocketLink::open(&address, limits).await?;
         let (requests, outgoing) = mpsc::unbounded_channel();
         let connection = Arc::new(AtomicU64::new(1));
-        tokio::spawn(keep_connected(address, limits, first, outgoing, connection.clone()));
+        tokio::spawn(stay_connected(address, limits, first, outgoing, connection.clone()));
         Ok(Self { requests, connection })
     }
 
@@ -188,7 +188,7 @@ fn pause(useless_for: Duration, was_open: bool) -> Duration {
 }
 
 /// Serves requests over `link`, and over the connections that follow it, until nobody can send any.
-async fn keep_connected(
+async fn stay_connected(
     address: Address,
     limits: SocketLimits,
     mut link: SocketLink,

@@ -71,13 +71,13 @@ pub(super) struct Wave<'a> {
     view: &'a RemoteView,
     naming: Naming,
     asks: Vec<Ask<Piece>>,
-    about: Vec<PieceTarget>,
+    targets: Vec<PieceTarget>,
 }
 
 impl<'a> Wave<'a> {
     /// Creates a wave for `misses`, with proofs of the accounts and slots if `prove`.
     pub fn new(view: &'a RemoteView, misses: &[Miss], prove: bool, naming: Naming) -> Self {
-        let mut wave = Self { view, naming, asks: Vec::new(), about: Vec::new() };
+        let mut wave = Self { view, naming, asks: Vec::new(), targets: Vec::new() };
         let mut proven: HashMap<Address, Vec<U256>> = HashMap::default();
         for miss in misses {
             match *miss {
@@ -115,15 +115,15 @@ impl<'a> Wave<'a> {
         }
     }
 
-    fn push(&mut self, about: PieceTarget, ask: Ask<Piece>) {
+    fn push(&mut self, target: PieceTarget, ask: Ask<Piece>) {
         self.asks.push(ask);
-        self.about.push(about);
+        self.targets.push(target);
     }
 
     /// Adds a call of a method that takes an address and a block.
     fn state<T: serde::de::DeserializeOwned + 'static>(
         &mut self,
-        about: PieceTarget,
+        target: PieceTarget,
         method: &'static str,
         address: Address,
         piece: fn(T) -> Piece,
@@ -131,7 +131,7 @@ impl<'a> Wave<'a> {
         let ask = Ask::new(method, &(address, self.at()), move |raw| {
             serde_json::from_str(raw.get()).map(piece).map_err(|error| error.to_string())
         });
-        self.push(about, ask);
+        self.push(target, ask);
     }
 
     fn account(&mut self, address: Address) {
@@ -172,13 +172,13 @@ impl<'a> Wave<'a> {
         root: Option<B256>,
         deadline: tokio::time::Instant,
     ) -> Learned {
-        let Self { view, asks, about, .. } = self;
+        let Self { view, asks, targets, .. } = self;
         let answers = upstream.all(asks, deadline).await;
         let mut learned = Learned { values: Vec::new(), proven: Vec::new(), problem: None };
         let mut accounts: HashMap<Address, FetchedFields> = HashMap::default();
         let mut proofs = Vec::new();
         let mut hashes: HashMap<u64, Vec<BlockName>> = HashMap::default();
-        for (about, answer) in about.into_iter().zip(answers) {
+        for (target, answer) in targets.into_iter().zip(answers) {
             let piece = match answer {
                 Ok(piece) => piece,
                 Err(error) => {
@@ -186,7 +186,7 @@ impl<'a> Wave<'a> {
                     continue;
                 }
             };
-            match (about, piece) {
+            match (target, piece) {
                 (PieceTarget::Account(address), Piece::Balance(balance)) => {
                     accounts.entry(address).or_default().balance = Some(balance)
                 }

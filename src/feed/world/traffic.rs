@@ -103,14 +103,14 @@ impl Traffic {
         let header = snapshot.header();
         let load = self.load(snapshot, header.gas_limit.saturating_sub(gas));
         let mut nonces = AddressMap::default();
-        let mut made = Vec::new();
+        let mut signed = Vec::new();
         let mut send = |traffic: &Self, from: usize, action: TrafficAction| {
             give_way();
             match gas.checked_sub(action.gas_limit) {
                 Some(left) => gas = left,
                 None => return false,
             }
-            made.extend(traffic.sign(from, action, snapshot, &mut nonces));
+            signed.extend(traffic.sign(from, action, snapshot, &mut nonces));
             true
         };
         let mut special = self.market_maker(snapshot);
@@ -124,7 +124,7 @@ impl Traffic {
             let from = self.any();
             send(self, from, action);
         }
-        made
+        signed
     }
 
     fn sign(

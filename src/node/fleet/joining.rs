@@ -1,4 +1,4 @@
-//! The way of a node with a chain of presim's own into its fleet: it begins the fleet, goes on from the stream, or takes the
+//! The joining of a fleet by a node with a chain of presim's own: it begins the fleet, goes on from the stream, or takes the
 //! fleet's state.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     super::start::{ChainOrigin, rules},
-    AGAIN, START, agree, identity, join, other_chain, patiently, replica_base,
+    RETRY_PAUSE, START, agree, identity, join, other_chain, patiently, replica_base,
 };
 use crate::{
     chain::set_forks,
@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// The newest records of a data directory that may be missing in the stream.
-const LOOKS: usize = 8;
+const MAX_MISSING_RECORDS: usize = 8;
 
 /// A node that has joined its fleet.
 pub struct Joined {
@@ -87,7 +87,7 @@ impl Joining<'_> {
                 let text = "no node begins it: stop the node that has its lease, or give another --fleet";
                 return Err(FleetError::Which(format!("fleet {}: {text}", link.names.fleet)).into());
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 
@@ -164,7 +164,7 @@ impl Joining<'_> {
         if let Some(sequence) = find(&stream, newest).await? {
             return Ok(Joined { link, origin, sequence, identity, lease: None });
         }
-        let records = origin.journal.as_ref().map(|journal| journal.newest_ids(LOOKS)).transpose()?;
+        let records = origin.journal.as_ref().map(|journal| journal.newest_ids(MAX_MISSING_RECORDS)).transpose()?;
         for id in records.into_iter().flatten() {
             let Some(sequence) = find(&stream, id).await? else { continue };
             tracing::warn!(

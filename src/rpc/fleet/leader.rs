@@ -33,7 +33,7 @@ use crate::{
 /// The header with the origin of the page that calls.
 pub(super) const PAGE: &str = "x-presim-page";
 
-/// The way of a node's requests to the leader of its fleet, and to the node that has the fleet's wallet.
+/// A client of the leader of a node's fleet, and of the node that has the fleet's wallet.
 #[derive(Debug)]
 pub struct LeaderLink {
     pub(super) link: FleetLink,
@@ -67,7 +67,7 @@ struct LeaderError {
 }
 
 impl LeaderLink {
-    /// Creates the way of a node of a fleet. `publishes` is its part in publishing, unless it is a replica.
+    /// Creates the client of a node of a fleet. `publishes` is its part in publishing, unless it is a replica.
     pub fn new(link: FleetLink, publishes: Option<PublishingNode>) -> Self {
         Self { link, publishes, permits: Semaphore::new(AT_ONCE) }
     }

@@ -4,20 +4,14 @@
 //! HTTP too: `Authorization`, `x-presim-min-snapshot`, and `x-presim-path` for the dialect.
 
 mod leader;
-mod peers;
 mod service;
-mod shards;
 mod wallet;
 mod wallet_proof;
-mod work;
 
 pub use self::{
     leader::{LeaderLink, NodeDoor, PublishingNode, serve_nodes},
-    peers::{FleetPeers, PeerIdentity},
     service::serve_replica,
-    shards::WorkSpread,
     wallet_proof::WalletDoor,
-    work::{WorkPart, serve_peers, work_headers},
 };
 
 use std::{
@@ -45,8 +39,7 @@ use crate::executor::Flow;
 
 /// The header with the path that a request would have over HTTP.
 const PATH: &str = "x-presim-path";
-/// The header with the name of the token of another node's client, for the leader's log, and for the client's share of the
-/// workers.
+/// The header with the name of the token of another node's client, for the leader's log.
 const CLIENT: &str = "x-presim-client";
 /// The header with the milliseconds that are left for a request of another node.
 const LEFT: &str = "x-presim-left-ms";
@@ -114,7 +107,8 @@ impl NatsDoor {
     }
 
     /// Returns the session of a client with these rights, on this path.
-    fn session(&self, path: Option<&str>, rights: Rights, flow: Arc<Flow>) -> Session {
+    fn session(&self, path: Option<&str>, rights: Rights) -> Session {
+        let flow = rights.client.as_deref().map_or(&self.flow, Client::flow).clone();
         let dialect = match path {
             Some("/standard" | "/standard/") => &STANDARD,
             _ => self.root,
@@ -136,9 +130,8 @@ impl NatsDoor {
             Ok(rights) => (rights, None),
             Err(error) => (Rights { client: None, may_use_wallet: false, page: None, until: None }, Some(error)),
         };
-        let flow = rights.client.as_deref().map_or(&self.flow, Client::flow).clone();
         let path = headers.and_then(|headers| headers.get(PATH)).map(|path| path.as_str());
-        let session = self.session(path, rights, flow);
+        let session = self.session(path, rights);
         if payload.len() > self.limits.max_body {
             let text = format!("body too large: at most {} bytes (--max-body)", self.limits.max_body);
             return session.refuse(RpcError::limit(text));

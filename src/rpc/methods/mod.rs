@@ -65,8 +65,6 @@ pub struct MethodRoute {
     pub waits: WaitingPart,
     /// The part of the fleet's leader, or of the node that has its wallet, in answering.
     pub leader: LeaderUse,
-    /// Whether the answer follows from the parameters and what is published alone, so that each node of a fleet gives the same.
-    pub is_pure: bool,
 }
 
 /// The handler of a method.
@@ -166,9 +164,9 @@ impl MethodRoute {
     /// All methods.
     pub const ALL: &[Self] = &numbered([
         // Calls and bundles. A small simulation ends sooner than it could be handed over to a worker.
-        run!("eth_call", InlineThen(Short), wire::parse_call, Backend::call).pure(),
-        run!("eth_simulateV1", InlineThen(Bundle), limited wire::parse_simulation, Backend::simulate).pure(),
-        run!("presim_simulate", InlineThen(Bundle), limited wire::parse_presim_simulation, Backend::simulate).pure(),
+        run!("eth_call", InlineThen(Short), wire::parse_call, Backend::call),
+        run!("eth_simulateV1", InlineThen(Bundle), limited wire::parse_simulation, Backend::simulate),
+        run!("presim_simulate", InlineThen(Bundle), limited wire::parse_presim_simulation, Backend::simulate),
         Self::new("presim_search", On(Bundle), Handler::Search),
         // Bundles that stand.
         Self::new("presim_watch", On(Bundle), Handler::Watch(WatchMethod::Begin)),
@@ -176,21 +174,21 @@ impl MethodRoute {
         Self::new("presim_results", Inline, Handler::Watch(WatchMethod::Results)),
         Self::new("presim_unwatch", Inline, Handler::Watch(WatchMethod::End)),
         // These run calls many times. Waiting short calls may run between two of them.
-        run!("eth_estimateGas", On(Bundle), wire::parse_estimate, Backend::estimate_gas).pure(),
-        run!("eth_createAccessList", On(Bundle), wire::parse_access_list, Backend::create_access_list).pure(),
-        run!("eth_callBundle", On(Bundle), limited wire::parse_bundle, Backend::call_bundle).pure(),
-        run!("mev_simBundle", On(Bundle), limited wire::parse_sim_bundle, Backend::sim_bundle).pure(),
-        run!("eth_callMany", On(Bundle), limited wire::parse_call_many, Backend::call_many).pure(),
-        run!("debug_traceCall", On(Bundle), wire::parse_trace_call, Backend::trace_call).pure(),
-        run!("debug_traceCallMany", On(Bundle), limited wire::parse_trace_many, Backend::trace_call_many).pure(),
+        run!("eth_estimateGas", On(Bundle), wire::parse_estimate, Backend::estimate_gas),
+        run!("eth_createAccessList", On(Bundle), wire::parse_access_list, Backend::create_access_list),
+        run!("eth_callBundle", On(Bundle), limited wire::parse_bundle, Backend::call_bundle),
+        run!("mev_simBundle", On(Bundle), limited wire::parse_sim_bundle, Backend::sim_bundle),
+        run!("eth_callMany", On(Bundle), limited wire::parse_call_many, Backend::call_many),
+        run!("debug_traceCall", On(Bundle), wire::parse_trace_call, Backend::trace_call),
+        run!("debug_traceCallMany", On(Bundle), limited wire::parse_trace_many, Backend::trace_call_many),
         // Blocks of the past, run again.
         run!("debug_traceBlockByNumber", On(Bundle), wire::parse_trace_block::<SelectorParam>, Backend::trace_block),
         run!("debug_traceBlockByHash", On(Bundle), wire::parse_trace_block::<HashParam>, Backend::trace_block),
         run!("debug_traceTransaction", On(Bundle), wire::parse_trace_transaction, Backend::trace_transaction),
         run!("debug_storageRangeAt", On(Bundle), wire::parse_storage_range, Backend::storage_range),
         // Parity's traces.
-        run!("trace_call", On(Bundle), wire::parse_parity_call, Backend::trace_call).pure(),
-        run!("trace_callMany", On(Bundle), limited wire::parse_parity_call_many, Backend::parity_call_many).pure(),
+        run!("trace_call", On(Bundle), wire::parse_parity_call, Backend::trace_call),
+        run!("trace_callMany", On(Bundle), limited wire::parse_parity_call_many, Backend::parity_call_many),
         run!("trace_block", On(Bundle), wire::parse_one_block::<SelectorParam>, Backend::parity_block),
         run!("trace_transaction", On(Bundle), wire::parse_hash, Backend::parity_transaction),
         run!("trace_get", On(Bundle), wire::parse_trace_get, Backend::parity_get),
@@ -397,7 +395,6 @@ impl MethodRoute {
             testing: false,
             waits: WaitingPart::Nothing,
             leader: LeaderUse::IfUnknown,
-            is_pure: false,
         }
     }
 
@@ -434,10 +431,6 @@ impl MethodRoute {
     /// Marks a method that counts what waits in the pool, at `pending`.
     const fn pending_by_leader(self) -> Self {
         Self { leader: LeaderUse::AtPending, ..self }
-    }
-
-    const fn pure(self) -> Self {
-        Self { is_pure: true, ..self }
     }
 
     const fn testing(self) -> Self {

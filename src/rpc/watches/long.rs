@@ -98,7 +98,7 @@ impl WatchTask {
             let mut state = self.watch.state();
             let Some(now) = state.bundles.name() else { return };
             if matches!(run, StandingRun::Stale(_)) {
-                state.long_rests_until = Some(Instant::now() + Attendance::AGAIN);
+                state.long_rests_until = Some(Instant::now() + Attendance::RETRY_PAUSE);
             }
             let run = Self::within_room(&state, at, run, &mut room);
             let is_answer = matches!(run, StandingRun::Answered { .. });

@@ -3,7 +3,6 @@
 mod long;
 mod news;
 mod run;
-mod spread;
 mod summary;
 mod task;
 
@@ -22,11 +21,7 @@ use tokio::{
 };
 
 pub use self::summary::StandingSummary;
-use self::{
-    run::Chunk,
-    spread::{KnownBundles, SpreadBundles},
-    task::WatchTask,
-};
+use self::{run::Chunk, task::WatchTask};
 use super::{
     access::Client,
     encode::{self, Object},
@@ -77,8 +72,6 @@ struct WatchList {
     stopping: watch::Sender<bool>,
     /// A permit for each worker. A run takes several while others wait, so that all runs together keep their share.
     seats: Semaphore,
-    /// The bundles that this node has run for others.
-    known: KnownBundles,
     /// A permit for each worker that may run a long bundle. Another worker is left for the others, if there is one.
     long_seats: Semaphore,
     /// The number of these workers.
@@ -133,7 +126,6 @@ impl Watches {
             seats: Semaphore::new(workers),
             long_seats: Semaphore::new(long),
             most_long: long,
-            known: KnownBundles::new(limits.bytes),
             standing: metrics.gauge("presim_standing_bundles", "Bundles that stand.", &[]),
             runs: metrics.counter("presim_standing_runs_total", "Runs of standing bundles.", &[]),
         }))
@@ -193,7 +185,7 @@ impl WatchList {
         removed.is_some()
     }
 
-    /// Returns the number of runs that may be under way on this node.
+    /// Returns the number of runs that may be under way.
     fn width(&self, executor: &Executor) -> usize {
         match executor.is_asked() {
             true => ((executor.workers() as f64 * self.limits.share) as usize).max(1),
@@ -201,7 +193,7 @@ impl WatchList {
         }
     }
 
-    /// Runs a chunk on this node. Returns the ends of its first runs, as many as there was time for.
+    /// Runs a chunk. Returns the ends of its first runs, as many as there was time for.
     ///
     /// # Errors
     ///
@@ -338,11 +330,7 @@ impl Front {
         };
         let (parsed, mut out) = self.run_step(PARSE, request.clone(), parse).await?;
         let WatchRequest { bundles, selector, bytes } = parsed;
-        let spread = match self.runner.spread {
-            Some(_) => SpreadBundles::of(&request.params, request.caller.dialect),
-            None => None,
-        };
-        let requests = WATCH_BYTES + bytes + spread.as_ref().map_or(0, |_| request.params.len());
+        let requests = WATCH_BYTES + bytes;
         let bundles = StandingBundles::new(bundles.into_iter().map(|(name, bundle)| (name, Arc::new(bundle))));
         let bytes = requests + bundles.bytes();
         let state = WatchState {
@@ -382,7 +370,6 @@ impl Front {
             snapshots: self.snapshots.clone(),
             rules: self.runner.backend.rules(caller.dialect),
             requests,
-            spread,
             watch,
             caller,
             method: request.method,

@@ -1,7 +1,7 @@
 //! The task of a watch: it follows the snapshots, and runs what each may have changed.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
@@ -16,14 +16,12 @@ use super::{
     long::LongEnd,
     news::News,
     run::{Chunk, member, text_of},
-    spread::{Due, SpreadBundles},
 };
 use crate::{
     engine::{BlockContext, SimulationRules},
     executor::Ticket,
     rpc::{
         error::RpcError,
-        fleet::WorkSpread,
         front::RequestRunner,
         memory::AnswerRoom,
         methods::MethodRoute,
@@ -34,12 +32,13 @@ use crate::{
     watch::{StandingRun, StateHistory},
 };
 
-/// The name of this node among those that run bundles.
-const HERE: &str = "";
 /// The most bundles of one run on a worker.
 const CHUNK: usize = 64;
 /// The number of steps between states that are remembered.
 const STEPS: usize = 512;
+
+/// Bundles that are due, each with its index in its watch.
+type Due = VecDeque<(u32, Arc<WatchedBundle>)>;
 
 /// The task that keeps the answers of a watch up to date.
 pub(super) struct WatchTask {
@@ -49,22 +48,11 @@ pub(super) struct WatchTask {
     pub rules: SimulationRules,
     /// The bytes of the requests.
     pub requests: usize,
-    /// The bundles as other nodes of a fleet get them.
-    pub spread: Option<SpreadBundles>,
     pub watch: Arc<Watch>,
     /// The client.
     pub caller: Arc<Caller>,
     /// The method that began the watch.
     pub method: &'static MethodRoute,
-}
-
-/// A node that runs bundles of a watch on a snapshot.
-struct RunningNode {
-    name: Arc<str>,
-    /// The number of runs that it may have under way. `None` for this node, which decides that anew with each run.
-    width: Option<usize>,
-    /// The number of runs that it has under way.
-    under_way: usize,
 }
 
 impl WatchTask {
@@ -173,46 +161,29 @@ impl WatchTask {
         self.begin_long(long);
     }
 
-    /// Runs bundles side by side, here and on other nodes, and tells their answers as they come.
+    /// Runs bundles side by side, and tells their answers as they come.
     async fn run_due(
         &self,
         published: &Arc<Published>,
         snapshot: &Arc<Snapshot>,
-        due: Due,
+        mut due: Due,
         changes: &watch::Receiver<SnapshotId>,
     ) {
         let batch = self.runner.executor.batch();
         let mut running = FuturesUnordered::new();
         let Some(mut news) = self.news() else { return };
-        let mut nodes = self.nodes(published);
-        let mut due = self.divide(due, &nodes);
         let mut stale_chunk = 1;
         loop {
             let is_newest = self.is_newest(snapshot, changes);
-            for node in nodes.iter_mut().filter(|_| is_newest) {
-                let width = node.width.unwrap_or_else(|| self.list.width(&self.runner.executor));
-                let Some(due) = due.get_mut(&node.name) else { continue };
-                while node.under_way < width && !due.is_empty() {
-                    let bundles = self.next_chunk(due, &mut stale_chunk);
-                    let (snapshot, rules) = (snapshot.clone(), self.rules);
-                    let chunk = Arc::new(Chunk { bundles, snapshot, rules, is_long: false });
-                    let ticket = self.runner.executor.ticket(&self.caller.flow).of(&batch);
-                    let request = self.request(published.clone(), ticket);
-                    running.push(self.run_at(node.name.clone(), request, chunk));
-                    node.under_way += 1;
-                }
+            let width = self.list.width(&self.runner.executor);
+            while is_newest && running.len() < width && !due.is_empty() {
+                let bundles = self.next_chunk(&mut due, &mut stale_chunk);
+                let (snapshot, rules) = (snapshot.clone(), self.rules);
+                let chunk = Arc::new(Chunk { bundles, snapshot, rules, is_long: false });
+                let ticket = self.runner.executor.ticket(&self.caller.flow).of(&batch);
+                running.push(self.run_chunk(self.request(published.clone(), ticket), chunk));
             }
-            let Some((node, chunk, ended)) = running.next().await else { break };
-            nodes.iter_mut().filter(|one| one.name == node).for_each(|one| one.under_way -= 1);
-            if ended.is_none() {
-                // Another node that does not run its bundles gets no more of them. The others take what it had.
-                nodes.retain(|one| one.name != node);
-                let left = due.remove(&node).unwrap_or_default();
-                let moved = self.divide(left, &nodes);
-                moved.into_iter().for_each(|(node, bundles)| due.entry(node).or_default().extend(bundles));
-            }
-            let is_gone = nodes.iter().all(|one| one.name != node);
-            let ended = ended.unwrap_or_default();
+            let Some((chunk, ended)) = running.next().await else { break };
             let ran = ended.len();
             // A run that was too long is repeated.
             let whole = ended.iter().filter(|(_, run)| !matches!(run, StandingRun::TooLong)).count();
@@ -233,19 +204,8 @@ impl WatchTask {
                 }
                 self.watch.bytes.store(self.requests + state.bundles.bytes(), Relaxed);
             }
-            let mut left = chunk.bundles[ran..].iter().cloned();
-            if is_gone {
-                let moved = self.divide(left.collect(), &nodes);
-                moved.into_iter().for_each(|(node, bundles)| due.entry(node).or_default().extend(bundles));
-            } else {
-                if ran == 0 && *node != *HERE {
-                    // The other node could not run the first one to its end.
-                    due.entry(HERE.into()).or_default().extend(left.next());
-                }
-                left.rev().for_each(|bundle| due.entry(node.clone()).or_default().push_front(bundle));
-            }
-            let is_last =
-                running.is_empty() && (due.values().all(VecDeque::is_empty) || !self.is_newest(snapshot, changes));
+            chunk.bundles[ran..].iter().rev().for_each(|bundle| due.push_front(bundle.clone()));
+            let is_last = running.is_empty() && (due.is_empty() || !self.is_newest(snapshot, changes));
             while !is_last
                 && !news.is_late()
                 && let Some(part) = news.part(self.connection())
@@ -315,43 +275,11 @@ impl WatchTask {
         Request { id: Id::Null, method: self.method, params, caller, published, ticket, starting: None, room }
     }
 
-    /// Returns the nodes that run the bundles: this one, and replicas of its fleet if there are many bundles.
-    fn nodes(&self, published: &Published) -> Vec<RunningNode> {
-        let spread = self.spread.as_ref().and_then(|_| self.runner.spread_of(self.watch.count, published));
-        let there = spread.map(WorkSpread::there).unwrap_or_default();
-        if let Some(spread) = &self.spread {
-            spread.forget(|peer| there.iter().any(|(name, _)| **name == *peer));
-        }
-        let there = there.into_iter().map(|(name, width)| RunningNode { name, width: Some(width), under_way: 0 });
-        [RunningNode { name: HERE.into(), width: None, under_way: 0 }].into_iter().chain(there).collect()
-    }
-
-    /// Divides bundles among nodes.
-    fn divide(&self, due: Due, nodes: &[RunningNode]) -> BTreeMap<Arc<str>, Due> {
-        match (&self.spread, nodes) {
-            (Some(spread), [_, _, ..]) => spread.divide(due, nodes.iter().map(|node| &node.name)),
-            _ => [(HERE.into(), due)].into(),
-        }
-    }
-
-    /// Runs a chunk on a node. Returns it with the ends of the runs, of which there may be fewer; `None` if it is another
-    /// node, which does not run it.
-    async fn run_at(
-        &self,
-        node: Arc<str>,
-        request: Request,
-        chunk: Arc<Chunk>,
-    ) -> (Arc<str>, Arc<Chunk>, Option<Vec<(u32, StandingRun)>>) {
-        let ended = match &self.spread {
-            Some(spread) if *node != *HERE => {
-                spread.ask(&self.runner, &node, &request, self.watch.selector, &chunk).await
-            }
-            _ => {
-                let ended = self.list.run_chunk(&self.runner, request, &chunk).await;
-                Some(ended.unwrap_or_else(|error| stale_by(&chunk, &error)))
-            }
-        };
-        (node, chunk, ended)
+    /// Runs a chunk. Returns it with the ends of the runs, of which there may be fewer.
+    async fn run_chunk(&self, request: Request, chunk: Arc<Chunk>) -> (Arc<Chunk>, Vec<(u32, StandingRun)>) {
+        let ended = self.list.run_chunk(&self.runner, request, &chunk).await;
+        let ended = ended.unwrap_or_else(|error| stale_by(&chunk, &error));
+        (chunk, ended)
     }
 
     /// Replaces an answer for which the client's memory does not suffice by an error, and what it has read by

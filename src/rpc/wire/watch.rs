@@ -207,7 +207,7 @@ impl WatchedParam {
 
 impl WatchedBundle {
     /// Returns about how many bytes it takes.
-    pub fn size(&self) -> usize {
+    fn size(&self) -> usize {
         let payload = match &self.payload {
             WatchedPayload::Simulate(request) => request.size(),
             WatchedPayload::Search(request) => request.size(),

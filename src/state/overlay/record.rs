@@ -17,7 +17,7 @@ impl Overlay {
         self.reads.on
     }
 
-    /// Records that a run read `parts` of an account, except for those that an override has settled. Does nothing
+    /// Records that a run read `parts` of an account, except for those that an override gives. Does nothing
     /// unless reads are recorded.
     pub fn note_account(&mut self, address: Address, parts: AccountReads) {
         if !self.reads.on {
@@ -83,7 +83,7 @@ impl Overlay {
             });
             accounts[place].slots.push(*slot);
         }
-        if record.everything || accounts.len() + record.slots.len() + record.hashes.len() > ReadSet::MOST {
+        if record.everything || accounts.len() + record.slots.len() + record.hashes.len() > ReadSet::MAX_READS {
             return ReadSet::everything();
         }
         accounts.sort_unstable_by_key(|account| account.address);

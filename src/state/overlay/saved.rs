@@ -22,7 +22,7 @@ pub struct SavedOverlay {
 impl SavedOverlay {
     /// Returns about how many bytes it takes.
     pub fn size(&self) -> usize {
-        let slots = |entry: &OverlayEntry| entry.now.slots.capacity() + entry.settled.capacity();
+        let slots = |entry: &OverlayEntry| entry.now.slots.capacity() + entry.written_before.capacity();
         let slots: usize = self.entries.iter().map(slots).sum();
         self.entries.len() * size_of::<OverlayEntry>()
             + (slots + self.reads.slots.capacity()) * (size_of::<(U256, U256)>() + 1)

@@ -111,7 +111,7 @@ impl RecentBlocks {
 
 impl RemoteState {
     /// Retains the states of so many blocks from now on, at least 1.
-    pub fn keep(&self, blocks: usize) {
+    pub fn retain_blocks(&self, blocks: usize) {
         self.chain.write().unwrap_or_else(PoisonError::into_inner).kept = blocks.max(1);
     }
 

@@ -102,7 +102,7 @@ proptest! {
                 Op::EndBlock => {
                     world.apply_many(&overlay.changes().cloned().collect::<Vec<_>>());
                     prop_assert_eq!(roots.after(overlay.changes()), world.state_root());
-                    overlay.settle();
+                    overlay.restart_changes();
                     prop_assert_eq!(overlay.changes().count(), 0);
                     for address in (0..20).map(Address::with_last_byte) {
                         for slot in (0..20).map(U256::from) {

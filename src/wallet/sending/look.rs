@@ -24,7 +24,7 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// The most nonces whose takers are looked for at once.
-const AT_ONCE: usize = 8;
+const MAX_NONCES_AT_ONCE: usize = 8;
 
 /// The versions of one transaction: all own ones of an account with one nonce.
 pub(super) type Versions = Vec<Arc<Pooled>>;
@@ -147,7 +147,7 @@ impl WalletSender {
         for ((nonce_of, versions), receipts) in nonces.iter().zip(receipts) {
             answers.push(self.answer(*nonce_of, versions, receipts, published, deadline));
         }
-        stream::iter(answers).buffered(AT_ONCE).collect().await
+        stream::iter(answers).buffered(MAX_NONCES_AT_ONCE).collect().await
     }
 
     /// Returns what the receipts of the versions of one transaction say, and without one, what the blocks do.

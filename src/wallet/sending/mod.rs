@@ -8,7 +8,7 @@
 //! until they come, because a node may be behind another.
 
 mod look;
-mod settle;
+mod outcomes;
 mod submit;
 
 use std::{
@@ -26,7 +26,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::{sync::Notify, time::Instant};
 
-use self::{settle::FoundOutcome, submit::Submission};
+use self::{outcomes::FoundOutcome, submit::Submission};
 use super::{Fees, TxOutcome, WaitingTx, Wallet};
 use crate::{
     chain::Family,
@@ -86,11 +86,11 @@ struct SendingMeters {
     sent: Counter,
     refused: Counter,
     waiting: Gauge,
-    settled: Counter,
+    mined: Counter,
     taken: Counter,
 }
 
-/// The task that sends the transactions of a wallet and settles them.
+/// The task that sends the transactions of a wallet and records their outcomes.
 #[derive(Debug)]
 pub struct WalletSender {
     wallet: Arc<Wallet>,
@@ -128,7 +128,7 @@ impl Sending {
             sent: counter("ok", help),
             refused: counter("refused", help),
             waiting: metrics.gauge("presim_wallet_unmined", "Transactions of the wallet that wait to be mined.", &[]),
-            settled: fate("mined"),
+            mined: fate("mined"),
             taken: fate("replaced"),
         };
         Self {
@@ -233,9 +233,9 @@ impl WalletSender {
         Some(sender)
     }
 
-    /// Sends and settles for as long as it is polled.
+    /// Sends transactions and records their outcomes for as long as it is polled.
     pub async fn run(self) {
-        tokio::join!(self.submit(), self.settle());
+        tokio::join!(self.submit(), self.record_outcomes());
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The pause before a transaction is sent again that the upstream did not answer.
-const UNANSWERED: Duration = Duration::from_millis(250);
+const UNANSWERED_PAUSE: Duration = Duration::from_millis(250);
 /// Maximum length of the reason that a status shows, in characters.
 const LONGEST_REASON: usize = 200;
 /// The reason why a transaction waits behind one that delegates its account.
@@ -147,7 +147,7 @@ impl Sending {
                 }
                 Err(error) => {
                     let problem: String = error.to_string().chars().take(LONGEST_REASON).collect();
-                    (SubmissionState::Open(problem.into()), UNANSWERED)
+                    (SubmissionState::Open(problem.into()), UNANSWERED_PAUSE)
                 }
             };
             match &state {

@@ -409,20 +409,6 @@ async fn an_image_of_another_version_is_refused_with_both_versions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_share_work_with_those_that_check_as_they_do() {
-    let Some(server) = NatsServer::start() else { return };
-    let first = Built::ethereum();
-    let upstream = serve(&[&first]).await;
-    let _leader = ingester(&server, &upstream.url(), &first.config, &[]).await;
-    let [a, b] = [(); 2].map(|()| replica(&server, &[]));
-    let [c, d] = [(); 2].map(|()| replica(&server, &["--verify-proofs"]));
-    until("each has heard those that are like it, and no other", async || {
-        [&a, &b, &c, &d].iter().all(|node| node.metric("presim_fleet_peers") == 1.0)
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_cannot_be_read_costs_an_image_and_no_more() {
     let Some(server) = NatsServer::start() else { return };
     let first = Built::ethereum();

@@ -18,7 +18,6 @@ mod requests;
 mod sending;
 mod server;
 mod signing;
-mod spreading;
 mod wallet;
 
 use std::time::Duration;

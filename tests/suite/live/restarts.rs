@@ -20,7 +20,7 @@ use presim::{
         Feed, FeedSource,
         flashblocks::{self, FlashblockSequence},
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot},
-        upstream::{Fetcher, FetcherConfig, Heads, ToldReceipts, Upstream, UpstreamBlock, UpstreamConfig},
+        upstream::{AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
     },
     pool::{BlocksBuilt, Pool, PoolLimits},
     state::{CodeCache, FeedProblem, FeedState, Published, RemoteState, Retention, Snapshots},
@@ -95,7 +95,7 @@ impl SourceStage {
         let view = remote.newest().expect("the first block's state");
         let mut hashes = BlockHashes::default();
         hashes.push(first.number(), first.hash());
-        let begun = canonical_snapshot(view, head, ToldReceipts::Whole(Vec::new()), hashes);
+        let begun = canonical_snapshot(view, head, AnnouncedReceipts::Whole(Vec::new()), hashes);
         let kept = Retention { blocks: 32, snapshots: 32, history: 32 };
         let snapshots = Arc::new(Snapshots::new(begun, FeedState::Degraded(FeedProblem::Connecting), kept));
         let limits = PoolLimits {

@@ -11,7 +11,7 @@ use presim::{
         Feed, FeedSource,
         flashblocks::{Event, Events, Flashblock, FlashblockSequence, StreamError},
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot},
-        upstream::{Fetcher, FetcherConfig, Heads, ToldReceipts, Upstream, UpstreamBlock, UpstreamConfig},
+        upstream::{AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
     },
     pool::{BlocksBuilt, Pool, PoolLimits},
     state::{
@@ -173,7 +173,7 @@ impl LiveWorld {
         let mut hashes = BlockHashes::default();
         hashes.push(first.number, first.hash);
         let kept = Retention { blocks: 32, snapshots: 256, history: 32 };
-        let begun = canonical_snapshot(view, head, ToldReceipts::Whole(Vec::new()), hashes);
+        let begun = canonical_snapshot(view, head, AnnouncedReceipts::Whole(Vec::new()), hashes);
         let snapshots = Arc::new(Snapshots::new(begun, FeedState::Degraded(FeedProblem::Connecting), kept));
         let fetch = FetcherConfig { patience: Duration::from_secs(10), verify_proofs: false, max_in_flight: 1 << 16 };
         let heads = Heads::follow(upstream.clone(), first.hash, Duration::from_millis(200));

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The pause before the state of an account is fetched again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// An outcome that is not final.
 #[derive(Clone, Debug)]
@@ -59,8 +59,8 @@ impl WalletSender {
         }
     }
 
-    /// Keeps the pool in step with the chain, and settles what stands aside.
-    pub(super) async fn settle(&self) {
+    /// Advances the pool with the chain, and records the outcomes of the transactions that stand aside.
+    pub(super) async fn record_outcomes(&self) {
         let mut changes = self.wallet.pool.changes();
         let mut looks = BTreeMap::<NonceOf, Look>::new();
         loop {
@@ -72,7 +72,7 @@ impl WalletSender {
             for pooled in pool.own_aside() {
                 groups.entry((pooled.tx.signer(), pooled.tx.nonce())).or_default().push(pooled);
             }
-            let next = self.settle_all(groups, &mut looks).await;
+            let next = self.record_due_outcomes(groups, &mut looks).await;
             self.sending.wake();
             let again = async {
                 match next {
@@ -107,8 +107,8 @@ impl WalletSender {
         self.sending.fetch(&missed).await;
     }
 
-    /// Settles what can be settled. Returns the time at which another round may settle more without a new block.
-    async fn settle_all(
+    /// Records the outcomes that are known. Returns the time at which another round may know more without a new block.
+    async fn record_due_outcomes(
         &self,
         groups: BTreeMap<NonceOf, Versions>,
         looks: &mut BTreeMap<NonceOf, Look>,
@@ -122,7 +122,7 @@ impl WalletSender {
             for (nonce_of @ (account, nonce), versions) in &groups {
                 match published.latest().world.look_up(account) {
                     // The feed may have jumped, so that the account has to be fetched first.
-                    Lookup::Unknown => next = Some(Instant::now() + AGAIN),
+                    Lookup::Unknown => next = Some(Instant::now() + RETRY_PAUSE),
                     Lookup::Known(info) if info.as_ref().is_none_or(|info| info.nonce <= *nonce) => {}
                     Lookup::Known(_) => match fate_of(&self.wallet.spec, &published, versions, &outcomes) {
                         Some(fate) => fates.push((fate, true)),
@@ -147,7 +147,7 @@ impl WalletSender {
         }
         let fresh: Vec<_> =
             fates.iter().flat_map(|(fate, is_certain)| self.sending.record(fate, *is_certain)).collect();
-        self.keep(fresh, void);
+        self.store_fresh(fresh, void);
         let fates = fates.into_iter().map(|(fate, _)| self.sending.recorded(fate));
         self.store(fates.filter(|fate| self.sending.is_final(&published, fate)).collect()).await;
         looks.values().map(|look| look.due).chain(next).min()
@@ -173,7 +173,7 @@ impl WalletSender {
     }
 
     /// Stores outcomes that are not final, and deletes others that are void. An error shows with the next batch.
-    fn keep(&self, fresh: Fate, void: Vec<B256>) {
+    fn store_fresh(&self, fresh: Fate, void: Vec<B256>) {
         if fresh.is_empty() && void.is_empty() {
             return;
         }
@@ -187,11 +187,11 @@ impl WalletSender {
     }
 
     /// Stores final outcomes, and takes their transactions out of the pool.
-    async fn store(&self, settled: Vec<Fate>) {
-        if settled.is_empty() {
+    async fn store(&self, fates: Vec<Fate>) {
+        if fates.is_empty() {
             return;
         }
-        let all: Fate = settled.into_iter().flatten().collect();
+        let all: Fate = fates.into_iter().flatten().collect();
         let hashes: Vec<B256> = all.iter().map(|(hash, _)| *hash).collect();
         let landed = all.iter().filter(|(_, outcome)| matches!(outcome, TxOutcome::Landed(..))).count();
         let gone = hashes.clone();
@@ -205,9 +205,9 @@ impl WalletSender {
         };
         match stored {
             Ok(()) => {
-                self.sending.meters.settled.increment(landed as u64);
+                self.sending.meters.mined.increment(landed as u64);
                 self.sending.meters.taken.increment((hashes.len() - landed) as u64);
-                self.wallet.pool.settle(hashes.iter().copied());
+                self.wallet.pool.forget_aside(hashes.iter().copied());
                 let mut outcomes = lock(&self.sending.outcomes);
                 hashes.iter().for_each(|hash| drop(outcomes.remove(hash)));
             }
