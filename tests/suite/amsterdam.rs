@@ -284,3 +284,33 @@ async fn the_access_list_of_a_block_is_told_as_json_and_as_the_bytes_of_its_hash
         assert_eq!(before.error("/", method, json!(["latest"])).await["code"], -32001, "{method}: before the fork");
     }
 }
+
+/// Creates a contract, which stores in a fresh slot and reads another.
+const STORES: &str = "0x600760055560065450";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_access_list_of_a_simulated_block_is_an_output() {
+    let node = TestNode::start(&["--testing", "--sub-block-ms", "60000", "--fork", "amsterdam=0"]);
+    let calls = json!([{"from": ALICE, "to": null, "data": STORES}, {"from": ALICE, "to": STRANGER, "value": "0x1"}]);
+    let withdrawal = json!({"index": "0x0", "validatorIndex": "0x0", "address": SYSTEM, "amount": "0x1"});
+    let blocks = json!([{"calls": calls, "blockOverrides": {"withdrawals": [withdrawal]}}, {"calls": [{"from": ALICE, "to": STRANGER}]}]);
+    let payload = |outputs: Value| json!({"blockStateCalls": blocks, "outputs": outputs});
+    for path in ["/", "/standard"] {
+        for at in ["latest", "pending"] {
+            let both = payload(json!(["header", "blockAccessList"]));
+            let both = node.result(path, "presim_simulate", json!([both, at])).await;
+            let alone = node.result(path, "presim_simulate", json!([payload(json!(["blockAccessList"])), at])).await;
+            assert_eq!(both.as_array().map(Vec::len), Some(2), "{both}");
+            for (both, alone) in both.as_array().unwrap().iter().zip(alone.as_array().unwrap()) {
+                let list: Vec<AccountChanges> = serde_json::from_value(both["blockAccessList"].clone()).unwrap();
+                assert_eq!(json!(keccak256(alloy_rlp::encode(&list))), both["blockAccessListHash"], "{both}");
+                assert!(list.iter().any(|account| account.address == ALICE), "{both}");
+                assert_eq!(alone["blockAccessList"], both["blockAccessList"]);
+                assert!(alone.get("hash").is_none(), "{alone}");
+            }
+        }
+    }
+    let before = TestNode::start(&["--testing", "--sub-block-ms", "60000"]);
+    let none = before.result("/", "presim_simulate", json!([payload(json!(["blockAccessList"])), "latest"])).await;
+    assert_eq!(none[0], json!({"calls": [{}, {}]}));
+}
