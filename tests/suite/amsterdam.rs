@@ -314,3 +314,59 @@ async fn the_access_list_of_a_simulated_block_is_an_output() {
     let none = before.result("/", "presim_simulate", json!([payload(json!(["blockAccessList"])), "latest"])).await;
     assert_eq!(none[0], json!({"calls": [{}, {}]}));
 }
+
+/// execution-apis 852.
+#[tokio::test(flavor = "multi_thread")]
+async fn traces_tell_gas_in_both_dimensions() {
+    let node = TestNode::start(&["--testing", "--sub-block-ms", "60000", "--fork", "amsterdam=0"]);
+    let before = TestNode::start(&["--testing", "--sub-block-ms", "60000"]);
+    // Stores in a slot that stays and in one that is cleared again, and calls an account.
+    let code = "0x600160005560016001555f6001555f5f5f5f5f305f5050505050505f5f5f5f5f335af1";
+    let call = json!({"from": ALICE, "to": STRANGER, "gas": "0x100000"});
+    let trace = async |node: &TestNode, tracer: Option<&str>| {
+        let mut options = json!({"stateOverrides": {STRANGER.to_string(): {"code": code}}});
+        if let Some(tracer) = tracer {
+            options["tracer"] = json!(tracer);
+        }
+        node.result("/standard", "debug_traceCall", json!([call, "latest", options])).await
+    };
+    let sum = trace(&node, Some("stateGasTracer")).await;
+    let [regular, state, used, refund] =
+        ["regularGasUsed", "stateGasUsed", "gasUsed", "gasRefund"].map(|name| number(&sum[name]));
+    // A slot of 64 bytes, at 1,530 gas for each.
+    assert_eq!(state, 64 * 1_530, "{sum}");
+    assert!(refund > 0, "{sum}");
+    assert_eq!(regular + state, used + refund, "{sum}");
+    let frames = trace(&node, Some("callTracer")).await;
+    for name in ["regularGasUsed", "stateGasUsed", "gasRefund", "gasUsed"] {
+        assert_eq!(frames[name], sum[name], "{frames}");
+        assert!(name == "gasUsed" || frames["calls"][0].get(name).is_none(), "{frames}");
+    }
+    assert!(frames["calls"][0].is_object(), "{frames}");
+    let steps = trace(&node, None).await;
+    let told = ["regularGasUsed", "stateGasUsed", "gas", "gasRefund"].map(|name| steps[name].as_u64());
+    assert_eq!(told, [regular, state, used, refund].map(Some), "{steps}");
+    for tracer in [None, Some("callTracer")] {
+        let trace = trace(&before, tracer).await;
+        for name in ["regularGasUsed", "stateGasUsed", "gasRefund"] {
+            assert!(trace.get(name).is_none(), "{trace}");
+        }
+    }
+    let sum = trace(&before, Some("stateGasTracer")).await;
+    assert_eq!(sum["stateGasUsed"], "0x0", "{sum}");
+    assert_eq!(number(&sum["regularGasUsed"]), number(&sum["gasUsed"]) + number(&sum["gasRefund"]), "{sum}");
+    // A mined transaction's dimensions are those that its block counts.
+    let sent = node.result(
+        "/",
+        "eth_sendTransaction",
+        json!([{"from": ALICE, "to": STRANGER, "value": "0x1", "gas": "0x40000"}]),
+    );
+    let sent = sent.await;
+    node.result("/", "evm_mine", json!([])).await;
+    let options = json!([sent, {"tracer": "stateGasTracer"}]);
+    let sum = node.result("/standard", "debug_traceTransaction", options).await;
+    assert_eq!(
+        sum,
+        json!({"gasUsed": hex(204_600), "regularGasUsed": hex(21_000), "stateGasUsed": hex(183_600), "gasRefund": "0x0"})
+    );
+}
