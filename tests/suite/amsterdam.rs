@@ -370,3 +370,68 @@ async fn traces_tell_gas_in_both_dimensions() {
         json!({"gasUsed": hex(204_600), "regularGasUsed": hex(21_000), "stateGasUsed": hex(183_600), "gasRefund": "0x0"})
     );
 }
+
+/// The result succeeds, and one less fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn estimates_are_the_smallest_sufficient_limits() {
+    let node = TestNode::start(&["--testing", "--sub-block-ms", "60000", "--fork", "amsterdam=0"]);
+    let bob = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
+    let [at, child] = [Address::repeat_byte(0xc0), Address::repeat_byte(0xc1)];
+    // Calls `child` with all its gas, and reverts if the child fails, or if it has returned no data.
+    let calls = |needs_data: bool| {
+        let check = if needs_data { "503d156023" } else { "156021" };
+        format!("0x5f5f5f5f5f73{}5af1{check}57005b5f5ffd", &format!("{child:#x}")[2..])
+    };
+    // Stores in `count` fresh slots, and ends with `end`.
+    let stores = |count: u8, end: &str| {
+        let stores: String = (1..=count).map(|slot| format!("600160{slot:02x}55")).collect();
+        format!("0x{stores}{end}")
+    };
+    let none = json!({});
+    let state =
+        |code: String, other: String| json!({at.to_string(): {"code": code}, child.to_string(): {"code": other}});
+    let to = |to: Value, more: Value| {
+        let mut call = json!({"from": ALICE, "to": to});
+        call.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        call
+    };
+    // Returns a call of code that creates a contract of `size` bytes.
+    let creates = |size: u16| json!(format!("0x61{size:04x}5ff3"));
+    let authorization = {
+        let signer = &dev_signers().unwrap()[3];
+        let inner = alloy_eips::eip7702::Authorization { chain_id: U256::from(31337), address: at, nonce: 0 };
+        let signed = signer.sign_hash_sync(&inner.signature_hash()).unwrap();
+        json!([inner.into_signed(signed)])
+    };
+    let cases = [
+        ("value to a new account", to(json!(STRANGER), json!({"value": "0x1"})), none.clone()),
+        ("value to an account", to(json!(bob), json!({"value": "0x1"})), none.clone()),
+        ("value to itself", to(json!(ALICE), json!({"value": "0x1"})), none.clone()),
+        ("nothing to an account", to(json!(bob), json!({})), none.clone()),
+        ("a contract", to(Value::Null, json!({"data": STORES})), none.clone()),
+        ("a large contract", to(Value::Null, json!({"data": creates(0x5000)})), none.clone()),
+        ("a fresh slot", to(json!(at), json!({})), state(stores(1, "00"), "0x".into())),
+        ("a slot that is cleared", to(json!(at), json!({})), state("0x60016001555f60015500".into(), "0x".into())),
+        ("a child that stores", to(json!(at), json!({})), state(calls(false), stores(5, "00"))),
+        ("a child that reverts", to(json!(at), json!({})), state(calls(true), stores(5, "60205ffd"))),
+        ("an authorization", to(json!(bob), json!({"authorizationList": authorization})), none.clone()),
+        ("data to its floor", to(json!(bob), json!({"data": Bytes::from(vec![1; 4_096])})), none.clone()),
+    ];
+    for (name, call, state) in cases {
+        let run = async |gas: u64| {
+            let mut call = call.clone();
+            call["gas"] = hex(gas);
+            let answer = node.call("/", "eth_call", json!([call, "latest", state])).await;
+            answer.get("error").is_none()
+        };
+        let gas = number(&node.result("/", "eth_estimateGas", json!([call, "latest", state])).await);
+        assert!(run(gas).await, "{name}: {gas} is too little");
+        assert!(!run(gas - 1).await, "{name}: {gas} is too much");
+    }
+    // Regular gas is capped at 2^24 (EIP-7825), and state gas may come on top: 100 slots that are kept cost 9.8 million, and
+    // 200 more of them more than the cap.
+    let many: String = (1..=250_u16).map(|slot| format!("600161{slot:04x}55")).collect();
+    let state = json!({at.to_string(): {"code": format!("0x{many}00")}});
+    let gas = number(&node.result("/", "eth_estimateGas", json!([{"from": ALICE, "to": at}, "latest", state])).await);
+    assert!(gas > 1 << 24, "{gas}");
+}
