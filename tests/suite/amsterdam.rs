@@ -435,3 +435,25 @@ async fn estimates_are_the_smallest_sufficient_limits() {
     let gas = number(&node.result("/", "eth_estimateGas", json!([{"from": ALICE, "to": at}, "latest", state])).await);
     assert!(gas > 1 << 24, "{gas}");
 }
+
+/// execution-apis 881: what `eth_callMany` and `eth_callBundle` run sees the slot of its block.
+#[tokio::test(flavor = "multi_thread")]
+async fn bundles_see_the_slot_of_their_block() {
+    let node = TestNode::start(&["--testing", "--sub-block-ms", "60000", "--fork", "amsterdam=0"]);
+    node.result("/", "anvil_mine", json!([3])).await;
+    let state = json!({STRANGER.to_string(): {"code": SLOTNUM}});
+    let transactions = json!([{"from": ALICE, "to": STRANGER}]);
+    let bundles = json!([{"transactions": transactions}, {"transactions": transactions}]);
+    let slots = |at: &'static str, path: &'static str| {
+        let params = json!([bundles, {"blockNumber": at}, state]);
+        let many = node.result(path, "eth_callMany", params);
+        async move {
+            let many = many.await;
+            [number(&many[0][0]["value"]), number(&many[1][0]["value"])]
+        }
+    };
+    for path in ["/", "/standard"] {
+        assert_eq!(slots("latest", path).await, [3, 4], "{path}");
+        assert_eq!(slots("pending", path).await, [4, 5], "{path}");
+    }
+}
