@@ -17,7 +17,7 @@ use super::{
     Engine,
     call::{PreparedCall, explain},
     error::SimulationError,
-    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
+    evm::{Ethereum, FamilyEvm, MAX_TX_GAS_LIMIT, OpStack, RunEvm},
     fees::max_fee,
     request::{Call, CallRequest, SimulationRules},
 };
@@ -71,8 +71,12 @@ impl Engine<'_> {
         let allowance = allowance(call, &prepared, self.rules, self.overlay)?;
         let tolerance = self.rules.estimate_tolerance;
         let mut search = Search { call, prepared, overlay: self.overlay, tolerance, simulated: 0 };
-        // Fields that a plain transfer lacks may cost more gas, so this limit is tried and not assumed.
-        if search.is_transfer() && search.succeeds(TRANSFER_GAS).unwrap_or(false) {
+        // Fields that a plain transfer lacks may cost more gas, so this limit is tried and not assumed. From Amsterdam on,
+        // a transfer may cost less, too (EIP-2780).
+        if !search.prepared.env.cfg_env.enable_amsterdam_eip8037
+            && search.is_transfer()
+            && search.succeeds(TRANSFER_GAS).unwrap_or(false)
+        {
             return Ok(Estimate::Gas { limit: TRANSFER_GAS, simulated: search.simulated });
         }
         let gas = match search.run(allowance)? {
@@ -100,7 +104,10 @@ fn allowance<F: FamilyEvm>(
 ) -> Result<u64, SimulationError> {
     let fork: SpecId = prepared.env.cfg_env.spec.into();
     let mut most = call.gas.filter(|gas| *gas >= TRANSFER_GAS).unwrap_or(prepared.env.block_env.gas_limit);
-    if fork.is_enabled_in(SpecId::OSAKA) {
+    // From Amsterdam on, that cap bounds regular gas alone, and 32 bits bound the whole (EIP-8037).
+    if fork.is_enabled_in(SpecId::AMSTERDAM) {
+        most = most.min(MAX_TX_GAS_LIMIT);
+    } else if fork.is_enabled_in(SpecId::OSAKA) {
         most = most.min(MAX_TX_GAS_LIMIT_OSAKA);
     }
     let price = U256::from(max_fee(call));

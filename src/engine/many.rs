@@ -109,7 +109,7 @@ impl Engine<'_> {
     /// Passes each call, filled in, to `run`, which keeps the call's changes and returns its result and the gas used.
     ///
     /// The rules are those of Erigon, which introduced `eth_callMany`. State overrides apply once, at the start. The
-    /// default block number and timestamp of a bundle are those of the previous bundle, plus one.
+    /// default block number, timestamp and slot of a bundle are those of the previous bundle, plus one.
     fn each_call<F: FamilyEvm, T>(
         &mut self,
         header: &Header,
@@ -119,11 +119,13 @@ impl Engine<'_> {
         let Self { spec, rules, codes, ref mut overlay } = *self;
         let mut gas_left = rules.gas_cap;
         let mut results = Vec::with_capacity(request.bundles.len());
-        let (mut number, mut time) = (header.number, header.timestamp);
+        let (mut number, mut time, mut slot) = (header.number, header.timestamp, header.slot_number);
         for (index, bundle) in request.bundles.iter().enumerate() {
             number = bundle.block.number.unwrap_or(number);
             time = bundle.block.time.unwrap_or(time);
-            let block = BlockOverrides { number: Some(number), time: Some(time), ..bundle.block.clone() };
+            slot = bundle.block.slot_number.or(slot);
+            let block =
+                BlockOverrides { number: Some(number), time: Some(time), slot_number: slot, ..bundle.block.clone() };
             let env = environment::<F>(spec, header, &block);
             let precompiles = if index == 0 {
                 overrides::apply(&request.state, overlay, codes, spec, env.cfg_env.spec)?
@@ -152,6 +154,7 @@ impl Engine<'_> {
             }
             results.push(done);
             (number, time) = (number.saturating_add(1), time.saturating_add(1));
+            slot = slot.map(|slot| slot.saturating_add(1));
         }
         Ok(results)
     }

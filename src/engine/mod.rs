@@ -48,7 +48,7 @@ pub use simulate::{
     NetChange, Simulated, SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,
 };
 pub use steps::{StepOptions, StepSlot, Steps, TraceStep};
-pub use trace::{ParityOptions, ParityTrace, Trace, TraceBudget, Tracer, VmSteps};
+pub use trace::{ParityOptions, ParityTrace, Trace, TraceBudget, TracedGas, Tracer, VmSteps};
 pub use transfers::{NumberedLog, Transfer};
 
 use crate::{

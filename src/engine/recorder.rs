@@ -34,7 +34,7 @@ use super::{
     error::SimulationError,
     evm::{FamilyEvm, TxSetup, inspect},
     steps::StepLog,
-    trace::{ParityTrace, Trace, TraceBudget, Tracer},
+    trace::{ParityTrace, Trace, TraceBudget, TracedGas, Tracer},
 };
 use crate::state::Overlay;
 
@@ -72,6 +72,7 @@ enum Recording {
     FlatCalls(TracingInspector, FlatCallConfig),
     PreState(PreStateConfig),
     FourByte(FourByteInspector),
+    StateGas,
     Parity {
         frames: Option<TracingInspector>,
         /// Boxed, because it is larger than the others.
@@ -88,6 +89,8 @@ pub(super) struct EndedRun<'a> {
     pub gas_limit: u64,
     pub caller: Address,
     pub block_number: u64,
+    /// Whether state gas is a dimension of its own (EIP-8037).
+    pub has_two_dimensions: bool,
     /// The state before the run.
     pub before: &'a Overlay,
 }
@@ -212,6 +215,7 @@ impl From<&Tracer> for Recording {
                 vm: options.vm_trace.then(|| Box::new(StepLog::of_vm())),
                 state_diff: options.state_diff,
             },
+            Tracer::StateGas => Self::StateGas,
             // The parser of requests rejects a mux in a mux.
             Tracer::Noop | Tracer::Mux(_) => Self::Noop,
         }
@@ -238,7 +242,7 @@ impl Recording {
     }
 
     fn finish(self, seen: &EndedRun<'_>, budget: &mut TraceBudget) -> Option<Trace> {
-        let gas_used = seen.ran.result.tx_gas_used();
+        let gas = TracedGas { gas: *seen.ran.result.gas(), has_two_dimensions: seen.has_two_dimensions };
         let frames = |mut inspector: TracingInspector| {
             inspector.set_transaction_gas_limit(seen.gas_limit);
             inspector.set_transaction_caller(seen.caller);
@@ -247,17 +251,17 @@ impl Recording {
         Some(match self {
             Self::Steps(log) => Trace::Steps {
                 steps: log.finish(),
-                gas_used,
+                gas,
                 failed: !seen.ran.result.is_success(),
                 output: seen.ran.result.output().cloned().unwrap_or_default(),
             },
             Self::Calls(inspector, config) => {
-                Trace::Calls { frames: frames(inspector), with_logs: config.with_log.unwrap_or_default(), gas_used }
+                Trace::Calls { frames: frames(inspector), with_logs: config.with_log.unwrap_or_default(), gas }
             }
             Self::FlatCalls(inspector, config) => {
                 let mut frames = frames(inspector);
                 if let Some(root) = frames.first_mut() {
-                    root.trace.gas_used = gas_used;
+                    root.trace.gas_used = gas.gas.tx_gas_used();
                 }
                 let parity_errors = config.convert_parity_errors.unwrap_or_default();
                 Trace::FlatCalls { frames, block_number: seen.block_number, parity_errors }
@@ -290,6 +294,7 @@ impl Recording {
                     state_diff,
                 }))
             }
+            Self::StateGas => Trace::StateGas(gas),
             Self::Noop => Trace::Noop,
         })
     }
@@ -402,6 +407,7 @@ pub(super) fn traced<F: FamilyEvm>(
 ) -> Result<(Trace, ResultAndState), SimulationError> {
     let block_number = setup.env.block_env.number.saturating_to();
     let (gas_limit, caller) = (setup.tx.gas_limit(), setup.tx.caller());
+    let has_two_dimensions = setup.env.cfg_env.enable_amsterdam_eip8037;
     let mut recorder = Recorder::new(tracer, *budget);
     let ran = match accesses {
         Some(accesses) => inspect::<F, _>(&mut *overlay, setup, (&mut recorder, accesses)),
@@ -412,7 +418,7 @@ pub(super) fn traced<F: FamilyEvm>(
         return Err(too_long);
     }
     let ran = ran.map_err(|error| explain(error, overlay))?;
-    let seen = EndedRun { ran: &ran, gas_limit, caller, block_number, before: overlay };
+    let seen = EndedRun { ran: &ran, gas_limit, caller, block_number, has_two_dimensions, before: overlay };
     let (trace, left) = recorder.finish(&seen).ok_or(too_long)?;
     *budget = left;
     Ok((trace, ran))

@@ -202,6 +202,8 @@ bitflags! {
         const COINBASE = 1 << 11;
         /// The frames of each call.
         const TRACE = 1 << 12;
+        /// Each block's access list (EIP-7928), from Amsterdam on.
+        const BLOCK_ACCESS_LIST = 1 << 13;
     }
 }
 

@@ -5,6 +5,7 @@ use alloy_rpc_types_trace::{
     geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame},
     parity::StateDiff,
 };
+use revm::context::result::ResultGas;
 use revm_inspectors::tracing::types::CallTraceNode;
 
 use super::steps::{StepOptions, Steps};
@@ -22,6 +23,8 @@ pub enum Tracer {
     PreState(PreStateConfig),
     /// `4byteTracer`: the number of calls per function selector and size of the data.
     FourByte,
+    /// `stateGasTracer`: the gas of the call in both dimensions (EIP-8037).
+    StateGas,
     /// `noopTracer`: records nothing.
     Noop,
     /// Parity's traces.
@@ -39,6 +42,7 @@ impl Tracer {
             Self::FlatCalls(_) => "flatCallTracer",
             Self::PreState(_) => "prestateTracer",
             Self::FourByte => "4byteTracer",
+            Self::StateGas => "stateGasTracer",
             Self::Noop => "noopTracer",
             Self::Mux(_) => "muxTracer",
         }
@@ -86,7 +90,7 @@ pub enum Trace {
         /// The steps, in order.
         steps: Steps,
         /// Gas that the call used.
-        gas_used: u64,
+        gas: TracedGas,
         /// Whether the call reverted, or the EVM stopped it.
         failed: bool,
         /// The call's output, or the data of its revert.
@@ -99,7 +103,7 @@ pub enum Trace {
         /// Whether the trace includes logs.
         with_logs: bool,
         /// Gas that the call used.
-        gas_used: u64,
+        gas: TracedGas,
     },
     /// The trace of [`Tracer::FlatCalls`].
     FlatCalls {
@@ -114,12 +118,23 @@ pub enum Trace {
     PreState(PreStateFrame),
     /// The trace of [`Tracer::FourByte`].
     FourByte(FourByteFrame),
+    /// The trace of [`Tracer::StateGas`].
+    StateGas(TracedGas),
     /// The empty trace of [`Tracer::Noop`].
     Noop,
     /// The trace of [`Tracer::Parity`].
     Parity(Box<ParityTrace>),
     /// The traces of [`Tracer::Mux`], with the names of their tracers.
     Mux(Vec<(&'static str, Trace)>),
+}
+
+/// Gas that a traced call used.
+#[derive(Clone, Copy, Debug)]
+pub struct TracedGas {
+    /// The gas, which the EVM counts in both dimensions.
+    pub gas: ResultGas,
+    /// Whether state gas is a dimension of its own (EIP-8037): from Amsterdam on.
+    pub has_two_dimensions: bool,
 }
 
 /// The memory that the traces of a request may take.

@@ -284,3 +284,176 @@ async fn the_access_list_of_a_block_is_told_as_json_and_as_the_bytes_of_its_hash
         assert_eq!(before.error("/", method, json!(["latest"])).await["code"], -32001, "{method}: before the fork");
     }
 }
+
+/// Creates a contract, which stores in a fresh slot and reads another.
+const STORES: &str = "0x600760055560065450";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_access_list_of_a_simulated_block_is_an_output() {
+    let node = TestNode::start(&["--testing", "--sub-block-ms", "60000", "--fork", "amsterdam=0"]);
+    let calls = json!([{"from": ALICE, "to": null, "data": STORES}, {"from": ALICE, "to": STRANGER, "value": "0x1"}]);
+    let withdrawal = json!({"index": "0x0", "validatorIndex": "0x0", "address": SYSTEM, "amount": "0x1"});
+    let blocks = json!([{"calls": calls, "blockOverrides": {"withdrawals": [withdrawal]}}, {"calls": [{"from": ALICE, "to": STRANGER}]}]);
+    let payload = |outputs: Value| json!({"blockStateCalls": blocks, "outputs": outputs});
+    for path in ["/", "/standard"] {
+        for at in ["latest", "pending"] {
+            let both = payload(json!(["header", "blockAccessList"]));
+            let both = node.result(path, "presim_simulate", json!([both, at])).await;
+            let alone = node.result(path, "presim_simulate", json!([payload(json!(["blockAccessList"])), at])).await;
+            assert_eq!(both.as_array().map(Vec::len), Some(2), "{both}");
+            for (both, alone) in both.as_array().unwrap().iter().zip(alone.as_array().unwrap()) {
+                let list: Vec<AccountChanges> = serde_json::from_value(both["blockAccessList"].clone()).unwrap();
+                assert_eq!(json!(keccak256(alloy_rlp::encode(&list))), both["blockAccessListHash"], "{both}");
+                assert!(list.iter().any(|account| account.address == ALICE), "{both}");
+                assert_eq!(alone["blockAccessList"], both["blockAccessList"]);
+                assert!(alone.get("hash").is_none(), "{alone}");
+            }
+        }
+    }
+    let before = TestNode::start(&["--testing", "--sub-block-ms", "60000"]);
+    let none = before.result("/", "presim_simulate", json!([payload(json!(["blockAccessList"])), "latest"])).await;
+    assert_eq!(none[0], json!({"calls": [{}, {}]}));
+}
+
+/// execution-apis 852.
+#[tokio::test(flavor = "multi_thread")]
+async fn traces_tell_gas_in_both_dimensions() {
+    let node = TestNode::start(&["--testing", "--sub-block-ms", "60000", "--fork", "amsterdam=0"]);
+    let before = TestNode::start(&["--testing", "--sub-block-ms", "60000"]);
+    // Stores in a slot that stays and in one that is cleared again, and calls an account.
+    let code = "0x600160005560016001555f6001555f5f5f5f5f305f5050505050505f5f5f5f5f335af1";
+    let call = json!({"from": ALICE, "to": STRANGER, "gas": "0x100000"});
+    let trace = async |node: &TestNode, tracer: Option<&str>| {
+        let mut options = json!({"stateOverrides": {STRANGER.to_string(): {"code": code}}});
+        if let Some(tracer) = tracer {
+            options["tracer"] = json!(tracer);
+        }
+        node.result("/standard", "debug_traceCall", json!([call, "latest", options])).await
+    };
+    let sum = trace(&node, Some("stateGasTracer")).await;
+    let [regular, state, used, refund] =
+        ["regularGasUsed", "stateGasUsed", "gasUsed", "gasRefund"].map(|name| number(&sum[name]));
+    // A slot of 64 bytes, at 1,530 gas for each.
+    assert_eq!(state, 64 * 1_530, "{sum}");
+    assert!(refund > 0, "{sum}");
+    assert_eq!(regular + state, used + refund, "{sum}");
+    let frames = trace(&node, Some("callTracer")).await;
+    for name in ["regularGasUsed", "stateGasUsed", "gasRefund", "gasUsed"] {
+        assert_eq!(frames[name], sum[name], "{frames}");
+        assert!(name == "gasUsed" || frames["calls"][0].get(name).is_none(), "{frames}");
+    }
+    assert!(frames["calls"][0].is_object(), "{frames}");
+    let steps = trace(&node, None).await;
+    let told = ["regularGasUsed", "stateGasUsed", "gas", "gasRefund"].map(|name| steps[name].as_u64());
+    assert_eq!(told, [regular, state, used, refund].map(Some), "{steps}");
+    for tracer in [None, Some("callTracer")] {
+        let trace = trace(&before, tracer).await;
+        for name in ["regularGasUsed", "stateGasUsed", "gasRefund"] {
+            assert!(trace.get(name).is_none(), "{trace}");
+        }
+    }
+    let sum = trace(&before, Some("stateGasTracer")).await;
+    assert_eq!(sum["stateGasUsed"], "0x0", "{sum}");
+    assert_eq!(number(&sum["regularGasUsed"]), number(&sum["gasUsed"]) + number(&sum["gasRefund"]), "{sum}");
+    // A mined transaction's dimensions are those that its block counts.
+    let sent = node.result(
+        "/",
+        "eth_sendTransaction",
+        json!([{"from": ALICE, "to": STRANGER, "value": "0x1", "gas": "0x40000"}]),
+    );
+    let sent = sent.await;
+    node.result("/", "evm_mine", json!([])).await;
+    let options = json!([sent, {"tracer": "stateGasTracer"}]);
+    let sum = node.result("/standard", "debug_traceTransaction", options).await;
+    assert_eq!(
+        sum,
+        json!({"gasUsed": hex(204_600), "regularGasUsed": hex(21_000), "stateGasUsed": hex(183_600), "gasRefund": "0x0"})
+    );
+}
+
+/// The result succeeds, and one less fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn estimates_are_the_smallest_sufficient_limits() {
+    let node = TestNode::start(&["--testing", "--sub-block-ms", "60000", "--fork", "amsterdam=0"]);
+    let bob = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
+    let [at, child] = [Address::repeat_byte(0xc0), Address::repeat_byte(0xc1)];
+    // Calls `child` with all its gas, and reverts if the child fails, or if it has returned no data.
+    let calls = |needs_data: bool| {
+        let check = if needs_data { "503d156023" } else { "156021" };
+        format!("0x5f5f5f5f5f73{}5af1{check}57005b5f5ffd", &format!("{child:#x}")[2..])
+    };
+    // Stores in `count` fresh slots, and ends with `end`.
+    let stores = |count: u8, end: &str| {
+        let stores: String = (1..=count).map(|slot| format!("600160{slot:02x}55")).collect();
+        format!("0x{stores}{end}")
+    };
+    let none = json!({});
+    let state =
+        |code: String, other: String| json!({at.to_string(): {"code": code}, child.to_string(): {"code": other}});
+    let to = |to: Value, more: Value| {
+        let mut call = json!({"from": ALICE, "to": to});
+        call.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        call
+    };
+    // Returns a call of code that creates a contract of `size` bytes.
+    let creates = |size: u16| json!(format!("0x61{size:04x}5ff3"));
+    let authorization = {
+        let signer = &dev_signers().unwrap()[3];
+        let inner = alloy_eips::eip7702::Authorization { chain_id: U256::from(31337), address: at, nonce: 0 };
+        let signed = signer.sign_hash_sync(&inner.signature_hash()).unwrap();
+        json!([inner.into_signed(signed)])
+    };
+    let cases = [
+        ("value to a new account", to(json!(STRANGER), json!({"value": "0x1"})), none.clone()),
+        ("value to an account", to(json!(bob), json!({"value": "0x1"})), none.clone()),
+        ("value to itself", to(json!(ALICE), json!({"value": "0x1"})), none.clone()),
+        ("nothing to an account", to(json!(bob), json!({})), none.clone()),
+        ("a contract", to(Value::Null, json!({"data": STORES})), none.clone()),
+        ("a large contract", to(Value::Null, json!({"data": creates(0x5000)})), none.clone()),
+        ("a fresh slot", to(json!(at), json!({})), state(stores(1, "00"), "0x".into())),
+        ("a slot that is cleared", to(json!(at), json!({})), state("0x60016001555f60015500".into(), "0x".into())),
+        ("a child that stores", to(json!(at), json!({})), state(calls(false), stores(5, "00"))),
+        ("a child that reverts", to(json!(at), json!({})), state(calls(true), stores(5, "60205ffd"))),
+        ("an authorization", to(json!(bob), json!({"authorizationList": authorization})), none.clone()),
+        ("data to its floor", to(json!(bob), json!({"data": Bytes::from(vec![1; 4_096])})), none.clone()),
+    ];
+    for (name, call, state) in cases {
+        let run = async |gas: u64| {
+            let mut call = call.clone();
+            call["gas"] = hex(gas);
+            let answer = node.call("/", "eth_call", json!([call, "latest", state])).await;
+            answer.get("error").is_none()
+        };
+        let gas = number(&node.result("/", "eth_estimateGas", json!([call, "latest", state])).await);
+        assert!(run(gas).await, "{name}: {gas} is too little");
+        assert!(!run(gas - 1).await, "{name}: {gas} is too much");
+    }
+    // Regular gas is capped at 2^24 (EIP-7825), and state gas may come on top: 100 slots that are kept cost 9.8 million, and
+    // 200 more of them more than the cap.
+    let many: String = (1..=250_u16).map(|slot| format!("600161{slot:04x}55")).collect();
+    let state = json!({at.to_string(): {"code": format!("0x{many}00")}});
+    let gas = number(&node.result("/", "eth_estimateGas", json!([{"from": ALICE, "to": at}, "latest", state])).await);
+    assert!(gas > 1 << 24, "{gas}");
+}
+
+/// execution-apis 881: what `eth_callMany` and `eth_callBundle` run sees the slot of its block.
+#[tokio::test(flavor = "multi_thread")]
+async fn bundles_see_the_slot_of_their_block() {
+    let node = TestNode::start(&["--testing", "--sub-block-ms", "60000", "--fork", "amsterdam=0"]);
+    node.result("/", "anvil_mine", json!([3])).await;
+    let state = json!({STRANGER.to_string(): {"code": SLOTNUM}});
+    let transactions = json!([{"from": ALICE, "to": STRANGER}]);
+    let bundles = json!([{"transactions": transactions}, {"transactions": transactions}]);
+    let slots = |at: &'static str, path: &'static str| {
+        let params = json!([bundles, {"blockNumber": at}, state]);
+        let many = node.result(path, "eth_callMany", params);
+        async move {
+            let many = many.await;
+            [number(&many[0][0]["value"]), number(&many[1][0]["value"])]
+        }
+    };
+    for path in ["/", "/standard"] {
+        assert_eq!(slots("latest", path).await, [3, 4], "{path}");
+        assert_eq!(slots("pending", path).await, [4, 5], "{path}");
+    }
+}

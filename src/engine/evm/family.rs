@@ -140,7 +140,7 @@ impl FamilyEvm for Ethereum {
 }
 
 /// The highest gas limit of a transaction from Amsterdam on (<https://github.com/ethereum/execution-specs/pull/3582>).
-const MAX_TX_GAS_LIMIT: u64 = u32::MAX as u64;
+pub const MAX_TX_GAS_LIMIT: u64 = u32::MAX as u64;
 
 /// Checks the gas limit of Amsterdam's transactions, which revm bounds by the block's alone. A call whose gas limit need
 /// not fit a block is free of it.

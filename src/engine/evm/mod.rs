@@ -29,7 +29,7 @@ use crate::{
     state::Overlay,
 };
 
-pub(super) use family::Host;
+pub(super) use family::{Host, MAX_TX_GAS_LIMIT};
 pub(super) use op::{OpBlock, op_precompiles};
 pub(super) use record::seen_info;
 

@@ -1,7 +1,7 @@
 //! The run of a simulation's blocks: the header of each, its overrides, system calls and calls.
 
 use alloy_consensus::Header;
-use alloy_eips::{eip6110, eip7685::Requests};
+use alloy_eips::{eip6110, eip7685::Requests, eip7928::compute_block_access_list_hash};
 use alloy_evm::{Evm, block::state_changes::post_block_balance_increments};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, Sealed, U256};
@@ -130,6 +130,9 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             self.state.run = Some(ran);
             return Ok(end);
         }
+        let outputs = self.simulation.outputs;
+        let access_list = ran.listing.as_mut().and_then(|list| list.access_list.take());
+        header.block_access_list_hash = access_list.as_deref().map(compute_block_access_list_hash);
         let listing = match ran.listing.take() {
             Some(list) if matches!(end, BlockEnd::Done) => Some(self.listed(&planned, &mut header, &ran, list)),
             _ => None,
@@ -154,12 +157,12 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         for (address, change) in diff.iter().flatten() {
             note_diff(*address, change, self.overlay());
         }
-        let outputs = self.simulation.outputs;
         self.state.blocks.push(SimulatedBlock {
             filler: planned.filler,
             base_fee: header.base_fee_per_gas.unwrap_or_default(),
             calls: ran.calls,
             listing: listing.filter(|_| outputs.contains(Outputs::HEADER)),
+            access_list: access_list.filter(|_| outputs.contains(Outputs::BLOCK_ACCESS_LIST)),
             diff,
             assets: ran.assets.map(AssetRecord::finish),
             coinbase: ran.coinbase.filter(|_| outputs.contains(Outputs::COINBASE)),
@@ -202,8 +205,9 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             Some(_) => overrides::precompiles(&planned.block.state, self.spec, env.cfg_env.spec)?,
             None => overrides::apply(&planned.block.state, self.evm.db_mut(), self.codes, self.spec, env.cfg_env.spec)?,
         };
-        // The block's hash is needed where it is shown, and where a later block follows from it.
-        let lists = outputs.contains(Outputs::HEADER) || !place.is_last;
+        // The block's hash is needed where it is shown, and where a later block follows from it; the access list's accesses
+        // are recorded with what the hash needs.
+        let lists = outputs.intersects(Outputs::HEADER | Outputs::BLOCK_ACCESS_LIST) || !place.is_last;
         let calls = BlockCalls {
             spec: self.spec,
             simulation: self.simulation,

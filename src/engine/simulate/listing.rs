@@ -1,10 +1,7 @@
 //! A simulated block as a chain would have it: its header with roots and hash, and its transactions.
 
 use alloy_consensus::{Header, TxType};
-use alloy_eips::{
-    eip7685::{EMPTY_REQUESTS_HASH, Requests},
-    eip7928::compute_block_access_list_hash,
-};
+use alloy_eips::eip7685::{EMPTY_REQUESTS_HASH, Requests};
 use alloy_evm::Evm;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B256, Sealed, keccak256};
@@ -27,7 +24,7 @@ use crate::{
 const HEADER_BYTES: usize = 1 << 10;
 
 impl<F: FamilyEvm> Simulator<'_, F> {
-    /// Completes the header of a block that ran, and returns the block as a chain would have it. The next block builds
+    /// Completes the header of a block that ran, but for the access list's hash, and returns the block as a chain would have it. The next block builds
     /// on it.
     pub(super) fn listed(
         &mut self,
@@ -37,7 +34,6 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         list: TransactionList,
     ) -> BlockListing {
         header.requests_hash = list.requests.as_ref().map(requests_hash);
-        header.block_access_list_hash = list.access_list.as_deref().map(compute_block_access_list_hash);
         let transactions: Vec<&[u8]> = list.transactions.iter().map(|(_, tx)| tx.encoded.as_slice()).collect();
         let receipts: Vec<&[u8]> = list.receipts.iter().map(Vec::as_slice).collect();
         let ([transactions_root, receipts_root], hashes) = ordered_roots([&transactions, &receipts], &transactions);

@@ -28,7 +28,7 @@ const AFTER_CALLS: [Address; 2] = [WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, CONSOLI
 
 /// Records what the plan of a simulation reads, besides what its calls do.
 pub(super) fn note_plan(simulation: &Simulation, overlay: &mut Overlay) {
-    if simulation.outputs.contains(Outputs::HEADER) {
+    if simulation.outputs.intersects(Outputs::HEADER | Outputs::BLOCK_ACCESS_LIST) {
         overlay.note_everything();
     }
     for block in &simulation.blocks {

@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use alloy_consensus::Header;
-use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals};
+use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7928::BlockAccessList};
 use alloy_primitives::{Address, B256, Bytes, I256, Sealed, map::AddressMap};
+use alloy_rlp::Encodable;
 use revm::context::result::HaltReason;
 
 use super::outputs::{AccountDiff, Asset, CoinbaseIncome, NetChange, TokenInfo, size_of_assets};
@@ -41,6 +42,8 @@ pub struct SimulatedBlock {
     pub calls: Vec<CallResult>,
     /// The block as a chain would have it ([`Outputs::HEADER`](crate::engine::Outputs::HEADER)).
     pub listing: Option<BlockListing>,
+    /// The access list ([`Outputs::BLOCK_ACCESS_LIST`](crate::engine::Outputs::BLOCK_ACCESS_LIST)). `None` before Amsterdam.
+    pub access_list: Option<BlockAccessList>,
     /// The changes of the state by the calls ([`Outputs::STATE_DIFF`](crate::engine::Outputs::STATE_DIFF)).
     pub diff: Option<BTreeMap<Address, AccountDiff>>,
     /// The net changes of accounts' assets ([`Outputs::ASSETS`](crate::engine::Outputs::ASSETS)).
@@ -123,6 +126,7 @@ impl SimulatedBlock {
         size_of::<Self>()
             + listing
             + self.calls.iter().map(CallResult::size).sum::<usize>()
+            + self.access_list.as_ref().map_or(0, |list| size_of_val(list.as_slice()) + list.length())
             + self.diff.iter().flat_map(BTreeMap::values).map(AccountDiff::size).sum::<usize>()
             + self.assets.as_ref().map_or(0, size_of_assets)
     }

@@ -7,7 +7,7 @@ use alloy_primitives::{Address, B256, U256, map::AddressMap};
 use revm::state::AccountInfo;
 
 use super::{
-    Object,
+    Object, access_list,
     block::{LogPlace, header_fields, log, seal_fields, timestamp_ms, transaction_fields},
     data, list, quantity, quantity_u256, string, too_long, trace, value,
 };
@@ -116,6 +116,9 @@ fn simulated_block(
         call_result(calls, call, place.as_ref(), &mut log_index, view)?;
     }
     calls.push(b']');
+    if let Some(accounts) = &block.access_list {
+        access_list(object.key("blockAccessList"), accounts);
+    }
     if let Some(diff) = &block.diff {
         state_diff(object.key("stateDiff"), diff);
     }

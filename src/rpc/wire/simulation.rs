@@ -102,7 +102,7 @@ enum StatusParam {
 pub(super) struct OutputParam(Outputs);
 
 /// The names of the outputs, as requests have them.
-const OUTPUTS: [(&str, Outputs); 13] = [
+const OUTPUTS: [(&str, Outputs); 14] = [
     ("status", Outputs::STATUS),
     ("gasUsed", Outputs::GAS_USED),
     ("returnData", Outputs::RETURN_DATA),
@@ -112,6 +112,7 @@ const OUTPUTS: [(&str, Outputs); 13] = [
     ("transfers", Outputs::TRANSFERS),
     ("stateDiff", Outputs::STATE_DIFF),
     ("accessList", Outputs::ACCESS_LIST),
+    ("blockAccessList", Outputs::BLOCK_ACCESS_LIST),
     ("readSet", Outputs::READ_SET),
     ("assets", Outputs::ASSETS),
     ("coinbase", Outputs::COINBASE),

@@ -211,7 +211,7 @@ struct NoConfig {}
 type MuxConfig = std::collections::BTreeMap<String, Value>;
 
 /// The names of the tracers, for error texts.
-const TRACERS: &str = "callTracer, prestateTracer, 4byteTracer, flatCallTracer, noopTracer, muxTracer";
+const TRACERS: &str = "callTracer, prestateTracer, 4byteTracer, flatCallTracer, stateGasTracer, noopTracer, muxTracer";
 
 /// Returns the tracer called `name`. `mux` allows `muxTracer`, which cannot be nested.
 fn tracer(
@@ -225,9 +225,13 @@ fn tracer(
         "callTracer" => Tracer::Calls(parse_aside::<CallConfig>(config, config_place, dialect)?),
         "prestateTracer" => Tracer::PreState(parse_aside::<PreStateConfig>(config, config_place, dialect)?),
         "flatCallTracer" => Tracer::FlatCalls(parse_aside::<FlatCallConfig>(config, config_place, dialect)?),
-        "4byteTracer" | "noopTracer" => {
+        "4byteTracer" | "stateGasTracer" | "noopTracer" => {
             parse_aside::<NoConfig>(config, config_place, dialect)?;
-            if name == "noopTracer" { Tracer::Noop } else { Tracer::FourByte }
+            match name {
+                "4byteTracer" => Tracer::FourByte,
+                "stateGasTracer" => Tracer::StateGas,
+                _ => Tracer::Noop,
+            }
         }
         "muxTracer" if mux => {
             let tracers = parse_aside::<MuxConfig>(config, config_place, dialect)?;

@@ -13,9 +13,9 @@ use alloy_rpc_types_trace::{
 use revm::bytecode::opcode::OpCode;
 use revm_inspectors::tracing::types::CallTraceNode;
 
-use super::{Object, bounded_value, check_length, data, quantity_u256, string, value};
+use super::{Object, bounded_value, check_length, data, quantity, quantity_u256, string, value};
 use crate::{
-    engine::{ParityTrace, Steps, Trace, TraceStep, frame_error},
+    engine::{ParityTrace, Steps, Trace, TraceStep, TracedGas, frame_error},
     rpc::error::RpcError,
 };
 
@@ -49,16 +49,23 @@ impl TracePlace {
 /// than `limit` bytes.
 pub fn trace(out: &mut Vec<u8>, trace: &Trace, place: Option<&TracePlace>, limit: usize) -> Result<(), RpcError> {
     match trace {
-        Trace::Steps { steps, gas_used, failed, output } => {
-            self::steps(out, (steps, *gas_used, *failed, output), limit)
-        }
-        Trace::Calls { frames, with_logs, gas_used } => calls(out, frames, *with_logs, *gas_used, limit),
+        Trace::Steps { steps, gas, failed, output } => self::steps(out, (steps, gas, *failed, output), limit),
+        Trace::Calls { frames, with_logs, gas } => calls(out, frames, *with_logs, gas, limit),
         Trace::FlatCalls { frames, block_number, parity_errors } => {
             let number = place.is_none().then_some(*block_number);
             flat_calls(out, frames, (place, number), *parity_errors, limit)
         }
         Trace::PreState(frame) => bounded_value(out, frame, limit),
         Trace::FourByte(frame) => bounded_value(out, frame, limit),
+        Trace::StateGas(gas) => {
+            let mut object = Object::new(out);
+            object.quantity("gasUsed", gas.gas.tx_gas_used());
+            for (name, gas) in dimensions(gas) {
+                object.quantity(name, gas);
+            }
+            object.end();
+            Ok(())
+        }
         Trace::Noop => {
             out.extend_from_slice(b"{}");
             Ok(())
@@ -78,13 +85,16 @@ pub fn trace(out: &mut Vec<u8>, trace: &Trace, place: Option<&TracePlace>, limit
 /// Writes the struct logger's result, as the `opcode-tracer` schema of execution-apis defines it.
 fn steps(
     out: &mut Vec<u8>,
-    (steps, gas_used, failed, output): (&Steps, u64, bool, &Bytes),
+    (steps, gas, failed, output): (&Steps, &TracedGas, bool, &Bytes),
     limit: usize,
 ) -> Result<(), RpcError> {
     // The slots that each contract has read or written so far.
     let mut storage: HashMap<Address, BTreeMap<U256, U256>> = HashMap::new();
     let mut object = Object::new(out);
-    value(object.key("gas"), &gas_used);
+    value(object.key("gas"), &gas.gas.tx_gas_used());
+    for (name, gas) in dimensions(gas).into_iter().filter(|_| gas.has_two_dimensions) {
+        value(object.key(name), &gas);
+    }
     value(object.key("failed"), &failed);
     object.data("returnValue", output);
     let out = object.key("structLogs");
@@ -148,7 +158,7 @@ fn calls(
     out: &mut Vec<u8>,
     frames: &[CallTraceNode],
     with_logs: bool,
-    gas_used: u64,
+    gas: &TracedGas,
     limit: usize,
 ) -> Result<(), RpcError> {
     let mut failed: Vec<bool> = Vec::with_capacity(frames.len());
@@ -162,12 +172,18 @@ fn calls(
         let mut frame = node.geth_empty_call_frame(logs);
         frame.error = node.status().and_then(frame_error);
         if index == 0 {
-            frame.gas_used = U256::from(gas_used);
+            frame.gas_used = U256::from(gas.gas.tx_gas_used());
         }
         open_frame(out, &frame, limit)
     };
     let Some(root) = frames.first() else { return Err(RpcError::internal("a call that ran has no frame")) };
     open(out, 0, root)?;
+    for (name, gas) in dimensions(gas).into_iter().filter(|_| gas.has_two_dimensions) {
+        out.extend_from_slice(b",\"");
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b"\":");
+        quantity(out, gas);
+    }
     // The open frames, each with the number of its children that are written.
     let mut path: Vec<(&CallTraceNode, usize)> = vec![(root, 0)];
     while let Some((node, written)) = path.last_mut() {
@@ -190,6 +206,16 @@ fn calls(
         path.push((child, 0));
     }
     Ok(())
+}
+
+/// Returns the gas of a traced call in both dimensions, as a block counts them, and its refund. The names, and the traces
+/// that have them, are those of execution-apis (<https://github.com/ethereum/execution-apis/pull/852>).
+fn dimensions(gas: &TracedGas) -> [(&'static str, u64); 3] {
+    [
+        ("regularGasUsed", gas.gas.block_regular_gas_used()),
+        ("stateGasUsed", gas.gas.block_state_gas_used()),
+        ("gasRefund", gas.gas.final_refunded()),
+    ]
 }
 
 /// Writes a frame without its calls and without its end.
