@@ -1,10 +1,12 @@
-//! The version of a store's format: an older store is migrated, a newer one is refused unchanged.
+//! The versions of what is kept: an older store is migrated, a newer one is refused unchanged; and the cache of an
+//! upstream's state.
 
 use std::{
     fs,
     io::Read,
     path::{Path, PathBuf},
     pin::pin,
+    sync::Arc,
 };
 
 use futures::poll;
@@ -15,9 +17,11 @@ use serde_json::{Value, json};
 
 use crate::{
     disk::{Disk, Leaves},
+    live::stage::launch,
     power_loss::start_on,
     process::text,
-    support::{TestNode, items},
+    support::{TestNode, items, number},
+    upstream::{SmallUpstream, UpstreamBlock, UpstreamChain},
     witness::Rpc,
 };
 
@@ -25,23 +29,36 @@ const FILE: &str = "presim.redb";
 const STILL: &[&str] = &["--traffic", "0", "--sub-block-ms", "60000", "--keep-blocks", "4", "--log", "off"];
 const STORE: TableDefinition<'_, &str, u32> = TableDefinition::new("store");
 
-/// Reads a file of the directory that was written before stores had a version.
-fn old(name: &str) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/suite/fixtures/format-0").join(name);
+/// Returns the path of a recorded file.
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/suite/fixtures").join(name)
+}
+
+/// Reads a recorded file that is compressed with brotli.
+pub fn recorded(name: &str) -> Vec<u8> {
     let mut content = Vec::new();
-    brotli::Decompressor::new(fs::File::open(path).unwrap(), 4096).read_to_end(&mut content).unwrap();
+    brotli::Decompressor::new(fs::File::open(fixture(name)).unwrap(), 4096).read_to_end(&mut content).unwrap();
     content
 }
 
-/// Returns the answers of the program that wrote the store: methods, parameters and results.
-fn answers() -> Vec<(String, Value, Value)> {
-    serde_json::from_slice(&old("answers.json.br")).unwrap()
+/// What a program answered on what it wrote: methods, parameters and results.
+pub type Answers = Vec<(String, Value, Value)>;
+
+/// Returns the answers in a folder of recorded files.
+pub fn answers(folder: &str) -> Answers {
+    serde_json::from_slice(&recorded(&format!("{folder}/answers.json.br"))).unwrap()
 }
 
-async fn says_the_same(node: &TestNode, how: &str) {
+/// Returns the first answer to a method.
+fn result<'a>(answers: &'a Answers, wanted: &str) -> &'a Value {
+    &answers.iter().find(|(method, ..)| method == wanted).unwrap().2
+}
+
+/// Checks that a node gives these answers.
+pub async fn says_the_same(node: &TestNode, answers: &Answers, how: &str) {
     let rpc = Rpc::new(node.url("/"));
-    for (method, params, result) in answers() {
-        assert_eq!(rpc.result(&method, params.clone()).await, result, "{how}: {method} {params}");
+    for (method, params, result) in answers {
+        assert_eq!(rpc.result(method, params.clone()).await, *result, "{how}: {method} {params}");
     }
 }
 
@@ -58,18 +75,17 @@ fn start(dir: &Path, flags: &[&str]) -> eyre::Result<TestNode> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_directory_of_before_there_were_versions_opens_and_says_the_same() {
-    let answers = answers();
-    let result = |wanted: &str| &answers.iter().find(|(method, ..)| method == wanted).unwrap().2;
-    assert_eq!(result("wallet_getCallsStatus")["status"], 200);
-    assert_eq!(result("eth_getTransactionByHash")["blockHash"], Value::Null);
-    assert_eq!(result("eth_blockNumber"), "0xc");
+    let answers = answers("format-0");
+    assert_eq!(result(&answers, "wallet_getCallsStatus")["status"], 200);
+    assert_eq!(result(&answers, "eth_getTransactionByHash")["blockHash"], Value::Null);
+    assert_eq!(result(&answers, "eth_blockNumber"), "0xc");
 
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join(FILE), old("presim.redb.br")).unwrap();
+    fs::write(dir.path().join(FILE), recorded("format-0/presim.redb.br")).unwrap();
     assert_eq!(version(dir.path()), None);
     for how in ["migrated", "again"] {
         let node = start(dir.path(), &[]).unwrap();
-        says_the_same(&node, how).await;
+        says_the_same(&node, &answers, how).await;
         node.node.stop();
         assert_eq!(version(dir.path()), Some(FORMAT), "{how}");
     }
@@ -78,7 +94,7 @@ async fn a_directory_of_before_there_were_versions_opens_and_says_the_same() {
     let node = TestNode::start(&[&bounds[..], &["--log", "off", "--data-dir", text(dir.path())]].concat());
     node.sealed(20).await;
     let rpc = Rpc::new(node.url("/"));
-    let block = result("eth_getBlockByNumber")["hash"].clone();
+    let block = result(&answers, "eth_getBlockByNumber")["hash"].clone();
     let first = answers.iter().find(|(method, params, _)| method == "eth_getBlockByNumber" && params[0] == "0x1");
     for (method, params) in [
         ("eth_getBlockByNumber", json!(["0x1", false])),
@@ -91,12 +107,75 @@ async fn a_directory_of_before_there_were_versions_opens_and_says_the_same() {
     assert_eq!(rpc.result("eth_getBlockByNumber", json!(["earliest", false])).await["hash"], block);
 }
 
+/// Fields that blocks have got since are at the end of their records, where an older program has written nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_of_format_1_opens_and_says_the_same_and_its_chain_continues() {
+    let answers = answers("format-1");
+    assert_eq!(result(&answers, "wallet_getCallsStatus")["status"], 200);
+    assert_eq!(result(&answers, "eth_getTransactionByHash")["blockHash"], Value::Null);
+    assert_eq!(items(result(&answers, "eth_getLogs")).len(), 2);
+    let head = number(result(&answers, "eth_blockNumber"));
+
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join(FILE), recorded("format-1/presim.redb.br")).unwrap();
+    assert_eq!(version(dir.path()), Some(1));
+    for how in ["opened", "again"] {
+        let node = start(dir.path(), &[]).unwrap();
+        says_the_same(&node, &answers, how).await;
+        node.node.stop();
+        assert_eq!(version(dir.path()), Some(FORMAT), "{how}");
+    }
+    let quick = ["--sub-block-ms", "10", "--sub-blocks", "1", "--keep-blocks", "4"];
+    let node = TestNode::start(&[&quick[..], &["--log", "off", "--data-dir", text(dir.path())]].concat());
+    node.sealed(head + 8).await;
+    let rpc = Rpc::new(node.url("/"));
+    for (method, params, result) in &answers {
+        // Blocks, receipts and logs that were sealed stay as they are, and the batch with them.
+        let block = params[0].as_str().is_some_and(|at| at.starts_with("0x"));
+        let is_sealed = block && matches!(method.as_str(), "eth_getBlockByNumber" | "eth_getBlockReceipts");
+        if is_sealed || ["eth_getLogs", "eth_getTransactionReceipt", "wallet_getCallsStatus"].contains(&method.as_str())
+        {
+            assert_eq!(rpc.result(method, params.clone()).await, *result, "continued: {method} {params}");
+        }
+    }
+}
+
+/// The upstream has no account, so that what is answered is from the file.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_of_an_upstreams_state_of_version_1_is_read_and_one_of_another_is_ignored() {
+    #[derive(serde::Deserialize)]
+    struct Recorded {
+        config: Value,
+        block: Value,
+        answers: Answers,
+    }
+    let Recorded { config, block, answers } =
+        serde_json::from_slice(&fs::read(fixture("upstream-cache-1/recorded.json")).unwrap()).unwrap();
+    let cache = fs::read(fixture("upstream-cache-1/upstream-state.bin")).unwrap();
+    let chain = UpstreamChain::new(vec![UpstreamBlock::from_json(&block, Arc::default()).with_receipts(Vec::new())]);
+    let upstream = SmallUpstream::start(config["chainId"].as_u64().unwrap(), chain).await;
+    let dir = tempfile::tempdir().unwrap();
+    for is_of_this_version in [true, false] {
+        let mut content = cache.clone();
+        // The version is the last of the eight bytes that say what the file is.
+        content[7] += u8::from(!is_of_this_version);
+        fs::write(dir.path().join("upstream-state.bin"), content).unwrap();
+        let node = launch(&upstream.url(), Some(&config), &["--data-dir", text(dir.path())]).await.unwrap();
+        let rpc = Rpc::new(node.url("/"));
+        for (method, params, result) in &answers {
+            let answer = rpc.result(method, params.clone()).await;
+            assert_eq!(answer == *result, is_of_this_version, "{method} {params}: {answer}");
+        }
+        node.node.stop();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_power_cut_while_a_store_is_migrated_leaves_one_that_opens() {
     // The first writes open the store, the others migrate it.
     for after in (0..60).step_by(3) {
         let leaves = Leaves::ALL[after % Leaves::ALL.len()];
-        let disk = Disk::with(old("presim.redb.br"));
+        let disk = Disk::with(recorded("format-0/presim.redb.br"));
         let mut cutting = pin!(disk.cut(after, leaves, SmallRng::seed_from_u64(after as u64), || ()));
         assert!(poll!(cutting.as_mut()).is_pending());
         let quick: &[&str] = &["--sub-block-ms", "10", "--sub-blocks", "1", "--keep-blocks", "4", "--log", "off"];
@@ -113,7 +192,7 @@ async fn a_power_cut_while_a_store_is_migrated_leaves_one_that_opens() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_of_another_chain_is_not_migrated() {
     let dir = tempfile::tempdir().unwrap();
-    let content = old("presim.redb.br");
+    let content = recorded("format-0/presim.redb.br");
     fs::write(dir.path().join(FILE), &content).unwrap();
     let genesis = dir.path().join("genesis.json");
     let other = presim::feed::world::dev_genesis(&presim::feed::world::dev_signers().unwrap(), 1_000);

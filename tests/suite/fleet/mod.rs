@@ -13,6 +13,7 @@ mod partitions;
 mod permissions;
 mod proofs;
 mod proxy;
+mod recorded;
 mod relay;
 mod requests;
 mod sending;
