@@ -82,6 +82,8 @@ pub struct LiveCanonical {
     pub block: LiveBlock,
     /// The changes of the state.
     pub changes: StoredChanges,
+    /// Whether the pre-confirmed blocks on it stay.
+    confirms: bool,
 }
 
 /// A sub-block of a pre-confirmed block.
@@ -159,6 +161,8 @@ struct CanonicalFields {
     is_known: bool,
     changes: Vec<StoredChange>,
     is_pre_confirmed: bool,
+    /// Whether the pre-confirmed blocks on it stay, for readers that do not see that by themselves.
+    confirms: bool,
 }
 
 #[derive(RlpEncodable, RlpDecodable)]
@@ -194,7 +198,8 @@ impl LiveChange {
         let mut codes = CodesByHash::default();
         let tags = on.tags().unwrap_or_default();
         let change = match publication {
-            Publication::Canonical(block) | Publication::Confirm(block) => Self::canonical(on, block, &mut codes),
+            Publication::Canonical(block) => Self::canonical(on, block, false, &mut codes),
+            Publication::Confirm(block) => Self::canonical(on, block, true, &mut codes),
             Publication::PreConfirmed { complete, open } => {
                 Self::PreConfirmed(Box::new(LiveSubBlock::of(on, complete.as_ref(), open, &mut codes)?))
             }
@@ -210,7 +215,7 @@ impl LiveChange {
         Some((change, codes))
     }
 
-    fn canonical(on: &Published, block: &Snapshot, codes: &mut CodesByHash) -> Self {
+    fn canonical(on: &Published, block: &Snapshot, confirms: bool, codes: &mut CodesByHash) -> Self {
         let parent = on.select(Selector::Hash(block.head.header.parent_hash)).ok();
         let changes = match (block.path.as_slice(), parent) {
             ([], _) => StoredChanges::Unknown,
@@ -219,7 +224,7 @@ impl LiveChange {
             }
             _ => StoredChanges::AsPreconfirmed,
         };
-        Self::Canonical(Box::new(LiveCanonical { block: LiveBlock::on(on, block), changes }))
+        Self::Canonical(Box::new(LiveCanonical { block: LiveBlock::on(on, block), changes, confirms }))
     }
 }
 
@@ -372,27 +377,27 @@ impl LiveCanonical {
             // The block that was pre-confirmed elsewhere may have been another one.
             _ => StoredChanges::Unknown,
         };
-        Some(Self { block: LiveBlock::whole(block), changes })
+        Some(Self { block: LiveBlock::whole(block), changes, confirms: false })
     }
 
     fn write(self) -> Vec<u8> {
-        let Self { block, changes } = self;
+        let Self { block, changes, confirms } = self;
         let (is_known, is_pre_confirmed, changes) = match changes {
             StoredChanges::Unknown => (false, false, Vec::new()),
             StoredChanges::AsPreconfirmed => (true, true, Vec::new()),
             StoredChanges::These(changes) => (true, false, changes),
         };
-        encode(&CanonicalFields { block, is_known, changes, is_pre_confirmed })
+        encode(&CanonicalFields { block, is_known, changes, is_pre_confirmed, confirms })
     }
 
     fn read(bytes: &[u8]) -> Result<Self, redb::Error> {
-        let CanonicalFields { block, is_known, changes, is_pre_confirmed } = decode(bytes)?;
+        let CanonicalFields { block, is_known, changes, is_pre_confirmed, confirms } = decode(bytes)?;
         let changes = match (is_known, is_pre_confirmed) {
             (false, _) => StoredChanges::Unknown,
             (true, true) => StoredChanges::AsPreconfirmed,
             (true, false) => StoredChanges::These(changes),
         };
-        Ok(Self { block, changes })
+        Ok(Self { block, changes, confirms })
     }
 }
 

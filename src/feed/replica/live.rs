@@ -127,7 +127,7 @@ impl LiveReplica {
 
     /// Takes the next canonical block.
     fn canonical(&self, on: &Published, canonical: LiveCanonical) -> Result<Publication, ApplyError> {
-        let LiveCanonical { block, changes } = canonical;
+        let LiveCanonical { block, changes, .. } = canonical;
         let (parent, verified) = (block.header.parent_hash, block.verified()?);
         let block = block.read(Some(on))?;
         check_receipts(&block)?;
