@@ -67,6 +67,7 @@ mod restart;
 mod search;
 mod send_bundle;
 mod sending;
+mod sepolia;
 mod signals;
 mod simulate_outputs;
 mod snapshots;

@@ -258,26 +258,31 @@ impl Built {
 
     /// Returns the answer to `eth_getProof` after the block.
     pub fn proof(&self, address: Address, slots: &[U256]) -> Value {
-        let world = self.snapshot.world.local().expect("a built chain has all of its state");
-        let absent = Account::default();
-        let account = world.account(&address).map_or(&absent, Arc::as_ref);
-        let trie = account.storage_trie();
-        let proven = |slot: &U256| {
-            let proof = trie.proof(keccak256(B256::from(*slot)));
-            json!({"key": slot, "value": account.slot(slot), "proof": proof})
-        };
-        json!({
-            "address": address, "balance": account.balance, "nonce": format!("{:#x}", account.nonce),
-            "codeHash": account.code.hash, "storageHash": trie.root_hash(),
-            "accountProof": world.trie().proof(keccak256(address)),
-            "storageProof": slots.iter().map(proven).collect::<Vec<Value>>(),
-        })
+        proof(&self.snapshot, address, slots)
     }
 
     /// Returns a balance after the block.
     pub fn balance(&self, address: Address) -> U256 {
         self.block.state.get(&address).map(|account| account.balance).unwrap_or_default()
     }
+}
+
+/// Returns the answer to `eth_getProof` on a snapshot.
+pub fn proof(snapshot: &Snapshot, address: Address, slots: &[U256]) -> Value {
+    let world = snapshot.world.local().expect("a built chain has all of its state");
+    let absent = Account::default();
+    let account = world.account(&address).map_or(&absent, Arc::as_ref);
+    let trie = account.storage_trie();
+    let proven = |slot: &U256| {
+        let proof = trie.proof(keccak256(B256::from(*slot)));
+        json!({"key": slot, "value": account.slot(slot), "proof": proof})
+    };
+    json!({
+        "address": address, "balance": account.balance, "nonce": format!("{:#x}", account.nonce),
+        "codeHash": account.code.hash, "storageHash": trie.root_hash(),
+        "accountProof": world.trie().proof(keccak256(address)),
+        "storageProof": slots.iter().map(proven).collect::<Vec<Value>>(),
+    })
 }
 
 /// Signs a transaction of one of the funded accounts.
@@ -363,7 +368,8 @@ fn deposit(number: u64, salt: u8) -> ChainTx {
     .into()
 }
 
-fn put(state: &mut State, changes: &[AccountChange]) {
+/// Changes the state of an upstream.
+pub fn put(state: &mut State, changes: &[AccountChange]) {
     for change in changes {
         let Some(info) = &change.info else {
             state.remove(&change.address);
@@ -382,7 +388,7 @@ fn put(state: &mut State, changes: &[AccountChange]) {
 }
 
 /// Returns a receipt in JSON-RPC form, with the fields that the receipts root covers.
-fn receipt_json(tx: B256, kind: u8, receipt: &ChainReceipt) -> Value {
+pub fn receipt_json(tx: B256, kind: u8, receipt: &ChainReceipt) -> Value {
     let logs: Vec<Value> = receipt
         .logs()
         .iter()
