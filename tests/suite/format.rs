@@ -41,7 +41,7 @@ pub fn recorded(name: &str) -> Vec<u8> {
     content
 }
 
-/// What a program answered on what it wrote: methods, parameters and results.
+/// The answers of a program on the data that it wrote: methods, parameters and results.
 pub type Answers = Vec<(String, Value, Value)>;
 
 /// Returns the answers in a folder of recorded files.

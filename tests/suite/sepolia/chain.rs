@@ -112,7 +112,7 @@ impl SepoliaBlock {
     }
 }
 
-/// What the transactions of a chain were, so that a test can say that nothing is missing.
+/// The kinds of transactions and requests of a chain, so that a test can say that none is missing.
 #[derive(Default)]
 pub struct Seen {
     pub types: BTreeSet<u8>,
