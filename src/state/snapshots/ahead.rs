@@ -19,7 +19,7 @@ pub(super) struct ChangesAhead(imbl::Vector<Arc<Vec<AccountChange>>>);
 pub enum BlockChanges {
     /// The block was not executed: its state is the upstream's.
     Unknown,
-    /// Those of the same block as it was pre-confirmed.
+    /// The changes of the same block as it was pre-confirmed.
     AsPreconfirmed,
     /// Each account once.
     These(Arc<Vec<AccountChange>>),

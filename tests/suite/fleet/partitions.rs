@@ -255,12 +255,12 @@ async fn a_full_disk_of_the_server_stops_the_leader_until_there_is_room() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_a_thousand_snapshots_behind_catches_up() {
     let Some(server) = NatsServer::start() else { return };
-    let flags =
-        ["--publish", &server.url(), "--fleet", "test", "--sub-block-ms", "10", "--sub-blocks", "4", "--traffic", "1"];
-    let leader = start(&flags);
+    let publish = ["--publish", &server.url(), "--fleet", "test"];
+    let leader =
+        start(&[&publish[..], &["--sub-block-ms", "10", "--sub-blocks", "4", "--traffic", "1"], &KEPT[..]].concat());
     advance(&leader, 2).await;
     let way = CutProxy::to(server.port).await;
-    let follower = start(&["--follow", &way.url()]);
+    let follower = start(&[&["--follow", way.url().as_str()][..], &KEPT[..]].concat());
     reach(&follower, advance(&leader, 1).await).await;
     way.cut();
     let stood = follower.node.snapshots().load().last;

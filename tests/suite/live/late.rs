@@ -601,7 +601,7 @@ async fn busy_sub_blocks_are_applied_in_order() {
 async fn nothing_is_built_on_a_beginning_of_a_block_that_is_canonical_as_a_whole() {
     let stage = stage(&["--upstream-timeout-ms", "60000"]).await;
     let blocks = chases(&stage.first, CHASES[0].0, 3, 2);
-    let [one, two] = [&blocks[0], &blocks[1]].map(|block| block.flashblocks(&[1, 1, 1]));
+    let [one, two] = [&blocks[0], &blocks[1]].map(|block| block.flashblocks(&[2, 1, 1]));
     let applied = async |number: u64, index: u32| {
         until(&stage.node, "applied", |published| {
             let newest = &published.newest;
@@ -631,9 +631,9 @@ async fn nothing_is_built_on_a_beginning_of_a_block_that_is_canonical_as_a_whole
 async fn a_snapshot_is_verified_no_further_than_the_pre_confirmed_blocks_below_it() {
     let stage = stage(&[]).await;
     let blocks = chases(&stage.first, CHASES[0].0, 1, 3);
-    let mut partial = blocks[0].untold(&[1])[0].clone();
-    partial.diff.gas_used = blocks[0].flashblocks(&[1])[0].diff.gas_used;
-    let payloads = [partial, blocks[1].flashblocks(&[1]).remove(0), blocks[2].flashblocks(&[1]).remove(0)];
+    let mut partial = blocks[0].untold(&[2])[0].clone();
+    partial.diff.gas_used = blocks[0].flashblocks(&[2])[0].diff.gas_used;
+    let payloads = [partial, blocks[1].flashblocks(&[2]).remove(0), blocks[2].flashblocks(&[2]).remove(0)];
     let told = async |block: &Built, expected: &str| {
         until(&stage.node, "applied", |published| published.newest.header().number == block.number()).await;
         let told = stage.node.result("/", "presim_snapshot", json!([])).await;
