@@ -1,6 +1,6 @@
 //! Amsterdam (EIP-7773) on the devnet: headers, slots, gas in two dimensions, and access lists of blocks made in parts.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 
 use alloy_consensus::{Header, SignableTransaction, TxEip1559, TxEnvelope};
 use alloy_eips::{
@@ -455,5 +455,48 @@ async fn bundles_see_the_slot_of_their_block() {
     for path in ["/", "/standard"] {
         assert_eq!(slots("latest", path).await, [3, 4], "{path}");
         assert_eq!(slots("pending", path).await, [4, 5], "{path}");
+    }
+    node.result("/", "anvil_setCode", json!([STRANGER, SLOTNUM])).await;
+    let open = number(&block(&node, "/", "pending").await["number"]);
+    let tx = TxEip1559 {
+        chain_id: 31_337,
+        gas_limit: 1_000_000,
+        max_fee_per_gas: 100_000_000_000,
+        to: TxKind::Call(STRANGER),
+        ..TxEip1559::default()
+    };
+    let txs = [crate::sending::raw(tx, &crate::sending::key(0))];
+    // The bundle's block is the one being built, or comes right after the state's.
+    for (path, at, block) in [("/", "pending", open), ("/standard", "pending", open), ("/", "latest", open + 1)] {
+        let bundle = json!([{"txs": txs, "blockNumber": hex(block), "stateBlockNumber": at}]);
+        let result = node.result(path, "eth_callBundle", bundle).await;
+        assert_eq!(number(&result["results"][0]["value"]), 4, "{path} {at} {block}: {result}");
+    }
+}
+
+/// execution-apis 881.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_simulated_block_has_the_fields_and_the_accesses_of_a_mined_one() {
+    let node = TestNode::start(&["--testing", "--sub-block-ms", "60000", "--fork", "amsterdam=0"]);
+    let sent = json!([{"from": ALICE, "to": STRANGER, "value": "0x1", "gas": "0x40000"}]);
+    node.result("/", "eth_sendTransaction", sent).await;
+    node.result("/", "anvil_mine", json!([1])).await;
+    for path in ["/", "/standard"] {
+        let mined = block(&node, path, "latest").await;
+        let calls = json!({"blockStateCalls": [{"calls": [{"from": ALICE, "to": STRANGER, "value": "0x1"}]}]});
+        let simulated = node.result(path, "eth_simulateV1", json!([calls, "latest"])).await[0].clone();
+        let keys = |block: &Value| block.as_object().expect("a block").keys().cloned().collect::<BTreeSet<_>>();
+        let more: BTreeSet<_> = keys(&simulated).difference(&keys(&mined)).cloned().collect();
+        assert_eq!(more, BTreeSet::from(["calls".to_owned()]), "{path}");
+        assert!(keys(&simulated).is_superset(&keys(&mined)), "{path}: {simulated} {mined}");
+        let mut outputs = calls.clone();
+        outputs["outputs"] = json!(["header", "blockAccessList"]);
+        let simulated = node.result(path, "presim_simulate", json!([outputs, "latest"])).await[0].clone();
+        let list: Vec<AccountChanges> = serde_json::from_value(simulated["blockAccessList"].clone()).unwrap();
+        let of = |address: Address| list.iter().find(|account| account.address == address);
+        // Calls that pay nothing use their senders' nonces, and touch the fee recipient all the same.
+        assert_eq!(of(ALICE).expect("the sender").nonce_changes.len(), 1, "{simulated}");
+        let recipient: Address = serde_json::from_value(simulated["miner"].clone()).unwrap();
+        assert!(of(recipient).is_some_and(|account| account.balance_changes.is_empty()), "{simulated}");
     }
 }
