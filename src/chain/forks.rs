@@ -60,12 +60,18 @@ pub enum ForkName {
     Cobalt,
     /// Blocks every 200 ms, of which five have the same timestamp.
     Denim,
+    /// Features that are not public yet (<https://foundry-rs.github.io/foundry/foundry_evm_hardforks/enum.BaseUpgrade.html>).
+    Zenith,
+    /// The forks of World Chain after Karst (<https://github.com/worldcoin/world-chain>).
+    Tropo,
+    /// The second of them.
+    Strato,
 }
 
 use ForkName as F;
 
 /// The forks that follow one another: the time of a fork is at least the time of each one before it.
-const LINES: [&[ForkName]; 4] = [
+const LINES: [&[ForkName]; 5] = [
     &[F::Shanghai, F::Cancun, F::Prague, F::Osaka, F::Amsterdam, F::Bogota],
     &[F::Osaka, F::Bpo1, F::Bpo2, F::Bpo3, F::Bpo4, F::Bpo5],
     &[
@@ -80,12 +86,13 @@ const LINES: [&[ForkName]; 4] = [
         F::Karst,
         F::Lagoon,
     ],
-    &[F::Jovian, F::Azul, F::Beryl, F::Cobalt, F::Denim],
+    &[F::Jovian, F::Azul, F::Beryl, F::Cobalt, F::Denim, F::Zenith],
+    &[F::Karst, F::Tropo, F::Strato],
 ];
 
 impl ForkName {
     /// All forks, in the order of their values.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 28] = [
         F::Shanghai,
         F::Cancun,
         F::Prague,
@@ -111,6 +118,9 @@ impl ForkName {
         F::Beryl,
         F::Cobalt,
         F::Denim,
+        F::Zenith,
+        F::Tropo,
+        F::Strato,
     ];
 
     /// Returns the name, in lower case, as the key of a genesis `config` begins with it.
@@ -141,13 +151,16 @@ impl ForkName {
             F::Beryl => "beryl",
             F::Cobalt => "cobalt",
             F::Denim => "denim",
+            F::Zenith => "zenith",
+            F::Tropo => "tropo",
+            F::Strato => "strato",
         }
     }
 
     /// Returns whether presim executes the fork's rules. A fork of which it does not is in the tables all the same, so that
     /// its time is known.
     pub const fn is_executed(self) -> bool {
-        !matches!(self, F::Bogota)
+        !matches!(self, F::Bogota | F::Zenith | F::Tropo | F::Strato)
     }
 
     /// Returns the family whose chains have the fork.

@@ -177,6 +177,19 @@ async fn runs_in_a_block_of_an_unexecuted_fork_are_rejected_with_the_reason() {
     assert_eq!(status["warning"], warning);
 }
 
+/// Forks of chains of the OP stack whose rules are not public, or not built.
+#[tokio::test(flavor = "multi_thread")]
+async fn forks_of_chains_that_go_their_own_way_are_named_with_their_times() {
+    for fork in ["zenith", "tropo", "strato"] {
+        let mut genesis = genesis(0, 0);
+        genesis["config"][format!("{fork}Time")] = json!(4_000_000_000_u64);
+        let node = start(&genesis, &["--feed", "static"]);
+        let status = node.result("/", "presim_status", json!([])).await;
+        let warning = status["warning"].as_str().expect("a warning");
+        assert!(warning.contains(fork) && warning.contains("4000000000"), "{warning}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_devnet_with_an_unexecuted_fork_does_not_start() {
     for flags in [&[][..], &["--testing"]] {
