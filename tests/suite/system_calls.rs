@@ -50,7 +50,8 @@ struct EmptyBlocks {
     count: usize,
 }
 
-fn contracts() -> [(Address, &'static Bytes); 6] {
+/// Returns the contracts that blocks call by themselves, with their codes.
+pub fn contracts() -> [(Address, &'static Bytes); 6] {
     [
         (HISTORY_STORAGE_ADDRESS, &HISTORY_STORAGE_CODE),
         (BEACON_ROOTS_ADDRESS, &BEACON_ROOTS_CODE),

@@ -7,17 +7,12 @@ use alloy_consensus::{
 };
 use alloy_eips::{
     eip2930::{AccessList, AccessListItem},
-    eip2935::{HISTORY_STORAGE_ADDRESS, HISTORY_STORAGE_CODE},
-    eip4788::{BEACON_ROOTS_ADDRESS, BEACON_ROOTS_CODE},
     eip4895::{Withdrawal, Withdrawals},
-    eip7002::{WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, WITHDRAWAL_REQUEST_PREDEPLOY_CODE},
-    eip7251::{CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_CODE},
+    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
+    eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
     eip7702::Authorization,
     eip7928::BlockAccessList,
-    eip8282::{
-        BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_DEPOSIT_CONTRACT_CODE, BUILDER_EXIT_CONTRACT_ADDRESS,
-        BUILDER_EXIT_CONTRACT_CODE,
-    },
+    eip8282::{BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_EXIT_CONTRACT_ADDRESS},
 };
 use alloy_genesis::Genesis;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, hex};
@@ -37,6 +32,7 @@ use serde_json::{Value, json};
 
 use crate::{
     live::built::{proof, put, receipt_json},
+    system_calls::contracts,
     upstream::{State, UpstreamBlock},
 };
 
@@ -225,15 +221,8 @@ fn genesis(spec: &ChainSpec, timestamp: u64, signers: &[PrivateKeySigner]) -> Ge
     for (address, code) in codes {
         alloc.insert(address.to_string(), json!({"balance": ether(1), "code": format!("0x{code}")}));
     }
-    let system: [(Address, &Bytes); 7] = [
-        (HISTORY_STORAGE_ADDRESS, &HISTORY_STORAGE_CODE),
-        (BEACON_ROOTS_ADDRESS, &BEACON_ROOTS_CODE),
-        (WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, &WITHDRAWAL_REQUEST_PREDEPLOY_CODE),
-        (CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, &CONSOLIDATION_REQUEST_PREDEPLOY_CODE),
-        (BUILDER_DEPOSIT_CONTRACT_ADDRESS, &BUILDER_DEPOSIT_CONTRACT_CODE),
-        (BUILDER_EXIT_CONTRACT_ADDRESS, &BUILDER_EXIT_CONTRACT_CODE),
-        (DEPLOYMENT_PROXY, &DEPLOYMENT_PROXY_CODE),
-    ];
+    let proxy: (Address, &Bytes) = (DEPLOYMENT_PROXY, &DEPLOYMENT_PROXY_CODE);
+    let system = contracts().into_iter().chain([proxy]);
     for (address, code) in system {
         alloc.insert(address.to_string(), json!({"balance": "0x0", "nonce": "0x1", "code": code}));
     }
