@@ -19,7 +19,7 @@ use eyre::{WrapErr, ensure, eyre};
 use presim::{
     chain::{BlockBody, BlockHashes, ChainSpec, ChainTx, SealedBlock},
     feed::{
-        apply::{extend, open_block_with, stand_on},
+        apply::{extend, open_block_with},
         upstream::recover,
         world::dev_signers,
     },
@@ -141,7 +141,7 @@ fn transactions(spec: &ChainSpec) -> eyre::Result<Vec<ChainTx>> {
 /// Applies the block once and returns the time of each sub-block.
 fn round(spec: &ChainSpec, transactions: &[ChainTx]) -> eyre::Result<Vec<Duration>> {
     let mut at = begin(spec)?;
-    let snapshots = Snapshots::new(stand_on(at.world.clone(), at.head.clone(), at.hashes.clone()), LIVE, KEPT);
+    let snapshots = Snapshots::new(Snapshot::at_head(at.world.clone(), at.head.clone(), at.hashes.clone()), LIVE, KEPT);
     let mut times = Vec::new();
     let size = transactions.len().div_ceil(SUB_BLOCKS);
     for part in transactions.chunks(size) {
@@ -206,7 +206,7 @@ fn begin(spec: &ChainSpec) -> eyre::Result<Snapshot> {
     remote.insert(&view, [account(BURNER, U256::ZERO, BURNER_CODE)]);
     let mut hashes = BlockHashes::default();
     hashes.push(head.number(), head.hash());
-    let on = stand_on(World::on(view.clone()), Arc::new(head), hashes);
+    let on = Snapshot::at_head(World::on(view.clone()), Arc::new(head), hashes);
     // All other state that the block reads is empty. It is discovered by cache misses, as in the feed.
     let txs = transactions(spec)?;
     loop {

@@ -17,7 +17,6 @@ use alloy_genesis::Genesis;
 use presim::{
     chain::{BlockHashes, ChainSpec, genesis_block},
     engine::{BaseFeeRule, Beginnings, Engine, Simulated, Simulation, SimulationError, SimulationRules},
-    feed::apply::stand_on,
     meter::{Meter, Stopped},
     pool::{BlocksBuilt, Pool, PoolLimits},
     rpc::{Backend, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT},
@@ -90,7 +89,7 @@ impl BodiesChain {
         let block = genesis_block(&genesis, &spec, world.state_root());
         let mut hashes = BlockHashes::default();
         hashes.push(block.number(), block.hash());
-        let first = stand_on(world, Arc::new(block), hashes);
+        let first = Snapshot::at_head(world, Arc::new(block), hashes);
         let snapshots =
             Arc::new(Snapshots::new(first, FeedState::Static, Retention { blocks: 1, snapshots: 1, history: 1 }));
         let rules = SimulationRules {

@@ -16,8 +16,8 @@ use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 
 use crate::{
     chain::{
-        Attributes, BlockBody, BlockHashes, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, GasLeft, OpFork,
-        SealedBlock, Unexecutable, merged_access_list,
+        Attributes, BlockBody, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, GasLeft, OpFork, SealedBlock,
+        Unexecutable, merged_access_list,
     },
     engine::{BlockProgress, BlockResult, ChainExecutor},
     meter::Meter,
@@ -52,11 +52,6 @@ impl From<SubBlockStep> for Publication {
             Some(sealed) => Self::Seal { sealed: sealed.snapshot, next: Some(next.snapshot) },
         }
     }
-}
-
-/// Returns the first snapshot of a chain: its genesis, or the head of an import.
-pub fn stand_on(world: impl Into<World>, head: Arc<SealedBlock>, hashes: BlockHashes) -> Snapshot {
-    Snapshot::new(world, head, None, hashes)
 }
 
 /// Opens the next block on the head of `on`: empty, after its pre-block system calls. The first block of Amsterdam begins
@@ -347,7 +342,7 @@ pub fn seal(
     let mut hashes = on.hashes.clone();
     hashes.push(sealed.number(), sealed.hash());
     let changes = Arc::new(changes);
-    let snapshot = stand_on(world, Arc::new(sealed), hashes).after(on, changes.clone());
+    let snapshot = Snapshot::at_head(world, Arc::new(sealed), hashes).after(on, changes.clone());
     Ok((Applied { snapshot, changes, missed }, requests))
 }
 

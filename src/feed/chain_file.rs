@@ -26,7 +26,7 @@ use alloy_primitives::{Address, B64, B256, Bytes, KECCAK256_EMPTY, U256, bytes};
 use alloy_rlp::Decodable;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::apply::{Executed, execute_block, stand_on, withdrawals_root};
+use super::apply::{Executed, execute_block, withdrawals_root};
 use crate::{
     chain::{
         BlockBody, ChainSpec, ChainTx, Family, SealedBlock, access_list_items, most_access_list_items,
@@ -230,7 +230,7 @@ fn import_block(
     let block = SealedBlock::new(header, BlockBody { transactions, receipts, ommers, withdrawals, access_list });
     let mut hashes = parent.hashes.clone();
     hashes.push(number, block.hash());
-    Ok(stand_on(world, Arc::new(block), hashes))
+    Ok(Snapshot::at_head(world, Arc::new(block), hashes))
 }
 
 /// Returns a transaction with its sender. Before Homestead, a signature may have a high `s` (EIP-2).

@@ -11,7 +11,6 @@ use tokio::{
 
 use super::{
     Feed, FeedSource,
-    apply::stand_on,
     clock::BlockClock,
     devnet::{Devnet, DevnetSource},
 };
@@ -250,7 +249,8 @@ impl TestingSource {
             overlay.set_slot(edit.address, slot, value);
         }
         let (world, changes) = overlay.changed();
-        let edited = stand_on(world, latest.head.clone(), latest.hashes.clone()).after(latest, Arc::new(changes));
+        let edited =
+            Snapshot::at_head(world, latest.head.clone(), latest.hashes.clone()).after(latest, Arc::new(changes));
         self.devnet.devnet.clock.fix(published.newest.header().timestamp);
         let next = self.open(&edited)?;
         feed.apply(Publication::Seal { sealed: edited, next: Some(next) });

@@ -12,9 +12,7 @@ use crate::{
     chain::{BlockHashes, ChainSpec, genesis_block, set_forks},
     config::{Config, FeedName},
     feed::{
-        FeedSource, Still,
-        apply::stand_on,
-        chain_file,
+        FeedSource, Still, chain_file,
         clock::{Clock, SystemClock},
         devnet::{Devnet, DevnetSource},
         epoch,
@@ -284,14 +282,14 @@ fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts, now: u64, i
     let hash = block.hash();
     let mut hashes = BlockHashes::default();
     hashes.push(block.number(), hash);
-    let mut first = stand_on(state, Arc::new(block), hashes);
+    let mut first = Snapshot::at_head(state, Arc::new(block), hashes);
     first.id = id;
-    let base = stand_on(first.world.clone(), first.head.clone(), first.hashes.clone());
+    let base = Snapshot::at_head(first.world.clone(), first.head.clone(), first.hashes.clone());
     let snapshots = Snapshots::new(first, feed_state(config), config.retention());
     let mut chain_file = None;
     if let Some(file) = &config.chain {
         let head = chain_file::import(&spec, base, file, |snapshot| {
-            let copy = stand_on(snapshot.world.clone(), snapshot.head.clone(), snapshot.hashes.clone());
+            let copy = Snapshot::at_head(snapshot.world.clone(), snapshot.head.clone(), snapshot.hashes.clone());
             snapshots.apply(Publication::Seal { sealed: copy, next: None });
         })
         .wrap_err_with(|| format!("--chain {}", file.display()))?;

@@ -102,6 +102,12 @@ impl Snapshot {
         }
     }
 
+    /// Creates a snapshot without an id: the state after the block `head`, with no block open. `hashes` has those of the block and
+    /// its ancestors.
+    pub fn at_head(world: impl Into<World>, head: Arc<SealedBlock>, hashes: BlockHashes) -> Self {
+        Self::new(world, head, None, hashes)
+    }
+
     /// Creates a snapshot without an id: the state after a block, with no block open. `before` has the hashes of the block's
     /// ancestors.
     pub fn sealed(world: impl Into<World>, head: Arc<SealedBlock>, before: BlockHashes) -> Self {

@@ -14,11 +14,10 @@ use alloy_signer::SignerSync;
 use presim::{
     chain::{BlockHashes, ChainSpec, DEPLOYMENT_PROXY, ForkTime, genesis_block, set_forks},
     feed::{
-        apply::stand_on,
         chain_file::import_bytes,
         world::{add_contracts_of_forks, build, dev_genesis, dev_signers, traffic_signers},
     },
-    state::{CodeCache, FeedProblem},
+    state::{CodeCache, FeedProblem, Snapshot},
 };
 use serde_json::{Value, json};
 
@@ -195,7 +194,7 @@ async fn blocks_that_were_made_in_parts_are_valid_as_a_whole() {
         blocks.extend_from_slice(&raw);
     }
     let mut transactions = 0;
-    let imported = import_bytes(&spec, stand_on(world, Arc::new(genesis), hashes), &blocks, |head, _| {
+    let imported = import_bytes(&spec, Snapshot::at_head(world, Arc::new(genesis), hashes), &blocks, |head, _| {
         transactions += head.head.body().transactions.len();
         assert_ne!(head.head.header.block_access_list_hash, Some(B256::ZERO));
     });

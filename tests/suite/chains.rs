@@ -13,7 +13,7 @@ use op_alloy::consensus::TxDeposit;
 use presim::{
     chain::{Attributes, BASE_TIME, BlockHashes, ChainSpec, ChainTx, genesis_block},
     feed::{
-        apply::{extend, open_block, seal, stand_on},
+        apply::{extend, open_block, seal},
         world::dev_signers,
     },
     state::{CodeCache, LocalWorld, Snapshot},
@@ -202,7 +202,7 @@ impl DenimChain {
         let block = genesis_block(&parsed, &spec, world.state_root());
         let mut hashes = BlockHashes::default();
         hashes.push(block.number(), block.hash());
-        let mut head = stand_on(world, Arc::new(block), hashes);
+        let mut head = Snapshot::at_head(world, Arc::new(block), hashes);
         let mut blocks = Vec::new();
         for number in 1..=4 {
             head = Self::append(&spec, &head, START, 200 * number, &mut blocks);

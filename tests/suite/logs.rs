@@ -11,10 +11,10 @@ use alloy_signer::SignerSync;
 use presim::{
     chain::{Attributes, BlockHashes, ChainSpec, genesis_block},
     feed::{
-        apply::{extend, open_block, seal, stand_on},
+        apply::{extend, open_block, seal},
         world::{dev_genesis, dev_signers},
     },
-    state::{CodeCache, LocalWorld},
+    state::{CodeCache, LocalWorld, Snapshot},
 };
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ fn node_with(blocks: &[Vec<Topics>], flags: &[&str]) -> TestNode {
     let block = genesis_block(&genesis, &spec, world.state_root());
     let mut hashes = BlockHashes::default();
     hashes.push(block.number(), block.hash());
-    let mut head = stand_on(world, Arc::new(block), hashes);
+    let mut head = Snapshot::at_head(world, Arc::new(block), hashes);
     let (mut nonce, mut file) = (0, Vec::new());
     for logs in blocks {
         let parent = head.head.header.inner();

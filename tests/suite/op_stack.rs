@@ -26,7 +26,7 @@ use presim::{
         Simulation, SimulationRules,
     },
     feed::{
-        apply::{execute_block, extend, open_block, open_block_with, seal, stand_on},
+        apply::{execute_block, extend, open_block, open_block_with, seal},
         world::dev_signers,
     },
     state::{CodeCache, LocalWorld, Overlay, ReadSet, Snapshot, Touched},
@@ -89,7 +89,7 @@ impl RealBlock {
         hashes.push(parent.number, header.parent_hash);
         let head = SealedBlock::new(parent, presim::chain::BlockBody::default());
         let world = LocalWorld::of_genesis(&genesis, &CodeCache::new(1 << 24));
-        Some(Self { spec, header, transactions, parent: stand_on(world, Arc::new(head), hashes) })
+        Some(Self { spec, header, transactions, parent: Snapshot::at_head(world, Arc::new(head), hashes) })
     }
 
     /// Checks that these receipts are the block's own.
@@ -238,7 +238,7 @@ impl JovianChain {
         let block = genesis_block(&parsed, &spec, world.state_root());
         let mut hashes = BlockHashes::default();
         hashes.push(block.number(), block.hash());
-        Self { spec, genesis, signer, head: stand_on(world, Arc::new(block), hashes) }
+        Self { spec, genesis, signer, head: Snapshot::at_head(world, Arc::new(block), hashes) }
     }
 
     fn open(&self) -> Snapshot {

@@ -8,7 +8,6 @@ use alloy_primitives::{Address, B256, Bytes, U256};
 use presim::{
     chain::{BlockGas, BlockHashes, ChainSpec, genesis_block},
     engine::{BaseFeeRule, BlockContext, Engine, Outputs, SimulationRules},
-    feed::apply::stand_on,
     rpc::{ShapeLimits, SimulationView, dialect::PROJECT, encode_simulation, parse_presim_simulation},
     state::{AccountReads, BlockReads, CodeCache, LocalWorld, OpenBlock, Overlay, ReadSet, Snapshot, Touched, World},
 };
@@ -57,7 +56,7 @@ impl Chain {
         let block = genesis_block(&genesis, &spec, world.state_root());
         let mut hashes = BlockHashes::default();
         hashes.push(0, block.hash());
-        let first = stand_on(world, Arc::new(block), hashes);
+        let first = Snapshot::at_head(world, Arc::new(block), hashes);
         Self { spec, codes, first }
     }
 

@@ -21,15 +21,12 @@ use hyper_util::rt::TokioIo;
 use jsonrpsee::types::Id;
 use presim::{
     executor::{Executor, ExecutorConfig, Flow},
-    feed::{
-        apply::stand_on,
-        upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
-    },
+    feed::upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
     rpc::{
         AnswerRoom, Caller, ForwardedMethods, Front, IoMemory, MethodRoute, Request, RpcError, StateCompletion,
         Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT,
     },
-    state::{FeedState, Fetched, Publication, RemoteState, Retention, Snapshots, World},
+    state::{FeedState, Fetched, Publication, RemoteState, Retention, Snapshot, Snapshots, World},
     store::{DataDir, read_image, write_image},
     telemetry::Metrics,
 };
@@ -189,7 +186,7 @@ impl Setup {
         let upstream = Arc::new(Upstream::connect(config, &metrics).await.unwrap());
         let head = node.node.snapshots().newest();
         let state = RemoteState::new(64 << 20, head.head.number(), head.head_hash());
-        let first = stand_on(World::on(state.newest().unwrap()), head.head.clone(), head.hashes.clone());
+        let first = Snapshot::at_head(World::on(state.newest().unwrap()), head.head.clone(), head.hashes.clone());
         let snapshots =
             Arc::new(Snapshots::new(first, FeedState::Static, Retention { blocks: 1, snapshots: 1, history: 1 }));
         let config = FetcherConfig { patience: Duration::from_secs(20), verify_proofs, max_in_flight: 100_000 };
@@ -455,7 +452,7 @@ async fn a_request_whose_block_dies_goes_on_with_the_one_that_replaced_it() {
         async move { ask(&front, &method, &params).await }
     });
     let old = setup.snapshots.newest();
-    let sealed = stand_on(World::on(view), old.head.clone(), old.hashes.clone());
+    let sealed = Snapshot::at_head(World::on(view), old.head.clone(), old.hashes.clone());
     setup.snapshots.apply(Publication::Seal { sealed, next: None });
     assert_eq!(asked.await.unwrap().unwrap(), expected);
     assert!(!dead.is_alive());

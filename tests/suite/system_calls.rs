@@ -19,9 +19,8 @@ use alloy_primitives::{Address, B256, Bytes, U256};
 use presim::{
     chain::{BlockBody, BlockHashes, ChainSpec, SealedBlock},
     engine::{BaseFeeRule, BlockOverrides, ChainExecutor, Engine, SimBlock, Simulation, SimulationRules},
-    feed::apply::stand_on,
     meter::Meter,
-    state::{CodeCache, LocalWorld, Overlay},
+    state::{CodeCache, LocalWorld, Overlay, Snapshot},
 };
 use proptest::prelude::*;
 
@@ -116,8 +115,11 @@ impl EmptyBlocks {
             blob_gas_used: Some(0),
             ..Header::default()
         };
-        let snapshot =
-            stand_on(self.world(), Arc::new(SealedBlock::new(parent, BlockBody::default())), BlockHashes::default());
+        let snapshot = Snapshot::at_head(
+            self.world(),
+            Arc::new(SealedBlock::new(parent, BlockBody::default())),
+            BlockHashes::default(),
+        );
         let rules = SimulationRules {
             base_fee: BaseFeeRule::ZeroWhenFree,
             keeps_prev_randao: false,

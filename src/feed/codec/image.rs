@@ -17,10 +17,9 @@ use super::{
 };
 use crate::{
     chain::{BlockBody, BlockHashes, BlockKeeper, SealedBlock},
-    feed::apply::stand_on,
     state::{
-        Account, Code, CodeCache, LocalWorld, Publication, Published, Retention, SnapshotId, Snapshots, StateStep,
-        World,
+        Account, Code, CodeCache, LocalWorld, Publication, Published, Retention, Snapshot, SnapshotId, Snapshots,
+        StateStep, World,
     },
     store::{corrupted, decode, encode},
 };
@@ -264,7 +263,7 @@ impl StateImage {
         let mut hashes = BlockHashes::default();
         known.iter().for_each(|one| hashes.push(one.number, one.hash));
         let head = Arc::new(SealedBlock::new(head, body.read()?));
-        let mut first = stand_on(world, head, hashes);
+        let mut first = Snapshot::at_head(world, head, hashes);
         first.id = SnapshotId(newest);
         let open = match open.into_iter().next() {
             Some(OpenFields { header, content }) => Some(replay::resume(&first, header, content, &codes)?),

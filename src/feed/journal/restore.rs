@@ -9,12 +9,9 @@ use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata}
 use super::{ABOUT, ACCOUNTS, BODIES, CODES, HEADERS, JOURNAL, SLOTS, progress::style, prune::oldest_body, read_base};
 use crate::{
     chain::{BlockHashes, BlockKeeper, SealedBlock},
-    feed::{
-        apply::stand_on,
-        codec::{
-            JournalEntry, StoredAccount, StoredChange, StoredHeader,
-            replay::{self, KnownCodes},
-        },
+    feed::codec::{
+        JournalEntry, StoredAccount, StoredChange, StoredHeader,
+        replay::{self, KnownCodes},
     },
     state::{
         Account, Code, CodeCache, FeedState, LocalWorld, Publication, Retention, Selector, Snapshot, SnapshotId,
@@ -85,7 +82,7 @@ impl<'a> JournalReader<'a> {
             Some((block, _)) if block.number() == base.number => block.clone(),
             _ => return Err(corrupted(format!("block {}, whose state is stored, is missing", base.number))),
         };
-        let mut first = stand_on(self.world()?, head, self.hashes(base.number)?);
+        let mut first = Snapshot::at_head(self.world()?, head, self.hashes(base.number)?);
         first.id = SnapshotId(base.id);
         let snapshots = Snapshots::new(first, feed, kept);
         snapshots.set_archive(self.keeper.clone());

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     chain::{Attributes, BlockBody, BlockTotals, ChainReceipt, SealedBlock},
     feed::{
-        apply::{extend_known, open_block_with, prefetch, stand_on},
+        apply::{extend_known, open_block_with, prefetch},
         flashblocks::Action,
         upstream::Hints,
     },
@@ -219,10 +219,10 @@ impl Live {
             return self.no_parent(number);
         };
         let mut on = match &complete {
-            Some(complete) => stand_on(complete.world.clone(), complete.head.clone(), complete.hashes.clone()),
+            Some(complete) => Snapshot::at_head(complete.world.clone(), complete.head.clone(), complete.hashes.clone()),
             None => {
                 let world = World::on(self.canonical_view(&latest)?);
-                stand_on(world, latest.head.clone(), latest.hashes.clone())
+                Snapshot::at_head(world, latest.head.clone(), latest.hashes.clone())
             }
         };
         verify_base(&self.chain.spec, &self.feed.snapshots.load(), &on.head.header, base)?;

@@ -17,7 +17,7 @@ use super::{LiveChain, LiveError};
 use crate::{
     chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom},
     feed::{
-        apply::{close, extend_known, open_block_with, prefetch, stand_on},
+        apply::{close, extend_known, open_block_with, prefetch},
         flashblocks::CanonicalBlock,
         upstream::{AnnouncedReceipts, Hints, UpstreamBlock, UpstreamHead},
     },
@@ -239,7 +239,7 @@ impl LiveChain {
         let view = self.remote.view(parent.head.number(), parent.head_hash());
         // The state right after the parent, without the pre-confirmed blocks on it.
         let view = view.ok_or(LiveError::Gone(parent.head.number()))?;
-        let on = stand_on(World::on(view), parent.head.clone(), parent.hashes.clone());
+        let on = Snapshot::at_head(World::on(view), parent.head.clone(), parent.hashes.clone());
         let fetch = async |missed, hints| {
             LiveError::unless_executable(&missed)?;
             let fetched = tokio::time::timeout_at(began + time, self.clone().fetch(missed, hints)).await;
@@ -346,7 +346,7 @@ pub fn canonical_snapshot(
     receipts: AnnouncedReceipts,
     hashes: BlockHashes,
 ) -> Snapshot {
-    stand_on(World::on(view), Arc::new(known_block(block, receipts)), hashes)
+    Snapshot::at_head(World::on(view), Arc::new(known_block(block, receipts)), hashes)
 }
 
 /// The header fields that follow from the receipts of a block.

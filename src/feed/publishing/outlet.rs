@@ -232,15 +232,14 @@ mod tests {
     use super::*;
     use crate::{
         chain::{BlockBody, BlockHashes},
-        feed::apply::stand_on,
-        state::{FeedState, RemoteState, Retention, Tags, World},
+        state::{FeedState, RemoteState, Retention, Snapshot, Tags, World},
     };
 
     fn chain() -> Snapshots {
         let block = SealedBlock::new(Header { number: 7, ..Header::default() }, BlockBody::default());
         let remote = RemoteState::new(1 << 20, 7, block.hash());
         let world = World::on(remote.newest().expect("its first block"));
-        let first = stand_on(world, Arc::new(block), BlockHashes::default());
+        let first = Snapshot::at_head(world, Arc::new(block), BlockHashes::default());
         Snapshots::new(first, FeedState::Static, Retention { blocks: 8, snapshots: 8, history: 8 })
     }
 

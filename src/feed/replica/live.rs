@@ -9,13 +9,10 @@ use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
 use super::apply::{ApplyError, check_receipts};
 use crate::{
     chain::{BlockHashes, SealedBlock},
-    feed::{
-        apply::stand_on,
-        codec::{
-            CodesByHash, LiveAhead, LiveCanonical, LiveChange, LiveImage, LiveMessage, LiveMoment, LiveSubBlock,
-            ReadMoment, StoredChange, StoredChanges, StoredSubBlock,
-            replay::{self, KnownCodes, ReadSubBlock},
-        },
+    feed::codec::{
+        CodesByHash, LiveAhead, LiveCanonical, LiveChange, LiveImage, LiveMessage, LiveMoment, LiveSubBlock,
+        ReadMoment, StoredChange, StoredChanges, StoredSubBlock,
+        replay::{self, KnownCodes, ReadSubBlock},
     },
     state::{
         AccountChange, BlockChanges, Code, CodeCache, Publication, Published, RemoteState, RemoteView, Retention,
@@ -250,7 +247,7 @@ impl ReadAhead {
         }
         let open = self.open.map(|(header, verified, content)| {
             let parent = complete.last().map_or(&*latest, |(parent, _)| parent);
-            let on = stand_on(latest.world.clone(), parent.head.clone(), parent.hashes.clone());
+            let on = Snapshot::at_head(latest.world.clone(), parent.head.clone(), parent.hashes.clone());
             content.resume(&on, header).with_verified(verified)
         });
         if open.is_some() || !complete.is_empty() {
@@ -261,5 +258,5 @@ impl ReadAhead {
 
 /// Returns the state after a canonical block.
 fn canonical(view: RemoteView, verified: Verified, head: SealedBlock, hashes: BlockHashes) -> Snapshot {
-    stand_on(World::on(view), Arc::new(head), hashes).with_verified(verified)
+    Snapshot::at_head(World::on(view), Arc::new(head), hashes).with_verified(verified)
 }

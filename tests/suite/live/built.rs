@@ -15,7 +15,7 @@ use presim::{
         genesis_block, receipts_root_and_bloom,
     },
     feed::{
-        apply::{extend, open_block, seal, stand_on},
+        apply::{extend, open_block, seal},
         world::dev_signers,
     },
     state::{Account, AccountChange, Code, CodeCache, LocalWorld, Snapshot},
@@ -155,7 +155,7 @@ impl Built {
         let sealed = genesis_block(&genesis, &spec, world.state_root());
         let mut hashes = BlockHashes::default();
         hashes.push(sealed.number(), sealed.hash());
-        let snapshot = stand_on(world, Arc::new(sealed), hashes);
+        let snapshot = Snapshot::at_head(world, Arc::new(sealed), hashes);
         Self::of(config, spec, snapshot, Arc::new(genesis.alloc), Vec::new())
     }
 

@@ -15,7 +15,7 @@ use alloy_signer_local::PrivateKeySigner;
 use presim::{
     chain::{Attributes, BlockHashes, BlockTotals, ChainSpec, ChainTx, genesis_block},
     feed::{
-        apply::{execute_block, stand_on, withdrawals_root},
+        apply::{execute_block, withdrawals_root},
         chain_file::import_bytes,
     },
     state::{CodeCache, LocalWorld, Snapshot},
@@ -41,7 +41,7 @@ impl BuiltChain {
         let block = genesis_block(&genesis, &spec, world.state_root());
         let mut hashes = BlockHashes::default();
         hashes.push(0, block.hash());
-        let base = stand_on(world, Arc::new(block), hashes);
+        let base = Snapshot::at_head(world, Arc::new(block), hashes);
         Self { spec, head: base.copy(), base, blocks: Vec::new() }
     }
 

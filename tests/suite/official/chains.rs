@@ -8,7 +8,7 @@ use alloy_primitives::{Address, B256, Bytes};
 use alloy_rlp::Decodable;
 use presim::{
     chain::{BlockBody, BlockHashes, ChainTx, SealedBlock},
-    feed::{apply::stand_on, chain_file::import_bytes},
+    feed::chain_file::import_bytes,
     state::Snapshot,
 };
 use serde::Deserialize;
@@ -124,7 +124,7 @@ fn genesis(test: &ChainTest, header: Header) -> Result<Snapshot, String> {
     let block = SealedBlock::new(header, BlockBody::default());
     let mut hashes = BlockHashes::default();
     hashes.push(number, block.hash());
-    Ok(stand_on(world, Arc::new(block), hashes))
+    Ok(Snapshot::at_head(world, Arc::new(block), hashes))
 }
 
 #[test]

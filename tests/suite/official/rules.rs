@@ -5,8 +5,8 @@ use std::sync::Arc;
 use alloy_primitives::{Address, B256, U256};
 use presim::{
     chain::{BlockHashes, ChainSpec, genesis_block},
-    feed::{apply::stand_on, chain_file::import_bytes},
-    state::{CodeCache, LocalWorld},
+    feed::chain_file::import_bytes,
+    state::{CodeCache, LocalWorld, Snapshot},
 };
 use serde_json::json;
 
@@ -100,7 +100,7 @@ fn the_first_block_of_the_dao_fork_carries_its_name() {
     let block = genesis_block(&genesis, &spec, world.state_root());
     let mut hashes = BlockHashes::default();
     hashes.push(0, block.hash());
-    let base = stand_on(world, Arc::new(block), hashes);
+    let base = Snapshot::at_head(world, Arc::new(block), hashes);
     let block = |extra: &'static [u8]| {
         let header = alloy_consensus::Header {
             parent_hash: base.head_hash(),

@@ -16,7 +16,6 @@ use presim::{
         AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallResult, ChainExecutor, Engine,
         SimBlock, Simulation, SimulationRules, StorageOverride,
     },
-    feed::apply::stand_on,
     meter::Meter,
     state::{CodeCache, LocalWorld, Overlay, Snapshot},
 };
@@ -242,7 +241,7 @@ fn parent(test: &StateTest) -> Snapshot {
     for ancestor in number.saturating_sub(255)..=number {
         hashes.push(ancestor, keccak256(ancestor.to_string()));
     }
-    stand_on(world, Arc::new(SealedBlock::new(header, BlockBody::default())), hashes)
+    Snapshot::at_head(world, Arc::new(SealedBlock::new(header, BlockBody::default())), hashes)
 }
 
 fn block(spec: &ChainSpec, env: &Env) -> BlockOverrides {

@@ -22,7 +22,7 @@ use alloy_signer_local::PrivateKeySigner;
 use presim::{
     chain::{Attributes, BlockHashes, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, genesis_block},
     feed::{
-        apply::{extend, open_block_with, seal, stand_on},
+        apply::{extend, open_block_with, seal},
         world::dev_signers,
     },
     state::{AccountChange, CodeCache, LocalWorld, Snapshot},
@@ -162,7 +162,7 @@ impl Sepolia {
         let sealed = genesis_block(&genesis, &spec, world.state_root());
         let mut hashes = BlockHashes::default();
         hashes.push(sealed.number(), sealed.hash());
-        let snapshot = Arc::new(stand_on(world, Arc::new(sealed), hashes));
+        let snapshot = Arc::new(Snapshot::at_head(world, Arc::new(sealed), hashes));
         let first = block(snapshot, Arc::new(genesis.alloc.clone()), BTreeSet::new());
         let json = serde_json::to_value(&genesis).expect("JSON");
         let mut chain = Self { genesis: json, first, blocks: Vec::new(), seen: Seen::default() };

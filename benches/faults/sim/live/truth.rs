@@ -19,7 +19,7 @@ use op_alloy::{
 use presim::{
     chain::{Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, genesis_block, receipts_root_and_bloom},
     feed::{
-        apply::{Applied, extend, open_block, seal, stand_on},
+        apply::{Applied, extend, open_block, seal},
         world::dev_signers,
     },
     state::{CodeCache, LocalWorld, Snapshot, World},
@@ -97,7 +97,7 @@ impl Truth {
         let sealed = genesis_block(&genesis, &spec, world.state_root());
         let mut hashes = BlockHashes::default();
         hashes.push(sealed.number(), sealed.hash());
-        let first = TrueBlock::of(stand_on(world, Arc::new(sealed), hashes), Vec::new());
+        let first = TrueBlock::of(Snapshot::at_head(world, Arc::new(sealed), hashes), Vec::new());
         Self { spec, signers, genesis: Arc::new(first) }
     }
 
