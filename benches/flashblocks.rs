@@ -23,7 +23,8 @@ use presim::{
         upstream::recover,
         world::dev_signers,
     },
-    state::{CodeCache, FeedState, Fetched, Miss, Publication, RemoteState, Retention, Snapshot, Snapshots, World},
+    ledger::{FeedState, Publication, Retention, Snapshot, Snapshots},
+    state::{CodeCache, Fetched, Miss, RemoteState, World},
 };
 
 #[global_allocator]

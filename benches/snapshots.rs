@@ -14,7 +14,8 @@ use alloy_primitives::{Address, U256, keccak256};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use presim::{
     chain::{BlockBody, BlockHashes, SealedBlock},
-    state::{Account, AccountChange, FeedState, LocalWorld, Publication, Retention, Snapshot, Snapshots},
+    ledger::{FeedState, Publication, Retention, Snapshot, Snapshots},
+    state::{Account, AccountChange, LocalWorld},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use revm::state::AccountInfo;

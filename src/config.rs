@@ -24,7 +24,7 @@ use std::{
 use alloy_primitives::Address;
 use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind};
 
-use crate::{chain::ForkTime, state::Retention};
+use crate::{chain::ForkTime, ledger::Retention};
 
 /// Simulates calls and bundles on the newest pre-confirmed state of an EVM chain.
 ///

@@ -54,6 +54,7 @@ use crate::{
         upstream::Fetcher,
         world::{Market, TradingPair, TradingWorld},
     },
+    ledger::Snapshots,
     page,
     pool::{DroppedTransaction, PoolDrops},
     rpc::{
@@ -62,7 +63,7 @@ use crate::{
         ServedRequests, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts, Testing,
         Waiters, WalletDoor, WatchLimits, Watches, announce, serve_nodes, serve_replica,
     },
-    state::{CodeCache, Snapshots},
+    state::CodeCache,
     store::{DataDir, Store, stored_bytes},
     telemetry::{Gauge, Metrics},
     wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, Wallet, WalletSender, keys},

@@ -6,8 +6,9 @@ use alloy_primitives::{Address, TxKind};
 use presim::{
     chain::ChainSpec,
     engine::{BaseFeeRule, Call, CallRequest, Engine, SimBlock, Simulation, SimulationRules},
+    ledger::Snapshot,
     meter::Meter,
-    state::{CodeCache, Overlay, Snapshot},
+    state::{CodeCache, Overlay},
 };
 
 use crate::{verdict, world};

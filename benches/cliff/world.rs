@@ -7,7 +7,8 @@ use alloy_genesis::ChainConfig;
 use alloy_primitives::{Address, Bytes, U256, keccak256};
 use presim::{
     chain::{BlockBody, BlockHashes, ChainSpec, SealedBlock},
-    state::{Account, AccountChange, Code, LocalWorld, OpenBlock, Snapshot},
+    ledger::{OpenBlock, Snapshot},
+    state::{Account, AccountChange, Code, LocalWorld},
 };
 use revm::{bytecode::Bytecode, state::AccountInfo};
 

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use presim::state::{SnapshotId, Snapshots};
+use presim::ledger::{SnapshotId, Snapshots};
 
 use crate::{
     BUSY, Extent, FLEET, SUB_BLOCKS, at_most, ingester, median, percentiles,

@@ -7,7 +7,7 @@ use clap::Args;
 use url::Url;
 
 use super::{SecretParser, secret_url};
-use crate::{shown, state::LateBounds};
+use crate::{ledger::LateBounds, shown};
 
 /// The endpoint of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use super::{
     simulate::{Beginning, Simulated, Until},
 };
 use crate::{
-    state::{Snapshot, StateId},
+    ledger::{Snapshot, StateId},
     telemetry::{Counter, Metrics},
 };
 

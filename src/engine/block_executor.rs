@@ -20,7 +20,8 @@ use super::{
 };
 use crate::{
     chain::{BlockGas, ChainReceipt, ChainReceiptBuilder, ChainSpec, ChainTx, Family},
-    state::{OpenBlock, Overlay},
+    ledger::OpenBlock,
+    state::Overlay,
 };
 
 /// Executes a block's system calls and transactions in an overlay. It may begin in the middle of a block

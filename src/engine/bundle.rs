@@ -16,7 +16,8 @@ use super::{
 };
 use crate::{
     chain::{Attributes, BASE_TIME, BASE_TIME_SLOT, BlockGas, ChainSpec, Family, GasLeft, block_instant},
-    state::{Overlay, Snapshot},
+    ledger::Snapshot,
+    state::Overlay,
 };
 
 /// The result of a bundle.

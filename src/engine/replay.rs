@@ -13,7 +13,8 @@ use super::{
 };
 use crate::{
     chain::{ChainSpec, Family},
-    state::{Block, Included, Overlay},
+    ledger::{Block, Included},
+    state::Overlay,
 };
 
 /// Runs the pre-block system calls and the first `count` transactions of `block`. `overlay` must be over the state of

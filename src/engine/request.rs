@@ -7,7 +7,7 @@ use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAutho
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, map::HashMap};
 use bitflags::bitflags;
 
-use crate::{chain::ChainSpec, state::Snapshot};
+use crate::{chain::ChainSpec, ledger::Snapshot};
 
 /// A call as a request describes it. An absent field gets its default from the block in which the call runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

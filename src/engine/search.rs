@@ -15,7 +15,7 @@ use super::{
     request::{CallFees, CallPlace, Objective, Outputs, SimCall, Simulation, StorageOverride},
     simulate::{Beginning, CallOutcome, Simulated, Until},
 };
-use crate::{meter::Stopped, state::Snapshot};
+use crate::{ledger::Snapshot, meter::Stopped};
 
 /// A bundle of which some places vary.
 #[derive(Clone, Debug)]

@@ -39,7 +39,8 @@ use super::{
 };
 use crate::{
     chain::Family,
-    state::{BlockReads, Snapshot, StateRoots, TransferLogs},
+    ledger::Snapshot,
+    state::{BlockReads, StateRoots, TransferLogs},
 };
 
 impl Engine<'_> {

@@ -20,9 +20,10 @@ use crate::{
         Unexecutable, merged_access_list,
     },
     engine::{BlockProgress, BlockResult, ChainExecutor},
+    ledger::{OpenBlock, Publication, Snapshot},
     meter::Meter,
     pool::BlockSpace,
-    state::{AccountChange, LocalWorld, Missed, OpenBlock, Overlay, Publication, Snapshot, World},
+    state::{AccountChange, LocalWorld, Missed, Overlay, World},
 };
 
 /// A snapshot made from another, and the changes of state between them.

@@ -32,7 +32,8 @@ use crate::{
         BlockBody, ChainSpec, ChainTx, Family, SealedBlock, access_list_items, most_access_list_items,
         receipts_root_and_bloom, transactions_root,
     },
-    state::{LocalWorld, Snapshot},
+    ledger::Snapshot,
+    state::LocalWorld,
 };
 
 /// A block's gas limit must differ from its parent's by less than this part of it (yellow paper, 4.4.4).

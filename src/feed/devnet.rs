@@ -10,7 +10,6 @@ use alloy_consensus::transaction::Recovered;
 use alloy_eips::eip4895::Withdrawals;
 use alloy_evm::block::BlockExecutionError;
 use alloy_primitives::{Address, B256, keccak256, map::B256Set};
-
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::{MissedTickBehavior, interval_at};
 
@@ -23,8 +22,8 @@ use super::{
 };
 use crate::{
     chain::{Attributes, ChainSpec},
+    ledger::{FeedProblem, FeedState, OpenBlock, Snapshot},
     pool::{BlockFees, Pool},
-    state::{FeedProblem, FeedState, OpenBlock, Snapshot},
 };
 
 /// The builder of the devnet's snapshots.

@@ -3,7 +3,6 @@
 pub mod apply;
 pub mod chain_file;
 pub mod clock;
-pub(crate) mod codec;
 pub mod devnet;
 pub mod epoch;
 pub mod flashblocks;
@@ -32,8 +31,8 @@ use self::{
     status::FeedStatus,
 };
 use crate::{
+    ledger::{FeedProblem, FeedState, Publication, Published, SnapshotId, Snapshots},
     pool::Pool,
-    state::{FeedProblem, FeedState, Publication, Published, SnapshotId, Snapshots},
     store::StoreError,
     telemetry::{Counter, Gauge, Histogram, Metrics, PUBLISH_SECONDS, Pulse},
 };

@@ -1,7 +1,7 @@
 //! The health of the feed, for clients and metrics.
 
 use crate::{
-    state::{FeedProblem, FeedState},
+    ledger::{FeedProblem, FeedState},
     telemetry::{Counter, Gauge, Metrics},
 };
 

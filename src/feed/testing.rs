@@ -14,7 +14,10 @@ use super::{
     clock::BlockClock,
     devnet::{Devnet, DevnetSource},
 };
-use crate::state::{CodeCache, Overlay, Publication, Published, Snapshot};
+use crate::{
+    ledger::{Publication, Published, Snapshot},
+    state::{CodeCache, Overlay},
+};
 
 /// Changes that may wait for the writer of snapshots.
 const WAITING: usize = 64;

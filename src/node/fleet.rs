@@ -19,7 +19,6 @@ use crate::{
     config::{Config, NatsServers},
     feed::{
         clock::{Clock, SystemClock},
-        codec::VERSION,
         fleet::{
             FleetChain, FleetError, FleetLink, FleetNames, FollowedChain, ImageKey, NodeIdentity, WALLET_KEY, fleets,
         },
@@ -27,8 +26,9 @@ use crate::{
         replica::{Applier, FollowError, Follower, Following, LeaderClock, PulseWatch, ReplicaBase, ReplicaSource},
         upstream::Fetcher,
     },
+    ledger::{SnapshotId, codec::VERSION},
     rpc::{PublishingNode, StartupReason, Testing},
-    state::{CodeCache, SnapshotId},
+    state::CodeCache,
     store::Store,
     telemetry::Metrics,
 };

@@ -19,11 +19,9 @@ use crate::{
             AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState,
         },
     },
+    ledger::{FeedProblem, FeedState, Publication, SnapshotId, Snapshots, Tags, Verified},
     rpc::StartupReason,
-    state::{
-        CodeCache, FeedProblem, FeedState, Publication, RemoteImage, RemoteState, RemoteStats, SnapshotId, Snapshots,
-        Tags, Verified,
-    },
+    state::{CodeCache, RemoteImage, RemoteState, RemoteStats},
     store::{DataDir, read_image, write_image},
     telemetry::{Counter, Gauge, Metrics},
 };

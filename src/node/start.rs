@@ -22,8 +22,9 @@ use crate::{
         upstream::Fetcher,
         world::{self, Market, TradingWorld, Traffic},
     },
+    ledger::{FeedState, Publication, Snapshot, SnapshotId, Snapshots},
     rpc::{PublishingNode, StartupReason, Testing},
-    state::{CodeCache, FeedState, LocalWorld, Publication, Snapshot, SnapshotId, Snapshots},
+    state::{CodeCache, LocalWorld},
     store::{Store, StoreError},
 };
 

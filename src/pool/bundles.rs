@@ -9,7 +9,7 @@ use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{B256, Keccak256};
 
 use super::{Pool, PoolError, PoolLimits, SentTransaction, queue::nonce_of, rules};
-use crate::state::{FeedProblem, Published};
+use crate::ledger::{FeedProblem, Published};
 
 /// Blocks after the one being built for which a bundle may be sent.
 const BLOCKS_AHEAD: u64 = 25;

@@ -17,14 +17,6 @@ mod rules;
 mod submitted;
 mod table;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
-use alloy_eips::Encodable2718;
-use alloy_primitives::{Address, B256, Bytes, map::B256Map};
-use redb::WriteTransaction;
-use tokio::sync::{Notify, broadcast, watch};
-
 pub use self::{
     account::Pooled,
     best::{Best, BlockFees, BlockSpace, Ready},
@@ -37,6 +29,15 @@ pub use self::{
     submitted::{Acknowledgement, ForwardedTransaction, SubmittedTransaction},
     table::{forget, put_back},
 };
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
+use alloy_eips::Encodable2718;
+use alloy_primitives::{Address, B256, Bytes, map::B256Map};
+use redb::WriteTransaction;
+use tokio::sync::{Notify, broadcast, watch};
+
 use self::{
     bundles::BundleQueue,
     queue::{Checked, Coming, Left, Queue, nonce_of},
@@ -44,7 +45,7 @@ use self::{
 };
 use crate::{
     chain::ChainSpec,
-    state::{Published, Snapshot, SnapshotId, Snapshots},
+    ledger::{Published, Snapshot, SnapshotId, Snapshots},
     store::{Change, Commit, Done, Store, StoreError},
 };
 

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{error::RpcError, front::Front};
-use crate::state::{Published, SnapshotId};
+use crate::ledger::{Published, SnapshotId};
 
 /// The header with the id of the oldest snapshot that may answer.
 pub const MIN_SNAPSHOT: &str = "x-presim-min-snapshot";

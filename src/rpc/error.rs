@@ -15,9 +15,9 @@ use crate::{
     config::nearest,
     engine::SimulationError,
     executor::Refused,
+    ledger::UnknownBlock,
     meter::Stopped,
     pool::{BundleRefusal, PoolError},
-    state::UnknownBlock,
     store::StoreError,
 };
 

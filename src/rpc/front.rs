@@ -24,9 +24,10 @@ use super::{
 use crate::{
     executor::{Batch, Executor, RunPlace, Task, Ticket},
     feed::upstream::UpstreamState,
+    ledger::{Published, SnapshotId, Snapshots, UnknownBlock},
     meter::Meter,
     pool::{Acknowledgement, Pool, SubmittedTransaction},
-    state::{Missed, Overlay, Published, SnapshotId, Snapshots, UnknownBlock},
+    state::{Missed, Overlay},
     store::StoreError,
     telemetry::{Counter, Histogram, Metrics},
     wallet::Wallet,

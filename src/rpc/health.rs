@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     feed::upstream::UpstreamState,
-    state::{FeedLag, FeedProblem, FeedState, Published},
+    ledger::{FeedLag, FeedProblem, FeedState, Published},
     store::StoreError,
 };
 

@@ -14,7 +14,8 @@ use super::{error::RpcError, hex::SlotKey, request::Request, wire};
 use crate::{
     chain::Unexecutable,
     feed::upstream::{Ask, FetchError, Fetcher, Hints, Refusal, Upstream, UpstreamError},
-    state::{Missed, Published, Snapshots},
+    ledger::{Published, Snapshots},
+    state::Missed,
     telemetry::Counter,
 };
 

@@ -15,9 +15,10 @@ use super::{
 };
 use crate::{
     executor::{Flow, Ticket},
+    ledger::Published,
     meter::Meter,
     pool::Acknowledgement,
-    state::{Overlay, Published},
+    state::Overlay,
     store::Commit,
 };
 

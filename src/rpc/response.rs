@@ -17,7 +17,7 @@ use super::{
     link::{UnderWay, Windowed},
     service::failure,
 };
-use crate::state::Published;
+use crate::ledger::Published;
 
 /// A response whose body is complete in memory.
 pub type HttpResponse = Response<AnswerBody>;

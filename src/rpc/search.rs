@@ -22,8 +22,8 @@ use super::{
 use crate::{
     engine::{Beginning, Outputs, SearchedValues, SimulationError, SimulationRules, Variant, VariantEnd},
     executor::{LaneName, RunPlace},
+    ledger::Snapshot,
     meter::Stopped,
-    state::Snapshot,
 };
 
 /// The place of the runs.

@@ -31,7 +31,7 @@ use super::{
     request::{Caller, Request, begin},
     subscriptions::Starting,
 };
-use crate::{executor, state::Published};
+use crate::{executor, ledger::Published};
 
 /// Limits on one message and its answer.
 #[derive(Clone, Copy, Debug)]

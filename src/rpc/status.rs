@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     executor::LaneName,
-    state::{FeedLag, FeedProblem, FeedState},
+    ledger::{FeedLag, FeedProblem, FeedState},
     telemetry::{MetricSample, Metrics},
 };
 

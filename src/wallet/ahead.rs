@@ -9,8 +9,9 @@ use super::{Wallet, WalletError, pending};
 use crate::{
     chain::{ChainSpec, ChainTx},
     engine::ChainExecutor,
+    ledger::{Published, Snapshot, StateId},
     meter::{Meter, Stopped},
-    state::{AccountChange, Overlay, Published, Snapshot, StateId},
+    state::{AccountChange, Overlay},
 };
 
 /// The state on which an account's next batch is planned.

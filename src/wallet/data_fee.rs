@@ -7,7 +7,8 @@ use super::accounts::{TxFields, encoded};
 use crate::{
     chain::{ChainSpec, Fork, L1BlockInfo},
     engine::Call,
-    state::{Overlay, Snapshot},
+    ledger::Snapshot,
+    state::Overlay,
 };
 
 /// The parameters of these fees in the newest block.

@@ -6,7 +6,7 @@ use arc_swap::ArcSwapOption;
 use crate::{
     chain::ChainSpec,
     engine::CallFees,
-    state::{Block, Published, SnapshotId},
+    ledger::{Block, Published, SnapshotId},
 };
 
 /// geth's suggestion of a tip: recent blocks that it considers, tips taken of each, and the percentile of all of them.

@@ -35,12 +35,6 @@ mod status;
 mod typed;
 mod words;
 
-use std::{cmp::Ordering, sync::Arc};
-
-use alloy_consensus::{TxEnvelope, transaction::Recovered};
-use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::{Address, B256};
-
 pub use self::{
     accounts::{Accounts, Impersonated, SigningAccount, SigningError, TxFields},
     ahead::AheadStates,
@@ -63,6 +57,13 @@ pub use self::{
     typed::{ShownField, TypedMessage},
     words::{CallWords, ReadCall, WordReader, ether},
 };
+
+use std::{cmp::Ordering, sync::Arc};
+
+use alloy_consensus::{TxEnvelope, transaction::Recovered};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, B256};
+
 use self::{
     ahead::Standing,
     data_fee::DataFee,
@@ -72,9 +73,10 @@ use self::{
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY},
     engine::{self, Call, CallFees},
+    ledger::{Published, Selector, Snapshot},
     meter::Meter,
     pool::{Pool, PoolError},
-    state::{CodeCache, Overlay, Published, Selector, Snapshot},
+    state::{CodeCache, Overlay},
     store::{Commit, StoreError},
 };
 

@@ -18,8 +18,9 @@ use crate::{
         self, Bundle, Bundles, Call, CallFees, CallRequest, Engine, Estimate, HaltText, ManyError, SimulationError,
         SimulationRules,
     },
+    ledger::Snapshot,
     meter::{Meter, Stopped},
-    state::{CodeCache, Overlay, Snapshot},
+    state::{CodeCache, Overlay},
 };
 
 /// The transactions of a batch, to be signed with consecutive nonces.

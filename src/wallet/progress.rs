@@ -9,7 +9,8 @@ use super::{
 };
 use crate::{
     chain::ChainSpec,
-    state::{Included, Overlay, Published, Selector, Snapshot},
+    ledger::{Included, Published, Selector, Snapshot},
+    state::Overlay,
     store::StoreError,
 };
 

@@ -11,8 +11,9 @@ use super::{
 };
 use crate::{
     engine::{AccountOverride, Call, CallFees, Engine, Outputs, SimBlock, SimCall, Simulation, TokenInfo},
+    ledger::{Published, Selector, Snapshot},
     meter::{Meter, Stopped},
-    state::{Lookup, Overlay, Published, Selector, Snapshot},
+    state::{Lookup, Overlay},
 };
 
 /// Number of tokens that are asked for their symbols in one question. Each may use some gas.

@@ -4,7 +4,10 @@ use std::{collections::VecDeque, sync::Arc};
 
 use alloy_primitives::map::{HashMap, HashSet};
 
-use crate::state::{Snapshot, StateId, Touched};
+use crate::{
+    ledger::{Snapshot, StateId},
+    state::Touched,
+};
 
 /// The steps that led to recent states. States form a tree: each follows from one other, and several may follow from
 /// the same.

@@ -19,7 +19,8 @@ use bytes::Bytes;
 
 use crate::{
     engine::{BlockContext, ContextChange},
-    state::{ReadSet, Snapshot, SnapshotId, StateId},
+    ledger::{Snapshot, SnapshotId, StateId},
+    state::ReadSet,
 };
 
 /// The bundles of one client that stand until they are taken back, each with its request `R`.

@@ -17,7 +17,8 @@ use presim::{
         chain_file::import_bytes,
         world::{add_contracts_of_forks, build, dev_genesis, dev_signers, traffic_signers},
     },
-    state::{CodeCache, FeedProblem, Snapshot},
+    ledger::{FeedProblem, Snapshot},
+    state::CodeCache,
 };
 use serde_json::{Value, json};
 

@@ -16,7 +16,8 @@ use presim::{
         apply::{extend, open_block, seal},
         world::dev_signers,
     },
-    state::{CodeCache, LocalWorld, Snapshot},
+    ledger::Snapshot,
+    state::{CodeCache, LocalWorld},
 };
 use serde_json::{Value, json};
 

@@ -14,7 +14,8 @@ use presim::{
         apply::{extend, open_block, seal},
         world::{dev_genesis, dev_signers},
     },
-    state::{CodeCache, LocalWorld, Snapshot},
+    ledger::Snapshot,
+    state::{CodeCache, LocalWorld},
 };
 use serde_json::{Value, json};
 

@@ -1,7 +1,8 @@
 //! Standing bundles that take long beside others that do not.
 
 use presim::{
-    state::{BlockReads, ReadSet, Snapshot, SnapshotId},
+    ledger::{Snapshot, SnapshotId},
+    state::{BlockReads, ReadSet},
     watch::{StandingBundles, StandingRun, StateHistory},
 };
 use serde_json::{Value, json};

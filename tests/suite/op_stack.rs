@@ -29,7 +29,8 @@ use presim::{
         apply::{execute_block, extend, open_block, open_block_with, seal},
         world::dev_signers,
     },
-    state::{CodeCache, LocalWorld, Overlay, ReadSet, Snapshot, Touched},
+    ledger::Snapshot,
+    state::{CodeCache, LocalWorld, Overlay, ReadSet, Touched},
 };
 use serde_json::{Value, json};
 

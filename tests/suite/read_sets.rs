@@ -8,8 +8,9 @@ use alloy_primitives::{Address, B256, Bytes, U256};
 use presim::{
     chain::{BlockGas, BlockHashes, ChainSpec, genesis_block},
     engine::{BaseFeeRule, BlockContext, Engine, Outputs, SimulationRules},
+    ledger::{OpenBlock, Snapshot},
     rpc::{ShapeLimits, SimulationView, dialect::PROJECT, encode_simulation, parse_presim_simulation},
-    state::{AccountReads, BlockReads, CodeCache, LocalWorld, OpenBlock, Overlay, ReadSet, Snapshot, Touched, World},
+    state::{AccountReads, BlockReads, CodeCache, LocalWorld, Overlay, ReadSet, Touched, World},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};

@@ -22,11 +22,12 @@ use jsonrpsee::types::Id;
 use presim::{
     executor::{Executor, ExecutorConfig, Flow},
     feed::upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
+    ledger::{FeedState, Publication, Retention, Snapshot, Snapshots},
     rpc::{
         AnswerRoom, Caller, ForwardedMethods, Front, IoMemory, MethodRoute, Request, RpcError, StateCompletion,
         Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT,
     },
-    state::{FeedState, Fetched, Publication, RemoteState, Retention, Snapshot, Snapshots, World},
+    state::{Fetched, RemoteState, World},
     store::{DataDir, read_image, write_image},
     telemetry::Metrics,
 };

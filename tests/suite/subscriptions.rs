@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Instant};
 use alloy_primitives::B256;
 use presim::{
     chain::{receipts_root_and_bloom, transactions_root},
-    state::{FeedLag, FeedProblem, FeedState, Selector, SnapshotId},
+    ledger::{FeedLag, FeedProblem, FeedState, Selector, SnapshotId},
 };
 use serde_json::{Value, json};
 

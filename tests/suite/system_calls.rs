@@ -19,8 +19,9 @@ use alloy_primitives::{Address, B256, Bytes, U256};
 use presim::{
     chain::{BlockBody, BlockHashes, ChainSpec, SealedBlock},
     engine::{BaseFeeRule, BlockOverrides, ChainExecutor, Engine, SimBlock, Simulation, SimulationRules},
+    ledger::Snapshot,
     meter::Meter,
-    state::{CodeCache, LocalWorld, Overlay, Snapshot},
+    state::{CodeCache, LocalWorld, Overlay},
 };
 use proptest::prelude::*;
 

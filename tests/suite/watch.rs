@@ -8,7 +8,8 @@ use std::{
 
 use alloy_primitives::I256;
 use presim::{
-    state::{BlockReads, ReadSet, Snapshot, SnapshotId},
+    ledger::{Snapshot, SnapshotId},
+    state::{BlockReads, ReadSet},
     watch::{Attendance, StandingBundles, StandingRun, StateHistory},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};

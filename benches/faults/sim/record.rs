@@ -7,7 +7,8 @@ use std::{
 
 use alloy_primitives::{Address, B256, U256, keccak256};
 use presim::{
-    state::{Overlay, Published, Selector, Snapshot, SnapshotId},
+    ledger::{Published, Selector, Snapshot, SnapshotId},
+    state::Overlay,
     store::StoreError,
     wallet::{BatchId, CallsState, WalletError},
 };

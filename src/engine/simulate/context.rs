@@ -11,7 +11,8 @@ use crate::{
         error::SimulationError,
         request::{SimBlock, Simulation, SimulationRules},
     },
-    state::{BlockReads, ReadSet, Snapshot},
+    ledger::Snapshot,
+    state::{BlockReads, ReadSet},
 };
 
 /// The block in which the first calls of a simulation run on a snapshot, if the request overrides nothing of it.

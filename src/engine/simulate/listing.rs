@@ -17,7 +17,7 @@ use super::{
 use crate::{
     chain::{BlockGas, BlockTotals, OpFork, block_size, ordered_roots, timestamp_ms},
     engine::evm::FamilyEvm,
-    state::OpenBlock,
+    ledger::OpenBlock,
 };
 
 /// More than the bytes of a header's RLP, unless its extra data is long.

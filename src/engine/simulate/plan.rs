@@ -11,7 +11,7 @@ use crate::{
         error::SimulationError,
         request::{BlockOverrides, SimBlock, Simulation, SimulationRules},
     },
-    state::{OpenBlock, Snapshot},
+    ledger::{OpenBlock, Snapshot},
 };
 
 /// A block to simulate. Its number and time are settled; its parent's results are not known yet.

@@ -11,7 +11,7 @@ use super::{
     decode::{Flashblock, PayloadId},
     rules::CanonicalBlock,
 };
-use crate::state::FeedProblem;
+use crate::ledger::FeedProblem;
 
 /// The most sub-blocks of one block: at 200 ms each, more than three minutes.
 pub(super) const MAX_SUB_BLOCKS: usize = 1024;

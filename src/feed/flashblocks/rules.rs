@@ -8,7 +8,7 @@ use super::{
     block::Ahead,
     decode::{Flashblock, PayloadId},
 };
-use crate::state::FeedProblem;
+use crate::ledger::FeedProblem;
 
 /// The rules of a Flashblocks feed, as a state machine without clock or I/O: events go in, actions come out.
 ///

@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 
 use super::link::CLUSTER;
-use crate::feed::codec::VERSION;
+use crate::ledger::codec::VERSION;
 
 /// The reason why a fleet cannot be joined.
 #[derive(Debug, thiserror::Error)]

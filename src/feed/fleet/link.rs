@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{FleetChain, FleetError, FleetNames, ImageKey, WALLET_KEY};
 use crate::{
     config::{FleetConfig, NatsServers},
-    feed::codec::VERSION,
+    ledger::codec::VERSION,
 };
 
 /// The time that NATS may take for an answer before the question is repeated.

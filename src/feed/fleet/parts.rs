@@ -4,7 +4,7 @@ use alloy_primitives::Bytes;
 use async_nats::{HeaderMap, jetstream::stream};
 
 use super::{FleetError, FleetLink};
-use crate::state::SnapshotId;
+use crate::ledger::SnapshotId;
 
 /// The header with the id of a message.
 const ID: &str = "presim-id";

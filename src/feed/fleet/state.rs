@@ -10,10 +10,8 @@ use tokio::{task::JoinHandle, time::Instant};
 
 use super::{FleetLink, subject};
 use crate::{
-    feed::{
-        codec::{pack, unpack},
-        upstream::{FetchError, Fetcher, ProvenState},
-    },
+    feed::upstream::{FetchError, Fetcher, ProvenState},
+    ledger::codec::{pack, unpack},
     state::{CodeCache, Fetched, Miss, Missed, RemoteImage, RemoteState, RemoteView},
     store::{decode, encode},
 };

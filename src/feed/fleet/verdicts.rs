@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{FleetError, subject};
 use crate::{
-    feed::codec::{pack, unpack_short},
+    ledger::codec::{pack, unpack_short},
     pool::{DropReason, DroppedTransaction, Pool, PoolDrops, PoolError},
     store::{decode, encode},
 };

@@ -4,9 +4,11 @@ use redb::{ReadableTable, WriteTransaction};
 
 use super::{ABOUT, ACCOUNTS, BODIES, CODES, ChainIdentity, HEADERS, JOURNAL, Journal, NUMBERS, SLOTS, read_base};
 use crate::{
-    feed::codec::{ChangeRecord, JournalEntry, StoredBody, StoredHeader},
+    ledger::{
+        Published, SnapshotId,
+        codec::{ChangeRecord, JournalEntry, StoredBody, StoredHeader},
+    },
     pool,
-    state::{Published, SnapshotId},
     store::{StoreError, StoredTx, corrupted, decode},
 };
 

@@ -5,7 +5,7 @@ use redb::ReadableTableMetadata;
 
 use super::{ABOUT, ChainIdentity, HEADERS, Journal, NUMBERS, progress::Progress};
 use crate::{
-    feed::codec::StoredHeader,
+    ledger::codec::StoredHeader,
     store::{FORMAT, StoreError, decode, write_version},
 };
 

@@ -23,14 +23,15 @@ use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinitio
 use serde::{Deserialize, Serialize};
 
 use self::restore::JournalReader;
-use super::{
-    codec::{ChangeRecord, JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader},
-    world::TradingWorld,
-};
+use super::world::TradingWorld;
 use crate::{
     chain::{BlockBody, BlockKeeper, SealedBlock},
+    ledger::{
+        FeedState, Publication, Published, Retention, Snapshot, SnapshotId, Snapshots,
+        codec::{ChangeRecord, JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader},
+    },
     pool,
-    state::{CodeCache, FeedState, LocalWorld, Publication, Published, Retention, Snapshot, SnapshotId, Snapshots},
+    state::{CodeCache, LocalWorld},
     store::{Store, StoreError, WeakStore, corrupted, decode, encode, open_if_there, write_version},
 };
 

@@ -4,7 +4,7 @@ use redb::{ReadableTable, WriteTransaction};
 
 use super::{ABOUT, BODIES, HEADERS, Journal, progress::Progress, read_base};
 use crate::{
-    feed::codec::StoredHeader,
+    ledger::codec::StoredHeader,
     store::{StoreError, corrupted, decode, encode},
 };
 

@@ -9,14 +9,14 @@ use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata}
 use super::{ABOUT, ACCOUNTS, BODIES, CODES, HEADERS, JOURNAL, SLOTS, progress::style, prune::oldest_body, read_base};
 use crate::{
     chain::{BlockHashes, BlockKeeper, SealedBlock},
-    feed::codec::{
-        JournalEntry, StoredAccount, StoredChange, StoredHeader,
-        replay::{self, KnownCodes},
+    ledger::{
+        FeedState, Publication, Retention, Selector, Snapshot, SnapshotId, Snapshots,
+        codec::{
+            JournalEntry, StoredAccount, StoredChange, StoredHeader,
+            replay::{self, KnownCodes},
+        },
     },
-    state::{
-        Account, Code, CodeCache, FeedState, LocalWorld, Publication, Retention, Selector, Snapshot, SnapshotId,
-        Snapshots, World,
-    },
+    state::{Account, Code, CodeCache, LocalWorld, World},
     store::{corrupted, decode},
 };
 

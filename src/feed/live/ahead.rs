@@ -20,7 +20,8 @@ use crate::{
         flashblocks::Action,
         upstream::Hints,
     },
-    state::{FeedProblem, FeedState, Missed, Publication, RemoteView, Snapshot, StateStep, World},
+    ledger::{FeedProblem, FeedState, Publication, Snapshot, StateStep},
+    state::{Missed, RemoteView, World},
 };
 
 /// A pre-confirmed block that is not canonical yet: the snapshot after it, or the newest one while it is being built.

@@ -18,7 +18,7 @@ use crate::{
         flashblocks::{Action, CanonicalBlock},
         upstream::{AnnouncedReceipts, UpstreamBlock},
     },
-    state::{BlockChanges, FeedProblem, FeedState, Publication, Selector, Snapshot, Verified},
+    ledger::{BlockChanges, FeedProblem, FeedState, Publication, Selector, Snapshot, Verified},
 };
 
 /// The number of blocks' times, and the shortest time, for which an older block has to be the upstream's newest before its

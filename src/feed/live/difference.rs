@@ -7,7 +7,7 @@ use alloy_primitives::B256;
 use super::{Live, LiveError, ahead::Preconfirmed};
 use crate::{
     feed::upstream::{BlockError, UpstreamBlock},
-    state::Divergence,
+    ledger::Divergence,
 };
 
 impl Live {

@@ -11,7 +11,8 @@ use crate::{
         flashblocks::UnreadTx,
         upstream::{BlockError, FetchError, UpstreamError},
     },
-    state::{FeedProblem, Missed, Unfit},
+    ledger::{FeedProblem, Unfit},
+    state::Missed,
 };
 
 /// The reason why a block or a sub-block could not be imported.

@@ -21,7 +21,8 @@ use crate::{
         flashblocks::CanonicalBlock,
         upstream::{AnnouncedReceipts, Hints, UpstreamBlock, UpstreamHead},
     },
-    state::{BlockChanges, MergedChanges, RemoteView, Selector, Snapshot, Snapshots, World},
+    ledger::{BlockChanges, Selector, Snapshot, Snapshots},
+    state::{MergedChanges, RemoteView, World},
 };
 
 /// The gas after which the execution of a canonical block lets sub-blocks run.

@@ -12,7 +12,7 @@ use futures::{
 use tokio::time::Instant;
 
 use super::{Live, LiveChain, import::known_block};
-use crate::{chain::SealedBlock, feed::upstream::AnnouncedReceipts, state::Publication};
+use crate::{chain::SealedBlock, feed::upstream::AnnouncedReceipts, ledger::Publication};
 
 /// The pause before the upstream is asked for a block's content for the second time. It doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);

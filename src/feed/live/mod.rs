@@ -31,7 +31,8 @@ use super::{
 };
 use crate::{
     chain::ChainSpec,
-    state::{FeedLag, FeedProblem, FeedState, Missed, Publication, RemoteState, StateId},
+    ledger::{FeedLag, FeedProblem, FeedState, Publication, StateId},
+    state::{Missed, RemoteState},
     telemetry::{Counter, Metrics},
 };
 

@@ -8,7 +8,8 @@ use super::LiveError;
 use crate::{
     chain::{ChainReceipt, ChainSpec, ChainTx},
     feed::flashblocks::Flashblock,
-    state::{Lookup, OpenBlock, Published, Verified, World},
+    ledger::{OpenBlock, Published, Verified},
+    state::{Lookup, World},
 };
 
 /// Checks the time and the base fee of a block on `parent`, as its first sub-block has them. The other fields do not follow

@@ -10,11 +10,11 @@ use futures::TryStreamExt;
 use tokio::{io::AsyncReadExt, task::JoinHandle, time::timeout};
 
 use crate::{
-    feed::{
+    feed::fleet::{FleetError, FleetLink, ImageKey},
+    ledger::{
+        SnapshotId,
         codec::{LeaderTime, StateImage},
-        fleet::{FleetError, FleetLink, ImageKey},
     },
-    state::SnapshotId,
 };
 
 /// The most bytes of a part of an image.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{LiveOutlet, OutletStep, Publisher, StreamWriter};
 use crate::{
     feed::{Feed, FeedSource, fleet::StateServing, live::LiveSource},
-    state::Snapshots,
+    ledger::Snapshots,
 };
 
 /// The most bytes of changes that wait for the stream.

@@ -13,12 +13,6 @@ mod own;
 mod port;
 mod writer;
 
-use std::time::{Duration, Instant};
-
-use async_nats::Subscriber;
-use futures::StreamExt;
-use tokio::sync::watch;
-
 pub use self::{
     images::{ImageWriter, read as read_image},
     lease::{Lease, LeaseWatch},
@@ -28,7 +22,13 @@ pub use self::{
     port::{NatsPort, PartAck, PlaceInStream, StreamPort},
     writer::{NotLeading, StreamSending, StreamWriter},
 };
-pub use super::codec::{Frame, ImageContent, StateImage};
+
+use std::time::{Duration, Instant};
+
+use async_nats::Subscriber;
+use futures::StreamExt;
+use tokio::sync::watch;
+
 use super::{
     Feed,
     clock::{Clock, SystemClock},
@@ -38,7 +38,7 @@ use super::{
     replica::{Follower, Following, LeaderPulse},
 };
 use crate::{
-    state::SnapshotId,
+    ledger::SnapshotId,
     store::{Store, StoreError},
 };
 

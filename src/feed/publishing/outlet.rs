@@ -16,8 +16,10 @@ use tokio::sync::Notify;
 
 use crate::{
     chain::SealedBlock,
-    feed::codec::{CodesByHash, LeaderTime, LiveChange, LiveMessage, LiveMoment, StreamMessage},
-    state::{Publication, Published, SnapshotId, Snapshots},
+    ledger::{
+        Publication, Published, SnapshotId, Snapshots,
+        codec::{CodesByHash, LeaderTime, LiveChange, LiveMessage, LiveMoment, StreamMessage},
+    },
 };
 
 /// The most bytes of codes that readers have to know, past which later messages bring theirs again.
@@ -232,7 +234,8 @@ mod tests {
     use super::*;
     use crate::{
         chain::{BlockBody, BlockHashes},
-        state::{FeedState, RemoteState, Retention, Snapshot, Tags, World},
+        ledger::{FeedState, Retention, Snapshot, Tags},
+        state::{RemoteState, World},
     };
 
     fn chain() -> Snapshots {

@@ -13,7 +13,7 @@ use crate::{
         fleet::{PoolFilling, PoolVerdicts},
         journal::Journal,
     },
-    state::FeedState,
+    ledger::FeedState,
 };
 
 /// A chain that is published: built here while this node leads, followed while another does.

@@ -17,11 +17,8 @@ use futures::{
 
 use super::lease::Lease;
 use crate::{
-    feed::{
-        codec::Frame,
-        fleet::{ArrivedPart, FleetError, FleetLink, headers, subject},
-    },
-    state::SnapshotId,
+    feed::fleet::{ArrivedPart, FleetError, FleetLink, headers, subject},
+    ledger::{SnapshotId, codec::Frame},
 };
 
 /// The fate of a part that was sent.

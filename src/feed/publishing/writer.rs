@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::port::{PartAck, PlaceInStream, StreamPort};
-use crate::{
-    feed::codec::{Frame, LeaderTime, StreamMessage, frames},
-    state::{Publication, Published, SnapshotId},
+use crate::ledger::{
+    Publication, Published, SnapshotId,
+    codec::{Frame, LeaderTime, StreamMessage, frames},
 };
 
 /// The pause before a message that was not taken is sent again.

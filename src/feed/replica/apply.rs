@@ -8,14 +8,15 @@ use alloy_primitives::{B256, KECCAK256_EMPTY, map::B256Map};
 use super::{LiveReplica, clock::LeaderClock};
 use crate::{
     chain::{BlockBody, BlockTotals, SealedBlock, agrees_with_receipts, receipts_root_and_bloom},
-    feed::{
+    feed::journal::Journal,
+    ledger::{
+        Publication, Snapshot, SnapshotId, Snapshots, Unfit,
         codec::{
             JournalEntry, LeaderTime, MessageError, StoredChange, StreamChange, StreamMessage,
             replay::{self, KnownCodes},
         },
-        journal::Journal,
     },
-    state::{Code, CodeCache, Publication, Snapshot, SnapshotId, Snapshots, Unfit, World},
+    state::{Code, CodeCache, World},
     store::corrupted,
 };
 

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::feed::codec::LeaderTime;
+use crate::ledger::codec::LeaderTime;
 
 /// The time for which a bound counts while there are newer ones, because clocks drift.
 const COUNTS: Duration = Duration::from_secs(60);

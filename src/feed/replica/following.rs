@@ -16,12 +16,15 @@ use super::{
 };
 use crate::{
     feed::{
-        codec::{ImageContent, LeaderTime, StateImage},
         fleet::{ArrivedPart, FleetError, FleetLink, ImageKey},
         journal::Journal,
         publishing::read_image,
     },
-    state::{CodeCache, Retention, SnapshotId, Snapshots},
+    ledger::{
+        Retention, SnapshotId, Snapshots,
+        codec::{ImageContent, LeaderTime, StateImage},
+    },
+    state::CodeCache,
 };
 
 /// The state of a fleet as far as its stream was read.

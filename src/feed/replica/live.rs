@@ -9,15 +9,15 @@ use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
 use super::apply::{ApplyError, check_receipts};
 use crate::{
     chain::{BlockHashes, SealedBlock},
-    feed::codec::{
-        CodesByHash, LiveAhead, LiveCanonical, LiveChange, LiveImage, LiveMessage, LiveMoment, LiveSubBlock,
-        ReadMoment, StoredChange, StoredChanges, StoredSubBlock,
-        replay::{self, KnownCodes, ReadSubBlock},
+    ledger::{
+        BlockChanges, Publication, Published, Retention, Selector, Snapshot, SnapshotId, Snapshots, Unfit, Verified,
+        codec::{
+            CodesByHash, LiveAhead, LiveCanonical, LiveChange, LiveImage, LiveMessage, LiveMoment, LiveSubBlock,
+            ReadMoment, StoredChange, StoredChanges, StoredSubBlock,
+            replay::{self, KnownCodes, ReadSubBlock},
+        },
     },
-    state::{
-        AccountChange, BlockChanges, Code, CodeCache, Publication, Published, RemoteState, RemoteView, Retention,
-        Selector, Snapshot, SnapshotId, Snapshots, Unfit, Verified, World,
-    },
+    state::{AccountChange, Code, CodeCache, RemoteState, RemoteView, World},
     store::corrupted,
 };
 

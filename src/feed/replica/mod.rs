@@ -10,13 +10,6 @@ mod live;
 mod pulse;
 mod reading;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use futures::{FutureExt, future::LocalBoxFuture};
-
 pub use self::{
     apply::{Applier, ApplyError},
     clock::LeaderClock,
@@ -25,12 +18,20 @@ pub use self::{
     pulse::{LeaderPulse, PulseWatch},
     reading::StreamReading,
 };
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{FutureExt, future::LocalBoxFuture};
+
 use super::{
     Feed, FeedSource,
     fleet::{FleetChain, FleetLink, ImageKey, PoolFilling},
     journal::Journal,
 };
-use crate::state::{FeedProblem, FeedState, Published, Snapshots};
+use crate::ledger::{FeedProblem, FeedState, Published, Snapshots};
 
 /// The pause before something that failed is tried again, and the time between two looks at the feed's health.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);

@@ -14,11 +14,11 @@ use tokio::{sync::watch, task::JoinHandle, time::MissedTickBehavior};
 
 use super::clock::LeaderClock;
 use crate::{
-    feed::{
+    feed::fleet::{FleetError, FleetLink, subject},
+    ledger::{
+        CaughtUp, FeedLag, FeedProblem, FeedState, SnapshotId, Snapshots,
         codec::{LeaderTime, pack, unpack_short},
-        fleet::{FleetError, FleetLink, subject},
     },
-    state::{CaughtUp, FeedLag, FeedProblem, FeedState, SnapshotId, Snapshots},
     store::{decode, encode},
 };
 

@@ -2,12 +2,11 @@
 
 use super::{apply::Applier, following::FollowError};
 use crate::{
-    feed::{
+    feed::{fleet::ArrivedPart, journal::Journal},
+    ledger::{
+        SnapshotId, Snapshots,
         codec::{StreamMessage, join},
-        fleet::ArrivedPart,
-        journal::Journal,
     },
-    state::{SnapshotId, Snapshots},
 };
 
 /// The state of a fleet as far as its stream was read.

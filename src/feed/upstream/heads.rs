@@ -15,7 +15,7 @@ use super::{
     ask::{Ask, UpstreamError},
     client::Upstream,
 };
-use crate::state::Tags;
+use crate::ledger::Tags;
 
 /// The newest block of an upstream, from a subscription if the upstream has one, otherwise by polling.
 #[derive(Debug)]

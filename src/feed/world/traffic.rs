@@ -20,7 +20,7 @@ use super::{
     IRouter, Market, ONE, TradingPair,
     market::{Arbitrage, balance_of},
 };
-use crate::{pool::Pool, state::Snapshot};
+use crate::{ledger::Snapshot, pool::Pool};
 
 /// A generator of transactions for each sub-block. The same seed makes the same choices.
 #[derive(Debug)]

@@ -15,13 +15,13 @@ use crate::{
     config::{Config, NatsServers},
     feed::{
         clock::Clock,
-        codec::VERSION,
         fleet::{FleetChain, FleetError, FleetLink, ImageKey, NodeIdentity, end_of, find},
         publishing::{Lease, LeaseWatch, take_epoch},
         replica::Following,
     },
+    ledger::{Publication, SnapshotId, codec::VERSION},
     rpc::StartupReason,
-    state::{CodeCache, Publication, SnapshotId},
+    state::CodeCache,
     store::Store,
 };
 

@@ -8,8 +8,8 @@ use alloy_trie::EMPTY_ROOT_HASH;
 use super::{Object, data, list, quantity_u256, value};
 use crate::{
     chain::{ChainSpec, ChainTx, Fork, L1BlockInfo, L1Cost, SealedBlock},
+    ledger::{Block, Included, SnapshotId},
     rpc::dialect::Dialect,
-    state::{Block, Included, SnapshotId},
 };
 
 /// Writes a block. `full` shows its transactions in full instead of as hashes.

@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 use super::{Object, list, string};
 use crate::{
     chain::SealedBlock,
-    state::{Divergence, Published, RetainedBlocks},
+    ledger::{Divergence, Published, RetainedBlocks},
 };
 
 /// Writes the state of the feed: what it is, the cause and the lag if there is one, and how far the newest snapshot is

@@ -4,8 +4,8 @@ use alloy_eips::eip7928::BlockAccessList;
 
 use super::{Backend, Run};
 use crate::{
+    ledger::{Selector, UnknownBlock},
     rpc::{encode, error::RpcError},
-    state::{Selector, UnknownBlock},
 };
 
 /// The code of execution-apis for what does not exist.

@@ -9,10 +9,11 @@ use super::SyncTimeouts;
 use crate::{
     chain::ChainSpec,
     engine::{Beginnings, Engine, SimulationRules},
+    ledger::{Block, Divergences, KnownBlock, LateBounds, Published, Selector, Snapshot},
     meter::{Meter, Stopped},
     pool::{Acknowledgement, Pool},
     rpc::{dialect::Dialect, error::RpcError, filters::Filters, wire::ShapeLimits},
-    state::{Block, CodeCache, Divergences, KnownBlock, LateBounds, Overlay, Published, Selector, Snapshot},
+    state::{CodeCache, Overlay},
     telemetry::Counter,
     wallet::{Impersonated, Wallet},
 };

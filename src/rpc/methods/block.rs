@@ -6,8 +6,8 @@ use alloy_primitives::B256;
 use super::{Backend, Run};
 use crate::{
     chain::ChainTx,
+    ledger::{Block, Included, Published, Selector},
     rpc::{dialect::Dialect, encode, error::RpcError},
-    state::{Block, Included, Published, Selector},
 };
 
 const NULL: &[u8] = b"null";

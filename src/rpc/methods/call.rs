@@ -5,12 +5,12 @@ use revm::context::result::ExecutionResult;
 use super::{Backend, Run};
 use crate::{
     engine::{CallRequest, HaltText, Outputs, SimulationRules},
+    ledger::{Selector, Snapshot},
     rpc::{
         encode::{self, SimulationView},
         error::RpcError,
         wire::SimulationRequest,
     },
-    state::{Selector, Snapshot},
 };
 
 /// Maximum numbers of blocks and calls of a simulation that runs inline. More take longer than the hand-over to a worker.

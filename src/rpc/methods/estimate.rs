@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::{Backend, Run};
 use crate::{
     engine::{Accessed, CallRequest, Estimate, HaltText},
+    ledger::{Selector, Snapshot},
     rpc::{encode, error::RpcError},
-    state::{Selector, Snapshot},
 };
 
 /// The result of `eth_createAccessList`.

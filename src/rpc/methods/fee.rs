@@ -5,12 +5,12 @@ use alloy_primitives::U256;
 
 use super::{Backend, Run};
 use crate::{
+    ledger::{Block, KnownBlock, Selector},
     rpc::{
         encode::{self, Object},
         error::RpcError,
         wire::FeeHistoryRequest,
     },
-    state::{Block, KnownBlock, Selector},
 };
 
 /// Maximum number of blocks in a fee history, as in geth. A longer one is cut.

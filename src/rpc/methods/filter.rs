@@ -6,13 +6,13 @@ use tokio::sync::broadcast::error::TryRecvError;
 
 use super::{Backend, Run};
 use crate::{
+    ledger::{BlockLogs, Selector, UnknownBlock},
     rpc::{
         encode,
         error::RpcError,
         filters::Watched,
         wire::{LogFilter, LogRange},
     },
-    state::{BlockLogs, Selector, UnknownBlock},
 };
 
 impl Backend {

@@ -5,12 +5,12 @@ use alloy_consensus::TxReceipt;
 use super::{Backend, Run};
 use crate::{
     chain::SealedBlock,
+    ledger::{Block, KnownBlock, Published, Selector},
     rpc::{
         encode::{self, LogPlace},
         error::RpcError,
         wire::{LogFilter, LogRange},
     },
-    state::{Block, KnownBlock, Published, Selector},
 };
 
 impl LogFilter {

@@ -7,8 +7,9 @@ use revm::context::result::ExecutionResult;
 use super::{Backend, Run};
 use crate::{
     engine::{self, HaltText, ManyError},
+    ledger::{Block, Selector, Snapshot},
     rpc::{dialect::Dialect, encode, error::RpcError, wire::ManyRequest},
-    state::{Block, Overlay, Selector, Snapshot},
+    state::Overlay,
 };
 
 impl Backend {

@@ -5,8 +5,8 @@ use alloy_primitives::{Bytes, keccak256};
 use super::{Backend, Run};
 use crate::{
     engine::precompiles_of,
+    ledger::Selector,
     rpc::{discover, encode, error::RpcError},
-    state::Selector,
 };
 
 impl Backend {

@@ -5,8 +5,8 @@ use alloy_primitives::B256;
 
 use super::{Backend, Run};
 use crate::{
+    ledger::{Block, Selector, UnknownBlock},
     rpc::{encode, error::RpcError},
-    state::{Block, Selector, UnknownBlock},
 };
 
 impl Backend {

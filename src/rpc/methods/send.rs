@@ -7,9 +7,9 @@ use alloy_primitives::{B256, Bytes, TxKind, U256};
 use super::{Admitted, Backend, Run};
 use crate::{
     engine::{Call, CallFees, CallRequest},
+    ledger::Snapshot,
     pool::PoolPlace,
     rpc::{encode, error::RpcError, wire},
-    state::Snapshot,
     wallet::{
         BatchCall, BatchRequest, ChosenFields, FeeError, Impersonated, NONCE_TRIES, SigningAccount, SigningError,
         TxFields,

@@ -7,12 +7,13 @@ use revm::state::AccountInfo;
 
 use super::{Backend, Run};
 use crate::{
+    ledger::Selector,
     rpc::{
         encode::{self, Object},
         error::RpcError,
         wire::{ProofRequest, Slots},
     },
-    state::{Account, Selector},
+    state::Account,
 };
 
 impl Backend {

@@ -10,6 +10,7 @@ use super::{Backend, Run};
 use crate::{
     chain::{Attributes, ChainReceipt, ChainTx, Family, SealedBlock, gas_limit_towards},
     feed::apply::{SubBlock, extend, open_block_with, seal},
+    ledger::{OpenBlock, Selector, Snapshot},
     meter::Meter,
     pool::BlockFees,
     rpc::{
@@ -17,7 +18,6 @@ use crate::{
         error::RpcError,
         wire::{BuildBlockRequest, BuildTransaction, PayloadAttributes},
     },
-    state::{OpenBlock, Selector, Snapshot},
 };
 
 /// The gas limit that built blocks approach: the default of geth's `--miner.gaslimit`.

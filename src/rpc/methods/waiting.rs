@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::Backend;
 use crate::{
+    ledger::{Block, Published, Selector},
     rpc::{dialect::Dialect, error::RpcError, request::Request, wire},
-    state::{Block, Published, Selector},
 };
 
 /// The part of an answer that waits until `latest` has its block.

@@ -4,12 +4,12 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{Backend, Run};
 use crate::{
+    ledger::Selector,
     rpc::{
         encode,
         error::RpcError,
         wire::{self, CapabilitiesRequest},
     },
-    state::Selector,
     wallet::{Asked, Asker, BatchId, BatchRequest, BatchStatus, PreparedBatch, WaitingList},
 };
 

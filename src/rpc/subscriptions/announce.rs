@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     chain::SealedBlock,
+    ledger::{Block, Included, LateBounds, Published, Selector, SnapshotId, Snapshots},
     pool::Pool,
     rpc::{
         dialect::Dialect,
@@ -26,7 +27,6 @@ use crate::{
         memory::IoMemory,
         wire::{LogFilter, Shown, Subject},
     },
-    state::{Block, Included, LateBounds, Published, Selector, SnapshotId, Snapshots},
 };
 
 /// Announces every snapshot from now on, and every transaction that enters the pool, until the node ends. After a

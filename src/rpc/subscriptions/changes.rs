@@ -13,11 +13,12 @@ use super::{Subscription, announce::Round};
 use crate::{
     chain::{BlockBody, ChainReceipt, ChainTx},
     engine::{AccountDiff, ValueChange},
+    ledger::{Published, Selector, Snapshot, SnapshotId},
     rpc::{
         encode::{self, Object},
         wire::{ChangeFilter, Subject},
     },
-    state::{Overlay, Published, Selector, Snapshot, SnapshotId},
+    state::Overlay,
     watch::{KnownStep, StateHistory},
 };
 

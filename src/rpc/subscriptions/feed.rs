@@ -4,8 +4,8 @@ use alloy_primitives::map::HashSet;
 
 use super::{Subscription, announce::Round};
 use crate::{
+    ledger::{FeedProblem, Published, Verified},
     rpc::{encode, wire::Subject},
-    state::{FeedProblem, Published, Verified},
 };
 
 /// The state of the feed that was told last, and the subscriptions that were told one.

@@ -9,7 +9,7 @@ use alloy_primitives::B256;
 use super::announce::{Logs, Round};
 use crate::{
     chain::SealedBlock,
-    state::{Block, BlockLogs, LateBounds, Published},
+    ledger::{Block, BlockLogs, LateBounds, Published},
 };
 
 /// The logs of a block that are announced.

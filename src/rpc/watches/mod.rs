@@ -6,6 +6,8 @@ mod run;
 mod summary;
 mod task;
 
+pub use self::summary::StandingSummary;
+
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -20,7 +22,6 @@ use tokio::{
     time::{timeout, timeout_at},
 };
 
-pub use self::summary::StandingSummary;
 use self::{run::Chunk, task::WatchTask};
 use super::{
     access::Client,
@@ -34,7 +35,7 @@ use super::{
 };
 use crate::{
     executor::{Executor, LaneName, RunPlace},
-    state::{Selector, SnapshotId},
+    ledger::{Selector, SnapshotId},
     telemetry::{Counter, Gauge, Metrics},
     watch::{Attendance, SnapshotName, StandingBundle, StandingBundles, StandingRun},
 };

@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::{Watch, WatchState, WatchedBundle};
 use crate::{
+    ledger::{Selector, SnapshotId},
     rpc::encode::{self, Object},
-    state::{Selector, SnapshotId},
     watch::{BELOW, SnapshotName, StandingAnswer, StandingBundle},
 };
 

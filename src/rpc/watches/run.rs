@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::{
     engine::SimulationRules,
+    ledger::{Published, Selector, Snapshot},
     meter::MeterCount,
     rpc::{
         encode,
@@ -17,7 +18,6 @@ use crate::{
         methods::{Backend, Run},
         wire::{WatchedBundle, WatchedPayload},
     },
-    state::{Published, Selector, Snapshot},
     watch::StandingRun,
 };
 

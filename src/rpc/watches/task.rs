@@ -20,6 +20,7 @@ use super::{
 use crate::{
     engine::{BlockContext, SimulationRules},
     executor::Ticket,
+    ledger::{Published, Snapshot, SnapshotId, Snapshots},
     rpc::{
         error::RpcError,
         front::RequestRunner,
@@ -28,7 +29,7 @@ use crate::{
         request::{Caller, Request},
         wire::WatchedBundle,
     },
-    state::{Published, ReadSet, Snapshot, SnapshotId, Snapshots},
+    state::ReadSet,
     watch::{StandingRun, StateHistory},
 };
 

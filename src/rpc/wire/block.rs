@@ -5,12 +5,12 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use super::parse;
 use crate::{
+    ledger::Selector,
     rpc::{
         dialect::Dialect,
         error::RpcError,
         hex::{Fixed, Quantity},
     },
-    state::Selector,
 };
 
 /// A parameter that names a block: any selector, or a hash alone.

@@ -12,13 +12,13 @@ use serde::Deserialize;
 use super::{SelectorParam, ShapeLimits, parse};
 use crate::{
     engine::SignedBundle,
+    ledger::Selector,
     pool::{SentBundle, SentTransaction},
     rpc::{
         dialect::Dialect,
         error::RpcError,
         hex::{Data, Fixed, Number},
     },
-    state::Selector,
 };
 
 #[derive(Debug, Deserialize)]

@@ -15,12 +15,12 @@ use serde::{
 use super::{SelectorParam, parse, require, select};
 use crate::{
     engine::{AccountOverride, BlockOverrides, Call, CallFees, CallRequest, StateOverrides, StorageOverride},
+    ledger::Selector,
     rpc::{
         dialect::Dialect,
         error::RpcError,
         hex::{Data, Fixed, Quantity, Word},
     },
-    state::Selector,
 };
 
 /// Limits on the shape of a simulation.

@@ -4,8 +4,8 @@ use serde::Deserialize;
 
 use super::{SelectorParam, parse};
 use crate::{
+    ledger::Selector,
     rpc::{dialect::Dialect, error::RpcError, hex::Number},
-    state::Selector,
 };
 
 /// Maximum number of percentiles in a request, as in geth.

@@ -6,8 +6,8 @@ use serde::{Deserialize, Deserializer};
 
 use super::{SelectorParam, parse, select};
 use crate::{
+    ledger::Selector,
     rpc::{dialect::Dialect, error::RpcError, hex::Fixed},
-    state::Selector,
 };
 
 /// Maximum number of addresses in a filter, and of alternatives for one topic, as in geth.

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     engine::{Bundle, Bundles},
+    ledger::Selector,
     rpc::{dialect::Dialect, error::RpcError, hex::parse_quantity},
-    state::Selector,
 };
 
 /// Bundles of calls, and the position in a block where they run.

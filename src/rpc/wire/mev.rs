@@ -10,12 +10,12 @@ use serde_json::value::RawValue;
 use super::{SelectorParam, ShapeLimits, bundle::transaction, parse};
 use crate::{
     engine::{BlockOverrides, CallPlace, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
+    ledger::Selector,
     rpc::{
         dialect::Dialect,
         error::RpcError,
         hex::{Data, Fixed, Number},
     },
-    state::Selector,
 };
 
 /// Maximum number of bundles within bundles, as in Flashbots' builder.

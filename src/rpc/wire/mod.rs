@@ -65,7 +65,6 @@ use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, Error, MapAccess, Visitor, value::MapAccessDeserializer},
 };
-
 use serde_json::value::{RawValue, to_raw_value};
 
 use self::objects::ObjectsOnly;
@@ -74,7 +73,7 @@ use super::{
     error::RpcError,
     hex::{Fixed, Quantity},
 };
-use crate::state::{Selector, SnapshotId};
+use crate::ledger::{Selector, SnapshotId};
 
 /// A block selector: a tag, a number, a hash, or an object of EIP-1898 or with a `snapshotId`.
 #[derive(Clone, Copy, Debug)]

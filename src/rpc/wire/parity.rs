@@ -12,12 +12,12 @@ use super::{
 };
 use crate::{
     engine::{Bundle, Bundles, ParityOptions, StateOverrides, Tracer},
+    ledger::Selector,
     rpc::{
         dialect::Dialect,
         error::RpcError,
         hex::{Fixed, Number},
     },
-    state::Selector,
 };
 
 /// The parts of a trace to return.

@@ -19,12 +19,12 @@ use crate::{
         Aim, BundleSearch, CallFees, CallPlace, Objective, SearchedValues, SimCall, Simulation, StorageOverride,
         ValueList, VariedPart, VariedPlace,
     },
+    ledger::Selector,
     rpc::{
         dialect::Dialect,
         error::RpcError,
         hex::{Fixed, Number, parse_quantity},
     },
-    state::Selector,
 };
 
 /// A search, the state that it runs on, and how the best variant is shown.

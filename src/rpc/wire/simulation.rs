@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     engine::{CallPlace, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
+    ledger::Selector,
     rpc::{dialect::Dialect, error::RpcError, hex::Data},
-    state::Selector,
 };
 
 /// A simulation, the state that it runs on, and how its results are shown.

@@ -7,12 +7,12 @@ use serde::Deserialize;
 
 use super::{SelectorParam, call::AddressKey, parse, require, select};
 use crate::{
+    ledger::Selector,
     rpc::{
         dialect::Dialect,
         error::RpcError,
         hex::{Data, Fixed, Number, SlotKey, Word},
     },
-    state::Selector,
 };
 
 /// Maximum number of storage slots in a request, as in geth.

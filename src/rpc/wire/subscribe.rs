@@ -6,7 +6,6 @@ use alloy_primitives::{
     U256,
     map::{AddressSet, HashSet},
 };
-
 use serde::{
     Deserialize, Deserializer,
     de::{Error, IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer},
@@ -18,12 +17,12 @@ use super::{
     watch::WatchId,
 };
 use crate::{
+    ledger::SnapshotId,
     rpc::{
         dialect::Dialect,
         error::RpcError,
         hex::{Fixed, Quantity, SlotKey},
     },
-    state::SnapshotId,
 };
 
 /// Maximum number of slots in a filter of changes.

@@ -16,12 +16,12 @@ use super::{
 };
 use crate::{
     engine::{Bundle, Bundles, StepOptions, Tracer},
+    ledger::Selector,
     rpc::{
         dialect::Dialect,
         error::RpcError,
         hex::{Fixed, Quantity},
     },
-    state::Selector,
 };
 
 /// Calls to trace, and the tracer.

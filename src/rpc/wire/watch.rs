@@ -13,12 +13,12 @@ use super::{
 };
 use crate::{
     engine::{Aim, SimCall, Simulation, VariedPart, VariedPlace},
+    ledger::{Selector, SnapshotId},
     rpc::{
         dialect::Dialect,
         error::RpcError,
         hex::{Fixed, Number, Quantity},
     },
-    state::{Selector, SnapshotId},
 };
 
 /// The name of a client's standing bundles: 128 random bits.

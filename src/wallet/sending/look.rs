@@ -15,8 +15,8 @@ use tokio::time::{Duration, Instant};
 use super::WalletSender;
 use crate::{
     feed::upstream::{Ask, UpstreamError},
+    ledger::{Block, Published},
     pool::Pooled,
-    state::{Block, Published},
     wallet::{CallsReceipt, NonceTaker, TxOutcome, outcome::ran_code},
 };
 

@@ -15,8 +15,9 @@ use super::{
 };
 use crate::{
     chain::ChainSpec,
+    ledger::Published,
     pool::forget,
-    state::{Lookup, Overlay, Published},
+    state::{Lookup, Overlay},
     wallet::{NonceTaker, TxOutcome, outcome, progress::receipt_of},
 };
 

@@ -2,7 +2,7 @@
 
 use async_nats::jetstream;
 use futures::{StreamExt, TryStreamExt};
-use presim::state::{FeedState, SnapshotId};
+use presim::ledger::{FeedState, SnapshotId};
 
 use super::{
     advance, agree, reach, reads,

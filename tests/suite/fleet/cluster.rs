@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use presim::state::SnapshotId;
+use presim::ledger::SnapshotId;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::{

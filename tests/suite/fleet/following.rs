@@ -8,7 +8,7 @@ use alloy_primitives::{Address, TxKind, U256, hex};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 use presim::{
-    state::{FeedProblem, FeedState, SnapshotId},
+    ledger::{FeedProblem, FeedState, SnapshotId},
     telemetry::PUBLISH_SECONDS,
 };
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use presim::state::{Selector, SnapshotId};
+use presim::ledger::{Selector, SnapshotId};
 use serde_json::json;
 
 use super::{advance, proxy::SlowProxy, reach, server::NatsServer, start, until};

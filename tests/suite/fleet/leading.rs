@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use presim::state::SnapshotId;
+use presim::ledger::SnapshotId;
 use serde_json::json;
 
 use super::{advance, agree, ingester, reach, reads, replica, server::NatsServer, start, try_start, until};

@@ -10,7 +10,7 @@ use std::{
 
 use alloy_primitives::{Address, B256, U256};
 use async_nats::jetstream;
-use presim::state::{FeedState, Selector, SnapshotId};
+use presim::ledger::{FeedState, Selector, SnapshotId};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 

@@ -1,7 +1,7 @@
 //! Streams that have lost something while no node leads: the fleet mends itself.
 
 use async_nats::HeaderMap;
-use presim::state::SnapshotId;
+use presim::ledger::SnapshotId;
 use serde_json::json;
 
 use super::{advance, agree, ingester, proxy::CutProxy, reach, reads, replica, server::NatsServer, until};

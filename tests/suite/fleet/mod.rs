@@ -23,7 +23,7 @@ mod wallet;
 
 use std::time::Duration;
 
-use presim::state::{Selector, SnapshotId};
+use presim::ledger::{Selector, SnapshotId};
 use serde_json::{Value, json};
 
 use crate::support::{BOUND, TestNode, hex, request};

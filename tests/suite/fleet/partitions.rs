@@ -10,7 +10,7 @@ use std::{
 };
 
 use async_nats::jetstream::{self, stream};
-use presim::state::{FeedState, SnapshotId};
+use presim::ledger::{FeedState, SnapshotId};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 

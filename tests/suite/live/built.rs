@@ -18,7 +18,8 @@ use presim::{
         apply::{extend, open_block, seal},
         world::dev_signers,
     },
-    state::{Account, AccountChange, Code, CodeCache, LocalWorld, Snapshot},
+    ledger::Snapshot,
+    state::{Account, AccountChange, Code, CodeCache, LocalWorld},
 };
 use serde_json::{Value, json};
 

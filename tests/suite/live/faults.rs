@@ -8,7 +8,7 @@ use alloy_primitives::{Address, Bytes, TxKind, U256, keccak256};
 use alloy_signer::SignerSync;
 use presim::{
     feed::world::dev_signers,
-    state::{FeedProblem, Selector},
+    ledger::{FeedProblem, Selector},
 };
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use alloy_primitives::{Address, U256};
 use op_alloy::rpc_types_engine::OpFlashblockPayload;
-use presim::state::FeedProblem;
+use presim::ledger::FeedProblem;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use alloy_primitives::{Address, B256};
-use presim::state::FeedProblem;
+use presim::ledger::FeedProblem;
 use serde_json::{Value, json};
 
 use super::{

@@ -23,7 +23,7 @@ mod watch;
 use std::time::Duration;
 
 use alloy_primitives::B256;
-use presim::state::{FeedProblem, Published};
+use presim::ledger::{FeedProblem, Published};
 use serde_json::Value;
 
 use self::stage::{launch, serve};

@@ -1,7 +1,7 @@
 //! An upstream that reorganises.
 
 use alloy_primitives::{B256, U256};
-use presim::state::SnapshotId;
+use presim::ledger::SnapshotId;
 use serde_json::{Value, json};
 
 use super::{
@@ -79,7 +79,7 @@ async fn reorg(depth: usize, is_socket: bool) {
     assert_eq!(executed, (2 * depth + 1) as f64, "every block is executed here");
     for (built, snapshot) in dead.iter().zip(&snapshots) {
         gone(&node, built, *snapshot).await;
-        assert!(node.node.snapshots().load().block(presim::state::Selector::Hash(built.hash())).unwrap().is_none());
+        assert!(node.node.snapshots().load().block(presim::ledger::Selector::Hash(built.hash())).unwrap().is_none());
     }
     for (at, built) in branch.iter().enumerate() {
         let hash = json!(built.hash());

@@ -22,8 +22,9 @@ use presim::{
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot},
         upstream::{AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
     },
+    ledger::{FeedProblem, FeedState, Published, Retention, Snapshots},
     pool::{BlocksBuilt, Pool, PoolLimits},
-    state::{CodeCache, FeedProblem, FeedState, Published, RemoteState, Retention, Snapshots},
+    state::{CodeCache, RemoteState},
     telemetry::Metrics,
 };
 use tokio::time::timeout;

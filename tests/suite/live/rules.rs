@@ -5,7 +5,7 @@ use std::time::Duration;
 use alloy_eips::Decodable2718;
 use alloy_primitives::{B256, U256};
 use op_alloy::{consensus::OpTxEnvelope, rpc_types_engine::OpFlashblockPayload};
-use presim::state::FeedProblem::{self, *};
+use presim::ledger::FeedProblem::{self, *};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 

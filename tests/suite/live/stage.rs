@@ -9,7 +9,7 @@ use std::{
 use alloy_primitives::{Address, B256, Bytes};
 use presim::{
     chain::ChainTx,
-    state::{FeedProblem, SnapshotId},
+    ledger::{FeedProblem, SnapshotId},
 };
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;

@@ -18,7 +18,8 @@ use presim::{
         apply::{execute_block, withdrawals_root},
         chain_file::import_bytes,
     },
-    state::{CodeCache, LocalWorld, Snapshot},
+    ledger::Snapshot,
+    state::{CodeCache, LocalWorld},
 };
 use serde_json::Value;
 

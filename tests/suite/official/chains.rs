@@ -9,7 +9,7 @@ use alloy_rlp::Decodable;
 use presim::{
     chain::{BlockBody, BlockHashes, ChainTx, SealedBlock},
     feed::chain_file::import_bytes,
-    state::Snapshot,
+    ledger::Snapshot,
 };
 use serde::Deserialize;
 

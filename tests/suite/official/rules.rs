@@ -6,7 +6,8 @@ use alloy_primitives::{Address, B256, U256};
 use presim::{
     chain::{BlockHashes, ChainSpec, genesis_block},
     feed::chain_file::import_bytes,
-    state::{CodeCache, LocalWorld, Snapshot},
+    ledger::Snapshot,
+    state::{CodeCache, LocalWorld},
 };
 use serde_json::json;
 

@@ -16,8 +16,9 @@ use presim::{
         AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallResult, ChainExecutor, Engine,
         SimBlock, Simulation, SimulationRules, StorageOverride,
     },
+    ledger::Snapshot,
     meter::Meter,
-    state::{CodeCache, LocalWorld, Overlay, Snapshot},
+    state::{CodeCache, LocalWorld, Overlay},
 };
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::{Map, Value};

@@ -25,7 +25,8 @@ use presim::{
         apply::{extend, open_block_with, seal},
         world::dev_signers,
     },
-    state::{AccountChange, CodeCache, LocalWorld, Snapshot},
+    ledger::Snapshot,
+    state::{AccountChange, CodeCache, LocalWorld},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};

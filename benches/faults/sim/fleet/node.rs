@@ -8,18 +8,21 @@ use presim::{
         Feed,
         devnet::DevnetSource,
         epoch,
-        publishing::{ImageContent, StateImage, StreamWriter},
+        publishing::StreamWriter,
         replica::{Applier, FollowError, StreamReading},
     },
+    ledger::{FeedState, ImageContent, SnapshotId, Snapshots, StateImage},
     node::{self, OwnChain},
     rpc::StartupReason,
-    state::{CodeCache, FeedState, SnapshotId, Snapshots},
+    state::CodeCache,
     store::Store,
     telemetry::Metrics,
 };
 
-use super::super::life::SimClock;
-use super::stream::{FleetMutant, ModelImage, ModelPort, SharedStream, lock};
+use super::{
+    super::life::SimClock,
+    stream::{FleetMutant, ModelImage, ModelPort, SharedStream, lock},
+};
 
 /// Bytes of the cache of bytecode.
 const CODES: usize = 1 << 20;

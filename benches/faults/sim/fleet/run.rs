@@ -11,7 +11,7 @@ use std::{
 use alloy_primitives::B256;
 use presim::{
     config::Config,
-    state::{Selector, SnapshotId, Snapshots},
+    ledger::{Selector, SnapshotId, Snapshots},
 };
 
 use super::{

@@ -13,9 +13,9 @@ use futures::{FutureExt, future::BoxFuture};
 use presim::{
     feed::{
         fleet::ArrivedPart,
-        publishing::{Frame, PartAck, PlaceInStream, StreamPort},
+        publishing::{PartAck, PlaceInStream, StreamPort},
     },
-    state::SnapshotId,
+    ledger::{Frame, SnapshotId},
 };
 
 use super::script::{INGESTERS, NODES};

@@ -13,11 +13,9 @@ use presim::{
         live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot},
         upstream::{AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
     },
+    ledger::{FeedProblem, FeedState, Published, Retention, Snapshot, SnapshotId, Snapshots},
     pool::{BlocksBuilt, Pool, PoolLimits},
-    state::{
-        CodeCache, FeedProblem, FeedState, Lookup, Published, RemoteState, Retention, Snapshot, SnapshotId, Snapshots,
-        World,
-    },
+    state::{CodeCache, Lookup, RemoteState, World},
     telemetry::Metrics,
     watch::StateHistory,
 };

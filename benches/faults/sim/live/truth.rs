@@ -22,7 +22,8 @@ use presim::{
         apply::{Applied, extend, open_block, seal},
         world::dev_signers,
     },
-    state::{CodeCache, LocalWorld, Snapshot, World},
+    ledger::Snapshot,
+    state::{CodeCache, LocalWorld, World},
 };
 use serde_json::{Value, json};
 

@@ -6,8 +6,9 @@ use alloy_primitives::{Address, hex};
 use presim::{
     chain::ChainSpec,
     engine::{BaseFeeRule, BlockContext, Engine, Simulation, SimulationRules},
+    ledger::Snapshot,
     rpc::{ShapeLimits, SimulationView, dialect::PROJECT, encode_simulation, parse_presim_simulation},
-    state::{AccountReads, CodeCache, Overlay, ReadSet, Snapshot, World},
+    state::{AccountReads, CodeCache, Overlay, ReadSet, World},
     watch::{StandingBundles, StandingRun, StateHistory},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};

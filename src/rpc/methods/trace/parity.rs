@@ -10,13 +10,13 @@ use super::replay::place;
 use crate::{
     chain::Family,
     engine::{ParityOptions, Trace, Tracer},
+    ledger::{Block, Selector},
     rpc::{
         encode,
         error::RpcError,
         methods::{Backend, Run},
         wire::{TraceRequest, TraceSearch},
     },
-    state::{Block, Selector},
 };
 
 /// The tracer of the methods that return frames alone.

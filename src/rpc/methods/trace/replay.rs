@@ -7,13 +7,13 @@ use alloy_primitives::B256;
 
 use crate::{
     engine::{self, Trace, Tracer},
+    ledger::{Block, Included, Published, Selector, Snapshot, UnknownBlock},
     rpc::{
         encode::{self, TracePlace},
         error::RpcError,
         methods::{Backend, Run},
         wire::ReplayRequest,
     },
-    state::{Block, Included, Published, Selector, Snapshot, UnknownBlock},
 };
 
 impl Backend {

@@ -11,8 +11,9 @@ use std::{
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Sealable, Sealed};
 
-use super::{AccountChange, LocalWorld, OpenBlock, StateStep, World};
+use super::{OpenBlock, StateStep};
 use crate::chain::{BlockHashes, SealedBlock};
+use crate::state::{AccountChange, LocalWorld, World};
 
 /// The id of a snapshot: an epoch times 2^32, and the sequence in it of the change that published the snapshot.
 ///
@@ -416,7 +417,7 @@ impl FeedState {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::state::*;
 
     #[test]
     fn of_another_epoch_only_the_changes_are_counted_that_it_has() {

@@ -8,7 +8,8 @@ use alloy_primitives::{B256, KECCAK256_EMPTY, map::B256Set};
 use super::record::{JournalEntry, StoredChange, StoredSubBlock};
 use crate::{
     chain::{SealedBlock, merged_access_list},
-    state::{Code, OpenBlock, Publication, Published, Snapshot, StateStep, World},
+    ledger::{OpenBlock, Publication, Published, Snapshot, StateStep},
+    state::{Code, World},
 };
 
 /// The additions of one change of the published state, for a chain that is built here.

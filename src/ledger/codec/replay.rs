@@ -9,7 +9,8 @@ use alloy_primitives::B256;
 use super::record::{StoredChange, StoredSubBlock};
 use crate::{
     chain::{BlockGas, ChainReceipt, ChainTx, SealedBlock},
-    state::{AccountChange, Code, OpenBlock, Snapshot, World},
+    ledger::{OpenBlock, Snapshot},
+    state::{AccountChange, Code, World},
     store::corrupted,
 };
 

@@ -17,10 +17,8 @@ use super::{
 };
 use crate::{
     chain::{BlockBody, BlockHashes, BlockKeeper, SealedBlock},
-    state::{
-        Account, Code, CodeCache, LocalWorld, Publication, Published, Retention, Snapshot, SnapshotId, Snapshots,
-        StateStep, World,
-    },
+    ledger::{Publication, Published, Retention, Snapshot, SnapshotId, Snapshots, StateStep},
+    state::{Account, Code, CodeCache, LocalWorld, World},
     store::{corrupted, decode, encode},
 };
 

@@ -2,8 +2,9 @@
 
 use std::{sync::Arc, time::Instant};
 
-use super::{AccountChange, FeedState, Published, Snapshot, Tags};
+use super::{FeedState, Published, Snapshot, Tags};
 use crate::chain::SealedBlock;
+use crate::state::AccountChange;
 
 /// One change of what [`Snapshots`](super::Snapshots) publish. Each takes the next sequence of its epoch, whether it brings
 /// a snapshot or not.

@@ -11,10 +11,8 @@ use super::{
 };
 use crate::{
     chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, TransactionLogs},
-    state::{
-        AccountChange, Code, FeedState, OpenBlock, Publication, Published, Selector, Snapshot, StateStep, Tags,
-        Verified,
-    },
+    ledger::{FeedState, OpenBlock, Publication, Published, Selector, Snapshot, StateStep, Tags, Verified},
+    state::{AccountChange, Code},
     store::{corrupted, decode, encode},
 };
 

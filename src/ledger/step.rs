@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::{AccountChange, MergedChanges, StateId, Touched, World};
+use super::StateId;
+use crate::state::{AccountChange, MergedChanges, Touched, World};
 
 /// The changes from one state to another.
 #[derive(Debug)]

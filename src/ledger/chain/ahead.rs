@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::Published;
 use crate::{
     chain::SealedBlock,
-    state::{AccountChange, MergedChanges, Publication, RemoteState, RemoteView, Selector, Snapshot, Verified, World},
+    ledger::{Publication, Selector, Snapshot, Verified},
+    state::{AccountChange, MergedChanges, RemoteState, RemoteView, World},
 };
 
 /// The changes of a pre-confirmed block so far: of its steps, oldest first.

@@ -9,6 +9,7 @@ use alloy_consensus::Header;
 use alloy_primitives::{Bytes, Sealable};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 
+use super::ChangeRecord;
 use super::{
     live::LiveMessage,
     record::{JournalEntry, StoredBody},
@@ -16,8 +17,7 @@ use super::{
 };
 use crate::{
     chain::{BlockBody, SealedBlock},
-    feed::codec::ChangeRecord,
-    state::{FeedLag, FeedProblem, FeedState, OpenBlock, Publication, Published, SnapshotId, Verified},
+    ledger::{FeedLag, FeedProblem, FeedState, OpenBlock, Publication, Published, SnapshotId, Verified},
     store::{corrupted, decode, encode},
 };
 

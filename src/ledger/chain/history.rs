@@ -7,7 +7,7 @@ use alloy_primitives::{B256, Sealable};
 use alloy_rlp::Decodable;
 
 use super::{Published, drop_aside};
-use crate::{chain::SealedBlock, state::UnknownBlock};
+use crate::{chain::SealedBlock, ledger::UnknownBlock};
 
 /// The largest number of blocks pruned at once, so that publishing does not wait for a whole history after the bound
 /// was lowered.

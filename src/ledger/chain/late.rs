@@ -10,7 +10,7 @@ use alloy_primitives::{B256, Bloom};
 use super::Published;
 use crate::{
     chain::SealedBlock,
-    state::{Block, Snapshot},
+    ledger::{Block, Snapshot},
 };
 
 /// A canonical block whose content the upstream has not told yet.

@@ -13,7 +13,8 @@ use revm::state::AccountInfo;
 
 use crate::{
     chain::{BlockBody, ChainReceipt, SealedBlock, merged_access_list},
-    state::{Account, AccountChange, Code, OpenBlock},
+    ledger::OpenBlock,
+    state::{Account, AccountChange, Code},
     store::{StoredTx, corrupted, decode},
 };
 

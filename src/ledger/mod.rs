@@ -1,0 +1,26 @@
+//! What is published of a chain: its snapshots with their block context, the blocks behind and ahead of its canonical head, and
+//! the records of its changes. `README.md` beside this file is the design.
+
+mod block;
+mod caught_up;
+mod chain;
+pub(crate) mod codec;
+mod divergence;
+mod open_block;
+mod record;
+mod selector;
+mod snapshot;
+mod step;
+
+pub use block::{Block, Included, KnownBlock};
+pub use caught_up::CaughtUp;
+pub use chain::{
+    BlockChanges, BlockLogs, LateBlock, LateBounds, Published, RetainedBlocks, Retention, Snapshots, Tags, Unfit,
+};
+pub use codec::{Frame, ImageContent, StateImage};
+pub use divergence::{Divergence, Divergences};
+pub use open_block::OpenBlock;
+pub use record::Publication;
+pub use selector::{Selector, UnknownBlock};
+pub use snapshot::{FeedLag, FeedProblem, FeedState, Snapshot, SnapshotId, StateId, Verified};
+pub use step::StateStep;
