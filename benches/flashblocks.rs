@@ -18,13 +18,13 @@ use alloy_signer::SignerSync;
 use eyre::{WrapErr, ensure, eyre};
 use presim::{
     chain::{BlockBody, BlockHashes, ChainSpec, ChainTx, SealedBlock},
-    feed::{
-        apply::{extend, open_block_with},
-        upstream::recover,
-        world::dev_signers,
-    },
     ledger::{FeedState, Publication, Retention, Snapshot, Snapshots},
+    source::{
+        apply::{extend, open_block_with},
+        devnet::world::dev_signers,
+    },
     state::{CodeCache, Fetched, Miss, RemoteState, World},
+    upstream::recover,
 };
 
 #[global_allocator]

@@ -12,7 +12,8 @@
 //! - [`page`]: the page for browsers: its files.
 //! - [`rpc`]: servers, methods, wire types of the two dialects, error codes and limits.
 //! - [`wallet`]: EIP-5792 batches: rules, signing, approval and the ledger.
-//! - [`feed`]: the sources of state, and the one actor that turns them into snapshots.
+//! - [`source`]: the sources of state, and the one actor that turns them into snapshots.
+//! - [`upstream`]: a node that is followed: its heads, its blocks, and the state that is missing here.
 //! - [`pool`]: the transaction pool.
 //! - [`executor`]: the scheduler: where and when each request runs, and which requests are rejected.
 //! - [`watch`]: standing bundles: what they have read and answered, and what is due.
@@ -25,17 +26,18 @@
 //! - [`abi`]: names and parameters of usual functions, events and errors, and of ABI files.
 //! - [`meter`]: bounds on how long a run may take.
 //! - [`telemetry`]: logs and metrics.
+//! - [`clock`]: the time, of the system or of a test.
 //! - [`shown`]: texts of strangers and URLs with secrets, as they are shown.
 
 #![warn(missing_docs)]
 
 pub mod abi;
 pub mod chain;
+pub mod clock;
 pub mod command;
 pub mod config;
 pub mod engine;
 pub mod executor;
-pub mod feed;
 pub mod ledger;
 pub mod meter;
 pub mod node;
@@ -43,9 +45,11 @@ pub mod page;
 pub mod pool;
 pub mod rpc;
 pub mod shown;
+pub mod source;
 pub mod state;
 pub mod store;
 pub mod telemetry;
+pub mod upstream;
 pub mod wallet;
 pub mod watch;
 

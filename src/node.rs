@@ -43,18 +43,11 @@ use self::{
 };
 use crate::{
     chain::ChainSpec,
+    clock::{Clock, SystemClock},
     config::{ApprovalPolicy, Config, StandardReceipts},
     engine::{Beginnings, install_kzg_verifier, load_kzg_settings},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
-    feed::{
-        Feed, FeedSource, StateFeed, StopFeed,
-        clock::{Clock, SystemClock},
-        epoch,
-        fleet::{FleetLink, FleetOutbox},
-        upstream::Fetcher,
-        world::{Market, TradingPair, TradingWorld},
-    },
-    ledger::Snapshots,
+    ledger::{Snapshots, epoch},
     page,
     pool::{DroppedTransaction, PoolDrops},
     rpc::{
@@ -63,9 +56,15 @@ use crate::{
         ServedRequests, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts, Testing,
         Waiters, WalletDoor, WatchLimits, Watches, announce, serve_nodes, serve_replica,
     },
+    source::{
+        Feed, FeedSource, StateFeed, StopFeed,
+        devnet::world::{Market, TradingPair, TradingWorld},
+        fleet::{FleetLink, FleetOutbox},
+    },
     state::CodeCache,
     store::{DataDir, Store, stored_bytes},
     telemetry::{Gauge, Metrics},
+    upstream::Fetcher,
     wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, Wallet, WalletSender, keys},
 };
 

@@ -11,21 +11,21 @@ use alloy_primitives::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use presim::{
     chain::{ChainSpec, ChainTx},
+    clock::SystemClock,
     config::Config,
-    feed::{
-        apply::extend,
-        clock::SystemClock,
-        fleet::ArrivedPart,
-        publishing::{PartAck, PlaceInStream, StreamPort, StreamWriter},
-        replica::{Applier, StreamReading},
-        upstream::recover,
-    },
     ledger::{Frame, OpenBlock, Publication, Snapshot, SnapshotId, Snapshots},
     node::{self, OwnChain},
     rpc::StartupReason,
+    source::{
+        apply::extend,
+        fleet::ArrivedPart,
+        publishing::{PartAck, PlaceInStream, StreamPort, StreamWriter},
+        replica::{Applier, StreamReading},
+    },
     state::CodeCache,
     store::Store,
     telemetry::Metrics,
+    upstream::recover,
 };
 
 use crate::{BUSY, Extent, at_most, percentiles, publishing::runtime};

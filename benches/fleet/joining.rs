@@ -7,7 +7,7 @@ use std::{
 };
 
 use alloy_primitives::{Address, keccak256};
-use presim::feed::world::traffic_signers;
+use presim::source::devnet::world::traffic_signers;
 use serde_json::json;
 
 use crate::{Extent, FLEET, at_most, ingester, median, process::NodeProcess, publishing::runtime, replica, serve};

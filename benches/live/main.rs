@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
 use alloy_primitives::TxKind;
 use alloy_signer::SignerSync;
-use presim::{chain::ChainTx, feed::world::dev_signers, ledger::FeedProblem};
+use presim::{chain::ChainTx, ledger::FeedProblem, source::devnet::world::dev_signers};
 
 use self::{
     bare::BareChain,
@@ -247,7 +247,7 @@ async fn canonical(stage: &LiveStage, number: u64) {
     reaches(stage, "the block is canonical", |snapshots| snapshots.head().number() == number).await;
 }
 
-async fn reaches(stage: &LiveStage, what: &str, is_so: impl Fn(&presim::ledger::Published) -> bool) {
+async fn reaches(stage: &LiveStage, what: &str, is_so: impl Fn(&presim::ledger::Chain) -> bool) {
     let snapshots = stage.node.node.snapshots();
     let mut changes = snapshots.changes();
     let wait = async {

@@ -17,7 +17,7 @@ use alloy_genesis::Genesis;
 use presim::{
     chain::{BlockHashes, ChainSpec, genesis_block},
     engine::{BaseFeeRule, Beginnings, Engine, Simulated, Simulation, SimulationError, SimulationRules},
-    ledger::{FeedState, Published, Retention, Snapshot, Snapshots},
+    ledger::{Chain, FeedState, Retention, Snapshot, Snapshots},
     meter::{Meter, Stopped},
     pool::{BlocksBuilt, Pool, PoolLimits},
     rpc::{Backend, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT},
@@ -44,7 +44,7 @@ pub struct BodiesChain {
     pub backend: Backend,
     pub rules: SimulationRules,
     pub snapshot: Arc<Snapshot>,
-    pub published: Arc<Published>,
+    pub published: Arc<Chain>,
 }
 
 /// A request of a workload.

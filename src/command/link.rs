@@ -17,10 +17,10 @@ use url::Url;
 use super::{error::CommandError, waiting::Waiting};
 use crate::{
     config::{Config, Endpoint, SecretParser, secret_url},
-    feed::upstream::http_client,
     node::Node,
     shown::{self, printable},
     telemetry,
+    upstream::http_client,
 };
 
 /// The node that a command asks.

@@ -28,7 +28,7 @@ use crate::chain::{BlockKeeper, SealedBlock};
 /// One immutable value, so that a reader who loads it once sees tags that belong together. Publishing makes the next
 /// value, whose maps share their structure with the last, so it costs only the additions.
 #[derive(Clone, Debug)]
-pub struct Published {
+pub struct Chain {
     /// The newest snapshot.
     pub newest: Arc<Snapshot>,
     /// The id of the last change. That of the newest snapshot, unless changes without a snapshot came after it.
@@ -92,7 +92,7 @@ pub struct Retention {
 /// The lock-free cell that holds what is published. It has one writer and any number of readers.
 #[derive(Debug)]
 pub struct Snapshots {
-    cell: ArcSwap<Published>,
+    cell: ArcSwap<Chain>,
     changed: watch::Sender<SnapshotId>,
     /// The values that were published as pre-confirmed and did not become canonical.
     pub divergences: Arc<Divergences>,
@@ -108,7 +108,7 @@ impl Snapshots {
             snapshots: kept.snapshots.max(1),
             history: kept.history.max(kept.blocks.max(1) as u64),
         };
-        let mut published = Published {
+        let mut published = Chain {
             newest: first.clone(),
             last: first.id,
             returns: 0,
@@ -134,7 +134,7 @@ impl Snapshots {
     }
 
     /// Returns what is published now, by one atomic load.
-    pub fn load(&self) -> Arc<Published> {
+    pub fn load(&self) -> Arc<Chain> {
         self.cell.load_full()
     }
 
@@ -213,12 +213,12 @@ impl Snapshots {
 
     /// Replaces everything that is published by what a node that follows has reached, with the health of the feed and the word
     /// on whether the node has caught up.
-    pub fn follow(&self, reached: &Published, feed: FeedState, caught_up: &Arc<CaughtUp>) {
-        self.replace_all(Arc::new(Published { feed, caught_up: Some(caught_up.clone()), ..reached.clone() }));
+    pub fn follow(&self, reached: &Chain, feed: FeedState, caught_up: &Arc<CaughtUp>) {
+        self.replace_all(Arc::new(Chain { feed, caught_up: Some(caught_up.clone()), ..reached.clone() }));
     }
 
     /// Replaces everything that is published.
-    pub fn replace_all(&self, published: Arc<Published>) {
+    pub fn replace_all(&self, published: Arc<Chain>) {
         let newest = published.newest.id;
         self.cell.store(published);
         self.changed.send_replace(newest);
@@ -245,8 +245,8 @@ impl Snapshots {
         self.replace(|published| published.archive = Some(archive));
     }
 
-    fn replace(&self, change: impl FnOnce(&mut Published)) {
-        let mut next = Published::clone(&self.cell.load());
+    fn replace(&self, change: impl FnOnce(&mut Chain)) {
+        let mut next = Chain::clone(&self.cell.load());
         change(&mut next);
         let newest = next.newest.id;
         self.cell.store(Arc::new(next));
@@ -266,7 +266,7 @@ fn drop_aside(what: impl Send + 'static) {
     rayon::spawn(move || drop(what));
 }
 
-impl Published {
+impl Chain {
     /// Returns the health of the feed now. A node that follows is live for as long as it is proven to have caught up.
     pub fn feed(&self) -> FeedState {
         match (self.feed, self.caught_up.as_ref().and_then(|word| word.late_since())) {

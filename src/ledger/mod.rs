@@ -1,4 +1,4 @@
-//! What is published of a chain: its snapshots with their block context, the blocks behind and ahead of its canonical head, and
+//! The published moments of a chain: its snapshots with their block context, the blocks behind and ahead of its canonical head, and
 //! the records of its changes. `README.md` beside this file is the design.
 
 mod block;
@@ -6,6 +6,7 @@ mod caught_up;
 mod chain;
 pub(crate) mod codec;
 mod divergence;
+pub mod epoch;
 mod open_block;
 mod record;
 mod selector;
@@ -15,7 +16,7 @@ mod step;
 pub use block::{Block, Included, KnownBlock};
 pub use caught_up::CaughtUp;
 pub use chain::{
-    BlockChanges, BlockLogs, LateBlock, LateBounds, Published, RetainedBlocks, Retention, Snapshots, Tags, Unfit,
+    BlockChanges, BlockLogs, Chain, LateBlock, LateBounds, RetainedBlocks, Retention, Snapshots, Tags, Unfit,
 };
 pub use codec::{Frame, ImageContent, StateImage};
 pub use divergence::{Divergence, Divergences};

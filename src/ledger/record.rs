@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use super::{FeedState, Published, Snapshot, Tags};
+use super::{Chain, FeedState, Snapshot, Tags};
 use crate::chain::SealedBlock;
 use crate::state::AccountChange;
 
@@ -56,7 +56,7 @@ pub enum Publication {
     /// A canonical block without known ancestors. Everything known before is removed.
     Restart(Snapshot),
     /// The return to what was published at an earlier moment. Everything published since is removed.
-    Return(Arc<Published>),
+    Return(Arc<Chain>),
     /// The blocks that the upstream calls safe and final.
     Tags(Tags),
     /// The health of the feed.

@@ -417,7 +417,7 @@ impl FeedState {
 
 #[cfg(test)]
 mod tests {
-    use crate::state::*;
+    use super::*;
 
     #[test]
     fn of_another_epoch_only_the_changes_are_counted_that_it_has() {

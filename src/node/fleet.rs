@@ -16,21 +16,22 @@ use super::{
 };
 use crate::{
     chain::ChainSpec,
+    clock::{Clock, SystemClock},
     config::{Config, NatsServers},
-    feed::{
-        clock::{Clock, SystemClock},
+    ledger::{SnapshotId, codec::VERSION},
+    rpc::{PublishingNode, StartupReason, Testing},
+    source::{
         fleet::{
-            FleetChain, FleetError, FleetLink, FleetNames, FollowedChain, ImageKey, NodeIdentity, WALLET_KEY, fleets,
+            FleetChain, FleetError, FleetLink, FleetNames, FleetState, FollowedChain, ImageKey, NodeIdentity,
+            WALLET_KEY, fleets,
         },
         publishing::{Lease, LeaseWatch, PublishedLive, PublishedSource, Publisher, PublishingLimits, take_epoch},
         replica::{Applier, FollowError, Follower, Following, LeaderClock, PulseWatch, ReplicaBase, ReplicaSource},
-        upstream::Fetcher,
     },
-    ledger::{SnapshotId, codec::VERSION},
-    rpc::{PublishingNode, StartupReason, Testing},
     state::CodeCache,
     store::Store,
     telemetry::Metrics,
+    upstream::Fetcher,
 };
 
 /// The time for which a node that joins waits for the fleet's chain and its first image.
@@ -144,7 +145,7 @@ pub async fn publish_live(
         follower.show_in(&shown);
     }
     let publisher = publisher(config, link.clone(), store, follower, &identity, lease);
-    source.fetcher.join(link.clone());
+    source.fetcher.join(Arc::new(FleetState::new(link.clone(), codes.clone(), true)));
     let remote = Some(source.fetcher.clone());
     let fleet = Some(place(link, identity, &publisher));
     let source = Box::new(PublishedLive { publisher, source, own: Arc::new(own) });
@@ -319,7 +320,8 @@ async fn fetched(
         Some(endpoint) => Some(live::connect(endpoint, config, metrics).await?),
         None => None,
     };
-    let fetcher = Fetcher::in_fleet(link.clone(), upstream, codes.clone(), live::fetching(config), metrics);
+    let fleet = Arc::new(FleetState::new(link.clone(), codes.clone(), upstream.is_some()));
+    let fetcher = Fetcher::in_fleet(fleet, upstream, codes.clone(), live::fetching(config), metrics);
     Ok(Arc::new(fetcher))
 }
 

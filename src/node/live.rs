@@ -12,18 +12,18 @@ use super::start::{Start, read_genesis};
 use crate::{
     chain::{BlockHashes, ChainSpec, Family, set_forks},
     config::{Config, Endpoint},
-    feed::{
-        flashblocks::{self, FlashblockSequence},
-        live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot},
-        upstream::{
-            AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState,
-        },
-    },
     ledger::{FeedProblem, FeedState, Publication, SnapshotId, Snapshots, Tags, Verified},
     rpc::StartupReason,
+    source::live::{
+        FlashblockSource, LiveLimits, LiveSource, canonical_snapshot,
+        flashblocks::{self, FlashblockSequence},
+    },
     state::{CodeCache, RemoteImage, RemoteState, RemoteStats},
     store::{DataDir, read_image, write_image},
     telemetry::{Counter, Gauge, Metrics},
+    upstream::{
+        AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState,
+    },
 };
 
 /// The time that the upstream may take for the data without which nothing can be answered.

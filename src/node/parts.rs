@@ -6,15 +6,13 @@ use crate::{
     chain::ChainSpec,
     config::{ApprovalPolicy, Config, FeedName, RevertPolicy, UpgradePolicy},
     engine::{BaseFeeRule, SimulationRules},
-    feed::{
-        fleet::FleetOutbox,
-        upstream::{Fetcher, Upstream},
-    },
     ledger::Snapshots,
     pool::{BlocksBuilt, Pool, PoolLimits},
+    source::fleet::FleetOutbox,
     state::CodeCache,
     store::{Store, StoreError},
     telemetry::Metrics,
+    upstream::{Fetcher, Upstream},
     wallet::{Accounts, AheadStates, Approvals, Fees, Ledger, Policy, Sending, SendingSettings, Wallet},
 };
 

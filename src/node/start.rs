@@ -10,22 +10,23 @@ use serde::de::IgnoredAny;
 
 use crate::{
     chain::{BlockHashes, ChainSpec, genesis_block, set_forks},
+    clock::{Clock, SystemClock},
     config::{Config, FeedName},
-    feed::{
+    ledger::{FeedState, Publication, Snapshot, SnapshotId, Snapshots, epoch},
+    rpc::{PublishingNode, StartupReason, Testing},
+    source::{
         FeedSource, Still, chain_file,
-        clock::{Clock, SystemClock},
-        devnet::{Devnet, DevnetSource},
-        epoch,
+        devnet::{
+            Devnet, DevnetSource, Traffic,
+            world::{self, Market, TradingWorld},
+        },
         fleet::FleetLink,
         journal::{ChainIdentity, Journal},
         testing::TestingSource,
-        upstream::Fetcher,
-        world::{self, Market, TradingWorld, Traffic},
     },
-    ledger::{FeedState, Publication, Snapshot, SnapshotId, Snapshots},
-    rpc::{PublishingNode, StartupReason, Testing},
     state::{CodeCache, LocalWorld},
     store::{Store, StoreError},
+    upstream::Fetcher,
 };
 
 /// The chain that a node begins with.

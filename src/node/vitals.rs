@@ -8,8 +8,8 @@ use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
     executor::{Executor, LaneActor, LaneName},
-    feed::StateFeed,
     rpc::FrontActor,
+    source::StateFeed,
     telemetry::Pulse,
 };
 

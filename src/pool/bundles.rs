@@ -9,7 +9,7 @@ use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{B256, Keccak256};
 
 use super::{Pool, PoolError, PoolLimits, SentTransaction, queue::nonce_of, rules};
-use crate::ledger::{FeedProblem, Published};
+use crate::ledger::{Chain, FeedProblem};
 
 /// Blocks after the one being built for which a bundle may be sent.
 const BLOCKS_AHEAD: u64 = 25;
@@ -192,7 +192,7 @@ impl BundleQueue {
     }
 
     /// Drops the bundles of sealed blocks, and those of the open block with a transaction that is in a block already.
-    pub(super) fn advance(&self, published: &Published) {
+    pub(super) fn advance(&self, published: &Chain) {
         let mut waiting = self.lock();
         if waiting.is_empty() {
             return;

@@ -45,7 +45,7 @@ use self::{
 };
 use crate::{
     chain::ChainSpec,
-    ledger::{Published, Snapshot, SnapshotId, Snapshots},
+    ledger::{Chain, Snapshot, SnapshotId, Snapshots},
     store::{Change, Commit, Done, Store, StoreError},
 };
 
@@ -441,7 +441,7 @@ impl Pool {
     }
 
     /// Returns the published state, which includes all transactions that were mined and left the pool before the call.
-    pub fn published(&self) -> Arc<Published> {
+    pub fn published(&self) -> Arc<Chain> {
         self.snapshots.load()
     }
 

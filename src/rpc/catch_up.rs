@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{error::RpcError, front::Front};
-use crate::ledger::{Published, SnapshotId};
+use crate::ledger::{Chain, SnapshotId};
 
 /// The header with the id of the oldest snapshot that may answer.
 pub const MIN_SNAPSHOT: &str = "x-presim-min-snapshot";
@@ -31,7 +31,7 @@ impl Front {
     /// # Errors
     ///
     /// Returns -32000 with the distance if the snapshot is not published within `most`.
-    pub async fn published_from(&self, least: SnapshotId, most: Duration) -> Result<Arc<Published>, RpcError> {
+    pub async fn published_from(&self, least: SnapshotId, most: Duration) -> Result<Arc<Chain>, RpcError> {
         let published = self.published();
         if shown(&published) >= least {
             return Ok(published);
@@ -75,6 +75,6 @@ impl Front {
 }
 
 /// Returns the id of the newest state from which requests are answered.
-fn shown(published: &Published) -> SnapshotId {
+fn shown(published: &Chain) -> SnapshotId {
     if published.feed().is_degraded() { published.latest().id } else { published.last }
 }

@@ -23,13 +23,13 @@ use super::{
 };
 use crate::{
     executor::{Batch, Executor, RunPlace, Task, Ticket},
-    feed::upstream::UpstreamState,
-    ledger::{Published, SnapshotId, Snapshots, UnknownBlock},
+    ledger::{Chain, SnapshotId, Snapshots, UnknownBlock},
     meter::Meter,
     pool::{Acknowledgement, Pool, SubmittedTransaction},
     state::{Missed, Overlay},
     store::StoreError,
     telemetry::{Counter, Histogram, Metrics},
+    upstream::UpstreamState,
     wallet::Wallet,
 };
 
@@ -173,7 +173,7 @@ impl Front {
     }
 
     /// Returns what is published now.
-    pub fn published(&self) -> Arc<Published> {
+    pub fn published(&self) -> Arc<Chain> {
         self.snapshots.load()
     }
 

@@ -7,9 +7,9 @@ use super::{
     response::{HttpResponse, respond},
 };
 use crate::{
-    feed::upstream::UpstreamState,
-    ledger::{FeedLag, FeedProblem, FeedState, Published},
+    ledger::{Chain, FeedLag, FeedProblem, FeedState},
     store::StoreError,
+    upstream::UpstreamState,
 };
 
 /// The number of sub-block times without a snapshot after which a feed counts as stalled.
@@ -19,7 +19,7 @@ const STALLED_AFTER: u128 = 5;
 const LATE_SHOWN: usize = 16;
 
 /// Returns the reason why `pending` is not what the chain has pre-confirmed, or why nothing can be stored.
-fn failed(published: &Published, failure: Option<&StoreError>) -> Option<(FeedProblem, String)> {
+fn failed(published: &Chain, failure: Option<&StoreError>) -> Option<(FeedProblem, String)> {
     let broken = |why: &str| format!("the feed is broken: {why}; pending is the canonical head");
     // Clients whose requests need the store see the same text of its failure.
     match (published.feed(), failure.map(ToString::to_string)) {
@@ -49,7 +49,7 @@ fn stalled(feed: FeedState, age: u128) -> Option<(FeedProblem, String)> {
 
 /// Answers `/health`: whether all is well, for monitoring. A feed that has stalled is not.
 pub fn health(
-    published: &Published,
+    published: &Chain,
     upstream: Option<UpstreamState>,
     warning: Option<String>,
     failure: Option<&StoreError>,
@@ -88,7 +88,7 @@ pub fn health(
 }
 
 /// Appends the blocks whose receipts the upstream has not told yet, the oldest ones if they are many.
-fn late_blocks(out: &mut Vec<u8>, published: &Published) {
+fn late_blocks(out: &mut Vec<u8>, published: &Chain) {
     let late = published.late_blocks().take(LATE_SHOWN).map(|(number, late)| {
         let (hash, ms) = (late.hash, late.since.elapsed().as_millis());
         format!(r#"{{"number":"{number:#x}","hash":"{hash}","ms":{ms}}}"#)
@@ -102,7 +102,7 @@ fn late_blocks(out: &mut Vec<u8>, published: &Published) {
 /// Answers `/ready`: whether requests may be sent here, for load balancers. A feed that is only late is usable, because
 /// its newest snapshot is consistent, and each answer names its age. A node that is behind its leader is not: it has not come to
 /// the end of the stream, and other nodes of the fleet have.
-pub fn ready(published: &Published, failure: Option<&StoreError>) -> HttpResponse {
+pub fn ready(published: &Chain, failure: Option<&StoreError>) -> HttpResponse {
     let feed = published.feed();
     let problem = failed(published, failure).or_else(|| behind(feed));
     let mut out = Vec::with_capacity(160);

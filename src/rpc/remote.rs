@@ -13,10 +13,10 @@ use tokio::{
 use super::{error::RpcError, hex::SlotKey, request::Request, wire};
 use crate::{
     chain::Unexecutable,
-    feed::upstream::{Ask, FetchError, Fetcher, Hints, Refusal, Upstream, UpstreamError},
-    ledger::{Published, Snapshots},
-    state::Missed,
+    ledger::{Chain, Snapshots},
+    state::{FetchError, Missed},
     telemetry::Counter,
+    upstream::{Ask, Fetcher, Hints, Refusal, Upstream, UpstreamError},
 };
 
 /// The completion of state that requests need and the cache does not have.
@@ -68,7 +68,7 @@ impl StateCompletion {
         round: usize,
         missed: &Missed,
         request: &Request,
-    ) -> Result<Option<Arc<Published>>, RpcError> {
+    ) -> Result<Option<Arc<Chain>>, RpcError> {
         let hints = (round == 1).then(|| Hints::of(&request.params));
         if round > self.rounds {
             return Err(FetchError::Rounds(self.rounds).into());
@@ -96,7 +96,7 @@ impl StateCompletion {
     }
 
     /// Waits for a newer publication than `old`.
-    async fn newer_than(&self, old: &Arc<Published>) -> Arc<Published> {
+    async fn newer_than(&self, old: &Arc<Chain>) -> Arc<Chain> {
         let mut changes = self.snapshots.changes();
         loop {
             let published = self.snapshots.load();
@@ -267,7 +267,7 @@ fn upstream_error(error: UpstreamError) -> RpcError {
 impl From<FetchError> for RpcError {
     fn from(error: FetchError) -> Self {
         let code = match error {
-            FetchError::Upstream(_) | FetchError::Deadline(_) | FetchError::Rounds(_) | FetchError::Fleet(_) => -32603,
+            FetchError::Unavailable(_) | FetchError::Deadline(_) | FetchError::Rounds(_) => -32603,
             FetchError::Replaced { .. } | FetchError::NotKept { .. } => -32000,
             FetchError::Busy(_) => -32005,
         };

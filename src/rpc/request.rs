@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     executor::{Flow, Ticket},
-    ledger::Published,
+    ledger::Chain,
     meter::Meter,
     pool::Acknowledgement,
     state::Overlay,
@@ -53,7 +53,7 @@ pub struct Request {
     /// The client.
     pub caller: Arc<Caller>,
     /// The publication at the time of the message's arrival.
-    pub published: Arc<Published>,
+    pub published: Arc<Chain>,
     /// The deadline, and the batch that the request is an entry of.
     pub ticket: Ticket,
     /// The subscriptions that the message starts; `None` over HTTP.

@@ -17,7 +17,7 @@ use super::{
     link::{UnderWay, Windowed},
     service::failure,
 };
-use crate::ledger::Published;
+use crate::ledger::Chain;
 
 /// A response whose body is complete in memory.
 pub type HttpResponse = Response<AnswerBody>;
@@ -66,7 +66,7 @@ impl Body for AnswerBody {
 
 /// Returns a response with a JSON body. A response to a request names the newest snapshot at its arrival, and whether the
 /// upstream executed the request.
-pub(super) fn respond(body: impl Into<Bytes>, published: Option<(&Published, bool)>) -> HttpResponse {
+pub(super) fn respond(body: impl Into<Bytes>, published: Option<(&Chain, bool)>) -> HttpResponse {
     let mut response = Response::new(AnswerBody::new(body));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -92,7 +92,7 @@ pub(super) fn allow(mut response: HttpResponse, methods: &'static str) -> HttpRe
 }
 
 /// Returns the header with the newest snapshot, for answers to a single request.
-fn freshness(published: &Published, by_upstream: bool) -> Option<HeaderValue> {
+fn freshness(published: &Chain, by_upstream: bool) -> Option<HeaderValue> {
     let newest = &published.newest;
     let mut text = Vec::with_capacity(128);
     let mut decimal = itoa::Buffer::new();

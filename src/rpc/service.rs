@@ -31,7 +31,7 @@ use super::{
     request::{Caller, Request, begin},
     subscriptions::Starting,
 };
-use crate::{executor, ledger::Published};
+use crate::{executor, ledger::Chain};
 
 /// Limits on one message and its answer.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ pub struct Reply {
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     pub(super) session: Session,
-    pub(super) published: Arc<Published>,
+    pub(super) published: Arc<Chain>,
     /// The subscriptions that the message starts, if its connection can subscribe.
     pub(super) starting: Option<Arc<Starting>>,
 }
@@ -100,7 +100,7 @@ impl Session {
         &self,
         body: ByteString,
         held: HeldBytes,
-        published: &Arc<Published>,
+        published: &Arc<Chain>,
         starting: Option<&Arc<Starting>>,
     ) -> Reply {
         if let Some(Single { id, method, params, .. }) = Single::parse(&body)
@@ -124,7 +124,7 @@ impl Session {
         &self,
         body: ByteString,
         held: HeldBytes,
-        published: &Arc<Published>,
+        published: &Arc<Chain>,
         starting: Option<&Arc<Starting>>,
     ) -> Reply {
         let text = body.slice_ref(body.trim_ascii_start());
@@ -206,7 +206,7 @@ fn plain_id(id: &RawValue) -> Option<Id<'_>> {
 }
 
 impl Message {
-    fn new(session: &Session, published: &Arc<Published>, starting: Option<&Arc<Starting>>) -> Self {
+    fn new(session: &Session, published: &Arc<Chain>, starting: Option<&Arc<Starting>>) -> Self {
         Self { session: session.clone(), published: published.clone(), starting: starting.cloned() }
     }
 

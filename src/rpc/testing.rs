@@ -10,7 +10,7 @@ use super::{
     methods::MethodRoute,
     request::{Request, begin},
 };
-use crate::feed::testing::{ChainChange, ChainControl, ChangeError, ChangeOutcome};
+use crate::source::testing::{ChainChange, ChainControl, ChangeError, ChangeOutcome};
 
 /// The scope of the methods for testing.
 #[derive(Clone, Debug)]

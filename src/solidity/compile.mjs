@@ -18,7 +18,7 @@ const root = new URL("../../", import.meta.url);
  */
 const targets = [
   {
-    folder: "src/feed/world/",
+    folder: "src/source/devnet/world/",
     sources: "contracts/",
     file: "artifacts.json",
     /** One line per contract, in this order. */

@@ -9,6 +9,7 @@ mod own_codes;
 mod reads;
 mod remote;
 mod roots;
+mod source;
 mod touched;
 mod trie;
 mod world;
@@ -22,6 +23,7 @@ pub use remote::{
     Fetched, ImageAccount, ImageHash, ImageSlot, Miss, Missed, RemoteImage, RemoteState, RemoteStats, RemoteView,
 };
 pub use roots::StateRoots;
+pub use source::{FetchError, StateSource};
 pub use touched::{Touched, TouchedAccount};
 pub use trie::{Trie, TrieValue};
 pub use world::{LocalWorld, Lookup, RemoteWorld, World};

@@ -9,7 +9,7 @@ use super::{Wallet, WalletError, pending};
 use crate::{
     chain::{ChainSpec, ChainTx},
     engine::ChainExecutor,
-    ledger::{Published, Snapshot, StateId},
+    ledger::{Chain, Snapshot, StateId},
     meter::{Meter, Stopped},
     state::{AccountChange, Overlay},
 };
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Standing {
     /// The published state, not older than what has left the pool.
-    pub published: Arc<Published>,
+    pub published: Arc<Chain>,
     /// `pending` after the transactions of the account that wait.
     pub snapshot: Arc<Snapshot>,
     /// The account's nonce at `pending`, before those transactions.

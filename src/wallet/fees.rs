@@ -6,7 +6,7 @@ use arc_swap::ArcSwapOption;
 use crate::{
     chain::ChainSpec,
     engine::CallFees,
-    ledger::{Block, Published, SnapshotId},
+    ledger::{Block, Chain, SnapshotId},
 };
 
 /// geth's suggestion of a tip: recent blocks that it considers, tips taken of each, and the percentile of all of them.
@@ -55,7 +55,7 @@ impl Fees {
     }
 
     /// Returns the base fee of the block being built, or else of the next one, in wei per gas. `None` before London.
-    pub fn base_fee(&self, published: &Published) -> Option<u64> {
+    pub fn base_fee(&self, published: &Chain) -> Option<u64> {
         let head = published.head().header.inner();
         match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
             Some(open) => open.header.base_fee_per_gas,
@@ -64,12 +64,12 @@ impl Fees {
     }
 
     /// Returns the least price in wei per gas at which the next block may take a transaction: the base fee and the minimum tip.
-    pub fn least_price(&self, published: &Published) -> u128 {
+    pub fn least_price(&self, published: &Chain) -> u128 {
         self.base_fee(published).map_or(0, u128::from).saturating_add(self.min_tip)
     }
 
     /// Returns the tip to offer in wei per gas: a percentile of recent tips, but at least the minimum of the pool.
-    pub fn tip(&self, published: &Published) -> u128 {
+    pub fn tip(&self, published: &Chain) -> u128 {
         let id = published.newest.id;
         if let Some(known) = self.tip.load().as_ref().filter(|known| known.0 == id) {
             return known.1;
@@ -85,7 +85,7 @@ impl Fees {
     /// # Errors
     /// Returns [`FeeError`] if no transaction can offer these fees: a gas price together with authorizations, fees of
     /// EIP-1559 before London, or a tip above the fee.
-    pub fn fill(&self, asked: CallFees, authorizes: bool, published: &Published) -> Result<CallFees, FeeError> {
+    pub fn fill(&self, asked: CallFees, authorizes: bool, published: &Chain) -> Result<CallFees, FeeError> {
         let (max_fee, max_priority) = match (asked, self.base_fee(published)) {
             (CallFees::GasPrice(_), _) if authorizes => return Err(FeeError::PriceWithAuthorizations),
             (CallFees::GasPrice(_), _) => return Ok(asked),
@@ -105,7 +105,7 @@ impl Fees {
     }
 }
 
-fn suggested_tip(published: &Published) -> u128 {
+fn suggested_tip(published: &Chain) -> u128 {
     let mut tips: Vec<u128> = Vec::new();
     // `pending` is `None` while the feed is broken, because the chain may not continue its open block.
     let open = published.pending().and_then(Block::newest);

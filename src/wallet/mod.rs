@@ -73,7 +73,7 @@ use self::{
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY},
     engine::{self, Call, CallFees},
-    ledger::{Published, Selector, Snapshot},
+    ledger::{Chain, Selector, Snapshot},
     meter::Meter,
     pool::{Pool, PoolError},
     state::{CodeCache, Overlay},
@@ -371,7 +371,7 @@ impl Wallet {
     pub fn support(
         &self,
         account: Address,
-        published: &Published,
+        published: &Chain,
         overlay: &Overlay,
     ) -> Result<AtomicSupport, WalletError> {
         if self.accounts.find(account).is_none() {
@@ -421,7 +421,7 @@ fn check_nonce(batch: &BatchRequest, next: impl FnOnce() -> u64) -> Result<(), W
 }
 
 /// Returns the snapshot on which batches are simulated.
-fn pending(published: &Published) -> Result<Arc<Snapshot>, WalletError> {
+fn pending(published: &Chain) -> Result<Arc<Snapshot>, WalletError> {
     published.select(Selector::Pending).map_err(|error| WalletError::Refused(error.to_string()))
 }
 

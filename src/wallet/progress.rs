@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     chain::ChainSpec,
-    ledger::{Included, Published, Selector, Snapshot},
+    ledger::{Chain, Included, Selector, Snapshot},
     state::Overlay,
     store::StoreError,
 };
@@ -89,13 +89,7 @@ impl Wallet {
         placed.last().map(|(version, _)| version)
     }
 
-    fn fate(
-        &self,
-        published: &Published,
-        batch: &TakenBatch,
-        hash: B256,
-        place: Option<B256>,
-    ) -> Result<Fate, StoreError> {
+    fn fate(&self, published: &Chain, batch: &TakenBatch, hash: B256, place: Option<B256>) -> Result<Fate, StoreError> {
         for (version, cancels) in batch.versions(hash) {
             match receipt_of(&self.spec, published, &version) {
                 Some(_) if cancels => return Ok(Fate::Lost(Some(version))),
@@ -130,7 +124,7 @@ impl Wallet {
         })
     }
 
-    fn has_succeeded(&self, published: &Published, batch: &TakenBatch, hash: B256) -> Result<bool, StoreError> {
+    fn has_succeeded(&self, published: &Chain, batch: &TakenBatch, hash: B256) -> Result<bool, StoreError> {
         let fate = self.fate(published, batch, hash, None)?;
         Ok(matches!(fate, Fate::Landed(receipt, _) if receipt.success))
     }
@@ -138,7 +132,7 @@ impl Wallet {
 
 /// Returns the receipt of a transaction that is in a block that is not pruned, or in the one being built, and whether code
 /// ran in it, if its gas tells.
-pub(super) fn receipt_of(spec: &ChainSpec, published: &Published, hash: &B256) -> Option<(CallsReceipt, Option<bool>)> {
+pub(super) fn receipt_of(spec: &ChainSpec, published: &Chain, hash: &B256) -> Option<(CallsReceipt, Option<bool>)> {
     let (block, index) = published.transaction(hash)?;
     let header = block.header();
     let receipt = |included: Included<'_>| {
@@ -157,7 +151,7 @@ pub(super) fn receipt_of(spec: &ChainSpec, published: &Published, hash: &B256) -
 
 /// Whether the batch executor was deployed before the transaction of this receipt ran, in an earlier block or earlier
 /// in the same one. If that state is no longer kept, the executor counts as deployed if it is now.
-fn was_deployed_before(published: &Published, executor: Address, receipt: &CallsReceipt, overlay: &Overlay) -> bool {
+fn was_deployed_before(published: &Chain, executor: Address, receipt: &CallsReceipt, overlay: &Overlay) -> bool {
     let is_there = |at: &Snapshot| has_code(at, executor, overlay);
     match published.select(Selector::Number(receipt.block_number.saturating_sub(1))) {
         Err(_) => return is_there(&published.newest),

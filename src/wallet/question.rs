@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     engine::{AccountOverride, Call, CallFees, Engine, Outputs, SimBlock, SimCall, Simulation, TokenInfo},
-    ledger::{Published, Selector, Snapshot},
+    ledger::{Chain, Selector, Snapshot},
     meter::{Meter, Stopped},
     state::{Lookup, Overlay},
 };
@@ -81,7 +81,7 @@ impl Wallet {
         &self,
         request: &SignatureRequest,
         asker: Asker,
-        published: &Published,
+        published: &Chain,
         overlay: &mut Overlay,
         meter: Meter,
     ) -> Result<Asked, WalletError> {
@@ -108,7 +108,7 @@ impl Wallet {
 /// The state in which a question is put in words.
 struct QuestionReader<'a> {
     wallet: &'a Wallet,
-    published: &'a Published,
+    published: &'a Chain,
     snapshot: Arc<Snapshot>,
     overlay: &'a mut Overlay,
     tokens: BTreeMap<Address, TokenInfo>,
@@ -117,7 +117,7 @@ struct QuestionReader<'a> {
 impl<'a> QuestionReader<'a> {
     fn new(
         wallet: &'a Wallet,
-        published: &'a Published,
+        published: &'a Chain,
         snapshot: Arc<Snapshot>,
         overlay: &'a mut Overlay,
         meter: Meter,

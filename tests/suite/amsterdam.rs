@@ -13,11 +13,11 @@ use alloy_rlp::Decodable;
 use alloy_signer::SignerSync;
 use presim::{
     chain::{BlockHashes, ChainSpec, DEPLOYMENT_PROXY, ForkTime, genesis_block, set_forks},
-    feed::{
-        chain_file::import_bytes,
-        world::{add_contracts_of_forks, build, dev_genesis, dev_signers, traffic_signers},
-    },
     ledger::{FeedProblem, Snapshot},
+    source::{
+        chain_file::import_bytes,
+        devnet::world::{add_contracts_of_forks, build, dev_genesis, dev_signers, traffic_signers},
+    },
     state::CodeCache,
 };
 use serde_json::{Value, json};

@@ -7,7 +7,7 @@ use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 use alloy_sol_types::{SolCall, SolError, SolValue, sol};
 use presim::{
-    feed::world::dev_signers,
+    source::devnet::world::dev_signers,
     wallet::{BatchCall, BatchExecutor, Delegation, WalletError},
 };
 use revm::bytecode::Bytecode;

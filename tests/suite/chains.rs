@@ -12,11 +12,11 @@ use alloy_signer::SignerSync;
 use op_alloy::consensus::TxDeposit;
 use presim::{
     chain::{Attributes, BASE_TIME, BlockHashes, ChainSpec, ChainTx, genesis_block},
-    feed::{
-        apply::{extend, open_block, seal},
-        world::dev_signers,
-    },
     ledger::Snapshot,
+    source::{
+        apply::{extend, open_block, seal},
+        devnet::world::dev_signers,
+    },
     state::{CodeCache, LocalWorld},
 };
 use serde_json::{Value, json};

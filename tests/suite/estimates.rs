@@ -3,7 +3,7 @@
 use alloy_primitives::{Address, Bytes, U256, hex};
 use alloy_signer::SignerSync;
 use alloy_sol_types::{SolCall, sol};
-use presim::feed::world::{dev_genesis, dev_signers};
+use presim::source::devnet::world::{dev_genesis, dev_signers};
 use serde_json::{Value, json};
 
 use crate::support::{TestNode, number};

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs};
 use alloy_eip2124::ForkHash;
 use alloy_eips::{eip1559::BaseFeeParams, eip7840::BlobParams};
 use alloy_primitives::B256;
-use presim::feed::world::{dev_genesis, dev_signers};
+use presim::source::devnet::world::{dev_genesis, dev_signers};
 use serde_json::{Value, json};
 
 use crate::support::{TestNode, hex, items, number, shared};

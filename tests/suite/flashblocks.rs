@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use op_alloy::rpc_types_engine::{OpFlashblockPayload, OpFlashblockPayloadBase};
-use presim::feed::flashblocks::{Event, Events, Settings, StreamError, open};
+use presim::source::live::flashblocks::{Event, Events, Settings, StreamError, open};
 use tokio::{net::TcpListener, time::timeout};
 use tokio_tungstenite::tungstenite::Message;
 

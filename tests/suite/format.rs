@@ -195,7 +195,8 @@ async fn a_store_of_another_chain_is_not_migrated() {
     let content = recorded("format-0/presim.redb.br");
     fs::write(dir.path().join(FILE), &content).unwrap();
     let genesis = dir.path().join("genesis.json");
-    let other = presim::feed::world::dev_genesis(&presim::feed::world::dev_signers().unwrap(), 1_000);
+    let other =
+        presim::source::devnet::world::dev_genesis(&presim::source::devnet::world::dev_signers().unwrap(), 1_000);
     fs::write(&genesis, serde_json::to_vec(&other).unwrap()).unwrap();
     let error = format!("{:#}", start(dir.path(), &["--genesis", text(&genesis)]).err().expect("it is refused"));
     assert!(error.contains("the built-in devnet") && error.ends_with("It was left unchanged"), "{error}");

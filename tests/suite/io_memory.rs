@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use presim::feed::world::dev_signers;
+use presim::source::devnet::world::dev_signers;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 

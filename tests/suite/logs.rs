@@ -10,11 +10,11 @@ use alloy_rlp::Encodable;
 use alloy_signer::SignerSync;
 use presim::{
     chain::{Attributes, BlockHashes, ChainSpec, genesis_block},
-    feed::{
-        apply::{extend, open_block, seal},
-        world::{dev_genesis, dev_signers},
-    },
     ledger::Snapshot,
+    source::{
+        apply::{extend, open_block, seal},
+        devnet::world::{dev_genesis, dev_signers},
+    },
     state::{CodeCache, LocalWorld},
 };
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Runs reuse memory: no run sees what an earlier one left.
 
-use presim::feed::world::{dev_genesis, dev_signers};
+use presim::source::devnet::world::{dev_genesis, dev_signers};
 use serde_json::{Value, json};
 
 use crate::{process::eventually, support::TestNode};

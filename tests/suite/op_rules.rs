@@ -12,7 +12,7 @@ use presim::{
         BASE_FEE_VAULT, BlockHashes, ChainSpec, ChainTx, L1_BLOCK, L1_FEE_VAULT, OPERATOR_FEE_VAULT, OpFork, OpTx,
     },
     engine::{ChainExecutor, OpStack, RunEvm, RunPrecompiles},
-    feed::world::dev_signers,
+    source::devnet::world::dev_signers,
     state::{CodeCache, Overlay, World},
 };
 use revm::{

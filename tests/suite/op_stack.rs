@@ -25,11 +25,11 @@ use presim::{
         BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallRequest, Engine, Outputs, SimBlock, SimCall,
         Simulation, SimulationRules,
     },
-    feed::{
-        apply::{execute_block, extend, open_block, open_block_with, seal},
-        world::dev_signers,
-    },
     ledger::Snapshot,
+    source::{
+        apply::{execute_block, extend, open_block, open_block_with, seal},
+        devnet::world::dev_signers,
+    },
     state::{CodeCache, LocalWorld, Overlay, ReadSet, Touched},
 };
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use alloy_primitives::hex;
-use presim::feed::world::{dev_signers, traffic_signers};
+use presim::source::devnet::world::{dev_signers, traffic_signers};
 use serde_json::{Value, json};
 
 use crate::{

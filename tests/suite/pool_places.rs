@@ -6,7 +6,7 @@ use alloy_consensus::{SignableTransaction, TxEip7702, TxEnvelope};
 use alloy_eips::{Encodable2718, eip7702::Authorization};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use alloy_signer::SignerSync;
-use presim::feed::world::dev_signers;
+use presim::source::devnet::world::dev_signers;
 use serde_json::{Value, json};
 
 use crate::{

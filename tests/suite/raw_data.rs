@@ -4,7 +4,7 @@ use alloy_eips::eip2718::{Decodable2718, Encodable2718};
 use alloy_primitives::{B256, Bytes, keccak256};
 use alloy_rlp::{BufMut, Decodable};
 use alloy_trie::root::ordered_trie_root_with_encoder;
-use presim::{chain::ChainTx, feed::world::dev_signers};
+use presim::{chain::ChainTx, source::devnet::world::dev_signers};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

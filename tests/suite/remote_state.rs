@@ -21,7 +21,6 @@ use hyper_util::rt::TokioIo;
 use jsonrpsee::types::Id;
 use presim::{
     executor::{Executor, ExecutorConfig, Flow},
-    feed::upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
     ledger::{FeedState, Publication, Retention, Snapshot, Snapshots},
     rpc::{
         AnswerRoom, Caller, ForwardedMethods, Front, IoMemory, MethodRoute, Request, RpcError, StateCompletion,
@@ -30,6 +29,7 @@ use presim::{
     state::{Fetched, RemoteState, World},
     store::{DataDir, read_image, write_image},
     telemetry::Metrics,
+    upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
 };
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};

@@ -6,7 +6,7 @@ use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, bytes, hex};
 use alloy_signer::SignerSync;
-use presim::feed::world::{dev_genesis, dev_signers};
+use presim::source::devnet::world::{dev_genesis, dev_signers};
 use serde_json::{Value, json};
 
 use crate::{

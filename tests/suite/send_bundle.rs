@@ -6,7 +6,7 @@ use alloy_consensus::{TxEip1559, TxEip4844, TxLegacy};
 use alloy_eips::eip7594::BlobTransactionSidecarEip7594;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, bytes, keccak256};
 use alloy_rpc_types_mev::{EthBundleHash, EthSendBundle};
-use presim::feed::world::dev_signers;
+use presim::source::devnet::world::dev_signers;
 use serde_json::{Value, json};
 
 use crate::{

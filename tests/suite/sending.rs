@@ -21,7 +21,7 @@ use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, address, b
 use alloy_signer::SignerSync;
 use alloy_signer_local::{MnemonicBuilder, PrivateKeySigner, coins_bip39::English};
 use futures::{SinkExt, StreamExt};
-use presim::feed::world::{dev_genesis, dev_signers, traffic_signers};
+use presim::source::devnet::world::{dev_genesis, dev_signers, traffic_signers};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_tungstenite::{connect_async, tungstenite::Message};

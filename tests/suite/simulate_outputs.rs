@@ -198,7 +198,7 @@ async fn ether_of_a_contract_that_is_destroyed_in_the_call_that_creates_it_is_bu
 #[tokio::test]
 async fn on_a_chain_that_is_not_known_the_wrapper_is_found_by_its_name() {
     let genesis = tempfile::NamedTempFile::new().unwrap();
-    let dev = presim::feed::world::dev_genesis(&presim::feed::world::dev_signers().unwrap(), 1_000);
+    let dev = presim::source::devnet::world::dev_genesis(&presim::source::devnet::world::dev_signers().unwrap(), 1_000);
     std::fs::write(genesis.path(), serde_json::to_vec(&dev).unwrap()).unwrap();
     let node = TestNode::start(&["--genesis", genesis.path().to_str().unwrap(), "--feed", "static"]);
     // Logs a deposit of 7 by the sender and a withdrawal of 2; where it is asked something, it answers with its name.

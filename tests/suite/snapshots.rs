@@ -9,7 +9,7 @@ use std::{
 use alloy_primitives::{Address, B256, Bytes, U256, address, hex, keccak256};
 use alloy_sol_types::{SolCall, sol};
 use futures::{StreamExt, stream};
-use presim::feed::world::{dev_genesis, dev_signers, traffic_signers};
+use presim::source::devnet::world::{dev_genesis, dev_signers, traffic_signers};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 

@@ -9,7 +9,7 @@ use std::{
 
 use alloy_primitives::{Address, B256};
 use presim::{
-    feed::world::{dev_genesis, dev_signers},
+    source::devnet::world::{dev_genesis, dev_signers},
     state::RemoteState,
     store::{DataDir, read_image, write_image},
 };

@@ -165,7 +165,7 @@ impl TestNode {
 
 /// Creates an HTTP client. `reqwest::Client::new` panics in a process that has no provider of cryptography yet.
 pub fn http() -> reqwest::Client {
-    presim::feed::upstream::http_client(HeaderMap::new()).expect("it needs no certificates")
+    presim::upstream::http_client(HeaderMap::new()).expect("it needs no certificates")
 }
 
 /// Returns the path of a file beside the project. If it does not exist, prints that the test is skipped and returns `None`.

@@ -5,7 +5,7 @@ use std::{pin::pin, sync::mpsc};
 use alloy_consensus::TxEip1559;
 use alloy_primitives::{Address, Bytes, TxKind, U256};
 use futures::poll;
-use presim::feed::world::dev_signers;
+use presim::source::devnet::world::dev_signers;
 use rand::{SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;

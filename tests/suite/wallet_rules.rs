@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use presim::feed::world::{dev_genesis, dev_signers};
+use presim::source::devnet::world::{dev_genesis, dev_signers};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 

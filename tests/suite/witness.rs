@@ -12,7 +12,7 @@ use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
-use presim::feed::world::dev_signers;
+use presim::source::devnet::world::dev_signers;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

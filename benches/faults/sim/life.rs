@@ -13,18 +13,20 @@ use std::{
 };
 
 use presim::{
+    clock::Clock,
     config::Config,
-    feed::{
-        Feed,
-        clock::Clock,
-        devnet::DevnetSource,
-        testing::{ChainChange, ChangeError, ChangeOutcome, TestingSource},
-        world::{dev_genesis, dev_signers, traffic_signers},
-    },
     ledger::Snapshots,
     node::{self, OwnChain},
     pool::Pool,
     rpc::StartupReason,
+    source::{
+        Feed,
+        devnet::{
+            DevnetSource,
+            world::{dev_genesis, dev_signers, traffic_signers},
+        },
+        testing::{ChainChange, ChangeError, ChangeOutcome, TestingSource},
+    },
     state::CodeCache,
     store::Store,
     telemetry::Metrics,

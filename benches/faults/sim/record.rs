@@ -7,7 +7,7 @@ use std::{
 
 use alloy_primitives::{Address, B256, U256, keccak256};
 use presim::{
-    ledger::{Published, Selector, Snapshot, SnapshotId},
+    ledger::{Chain, Selector, Snapshot, SnapshotId},
     state::Overlay,
     store::StoreError,
     wallet::{BatchId, CallsState, WalletError},
@@ -209,7 +209,7 @@ impl Record {
         }
     }
 
-    fn check_blocks(&mut self, published: &Published) -> Result<(), Broken> {
+    fn check_blocks(&mut self, published: &Chain) -> Result<(), Broken> {
         let latest = published.head().number();
         if let Some(last) = self.blocks.len().checked_sub(1).filter(|last| *last as u64 > latest) {
             return Err((LATEST, format!("from {last} to {latest}")));
@@ -226,7 +226,7 @@ impl Record {
         Ok(())
     }
 
-    fn check_ids(&mut self, published: &Published) -> Result<(), Broken> {
+    fn check_ids(&mut self, published: &Chain) -> Result<(), Broken> {
         let newest = published.newest.id.0;
         if let Some((last, _)) = self.ids.last_key_value().filter(|(last, _)| **last > newest) {
             return Err((IDS, format!("the newest went from {last} to {newest}")));
@@ -276,7 +276,7 @@ fn balance(at: &Snapshot, address: Address) -> U256 {
 }
 
 /// Checks that what is published together belongs together.
-fn check_branch(published: &Published) -> Result<(), Broken> {
+fn check_branch(published: &Chain) -> Result<(), Broken> {
     let (newest, latest) = (&published.newest, published.latest());
     let head = published.head();
     let wrong = |what: &str| Err((BRANCH, format!("{what} at block {}", head.number())));

@@ -14,12 +14,12 @@ use alloy_signer_local::PrivateKeySigner;
 use futures::{FutureExt, future::BoxFuture};
 use presim::{
     config::Config,
-    feed::{
-        testing::{AccountEdit, ChainChange, ChangeOutcome},
-        world::dev_signers,
-    },
     meter::Meter,
     pool::Acknowledgement,
+    source::{
+        devnet::world::dev_signers,
+        testing::{AccountEdit, ChainChange, ChangeOutcome},
+    },
     state::Overlay,
     store::{Commit, StoreError},
     wallet::{BatchCall, BatchRequest},

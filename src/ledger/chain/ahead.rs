@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::Published;
+use super::Chain;
 use crate::{
     chain::SealedBlock,
     ledger::{Publication, Selector, Snapshot, Verified},
@@ -50,7 +50,7 @@ impl ChangesAhead {
     }
 }
 
-impl Published {
+impl Chain {
     /// Returns the snapshot of the pre-confirmed block of this number: the one after it if the block is complete, and the newest
     /// one if it is being built.
     pub fn preconfirmed(&self, number: u64) -> Option<&Arc<Snapshot>> {

@@ -6,7 +6,7 @@ use alloy_consensus::Header;
 use alloy_primitives::{B256, Sealable};
 use alloy_rlp::Decodable;
 
-use super::{Published, drop_aside};
+use super::{Chain, drop_aside};
 use crate::{chain::SealedBlock, ledger::UnknownBlock};
 
 /// The largest number of blocks pruned at once, so that publishing does not wait for a whole history after the bound
@@ -22,7 +22,7 @@ pub struct RetainedBlocks {
     pub window: Option<u64>,
 }
 
-impl Published {
+impl Chain {
     /// Returns the blocks whose states are retained.
     pub fn retained_states(&self) -> RetainedBlocks {
         RetainedBlocks { oldest: self.oldest_state(), window: Some(self.kept.blocks as u64) }

@@ -7,7 +7,7 @@ use std::{
 
 use alloy_primitives::{B256, Bloom};
 
-use super::Published;
+use super::Chain;
 use crate::{
     chain::SealedBlock,
     ledger::{Block, Snapshot},
@@ -49,7 +49,7 @@ pub enum BlockLogs {
     Unknown,
 }
 
-impl Published {
+impl Chain {
     /// Returns the canonical blocks whose content the upstream has not told yet, oldest first.
     pub fn late_blocks(&self) -> impl Iterator<Item = (u64, &LateBlock)> {
         self.late.iter().map(|(number, late)| (*number, late))

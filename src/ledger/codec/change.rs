@@ -8,7 +8,7 @@ use alloy_primitives::{B256, KECCAK256_EMPTY, map::B256Set};
 use super::record::{JournalEntry, StoredChange, StoredSubBlock};
 use crate::{
     chain::{SealedBlock, merged_access_list},
-    ledger::{OpenBlock, Publication, Published, Snapshot, StateStep},
+    ledger::{Chain, OpenBlock, Publication, Snapshot, StateStep},
     state::{Code, World},
 };
 
@@ -30,7 +30,7 @@ pub struct ChangeRecord {
 
 impl ChangeRecord {
     /// Returns what `publication` adds to `on`; `None` if it is no change of a chain that is built here.
-    pub fn of(on: &Published, publication: &Publication) -> Option<Self> {
+    pub fn of(on: &Chain, publication: &Publication) -> Option<Self> {
         let open = on.newest.open.as_ref();
         let known = open.map_or(0, |open| open.transactions.len());
         let known_lists = open.map_or(0, |open| open.access_lists.len());

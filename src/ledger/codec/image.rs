@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     chain::{BlockBody, BlockHashes, BlockKeeper, SealedBlock},
-    ledger::{Publication, Published, Retention, Snapshot, SnapshotId, Snapshots, StateStep},
+    ledger::{Chain, Publication, Retention, Snapshot, SnapshotId, Snapshots, StateStep},
     state::{Account, Code, CodeCache, LocalWorld, World},
     store::{corrupted, decode, encode},
 };
@@ -28,7 +28,7 @@ use crate::{
 pub struct StateImage {
     /// The id of the last change in the image.
     pub id: SnapshotId,
-    published: Arc<Published>,
+    published: Arc<Chain>,
     /// The steps from the state after the head to the newest. Empty on an upstream's state.
     steps: Vec<Arc<StateStep>>,
 }
@@ -149,7 +149,7 @@ impl StateImage {
 
     /// Returns the image of what is published: the state after the head is stored whole, and the changes of the block being
     /// built beside it; of an upstream's state, the changes that are pre-confirmed. `None` if not all changes are retained.
-    pub fn of(published: &Arc<Published>) -> Option<Self> {
+    pub fn of(published: &Arc<Chain>) -> Option<Self> {
         let (latest, newest) = (published.latest(), &published.newest);
         if latest.world.local().is_none() {
             return Some(Self { id: published.last, published: published.clone(), steps: Vec::new() });

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, TransactionLogs},
-    ledger::{FeedState, OpenBlock, Publication, Published, Selector, Snapshot, StateStep, Tags, Verified},
+    ledger::{Chain, FeedState, OpenBlock, Publication, Selector, Snapshot, StateStep, Tags, Verified},
     state::{AccountChange, Code},
     store::{corrupted, decode, encode},
 };
@@ -192,7 +192,7 @@ pub type CodesByHash = B256Map<Code>;
 impl LiveChange {
     /// Returns what `publication` changes of `on`, and the codes of the accounts in it; `None` if it is no change of an
     /// upstream's chain.
-    pub fn of(on: &Published, publication: &Publication) -> Option<(Self, CodesByHash)> {
+    pub fn of(on: &Chain, publication: &Publication) -> Option<(Self, CodesByHash)> {
         let mut codes = CodesByHash::default();
         let tags = on.tags().unwrap_or_default();
         let change = match publication {
@@ -213,7 +213,7 @@ impl LiveChange {
         Some((change, codes))
     }
 
-    fn canonical(on: &Published, block: &Snapshot, confirms: bool, codes: &mut CodesByHash) -> Self {
+    fn canonical(on: &Chain, block: &Snapshot, confirms: bool, codes: &mut CodesByHash) -> Self {
         let parent = on.select(Selector::Hash(block.head.header.parent_hash)).ok();
         let changes = match (block.path.as_slice(), parent) {
             ([], _) => StoredChanges::Unknown,
@@ -273,7 +273,7 @@ impl LiveBlock {
     }
 
     /// Returns the head of `snapshot` without the transactions that the pre-confirmed block of its number in `on` has.
-    fn on(on: &Published, snapshot: &Snapshot) -> Self {
+    fn on(on: &Chain, snapshot: &Snapshot) -> Self {
         let known = pre_confirmed(on, snapshot.head.number());
         let known =
             known.filter(|known| known.begins(&snapshot.head.body())).map_or(0, |known| known.transactions.len());
@@ -312,7 +312,7 @@ impl LiveBlock {
     ///
     /// Returns [`redb::Error::Corrupted`] if a transaction or a receipt cannot be read, or those that were left out are
     /// not known.
-    pub fn read(self, on: Option<&Published>) -> Result<SealedBlock, redb::Error> {
+    pub fn read(self, on: Option<&Chain>) -> Result<SealedBlock, redb::Error> {
         let Self { hash, header, known, body, logs, .. } = self;
         let number = header.number;
         let header = Sealed::new_unchecked(header, hash);
@@ -353,7 +353,7 @@ impl Content {
 }
 
 /// Returns the content so far of the pre-confirmed block of this number.
-fn pre_confirmed(on: &Published, number: u64) -> Option<Content> {
+fn pre_confirmed(on: &Chain, number: u64) -> Option<Content> {
     let snapshot = on.preconfirmed(number)?;
     let Some(open) = &snapshot.open else {
         let body = snapshot.head.find_body()?;
@@ -365,7 +365,7 @@ fn pre_confirmed(on: &Published, number: u64) -> Option<Content> {
 
 impl LiveCanonical {
     /// Returns the retained canonical block of this number as the next of a chain with nothing pre-confirmed on it.
-    fn passed(published: &Published, number: u64, codes: &mut CodesByHash) -> Option<Self> {
+    fn passed(published: &Chain, number: u64, codes: &mut CodesByHash) -> Option<Self> {
         let block = published.state_after(number)?;
         let parent = published.state_after(number.checked_sub(1)?)?;
         let changes = match block.path.first() {
@@ -401,7 +401,7 @@ impl LiveCanonical {
 
 impl LiveSubBlock {
     /// Returns a sub-block; `None` if its snapshot builds no block.
-    fn of(on: &Published, complete: Option<&Snapshot>, next: &Snapshot, codes: &mut CodesByHash) -> Option<Self> {
+    fn of(on: &Chain, complete: Option<&Snapshot>, next: &Snapshot, codes: &mut CodesByHash) -> Option<Self> {
         let open = next.open.as_ref()?;
         let opens = (open.index == 0).then(|| open.header.clone());
         let known = match (&opens, &on.newest.open) {
@@ -428,7 +428,7 @@ impl LiveSubBlock {
 
 impl LiveMoment {
     /// Returns what is published, and the codes of the accounts that are pre-confirmed.
-    pub fn of(published: &Published) -> (Self, CodesByHash) {
+    pub fn of(published: &Chain) -> (Self, CodesByHash) {
         let mut codes = CodesByHash::default();
         let mut moment = Self::at(published.latest(), published.tags().unwrap_or_default(), published.feed());
         let mut changes = |snapshot: &Snapshot| stored(&snapshot.world.changes_on_remote(), &mut codes);
@@ -447,7 +447,7 @@ impl LiveMoment {
 
     /// Adds the canonical blocks of what is published since the readers have `seen` the chain, so that they know each of
     /// them. Adds none if their head is not known any more.
-    pub fn since(&mut self, seen: &Published, published: &Published, codes: &mut CodesByHash) {
+    pub fn since(&mut self, seen: &Chain, published: &Chain, codes: &mut CodesByHash) {
         let head = seen.head();
         if published.state_after(head.number()).is_some_and(|known| known.head_hash() == head.hash()) {
             let numbers = head.number() + 1..=published.head().number();

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     chain::{BlockBody, SealedBlock},
-    ledger::{FeedLag, FeedProblem, FeedState, OpenBlock, Publication, Published, SnapshotId, Verified},
+    ledger::{Chain, FeedLag, FeedProblem, FeedState, OpenBlock, Publication, SnapshotId, Verified},
     store::{corrupted, decode, encode},
 };
 
@@ -102,7 +102,7 @@ const LIVE: u8 = 3;
 
 impl StreamMessage {
     /// Returns the message about a change of `on`; `None` if the stream has no such changes.
-    pub fn of(on: &Published, publication: &Publication) -> Option<Self> {
+    pub fn of(on: &Chain, publication: &Publication) -> Option<Self> {
         if let Publication::Feed(state) = publication {
             return Some(Self::Feed(*state));
         }

@@ -12,15 +12,15 @@ use super::{
 };
 use crate::{
     chain::set_forks,
+    clock::Clock,
     config::{Config, NatsServers},
-    feed::{
-        clock::Clock,
+    ledger::{Publication, SnapshotId, codec::VERSION},
+    rpc::StartupReason,
+    source::{
         fleet::{FleetChain, FleetError, FleetLink, ImageKey, NodeIdentity, end_of, find},
         publishing::{Lease, LeaseWatch, take_epoch},
         replica::Following,
     },
-    ledger::{Publication, SnapshotId, codec::VERSION},
-    rpc::StartupReason,
     state::CodeCache,
     store::Store,
 };

@@ -5,12 +5,12 @@ use std::time::UNIX_EPOCH;
 use super::{Object, list, string};
 use crate::{
     chain::SealedBlock,
-    ledger::{Divergence, Published, RetainedBlocks},
+    ledger::{Chain, Divergence, RetainedBlocks},
 };
 
 /// Writes the state of the feed: what it is, the cause and the lag if there is one, and how far the newest snapshot is
 /// verified.
-pub fn feed(out: &mut Vec<u8>, published: &Published) {
+pub fn feed(out: &mut Vec<u8>, published: &Chain) {
     let (feed, mut object) = (published.feed(), Object::new(out));
     string(object.key("state"), feed.as_str());
     if let Some(cause) = feed.cause() {

@@ -20,7 +20,6 @@ use super::{
     wallet_proof::{WalletDoor, prove},
 };
 use crate::{
-    feed::fleet::{FleetLink, NodeIdentity},
     rpc::{
         catch_up::MIN_SNAPSHOT,
         dialect::STANDARD,
@@ -28,6 +27,7 @@ use crate::{
         methods::{LeaderUse, MethodRoute},
         request::Request,
     },
+    source::fleet::{FleetLink, NodeIdentity},
 };
 
 /// The header with the origin of the page that calls.

@@ -5,8 +5,8 @@ use async_nats::jetstream::kv::CreateErrorKind;
 
 use super::LeaderLink;
 use crate::{
-    feed::fleet::{FleetError, NodeIdentity, WALLET_KEY},
     rpc::error::RpcError,
+    source::fleet::{FleetError, NodeIdentity, WALLET_KEY},
 };
 
 /// The place of a fleet's wallet, as a node sees it.

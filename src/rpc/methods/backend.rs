@@ -9,7 +9,7 @@ use super::SyncTimeouts;
 use crate::{
     chain::ChainSpec,
     engine::{Beginnings, Engine, SimulationRules},
-    ledger::{Block, Divergences, KnownBlock, LateBounds, Published, Selector, Snapshot},
+    ledger::{Block, Chain, Divergences, KnownBlock, LateBounds, Selector, Snapshot},
     meter::{Meter, Stopped},
     pool::{Acknowledgement, Pool},
     rpc::{dialect::Dialect, error::RpcError, filters::Filters, wire::ShapeLimits},
@@ -77,7 +77,7 @@ pub struct Run<'a> {
     /// The parameters, as JSON.
     pub params: &'a str,
     /// The chain's state when the request arrived.
-    pub published: &'a Published,
+    pub published: &'a Chain,
     /// The dialect that the client speaks.
     pub dialect: &'static Dialect,
     /// The client's name. `None` if clients have no tokens.
@@ -131,13 +131,13 @@ impl Run<'_> {
 
 impl Backend {
     /// Returns the snapshot that `selector` names.
-    pub(in crate::rpc) fn select(&self, published: &Published, selector: Selector) -> Result<Arc<Snapshot>, RpcError> {
+    pub(in crate::rpc) fn select(&self, published: &Chain, selector: Selector) -> Result<Arc<Snapshot>, RpcError> {
         self.admit(published, selector)?;
         Ok(published.select(selector)?)
     }
 
     /// Returns -32000 if `selector` is `pending`, the feed is broken, and `--strict-pending` is set.
-    pub(super) fn admit(&self, published: &Published, selector: Selector) -> Result<(), RpcError> {
+    pub(super) fn admit(&self, published: &Chain, selector: Selector) -> Result<(), RpcError> {
         if self.strict_pending
             && selector == Selector::Pending
             && let Some(problem) = published.feed().problem()
@@ -155,13 +155,13 @@ impl Backend {
     }
 
     /// Returns the block that `selector` names, if it is known. Only its header may be known.
-    pub(super) fn find(&self, published: &Published, selector: Selector) -> Result<Option<KnownBlock>, RpcError> {
+    pub(super) fn find(&self, published: &Chain, selector: Selector) -> Result<Option<KnownBlock>, RpcError> {
         self.admit(published, selector)?;
         Ok(published.find(selector)?)
     }
 
     /// Returns the block that `selector` names, if it is known.
-    pub(super) fn block(&self, published: &Published, selector: Selector) -> Result<Option<Block>, RpcError> {
+    pub(super) fn block(&self, published: &Chain, selector: Selector) -> Result<Option<Block>, RpcError> {
         self.admit(published, selector)?;
         Ok(published.block(selector)?)
     }

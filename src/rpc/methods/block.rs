@@ -6,7 +6,7 @@ use alloy_primitives::B256;
 use super::{Backend, Run};
 use crate::{
     chain::ChainTx,
-    ledger::{Block, Included, Published, Selector},
+    ledger::{Block, Chain, Included, Selector},
     rpc::{dialect::Dialect, encode, error::RpcError},
 };
 
@@ -77,13 +77,7 @@ impl Backend {
     }
 
     /// Writes a transaction that was found in a block, without the block if that waits.
-    fn show_transaction(
-        &self,
-        published: &Published,
-        found: Option<(Block, usize)>,
-        dialect: &Dialect,
-        out: &mut Vec<u8>,
-    ) {
+    fn show_transaction(&self, published: &Chain, found: Option<(Block, usize)>, dialect: &Dialect, out: &mut Vec<u8>) {
         show(found, out, |block, included, out| match included.tx.inner() {
             _ if !self.is_waiting(dialect, published, block.number()) => encode::transaction(out, block, included),
             ChainTx::Signed(tx) => {

@@ -5,7 +5,7 @@ use alloy_consensus::TxReceipt;
 use super::{Backend, Run};
 use crate::{
     chain::SealedBlock,
-    ledger::{Block, KnownBlock, Published, Selector},
+    ledger::{Block, Chain, KnownBlock, Selector},
     rpc::{
         encode::{self, LogPlace},
         error::RpcError,
@@ -112,7 +112,7 @@ impl Backend {
     #[expect(clippy::type_complexity, reason = "named nowhere else")]
     fn range(
         &self,
-        published: &Published,
+        published: &Chain,
         from: Selector,
         to: Selector,
     ) -> Result<(Option<(u64, u64)>, Option<Block>), RpcError> {

@@ -40,7 +40,7 @@ use super::{
 };
 use crate::{
     executor::{LaneName, RunPlace},
-    feed::testing::ChainChange,
+    source::testing::ChainChange,
     wallet::SignatureRequest,
 };
 

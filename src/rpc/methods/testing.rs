@@ -9,7 +9,6 @@ use alloy_primitives::{Address, U256};
 use super::{Backend, Run};
 use crate::{
     chain::{Attributes, ChainReceipt, ChainTx, Family, SealedBlock, gas_limit_towards},
-    feed::apply::{SubBlock, extend, open_block_with, seal},
     ledger::{OpenBlock, Selector, Snapshot},
     meter::Meter,
     pool::BlockFees,
@@ -18,6 +17,7 @@ use crate::{
         error::RpcError,
         wire::{BuildBlockRequest, BuildTransaction, PayloadAttributes},
     },
+    source::apply::{SubBlock, extend, open_block_with, seal},
 };
 
 /// The gas limit that built blocks approach: the default of geth's `--miner.gaslimit`.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Backend;
 use crate::{
-    ledger::{Block, Published, Selector},
+    ledger::{Block, Chain, Selector},
     rpc::{dialect::Dialect, error::RpcError, request::Request, wire},
 };
 
@@ -30,7 +30,7 @@ impl Backend {
     }
 
     /// Returns whether what is in block `number` waits in `dialect` until `latest` has the block.
-    pub(super) fn is_waiting(&self, dialect: &Dialect, published: &Published, number: u64) -> bool {
+    pub(super) fn is_waiting(&self, dialect: &Dialect, published: &Chain, number: u64) -> bool {
         self.waits_in(dialect) && number > published.head().number()
     }
 
@@ -39,7 +39,7 @@ impl Backend {
     pub(super) fn block_of_receipts(
         &self,
         dialect: &Dialect,
-        published: &Published,
+        published: &Chain,
         selector: Selector,
     ) -> Result<Option<Block>, RpcError> {
         let block = self.block(published, selector)?;
@@ -75,7 +75,7 @@ impl Backend {
 
     /// Withholds what waits in the answer of another node to `request`: that node may have blocks that `latest` does not
     /// have here yet. The answer is what is in `out` after `start`.
-    pub(in crate::rpc) fn withhold(&self, request: &Request, now: &Published, out: &mut Vec<u8>, start: usize) {
+    pub(in crate::rpc) fn withhold(&self, request: &Request, now: &Chain, out: &mut Vec<u8>, start: usize) {
         let waits = request.method.waits;
         if waits == WaitingPart::Nothing || !self.waits_in(request.caller.dialect) {
             return;

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     chain::SealedBlock,
-    ledger::{Block, Included, LateBounds, Published, Selector, SnapshotId, Snapshots},
+    ledger::{Block, Chain, Included, LateBounds, Selector, SnapshotId, Snapshots},
     pool::Pool,
     rpc::{
         dialect::Dialect,
@@ -111,7 +111,7 @@ struct LastAnnounced {
 }
 
 impl LastAnnounced {
-    fn at(published: &Published, late: LateBounds) -> Self {
+    fn at(published: &Chain, late: LateBounds) -> Self {
         let newest = &published.newest;
         let count = newest.open.as_ref().map_or(0, |open| open.transactions.len());
         let heads = VecDeque::from([(published.head().number(), published.head().hash())]);
@@ -122,7 +122,7 @@ impl LastAnnounced {
 
     /// Announces everything published since, in order. If more snapshots were published than are retained, transactions
     /// are announced with their sealed blocks.
-    fn catch_up(&mut self, published: &Published, round: &mut Round<'_>) {
+    fn catch_up(&mut self, published: &Chain, round: &mut Round<'_>) {
         let canonical = published.head().number();
         self.take_back(published, round);
         self.logs.catch_up(published, round);
@@ -152,7 +152,7 @@ impl LastAnnounced {
     }
 
     /// Announces the removal of blocks that are no longer canonical, newest first.
-    fn take_back(&mut self, published: &Published, round: &mut Round<'_>) {
+    fn take_back(&mut self, published: &Chain, round: &mut Round<'_>) {
         let is_there = |(number, hash): (u64, B256)| {
             let same = |known: &Arc<SealedBlock>| known.hash() == hash;
             number <= published.head().number() && published.blocks(number, number).next().is_none_or(same)
@@ -164,7 +164,7 @@ impl LastAnnounced {
     }
 
     /// Announces the canonical blocks up to `number`.
-    fn heads_to(&mut self, number: u64, published: &Published, round: &mut Round<'_>) {
+    fn heads_to(&mut self, number: u64, published: &Chain, round: &mut Round<'_>) {
         // If all announced blocks were removed, the branch is announced from where it is known.
         let next = self.heads.back().map_or(number, |(head, _)| head + 1);
         // A reorg cannot remove more blocks than there are states to go back to.

@@ -13,7 +13,7 @@ use super::{Subscription, announce::Round};
 use crate::{
     chain::{BlockBody, ChainReceipt, ChainTx},
     engine::{AccountDiff, ValueChange},
-    ledger::{Published, Selector, Snapshot, SnapshotId},
+    ledger::{Chain, Selector, Snapshot, SnapshotId},
     rpc::{
         encode::{self, Object},
         wire::{ChangeFilter, Subject},
@@ -45,13 +45,13 @@ struct FreshTx<'a> {
 type Changes = BTreeMap<Address, AccountDiff>;
 
 impl ChangeTeller {
-    pub(super) fn at(published: &Published) -> Self {
+    pub(super) fn at(published: &Chain) -> Self {
         let history = StateHistory::new(STEPS);
         Self { history, last: published.newest.clone(), started: HashSet::default() }
     }
 
     /// Learns the steps to the published snapshots, or forgets them if nobody is told.
-    pub(super) fn learn(&mut self, published: &Published, list: &[Subscription]) {
+    pub(super) fn learn(&mut self, published: &Chain, list: &[Subscription]) {
         if !list.iter().any(is_told) {
             self.history = StateHistory::new(STEPS);
             return;
@@ -62,7 +62,7 @@ impl ChangeTeller {
     }
 
     /// Tells a snapshot.
-    pub(super) fn tell(&mut self, snapshot: &Arc<Snapshot>, published: &Published, round: &mut Round<'_>) {
+    pub(super) fn tell(&mut self, snapshot: &Arc<Snapshot>, published: &Chain, round: &mut Round<'_>) {
         let last = std::mem::replace(&mut self.last, snapshot.clone());
         let list = round.list();
         self.started.retain(|id| list.iter().any(|one| one.id == *id));
@@ -172,13 +172,13 @@ impl ChangeFilter {
 }
 
 /// Returns whether the block before a snapshot is still in the chain, as far as it is known.
-fn is_in_chain(snapshot: &Snapshot, published: &Published) -> bool {
+fn is_in_chain(snapshot: &Snapshot, published: &Chain) -> bool {
     let number = snapshot.head.number();
     published.blocks(number, number).all(|block| block.hash() == snapshot.head_hash())
 }
 
 /// Returns the blocks that were sealed between two snapshots, as far as they are known.
-fn sealed_between(last: &Snapshot, snapshot: &Snapshot, published: &Published) -> Vec<(u64, Arc<BlockBody>)> {
+fn sealed_between(last: &Snapshot, snapshot: &Snapshot, published: &Chain) -> Vec<(u64, Arc<BlockBody>)> {
     let (old, new) = (last.head.number(), snapshot.head.number());
     let first = if old == new && last.head_hash() != snapshot.head_hash() { new } else { old + 1 };
     let blocks = published.blocks(first, new.max(first - 1));

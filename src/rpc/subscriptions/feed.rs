@@ -4,7 +4,7 @@ use alloy_primitives::map::HashSet;
 
 use super::{Subscription, announce::Round};
 use crate::{
-    ledger::{FeedProblem, Published, Verified},
+    ledger::{Chain, FeedProblem, Verified},
     rpc::{encode, wire::Subject},
 };
 
@@ -18,7 +18,7 @@ pub(super) struct FeedTeller {
 impl FeedTeller {
     /// Tells the state of the feed to all of its subscriptions if it has changed, otherwise to the new ones. Another lag
     /// alone is no change.
-    pub(super) fn tell(&mut self, published: &Published, round: &mut Round<'_>) {
+    pub(super) fn tell(&mut self, published: &Chain, round: &mut Round<'_>) {
         let list = round.list();
         self.started.retain(|id| list.iter().any(|one| one.id == *id));
         let feed = published.feed();

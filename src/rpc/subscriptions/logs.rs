@@ -9,7 +9,7 @@ use alloy_primitives::B256;
 use super::announce::{Logs, Round};
 use crate::{
     chain::SealedBlock,
-    ledger::{Block, BlockLogs, LateBounds, Published},
+    ledger::{Block, BlockLogs, Chain, LateBounds},
 };
 
 /// The logs of a block that are announced.
@@ -45,7 +45,7 @@ struct WaitingLogs {
 
 impl LogsOfBlocks {
     /// Begins after the canonical head of what is published.
-    pub(super) fn after(published: &Published, bounds: LateBounds) -> Self {
+    pub(super) fn after(published: &Chain, bounds: LateBounds) -> Self {
         let head = published.head();
         let whole = Block::sealed(head).map(|whole| (head.number(), head.hash(), AnnouncedLogs::Whole(whole)));
         let announced = whole.into_iter().collect();
@@ -66,7 +66,7 @@ impl LogsOfBlocks {
     }
 
     /// Announces what can be announced by now.
-    pub(super) fn catch_up(&mut self, published: &Published, round: &mut Round<'_>) {
+    pub(super) fn catch_up(&mut self, published: &Chain, round: &mut Round<'_>) {
         for late in std::mem::take(&mut self.late) {
             if !self.tell(&late, published, round) {
                 self.late.push(late);
@@ -90,7 +90,7 @@ impl LogsOfBlocks {
     }
 
     /// Announces the logs of a block. Returns false if they are late.
-    fn tell(&mut self, block: &WaitingLogs, published: &Published, round: &mut Round<'_>) -> bool {
+    fn tell(&mut self, block: &WaitingLogs, published: &Chain, round: &mut Round<'_>) -> bool {
         let logs = match published.logs_of(block.number, block.hash) {
             BlockLogs::Whole(whole) => AnnouncedLogs::Whole(whole),
             BlockLogs::Alone(alone) => AnnouncedLogs::Alone(alone),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::{
     engine::SimulationRules,
-    ledger::{Published, Selector, Snapshot},
+    ledger::{Chain, Selector, Snapshot},
     meter::MeterCount,
     rpc::{
         encode,
@@ -44,7 +44,7 @@ pub(super) struct Chunk {
 
 impl Backend {
     /// Returns the snapshot on which bundles stand: the newest, or the newest sealed block.
-    pub(super) fn standing_on(&self, published: &Published, selector: Selector) -> Result<Arc<Snapshot>, RpcError> {
+    pub(super) fn standing_on(&self, published: &Chain, selector: Selector) -> Result<Arc<Snapshot>, RpcError> {
         let selected = self.select(published, selector)?;
         // A fallback publishes the canonical state under a new id.
         Ok(if selected.state == published.newest.state { published.newest.clone() } else { selected })

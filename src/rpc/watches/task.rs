@@ -20,7 +20,7 @@ use super::{
 use crate::{
     engine::{BlockContext, SimulationRules},
     executor::Ticket,
-    ledger::{Published, Snapshot, SnapshotId, Snapshots},
+    ledger::{Chain, Snapshot, SnapshotId, Snapshots},
     rpc::{
         error::RpcError,
         front::RequestRunner,
@@ -123,7 +123,7 @@ impl WatchTask {
     /// Moves to a snapshot, and runs what is due, as long as no newer snapshot comes.
     async fn catch_up(
         self: &Arc<Self>,
-        published: &Arc<Published>,
+        published: &Arc<Chain>,
         snapshot: &Arc<Snapshot>,
         history: &StateHistory,
         block: &mut Option<u64>,
@@ -165,7 +165,7 @@ impl WatchTask {
     /// Runs bundles side by side, and tells their answers as they come.
     async fn run_due(
         &self,
-        published: &Arc<Published>,
+        published: &Arc<Chain>,
         snapshot: &Arc<Snapshot>,
         mut due: Due,
         changes: &watch::Receiver<SnapshotId>,
@@ -225,7 +225,7 @@ impl WatchTask {
 
     /// Returns whether bundles still stand on this snapshot. A newer one supersedes it.
     fn is_newest(&self, snapshot: &Snapshot, changes: &watch::Receiver<SnapshotId>) -> bool {
-        let stands = |published: &Published| {
+        let stands = |published: &Chain| {
             let newest = self.runner.backend.standing_on(published, self.watch.selector);
             newest.is_ok_and(|newest| newest.id == snapshot.id)
         };
@@ -270,7 +270,7 @@ impl WatchTask {
     }
 
     /// Returns a request for a run.
-    pub(super) fn request(&self, published: Arc<Published>, ticket: Ticket) -> Request {
+    pub(super) fn request(&self, published: Arc<Chain>, ticket: Ticket) -> Request {
         let caller = self.caller.clone();
         let (params, room) = (ByteString::new(), AnswerRoom::of(caller.share.clone().nothing()));
         Request { id: Id::Null, method: self.method, params, caller, published, ticket, starting: None, room }

@@ -18,13 +18,13 @@ use serde::{
 
 use super::{ShapeLimits, parse};
 use crate::{
-    feed::testing::{AccountEdit, ChainChange},
     pool::SentTransaction,
     rpc::{
         dialect::Dialect,
         error::RpcError,
         hex::{Data, Fixed, Number, Quantity, Word},
     },
+    source::testing::{AccountEdit, ChainChange},
 };
 
 /// The longest `extraData` of a block (Yellow Paper, section 4.4.4).

@@ -14,9 +14,9 @@ use tokio::time::{Duration, Instant};
 
 use super::WalletSender;
 use crate::{
-    feed::upstream::{Ask, UpstreamError},
-    ledger::{Block, Published},
+    ledger::{Block, Chain},
     pool::Pooled,
+    upstream::{Ask, UpstreamError},
     wallet::{CallsReceipt, NonceTaker, TxOutcome, outcome::ran_code},
 };
 
@@ -104,7 +104,7 @@ impl WalletSender {
     pub(super) async fn look(
         &self,
         nonces: BTreeMap<NonceOf, &Versions>,
-        published: &Published,
+        published: &Chain,
         looks: &mut BTreeMap<NonceOf, Look>,
     ) -> Vec<(NonceOf, Fate, bool)> {
         let mut found = Vec::new();
@@ -135,7 +135,7 @@ impl WalletSender {
     }
 
     /// Asks the upstream what has used nonces in blocks that presim has not followed. Returns an answer for each.
-    async fn ask(&self, nonces: &[(NonceOf, &Versions)], published: &Published) -> Vec<UpstreamAnswer> {
+    async fn ask(&self, nonces: &[(NonceOf, &Versions)], published: &Chain) -> Vec<UpstreamAnswer> {
         let deadline = Instant::now() + 2 * self.sending.settings.timeout;
         let receipt = |hash: &B256| Ask::<Option<ReceiptAnswer>>::typed("eth_getTransactionReceipt", &(hash,));
         let all = nonces.iter().flat_map(|(_, versions)| versions.iter());
@@ -156,7 +156,7 @@ impl WalletSender {
         nonce_of: NonceOf,
         versions: &Versions,
         receipts: Vec<Result<Option<ReceiptAnswer>, UpstreamError>>,
-        published: &Published,
+        published: &Chain,
         deadline: Instant,
     ) -> UpstreamAnswer {
         match self.landed(versions, receipts, published) {
@@ -170,7 +170,7 @@ impl WalletSender {
         &self,
         versions: &Versions,
         receipts: Vec<Result<Option<ReceiptAnswer>, UpstreamError>>,
-        published: &Published,
+        published: &Chain,
     ) -> UpstreamAnswer {
         for (version, receipt) in versions.iter().zip(receipts) {
             let receipt = match receipt {
@@ -202,7 +202,7 @@ impl WalletSender {
         &self,
         (account, nonce): NonceOf,
         versions: &Versions,
-        published: &Published,
+        published: &Chain,
         deadline: Instant,
     ) -> UpstreamAnswer {
         match self.find_taker(account, nonce, published.head().number(), deadline).await {
@@ -266,7 +266,7 @@ impl ReceiptAnswer {
 }
 
 /// Whether the block of an outcome is still the chain's, as far as it is known.
-pub(super) fn still_holds(published: &Published, outcome: &TxOutcome) -> bool {
+pub(super) fn still_holds(published: &Chain, outcome: &TxOutcome) -> bool {
     let (number, hash) = outcome.block();
     match published.sealed_block(number) {
         Some(block) => block.hash() == hash,
@@ -282,7 +282,7 @@ pub(super) fn taken(versions: &Versions, by: NonceTaker) -> Fate {
 
 /// Finds the transactions of canonical blocks that have used these nonces: as their senders', or by an authorization
 /// (EIP-7702).
-fn takers(published: &Published, nonces: &BTreeSet<NonceOf>) -> BTreeMap<NonceOf, NonceTaker> {
+fn takers(published: &Chain, nonces: &BTreeSet<NonceOf>) -> BTreeMap<NonceOf, NonceTaker> {
     let mut found = BTreeMap::new();
     if nonces.is_empty() {
         return found;

@@ -30,10 +30,10 @@ use self::{outcomes::FoundOutcome, submit::Submission};
 use super::{Fees, TxOutcome, WaitingTx, Wallet};
 use crate::{
     chain::Family,
-    feed::upstream::{Ask, Fetcher, Upstream},
     pool::Pool,
     state::Missed,
     telemetry::{Counter, Gauge, Metrics},
+    upstream::{Ask, Fetcher, Upstream},
 };
 
 /// Blocks of a fee history, and the percentile of the tips in each that is taken.

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     chain::ChainSpec,
-    ledger::Published,
+    ledger::Chain,
     pool::forget,
     state::{Lookup, Overlay},
     wallet::{NonceTaker, TxOutcome, outcome, progress::receipt_of},
@@ -156,7 +156,7 @@ impl WalletSender {
 
     /// Forgets the outcomes that do not hold any more, because a reorg has taken their blocks back. Returns those of
     /// transactions that are still in the pool.
-    fn drop_void(&self, published: &Published) -> Vec<B256> {
+    fn drop_void(&self, published: &Chain) -> Vec<B256> {
         let mut void = Vec::new();
         lock(&self.sending.outcomes).retain(|hash, found| {
             let Some(pooled) = self.wallet.pool.own_pooled(hash) else { return false };
@@ -250,7 +250,7 @@ impl Sending {
 
     /// Whether no reorg is expected to change outcomes: their block is final for the upstream, or they were found long ago.
     /// Outcomes that are not certain may be corrected for as long.
-    fn is_final(&self, published: &Published, fate: &Fate) -> bool {
+    fn is_final(&self, published: &Chain, fate: &Fate) -> bool {
         let outcomes = lock(&self.outcomes);
         let is_finalized = |number: u64| published.finalized().is_some_and(|finalized| number <= finalized);
         fate.iter().all(|(hash, outcome)| {
@@ -276,12 +276,7 @@ fn note((account, nonce): NonceOf, fate: &Fate) {
 }
 
 /// Returns the outcomes of the versions of a transaction whose nonce a canonical block has used, as far as that is known.
-fn fate_of(
-    spec: &ChainSpec,
-    published: &Published,
-    versions: &Versions,
-    outcomes: &B256Map<FoundOutcome>,
-) -> Option<Fate> {
+fn fate_of(spec: &ChainSpec, published: &Chain, versions: &Versions, outcomes: &B256Map<FoundOutcome>) -> Option<Fate> {
     let known: Fate = versions
         .iter()
         .filter_map(|one| outcomes.get_key_value(one.tx.tx_hash()))

@@ -12,8 +12,8 @@ use tokio::time::{Duration, Instant};
 
 use super::{Sending, WalletSender, lock};
 use crate::{
-    feed::upstream::{Ask, Refusal, UpstreamError, UpstreamState},
     pool::{Pool, Pooled},
+    upstream::{Ask, Refusal, UpstreamError, UpstreamState},
 };
 
 /// The pause before a transaction is sent again that the upstream did not answer.

@@ -188,7 +188,7 @@ async fn a_lie_about_state_is_rejected_by_a_replica_that_checks_proofs() {
     refused(read(&checking, 2).await, &["the leader's state of block 1", &slot, "does not check"]);
     assert_eq!(read(&own, 2).await["result"], stored(2), "its own upstream is asked");
     // An account, its code, and the header that the proofs lead to.
-    let holder = presim::feed::world::dev_signers().expect("keys")[3].address();
+    let holder = presim::source::devnet::world::dev_signers().expect("keys")[3].address();
     let about = async |node: &TestNode, method: &str, address: Address| {
         node.call("/", method, json!([address, "latest"])).await
     };

@@ -4,7 +4,7 @@ use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, TxKind, U256, hex, keccak256};
 use alloy_signer::SignerSync;
-use presim::feed::world::dev_signers;
+use presim::source::devnet::world::dev_signers;
 use serde_json::{Value, json};
 
 use super::{advance, ingester, permissions::listed, reach, replica, server::NatsServer, start, until};

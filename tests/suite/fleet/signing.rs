@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_nats::HeaderMap;
 use futures::StreamExt;
 use hmac::{Hmac, Mac};
-use presim::feed::world::dev_signers;
+use presim::source::devnet::world::dev_signers;
 use serde_json::{Value, json};
 use sha2::Sha256;
 use tempfile::{NamedTempFile, TempDir};

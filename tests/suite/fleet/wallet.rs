@@ -1,7 +1,7 @@
 //! The wallet of a fleet stays with its data directory, whichever node leads.
 
 use alloy_primitives::Address;
-use presim::feed::world::dev_signers;
+use presim::source::devnet::world::dev_signers;
 use serde_json::{Value, json};
 
 use super::{advance, ingester, reach, replica, server::NatsServer, until};

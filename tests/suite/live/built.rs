@@ -14,11 +14,11 @@ use presim::{
         Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE,
         genesis_block, receipts_root_and_bloom,
     },
-    feed::{
-        apply::{extend, open_block, seal},
-        world::dev_signers,
-    },
     ledger::Snapshot,
+    source::{
+        apply::{extend, open_block, seal},
+        devnet::world::dev_signers,
+    },
     state::{Account, AccountChange, Code, CodeCache, LocalWorld},
 };
 use serde_json::{Value, json};

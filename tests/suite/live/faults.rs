@@ -7,8 +7,8 @@ use alloy_eips::{Decodable2718, Encodable2718};
 use alloy_primitives::{Address, Bytes, TxKind, U256, keccak256};
 use alloy_signer::SignerSync;
 use presim::{
-    feed::world::dev_signers,
     ledger::{FeedProblem, Selector},
+    source::devnet::world::dev_signers,
 };
 use serde_json::{Value, json};
 

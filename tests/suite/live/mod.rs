@@ -23,7 +23,7 @@ mod watch;
 use std::time::Duration;
 
 use alloy_primitives::B256;
-use presim::ledger::{FeedProblem, Published};
+use presim::ledger::{Chain, FeedProblem};
 use serde_json::Value;
 
 use self::stage::{launch, serve};
@@ -61,7 +61,7 @@ pub async fn follower() -> (SmallUpstream, TestNode) {
 }
 
 /// Waits until the published state satisfies a condition.
-async fn until(node: &TestNode, what: &str, mut is_so: impl FnMut(&Published) -> bool) {
+async fn until(node: &TestNode, what: &str, mut is_so: impl FnMut(&Chain) -> bool) {
     let mut changes = node.node.snapshots().changes();
     let wait = async {
         while !is_so(&node.node.snapshots().load()) {

@@ -16,16 +16,18 @@ use alloy_transport::{TransportError, TransportFut};
 use alloy_transport_http::{Http, reqwest::Client};
 use presim::{
     chain::BlockHashes,
-    feed::{
-        Feed, FeedSource,
-        flashblocks::{self, FlashblockSequence},
-        live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot},
-        upstream::{AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
-    },
-    ledger::{FeedProblem, FeedState, Published, Retention, Snapshots},
+    ledger::{Chain, FeedProblem, FeedState, Retention, Snapshots},
     pool::{BlocksBuilt, Pool, PoolLimits},
+    source::{
+        Feed, FeedSource,
+        live::{
+            FlashblockSource, LiveLimits, LiveSource, canonical_snapshot,
+            flashblocks::{self, FlashblockSequence},
+        },
+    },
     state::{CodeCache, RemoteState},
     telemetry::Metrics,
+    upstream::{AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
 };
 use tokio::time::timeout;
 use tower::Service;
@@ -150,7 +152,7 @@ impl SourceStage {
     }
 }
 
-async fn until(snapshots: &Snapshots, what: &str, is_so: impl Fn(&Published) -> bool) {
+async fn until(snapshots: &Snapshots, what: &str, is_so: impl Fn(&Chain) -> bool) {
     let mut changes = snapshots.changes();
     let reached = async {
         while !is_so(&snapshots.load()) {

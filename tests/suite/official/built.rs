@@ -14,11 +14,11 @@ use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 use presim::{
     chain::{Attributes, BlockHashes, BlockTotals, ChainSpec, ChainTx, genesis_block},
-    feed::{
+    ledger::Snapshot,
+    source::{
         apply::{execute_block, withdrawals_root},
         chain_file::import_bytes,
     },
-    ledger::Snapshot,
     state::{CodeCache, LocalWorld},
 };
 use serde_json::Value;

@@ -8,8 +8,8 @@ use alloy_primitives::{Address, B256, Bytes};
 use alloy_rlp::Decodable;
 use presim::{
     chain::{BlockBody, BlockHashes, ChainTx, SealedBlock},
-    feed::chain_file::import_bytes,
     ledger::Snapshot,
+    source::chain_file::import_bytes,
 };
 use serde::Deserialize;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use alloy_primitives::{Address, B256, U256};
 use presim::{
     chain::{BlockHashes, ChainSpec, genesis_block},
-    feed::chain_file::import_bytes,
     ledger::Snapshot,
+    source::chain_file::import_bytes,
     state::{CodeCache, LocalWorld},
 };
 use serde_json::json;

@@ -21,11 +21,11 @@ use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 use presim::{
     chain::{Attributes, BlockHashes, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, genesis_block},
-    feed::{
-        apply::{extend, open_block_with, seal},
-        world::dev_signers,
-    },
     ledger::Snapshot,
+    source::{
+        apply::{extend, open_block_with, seal},
+        devnet::world::dev_signers,
+    },
     state::{AccountChange, CodeCache, LocalWorld},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};

@@ -5,7 +5,7 @@ use alloy_eips::eip7702::Authorization;
 use alloy_primitives::{Address, Bytes, U256, bytes};
 use alloy_signer::SignerSync;
 use alloy_sol_types::{Revert, SolError, SolValue};
-use presim::{feed::world::dev_signers, wallet::BatchExecutor};
+use presim::{source::devnet::world::dev_signers, wallet::BatchExecutor};
 use serde_json::{Value, json};
 
 use super::{

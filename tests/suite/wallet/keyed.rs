@@ -2,7 +2,7 @@
 
 use alloy_primitives::{Bytes, bytes, hex};
 use alloy_signer_local::PrivateKeySigner;
-use presim::feed::world::traffic_signers;
+use presim::source::devnet::world::traffic_signers;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 

@@ -19,7 +19,7 @@ use alloy_genesis::GenesisAccount;
 use alloy_primitives::{Address, B256, Bytes, Signature, U256, address, bytes};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
-use presim::feed::world::{dev_genesis, dev_signers, traffic_signers};
+use presim::source::devnet::world::{dev_genesis, dev_signers, traffic_signers};
 use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alloy_primitives::{Address, B256, Bytes};
-use presim::feed::world::dev_signers;
+use presim::source::devnet::world::dev_signers;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 

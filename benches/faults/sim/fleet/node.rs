@@ -4,16 +4,15 @@ use std::{num::NonZeroUsize, sync::Arc};
 
 use presim::{
     config::Config,
-    feed::{
+    ledger::{FeedState, ImageContent, SnapshotId, Snapshots, StateImage, epoch},
+    node::{self, OwnChain},
+    rpc::StartupReason,
+    source::{
         Feed,
         devnet::DevnetSource,
-        epoch,
         publishing::StreamWriter,
         replica::{Applier, FollowError, StreamReading},
     },
-    ledger::{FeedState, ImageContent, SnapshotId, Snapshots, StateImage},
-    node::{self, OwnChain},
-    rpc::StartupReason,
     state::CodeCache,
     store::Store,
     telemetry::Metrics,
@@ -179,7 +178,7 @@ impl SimIngester {
         let taken = {
             let mut model = lock(&model);
             let known = model.epoch.max(follows.epoch());
-            model.epoch = epoch::after(known, presim::feed::clock::Clock::unix(&*self.clock));
+            model.epoch = epoch::after(known, presim::clock::Clock::unix(&*self.clock));
             model.epoch
         };
         let node = self.follower.index;

@@ -11,11 +11,11 @@ use std::{
 
 use futures::{FutureExt, future::BoxFuture};
 use presim::{
-    feed::{
+    ledger::{Frame, SnapshotId},
+    source::{
         fleet::ArrivedPart,
         publishing::{PartAck, PlaceInStream, StreamPort},
     },
-    ledger::{Frame, SnapshotId},
 };
 
 use super::script::{INGESTERS, NODES};

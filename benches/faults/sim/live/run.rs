@@ -7,16 +7,18 @@ use alloy_primitives::{Address, B256, U256, map::B256Set};
 use alloy_rpc_client::ClientBuilder;
 use presim::{
     chain::BlockHashes,
-    feed::{
-        Feed, FeedSource,
-        flashblocks::{Event, Events, Flashblock, FlashblockSequence, StreamError},
-        live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot},
-        upstream::{AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
-    },
-    ledger::{FeedProblem, FeedState, Published, Retention, Snapshot, SnapshotId, Snapshots},
+    ledger::{Chain, FeedProblem, FeedState, Retention, Snapshot, SnapshotId, Snapshots},
     pool::{BlocksBuilt, Pool, PoolLimits},
+    source::{
+        Feed, FeedSource,
+        live::{
+            FlashblockSource, LiveLimits, LiveSource, canonical_snapshot,
+            flashblocks::{Event, Events, Flashblock, FlashblockSequence, StreamError},
+        },
+    },
     state::{CodeCache, Lookup, RemoteState, World},
     telemetry::Metrics,
+    upstream::{AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
     watch::StateHistory,
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -578,7 +580,7 @@ impl LiveWorld {
         Ok(())
     }
 
-    fn check_latest(&mut self, published: &Published) -> Result<(), Violation> {
+    fn check_latest(&mut self, published: &Chain) -> Result<(), Violation> {
         let latest = published.latest();
         let (number, hash) = (latest.head.number(), latest.head_hash());
         if !self.canonical.contains(&hash) {

@@ -18,11 +18,11 @@ use op_alloy::{
 };
 use presim::{
     chain::{Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, genesis_block, receipts_root_and_bloom},
-    feed::{
-        apply::{Applied, extend, open_block, seal},
-        world::dev_signers,
-    },
     ledger::Snapshot,
+    source::{
+        apply::{Applied, extend, open_block, seal},
+        devnet::world::dev_signers,
+    },
     state::{CodeCache, LocalWorld, World},
 };
 use serde_json::{Value, json};

@@ -7,7 +7,7 @@ use alloy_primitives::B256;
 
 use crate::{
     engine::{self, Trace, Tracer},
-    ledger::{Block, Included, Published, Selector, Snapshot, UnknownBlock},
+    ledger::{Block, Chain, Included, Selector, Snapshot, UnknownBlock},
     rpc::{
         encode::{self, TracePlace},
         error::RpcError,
@@ -55,7 +55,7 @@ impl Backend {
     }
 
     /// Returns the block that `selector` selects, with geth's error if there is none.
-    pub(super) fn block_to_trace(&self, published: &Published, selector: Selector) -> Result<Block, RpcError> {
+    pub(super) fn block_to_trace(&self, published: &Chain, selector: Selector) -> Result<Block, RpcError> {
         self.block(published, selector)?.ok_or_else(|| {
             let text = match selector {
                 Selector::Number(number) => format!("block #{number} not found"),
@@ -67,7 +67,7 @@ impl Backend {
     }
 
     /// Returns the block of a transaction, and the transaction's index there, with geth's error if there is none.
-    pub(super) fn transaction_to_trace(&self, published: &Published, hash: B256) -> Result<(Block, usize), RpcError> {
+    pub(super) fn transaction_to_trace(&self, published: &Chain, hash: B256) -> Result<(Block, usize), RpcError> {
         published.transaction(&hash).ok_or_else(|| RpcError::new(-32000, "transaction not found"))
     }
 
@@ -94,7 +94,7 @@ impl Backend {
 }
 
 /// Returns the snapshot before the first transaction of `block`.
-pub(super) fn before(published: &Published, block: &Block) -> Result<Arc<Snapshot>, RpcError> {
+pub(super) fn before(published: &Chain, block: &Block) -> Result<Arc<Snapshot>, RpcError> {
     let number = block.number();
     let parent = number.checked_sub(1).ok_or_else(|| RpcError::new(-32000, "genesis is not traceable"))?;
     published.select(Selector::Number(parent)).map_err(|error| match error {

@@ -14,7 +14,7 @@ use alloy_primitives::{Address, Bytes, hex};
 use alloy_signer_local::PrivateKeySigner;
 use presim::{
     chain::ChainTx,
-    feed::world::dev_signers,
+    source::devnet::world::dev_signers,
     wallet::client::{self, WalletTask},
 };
 use serde_json::{Value, json};

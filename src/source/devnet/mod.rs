@@ -1,0 +1,278 @@
+//! The devnet: a chain that presim builds itself, a sub-block at a time.
+
+pub mod world;
+
+pub use self::world::Traffic;
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use alloy_consensus::transaction::Recovered;
+use alloy_eips::eip4895::Withdrawals;
+use alloy_evm::block::BlockExecutionError;
+use alloy_primitives::{Address, B256, keccak256, map::B256Set};
+use futures::{FutureExt, future::LocalBoxFuture};
+use tokio::time::{MissedTickBehavior, interval_at};
+
+use super::{
+    Feed, FeedSource, Unpublished,
+    apply::{Applied, SubBlock, SubBlockStep, extend, open_block, seal},
+    journal::Journal,
+};
+use crate::clock::{BlockClock, Clock};
+use crate::{
+    chain::{Attributes, ChainSpec},
+    ledger::{FeedProblem, FeedState, OpenBlock, Snapshot},
+    pool::{BlockFees, Pool},
+};
+
+/// The builder of the devnet's snapshots.
+#[derive(Debug)]
+pub struct Devnet {
+    spec: ChainSpec,
+    sub_blocks: u32,
+    fee_recipient: Address,
+    traffic: Option<Traffic>,
+    /// The clock of the blocks' timestamps.
+    pub(super) clock: BlockClock,
+    /// The time for the transactions of a sub-block.
+    picking: Duration,
+    /// The time in which waiting requests run first.
+    giving_way: Duration,
+}
+
+impl Devnet {
+    /// Creates a devnet with `sub_blocks` sub-blocks per block, one at each interval `every` of `clock`.
+    pub fn new(
+        clock: Arc<dyn Clock>,
+        spec: ChainSpec,
+        sub_blocks: u32,
+        every: Duration,
+        fee_recipient: Address,
+        traffic: Option<Traffic>,
+    ) -> Self {
+        // Half of the interval. The other half is for publishing, sealing, and the last transaction, which is not cut
+        // short. On a busy machine an eighth is little beside that, and on an idle one it is more than a sub-block
+        // takes.
+        let clock = BlockClock::new(clock);
+        Self { spec, sub_blocks, fee_recipient, traffic, clock, picking: every / 2, giving_way: every / 8 }
+    }
+
+    /// Returns the first block after the head of `on`, on which nothing is being built yet.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if a system call fails.
+    pub fn first(&mut self, on: &Snapshot) -> Result<SubBlockStep, BlockExecutionError> {
+        Ok(SubBlockStep { sealed: None, next: self.open(on)? })
+    }
+
+    /// Opens the block after the head of `on`.
+    fn open(&mut self, on: &Snapshot) -> Result<Applied, BlockExecutionError> {
+        let parent = on.head.header.inner();
+        let attributes = Attributes {
+            timestamp: self.clock.next(parent.timestamp),
+            fee_recipient: self.fee_recipient,
+            prev_randao: keccak256(on.head_hash()),
+            beacon_root: B256::ZERO,
+            gas_limit: parent.gas_limit,
+        };
+        open_block(&self.spec, on, attributes)
+    }
+
+    /// Returns the next sub-block: first the bundles for its block, then the transactions that wait in `pool`, then
+    /// background traffic. The last sub-block of a block comes with its seal and the next block. Bundles and
+    /// transactions that would make the sub-block late wait for the next.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if a system call fails.
+    pub fn step(&mut self, on: &Snapshot, pool: &Pool) -> Result<SubBlockStep, BlockExecutionError> {
+        let Some(open) = &on.open else { return self.first(on) };
+        let next = self.fill(on, open, pool);
+        match next.snapshot.index() >= self.sub_blocks {
+            true => self.end_block(next),
+            false => Ok(SubBlockStep { sealed: None, next }),
+        }
+    }
+
+    /// Returns the next sub-block as the last of its block, with the block's seal and the next block.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if a system call fails.
+    pub fn last_step(&mut self, on: &Snapshot, pool: &Pool) -> Result<SubBlockStep, BlockExecutionError> {
+        let Some(open) = &on.open else { return self.first(on) };
+        let last = self.fill(on, open, pool);
+        self.end_block(last)
+    }
+
+    /// Extends the open block of `on` by a sub-block.
+    fn fill(&mut self, on: &Snapshot, open: &OpenBlock, pool: &Pool) -> Applied {
+        let mut best = pool.best(on, self.fees(open));
+        let traffic = &mut self.traffic;
+        let (clock, picking, giving_way) = (self.clock.source(), self.picking, self.giving_way);
+        let began = clock.monotonic();
+        let elapsed = || clock.monotonic().saturating_sub(began);
+        let has_time = || elapsed() < picking;
+        // A request that waits for this core runs before the next transaction. Without the pause, it would wait
+        // milliseconds for the operating system's scheduler.
+        let give_way = || {
+            if elapsed() < giving_way {
+                thread::yield_now();
+            }
+        };
+        // Bundles that do not fit run in vain, so half of the time is the transactions'.
+        let has_time_for_bundles = || elapsed() < picking / 2;
+        extend(&self.spec, on, open, |sub_block: &mut SubBlock<'_>| {
+            let mut bundled = B256Set::default();
+            for bundle in pool.bundles_for(open.header.number, open.header.timestamp) {
+                if !has_time_for_bundles() {
+                    break;
+                }
+                give_way();
+                bundle.count_try();
+                let transactions = bundle.transactions.iter().map(|tx| tx.clone().convert()).collect();
+                match sub_block.push_all(transactions, |hash| bundle.may_revert(hash), has_time_for_bundles) {
+                    Ok(()) => bundled.extend(bundle.transactions.iter().map(|tx| *tx.tx_hash())),
+                    Err(reason) => tracing::debug!(hash = %bundle.hash, %reason, "a bundle does not fit"),
+                }
+            }
+            while has_time()
+                && let Some(ready) = best.next(sub_block.room())
+            {
+                give_way();
+                let tx = ready.transaction();
+                if bundled.contains(tx.tx_hash()) {
+                    // A bundle had the transaction of the pool among its own.
+                    best.included(ready);
+                    continue;
+                }
+                match sub_block.push(Recovered::clone(tx).convert()) {
+                    Ok(()) => best.included(ready),
+                    Err(reason) => {
+                        tracing::info!(hash = %tx.tx_hash(), %reason, "a transaction cannot be mined and is dropped from the pool");
+                        pool.remove(tx.tx_hash());
+                    }
+                }
+            }
+            // Users come first. Background traffic takes the gas that they leave.
+            let room = sub_block.room().gas;
+            let gas = if has_time() { room.regular.min(room.state) } else { 0 };
+            for tx in pool.take_own(traffic.iter_mut().flat_map(|traffic| traffic.next(on, gas, pool, give_way))) {
+                give_way();
+                if let Err(reason) = sub_block.push(Recovered::clone(&tx).convert()) {
+                    tracing::warn!(hash = %tx.tx_hash(), %reason, "a background transaction was skipped");
+                }
+            }
+        })
+    }
+
+    /// Seals the block whose last sub-block is `last`, and opens the next one.
+    fn end_block(&mut self, last: Applied) -> Result<SubBlockStep, BlockExecutionError> {
+        let Some(open) = &last.snapshot.open else { return Ok(SubBlockStep { sealed: None, next: last }) };
+        let (mut sealed, _) = seal(&self.spec, &last.snapshot, open, Withdrawals::default())?;
+        let next = self.open(&sealed.snapshot)?;
+        // The last sub-block is published sealed, so its step comes before that of sealing.
+        sealed.snapshot.path.splice(..0, last.snapshot.path);
+        Ok(SubBlockStep { sealed: Some(sealed), next })
+    }
+
+    fn fees(&self, open: &OpenBlock) -> BlockFees {
+        let blob = self.spec.blob_params(open.header.timestamp).and_then(|params| open.header.blob_fee(params));
+        BlockFees { base: open.header.base_fee_per_gas.unwrap_or_default(), blob: blob.unwrap_or_default() }
+    }
+}
+
+/// A [`Devnet`] that runs by itself.
+#[derive(Debug)]
+pub struct DevnetSource {
+    /// The builder.
+    pub devnet: Devnet,
+    /// The journal, if there is one. Every snapshot is on disk before it is published.
+    pub journal: Option<Journal>,
+    /// The interval between sub-blocks.
+    pub every: Duration,
+}
+
+impl FeedSource for DevnetSource {
+    fn run(mut self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
+        let mut ticks = interval_at((Instant::now() + self.every).into(), self.every);
+        // A late sub-block delays the next one, because two at once would be of no use.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        async move {
+            loop {
+                ticks.tick().await;
+                self.go_on(&mut feed).await;
+            }
+        }
+        .boxed_local()
+    }
+}
+
+/// A way to build on a snapshot.
+type Step = fn(&mut Devnet, &Snapshot, &Pool) -> Result<SubBlockStep, BlockExecutionError>;
+
+impl DevnetSource {
+    /// Builds and publishes the next sub-block.
+    pub async fn go_on(&mut self, feed: &mut Feed) {
+        self.go_on_by(feed, Devnet::step).await;
+    }
+
+    /// Builds and publishes what `step` gives.
+    pub(super) async fn go_on_by(&mut self, feed: &mut Feed, step: Step) {
+        let began = Instant::now();
+        if let Err(error) = self.publish_next(feed, step).await {
+            feed.pool.drop_own();
+            if let Some(problem) = error.problem()
+                && feed.publish_state(FeedState::Degraded(problem)).await
+            {
+                tracing::error!(%error, "the devnet cannot continue");
+            }
+            return;
+        }
+        feed.pool.advance();
+        if feed.status.is_degraded() {
+            tracing::info!("the devnet continues");
+            let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
+            feed.publish_state(FeedState::Live { every_ms }).await;
+        }
+        feed.count(began);
+    }
+
+    async fn publish_next(&mut self, feed: &mut Feed, step: Step) -> Result<(), DevnetError> {
+        if let Some(failure) = self.journal.as_ref().and_then(Journal::failure) {
+            // The sub-block could not be written, and subscribers would hear of transactions that never come.
+            return Err(Unpublished::from(failure.clone()).into());
+        }
+        let step = step(&mut self.devnet, &feed.snapshots.newest(), &feed.pool)?;
+        if let Some(sealed) = &step.sealed {
+            let head = &sealed.snapshot.head;
+            tracing::debug!(number = head.number(), hash = %head.hash(), "sealed");
+        }
+        feed.publish(self.journal.as_ref(), step.into()).await?;
+        Ok(())
+    }
+}
+
+/// The reason why nothing can be published.
+#[derive(Debug, thiserror::Error)]
+enum DevnetError {
+    #[error(transparent)]
+    Execution(#[from] BlockExecutionError),
+    #[error(transparent)]
+    Unpublished(#[from] Unpublished),
+}
+
+impl DevnetError {
+    /// Returns the problem of the feed; `None` if another node of the fleet leads now, which is none.
+    const fn problem(&self) -> Option<FeedProblem> {
+        match self {
+            Self::Execution(_) => Some(FeedProblem::Execution),
+            Self::Unpublished(error) => error.problem(),
+        }
+    }
+}

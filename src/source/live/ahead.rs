@@ -1,0 +1,365 @@
+//! Pre-confirmed blocks: sub-blocks applied as they arrive, each at the cost of its own transactions.
+
+use std::sync::Arc;
+
+use alloy_consensus::Header;
+use alloy_primitives::{B256, Sealed};
+use op_alloy::rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta};
+use tokio::time::Instant;
+
+use super::flashblocks::Action;
+use super::{
+    BlockFate, Live, LiveError,
+    import::ReceiptTotals,
+    queue::WaitingSubBlock,
+    verify::{verify, verify_base},
+};
+use crate::{
+    chain::{Attributes, BlockBody, BlockTotals, ChainReceipt, SealedBlock},
+    ledger::{FeedProblem, FeedState, Publication, Snapshot, StateStep},
+    source::apply::{extend_known, open_block_with, prefetch},
+    state::{Missed, RemoteView, World},
+    upstream::Hints,
+};
+
+/// A pre-confirmed block that is not canonical yet: the snapshot after it, or the newest one while it is being built.
+pub(super) struct Preconfirmed(pub(super) Arc<Snapshot>);
+
+impl Preconfirmed {
+    /// Returns the hashes of the block's transactions so far, in order.
+    pub(super) fn transaction_hashes(&self) -> Vec<B256> {
+        match &self.0.open {
+            Some(open) => open.transactions.iter().map(|tx| *tx.tx_hash()).collect(),
+            None => self.0.head.transaction_hashes().unwrap_or_default(),
+        }
+    }
+
+    /// Returns the receipts so far, and what follows from them, which was computed along with the sub-blocks.
+    pub(super) fn outcome(&self) -> (Vec<ChainReceipt>, ReceiptTotals) {
+        match &self.0.open {
+            Some(open) => {
+                let BlockTotals { gas_used, receipts_root, logs_bloom, .. } = open.totals();
+                (open.receipts.iter().cloned().collect(), ReceiptTotals { gas_used, receipts_root, logs_bloom })
+            }
+            None => {
+                let Header { gas_used, receipts_root, logs_bloom, .. } = *self.0.head.header.inner();
+                (self.0.head.body().receipts.clone(), ReceiptTotals { gas_used, receipts_root, logs_bloom })
+            }
+        }
+    }
+}
+
+/// A sub-block that has been executed in part. The rest is executed on `snapshot`.
+pub(super) struct BegunSubBlock {
+    /// The state after the pre-confirmed block before it, if it begins a block on that.
+    complete: Option<Snapshot>,
+    /// Whether it begins a block.
+    opens: bool,
+    /// The state after its transactions so far.
+    snapshot: Arc<Snapshot>,
+    /// The steps of the parts.
+    path: Vec<Arc<StateStep>>,
+    /// The number of its transactions that have been executed.
+    executed: usize,
+}
+
+/// The state that a sub-block can be executed on, or the reason why there is none yet.
+enum SubBlockStart {
+    /// No transaction of the sub-block has been executed.
+    Ready(Box<BegunSubBlock>),
+    /// State is missing.
+    Missed(Missed),
+    /// The block that it is built on is being imported.
+    NoParent,
+}
+
+/// The progress of a sub-block.
+enum SubBlockProgress {
+    /// The sub-block has been executed and checked.
+    Done(Box<BegunSubBlock>),
+    /// State is missing.
+    Missed(Missed),
+    /// The block that it is built on is being imported.
+    NoParent,
+}
+
+impl Live {
+    /// Takes the actions in order.
+    pub(super) fn act(&mut self, actions: Vec<Action>, received: Instant) {
+        for action in actions {
+            match action {
+                Action::Open { number, flashblock } | Action::Extend { number, flashblock } => {
+                    self.cut_since = None;
+                    self.queue.push(number, flashblock, received);
+                }
+                Action::FallBack(problem) => self.fall_back(problem),
+                // The rules have dropped the block. Its canonical block is imported by the caller.
+                Action::Replace { number, by } => {
+                    self.counts.record_outcome(number.., BlockFate::Replaced(by));
+                    self.queue.drop_from(number);
+                }
+                Action::Retire { number } => {
+                    self.counts.record_outcome(number..=number, BlockFate::Canonical);
+                    self.queue.drop_to(number);
+                }
+                Action::Ignore(_) => {}
+            }
+        }
+        if self.queue.bytes() > self.chain.limits.held {
+            tracing::warn!(waiting = self.queue.len(), "Flashblocks arrive faster than they are applied");
+            self.fail(FeedProblem::TooLate);
+        }
+    }
+
+    /// Drops the pre-confirmed blocks, for a reason that the rules do not see.
+    pub(super) fn fail(&mut self, problem: FeedProblem) {
+        if let Some(source) = &mut self.flashblocks {
+            source.rules.fail(problem);
+        }
+        self.fall_back(problem);
+    }
+
+    fn fall_back(&mut self, problem: FeedProblem) {
+        self.counts.record_outcome(.., BlockFate::Dropped);
+        self.queue.clear();
+        self.cut_since = None;
+        self.set(FeedState::Degraded(problem));
+        self.feed.apply(Publication::FallBack(FeedState::Degraded(problem)));
+    }
+
+    /// Executes the first sub-block of the queue as far as its state is known, or runs one behind it in advance.
+    pub(super) fn work(&mut self) {
+        if !self.queue.can_run() {
+            return self.prefetch_next();
+        }
+        let Some(mut first) = self.queue.pop() else { return };
+        match LiveError::unless_panicked(|| self.advance(&mut first)) {
+            Ok(SubBlockProgress::Done(done)) => self.publish(*done, &first),
+            Ok(SubBlockProgress::Missed(missed)) => {
+                self.fetch_for(&mut first, missed);
+                self.queue.put_back(first);
+            }
+            Ok(SubBlockProgress::NoParent) => {
+                first.lacks_parent = true;
+                self.queue.put_back(first);
+            }
+            Err(error) => {
+                tracing::warn!(%error, block = first.number, index = first.flashblock.index, "a Flashblock is not applied");
+                if !matches!(error, LiveError::Transaction { .. }) {
+                    self.diverged(first.number, Some(first.flashblock.index), &error);
+                }
+                self.fail(error.problem());
+            }
+        }
+    }
+
+    /// Executes a sub-block from where it has come to.
+    fn advance(&self, first: &mut WaitingSubBlock) -> Result<SubBlockProgress, LiveError> {
+        let mut begun = match first.begun.take() {
+            Some(begun) => begun,
+            None => match self.begin(first)? {
+                SubBlockStart::Ready(begun) => begun,
+                SubBlockStart::Missed(missed) => return Ok(SubBlockProgress::Missed(missed)),
+                SubBlockStart::NoParent => return Ok(SubBlockProgress::NoParent),
+            },
+        };
+        let transactions = first.transactions()?;
+        loop {
+            let Some(open) = &begun.snapshot.open else { return Err(LiveError::Gone(first.number)) };
+            let rest = &transactions[begun.executed..];
+            let stretch = extend_known(&self.chain.spec, &begun.snapshot, open, rest, u64::MAX);
+            begun.executed += stretch.executed;
+            begun.path.extend(stretch.snapshot.path.iter().cloned());
+            begun.snapshot = Arc::new(stretch.snapshot);
+            if let Some(error) = stretch.failed {
+                return Err(LiveError::Transaction { index: begun.executed, problem: error.to_string() });
+            }
+            LiveError::unless_executable(&stretch.missed)?;
+            if !stretch.missed.is_empty() {
+                first.begun = Some(begun);
+                return Ok(SubBlockProgress::Missed(stretch.missed));
+            }
+            if begun.executed == transactions.len() {
+                break;
+            }
+        }
+        let mut snapshot = begun.snapshot.copy();
+        snapshot.path = std::mem::take(&mut begun.path);
+        let Some(open) = &mut snapshot.open else { return Err(LiveError::Gone(first.number)) };
+        open.index = u32::try_from(first.flashblock.index).unwrap_or(u32::MAX);
+        let verified = verify(&first.flashblock, open, transactions, &snapshot.world)?;
+        let published = self.feed.snapshots.load();
+        let below = published.ahead().filter(|ahead| ahead.head.number() < first.number).map(|ahead| ahead.verified);
+        let below = below.chain(begun.complete.as_ref().map(|complete| complete.verified)).min();
+        snapshot.verified = below.map_or(verified, |below| below.min(verified));
+        begun.snapshot = Arc::new(snapshot);
+        Ok(SubBlockProgress::Done(begun))
+    }
+
+    /// Returns the state that a sub-block is executed on, or the reason why there is none yet.
+    fn begin(&self, first: &WaitingSubBlock) -> Result<SubBlockStart, LiveError> {
+        let number = first.number;
+        let Some(base) = &first.flashblock.base else {
+            let newest = self.feed.snapshots.newest();
+            let is_of_block = newest.open.as_ref().is_some_and(|open| open.header.number == number);
+            if !is_of_block || self.is_superseded() {
+                return self.no_parent(number);
+            }
+            let (complete, path) = Default::default();
+            let begun = BegunSubBlock { complete, opens: false, snapshot: newest, path, executed: 0 };
+            return Ok(SubBlockStart::Ready(Box::new(begun)));
+        };
+        let latest = self.feed.snapshots.load().latest().clone();
+        let complete = if latest.head_hash() == base.parent_hash {
+            None
+        } else if let Some(before) = number.checked_sub(1).and_then(|before| self.preconfirmed(before)) {
+            Some(self.complete(before, base.parent_hash)?)
+        } else {
+            return self.no_parent(number);
+        };
+        let mut on = match &complete {
+            Some(complete) => Snapshot::at_head(complete.world.clone(), complete.head.clone(), complete.hashes.clone()),
+            None => {
+                let world = World::on(self.canonical_view(&latest)?);
+                Snapshot::at_head(world, latest.head.clone(), latest.hashes.clone())
+            }
+        };
+        verify_base(&self.chain.spec, &self.feed.snapshots.load(), &on.head.header, base)?;
+        // The same state, on another base.
+        on.state = complete.as_ref().map_or(latest.state, |complete| complete.state);
+        let header = self.header(&on.head.header, base, &first.flashblock.diff);
+        let opened = open_block_with(&self.chain.spec, &on, header.clone())?;
+        if !opened.missed.is_empty() {
+            return Ok(SubBlockStart::Missed(opened.missed));
+        }
+        let path = opened.snapshot.path.clone();
+        let snapshot = Arc::new(opened.snapshot);
+        Ok(SubBlockStart::Ready(Box::new(BegunSubBlock { complete, opens: true, path, snapshot, executed: 0 })))
+    }
+
+    /// Returns that the parent of a sub-block is still imported, or an error if nothing is imported.
+    fn no_parent(&self, number: u64) -> Result<SubBlockStart, LiveError> {
+        if self.is_importing() { Ok(SubBlockStart::NoParent) } else { Err(LiveError::Gone(number)) }
+    }
+
+    /// Publishes a sub-block that has been executed and checked.
+    fn publish(&mut self, done: BegunSubBlock, first: &WaitingSubBlock) {
+        let BegunSubBlock { complete, opens, snapshot, .. } = done;
+        if self.is_superseded() && !(opens && complete.is_none()) {
+            return;
+        }
+        if opens {
+            self.counts.begin(first.number);
+        }
+        // The block before it may have become canonical since.
+        let canonical = self.feed.snapshots.load().head().number();
+        let complete = complete.filter(|complete| complete.head.number() > canonical);
+        let snapshot = Arc::try_unwrap(snapshot).unwrap_or_else(|shared| shared.copy());
+        // Counted first, so that a client that sees the snapshot finds it in the metrics, too.
+        self.counts.applied.increment(1);
+        // Set first, so that a client that sees the snapshot finds it at `pending`.
+        if self.feed.status.is_degraded() {
+            self.set(self.live());
+        }
+        self.feed.apply(Publication::PreConfirmed { complete, open: snapshot });
+        self.feed.count(first.received.into_std());
+    }
+
+    /// Fetches what the first sub-block of the queue has missed, and what its other transactions will need.
+    fn fetch_for(&self, first: &mut WaitingSubBlock, mut missed: Missed) {
+        let (executed, on) = match &first.begun {
+            Some(begun) => (begun.executed, begun.snapshot.clone()),
+            None => (0, self.feed.snapshots.newest()),
+        };
+        self.prefetch(first, executed, &on, &mut missed);
+    }
+
+    /// Runs a sub-block behind the first in advance, on the newest state that there is.
+    fn prefetch_next(&mut self) {
+        let begun = self.queue.first().and_then(|first| first.begun.as_ref()).map(|begun| begun.snapshot.clone());
+        let on = begun.unwrap_or_else(|| self.feed.snapshots.newest());
+        let mut queue = std::mem::take(&mut self.queue);
+        if let Some(next) = queue.next_unknown_from() {
+            self.prefetch(next, 0, &on, &mut Missed::default());
+        }
+        self.queue = queue;
+    }
+
+    /// Runs the transactions of a sub-block from `from` on without effect, and fetches what they, and `missed`, lack.
+    fn prefetch(&self, waiting: &mut WaitingSubBlock, from: usize, on: &Snapshot, missed: &mut Missed) {
+        let (which, is_first) = waiting.unknown_from(from);
+        // A transaction that cannot be read is found when the sub-block's turn comes.
+        let Ok(transactions) = waiting.transactions() else { return waiting.prefetched(Vec::new()) };
+        let looked = LiveError::unless_panicked(|| Ok(prefetch(&self.chain.spec, on, transactions, &which, missed)));
+        let still = looked.unwrap_or_default();
+        let unknown = still.iter().filter_map(|index| transactions.get(*index));
+        // Access lists are asked of the upstream once.
+        let hints = if is_first { Hints::of_transactions(unknown) } else { Hints::default() };
+        waiting.prefetched(still);
+        if !missed.is_empty() {
+            waiting.wait_for(self.chain.clone().fetch(std::mem::take(missed), hints));
+        }
+    }
+
+    /// Returns the state after a pre-confirmed block, with no block open, after a block with this parent hash has begun.
+    fn complete(&self, before: Preconfirmed, hash: B256) -> Result<Snapshot, LiveError> {
+        let Preconfirmed(newest) = before;
+        let number = newest.header().number;
+        let gone = || LiveError::Gone(number);
+        let published = self.feed.snapshots.load();
+        let view = self.canonical_view(published.latest())?;
+        let Some(open) = &newest.open else {
+            // A builder that changes its mind begins the block after it anew.
+            let is_same = newest.head_hash() == hash;
+            return if is_same { Ok(published.completed(view, newest.head.as_ref().clone())?) } else { Err(gone()) };
+        };
+        let rules = self.flashblocks.as_ref().map(|source| &source.rules);
+        let word = rules.and_then(|rules| rules.newest_of(number)).ok_or_else(gone)?;
+        let mut header = Header { state_root: word.diff.state_root, ..open.header.clone() };
+        open.totals().close(&mut header);
+        let receipts = open.receipts.iter().cloned().collect();
+        let withdrawals = header.withdrawals_root.map(|_| word.diff.withdrawals.clone().into());
+        let transactions = open.transactions.iter().cloned().collect();
+        // Builders may leave out the state root. The next block's parent hash is the block's name all the same.
+        let sealed = SealedBlock::named(
+            Sealed::new_unchecked(header, hash),
+            BlockBody { transactions, receipts, withdrawals, ..BlockBody::default() },
+        );
+        Ok(published.completed(view, sealed)?)
+    }
+
+    /// Returns the header of a block, as far as its first sub-block has it.
+    fn header(
+        &self,
+        parent: &Sealed<Header>,
+        base: &OpFlashblockPayloadBase,
+        diff: &OpFlashblockPayloadDelta,
+    ) -> Header {
+        let spec = &self.chain.spec;
+        let attributes = Attributes {
+            timestamp: base.timestamp,
+            fee_recipient: base.fee_recipient,
+            prev_randao: base.prev_randao,
+            beacon_root: base.parent_beacon_block_root,
+            gas_limit: base.gas_limit,
+        };
+        let next = spec.next_header(parent, base.block_number, attributes);
+        Header {
+            // The producer's value decides.
+            parent_hash: base.parent_hash,
+            extra_data: base.extra_data.clone(),
+            base_fee_per_gas: Some(base.base_fee_per_gas.saturating_to()),
+            excess_blob_gas: next.blob_gas_used,
+            withdrawals_root: next
+                .withdrawals_root
+                .map(|none| if diff.withdrawals_root.is_zero() { none } else { diff.withdrawals_root }),
+            ..next
+        }
+    }
+
+    /// Returns the state after the newest canonical block.
+    fn canonical_view(&self, latest: &Snapshot) -> Result<RemoteView, LiveError> {
+        let (number, hash) = (latest.head.number(), latest.head_hash());
+        self.chain.remote.view(number, hash).ok_or(LiveError::Gone(number))
+    }
+}

@@ -1,0 +1,436 @@
+//! Canonical blocks: followed from parent to child, and published as they were pre-confirmed or executed.
+//!
+//! Only this file changes the canonical chain, one block at a time. What takes time is done by [`import`](super::import),
+//! beside the stream.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::LocalBoxFuture};
+use tokio::time::Instant;
+
+use super::flashblocks::{Action, CanonicalBlock};
+use super::{
+    Live, LiveError,
+    import::{CanonicalNews, ForkPoint, Found, ImportedBlock, canonical_snapshot, known_block, summary},
+};
+use crate::{
+    chain::{BlockHashes, SealedBlock},
+    ledger::{BlockChanges, FeedProblem, FeedState, Publication, Selector, Snapshot, Verified},
+    upstream::{AnnouncedReceipts, UpstreamBlock},
+};
+
+/// The number of blocks' times, and the shortest time, for which an older block has to be the upstream's newest before its
+/// chain counts as gone back: one of several nodes behind an address may be some blocks late.
+const GONE_BACK: (u32, Duration) = (4, Duration::from_secs(2));
+
+/// The canonical blocks that are being imported.
+#[derive(Default)]
+pub(super) struct CatchUp {
+    /// The blocks to import, each the parent of the next.
+    path: VecDeque<WaitingBlock>,
+    /// The number of them, at the end, that were found while blocks before them were imported.
+    beside: usize,
+    /// The time since which the first of them waits for its sub-blocks to be applied.
+    waits_since: Option<Instant>,
+    /// The task for the first of them, or to begin anew.
+    task: Option<LocalBoxFuture<'static, CanonicalNews>>,
+    /// The time since which the upstream's newest block is to be looked at again.
+    due_since: Option<Instant>,
+    /// The search for the path to the upstream's newest block, also while blocks before it are executed, and the time at
+    /// which the block was announced.
+    look: Option<(LocalBoxFuture<'static, CanonicalNews>, Instant)>,
+    /// Whether the newest block is not a descendant of the path, so that it is looked for at the path's end.
+    leaves_path: bool,
+    /// The time since which the upstream does not have a block that it has announced, or an ancestor of it.
+    unknown_since: Option<Instant>,
+}
+
+/// A canonical block that is to be imported.
+struct WaitingBlock {
+    block: UpstreamBlock,
+    /// The time at which the upstream announced it, or a block after it.
+    since: Instant,
+}
+
+impl CatchUp {
+    /// Waits for the result of the task.
+    pub async fn news(&mut self) -> CanonicalNews {
+        let Self { task, look, .. } = self;
+        let search = look.as_mut().map(|(search, _)| search);
+        tokio::select! {
+            biased;
+            news = next(task.as_mut()) => {
+                self.task = None;
+                news
+            }
+            news = next(search) => news,
+        }
+    }
+
+    /// Notes that the upstream's newest block is to be looked at.
+    pub fn look(&mut self) {
+        self.look_since(Instant::now());
+    }
+
+    /// Notes that the upstream's newest block, which was announced at `since`, is to be looked at.
+    fn look_since(&mut self, since: Instant) {
+        self.due_since.get_or_insert(since);
+    }
+
+    /// Appends blocks, newest first, the newest of which was announced at `since`.
+    fn append(&mut self, path: Vec<UpstreamBlock>, since: Instant) {
+        self.path.extend(path.into_iter().rev().map(|block| WaitingBlock { block, since }));
+    }
+
+    /// Returns the time since which a newer block than the published one is announced.
+    pub fn since(&self) -> Option<Instant> {
+        let first = self.path.front().map(|waiting| waiting.since);
+        let looks = first.or_else(|| self.look.as_ref().map(|(_, since)| *since)).or(self.due_since);
+        looks.into_iter().chain(self.unknown_since).min()
+    }
+
+    /// Returns the number of blocks that are known to wait.
+    pub fn waiting(&self) -> u32 {
+        u32::try_from(self.path.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns whether the upstream's newest block is to be looked for now: at most `gap` blocks wait to be imported.
+    fn may_look(&self, gap: usize) -> bool {
+        let is_free = match self.path.len() {
+            0 => self.task.is_none(),
+            waiting => waiting < gap && !self.leaves_path,
+        };
+        is_free && self.look.is_none() && self.due_since.is_some()
+    }
+
+    /// Returns the time at which a block no longer waits for its sub-blocks.
+    pub fn deadline(&self, execute: Duration) -> Option<Instant> {
+        self.waits_since.map(|since| since + execute)
+    }
+}
+
+/// Waits for the result of a task; never resolves if there is none.
+async fn next(task: Option<&mut LocalBoxFuture<'static, CanonicalNews>>) -> CanonicalNews {
+    match task {
+        Some(task) => task.await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Live {
+    /// Returns whether canonical blocks are being imported.
+    pub(super) fn is_importing(&self) -> bool {
+        let CatchUp { task, path, look, .. } = &self.catch_up;
+        task.is_some() || !path.is_empty() || look.is_some()
+    }
+
+    /// Begins what is to be done next: imports the next block of the path, and looks for the path to a new head.
+    pub(super) fn go_on(&mut self) {
+        while self.catch_up.task.is_none()
+            && let Some(WaitingBlock { block, since }) = self.catch_up.path.pop_front()
+        {
+            if let Some(block) = self.import(block) {
+                self.catch_up.path.push_front(WaitingBlock { block, since });
+                break;
+            }
+        }
+        if !self.catch_up.may_look(self.chain.limits.gap) {
+            return;
+        }
+        let Some(since) = self.catch_up.due_since.take() else { return };
+        self.catch_up.leaves_path = false;
+        match self.heads.newest() {
+            Ok(newest) => {
+                let name = |waiting: &WaitingBlock| (waiting.block.number(), waiting.block.hash());
+                let waiting = self.catch_up.path.iter().map(name).collect();
+                let find = self.chain.clone().find(newest, waiting, self.feed.snapshots.clone());
+                self.catch_up.look = Some((find.map(CanonicalNews::Found).boxed_local(), since));
+            }
+            Err(error) => self.found(since, Err(error.into())),
+        }
+    }
+
+    /// Takes the result of what was done beside the stream.
+    pub(super) fn take(&mut self, news: CanonicalNews) {
+        let done = match news {
+            CanonicalNews::Found(found) => {
+                let since = self.catch_up.look.take().map_or_else(Instant::now, |(_, since)| since);
+                return self.found(since, found);
+            }
+            CanonicalNews::OtherChain(error) => Err(error),
+            CanonicalNews::Executed(executed, receipts) => match self.catch_up.path.pop_front() {
+                Some(WaitingBlock { block, .. }) => self.imported(block, executed, receipts),
+                None => Ok(()),
+            },
+            CanonicalNews::Restart(block, receipts) => {
+                self.restart(*block, receipts);
+                Ok(())
+            }
+        };
+        self.step(done);
+    }
+
+    /// Takes the path to the upstream's newest block, which was announced at `since`. While blocks are imported, it has to go
+    /// on from the last of them: other news about the newest block is asked for again when they are.
+    fn found(&mut self, since: Instant, found: Result<Found, LiveError>) {
+        if let Ok(Found { unknown: Some(unknown), .. }) = &found {
+            self.heads.again_for(*unknown, self.chain.limits.late);
+        }
+        let last = self.catch_up.path.back().map(|waiting| waiting.block.hash());
+        let head = self.feed.snapshots.load().head().hash();
+        let done = match (found, last) {
+            (Ok(Found { fork: ForkPoint::Waiting(hash), path, .. }), last) if hash == last.unwrap_or(head) => {
+                self.catch_up.beside += if last.is_some() { path.len() } else { 0 };
+                self.catch_up.append(path, since);
+                Ok(())
+            }
+            // The path has ended with an error.
+            (Ok(Found { fork: ForkPoint::Waiting(_), .. }), None) => return self.catch_up.look_since(since),
+            (_, Some(_)) => {
+                self.catch_up.leaves_path = true;
+                return self.catch_up.look_since(since);
+            }
+            // The upstream has announced a later block than the one that it has as its newest.
+            (Ok(Found { fork: ForkPoint::Known(_), path, unknown: Some(_) }), None) if path.is_empty() => Ok(()),
+            (Ok(Found { fork: ForkPoint::Known(fork), path, .. }), None) => self.begin_path(Some(fork), path, since),
+            (Ok(Found { fork: ForkPoint::Unknown, path, .. }), None) => self.begin_path(None, path, since),
+            (Err(error), None) => Err(error),
+        };
+        self.step(done);
+    }
+
+    /// Ends a step of catching up: an error ends the path.
+    fn step(&mut self, done: Result<(), LiveError>) {
+        if done.is_err() {
+            self.catch_up.path.clear();
+        }
+        if self.catch_up.task.is_none() && self.catch_up.path.len() <= self.catch_up.beside || done.is_err() {
+            self.catch_up.beside = 0;
+            self.followed(done);
+        }
+        self.queue.look_for_parent();
+    }
+
+    /// Sets the feed's health after the upstream's newest block was followed, or could not be.
+    fn followed(&mut self, done: Result<(), LiveError>) {
+        let Err(error) = done else {
+            (self.problem, self.is_other_chain, self.catch_up.unknown_since) = (None, false, None);
+            if self.flashblocks.is_none() && !self.blocks_are_late() {
+                self.set(self.live());
+            }
+            return;
+        };
+        if matches!(error, LiveError::Unknown(_) | LiveError::NoNewest) {
+            let since = *self.catch_up.unknown_since.get_or_insert_with(Instant::now);
+            if since.elapsed() < self.chain.limits.late {
+                tracing::debug!(%error, "the upstream is asked again");
+                return self.heads.again();
+            }
+        }
+        let text = error.to_string();
+        if self.problem.as_ref() != Some(&text) {
+            tracing::warn!(error = text, "the upstream's newest block cannot be followed");
+        }
+        self.problem = Some(text);
+        self.is_other_chain = matches!(error, LiveError::OtherChain { .. });
+        self.heads.again();
+        if self.flashblocks.is_none() {
+            self.set(FeedState::Degraded(error.problem()));
+        } else if self.is_other_chain {
+            self.fail(error.problem());
+        }
+    }
+
+    /// Takes the path to the upstream's newest block from a known one, `fork`, and begins to import its blocks.
+    fn begin_path(
+        &mut self,
+        fork: Option<Arc<SealedBlock>>,
+        mut path: Vec<UpstreamBlock>,
+        since: Instant,
+    ) -> Result<(), LiveError> {
+        let head = self.feed.snapshots.load().head().clone();
+        match fork {
+            Some(fork) if fork.hash() == head.hash() => self.older_since = None,
+            // Only a lasting answer means that the chain went back.
+            Some(_) if path.is_empty() && !self.has_gone_back() => {
+                self.heads.again();
+                return Ok(());
+            }
+            Some(fork) if fork.number() < head.number() => {
+                self.older_since = None;
+                self.reorgs.increment(1);
+                tracing::warn!(from = head.number(), to = fork.number(), "the upstream took another branch");
+                if self.chain.remote.revert_to(fork.number(), fork.hash()).is_none() && !path.is_empty() {
+                    self.begin_restart(path.swap_remove(0));
+                    return Ok(());
+                }
+                // Nothing is answered from the dead branch while the other one is imported.
+                self.queue.clear();
+                let feed = FeedState::Degraded(FeedProblem::Reorg);
+                self.feed.apply(Publication::GoBack { number: fork.number(), feed });
+                self.set(FeedState::Degraded(FeedProblem::Reorg));
+                if path.is_empty() {
+                    let actions = self.reconcile(&summary(&fork.header, fork.transaction_hashes().unwrap_or_default()));
+                    self.act(actions, Instant::now());
+                }
+            }
+            Some(_) => {}
+            None => {
+                tracing::warn!(from = head.number(), "too far behind the upstream: the blocks between are skipped");
+                if !path.is_empty() {
+                    self.begin_restart(path.swap_remove(0));
+                }
+                return Ok(());
+            }
+        }
+        self.catch_up.append(path, since);
+        Ok(())
+    }
+
+    /// Returns whether an older block has been the upstream's newest for so long that its chain has gone back.
+    fn has_gone_back(&mut self) -> bool {
+        let (blocks, least) = GONE_BACK;
+        let since = *self.older_since.get_or_insert_with(Instant::now);
+        since.elapsed() >= (blocks * self.block_time).max(least)
+    }
+
+    /// Imports the next canonical block as it was pre-confirmed, or begins to execute it. Returns the block if that has
+    /// begun, or if it has to wait until its sub-blocks are applied.
+    fn import(&mut self, block: UpstreamBlock) -> Option<UpstreamBlock> {
+        let number = block.number();
+        let parent = self.feed.snapshots.load().select(Selector::Hash(block.header.parent_hash)).ok();
+        let Some(parent) = parent.filter(|parent| parent.open.is_none()) else {
+            self.step(Err(LiveError::Gone(number)));
+            return None;
+        };
+        let summary = summary(&block.header, block.transaction_hashes());
+        let confirmed = self.flashblocks.as_ref().is_some_and(|source| source.rules.confirms(&summary));
+        let is_applied = !self.queue.has(number);
+        if confirmed && !is_applied {
+            // The rest of its sub-blocks costs less than the whole block.
+            let since = *self.catch_up.waits_since.get_or_insert_with(Instant::now);
+            if since.elapsed() < self.chain.limits.execute {
+                return Some(block);
+            }
+        }
+        self.catch_up.waits_since = None;
+        // Taken before the rules drop the block.
+        let retired = if confirmed && is_applied { self.retire(&block) } else { None };
+        if is_applied && retired.is_none() {
+            self.note_difference(&block, confirmed);
+        }
+        if confirmed && is_applied && retired.is_none() {
+            // The rules take the block for the pre-confirmed one, so the blocks that they keep are built on a different
+            // state.
+            self.fail(FeedProblem::Mismatch);
+        }
+        let actions = self.reconcile(&summary);
+        // Sub-blocks that were held until now wait in the queue until the block is published.
+        self.act(actions, Instant::now());
+        if let Some(done) = retired {
+            let done = self.finish(block, &parent, Ok(done), AnnouncedReceipts::Never);
+            self.step(done);
+            return None;
+        }
+        self.supersede();
+        let executing = self.chain.clone().import(block.clone(), parent);
+        self.catch_up.task = Some(executing.boxed_local());
+        Some(block)
+    }
+
+    /// Takes a block that was executed, or that could not be.
+    fn imported(
+        &mut self,
+        block: UpstreamBlock,
+        done: Result<ImportedBlock, LiveError>,
+        receipts: AnnouncedReceipts,
+    ) -> Result<(), LiveError> {
+        let parent = self.feed.snapshots.load().select(Selector::Hash(block.header.parent_hash));
+        let parent = parent.map_err(|_| LiveError::Gone(block.number()))?;
+        self.finish(block, &parent, done, receipts)
+    }
+
+    /// Publishes a canonical block: with the state that it was pre-confirmed or executed with, or, if there is none,
+    /// with nothing known of its state.
+    fn finish(
+        &mut self,
+        block: UpstreamBlock,
+        parent: &Arc<Snapshot>,
+        done: Result<ImportedBlock, LiveError>,
+        receipts: AnnouncedReceipts,
+    ) -> Result<(), LiveError> {
+        let (began, number, hash) = (Instant::now(), block.number(), block.hash());
+        let (changes, receipts, verified) = match done {
+            Ok(ImportedBlock { changes, receipts }) => {
+                self.executed.increment(1);
+                (changes, AnnouncedReceipts::Whole(receipts), Verified::Full)
+            }
+            Err(error) => {
+                let mismatch = matches!(error, LiveError::Mismatch { .. });
+                if matches!(error, LiveError::Panicked | LiveError::Block(_) | LiveError::Transaction { .. }) {
+                    self.diverged(number, None, &error);
+                }
+                if mismatch { &self.mismatched } else { &self.skipped }.increment(1);
+                tracing::warn!(number, %hash, %error, "a block cannot be executed: its state is fetched again");
+                (BlockChanges::Unknown, receipts, Verified::None)
+            }
+        };
+        self.block_time = self.chain.spec.prescribed_block_time(block.header.timestamp).unwrap_or_else(|| {
+            let seconds = block.header.timestamp.saturating_sub(parent.head.header.timestamp);
+            Duration::from_secs(seconds.clamp(1, 3600))
+        });
+        let is_refused = receipts.is_refused();
+        let block = known_block(block, receipts);
+        let next = self.feed.snapshots.load().next_canonical(&self.chain.remote, block, changes, verified)?;
+        let confirms = matches!(next, Publication::Confirm(_));
+        self.feed.apply(next);
+        if !confirms {
+            self.feed.count(began.into_std());
+        }
+        self.expect_content(number, hash, is_refused);
+        Ok(())
+    }
+
+    /// Returns the actions that a canonical block requires.
+    fn reconcile(&mut self, block: &CanonicalBlock) -> Vec<Action> {
+        self.flashblocks.as_mut().map(|source| source.rules.canonical(block)).unwrap_or_default()
+    }
+
+    /// Returns the results of a block as it was pre-confirmed, if it became canonical unchanged.
+    fn retire(&self, block: &UpstreamBlock) -> Option<ImportedBlock> {
+        let own = self.preconfirmed(block.number())?;
+        let (receipts, totals) = own.outcome();
+        // The same gas and receipts are not enough: a transfer of another value has them too.
+        let is_same = own.environment_difference(&block.header).is_none()
+            && own.transaction_hashes() == block.transaction_hashes()
+            && totals.check(block).is_ok();
+        is_same.then_some(ImportedBlock { changes: BlockChanges::AsPreconfirmed, receipts })
+    }
+
+    /// Begins to start again at a block without known ancestors.
+    fn begin_restart(&mut self, block: UpstreamBlock) {
+        let chain = self.chain.clone();
+        let asked = async move {
+            let receipts = chain.receipts(&block).await;
+            CanonicalNews::Restart(Box::new(block), receipts)
+        };
+        self.catch_up.task = Some(asked.boxed_local());
+    }
+
+    /// Starts again at a block without known ancestors.
+    fn restart(&mut self, block: UpstreamBlock, receipts: AnnouncedReceipts) {
+        let (number, hash, is_refused) = (block.number(), block.hash(), receipts.is_refused());
+        let actions = self.reconcile(&summary(&block.header, block.transaction_hashes()));
+        let view = self.chain.remote.restart(block.number(), block.hash());
+        let mut hashes = BlockHashes::default();
+        if let Some(parent) = block.number().checked_sub(1) {
+            hashes.push(parent, block.header.parent_hash);
+        }
+        hashes.push(block.number(), block.hash());
+        self.queue.clear();
+        let first = canonical_snapshot(view, block, receipts, hashes).with_verified(Verified::None);
+        self.feed.apply(Publication::Restart(first));
+        self.expect_content(number, hash, is_refused);
+        self.act(actions, Instant::now());
+    }
+}

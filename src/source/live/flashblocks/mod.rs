@@ -1,0 +1,14 @@
+//! Flashblocks: the sub-blocks that an OP-stack builder sends while it builds a block, before the block is canonical.
+//!
+//! [`stream`] keeps the connection, [`decode`] reads its messages, `block` keeps what has come of a block, and [`rules`]
+//! decides what each message, and each canonical block, means for the pre-confirmed blocks. None of them touches state: the caller executes the actions.
+//! The format is that of <https://specs.optimism.io/protocol/flashblocks.html>, as builders send it.
+
+mod block;
+pub mod decode;
+pub mod sequence;
+pub mod stream;
+
+pub use self::sequence::{Action, CanonicalBlock, FlashblockSequence, Ignored, Replaced};
+pub use decode::{DecodeError, Flashblock, Metadata, UnreadTx};
+pub use stream::{Event, Events, Settings, StreamError, open};

@@ -1,0 +1,376 @@
+//! The import of canonical blocks: asked of the upstream, executed on the known state, and checked.
+//!
+//! All of it happens beside the stream: each step is a future that the feed's task polls between sub-blocks. None changes
+//! what is published.
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use alloy_consensus::{Header, Transaction, transaction::Recovered};
+use alloy_eips::eip7928::compute_block_access_list_hash;
+use alloy_primitives::{B256, Bloom, Sealed};
+use futures::FutureExt;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use super::flashblocks::CanonicalBlock;
+use super::{LiveChain, LiveError};
+use crate::{
+    chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom},
+    ledger::{BlockChanges, Selector, Snapshot, Snapshots},
+    source::apply::{close, extend_known, open_block_with, prefetch},
+    state::{MergedChanges, RemoteView, World},
+    upstream::{AnnouncedReceipts, Hints, UpstreamBlock, UpstreamHead},
+};
+
+/// The gas after which the execution of a canonical block lets sub-blocks run.
+const SLICE: u64 = 10_000_000;
+
+/// The result of what was done beside the stream.
+pub(super) enum CanonicalNews {
+    /// The way from a known block to the upstream's newest was looked for.
+    Found(Result<Found, LiveError>),
+    /// The first block of the path was executed, or the upstream was asked for its receipts.
+    Executed(Result<ImportedBlock, LiveError>, AnnouncedReceipts),
+    /// The upstream is a node of another chain now.
+    OtherChain(LiveError),
+    /// The receipts of a block to begin anew at were asked for.
+    Restart(Box<UpstreamBlock>, AnnouncedReceipts),
+}
+
+/// The path to the upstream's newest block.
+pub(super) struct Found {
+    /// The newest known block that is an ancestor, or the block itself.
+    pub fork: ForkPoint,
+    /// The blocks after it, newest first.
+    pub path: Vec<UpstreamBlock>,
+    /// The hash of the announced block if the upstream does not have it yet, so that the path to its newest block was looked
+    /// for in its place.
+    pub unknown: Option<B256>,
+}
+
+/// The block at which a path to the upstream's newest block begins.
+pub(super) enum ForkPoint {
+    /// A canonical block.
+    Known(Arc<SealedBlock>),
+    /// A block with this hash that waited to be imported when the search began.
+    Waiting(B256),
+    /// No block that is known.
+    Unknown,
+}
+
+/// The results of a canonical block.
+pub(super) struct ImportedBlock {
+    pub changes: BlockChanges,
+    pub receipts: Vec<ChainReceipt>,
+}
+
+impl LiveChain {
+    /// Walks back from the upstream's newest block to the newest block that is known, or that is among `waiting`: the
+    /// numbers and hashes of blocks that are being imported. Where blocks are between, they are asked for side by side, by
+    /// their numbers, so that a distant upstream costs two round trips however many they are.
+    pub(super) async fn find(
+        self,
+        newest: UpstreamHead,
+        waiting: Vec<(u64, B256)>,
+        snapshots: Arc<Snapshots>,
+    ) -> Result<Found, LiveError> {
+        let canonical = |hash: B256| {
+            let published = snapshots.load();
+            let known = published.select(Selector::Hash(hash)).ok()?;
+            let is_canonical = known.open.is_none() && known.head.number() <= published.head().number();
+            is_canonical.then(|| known.head.clone())
+        };
+        let mut path: Vec<UpstreamBlock> = Vec::new();
+        // The blocks between, oldest first, as far as the upstream gave them.
+        let mut between: Vec<Box<RawValue>> = Vec::new();
+        let (mut hash, mut unknown) = (newest.hash, None);
+        // The block with this hash, if it was given.
+        let mut given: Option<UpstreamBlock> = None;
+        let (fork, number) = loop {
+            if let Some((number, _)) = waiting.iter().find(|(_, known)| *known == hash) {
+                break (ForkPoint::Waiting(hash), Some(*number));
+            }
+            if let Some(known) = canonical(hash) {
+                let number = known.number();
+                break (ForkPoint::Known(known), Some(number));
+            }
+            if path.len() == self.limits.gap {
+                break (ForkPoint::Unknown, None);
+            }
+            if given.is_none()
+                && let Some(json) = between.pop()
+            {
+                given = self.read(&json, hash, &snapshots).await.ok();
+            }
+            let block = match given.take() {
+                Some(block) => block,
+                // Nothing was asked for, or another branch has this number now.
+                None => {
+                    between.clear();
+                    match self.block(hash, &snapshots).await {
+                        Err(LiveError::Unknown(_)) if path.is_empty() && unknown.is_none() => {
+                            // One of several nodes behind an address may be late, or the announced block is no block yet.
+                            let latest = self.latest(&snapshots).await?;
+                            hash = latest.hash();
+                            // A block of the same height may be one of another branch.
+                            let is_ahead = newest.number.to::<u64>() >= latest.number();
+                            unknown = (is_ahead && hash != newest.hash).then_some(newest.hash);
+                            given = Some(latest);
+                            continue;
+                        }
+                        block => block?,
+                    }
+                }
+            };
+            let (head, oldest) = {
+                let published = snapshots.load();
+                (published.head().number(), published.oldest_state())
+            };
+            if let Some(child) = path.last() {
+                child_of(child, block.number())?;
+            }
+            let last = waiting.last().map_or(head, |(number, _)| head.max(*number));
+            let missing = last + 1..block.number();
+            if path.is_empty() && (2..=self.limits.gap as u64).contains(&missing.end.saturating_sub(missing.start)) {
+                between = self.upstream.blocks(missing, Instant::now() + self.limits.wait).await;
+            }
+            hash = block.header.parent_hash;
+            let is_old = block.number() <= oldest;
+            path.push(block);
+            // An old number under a known parent is a wrong one.
+            if is_old && canonical(hash).is_none() {
+                break (ForkPoint::Unknown, None);
+            }
+        };
+        if path.is_empty() && unknown.is_none() {
+            self.check_chain().await?;
+        }
+        if let (Some(number), Some(first)) = (number, path.last()) {
+            child_of(first, number)?;
+        }
+        Ok(Found { fork, path, unknown })
+    }
+
+    /// Checks that the upstream is still a node of the chain.
+    async fn check_chain(&self) -> Result<(), LiveError> {
+        self.check_chain_id(self.upstream.chain_id(Instant::now() + self.limits.wait).await?)
+    }
+
+    fn check_chain_id(&self, announced: u64) -> Result<(), LiveError> {
+        let expected = self.spec.chain_id();
+        if announced == expected { Ok(()) } else { Err(LiveError::OtherChain { expected, announced }) }
+    }
+
+    /// Returns the upstream's block of this hash, unless a node of another chain answers at the same address now.
+    async fn block(&self, hash: B256, snapshots: &Snapshots) -> Result<UpstreamBlock, LiveError> {
+        let deadline = Instant::now() + self.limits.wait;
+        let (json, chain_id) = self.upstream.block_and_chain(hash, deadline).await?;
+        self.check_chain_id(chain_id)?;
+        self.read(&json.ok_or(LiveError::Unknown(hash))?, hash, snapshots).await
+    }
+
+    /// Returns the newest block of the node that answers, unless that is one of another chain.
+    async fn latest(&self, snapshots: &Snapshots) -> Result<UpstreamBlock, LiveError> {
+        let (json, chain_id) = self.upstream.newest_and_chain(Instant::now() + self.limits.wait).await?;
+        self.check_chain_id(chain_id)?;
+        let json = json.ok_or(LiveError::NoNewest)?;
+        let named: NamedBlock = serde_json::from_str(json.get()).map_err(|_| LiveError::NoNewest)?;
+        self.read(&json, named.hash, snapshots).await
+    }
+
+    /// Reads a block that has this hash. The senders of a block that was pre-confirmed are known from its sub-blocks.
+    async fn read(&self, json: &RawValue, hash: B256, snapshots: &Snapshots) -> Result<UpstreamBlock, LiveError> {
+        let (complete, open) = {
+            let published = snapshots.load();
+            let complete = published.select(Selector::Hash(hash)).ok().and_then(|ahead| ahead.head.find_body());
+            (complete, published.newest.open.as_ref().map(|open| open.transactions.clone()))
+        };
+        let sender = |index: usize, tx: &ChainTx| {
+            let known = match &complete {
+                Some(complete) => complete.transactions.get(index),
+                None => open.as_ref()?.get(index),
+            };
+            known.filter(|known| known.inner() == tx).map(Recovered::signer)
+        };
+        let block = UpstreamBlock::read(json.get(), self.spec.family(), sender).await?;
+        LiveError::unless_equal("hash of the block", block.hash(), hash)?;
+        if let Err(error) = block.check(self.spec.family()) {
+            if self.limits.verify {
+                return Err(error.into());
+            }
+            tracing::warn!(%error, "the upstream's block is not consistent");
+        }
+        Ok(block)
+    }
+
+    /// Executes a block on its parent, or else asks for its receipts, unless it is a block of another chain.
+    pub(super) async fn import(self, block: UpstreamBlock, parent: Arc<Snapshot>) -> CanonicalNews {
+        let executed = AssertUnwindSafe(self.execute(&block, &parent)).catch_unwind().await;
+        let executed = executed.unwrap_or(Err(LiveError::Panicked));
+        if executed.is_err()
+            && let Err(other @ LiveError::OtherChain { .. }) = self.check_chain().await
+        {
+            return CanonicalNews::OtherChain(other);
+        }
+        let receipts = if executed.is_err() { self.receipts(&block).await } else { AnnouncedReceipts::Never };
+        CanonicalNews::Executed(executed, receipts)
+    }
+
+    /// Executes a block on its parent's state, as far as that is known or can be fetched in time.
+    async fn execute(&self, block: &UpstreamBlock, parent: &Snapshot) -> Result<ImportedBlock, LiveError> {
+        // A block that is not what its header says is none of the chain's.
+        block.check_transactions()?;
+        let (began, time) = (Instant::now(), self.limits.execute);
+        if time.is_zero() || block.has_ommers {
+            return Err(LiveError::Late(time));
+        }
+        // An unexecuted fork and most calls of native contracts are seen before anything is executed.
+        let called = block.transactions.iter().filter_map(|tx| tx.to());
+        let natives = self.spec.natives().at(block.header.timestamp);
+        let mut used = called.chain([block.header.beneficiary]);
+        if let Some(why) = used.find_map(|address| natives.find(&address)) {
+            return Err(LiveError::Unexecutable(why));
+        }
+        if let Some(foreign) = &block.foreign {
+            return Err(LiveError::ForeignType { index: foreign.index, kind: foreign.kind });
+        }
+        let view = self.remote.view(parent.head.number(), parent.head_hash());
+        // The state right after the parent, without the pre-confirmed blocks on it.
+        let view = view.ok_or(LiveError::Gone(parent.head.number()))?;
+        let on = Snapshot::at_head(World::on(view), parent.head.clone(), parent.hashes.clone());
+        let fetch = async |missed, hints| {
+            LiveError::unless_executable(&missed)?;
+            let fetched = tokio::time::timeout_at(began + time, self.clone().fetch(missed, hints)).await;
+            fetched.map_err(|_| LiveError::Late(time))?.map_err(LiveError::from)
+        };
+        let mut at = loop {
+            let opened = open_block_with(&self.spec, &on, block.header.inner().clone())?;
+            if opened.missed.is_empty() {
+                break opened;
+            }
+            fetch(opened.missed, Hints::default()).await?;
+        };
+        let mut changes = MergedChanges::default();
+        let mut unknown: Vec<usize> = (0..block.transactions.len()).collect();
+        let mut executed = 0;
+        let mut is_first = true;
+        loop {
+            changes.add(&at.changes);
+            let Some(open) = &at.snapshot.open else { return Err(LiveError::Gone(block.number())) };
+            let rest = &block.transactions[executed..];
+            if rest.is_empty() {
+                break;
+            }
+            let stretch = extend_known(&self.spec, &at.snapshot, open, rest, SLICE);
+            executed += stretch.executed;
+            if let Some(error) = stretch.failed {
+                return Err(LiveError::Transaction { index: executed, problem: error.to_string() });
+            }
+            (at.snapshot, at.changes) = (stretch.snapshot, stretch.changes);
+            let mut missed = stretch.missed;
+            if missed.is_empty() {
+                // Lets sub-blocks run.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            unknown.retain(|index| *index >= executed);
+            unknown = prefetch(&self.spec, &at.snapshot, &block.transactions, &unknown, &mut missed);
+            let hinted = unknown.iter().filter_map(|index| block.transactions.get(*index));
+            let hints = if std::mem::take(&mut is_first) { Hints::of_transactions(hinted) } else { Hints::default() };
+            fetch(missed, hints).await?;
+        }
+        let closed = loop {
+            let Some(open) = &at.snapshot.open else { return Err(LiveError::Gone(block.number())) };
+            let closed = close(&self.spec, &at.snapshot, open, block.withdrawals.as_ref())?;
+            if closed.missed.is_empty() {
+                break closed;
+            }
+            fetch(closed.missed, Hints::default()).await?;
+        };
+        changes.add(&closed.changes);
+        ReceiptTotals::of(closed.gas_used, &closed.receipts).check(block)?;
+        if let (Some(list), Some(announced)) = (&closed.access_list, block.header.block_access_list_hash) {
+            LiveError::unless_equal("blockAccessListHash", compute_block_access_list_hash(list), announced)?;
+        }
+        let changes = BlockChanges::These(Arc::new(changes.to_vec()));
+        Ok(ImportedBlock { changes, receipts: closed.receipts })
+    }
+
+    /// Returns the receipts of a block that is not executed here, as the upstream has them.
+    pub(super) async fn receipts(&self, block: &UpstreamBlock) -> AnnouncedReceipts {
+        AnnouncedReceipts::ask(&self.upstream, block, Instant::now() + self.limits.wait).await
+    }
+}
+
+/// The hash of a block as an upstream gives it.
+#[derive(Deserialize)]
+struct NamedBlock {
+    hash: B256,
+}
+
+/// Checks that a block has the number after its parent's, which its hash alone shows only if the hash is checked.
+fn child_of(block: &UpstreamBlock, parent: u64) -> Result<(), LiveError> {
+    LiveError::unless_equal("number of the block", block.number(), parent.saturating_add(1))
+}
+
+/// Returns a canonical block as the rules of a stream want it.
+pub(super) fn summary(header: &Sealed<Header>, transactions: Vec<B256>) -> CanonicalBlock {
+    CanonicalBlock {
+        number: header.number,
+        hash: header.hash(),
+        parent_hash: header.parent_hash,
+        receipts_root: header.receipts_root,
+        transactions,
+    }
+}
+
+/// Returns a canonical block as far as it is known: with its body, with its logs, or as a header alone.
+pub(super) fn known_block(block: UpstreamBlock, receipts: AnnouncedReceipts) -> SealedBlock {
+    let UpstreamBlock { header, transactions, withdrawals, foreign, .. } = block;
+    match receipts {
+        // A block whose transactions are not all known has no body here.
+        AnnouncedReceipts::Whole(receipts) if foreign.is_none() => {
+            SealedBlock::named(header, BlockBody { transactions, receipts, withdrawals, ..BlockBody::default() })
+        }
+        AnnouncedReceipts::Logs(logs) => SealedBlock::bare(header).with_logs(logs),
+        _ => SealedBlock::bare(header),
+    }
+}
+
+/// Returns the snapshot of a canonical block. Without receipts, only its header is known.
+pub fn canonical_snapshot(
+    view: RemoteView,
+    block: UpstreamBlock,
+    receipts: AnnouncedReceipts,
+    hashes: BlockHashes,
+) -> Snapshot {
+    Snapshot::at_head(World::on(view), Arc::new(known_block(block, receipts)), hashes)
+}
+
+/// The header fields that follow from the receipts of a block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ReceiptTotals {
+    pub gas_used: u64,
+    pub receipts_root: B256,
+    pub logs_bloom: Bloom,
+}
+
+impl ReceiptTotals {
+    fn of(gas_used: u64, receipts: &[ChainReceipt]) -> Self {
+        let (receipts_root, logs_bloom) = receipts_root_and_bloom(receipts);
+        Self { gas_used, receipts_root, logs_bloom }
+    }
+
+    /// Checks the fields against the header of `block`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`LiveError::Mismatch`] for the first field that differs.
+    pub fn check(&self, block: &UpstreamBlock) -> Result<(), LiveError> {
+        let header = &block.header;
+        LiveError::unless_equal("gasUsed", self.gas_used, header.gas_used)?;
+        LiveError::unless_equal("receiptsRoot", self.receipts_root, header.receipts_root)?;
+        LiveError::unless_equal("logsBloom", self.logs_bloom, header.logs_bloom)
+    }
+}

@@ -1,0 +1,152 @@
+//! Canonical blocks that were published as headers alone, because the upstream did not have their receipts when it announced
+//! them: one of several nodes behind an address may be a block behind. The upstream is asked for the content of each again,
+//! until the block is final or no longer canonical.
+
+use std::{collections::VecDeque, time::Duration};
+
+use alloy_primitives::B256;
+use futures::{
+    FutureExt,
+    future::{LocalBoxFuture, join_all},
+};
+use tokio::time::Instant;
+
+use super::{Live, LiveChain, import::known_block};
+use crate::{chain::SealedBlock, ledger::Publication, upstream::AnnouncedReceipts};
+
+/// The pause before the upstream is asked for a block's content for the second time. It doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause before the upstream is asked for a block's content again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+/// The blocks whose contents are asked for at once.
+const MAX_ASKED_AT_ONCE: usize = 8;
+
+/// The blocks whose content is to come, and the questions for it.
+#[derive(Default)]
+pub(super) struct LateContents {
+    /// Oldest first.
+    waiting: VecDeque<LateContent>,
+    /// The questions under way.
+    asked: Option<LocalBoxFuture<'static, Vec<AnnouncedContent>>>,
+}
+
+/// A block whose content is to come.
+#[derive(Clone, Copy)]
+struct LateContent {
+    number: u64,
+    hash: B256,
+    /// The pause before the next question after this one.
+    pause: Duration,
+    /// The time of the next question.
+    due: Instant,
+}
+
+/// The upstream's answer about a block's content.
+pub(super) struct AnnouncedContent {
+    hash: B256,
+    /// The block with its content; `None` if the upstream does not have that yet.
+    block: Option<SealedBlock>,
+    /// Whether the upstream does not tell the content.
+    is_refused: bool,
+}
+
+impl LateContents {
+    fn push(&mut self, number: u64, hash: B256) {
+        let due = Instant::now() + FIRST_PAUSE;
+        self.waiting.push_back(LateContent { number, hash, pause: 2 * FIRST_PAUSE, due });
+    }
+
+    /// Returns the time of the next question.
+    pub fn due(&self) -> Option<Instant> {
+        let next = self.waiting.iter().map(|late| late.due).min();
+        next.filter(|_| self.asked.is_none())
+    }
+
+    /// Waits for the answers. The blocks of which there is news leave the list.
+    pub async fn announced(&mut self) -> Vec<AnnouncedContent> {
+        let Some(asked) = &mut self.asked else { return std::future::pending().await };
+        let contents = asked.await;
+        self.asked = None;
+        contents
+    }
+}
+
+impl LiveChain {
+    /// Asks the upstream for the content of a block.
+    async fn content(self, hash: B256) -> AnnouncedContent {
+        let deadline = Instant::now() + self.limits.wait;
+        let (family, verify) = (self.spec.family(), self.limits.verify);
+        let (block, receipts) = AnnouncedReceipts::ask_with_block(&self.upstream, hash, family, verify, deadline).await;
+        let is_refused = receipts.is_refused();
+        let block = block.filter(|_| !matches!(receipts, AnnouncedReceipts::NotYet | AnnouncedReceipts::Never));
+        AnnouncedContent { hash, block: block.map(|block| known_block(block, receipts)), is_refused }
+    }
+}
+
+impl Live {
+    /// Notes that the content of a canonical block that was just published is to come, unless it is known, or the upstream
+    /// does not tell it: `is_refused`.
+    pub(super) fn expect_content(&mut self, number: u64, hash: B256, is_refused: bool) {
+        let published = self.feed.snapshots.load();
+        if !published.is_late(number, hash) {
+            return;
+        }
+        if !is_refused {
+            tracing::info!(number, "the upstream does not have the receipts of its block yet: it is asked again");
+            return self.late.push(number, hash);
+        }
+        let header = published.sealed_block(number).filter(|block| block.hash() == hash);
+        if let Some(header) = header {
+            self.feed.apply(Publication::Content(SealedBlock::clone(&header)));
+        }
+    }
+
+    /// Notes the blocks whose content is to come after a restart of the source.
+    pub(super) fn expect_contents_again(&mut self) {
+        self.late = LateContents::default();
+        for (number, late) in self.feed.snapshots.load().late_blocks() {
+            self.late.push(number, late.hash);
+        }
+    }
+
+    /// Asks for the contents that are due.
+    pub(super) fn ask_for_contents(&mut self) {
+        if self.late.waiting.is_empty() {
+            return;
+        }
+        let published = self.feed.snapshots.load();
+        self.late.waiting.retain(|late| published.is_late(late.number, late.hash));
+        if self.late.asked.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        let mut asked = Vec::new();
+        for late in self.late.waiting.iter_mut().filter(|late| late.due <= now).take(MAX_ASKED_AT_ONCE) {
+            late.due = now + late.pause;
+            late.pause = (2 * late.pause).min(LONGEST_PAUSE);
+            asked.push(self.chain.clone().content(late.hash));
+        }
+        if !asked.is_empty() {
+            self.late.asked = Some(join_all(asked).boxed_local());
+        }
+    }
+
+    /// Publishes the contents that the upstream has told.
+    pub(super) fn take_contents(&mut self, contents: Vec<AnnouncedContent>) {
+        for AnnouncedContent { hash, block, is_refused } in contents {
+            let late = self.late.waiting.iter().position(|late| late.hash == hash);
+            let Some(number) = late.map(|at| self.late.waiting[at].number) else { continue };
+            match block {
+                Some(block) => {
+                    self.late.waiting.retain(|late| late.hash != hash);
+                    self.feed.apply(Publication::Content(block));
+                }
+                None if is_refused => {
+                    self.late.waiting.retain(|late| late.hash != hash);
+                    self.expect_content(number, hash, true);
+                }
+                None => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Publishing an upstream's chain. Every node with `--publish` reads its source all the time, into a cell that nobody sees;
+//! the one that leads publishes what it reads, and the others show what the leader has published.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{FutureExt, future::LocalBoxFuture};
+use tokio::time::Instant;
+
+use super::{LiveOutlet, OutletStep, Publisher, StreamWriter};
+use crate::{
+    ledger::Snapshots,
+    source::{Feed, FeedSource, fleet::StateServing, live::LiveSource},
+};
+
+/// The most bytes of changes that wait for the stream.
+const MAX_WAITING_BYTES: usize = 64 << 20;
+/// The time that a node which takes over has to come to the canonical head that its fleet has seen.
+const CATCH_UP: Duration = Duration::from_millis(500);
+
+/// An upstream's chain that is published.
+#[derive(Debug)]
+pub struct PublishedLive {
+    /// The node's part in its fleet.
+    pub publisher: Publisher,
+    /// The upstream's chain.
+    pub source: LiveSource,
+    /// The cell into which this node reads its source, and which nobody sees.
+    pub own: Arc<Snapshots>,
+}
+
+impl FeedSource for PublishedLive {
+    fn run(self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
+        let Self { mut publisher, source, own } = *self;
+        let outlet = Arc::new(LiveOutlet::new(MAX_WAITING_BYTES));
+        let (fetcher, remote) = (source.fetcher.clone(), source.remote.clone());
+        let reading = Box::new(source).run(feed.beside(own.clone(), outlet.clone()));
+        let publishing = async move {
+            loop {
+                let epoch = publisher.lead_next(&mut feed, None, own.load().last.epoch()).await;
+                reach_head(&own, &feed.snapshots).await;
+                outlet.begin(&own, epoch, feed.snapshots.load());
+                let serving = StateServing::begin(&publisher.link, fetcher.clone(), remote.clone());
+                lead(&publisher, &mut feed, &own, &outlet).await;
+                drop(serving);
+                outlet.end();
+                tracing::warn!("another node leads the fleet now: this one follows it");
+                publisher.follower.begin_again();
+            }
+        };
+        async move {
+            futures::join!(reading, publishing);
+        }
+        .boxed_local()
+    }
+}
+
+/// Waits until the node's own chain has the canonical head that the fleet has seen, so that a takeover does not go back.
+async fn reach_head(own: &Snapshots, seen: &Snapshots) {
+    let head = seen.load().head().clone();
+    let mut changes = own.changes();
+    let reached = async {
+        loop {
+            let known = own.load();
+            let is_behind = known.head().number() < head.number();
+            if !is_behind || changes.changed().await.is_err() {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout_at(Instant::now() + CATCH_UP, reached).await;
+}
+
+/// Publishes what the node reads until another node leads.
+async fn lead(publisher: &Publisher, feed: &mut Feed, own: &Snapshots, outlet: &LiveOutlet) {
+    let mut leading = publisher.leading(feed).await;
+    // A quiet chain has no message that would find another leader.
+    while feed.stream.as_ref().is_some_and(StreamWriter::is_leased) {
+        publisher.write_due_image(feed, &mut leading, || outlet.reset_codes_if_idle()).await;
+        let step = tokio::select! {
+            biased;
+            step = outlet.next(own) => step,
+            () = publisher.look(&mut leading) => continue,
+        };
+        send_and_show(feed, step).await;
+    }
+    feed.stream = None;
+}
+
+/// Sends a change to the stream, and shows it once the stream has it.
+async fn send_and_show(feed: &mut Feed, step: OutletStep) {
+    let OutletStep { id, message, after, arrived } = step;
+    let Some(stream) = &feed.stream else { return };
+    let sending = stream.encoded(id, &message);
+    if feed.send_message(sending).await.is_err() {
+        return;
+    }
+    let health = after.feed();
+    feed.snapshots.replace_all(after);
+    feed.status.show_state(health);
+    feed.pool.advance();
+    if let Some(arrived) = arrived {
+        feed.count(arrived);
+    }
+}

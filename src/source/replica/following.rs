@@ -1,0 +1,219 @@
+//! Following a fleet's stream: each message is applied once, in order, or the state begins anew with the newest image.
+
+use std::{fmt, sync::Arc, time::Instant};
+
+use async_nats::jetstream::{
+    consumer::{DeliverPolicy, push},
+    stream::Stream,
+};
+use futures::StreamExt;
+
+use super::{
+    apply::{Applier, ApplyError},
+    clock::LeaderClock,
+    live::LiveReplica,
+    reading::StreamReading,
+};
+use crate::{
+    ledger::{
+        Retention, SnapshotId, Snapshots,
+        codec::{ImageContent, LeaderTime, StateImage},
+    },
+    source::{
+        fleet::{ArrivedPart, FleetError, FleetLink, ImageKey},
+        journal::Journal,
+        publishing::read_image,
+    },
+    state::CodeCache,
+};
+
+/// The state of a fleet as far as its stream was read.
+///
+/// It is a cell of its own: what is shown to clients is the newest of it, so that it goes back nowhere while the state begins
+/// anew with an image.
+pub struct Following {
+    link: FleetLink,
+    /// The state as far as the stream was read.
+    reading: StreamReading,
+    /// The id and the sequence from which this state began.
+    origin: (u64, u64),
+    /// The messages after the last one, while they are asked for.
+    messages: Option<push::Ordered>,
+}
+
+/// The settings and the caches with which a node follows, whatever image it begins with.
+#[derive(Clone, Debug)]
+pub struct ReplicaBase {
+    /// The bytecode cache.
+    pub codes: Arc<CodeCache>,
+    /// The part of the past that is retained.
+    pub kept: Retention,
+    /// The most bytes of the cache of an upstream's state, for a fleet that follows one.
+    pub cache: usize,
+    /// The bounds of the leader's clock.
+    pub clock: LeaderClock,
+}
+
+impl ReplicaBase {
+    /// Returns an applier of messages to the state of an image, or the problem of the image.
+    fn read(&self, key: &ImageKey, bytes: &[u8]) -> Result<Applier, String> {
+        let Self { codes, kept, cache, clock } = self;
+        let applier = match StateImage::read(bytes, codes, *kept).map_err(|error| error.to_string())? {
+            ImageContent::Local(snapshots) => Applier::new(*snapshots, codes.clone()),
+            ImageContent::Live(image) => {
+                let begun = LiveReplica::begin(*image, *cache, codes, *kept).map_err(|error| error.to_string())?;
+                Applier::of_live(begun.0, codes.clone(), begun.1)
+            }
+        };
+        let applier = applier.with_clock(clock.clone());
+        applier.state().date(clock.earliest_or_own(SnapshotId(key.id).epoch(), LeaderTime(key.dated)));
+        Ok(applier)
+    }
+}
+
+impl fmt::Debug for Following {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Following")
+            .field("origin", &self.origin)
+            .field("sequence", &self.sequence())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The reason why the stream cannot be followed from here.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    /// NATS does not answer, or refuses. It may be tried again.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+    /// The state has to begin anew with an image, because the stream does not have what comes next.
+    #[error("{0}")]
+    Gap(String),
+    /// A message cannot be applied, because it differs from what this node computes.
+    #[error("{0}")]
+    Mismatch(String),
+}
+
+impl From<ApplyError> for FollowError {
+    fn from(error: ApplyError) -> Self {
+        match error {
+            ApplyError::Gap { .. } | ApplyError::Unfit(_) => Self::Gap(error.to_string()),
+            ApplyError::Message(_) | ApplyError::Mismatch { .. } => Self::Mismatch(error.to_string()),
+        }
+    }
+}
+
+impl Following {
+    /// Follows from `state`, whose last change is the message at `sequence`.
+    pub fn from(link: FleetLink, applier: Applier, sequence: u64) -> Self {
+        let origin = (applier.state().load().last.0, sequence);
+        Self { link, reading: StreamReading::from(applier, sequence), origin, messages: None }
+    }
+
+    /// Begins with the newest image of the fleet; `None` if there is none yet.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if NATS does not answer, and [`FleetError::Image`] if the image cannot be used.
+    pub async fn bootstrap(link: &FleetLink, base: &ReplicaBase) -> Result<Option<Self>, FleetError> {
+        let Some(key) = link.fact::<ImageKey>(ImageKey::KEY).await? else { return Ok(None) };
+        let bytes = read_image(&link.images().await?, &key).await?;
+        let (base, read_key) = (base.clone(), key.clone());
+        let read = tokio::task::spawn_blocking(move || base.read(&read_key, &bytes)).await;
+        let applier = read.unwrap_or_else(|error| Err(error.to_string())).map_err(FleetError::Image)?;
+        tracing::info!(id = format!("{:#x}", key.id), bytes = key.bytes, "the state begins with the fleet's image");
+        let state = link.stream().await?.cached_info().state.clone();
+        // The image has all that there is if nothing was published since the stream was created anew.
+        let sequence = if state.messages == 0 { key.sequence.min(state.last_sequence) } else { key.sequence };
+        Ok(Some(Self::from(link.clone(), applier, sequence)))
+    }
+
+    /// Returns the state as far as the stream was read.
+    pub const fn state(&self) -> &Snapshots {
+        self.reading.state()
+    }
+
+    /// Returns the id and the sequence from which this state began.
+    pub const fn origin(&self) -> (u64, u64) {
+        self.origin
+    }
+
+    /// Returns the sequence of the last message that was applied.
+    pub const fn sequence(&self) -> u64 {
+        self.reading.sequence()
+    }
+
+    /// Returns the sequence of the last part that was read, whose message may not have come whole.
+    pub const fn read(&self) -> u64 {
+        self.reading.read()
+    }
+
+    /// Asks for the messages again, because none has come for a time.
+    pub fn ask_again(&mut self) {
+        self.messages = None;
+        self.reading.begin_again();
+    }
+
+    /// Asks for the messages, unless they are asked for already.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FollowError::Fleet`] if NATS does not answer, and [`FollowError::Gap`] if the stream ends before the last
+    /// message that was applied, because it was created anew or has lost its end.
+    pub async fn open(&mut self) -> Result<(), FollowError> {
+        if self.messages.is_none() {
+            let stream = self.link.stream().await?;
+            let (end, read) = (stream.cached_info().state.last_sequence, self.sequence());
+            if end < read {
+                return Err(FollowError::Gap(format!(
+                    "the stream was created anew or has lost its end: it ends with message {end}, and {read} was read"
+                )));
+            }
+            self.messages = Some(open(&self.link, &stream, read + 1).await?);
+            self.reading.begin_again();
+        }
+        Ok(())
+    }
+
+    /// Waits for the next part of a message, and applies the message if the part is its last. Returns the id of the last
+    /// message that was applied, and the time at which the part arrived. Cancelling it loses nothing.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FollowError::Gap`] if the next message is not in the stream, [`FollowError::Mismatch`] if it cannot be
+    /// applied, and [`FollowError::Fleet`] if NATS does not answer.
+    pub async fn next(&mut self, journal: Option<&Journal>) -> Result<(SnapshotId, Instant), FollowError> {
+        self.open().await?;
+        let Some(messages) = &mut self.messages else { return Ok((self.reading.last(), Instant::now())) };
+        let message = messages.next().await;
+        let arrived = Instant::now();
+        let message = match message {
+            Some(Ok(message)) => message,
+            other => {
+                self.ask_again();
+                let problem =
+                    other.and_then(Result::err).map_or_else(|| "it ended".to_owned(), |error| error.to_string());
+                return Err(FleetError::nats("the stream cannot be read", problem).into());
+            }
+        };
+        let sequence = message.info().map(|info| info.stream_sequence);
+        let sequence = sequence.map_err(|error| FleetError::nats("a message has no sequence", error))?;
+        let part = ArrivedPart::read(message.headers.as_ref(), message.payload.clone().into());
+        self.reading.arrive(sequence, part, journal)?;
+        Ok((self.reading.last(), arrived))
+    }
+}
+
+/// Asks for the messages of the stream from `sequence` on.
+async fn open(link: &FleetLink, stream: &Stream, sequence: u64) -> Result<push::Ordered, FleetError> {
+    let unread = |problem: String| FleetError::nats("the stream cannot be read", problem);
+    let consumer = push::OrderedConfig {
+        deliver_subject: link.client.new_inbox(),
+        filter_subject: link.names.feed(),
+        deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: sequence },
+        ..push::OrderedConfig::default()
+    };
+    let consumer = stream.create_consumer(consumer).await;
+    let consumer = consumer.map_err(|error| unread(error.to_string()))?;
+    consumer.messages().await.map_err(|error| unread(error.to_string()))
+}

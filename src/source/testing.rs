@@ -1,0 +1,315 @@
+//! The devnet under the control of its clients (`--testing`): blocks, state and time as tests need them.
+
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
+
+use alloy_primitives::{Address, Bytes, U256};
+use futures::{FutureExt, future::LocalBoxFuture};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{MissedTickBehavior, interval_at},
+};
+
+use super::{
+    Feed, FeedSource,
+    devnet::{Devnet, DevnetSource},
+};
+use crate::clock::BlockClock;
+use crate::{
+    ledger::{Chain, Publication, Snapshot},
+    state::{CodeCache, Overlay},
+};
+
+/// Changes that may wait for the writer of snapshots.
+const WAITING: usize = 64;
+/// The latest time to which the clock can be set, in Unix seconds: any number of blocks can follow.
+const LATEST_TIME: u64 = i64::MAX as u64;
+
+/// A change of the chain that a client asks for.
+#[derive(Clone, Debug)]
+pub enum ChainChange {
+    /// Mines blocks, the first with what waits in the pool.
+    Mine {
+        /// The number of blocks.
+        blocks: u64,
+        /// Seconds between two of them; `None` for the clock's time.
+        interval: Option<u64>,
+        /// The timestamp of the first block; `None` for the clock's time.
+        timestamp: Option<u64>,
+    },
+    /// Changes an account.
+    Edit(AccountEdit),
+    /// Saves the chain's state, to return to it.
+    Save,
+    /// Returns to a saved state. It and those saved after it are forgotten.
+    Return(u64),
+    /// Moves the clock forward, by seconds.
+    MoveClock(u64),
+    /// Sets the timestamp of the next block, in Unix seconds; the clock continues from there.
+    SetClock(u64),
+}
+
+/// The change of an account. Fields that are `None` stay.
+#[derive(Clone, Debug, Default)]
+pub struct AccountEdit {
+    /// The account.
+    pub address: Address,
+    /// The balance in wei.
+    pub balance: Option<U256>,
+    /// The nonce.
+    pub nonce: Option<u64>,
+    /// The bytecode.
+    pub code: Option<Bytes>,
+    /// A storage slot and its value.
+    pub slot: Option<(U256, U256)>,
+}
+
+/// The outcome of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeOutcome {
+    /// The change was made.
+    Done,
+    /// The state was saved under this id.
+    Saved(u64),
+    /// Whether there was a state to return to.
+    Returned(bool),
+    /// Seconds that the clock is ahead of the system's.
+    Ahead(i64),
+}
+
+/// The reason why a change was not made.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The next block's timestamp would not be later than that of the block before.
+    #[error("timestamp {timestamp} is lower than or equal to the previous block's timestamp {previous}")]
+    Timestamp {
+        /// The requested timestamp.
+        timestamp: u64,
+        /// The timestamp of the block before.
+        previous: u64,
+    },
+    /// The timestamp is too late for the blocks after it.
+    #[error("timestamp {0}: expected at most 2^63 - 1")]
+    TooLate(u64),
+    /// More blocks were requested than one request may mine.
+    #[error("{blocks} blocks: expected at most {most} (--testing-limit)")]
+    TooManyBlocks {
+        /// The requested number.
+        blocks: u64,
+        /// The bound.
+        most: u64,
+    },
+    /// As many changes as may wait are waiting.
+    #[error("too busy: {WAITING} changes of the chain wait already")]
+    Busy,
+    /// The feed has failed or the node stops.
+    #[error("the devnet cannot continue: search the log for the reason")]
+    Failed,
+}
+
+type Answer = oneshot::Sender<Result<ChangeOutcome, ChangeError>>;
+
+/// The handle with which clients change the chain. Its changes are made by the chain's source, the only writer.
+#[derive(Clone, Debug)]
+pub struct ChainControl(mpsc::Sender<(ChainChange, Answer)>);
+
+impl ChainControl {
+    /// Makes a change, after those that wait, and returns once it is published.
+    ///
+    /// # Errors
+    ///
+    /// Returns the [`ChangeError`] if the change was not made.
+    pub async fn make(&self, change: ChainChange) -> Result<ChangeOutcome, ChangeError> {
+        let (answer, answered) = oneshot::channel();
+        self.0.try_send((change, answer)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => ChangeError::Busy,
+            mpsc::error::TrySendError::Closed(_) => ChangeError::Failed,
+        })?;
+        answered.await.unwrap_or(Err(ChangeError::Failed))
+    }
+}
+
+/// A devnet that runs by itself, and as its clients ask.
+#[derive(Debug)]
+pub struct TestingSource {
+    devnet: DevnetSource,
+    codes: Arc<CodeCache>,
+    changes: mpsc::Receiver<(ChainChange, Answer)>,
+    /// The most states that are saved, and blocks that one request mines.
+    most: u32,
+    saved: BTreeMap<u64, SavedChain>,
+    next_id: u64,
+}
+
+/// A state to return to.
+#[derive(Debug)]
+struct SavedChain {
+    published: Arc<Chain>,
+    clock: BlockClock,
+}
+
+impl TestingSource {
+    /// Creates the source and its handle. `most` bounds the states that are saved, the oldest of which is forgotten for
+    /// one more, and the blocks that one request mines.
+    pub fn new(devnet: DevnetSource, codes: Arc<CodeCache>, most: u32) -> (Self, ChainControl) {
+        let (sender, changes) = mpsc::channel(WAITING);
+        (Self { devnet, codes, changes, most, saved: BTreeMap::new(), next_id: 0 }, ChainControl(sender))
+    }
+
+    /// Builds and publishes the next sub-block.
+    pub async fn go_on(&mut self, feed: &mut Feed) {
+        self.devnet.go_on(feed).await;
+    }
+
+    /// Makes a change of the chain.
+    ///
+    /// # Errors
+    ///
+    /// Returns the [`ChangeError`] if the change was not made.
+    pub async fn make(&mut self, feed: &mut Feed, change: ChainChange) -> Result<ChangeOutcome, ChangeError> {
+        match change {
+            ChainChange::Mine { blocks, interval, timestamp } => {
+                let most = u64::from(self.most);
+                if blocks > most {
+                    return Err(ChangeError::TooManyBlocks { blocks, most });
+                }
+                if let Some(timestamp) = timestamp {
+                    self.set_clock(feed, timestamp).await?;
+                }
+                self.mine(feed, blocks, interval).await?;
+            }
+            ChainChange::Edit(edit) => self.edit(feed, &edit).await?,
+            ChainChange::Save => return Ok(ChangeOutcome::Saved(self.save(feed))),
+            ChainChange::Return(id) => return Ok(ChangeOutcome::Returned(self.return_to(feed, id))),
+            ChainChange::MoveClock(seconds) => {
+                // Blocks that were mined within a second are ahead of the clock.
+                let now = self.devnet.devnet.clock.now().max(feed.snapshots.newest().header().timestamp);
+                self.set_clock(feed, now.saturating_add(seconds)).await?;
+                return Ok(ChangeOutcome::Ahead(self.devnet.devnet.clock.ahead));
+            }
+            ChainChange::SetClock(timestamp) => self.set_clock(feed, timestamp).await?,
+        }
+        Ok(ChangeOutcome::Done)
+    }
+
+    /// Seals `blocks` blocks, `interval` seconds apart.
+    async fn mine(&mut self, feed: &mut Feed, blocks: u64, interval: Option<u64>) -> Result<(), ChangeError> {
+        for block in 1..=blocks {
+            if let Some(interval) = interval.filter(|_| block < blocks) {
+                let mined = feed.snapshots.newest().header().timestamp;
+                self.devnet.devnet.clock.set(mined.saturating_add(interval).min(LATEST_TIME));
+            }
+            self.end_block(feed).await?;
+            // The thread also runs the actor of the feed.
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// Seals the block being built with what waits in the pool, and opens the next one.
+    async fn end_block(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
+        self.devnet.go_on_by(feed, Devnet::last_step).await;
+        if feed.status.is_degraded() { Err(ChangeError::Failed) } else { Ok(()) }
+    }
+
+    /// Sets the timestamp of the next block. If the block being built has transactions, which have seen its time, it is
+    /// sealed, and the next block is the one after it.
+    async fn set_clock(&mut self, feed: &mut Feed, timestamp: u64) -> Result<(), ChangeError> {
+        let published = feed.snapshots.load();
+        let open = published.newest.open.as_ref().filter(|open| !open.transactions.is_empty());
+        let previous = open.map_or(published.head().header.timestamp, |open| open.header.timestamp);
+        if timestamp <= previous {
+            return Err(ChangeError::Timestamp { timestamp, previous });
+        }
+        if timestamp > LATEST_TIME {
+            return Err(ChangeError::TooLate(timestamp));
+        }
+        self.devnet.devnet.clock.set(timestamp);
+        if open.is_some() {
+            return self.end_block(feed).await;
+        }
+        let began = Instant::now();
+        let next = self.open(published.latest())?;
+        feed.apply(Publication::SubBlock(next));
+        feed.count(began);
+        Ok(())
+    }
+
+    /// Changes an account in the state after the newest block, and opens the next block on that state. The newest block
+    /// keeps its state root, and the next one's has the change. If the block being built has transactions, which have
+    /// run on the state before, it is sealed first.
+    async fn edit(&mut self, feed: &mut Feed, edit: &AccountEdit) -> Result<(), ChangeError> {
+        if feed.snapshots.newest().open.as_ref().is_some_and(|open| !open.transactions.is_empty()) {
+            self.end_block(feed).await?;
+        }
+        let began = Instant::now();
+        let published = feed.snapshots.load();
+        let latest = published.latest();
+        let mut overlay = Overlay::new(latest.world.clone(), latest.hashes.clone());
+        // A copy, because the bytes are a part of the request's body.
+        let code = edit.code.as_ref().map(|code| self.codes.chain(Bytes::copy_from_slice(code)));
+        overlay.set(edit.address, edit.balance, edit.nonce, code);
+        if let Some((slot, value)) = edit.slot {
+            overlay.set_slot(edit.address, slot, value);
+        }
+        let (world, changes) = overlay.changed();
+        let edited =
+            Snapshot::at_head(world, latest.head.clone(), latest.hashes.clone()).after(latest, Arc::new(changes));
+        self.devnet.devnet.clock.fix(published.newest.header().timestamp);
+        let next = self.open(&edited)?;
+        feed.apply(Publication::Seal { sealed: edited, next: Some(next) });
+        feed.pool.advance();
+        feed.count(began);
+        Ok(())
+    }
+
+    /// Opens the next block on `head`.
+    fn open(&mut self, head: &Snapshot) -> Result<Snapshot, ChangeError> {
+        let opened = self.devnet.devnet.first(head).map_err(|error| {
+            tracing::error!(%error, "the next block cannot be opened");
+            ChangeError::Failed
+        })?;
+        Ok(opened.next.snapshot)
+    }
+
+    fn save(&mut self, feed: &Feed) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.saved.insert(id, SavedChain { published: feed.snapshots.load(), clock: self.devnet.devnet.clock.clone() });
+        if self.saved.len() > self.most as usize {
+            self.saved.pop_first();
+        }
+        id
+    }
+
+    fn return_to(&mut self, feed: &mut Feed, id: u64) -> bool {
+        let Some(SavedChain { published, clock }) = self.saved.remove(&id) else { return false };
+        self.saved.split_off(&id);
+        let began = Instant::now();
+        self.devnet.devnet.clock = clock;
+        feed.apply(Publication::Return(published));
+        feed.pool.advance();
+        feed.count(began);
+        true
+    }
+}
+
+impl FeedSource for TestingSource {
+    fn run(mut self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
+        let every = self.devnet.every;
+        let mut ticks = interval_at((Instant::now() + every).into(), every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        async move {
+            loop {
+                tokio::select! {
+                    biased;
+                    Some((change, answer)) = self.changes.recv() => {
+                        // Fails if the client no longer waits.
+                        let _ = answer.send(self.make(&mut feed, change).await);
+                    }
+                    _ = ticks.tick() => self.go_on(&mut feed).await,
+                }
+            }
+        }
+        .boxed_local()
+    }
+}

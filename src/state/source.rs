@@ -1,0 +1,59 @@
+//! Where missing state comes from.
+
+use std::fmt::Debug;
+
+use alloy_primitives::B256;
+use futures::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::{Miss, RemoteView};
+
+/// A place that has the state of an upstream's blocks: a node that is asked, or another cache.
+pub trait StateSource: Debug + Send + Sync {
+    /// Fetches `missed` values of one block into the cache of `view`. With `proves`, accounts and slots are checked by their proofs;
+    /// hashes of blocks have none.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`FetchError`] if a value is still unknown.
+    fn fetch<'a>(
+        &'a self,
+        view: &'a RemoteView,
+        missed: &'a [Miss],
+        proves: bool,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<(), FetchError>>;
+}
+
+/// The reason why state could not be fetched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FetchError {
+    /// The source gave no usable answer. Holds its problem.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The state did not arrive by the deadline. Holds the upstream's problem, if it has one.
+    #[error("the upstream did not return the state in time{0}")]
+    Deadline(String),
+    /// A reorg has replaced the block.
+    #[error("block {number} ({hash}) was replaced by another while the request ran")]
+    Replaced {
+        /// The number of the block.
+        number: u64,
+        /// The hash of the block.
+        hash: B256,
+    },
+    /// The leader of the fleet does not keep the state of the block.
+    #[error("the state of block {number} ({hash}) is not here, and the leader of the fleet does not keep it")]
+    NotKept {
+        /// The number of the block.
+        number: u64,
+        /// The hash of the block.
+        hash: B256,
+    },
+    /// More than this many values are in flight.
+    #[error("more than {0} values of the upstream's state are in flight: try again later")]
+    Busy(usize),
+    /// The state was still incomplete after this many rounds of fetching.
+    #[error("the state that the request needs was still incomplete after {0} rounds of fetching")]
+    Rounds(usize),
+}

@@ -1,0 +1,461 @@
+//! Fetches the state that runs have missed into the cache.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use alloy_consensus::Header;
+use alloy_eips::{BlockId, BlockNumberOrTag, RpcBlockHash, eip2930::AccessList};
+use alloy_primitives::{B256, U256, map::DefaultHashBuilder};
+use dashmap::{DashMap, Entry};
+use serde::Deserialize;
+use tokio::{runtime::Handle, sync::watch, time::Instant};
+
+use super::{
+    Hints,
+    ask::{Ask, UpstreamError},
+    client::Upstream,
+    proven::{ProofStore, ProvenState},
+    wave::{Naming, Wave},
+};
+use crate::{
+    state::{CodeCache, FetchError, Miss, Missed, RemoteView, StateSource},
+    telemetry::{Counter, Metrics},
+};
+
+/// The settings of a [`Fetcher`].
+#[derive(Clone, Copy, Debug)]
+pub struct FetcherConfig {
+    /// The time for which a wave is tried, whatever the deadline of its first request: others may wait longer.
+    pub patience: Duration,
+    /// Whether to fetch proofs, and to check values by them against the block's header.
+    pub verify_proofs: bool,
+    /// The most values in flight at once, past which fetches are rejected.
+    pub max_in_flight: usize,
+}
+
+/// Fetches missed state into the cache: each value once, however many requests wait for it.
+///
+/// The misses of a round are sent as one wave of concurrent batches, at the block's hash. A wave is a task of its own,
+/// so that it continues for other requests if the request that began it ends.
+#[derive(Debug)]
+pub struct Fetcher {
+    /// The upstream; `None` on a node that has state from its fleet alone.
+    upstream: Option<Arc<Upstream>>,
+    /// The fleet's source, which is asked first for the state of the blocks that the fleet publishes.
+    fleet: OnceLock<Arc<dyn StateSource>>,
+    codes: Arc<CodeCache>,
+    config: FetcherConfig,
+    /// The values in flight, by block.
+    in_flight: Arc<InFlight>,
+    /// The headers of blocks that were checked, by hash.
+    headers: DashMap<B256, Header, DefaultHashBuilder>,
+    /// The proofs that are kept for the nodes of a fleet that check values by them.
+    proofs: OnceLock<Arc<ProofStore>>,
+    /// Whether proofs are fetched, even of values that are known.
+    proves: bool,
+    /// Whether the upstream has answered that it has no `eth_createAccessList`.
+    no_access_lists: AtomicBool,
+    /// Whether the upstream takes only a number for a block, no hash.
+    by_number: AtomicBool,
+    waves: Counter,
+    /// The runtime of the waves, so that executing blocks and calls does not delay them.
+    runtime: Handle,
+}
+
+type InFlight = DashMap<(B256, Miss), watch::Receiver<Landed>, DefaultHashBuilder>;
+/// The outcome of a fetch; `None` while it is in flight.
+type Landed = Option<Result<(), FetchError>>;
+
+/// The answer to `eth_createAccessList`, which a call that reverts has too.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AccessListAnswer {
+    access_list: AccessList,
+}
+
+#[derive(Debug, Deserialize)]
+struct HeaderAnswer {
+    #[serde(flatten)]
+    header: alloy_rpc_types_eth::Header,
+}
+
+impl Fetcher {
+    /// The slots from 0 on, fetched with an account if there are no access lists: most contracts keep values there.
+    const FIRST_SLOTS: u64 = 16;
+    /// The most accounts of a wave whose first slots are fetched.
+    const WITH_SLOTS: usize = 8;
+    /// The most checked headers that are retained.
+    const MAX_HEADERS: usize = 1024;
+    /// The time that `eth_createAccessList` has to answer.
+    const LISTS_TIMEOUT: Duration = Duration::from_millis(500);
+    /// The most values in access lists that are fetched.
+    const MAX_LISTED: usize = 4096;
+
+    /// Creates a fetcher. Must be called on a tokio runtime, which then runs the waves.
+    pub fn new(upstream: Arc<Upstream>, codes: Arc<CodeCache>, config: FetcherConfig, metrics: &Metrics) -> Self {
+        Self::from(Some(upstream), codes, config, metrics)
+    }
+
+    /// Creates a fetcher of a node in a fleet, which may have an upstream of its own. Must be called on a tokio runtime.
+    pub fn in_fleet(
+        fleet: Arc<dyn StateSource>,
+        upstream: Option<Arc<Upstream>>,
+        codes: Arc<CodeCache>,
+        config: FetcherConfig,
+        metrics: &Metrics,
+    ) -> Self {
+        let fetcher = Self::from(upstream, codes, config, metrics);
+        fetcher.join(fleet);
+        fetcher
+    }
+
+    /// Asks the source of a fleet first, from here on, for the state of the blocks that the fleet publishes.
+    pub fn join(&self, fleet: Arc<dyn StateSource>) {
+        self.fleet.get_or_init(|| fleet);
+    }
+
+    /// Returns a fetcher that fetches the proofs of values from the same upstream, and keeps them for
+    /// [`proven`](Self::proven). This one keeps those by which it checks its own values there, too.
+    pub fn proving(&self) -> Arc<Self> {
+        let proofs = self.proofs.get_or_init(|| Arc::new(ProofStore::new())).clone();
+        Arc::new(Self {
+            upstream: self.upstream.clone(),
+            fleet: OnceLock::new(),
+            codes: self.codes.clone(),
+            config: FetcherConfig { verify_proofs: true, ..self.config },
+            in_flight: Arc::default(),
+            headers: DashMap::default(),
+            proofs: OnceLock::from(proofs),
+            proves: true,
+            no_access_lists: AtomicBool::new(false),
+            by_number: AtomicBool::new(false),
+            waves: self.waves.clone(),
+            runtime: self.runtime.clone(),
+        })
+    }
+
+    fn from(upstream: Option<Arc<Upstream>>, codes: Arc<CodeCache>, config: FetcherConfig, metrics: &Metrics) -> Self {
+        let waves = metrics.counter("presim_upstream_waves_total", "Waves of state that were fetched.", &[]);
+        Self {
+            upstream,
+            fleet: OnceLock::new(),
+            codes,
+            config,
+            in_flight: Arc::default(),
+            headers: DashMap::default(),
+            proofs: OnceLock::new(),
+            proves: false,
+            no_access_lists: AtomicBool::new(false),
+            by_number: AtomicBool::new(false),
+            waves,
+            runtime: Handle::current(),
+        }
+    }
+
+    /// Returns the upstream from which state is fetched, if this node has one.
+    pub const fn upstream(&self) -> Option<&Arc<Upstream>> {
+        self.upstream.as_ref()
+    }
+
+    /// Returns the threads on which state is fetched.
+    pub const fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Fetches the state that runs have missed and that `hints` predict. Only the first round of a request has hints.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FetchError::Replaced`] if a reorg replaced the block, [`FetchError::Busy`] if too many values are in
+    /// flight, and [`FetchError::Unavailable`] or [`FetchError::Deadline`] if a missed value is still unknown.
+    pub async fn fetch(
+        self: &Arc<Self>,
+        missed: &Missed,
+        hints: Option<&Hints>,
+        deadline: Instant,
+    ) -> Result<(), FetchError> {
+        for (view, misses) in missed.by_view() {
+            if !view.is_alive() {
+                return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+            }
+            let mut wanted: Vec<Miss> = misses.iter().copied().collect();
+            self.expect(&mut wanted, hints);
+            let landing = self.launch(view, wanted, hints)?;
+            let all = async {
+                let mut problem = None;
+                for mut landing in landing {
+                    let landed = landing.wait_for(Option::is_some).await;
+                    // The wave sends its outcome before it drops the sender.
+                    let landed = landed.ok().and_then(|landed| landed.clone());
+                    if let Some(Err(error)) = landed {
+                        problem.get_or_insert(error);
+                    }
+                }
+                problem
+            };
+            let problem = match tokio::time::timeout_at(deadline, all).await {
+                Ok(problem) => problem,
+                Err(_) => {
+                    let cause = self.upstream.as_ref().and_then(|upstream| upstream.cause_of_delay());
+                    Some(FetchError::Deadline(cause.map_or_else(String::new, |cause| format!(": {cause}"))))
+                }
+            };
+            if !view.is_alive() {
+                return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+            }
+            if let Some(error) = problem
+                && misses.iter().any(|miss| !self.has(view, miss))
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether there is nothing to fetch for `miss` at the block of `view`.
+    pub fn has(&self, view: &RemoteView, miss: &Miss) -> bool {
+        match (miss, self.proofs.get()) {
+            (Miss::Account(_) | Miss::Slot(..), Some(proofs)) if self.proves => proofs.has(view.hash(), *miss),
+            _ => view.knows(miss),
+        }
+    }
+
+    /// Returns the proofs that are kept of these values at the block of `view`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FetchError::Unavailable`] if the upstream does not return the block's header.
+    pub async fn proven(
+        &self,
+        view: &RemoteView,
+        wanted: impl Iterator<Item = Miss>,
+        deadline: Instant,
+    ) -> Result<ProvenState, FetchError> {
+        let (Some(upstream), Some(proofs)) = (&self.upstream, self.proofs.get()) else {
+            return Err(FetchError::Unavailable("this node has no upstream that proves state".to_owned()));
+        };
+        let header = self.header(upstream, view, deadline).await?;
+        Ok(ProvenState { header, accounts: proofs.find(view.hash(), wanted) })
+    }
+
+    /// Adds the state that will probably be missed next.
+    fn expect(&self, wanted: &mut Vec<Miss>, hints: Option<&Hints>) {
+        if self.no_access_lists.load(Relaxed) {
+            let accounts = wanted.iter().filter_map(|miss| match miss {
+                Miss::Account(address) => Some(*address),
+                _ => None,
+            });
+            let accounts: Vec<_> = accounts.take(Self::WITH_SLOTS).collect();
+            for address in accounts {
+                wanted.extend((0..Self::FIRST_SLOTS).map(|slot| Miss::Slot(address, U256::from(slot))));
+            }
+        }
+        if let Some(hints) = hints {
+            wanted.extend(hints.addresses.iter().map(|address| Miss::Account(*address)));
+        }
+    }
+
+    /// Begins a wave for the values that no wave fetches yet. Returns the outcomes to wait for.
+    fn launch(
+        self: &Arc<Self>,
+        view: &RemoteView,
+        wanted: Vec<Miss>,
+        hints: Option<&Hints>,
+    ) -> Result<Vec<watch::Receiver<Landed>>, FetchError> {
+        if self.in_flight.len() > self.config.max_in_flight {
+            return Err(FetchError::Busy(self.config.max_in_flight));
+        }
+        let (done, landing) = watch::channel(None);
+        let (mut mine, mut waiting) = (Vec::new(), Vec::new());
+        for miss in wanted {
+            match self.in_flight.entry((view.hash(), miss)) {
+                Entry::Occupied(other) => {
+                    if !other.get().same_channel(&landing)
+                        && !waiting.iter().any(|known: &watch::Receiver<_>| known.same_channel(other.get()))
+                    {
+                        waiting.push(other.get().clone());
+                    }
+                }
+                // Checked while the entry is locked, because another wave may just have fetched the value.
+                Entry::Vacant(_) if self.has(view, &miss) => {}
+                Entry::Vacant(place) => {
+                    place.insert(landing.clone());
+                    mine.push(miss);
+                }
+            }
+        }
+        let lists = hints.filter(|hints| !hints.calls.is_empty() && !self.no_access_lists.load(Relaxed)).cloned();
+        if !mine.is_empty() {
+            let claim = FetchClaim { in_flight: self.in_flight.clone(), hash: view.hash(), misses: mine, done };
+            let (fetcher, view) = (self.clone(), view.clone());
+            self.runtime.spawn(async move { fetcher.fetch_claimed(view, claim, lists).await });
+            waiting.push(landing);
+        }
+        Ok(waiting)
+    }
+
+    /// Runs one wave, and after it a second one for the state in the access lists.
+    async fn fetch_claimed(self: Arc<Self>, view: RemoteView, claim: FetchClaim, lists: Option<Hints>) {
+        let deadline = Instant::now() + self.config.patience;
+        self.waves.increment(1);
+        let wave = self.wave(&view, &claim.misses, deadline);
+        let lists = tokio::time::timeout(Self::LISTS_TIMEOUT, self.access_lists(&view, lists, deadline));
+        let (result, listed) = tokio::join!(wave, lists);
+        // Access lists are hints: after their timeout, the fetch ends without them.
+        let listed = listed.unwrap_or_default();
+        let mut result = result;
+        if !listed.is_empty() && result.is_ok() {
+            let mine: Vec<Miss> = listed.into_iter().filter(|miss| !self.has(&view, miss)).collect();
+            if !mine.is_empty() {
+                self.waves.increment(1);
+                // Upstream errors are ignored, because the state may not be needed. If it is, it is missed again.
+                result = result.and(self.wave(&view, &mine, deadline).await.or(Ok(())));
+            }
+        }
+        claim.land(result);
+    }
+
+    async fn wave(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<(), FetchError> {
+        let fleet = self.fleet.get().filter(|_| view.state().is_of_fleet());
+        let asked = match fleet {
+            Some(fleet) => fleet.fetch(view, misses, self.config.verify_proofs, deadline).await,
+            None => Err(FetchError::Unavailable("the node has no upstream".to_owned())),
+        };
+        match (&self.upstream, asked) {
+            (_, Ok(())) => Ok(()),
+            (None, Err(error)) => Err(error),
+            (Some(upstream), Err(error)) => {
+                if fleet.is_some() {
+                    tracing::debug!(%error, "the upstream is asked for what the leader of the fleet does not give");
+                }
+                self.wave_of(upstream, view, misses, deadline).await
+            }
+        }
+    }
+
+    /// Fetches state from the upstream.
+    async fn wave_of(
+        &self,
+        upstream: &Upstream,
+        view: &RemoteView,
+        misses: &[Miss],
+        deadline: Instant,
+    ) -> Result<(), FetchError> {
+        let prove = self.config.verify_proofs;
+        let root = if prove { Some(self.header(upstream, view, deadline).await?.state_root) } else { None };
+        let send = |naming| {
+            let wave = Wave::new(view, misses, prove, naming);
+            wave.send(upstream, &self.codes, root, deadline)
+        };
+        let mut naming = if self.by_number.load(Relaxed) { Naming::Number } else { Naming::Hash };
+        let mut learned = send(naming).await;
+        let is_refused = matches!(learned.problem, Some(UpstreamError::Refused { code: -32602, .. }));
+        if naming == Naming::Hash && is_refused && learned.values.is_empty() {
+            naming = Naming::Number;
+            learned = send(naming).await;
+            self.by_number.store(learned.problem.is_none(), Relaxed);
+        }
+        if naming == Naming::Number && !Self::is_canonical(upstream, view, deadline).await? {
+            return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+        }
+        if let Some(proofs) = self.proofs.get() {
+            learned.proven.into_iter().for_each(|proven| proofs.add(view.hash(), proven));
+        }
+        if !view.state().insert(view, learned.values) {
+            return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+        }
+        learned.problem.map_or(Ok(()), |problem| Err(problem.into()))
+    }
+
+    /// Returns whether the block of `view` is still the upstream's block of that number.
+    async fn is_canonical(upstream: &Upstream, view: &RemoteView, deadline: Instant) -> Result<bool, FetchError> {
+        #[derive(Debug, Deserialize)]
+        struct Named {
+            hash: B256,
+        }
+        let number = BlockNumberOrTag::Number(view.number());
+        let named = upstream.one(Ask::<Named>::typed("eth_getBlockByNumber", &(number, false)), deadline).await?;
+        Ok(named.hash == view.hash())
+    }
+
+    /// Returns the state that the upstream predicts for the calls in `hints`. Empty if the upstream has no prediction.
+    async fn access_lists(&self, view: &RemoteView, hints: Option<Hints>, deadline: Instant) -> Vec<Miss> {
+        let (Some(hints), Some(upstream)) = (hints, &self.upstream) else { return Vec::new() };
+        let at = BlockId::Hash(RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) });
+        let asks = hints.calls.iter().map(|call| Ask::<AccessListAnswer>::typed("eth_createAccessList", &(call, at)));
+        let answers = upstream.all(asks.collect(), deadline).await;
+        let mut listed = Vec::new();
+        for answer in answers {
+            match answer {
+                Ok(answer) => {
+                    for item in answer.access_list.0 {
+                        listed.push(Miss::Account(item.address));
+                        let slots = item.storage_keys.iter().map(|key| Miss::Slot(item.address, (*key).into()));
+                        listed.extend(slots);
+                    }
+                }
+                Err(error) if error.is_unknown_method() => self.no_access_lists.store(true, Relaxed),
+                Err(_) => {}
+            }
+        }
+        listed.truncate(Self::MAX_LISTED);
+        listed
+    }
+
+    /// Returns the header of the view's block, which has the block's hash.
+    async fn header(&self, upstream: &Upstream, view: &RemoteView, deadline: Instant) -> Result<Header, FetchError> {
+        if let Some(header) = self.headers.get(&view.hash()) {
+            return Ok(header.clone());
+        }
+        let hash = view.hash();
+        let ask = Ask::new("eth_getBlockByHash", &(hash, false), move |raw| {
+            let answer: HeaderAnswer = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
+            let found = answer.header.inner.hash_slow();
+            match found == hash {
+                true => Ok(answer.header.inner),
+                false => Err(format!("requested block {hash}, but the returned header hashes to {found}")),
+            }
+        });
+        let header = upstream.one(ask, deadline).await?;
+        if self.headers.len() >= Self::MAX_HEADERS {
+            self.headers.clear();
+        }
+        self.headers.insert(hash, header.clone());
+        Ok(header)
+    }
+}
+
+/// The values that a wave fetches. Released on drop, so that other waves may fetch them however this one ends.
+struct FetchClaim {
+    in_flight: Arc<InFlight>,
+    hash: B256,
+    misses: Vec<Miss>,
+    done: watch::Sender<Landed>,
+}
+
+impl FetchClaim {
+    fn land(mut self, result: Result<(), FetchError>) {
+        // Released before the outcome is sent, so that a woken request that misses a value again fetches it anew.
+        self.release();
+        self.done.send_replace(Some(result));
+    }
+}
+
+impl FetchClaim {
+    fn release(&mut self) {
+        for miss in self.misses.drain(..) {
+            self.in_flight.remove(&(self.hash, miss));
+        }
+    }
+}
+
+impl Drop for FetchClaim {
+    fn drop(&mut self) {
+        self.release();
+    }
+}

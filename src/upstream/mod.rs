@@ -1,0 +1,28 @@
+//! The client of an upstream node, and the fetcher that loads the node's state into the cache.
+
+mod answer_budget;
+mod ask;
+pub mod block;
+pub mod client;
+pub mod fetch;
+pub mod heads;
+mod hints;
+mod http;
+mod message;
+mod pace;
+mod proof;
+mod proven;
+mod refusal;
+mod socket;
+mod transaction;
+mod wave;
+
+pub use ask::{Ask, UpstreamError};
+pub use block::{AnnouncedReceipts, BlockError, ForeignTransactions, UpstreamBlock, recover};
+pub use client::{Upstream, UpstreamConfig, UpstreamState};
+pub use fetch::{Fetcher, FetcherConfig};
+pub use heads::{Heads, HeadsEnded, UpstreamHead};
+pub use hints::Hints;
+pub use http::http_client;
+pub use proven::ProvenState;
+pub use refusal::Refusal;
