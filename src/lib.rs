@@ -18,9 +18,9 @@
 //! - [`executor`]: the scheduler: where and when each request runs, and which requests are rejected.
 //! - [`watch`]: standing bundles: what they have read and answered, and what is due.
 //! - [`engine`]: pure simulation, from a snapshot and a request to a result.
+//! - [`config`]: the settings, from flags, environment and file.
 //! - [`ledger`]: what is published of a chain: snapshots with their block context, history, and the records of changes.
 //! - [`store`]: the durable store: one file, and group commits.
-//! - [`config`]: the settings, from flags, environment and file.
 //! - [`state`]: immutable worlds, the cache of an upstream's state, and the overlay of a run.
 //! - [`chain`]: chain rules: forks, genesis, blocks and headers.
 //! - [`abi`]: names and parameters of usual functions, events and errors, and of ABI files.
