@@ -14,7 +14,7 @@ use alloy_primitives::{Address, U256, keccak256};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use presim::{
     chain::{BlockBody, BlockHashes, SealedBlock},
-    ledger::{FeedState, Publication, Retention, Snapshot, Snapshots},
+    ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
     state::{Account, AccountChange, LocalWorld},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -57,7 +57,7 @@ fn take(criterion: &mut Criterion) {
             const EVERY: Duration = Duration::from_micros(200);
             let (start, mut published) = (Instant::now(), 0);
             while !done.load(Relaxed) {
-                snapshots.apply(Publication::SubBlock(after(&snapshots.newest(), |_| {})));
+                snapshots.apply(Record::SubBlock(after(&snapshots.newest(), |_| {}))).expect("it fits");
                 published += 1;
                 std::thread::sleep((EVERY * published).saturating_sub(start.elapsed()));
             }
@@ -83,7 +83,9 @@ fn publish(criterion: &mut Criterion, size: u64, world: &LocalWorld) {
         let snapshots = cell(world.clone());
         let mut random = SmallRng::seed_from_u64(1);
         let publish = |changes: Vec<AccountChange>| {
-            snapshots.apply(Publication::SubBlock(after(&snapshots.newest(), |world| world.apply_many(&changes))))
+            snapshots
+                .apply(Record::SubBlock(after(&snapshots.newest(), |world| world.apply_many(&changes))))
+                .expect("it fits")
         };
         // From here on, each new snapshot evicts an old one.
         for _ in 0..KEPT {

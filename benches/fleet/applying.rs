@@ -13,7 +13,7 @@ use presim::{
     chain::{ChainSpec, ChainTx},
     clock::SystemClock,
     config::Config,
-    ledger::{Frame, OpenBlock, Publication, Snapshot, SnapshotId, Snapshots},
+    ledger::{Frame, OpenBlock, Record, Snapshot, SnapshotId, Snapshots, Stamp},
     node::{self, OwnChain},
     rpc::StartupReason,
     source::{
@@ -51,7 +51,7 @@ pub fn applying(extent: Extent) {
     let epoch = SnapshotId::begin(follows.epoch() + 1);
     let leading = StreamWriter::lead(Box::new(port), 0, follows, epoch, "a node");
     let mut writer = runtime.block_on(leading).expect("nobody else leads");
-    snapshots.begin_epoch(epoch.epoch());
+    snapshots.update(|chain| chain.begin_epoch(epoch.epoch()));
 
     let replica = snapshots.mirror();
     let mut sequence = 0;
@@ -68,9 +68,9 @@ pub fn applying(extent: Extent) {
             true => grown.transactions.iter().skip(before).map(|tx| tx.encoded_2718()).collect(),
             false => Vec::new(),
         };
-        let publication = Publication::from(step);
-        let id = published.last.next();
-        let mut sending = writer.message(&published, id, &publication).expect("a change of the chain");
+        let record = Record::from(step);
+        let stamp = Stamp::now(published.last.next());
+        let mut sending = writer.message(&published, stamp, &record).expect("a change of the chain");
         assert!(runtime.block_on(writer.try_send(&mut sending)).expect("it leads"));
 
         let parts = std::mem::take(&mut *caught.lock().expect("one thread"));
@@ -85,11 +85,11 @@ pub fn applying(extent: Extent) {
             applied.push(elapsed);
             count += texts.len();
             let open = on.open.as_ref().expect("a block");
-            executed.push(execute(&spec, &snapshots.mirror(), &on, open, id, &texts));
+            executed.push(execute(&spec, &snapshots.mirror(), &on, open, stamp, &texts));
         } else {
             checked.push(elapsed);
         }
-        snapshots.apply_as(id, publication);
+        snapshots.apply_as(stamp, record).expect("it fits");
         pool.advance();
         assert_eq!(replica.newest().head_hash(), snapshots.newest().head_hash(), "both have the same head");
     }
@@ -117,7 +117,7 @@ fn execute(
     cell: &Snapshots,
     on: &Snapshot,
     open: &OpenBlock,
-    id: SnapshotId,
+    stamp: Stamp,
     texts: &[Vec<u8>],
 ) -> Duration {
     let began = Instant::now();
@@ -127,7 +127,7 @@ fn execute(
     let applied = extend(spec, on, open, |sub_block| {
         senders.into_iter().for_each(|tx| sub_block.push(tx).expect("it is valid"));
     });
-    cell.apply_as(id, Publication::SubBlock(applied.snapshot));
+    cell.apply_as(stamp, Record::SubBlock(applied.snapshot)).expect("it fits");
     began.elapsed()
 }
 

@@ -3,6 +3,7 @@
 
 mod block;
 mod caught_up;
+mod cell;
 mod chain;
 pub(crate) mod codec;
 mod divergence;
@@ -15,13 +16,12 @@ mod step;
 
 pub use block::{Block, Included, KnownBlock};
 pub use caught_up::CaughtUp;
-pub use chain::{
-    BlockChanges, BlockLogs, Chain, LateBlock, LateBounds, RetainedBlocks, Retention, Snapshots, Tags, Unfit,
-};
+pub use cell::Snapshots;
+pub use chain::{BlockChanges, BlockLogs, Chain, LateBlock, LateBounds, RetainedBlocks, Retention, Tags, Unfit};
 pub use codec::{Frame, ImageContent, StateImage};
 pub use divergence::{Divergence, Divergences};
 pub use open_block::OpenBlock;
-pub use record::Publication;
+pub use record::{Record, Stamp};
 pub use selector::{Selector, UnknownBlock};
 pub use snapshot::{FeedLag, FeedProblem, FeedState, Snapshot, SnapshotId, StateId, Verified};
 pub use step::StateStep;

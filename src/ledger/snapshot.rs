@@ -11,7 +11,7 @@ use std::{
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Sealable, Sealed};
 
-use super::{OpenBlock, StateStep};
+use super::{OpenBlock, Stamp, StateStep};
 use crate::chain::{BlockHashes, SealedBlock};
 use crate::state::{AccountChange, LocalWorld, World};
 
@@ -87,7 +87,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Creates a snapshot without an id. Publication assigns the id.
+    /// Creates a snapshot without an id. Record assigns the id.
     pub fn new(world: impl Into<World>, head: Arc<SealedBlock>, open: Option<OpenBlock>, hashes: BlockHashes) -> Self {
         Self {
             id: SnapshotId::default(),
@@ -134,6 +134,11 @@ impl Snapshot {
     /// Returns the same, under an id.
     pub(super) fn named(self, id: SnapshotId) -> Self {
         Self { id, ..self }
+    }
+
+    /// Returns the same, published as the stamp says.
+    pub(super) fn stamped(self, stamp: Stamp) -> Self {
+        Self { id: stamp.id, published: stamp.at, ..self }
     }
 
     /// Returns another snapshot of the same moment, with the same age.

@@ -131,7 +131,7 @@ pub async fn publish_live(
         reason.set("it waits to lead its fleet, or for an image of its state");
         if let Some(lease) = leases.try_take().await? {
             let epoch = take_epoch(&link, store, own.load().last.epoch()).await?;
-            own.rename(SnapshotId::begin(epoch));
+            own.update(|chain| chain.rename(SnapshotId::begin(epoch)));
             shown.replace_all(own.load());
             let sequence = link.stream().await?.cached_info().state.last_sequence;
             let applier = Applier::new(own.mirror(), codes.clone()).with_clock(base.clock.clone());

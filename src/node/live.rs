@@ -12,7 +12,7 @@ use super::start::{Start, read_genesis};
 use crate::{
     chain::{BlockHashes, ChainSpec, Family, set_forks},
     config::{Config, Endpoint},
-    ledger::{FeedProblem, FeedState, Publication, SnapshotId, Snapshots, Tags, Verified},
+    ledger::{FeedProblem, FeedState, Record, SnapshotId, Snapshots, Tags, Verified},
     rpc::StartupReason,
     source::live::{
         FlashblockSource, LiveLimits, LiveSource, canonical_snapshot,
@@ -237,7 +237,7 @@ pub async fn begin(
     let mut first = canonical_snapshot(view, head, receipts, hashes).with_verified(Verified::None);
     first.id = SnapshotId::begin(epoch);
     let snapshots = Snapshots::new(first, feed, config.retention());
-    snapshots.apply(Publication::Tags(Tags::default()));
+    snapshots.apply(Record::Tags(Tags::default()))?;
     let fetcher = Arc::new(Fetcher::new(upstream.clone(), codes.clone(), fetching(config), metrics));
     let heads = Heads::follow(upstream.clone(), newest, live.poll());
     let flashblocks = live.flashblocks.clone().map(|url| FlashblockSource {

@@ -12,7 +12,7 @@ use crate::{
     chain::{BlockHashes, ChainSpec, genesis_block, set_forks},
     clock::{Clock, SystemClock},
     config::{Config, FeedName},
-    ledger::{FeedState, Publication, Snapshot, SnapshotId, Snapshots, epoch},
+    ledger::{FeedState, Record, Snapshot, SnapshotId, Snapshots, epoch},
     rpc::{PublishingNode, StartupReason, Testing},
     source::{
         FeedSource, Still, chain_file,
@@ -104,7 +104,8 @@ impl OwnChain {
         let origin = ChainOrigin::begin(config, codes, store, reason, &*clock)?;
         if !origin.is_new {
             let last = origin.snapshots.load().last.epoch();
-            origin.snapshots.begin_epoch(epoch::take(store, last, clock.unix())?);
+            let epoch = epoch::take(store, last, clock.unix())?;
+            origin.snapshots.update(|chain| chain.begin_epoch(epoch));
         }
         Self::stand_on(config, origin, clock)
     }
@@ -136,7 +137,7 @@ impl OwnChain {
                     if let Some(journal) = &journal {
                         journal.record(&snapshots.load(), snapshots.next_id(), &first)?;
                     }
-                    snapshots.apply(first);
+                    snapshots.apply(first)?;
                 }
                 let source = DevnetSource { devnet, journal, every: config.sub_block() };
                 (Some(source), funded(&accounts.users, &head))
@@ -188,7 +189,7 @@ impl ChainOrigin {
                     let (published, head) = (begun.snapshots.load(), begun.snapshots.newest());
                     let blocks = (0..=head.head.number()).filter_map(|number| published.sealed_block(number));
                     journal.found(&begun.about, blocks.collect(), &head)?;
-                    begun.snapshots.set_archive(journal.keeper());
+                    begun.snapshots.update(|chain| chain.set_archive(journal.keeper()));
                     epoch::record(store, epoch)?;
                 }
                 begun
@@ -290,11 +291,15 @@ fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts, now: u64, i
     let snapshots = Snapshots::new(first, feed_state(config), config.retention());
     let mut chain_file = None;
     if let Some(file) = &config.chain {
+        let mut sealed = Ok(());
         let head = chain_file::import(&spec, base, file, |snapshot| {
             let copy = Snapshot::at_head(snapshot.world.clone(), snapshot.head.clone(), snapshot.hashes.clone());
-            snapshots.apply(Publication::Seal { sealed: copy, next: None });
+            if sealed.is_ok() {
+                sealed = snapshots.apply(Record::Seal { sealed: copy, next: None }).map(drop);
+            }
         })
         .wrap_err_with(|| format!("--chain {}", file.display()))?;
+        sealed.wrap_err_with(|| format!("--chain {}", file.display()))?;
         tracing::info!(head = head.head.number(), hash = %head.head_hash(), "imported");
         chain_file = Some(file_hash(file, "--chain")?);
     }
@@ -326,7 +331,7 @@ fn resume(
         // The chain has a genesis file, so it does not depend on the time.
         let epoch = SnapshotId::begin(journal.base_id()?.epoch());
         let Begun { snapshots, .. } = found(config, codes, accounts, 0, epoch)?;
-        snapshots.set_archive(journal.keeper());
+        snapshots.update(|chain| chain.set_archive(journal.keeper()));
         journal.replay_on(&snapshots, codes)?;
         snapshots
     } else {

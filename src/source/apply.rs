@@ -20,7 +20,7 @@ use crate::{
         Unexecutable, merged_access_list,
     },
     engine::{BlockProgress, BlockResult, ChainExecutor},
-    ledger::{OpenBlock, Publication, Snapshot},
+    ledger::{OpenBlock, Record, Snapshot},
     meter::Meter,
     pool::BlockSpace,
     state::{AccountChange, LocalWorld, Missed, Overlay, World},
@@ -46,7 +46,7 @@ pub struct SubBlockStep {
     pub next: Applied,
 }
 
-impl From<SubBlockStep> for Publication {
+impl From<SubBlockStep> for Record {
     fn from(SubBlockStep { sealed, next }: SubBlockStep) -> Self {
         match sealed {
             None => Self::SubBlock(next.snapshot),

@@ -26,7 +26,7 @@ use self::{
     status::FeedStatus,
 };
 use crate::{
-    ledger::{Chain, FeedProblem, FeedState, Publication, SnapshotId, Snapshots},
+    ledger::{Chain, FeedProblem, FeedState, Record, SnapshotId, Snapshots, Stamp, Unfit},
     pool::Pool,
     store::StoreError,
     telemetry::{Counter, Gauge, Histogram, Metrics, PUBLISH_SECONDS, Pulse},
@@ -67,6 +67,9 @@ pub enum Unpublished {
     /// Another node leads the fleet now.
     #[error(transparent)]
     NotLeading(#[from] NotLeading),
+    /// The change does not stand on what is published.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
 }
 
 impl Unpublished {
@@ -75,6 +78,7 @@ impl Unpublished {
         match self {
             Self::Store(_) => Some(FeedProblem::Store),
             Self::NotLeading(_) => None,
+            Self::Unfit(_) => Some(FeedProblem::Execution),
         }
     }
 }
@@ -127,10 +131,21 @@ impl Feed {
 
     /// Publishes a change that is not recorded, and waits for nothing: other nodes have it first only where the feed has an
     /// outlet.
-    pub fn apply(&self, publication: Publication) -> SnapshotId {
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Unfit`] as [`Chain::apply`] does. Nothing has changed then.
+    pub fn apply(&self, record: Record) -> Result<SnapshotId, Unfit> {
         match &self.outlet {
-            Some(outlet) => outlet.apply(&self.snapshots, publication),
-            None => self.snapshots.apply(publication),
+            Some(outlet) => outlet.apply(&self.snapshots, record),
+            None => self.snapshots.apply(record),
+        }
+    }
+
+    /// Publishes a change as [`apply`](Self::apply) does, which fits any chain.
+    pub fn note(&self, record: Record) {
+        if let Err(unfit) = self.apply(record) {
+            tracing::error!(%unfit, "a change of the chain is not published");
         }
     }
 
@@ -142,36 +157,27 @@ impl Feed {
     /// # Errors
     ///
     /// Returns [`Unpublished`] if the journal cannot be written, or another node leads the fleet. Nothing is shown then.
-    pub async fn publish(
-        &mut self,
-        journal: Option<&Journal>,
-        publication: Publication,
-    ) -> Result<SnapshotId, Unpublished> {
+    pub async fn publish(&mut self, journal: Option<&Journal>, record: Record) -> Result<SnapshotId, Unpublished> {
         if journal.is_none() && self.stream.is_none() {
-            return Ok(self.apply(publication));
+            return Ok(self.apply(record)?);
         }
         let published = self.snapshots.load();
-        let id = published.last.next();
+        let stamp = Stamp::now(published.last.next());
         if let Some(journal) = journal {
-            journal.record(&published, id, &publication)?;
+            journal.record(&published, stamp.id, &record)?;
         }
         if self.stream.is_some() {
-            self.send(&published, id, &publication).await?;
+            self.send(&published, stamp, &record).await?;
         }
-        self.snapshots.apply_as(id, publication);
-        Ok(id)
+        self.snapshots.apply_as(stamp, record)?;
+        Ok(stamp.id)
     }
 
     /// Sends a change to the stream of the fleet, and returns when the stream has it. While the stream takes nothing, the
     /// feed is degraded and shows nothing new.
-    async fn send(
-        &mut self,
-        published: &Arc<Chain>,
-        id: SnapshotId,
-        publication: &Publication,
-    ) -> Result<(), NotLeading> {
+    async fn send(&mut self, published: &Arc<Chain>, stamp: Stamp, record: &Record) -> Result<(), NotLeading> {
         let Some(stream) = &self.stream else { return Ok(()) };
-        match stream.message(published, id, publication) {
+        match stream.message(published, stamp, record) {
             Some(sending) => self.send_message(sending).await,
             None => Ok(()),
         }
@@ -192,7 +198,7 @@ impl Feed {
                     tracing::warn!("the stream of the fleet takes nothing: nothing new is shown until it does");
                     let degraded = FeedState::Degraded(FeedProblem::Stream);
                     self.status.show_state(degraded);
-                    self.snapshots.show_feed(degraded);
+                    self.snapshots.update(|chain| chain.show_feed(degraded));
                 }
                 Err(not_leading) => {
                     self.stream = None;
@@ -204,7 +210,7 @@ impl Feed {
         if is_shown {
             tracing::info!("the stream of the fleet is no trouble any more");
             self.status.show_state(before);
-            self.snapshots.show_feed(before);
+            self.snapshots.update(|chain| chain.show_feed(before));
         }
         sent
     }
@@ -216,7 +222,7 @@ impl Feed {
         }
         let is_other = self.status.show_state(state);
         // Applied last, so that a client that sees the state finds it in the metrics, too.
-        self.apply(Publication::Feed(state));
+        self.note(Record::Feed(state));
         is_other
     }
 
@@ -227,7 +233,7 @@ impl Feed {
         }
         let is_other = self.status.show_state(state);
         // A node that no longer leads hears of the state from the leader.
-        let _ = self.publish(None, Publication::Feed(state)).await;
+        let _ = self.publish(None, Record::Feed(state)).await;
         is_other
     }
 
@@ -308,7 +314,10 @@ impl Actor for StateFeed {
                 let has_failed = AssertUnwindSafe(source.run(feed)).catch_unwind().await.is_err();
                 if has_failed {
                     tracing::error!("the feed has failed and ended: restart the node");
-                    snapshots.apply(Publication::FallBack(FeedState::Degraded(FeedProblem::Execution)));
+                    let degraded = Record::FallBack(FeedState::Degraded(FeedProblem::Execution));
+                    if let Err(unfit) = snapshots.apply(degraded) {
+                        tracing::error!(%unfit, "the end of the feed is not published");
+                    }
                 }
                 has_failed
             };

@@ -13,9 +13,9 @@ use super::{
     Feed, FeedSource,
     devnet::{Devnet, DevnetSource},
 };
-use crate::clock::BlockClock;
 use crate::{
-    ledger::{Chain, Publication, Snapshot},
+    clock::BlockClock,
+    ledger::{Chain, Record, Snapshot, Unfit},
     state::{CodeCache, Overlay},
 };
 
@@ -229,7 +229,7 @@ impl TestingSource {
         }
         let began = Instant::now();
         let next = self.open(published.latest())?;
-        feed.apply(Publication::SubBlock(next));
+        feed.apply(Record::SubBlock(next)).map_err(failed)?;
         feed.count(began);
         Ok(())
     }
@@ -256,7 +256,7 @@ impl TestingSource {
             Snapshot::at_head(world, latest.head.clone(), latest.hashes.clone()).after(latest, Arc::new(changes));
         self.devnet.devnet.clock.fix(published.newest.header().timestamp);
         let next = self.open(&edited)?;
-        feed.apply(Publication::Seal { sealed: edited, next: Some(next) });
+        feed.apply(Record::Seal { sealed: edited, next: Some(next) }).map_err(failed)?;
         feed.pool.advance();
         feed.count(began);
         Ok(())
@@ -286,11 +286,17 @@ impl TestingSource {
         self.saved.split_off(&id);
         let began = Instant::now();
         self.devnet.devnet.clock = clock;
-        feed.apply(Publication::Return(published));
+        feed.note(Record::Return(published));
         feed.pool.advance();
         feed.count(began);
         true
     }
+}
+
+/// Returns the error of a change that does not stand on what is published.
+fn failed(unfit: Unfit) -> ChangeError {
+    tracing::error!(%unfit, "the change is not made");
+    ChangeError::Failed
 }
 
 impl FeedSource for TestingSource {

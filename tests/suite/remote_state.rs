@@ -21,7 +21,7 @@ use hyper_util::rt::TokioIo;
 use jsonrpsee::types::Id;
 use presim::{
     executor::{Executor, ExecutorConfig, Flow},
-    ledger::{FeedState, Publication, Retention, Snapshot, Snapshots},
+    ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
     rpc::{
         AnswerRoom, Caller, ForwardedMethods, Front, IoMemory, MethodRoute, Request, RpcError, StateCompletion,
         Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT,
@@ -454,7 +454,7 @@ async fn a_request_whose_block_dies_goes_on_with_the_one_that_replaced_it() {
     });
     let old = setup.snapshots.newest();
     let sealed = Snapshot::at_head(World::on(view), old.head.clone(), old.hashes.clone());
-    setup.snapshots.apply(Publication::Seal { sealed, next: None });
+    setup.snapshots.apply(Record::Seal { sealed, next: None }).unwrap();
     assert_eq!(asked.await.unwrap().unwrap(), expected);
     assert!(!dead.is_alive());
 }

@@ -260,21 +260,21 @@ async fn the_state_of_the_feed_is_told_at_once_and_on_each_change() {
         let before = node.node.snapshots().load().feed();
         assert_eq!(first, json!({"state": before.as_str(), "verified": "full"}), "{path}");
         let lag = FeedLag { since: Instant::now(), waiting: 3, cause: FeedProblem::Upstream, every_ms: 200 };
-        node.node.snapshots().show_feed(FeedState::Lagging(lag));
+        node.node.snapshots().update(|chain| chain.show_feed(FeedState::Lagging(lag)));
         let late = socket.notification(&id).await;
         let expected = [json!("lagging"), json!("upstream"), json!(3), json!("full")];
         assert_eq!(["state", "cause", "lagSubBlocks", "verified"].map(|field| late[field].clone()), expected, "{path}");
         assert!(late["lagMs"].is_u64(), "{path}: {late}");
         // More of the same lag is no change.
-        node.node.snapshots().show_feed(FeedState::Lagging(FeedLag { waiting: 4, ..lag }));
-        node.node.snapshots().show_feed(FeedState::Degraded(FeedProblem::Gap));
+        node.node.snapshots().update(|chain| chain.show_feed(FeedState::Lagging(FeedLag { waiting: 4, ..lag })));
+        node.node.snapshots().update(|chain| chain.show_feed(FeedState::Degraded(FeedProblem::Gap)));
         let broken = socket.notification(&id).await;
         assert_eq!(broken, json!({"state": "degraded", "cause": "gap", "verified": "full"}), "{path}");
         // A later subscription is told the present state, the earlier one nothing.
         let other = socket.subscribe(json!(["presim_feed"])).await;
         let message = socket.read().await.expect("a notification");
         assert_eq!((&message["params"]["subscription"], &message["params"]["result"]), (&other, &broken), "{path}");
-        node.node.snapshots().show_feed(before);
+        node.node.snapshots().update(|chain| chain.show_feed(before));
         assert_eq!(socket.notification(&other).await, first, "{path}");
     }
 }

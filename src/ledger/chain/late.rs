@@ -7,20 +7,11 @@ use std::{
 
 use alloy_primitives::{B256, Bloom};
 
-use super::Chain;
+use super::{Chain, LateBlock};
 use crate::{
     chain::SealedBlock,
     ledger::{Block, Snapshot},
 };
-
-/// A canonical block whose content the upstream has not told yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LateBlock {
-    /// The block's hash.
-    pub hash: B256,
-    /// The time at which its header was published.
-    pub since: Instant,
-}
 
 /// Bounds on how long the logs of later blocks wait for those of a late block.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,7 @@ use alloy_primitives::{B256, KECCAK256_EMPTY, map::B256Set};
 use super::record::{JournalEntry, StoredChange, StoredSubBlock};
 use crate::{
     chain::{SealedBlock, merged_access_list},
-    ledger::{Chain, OpenBlock, Publication, Snapshot, StateStep},
+    ledger::{Chain, OpenBlock, Record, Snapshot, StateStep},
     state::{Code, World},
 };
 
@@ -29,8 +29,8 @@ pub struct ChangeRecord {
 }
 
 impl ChangeRecord {
-    /// Returns what `publication` adds to `on`; `None` if it is no change of a chain that is built here.
-    pub fn of(on: &Chain, publication: &Publication) -> Option<Self> {
+    /// Returns what `change` adds to `on`; `None` if it is no change of a chain that is built here.
+    pub fn of(on: &Chain, change: &Record) -> Option<Self> {
         let open = on.newest.open.as_ref();
         let known = open.map_or(0, |open| open.transactions.len());
         let known_lists = open.map_or(0, |open| open.access_lists.len());
@@ -42,10 +42,10 @@ impl ChangeRecord {
             codes: Vec::new(),
             included: Vec::new(),
         };
-        match publication {
-            Publication::SubBlock(next) if open.is_none() => record.open(next, &next.path),
-            Publication::SubBlock(next) => record.extend(next),
-            Publication::Seal { sealed, next } => {
+        match change {
+            Record::SubBlock(next) if open.is_none() => record.open(next, &next.path),
+            Record::SubBlock(next) => record.extend(next),
+            Record::Seal { sealed, next } => {
                 record.seal(sealed);
                 if let Some(next) = next {
                     record.open(next, &next.path);

@@ -10,14 +10,16 @@ use rayon::prelude::*;
 use super::{
     change::ChangeRecord,
     frame::{FrameError, pack, unpack},
-    live::LiveMoment,
+    live::{CodesByHash, LiveRecord},
     message::{read_feed, write_feed},
-    record::{JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSlot, StoredSubBlock},
+    record::{
+        JournalEntry, NumberedHash, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSlot, StoredSubBlock,
+    },
     replay::{self, KnownCodes},
 };
 use crate::{
     chain::{BlockBody, BlockHashes, BlockKeeper, SealedBlock},
-    ledger::{Chain, Publication, Retention, Snapshot, SnapshotId, Snapshots, StateStep},
+    ledger::{Chain, Record, Retention, Snapshot, SnapshotId, Snapshots, Stamp, StateStep, Unfit},
     state::{Account, Code, CodeCache, LocalWorld, World},
     store::{corrupted, decode, encode},
 };
@@ -47,8 +49,8 @@ pub struct LiveImage {
     pub id: SnapshotId,
     /// The id of the newest snapshot.
     pub newest: SnapshotId,
-    /// All that there is but the upstream's state.
-    pub moment: LiveMoment,
+    /// All that there is but the upstream's state, beginning with the canonical head.
+    pub records: Vec<LiveRecord>,
     /// The blocks before the head that are kept, oldest first, without their bodies.
     pub headers: Vec<Arc<SealedBlock>>,
     /// The codes of the accounts that are pre-confirmed.
@@ -93,7 +95,7 @@ const LIVE: u8 = 1;
 struct LiveImageFields {
     id: u64,
     newest: u64,
-    moment: LiveMoment,
+    records: Vec<Bytes>,
     headers: Vec<NamedHeader>,
     codes: Vec<Bytes>,
 }
@@ -118,13 +120,6 @@ struct ImageFields {
     open: Vec<OpenFields>,
     codes: Vec<Bytes>,
     accounts: Vec<ImagedAccount>,
-}
-
-/// The hash of a block.
-#[derive(RlpEncodable, RlpDecodable)]
-pub struct NumberedHash {
-    pub number: u64,
-    pub hash: B256,
 }
 
 /// The block being built, as if it had one sub-block.
@@ -174,13 +169,14 @@ impl StateImage {
     }
 
     fn write_live(&self) -> Vec<u8> {
-        let (moment, codes) = LiveMoment::of(&self.published);
+        let mut codes = CodesByHash::default();
+        let records = LiveRecord::write_all(LiveRecord::between(None, &self.published, &mut codes));
         let codes = codes.values().map(|code| code.bytecode.original_bytes()).collect();
         let head = self.published.head().number();
         let kept = self.published.blocks(0, head).filter(|block| block.number() < head);
         let headers =
             kept.map(|block| NamedHeader { hash: block.hash(), header: block.header.inner().clone() }).collect();
-        encode(&LiveImageFields { id: self.id.0, newest: self.published.newest.id.0, moment, headers, codes })
+        encode(&LiveImageFields { id: self.id.0, newest: self.published.newest.id.0, records, headers, codes })
     }
 
     fn write_local(&self) -> Vec<u8> {
@@ -237,11 +233,12 @@ impl StateImage {
         match unpack(bytes)?.split_first() {
             Some((&LOCAL, fields)) => Ok(ImageContent::Local(Box::new(Self::read_local(fields, codes, kept)?))),
             Some((&LIVE, fields)) => {
-                let LiveImageFields { id, newest, moment, headers, codes } = decode(fields)?;
+                let LiveImageFields { id, newest, records, headers, codes } = decode(fields)?;
+                let records = LiveRecord::read_all(&records)?;
                 let (id, newest) = (SnapshotId(id), SnapshotId(newest));
                 let bare = |named: NamedHeader| SealedBlock::bare(Sealed::new_unchecked(named.header, named.hash));
                 let headers = headers.into_iter().map(|named| Arc::new(bare(named))).collect();
-                Ok(ImageContent::Live(Box::new(LiveImage { id, newest, moment, headers, codes })))
+                Ok(ImageContent::Live(Box::new(LiveImage { id, newest, records, headers, codes })))
             }
             _ => Err(ImageError::Malformed("its kind is unknown".to_owned())),
         }
@@ -267,22 +264,26 @@ impl StateImage {
             Some(OpenFields { header, content }) => Some(replay::resume(&first, header, content, &codes)?),
             None => None,
         };
-        let snapshots = Snapshots::new(first, read_feed(&feed)?, kept);
+        let mut chain = Chain::new(first, read_feed(&feed)?, kept);
         let headers: Vec<Header> = headers.into_iter().map(|header| header.read().0).collect();
         if let Some(genesis) = headers.first().filter(|first| first.number == 0) {
             let withdrawals = genesis.withdrawals_root.map(|_| Default::default());
             let genesis = SealedBlock::new(genesis.clone(), BlockBody { withdrawals, ..BlockBody::default() });
-            snapshots.add_history([(Arc::new(genesis), Vec::new())]);
+            chain.add_history([(Arc::new(genesis), Vec::new())]);
         }
-        snapshots.set_archive(Arc::new(ImageHeaders::new(headers)));
+        chain.set_archive(Arc::new(ImageHeaders::new(headers)));
         if let Some(open) = open {
-            snapshots.apply_as(SnapshotId(newest), Publication::SubBlock(open));
+            chain.apply(Stamp::now(SnapshotId(newest)), Record::SubBlock(open)).map_err(unfit)?;
         }
-        if id != newest {
-            snapshots.apply_as(SnapshotId(id), Publication::Feed(snapshots.load().feed()));
-        }
-        Ok(snapshots)
+        let feed = Record::Feed(chain.feed());
+        chain.apply(Stamp::now(SnapshotId(id)), feed).map_err(unfit)?;
+        Ok(chain.into())
     }
+}
+
+/// Returns the error of an image whose records do not stand on its head.
+fn unfit(unfit: Unfit) -> ImageError {
+    ImageError::Malformed(unfit.to_string())
 }
 
 /// Builds the accounts on all threads, because the tries of their slots take most of the time.

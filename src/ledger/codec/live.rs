@@ -1,25 +1,28 @@
 //! The changes of an upstream's chain, as the stream of a fleet has them.
 
+use std::sync::Arc;
+
 use alloy_consensus::{Header, transaction::Recovered};
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, Sealed, map::B256Map};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 
 use super::{
-    image::NumberedHash,
     message::{MessageError, read_feed, read_verified, write_feed},
-    record::{StoredBody, StoredChange, StoredSubBlock},
+    record::{NumberedHash, StoredBody, StoredChange, StoredSubBlock},
 };
 use crate::{
     chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, TransactionLogs},
-    ledger::{Chain, FeedState, OpenBlock, Publication, Selector, Snapshot, StateStep, Tags, Verified},
+    ledger::{BlockChanges, Chain, FeedState, OpenBlock, Record, Snapshot, SnapshotId, StateStep, Tags, Verified},
     state::{AccountChange, Code},
     store::{corrupted, decode, encode},
 };
 
-/// A change of an upstream's chain, with the codes of the accounts that it changes.
+/// Changes of an upstream's chain under one id, with the codes of the accounts that they change.
 pub struct LiveMessage {
-    /// The change.
-    pub change: LiveChange,
+    /// The id of the change that they follow; `None` if it is the one before theirs.
+    pub follows: Option<SnapshotId>,
+    /// The changes, in order: one, or all between what the readers have seen and what there is.
+    pub records: Vec<LiveRecord>,
     /// The codes that the reader may not know, each once.
     pub codes: Vec<Bytes>,
     /// Whether the reader has to forget the codes of earlier messages, because later ones bring what they need again.
@@ -27,19 +30,31 @@ pub struct LiveMessage {
 }
 
 /// A change of an upstream's chain.
-pub enum LiveChange {
-    /// All that there is at one moment.
-    Moment(Box<LiveMoment>),
+pub enum LiveRecord {
     /// The next canonical block.
     Canonical(Box<LiveCanonical>),
     /// A sub-block of a pre-confirmed block.
-    PreConfirmed(Box<LiveSubBlock>),
+    Preconfirmed(Box<LiveSubBlock>),
     /// The removal of what was pre-confirmed.
     FallBack(FeedState),
+    /// The return of the chain to this block.
+    GoBack(Box<LiveHead>, FeedState),
+    /// A canonical block without known ancestors.
+    Restart(Box<LiveHead>),
     /// The blocks that the upstream calls safe and final.
     Tags(Tags),
     /// The content of a canonical block that came as a header alone.
     Content(Box<LiveBlock>),
+    /// The health of the feed.
+    Feed(FeedState),
+}
+
+/// A canonical block, and the hashes of the last blocks up to it.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct LiveHead {
+    /// The block.
+    pub block: LiveBlock,
+    hashes: Vec<NumberedHash>,
 }
 
 /// A canonical block, or a complete pre-confirmed one.
@@ -80,8 +95,6 @@ pub struct LiveCanonical {
     pub block: LiveBlock,
     /// The changes of the state.
     pub changes: StoredChanges,
-    /// Whether the pre-confirmed blocks on it stay.
-    confirms: bool,
 }
 
 /// A sub-block of a pre-confirmed block.
@@ -96,57 +109,6 @@ pub struct LiveSubBlock {
     pub verified: Verified,
 }
 
-/// All that there is of an upstream's chain at one moment: the canonical head, and what is pre-confirmed on it. The state
-/// before the head is the upstream's.
-#[derive(RlpEncodable, RlpDecodable)]
-pub struct LiveMoment {
-    /// The canonical blocks up to the head that the readers may not have, oldest first.
-    passed: Vec<Bytes>,
-    head: LiveBlock,
-    hashes: Vec<NumberedHash>,
-    tags: TagFields,
-    feed: Bytes,
-    ahead: Vec<LiveAhead>,
-    open: Vec<LiveOpen>,
-}
-
-/// The parts of a [`LiveMoment`].
-pub struct ReadMoment {
-    /// The canonical blocks up to the head that may be new, oldest first.
-    pub passed: Vec<LiveCanonical>,
-    /// The newest canonical block.
-    pub head: SealedBlock,
-    /// The extent to which it was compared with its producer's word.
-    pub verified: Verified,
-    /// The hashes of the last blocks.
-    pub hashes: BlockHashes,
-    /// The upstream's tags.
-    pub tags: Tags,
-    /// The health of the feed.
-    pub feed: FeedState,
-    /// The complete pre-confirmed blocks, oldest first.
-    pub ahead: Vec<LiveAhead>,
-    /// The header of the block being built, the extent to which that was compared, and its content.
-    pub open: Option<(Header, Verified, StoredSubBlock)>,
-}
-
-/// A complete pre-confirmed block, with the changes since the canonical head.
-#[derive(RlpEncodable, RlpDecodable)]
-pub struct LiveAhead {
-    /// The block.
-    pub block: LiveBlock,
-    /// The changes, each account once.
-    pub changes: Vec<StoredChange>,
-}
-
-/// The block being built, as if it had one sub-block, with the changes since the canonical head.
-#[derive(RlpEncodable, RlpDecodable)]
-struct LiveOpen {
-    header: Header,
-    verified: u8,
-    content: StoredSubBlock,
-}
-
 #[derive(RlpEncodable, RlpDecodable)]
 struct TagFields {
     safe: Vec<u64>,
@@ -159,8 +121,6 @@ struct CanonicalFields {
     is_known: bool,
     changes: Vec<StoredChange>,
     is_pre_confirmed: bool,
-    /// Whether the pre-confirmed blocks on it stay, for readers that do not see that by themselves.
-    confirms: bool,
 }
 
 #[derive(RlpEncodable, RlpDecodable)]
@@ -172,78 +132,162 @@ struct SubBlockFields {
 }
 
 #[derive(RlpEncodable, RlpDecodable)]
+struct GoBackFields {
+    head: LiveHead,
+    feed: Bytes,
+}
+
+#[derive(RlpEncodable, RlpDecodable)]
 struct LiveFields {
-    kind: u8,
-    change: Bytes,
+    follows: Vec<u64>,
+    records: Vec<Bytes>,
     codes: Vec<Bytes>,
     forgets: bool,
 }
 
-const MOMENT: u8 = 0;
 const CANONICAL: u8 = 1;
 const PRE_CONFIRMED: u8 = 2;
 const FALL_BACK: u8 = 3;
 const TAGS: u8 = 4;
 const CONTENT: u8 = 5;
+const GO_BACK: u8 = 6;
+const RESTART: u8 = 7;
+const FEED: u8 = 8;
 
 /// Bytecode by its hash.
 pub type CodesByHash = B256Map<Code>;
 
-impl LiveChange {
-    /// Returns what `publication` changes of `on`, and the codes of the accounts in it; `None` if it is no change of an
-    /// upstream's chain.
-    pub fn of(on: &Chain, publication: &Publication) -> Option<(Self, CodesByHash)> {
-        let mut codes = CodesByHash::default();
-        let tags = on.tags().unwrap_or_default();
-        let change = match publication {
-            Publication::Canonical(block) => Self::canonical(on, block, false, &mut codes),
-            Publication::Confirm(block) => Self::canonical(on, block, true, &mut codes),
-            Publication::PreConfirmed { complete, open } => {
-                Self::PreConfirmed(Box::new(LiveSubBlock::of(on, complete.as_ref(), open, &mut codes)?))
+impl LiveRecord {
+    /// Returns the encoded form of `record`, which changes `on`, and adds the codes of the accounts in it; `None` if it is no change
+    /// of an upstream's chain.
+    pub fn of(on: &Chain, record: &Record, codes: &mut CodesByHash) -> Option<Self> {
+        Some(match record {
+            Record::Canonical { block, changes, verified } => {
+                let changes = match changes {
+                    BlockChanges::Unknown => StoredChanges::Unknown,
+                    BlockChanges::AsPreconfirmed => StoredChanges::AsPreconfirmed,
+                    BlockChanges::These(changes) => StoredChanges::These(stored(changes, codes)),
+                };
+                let block = LiveBlock::on(on, block, *verified);
+                Self::Canonical(Box::new(LiveCanonical { block, changes }))
             }
-            Publication::GoBack { number, feed } => {
-                Self::Moment(Box::new(LiveMoment::at(on.state_after(*number)?, tags, *feed)))
+            Record::Preconfirmed { complete, opens, open } => {
+                Self::Preconfirmed(Box::new(LiveSubBlock::of(on, complete.as_ref(), *opens, open, codes)?))
             }
-            Publication::Restart(first) => Self::Moment(Box::new(LiveMoment::at(first, tags, on.feed()))),
-            Publication::FallBack(feed) => Self::FallBack(*feed),
-            Publication::Tags(tags) => Self::Tags(*tags),
-            Publication::Content(block) => Self::Content(Box::new(LiveBlock::of(block, Verified::None, 0))),
-            _ => return None,
-        };
-        Some((change, codes))
+            Record::GoBack { number, feed } => {
+                let fork = on.state_after(*number)?;
+                Self::GoBack(Box::new(LiveHead::of(&fork.head, &fork.hashes, fork.verified)), *feed)
+            }
+            Record::Restart { block, hashes, verified } => {
+                Self::Restart(Box::new(LiveHead::of(block, hashes, *verified)))
+            }
+            Record::FallBack(feed) => Self::FallBack(*feed),
+            Record::Tags(tags) => Self::Tags(*tags),
+            Record::Content(block) => Self::Content(Box::new(LiveBlock::of(block, Verified::None, 0))),
+            Record::Feed(feed) => Self::Feed(*feed),
+            Record::SubBlock(_) | Record::Seal { .. } | Record::Return(_) => return None,
+        })
     }
 
-    fn canonical(on: &Chain, block: &Snapshot, confirms: bool, codes: &mut CodesByHash) -> Self {
-        let parent = on.select(Selector::Hash(block.head.header.parent_hash)).ok();
-        let changes = match (block.path.as_slice(), parent) {
-            ([], _) => StoredChanges::Unknown,
-            (path, Some(parent)) if path.first().is_some_and(|step| step.from == parent.state) => {
-                StoredChanges::These(stored(&StateStep::merged(path), codes))
-            }
-            _ => StoredChanges::AsPreconfirmed,
+    /// Returns the changes that lead readers who have `seen` an upstream's chain to what there is, and adds the codes of the accounts
+    /// in them. Readers who have seen nothing begin with a [`Restart`](Self::Restart).
+    pub fn between(seen: Option<&Chain>, chain: &Chain, codes: &mut CodesByHash) -> Vec<Self> {
+        let head = chain.head().number();
+        let is_known = |number: &u64| {
+            let known = seen.and_then(|seen| seen.state_after(*number));
+            known.zip(chain.state_after(*number)).is_some_and(|(known, own)| known.head_hash() == own.head_hash())
         };
-        Self::Canonical(Box::new(LiveCanonical { block: LiveBlock::on(on, block), changes, confirms }))
+        let seen_head = seen.map_or(0, |seen| seen.head().number());
+        let known = (chain.oldest_state()..=head.min(seen_head)).rev().find(is_known);
+        let mut records = Vec::new();
+        let first = known.and_then(|number| chain.state_after(number)).unwrap_or_else(|| chain.latest());
+        let whole = || Box::new(LiveHead::of(&first.head, &first.hashes, first.verified));
+        match known {
+            None => records.push(Self::Restart(whole())),
+            Some(number) if number < seen_head => records.push(Self::GoBack(whole(), chain.feed())),
+            Some(_) => records.push(Self::FallBack(chain.feed())),
+        }
+        let passed = first.head.number() + 1..=head;
+        let passed = passed.filter_map(|number| LiveCanonical::passed(chain, number, codes));
+        records.extend(passed.map(|block| Self::Canonical(Box::new(block))));
+        let late = seen.into_iter().flat_map(Chain::late_blocks).filter_map(|(number, late)| {
+            let block = chain.sealed_block(number).filter(|block| block.hash() == late.hash)?;
+            let is_told = !block.is_bare() || block.logs_alone().is_some();
+            is_told.then(|| Self::Content(Box::new(LiveBlock::of(&block, Verified::None, 0))))
+        });
+        records.extend(late);
+        records.extend([Self::Tags(chain.tags().unwrap_or_default()), Self::Feed(chain.feed())]);
+        let mut complete = None;
+        for after in chain.ahead() {
+            let changes = stored(&chain.changes_ahead(after.head.number()), codes);
+            records.push(Self::Preconfirmed(Box::new(LiveSubBlock::whole(complete, after, changes))));
+            complete = Some(after);
+        }
+        if let Some(open) = &chain.newest.open {
+            let changes = stored(&chain.changes_ahead(open.header.number), codes);
+            let sub_block = LiveSubBlock {
+                complete: complete.map(|complete| LiveBlock::known(complete)),
+                opens: Some(open.header.clone()),
+                content: content(open, 0, changes),
+                verified: chain.newest.verified,
+            };
+            records.push(Self::Preconfirmed(Box::new(sub_block)));
+        }
+        records
+    }
+
+    fn write(self) -> Bytes {
+        let (kind, fields) = match self {
+            Self::Canonical(canonical) => (CANONICAL, canonical.write()),
+            Self::Preconfirmed(sub_block) => (PRE_CONFIRMED, sub_block.write()),
+            Self::FallBack(feed) => (FALL_BACK, write_feed(feed)),
+            Self::GoBack(head, feed) => (GO_BACK, encode(&GoBackFields { head: *head, feed: write_feed(feed).into() })),
+            Self::Restart(head) => (RESTART, encode(&*head)),
+            Self::Tags(tags) => (TAGS, encode(&TagFields::from(tags))),
+            Self::Content(block) => (CONTENT, encode(&*block)),
+            Self::Feed(feed) => (FEED, write_feed(feed)),
+        };
+        [&[kind], fields.as_slice()].concat().into()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, redb::Error> {
+        Ok(match bytes.split_first() {
+            Some((&CANONICAL, fields)) => Self::Canonical(Box::new(LiveCanonical::read(fields)?)),
+            Some((&PRE_CONFIRMED, fields)) => Self::Preconfirmed(Box::new(LiveSubBlock::read(fields)?)),
+            Some((&FALL_BACK, fields)) => Self::FallBack(read_feed(fields)?),
+            Some((&GO_BACK, fields)) => {
+                let GoBackFields { head, feed } = decode(fields)?;
+                Self::GoBack(Box::new(head), read_feed(&feed)?)
+            }
+            Some((&RESTART, fields)) => Self::Restart(Box::new(decode(fields)?)),
+            Some((&TAGS, fields)) => Self::Tags(decode::<TagFields>(fields)?.read()),
+            Some((&CONTENT, fields)) => Self::Content(Box::new(decode(fields)?)),
+            Some((&FEED, fields)) => Self::Feed(read_feed(fields)?),
+            _ => return Err(corrupted("its kind of change is unknown")),
+        })
+    }
+
+    /// Returns the encoded form of records.
+    pub fn write_all(records: Vec<Self>) -> Vec<Bytes> {
+        records.into_iter().map(Self::write).collect()
+    }
+
+    /// Reads records.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`redb::Error::Corrupted`] if one cannot be read.
+    pub fn read_all(records: &[Bytes]) -> Result<Vec<Self>, redb::Error> {
+        records.iter().map(|record| Self::read(record)).collect()
     }
 }
 
 impl LiveMessage {
-    /// Returns whether the message has all that there is, and not what has changed.
-    pub const fn is_moment(&self) -> bool {
-        matches!(self.change, LiveChange::Moment(_))
-    }
-
     /// Returns the bytes of the message.
     pub fn write(self) -> Vec<u8> {
-        let Self { change, codes, forgets } = self;
-        let (kind, change) = match change {
-            LiveChange::Moment(moment) => (MOMENT, encode(&*moment)),
-            LiveChange::Canonical(canonical) => (CANONICAL, canonical.write()),
-            LiveChange::PreConfirmed(sub_block) => (PRE_CONFIRMED, sub_block.write()),
-            LiveChange::FallBack(feed) => (FALL_BACK, write_feed(feed)),
-            LiveChange::Tags(tags) => (TAGS, encode(&TagFields::from(tags))),
-            LiveChange::Content(block) => (CONTENT, encode(&*block)),
-        };
-        encode(&LiveFields { kind, change: change.into(), codes, forgets })
+        let Self { follows, records, codes, forgets } = self;
+        let (follows, records) = (follows.map(|id| id.0).into_iter().collect(), LiveRecord::write_all(records));
+        encode(&LiveFields { follows, records, codes, forgets })
     }
 
     /// Reads a message.
@@ -252,36 +296,40 @@ impl LiveMessage {
     ///
     /// Returns [`MessageError`] if the bytes are not a message.
     pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
-        let LiveFields { kind, change, codes, forgets } = decode(bytes)?;
-        let change = match kind {
-            MOMENT => LiveChange::Moment(Box::new(decode(&change)?)),
-            CANONICAL => LiveChange::Canonical(Box::new(LiveCanonical::read(&change)?)),
-            PRE_CONFIRMED => LiveChange::PreConfirmed(Box::new(LiveSubBlock::read(&change)?)),
-            FALL_BACK => LiveChange::FallBack(read_feed(&change)?),
-            TAGS => LiveChange::Tags(decode::<TagFields>(&change)?.read()),
-            CONTENT => LiveChange::Content(Box::new(decode(&change)?)),
-            _ => return Err(corrupted("its kind of change is unknown").into()),
-        };
-        Ok(Self { change, codes, forgets })
+        let LiveFields { follows, records, codes, forgets } = decode(bytes)?;
+        let follows = follows.first().copied().map(SnapshotId);
+        Ok(Self { follows, records: LiveRecord::read_all(&records)?, codes, forgets })
+    }
+}
+
+impl LiveHead {
+    fn of(block: &SealedBlock, hashes: &BlockHashes, verified: Verified) -> Self {
+        let oldest = (block.number() + 1).saturating_sub(BlockHashes::DEPTH as u64);
+        let numbered = |number| Some(NumberedHash { number, hash: hashes.get(number)? });
+        let hashes = (oldest..=block.number()).filter_map(numbered).collect();
+        Self { block: LiveBlock::of(block, verified, 0), hashes }
+    }
+
+    /// Returns the hashes of the last blocks.
+    pub fn hashes(&self) -> BlockHashes {
+        let mut hashes = BlockHashes::default();
+        self.hashes.iter().for_each(|one| hashes.push(one.number, one.hash));
+        hashes
     }
 }
 
 impl LiveBlock {
-    /// Returns the head of `snapshot`, whole.
-    fn whole(snapshot: &Snapshot) -> Self {
-        Self::without(snapshot, 0)
+    /// Returns a block without the transactions that the pre-confirmed block of its number in `on` has.
+    fn on(on: &Chain, block: &SealedBlock, verified: Verified) -> Self {
+        let known = pre_confirmed(on, block.number());
+        let known = known.filter(|known| block.find_body().is_some_and(|body| known.begins(&body)));
+        Self::of(block, verified, known.map_or(0, |known| known.transactions.len()))
     }
 
-    /// Returns the head of `snapshot` without the transactions that the pre-confirmed block of its number in `on` has.
-    fn on(on: &Chain, snapshot: &Snapshot) -> Self {
-        let known = pre_confirmed(on, snapshot.head.number());
-        let known =
-            known.filter(|known| known.begins(&snapshot.head.body())).map_or(0, |known| known.transactions.len());
-        Self::without(snapshot, known)
-    }
-
-    fn without(snapshot: &Snapshot, known: usize) -> Self {
-        Self::of(&snapshot.head, snapshot.verified, known)
+    /// Returns a complete pre-confirmed block for readers who have all of its transactions.
+    fn known(after: &Snapshot) -> Self {
+        let count = after.head.find_body().map_or(0, |body| body.transactions.len());
+        Self::of(&after.head, after.verified, count)
     }
 
     fn of(block: &SealedBlock, verified: Verified, known: usize) -> Self {
@@ -365,9 +413,9 @@ fn pre_confirmed(on: &Chain, number: u64) -> Option<Content> {
 
 impl LiveCanonical {
     /// Returns the retained canonical block of this number as the next of a chain with nothing pre-confirmed on it.
-    fn passed(published: &Chain, number: u64, codes: &mut CodesByHash) -> Option<Self> {
-        let block = published.state_after(number)?;
-        let parent = published.state_after(number.checked_sub(1)?)?;
+    fn passed(chain: &Chain, number: u64, codes: &mut CodesByHash) -> Option<Self> {
+        let block = chain.state_after(number)?;
+        let parent = chain.state_after(number.checked_sub(1)?)?;
         let changes = match block.path.first() {
             Some(step) if step.from == parent.state => {
                 StoredChanges::These(stored(&StateStep::merged(&block.path), codes))
@@ -375,42 +423,63 @@ impl LiveCanonical {
             // The block that was pre-confirmed elsewhere may have been another one.
             _ => StoredChanges::Unknown,
         };
-        Some(Self { block: LiveBlock::whole(block), changes, confirms: false })
+        Some(Self { block: LiveBlock::of(&block.head, block.verified, 0), changes })
     }
 
     fn write(self) -> Vec<u8> {
-        let Self { block, changes, confirms } = self;
+        let Self { block, changes } = self;
         let (is_known, is_pre_confirmed, changes) = match changes {
             StoredChanges::Unknown => (false, false, Vec::new()),
             StoredChanges::AsPreconfirmed => (true, true, Vec::new()),
             StoredChanges::These(changes) => (true, false, changes),
         };
-        encode(&CanonicalFields { block, is_known, changes, is_pre_confirmed, confirms })
+        encode(&CanonicalFields { block, is_known, changes, is_pre_confirmed })
     }
 
     fn read(bytes: &[u8]) -> Result<Self, redb::Error> {
-        let CanonicalFields { block, is_known, changes, is_pre_confirmed, confirms } = decode(bytes)?;
+        let CanonicalFields { block, is_known, changes, is_pre_confirmed } = decode(bytes)?;
         let changes = match (is_known, is_pre_confirmed) {
             (false, _) => StoredChanges::Unknown,
             (true, true) => StoredChanges::AsPreconfirmed,
             (true, false) => StoredChanges::These(changes),
         };
-        Ok(Self { block, changes, confirms })
+        Ok(Self { block, changes })
     }
 }
 
 impl LiveSubBlock {
     /// Returns a sub-block; `None` if its snapshot builds no block.
-    fn of(on: &Chain, complete: Option<&Snapshot>, next: &Snapshot, codes: &mut CodesByHash) -> Option<Self> {
+    fn of(
+        on: &Chain,
+        complete: Option<&Snapshot>,
+        opens: bool,
+        next: &Snapshot,
+        codes: &mut CodesByHash,
+    ) -> Option<Self> {
         let open = next.open.as_ref()?;
-        let opens = (open.index == 0).then(|| open.header.clone());
-        let known = match (&opens, &on.newest.open) {
-            (None, Some(before)) => before.transactions.len(),
-            _ => 0,
-        };
+        let known = on.newest.open.as_ref().filter(|_| !opens).map_or(0, |before| before.transactions.len());
         let content = content(open, known, stored(&StateStep::merged(&next.path), codes));
-        let complete = complete.map(|complete| LiveBlock::on(on, complete));
+        let complete = complete.map(|complete| LiveBlock::on(on, &complete.head, complete.verified));
+        let opens = opens.then(|| open.header.clone());
         Some(Self { complete, opens, content, verified: next.verified })
+    }
+
+    /// Returns all of the complete pre-confirmed block before the state `after`, as one sub-block on the block `complete`.
+    fn whole(complete: Option<&Arc<Snapshot>>, after: &Snapshot, changes: Vec<StoredChange>) -> Self {
+        let header = after.head.header.inner();
+        let body = after.head.body();
+        let content = StoredSubBlock {
+            index: 0,
+            regular_gas_used: header.gas_used,
+            blob_gas_used: header.blob_gas_used.unwrap_or_default(),
+            transactions: body.transactions.iter().map(Into::into).collect(),
+            receipts: body.receipts.iter().map(Into::into).collect(),
+            changes,
+            state_gas_used: None,
+            access_list: None,
+        };
+        let complete = complete.map(|complete| LiveBlock::known(complete));
+        Self { complete, opens: Some(header.clone()), content, verified: after.verified }
     }
 
     fn write(self) -> Vec<u8> {
@@ -423,68 +492,6 @@ impl LiveSubBlock {
         let SubBlockFields { complete, opens, content, verified } = decode(bytes)?;
         let (complete, opens) = (complete.into_iter().next(), opens.into_iter().next());
         Ok(Self { complete, opens, content, verified: read_verified(verified)? })
-    }
-}
-
-impl LiveMoment {
-    /// Returns what is published, and the codes of the accounts that are pre-confirmed.
-    pub fn of(published: &Chain) -> (Self, CodesByHash) {
-        let mut codes = CodesByHash::default();
-        let mut moment = Self::at(published.latest(), published.tags().unwrap_or_default(), published.feed());
-        let mut changes = |snapshot: &Snapshot| stored(&snapshot.world.changes_on_remote(), &mut codes);
-        let ahead = published.ahead();
-        moment.ahead =
-            ahead.map(|ahead| LiveAhead { block: LiveBlock::whole(ahead), changes: changes(ahead) }).collect();
-        if let Some(open) = &published.newest.open {
-            moment.open.push(LiveOpen {
-                header: open.header.clone(),
-                verified: published.newest.verified as u8,
-                content: content(open, 0, changes(&published.newest)),
-            });
-        }
-        (moment, codes)
-    }
-
-    /// Adds the canonical blocks of what is published since the readers have `seen` the chain, so that they know each of
-    /// them. Adds none if their head is not known any more.
-    pub fn since(&mut self, seen: &Chain, published: &Chain, codes: &mut CodesByHash) {
-        let head = seen.head();
-        if published.state_after(head.number()).is_some_and(|known| known.head_hash() == head.hash()) {
-            let numbers = head.number() + 1..=published.head().number();
-            let passed = numbers.map_while(|number| LiveCanonical::passed(published, number, codes));
-            self.passed = passed.map(|block| block.write().into()).collect();
-        }
-    }
-
-    /// Returns the moment at which the head of `snapshot` is the canonical head, and nothing is pre-confirmed.
-    fn at(snapshot: &Snapshot, tags: Tags, feed: FeedState) -> Self {
-        let head = snapshot.head.number();
-        let oldest = (head + 1).saturating_sub(BlockHashes::DEPTH as u64);
-        let hashes = (oldest..=head)
-            .filter_map(|number| Some(NumberedHash { number, hash: snapshot.hashes.get(number)? }))
-            .collect();
-        let feed = write_feed(feed).into();
-        let (tags, head) = (tags.into(), LiveBlock::whole(snapshot));
-        Self { passed: Vec::new(), head, hashes, tags, feed, ahead: Vec::new(), open: Vec::new() }
-    }
-
-    /// Reads the parts of the moment.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`redb::Error::Corrupted`] if a part cannot be read.
-    pub fn read(self) -> Result<ReadMoment, redb::Error> {
-        let Self { passed, head, hashes: known, tags, feed, ahead, open } = self;
-        let passed = passed.iter().map(|block| LiveCanonical::read(block)).collect::<Result<_, _>>()?;
-        let mut hashes = BlockHashes::default();
-        known.iter().for_each(|one| hashes.push(one.number, one.hash));
-        let open = match open.into_iter().next() {
-            Some(LiveOpen { header, verified, content }) => Some((header, read_verified(verified)?, content)),
-            None => None,
-        };
-        let verified = head.verified()?;
-        let (head, tags, feed) = (head.read(None)?, tags.read(), read_feed(&feed)?);
-        Ok(ReadMoment { passed, head, verified, hashes, tags, feed, ahead, open })
     }
 }
 

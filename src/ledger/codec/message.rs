@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     chain::{BlockBody, SealedBlock},
-    ledger::{Chain, FeedLag, FeedProblem, FeedState, OpenBlock, Publication, SnapshotId, Verified},
+    ledger::{Chain, FeedLag, FeedProblem, FeedState, OpenBlock, Record, SnapshotId, Verified},
     store::{corrupted, decode, encode},
 };
 
@@ -102,16 +102,16 @@ const LIVE: u8 = 3;
 
 impl StreamMessage {
     /// Returns the message about a change of `on`; `None` if the stream has no such changes.
-    pub fn of(on: &Chain, publication: &Publication) -> Option<Self> {
-        if let Publication::Feed(state) = publication {
+    pub fn of(on: &Chain, change: &Record) -> Option<Self> {
+        if let Record::Feed(state) = change {
             return Some(Self::Feed(*state));
         }
-        let verified = match publication {
-            Publication::SubBlock(next) => next.verified,
-            Publication::Seal { sealed, next } => next.as_ref().unwrap_or(sealed).verified,
+        let verified = match change {
+            Record::SubBlock(next) => next.verified,
+            Record::Seal { sealed, next } => next.as_ref().unwrap_or(sealed).verified,
             _ => Verified::Full,
         };
-        let ChangeRecord { entries, sealed, known, codes, .. } = ChangeRecord::of(on, publication)?;
+        let ChangeRecord { entries, sealed, known, codes, .. } = ChangeRecord::of(on, change)?;
         let block = sealed.map(|sealed| StreamBlock {
             header: sealed.header.inner().clone(),
             known: known as u64,

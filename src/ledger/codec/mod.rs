@@ -18,11 +18,8 @@ pub use self::{
     change::ChangeRecord,
     frame::{Frame, VERSION, frames, join, pack, unpack, unpack_short},
     image::{ImageContent, LiveImage, StateImage},
-    live::{
-        CodesByHash, LiveAhead, LiveCanonical, LiveChange, LiveMessage, LiveMoment, LiveSubBlock, ReadMoment,
-        StoredChanges,
-    },
+    live::{CodesByHash, LiveCanonical, LiveHead, LiveMessage, LiveRecord, LiveSubBlock, StoredChanges},
     message::{MessageError, StreamChange, StreamMessage},
-    record::{JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSubBlock},
+    record::{JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader},
     time::LeaderTime,
 };

@@ -129,6 +129,13 @@ impl StoredBody {
     }
 }
 
+/// The hash of a block.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct NumberedHash {
+    pub number: u64,
+    pub hash: B256,
+}
+
 /// An account without its storage.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredAccount {

@@ -14,7 +14,7 @@ use crate::{
     chain::set_forks,
     clock::Clock,
     config::{Config, NatsServers},
-    ledger::{Publication, SnapshotId, codec::VERSION},
+    ledger::{Record, SnapshotId, Stamp, codec::VERSION},
     rpc::StartupReason,
     source::{
         fleet::{FleetChain, FleetError, FleetLink, ImageKey, NodeIdentity, end_of, find},
@@ -94,7 +94,7 @@ impl Joining<'_> {
     /// Names the first snapshot of a new chain by an epoch of the fleet, so that no other node has given its id.
     async fn renamed(&self, link: &FleetLink, origin: ChainOrigin) -> eyre::Result<ChainOrigin> {
         let epoch = take_epoch(link, self.store, origin.snapshots.load().last.epoch()).await?;
-        origin.snapshots.rename(SnapshotId::begin(epoch));
+        origin.snapshots.update(|chain| chain.rename(SnapshotId::begin(epoch)));
         let Some(journal) = &origin.journal else { return Ok(origin) };
         journal.adopt(&origin.about, &origin.snapshots.load())?;
         ChainOrigin::begin(self.config, self.codes, self.store, self.reason, self.clock)
@@ -142,7 +142,7 @@ impl Joining<'_> {
                 origin = ChainOrigin::begin(self.config, self.codes, self.store, self.reason, self.clock)?;
                 // The journal has no changes without a snapshot.
                 if origin.snapshots.load().last < adopted.last {
-                    origin.snapshots.apply_as(adopted.last, Publication::Feed(adopted.feed()));
+                    origin.snapshots.apply_as(Stamp::now(adopted.last), Record::Feed(adopted.feed()))?;
                 }
             }
             None => origin.replace(about, following.state().mirror()),

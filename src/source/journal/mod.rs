@@ -27,7 +27,7 @@ use super::devnet::world::TradingWorld;
 use crate::{
     chain::{BlockBody, BlockKeeper, SealedBlock},
     ledger::{
-        Chain, FeedState, Publication, Retention, Snapshot, SnapshotId, Snapshots,
+        Chain, FeedState, Record, Retention, Snapshot, SnapshotId, Snapshots,
         codec::{ChangeRecord, JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader},
     },
     pool,
@@ -181,15 +181,15 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes what `publication` adds to `published` under `id`, and waits until it is on disk. Removes the included
+    /// Writes what `change` adds to `published` under `id`, and waits until it is on disk. Removes the included
     /// transactions from the stored pool, and prunes on disk the blocks that were pruned in memory. A change that brings no
     /// snapshot of a chain that is built here is not written.
     ///
     /// # Errors
     ///
     /// Returns the errors of [`Store::write_now`]. The change must then not be published.
-    pub fn record(&self, published: &Chain, id: SnapshotId, publication: &Publication) -> Result<(), StoreError> {
-        let Some(record) = ChangeRecord::of(published, publication) else { return Ok(()) };
+    pub fn record(&self, published: &Chain, id: SnapshotId, change: &Record) -> Result<(), StoreError> {
+        let Some(record) = ChangeRecord::of(published, change) else { return Ok(()) };
         let ChangeRecord { entries, sealed, codes, included, .. } = record;
         let oldest = published.oldest_history();
         let (kept, written) = (self.kept, sealed.clone());

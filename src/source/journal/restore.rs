@@ -10,7 +10,7 @@ use super::{ABOUT, ACCOUNTS, BODIES, CODES, HEADERS, JOURNAL, SLOTS, progress::s
 use crate::{
     chain::{BlockHashes, BlockKeeper, SealedBlock},
     ledger::{
-        FeedState, Publication, Retention, Selector, Snapshot, SnapshotId, Snapshots,
+        Chain, FeedState, Record, Retention, Snapshot, SnapshotId, Snapshots, Stamp,
         codec::{
             JournalEntry, StoredAccount, StoredChange, StoredHeader,
             replay::{self, KnownCodes},
@@ -34,9 +34,8 @@ fn read_codes(transaction: &ReadTransaction, codes: &CodeCache) -> Result<B256Ma
 }
 
 /// Checks that the newest sealed block is the last stored one, and that its state has the root in its header.
-fn check_head(snapshots: &Snapshots, last: Option<&SealedBlock>) -> Result<(), redb::Error> {
-    let published = snapshots.load();
-    let sealed = published.select(Selector::Latest).map_err(|error| corrupted(error.to_string()))?;
+fn check_head(chain: &Chain, last: Option<&SealedBlock>) -> Result<(), redb::Error> {
+    let sealed = chain.latest();
     let (root, header) = (sealed.world.local().map(LocalWorld::state_root_in_parallel), &sealed.head.header);
     if let Some(last) = last.filter(|last| last.number() != header.number) {
         return Err(corrupted(format!("the blocks end at {}, but the state ends at {}", last.number(), header.number)));
@@ -84,12 +83,12 @@ impl<'a> JournalReader<'a> {
         };
         let mut first = Snapshot::at_head(self.world()?, head, self.hashes(base.number)?);
         first.id = SnapshotId(base.id);
-        let snapshots = Snapshots::new(first, feed, kept);
-        snapshots.set_archive(self.keeper.clone());
-        snapshots.add_history(old);
-        self.replay(&snapshots, new)?;
-        check_head(&snapshots, last.as_deref())?;
-        Ok(snapshots)
+        let mut chain = Chain::new(first, feed, kept);
+        chain.set_archive(self.keeper.clone());
+        chain.add_history(old);
+        self.replay(&mut chain, new)?;
+        check_head(&chain, last.as_deref())?;
+        Ok(chain.into())
     }
 
     /// Replays the records on `snapshots`, whose newest snapshot must be the base.
@@ -98,8 +97,10 @@ impl<'a> JournalReader<'a> {
         let mut blocks = self.blocks()?;
         let new = blocks.split_off(blocks.partition_point(|(block, _)| block.number() <= base));
         let last = new.last().map(|(block, _)| block.clone());
-        self.replay(snapshots, new)?;
-        check_head(snapshots, last.as_deref())
+        snapshots.try_update(|chain| {
+            self.replay(chain, new)?;
+            check_head(chain, last.as_deref())
+        })
     }
 
     /// Returns the hashes that `BLOCKHASH` can read in the block after block `head`.
@@ -178,35 +179,24 @@ impl<'a> JournalReader<'a> {
         self.codes.get(&hash).cloned().ok_or_else(|| corrupted(format!("the code with hash {hash} is missing")))
     }
 
-    /// Replays all records on `snapshots`, in order.
-    fn replay(&self, snapshots: &Snapshots, blocks: Vec<Listed>) -> Result<(), redb::Error> {
+    /// Replays all records on `chain`, in order.
+    fn replay(&self, chain: &mut Chain, blocks: Vec<Listed>) -> Result<(), redb::Error> {
         let mut blocks = blocks.into_iter().map(|(block, _)| block);
         let table = self.transaction.open_table(JOURNAL)?;
         let bar = ProgressBar::new(table.len()?).with_style(style()).with_message("reading snapshots");
-        let mut sealed = None;
+        let mut sealed: Option<Snapshot> = None;
         for row in table.iter()? {
             let (key, bytes) = row?;
-            let (id, _) = key.value();
-            let on: Arc<Snapshot> = match &sealed {
-                Some(sealed) => Arc::clone(sealed),
-                None => snapshots.newest(),
-            };
-            let id = SnapshotId(id);
-            match JournalEntry::read(bytes.value())? {
+            let on = sealed.as_ref().unwrap_or(&chain.newest);
+            let record = match JournalEntry::read(bytes.value())? {
                 JournalEntry::Open { header, changes, access_list } => {
-                    let next = replay::open(&on, *header, changes, access_list, self)?;
-                    snapshots.apply_as(
-                        id,
-                        match sealed.take() {
-                            // A `Publication` takes the sealed snapshot by value.
-                            Some(head) => Publication::Seal { sealed: head.copy(), next: Some(next) },
-                            None => Publication::SubBlock(next),
-                        },
-                    );
+                    let next = replay::open(on, *header, changes, access_list, self)?;
+                    Some(match sealed.take() {
+                        Some(sealed) => Record::Seal { sealed, next: Some(next) },
+                        None => Record::SubBlock(next),
+                    })
                 }
-                JournalEntry::SubBlock(sub_block) => {
-                    snapshots.apply_as(id, Publication::SubBlock(replay::extend(&on, sub_block, self)?));
-                }
+                JournalEntry::SubBlock(sub_block) => Some(Record::SubBlock(replay::extend(on, sub_block, self)?)),
                 JournalEntry::Seal { number, changes } => {
                     let Some(block) = blocks.next().filter(|block| block.number() == number) else {
                         return Err(corrupted(format!("block {number} is missing")));
@@ -214,8 +204,13 @@ impl<'a> JournalReader<'a> {
                     // Recent bodies are held in memory, because requests read them often.
                     let block =
                         block.with_body().ok_or_else(|| corrupted(format!("the body of block {number} is missing")))?;
-                    sealed = Some(Arc::new(replay::seal(&on, Arc::new(block), changes, self)?));
+                    sealed = Some(replay::seal(on, Arc::new(block), changes, self)?);
+                    None
                 }
+            };
+            if let Some(record) = record {
+                let stamp = Stamp::now(SnapshotId(key.value().0));
+                chain.apply(stamp, record).map_err(|unfit| corrupted(unfit.to_string()))?;
             }
             bar.inc(1);
         }

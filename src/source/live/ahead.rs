@@ -16,9 +16,9 @@ use super::{
 };
 use crate::{
     chain::{Attributes, BlockBody, BlockTotals, ChainReceipt, SealedBlock},
-    ledger::{FeedProblem, FeedState, Publication, Snapshot, StateStep},
+    ledger::{FeedProblem, FeedState, Record, Snapshot, StateStep},
     source::apply::{extend_known, open_block_with, prefetch},
-    state::{Missed, RemoteView, World},
+    state::Missed,
     upstream::Hints,
 };
 
@@ -124,7 +124,7 @@ impl Live {
         self.queue.clear();
         self.cut_since = None;
         self.set(FeedState::Degraded(problem));
-        self.feed.apply(Publication::FallBack(FeedState::Degraded(problem)));
+        self.feed.note(Record::FallBack(FeedState::Degraded(problem)));
     }
 
     /// Executes the first sub-block of the queue as far as its state is known, or runs one behind it in advance.
@@ -217,16 +217,10 @@ impl Live {
         } else {
             return self.no_parent(number);
         };
-        let mut on = match &complete {
-            Some(complete) => Snapshot::at_head(complete.world.clone(), complete.head.clone(), complete.hashes.clone()),
-            None => {
-                let world = World::on(self.canonical_view(&latest)?);
-                Snapshot::at_head(world, latest.head.clone(), latest.hashes.clone())
-            }
-        };
+        let parent = complete.as_ref().unwrap_or(&latest);
+        let mut on = Snapshot::at_head(parent.world.clone(), parent.head.clone(), parent.hashes.clone());
         verify_base(&self.chain.spec, &self.feed.snapshots.load(), &on.head.header, base)?;
-        // The same state, on another base.
-        on.state = complete.as_ref().map_or(latest.state, |complete| complete.state);
+        on.state = parent.state;
         let header = self.header(&on.head.header, base, &first.flashblock.diff);
         let opened = open_block_with(&self.chain.spec, &on, header.clone())?;
         if !opened.missed.is_empty() {
@@ -251,9 +245,6 @@ impl Live {
         if opens {
             self.counts.begin(first.number);
         }
-        // The block before it may have become canonical since.
-        let canonical = self.feed.snapshots.load().head().number();
-        let complete = complete.filter(|complete| complete.head.number() > canonical);
         let snapshot = Arc::try_unwrap(snapshot).unwrap_or_else(|shared| shared.copy());
         // Counted first, so that a client that sees the snapshot finds it in the metrics, too.
         self.counts.applied.increment(1);
@@ -261,8 +252,13 @@ impl Live {
         if self.feed.status.is_degraded() {
             self.set(self.live());
         }
-        self.feed.apply(Publication::PreConfirmed { complete, open: snapshot });
-        self.feed.count(first.received.into_std());
+        match self.feed.apply(Record::Preconfirmed { complete, opens, open: snapshot }) {
+            Ok(_) => self.feed.count(first.received.into_std()),
+            Err(unfit) => {
+                tracing::warn!(%unfit, "a Flashblock is not applied");
+                self.fail(FeedProblem::UnknownParent);
+            }
+        }
     }
 
     /// Fetches what the first sub-block of the queue has missed, and what its other transactions will need.
@@ -307,11 +303,10 @@ impl Live {
         let number = newest.header().number;
         let gone = || LiveError::Gone(number);
         let published = self.feed.snapshots.load();
-        let view = self.canonical_view(published.latest())?;
         let Some(open) = &newest.open else {
             // A builder that changes its mind begins the block after it anew.
             let is_same = newest.head_hash() == hash;
-            return if is_same { Ok(published.completed(view, newest.head.as_ref().clone())?) } else { Err(gone()) };
+            return if is_same { Ok(published.completed(newest.head.as_ref().clone())?) } else { Err(gone()) };
         };
         let rules = self.flashblocks.as_ref().map(|source| &source.rules);
         let word = rules.and_then(|rules| rules.newest_of(number)).ok_or_else(gone)?;
@@ -325,7 +320,7 @@ impl Live {
             Sealed::new_unchecked(header, hash),
             BlockBody { transactions, receipts, withdrawals, ..BlockBody::default() },
         );
-        Ok(published.completed(view, sealed)?)
+        Ok(published.completed(sealed)?)
     }
 
     /// Returns the header of a block, as far as its first sub-block has it.
@@ -355,11 +350,5 @@ impl Live {
                 .map(|none| if diff.withdrawals_root.is_zero() { none } else { diff.withdrawals_root }),
             ..next
         }
-    }
-
-    /// Returns the state after the newest canonical block.
-    fn canonical_view(&self, latest: &Snapshot) -> Result<RemoteView, LiveError> {
-        let (number, hash) = (latest.head.number(), latest.head_hash());
-        self.chain.remote.view(number, hash).ok_or(LiveError::Gone(number))
     }
 }

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use super::flashblocks::{Action, CanonicalBlock};
 use super::{
     Live, LiveError,
-    import::{CanonicalNews, ForkPoint, Found, ImportedBlock, canonical_snapshot, known_block, summary},
+    import::{CanonicalNews, ForkPoint, Found, ImportedBlock, known_block, summary},
 };
 use crate::{
     chain::{BlockHashes, SealedBlock},
-    ledger::{BlockChanges, FeedProblem, FeedState, Publication, Selector, Snapshot, Verified},
+    ledger::{BlockChanges, FeedProblem, FeedState, Record, Selector, Snapshot, Verified},
     upstream::{AnnouncedReceipts, UpstreamBlock},
 };
 
@@ -260,14 +260,14 @@ impl Live {
                 self.older_since = None;
                 self.reorgs.increment(1);
                 tracing::warn!(from = head.number(), to = fork.number(), "the upstream took another branch");
-                if self.chain.remote.revert_to(fork.number(), fork.hash()).is_none() && !path.is_empty() {
+                // Nothing is answered from the dead branch while the other one is imported.
+                let feed = FeedState::Degraded(FeedProblem::Reorg);
+                let gone_back = self.feed.apply(Record::GoBack { number: fork.number(), feed });
+                if gone_back.is_err() && !path.is_empty() {
                     self.begin_restart(path.swap_remove(0));
                     return Ok(());
                 }
-                // Nothing is answered from the dead branch while the other one is imported.
                 self.queue.clear();
-                let feed = FeedState::Degraded(FeedProblem::Reorg);
-                self.feed.apply(Publication::GoBack { number: fork.number(), feed });
                 self.set(FeedState::Degraded(FeedProblem::Reorg));
                 if path.is_empty() {
                     let actions = self.reconcile(&summary(&fork.header, fork.transaction_hashes().unwrap_or_default()));
@@ -381,10 +381,8 @@ impl Live {
         });
         let is_refused = receipts.is_refused();
         let block = known_block(block, receipts);
-        let next = self.feed.snapshots.load().next_canonical(&self.chain.remote, block, changes, verified)?;
-        let confirms = matches!(next, Publication::Confirm(_));
-        self.feed.apply(next);
-        if !confirms {
+        let id = self.feed.apply(Record::Canonical { block, changes, verified })?;
+        if self.feed.snapshots.newest().id == id {
             self.feed.count(began.into_std());
         }
         self.expect_content(number, hash, is_refused);
@@ -421,15 +419,14 @@ impl Live {
     fn restart(&mut self, block: UpstreamBlock, receipts: AnnouncedReceipts) {
         let (number, hash, is_refused) = (block.number(), block.hash(), receipts.is_refused());
         let actions = self.reconcile(&summary(&block.header, block.transaction_hashes()));
-        let view = self.chain.remote.restart(block.number(), block.hash());
         let mut hashes = BlockHashes::default();
         if let Some(parent) = block.number().checked_sub(1) {
             hashes.push(parent, block.header.parent_hash);
         }
         hashes.push(block.number(), block.hash());
         self.queue.clear();
-        let first = canonical_snapshot(view, block, receipts, hashes).with_verified(Verified::None);
-        self.feed.apply(Publication::Restart(first));
+        let block = known_block(block, receipts);
+        self.feed.note(Record::Restart { block, hashes, verified: Verified::None });
         self.expect_content(number, hash, is_refused);
         self.act(actions, Instant::now());
     }

@@ -12,7 +12,7 @@ use futures::{
 use tokio::time::Instant;
 
 use super::{Live, LiveChain, import::known_block};
-use crate::{chain::SealedBlock, ledger::Publication, upstream::AnnouncedReceipts};
+use crate::{chain::SealedBlock, ledger::Record, upstream::AnnouncedReceipts};
 
 /// The pause before the upstream is asked for a block's content for the second time. It doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -97,7 +97,7 @@ impl Live {
         }
         let header = published.sealed_block(number).filter(|block| block.hash() == hash);
         if let Some(header) = header {
-            self.feed.apply(Publication::Content(SealedBlock::clone(&header)));
+            self.feed.note(Record::Content(SealedBlock::clone(&header)));
         }
     }
 
@@ -139,7 +139,7 @@ impl Live {
             match block {
                 Some(block) => {
                     self.late.waiting.retain(|late| late.hash != hash);
-                    self.feed.apply(Publication::Content(block));
+                    self.feed.note(Record::Content(block));
                 }
                 None if is_refused => {
                     self.late.waiting.retain(|late| late.hash != hash);

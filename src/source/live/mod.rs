@@ -35,7 +35,7 @@ use self::{
 use super::{Feed, FeedSource};
 use crate::{
     chain::ChainSpec,
-    ledger::{FeedLag, FeedProblem, FeedState, Publication, StateId},
+    ledger::{FeedLag, FeedProblem, FeedState, Record, StateId},
     state::{FetchError, Missed, RemoteState},
     telemetry::{Counter, Metrics},
     upstream::{Fetcher, Heads, HeadsEnded, Hints, Upstream},
@@ -225,7 +225,7 @@ impl Live {
             (self.cut_since, self.problem, self.is_other_chain, self.older_since) = (None, None, false, None);
             let degraded = FeedState::Degraded(FeedProblem::Connecting);
             self.set(degraded);
-            self.feed.apply(Publication::FallBack(degraded));
+            self.feed.note(Record::FallBack(degraded));
             tokio::time::sleep(RESTART_PAUSE).await;
             self.heads.restart(self.feed.snapshots.load().head().hash());
             if let Some(source) = &mut self.flashblocks {
@@ -256,7 +256,7 @@ impl Live {
                 // Canonical news first, because it decides about the pre-confirmed blocks.
                 biased;
                 tags = self.heads.changed() => match tags? {
-                    Some(tags) => drop(self.feed.apply(Publication::Tags(tags))),
+                    Some(tags) => self.feed.note(Record::Tags(tags)),
                     None => self.catch_up.look(),
                 },
                 news = self.catch_up.news() => self.take(news),

@@ -206,7 +206,7 @@ impl Publisher {
         let (sequence, follows, node) = (end, published.last, self.limits.node.as_str());
         let port = Box::new(NatsPort::open(self.link.clone(), lease).await?);
         let stream = StreamWriter::lead(port, sequence, follows, SnapshotId::begin(epoch), node).await?;
-        feed.snapshots.begin_epoch(epoch);
+        feed.snapshots.update(|chain| chain.begin_epoch(epoch));
         feed.stream = Some(stream);
         tracing::info!(epoch, "this node leads the fleet");
         Ok(epoch)

@@ -3,7 +3,7 @@
 //! A live chain waits for nothing but its own events. So it publishes into a cell that nobody sees and that it executes on,
 //! and each change goes through the outlet: first into the stream, and after the acknowledgement into the cell that clients
 //! see. While the stream takes nothing, the chain goes on, and the outlet holds its changes up to a bound. Past it they are
-//! dropped, and the stream gets the whole moment instead as soon as it takes messages again.
+//! dropped, and the stream gets all that has changed in one message as soon as it takes messages again.
 
 use std::{
     collections::VecDeque,
@@ -14,12 +14,9 @@ use std::{
 use alloy_primitives::{B256, Bytes, map::B256Set};
 use tokio::sync::Notify;
 
-use crate::{
-    chain::SealedBlock,
-    ledger::{
-        Chain, Publication, SnapshotId, Snapshots,
-        codec::{CodesByHash, LeaderTime, LiveChange, LiveMessage, LiveMoment, StreamMessage},
-    },
+use crate::ledger::{
+    Chain, Record, SnapshotId, Snapshots, Unfit,
+    codec::{CodesByHash, LeaderTime, LiveMessage, LiveRecord, StreamMessage},
 };
 
 /// The most bytes of codes that readers have to know, past which later messages bring theirs again.
@@ -38,7 +35,7 @@ pub struct LiveOutlet {
 struct OutletQueue {
     /// Whether this node leads the fleet. Otherwise changes are published into the chain's own cell alone.
     leads: bool,
-    /// Whether changes were dropped since the last moment.
+    /// Whether changes were dropped that the next message has to bring.
     is_overfull: bool,
     steps: VecDeque<OutletStep>,
     bytes: usize,
@@ -87,52 +84,28 @@ impl KnownToReaders {
 }
 
 impl OutletQueue {
-    fn push(&mut self, id: SnapshotId, after: Arc<Chain>, (change, codes): (LiveChange, CodesByHash)) {
+    /// Adds a message with `records`, which lead to `after`.
+    fn push(&mut self, follows: Option<SnapshotId>, after: Arc<Chain>, records: Vec<LiveRecord>, codes: CodesByHash) {
         let (codes, forgets) = self.known.missing(codes);
-        self.push_message(id, after, StreamMessage::Live(LiveMessage { change, codes, forgets }));
-    }
-
-    fn push_message(&mut self, id: SnapshotId, after: Arc<Chain>, message: StreamMessage) {
+        let message = StreamMessage::Live(LiveMessage { follows, records, codes, forgets });
         let message = message.write(LeaderTime::of(after.newest.published));
         self.bytes += message.len();
-        self.steps.push_back(OutletStep { id, message, after, arrived: None });
+        self.steps.push_back(OutletStep { id: after.last, message, after, arrived: None });
     }
 
-    /// Adds all that is published, under this id.
-    fn push_moment(&mut self, id: SnapshotId, snapshots: &Snapshots) {
-        snapshots.rename(id);
+    /// Adds one message with all that has changed since the fleet has seen the chain, under this id.
+    fn push_all(&mut self, id: SnapshotId, snapshots: &Snapshots) {
+        snapshots.update(|chain| chain.rename(id));
         self.is_overfull = false;
-        let published = snapshots.load();
-        let (mut moment, mut codes) = LiveMoment::of(&published);
-        if let Some(seen) = &self.seen {
-            moment.since(seen, &published, &mut codes);
-        }
-        let announced = self.seen.as_ref().map(|seen| announced_since(seen, &published)).unwrap_or_default();
-        self.push(id, published, (LiveChange::Moment(Box::new(moment)), codes));
-        for block in announced {
-            let publication = Publication::Content(block);
-            let change = LiveChange::of(&snapshots.load(), &publication);
-            let id = snapshots.apply(publication);
-            if let Some(change) = change {
-                self.push(id, snapshots.load(), change);
-            }
-        }
+        let (chain, mut codes) = (snapshots.load(), CodesByHash::default());
+        let records = LiveRecord::between(self.seen.as_deref(), &chain, &mut codes);
+        self.push(self.seen.as_ref().map(|seen| seen.last), chain, records, codes);
     }
 
     fn drop_steps(&mut self) {
         self.steps.clear();
         (self.bytes, self.known) = (0, KnownToReaders::default());
     }
-}
-
-/// Returns the blocks of what is published of which only the headers were known when the fleet has `seen` them.
-fn announced_since(seen: &Chain, published: &Chain) -> Vec<SealedBlock> {
-    let known = seen.late_blocks().filter_map(|(number, late)| {
-        let block = published.sealed_block(number).filter(|block| block.hash() == late.hash)?;
-        let is_announced = !block.is_bare() || block.logs_alone().is_some();
-        is_announced.then(|| SealedBlock::clone(&block))
-    });
-    known.collect()
 }
 
 impl LiveOutlet {
@@ -146,29 +119,31 @@ impl LiveOutlet {
     }
 
     /// Publishes a change into the chain's own cell, and sends it on its way if this node leads.
-    pub fn apply(&self, snapshots: &Snapshots, publication: Publication) -> SnapshotId {
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Unfit`] as [`Chain::apply`] does. Nothing has changed then.
+    pub fn apply(&self, snapshots: &Snapshots, record: Record) -> Result<SnapshotId, Unfit> {
         let mut waiting = self.lock();
         if !waiting.leads || waiting.is_overfull {
-            return snapshots.apply(publication);
+            return snapshots.apply(record);
         }
-        let change = LiveChange::of(&snapshots.load(), &publication);
-        let feed = if let Publication::Feed(feed) = &publication { Some(*feed) } else { None };
-        let id = snapshots.apply(publication);
-        let after = snapshots.load();
-        match (change, feed) {
-            (Some(change), _) => waiting.push(id, after, change),
-            (None, Some(feed)) => waiting.push_message(id, after, StreamMessage::Feed(feed)),
+        let mut codes = CodesByHash::default();
+        let encoded = LiveRecord::of(&snapshots.load(), &record, &mut codes);
+        let id = snapshots.apply(record)?;
+        match encoded {
+            Some(encoded) => waiting.push(None, snapshots.load(), vec![encoded], codes),
             // No other change is one of an upstream's chain.
-            (None, None) => waiting.is_overfull = true,
+            None => waiting.is_overfull = true,
         }
         if waiting.bytes > self.held {
-            tracing::warn!("the stream of the fleet takes too little: the changes that wait for it are dropped");
+            tracing::warn!("the stream of the fleet takes too little: the changes that wait for it are sent as one");
             waiting.drop_steps();
             waiting.is_overfull = true;
         }
         drop(waiting);
         self.filled.notify_one();
-        id
+        Ok(id)
     }
 
     /// Notes that the input of the newest change arrived at `since`.
@@ -184,7 +159,7 @@ impl LiveOutlet {
         let mut waiting = self.lock();
         waiting.drop_steps();
         (waiting.leads, waiting.seen) = (true, Some(seen));
-        waiting.push_moment(SnapshotId::begin(epoch).next(), snapshots);
+        waiting.push_all(SnapshotId::begin(epoch).next(), snapshots);
     }
 
     /// Ends sending changes.
@@ -207,7 +182,7 @@ impl LiveOutlet {
     fn take(&self, snapshots: &Snapshots) -> Option<OutletStep> {
         let mut waiting = self.lock();
         if waiting.is_overfull {
-            waiting.push_moment(snapshots.next_id(), snapshots);
+            waiting.push_all(snapshots.next_id(), snapshots);
         }
         let step = waiting.steps.pop_front()?;
         waiting.bytes -= step.message.len();
@@ -233,7 +208,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        chain::{BlockBody, BlockHashes},
+        chain::{BlockBody, BlockHashes, SealedBlock},
         ledger::{FeedState, Retention, Snapshot, Tags},
         state::{RemoteState, World},
     };
@@ -246,12 +221,12 @@ mod tests {
         Snapshots::new(first, FeedState::Static, Retention { blocks: 8, snapshots: 8, history: 8 })
     }
 
-    fn finalized(number: u64) -> Publication {
-        Publication::Tags(Tags { safe: None, finalized: Some(number) })
+    fn finalized(number: u64) -> Record {
+        Record::Tags(Tags { safe: None, finalized: Some(number) })
     }
 
-    fn is_moment(step: &OutletStep) -> bool {
-        matches!(StreamMessage::read(&step.message), Ok((_, StreamMessage::Live(message))) if message.is_moment())
+    fn is_whole(step: &OutletStep) -> bool {
+        matches!(StreamMessage::read(&step.message), Ok((_, StreamMessage::Live(message))) if message.follows.is_some())
     }
 
     fn finalized_after(step: &OutletStep) -> Option<u64> {
@@ -261,14 +236,14 @@ mod tests {
     #[tokio::test]
     async fn changes_of_a_leader_come_in_order_after_all_that_there_was() {
         let (outlet, own) = (LiveOutlet::new(1 << 20), chain());
-        outlet.apply(&own, finalized(1));
+        outlet.apply(&own, finalized(1)).expect("it fits");
         outlet.begin(&own, 9, own.load());
-        outlet.apply(&own, finalized(2));
-        outlet.apply(&own, Publication::Feed(FeedState::Live { every_ms: 200 }));
+        outlet.apply(&own, finalized(2)).expect("it fits");
+        outlet.apply(&own, Record::Feed(FeedState::Live { every_ms: 200 })).expect("it fits");
         let steps = [outlet.next(&own).await, outlet.next(&own).await, outlet.next(&own).await];
         let ids = steps.each_ref().map(|step| step.id.0 - SnapshotId::begin(9).0);
         assert_eq!(ids, [1, 2, 3]);
-        assert!(is_moment(&steps[0]) && !is_moment(&steps[1]));
+        assert!(is_whole(&steps[0]) && !is_whole(&steps[1]));
         assert_eq!(steps.each_ref().map(finalized_after), [Some(1), Some(2), Some(2)]);
         assert!(outlet.reset_codes_if_idle());
     }
@@ -277,17 +252,17 @@ mod tests {
     async fn what_the_stream_does_not_take_is_bounded_and_the_stream_gets_all_there_is_in_its_place() {
         let (outlet, own) = (LiveOutlet::new(500), chain());
         outlet.begin(&own, 9, own.load());
-        assert!(is_moment(&outlet.next(&own).await));
+        assert!(is_whole(&outlet.next(&own).await));
         for number in 0..1_000 {
-            outlet.apply(&own, finalized(number));
+            outlet.apply(&own, finalized(number)).expect("it fits");
             assert!(outlet.lock().bytes <= 500);
         }
         let step = outlet.next(&own).await;
-        assert!(is_moment(&step));
+        assert!(is_whole(&step));
         assert_eq!((step.id, finalized_after(&step)), (own.load().last, Some(999)));
-        outlet.apply(&own, finalized(1_000));
+        outlet.apply(&own, finalized(1_000)).expect("it fits");
         let next = outlet.next(&own).await;
-        assert_eq!((next.id, is_moment(&next)), (step.id.next(), false), "the changes after it come one by one again");
+        assert_eq!((next.id, is_whole(&next)), (step.id.next(), false), "the changes after it come one by one again");
     }
 
     #[tokio::test]
@@ -295,7 +270,7 @@ mod tests {
         let (outlet, own) = (LiveOutlet::new(500), chain());
         outlet.begin(&own, 9, own.load());
         outlet.end();
-        outlet.apply(&own, finalized(1));
+        outlet.apply(&own, finalized(1)).expect("it fits");
         assert!(outlet.take(&own).is_none());
     }
 }

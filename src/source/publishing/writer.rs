@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::port::{PartAck, PlaceInStream, StreamPort};
 use crate::ledger::{
-    Chain, Publication, SnapshotId,
+    Chain, Record, SnapshotId, Stamp,
     codec::{Frame, LeaderTime, StreamMessage, frames},
 };
 
@@ -62,9 +62,8 @@ impl StreamWriter {
     }
 
     /// Returns the message about a change; `None` if it is none of the stream's.
-    pub fn message(&self, on: &Chain, id: SnapshotId, publication: &Publication) -> Option<StreamSending> {
-        let newest = publication.newest().unwrap_or(&on.newest);
-        Some(self.encoded(id, &StreamMessage::of(on, publication)?.write(LeaderTime::of(newest.published))))
+    pub fn message(&self, on: &Chain, stamp: Stamp, record: &Record) -> Option<StreamSending> {
+        Some(self.encoded(stamp.id, &StreamMessage::of(on, record)?.write(LeaderTime::of(stamp.at))))
     }
 
     /// Returns the message about a change that is encoded already.

@@ -9,7 +9,7 @@ use super::{LiveReplica, clock::LeaderClock};
 use crate::{
     chain::{BlockBody, BlockTotals, SealedBlock, agrees_with_receipts, receipts_root_and_bloom},
     ledger::{
-        Publication, Snapshot, SnapshotId, Snapshots, Unfit,
+        Record, Snapshot, SnapshotId, Snapshots, Stamp, Unfit,
         codec::{
             JournalEntry, LeaderTime, MessageError, StoredChange, StreamChange, StreamMessage,
             replay::{self, KnownCodes},
@@ -111,34 +111,34 @@ impl Applier {
         let last = published.last;
         let moment = self.clock.earliest_or_own(id.epoch(), dated);
         let gap = || ApplyError::Gap { id: id.0, last: last.0 };
-        let publication = match message {
+        let stamp = Stamp { id, at: moment };
+        let record = match message {
             StreamMessage::Epoch { follows, leader } => {
                 if follows != last || id != SnapshotId::begin(id.epoch()) {
                     return Err(gap());
                 }
                 tracing::info!(leader, epoch = id.epoch(), "a node leads the fleet");
-                self.state.begin_epoch(id.epoch());
+                self.state.update(|chain| chain.begin_epoch(id.epoch()));
                 return Ok(());
             }
-            // A moment is whole, so that changes before it that were never published are not missing.
-            StreamMessage::Live(message) if message.is_moment() || id == last.next() => {
+            // Changes that were never published one by one are not missing.
+            StreamMessage::Live(message) if message.follows.map_or(id == last.next(), |follows| follows == last) => {
                 let live = self.live.as_mut().ok_or_else(gap)?;
-                return live.apply(&self.state, &self.codes, (id, moment), message);
+                return live.apply(&self.state, &self.codes, stamp, message);
             }
             StreamMessage::Live(_) => return Err(gap()),
             _ if id != last.next() => return Err(gap()),
-            StreamMessage::Feed(state) => Publication::Feed(state),
-            StreamMessage::Change(change) => self.publication(&published.newest, *change)?,
+            StreamMessage::Feed(state) => Record::Feed(state),
+            StreamMessage::Change(change) => self.record(&published.newest, *change)?,
         };
         if let Some(journal) = journal {
-            let written = journal.record(&published, id, &publication);
+            let written = journal.record(&published, id, &record);
             written.map_err(|error| corrupted(error.to_string()))?;
         }
-        self.state.apply_dated(id, moment, publication);
-        Ok(())
+        Ok(self.state.apply_as(stamp, record)?)
     }
 
-    fn publication(&self, on: &Arc<Snapshot>, mut change: StreamChange) -> Result<Publication, ApplyError> {
+    fn record(&self, on: &Arc<Snapshot>, mut change: StreamChange) -> Result<Record, ApplyError> {
         let brought = change.codes.drain(..).map(|code| self.codes.chain(code.0.to_vec().into()));
         let codes = BroughtCodes(brought.map(|code| (code.hash, code)).collect());
         let verified = change.verified;
@@ -147,11 +147,11 @@ impl Applier {
         match (first, second) {
             (Some(JournalEntry::Open { header, changes, access_list }), None) => {
                 let next = replay::open(on, *header, changes, access_list, &codes)?;
-                Ok(Publication::SubBlock(next.with_verified(verified)))
+                Ok(Record::SubBlock(next.with_verified(verified)))
             }
             (Some(JournalEntry::SubBlock(sub_block)), None) => {
                 let next = replay::extend(on, sub_block, &codes)?;
-                Ok(Publication::SubBlock(next.with_verified(verified)))
+                Ok(Record::SubBlock(next.with_verified(verified)))
             }
             (Some(JournalEntry::Seal { changes, .. }), next) => {
                 let block = change.take_block(on.open.as_ref())?;
@@ -164,7 +164,7 @@ impl Applier {
                     }
                     Some(_) => return Err(unknown()),
                 };
-                Ok(Publication::Seal { sealed, next })
+                Ok(Record::Seal { sealed, next })
             }
             _ => Err(unknown()),
         }

@@ -66,7 +66,8 @@ impl ReplicaBase {
             }
         };
         let applier = applier.with_clock(clock.clone());
-        applier.state().date(clock.earliest_or_own(SnapshotId(key.id).epoch(), LeaderTime(key.dated)));
+        let dated = clock.earliest_or_own(SnapshotId(key.id).epoch(), LeaderTime(key.dated));
+        applier.state().update(|chain| chain.date(dated));
         Ok(applier)
     }
 }

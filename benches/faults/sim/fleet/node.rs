@@ -185,7 +185,7 @@ impl SimIngester {
         let port = Box::new(ModelPort { model, node, max_part, mutant, skipped: 0.into() });
         let led = StreamWriter::lead(port, sequence, follows, SnapshotId::begin(taken), "a node").await;
         if let Ok(stream) = led {
-            self.feed.snapshots.begin_epoch(taken);
+            self.feed.snapshots.update(|chain| chain.begin_epoch(taken));
             self.feed.stream = Some(stream);
             self.feed.publish_state(FeedState::Live { every_ms: 200 }).await;
         }

@@ -1,0 +1,202 @@
+//! Applying records: each change of a chain, and the rules that it must not break.
+
+use std::sync::Arc;
+
+use super::{BlockChanges, Chain, Unfit};
+use crate::{
+    chain::SealedBlock,
+    ledger::{Record, Snapshot, Stamp},
+    state::{RemoteState, World},
+};
+
+impl Chain {
+    /// Applies a change, whose snapshots get the id and the moment of `stamp`.
+    ///
+    /// The cache of an upstream's state goes on, goes back and begins again with the chain. It cannot be taken back, so one chain
+    /// alone goes on with it, whatever copies there are.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Unfit`] if the change does not stand on what is known. Nothing has changed then.
+    pub fn apply(&mut self, stamp: Stamp, record: Record) -> Result<(), Unfit> {
+        match record {
+            Record::SubBlock(next) => {
+                self.check_open(&next, &self.latest)?;
+                self.push(Arc::new(next.stamped(stamp)));
+            }
+            Record::Seal { sealed, next } => {
+                let (hash, parent) = (sealed.head_hash(), sealed.head.header.parent_hash);
+                Unfit::unless([hash, parent].contains(&self.latest.head_hash()), sealed.head.number())?;
+                let next = next.map(|mut next| {
+                    // The sealed block's own state is not found by an id.
+                    next.path.splice(..0, sealed.path.iter().cloned());
+                    next.stamped(stamp)
+                });
+                let sealed = self.stand_on(sealed.stamped(stamp));
+                self.push(next.map_or(sealed, Arc::new));
+            }
+            Record::Preconfirmed { complete, opens, open } => self.add_preconfirmed(stamp, complete, opens, open)?,
+            Record::Canonical { block, changes, verified } => {
+                let (after, stays) = self.next_canonical(block, changes)?;
+                let after = after.with_verified(verified);
+                if stays { self.confirm(after.stamped(stamp)) } else { self.replace_ahead(after.stamped(stamp)) }
+            }
+            Record::Content(block) => self.complete(block),
+            Record::FallBack(feed) => {
+                self.feed = feed;
+                let number = self.latest.head.number();
+                if self.newest.open.is_some() || self.newest.head.number() != number {
+                    let again = self.latest.copy().named(stamp.id);
+                    self.forget_from(number + 1);
+                    self.push(Arc::new(again));
+                }
+            }
+            Record::GoBack { number, feed } => {
+                let fork = self.sealed.get(&number).filter(|_| number <= self.latest.head.number());
+                let fork = fork.ok_or(Unfit(number))?.copy();
+                self.remote()?.revert_to(number, fork.head_hash()).ok_or(Unfit(number))?;
+                let fork = Arc::new(fork.named(stamp.id));
+                self.feed = feed;
+                self.forget_from(number + 1);
+                self.sealed.insert(number, fork.clone());
+                self.latest = fork.clone();
+                self.push(fork);
+            }
+            Record::Restart { block, hashes, verified } => {
+                let view = self.remote()?.restart(block.number(), block.hash());
+                let first = Snapshot::at_head(World::on(view), Arc::new(block), hashes).with_verified(verified);
+                let first = Arc::new(first.stamped(stamp));
+                self.forget_from(0);
+                self.add_block(&first);
+                self.expect_content(&first.head);
+                self.latest = first.clone();
+                self.push(first);
+            }
+            Record::Return(then) => {
+                let returns = self.returns + 1;
+                *self = Self { feed: self.feed, returns, ..Self::clone(&then) };
+                self.push(Arc::new(then.newest.copy().stamped(stamp)));
+            }
+            Record::Tags(tags) => {
+                self.tags = Some(tags);
+                self.give_up_final();
+            }
+            Record::Feed(feed) => self.feed = feed,
+        }
+        self.last = stamp.id;
+        Ok(())
+    }
+
+    /// Checks that the block that `next` builds is the one on `parent`.
+    fn check_open(&self, next: &Snapshot, parent: &Snapshot) -> Result<(), Unfit> {
+        let number = next.open.as_ref().map_or(next.head.number() + 1, |open| open.header.number);
+        Unfit::unless(next.head_hash() == parent.head_hash() && number == parent.head.number() + 1, number)
+    }
+
+    /// Returns the cache of the upstream's state.
+    fn remote(&self) -> Result<&Arc<RemoteState>, Unfit> {
+        self.latest.world.remote().map(|view| view.state()).ok_or(Unfit(self.latest.head.number()))
+    }
+
+    /// Adds a sub-block of a block that is not canonical.
+    fn add_preconfirmed(
+        &mut self,
+        stamp: Stamp,
+        complete: Option<Snapshot>,
+        opens: bool,
+        mut open: Snapshot,
+    ) -> Result<(), Unfit> {
+        // The block before may have become canonical since.
+        let complete = complete.filter(|complete| complete.head.number() > self.latest.head.number());
+        match &complete {
+            Some(complete) => {
+                Unfit::unless(self.preconfirmed(complete.head.number()).is_some(), complete.head.number())?;
+                self.check_open(&open, complete)?;
+            }
+            None if opens => self.check_open(&open, &self.latest)?,
+            None => {
+                let number = open.header().number;
+                let goes_on = self.newest.open.as_ref().is_some_and(|before| before.header.number == number);
+                Unfit::unless(goes_on && open.head_hash() == self.newest.head_hash(), number)?;
+            }
+        }
+        if let Some(complete) = complete {
+            open.path.splice(..0, complete.path.iter().cloned());
+            // The snapshots of its sub-blocks stay. Those of the block on it are of an earlier attempt.
+            let number = complete.head.number();
+            self.forget_blocks_from(number);
+            self.forget_snapshots_from(number + 1);
+            self.provisional.remove(number + 1..=u64::MAX);
+            self.forget_changes_from(number + 1);
+            self.add_block(&Arc::new(complete.stamped(stamp)));
+        } else if opens {
+            self.forget_from(open.header().number);
+        }
+        self.changes_ahead.entry(open.header().number).or_default().add(&open);
+        self.prune_states();
+        self.push(Arc::new(open.stamped(stamp)));
+        Ok(())
+    }
+
+    /// Returns the state after the upstream's next block, to which its cache goes on, and whether the pre-confirmed blocks on it
+    /// stay.
+    fn next_canonical(&self, block: SealedBlock, changes: BlockChanges) -> Result<(Snapshot, bool), Unfit> {
+        let (number, hash) = (block.number(), block.hash());
+        let unfit = || Unfit(number);
+        let parent = &self.latest;
+        Unfit::unless(parent.head_hash() == block.header.parent_hash, number)?;
+        let mut same = None;
+        let changes = match changes {
+            BlockChanges::Unknown => None,
+            BlockChanges::These(changes) => Some(changes),
+            BlockChanges::AsPreconfirmed => {
+                same = Some(self.preconfirmed(number).ok_or_else(unfit)?);
+                let (first, changes) = self.changes_ahead.get_min().ok_or_else(unfit)?;
+                Some(Arc::new(if *first == number { changes.merged() } else { return Err(unfit()) }))
+            }
+        };
+        let view = match &changes {
+            Some(changes) => self.remote()?.advance(number, hash, changes),
+            None => self.remote()?.cut(number, hash),
+        };
+        let after = Snapshot::sealed(World::on(view.ok_or_else(unfit)?), Arc::new(block), parent.hashes.clone());
+        let after = match (same, changes) {
+            (Some(same), _) => after.after(same, Arc::default()),
+            (None, Some(changes)) => after.after(parent, changes),
+            (None, None) => after,
+        };
+        let child = self.preconfirmed(number + 1).filter(|_| same.is_some());
+        let stays = child.is_some_and(|child| child.header().parent_hash == hash);
+        Ok((after, stays))
+    }
+
+    /// Makes a pre-confirmed block canonical, under the id that it has. What is pre-confirmed on it stays.
+    fn confirm(&mut self, canonical: Snapshot) {
+        let known = self.sealed.get(&canonical.head.number()).map_or(canonical.id, |known| known.id);
+        let canonical = Arc::new(canonical.named(known));
+        self.add_block(&canonical);
+        self.expect_content(&canonical.head);
+        self.changes_ahead.remove(&canonical.head.number());
+        self.latest = canonical;
+    }
+
+    /// Adds a canonical block in the place of what is pre-confirmed.
+    fn replace_ahead(&mut self, canonical: Snapshot) {
+        let number = canonical.head.number();
+        self.forget_blocks_from(number);
+        // The sub-blocks of a block that became canonical unchanged are states of the chain.
+        let unchanged = canonical.path.first().is_some_and(|step| step.from == self.newest.state)
+            && self.newest.open.as_ref().is_some_and(|open| open.header.number == number);
+        if unchanged || self.has_begun(&canonical.head) {
+            self.retain_hashes_of(number);
+        } else {
+            self.provisional.remove(number..=number);
+        }
+        self.provisional.remove(number + 1..=u64::MAX);
+        self.forget_snapshots_from(if unchanged { number + 1 } else { number });
+        self.expect_content(&canonical.head);
+        self.changes_ahead.clear();
+        let canonical = self.stand_on(canonical);
+        self.push(canonical);
+    }
+}

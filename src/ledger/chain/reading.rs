@@ -1,0 +1,203 @@
+//! Reading a chain: the state, the block or the transaction that a selector names.
+
+use std::sync::Arc;
+
+use alloy_primitives::B256;
+
+use super::{Chain, Tags};
+use crate::{
+    chain::SealedBlock,
+    ledger::{Block, FeedLag, FeedProblem, FeedState, KnownBlock, Selector, Snapshot, SnapshotId, UnknownBlock},
+};
+
+impl Chain {
+    /// Returns the health of the feed now. A node that follows is live for as long as it is proven to have caught up.
+    pub fn feed(&self) -> FeedState {
+        match (self.feed, self.caught_up.as_ref().and_then(|word| word.late_since())) {
+            (FeedState::Live { every_ms } | FeedState::Lagging(FeedLag { every_ms, .. }), Some(since)) => {
+                FeedState::Lagging(FeedLag { since, waiting: 0, cause: FeedProblem::Behind, every_ms })
+            }
+            (state, _) => state,
+        }
+    }
+
+    /// Returns the snapshot that `selector` selects.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`UnknownBlock`] if there is no such block, or its state is not retained.
+    pub fn select(&self, selector: Selector) -> Result<Arc<Snapshot>, UnknownBlock> {
+        match selector {
+            // While the feed is degraded, its open block is not what the chain will do.
+            Selector::Pending if self.feed.is_degraded() => Ok(self.latest.clone()),
+            Selector::Pending => Ok(self.newest.clone()),
+            Selector::Latest => Ok(self.latest.clone()),
+            Selector::Safe | Selector::Finalized | Selector::Earliest => self.sealed(self.tagged(selector)?),
+            Selector::Number(number) => match &self.newest.open {
+                Some(open) if open.header.number == number && !self.feed.is_degraded() => Ok(self.newest.clone()),
+                _ => self.sealed(number),
+            },
+            Selector::Hash(hash) => match self.numbers.get(&hash) {
+                Some(number) => self.sealed(*number),
+                None => match (self.given_out(hash), self.provisional.number(&hash)) {
+                    (Some(snapshot), _) => Ok(snapshot.clone()),
+                    (None, Some(number)) => self.select(Selector::Number(number)),
+                    (None, None) => self.sealed(self.pruned_number(hash).ok_or(UnknownBlock::Hash { hash })?),
+                },
+            },
+            Selector::Snapshot(SnapshotId(id)) => self.recent.get(&id).cloned().ok_or_else(|| UnknownBlock::Snapshot {
+                id,
+                oldest: self.recent.get_min().map_or(id, |(oldest, _)| *oldest),
+                newest: self.newest.id.0,
+            }),
+        }
+    }
+
+    /// Returns the state right after the newest canonical block.
+    pub const fn latest(&self) -> &Arc<Snapshot> {
+        &self.latest
+    }
+
+    /// Returns the states after the complete pre-confirmed blocks, oldest first.
+    pub fn ahead(&self) -> impl Iterator<Item = &Arc<Snapshot>> {
+        self.sealed.range(self.latest.head.number() + 1..).map(|(_, snapshot)| snapshot)
+    }
+
+    /// Returns the state after the sealed block of this number, if it is retained.
+    pub fn state_after(&self, number: u64) -> Option<&Arc<Snapshot>> {
+        self.sealed.get(&number)
+    }
+
+    /// Returns the upstream's tags; `None` on presim's own chain.
+    pub const fn tags(&self) -> Option<Tags> {
+        self.tags
+    }
+
+    /// Returns the number of the oldest block whose state is kept.
+    pub fn oldest_state(&self) -> u64 {
+        self.sealed.get_min().map_or(0, |(number, _)| *number)
+    }
+
+    /// Returns the number of the newest block that the upstream calls final. `None` if it has told none, and on a chain of
+    /// presim's own, whose blocks are all final.
+    pub fn finalized(&self) -> Option<u64> {
+        self.tags?.finalized
+    }
+
+    /// Returns the newest canonical block.
+    pub fn head(&self) -> &Arc<SealedBlock> {
+        &self.latest.head
+    }
+
+    /// Returns the number of the block that a tag names.
+    fn tagged(&self, tag: Selector) -> Result<u64, UnknownBlock> {
+        let newest = self.head().number();
+        let known = |number: Option<u64>| number.ok_or(UnknownBlock::Untagged { tag: tag.name() });
+        match (tag, self.tags) {
+            (Selector::Safe, Some(tags)) => known(tags.safe),
+            (Selector::Finalized, Some(tags)) => known(tags.finalized),
+            // An upstream's blocks are known from the one at which presim began to follow.
+            (Selector::Earliest, Some(_)) => Ok(0),
+            (Selector::Earliest, None) => Ok(self.blocks.get_min().map_or(0, |(number, _)| *number)),
+            // Blocks that presim seals are never reverted.
+            _ => Ok(newest),
+        }
+    }
+
+    /// Returns the snapshot whose open block `pending` is: the newest, unless it builds none or the feed is degraded.
+    pub fn pending(&self) -> Option<&Arc<Snapshot>> {
+        (!self.feed.is_degraded() && self.newest.open.is_some()).then_some(&self.newest)
+    }
+
+    /// Returns the retained snapshot whose open block was returned under this hash, as in receipts and logs of
+    /// pre-confirmed transactions. Once the snapshot is not retained, the hash stands for the block that became of it.
+    fn given_out(&self, hash: B256) -> Option<&Arc<Snapshot>> {
+        let mut recent = self.recent.iter().rev().map(|(_, snapshot)| snapshot);
+        recent.find(|snapshot| snapshot.given_out() == Some(hash))
+    }
+
+    /// Returns the block that `selector` selects, with its body; `None` if there is no such block.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`UnknownBlock`] if the snapshot is not retained, or only the header of the block is known.
+    pub fn block(&self, selector: Selector) -> Result<Option<Block>, UnknownBlock> {
+        let Some(known) = self.find(selector)? else { return Ok(None) };
+        let number = known.number();
+        Block::load(known).map(Some).ok_or_else(|| self.no_body(number))
+    }
+
+    /// Returns the block that `selector` selects, pruned or not; `None` if there is no such block. Headers are never
+    /// pruned, so this finds blocks whose state is not retained, too.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`UnknownBlock`] if the snapshot is not retained.
+    pub fn find(&self, selector: Selector) -> Result<Option<KnownBlock>, UnknownBlock> {
+        let sealed = |number: u64| self.sealed_block(number).map(KnownBlock::Sealed);
+        let head = || KnownBlock::Sealed(self.head().clone());
+        Ok(match selector {
+            Selector::Pending => Some(self.pending().map_or_else(head, |open| KnownBlock::Newest(open.clone()))),
+            Selector::Latest => Some(head()),
+            Selector::Safe | Selector::Finalized | Selector::Earliest => sealed(self.tagged(selector)?),
+            Selector::Number(number) => match self.pending() {
+                Some(open) if open.header().number == number => Some(KnownBlock::Newest(open.clone())),
+                _ => sealed(number),
+            },
+            Selector::Hash(hash) => match self.numbers.get(&hash) {
+                Some(number) => sealed(*number),
+                None => match (self.given_out(hash), self.provisional.number(&hash)) {
+                    (Some(open), _) => Some(KnownBlock::Newest(open.clone())),
+                    (None, Some(number)) => self.find(Selector::Number(number))?,
+                    (None, None) => self.pruned_number(hash).and_then(sealed),
+                },
+            },
+            Selector::Snapshot(_) => Some(KnownBlock::Newest(self.select(selector)?)),
+        })
+    }
+
+    /// Returns the retained snapshots from `id` on, in order.
+    pub fn since(&self, id: SnapshotId) -> impl Iterator<Item = &Arc<Snapshot>> {
+        self.recent.range(id.0..).map(|(_, snapshot)| snapshot)
+    }
+
+    /// Returns the retained snapshots after `id`, in order.
+    pub fn snapshots_after(&self, id: SnapshotId) -> impl Iterator<Item = &Arc<Snapshot>> {
+        self.recent.range(id.0 + 1..).map(|(_, snapshot)| snapshot)
+    }
+
+    /// Returns the sealed blocks of a range, both ends included, in order, without pruned ones.
+    pub fn blocks(&self, from: u64, to: u64) -> impl Iterator<Item = &Arc<SealedBlock>> {
+        self.blocks.range(from..=to).map(|(_, block)| block)
+    }
+
+    /// Returns the block of a transaction, possibly the one being built, and the transaction's index there.
+    pub fn transaction(&self, hash: &B256) -> Option<(Block, usize)> {
+        if let Some((number, index)) = self.transactions.get(hash) {
+            return Some((Block::sealed(self.blocks.get(number)?)?, *index));
+        }
+        let snapshot = self.pending()?;
+        let index = snapshot.open.as_ref()?.positions.get(hash)?;
+        Some((Block::newest(snapshot)?, *index))
+    }
+
+    /// Returns whether a transaction is in a sealed block that is not pruned.
+    pub fn is_mined(&self, hash: &B256) -> bool {
+        self.transactions.contains_key(hash)
+    }
+
+    /// Returns whether a transaction is in the block being built, visible or not.
+    pub fn is_building(&self, hash: &B256) -> bool {
+        self.newest.open.as_ref().is_some_and(|open| open.positions.contains_key(hash))
+    }
+
+    fn sealed(&self, number: u64) -> Result<Arc<Snapshot>, UnknownBlock> {
+        self.sealed.get(&number).cloned().ok_or_else(|| {
+            let newest = self.head().number();
+            match self.sealed.get_min() {
+                Some((oldest, _)) if number < *oldest => UnknownBlock::Pruned { number, oldest: *oldest },
+                _ => UnknownBlock::Future { number, newest },
+            }
+        })
+    }
+}
