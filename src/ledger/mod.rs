@@ -21,7 +21,7 @@ pub use chain::{BlockChanges, BlockLogs, Chain, LateBlock, LateBounds, RetainedB
 pub use codec::{Frame, ImageContent, StateImage};
 pub use divergence::{Divergence, Divergences};
 pub use open_block::OpenBlock;
-pub use record::{Record, Stamp};
+pub use record::Record;
 pub use selector::{Selector, UnknownBlock};
-pub use snapshot::{FeedLag, FeedProblem, FeedState, Snapshot, SnapshotId, StateId, Verified};
-pub use step::StateStep;
+pub use snapshot::{FeedLag, FeedProblem, FeedState, Snapshot, SnapshotId, Stamp, Verified};
+pub use step::{StateId, StateStep};

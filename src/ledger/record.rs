@@ -1,8 +1,8 @@
 //! The changes of a chain.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
-use super::{BlockChanges, Chain, FeedState, Snapshot, SnapshotId, Tags, Verified};
+use super::{BlockChanges, Chain, FeedState, Snapshot, Tags, Verified};
 use crate::chain::{BlockHashes, SealedBlock};
 
 /// One change of a chain. Each takes the next sequence of its epoch, whether it brings a snapshot or not.
@@ -65,20 +65,4 @@ pub enum Record {
     Tags(Tags),
     /// The health of the feed.
     Feed(FeedState),
-}
-
-/// The id of a change, and the moment at which its first publisher has published it.
-#[derive(Clone, Copy, Debug)]
-pub struct Stamp {
-    /// The id.
-    pub id: SnapshotId,
-    /// The moment.
-    pub at: Instant,
-}
-
-impl Stamp {
-    /// Creates the stamp of a change that is published now.
-    pub fn now(id: SnapshotId) -> Self {
-        Self { id, at: Instant::now() }
-    }
 }

@@ -1,17 +1,14 @@
 //! A snapshot: state, block and history at one moment, immutable.
 
 use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, OnceLock},
     time::Instant,
 };
 
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Sealable, Sealed};
 
-use super::{OpenBlock, Stamp, StateStep};
+use super::{OpenBlock, StateId, StateStep};
 use crate::chain::{BlockHashes, SealedBlock};
 use crate::state::{AccountChange, LocalWorld, World};
 
@@ -50,14 +47,19 @@ impl SnapshotId {
     }
 }
 
-/// The identity of a state with its block context, in this process: no two that may differ have the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StateId(u64);
+/// The id of a change, and the moment at which its first publisher has published it.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp {
+    /// The id.
+    pub id: SnapshotId,
+    /// The moment.
+    pub at: Instant,
+}
 
-impl StateId {
-    fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, Relaxed))
+impl Stamp {
+    /// Creates the stamp of a change that is published now.
+    pub fn now(id: SnapshotId) -> Self {
+        Self { id, at: Instant::now() }
     }
 }
 

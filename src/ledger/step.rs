@@ -1,9 +1,23 @@
 //! The step from one state to the next: the changes between them.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
-use super::StateId;
 use crate::state::{AccountChange, MergedChanges, Touched, World};
+
+/// The identity of a state with its block context, in this process: no two that may differ have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StateId(u64);
+
+impl StateId {
+    /// Returns an identity that no other state has.
+    pub(super) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Relaxed))
+    }
+}
 
 /// The changes from one state to another.
 #[derive(Debug)]

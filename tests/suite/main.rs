@@ -37,6 +37,7 @@ mod io_memory;
 mod io_peaks;
 mod keys;
 mod kzg;
+mod ledger;
 mod licences;
 mod limits;
 mod live;

@@ -10,8 +10,8 @@ use rayon::prelude::*;
 use super::{
     change::ChangeRecord,
     frame::{FrameError, pack, unpack},
+    health::{read_feed, write_feed},
     live::{CodesByHash, LiveRecord},
-    message::{read_feed, write_feed},
     record::{
         JournalEntry, NumberedHash, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSlot, StoredSubBlock,
     },

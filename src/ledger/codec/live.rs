@@ -7,7 +7,7 @@ use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, Sealed, map::B256Map};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 
 use super::{
-    message::{MessageError, read_feed, read_verified, write_feed},
+    health::{MessageError, read_feed, read_verified, write_feed},
     record::{NumberedHash, StoredBody, StoredChange, StoredSubBlock},
 };
 use crate::{

@@ -7,6 +7,7 @@
 
 mod change;
 mod frame;
+mod health;
 mod image;
 mod live;
 mod message;
@@ -17,9 +18,10 @@ mod time;
 pub use self::{
     change::ChangeRecord,
     frame::{Frame, VERSION, frames, join, pack, unpack, unpack_short},
+    health::MessageError,
     image::{ImageContent, LiveImage, StateImage},
     live::{CodesByHash, LiveCanonical, LiveHead, LiveMessage, LiveRecord, LiveSubBlock, StoredChanges},
-    message::{MessageError, StreamChange, StreamMessage},
+    message::{StreamChange, StreamMessage},
     record::{JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader},
     time::LeaderTime,
 };

@@ -1,0 +1,344 @@
+//! The model of a chain against a naive one, which holds plain lists: random sequences of records, some of which do not fit.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use alloy_consensus::Header;
+use alloy_primitives::{Address, B256, Sealable, U256};
+use presim::{
+    chain::{BlockBody, BlockHashes, SealedBlock},
+    ledger::{
+        BlockChanges, Chain, FeedState, OpenBlock, Record, Retention, Selector, Snapshot, SnapshotId, Stamp, Tags,
+        Verified,
+    },
+    state::{AccountChange, Lookup, RemoteState, World},
+};
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+
+const SEQUENCES: u64 = 400;
+const RECORDS: usize = 60;
+const ACCOUNTS: u8 = 6;
+const KEPT: Retention = Retention { blocks: 12, snapshots: 16, history: 12 };
+const LIVE: FeedState = FeedState::Live { every_ms: 200 };
+
+/// Balances that a block changes.
+type Changes = BTreeMap<u8, u64>;
+
+/// A block of the naive chain.
+#[derive(Clone, Debug)]
+struct NaiveBlock {
+    number: u64,
+    /// `None` while the block is being built.
+    hash: Option<B256>,
+    /// `None` if the block was not executed.
+    changes: Option<Changes>,
+}
+
+/// The naive chain: its canonical blocks, and those that are pre-confirmed on them.
+#[derive(Clone, Debug)]
+struct NaiveChain {
+    canonical: Vec<NaiveBlock>,
+    ahead: Vec<NaiveBlock>,
+    finalized: Option<u64>,
+    degraded: bool,
+}
+
+impl NaiveChain {
+    fn head(&self) -> &NaiveBlock {
+        self.canonical.last().unwrap()
+    }
+
+    fn ahead_at(&self, number: u64) -> Option<usize> {
+        self.ahead.iter().position(|block| block.number == number)
+    }
+
+    /// Returns the balance after these blocks of the canonical chain, and these of the pre-confirmed ones; `None` if it is not
+    /// known here.
+    fn balance(&self, canonical: usize, ahead: usize, account: u8) -> Option<u64> {
+        let blocks = self.canonical[..canonical].iter().chain(&self.ahead[..ahead]);
+        for block in blocks.rev() {
+            match &block.changes {
+                None => return None,
+                Some(changes) if changes.contains_key(&account) => return changes.get(&account).copied(),
+                Some(_) => {}
+            }
+        }
+        None
+    }
+}
+
+fn address(account: u8) -> Address {
+    Address::repeat_byte(account + 1)
+}
+
+fn balance(world: &World, account: u8) -> Option<u64> {
+    match world.look_up(&address(account)) {
+        Lookup::Known(info) => Some(info.map_or(0, |info| info.balance.to())),
+        Lookup::Unknown => None,
+    }
+}
+
+fn change((account, balance): (&u8, &u64)) -> AccountChange {
+    let mut change = AccountChange { address: address(*account), ..AccountChange::default() };
+    change.info = Some(revm::state::AccountInfo { balance: U256::from(*balance), ..Default::default() });
+    change
+}
+
+fn account_changes(changes: &Changes) -> Arc<Vec<AccountChange>> {
+    Arc::new(changes.iter().map(change).collect())
+}
+
+/// The two chains side by side.
+struct Pair {
+    random: SmallRng,
+    chain: Chain,
+    naive: NaiveChain,
+    id: u64,
+}
+
+impl Pair {
+    fn new(seed: u64) -> Self {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let block = sealed(&mut random, 100, B256::ZERO);
+        let (number, hash) = (block.number(), block.hash());
+        let remote = RemoteState::new(1 << 20, number, hash);
+        let mut hashes = BlockHashes::default();
+        hashes.push(number, hash);
+        let mut first = Snapshot::at_head(World::on(remote.newest().unwrap()), Arc::new(block), hashes);
+        first.id = SnapshotId(1);
+        let canonical = vec![NaiveBlock { number, hash: Some(hash), changes: None }];
+        let naive = NaiveChain { canonical, ahead: Vec::new(), finalized: None, degraded: false };
+        let mut pair = Self { random, chain: Chain::new(first, LIVE, KEPT), naive, id: 1 };
+        assert!(pair.apply(Record::Tags(Tags::default())));
+        pair
+    }
+
+    /// Applies a record, and returns whether it fits.
+    fn apply(&mut self, record: Record) -> bool {
+        let before = self.chain.clone();
+        let text = format!("{record:?}");
+        let fits = self.chain.apply(Stamp::now(SnapshotId(self.id + 1)), record).is_ok();
+        if fits {
+            self.id += 1;
+            assert_eq!(self.chain.last, SnapshotId(self.id), "{text}");
+        } else {
+            assert_eq!(before.last, self.chain.last, "{text}");
+            assert!(
+                Arc::ptr_eq(&before.newest, &self.chain.newest) && Arc::ptr_eq(before.latest(), self.chain.latest())
+            );
+        }
+        fits
+    }
+
+    fn changes(&mut self) -> Changes {
+        (0..self.random.random_range(0..4))
+            .map(|_| (self.random.random_range(0..ACCOUNTS), self.random.random()))
+            .collect()
+    }
+
+    /// Returns the snapshot `on` with a block open: `open`, after these changes.
+    fn open(on: &Snapshot, open: OpenBlock, changes: &Changes) -> Snapshot {
+        let changes = account_changes(changes);
+        let mut world = on.world.clone();
+        world.apply_many(&changes);
+        Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone()).after(on, changes)
+    }
+
+    /// The next sub-block of the block being built.
+    fn extend(&mut self) {
+        let newest = self.chain.newest.clone();
+        let Some(mut open) = newest.open.clone() else { return };
+        open.index += 1;
+        let changes = self.changes();
+        let open = Self::open(&newest, open, &changes);
+        assert!(self.apply(Record::Preconfirmed { complete: None, opens: false, open }));
+        self.naive.ahead.last_mut().unwrap().changes.as_mut().unwrap().extend(changes);
+    }
+
+    /// The first sub-block of a block, on the head or on any of the pre-confirmed blocks.
+    fn begin(&mut self) {
+        let head = self.naive.head().number;
+        let on = head + self.random.random_range(0..=self.naive.ahead.len() as u64);
+        let changes = self.changes();
+        let complete = (on > head).then(|| {
+            let at = self.naive.ahead_at(on).unwrap();
+            let before = self.chain.preconfirmed(on).unwrap().clone();
+            let block = match before.open {
+                None => SealedBlock::clone(&before.head),
+                Some(_) => sealed(&mut self.random, on, before.head_hash()),
+            };
+            self.naive.ahead.truncate(at + 1);
+            self.naive.ahead[at].hash = Some(block.hash());
+            self.chain.completed(block).unwrap()
+        });
+        if complete.is_none() {
+            self.naive.ahead.clear();
+        }
+        let parent = complete.as_ref().unwrap_or_else(|| self.chain.latest());
+        let header = Header { number: on + 1, parent_hash: parent.head_hash(), ..Header::default() };
+        let open = Self::open(parent, OpenBlock::new(header), &changes);
+        assert!(self.apply(Record::Preconfirmed { complete, opens: true, open }));
+        self.naive.ahead.push(NaiveBlock { number: on + 1, hash: None, changes: Some(changes) });
+    }
+
+    /// The next canonical block: as it was pre-confirmed, executed, or not executed.
+    fn canonical(&mut self) {
+        let (number, parent) = (self.naive.head().number + 1, self.naive.head().hash.unwrap());
+        let kind = self.random.random_range(0..4);
+        let first = self.naive.ahead.first().cloned();
+        let own = first.as_ref().and_then(|first| first.hash).filter(|_| self.random.random_bool(0.7));
+        let block = match own {
+            Some(_) => SealedBlock::clone(&self.chain.state_after(number).unwrap().head),
+            None => sealed(&mut self.random, number, parent),
+        };
+        let hash = block.hash();
+        let (changes, known) = match kind {
+            0 => (BlockChanges::Unknown, None),
+            1 => {
+                let changes = self.changes();
+                (BlockChanges::These(account_changes(&changes)), Some(changes))
+            }
+            _ => (BlockChanges::AsPreconfirmed, first.as_ref().and_then(|first| first.changes.clone())),
+        };
+        let newest = self.chain.newest.clone();
+        let fits = self.apply(Record::Canonical { block, changes, verified: Verified::Full });
+        assert_eq!(fits, kind < 2 || first.is_some(), "what was not pre-confirmed is not as it was");
+        if !fits {
+            return;
+        }
+        let stays = kind >= 2 && own.is_some();
+        self.naive.canonical.push(NaiveBlock { number, hash: Some(hash), changes: known });
+        match stays {
+            true => {
+                self.naive.ahead.remove(0);
+                assert!(Arc::ptr_eq(&newest, &self.chain.newest), "what stands on it stays");
+            }
+            false => self.naive.ahead.clear(),
+        }
+    }
+
+    fn go_back(&mut self) {
+        let oldest = self.chain.oldest_state().max(self.naive.canonical[0].number);
+        let number = self.random.random_range(oldest..=self.naive.head().number);
+        assert!(self.apply(Record::GoBack { number, feed: LIVE }));
+        self.naive.canonical.retain(|block| block.number <= number);
+        self.naive.ahead.clear();
+        self.naive.degraded = false;
+    }
+
+    fn restart(&mut self) {
+        let number = self.naive.head().number + self.random.random_range(1..9);
+        let parent = self.random.random();
+        let block = sealed(&mut self.random, number, parent);
+        let hash = block.hash();
+        let mut hashes = BlockHashes::default();
+        hashes.push(number, hash);
+        assert!(self.apply(Record::Restart { block, hashes, verified: Verified::None }));
+        self.naive.canonical = vec![NaiveBlock { number, hash: Some(hash), changes: None }];
+        self.naive.ahead.clear();
+    }
+
+    /// Records that do not stand on what is known.
+    fn unfit(&mut self) {
+        let newest = self.chain.newest.clone();
+        let number = self.random.random_range(self.naive.head().number..self.naive.head().number + 4);
+        let parent = self.random.random();
+        let changes = BlockChanges::These(Arc::default());
+        let block = sealed(&mut self.random, number, parent);
+        assert!(!self.apply(Record::Canonical { block, changes, verified: Verified::Full }), "an unknown parent");
+        let header = Header { number: number + 7, ..Header::default() };
+        let open = || Self::open(&newest, OpenBlock::new(header.clone()), &Changes::new());
+        assert!(
+            !self.apply(Record::Preconfirmed { complete: None, opens: true, open: open() }),
+            "a number is left out"
+        );
+        assert!(!self.apply(Record::Preconfirmed { complete: None, opens: false, open: open() }), "another block");
+        assert!(!self.apply(Record::GoBack { number: number + 9, feed: LIVE }), "a block that is not here yet");
+        assert!(!self.apply(Record::GoBack { number: 3, feed: LIVE }), "a block from before");
+        let block = sealed(&mut self.random, number + 9, newest.head_hash());
+        assert!(self.chain.completed(block).is_err(), "nothing is pre-confirmed there");
+    }
+
+    fn step(&mut self) {
+        match self.random.random_range(0..100) {
+            0..35 => self.extend(),
+            35..60 => self.begin(),
+            60..80 => self.canonical(),
+            80..84 => {
+                assert!(self.apply(Record::FallBack(FeedState::Degraded(presim::ledger::FeedProblem::Gap))));
+                (self.naive.degraded, self.naive.ahead) = (true, Vec::new());
+            }
+            84..88 => self.go_back(),
+            88..90 => self.restart(),
+            90..93 => {
+                let finalized = Some(self.naive.head().number);
+                assert!(self.apply(Record::Tags(Tags { safe: None, finalized })));
+                self.naive.finalized = finalized;
+            }
+            93..96 => {
+                assert!(self.apply(Record::Feed(LIVE)));
+                self.naive.degraded = false;
+            }
+            _ => self.unfit(),
+        }
+    }
+
+    /// Compares the two chains.
+    fn check(&self) {
+        let (chain, naive) = (&self.chain, &self.naive);
+        assert_eq!(Some(chain.head().hash()), naive.head().hash);
+        assert_eq!(chain.latest().head.number(), naive.head().number);
+        assert_eq!((chain.feed().is_degraded(), chain.finalized()), (naive.degraded, naive.finalized));
+        let complete: Vec<_> = naive.ahead.iter().filter_map(|block| block.hash).collect();
+        assert_eq!(chain.ahead().map(|after| after.head_hash()).collect::<Vec<_>>(), complete);
+        let open = naive.ahead.last().filter(|block| block.hash.is_none()).map(|block| block.number);
+        assert_eq!(chain.newest.open.as_ref().map(|open| open.header.number), open);
+        assert!(
+            chain.newest.path.last().is_none_or(|step| step.to == chain.newest.state),
+            "the steps lead to the state"
+        );
+        for account in 0..ACCOUNTS {
+            let all = naive.canonical.len();
+            for (index, block) in naive.canonical.iter().enumerate().filter(|(_, b)| b.number >= chain.oldest_state()) {
+                let after = chain.select(Selector::Number(block.number)).unwrap();
+                assert_eq!(Some(after.head_hash()), block.hash);
+                let expected = naive.balance(index + 1, 0, account);
+                let known = balance(&after.world, account);
+                assert!(known.is_none() || known == expected, "{known:?} {expected:?}");
+                assert!(index + 1 < all || known == expected, "the newest state lacks nothing: {known:?} {expected:?}");
+            }
+            for (index, block) in naive.ahead.iter().enumerate() {
+                let after = chain.preconfirmed(block.number).unwrap();
+                assert_eq!(balance(&after.world, account), naive.balance(all, index + 1, account));
+            }
+        }
+        for block in &naive.ahead {
+            let mut changes: Vec<_> = chain.changes_ahead(block.number);
+            changes.sort_unstable_by_key(|change| change.address);
+            let changes = changes.iter().map(|change| (change.address, change.info.as_ref().unwrap().balance));
+            let expected =
+                block.changes.as_ref().unwrap().iter().map(|(account, n)| (address(*account), U256::from(*n)));
+            assert!(changes.eq(expected));
+        }
+        let pending = chain.select(Selector::Pending).unwrap();
+        assert_eq!(pending.state, if naive.degraded { chain.latest().state } else { chain.newest.state });
+        assert!(chain.select(Selector::Snapshot(chain.newest.id)).is_ok());
+    }
+}
+
+/// Returns an empty block that differs from every other.
+fn sealed(random: &mut SmallRng, number: u64, parent_hash: B256) -> SealedBlock {
+    let extra_data = random.random::<[u8; 32]>().to_vec().into();
+    let header = Header { number, parent_hash, extra_data, ..Header::default() };
+    SealedBlock::named(header.seal_slow(), BlockBody::default())
+}
+
+#[test]
+fn random_records_of_an_upstreams_chain_do_what_plain_lists_do() {
+    for seed in 0..SEQUENCES {
+        let mut pair = Pair::new(seed);
+        for _ in 0..RECORDS {
+            pair.step();
+            pair.check();
+        }
+    }
+}
