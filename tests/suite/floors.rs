@@ -14,8 +14,7 @@ use syn::{
 };
 
 /// The layers in which files still use each other in circles.
-const OPEN: [&str; 11] =
-    ["chain", "engine", "ledger", "node", "pool", "rpc", "source", "state", "store", "upstream", "wallet"];
+const OPEN: [&str; 10] = ["engine", "ledger", "node", "pool", "rpc", "source", "state", "store", "upstream", "wallet"];
 
 /// The names of a module from the root of the crate on: `["chain", "op", "tx"]`.
 type Module = Vec<String>;
