@@ -14,7 +14,7 @@ use syn::{
 };
 
 /// The layers in which files still use each other in circles.
-const OPEN: [&str; 9] = ["engine", "ledger", "node", "pool", "rpc", "source", "store", "upstream", "wallet"];
+const OPEN: [&str; 6] = ["ledger", "node", "pool", "rpc", "source", "wallet"];
 
 /// The names of a module from the root of the crate on: `["chain", "op", "tx"]`.
 type Module = Vec<String>;
