@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use alloy_genesis::ChainConfig;
 
-use super::{Family, op::ChainSpecError};
+use super::Family;
 
 /// A fork that activates at a time. Forks that activate at a block are fields of the `config` alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -226,6 +226,44 @@ impl fmt::Display for ForkName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// The reason why a genesis `config` cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ChainSpecError {
+    /// A field of the OP stack is malformed.
+    #[error("config.{field}: {problem}")]
+    Field {
+        #[doc = "The field, below `config`."]
+        field: String,
+        #[doc = "The problem with the field, and the expected value."]
+        problem: String,
+    },
+    /// The chain's family does not have a fork.
+    #[error("fork {fork}: a chain of {family} does not have it: expected one of {known}")]
+    OtherFamily {
+        #[doc = "The fork."]
+        fork: ForkName,
+        #[doc = "The family of the chain."]
+        family: Family,
+        #[doc = "The names of the family's forks."]
+        known: String,
+    },
+    /// A fork activates before one that it follows.
+    #[error(
+        "fork times out of order: {fork}={time}, but {before}={least}, which it follows: expected a time of {fork} of at \
+         least {least}, or an earlier {before}"
+    )]
+    Order {
+        #[doc = "The fork."]
+        fork: ForkName,
+        #[doc = "Its Unix time in seconds."]
+        time: u64,
+        #[doc = "The fork that it follows."]
+        before: ForkName,
+        #[doc = "The Unix time of that fork, in seconds."]
+        least: u64,
+    },
 }
 
 /// Returns the names of forks as a list.

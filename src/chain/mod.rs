@@ -6,6 +6,7 @@ mod block;
 mod chains;
 mod deployment_proxy;
 mod ethash;
+mod family;
 mod forks;
 mod gas;
 mod genesis;
@@ -26,17 +27,18 @@ pub use block::{
     receipts_root_and_bloom, transactions_root,
 };
 pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_address, deployment_data};
-pub use forks::{ForkAt, ForkName, ForkTime, set_forks};
+pub use family::Family;
+pub use forks::{ChainSpecError, ForkAt, ForkName, ForkTime, set_forks};
 pub use gas::{BlockGas, GasLeft};
 pub use genesis::genesis_block;
 pub use header::{Attributes, BlockTotals, gas_limit_towards};
 pub use keccak::keccak256_each;
 pub use natives::{ActiveNatives, Natives, Unexecutable};
 pub use op::{
-    BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, ChainSpecError, DepositTerms, L1_BLOCK, L1_FEE_VAULT, L1BlockInfo,
-    L1Cost, OPERATOR_FEE_VAULT, OpFork, OpTx, block_instant, millis_part, timestamp_ms,
+    BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, DepositTerms, L1_BLOCK, L1_FEE_VAULT, L1BlockInfo, L1Cost,
+    OPERATOR_FEE_VAULT, OpFork, OpTx, block_instant, millis_part, timestamp_ms,
 };
 pub use ordered::ordered_roots;
 pub use receipt::{ChainReceipt, ChainReceiptBuilder, DepositReceiptFields};
-pub use spec::{ChainSpec, Family, Fork};
+pub use spec::{ChainSpec, Fork};
 pub use tx::{ChainTx, ChainTxType, UnknownTxType, initial_gas, initial_gas_terms};

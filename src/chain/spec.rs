@@ -1,6 +1,6 @@
 //! The rules of one chain: its fork schedule, and the fees and environments that follow from it.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use alloy_consensus::Header;
 use alloy_eips::{
@@ -19,9 +19,9 @@ use revm::{
 };
 
 use super::{
-    ForkName as N, Natives, SealedBlock,
+    ChainSpecError, Family, ForkName as N, Natives, SealedBlock,
     forks::ForkTimes,
-    op::{ChainSpecError, OPTIMISM, OpFork, OpStackParams},
+    op::{OpFork, OpStackParams},
 };
 
 /// The time between blocks from Denim on.
@@ -43,31 +43,6 @@ pub struct ChainSpec {
     natives: Natives,
     /// The rules of the OP stack; `None` on a chain of Ethereum's family.
     op_stack: Option<OpStackParams>,
-}
-
-/// The family of rules that a chain follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// The rules of Ethereum.
-    Ethereum,
-    /// The rules of the OP stack (<https://specs.optimism.io>).
-    OpStack,
-}
-
-impl Family {
-    /// Returns the family of a chain with this genesis `config`.
-    pub(super) fn of(config: &ChainConfig) -> Self {
-        if config.extra_fields.contains_key(OPTIMISM) { Self::OpStack } else { Self::Ethereum }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ethereum => "Ethereum's family",
-            Self::OpStack => "the OP stack",
-        })
-    }
 }
 
 /// A fork of either family.

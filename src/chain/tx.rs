@@ -7,7 +7,7 @@ use alloy_consensus::{
 };
 use alloy_evm::{FromRecoveredTx, FromTxWithEncoded};
 use alloy_primitives::{Address, B256, Bytes, Sealed, TxKind, U256};
-use op_alloy::consensus::{OpTxEnvelope, TxDeposit};
+use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpTxEnvelope, TxDeposit};
 use revm::{
     context::TxEnv,
     context_interface::cfg::{
@@ -16,8 +16,6 @@ use revm::{
     },
     primitives::hardfork::SpecId,
 };
-
-use super::op::deposit_env;
 
 /// A transaction in a block.
 #[derive(Clone, Debug, TransactionEnvelope)]
@@ -85,6 +83,21 @@ impl SignerRecoverable for ChainTx {
             Self::Signed(tx) => tx.recover_signer_unchecked(),
             Self::Deposit(tx) => Ok(tx.from),
         }
+    }
+}
+
+/// Returns the part of a deposit that Ethereum's transactions have, too. A deposit has no nonce, and its gas is paid on L1.
+pub(super) fn deposit_env(tx: &TxDeposit, sender: Address) -> TxEnv {
+    TxEnv {
+        tx_type: DEPOSIT_TX_TYPE_ID,
+        caller: sender,
+        gas_limit: tx.gas_limit,
+        kind: tx.to,
+        value: tx.value,
+        data: tx.input.clone(),
+        gas_price: 0,
+        chain_id: None,
+        ..TxEnv::default()
     }
 }
 

@@ -47,8 +47,8 @@ pub use simulate::{
     AccountDiff, Asset, Beginning, BlockContext, BlockListing, CallOutcome, CallResult, CoinbaseIncome, ContextChange,
     NetChange, Simulated, SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,
 };
-pub use steps::{StepOptions, StepSlot, Steps, TraceStep};
-pub use trace::{ParityOptions, ParityTrace, Trace, TraceBudget, TracedGas, Tracer, VmSteps};
+pub use steps::{StepOptions, StepSlot, Steps, TraceStep, VmSteps};
+pub use trace::{ParityOptions, ParityTrace, Trace, TraceBudget, TracedGas, Tracer};
 pub use transfers::{NumberedLog, Transfer};
 
 use crate::{

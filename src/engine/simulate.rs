@@ -11,6 +11,7 @@ mod progress;
 mod questions;
 mod reads;
 mod results;
+mod simulator;
 
 pub use context::{BlockContext, ContextChange};
 pub use outputs::{AccountDiff, Asset, CoinbaseIncome, NetChange, TokenInfo, ValueChange};
@@ -23,11 +24,11 @@ use alloy_primitives::Address;
 use revm::context::{BlockEnv, CfgEnv};
 
 use self::{
-    blocks::{BlockEnd, Simulator},
     plan::plan,
     progress::RunProgress,
     questions::token_info,
     reads::note_plan,
+    simulator::{BlockEnd, Simulator},
 };
 use super::{
     Engine,

@@ -11,7 +11,7 @@ use revm::{
     },
 };
 
-use super::{error::HaltText, trace::VmSteps};
+use super::error::HaltText;
 
 /// The data that is recorded at each step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,6 +105,15 @@ impl Steps {
             }
         }
     }
+}
+
+/// The steps of frames, and the codes that they run.
+#[derive(Debug)]
+pub struct VmSteps {
+    /// The steps, in order, with the stack and the memory.
+    pub steps: Steps,
+    /// The code of each frame that has steps, in the order of the frames' start.
+    pub codes: Vec<Bytes>,
 }
 
 type At = Interpreter<EthInterpreter>;

@@ -8,7 +8,7 @@ use alloy_rpc_types_trace::{
 use revm::context::result::ResultGas;
 use revm_inspectors::tracing::types::CallTraceNode;
 
-use super::steps::{StepOptions, Steps};
+use super::steps::{StepOptions, Steps, VmSteps};
 
 /// A tracer of calls: geth's struct logger, or one of geth's native tracers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,15 +71,6 @@ pub struct ParityTrace {
     pub vm: Option<VmSteps>,
     /// The changes of the state.
     pub state_diff: Option<StateDiff>,
-}
-
-/// The steps of frames, and the codes that they run.
-#[derive(Debug)]
-pub struct VmSteps {
-    /// The steps, in order, with the stack and the memory.
-    pub steps: Steps,
-    /// The code of each frame that has steps, in the order of the frames' start.
-    pub codes: Vec<Bytes>,
 }
 
 /// The trace of a call.

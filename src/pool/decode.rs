@@ -34,7 +34,7 @@ impl SentTransaction {
     /// Returns [`PoolError::Malformed`] or [`PoolError::UnknownType`] if the bytes are not a transaction.
     pub fn decode(raw: &[u8]) -> Result<Self, PoolError> {
         match raw {
-            [] | [..=0x7f] => return Err(PoolError::Malformed("typed transaction too short".to_owned())),
+            [] | [(..=0x7f)] => return Err(PoolError::Malformed("typed transaction too short".to_owned())),
             [kind @ ..=0x7f, ..] if !(1..=EIP7702_TX_TYPE_ID).contains(kind) => {
                 return Err(PoolError::UnknownType(*kind));
             }

@@ -17,10 +17,9 @@ use alloy_primitives::{
 use revm::{
     Database, DatabaseCommit,
     bytecode::Bytecode,
-    state::{Account as RunAccount, AccountId, AccountInfo},
+    state::{Account as RunAccount, AccountId, AccountInfo, bal::Bal},
 };
 
-use self::access_list::AccessList;
 use super::{
     Account, AccountChange, LogNumbers, TransferLogs, World,
     account::Code,
@@ -67,6 +66,14 @@ pub struct Overlay {
     pub meter: Meter,
     /// The numbers of the current call's logs.
     pub log_numbers: LogNumbers,
+}
+
+/// The list of what committed runs have accessed, and the index in the block of the runs that are committed next.
+#[derive(Clone, Debug, Default)]
+struct AccessList {
+    list: Bal,
+    /// 0 before the first transaction, then the transaction's number from 1 on, and one more after the last.
+    index: u64,
 }
 
 #[derive(Clone, Debug, Default)]

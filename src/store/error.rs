@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::{FILE, FORMAT, writer::WAITING};
+use super::version::{FILE, FORMAT};
+
+/// Maximum number of writes that wait for the disk. The store rejects further ones.
+pub(super) const WAITING: usize = 16_384;
 
 /// The reason why a store cannot be opened, read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

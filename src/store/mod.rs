@@ -27,10 +27,10 @@ use crossbeam::channel::{Sender, TrySendError};
 use redb::{Database, ReadTransaction, ReadableDatabase, WriteTransaction};
 use tokio::sync::oneshot;
 
-use self::writer::{Runner, Write};
-
-/// Name of the file in the data directory.
-const FILE: &str = "presim.redb";
+use self::{
+    version::FILE,
+    writer::{Runner, Write},
+};
 
 /// Returns the files in a data directory by name, with their bytes; 0 for a file that is not there.
 pub fn stored_bytes(dir: &Path) -> [(&'static str, u64); 2] {

@@ -22,11 +22,12 @@ use redb::{
 use rustix::fs::OFlags;
 
 use super::{
-    FILE, FORMAT, Shared, Store, StoreError,
+    Shared, Store, StoreError,
     directory::{DataDir, FileIdentity},
+    error::WAITING,
     guard::Guarded,
-    version::{read_version, write_version},
-    writer::{Runner, WAITING, Writer},
+    version::{FILE, FORMAT, read_version, write_version},
+    writer::{Runner, Writer},
 };
 use crate::telemetry::Metrics;
 

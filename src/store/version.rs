@@ -1,6 +1,9 @@
-//! The version of a store's format.
+//! A store's file, and the version of its format.
 
 use redb::{Database, ReadableDatabase, TableDefinition, WriteTransaction};
+
+/// Name of the file in the data directory.
+pub(super) const FILE: &str = "presim.redb";
 
 /// The format version that this program writes. A store that records no version has version 0.
 pub const FORMAT: u32 = 1;

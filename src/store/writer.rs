@@ -15,8 +15,6 @@ use tokio::sync::oneshot;
 use super::StoreError;
 use crate::telemetry::Histogram;
 
-/// Maximum number of writes in the writer's queue. [`Store::write`](super::Store::write) rejects further ones.
-pub(super) const WAITING: usize = 16_384;
 /// Maximum number of writes in one commit.
 const GROUP: usize = 1_024;
 

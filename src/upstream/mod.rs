@@ -3,6 +3,7 @@
 mod answer_budget;
 mod ask;
 pub mod block;
+mod block_error;
 pub mod client;
 pub mod fetch;
 pub mod heads;
@@ -18,7 +19,8 @@ mod transaction;
 mod wave;
 
 pub use ask::{Ask, UpstreamError};
-pub use block::{AnnouncedReceipts, BlockError, ForeignTransactions, UpstreamBlock, recover};
+pub use block::{AnnouncedReceipts, UpstreamBlock, recover};
+pub use block_error::BlockError;
 pub use client::{Upstream, UpstreamConfig, UpstreamState};
 pub use fetch::{Fetcher, FetcherConfig};
 pub use heads::{Heads, HeadsEnded, UpstreamHead};
@@ -26,3 +28,4 @@ pub use hints::Hints;
 pub use http::http_client;
 pub use proven::ProvenState;
 pub use refusal::Refusal;
+pub use transaction::ForeignTransactions;

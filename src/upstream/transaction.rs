@@ -11,8 +11,19 @@ use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, TxDeposit};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::block::{BlockError, ForeignTransactions};
+use super::block_error::BlockError;
 use crate::chain::{ChainTx, Family};
+
+/// The transactions of a block of which one has a type that presim does not know.
+#[derive(Clone, Debug)]
+pub struct ForeignTransactions {
+    /// The hashes of all transactions, in order.
+    pub hashes: Vec<B256>,
+    /// The index of the first unknown transaction.
+    pub index: usize,
+    /// The type of that transaction (EIP-2718).
+    pub kind: u8,
+}
 
 /// Reads the transaction that is at `index` in its block.
 ///

@@ -1,6 +1,7 @@
 //! Base and Base Sepolia, which have forks of their own since Jovian (<https://docs.base.org/upgrades/overview>).
 
-use super::{ForkName::*, Network, Rules};
+use super::network::{Network, Rules};
+use crate::chain::ForkName::*;
 
 /// The time between blocks since Denim.
 const BLOCK_MS: u64 = 200;

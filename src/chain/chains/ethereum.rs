@@ -3,7 +3,8 @@
 use alloy_genesis::ChainConfig;
 use alloy_primitives::{address, uint};
 
-use super::{ForkName::*, Network, Rules};
+use super::network::{Network, Rules};
+use crate::chain::ForkName::*;
 
 /// Ethereum mainnet.
 pub(super) const MAINNET: Network = Network {

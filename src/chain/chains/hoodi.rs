@@ -2,7 +2,8 @@
 
 use alloy_primitives::address;
 
-use super::{ForkName::*, Network, Rules, all_from_genesis};
+use super::network::{Network, Rules, all_from_genesis};
+use crate::chain::ForkName::*;
 
 /// Hoodi.
 pub(super) const HOODI: Network = Network {

@@ -1,6 +1,7 @@
 //! Ink (<https://github.com/ethereum-optimism/superchain-registry/blob/main/superchain/configs/mainnet/ink.toml>).
 
-use super::{ForkName::*, Network, Rules};
+use super::network::{Network, Rules};
+use crate::chain::ForkName::*;
 
 /// Ink.
 pub(super) const INK: Network = Network {

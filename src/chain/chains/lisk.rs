@@ -1,6 +1,7 @@
 //! Lisk (<https://github.com/ethereum-optimism/superchain-registry/blob/main/superchain/configs/mainnet/lisk.toml>).
 
-use super::{ForkName::*, Network, Rules};
+use super::network::{Network, Rules};
+use crate::chain::ForkName::*;
 
 /// Lisk.
 pub(super) const LISK: Network = Network {

@@ -1,6 +1,7 @@
 //! Metal L2 (<https://github.com/ethereum-optimism/superchain-registry/blob/main/superchain/configs/mainnet/metal.toml>).
 
-use super::{ForkName::*, Network, Rules};
+use super::network::{Network, Rules};
+use crate::chain::ForkName::*;
 
 /// Metal L2.
 pub(super) const METAL: Network = Network {

@@ -1,6 +1,7 @@
 //! Mode (<https://github.com/ethereum-optimism/superchain-registry/blob/main/superchain/configs/mainnet/mode.toml>).
 
-use super::{ForkName::*, Network, Rules};
+use super::network::{Network, Rules};
+use crate::chain::ForkName::*;
 
 /// Mode.
 pub(super) const MODE: Network = Network {

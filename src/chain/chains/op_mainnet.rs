@@ -1,6 +1,7 @@
 //! OP Mainnet (<https://github.com/ethereum-optimism/superchain-registry/blob/main/superchain/configs/mainnet/op.toml>).
 
-use super::{ForkName::*, Network, Rules};
+use super::network::{Network, Rules};
+use crate::chain::ForkName::*;
 
 /// OP Mainnet, from Bedrock on.
 pub(super) const OP_MAINNET: Network = Network {

@@ -1,6 +1,7 @@
 //! OP Sepolia (<https://github.com/ethereum-optimism/superchain-registry/blob/main/superchain/configs/sepolia/op.toml>).
 
-use super::{ForkName::*, Network, Rules};
+use super::network::{Network, Rules};
+use crate::chain::ForkName::*;
 
 /// OP Sepolia.
 pub(super) const OP_SEPOLIA: Network = Network {

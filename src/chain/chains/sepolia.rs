@@ -3,7 +3,8 @@
 use alloy_genesis::ChainConfig;
 use alloy_primitives::{address, uint};
 
-use super::{ForkName::*, Network, Rules, all_from_genesis};
+use super::network::{Network, Rules, all_from_genesis};
+use crate::chain::ForkName::*;
 
 /// Sepolia.
 pub(super) const SEPOLIA: Network = Network {

@@ -1,6 +1,7 @@
 //! Soneium (<https://github.com/ethereum-optimism/superchain-registry/blob/main/superchain/configs/mainnet/soneium.toml>).
 
-use super::{ForkName::*, Network, Rules};
+use super::network::{Network, Rules};
+use crate::chain::ForkName::*;
 
 /// Soneium.
 pub(super) const SONEIUM: Network = Network {

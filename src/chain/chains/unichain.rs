@@ -1,6 +1,7 @@
 //! Unichain (<https://github.com/ethereum-optimism/superchain-registry/blob/main/superchain/configs/mainnet/unichain.toml>).
 
-use super::{ForkName::*, Network, Rules};
+use super::network::{Network, Rules};
+use crate::chain::ForkName::*;
 
 /// Unichain.
 pub(super) const UNICHAIN: Network = Network {

@@ -1,6 +1,7 @@
 //! World Chain (<https://github.com/ethereum-optimism/superchain-registry/blob/main/superchain/configs/mainnet/worldchain.toml>; Karst: <https://github.com/ethereum-optimism/optimism/releases/tag/op-reth%2Fv2.4.3>).
 
-use super::{ForkName::*, Network, Rules};
+use super::network::{Network, Rules};
+use crate::chain::ForkName::*;
 
 /// World Chain.
 pub(super) const WORLD_CHAIN: Network = Network {

@@ -2,7 +2,8 @@
 
 use alloy_primitives::address;
 
-use super::{ForkName::*, Network, Rules};
+use super::network::{Network, Rules};
+use crate::chain::ForkName::*;
 
 /// X Layer, from the block on with which it became a chain of the OP stack, 42,810,021. Its currency is OKB.
 pub(super) const X_LAYER: Network = Network {

@@ -1,6 +1,7 @@
 //! Zora (<https://github.com/ethereum-optimism/superchain-registry/blob/main/superchain/configs/mainnet/zora.toml>).
 
-use super::{ForkName::*, Network, Rules};
+use super::network::{Network, Rules};
+use crate::chain::ForkName::*;
 
 /// Zora.
 pub(super) const ZORA: Network = Network {

@@ -11,54 +11,14 @@ use op_alloy::{
     rpc_types::OpBaseFeeInfo,
 };
 
-use crate::chain::{Family, ForkName, forks::ForkTimes};
+use crate::chain::{ChainSpecError, ForkName, family::OPTIMISM, forks::ForkTimes};
 
-/// The key in a genesis `config` that marks a chain of the OP stack.
-pub(in crate::chain) const OPTIMISM: &str = "optimism";
 /// The key of the first block of Bedrock.
 pub(in crate::chain) const BEDROCK: &str = "bedrockBlock";
 /// The values that op-geth uses for constants that the genesis omits.
 const DEFAULT_ELASTICITY: u64 = 6;
 const DEFAULT_DENOMINATOR: u64 = 50;
 const DEFAULT_DENOMINATOR_CANYON: u64 = 250;
-
-/// The reason why a genesis `config` cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ChainSpecError {
-    /// A field of the OP stack is malformed.
-    #[error("config.{field}: {problem}")]
-    Field {
-        #[doc = "The field, below `config`."]
-        field: String,
-        #[doc = "The problem with the field, and the expected value."]
-        problem: String,
-    },
-    /// The chain's family does not have a fork.
-    #[error("fork {fork}: a chain of {family} does not have it: expected one of {known}")]
-    OtherFamily {
-        #[doc = "The fork."]
-        fork: ForkName,
-        #[doc = "The family of the chain."]
-        family: Family,
-        #[doc = "The names of the family's forks."]
-        known: String,
-    },
-    /// A fork activates before one that it follows.
-    #[error(
-        "fork times out of order: {fork}={time}, but {before}={least}, which it follows: expected a time of {fork} of at \
-         least {least}, or an earlier {before}"
-    )]
-    Order {
-        #[doc = "The fork."]
-        fork: ForkName,
-        #[doc = "Its Unix time in seconds."]
-        time: u64,
-        #[doc = "The fork that it follows."]
-        before: ForkName,
-        #[doc = "The Unix time of that fork, in seconds."]
-        least: u64,
-    },
-}
 
 /// The rules of an OP-stack chain that differ from Ethereum's.
 #[derive(Clone, Debug)]

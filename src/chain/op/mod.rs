@@ -7,10 +7,8 @@ mod fork;
 mod l1;
 mod tx;
 
-pub(super) use base_fee::{BEDROCK, OPTIMISM, OpStackParams};
-pub(super) use tx::deposit_env;
+pub(super) use base_fee::{BEDROCK, OpStackParams};
 
-pub use base_fee::ChainSpecError;
 pub use base_time::{BASE_TIME, BASE_TIME_SLOT, block_instant, millis_part, timestamp_ms};
 pub use fork::OpFork;
 pub use l1::{L1_BLOCK, L1BlockInfo, L1Cost};

@@ -4,7 +4,6 @@ use alloy_consensus::TxEnvelope;
 use alloy_eips::Encodable2718;
 use alloy_evm::{FromRecoveredTx, FromTxWithEncoded, IntoTxEnv};
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256};
-use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, TxDeposit};
 use revm::{
     context::{Transaction, TxEnv},
     context_interface::either::Either,
@@ -12,7 +11,7 @@ use revm::{
     handler::SystemCallTx,
 };
 
-use crate::chain::ChainTx;
+use crate::chain::{ChainTx, tx::deposit_env};
 
 /// A transaction of the OP stack, with the data on which its fees depend.
 #[derive(Clone, Debug, Default)]
@@ -38,21 +37,6 @@ impl OpTx {
     /// Returns an unsigned call, which has no bytes for which a fee is due.
     pub const fn unsigned(call: TxEnv) -> Self {
         Self { base: call, encoded: Bytes::new(), deposit: None }
-    }
-}
-
-/// Returns the part of a deposit that Ethereum's transactions have, too. A deposit has no nonce, and its gas is paid on L1.
-pub(in crate::chain) fn deposit_env(tx: &TxDeposit, sender: Address) -> TxEnv {
-    TxEnv {
-        tx_type: DEPOSIT_TX_TYPE_ID,
-        caller: sender,
-        gas_limit: tx.gas_limit,
-        kind: tx.to,
-        value: tx.value,
-        data: tx.input.clone(),
-        gas_price: 0,
-        chain_id: None,
-        ..TxEnv::default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The parts of the EVM that depend on the chain's family: transactions, forks, and the handler that runs them.
+//! The EVM of a run, and its parts that depend on the chain's family: transactions, forks, and the handler that runs them.
 
 use std::{convert::Infallible, fmt::Debug, hash::Hash};
 
@@ -11,15 +11,12 @@ use revm::{
         result::{EVMError, ExecutionResult, InvalidTransaction},
     },
     handler::{EthFrame, Handler, MainnetHandler, SystemCallTx, instructions::EthInstructions},
-    inspector::InspectorHandler,
+    inspector::{InspectorHandler, NoOpInspector},
     interpreter::interpreter::EthInterpreter,
     primitives::hardfork::SpecId,
 };
 
-use super::{
-    RunEvm,
-    op::{OpBlockFees, OpHandler},
-};
+use super::op::{OpBlockFees, OpHandler};
 use crate::{
     chain::{ChainSpec, ChainTx, Fork, OpFork, OpTx},
     engine::precompiles::RunPrecompiles,
@@ -38,6 +35,18 @@ pub(in crate::engine) type Host<'a, F> = Context<
 >;
 pub(super) type Instructions<'a, F> = EthInstructions<EthInterpreter, Host<'a, F>>;
 pub(in crate::engine) type InnerEvm<'a, F, I> = Inner<Host<'a, F>, I, Instructions<'a, F>, RunPrecompiles, EthFrame>;
+
+/// An EVM over an overlay. The overlay's meter may stop it: each `JUMPDEST` and each call ticks the meter. Each log
+/// gets its number in the overlay's [`LogNumbers`](crate::state::LogNumbers).
+///
+/// The allocations of a run (frames with their stacks, the journal, the memory) stay on its thread for the next run.
+pub struct RunEvm<'a, F: FamilyEvm = Ethereum, I = NoOpInspector> {
+    pub(super) inner: InnerEvm<'a, F, I>,
+    /// Whether transfers of the native currency are written as logs.
+    pub(super) transfers: bool,
+    /// The depth of the deepest frame so far.
+    pub(super) deepest: usize,
+}
 
 /// A family of chains, as the EVM of a run sees it. It is chosen once per request, where the request enters the engine.
 pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {

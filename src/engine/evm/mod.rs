@@ -7,9 +7,8 @@ mod op;
 mod record;
 mod run;
 
-pub use family::{Ethereum, FamilyEvm, OpStack};
+pub use family::{Ethereum, FamilyEvm, OpStack, RunEvm};
 pub use op::{OpBlockFees, OpContext, OpHandler};
-pub use run::RunEvm;
 
 use std::convert::Infallible;
 

@@ -22,9 +22,8 @@ use revm::{
 };
 
 use super::{
-    family::FamilyEvm,
+    family::{FamilyEvm, RunEvm},
     meter::{At, Metered, call, call_code, delegate_call, extcodecopy, put, selfdestruct, static_call},
-    run::RunEvm,
 };
 use crate::state::{AccountReads, BlockReads, Overlay};
 

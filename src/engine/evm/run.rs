@@ -1,6 +1,6 @@
 //! The EVM of the hot path: it has no inspector, and reuses its memory.
 
-use std::{cell::RefCell, convert::Infallible};
+use std::cell::RefCell;
 
 use alloy_evm::{Evm, EvmEnv};
 use alloy_primitives::{Address, Bytes, KECCAK256_EMPTY};
@@ -9,7 +9,7 @@ use revm::{
     context::{
         BlockEnv, CfgEnv, ContextSetters, Evm as Inner, FrameStack, JournalInner, JournalTr, LocalContext, TxEnv,
         journaled_state::account::JournaledAccountTr,
-        result::{EVMError, ExecutionResult, HaltReason, ResultAndState},
+        result::{ExecutionResult, HaltReason, ResultAndState},
     },
     handler::{
         EthFrame, EvmTr, FrameData, FrameInitOrResult, FrameResult, ItemOrResult, SystemCallTx,
@@ -25,7 +25,7 @@ use revm::{
 };
 
 use super::{
-    family::{Ethereum, FamilyEvm, Host, InnerEvm, Instructions},
+    family::{Error, FamilyEvm, Host, InnerEvm, Instructions, RunEvm},
     interpret::interpret,
     meter::meter,
     record::record,
@@ -35,20 +35,6 @@ use crate::{
     engine::{precompiles::RunPrecompiles, transfers::FrameTransfer},
     state::{LogOrigin, Overlay, TransferLogs},
 };
-
-type Error = EVMError<Infallible>;
-
-/// An EVM over an overlay. The overlay's meter may stop it: each `JUMPDEST` and each call ticks the meter. Each log
-/// gets its number in the overlay's [`LogNumbers`](crate::state::LogNumbers).
-///
-/// The allocations of a run (frames with their stacks, the journal, the memory) stay on its thread for the next run.
-pub struct RunEvm<'a, F: FamilyEvm = Ethereum, I = NoOpInspector> {
-    pub(super) inner: InnerEvm<'a, F, I>,
-    /// Whether transfers of the native currency are written as logs.
-    transfers: bool,
-    /// The depth of the deepest frame so far.
-    deepest: usize,
-}
 
 impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     /// Creates an EVM over `overlay` in `env`.
@@ -89,7 +75,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     ///
     /// # Errors
     ///
-    /// Returns an [`EVMError`] if the call is invalid, or if the meter stopped the run.
+    /// Returns an [`EVMError`](revm::context::result::EVMError) if the call is invalid, or if the meter stopped the run.
     pub fn run(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
         let result = self.execute_call(call);
         let mut state = self.inner.ctx.journaled_state.inner.finalize();
@@ -103,7 +89,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     ///
     /// # Errors
     ///
-    /// Returns an [`EVMError`] if the call is invalid, or if the meter stopped the run.
+    /// Returns an [`EVMError`](revm::context::result::EVMError) if the call is invalid, or if the meter stopped the run.
     pub fn ask(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
         let lifted = self.inner.ctx.cfg.clone();
         let cfg = &mut self.inner.ctx.cfg;
@@ -122,7 +108,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     ///
     /// # Errors
     ///
-    /// Returns an [`EVMError`] if the call is invalid, or if the meter stopped the run.
+    /// Returns an [`EVMError`](revm::context::result::EVMError) if the call is invalid, or if the meter stopped the run.
     pub fn commit(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
         self.commit_seen(call, |_, _| ())
     }
@@ -131,7 +117,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     ///
     /// # Errors
     ///
-    /// Returns an [`EVMError`] if the call is invalid, or if the meter stopped the run.
+    /// Returns an [`EVMError`](revm::context::result::EVMError) if the call is invalid, or if the meter stopped the run.
     pub fn commit_seen(
         &mut self,
         call: TxEnv,
@@ -145,7 +131,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     ///
     /// # Errors
     ///
-    /// Returns an [`EVMError`] if the transaction is invalid, or if the meter stopped the run.
+    /// Returns an [`EVMError`](revm::context::result::EVMError) if the transaction is invalid, or if the meter stopped the run.
     pub fn commit_signed(&mut self, tx: F::Tx) -> Result<ExecutionResult, Error> {
         let result = self.execute(tx, true);
         self.keep(result, |_, _| ())
@@ -156,7 +142,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     ///
     /// # Errors
     ///
-    /// Returns an [`EVMError`] if the transaction is invalid, or if the meter stopped the run.
+    /// Returns an [`EVMError`](revm::context::result::EVMError) if the transaction is invalid, or if the meter stopped the run.
     pub fn commit_signed_seen(
         &mut self,
         tx: F::Tx,

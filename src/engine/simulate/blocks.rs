@@ -4,7 +4,7 @@ use alloy_consensus::Header;
 use alloy_eips::{eip6110, eip7685::Requests, eip7928::compute_block_access_list_hash};
 use alloy_evm::{Evm, block::state_changes::post_block_balance_increments};
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::{Address, Sealed, U256};
+use alloy_primitives::{Address, U256};
 use revm::database::DatabaseCommitExt;
 
 use super::{
@@ -15,62 +15,22 @@ use super::{
     questions::measure,
     reads::{note_diff, unrecorded},
     results::SimulatedBlock,
+    simulator::{BlockEnd, BlockPlace, Simulator},
 };
 use crate::{
-    chain::{
-        BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, BlockGas, ChainSpec, Family, GasLeft, L1_FEE_VAULT,
-        OPERATOR_FEE_VAULT,
-    },
+    chain::{BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, BlockGas, Family, GasLeft, L1_FEE_VAULT, OPERATOR_FEE_VAULT},
     engine::{
         call::{lift_checks, set_blob_base_fee},
         error::SimulationError,
-        evm::{FamilyEvm, RunEvm},
+        evm::FamilyEvm,
         overrides,
-        request::{BaseFeeRule, CallPlace, Objective, Outputs, Simulation, SimulationRules},
+        request::{BaseFeeRule, CallPlace, Objective, Outputs, Simulation},
         system_calls,
     },
-    state::{AccountReads, BlockReads, CodeCache, Overlay, StateRoots},
+    state::{AccountReads, BlockReads},
 };
 
-pub(super) struct Simulator<'a, F: FamilyEvm> {
-    pub spec: &'a ChainSpec,
-    pub codes: &'a CodeCache,
-    pub rules: &'a SimulationRules,
-    /// The EVM over the overlay. It serves one block after the other.
-    pub evm: RunEvm<'a, F>,
-    pub simulation: &'a Simulation,
-    pub state: RunProgress,
-    /// The header of the snapshot's head.
-    pub parent: &'a Sealed<Header>,
-    /// The tries after the previous block. `None` if no roots are computed.
-    pub roots: Option<StateRoots<'a>>,
-}
-
-/// The end of a block's run.
-pub(super) enum BlockEnd {
-    /// The block is complete.
-    Done,
-    /// The run has come to the place up to which it was asked for.
-    Paused,
-    /// The call with this index did not end as the bundle requires.
-    Broken(usize),
-}
-
-/// The place of a block in its simulation.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BlockPlace {
-    /// The block's index among those that the request asks for.
-    pub asked: usize,
-    pub is_first: bool,
-    pub is_last: bool,
-}
-
 impl<F: FamilyEvm> Simulator<'_, F> {
-    /// Returns the state after what has run, as far as it differs from the snapshot's.
-    pub(super) fn overlay(&mut self) -> &mut Overlay {
-        self.evm.db_mut()
-    }
-
     /// Runs the blocks, up to `until`.
     pub(super) fn blocks(
         &mut self,
@@ -168,11 +128,6 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             coinbase: ran.coinbase.filter(|_| outputs.contains(Outputs::COINBASE)),
         });
         Ok(end)
-    }
-
-    /// Returns the header of the block before the current one.
-    pub(super) fn parent(&self) -> &Sealed<Header> {
-        self.state.parent.as_ref().unwrap_or(self.parent)
     }
 
     /// Returns a block's header as it is before the calls run.

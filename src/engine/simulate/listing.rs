@@ -9,10 +9,10 @@ use alloy_rlp::Encodable;
 use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 
 use super::{
-    blocks::Simulator,
     calls::{BlockRun, TransactionList},
     plan::PlannedBlock,
     results::{BlockListing, SimulatedTx},
+    simulator::Simulator,
 };
 use crate::{
     chain::{BlockGas, BlockTotals, OpFork, block_size, ordered_roots, timestamp_ms},

@@ -8,9 +8,9 @@ use alloy_evm::Evm;
 use alloy_primitives::Address;
 
 use super::{
-    blocks::{BlockPlace, Simulator},
     outputs::AccountDiff,
     plan::PlannedBlock,
+    simulator::{BlockPlace, Simulator},
 };
 use crate::{
     chain::BASE_TIME,

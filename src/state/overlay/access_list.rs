@@ -3,17 +3,9 @@
 
 use alloy_eips::eip7928::{BlockAccessIndex, BlockAccessList};
 use alloy_primitives::{Address, map::AddressMap};
-use revm::state::{Account, bal::Bal};
+use revm::state::Account;
 
-use super::Overlay;
-
-/// The list so far, and the index in the block of the runs that are committed next.
-#[derive(Clone, Debug, Default)]
-pub(super) struct AccessList {
-    list: Bal,
-    /// 0 before the first transaction, then the transaction's number from 1 on, and one more after the last.
-    index: u64,
-}
+use super::{AccessList, Overlay};
 
 impl AccessList {
     /// Adds the accounts that a run has loaded, and its changes.

@@ -2,7 +2,7 @@
 
 use alloy_primitives::U256;
 
-use super::{Overlay, OverlayEntry, access_list::AccessList};
+use super::{AccessList, Overlay, OverlayEntry};
 use crate::{
     chain::BlockHashes,
     state::{LogNumbers, reads::ReadRecord},

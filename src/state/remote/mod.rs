@@ -5,6 +5,7 @@ mod chain;
 mod codes;
 mod image;
 mod misses;
+mod recent;
 #[cfg(test)]
 mod tests;
 mod versions;
@@ -25,8 +26,8 @@ use revm::state::AccountInfo;
 
 use self::{
     cell::{AccountFields, Known, Used},
-    chain::{Anchor, RecentBlocks},
     codes::Codes,
+    recent::{Anchor, RecentBlocks},
     versions::Versions,
 };
 use super::Code;
