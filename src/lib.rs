@@ -11,6 +11,7 @@
 //! - [`node`]: wires the actors together, and defines the order of start and shutdown.
 //! - [`page`]: the page for browsers: its files.
 //! - [`rpc`]: servers, methods, wire types of the two dialects, error codes and limits.
+//! - [`fleet`]: fleets: many machines that answer from one feed, over NATS.
 //! - [`wallet`]: EIP-5792 batches: rules, signing, approval and the ledger.
 //! - [`source`]: the sources of state, and the one actor that turns them into snapshots.
 //! - [`upstream`]: a node that is followed: its heads, its blocks, and the state that is missing here.
@@ -38,6 +39,7 @@ pub mod command;
 pub mod config;
 pub mod engine;
 pub mod executor;
+pub mod fleet;
 pub mod ledger;
 pub mod meter;
 pub mod node;

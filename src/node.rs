@@ -32,14 +32,14 @@ use alloy_signer_local::PrivateKeySigner;
 use eyre::{WrapErr, eyre};
 use tokio::{
     runtime::Runtime,
-    sync::{Semaphore, broadcast, oneshot, watch},
+    sync::{Semaphore, broadcast, oneshot},
     task::JoinHandle,
 };
 
 use self::{
     live::{RemoteGauges, UpstreamParts},
     ports::Ports,
-    start::{FleetPlace, Start, begin},
+    start::{Start, begin},
 };
 use crate::{
     chain::ChainSpec,
@@ -47,19 +47,19 @@ use crate::{
     config::{ApprovalPolicy, Config, StandardReceipts},
     engine::{Beginnings, install_kzg_verifier, load_kzg_settings},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
+    fleet::{LeaderClient, Place, ServedRequests},
     ledger::{Snapshots, epoch},
     page,
     pool::{DroppedTransaction, PoolDrops},
     rpc::{
-        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, ForwardedMethods, Front, FrontActor, IoMemory,
-        IoThreads, LeaderLink, MetricsAccess, NatsDoor, NodeDoor, PublishingNode, RequestLimits, Serve, ServedFiles,
-        ServedRequests, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts, Testing,
-        Waiters, WalletDoor, WatchLimits, Watches, announce, serve_nodes, serve_replica,
+        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, FleetAnswers, ForwardedMethods, Front,
+        FrontActor, IoMemory, IoThreads, MetricsAccess, RequestLimits, Serve, ServedFiles, ServerConfig, ShapeLimits,
+        StateCompletion, Stop, Subscriptions, SyncTimeouts, Testing, Waiters, WatchLimits, Watches, announce,
     },
     source::{
         Feed, FeedSource, StateFeed, StopFeed,
         devnet::world::{Market, TradingPair, TradingWorld},
-        fleet::{FleetLink, FleetOutbox},
+        fleet::FleetOutbox,
     },
     state::CodeCache,
     store::{DataDir, Store, stored_bytes},
@@ -337,7 +337,7 @@ struct Parts {
     outbox: Option<FleetOutbox>,
     drops: PoolDrops,
     /// The node's place in its fleet.
-    fleet: Option<FleetPlace>,
+    fleet: Option<Place>,
     accounts: Vec<PrivateKeySigner>,
     /// The accounts of key files.
     keyed: Vec<PrivateKeySigner>,
@@ -361,7 +361,7 @@ struct Actors {
     /// The task that sends the wallet's transactions to the upstream.
     sender: Option<JoinHandle<()>>,
     /// The answering of requests over NATS.
-    _served: Vec<ServedRequests>,
+    _served: Option<ServedRequests>,
 }
 
 impl Actors {
@@ -520,26 +520,17 @@ impl Actors {
                 ),
             });
         }
-        if let Some(FleetPlace { link, publishes }) = &fleet {
-            front = front.with_leader(LeaderLink::new(link.clone(), publishes.clone()));
+        if let Some(place) = &fleet {
+            front = front.with_leader(Arc::new(LeaderClient::new(place.clone())));
         }
         let front = Arc::new(front);
         let served = match fleet {
-            None => Vec::new(),
-            Some(FleetPlace { link: FleetLink { client, names, .. }, publishes }) => {
-                let door = NatsDoor::new(front.clone(), access.clone(), memory.clone(), &server);
-                match publishes {
-                    Some(PublishingNode { identity, leads }) => {
-                        let wallet = WalletDoor::new(sends, config.fleet.wallet_forwarded);
-                        let door = NodeDoor { door, wallet: Arc::new(wallet) };
-                        let (always, wallet) = (watch::channel(true).1, names.wallet(&identity.id));
-                        vec![
-                            serve_nodes(client.clone(), names.leader(), door.clone(), leads),
-                            serve_nodes(client, wallet, door, always),
-                        ]
-                    }
-                    None => vec![serve_replica(client, names.rpc(), door).await?],
-                }
+            None => None,
+            Some(place) => {
+                let (front, access, memory) = (front.clone(), access.clone(), memory.clone());
+                let most = config.fleet.wallet_forwarded;
+                let answers = FleetAnswers::new(front, access, memory, &server, sends, most);
+                Some(place.serve(Arc::new(answers)).await?)
             }
         };
         let files = if config.no_page { ServedFiles::default() } else { page::files(access.needs_token()) };

@@ -1,6 +1,7 @@
 //! The start in a fleet: as a node that publishes, or as a replica.
 
 mod joining;
+mod leader;
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,14 +13,15 @@ use tokio::{runtime::Runtime, sync::watch, time::Instant};
 use self::joining::{Joined, Joining};
 use super::{
     live::{self, LiveStart},
-    start::{ChainOrigin, FleetPlace, OwnChain, Start},
+    start::{ChainOrigin, OwnChain, Start},
 };
 use crate::{
     chain::ChainSpec,
     clock::{Clock, SystemClock},
     config::{Config, NatsServers},
+    fleet::{Place, PublishingNode},
     ledger::{SnapshotId, codec::VERSION},
-    rpc::{PublishingNode, StartupReason, Testing},
+    rpc::{StartupReason, Testing},
     source::{
         fleet::{
             FleetChain, FleetError, FleetLink, FleetNames, FleetState, FollowedChain, ImageKey, NodeIdentity,
@@ -182,8 +184,8 @@ async fn identity(config: &Config, link: &FleetLink, store: &Store) -> eyre::Res
     Ok(own)
 }
 
-fn place(link: FleetLink, identity: NodeIdentity, publisher: &Publisher) -> FleetPlace {
-    FleetPlace { link, publishes: Some(PublishingNode { identity, leads: publisher.leads.subscribe() }) }
+fn place(link: FleetLink, identity: NodeIdentity, publisher: &Publisher) -> Place {
+    Place { link, publishes: Some(PublishingNode { identity, leads: publisher.leads.subscribe() }) }
 }
 
 fn publisher(
@@ -305,7 +307,7 @@ pub fn follow(
         spec = spec.with_wrapper(wrapper);
     }
     let source = Box::new(ReplicaSource { follower });
-    let fleet = Some(FleetPlace { link, publishes: None });
+    let fleet = Some(Place { link, publishes: None });
     Ok(Start { trading: chain.trading, fleet, remote, ..Start::of_foreign(spec, snapshots, source) })
 }
 

@@ -12,15 +12,15 @@ use crate::{
     chain::{BlockHashes, ChainSpec, genesis_block, set_forks},
     clock::{Clock, SystemClock},
     config::{Config, FeedName},
+    fleet::Place,
     ledger::{FeedState, Record, Snapshot, SnapshotId, Snapshots, epoch},
-    rpc::{PublishingNode, StartupReason, Testing},
+    rpc::{StartupReason, Testing},
     source::{
         FeedSource, Still, chain_file,
         devnet::{
             Devnet, DevnetSource, Traffic,
             world::{self, Market, TradingWorld},
         },
-        fleet::FleetLink,
         journal::{ChainIdentity, Journal},
         testing::TestingSource,
     },
@@ -42,7 +42,7 @@ pub struct Start {
     pub builtin: bool,
     pub trading: Option<TradingWorld>,
     /// The fleet, if the node is in one.
-    pub fleet: Option<FleetPlace>,
+    pub fleet: Option<Place>,
     /// The fetcher of the state that the node does not have, on an upstream's chain.
     pub remote: Option<Arc<Fetcher>>,
 }
@@ -62,13 +62,6 @@ impl Start {
             remote: None,
         }
     }
-}
-
-/// A node's place in its fleet.
-pub struct FleetPlace {
-    pub link: FleetLink,
-    /// The node's part in publishing; `None` on a replica.
-    pub publishes: Option<PublishingNode>,
 }
 
 /// A chain of presim's own, up to its newest sub-block, before anything runs.

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, watch};
 use super::{
     encode,
     error::{Outcome, RpcError},
-    fleet::LeaderLink,
+    leader::{self, Leader},
     methods::{Backend, Handler, LeaderUse, MethodRoute, RequestLimits, Run, UpstreamUse},
     remote::StateCompletion,
     request::{Caller, Request, begin},
@@ -61,7 +61,7 @@ pub struct RequestRunner {
     /// The completion of state from an upstream, if there is one.
     pub(super) remote: Option<Arc<StateCompletion>>,
     /// The client of the leader, on a node of a fleet.
-    pub(super) leader: Option<Arc<LeaderLink>>,
+    pub(super) leader: Option<Arc<dyn Leader>>,
 }
 
 /// The answer to a request, or its error.
@@ -136,8 +136,8 @@ impl Front {
 
     /// Returns the same, on a node of a fleet.
     #[must_use]
-    pub fn with_leader(self, leader: LeaderLink) -> Self {
-        let runner = RequestRunner { leader: Some(Arc::new(leader)), ..self.runner };
+    pub fn with_leader(self, leader: Arc<dyn Leader>) -> Self {
+        let runner = RequestRunner { leader: Some(leader), ..self.runner };
         Self { runner, ..self }
     }
 
@@ -218,7 +218,7 @@ impl Front {
         if let Some(leader) = self.runner.leader_for(&request) {
             // Boxed, as below.
             let asks = match method.leader == LeaderUse::Wallet && leader.publishes() {
-                true => Box::pin(leader.leaves_wallet_to_leader()).await,
+                true => leader.leaves_wallet_to_leader().await,
                 false => Ok(true),
             };
             match asks {
@@ -262,7 +262,7 @@ impl Front {
     }
 
     /// Has the leader of the fleet answer a request, if this node cannot.
-    pub(super) async fn ask(&self, leader: &LeaderLink, request: Request) -> Result<Vec<u8>, RpcError> {
+    pub(super) async fn ask(&self, leader: &dyn Leader, request: Request) -> Result<Vec<u8>, RpcError> {
         let mut out = begin(&request.id, "result");
         let mut own = None;
         let may_know =
@@ -277,7 +277,7 @@ impl Front {
             }
         }
         let start = out.len();
-        match (leader.ask(&request).await, own) {
+        match (leader::ask(leader, &request).await, own) {
             (Ok(result), _) => out.extend_from_slice(result.get().as_bytes()),
             (Err(error), Some(own)) => match (&self.runner.remote, own) {
                 // The leader knows no more than this node, or is not there to say whether it does.
@@ -306,7 +306,7 @@ impl Front {
             Err(RpcError::Unexecutable(why)) => {
                 let mut out = begin(&request.id, "result");
                 if let Some(leader) = self.runner.leader.as_ref().filter(|_| self.runner.has_no_upstream()) {
-                    out.extend_from_slice(leader.ask(&request).await?.get().as_bytes());
+                    out.extend_from_slice(leader::ask(&**leader, &request).await?.get().as_bytes());
                     *by_upstream = true;
                     return Ok(out);
                 }
@@ -403,7 +403,7 @@ impl Front {
 impl RequestRunner {
     /// Returns the client of the leader if another node has a part in answering a method. The leader has the pool and
     /// the accounts, blocks whose bodies this node does not have, and the upstream where this node has none.
-    fn leader_for(&self, request: &Request) -> Option<&LeaderLink> {
+    fn leader_for(&self, request: &Request) -> Option<&dyn Leader> {
         let leader = self.leader.as_deref()?;
         // A node that stands by beside an upstream has the same source as the leader.
         let stands_for_itself = leader.leads() || leader.publishes() && self.remote.is_some();

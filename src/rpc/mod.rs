@@ -29,6 +29,7 @@ mod hex;
 mod http;
 mod inbox;
 mod io;
+mod leader;
 mod link;
 mod memory;
 mod methods;
@@ -54,13 +55,12 @@ pub use encode::{SimulationView, simulation as encode_simulation};
 pub use error::RpcError;
 pub use files::{ServedFile, ServedFiles};
 pub use filters::Filters;
-pub use fleet::{
-    LeaderLink, NatsDoor, NodeDoor, PublishingNode, ServedRequests, WalletDoor, serve_nodes, serve_replica,
-};
+pub use fleet::FleetAnswers;
 pub use front::{Front, Waiters};
 pub use io::IoThreads;
+pub use leader::Leader;
 pub use memory::{AnswerRoom, IoMemory};
-pub use methods::{Backend, Handler, MethodRoute, RequestLimits, Run, SyncTimeouts};
+pub use methods::{Backend, Handler, LeaderUse, MethodRoute, RequestLimits, Run, SyncTimeouts};
 pub use remote::{ForwardedMethods, StateCompletion};
 pub use request::{Caller, Request};
 pub use server::{FrontActor, MetricsAccess, Serve, ServerConfig, Stop, serve_metrics};

@@ -63,6 +63,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// Returns the JSON of the request, with another id.
+    pub fn text(&self) -> String {
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}","params":{}}}"#, self.method.name, self.params)
+    }
+
     /// Runs the request once, in `overlay`, within the bounds of `meter`. `work` is a handler, or a step of one.
     pub fn run<'a, T>(
         &'a self,

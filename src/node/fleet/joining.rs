@@ -96,7 +96,7 @@ impl Joining<'_> {
         let epoch = take_epoch(link, self.store, origin.snapshots.load().last.epoch()).await?;
         origin.snapshots.update(|chain| chain.rename(SnapshotId::begin(epoch)));
         let Some(journal) = &origin.journal else { return Ok(origin) };
-        journal.adopt(&origin.about, &origin.snapshots.load())?;
+        journal.replace(&origin.about, &origin.snapshots.load())?;
         ChainOrigin::begin(self.config, self.codes, self.store, self.reason, self.clock)
     }
 
@@ -133,12 +133,12 @@ impl Joining<'_> {
         });
         let following =
             following.await.wrap_err("begin the fleet anew with --publish-anew if no node has its state")?;
-        let about = origin.about.of_fleet(theirs.genesis, theirs.config, theirs.trading);
+        let about = origin.about.replaced_by(theirs.genesis, theirs.config, theirs.trading);
         let sequence = following.sequence();
         match &origin.journal {
             Some(journal) => {
                 let adopted = following.state().load();
-                journal.adopt(&about, &adopted)?;
+                journal.replace(&about, &adopted)?;
                 origin = ChainOrigin::begin(self.config, self.codes, self.store, self.reason, self.clock)?;
                 // The journal has no changes without a snapshot.
                 if origin.snapshots.load().last < adopted.last {

@@ -1,169 +1,154 @@
-//! JSON-RPC over NATS: replicas as a micro service, and requests that only the leader of a fleet can answer.
-//!
-//! A message is a body as over HTTP, and its answer is the one that HTTP would give. The headers of a message are those of
-//! HTTP too: `Authorization`, `x-presim-min-snapshot`, and `x-presim-path` for the dialect.
+//! The answers to requests that arrive in a fleet: of its clients, or as another node forwards them.
 
-mod leader;
-mod service;
-mod wallet;
-mod wallet_proof;
+mod proofs;
 
-pub use self::{
-    leader::{LeaderLink, NodeDoor, PublishingNode, serve_nodes},
-    service::serve_replica,
-    wallet_proof::WalletDoor,
-};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use async_nats::HeaderMap;
 use bytes::Bytes;
 use bytestring::ByteString;
-use tokio::task::JoinHandle;
+use futures::{FutureExt, future::BoxFuture};
+use serde::Deserialize;
 
+use self::proofs::WalletProofs;
 use super::{
     access::{Access, Client},
-    catch_up::{MIN_SNAPSHOT, min_snapshot},
+    catch_up::min_snapshot,
     dialect::{Dialect, STANDARD},
     error::RpcError,
     front::Front,
     memory::IoMemory,
+    methods::{LeaderUse, MethodRoute},
     request::Caller,
     server::ServerConfig,
     service::{ReplyLimits, Session},
 };
-use crate::executor::Flow;
+use crate::{
+    executor::Flow,
+    fleet::{Answers, ArrivedRequest, ForwardingNode, WALLET_TOKEN_REFUSED, too_large},
+};
 
-/// The header with the path that a request would have over HTTP.
-const PATH: &str = "x-presim-path";
-/// The header with the name of the token of another node's client, for the leader's log.
-const CLIENT: &str = "x-presim-client";
-/// The header with the milliseconds that are left for a request of another node.
-const LEFT: &str = "x-presim-left-ms";
-/// Requests over NATS that may be under way at once. More wait in the connection, as in a socket.
-const AT_ONCE: usize = 1_024;
-
-/// The answering of requests over NATS, which ends when dropped.
+/// The answers to requests that arrive in a fleet.
 #[derive(Debug)]
-pub struct ServedRequests(JoinHandle<()>);
-
-impl Drop for ServedRequests {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// The door for messages of NATS.
-#[derive(Clone, Debug)]
-pub struct NatsDoor {
-    /// The handler of requests.
-    pub front: Arc<Front>,
-    /// The clients and their rights.
-    pub access: Arc<Access>,
-    /// The memory of bodies and answers.
-    pub memory: Arc<IoMemory>,
-    /// The limits of a message.
-    pub limits: ReplyLimits,
+pub struct FleetAnswers {
+    front: Arc<Front>,
+    access: Arc<Access>,
+    memory: Arc<IoMemory>,
+    limits: ReplyLimits,
     /// The dialect of `/`.
-    pub root: &'static Dialect,
+    root: &'static Dialect,
     /// The time that a request waits for the snapshot that it asks for at least.
-    pub max_catch_up: Duration,
+    max_catch_up: Duration,
     /// The scheduler's client of requests without a token.
-    pub flow: Arc<Flow>,
+    flow: Arc<Flow>,
+    /// Decides which clients of other nodes may use the wallet.
+    proofs: WalletProofs,
 }
 
-/// The rights of a message's client.
-struct Rights {
-    client: Option<Arc<Client>>,
-    may_use_wallet: bool,
-    /// The origin of the page that calls, as the replica that forwards the request knows it.
-    page: Option<Box<str>>,
-    /// The time by which another node that forwards the request wants the answer.
-    until: Option<Instant>,
-}
+/// The client of a request, and whether it may use the wallet.
+type Rights = (Option<Arc<Client>>, bool);
 
-impl NatsDoor {
-    /// Creates a door with the limits of a server's messages, and a scheduler's client of its own.
-    pub fn new(front: Arc<Front>, access: Arc<Access>, memory: Arc<IoMemory>, server: &ServerConfig) -> Self {
+impl FleetAnswers {
+    /// Creates the answers with the limits of a server's messages, for a wallet that has keys of its own or not. At most
+    /// `max_proofs` proofs of tokens of the wallet are remembered.
+    pub fn new(
+        front: Arc<Front>,
+        access: Arc<Access>,
+        memory: Arc<IoMemory>,
+        server: &ServerConfig,
+        has_keys: bool,
+        max_proofs: usize,
+    ) -> Self {
         let (limits, root, max_catch_up) = server.messages();
-        Self { front, access, memory, limits, root, max_catch_up, flow: Flow::new() }
+        let proofs = WalletProofs::new(has_keys, max_proofs);
+        Self { front, access, memory, limits, root, max_catch_up, flow: Flow::new(), proofs }
     }
 
-    /// Returns the rights of the client that a message's `Authorization` names. Tokens of the wallet are rejected, because
-    /// whoever hears what goes over NATS could use them, and any replica may get the message.
-    fn rights(&self, headers: Option<&HeaderMap>) -> Result<Rights, RpcError> {
-        let authorization =
-            headers.and_then(|headers| headers.get("Authorization")).map(|value| value.as_str().as_bytes());
-        let client = self.access.client(authorization)?;
+    /// Returns the rights of a client by its `Authorization`. Tokens of the wallet are rejected.
+    fn rights(&self, authorization: Option<&str>) -> Result<Rights, RpcError> {
+        let client = self.access.client(authorization.map(str::as_bytes))?;
         if client.as_deref().is_some_and(Client::may_sign) {
-            let text = "unauthorized: a token of --wallet-token-file is not taken over NATS, where others hear it: send the request over HTTP, and replace the token";
-            return Err(RpcError::new(-32000, text));
+            return Err(RpcError::new(-32000, WALLET_TOKEN_REFUSED));
         }
-        let may_use_wallet = self.access.may_use_wallet(None);
-        Ok(Rights { client, may_use_wallet, page: None, until: None })
+        Ok((client, self.access.may_use_wallet(None)))
     }
 
-    /// Returns the session of a client with these rights, on this path.
-    fn session(&self, path: Option<&str>, rights: Rights) -> Session {
-        let flow = rights.client.as_deref().map_or(&self.flow, Client::flow).clone();
-        let dialect = match path {
+    /// Returns the rights of another node's client. That node has checked the client's token and rate; whether the client may
+    /// use the wallet is for this node to decide.
+    fn rights_of_forwarded(&self, node: &ForwardingNode<'_>, text: &[u8]) -> Result<Rights, RpcError> {
+        #[derive(Deserialize)]
+        struct ForwardedCall<'a> {
+            #[serde(borrow)]
+            method: Cow<'a, str>,
+        }
+        let call = serde_json::from_slice::<ForwardedCall<'_>>(text).ok();
+        let method = call.and_then(|call| MethodRoute::by_name(&call.method));
+        let is_of_wallet = method.is_some_and(|method| method.leader == LeaderUse::Wallet);
+        let is_open = self.proofs.is_open(&self.access);
+        match node.proof.as_ref().filter(|_| is_of_wallet) {
+            Some(proof) => Ok((Some(self.proofs.client(&self.access, proof)?), true)),
+            None if is_of_wallet && !is_open => Err(RpcError::new(
+                4100,
+                "unauthorized: the node that has the wallet takes no request of another node without the proof of a token of its --wallet-token-file: send it with such a token, to a node that has the same file",
+            )),
+            None => Ok((None, is_open)),
+        }
+    }
+
+    /// Returns the session of the caller with these rights.
+    fn session(&self, request: &ArrivedRequest<'_>, (client, may_use_wallet): Rights) -> Session {
+        let flow = client.as_deref().map_or(&self.flow, Client::flow).clone();
+        let dialect = match request.path {
             Some("/standard" | "/standard/") => &STANDARD,
             _ => self.root,
         };
-        let Rights { client, may_use_wallet, page, until } = rights;
+        let (page, until) = request.node.as_ref().map_or((None, None), |node| (node.page.map(Into::into), node.until));
         let caller = Caller { dialect, client, may_use_wallet, page, share: self.memory.share(), flow, until };
         Session { front: self.front.clone(), caller: Arc::new(caller), limits: self.limits }
     }
 
-    /// Answers a message, in at most `most` bytes.
-    async fn answer(
-        &self,
-        headers: Option<&HeaderMap>,
-        payload: Bytes,
-        rights: Result<Rights, RpcError>,
-        most: usize,
-    ) -> Bytes {
+    async fn answer_request(&self, request: &ArrivedRequest<'_>) -> Bytes {
+        let rights = match &request.node {
+            None => self.rights(request.authorization),
+            Some(node) => self.rights_of_forwarded(node, &request.text),
+        };
         let (rights, refused) = match rights {
             Ok(rights) => (rights, None),
-            Err(error) => (Rights { client: None, may_use_wallet: false, page: None, until: None }, Some(error)),
+            Err(error) => ((None, false), Some(error)),
         };
-        let path = headers.and_then(|headers| headers.get(PATH)).map(|path| path.as_str());
-        let session = self.session(path, rights);
-        if payload.len() > self.limits.max_body {
+        let (session, bytes) = (self.session(request, rights), request.text.len());
+        if bytes > self.limits.max_body {
             let text = format!("body too large: at most {} bytes (--max-body)", self.limits.max_body);
             return session.refuse(RpcError::limit(text));
         }
-        let Some(held) = session.caller.share.take(payload.len()) else {
-            return session.refuse(self.memory.full("the body", payload.len()));
+        let Some(held) = session.caller.share.take(bytes) else {
+            return session.refuse(self.memory.full("the body", bytes));
         };
-        let body = match ByteString::try_from(payload) {
+        let body = match ByteString::try_from(request.text.clone()) {
             Ok(body) => body,
             Err(error) => return session.refuse(RpcError::parse(format!("parse error: not UTF-8: {error}"))),
         };
         if let Some(error) = refused {
             return session.reject(&body, error);
         }
-        let published =
-            match min_snapshot(headers.and_then(|headers| headers.get(MIN_SNAPSHOT)).map(|value| value.as_str())) {
-                Ok(None) => Ok(self.front.published()),
-                Ok(Some(least)) => self.front.published_from(least, self.max_catch_up).await,
-                Err(error) => Err(error),
-            };
+        let published = match min_snapshot(request.min_snapshot) {
+            Ok(None) => Ok(self.front.published()),
+            Ok(Some(least)) => self.front.published_from(least, self.max_catch_up).await,
+            Err(error) => Err(error),
+        };
         let published = match published {
             Ok(published) => published,
             Err(error) => return session.reject(&body, error),
         };
         let text = session.answer(body.clone(), held, &published, None).await.text;
-        if text.len() <= most {
+        if text.len() <= request.max_answer {
             return text;
         }
-        let problem = format!(
-            "the answer has {} bytes, and NATS takes {most} (max_payload): ask for less, or over HTTP",
-            text.len()
-        );
-        session.reject(&body, RpcError::limit(problem))
+        session.reject(&body, RpcError::limit(too_large(text.len(), request.max_answer)))
+    }
+}
+
+impl Answers for FleetAnswers {
+    fn answer<'a>(&'a self, request: &'a ArrivedRequest<'a>) -> BoxFuture<'a, Bytes> {
+        self.answer_request(request).boxed()
     }
 }

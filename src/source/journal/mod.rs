@@ -8,10 +8,10 @@
 //!
 //! Pruning deletes the body of a block, in the commit of a block that is sealed later. Headers stay.
 
-mod fleet;
 mod format;
 mod progress;
 mod prune;
+mod replace;
 mod restore;
 
 use std::sync::Arc;
@@ -84,9 +84,9 @@ impl ChainIdentity {
         Self { layout: format::LAYOUT, genesis, builtin, genesis_file, chain_file, founded, config, trading }
     }
 
-    /// Describes the chain of a fleet in place of this one, which was to be the same: its blocks are not those of a file.
+    /// Describes another chain, which replaces this one in its store: its blocks are not those of a file.
     #[must_use]
-    pub fn of_fleet(&self, genesis: B256, config: ChainConfig, trading: Option<TradingWorld>) -> Self {
+    pub fn replaced_by(&self, genesis: B256, config: ChainConfig, trading: Option<TradingWorld>) -> Self {
         Self { genesis, config, trading, founded: u64::MAX, ..self.clone() }
     }
 

@@ -160,7 +160,7 @@ impl Follower {
         match begun {
             Ok(Some(following)) => {
                 if let Some(journal) = journal
-                    && let Err(error) = journal.adopt_image(&following.state().load())
+                    && let Err(error) = journal.replace_state(&following.state().load())
                 {
                     tracing::error!(%error, "the image of the fleet cannot be written to the data directory");
                     return tokio::time::sleep(RETRY_PAUSE).await;

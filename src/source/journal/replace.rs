@@ -1,4 +1,4 @@
-//! The journal of a node that publishes to a fleet: how it agrees with the stream.
+//! Replacing the chain in a store by another, and removing its newest changes.
 
 use redb::{ReadableTable, WriteTransaction};
 
@@ -13,18 +13,16 @@ use crate::{
 };
 
 impl Journal {
-    /// Replaces everything by a chain that was read from the image of a fleet: its headers, the state after its head as the
-    /// base, and the block being built.
+    /// Replaces everything by `published`: its headers, the state after its head as the base, and the block being built.
     ///
     /// # Errors
     ///
     /// Returns the errors of [`Store::write_now`](crate::store::Store::write_now).
-    pub fn adopt(&self, identity: &ChainIdentity, published: &Chain) -> Result<(), StoreError> {
+    pub fn replace(&self, identity: &ChainIdentity, published: &Chain) -> Result<(), StoreError> {
         self.store.write_now(|transaction| {
             transaction.delete_table(ABOUT)?;
-            for table in [HEADERS, BODIES] {
-                transaction.delete_table(table)?;
-            }
+            transaction.delete_table(HEADERS)?;
+            transaction.delete_table(BODIES)?;
             transaction.delete_table(NUMBERS)?;
             transaction.delete_table(JOURNAL)?;
             transaction.delete_table(ACCOUNTS)?;
@@ -53,20 +51,19 @@ impl Journal {
         })
     }
 
-    /// Replaces the chain by the state of an image of the same fleet, after which the journal goes on.
+    /// Replaces the chain by another state of the same chain, after which the journal goes on.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`adopt`](Self::adopt).
-    pub fn adopt_image(&self, published: &Chain) -> Result<(), StoreError> {
+    /// Returns the errors of [`replace`](Self::replace).
+    pub fn replace_state(&self, published: &Chain) -> Result<(), StoreError> {
         // A journal is used after its chain was founded.
         let Some(identity) = ChainIdentity::read(&self.store)? else { return Ok(()) };
-        let identity = identity.of_fleet(identity.genesis, identity.config.clone(), identity.trading);
-        self.adopt(&identity, published)
+        self.replace(&ChainIdentity { founded: u64::MAX, ..identity }, published)
     }
 
     /// Removes the records after `last`, with the blocks that they seal, and puts their transactions back into the stored
-    /// pool: they were written, and the stream of the fleet has not taken them.
+    /// pool: they were written and never shown.
     ///
     /// # Errors
     ///

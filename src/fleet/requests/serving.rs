@@ -1,0 +1,116 @@
+//! The answering of requests over NATS: as one of the replicas, or for other nodes of the fleet.
+
+use std::sync::Arc;
+
+use async_nats::{
+    Client, Message, Subscriber,
+    service::{Service, ServiceExt},
+};
+use futures::{StreamExt, stream};
+use tokio::{sync::watch, task::JoinHandle};
+
+use super::{
+    AT_ONCE, CLIENT, Place,
+    arriving::{Answers, ArrivedRequest},
+};
+
+/// The name of the service, as discovery (`$SRV`) shows it.
+const NAME: &str = "presim";
+/// The queue group of the replicas.
+const GROUP: &str = "presim";
+
+/// The answering of requests over NATS, which ends when dropped.
+#[derive(Debug)]
+pub struct ServedRequests(Vec<JoinHandle<()>>);
+
+impl Drop for ServedRequests {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Place {
+    /// Begins to answer requests. A replica is one of the service that clients of NATS ask; a node that publishes answers other
+    /// nodes: as the leader while it leads, and for the wallet if that is with its data directory.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of NATS if it does not take the subscription of a replica.
+    pub async fn serve(&self, answers: Arc<dyn Answers>) -> eyre::Result<ServedRequests> {
+        let (client, names) = (self.link.client.clone(), &self.link.names);
+        let Some(own) = &self.publishes else {
+            return Ok(ServedRequests(vec![serve_replica(client, names.rpc(), answers).await?]));
+        };
+        let (wallet, always) = (names.wallet(&own.identity.id), watch::channel(true).1);
+        let leads = own.leads.clone();
+        let of_leader = serve_nodes(client.clone(), names.leader(), answers.clone(), leads);
+        let of_wallet = serve_nodes(client, wallet, answers, always);
+        Ok(ServedRequests(vec![tokio::spawn(of_leader), tokio::spawn(of_wallet)]))
+    }
+}
+
+/// Answers JSON-RPC on `subject` together with the other replicas: each request is answered by one of them.
+async fn serve_replica(client: Client, subject: String, answers: Arc<dyn Answers>) -> eyre::Result<JoinHandle<()>> {
+    let failed = |error: async_nats::Error| eyre::eyre!("the service {subject} cannot be offered: {error}");
+    let builder = client.service_builder().description("Simulations on the pre-confirmed state of a chain");
+    let service: Service = builder.start(NAME, env!("CARGO_PKG_VERSION")).await.map_err(failed)?;
+    let endpoint = service.endpoint_builder().name("rpc").queue_group(GROUP).add(subject.clone()).await;
+    let endpoint = endpoint.map_err(failed)?;
+    Ok(tokio::spawn(async move {
+        // The service answers discovery for as long as it is there.
+        let _service = service;
+        let (client, answers) = (&client, &answers);
+        let answer = |request: async_nats::service::Request| async move {
+            let Message { payload, headers, .. } = &request.message;
+            let most = client.server_info().max_payload;
+            let answer = answers.answer(&ArrivedRequest::read(payload, headers.as_ref(), most, None)).await;
+            // A client that is gone reads no answer.
+            let _ = request.respond(Ok(answer)).await;
+        };
+        endpoint.for_each_concurrent(AT_ONCE, answer).await;
+    }))
+}
+
+/// Answers the requests of other nodes on `subject` while `serves` is true. At other times there is no subscription, so that
+/// a request which nobody can answer is rejected at once.
+async fn serve_nodes(client: Client, subject: String, answers: Arc<dyn Answers>, serves: watch::Receiver<bool>) {
+    let arriving = stream::unfold((serves, None::<Subscriber>), |(mut serves, mut requests)| async {
+        loop {
+            let Some(heard) = &mut requests else {
+                drop(serves.wait_for(|serves| *serves).await.ok()?);
+                match client.subscribe(subject.clone()).await {
+                    Ok(subscribed) => requests = Some(subscribed),
+                    Err(error) => {
+                        tracing::error!(%error, subject, "requests of other nodes cannot be heard");
+                        return None;
+                    }
+                }
+                continue;
+            };
+            // Where nobody changes it any more, it stays true.
+            let ends = async {
+                if serves.wait_for(|serves| !*serves).await.is_err() {
+                    std::future::pending().await
+                }
+            };
+            tokio::select! {
+                message = heard.next() => return Some((message?, (serves, requests))),
+                () = ends => {}
+            }
+            requests = None;
+        }
+    });
+    let (client, subject, answers) = (&client, &subject, &answers);
+    let answer = |Message { payload, headers, reply, .. }: Message| async move {
+        // An answer goes nowhere but into the inbox of whoever asks: this node may publish to more than a replica may.
+        let Some(reply) = reply.filter(|reply| reply.starts_with("_INBOX.")) else { return };
+        let headers = headers.as_ref();
+        if let Some(name) = headers.and_then(|headers| headers.get(CLIENT)) {
+            tracing::debug!(client = name.as_str(), "another node forwards a request");
+        }
+        let most = client.server_info().max_payload;
+        let answer = answers.answer(&ArrivedRequest::read(&payload, headers, most, Some(subject))).await;
+        let _ = client.publish(reply, answer).await;
+    };
+    arriving.for_each_concurrent(AT_ONCE, answer).await;
+}
