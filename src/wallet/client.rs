@@ -13,8 +13,8 @@ use serde::de::Error;
 
 use super::{
     BatchId, DigestPrefix, FeeBounds, SocketError,
+    approval::socket::{Listed, SocketAnswer, SocketRequest, socket_path},
     show::{entry, plain, quote, shortened, table},
-    socket::{Listed, SocketAnswer, SocketRequest, socket_path},
 };
 use crate::shown;
 

@@ -11,11 +11,9 @@
 mod accounts;
 mod ahead;
 mod approval;
-mod asked;
 mod batch;
 pub mod client;
 mod data_fee;
-mod digest;
 mod error;
 mod executor;
 mod fees;
@@ -24,24 +22,23 @@ mod ledger;
 mod outcome;
 mod plan;
 mod progress;
-mod question;
 mod replace;
 mod rules;
 mod sending;
 mod show;
 mod signature;
-mod socket;
 mod status;
 mod typed;
-mod words;
 
 pub use self::{
     accounts::{Accounts, Impersonated, SigningAccount, SigningError, TxFields},
     ahead::AheadStates,
-    approval::{Approvals, DecisionError, Question},
-    asked::{Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker},
+    approval::{
+        ApprovalSocket, Approvals, Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker,
+        CallWords, DecisionError, DigestPrefix, NoDigest, Question, ReadCall, SOCKET, SocketError, WaitingList,
+        WordReader, ether,
+    },
     batch::{BatchCall, BatchId, BatchRequest, CallsState, ChosenFields, Requested},
-    digest::{DigestPrefix, NoDigest},
     error::WalletError,
     executor::{BatchExecutor, Delegation},
     fees::{FeeError, Fees},
@@ -52,10 +49,8 @@ pub use self::{
     rules::{BatchSender, WalletRules},
     sending::{Sending, SendingSettings, WalletSender},
     signature::{MessageToSign, SignatureRequest},
-    socket::{ApprovalSocket, SOCKET, SocketError, WaitingList},
     status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted, TakenTx, WaitingTx},
     typed::{ShownField, TypedMessage},
-    words::{CallWords, ReadCall, WordReader, ether},
 };
 
 use std::{cmp::Ordering, sync::Arc};

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, WalletError, data_fee::DataFee, error::cut_to,
-    words::ether,
+    ether,
 };
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY, initial_gas_terms},

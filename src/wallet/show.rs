@@ -5,9 +5,9 @@ use alloy_primitives::{Bytes, U256};
 
 use super::{
     AskedAct, AskedBatch, AskedMessage, AskedTypedData, FeeBounds, ShownField,
+    approval::socket::{Listed, WaitingList, WithdrawnIds},
     error::cut_to,
-    socket::{Listed, WaitingList, WithdrawnIds},
-    words::ether,
+    ether,
 };
 use crate::shown::{escaped, printable, quoted};
 

@@ -20,10 +20,8 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{
-    Approvals, AskedAct, Asker, BatchId, DigestPrefix, FeeBounds, ReplacedBatch, ReplacementQuote, Replacing, Wallet,
-    approval::Question,
-};
+use super::{Approvals, AskedAct, Asker, DigestPrefix, Question};
+use crate::wallet::{BatchId, FeeBounds, ReplacedBatch, ReplacementQuote, Replacing, Wallet};
 
 /// The name of the socket in the data directory.
 pub const SOCKET: &str = "wallet.sock";
@@ -45,7 +43,7 @@ const MOST_WATCHERS: usize = 16;
 /// The request of an approver.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) enum SocketRequest {
+pub(in crate::wallet) enum SocketRequest {
     /// Asks for the waiting batches.
     List {},
     /// Asks for one waiting batch.
@@ -95,7 +93,7 @@ pub(super) enum SocketRequest {
 /// The answer to a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum SocketAnswer {
+pub(in crate::wallet) enum SocketAnswer {
     Waiting(WaitingList),
     Shown(Box<Listed>),
     /// The next batch. `None` if none has come for some time.
@@ -128,41 +126,41 @@ pub(super) enum SocketAnswer {
 #[serde(rename_all = "camelCase")]
 pub struct WaitingList {
     /// The batches, beginning with the one that has waited longest.
-    pub(super) batches: Vec<Listed>,
+    pub(in crate::wallet) batches: Vec<Listed>,
     /// Number of further batches, for which the list has no room.
-    pub(super) more: usize,
+    pub(in crate::wallet) more: usize,
     /// The ids of withdrawn batches that no other batch gets yet.
     #[serde(default)]
-    pub(super) withdrawn: Vec<WithdrawnIds>,
+    pub(in crate::wallet) withdrawn: Vec<WithdrawnIds>,
 }
 
 /// The withdrawn ids of one client.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct WithdrawnIds {
+pub(in crate::wallet) struct WithdrawnIds {
     /// Name of the client's token. `None` stands for all clients without a token.
-    pub(super) client: Option<String>,
+    pub(in crate::wallet) client: Option<String>,
     /// Number of ids.
-    pub(super) ids: usize,
+    pub(in crate::wallet) ids: usize,
 }
 
 /// A waiting batch, or a message that waits.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Listed {
+pub(in crate::wallet) struct Listed {
     /// Number in the order of arrival.
-    pub(super) number: u64,
-    pub(super) id: String,
-    pub(super) digest: B256,
-    pub(super) from: Address,
-    pub(super) chain_id: u64,
+    pub(in crate::wallet) number: u64,
+    pub(in crate::wallet) id: String,
+    pub(in crate::wallet) digest: B256,
+    pub(in crate::wallet) from: Address,
+    pub(in crate::wallet) chain_id: u64,
     /// The client that asks.
     #[serde(flatten)]
-    pub(super) asker: Asker,
-    pub(super) waited_ms: u64,
+    pub(in crate::wallet) asker: Asker,
+    pub(in crate::wallet) waited_ms: u64,
     /// Time until the batch is rejected.
-    pub(super) left_ms: u64,
+    pub(in crate::wallet) left_ms: u64,
     #[serde(flatten)]
-    pub(super) act: AskedAct,
+    pub(in crate::wallet) act: AskedAct,
 }
 
 /// The approver's socket. Served until it is dropped.
@@ -265,7 +263,7 @@ impl Drop for ApprovalSocket {
 }
 
 /// Returns the path of the socket of a data directory.
-pub(super) fn socket_path(data_dir: &Path) -> Result<PathBuf, SocketError> {
+pub(in crate::wallet) fn socket_path(data_dir: &Path) -> Result<PathBuf, SocketError> {
     let path = data_dir.join(SOCKET);
     if path.as_os_str().len() > LONGEST_PATH { Err(SocketError::TooLong { path }) } else { Ok(path) }
 }
