@@ -22,7 +22,6 @@ mod ledger;
 mod outcome;
 mod plan;
 mod progress;
-mod replace;
 mod rules;
 mod sending;
 mod show;
@@ -45,9 +44,8 @@ pub use self::{
     ledger::{Ledger, Replacement, TakenBatch},
     outcome::{NonceTaker, TxOutcome},
     plan::FeeBounds,
-    replace::{ReplaceError, ReplacedBatch, ReplacementQuote, Replacing},
     rules::{BatchSender, WalletRules},
-    sending::{Sending, SendingSettings, WalletSender},
+    sending::{ReplaceError, ReplacedBatch, ReplacementQuote, Replacing, Sending, SendingSettings, WalletSender},
     signature::{MessageToSign, SignatureRequest},
     status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted, TakenTx, WaitingTx},
     typed::{ShownField, TypedMessage},
