@@ -3,7 +3,7 @@
 use alloy_primitives::{Address, Bytes};
 
 use super::BatchId;
-use crate::store::StoreError;
+use crate::{shown, store::StoreError};
 
 /// The reason why a request to the wallet fails. `Display` is the code's message, [`detail`](Self::detail) the case.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -141,15 +141,10 @@ impl WalletError {
     }
 }
 
+/// Maximum length of a client's text in an error, in characters.
+const LONGEST_TEXT: usize = 80;
+
 /// Cuts a client's text to a length that fits in an error.
 pub(super) fn cut(text: &str) -> String {
-    cut_to(text, 80)
-}
-
-/// Returns the first `most` characters of a text, followed by `…` if there are more.
-pub(super) fn cut_to(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
+    shown::cut(text, LONGEST_TEXT)
 }

@@ -12,7 +12,6 @@ mod accounts;
 mod ahead;
 mod approval;
 mod batch;
-pub mod client;
 mod data_fee;
 mod error;
 mod executor;
@@ -24,7 +23,6 @@ mod plan;
 mod progress;
 mod rules;
 mod sending;
-mod show;
 mod signature;
 mod status;
 mod typed;
@@ -35,7 +33,7 @@ pub use self::{
     approval::{
         ApprovalSocket, Approvals, Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker,
         CallWords, DecisionError, DigestPrefix, NoDigest, Question, ReadCall, SOCKET, SocketError, WaitingList,
-        WordReader, ether,
+        WordReader, ether, protocol, socket_path,
     },
     batch::{BatchCall, BatchId, BatchRequest, CallsState, ChosenFields, Requested},
     error::WalletError,

@@ -3,14 +3,16 @@
 mod approvals;
 mod asked;
 mod digest;
+pub mod protocol;
 mod question;
-pub(super) mod socket;
+mod socket;
 mod words;
 
 pub use self::{
     approvals::{Approvals, DecisionError, Question},
     asked::{Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker},
     digest::{DigestPrefix, NoDigest},
-    socket::{ApprovalSocket, SOCKET, SocketError, WaitingList},
+    protocol::WaitingList,
+    socket::{ApprovalSocket, SOCKET, SocketError, socket_path},
     words::{CallWords, ReadCall, WordReader, ether},
 };
