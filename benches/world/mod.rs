@@ -136,7 +136,7 @@ impl BodiesChain {
             ledger: Ledger::new(Store::in_memory(&metrics).expect("memory"), 0),
             policy,
             rules,
-            ahead: AheadStates::default(),
+            ahead: AheadStates::new(spec.clone(), pool.clone()),
             sending: None,
         };
         let backend = Backend {

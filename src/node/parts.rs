@@ -85,7 +85,7 @@ pub fn wallet(
             // geth's tolerance. It is less than the margin, and a slow call runs a few times instead of dozens.
             estimate_tolerance: 0.015,
         },
-        ahead: AheadStates::default(),
+        ahead: AheadStates::new(spec.clone(), pool.clone()),
         sending: None,
     }
 }

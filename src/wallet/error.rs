@@ -2,8 +2,8 @@
 
 use alloy_primitives::{Address, Bytes};
 
-use super::BatchId;
-use crate::{shown, store::StoreError};
+use super::{BatchId, SigningError};
+use crate::{pool::PoolError, shown, store::StoreError};
 
 /// The reason why a request to the wallet fails. `Display` is the code's message, [`detail`](Self::detail) the case.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -137,6 +137,29 @@ impl WalletError {
             | Self::Store(_)
             | Self::Limit(_)
             | Self::Internal(_) => None,
+        }
+    }
+}
+
+impl From<PoolError> for WalletError {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Store(error) => error.into(),
+            PoolError::Full | PoolError::AccountLimit { .. } => Self::Limit(error.to_string()),
+            PoolError::Oversized { .. }
+            | PoolError::InitCode { .. }
+            | PoolError::GasCap { .. }
+            | PoolError::BlockGas => Self::TooLarge(format!("params[0].calls: {error}")),
+            other => Self::Refused(other.to_string()),
+        }
+    }
+}
+
+impl From<SigningError> for WalletError {
+    fn from(error: SigningError) -> Self {
+        match error {
+            SigningError::Call(error) => Self::Refused(error.to_string()),
+            SigningError::Key(error) => Self::Internal(error.to_string()),
         }
     }
 }

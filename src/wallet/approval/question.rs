@@ -13,7 +13,9 @@ use crate::{
     ledger::{Chain, Selector, Snapshot},
     meter::{Meter, Stopped},
     state::{Lookup, Overlay},
-    wallet::{BatchId, MessageToSign, PreparedBatch, SignatureRequest, SimulatedCall, Wallet, WalletError, pending},
+    wallet::{
+        BatchId, MessageToSign, PreparedBatch, SignatureRequest, SimulatedCall, Wallet, WalletError, ahead::pending,
+    },
 };
 
 /// Number of tokens that are asked for their symbols in one question. Each may use some gas.
