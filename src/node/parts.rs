@@ -7,7 +7,7 @@ use crate::{
     config::{ApprovalPolicy, Config, FeedName, RevertPolicy, UpgradePolicy},
     engine::{BaseFeeRule, SimulationRules},
     ledger::Snapshots,
-    pool::{BlocksBuilt, Pool, PoolLimits},
+    pool::{self, BlocksBuilt, Pool},
     source::fleet::FleetOutbox,
     state::CodeCache,
     store::{Store, StoreError},
@@ -35,7 +35,7 @@ pub fn pool(
         FeedName::Devnet => BlocksBuilt::Here,
         FeedName::Static => BlocksBuilt::Nowhere,
     };
-    let limits = PoolLimits {
+    let limits = pool::Settings {
         transactions: config.pool_transactions as usize,
         per_account: config.pool_account_transactions as usize,
         bytes: config.pool_bytes,
