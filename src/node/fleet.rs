@@ -18,13 +18,13 @@ use super::{
 use crate::{
     chain::ChainSpec,
     clock::{Clock, SystemClock},
-    config::{Config, NatsServers},
+    config::Config,
     fleet::{Place, PublishingNode},
     ledger::{SnapshotId, codec::VERSION},
     rpc::{StartupReason, Testing},
     source::{
         fleet::{
-            FleetChain, FleetError, FleetLink, FleetNames, FleetState, FollowedChain, ImageKey, NodeIdentity,
+            FleetChain, FleetError, FleetLink, FleetNames, FleetState, FollowedChain, ImageKey, NodeIdentity, Servers,
             WALLET_KEY, fleets,
         },
         publishing::{Lease, LeaseWatch, PublishedLive, PublishedSource, Publisher, PublishingLimits, take_epoch},
@@ -60,7 +60,7 @@ pub fn runtime() -> std::io::Result<Runtime> {
 /// chain or another history.
 pub fn publish(
     config: &Config,
-    servers: &NatsServers,
+    servers: &Servers,
     codes: &Arc<CodeCache>,
     store: &Store,
     reason: &StartupReason,
@@ -96,7 +96,7 @@ pub fn publish(
 /// Returns an error that names the flag if the servers cannot be reached, or the fleet has another chain.
 pub async fn publish_live(
     config: &Config,
-    servers: &NatsServers,
+    servers: &Servers,
     codes: &Arc<CodeCache>,
     store: &Store,
     reason: &StartupReason,
@@ -217,16 +217,16 @@ async fn pulse(config: &Config, link: &FleetLink, base: &ReplicaBase) -> Result<
 }
 
 /// Connects to the servers, and creates what the fleet of this chain needs there.
-async fn join(config: &Config, servers: &NatsServers, chain_id: u64, genesis: B256) -> Result<FleetLink, FleetError> {
-    let settings = &config.fleet;
-    let (client, jetstream) = FleetLink::connect(settings, servers).await?;
-    let names = match &settings.fleet {
+async fn join(config: &Config, servers: &Servers, chain_id: u64, genesis: B256) -> Result<FleetLink, FleetError> {
+    let settings = config.fleet.settings();
+    let (client, jetstream) = FleetLink::connect(&settings, servers).await?;
+    let names = match &config.fleet.fleet {
         Some(name) => FleetNames { fleet: name.0.clone() },
         None => FleetNames::of_chain(chain_id, genesis),
     };
     let link = FleetLink { client, jetstream, names };
-    link.create(settings).await?;
-    if settings.publish_anew {
+    link.create(&settings).await?;
+    if config.fleet.publish_anew {
         link.purge().await?;
         tracing::info!(fleet = link.names.fleet, "the fleet begins anew");
     }
@@ -256,7 +256,7 @@ async fn agree(link: &FleetLink, ours: &FleetChain) -> Result<FleetChain, FleetE
 /// Returns an error that names the flag if the servers cannot be reached, there is no fleet, or its image cannot be used.
 pub fn follow(
     config: &Config,
-    servers: &NatsServers,
+    servers: &Servers,
     codes: &Arc<CodeCache>,
     metrics: &Metrics,
     reason: &StartupReason,
@@ -264,7 +264,7 @@ pub fn follow(
 ) -> eyre::Result<Start> {
     reason.set("it joins its fleet");
     let begun = async {
-        let (client, jetstream) = FleetLink::connect(&config.fleet, servers).await?;
+        let (client, jetstream) = FleetLink::connect(&config.fleet.settings(), servers).await?;
         let deadline = Instant::now() + START;
         let names = match &config.fleet.fleet {
             Some(name) => FleetNames { fleet: name.0.clone() },

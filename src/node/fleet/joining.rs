@@ -13,11 +13,11 @@ use super::{
 use crate::{
     chain::set_forks,
     clock::Clock,
-    config::{Config, NatsServers},
+    config::Config,
     ledger::{Record, SnapshotId, Stamp, codec::VERSION},
     rpc::StartupReason,
     source::{
-        fleet::{FleetChain, FleetError, FleetLink, ImageKey, NodeIdentity, end_of, find},
+        fleet::{FleetChain, FleetError, FleetLink, ImageKey, NodeIdentity, Servers, end_of, find},
         publishing::{Lease, LeaseWatch, take_epoch},
         replica::Following,
     },
@@ -43,7 +43,7 @@ pub struct Joined {
 /// A node that publishes, as it joins its fleet.
 pub struct Joining<'a> {
     pub config: &'a Config,
-    pub servers: &'a NatsServers,
+    pub servers: &'a Servers,
     pub codes: &'a Arc<CodeCache>,
     pub store: &'a Store,
     pub reason: &'a StartupReason,

@@ -5,6 +5,7 @@ mod identity;
 mod link;
 mod parts;
 mod pool;
+mod settings;
 mod state;
 mod verdicts;
 
@@ -19,6 +20,7 @@ pub use self::{
     link::{FleetLink, fleets},
     parts::{ArrivedPart, end_of, find, headers},
     pool::{FleetOutbox, PoolFilling},
+    settings::{Servers, Settings},
     state::{FleetState, StateServing},
     verdicts::{PoolVerdicts, VerdictInbox},
 };
