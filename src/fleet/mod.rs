@@ -3,6 +3,6 @@
 mod requests;
 
 pub use self::requests::{
-    Answers, ArrivedRequest, ForwardError, ForwardedRequest, ForwardingNode, LeaderClient, Place, Proof,
+    Answers, ArrivedRequest, ForwardError, ForwardedRequest, ForwardingNode, LeaderClient, Mac, Place, Proof,
     PublishingNode, ServedRequests, WALLET_TOKEN_REFUSED, too_large,
 };

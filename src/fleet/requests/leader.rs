@@ -17,6 +17,9 @@ pub struct LeaderClient {
     permits: Semaphore,
 }
 
+/// The HMAC of some texts by a token.
+pub type Mac<'a> = dyn Fn(&[&[u8]]) -> [u8; 32] + Sync + 'a;
+
 /// A request for another node.
 pub struct ForwardedRequest<'a> {
     /// The JSON of the request.
@@ -36,7 +39,7 @@ pub struct ForwardedRequest<'a> {
     /// The time that the request has left.
     pub left: Duration,
     /// The HMAC of some texts by a token of the wallet, if the client has one.
-    pub mac: Option<&'a (dyn Fn(&[&[u8]]) -> [u8; 32] + Sync)>,
+    pub mac: Option<&'a Mac<'a>>,
 }
 
 impl fmt::Debug for ForwardedRequest<'_> {

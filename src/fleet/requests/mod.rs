@@ -11,7 +11,7 @@ mod wallet;
 
 pub use self::{
     arriving::{Answers, ArrivedRequest, ForwardingNode, WALLET_TOKEN_REFUSED, too_large},
-    leader::{ForwardError, ForwardedRequest, LeaderClient},
+    leader::{ForwardError, ForwardedRequest, LeaderClient, Mac},
     proof::Proof,
     serving::ServedRequests,
 };
