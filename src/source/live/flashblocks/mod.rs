@@ -1,6 +1,6 @@
 //! Flashblocks: the sub-blocks that an OP-stack builder sends while it builds a block, before the block is canonical.
 //!
-//! [`stream`] keeps the connection, [`decode`] reads its messages, `block` keeps what has come of a block, and [`rules`]
+//! [`stream`] keeps the connection, [`decode`] reads its messages, `block` keeps what has come of a block, and [`sequence`]
 //! decides what each message, and each canonical block, means for the pre-confirmed blocks. None of them touches state: the caller executes the actions.
 //! The format is that of <https://specs.optimism.io/protocol/flashblocks.html>, as builders send it.
 
