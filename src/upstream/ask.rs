@@ -1,15 +1,16 @@
 //! Calls to an upstream: their batches, and the meaning of the answers and failures.
 
-use std::borrow::Cow;
-
-use std::{collections::HashMap, time::Duration};
+use std::{borrow::Cow, collections::HashMap, time::Duration};
 
 use alloy_json_rpc::{ErrorPayload, Id, Request, RequestPacket, ResponsePacket, ResponsePayload, SerializedRequest};
 use alloy_transport::{RpcError, TransportError, TransportErrorKind};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::refusal::Refusal;
-use crate::state::FetchError;
+use crate::{shown::cut, state::FetchError};
+
+/// The most characters of a text from the upstream that an error has.
+const MAX_SHOWN: usize = 300;
 
 /// A call, and the function that reads its result.
 pub struct Ask<T> {
@@ -45,7 +46,7 @@ impl<T: serde::de::DeserializeOwned + 'static> Ask<T> {
     /// Creates a call whose result is a `T`. A `null` is the answer of a node that is behind, unless `T` accepts it.
     pub fn typed(method: impl Into<MethodName>, params: &impl serde::Serialize) -> Self {
         Self::new(method, params, |result| {
-            serde_json::from_str(result.get()).map_err(|error| format!("{error}: {}", cut(result.get())))
+            serde_json::from_str(result.get()).map_err(|error| format!("{error}: {}", cut(result.get(), MAX_SHOWN)))
         })
     }
 }
@@ -219,7 +220,7 @@ pub(super) fn packet<T>(asks: &[&Ask<T>], ids: &[Id]) -> RequestPacket {
 
 fn refusal<T>(ask: &Ask<T>, error: &ErrorPayload) -> UpstreamError {
     let method = ask.method.clone();
-    let (code, message) = (error.code, cut(&error.message));
+    let (code, message) = (error.code, cut(&error.message, MAX_SHOWN));
     let data = error.data.as_ref().map(|data| data.get());
     match Refusal::of(&method, ask.params.get(), code, &error.message, data) {
         // A client's request may be too much by itself, and is no reason to hold up others.
@@ -264,16 +265,7 @@ pub(super) fn text_of(error: &TransportError) -> String {
         }
         cause = next.source();
     }
-    cut(&text)
-}
-
-/// Shortens a text from the upstream.
-fn cut(text: &str) -> String {
-    const MAX_SHOWN: usize = 300;
-    match text.char_indices().nth(MAX_SHOWN) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
+    cut(&text, MAX_SHOWN)
 }
 
 /// Reads a result, as `None` if it is `null`.
