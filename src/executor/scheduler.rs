@@ -78,7 +78,7 @@ impl Executor {
                     let shared = shared.clone();
                     Pause::new(move || {
                         if let Some(shared) = shared.upgrade() {
-                            shared.let_one_pass();
+                            shared.run_one_while_paused();
                         }
                     })
                 },
@@ -391,7 +391,7 @@ impl ExecutorState {
 
     /// Runs one job in the pause of another: a read, or a job with a small bound. The paused run then gets as much time
     /// as that job took, so that a stream of such jobs has half of the worker, and the paused run the other half.
-    fn let_one_pass(self: &Arc<Self>) {
+    fn run_one_while_paused(self: &Arc<Self>) {
         const PASSING: [QueueName; 3] = [QueueName::Read, QueueName::Short, QueueName::Bundle];
         if PASSING.iter().all(|queue| self.queues[*queue as usize].waiting() == 0) {
             return;
