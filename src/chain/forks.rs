@@ -189,11 +189,11 @@ pub enum ChainSpecError {
     Order {
         /// The fork.
         fork: ForkName,
-        /// Its Unix time in seconds.
+        /// The Unix time of the fork, in seconds.
         time: u64,
         /// The fork that it follows.
         before: ForkName,
-        /// The Unix time of that fork, in seconds.
+        /// The Unix time of `before`, in seconds.
         least: u64,
     },
 }

@@ -10,7 +10,7 @@ use revm::context::result::{EVMError, ExecutionResult};
 use super::{
     Engine,
     error::SimulationError,
-    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
+    evm::{FamilyEvm, RunEvm, with_family},
     precompiles::RunPrecompiles,
     request::{SignedBundle, SimulationRules},
 };
@@ -57,11 +57,11 @@ pub enum BundleError {
     /// A transaction is invalid in the block.
     #[error("transaction {index} ({hash}): {error}")]
     Transaction {
-        #[doc = "Index of the transaction, from 0."]
+        /// Index of the transaction, from 0.
         index: usize,
-        #[doc = "Hash of the transaction."]
+        /// Hash of the transaction.
         hash: B256,
-        #[doc = "The reason."]
+        /// The reason.
         error: Box<SimulationError>,
     },
 }
@@ -74,10 +74,7 @@ impl Engine<'_> {
     ///
     /// Returns [`BundleError::Transaction`] if a transaction is invalid in the block, else [`BundleError::Block`].
     pub fn call_bundle(&mut self, snapshot: &Snapshot, bundle: &SignedBundle) -> Result<BundleResult, BundleError> {
-        match self.spec.family() {
-            Family::Ethereum => self.call_bundle_on::<Ethereum>(snapshot, bundle),
-            Family::OpStack => self.call_bundle_on::<OpStack>(snapshot, bundle),
-        }
+        with_family!(self.spec, |F| self.call_bundle_on::<F>(snapshot, bundle))
     }
 
     fn call_bundle_on<F: FamilyEvm>(

@@ -13,16 +13,13 @@ use revm::{
 use super::{
     Engine,
     error::SimulationError,
-    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
+    evm::{FamilyEvm, RunEvm, with_family},
     fees::{FilledCall, check_chain, max_fee, tx_env},
     overrides,
     precompiles::RunPrecompiles,
     request::{BaseFeeRule, BlockOverrides, Call, CallRequest},
 };
-use crate::{
-    chain::{ChainSpec, Family},
-    state::Overlay,
-};
+use crate::{chain::ChainSpec, state::Overlay};
 
 impl Engine<'_> {
     /// Runs a call in `header`'s block, and discards its changes.
@@ -31,23 +28,14 @@ impl Engine<'_> {
     ///
     /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn call(&mut self, header: &Header, request: &CallRequest) -> Result<ExecutionResult, SimulationError> {
-        match self.spec.family() {
-            Family::Ethereum => self.call_on::<Ethereum>(header, request),
-            Family::OpStack => self.call_on::<OpStack>(header, request),
-        }
-    }
-
-    fn call_on<F: FamilyEvm>(
-        &mut self,
-        header: &Header,
-        request: &CallRequest,
-    ) -> Result<ExecutionResult, SimulationError> {
-        let PreparedCall { env, precompiles, tx } = self.prepare::<F>(header, request)?;
-        let base_fee = env.block_env.basefee;
-        let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
-        let ran = evm.run(tx);
-        evm.rest();
-        ran.map_err(|error| explain(error, &request.call, base_fee, self.overlay))
+        with_family!(self.spec, |F| {
+            let PreparedCall { env, precompiles, tx } = self.prepare::<F>(header, request)?;
+            let base_fee = env.block_env.basefee;
+            let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
+            let ran = evm.run(tx);
+            evm.rest();
+            ran.map_err(|error| explain(error, &request.call, base_fee, self.overlay))
+        })
     }
 
     /// Applies the state overrides of `request` to the overlay, and returns all else that its runs need.

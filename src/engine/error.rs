@@ -2,7 +2,7 @@
 
 use alloy_primitives::{Address, U256};
 use revm::{
-    context::result::{HaltReason, InvalidTransaction, OutOfGasError},
+    context::result::{HaltReason, InvalidTransaction},
     interpreter::{InstructionResult, SuccessOrHalt},
 };
 
@@ -15,21 +15,21 @@ pub enum SimulationError {
     /// -38010: the call's nonce is below the sender's.
     #[error("nonce too low: address {address}, tx: {tx} state: {state}")]
     NonceTooLow {
-        #[doc = "The sender."]
+        /// The sender.
         address: Address,
-        #[doc = "The call's nonce."]
+        /// The call's nonce.
         tx: u64,
-        #[doc = "The sender's nonce in the state."]
+        /// The sender's nonce in the state.
         state: u64,
     },
     /// -38011: the call's nonce is above the sender's.
     #[error("nonce too high: address {address}, tx: {tx} state: {state}")]
     NonceTooHigh {
-        #[doc = "The sender."]
+        /// The sender.
         address: Address,
-        #[doc = "The call's nonce."]
+        /// The call's nonce.
         tx: u64,
-        #[doc = "The sender's nonce in the state."]
+        /// The sender's nonce in the state.
         state: u64,
     },
     /// -38012: the call offers less for its gas than the block's base fee.
@@ -37,79 +37,79 @@ pub enum SimulationError {
         "max fee per gas less than block base fee: address {address}, maxFeePerGas: {max_fee}, baseFee: {base_fee}"
     )]
     BaseFeeTooHigh {
-        #[doc = "The sender."]
+        /// The sender.
         address: Address,
-        #[doc = "The most that the call pays for a unit of gas, wei."]
+        /// The most that the call pays for a unit of gas, wei.
         max_fee: u128,
-        #[doc = "The block's base fee, wei."]
+        /// The block's base fee, wei.
         base_fee: u64,
     },
     /// -38013: the call's gas is below its intrinsic cost or its floor.
     #[error("intrinsic gas too low: have {have}, want {want}")]
     IntrinsicGas {
-        #[doc = "The call's gas limit."]
+        /// The call's gas limit.
         have: u64,
-        #[doc = "The least gas that the call needs."]
+        /// The least gas that the call needs.
         want: u64,
     },
     /// -38014: the sender cannot pay for gas and value.
     #[error("insufficient funds for gas * price + value: address {address} have {have} want {want}")]
     InsufficientFunds {
-        #[doc = "The sender."]
+        /// The sender.
         address: Address,
-        #[doc = "The sender's balance, wei."]
+        /// The sender's balance, wei.
         have: U256,
-        #[doc = "The most that the call may cost, wei."]
+        /// The most that the call may cost, wei.
         want: U256,
     },
     /// -38015: the call's gas limit is above the gas that the block has left.
     #[error("block gas limit reached: {used} used of {limit}, the call asks for {asked}")]
     BlockGasLimit {
-        #[doc = "Gas used in the block so far."]
+        /// Gas used in the block so far.
         used: u64,
-        #[doc = "Gas that the block offers."]
+        /// Gas that the block offers.
         limit: u64,
-        #[doc = "The call's gas limit."]
+        /// The call's gas limit.
         asked: u64,
     },
     /// -38020: a block's number is not above that of the previous block.
     #[error("block numbers must be in order: {number} <= {previous}")]
     BlockNumber {
-        #[doc = "The number asked for."]
+        /// The number asked for.
         number: u64,
-        #[doc = "The previous block's number."]
+        /// The previous block's number.
         previous: u64,
     },
     /// -38021: a block's timestamp is not above that of the previous block.
     #[error("block timestamps must be in order: {time} <= {previous}")]
     BlockTime {
-        #[doc = "The timestamp asked for, seconds."]
+        /// The timestamp asked for, seconds.
         time: u64,
-        #[doc = "The previous block's timestamp, seconds."]
+        /// The previous block's timestamp, seconds.
         previous: u64,
     },
     /// -38025: the code that creates a contract is too long.
     #[error("max initcode size exceeded: code size {size}, limit {limit}")]
     InitCodeSize {
-        #[doc = "Size of the code, bytes."]
+        /// Size of the code, bytes.
         size: usize,
-        #[doc = "The limit of EIP-3860, bytes."]
+        /// The limit of EIP-3860, bytes.
         limit: usize,
     },
     /// -38026: the simulation spans too many blocks, gaps included.
     #[error("too many blocks: {span} after the base block, at most {limit}")]
     TooManyBlocks {
-        #[doc = "Distance of the block from the base block."]
+        /// Distance of the block from the base block.
         span: u64,
-        #[doc = "The longest distance allowed."]
+        /// The longest distance allowed.
         limit: u64,
     },
     /// A call of a simulation is refused, for one of the reasons above.
     #[error("{error}")]
     InCall {
-        #[doc = "The call."]
+        /// The call.
         place: CallPlace,
-        #[doc = "The reason."]
+        /// The reason.
         error: Box<Self>,
     },
     /// -32005: the traces of the request take too much memory.
@@ -117,7 +117,7 @@ pub enum SimulationError {
         "trace too long: it would take more than {limit} bytes (--max-trace-bytes): expected a shorter call, or a tracer that records less"
     )]
     TraceTooLong {
-        #[doc = "Bytes that the traces of a request may take."]
+        /// Bytes that the traces of a request may take.
         limit: usize,
     },
     /// -32602: a parameter is invalid.
@@ -232,9 +232,6 @@ impl std::fmt::Display for HaltText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         use HaltReason as H;
         f.write_str(match &self.0 {
-            H::OutOfGas(OutOfGasError::MemoryLimit | OutOfGasError::Memory | OutOfGasError::InvalidOperand) => {
-                "out of gas"
-            }
             H::OutOfGas(_) => "out of gas",
             H::InvalidFEOpcode => "invalid opcode: INVALID",
             // revm does not report which opcode it was.

@@ -17,11 +17,11 @@ use super::{
     Engine,
     call::{PreparedCall, explain},
     error::SimulationError,
-    evm::{Ethereum, FamilyEvm, MAX_TX_GAS_LIMIT, OpStack, RunEvm},
+    evm::{FamilyEvm, MAX_TX_GAS_LIMIT, RunEvm, with_family},
     fees::max_fee,
     request::{Call, CallRequest, SimulationRules},
 };
-use crate::{chain::Family, state::Overlay};
+use crate::state::Overlay;
 
 /// The gas that a call needs to succeed, or the reason why it fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,10 +55,7 @@ impl Engine<'_> {
     ///
     /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn estimate_gas(&mut self, header: &Header, request: &CallRequest) -> Result<Estimate, SimulationError> {
-        match self.spec.family() {
-            Family::Ethereum => self.estimate_on::<Ethereum>(header, request),
-            Family::OpStack => self.estimate_on::<OpStack>(header, request),
-        }
+        with_family!(self.spec, |F| self.estimate_on::<F>(header, request))
     }
 
     fn estimate_on<F: FamilyEvm>(
