@@ -16,8 +16,8 @@ use revm::{
 
 use super::{
     Engine,
-    call::{PreparedCall, explain},
-    error::SimulationError,
+    call::PreparedCall,
+    error::{SimulationError, explain},
     evm::{FamilyEvm, TxSetup, inspect, seen_info, with_family},
     request::CallRequest,
 };

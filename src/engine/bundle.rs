@@ -5,11 +5,11 @@ use std::time::Duration;
 use alloy_consensus::{Header, Transaction, TxEnvelope, transaction::Recovered};
 use alloy_evm::{Evm, FromRecoveredTx, block::SystemCaller};
 use alloy_primitives::{Address, B256, I256, Keccak256, U256};
-use revm::context::result::{EVMError, ExecutionResult};
+use revm::context::result::ExecutionResult;
 
 use super::{
     Engine,
-    error::SimulationError,
+    error::{SimulationError, explain},
     evm::{FamilyEvm, RunEvm, with_family},
     precompiles::RunPrecompiles,
     request::{SignedBundle, SimulationRules},
@@ -17,7 +17,6 @@ use super::{
 use crate::{
     chain::{Attributes, BASE_TIME, BASE_TIME_SLOT, BlockGas, ChainSpec, Family, GasLeft, block_instant},
     ledger::Snapshot,
-    state::Overlay,
 };
 
 /// The result of a bundle.
@@ -282,7 +281,7 @@ fn run<F: FamilyEvm>(
     let before = evm.db_mut().balance_and_nonce(coinbase).0;
     let done = match evm.commit_signed(F::Tx::from_recovered_tx(&tx.inner().clone().into(), from)) {
         Ok(done) => done,
-        Err(error) => return Err(explain(error, tx, header, evm.db_mut())),
+        Err(error) => return Err(explain(error, tx, header.base_fee_per_gas.unwrap_or_default(), evm.db_mut())),
     };
     let after = evm.db_mut().balance_and_nonce(coinbase).0;
     let gas_used = done.tx_gas_used();
@@ -302,25 +301,4 @@ fn run<F: FamilyEvm>(
         coinbase_diff: I256::from_raw(after.wrapping_sub(before)),
         gas_fees: U256::from(price) * U256::from(gas_used),
     })
-}
-
-/// Converts an error of the EVM into the error for the sender of `tx`. A stop by the meter takes precedence.
-fn explain<E: std::fmt::Display>(
-    error: EVMError<E>,
-    tx: &Recovered<TxEnvelope>,
-    header: &Header,
-    overlay: &mut Overlay,
-) -> SimulationError {
-    if let Some(stopped) = overlay.meter.stopped() {
-        return stopped.into();
-    }
-    let EVMError::Transaction(invalid) = error else { return SimulationError::Internal(error.to_string()) };
-    SimulationError::invalid(
-        invalid,
-        tx.signer(),
-        tx.max_fee_per_gas(),
-        header.base_fee_per_gas.unwrap_or_default(),
-        tx.input().len(),
-        overlay.balance_and_nonce(tx.signer()).0,
-    )
 }

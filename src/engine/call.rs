@@ -3,18 +3,15 @@
 use alloy_consensus::Header;
 use alloy_evm::EvmEnv;
 use revm::{
-    context::{
-        BlockEnv, TxEnv,
-        result::{EVMError, ExecutionResult},
-    },
+    context::{BlockEnv, TxEnv, result::ExecutionResult},
     context_interface::block::BlobExcessGasAndPrice,
 };
 
 use super::{
     Engine,
-    error::SimulationError,
+    error::{SimulationError, explain},
     evm::{FamilyEvm, RunEvm, with_family},
-    fees::{FilledCall, check_chain, max_fee, tx_env},
+    fees::{FilledCall, check_chain, tx_env},
     overrides,
     precompiles::RunPrecompiles,
     request::{BaseFeeRule, BlockOverrides, Call, CallRequest},
@@ -122,29 +119,6 @@ pub fn lift_checks<S>(env: &mut EvmEnv<S>) {
         cfg.tx_gas_limit_cap = Some(u64::MAX);
     }
     cfg.tx_chain_id_check = false;
-}
-
-/// Converts an error of the EVM into the error for the sender of `call`. A stop by the meter takes precedence.
-pub(super) fn explain<E: std::fmt::Display>(
-    error: EVMError<E>,
-    call: &Call,
-    base_fee: u64,
-    overlay: &mut Overlay,
-) -> SimulationError {
-    if let Some(stopped) = overlay.meter.stopped() {
-        return stopped.into();
-    }
-    match error {
-        EVMError::Transaction(invalid) => SimulationError::invalid(
-            invalid,
-            call.from,
-            max_fee(call),
-            base_fee,
-            call.data.len(),
-            overlay.balance_and_nonce(call.from).0,
-        ),
-        other => SimulationError::Internal(other.to_string()),
-    }
 }
 
 /// Applies the block overrides that a call sees to `env`.

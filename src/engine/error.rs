@@ -1,13 +1,14 @@
 //! The errors of the engine, with the JSON-RPC codes of execution-apis.
 
+use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, U256};
 use revm::{
-    context::result::{HaltReason, InvalidTransaction},
+    context::result::{EVMError, HaltReason, InvalidTransaction},
     interpreter::{InstructionResult, SuccessOrHalt},
 };
 
-use super::request::CallPlace;
-use crate::meter::Stopped;
+use super::request::{Call, CallPlace};
+use crate::{meter::Stopped, state::Overlay};
 
 /// The reason why a request cannot be simulated.
 #[derive(Debug, thiserror::Error)]
@@ -173,41 +174,61 @@ impl SimulationError {
             other => other,
         }
     }
+}
 
-    /// Converts an error of revm's validation of a call into the error for the client.
-    pub(super) fn invalid(
-        error: InvalidTransaction,
-        from: Address,
-        max_fee: u128,
-        base_fee: u64,
-        init_code: usize,
-        balance: U256,
-    ) -> Self {
-        use InvalidTransaction as I;
-        match error {
-            I::NonceTooHigh { tx, state } => Self::NonceTooHigh { address: from, tx, state },
-            I::NonceTooLow { tx, state } => Self::NonceTooLow { address: from, tx, state },
-            I::GasPriceLessThanBasefee => Self::BaseFeeTooHigh { address: from, max_fee, base_fee },
-            I::CallGasCostMoreThanGasLimit { initial_gas, gas_limit } => {
-                Self::IntrinsicGas { have: gas_limit, want: initial_gas }
-            }
-            I::GasFloorMoreThanGasLimit { gas_floor, gas_limit } => {
-                Self::IntrinsicGas { have: gas_limit, want: gas_floor }
-            }
-            I::LackOfFundForMaxFee { fee, balance } => {
-                Self::InsufficientFunds { address: from, have: *balance, want: *fee }
-            }
-            I::CreateInitCodeSizeLimit => {
-                Self::InitCodeSize { size: init_code, limit: revm::primitives::eip3860::MAX_INITCODE_SIZE }
-            }
-            I::PriorityFeeGreaterThanMaxFee => Self::Params(format!(
-                "max priority fee per gas higher than max fee per gas: address {from}, maxFeePerGas: {max_fee}"
-            )),
-            I::OverflowPaymentInTransaction => {
-                Self::InsufficientFunds { address: from, have: balance, want: U256::MAX }
-            }
-            other => Self::Invalid(other.to_string()),
+/// The sender of a call, and the fields of the call that errors name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallSender {
+    address: Address,
+    /// The most that the call pays for a unit of gas, wei.
+    max_fee: u128,
+    /// The length of the data in bytes.
+    data: usize,
+}
+
+impl From<&Call> for CallSender {
+    fn from(call: &Call) -> Self {
+        Self { address: call.from, max_fee: call.max_fee(), data: call.data.len() }
+    }
+}
+
+impl From<&Recovered<TxEnvelope>> for CallSender {
+    fn from(tx: &Recovered<TxEnvelope>) -> Self {
+        Self { address: tx.signer(), max_fee: tx.max_fee_per_gas(), data: tx.input().len() }
+    }
+}
+
+/// Converts an error of the EVM into the error for the sender of a call. A stop by the meter takes precedence.
+pub(super) fn explain<E: std::fmt::Display>(
+    error: EVMError<E>,
+    sender: impl Into<CallSender>,
+    base_fee: u64,
+    overlay: &mut Overlay,
+) -> SimulationError {
+    use InvalidTransaction as I;
+    use SimulationError as S;
+    if let Some(stopped) = overlay.meter.stopped() {
+        return stopped.into();
+    }
+    let CallSender { address, max_fee, data } = sender.into();
+    let EVMError::Transaction(invalid) = error else { return S::Internal(error.to_string()) };
+    match invalid {
+        I::NonceTooHigh { tx, state } => S::NonceTooHigh { address, tx, state },
+        I::NonceTooLow { tx, state } => S::NonceTooLow { address, tx, state },
+        I::GasPriceLessThanBasefee => S::BaseFeeTooHigh { address, max_fee, base_fee },
+        I::CallGasCostMoreThanGasLimit { initial_gas: want, gas_limit: have }
+        | I::GasFloorMoreThanGasLimit { gas_floor: want, gas_limit: have } => S::IntrinsicGas { have, want },
+        I::LackOfFundForMaxFee { fee, balance } => S::InsufficientFunds { address, have: *balance, want: *fee },
+        I::CreateInitCodeSizeLimit => {
+            S::InitCodeSize { size: data, limit: revm::primitives::eip3860::MAX_INITCODE_SIZE }
         }
+        I::PriorityFeeGreaterThanMaxFee => S::Params(format!(
+            "max priority fee per gas higher than max fee per gas: address {address}, maxFeePerGas: {max_fee}"
+        )),
+        I::OverflowPaymentInTransaction => {
+            S::InsufficientFunds { address, have: overlay.balance_and_nonce(address).0, want: U256::MAX }
+        }
+        other => S::Invalid(other.to_string()),
     }
 }
 

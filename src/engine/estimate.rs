@@ -15,10 +15,9 @@ use revm::{
 
 use super::{
     Engine,
-    call::{PreparedCall, explain},
-    error::SimulationError,
+    call::PreparedCall,
+    error::{SimulationError, explain},
     evm::{FamilyEvm, MAX_TX_GAS_LIMIT, RunEvm, with_family},
-    fees::max_fee,
     request::{Call, CallRequest, SimulationRules},
 };
 use crate::state::Overlay;
@@ -107,7 +106,7 @@ fn allowance<F: FamilyEvm>(
     } else if fork.is_enabled_in(SpecId::OSAKA) {
         most = most.min(MAX_TX_GAS_LIMIT_OSAKA);
     }
-    let price = U256::from(max_fee(call));
+    let price = U256::from(call.max_fee());
     if !price.is_zero() {
         let balance = overlay.balance_and_nonce(call.from).0;
         let address = call.from;

@@ -6,8 +6,8 @@ use revm::context::{TxEnv, result::ExecutionResult};
 
 use super::{
     Engine,
-    call::{environment, explain, fill},
-    error::SimulationError,
+    call::{environment, fill},
+    error::{SimulationError, explain},
     evm::{FamilyEvm, RunEvm, TxSetup, with_family},
     fees::check_chain,
     overrides,

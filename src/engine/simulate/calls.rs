@@ -34,8 +34,7 @@ use crate::{
     chain::{BlockGas, ChainSpec, Family, GasLeft},
     engine::{
         access_list::AccessRecorder,
-        call::explain,
-        error::SimulationError,
+        error::{SimulationError, explain},
         evm::{FamilyEvm, RunEvm, TxSetup, inspect},
         fees::{FilledCall, ListedTx, check_chain, tx_env, unsigned_tx},
         recorder::traced,
@@ -223,7 +222,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let call = F::Tx::from_recovered_tx(&tx.inner().clone().into(), from);
         let tip = tip(&call, self.base_fee);
         let blobs = tx.blob_versioned_hashes().map_or(0, <[_]>::len);
-        let explain = |error, overlay: &mut Overlay| explain_signed(error, tx, self.base_fee, overlay);
+        let explain = |error, overlay: &mut Overlay| explain(error, tx, self.base_fee, overlay);
         let executed = self.execute(CallTx::Signed(call), evm, ran, traces, explain);
         *evm.cfg_mut() = lifted;
         Ok(ExecutedCall { listed, tip, blobs, ..executed? })
@@ -346,21 +345,6 @@ enum CallTx<F: FamilyEvm> {
 /// Returns the price of gas that the producer gets, wei.
 fn tip(tx: &impl Transaction, base_fee: u64) -> u128 {
     tx.effective_gas_price(base_fee.into()).saturating_sub(base_fee.into())
-}
-
-/// Converts an error of the EVM into the error for the sender of `tx`. A stop by the meter takes precedence.
-fn explain_signed(
-    error: EVMError<Infallible>,
-    tx: &Recovered<TxEnvelope>,
-    base_fee: u64,
-    overlay: &mut Overlay,
-) -> SimulationError {
-    if let Some(stopped) = overlay.meter.stopped() {
-        return stopped.into();
-    }
-    let EVMError::Transaction(invalid) = error else { return SimulationError::Internal(error.to_string()) };
-    let balance = overlay.balance_and_nonce(tx.signer()).0;
-    SimulationError::invalid(invalid, tx.signer(), tx.max_fee_per_gas(), base_fee, tx.input().len(), balance)
 }
 
 impl BlockRun {
