@@ -19,9 +19,7 @@ pub use progress::{Beginning, Until};
 pub use results::{BlockListing, CallOutcome, CallResult, Simulated, SimulatedBlock, SimulatedTx};
 
 use alloy_consensus::Header;
-use alloy_evm::EvmEnv;
 use alloy_primitives::Address;
-use revm::context::{BlockEnv, CfgEnv};
 
 use self::{
     plan::plan,
@@ -137,14 +135,14 @@ impl Engine<'_> {
             (false, true) => TransferLogs::Aside,
             (false, false) => TransferLogs::Hidden,
         };
-        let fork = F::fork(spec, snapshot.head.header.inner());
-        let env = EvmEnv::new(CfgEnv::new_with_spec(fork), BlockEnv::default());
+        let env = F::env(spec, &snapshot.head.header);
+        let precompiles = RunPrecompiles::of(spec, env.cfg_env.spec);
         let mut simulator = Simulator {
             spec,
             codes,
             rules,
             // Each block sets its own environment.
-            evm: RunEvm::<F>::new(overlay, env, RunPrecompiles::of(spec, fork)).with_transfers(transfers),
+            evm: RunEvm::<F>::new(overlay, env, precompiles).with_transfers(transfers),
             simulation,
             state,
             parent: &snapshot.head.header,

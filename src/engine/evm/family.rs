@@ -67,9 +67,6 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     /// Whether vaults get a part of the fees.
     const HAS_VAULTS: bool;
 
-    /// Returns the fork that is active in `header`'s block.
-    fn fork(spec: &ChainSpec, header: &Header) -> Self::Spec;
-
     /// Returns the environment in which the transactions of `header`'s block run.
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<Self::Spec>;
 
@@ -137,10 +134,6 @@ impl FamilyEvm for Ethereum {
 
     const HAS_VAULTS: bool = false;
 
-    fn fork(spec: &ChainSpec, header: &Header) -> SpecId {
-        alloy_evm::spec(spec, header)
-    }
-
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv {
         spec.evm_env(header)
     }
@@ -190,10 +183,6 @@ impl FamilyEvm for OpStack {
     type Chain = OpBlockFees;
 
     const HAS_VAULTS: bool = true;
-
-    fn fork(spec: &ChainSpec, header: &Header) -> OpFork {
-        spec.op_fork(header.timestamp)
-    }
 
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<OpFork> {
         spec.op_evm_env(header)
