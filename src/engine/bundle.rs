@@ -11,11 +11,12 @@ use super::{
     Engine,
     error::{SimulationError, explain},
     evm::{FamilyEvm, RunEvm, with_family},
+    fees::{check_blob_gas, check_blob_type, check_signer_chain},
     precompiles::RunPrecompiles,
     request::{SignedBundle, SimulationRules},
 };
 use crate::{
-    chain::{Attributes, BASE_TIME, BASE_TIME_SLOT, BlockGas, ChainSpec, Family, GasLeft, block_instant},
+    chain::{Attributes, BASE_TIME, BASE_TIME_SLOT, BlockGas, ChainSpec, GasLeft, block_instant},
     ledger::Snapshot,
 };
 
@@ -235,10 +236,7 @@ struct BundleGas<'a> {
 impl BundleGas<'_> {
     /// Checks that a transaction fits the chain, the block and the node's cap.
     fn admit(&self, tx: &TxEnvelope) -> Result<(), SimulationError> {
-        let chain = self.spec.chain_id();
-        if let Some(have) = tx.chain_id().filter(|have| *have != chain) {
-            return Err(SimulationError::Refused(format!("invalid chain id for signer: have {have} want {chain}")));
-        }
+        check_signer_chain(tx, self.spec).map_err(SimulationError::Refused)?;
         let header = &self.place.header;
         let whole = GasLeft::of(self.spec, header, BlockGas::default());
         whole
@@ -252,20 +250,10 @@ impl BundleGas<'_> {
                 tx.gas_limit()
             )));
         }
-        let blob_gas = tx.blob_gas_used().unwrap_or_default();
-        if tx.is_eip4844() && self.spec.family() == Family::OpStack {
-            return Err(SimulationError::Refused(
-                "a chain of the OP stack has no blob transactions: expected a type other than 0x3".into(),
-            ));
-        }
+        check_blob_type(tx, self.spec).map_err(SimulationError::Refused)?;
         let most = self.spec.blob_params(header.timestamp).map_or(0, |params| params.max_blob_gas_per_block());
         let used = self.place.blob_gas_used.saturating_add(self.blob_gas);
-        if blob_gas > 0 && blob_gas > most.saturating_sub(used) {
-            return Err(SimulationError::Refused(format!(
-                "blob gas limit reached: {used} used of {most}, the transaction needs {blob_gas}"
-            )));
-        }
-        Ok(())
+        check_blob_gas(tx, used, most).map_err(SimulationError::Refused)
     }
 }
 

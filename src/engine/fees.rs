@@ -1,7 +1,7 @@
 //! Converts a call into the transaction that the EVM runs, and into the one that a simulated block lists.
 
 use alloy_consensus::{
-    EthereumTypedTransaction, SignableTransaction, TxEip1559, TxEip4844, TxEip7702, TxEnvelope, TxLegacy,
+    EthereumTypedTransaction, SignableTransaction, Transaction, TxEip1559, TxEip4844, TxEip7702, TxEnvelope, TxLegacy,
     transaction::RlpEcdsaEncodableTx,
 };
 use alloy_eips::eip2718::Encodable2718;
@@ -50,6 +50,33 @@ pub(super) fn check_chain(call: &Call, spec: &ChainSpec) -> Result<(), Simulatio
     match call.chain_id {
         Some(have) if have != U256::from(chain_id) => {
             Err(SimulationError::Refused(format!("chainId does not match node's (have={have}, want={chain_id})")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a signed transaction of another chain.
+pub(super) fn check_signer_chain(tx: &TxEnvelope, spec: &ChainSpec) -> Result<(), String> {
+    let want = spec.chain_id();
+    match tx.chain_id().filter(|have| *have != want) {
+        Some(have) => Err(format!("invalid chain id for signer: have {have} want {want}")),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a signed transaction with blobs on the OP stack.
+pub(super) fn check_blob_type(tx: &TxEnvelope, spec: &ChainSpec) -> Result<(), String> {
+    match tx.is_eip4844() && spec.family() == Family::OpStack {
+        true => Err("a chain of the OP stack has no blob transactions: expected a type other than 0x3".to_owned()),
+        false => Ok(()),
+    }
+}
+
+/// Refuses a signed transaction whose blobs do not fit a block in which `used` of `most` blob gas is used (EIP-4844).
+pub(super) fn check_blob_gas(tx: &TxEnvelope, used: u64, most: u64) -> Result<(), String> {
+    match tx.blob_gas_used() {
+        Some(needs) if needs > 0 && needs > most.saturating_sub(used) => {
+            Err(format!("blob gas limit reached: {used} used of {most}, the transaction needs {needs}"))
         }
         _ => Ok(()),
     }

@@ -159,7 +159,7 @@ impl Backend {
         let request = wire::parse_search(run.params, run.dialect, &self.limits.shape)?;
         let snapshot = self.select(run.published, request.selector)?;
         let rules = self.rules(run.dialect);
-        let (simulation, until) = (request.search.to_judge(), request.search.beginning());
+        let (simulation, until) = (request.search.to_rank(), request.search.beginning());
         let beginning = self.engine(&rules, run.reset_to(&snapshot)).begin(&snapshot, &simulation, None, until);
         let beginning = beginning.map_err(|error| RpcError::of_simulation(error, run.dialect))?;
         Ok(BegunSearch { request, snapshot, rules, beginning, stops })
@@ -174,7 +174,7 @@ impl Backend {
         let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
         run.meter.limit_time(*stops);
         let mut engine = self.engine(rules, run.reset_to(snapshot));
-        let (mut simulation, values) = (search.to_judge(), values.iter().map(Vec::as_slice));
+        let (mut simulation, values) = (search.to_rank(), values.iter().map(Vec::as_slice));
         Ok(engine.try_variants(snapshot, search, &mut simulation, beginning, values)?)
     }
 
@@ -189,7 +189,7 @@ impl Backend {
         let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
         run.meter.limit_time(*stops);
         let mut engine = self.engine(rules, run.reset_to(snapshot));
-        let mut simulation = search.to_judge();
+        let mut simulation = search.to_rank();
         let mut counted = Ok(());
         let may_try = || {
             counted = count();
@@ -221,7 +221,7 @@ impl Backend {
         request: &SearchRequest,
     ) -> Result<(Option<I256>, bool), RpcError> {
         let search = &request.search;
-        let mut simulation = search.to_judge();
+        let mut simulation = search.to_rank();
         let dialect = run.dialect;
         let overlay = run.reset_to(snapshot);
         overlay.record_reads(true);
