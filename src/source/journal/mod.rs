@@ -1,13 +1,14 @@
 //! The chain on disk, from which a restarted node resumes.
 //!
-//! The store holds all blocks, the state after one of them (the *base*), and a record of each snapshot that was
+//! The store holds the blocks up to one of them (the *base*), the state after it, and a record of each snapshot that was
 //! published after the base. A restart reads the base and replays the records, which restores the same snapshots under
 //! the same ids, including those of recent blocks and of the block being built. The base follows the head at the
-//! distance of the blocks whose state is kept: sealing a block applies the oldest block's records to the base. A
-//! sub-block therefore writes only what it changed.
+//! distance of the blocks whose state is kept: sealing a block applies the oldest block's records to the base, and moves the
+//! block from there to the tables of blocks. A sub-block therefore writes only what it changed, and a body is stored once.
 //!
 //! Pruning deletes the body of a block, in the commit of a block that is sealed later. Headers stay.
 
+mod base;
 mod format;
 mod progress;
 mod prune;
@@ -19,31 +20,34 @@ use std::sync::Arc;
 use alloy_consensus::Header;
 use alloy_genesis::ChainConfig;
 use alloy_primitives::{B256, KECCAK256_EMPTY};
-use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
+use redb::{ReadTransaction, ReadableTableMetadata, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
 
-use self::restore::JournalReader;
+use self::{
+    base::{Base, read_base, write_base},
+    restore::JournalReader,
+};
 use super::devnet::world::TradingWorld;
 use crate::{
     chain::{BlockBody, BlockKeeper, SealedBlock},
     ledger::{
         Chain, FeedState, Record, Retention, Snapshot, SnapshotId, Snapshots,
-        codec::{ChangeRecord, JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader},
+        codec::{CodesByHash, Entry, StoredAccount, StoredBody, StoredHeader},
     },
     pool,
     state::{CodeCache, LocalWorld},
-    store::{Store, StoreError, WeakStore, corrupted, decode, encode, open_if_there, write_version},
+    store::{Store, StoreError, StoredTx, WeakStore, corrupted, decode, encode, open_if_there, write_version},
 };
 
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
-/// Headers by block number, each with the hashes of the block's transactions unless the block was pruned.
+/// Headers by block number up to the base, each with the hashes of the block's transactions unless the block was pruned.
 const HEADERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("headers");
-/// The numbers of all blocks, by hash.
+/// The numbers of the same blocks, by hash.
 const NUMBERS: TableDefinition<'_, [u8; 32], u64> = TableDefinition::new("numbers");
-/// Bodies with receipts by block number, except those of pruned blocks.
+/// Bodies with receipts of the same blocks, except pruned ones.
 const BODIES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("bodies");
-/// Records of snapshots by id and part. If one id seals a block and opens the next, the parts are 0 and 1.
-const JOURNAL: TableDefinition<'_, (u64, u8), &[u8]> = TableDefinition::new("journal");
+/// The changes after the base by id, each an [`Entry`].
+const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
 /// The base: accounts, their slots, and bytecode by hash.
 const ACCOUNTS: TableDefinition<'_, [u8; 20], &[u8]> = TableDefinition::new("accounts");
 const SLOTS: TableDefinition<'_, ([u8; 20], [u8; 32]), [u8; 32]> = TableDefinition::new("slots");
@@ -111,14 +115,6 @@ impl ChainIdentity {
     }
 }
 
-/// The block whose state is the base.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Base {
-    number: u64,
-    /// The id of the snapshot that sealed the block.
-    id: u64,
-}
-
 /// The journal of a chain: writes its blocks and records to a store, and restores the chain from it.
 #[derive(Debug)]
 pub struct Journal {
@@ -174,41 +170,36 @@ impl Journal {
             write_base(&mut table, base)?;
             drop(table);
             write_version(transaction)?;
-            transaction.open_table(JOURNAL)?;
+            transaction.open_table(RECORDS)?;
             Ok(())
         })?;
         founded.iter().filter(|block| !block.is_bare()).for_each(|block| block.keep(keeper.clone()));
         Ok(())
     }
 
-    /// Writes what `change` adds to `published` under `id`, and waits until it is on disk. Removes the included
-    /// transactions from the stored pool, and prunes on disk the blocks that were pruned in memory. A change that brings no
-    /// snapshot of a chain that is built here is not written.
+    /// Writes a change of `published` under `id`, and waits until it is on disk. Removes the included transactions from the
+    /// stored pool, and prunes on disk the blocks that were pruned in memory. A change that brings no snapshot of a chain that is
+    /// built here is not written.
     ///
     /// # Errors
     ///
     /// Returns the errors of [`Store::write_now`]. The change must then not be published.
     pub fn record(&self, published: &Chain, id: SnapshotId, change: &Record) -> Result<(), StoreError> {
-        let Some(record) = ChangeRecord::of(published, change) else { return Ok(()) };
-        let ChangeRecord { entries, sealed, codes, included, .. } = record;
+        let sealed = match change {
+            Record::SubBlock(_) => None,
+            Record::Seal { sealed, .. } => Some(&sealed.head),
+            _ => return Ok(()),
+        };
+        let mut codes = CodesByHash::default();
+        let Some(entry) = Entry::of(published, change, &mut codes) else { return Ok(()) };
+        // The state of the base is one of the `kept` states.
+        let base = sealed.map(|block| (block.number() + 1).saturating_sub(self.kept));
         let oldest = published.oldest_history();
-        let (kept, written) = (self.kept, sealed.clone());
         self.store.write_now(move |transaction| {
-            let mut table = transaction.open_table(CODES)?;
-            for code in &codes {
-                table.insert(code.hash.0, code.bytecode.original_byte_slice())?;
-            }
-            drop(table);
-            let mut table = transaction.open_table(JOURNAL)?;
-            for (part, entry) in (0..).zip(entries) {
-                table.insert((id.0, part), entry.write().as_slice())?;
-            }
-            drop(table);
-            pool::forget(transaction, included)?;
-            if let Some(block) = written {
-                write_block(transaction, &block)?;
-                // The state of the base is one of the `kept` states.
-                follow(transaction, (block.number() + 1).saturating_sub(kept))?;
+            write_record(transaction, id, &entry, &codes)?;
+            pool::forget(transaction, entry.transactions().iter().map(StoredTx::hash))?;
+            if let Some(base) = base {
+                base::follow(transaction, base)?;
                 prune::prune(transaction, oldest, prune::MAX_PER_SEAL)?;
             }
             Ok(())
@@ -262,7 +253,7 @@ impl Journal {
     ///
     /// Returns the errors of [`Store::read`].
     pub fn has_records(&self) -> Result<bool, StoreError> {
-        self.store.read(|transaction| Ok(!transaction.open_table(JOURNAL)?.is_empty()?))
+        self.store.read(|transaction| Ok(!transaction.open_table(RECORDS)?.is_empty()?))
     }
 
     /// Returns the number of the block whose state is the base.
@@ -327,69 +318,37 @@ impl BlockKeeper for Blocks {
 
 /// Writes a block's header, and its body if it is known.
 fn write_block(transaction: &WriteTransaction, block: &SealedBlock) -> Result<(), redb::Error> {
-    transaction.open_table(HEADERS)?.insert(block.number(), encode(&StoredHeader::from(block)).as_slice())?;
-    transaction.open_table(NUMBERS)?.insert(block.hash().0, block.number())?;
-    if let Some(body) = block.find_body() {
-        transaction.open_table(BODIES)?.insert(block.number(), encode(&StoredBody::from(&*body)).as_slice())?;
+    let body = block.find_body().map(|body| StoredBody::from(&*body));
+    write_stored(transaction, block.hash(), &StoredHeader::from(block), body.as_ref())
+}
+
+/// Writes a block under its hash.
+fn write_stored(
+    transaction: &WriteTransaction,
+    hash: B256,
+    header: &StoredHeader,
+    body: Option<&StoredBody>,
+) -> Result<(), redb::Error> {
+    let number = header.header.number;
+    transaction.open_table(HEADERS)?.insert(number, encode(header).as_slice())?;
+    transaction.open_table(NUMBERS)?.insert(hash.0, number)?;
+    if let Some(body) = body {
+        transaction.open_table(BODIES)?.insert(number, encode(body).as_slice())?;
     }
     Ok(())
 }
 
-/// Applies the oldest records to the base, until it is the state after block `number`.
-fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::Error> {
-    let mut table = transaction.open_table(ABOUT)?;
-    let mut base = read_base(&table)?;
-    if base.number >= number {
-        return Ok(());
+/// Writes a change, and the codes that it brings.
+fn write_record(
+    transaction: &WriteTransaction,
+    id: SnapshotId,
+    entry: &Entry,
+    codes: &CodesByHash,
+) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(CODES)?;
+    for code in codes.0.values() {
+        table.insert(code.hash.0, code.bytecode.original_byte_slice())?;
     }
-    let mut journal = transaction.open_table(JOURNAL)?;
-    let (mut accounts, mut slots) = (transaction.open_table(ACCOUNTS)?, transaction.open_table(SLOTS)?);
-    while base.number < number {
-        let Some((key, entry)) =
-            journal.pop_first()?.map(|(key, entry)| (key.value(), JournalEntry::read(entry.value())))
-        else {
-            return Err(corrupted("the records of the newest blocks are missing"));
-        };
-        let entry = entry?;
-        if let JournalEntry::Seal { number, .. } = &entry {
-            base = Base { number: *number, id: key.0 };
-        }
-        for change in entry.changes() {
-            let StoredChange { address, account, storage_cleared, slots: written } = change;
-            if storage_cleared {
-                slots.retain_in((address.0.0, [0; 32])..=(address.0.0, [0xff; 32]), |_, _| false)?;
-            }
-            match account.first() {
-                Some(account) => drop(accounts.insert(address.0.0, encode(account).as_slice())?),
-                None => {
-                    accounts.remove(address.0.0)?;
-                    continue;
-                }
-            }
-            for slot in written {
-                let key = (address.0.0, slot.key.to_be_bytes());
-                if slot.value.is_zero() {
-                    slots.remove(key)?;
-                } else {
-                    slots.insert(key, slot.value.to_be_bytes())?;
-                }
-            }
-        }
-    }
-    write_base(&mut table, base)
-}
-
-fn parse_base(text: &[u8]) -> Result<Base, redb::Error> {
-    serde_json::from_slice(text).map_err(|error| corrupted(format!("the row about.base is malformed: {error}")))
-}
-
-fn write_base(table: &mut redb::Table<'_, &str, &[u8]>, base: Base) -> Result<(), redb::Error> {
-    let text = serde_json::to_vec(&base).map_err(|error| corrupted(error.to_string()))?;
-    table.insert("base", text.as_slice())?;
+    transaction.open_table(RECORDS)?.insert(id.0, entry.write().as_ref())?;
     Ok(())
-}
-
-fn read_base(table: &impl ReadableTable<&'static str, &'static [u8]>) -> Result<Base, redb::Error> {
-    let text = table.get("base")?.ok_or_else(|| corrupted("the row about.base is missing"))?;
-    parse_base(text.value())
 }
