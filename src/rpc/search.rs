@@ -159,8 +159,8 @@ impl Backend {
         let request = wire::parse_search(run.params, run.dialect, &self.limits.shape)?;
         let snapshot = self.select(run.published, request.selector)?;
         let rules = self.rules(run.dialect);
-        let (simulation, until) = (request.search.to_judge(), request.search.beginning());
-        let beginning = self.engine(&rules, run.stand_on(&snapshot)).begin(&snapshot, &simulation, None, until);
+        let (simulation, until) = (request.search.to_rank(), request.search.beginning());
+        let beginning = self.engine(&rules, run.reset_to(&snapshot)).begin(&snapshot, &simulation, None, until);
         let beginning = beginning.map_err(|error| RpcError::of_simulation(error, run.dialect))?;
         Ok(BegunSearch { request, snapshot, rules, beginning, stops })
     }
@@ -172,9 +172,9 @@ impl Backend {
         values: &[Vec<U256>],
     ) -> Result<(Vec<Variant>, bool), RpcError> {
         let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
-        run.meter.shorten(*stops);
-        let mut engine = self.engine(rules, run.stand_on(snapshot));
-        let (mut simulation, values) = (search.to_judge(), values.iter().map(Vec::as_slice));
+        run.meter.limit_time(*stops);
+        let mut engine = self.engine(rules, run.reset_to(snapshot));
+        let (mut simulation, values) = (search.to_rank(), values.iter().map(Vec::as_slice));
         Ok(engine.try_variants(snapshot, search, &mut simulation, beginning, values)?)
     }
 
@@ -187,9 +187,9 @@ impl Backend {
         mut count: impl FnMut() -> Result<(), RpcError>,
     ) -> Result<(Vec<Variant>, bool), RpcError> {
         let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
-        run.meter.shorten(*stops);
-        let mut engine = self.engine(rules, run.stand_on(snapshot));
-        let mut simulation = search.to_judge();
+        run.meter.limit_time(*stops);
+        let mut engine = self.engine(rules, run.reset_to(snapshot));
+        let mut simulation = search.to_rank();
         let mut counted = Ok(());
         let may_try = || {
             counted = count();
@@ -221,9 +221,9 @@ impl Backend {
         request: &SearchRequest,
     ) -> Result<(Option<I256>, bool), RpcError> {
         let search = &request.search;
-        let mut simulation = search.to_judge();
+        let mut simulation = search.to_rank();
         let dialect = run.dialect;
-        let overlay = run.stand_on(snapshot);
+        let overlay = run.reset_to(snapshot);
         overlay.record_reads(true);
         let mut engine = self.engine(rules, overlay);
         let beginning = engine.begin(snapshot, &simulation, None, search.beginning());
@@ -266,7 +266,7 @@ impl Backend {
         let mut best = None;
         if let (Some(shown), Some(variant)) = (shown, variants.first()) {
             let simulation = search.to_show(&variant.values);
-            let overlay = run.stand_on(snapshot);
+            let overlay = run.reset_to(snapshot);
             overlay.record_reads(stands || simulation.outputs.contains(Outputs::READ_SET));
             // A variant that was refused has no result: its error is in the list.
             match self.engine(rules, overlay).simulate(snapshot, &simulation) {

@@ -94,10 +94,10 @@ impl Backend {
         let snapshot = self.select(run.published, state)?;
         let timeout = timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis);
         if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
-            run.meter.shorten(deadline);
+            run.meter.limit_time(deadline);
         }
         let rules = self.rules(run.dialect);
-        let result = self.engine(&rules, run.stand_on(&snapshot)).call_bundle(&snapshot, &bundle).map_err(refusal)?;
+        let result = self.engine(&rules, run.reset_to(&snapshot)).call_bundle(&snapshot, &bundle).map_err(refusal)?;
         let result = CallBundleResult::from(result);
         self.gas.increment(result.total_gas_used);
         encode::value(&mut run.out, &result);

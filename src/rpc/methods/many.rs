@@ -35,7 +35,7 @@ impl Backend {
         place: &str,
         run: &'a mut Run<'_>,
     ) -> Result<(Arc<Snapshot>, &'a mut Overlay), RpcError> {
-        run.shorten(request.timeout);
+        run.limit_time(request.timeout);
         self.stand_at(run, request.selector, request.index, place)
     }
 
@@ -50,7 +50,7 @@ impl Backend {
     ) -> Result<(Arc<Snapshot>, &'a mut Overlay), RpcError> {
         let snapshot = self.select(run.published, selector)?;
         let Some(index) = index else {
-            let overlay = run.stand_on(&snapshot);
+            let overlay = run.reset_to(&snapshot);
             return Ok((snapshot, overlay));
         };
         let block = Block::newest(&snapshot).ok_or_else(|| run.published.no_body(snapshot.header().number))?;
@@ -62,7 +62,7 @@ impl Backend {
             RpcError::params(format!("{place}: no transaction in genesis: omit the field, or name another block"))
         })?;
         let parent = run.published.select(Selector::Number(parent))?;
-        let overlay = run.stand_on(&parent);
+        let overlay = run.reset_to(&parent);
         engine::replay(&self.spec, &block, count, overlay)?;
         Ok((snapshot, overlay))
     }
