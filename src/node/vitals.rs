@@ -31,22 +31,15 @@ impl Clone for Vitals {
 }
 
 /// The reason why a node does not work.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VitalsError {
     /// A part hangs, or has ended.
     #[error("the {part} does not answer (waited {} ms)", waited.as_millis())]
-    Silent {
-        /// The part.
-        part: String,
-        /// The time since the part was asked.
-        waited: Duration,
-    },
+    Silent { part: String, waited: Duration },
     /// A part has panicked, and does nothing any more.
     #[error("the {part} has failed")]
-    Failed {
-        /// The part.
-        part: String,
-    },
+    Failed { part: String },
 }
 
 impl Vitals {

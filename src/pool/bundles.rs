@@ -64,6 +64,7 @@ pub struct WaitingBundle {
 }
 
 /// The reason why the pool rejects a bundle.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BundleRefusal {
     /// The chain stands still.
@@ -77,46 +78,21 @@ pub enum BundleRefusal {
     Degraded(FeedProblem),
     /// The block is sealed, or too far in the future.
     #[error("block {block}: expected the block being built, {open}, or one of the {BLOCKS_AHEAD} after it")]
-    Block {
-        /// The block that the bundle is for.
-        block: u64,
-        /// The block being built.
-        open: u64,
-    },
+    Block { block: u64, open: u64 },
     /// A transaction can be in no block.
     #[error("transaction {index} of the bundle ({hash}): {error}")]
-    Transaction {
-        /// The index of the transaction in the bundle.
-        index: usize,
-        /// The hash of the transaction.
-        hash: B256,
-        /// The rule that it breaks.
-        error: Box<PoolError>,
-    },
-    /// The bundle is too long.
+    Transaction { index: usize, hash: B256, error: Box<PoolError> },
+    /// The transactions and their blobs are too long.
     #[error("{size} bytes: expected at most {MAX_BYTES} together")]
-    Size {
-        /// Length of the transactions in bytes, with blobs.
-        size: usize,
-    },
+    Size { size: usize },
     /// As many bundles wait as may.
     #[error("{waiting} bundles wait already: expected at most {most} (--pool-bundles): send it again in a later block")]
-    TooMany {
-        /// The number of bundles that wait.
-        waiting: usize,
-        /// The bound.
-        most: usize,
-    },
+    TooMany { waiting: usize, most: usize },
     /// The bundles that wait take as many bytes as they may.
     #[error(
         "the bundles that wait already leave {left} bytes: expected at least {size} (--pool-bytes): send it again in a later block"
     )]
-    Full {
-        /// Bytes that are left.
-        left: usize,
-        /// Length of the bundle in bytes.
-        size: usize,
-    },
+    Full { left: usize, size: usize },
 }
 
 /// The bundles of a pool that wait for their blocks.

@@ -26,80 +26,38 @@ const MOST_SCRYPT_WORK: u64 = 1 << 26;
 const MOST_PBKDF2_ROUNDS: u64 = 10_000_000;
 
 /// The reason why no key can be read from a file. The text never contains any part of a key.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
     #[error("{flag} {}: cannot be read: {cause}", path.display())]
-    Read {
-        /// The flag that names the file.
-        flag: &'static str,
-        /// Path of the file.
-        path: PathBuf,
-        /// The system's error.
-        cause: std::io::Error,
-    },
+    Read { flag: &'static str, path: PathBuf, cause: std::io::Error },
     /// The file is longer than any key or password.
     #[error("{flag} {}: more than {LONGEST_FILE} bytes: no key or password is that long", path.display())]
-    TooLong {
-        /// The flag that names the file.
-        flag: &'static str,
-        /// Path of the file.
-        path: PathBuf,
-    },
+    TooLong { flag: &'static str, path: PathBuf },
     /// The file is neither a keystore nor a raw key.
     #[error("--wallet-key-file {}: expected a keystore (Web3 secret storage, JSON), or one private key: 64 hex digits", path.display())]
-    Neither {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    Neither { path: PathBuf },
     /// The number is not a private key of secp256k1.
     #[error("--wallet-key-file {}: not a private key: expected a number from 1 to the order of secp256k1 minus 1", path.display())]
-    NoKey {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    NoKey { path: PathBuf },
     /// A field of the keystore is missing, wrong or not supported.
     #[error("--wallet-key-file {}: the keystore's {problem}", path.display())]
-    Keystore {
-        /// Path of the file.
-        path: PathBuf,
-        /// The field, and what was expected.
-        problem: String,
-    },
+    Keystore { path: PathBuf, problem: String },
     /// The password does not decrypt the keystore.
     #[error("--wallet-key-file {}: the password in --wallet-password-file {} is wrong", path.display(), password.display())]
-    Password {
-        /// Path of the keystore.
-        path: PathBuf,
-        /// Path of the password file.
-        password: PathBuf,
-    },
+    Password { path: PathBuf, password: PathBuf },
     /// A keystore has no password file.
     #[error("--wallet-key-file {}: a keystore needs its password: give --wallet-password-file", path.display())]
-    NoPassword {
-        /// Path of the keystore.
-        path: PathBuf,
-    },
+    NoPassword { path: PathBuf },
     /// The number of password files is neither one nor that of the keystores.
     #[error(
         "--wallet-password-file: {passwords} files for {keystores} keystores: give one file for all of them, or one for each in their order"
     )]
-    Count {
-        /// Number of password files.
-        passwords: usize,
-        /// Number of keystores among the key files.
-        keystores: usize,
-    },
+    Count { passwords: usize, keystores: usize },
     /// Two files hold the key of the same account.
     #[error("--wallet-key-file {}: holds the key of {address}, as {} does: give each key once", path.display(), first.display())]
-    Twice {
-        /// Path of the second file.
-        path: PathBuf,
-        /// Path of the first file.
-        first: PathBuf,
-        /// The account.
-        address: Address,
-    },
+    Twice { path: PathBuf, first: PathBuf, address: Address },
 }
 
 /// Returns the signers of these key files, in their order. The password of a keystore is the first line of its file in

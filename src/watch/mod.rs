@@ -96,19 +96,12 @@ pub struct StandingAnswer {
 }
 
 /// The end of a run of a bundle.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug)]
 pub enum StandingRun {
-    /// An answer, which holds for as long as nothing changes that was read. An error is one, too.
-    Answered {
-        /// The answer to tell; `None` if its objective is not above what the client asks for.
-        text: Option<Bytes>,
-        /// The values that it follows from.
-        reads: ReadSet,
-        /// The objective, if the bundle has one.
-        gained: Option<I256>,
-        /// Whether the run was too long to be one of several on a worker.
-        is_long: bool,
-    },
+    /// An answer, which holds for as long as nothing changes that was read. An error is one, too. The text is `None` if the
+    /// objective is not above what the client asks for; `is_long`: whether the run was too long to be one of several on a worker.
+    Answered { text: Option<Bytes>, reads: ReadSet, gained: Option<I256>, is_long: bool },
     /// No answer, because a bound or a fault ended the run.
     Stale(Bytes),
     /// No answer yet: the run was ended because others wait behind it, and the bundle must run by itself.

@@ -82,6 +82,7 @@ pub enum WalletTask {
 }
 
 /// The reason why a command has failed.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The path of the socket is not valid.
@@ -92,32 +93,16 @@ pub enum ClientError {
         "no node listens on {}: start one with this --data-dir, and with --wallet-approval ask, or with --upstream and --wallet-key-file",
         path.display()
     )]
-    Nobody {
-        /// Path of the socket.
-        path: PathBuf,
-    },
+    Nobody { path: PathBuf },
     /// The system denies access to the socket.
     #[error("{}: permission denied: run this command as the user that the node runs as", path.display())]
-    Denied {
-        /// Path of the socket.
-        path: PathBuf,
-    },
+    Denied { path: PathBuf },
     /// The connection failed.
     #[error("{}: the node does not answer: {cause}", path.display())]
-    Broken {
-        /// Path of the socket.
-        path: PathBuf,
-        /// The system's error.
-        cause: io::Error,
-    },
+    Broken { path: PathBuf, cause: io::Error },
     /// The answer cannot be parsed, or does not fit the request.
     #[error("{}: unexpected answer: {cause}: does the node run another version of presim?", path.display())]
-    Strange {
-        /// Path of the socket.
-        path: PathBuf,
-        /// The error of the JSON parser.
-        cause: serde_json::Error,
-    },
+    Strange { path: PathBuf, cause: serde_json::Error },
     /// The command or the node rejects the request, with this reason.
     #[error("{0}")]
     Refused(String),

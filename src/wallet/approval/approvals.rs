@@ -69,6 +69,7 @@ pub struct Question {
 }
 
 /// The reason why an approver's decision has no effect.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecisionError {
     /// No waiting batch has this id.
@@ -81,16 +82,9 @@ pub enum DecisionError {
         "the ids of {1} waiting batches are or begin with {0:?}, or that is the digest of all of them: give more characters of the id, or decide on the others first"
     )]
     Ambiguous(String, usize),
-    /// The waiting batch has another digest than the one that was given.
+    /// The waiting batch has another digest than the one that was given. A long `id` is shortened.
     #[error("the waiting batch {id:?} has digest {digest}, not {given}: list the batches again")]
-    OtherBatch {
-        /// Id of the waiting batch, shortened if it is long.
-        id: String,
-        /// Digest of the waiting batch.
-        digest: B256,
-        /// Digest that the approver gave.
-        given: DigestPrefix,
-    },
+    OtherBatch { id: String, digest: B256, given: DigestPrefix },
 }
 
 #[derive(Debug, Default)]

@@ -11,58 +11,31 @@ use crate::wallet::FeeBounds;
 /// Length of data and text in bytes after which a list ends. Further batches are only counted.
 const LONG_LIST: usize = 8 << 20;
 
-/// The request of an approver.
+/// The request of an approver. An `id` and a `digest` may be the beginning of one.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Request {
     /// Asks for the waiting batches.
     List {},
     /// Asks for one waiting batch.
-    Show {
-        /// The id of the batch, or its beginning.
-        id: String,
-    },
-    /// Waits for the next batch.
-    Next {
-        /// Number of the first batch that counts.
-        from: u64,
-    },
+    Show { id: String },
+    /// Waits for the next batch, from this number on.
+    Next { from: u64 },
     /// Approves the batch that has this digest.
-    Approve {
-        /// The id of the batch, or its beginning.
-        id: String,
-        /// The digest of the batch, or its beginning.
-        digest: DigestPrefix,
-    },
+    Approve { id: String, digest: DigestPrefix },
     /// Rejects the batch.
-    Reject {
-        /// The id of the batch, or its beginning.
-        id: String,
-    },
-    /// Asks what it costs to replace the waiting transactions of a batch.
-    Quote {
-        /// The id of the batch, or its beginning.
-        id: String,
-        /// Whether the replacements do nothing.
-        cancels: bool,
-    },
-    /// Signs the waiting transactions of a batch once more, with higher fees.
-    Bump {
-        /// The id of the batch, or its beginning.
-        id: String,
-        /// The fees that the operator was shown.
-        bounds: FeeBounds,
-    },
+    Reject { id: String },
+    /// Asks what it costs to replace the waiting transactions of a batch, by ones that do nothing if it `cancels`.
+    Quote { id: String, cancels: bool },
+    /// Signs the waiting transactions of a batch once more, with higher fees, which the operator was shown.
+    Bump { id: String, bounds: FeeBounds },
     /// Replaces the waiting transactions of a batch by ones that do nothing.
-    Cancel {
-        /// The id of the batch, or its beginning.
-        id: String,
-        /// The fees that the operator was shown.
-        bounds: FeeBounds,
-    },
+    Cancel { id: String, bounds: FeeBounds },
 }
 
 /// The answer to a request.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Answer {
@@ -73,36 +46,15 @@ pub enum Answer {
     /// The next batch. `None` if none has come for some time.
     Next(Option<Box<Listed>>),
     /// The batch was approved.
-    Approved {
-        /// Id of the batch.
-        id: String,
-    },
+    Approved { id: String },
     /// The batch was rejected.
-    Rejected {
-        /// Id of the batch.
-        id: String,
-    },
-    /// The fees of a replacement.
-    Quoted {
-        /// Id of the batch.
-        id: String,
-        /// Number of transactions that would be replaced.
-        transactions: usize,
-        /// The fees that bind the replacement.
-        bounds: FeeBounds,
-    },
-    /// Transactions of a batch were replaced.
-    Replaced {
-        /// Id of the batch.
-        id: String,
-        /// Hashes of the transactions, each with that of the new one.
-        transactions: Vec<(B256, B256)>,
-    },
+    Rejected { id: String },
+    /// The number of transactions that would be replaced, and the fees that bind the replacement.
+    Quoted { id: String, transactions: usize, bounds: FeeBounds },
+    /// Transactions of a batch were replaced. Each hash has that of the new transaction beside it.
+    Replaced { id: String, transactions: Vec<(B256, B256)> },
     /// The request failed.
-    Error {
-        /// The reason.
-        message: String,
-    },
+    Error { message: String },
 }
 
 /// The waiting batches.

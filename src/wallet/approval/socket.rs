@@ -56,6 +56,7 @@ struct Desk {
 }
 
 /// The reason why the socket cannot be created.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// The path is too long for the address of a socket.
@@ -63,32 +64,16 @@ pub enum SocketError {
         "{}: {} bytes: a Unix socket's path may have at most {LONGEST_PATH}: give a --data-dir with a shorter path",
         path.display(), path.as_os_str().len()
     )]
-    TooLong {
-        /// Path of the socket.
-        path: PathBuf,
-    },
+    TooLong { path: PathBuf },
     /// Another kind of file has the path.
     #[error("{}: a file that is not a socket is in the place of the wallet's socket: move it away", path.display())]
-    Taken {
-        /// Path of the socket.
-        path: PathBuf,
-    },
+    Taken { path: PathBuf },
     /// Another node listens on the socket.
     #[error("{}: another node listens on this socket: give each node its own --data-dir", path.display())]
-    InUse {
-        /// Path of the socket.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// An operation of the system failed.
     #[error("{}: {problem}: {cause}", path.display())]
-    System {
-        /// Path of the socket.
-        path: PathBuf,
-        /// The operation that failed.
-        problem: &'static str,
-        /// The system's error.
-        cause: io::Error,
-    },
+    System { path: PathBuf, problem: &'static str, cause: io::Error },
 }
 
 impl ApprovalSocket {
