@@ -323,7 +323,8 @@ async fn fetched(
         None => None,
     };
     let fleet = Arc::new(FleetState::new(link.clone(), codes.clone(), upstream.is_some()));
-    let fetcher = Fetcher::in_fleet(fleet, upstream, codes.clone(), live::fetching(config), metrics);
+    let fetcher = Fetcher::new(upstream, codes.clone(), live::fetching(config), metrics);
+    fetcher.join(fleet);
     Ok(Arc::new(fetcher))
 }
 

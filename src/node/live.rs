@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use alloy_eips::BlockNumberOrTag;
 use alloy_primitives::B256;
 use eyre::{WrapErr, eyre};
-use serde::Deserialize;
 use tokio::{runtime::Runtime, time::Instant};
 
 use super::start::{Start, read_genesis};
@@ -22,7 +21,8 @@ use crate::{
     store::{DataDir, read_image, write_image},
     telemetry::{Counter, Gauge, Metrics},
     upstream::{
-        AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState,
+        AnnouncedReceipts, BlockName, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig,
+        UpstreamState,
     },
 };
 
@@ -302,12 +302,8 @@ pub const fn fetching(config: &Config) -> FetcherConfig {
 
 /// Returns the hash of the upstream's first block; zero if the upstream does not have the block.
 pub async fn genesis(upstream: &Upstream, config: &Config) -> B256 {
-    #[derive(Deserialize)]
-    struct FirstBlock {
-        hash: B256,
-    }
-    let json = upstream.block(0.into(), Instant::now() + 2 * config.live.timeout()).await.ok().flatten();
-    let first = json.and_then(|json| serde_json::from_str::<FirstBlock>(json.get()).ok());
+    let json = upstream.block(0, Instant::now() + 2 * config.live.timeout()).await.ok().flatten();
+    let first = json.and_then(|json| serde_json::from_str::<BlockName>(json.get()).ok());
     first.map_or(B256::ZERO, |first| first.hash)
 }
 
@@ -365,7 +361,7 @@ async fn resume(
         tracing::info!(behind, "the stored cache of the upstream's state is too old");
         return None;
     }
-    let json = upstream.block(image.number.into(), deadline).await.ok()??;
+    let json = upstream.block(image.number, deadline).await.ok()??;
     UpstreamBlock::read(json.get(), family, |_, _| None).await.ok().filter(|block| block.hash() == image.hash)
 }
 
@@ -399,7 +395,7 @@ async fn block_time(upstream: &Upstream, head: &UpstreamBlock, spec: &ChainSpec,
     if head.number() == 0 {
         return usual;
     }
-    let json = upstream.block_by_hash(head.header.parent_hash, deadline).await.ok().flatten();
+    let json = upstream.block(head.header.parent_hash, deadline).await.ok().flatten();
     let Some(json) = json else { return usual };
     let Ok(parent) = UpstreamBlock::read(json.get(), spec.family(), |_, _| None).await else { return usual };
     head.time_after(&parent).unwrap_or(usual)

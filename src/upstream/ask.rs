@@ -4,6 +4,7 @@ use std::{borrow::Cow, collections::HashMap, time::Duration};
 
 use alloy_json_rpc::{ErrorPayload, Id, Request, RequestPacket, ResponsePacket, ResponsePayload, SerializedRequest};
 use alloy_transport::{RpcError, TransportError, TransportErrorKind};
+use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::refusal::Refusal;
@@ -42,7 +43,20 @@ impl<T> Ask<T> {
     }
 }
 
-impl<T: serde::de::DeserializeOwned + 'static> Ask<T> {
+impl<T> Ask<T> {
+    /// Creates a call whose result is parsed, and then read by `read`.
+    pub fn parsed<P: DeserializeOwned>(
+        method: impl Into<MethodName>,
+        params: &impl serde::Serialize,
+        read: impl Fn(P) -> Result<T, String> + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(method, params, move |result| {
+            serde_json::from_str(result.get()).map_err(|error| error.to_string()).and_then(&read)
+        })
+    }
+}
+
+impl<T: DeserializeOwned + 'static> Ask<T> {
     /// Creates a call whose result is a `T`. A `null` is the answer of a node that is behind, unless `T` accepts it.
     pub fn typed(method: impl Into<MethodName>, params: &impl serde::Serialize) -> Self {
         Self::new(method, params, |result| {

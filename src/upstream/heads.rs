@@ -25,7 +25,7 @@ pub struct Heads {
     every: Duration,
     /// The threads on which the upstream is followed.
     runtime: Handle,
-    newest: watch::Receiver<Result<UpstreamHead, UpstreamError>>,
+    newest: watch::Receiver<Result<BlockName, UpstreamError>>,
     tags: watch::Receiver<Tags>,
     /// The time at which to look at the same block again.
     again: Option<Instant>,
@@ -36,7 +36,7 @@ pub struct Heads {
 
 /// The needed fields of a header. The others come with the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub struct UpstreamHead {
+pub struct BlockName {
     /// The block's hash.
     pub hash: B256,
     /// The block's number.
@@ -56,14 +56,14 @@ impl Heads {
     /// Must be called on a tokio runtime, on whose threads it goes on.
     pub fn follow(upstream: Arc<Upstream>, newest: B256, every: Duration) -> Self {
         let runtime = Handle::current();
-        let (newest, tags, task) = spawn(&runtime, &upstream, UpstreamHead { hash: newest, number: U64::ZERO }, every);
+        let (newest, tags, task) = spawn(&runtime, &upstream, BlockName { hash: newest, number: U64::ZERO }, every);
         Self { upstream, every, runtime, newest, tags, again: None, unknown: None, task }
     }
 
     /// Follows the upstream with a new task, from the block `newest` on.
     pub fn restart(&mut self, newest: B256) {
         self.task.abort();
-        let head = UpstreamHead { hash: newest, number: U64::ZERO };
+        let head = BlockName { hash: newest, number: U64::ZERO };
         (self.newest, self.tags, self.task) = spawn(&self.runtime, &self.upstream, head, self.every);
         (self.again, self.unknown) = (None, None);
     }
@@ -99,7 +99,7 @@ impl Heads {
     /// # Errors
     ///
     /// Returns [`UpstreamError`] if the upstream has failed to answer several times in a row.
-    pub fn newest(&mut self) -> Result<UpstreamHead, UpstreamError> {
+    pub fn newest(&mut self) -> Result<BlockName, UpstreamError> {
         self.newest.borrow_and_update().clone()
     }
 
@@ -128,10 +128,10 @@ impl Drop for Heads {
     }
 }
 
-type Followed = (watch::Receiver<Result<UpstreamHead, UpstreamError>>, watch::Receiver<Tags>, AbortHandle);
+type Followed = (watch::Receiver<Result<BlockName, UpstreamError>>, watch::Receiver<Tags>, AbortHandle);
 
 /// Begins to follow `upstream`.
-fn spawn(runtime: &Handle, upstream: &Arc<Upstream>, newest: UpstreamHead, every: Duration) -> Followed {
+fn spawn(runtime: &Handle, upstream: &Arc<Upstream>, newest: BlockName, every: Duration) -> Followed {
     let (sender, receiver) = watch::channel(Ok(newest));
     let (tell_tags, tags) = watch::channel(Tags::default());
     let upstream = upstream.clone();
@@ -149,7 +149,7 @@ const MAX_SILENT_POLLS: u32 = 4;
 /// The longest pause between two polls of the safe and finalized blocks.
 const TAGS_INTERVAL: Duration = Duration::from_secs(12);
 
-async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Result<UpstreamHead, UpstreamError>>) {
+async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Result<BlockName, UpstreamError>>) {
     let mut heads = None;
     let mut failures = 0;
     let mut polled = Instant::now();
@@ -180,7 +180,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
             Some(Err(broadcast::error::RecvError::Lagged(_))) | None => {
                 // At least a second, however short the pause is, because a slow answer is an answer too.
                 let deadline = Instant::now() + pause.max(Duration::from_secs(1));
-                let ask = Ask::<UpstreamHead>::typed("eth_getBlockByNumber", &("latest", false));
+                let ask = Ask::<BlockName>::typed("eth_getBlockByNumber", &("latest", false));
                 let answer = upstream.one(ask, deadline).await;
                 polled = Instant::now();
                 // While the subscription is alive, an older answer comes from a node that is behind.
@@ -214,7 +214,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
 async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Tags>) {
     let every = (every * POLL_BACKOFF).min(TAGS_INTERVAL);
     loop {
-        let ask = |tag: &str| Ask::<Option<UpstreamHead>>::typed("eth_getBlockByNumber", &(tag, false));
+        let ask = |tag: &str| Ask::<Option<BlockName>>::typed("eth_getBlockByNumber", &(tag, false));
         let deadline = Instant::now() + every.max(Duration::from_secs(1));
         let answers = upstream.all(vec![ask("safe"), ask("finalized")], deadline).await;
         let mut known = *sender.borrow();
@@ -232,7 +232,7 @@ async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Se
 }
 
 /// Subscribes to new heads. Returns `None` if the connection has no subscriptions, or subscribing fails.
-async fn subscribe(upstream: &Upstream, every: Duration) -> Option<broadcast::Receiver<UpstreamHead>> {
+async fn subscribe(upstream: &Upstream, every: Duration) -> Option<broadcast::Receiver<BlockName>> {
     let deadline = Instant::now() + every.max(Duration::from_secs(1));
     let mut heads = upstream.subscribe_heads(deadline).await?;
     let (sender, receiver) = broadcast::channel(16);
