@@ -12,13 +12,14 @@ use super::{
     error::CommandError,
     input::{BundleArgs, BundleInput, BundlePayload},
     link::NodeLink,
-    show::{ShownCall, grouped, signed_units, table, table_text, units},
+    show::{ShownCall, grouped, signed_units, table, table_text},
     simulate::{BundleView, add_outputs, pinned, snapshot_line},
     tokens::{token_name, told},
 };
 use crate::{
     abi::AbiBook,
     shown::{self, printable},
+    wallet::units,
 };
 
 /// The outputs of the best variant that are shown.

@@ -9,15 +9,13 @@ use super::{
     error::CommandError,
     input::{BundleArgs, BundleInput, BundlePayload},
     link::NodeLink,
-    show::{
-        ShownCall, assets_table, calls_table, grouped, logs_table, profits, signed_units, symbols, table_text, units,
-    },
+    show::{ShownCall, assets_table, calls_table, grouped, logs_table, profits, signed_units, symbols, table_text},
     tree::write_tree,
 };
 use crate::{
     abi::AbiBook,
     shown::{self, printable},
-    wallet::ether,
+    wallet::{ether, units},
 };
 
 /// The outputs that are shown.

@@ -131,12 +131,7 @@ impl WalletError {
             | Self::Pruned(detail)
             | Self::TooLarge(detail)
             | Self::Upgrade(detail) => Some(detail),
-            Self::Reverted(_)
-            | Self::Refused(_)
-            | Self::Deadline
-            | Self::Store(_)
-            | Self::Limit(_)
-            | Self::Internal(_) => None,
+            _ => None,
         }
     }
 }

@@ -34,7 +34,7 @@ pub use self::{
     approval::{
         ApprovalSocket, Approvals, Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker,
         CallWords, DecisionError, DigestPrefix, NoDigest, Question, ReadCall, SOCKET, SocketError, WaitingList,
-        WordReader, ether, protocol, socket_path,
+        WordReader, ether, protocol, socket_path, units,
     },
     batch::{BatchCall, BatchId, BatchRequest, CallsState, ChosenFields, Requested},
     batches::{NONCE_TRIES, Policy, PreparedBatch, Wallet},

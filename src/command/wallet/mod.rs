@@ -17,8 +17,8 @@ use self::show::{entry, plain, quote, shortened, table};
 use crate::{
     shown,
     wallet::{
-        BatchId, DigestPrefix, FeeBounds, SocketError,
-        protocol::{Answer, Listed, Request},
+        BatchId, DigestPrefix, Question, ReplacedBatch, ReplacementQuote, SocketError,
+        protocol::{Answer, Request},
         socket_path,
     },
 };
@@ -154,28 +154,27 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         WalletTask::Approve { id, digest: None } => confirm(&path, id, out)?,
         WalletTask::Reject { id } => Request::Reject { id: id.clone() },
         WalletTask::Bump { id, yes } => {
-            let (id, bounds) = quoted(&path, id, false, *yes, out)?;
+            let ReplacementQuote { id, bounds, .. } = quoted(&path, id, false, *yes, out)?;
             Request::Bump { id, bounds }
         }
         WalletTask::Cancel { id, yes } => {
-            let (id, bounds) = quoted(&path, id, true, *yes, out)?;
+            let ReplacementQuote { id, bounds, .. } = quoted(&path, id, true, *yes, out)?;
             Request::Cancel { id, bounds }
         }
     };
     let text = match ask(&path, &request)? {
-        Answer::Error { message } => return Err(ClientError::Refused(message)),
-        Answer::Approved { id } => format!("approved {}\n", plain(&id)),
-        Answer::Rejected { id } => format!("rejected {}\n", plain(&id)),
-        Answer::Replaced { id, transactions } => {
+        Answer::Approved { id } => format!("approved {}\n", plain(id.as_str())),
+        Answer::Rejected { id } => format!("rejected {}\n", plain(id.as_str())),
+        Answer::Replaced(ReplacedBatch { id, transactions }) => {
             let done = if matches!(task, WalletTask::Cancel { .. }) { "cancels" } else { "bumped" };
             let lines = transactions.iter().map(|(old, new)| format!("  {old}\n  by {new}\n"));
             format!(
                 "{done} {}: these transactions are replaced, unless they are mined first\n{}",
-                plain(&id),
+                plain(id.as_str()),
                 lines.collect::<String>()
             )
         }
-        Answer::Next(_) | Answer::Quoted { .. } => {
+        Answer::Next(_) | Answer::Quoted(_) | Answer::Error { .. } => {
             return Err(strange(&path, "expected a decision or a list"));
         }
         Answer::Waiting(list) if matches!(task, WalletTask::List { json: true }) => {
@@ -197,40 +196,35 @@ fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<Request, Clien
     if !has_terminal() {
         return Err(ClientError::NoTerminal);
     }
-    let batch = match ask(path, &Request::Show { id: id.to_owned() })? {
-        Answer::Shown(batch) => batch,
-        Answer::Error { message } => return Err(ClientError::Refused(message)),
-        _ => return Err(strange(path, "expected a batch")),
+    let Answer::Shown(batch) = ask(path, &Request::Show { id: id.to_owned() })? else {
+        return Err(strange(path, "expected a batch"));
     };
     show(out, &format!("{}\napprove it? [y/N] ", entry(&batch)))?;
     if !["y", "yes"].contains(&line()?.as_str()) {
-        return Err(ClientError::NotApproved(shortened(&batch.id)));
+        return Err(ClientError::NotApproved(shortened(&batch.asked.id)));
     }
-    Ok(approval(*batch))
+    Ok(approval(&batch))
 }
 
 /// Shows what it costs to replace the transactions of a batch. Asks on the terminal, if there is one, whether to do so, unless `yes`.
-/// Returns the id of the batch, and the fees that bind the replacement.
 fn quoted(
     path: &Path,
     id: &str,
     cancels: bool,
     yes: bool,
     out: &mut impl Write,
-) -> Result<(String, FeeBounds), ClientError> {
-    let (id, transactions, bounds) = match ask(path, &Request::Quote { id: id.to_owned(), cancels })? {
-        Answer::Quoted { id, transactions, bounds } => (id, transactions, bounds),
-        Answer::Error { message } => return Err(ClientError::Refused(message)),
-        _ => return Err(strange(path, "expected the fees of a replacement")),
+) -> Result<ReplacementQuote, ClientError> {
+    let Answer::Quoted(found) = ask(path, &Request::Quote { id: id.to_owned(), cancels })? else {
+        return Err(strange(path, "expected the fees of a replacement"));
     };
-    show(out, &quote(&id, transactions, &bounds))?;
+    show(out, &quote(&found))?;
     if !yes && has_terminal() {
         show(out, "sign it? [y/N] ")?;
         if !["y", "yes"].contains(&line()?.as_str()) {
-            return Err(ClientError::NotReplaced(shortened(&id)));
+            return Err(ClientError::NotReplaced(shortened(&found.id)));
         }
     }
-    Ok((id, bounds))
+    Ok(found)
 }
 
 /// Shows each batch as it comes, asks whether to approve it, and sends the decision. Ends with the input.
@@ -245,7 +239,6 @@ fn watch(path: &Path, out: &mut impl Write) -> Result<(), ClientError> {
         let batch = match ask(path, &Request::Next { from })? {
             Answer::Next(Some(batch)) => batch,
             Answer::Next(None) => continue,
-            Answer::Error { message } => return Err(ClientError::Refused(message)),
             _ => return Err(strange(path, "expected the next batch")),
         };
         from = batch.number + 1;
@@ -255,27 +248,28 @@ fn watch(path: &Path, out: &mut impl Write) -> Result<(), ClientError> {
             tcflush(io::stdin(), QueueSelector::IFlush).map_err(|error| ClientError::Read(error.into()))?;
             show(out, "\napprove it? [y/n] ")?;
             match line()?.as_str() {
-                "y" | "yes" => break approval(*batch),
-                "n" | "no" => break Request::Reject { id: batch.id.clone() },
+                "y" | "yes" => break approval(&batch),
+                "n" | "no" => break Request::Reject { id: batch.asked.id.as_str().to_owned() },
                 // The end of the input.
-                "" => return Err(ClientError::NotApproved(shortened(&batch.id))),
+                "" => return Err(ClientError::NotApproved(shortened(&batch.asked.id))),
                 _ => {}
             }
         };
-        let done = match ask(path, &request)? {
-            Answer::Approved { id } => format!("approved {}\n", shortened(&id)),
-            Answer::Rejected { id } => format!("rejected {}\n", shortened(&id)),
+        let done = match ask(path, &request) {
+            Ok(Answer::Approved { id }) => format!("approved {}\n", shortened(&id)),
+            Ok(Answer::Rejected { id }) => format!("rejected {}\n", shortened(&id)),
             // The batch was withdrawn, its time was up, or another approver was faster.
-            Answer::Error { message } => format!("not decided: {}\n", shown::printable(&message)),
-            _ => return Err(strange(path, "expected a decision")),
+            Err(ClientError::Refused(message)) => format!("not decided: {}\n", shown::printable(&message)),
+            Err(error) => return Err(error),
+            Ok(_) => return Err(strange(path, "expected a decision")),
         };
         show(out, &done)?;
     }
 }
 
 /// Returns the request that approves exactly this batch.
-fn approval(batch: Listed) -> Request {
-    Request::Approve { id: batch.id, digest: batch.digest.into() }
+fn approval(batch: &Question) -> Request {
+    Request::Approve { id: batch.asked.id.as_str().to_owned(), digest: batch.digest.into() }
 }
 
 fn has_terminal() -> bool {
@@ -320,5 +314,8 @@ fn ask(path: &Path, request: &Request) -> Result<Answer, ClientError> {
     if answer.last() != Some(&b'\n') {
         return Err(broken(ErrorKind::UnexpectedEof.into()));
     }
-    serde_json::from_slice(&answer).map_err(strange)
+    match serde_json::from_slice(&answer).map_err(strange)? {
+        Answer::Error { message } => Err(ClientError::Refused(message)),
+        answer => Ok(answer),
+    }
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use alloy_primitives::{B256, keccak256, map::B256Map};
+use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
 use super::{Asked, AskedAct, DigestPrefix};
@@ -54,18 +55,20 @@ struct ApprovalGauges {
 }
 
 /// A waiting request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Question {
     /// Number of the request in the order of arrival.
     pub number: u64,
-    /// The request as it is shown.
-    pub asked: Asked,
-    /// Digest of the batch.
+    /// Digest of the request.
     pub digest: B256,
-    /// Time that the batch has waited.
-    pub waited: Duration,
-    /// Time until the batch is rejected.
-    pub left: Duration,
+    /// Time that the request has waited.
+    pub waited_ms: u64,
+    /// Time until the request is rejected.
+    pub left_ms: u64,
+    /// The request as it is shown.
+    #[serde(flatten)]
+    pub asked: Asked,
 }
 
 /// The reason why an approver's decision has no effect.
@@ -399,8 +402,9 @@ impl Questions {
 impl WaitingBatch {
     fn question(&self, number: u64, timeout: Duration) -> Question {
         let waited = self.since.elapsed();
-        let left = timeout.saturating_sub(waited);
-        Question { number, asked: self.asked.clone(), digest: self.digest, waited, left }
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let (waited_ms, left_ms) = (ms(waited), ms(timeout.saturating_sub(waited)));
+        Question { number, digest: self.digest, waited_ms, left_ms, asked: self.asked.clone() }
     }
 }
 

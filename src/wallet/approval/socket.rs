@@ -20,9 +20,9 @@ use tokio::{
 
 use super::{
     Approvals,
-    protocol::{Answer, Listed, Request, WaitingList},
+    protocol::{Answer, Request, WaitingList},
 };
-use crate::wallet::{BatchId, FeeBounds, ReplacedBatch, ReplacementQuote, Replacing, Wallet};
+use crate::wallet::{BatchId, FeeBounds, Replacing, Wallet};
 
 /// The name of the socket in the data directory.
 pub const SOCKET: &str = "wallet.sock";
@@ -206,8 +206,8 @@ async fn converse(
         Ok(Request::Quote { id, cancels }) => {
             desk.quote(&id, if cancels { Replacing::Cancel } else { Replacing::Bump }).await
         }
-        Ok(Request::Bump { id, bounds }) => desk.replace(&id, Replacing::Bump, bounds).await,
-        Ok(Request::Cancel { id, bounds }) => desk.replace(&id, Replacing::Cancel, bounds).await,
+        Ok(Request::Bump { id, bounds }) => desk.replace(id.as_str(), Replacing::Bump, bounds).await,
+        Ok(Request::Cancel { id, bounds }) => desk.replace(id.as_str(), Replacing::Cancel, bounds).await,
         Ok(request) => answer(request, &desk.approvals),
         Err(message) => Answer::Error { message },
     };
@@ -237,7 +237,7 @@ async fn next(from: u64, approvals: &Approvals, watchers: &Semaphore) -> Answer 
         return Answer::Error { message };
     };
     let found = tokio::time::timeout(LONGEST_WAIT, approvals.next(from)).await.ok();
-    Answer::Next(found.map(|question| Box::new(Listed::new(question))))
+    Answer::Next(found.map(|question| Box::new(question)))
 }
 
 fn answer(request: Request, approvals: &Approvals) -> Answer {
@@ -247,36 +247,27 @@ fn answer(request: Request, approvals: &Approvals) -> Answer {
         Request::Quote { .. } | Request::Bump { .. } | Request::Cancel { .. } | Request::Next { .. } => {
             return Answer::Next(None);
         }
-        Request::Show { id } => approvals.find(&id).map(|question| Answer::Shown(Box::new(Listed::new(question)))),
-        Request::Approve { id, digest } => {
-            approvals.approve(&id, &digest).map(|id| Answer::Approved { id: id.as_str().to_owned() })
-        }
-        Request::Reject { id } => approvals.reject(&id).map(|id| Answer::Rejected { id: id.as_str().to_owned() }),
+        Request::Show { id } => approvals.find(&id).map(|question| Answer::Shown(Box::new(question))),
+        Request::Approve { id, digest } => approvals.approve(&id, &digest).map(|id| Answer::Approved { id }),
+        Request::Reject { id } => approvals.reject(&id).map(|id| Answer::Rejected { id }),
     };
-    done.unwrap_or_else(|error| Answer::Error { message: error.to_string() })
+    done.unwrap_or_else(|error| error_of(&error))
 }
 
 impl Desk {
     async fn quote(&self, id: &str, how: Replacing) -> Answer {
         let Some(wallet) = &self.wallet else { return no_wallet() };
-        match wallet.quote(id, how).await {
-            Ok(ReplacementQuote { id, transactions, bounds }) => {
-                Answer::Quoted { id: id.as_str().to_owned(), transactions, bounds }
-            }
-            Err(error) => Answer::Error { message: error.to_string() },
-        }
+        wallet.quote(id, how).await.map_or_else(|error| error_of(&error), Answer::Quoted)
     }
 
     async fn replace(&self, id: &str, how: Replacing, bounds: FeeBounds) -> Answer {
         let Some(wallet) = &self.wallet else { return no_wallet() };
-        match wallet.replace(id, how, bounds).await {
-            Ok(ReplacedBatch { id, transactions }) => Answer::Replaced {
-                id: id.as_str().to_owned(),
-                transactions: transactions.into_iter().map(|one| (one.of, one.hash)).collect(),
-            },
-            Err(error) => Answer::Error { message: error.to_string() },
-        }
+        wallet.replace(id, how, bounds).await.map_or_else(|error| error_of(&error), Answer::Replaced)
     }
+}
+
+fn error_of(error: &impl std::error::Error) -> Answer {
+    Answer::Error { message: error.to_string() }
 }
 
 fn no_wallet() -> Answer {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, B256, TxKind, U256};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::{Call, CallFees},
@@ -33,7 +34,7 @@ pub enum Replacing {
 }
 
 /// The fees of a replacement, before anything is signed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplacementQuote {
     /// Id of the batch.
     pub id: BatchId,
@@ -44,12 +45,12 @@ pub struct ReplacementQuote {
 }
 
 /// A batch whose transactions were replaced.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplacedBatch {
     /// Id of the batch.
     pub id: BatchId,
-    /// The new transactions.
-    pub transactions: Vec<Replacement>,
+    /// The hash of each transaction, and that of its replacement.
+    pub transactions: Vec<(B256, B256)>,
 }
 
 /// The reason why a batch's transactions are not replaced.
@@ -114,8 +115,8 @@ impl Wallet {
         bounds.check_data(data).map_err(ReplaceError::TooDear)?;
         let (replaced, commit) = self.replace_in(&id, batch, how, bounds)?;
         commit.wait().await?;
-        for one in &replaced.transactions {
-            tracing::info!(id = ?cut(id.as_str()), of = %one.of, hash = %one.hash, ?how, "an approver has replaced a transaction");
+        for (of, hash) in &replaced.transactions {
+            tracing::info!(id = ?cut(id.as_str()), %of, %hash, ?how, "an approver has replaced a transaction");
         }
         Ok(replaced)
     }
@@ -181,7 +182,8 @@ impl Wallet {
             PoolError::Store(error) => ReplaceError::Store(error),
             other => ReplaceError::Pool(other.to_string()),
         })?;
-        Ok((ReplacedBatch { id: id.clone(), transactions: replacements }, commit))
+        let transactions = replacements.iter().map(|one| (one.of, one.hash)).collect();
+        Ok((ReplacedBatch { id: id.clone(), transactions }, commit))
     }
 
     /// Returns the version of a transaction that waits.
