@@ -164,15 +164,9 @@ impl Signals {
         let Self { runtime, terminate, interrupt, hang_up: hung_up, .. } = self;
         runtime.block_on(async {
             loop {
-                let hung_up = async {
-                    match hung_up {
-                        Some(signal) => signal.recv().await,
-                        None => std::future::pending().await,
-                    }
-                };
                 tokio::select! {
                     () = either(terminate, interrupt) => return,
-                    _ = hung_up => if hang_up().is_break() { return },
+                    Some(()) = async { hung_up.as_mut()?.recv().await } => if hang_up().is_break() { return },
                 }
             }
         });

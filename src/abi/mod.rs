@@ -71,11 +71,6 @@ impl AbiBook {
         &USUAL
     }
 
-    /// Adds an item before those with the same selector, so that it is the one that decodes.
-    pub fn prefer(&mut self, item: AbiItem<'static>) {
-        self.add(item, true);
-    }
-
     /// Adds a function as [`prefer`](Self::prefer) does, unless it tells nothing that a known one with the same
     /// signature does not tell: no names, and no results.
     pub fn prefer_function(&mut self, function: Function) {

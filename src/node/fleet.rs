@@ -21,7 +21,7 @@ use crate::{
     config::Config,
     fleet::{Place, PublishingNode},
     ledger::{SnapshotId, codec::VERSION},
-    rpc::{StartupReason, Testing},
+    rpc::StartupReason,
     source::{
         fleet::{
             FleetChain, FleetError, FleetLink, FleetNames, FleetState, FollowedChain, ImageKey, NodeIdentity, Servers,
@@ -84,9 +84,8 @@ pub fn publish(
     }
     let publisher = publisher(config, link.clone(), store, follower, &identity, lease);
     let fleet = Some(place(link, identity, &publisher));
-    let source = PublishedSource { publisher, devnet };
-    let testing = Testing::Off;
-    Ok(Start { spec, snapshots, source: Box::new(source), testing, accounts, builtin, trading, fleet, remote: None })
+    let source = Box::new(PublishedSource { publisher, devnet });
+    Ok(Start { accounts, builtin, trading, fleet, ..Start::of_foreign(spec, snapshots, source) })
 }
 
 /// Begins to publish the upstream's chain of `start`, or to stand by for the node that does.

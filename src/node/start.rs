@@ -32,7 +32,7 @@ use crate::{
 /// The chain that a node begins with.
 pub struct Start {
     pub spec: ChainSpec,
-    pub snapshots: Snapshots,
+    pub snapshots: Arc<Snapshots>,
     pub source: Box<dyn FeedSource>,
     /// The scope of the methods for testing.
     pub testing: Testing,
@@ -52,7 +52,7 @@ impl Start {
     pub fn of_foreign(spec: ChainSpec, snapshots: Snapshots, source: Box<dyn FeedSource>) -> Self {
         Self {
             spec,
-            snapshots,
+            snapshots: Arc::new(snapshots),
             source,
             testing: Testing::Off,
             accounts: Vec::new(),
@@ -214,7 +214,7 @@ pub fn begin(config: &Config, codes: &Arc<CodeCache>, store: &Store, reason: &St
         }
         Some(source) => (Box::new(source), Testing::Off),
     };
-    Ok(Start { spec, snapshots, source, testing, accounts, builtin, trading, fleet: None, remote: None })
+    Ok(Start { testing, accounts, builtin, trading, ..Start::of_foreign(spec, snapshots, source) })
 }
 
 /// Returns the rules of a chain whose newest block has this timestamp.

@@ -148,24 +148,30 @@ impl Queue {
 
     /// Returns the own transaction with this nonce, if it is on the disk.
     pub(super) fn stored_with_nonce(&self, sender: &Address, nonce: u64) -> Option<Arc<Pooled>> {
-        let pooled = self.senders.get(sender)?.by_nonce.get(&nonce)?;
-        (pooled.own && !pooled.is_held()).then(|| pooled.clone())
+        self.with_nonce(sender, nonce).filter(|pooled| pooled.own && !pooled.is_held()).cloned()
+    }
+
+    /// Adds a transaction to those of its sender.
+    fn link(&mut self, pooled: Arc<Pooled>) -> &mut Sender {
+        self.bytes += pooled.size;
+        self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
+        let sender = self.senders.entry(pooled.tx.signer()).or_default();
+        sender.cost = sender.cost.saturating_add(pooled.cost);
+        sender.by_nonce.insert(pooled.tx.nonce(), pooled);
+        sender
+    }
+
+    /// Returns the transaction of `sender` with this nonce.
+    fn with_nonce(&self, sender: &Address, nonce: u64) -> Option<&Arc<Pooled>> {
+        self.senders.get(sender)?.by_nonce.get(&nonce)
     }
 
     /// Moves a transaction that stands aside back among those that wait, unless another version waits there.
     fn put_back(&mut self, pooled: Arc<Pooled>) {
-        let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
-        let sender = self.senders.entry(address).or_default();
-        if sender.by_nonce.contains_key(&nonce) {
-            return;
+        if self.with_nonce(&pooled.tx.signer(), pooled.tx.nonce()).is_none() {
+            self.forget_aside([*pooled.tx.tx_hash()]);
+            self.link(pooled);
         }
-        sender.cost = sender.cost.saturating_add(pooled.cost);
-        sender.by_nonce.insert(nonce, pooled.clone());
-        self.bytes += pooled.size;
-        if let Some(aside) = &mut self.aside {
-            aside.remove(pooled.tx.tx_hash());
-        }
-        self.by_hash.insert(*pooled.tx.tx_hash(), pooled);
     }
 
     /// Sets aside the transactions whose nonces are used, and takes back those whose nonces are free again.
@@ -255,7 +261,7 @@ impl Queue {
         let (address, nonce) = (tx.signer(), tx.nonce());
         let cost = cost_of(&tx);
         let sender = self.senders.get(&address);
-        let replaced = sender.and_then(|sender| sender.by_nonce.get(&nonce)).cloned();
+        let replaced = self.with_nonce(&address, nonce).cloned();
         let queued = sender.map_or(U256::ZERO, |sender| sender.cost);
         if coming.place == PoolPlace::Free && sender.is_some_and(|sender| sender.is_taken(nonce)) {
             return Err(PoolError::NonceTaken { nonce });
@@ -286,11 +292,8 @@ impl Queue {
         let Coming { own, here, held, place: _ } = coming;
         let (tx, arrived, held_now) = (Arc::new(tx), self.arrivals, AtomicBool::new(held));
         let pooled = Arc::new(Pooled { tx, arrived, next, size, cost, own, here, held: held_now });
-        self.bytes += size;
-        self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
-        let sender = self.senders.entry(address).or_default();
-        sender.cost = sender.cost.saturating_add(cost);
-        sender.by_nonce.insert(nonce, pooled.clone());
+        let sender = self.link(pooled.clone());
+        let announced = sender.announced;
         if let Some(replaced) = replaced {
             sender.cost = sender.cost.saturating_sub(replaced.cost);
             self.bytes -= replaced.size;
@@ -299,12 +302,9 @@ impl Queue {
                 // The upstream may have it already, so that it may be mined.
                 aside.push(replaced.clone());
             }
-            self.left.push(Left { pooled: replaced, reason: DropReason::Replaced, announced: sender.announced });
+            self.left.push(Left { pooled: replaced, reason: DropReason::Replaced, announced });
         }
-        if !held {
-            return Ok(self.newly_ready_from(&pooled, world));
-        }
-        Ok(Vec::new())
+        Ok(if held { Vec::new() } else { self.newly_ready_from(&pooled, world) })
     }
 
     /// Returns the transactions that became ready because `pooled` may be mined now.
@@ -360,7 +360,7 @@ impl Queue {
         }
         for Left { pooled, announced, .. } in left.into_iter().rev() {
             let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
-            let there = self.senders.get(&address).and_then(|sender| sender.by_nonce.get(&nonce)).cloned();
+            let there = self.with_nonce(&address, nonce).cloned();
             if nonce < nonce_of(world, &address) || there.as_ref().is_some_and(|there| !there.is_held()) {
                 continue;
             }
@@ -368,15 +368,9 @@ impl Queue {
             if let Some(there) = there {
                 self.take(there.tx.tx_hash(), DropReason::Rejected);
             }
-            if let Some(aside) = &mut self.aside {
-                aside.remove(pooled.tx.tx_hash());
-            }
-            self.bytes += pooled.size;
-            self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
-            let sender = self.senders.entry(address).or_default();
-            sender.cost = sender.cost.saturating_add(pooled.cost);
+            self.forget_aside([*pooled.tx.tx_hash()]);
+            let sender = self.link(pooled);
             sender.announced = sender.announced.max(announced);
-            sender.by_nonce.insert(nonce, pooled);
         }
         self.left.clear();
     }
@@ -440,15 +434,12 @@ impl Queue {
         world: &World,
         limits: &Settings,
     ) -> Result<(), PoolError> {
-        let (transactions, bytes) = match replaced {
+        let (mut count, mut bytes) = match replaced {
             Some(replaced) => (self.len(), self.bytes - replaced.size + size),
             None => (self.len() + 1, self.bytes + size),
         };
-        let mut over = Over {
-            transactions: transactions.saturating_sub(limits.transactions),
-            bytes: bytes.saturating_sub(limits.bytes),
-        };
-        if over.is_none() {
+        let fits = |count, bytes| count <= limits.transactions && bytes <= limits.bytes;
+        if fits(count, bytes) {
             return Ok(());
         }
         let (address, nonce) = (tx.signer(), tx.nonce());
@@ -474,14 +465,13 @@ impl Queue {
         last.sort_unstable();
         let mut driven_out = Vec::new();
         for (_, _, hash, size) in last {
-            if over.is_none() {
+            if fits(count, bytes) {
                 break;
             }
-            over.transactions = over.transactions.saturating_sub(1);
-            over.bytes = over.bytes.saturating_sub(size);
+            (count, bytes) = (count.saturating_sub(1), bytes.saturating_sub(size));
             driven_out.push(hash);
         }
-        if !over.is_none() {
+        if !fits(count, bytes) {
             // No price helps if all transactions in the pool are the node's own.
             let may_give_way = self.by_hash.values().any(|pooled| !pooled.own);
             return Err(if may_give_way { PoolError::Underpriced } else { PoolError::Full });
@@ -490,18 +480,6 @@ impl Queue {
             self.remove(&hash, DropReason::Evicted);
         }
         Ok(())
-    }
-}
-
-/// The amounts by which the pool exceeds its limits.
-struct Over {
-    transactions: usize,
-    bytes: usize,
-}
-
-impl Over {
-    const fn is_none(&self) -> bool {
-        self.transactions == 0 && self.bytes == 0
     }
 }
 

@@ -201,46 +201,25 @@ impl Pool {
         beside: Option<PoolCommit>,
     ) -> Result<Commit, PoolError> {
         self.check_outbox()?;
-        let transactions = transactions.into_iter();
-        let Some(outbox) = &self.outbox else {
-            return self.add_all(
-                transactions.map(SentTransaction::from),
-                Coming { own: true, place, ..Coming::HERE },
-                beside,
-            );
-        };
-        let (transactions, bytes): (Vec<_>, Vec<_>) = transactions
-            .map(|tx| {
-                let bytes = (*tx.tx_hash(), tx.inner().encoded_2718().into());
-                (SentTransaction::from(tx), bytes)
-            })
-            .unzip();
-        let kept = self.add_all(transactions, Coming { own: true, place, ..Coming::HERE }, beside)?;
-        Ok(outbox.send(bytes, kept))
+        let transactions: Vec<_> = transactions.into_iter().collect();
+        let bytes = |tx: &Recovered<TxEnvelope>| (*tx.tx_hash(), tx.inner().encoded_2718().into());
+        let sent = self.outbox.as_ref().map(|outbox| (outbox, transactions.iter().map(bytes).collect()));
+        let coming = Coming { own: true, place, ..Coming::HERE };
+        let kept = self.add_all(transactions.into_iter().map(SentTransaction::from), coming, beside)?;
+        Ok(match sent {
+            Some((outbox, bytes)) => outbox.send(bytes, kept),
+            None => kept,
+        })
     }
 
-    /// Adds transactions that this node has signed with nonces of its choice, in order, all or none of them. `beside`
-    /// is written to `store` in the same commit, and `then` is called with the outcome. Until then they are held.
+    /// Adds transactions that this node has signed with nonces of its choice, as `place` allows, in order, all or none of them.
+    /// `beside` is written to `store` in the same commit, and `then` is called with the outcome. Until then they are held.
     ///
     /// # Errors
-    /// Returns the [`PoolError`] of the first transaction that is rejected, [`PoolError::NonceTaken`] if its nonce is
-    /// taken. Transactions that were evicted for them are then restored.
+    /// Returns the [`PoolError`] of the first transaction that is rejected: [`PoolError::NonceTaken`] if its nonce has to be free
+    /// and is not, [`PoolError::ReplacementUnderpriced`] if it pays too little more than the one that it replaces.
+    /// Transactions that were evicted for them are then restored.
     pub fn add_own(
-        self: &Arc<Self>,
-        transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
-        store: &Store,
-        beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
-        then: impl FnOnce(Result<(), StoreError>) + Send + 'static,
-    ) -> Result<Commit, PoolError> {
-        self.add_own_at(PoolPlace::Free, transactions, store, beside, then)
-    }
-
-    /// Adds transactions as [`add_own`](Self::add_own) does, with nonces as `place` allows.
-    ///
-    /// # Errors
-    /// Returns the errors of `add_own`, and [`PoolError::ReplacementUnderpriced`] if a transaction pays too little more
-    /// than the one that it replaces.
-    pub fn add_own_at(
         self: &Arc<Self>,
         place: PoolPlace,
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
@@ -486,18 +465,12 @@ impl Pool {
         &self,
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
     ) -> Vec<Arc<Recovered<TxEnvelope>>> {
-        let transactions: Vec<_> = transactions.into_iter().collect();
+        let mut taken: Vec<_> = transactions.into_iter().map(Arc::new).collect();
         let mut inner = self.lock();
-        let mut taken = Vec::with_capacity(transactions.len());
-        for tx in transactions
-            .into_iter()
-            .filter(|tx| !inner.queue.has_sender(&tx.signer()))
-            .map(Arc::new)
-            .collect::<Vec<_>>()
-        {
+        taken.retain(|tx| !inner.queue.has_sender(&tx.signer()));
+        for tx in &taken {
             inner.own.insert(*tx.tx_hash(), tx.clone());
             let _ = self.ready.send(tx.clone());
-            taken.push(tx);
         }
         taken
     }

@@ -74,16 +74,10 @@ impl Heads {
     ///
     /// Returns [`HeadsEnded`] if nothing will change any more.
     pub async fn changed(&mut self) -> Result<Option<Tags>, HeadsEnded> {
-        let again = self.again;
-        let due = async {
-            match again {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
+        let due = self.again.unwrap_or_else(Instant::now);
         tokio::select! {
             changed = self.newest.changed() => changed.map(|()| None).map_err(|_| HeadsEnded),
-            () = due => {
+            () = tokio::time::sleep_until(due), if self.again.is_some() => {
                 self.again = None;
                 Ok(None)
             }

@@ -10,7 +10,7 @@ use alloy_rlp::{RlpDecodable, RlpEncodable};
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
 
 use super::{BatchId, TxOutcome, WalletError, outcome};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, decode, encode, open_if_there};
 
 /// Batches by id.
 const BATCHES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("batches");
@@ -115,12 +115,9 @@ impl Ledger {
     /// Returns [`StoreError::Damaged`] or [`StoreError::Open`] if the store cannot be read.
     pub fn get(&self, id: &BatchId) -> Result<Option<TakenBatch>, StoreError> {
         self.store.read(|transaction| {
-            let table = match transaction.open_table(BATCHES) {
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-                table => table?,
-            };
+            let Some(table) = open_if_there(transaction, BATCHES)? else { return Ok(None) };
             let bytes = table.get(id.as_str())?;
-            bytes.map(|bytes| read(bytes.value())).transpose()
+            bytes.map(|bytes| decode(bytes.value())).transpose()
         })
     }
 
@@ -130,10 +127,7 @@ impl Ledger {
     /// Returns [`StoreError::Damaged`] or [`StoreError::Open`] if the store cannot be read.
     pub fn find(&self, text: &str) -> Result<Vec<BatchId>, StoreError> {
         self.store.read(|transaction| {
-            let table = match transaction.open_table(BATCHES) {
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
-                table => table?,
-            };
+            let Some(table) = open_if_there(transaction, BATCHES)? else { return Ok(Vec::new()) };
             let mut found = Vec::new();
             for row in table.range(text..)?.take(2) {
                 let id = row?.0.value().to_owned();
@@ -160,7 +154,7 @@ impl Ledger {
         id: &BatchId,
         batch: &TakenBatch,
     ) -> impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static {
-        let (id, bytes) = (id.clone(), alloy_rlp::encode(batch));
+        let (id, bytes) = (id.clone(), encode(batch));
         move |transaction| {
             transaction.open_table(BATCHES)?.insert(id.as_str(), bytes.as_slice())?;
             Ok(())
@@ -173,7 +167,7 @@ impl Ledger {
         id: &BatchId,
         batch: &TakenBatch,
     ) -> impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static {
-        let (id, bytes, kept) = (id.clone(), alloy_rlp::encode(batch), self.kept);
+        let (id, bytes, kept) = (id.clone(), encode(batch), self.kept);
         move |transaction| {
             let (mut batches, mut order) = (transaction.open_table(BATCHES)?, transaction.open_table(ORDER)?);
             batches.insert(id.as_str(), bytes.as_slice())?;
@@ -184,7 +178,7 @@ impl Ledger {
                 if let Some((_, oldest)) = order.pop_first()?
                     && let Some(batch) = batches.remove(oldest.value())?
                 {
-                    outcome::forget(transaction, read(batch.value())?.hashes())?;
+                    outcome::forget(transaction, decode::<TakenBatch>(batch.value())?.hashes())?;
                 }
             }
             Ok(())
@@ -202,11 +196,6 @@ impl Drop for IdClaim {
     fn drop(&mut self) {
         lock(&self.reserved).remove(&self.id);
     }
-}
-
-fn read(bytes: &[u8]) -> Result<TakenBatch, redb::Error> {
-    let read = alloy_rlp::decode_exact(bytes);
-    read.map_err(|error| redb::Error::Corrupted(format!("a batch cannot be read: {error}")))
 }
 
 fn lock(reserved: &Mutex<HashSet<BatchId>>) -> MutexGuard<'_, HashSet<BatchId>> {

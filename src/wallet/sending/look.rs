@@ -188,17 +188,10 @@ impl NonceSearch<'_> {
             let receipt = receipt.landed(hash);
             let fork = self.spec.evm_fork(&self.published.head().header);
             let ran = ran_code(&**version.tx, version.tx.signer(), receipt.gas_used, fork);
-            let by =
-                NonceTaker { hash: Some(hash), block_number: receipt.block_number, block_hash: receipt.block_hash };
-            let landed = TxOutcome::Landed(receipt, ran);
+            let fate = landed(versions, receipt, ran);
             // A node may tell a receipt of another branch, or of a block that presim does not have yet.
-            if !still_holds(self.published, &landed) {
-                return UpstreamAnswer::NotYet;
-            }
-            let mut fate = taken(versions, by);
-            fate.retain(|(other, _)| *other != hash);
-            fate.push((hash, landed));
-            return UpstreamAnswer::Fate(fate);
+            let holds = fate.iter().all(|(_, outcome)| still_holds(self.published, outcome));
+            return if holds { UpstreamAnswer::Fate(fate) } else { UpstreamAnswer::NotYet };
         }
         UpstreamAnswer::Nothing
     }
@@ -277,6 +270,15 @@ pub(super) fn still_holds(published: &Chain, outcome: &TxOutcome) -> bool {
 /// Returns the outcomes of the versions of a transaction whose nonce another transaction has used.
 pub(super) fn taken(versions: &Versions, by: NonceTaker) -> Fate {
     versions.iter().map(|one| (*one.tx.tx_hash(), TxOutcome::Taken(by))).collect()
+}
+
+/// Returns the outcomes of the versions of a transaction of which one is in a block.
+pub(super) fn landed(versions: &Versions, receipt: CallsReceipt, ran: Option<bool>) -> Fate {
+    let CallsReceipt { tx_hash, block_number, block_hash, .. } = receipt;
+    let mut fate = taken(versions, NonceTaker { hash: Some(tx_hash), block_number, block_hash });
+    fate.retain(|(hash, _)| *hash != tx_hash);
+    fate.push((tx_hash, TxOutcome::Landed(receipt, ran)));
+    fate
 }
 
 /// Finds the transactions of canonical blocks that have used these nonces: as their senders', or by an authorization

@@ -13,7 +13,7 @@ use alloy_primitives::{Address, B256, map::B256Map};
 use tokio::time::{Duration, Instant};
 
 use super::{
-    look::{Fate, Look, NonceOf, NonceSearch, Versions, still_holds, taken},
+    look::{self, Fate, Look, NonceOf, NonceSearch, Versions, still_holds},
     state::{FoundOutcome, Sending, lock},
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     ledger::Chain,
     pool::forget,
     state::{Lookup, Overlay},
-    wallet::{NonceTaker, TxOutcome, Wallet, outcome, progress::receipt_of},
+    wallet::{TxOutcome, Wallet, outcome, progress::receipt_of},
 };
 
 /// The pause before the state of an account is fetched again.
@@ -82,15 +82,10 @@ impl WalletSender {
             }
             let next = self.record_due_outcomes(groups, &mut looks).await;
             self.sending.wake();
-            let again = async {
-                match next {
-                    Some(due) => tokio::time::sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let due = next.unwrap_or_else(Instant::now);
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
-                () = again => {}
+                () = tokio::time::sleep_until(due), if next.is_some() => {}
             }
         }
     }
@@ -301,10 +296,5 @@ fn fate_of(spec: &ChainSpec, published: &Chain, versions: &Versions, outcomes: &
     {
         return None;
     }
-    let by =
-        NonceTaker { hash: Some(landed.tx_hash), block_number: landed.block_number, block_hash: landed.block_hash };
-    let mut fate = taken(versions, by);
-    fate.retain(|(hash, _)| *hash != landed.tx_hash);
-    fate.push((landed.tx_hash, TxOutcome::Landed(landed, ran)));
-    Some(fate)
+    Some(look::landed(versions, landed, ran))
 }

@@ -36,16 +36,11 @@ impl Sending {
             }
             was_down = is_down;
             let next = self.send_due(pool).await;
-            let pause = async {
-                match next {
-                    Some(due) => tokio::time::sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let due = next.unwrap_or_else(Instant::now);
             tokio::select! {
                 () = pool.stored() => {}
                 () = self.again.notified() => {}
-                () = pause => {}
+                () = tokio::time::sleep_until(due), if next.is_some() => {}
             }
         }
     }
