@@ -9,7 +9,7 @@ mod text;
 
 pub use self::{
     files::AbiFileError,
-    short::is_short,
+    short::{head_words, is_short},
     text::{hinted, value_text},
 };
 

@@ -1,12 +1,13 @@
 //! Bundles: signed transactions that are mined together in one block, or not at all.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc,
     atomic::{AtomicU32, Ordering::Relaxed},
 };
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{B256, Keccak256};
+use parking_lot::Mutex;
 
 use super::{BlocksBuilt, PoolError, SentTransaction, Settings, account::nonce_of, rules};
 use crate::{
@@ -191,7 +192,7 @@ impl Bundles {
     /// Returns [`BundleRefusal::Static`], [`BundleRefusal::Upstream`] or [`BundleRefusal::Degraded`] if no blocks are built here.
     pub fn cancel(&self, name: &BundleName) -> Result<bool, BundleRefusal> {
         self.check_built()?;
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let before = waiting.len();
         waiting.retain(|bundle| bundle.name.as_ref() != Some(name));
         Ok(waiting.len() < before)
@@ -201,14 +202,14 @@ impl Bundles {
     /// least, in order of arrival.
     pub fn for_block(&self, number: u64, timestamp: u64) -> Vec<Arc<WaitingBundle>> {
         let mut bundles: Vec<_> =
-            self.lock().iter().filter(|bundle| bundle.is_for(number, timestamp)).cloned().collect();
+            self.waiting.lock().iter().filter(|bundle| bundle.is_for(number, timestamp)).cloned().collect();
         bundles.sort_by_key(|bundle| bundle.tries.load(Relaxed));
         bundles
     }
 
     /// Drops the bundles of sealed blocks, and those of the open block with a transaction that is in a block already.
     pub(super) fn advance(&self, published: &Chain) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         if waiting.is_empty() {
             return;
         }
@@ -221,7 +222,7 @@ impl Bundles {
 
     /// Adds a bundle in place of that with the same name; without a name, of the same bundle for the same block.
     fn push(&self, bundle: WaitingBundle) -> Result<(), BundleRefusal> {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let stays = |other: &Arc<WaitingBundle>| {
             other.name != bundle.name
                 || (bundle.name.is_none() && (other.hash, other.block) != (bundle.hash, bundle.block))
@@ -240,9 +241,5 @@ impl Bundles {
         waiting.retain(stays);
         waiting.push(Arc::new(bundle));
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<WaitingBundle>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

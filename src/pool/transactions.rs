@@ -1,10 +1,11 @@
 //! The transactions of the pool, shared by the senders and the block producer.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, map::B256Map};
+use parking_lot::Mutex;
 use redb::WriteTransaction;
 use tokio::sync::{Notify, broadcast, watch};
 
@@ -114,7 +115,7 @@ impl Pool {
                 "it holds transactions of chain {other} that wait, and this is chain {here}: give another --data-dir"
             )));
         }
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let newest = self.snapshots.newest();
         let (mut gone, mut own_again) = (Vec::new(), Vec::new());
         for (arrived, own, tx) in kept {
@@ -158,7 +159,7 @@ impl Pool {
             rules::check(&self.spec, self.snapshots.newest().header(), self.settings.min_tip, sent)?;
             return Ok((hash, Acknowledgement::Checked(outbox.submit(hash, bytes()))));
         }
-        if self.lock().queue.get(&hash).is_some() {
+        if self.inner.lock().queue.get(&hash).is_some() {
             return Err(PoolError::AlreadyKnown);
         }
         self.check_outbox()?;
@@ -240,7 +241,7 @@ impl Pool {
         let head = self.snapshots.newest();
         let check = |sent| rules::check(&self.spec, head.header(), self.settings.min_tip, sent).map(Checked::from);
         let transactions: Vec<_> = sent.into_iter().map(check).collect::<Result<_, _>>()?;
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let newest = self.snapshots.newest();
         let coming = Coming { held: self.store.is_some() || beside.is_some(), ..coming };
         let (mut pooled, mut ready) = (Vec::with_capacity(transactions.len()), Vec::new());
@@ -305,7 +306,7 @@ impl Pool {
 
     /// Releases held transactions that are stored. If storing failed, removes them and restores those that left.
     fn release_stored(&self, coming: &[Arc<Pooled>], mut left: Vec<Left>, kept: bool) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let newest = self.snapshots.newest();
         if kept {
             for pooled in coming {
@@ -328,7 +329,7 @@ impl Pool {
 
     /// Returns the transaction with this hash, if it is in the pool and not held.
     pub fn get(&self, hash: &B256) -> Option<Arc<Recovered<TxEnvelope>>> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let pooled = inner.queue.get(hash).filter(|pooled| !pooled.is_held());
         pooled.map(|pooled| pooled.tx.clone()).or_else(|| inner.own.get(hash).cloned())
     }
@@ -336,7 +337,7 @@ impl Pool {
     /// Whether the pool holds the transaction with this hash, be it stored yet or not, and on an upstream's chain be it
     /// settled yet or not. A transaction is on the disk a moment before the pool releases it.
     pub fn has_place(&self, hash: &B256) -> bool {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.queue.get(hash).is_some() || inner.queue.is_aside(hash)
     }
 
@@ -349,7 +350,7 @@ impl Pool {
 
     /// Returns the first of `count` consecutive nonces that are free in the sense of [`next_nonce`](Self::next_nonce).
     pub fn next_nonces(&self, address: Address, state_nonce: u64, count: u64) -> u64 {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let newest = self.snapshots.newest();
         let nonce = nonce_of(&newest.world, &address);
         let own = inner.own.values().filter(|tx| tx.signer() == address).map(|tx| tx.nonce() + 1).max();
@@ -358,7 +359,7 @@ impl Pool {
 
     /// Returns the nonce that is missing before the transaction with this hash can be mined, if it waits behind a gap.
     pub fn gap_before(&self, hash: &B256) -> Option<u64> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let tx = &inner.queue.get(hash)?.tx;
         let newest = self.snapshots.newest();
         let nonce = nonce_of(&newest.world, &tx.signer());
@@ -377,7 +378,7 @@ impl Pool {
 
     /// Returns the number of transactions, including those behind a nonce gap.
     pub fn len(&self) -> usize {
-        self.lock().queue.len()
+        self.inner.lock().queue.len()
     }
 
     /// Whether no transaction waits.
@@ -387,26 +388,26 @@ impl Pool {
 
     /// Whether the pool holds a transaction of `address`.
     pub fn has_sender(&self, address: &Address) -> bool {
-        self.lock().queue.has_sender(address)
+        self.inner.lock().queue.has_sender(address)
     }
 
     /// Whether the pool holds a transaction of `address` that delegates its own account, to any address (EIP-7702).
     pub fn delegates(&self, address: &Address) -> bool {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         // A mined transaction leaves a moment after its snapshot was published.
         inner.queue.delegates(address, nonce_of(&self.snapshots.newest().world, address))
     }
 
     /// Returns the transactions that can be mined on the snapshot `on` at these fees, best first.
     pub fn best(&self, on: &Snapshot, fees: BlockFees) -> Best {
-        Best::new(fees, self.lock().queue.runs(&on.world))
+        Best::new(fees, self.inner.lock().queue.runs(&on.world))
     }
 
     /// Returns the transactions of all senders, in order of the senders' addresses. The producer's own transactions of
     /// [`take_own`](Self::take_own) are not among them, because they do not wait.
     pub fn content(&self) -> Vec<SenderContent> {
         let mut content: Vec<_> = {
-            let inner = self.lock();
+            let inner = self.inner.lock();
             let world = &self.snapshots.newest().world;
             inner.queue.senders().into_iter().map(|sender| inner.queue.content(sender, world)).collect()
         };
@@ -416,19 +417,19 @@ impl Pool {
 
     /// Returns the transactions of one sender.
     pub fn content_from(&self, sender: Address) -> SenderContent {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.queue.content(sender, &self.snapshots.newest().world)
     }
 
     /// Returns the numbers of transactions.
     pub fn status(&self) -> PoolStatus {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.queue.status(&self.snapshots.newest().world)
     }
 
     /// Removes a transaction that can never be mined.
     pub fn remove(&self, hash: &B256) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.queue.remove(hash, DropReason::Unminable);
         let left = inner.queue.take_left();
         self.notify_dropped(&inner.queue, &left);
@@ -439,7 +440,7 @@ impl Pool {
     /// each sender.
     pub fn advance(&self) {
         self.bundles.advance(&self.snapshots.load());
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.own.clear();
         if inner.queue.is_idle() {
             return;
@@ -466,7 +467,7 @@ impl Pool {
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
     ) -> Vec<Arc<Recovered<TxEnvelope>>> {
         let mut taken: Vec<_> = transactions.into_iter().map(Arc::new).collect();
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         taken.retain(|tx| !inner.queue.has_sender(&tx.signer()));
         for tx in &taken {
             inner.own.insert(*tx.tx_hash(), tx.clone());
@@ -477,7 +478,7 @@ impl Pool {
 
     /// Drops the transactions of [`take_own`](Self::take_own), because their sub-block was abandoned.
     pub fn drop_own(&self) {
-        self.lock().own.clear();
+        self.inner.lock().own.clear();
     }
 
     /// Subscribes to transactions as they become ready to be mined: at once, or when the gap before them is filled.
@@ -504,10 +505,5 @@ impl Pool {
             // Fails if there is no subscriber.
             let _ = self.ready.send(tx);
         }
-    }
-
-    /// Locks the pool. A panic under the lock leaves it between two complete changes, so that it stays usable.
-    pub(super) fn lock(&self) -> MutexGuard<'_, PoolState> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,12 +1,10 @@
 //! The accepted batches, and the ids that are in use.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashSet, sync::Arc};
 
 use alloy_primitives::{Address, B256};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
+use parking_lot::Mutex;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
 
 use super::{BatchId, TxOutcome, WalletError, outcome};
@@ -98,7 +96,7 @@ impl Ledger {
     /// # Errors
     /// Returns [`WalletError::Duplicate`] if another batch has the id, and [`WalletError::Store`] if reading fails.
     pub fn reserve(&self, id: BatchId) -> Result<IdClaim, WalletError> {
-        if !lock(&self.reserved).insert(id.clone()) {
+        if !self.reserved.lock().insert(id.clone()) {
             return Err(WalletError::taken(&id));
         }
         // From here on no other batch can be stored under the id, and one that was stored before can be read.
@@ -194,10 +192,6 @@ impl IdClaim {
 
 impl Drop for IdClaim {
     fn drop(&mut self) {
-        lock(&self.reserved).remove(&self.id);
+        self.reserved.lock().remove(&self.id);
     }
-}
-
-fn lock(reserved: &Mutex<HashSet<BatchId>>) -> MutexGuard<'_, HashSet<BatchId>> {
-    reserved.lock().unwrap_or_else(PoisonError::into_inner)
 }

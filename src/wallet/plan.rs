@@ -92,6 +92,10 @@ pub(super) fn gas_fee(gas: u64, price: u128) -> U256 {
     U256::from(gas).saturating_mul(U256::from(price))
 }
 
+pub(super) fn total(amounts: impl Iterator<Item = U256>) -> U256 {
+    amounts.fold(U256::ZERO, U256::saturating_add)
+}
+
 impl Plan {
     pub fn terms(&self) -> Terms {
         Terms { atomic: self.atomic, upgrade: self.upgrade, transactions: self.transactions.len() }
@@ -99,13 +103,12 @@ impl Plan {
 
     /// Returns the maximum gas fees of the transactions in wei: the gas limit of each times its maximum price.
     fn gas_fees(&self) -> U256 {
-        let cost = |planned: &PlannedTx| gas_fee(planned.gas, most_price(planned.call.fees));
-        self.transactions.iter().map(cost).fold(U256::ZERO, U256::saturating_add)
+        total(self.transactions.iter().map(|planned| gas_fee(planned.gas, most_price(planned.call.fees))))
     }
 
     /// Returns the fees that the OP stack takes beside gas, in wei, as estimated.
     pub fn data_fees(&self) -> U256 {
-        self.transactions.iter().map(|planned| planned.data_fee).fold(U256::ZERO, U256::saturating_add)
+        total(self.transactions.iter().map(|planned| planned.data_fee))
     }
 
     /// Returns the fees to which an approver is to agree: those of this plan, and `margin` percent.
@@ -199,7 +202,9 @@ impl PlannedRun {
     fn failure(&self) -> Option<String> {
         let reason = match &self.result {
             ExecutionResult::Success { .. } => return None,
-            ExecutionResult::Revert { output, .. } => revert_text(output),
+            ExecutionResult::Revert { output, .. } => {
+                engine::revert_reason(output).unwrap_or_else(|| "execution reverted".to_owned())
+            }
             ExecutionResult::Halt { reason, .. } => HaltText(reason.clone()).to_string(),
         };
         Some(shown::cut(&reason, LONGEST_REASON))
@@ -320,10 +325,7 @@ impl Planner<'_> {
             BatchCall { to: Some(account), value: U256::ZERO, data, gas_limit: None, capabilities: Vec::new() };
         let call = self.call(&execute, account);
         let affordable = self.affordable(&call, overlay);
-        let unpaid = transactions
-            .iter()
-            .map(|deployment: &PlannedTx| deployment.data_fee)
-            .fold(U256::ZERO, U256::saturating_add);
+        let unpaid = total(transactions.iter().map(|deployment: &PlannedTx| deployment.data_fee));
         let funds = overlay.balance_and_nonce(account).0.saturating_sub(unpaid);
         let upgrade_cost = if upgrade.is_some() { PER_EMPTY_ACCOUNT_COST } else { 0 };
         let ran = self.run(&call, upgrade_cost, overlay).map_err(|error| refused("params[0].calls", error))?;
@@ -502,8 +504,7 @@ pub(super) fn most_price(fees: CallFees) -> u128 {
 /// Checks that an account with `funds` can pay a transaction with its fees beside gas. Without those, the simulation checks.
 fn check_funds(place: &str, funds: U256, planned: &PlannedTx) -> Result<(), WalletError> {
     let PlannedTx { call, gas, data_fee } = planned;
-    let gas_fee = U256::from(*gas).saturating_mul(U256::from(most_price(call.fees)));
-    let needed = gas_fee.saturating_add(call.value).saturating_add(*data_fee);
+    let needed = gas_fee(*gas, most_price(call.fees)).saturating_add(call.value).saturating_add(*data_fee);
     if data_fee.is_zero() || needed <= funds {
         return Ok(());
     }
@@ -518,9 +519,4 @@ fn refused(what: &str, error: SimulationError) -> WalletError {
         SimulationError::Internal(problem) => WalletError::Internal(problem),
         other => WalletError::Refused(format!("{what}: {other}")),
     }
-}
-
-/// Returns the reason in the data of a revert, or the general message if there is none.
-fn revert_text(data: &[u8]) -> String {
-    engine::revert_reason(data).unwrap_or_else(|| "execution reverted".to_owned())
 }

@@ -3,13 +3,14 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
 use alloy_primitives::{B256, keccak256, map::B256Map};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
@@ -185,12 +186,12 @@ impl Approvals {
     /// # Errors
     /// Returns [`WalletError::Duplicate`] if a batch with this id waits, or a withdrawn one still keeps the id taken.
     pub fn check_id(&self, id: &BatchId) -> Result<(), WalletError> {
-        self.lock().check_id(id, &self.gauges)
+        self.questions.lock().check_id(id, &self.gauges)
     }
 
     /// Returns the number of withdrawn ids that stay taken, by client.
     pub fn withdrawn(&self) -> Vec<(Option<String>, usize)> {
-        let mut questions = self.lock();
+        let mut questions = self.questions.lock();
         questions.expire(&self.gauges);
         questions.withdrawn_of.iter().map(|(client, count)| (client.clone(), *count)).collect()
     }
@@ -217,12 +218,12 @@ impl Approvals {
     /// # Errors
     /// Returns [`DecisionError::Unknown`] or [`DecisionError::Ambiguous`] if the id does not name one waiting batch.
     pub fn find(&self, id: &str) -> Result<Question, DecisionError> {
-        self.lock().find(id).map(|(number, one)| one.question(number, self.timeout))
+        self.questions.lock().find(id).map(|(number, one)| one.question(number, self.timeout))
     }
 
     /// Returns the waiting batches, beginning with the one that has waited longest.
     pub fn waiting(&self) -> Vec<Question> {
-        self.lock().waiting.iter().map(|(number, one)| one.question(*number, self.timeout)).collect()
+        self.questions.lock().waiting.iter().map(|(number, one)| one.question(*number, self.timeout)).collect()
     }
 
     /// Waits for a batch with at least this number, and returns the first that waits.
@@ -231,7 +232,7 @@ impl Approvals {
         loop {
             arrivals.mark_unchanged();
             let found = {
-                let questions = self.lock();
+                let questions = self.questions.lock();
                 questions.waiting.range(from..).next().map(|(number, one)| one.question(*number, self.timeout))
             };
             match found {
@@ -245,7 +246,7 @@ impl Approvals {
     /// Rejects all waiting batches and all later ones, because the node stops.
     pub fn stop(&self) {
         let waiting = {
-            let mut questions = self.lock();
+            let mut questions = self.questions.lock();
             questions.stopped = true;
             std::mem::take(&mut questions.waiting)
         };
@@ -256,7 +257,7 @@ impl Approvals {
 
     fn enter(&self, asked: Asked) -> Result<(WaitingPermit<'_>, oneshot::Receiver<Decision>), WalletError> {
         let digest = asked.digest();
-        let mut questions = self.lock();
+        let mut questions = self.questions.lock();
         if questions.stopped {
             return Err(stopping(asked.act.noun()));
         }
@@ -306,7 +307,7 @@ impl Approvals {
     }
 
     fn decide(&self, id: &str, digest: Option<&DigestPrefix>, decision: Decision) -> Result<BatchId, DecisionError> {
-        let mut questions = self.lock();
+        let mut questions = self.questions.lock();
         let (number, found) = questions.find(id)?;
         if let Some(given) = digest
             && !given.begins(&found.digest)
@@ -328,10 +329,6 @@ impl Approvals {
         }
         tracing::info!(id = ?asked.id.as_str(), ?decision, "an approver has decided on a batch");
         Ok(asked.id)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Questions> {
-        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -417,7 +414,7 @@ struct WaitingPermit<'a> {
 impl WaitingPermit<'_> {
     /// Withdraws the batch, whose id stays taken until its timeout. Returns whether the batch still waited.
     fn withdraw(&self) -> bool {
-        let mut questions = self.approvals.lock();
+        let mut questions = self.approvals.questions.lock();
         let Some(WaitingBatch { asked, since, .. }) = questions.waiting.remove(&self.number) else { return false };
         let Approvals { timeout, gauges, .. } = self.approvals;
         questions.withdraw(self.number, asked, since + *timeout, gauges);

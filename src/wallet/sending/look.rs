@@ -153,23 +153,14 @@ impl NonceSearch<'_> {
             nonces.iter().map(|(_, versions)| receipts.by_ref().take(versions.len()).collect()).collect();
         let mut answers = Vec::with_capacity(nonces.len());
         for ((nonce_of, versions), receipts) in nonces.iter().zip(receipts) {
-            answers.push(self.answer(*nonce_of, versions, receipts, deadline));
+            answers.push(async move {
+                match self.landed(versions, receipts) {
+                    UpstreamAnswer::Nothing => self.replaced(*nonce_of, versions, deadline).await,
+                    answered => answered,
+                }
+            });
         }
         stream::iter(answers).buffered(MAX_NONCES_AT_ONCE).collect().await
-    }
-
-    /// Returns what the receipts of the versions of one transaction say, and without one, what the blocks do.
-    async fn answer(
-        &self,
-        nonce_of: NonceOf,
-        versions: &Versions,
-        receipts: Vec<Result<Option<ReceiptAnswer>, UpstreamError>>,
-        deadline: Instant,
-    ) -> UpstreamAnswer {
-        match self.landed(versions, receipts) {
-            UpstreamAnswer::Nothing => self.replaced(nonce_of, versions, deadline).await,
-            answered => answered,
-        }
     }
 
     /// Reads the receipts of the versions of one transaction.

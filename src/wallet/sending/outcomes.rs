@@ -14,7 +14,7 @@ use tokio::time::{Duration, Instant};
 
 use super::{
     look::{self, Fate, Look, NonceOf, NonceSearch, Versions, still_holds},
-    state::{FoundOutcome, Sending, lock},
+    state::{FoundOutcome, Sending},
 };
 use crate::{
     chain::ChainSpec,
@@ -52,7 +52,7 @@ impl WalletSender {
     /// Reads the outcomes of the transactions that stand aside, which were stored before a restart.
     fn restore(&self) {
         let pool = &self.wallet.pool;
-        let mut outcomes = lock(&self.sending.outcomes);
+        let mut outcomes = self.sending.outcomes.lock();
         for pooled in pool.own_waiting().iter().chain(&pool.own_aside()) {
             let hash = *pooled.tx.tx_hash();
             match self.wallet.ledger.outcome(&hash) {
@@ -121,7 +121,7 @@ impl WalletSender {
         let mut next = None;
         let (mut fates, mut unknown) = (Vec::new(), BTreeSet::new());
         {
-            let outcomes = lock(&self.sending.outcomes);
+            let outcomes = self.sending.outcomes.lock();
             for (nonce_of @ (account, nonce), versions) in &groups {
                 match published.latest().world.look_up(account) {
                     // The feed may have jumped, so that the account has to be fetched first.
@@ -161,7 +161,7 @@ impl WalletSender {
     /// transactions that are still in the pool.
     fn drop_void(&self, published: &Chain) -> Vec<B256> {
         let mut void = Vec::new();
-        lock(&self.sending.outcomes).retain(|hash, found| {
+        self.sending.outcomes.lock().retain(|hash, found| {
             let Some(pooled) = self.wallet.pool.own_pooled(hash) else { return false };
             let is_used = match published.latest().world.look_up(&pooled.tx.signer()) {
                 Lookup::Known(info) => info.is_some_and(|info| info.nonce > pooled.tx.nonce()),
@@ -212,7 +212,7 @@ impl WalletSender {
                 self.sending.meters.mined.increment(landed as u64);
                 self.sending.meters.taken.increment((hashes.len() - landed) as u64);
                 self.wallet.pool.forget_aside(hashes.iter().copied());
-                let mut outcomes = lock(&self.sending.outcomes);
+                let mut outcomes = self.sending.outcomes.lock();
                 hashes.iter().for_each(|hash| drop(outcomes.remove(hash)));
             }
             Err(error) => tracing::debug!(%error, "outcomes of the wallet's transactions cannot be stored yet"),
@@ -223,7 +223,7 @@ impl WalletSender {
 impl Sending {
     /// Notes outcomes. Returns the certain ones that are new.
     fn record(&self, fate: &Fate, is_certain: bool) -> Fate {
-        let mut outcomes = lock(&self.outcomes);
+        let mut outcomes = self.outcomes.lock();
         let mut fresh = Vec::new();
         for (hash, outcome) in fate {
             match outcomes.get_mut(hash) {
@@ -243,7 +243,7 @@ impl Sending {
     /// Returns the recorded outcomes of the transactions of `fate`: one that is not certain does not replace one that was found
     /// before.
     fn recorded(&self, fate: Fate) -> Fate {
-        let outcomes = lock(&self.outcomes);
+        let outcomes = self.outcomes.lock();
         let recorded = |(hash, found): (B256, TxOutcome)| {
             let outcome = outcomes.get(&hash).map_or(found, |known| known.outcome.clone());
             (hash, outcome)
@@ -254,7 +254,7 @@ impl Sending {
     /// Whether no reorg is expected to change outcomes: their block is final for the upstream, or they were found long ago.
     /// Outcomes that are not certain may be corrected for as long.
     fn is_final(&self, published: &Chain, fate: &Fate) -> bool {
-        let outcomes = lock(&self.outcomes);
+        let outcomes = self.outcomes.lock();
         let is_finalized = |number: u64| published.finalized().is_some_and(|finalized| number <= finalized);
         fate.iter().all(|(hash, outcome)| {
             outcomes.get(hash).is_some_and(|found| {

@@ -15,7 +15,7 @@ use crate::{
         BatchId, FeeBounds, Ledger, Replacement, SigningError, TakenBatch, TxFields, Wallet,
         data_fee::DataFee,
         error::cut,
-        plan::{gas_fee, most_price, with_margin},
+        plan::{gas_fee, most_price, total, with_margin},
     },
 };
 
@@ -93,8 +93,7 @@ impl Wallet {
         if waiting.is_empty() {
             return Err(ReplaceError::Settled(cut(id.as_str())));
         }
-        let gas =
-            waiting.iter().map(|one| one.most_fee(self.raised(&one.pooled.tx))).fold(U256::ZERO, U256::saturating_add);
+        let gas = total(waiting.iter().map(|one| one.most_fee(self.raised(&one.pooled.tx))));
         let data = self.data_fees(&waiting).await;
         let margin = self.policy.fee_margin;
         let bounds = FeeBounds { gas: with_margin(gas, margin), data, margin };
@@ -152,10 +151,7 @@ impl Wallet {
         if waiting.is_empty() {
             return Err(ReplaceError::Settled(cut(id.as_str())));
         }
-        let total = |fees: &[CallFees]| {
-            let each = waiting.iter().zip(fees).map(|(one, fees)| one.most_fee(*fees));
-            each.fold(U256::ZERO, U256::saturating_add)
-        };
+        let total = |fees: &[CallFees]| total(waiting.iter().zip(fees).map(|(one, fees)| one.most_fee(*fees)));
         let mut fees: Vec<CallFees> = waiting.iter().map(|one| self.raised(&one.pooled.tx)).collect();
         if total(&fees) > bounds.gas {
             // As little more as a replacement must offer, and the next block takes.
@@ -220,7 +216,7 @@ impl Wallet {
             let call = Call { fees: self.raised(&one.pooled.tx), ..one.call() };
             fee.of(&call, one.gas(), call.authorization_list.is_some())
         });
-        Ok(each.fold(U256::ZERO, U256::saturating_add))
+        Ok(total(each))
     }
 
     /// Returns fees that replace those of a transaction, and that the next block takes, with room for the blocks after it.
