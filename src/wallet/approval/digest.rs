@@ -72,7 +72,7 @@ impl Asked {
     }
 }
 
-/// The first digits of a digest, or all of them, as an approver gives them: hex digits in lower case, without `0x`.
+/// The first digits of a digest, or all of them, as an approver gives them: `0x` and hex digits in lower case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct DigestPrefix(String);
@@ -90,13 +90,13 @@ const LONGEST: usize = 64;
 impl DigestPrefix {
     /// Whether `digest` begins with these digits.
     pub fn begins(&self, digest: &B256) -> bool {
-        const_hex::encode(digest).starts_with(&self.0)
+        const_hex::encode_prefixed(digest).starts_with(&self.0)
     }
 }
 
 impl From<B256> for DigestPrefix {
     fn from(digest: B256) -> Self {
-        Self(const_hex::encode(digest))
+        Self(const_hex::encode_prefixed(digest))
     }
 }
 
@@ -107,7 +107,7 @@ impl FromStr for DigestPrefix {
         let digits = text.strip_prefix("0x").unwrap_or(text);
         let is_digest =
             (SHORTEST..=LONGEST).contains(&digits.len()) && digits.bytes().all(|one| one.is_ascii_hexdigit());
-        if is_digest { Ok(Self(digits.to_ascii_lowercase())) } else { Err(NoDigest) }
+        if is_digest { Ok(Self(format!("0x{}", digits.to_ascii_lowercase()))) } else { Err(NoDigest) }
     }
 }
 
@@ -121,6 +121,6 @@ impl TryFrom<String> for DigestPrefix {
 
 impl fmt::Display for DigestPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "0x{}", self.0)
+        f.write_str(&self.0)
     }
 }
