@@ -12,10 +12,10 @@ mod vitals;
 
 pub use self::{
     banner::Banner,
-    memory::settle_memory,
+    memory::configure_memory,
     parts::{pool, wallet},
     start::OwnChain,
-    supervisor::{Watchdog, tell_ready, tell_stopping},
+    supervisor::{Watchdog, notify_ready, notify_stopping},
     vitals::{Vitals, VitalsError},
 };
 
@@ -393,7 +393,7 @@ impl Actors {
         let lanes = LaneName::ALL.map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
         let memory = Arc::new(IoMemory::new(config.max_memory_io as usize, 2 * config.max_connections as usize));
         let gauges = SizeGauges::new(&metrics, config.data_dir.clone());
-        tokio::spawn(keep_up(metrics.clone(), gauges, codes.clone(), memory.clone()));
+        tokio::spawn(run_upkeep(metrics.clone(), gauges, codes.clone(), memory.clone()));
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, memory.clone(), &metrics));
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone(), config.live.late()));
         let signers = Accounts::new(accounts, keyed);
@@ -455,11 +455,11 @@ impl Actors {
             .with_testing(testing)
             .with_contracts(contracts);
         if let Some(beside) = &beside {
-            tokio::spawn(beside.clone().keep_up());
+            tokio::spawn(beside.clone().store_cache_regularly());
             tokio::spawn(beside.clone().watch_forks());
         }
         if let Some(fetcher) = remote {
-            tokio::spawn(RemoteGauges::new(&metrics).keep_up(snapshots.clone()));
+            tokio::spawn(RemoteGauges::new(&metrics).run(snapshots.clone()));
             front = front.with_remote(StateCompletion {
                 fetcher,
                 rounds: config.live.upstream_rounds as usize,
@@ -515,7 +515,7 @@ impl Actors {
         // The feed's thread holds the store until it has ended.
         let _ = tokio::task::spawn_blocking(|| self.feed_thread.join()).await;
         if let Some(beside) = &self.beside {
-            beside.keep().await;
+            beside.store_cache().await;
         }
     }
 }
@@ -565,7 +565,7 @@ async fn count_drops(mut dropped: broadcast::Receiver<DroppedTransaction>, drops
     }
 }
 
-async fn keep_up(metrics: Metrics, gauges: SizeGauges, codes: Arc<CodeCache>, memory: Arc<IoMemory>) {
+async fn run_upkeep(metrics: Metrics, gauges: SizeGauges, codes: Arc<CodeCache>, memory: Arc<IoMemory>) {
     let mut ticks = tokio::time::interval(Metrics::UPKEEP);
     loop {
         ticks.tick().await;

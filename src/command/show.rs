@@ -184,11 +184,11 @@ pub fn call_text(call: &ShownCall, book: &AbiBook) -> String {
 pub fn result_text(shown: &ShownCall, call: &CallAnswer, book: &AbiBook) -> String {
     if !call.succeeded() {
         let data = call.revert_data();
-        let told = call.error.as_ref().map_or("failed", |error| error.message());
+        let message = call.error.as_ref().map_or("failed", |error| error.message());
         return cut(&match book.revert(&data) {
             Some(reason) => format!("reverted: {reason}"),
-            None if data.is_empty() => printable(told),
-            None => format!("{}: {}", printable(told), data),
+            None if data.is_empty() => printable(message),
+            None => format!("{}: {}", printable(message), data),
         });
     }
     if shown.to.is_none() {

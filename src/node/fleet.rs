@@ -73,7 +73,7 @@ pub fn publish(
     let joining = Joining { config, servers, codes, store, reason, clock: &*clock };
     let Joined { link, origin, sequence, identity, lease } =
         runtime.block_on(joining.publish(origin)).wrap_err_with(failed)?;
-    let OwnChain { spec, snapshots, devnet, accounts, builtin, trading } = OwnChain::stand_on(config, origin, clock)?;
+    let OwnChain { spec, snapshots, devnet, accounts, builtin, trading } = OwnChain::open(config, origin, clock)?;
     let base = replica_base(config, codes);
     let applier = Applier::new(snapshots.mirror(), codes.clone()).with_clock(base.clock.clone());
     let following = Following::from(link.clone(), applier, sequence);

@@ -100,7 +100,7 @@ impl OwnChain {
             let epoch = epoch::take(store, last, clock.unix())?;
             origin.snapshots.update(|chain| chain.begin_epoch(epoch));
         }
-        Self::stand_on(config, origin, clock)
+        Self::open(config, origin, clock)
     }
 
     /// Completes the chain that has this origin.
@@ -108,7 +108,7 @@ impl OwnChain {
     /// # Errors
     ///
     /// Returns an error if the first block cannot be opened, or the store cannot be written.
-    pub(super) fn stand_on(config: &Config, origin: ChainOrigin, clock: Arc<dyn Clock>) -> eyre::Result<Self> {
+    pub(super) fn open(config: &Config, origin: ChainOrigin, clock: Arc<dyn Clock>) -> eyre::Result<Self> {
         let ChainOrigin { about, snapshots, journal, accounts, .. } = origin;
         let spec = rules(config, &about, snapshots.newest().header().timestamp)?;
         let head = snapshots.newest();
@@ -319,8 +319,8 @@ fn resume(
     journal.migrate(&about)?;
     journal.prune(config.retention().history)?;
     // The states before the base are only in the chain file.
-    let anew = config.chain.is_some() && journal.base()? == about.founded;
-    let snapshots = if anew {
+    let is_imported_again = config.chain.is_some() && journal.base()? == about.founded;
+    let snapshots = if is_imported_again {
         // The chain has a genesis file, so it does not depend on the time.
         let epoch = SnapshotId::begin(journal.base_id()?.epoch());
         let Begun { snapshots, .. } = found(config, codes, accounts, 0, epoch)?;

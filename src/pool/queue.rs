@@ -23,7 +23,7 @@ use crate::state::{Lookup, World};
 
 /// The circumstances under which a transaction enters the queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Coming {
+pub(super) struct Arrival {
     /// Whether this node signed the transaction.
     pub own: bool,
     /// Whether a client of this node is told that the transaction is in the pool.
@@ -33,7 +33,7 @@ pub(super) struct Coming {
     pub place: PoolPlace,
 }
 
-impl Coming {
+impl Arrival {
     /// A transaction that a client of this node has sent.
     pub(super) const HERE: Self = Self { own: false, here: true, held: false, place: PoolPlace::Any };
 }
@@ -51,14 +51,14 @@ pub enum PoolPlace {
 
 /// A transaction that has left the queue, for another one or for good.
 #[derive(Clone, Debug)]
-pub(super) struct Left {
+pub(super) struct Departure {
     pub pooled: Arc<Pooled>,
     pub reason: DropReason,
     /// [`Sender::announced`] before the transaction left.
     announced: u64,
 }
 
-impl Left {
+impl Departure {
     pub(super) fn hash(&self) -> B256 {
         *self.pooled.tx.tx_hash()
     }
@@ -98,7 +98,7 @@ pub(super) struct Queue {
     bytes: usize,
     arrivals: u64,
     /// Transactions that left since the last [`take_left`](Self::take_left).
-    left: Vec<Left>,
+    left: Vec<Departure>,
     /// The own transactions that stand aside. `None` unless the chain is an upstream's.
     aside: Option<Aside>,
 }
@@ -167,7 +167,7 @@ impl Queue {
     }
 
     /// Moves a transaction that stands aside back among those that wait, unless another version waits there.
-    fn put_back(&mut self, pooled: Arc<Pooled>) {
+    fn requeue(&mut self, pooled: Arc<Pooled>) {
         if self.with_nonce(&pooled.tx.signer(), pooled.tx.nonce()).is_none() {
             self.forget_aside([*pooled.tx.tx_hash()]);
             self.link(pooled);
@@ -175,10 +175,10 @@ impl Queue {
     }
 
     /// Sets aside the transactions whose nonces are used, and takes back those whose nonces are free again.
-    pub(super) fn take_back(&mut self, world: &World) {
+    pub(super) fn restore_freed(&mut self, world: &World) {
         let Some(aside) = &self.aside else { return };
         for pooled in aside.free_on(world) {
-            self.put_back(pooled);
+            self.requeue(pooled);
         }
     }
 
@@ -250,7 +250,7 @@ impl Queue {
     pub(super) fn insert(
         &mut self,
         checked: Checked,
-        coming: Coming,
+        arrival: Arrival,
         world: &World,
         limits: &Settings,
     ) -> Result<Vec<Arc<Recovered<TxEnvelope>>>, PoolError> {
@@ -263,11 +263,11 @@ impl Queue {
         let sender = self.senders.get(&address);
         let replaced = self.with_nonce(&address, nonce).cloned();
         let queued = sender.map_or(U256::ZERO, |sender| sender.cost);
-        if coming.place == PoolPlace::Free && sender.is_some_and(|sender| sender.is_taken(nonce)) {
+        if arrival.place == PoolPlace::Free && sender.is_some_and(|sender| sender.is_taken(nonce)) {
             return Err(PoolError::NonceTaken { nonce });
         }
         // On an upstream's chain a transaction of before a restart may have been mined meanwhile, or may be so yet.
-        let is_former = coming.place == PoolPlace::Former && self.aside.is_some();
+        let is_former = arrival.place == PoolPlace::Former && self.aside.is_some();
         if !is_former {
             // Unknown state of an upstream is the upstream's to check.
             if let Lookup::Known(account) = world.look_up(&address) {
@@ -277,7 +277,7 @@ impl Queue {
                 check_replacement(&tx, &replaced.tx, limits.price_bump)?;
             }
         }
-        if coming.place != PoolPlace::Former {
+        if arrival.place != PoolPlace::Former {
             // An authorization would use up the nonce of a transaction in the queue.
             if let Some((used, _)) = sender.and_then(|sender| sender.by_nonce.range(nonce + 1..next).next()) {
                 return Err(PoolError::NonceUsedUp { nonce: *used });
@@ -289,7 +289,7 @@ impl Queue {
             self.make_room(&tx, size, replaced.as_deref(), world, limits)?;
         }
         self.arrivals += 1;
-        let Coming { own, here, held, place: _ } = coming;
+        let Arrival { own, here, held, place: _ } = arrival;
         let (tx, arrived, held_now) = (Arc::new(tx), self.arrivals, AtomicBool::new(held));
         let pooled = Arc::new(Pooled { tx, arrived, next, size, cost, own, here, held: held_now });
         let sender = self.link(pooled.clone());
@@ -302,7 +302,7 @@ impl Queue {
                 // The upstream may have it already, so that it may be mined.
                 aside.push(replaced.clone());
             }
-            self.left.push(Left { pooled: replaced, reason: DropReason::Replaced, announced });
+            self.left.push(Departure { pooled: replaced, reason: DropReason::Replaced, announced });
         }
         Ok(if held { Vec::new() } else { self.newly_ready_from(&pooled, world) })
     }
@@ -331,7 +331,7 @@ impl Queue {
         self.bytes -= pooled.size;
         let address = pooled.tx.signer();
         if let Some(sender) = self.senders.get_mut(&address) {
-            self.left.push(Left { pooled: pooled.clone(), reason, announced: sender.announced });
+            self.left.push(Departure { pooled: pooled.clone(), reason, announced: sender.announced });
             sender.by_nonce.remove(&pooled.tx.nonce());
             sender.cost = sender.cost.saturating_sub(pooled.cost);
             if sender.by_nonce.is_empty() {
@@ -352,13 +352,13 @@ impl Queue {
 
     /// Removes transactions that were not accepted after all, and restores those that left for them, except a
     /// transaction whose nonce is used, or taken by a transaction on the disk.
-    pub(super) fn undo(&mut self, coming: &[Arc<Pooled>], left: Vec<Left>, world: &World) {
-        for pooled in coming.iter().rev() {
+    pub(super) fn undo(&mut self, arrival: &[Arc<Pooled>], left: Vec<Departure>, world: &World) {
+        for pooled in arrival.iter().rev() {
             if self.by_hash.get(pooled.tx.tx_hash()).is_some_and(|there| Arc::ptr_eq(there, pooled)) {
                 self.remove(pooled.tx.tx_hash(), DropReason::Rejected);
             }
         }
-        for Left { pooled, announced, .. } in left.into_iter().rev() {
+        for Departure { pooled, announced, .. } in left.into_iter().rev() {
             let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
             let there = self.with_nonce(&address, nonce).cloned();
             if nonce < nonce_of(world, &address) || there.as_ref().is_some_and(|there| !there.is_held()) {
@@ -376,12 +376,12 @@ impl Queue {
     }
 
     /// Returns the transactions that left since the last [`take_left`](Self::take_left).
-    pub(super) fn left(&self) -> &[Left] {
+    pub(super) fn left(&self) -> &[Departure] {
         &self.left
     }
 
     /// Takes the transactions that left since the last call.
-    pub(super) fn take_left(&mut self) -> Vec<Left> {
+    pub(super) fn take_left(&mut self) -> Vec<Departure> {
         std::mem::take(&mut self.left)
     }
 

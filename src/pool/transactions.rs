@@ -13,7 +13,7 @@ use super::{
     Acknowledgement, Best, BlockFees, BlocksBuilt, Bundles, DropReason, DroppedTransaction, ForwardedTransaction,
     PoolError, PoolPlace, PoolStatus, Pooled, SenderContent, SentTransaction, Settings, TxOutbox,
     account::nonce_of,
-    queue::{Checked, Coming, Left, Queue},
+    queue::{Arrival, Checked, Departure, Queue},
     rules,
     table::{self, StoredTransaction, forget},
 };
@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Number of transactions that a subscriber of [`Pool::subscribe`] may lag behind before it misses some.
-const BROADCAST: usize = 4_096;
+const BROADCAST_CAPACITY: usize = 4_096;
 
 /// The transaction pool, shared by the senders and the block producer.
 ///
@@ -80,8 +80,8 @@ impl Pool {
             snapshots,
             store,
             inner: Mutex::new(PoolState { queue, own: B256Map::default() }),
-            ready: broadcast::Sender::new(BROADCAST),
-            dropped: broadcast::Sender::new(BROADCAST),
+            ready: broadcast::Sender::new(BROADCAST_CAPACITY),
+            dropped: broadcast::Sender::new(BROADCAST_CAPACITY),
             stored: Notify::new(),
             outbox: None,
         }
@@ -125,14 +125,14 @@ impl Pool {
             }
             inner.queue.arrive_after(arrived - 1);
             let here = own || self.outbox.is_none();
-            let coming = Coming { own, here, held: false, place: PoolPlace::Former };
-            if let Err(reason) = inner.queue.insert(tx.into(), coming, &newest.world, &self.settings) {
+            let arrival = Arrival { own, here, held: false, place: PoolPlace::Former };
+            if let Err(reason) = inner.queue.insert(tx.into(), arrival, &newest.world, &self.settings) {
                 tracing::warn!(%hash, %reason, "a stored transaction is no longer valid: it is dropped");
                 gone.push(hash);
             }
         }
         let left = inner.queue.take_left();
-        gone.extend(left.iter().map(Left::hash).filter(|hash| !inner.queue.is_aside(hash)));
+        gone.extend(left.iter().map(Departure::hash).filter(|hash| !inner.queue.is_aside(hash)));
         self.forget(gone);
         if let Some(outbox) = self.outbox.as_ref().filter(|_| !own_again.is_empty()) {
             // The node may have stopped between storing and sending them. The fleet knows those that it has.
@@ -163,7 +163,7 @@ impl Pool {
             return Err(PoolError::AlreadyKnown);
         }
         self.check_outbox()?;
-        let kept = self.add_all([sent], Coming::HERE, None)?;
+        let kept = self.add_all([sent], Arrival::HERE, None)?;
         let commit = match &self.outbox {
             Some(outbox) => outbox.send(vec![(hash, bytes())], kept),
             None => kept,
@@ -183,7 +183,7 @@ impl Pool {
     pub fn add_sent(self: &Arc<Self>, raw: &[u8]) -> Result<ForwardedTransaction, PoolError> {
         let sent = SentTransaction::decode(raw)?;
         let hash = *sent.tx.tx_hash();
-        Ok(ForwardedTransaction { hash, verdict: self.add_all([sent], Coming { here: false, ..Coming::HERE }, None) })
+        Ok(ForwardedTransaction { hash, verdict: self.add_all([sent], Arrival { here: false, ..Arrival::HERE }, None) })
     }
 
     /// Adds a transaction that this node has signed, with a nonce as `place` allows. See [`add_raw`](Self::add_raw).
@@ -205,8 +205,8 @@ impl Pool {
         let transactions: Vec<_> = transactions.into_iter().collect();
         let bytes = |tx: &Recovered<TxEnvelope>| (*tx.tx_hash(), tx.inner().encoded_2718().into());
         let sent = self.outbox.as_ref().map(|outbox| (outbox, transactions.iter().map(bytes).collect()));
-        let coming = Coming { own: true, place, ..Coming::HERE };
-        let kept = self.add_all(transactions.into_iter().map(SentTransaction::from), coming, beside)?;
+        let arrival = Arrival { own: true, place, ..Arrival::HERE };
+        let kept = self.add_all(transactions.into_iter().map(SentTransaction::from), arrival, beside)?;
         Ok(match sent {
             Some((outbox, bytes)) => outbox.send(bytes, kept),
             None => kept,
@@ -235,7 +235,7 @@ impl Pool {
     fn add_all(
         self: &Arc<Self>,
         sent: impl IntoIterator<Item = SentTransaction>,
-        coming: Coming,
+        arrival: Arrival,
         beside: Option<PoolCommit>,
     ) -> Result<Commit, PoolError> {
         let head = self.snapshots.newest();
@@ -243,12 +243,12 @@ impl Pool {
         let transactions: Vec<_> = sent.into_iter().map(check).collect::<Result<_, _>>()?;
         let mut inner = self.inner.lock();
         let newest = self.snapshots.newest();
-        let coming = Coming { held: self.store.is_some() || beside.is_some(), ..coming };
+        let arrival = Arrival { held: self.store.is_some() || beside.is_some(), ..arrival };
         let (mut pooled, mut ready) = (Vec::with_capacity(transactions.len()), Vec::new());
         let taken = || {
             for checked in transactions {
                 let hash = *checked.tx.tx_hash();
-                ready.extend(inner.queue.insert(checked, coming, &newest.world, &self.settings)?);
+                ready.extend(inner.queue.insert(checked, arrival, &newest.world, &self.settings)?);
                 pooled.extend(inner.queue.get(&hash).cloned());
             }
             self.commit(&mut inner.queue, &pooled, beside)
@@ -271,7 +271,7 @@ impl Pool {
     fn commit(
         self: &Arc<Self>,
         queue: &mut Queue,
-        coming: &[Arc<Pooled>],
+        arrival: &[Arc<Pooled>],
         beside: Option<PoolCommit>,
     ) -> Result<Commit, PoolError> {
         let Some(store) = beside.as_ref().map(|beside| &beside.store).or(self.store.as_ref()).cloned() else {
@@ -282,11 +282,11 @@ impl Pool {
         let left = queue.left().to_vec();
         let (mut stored, mut gone) = (Vec::new(), Vec::new());
         if self.store.is_some() {
-            stored.extend(coming.iter().map(|pooled| (*pooled.tx.tx_hash(), StoredTransaction::from(&**pooled))));
-            gone.extend(left.iter().map(Left::hash).filter(|hash| !queue.is_aside(hash)));
+            stored.extend(arrival.iter().map(|pooled| (*pooled.tx.tx_hash(), StoredTransaction::from(&**pooled))));
+            gone.extend(left.iter().map(Departure::hash).filter(|hash| !queue.is_aside(hash)));
         }
         let (write, then) = beside.map(|beside| (beside.write, beside.then)).unzip();
-        let (pool, coming) = (Arc::downgrade(self), coming.to_vec());
+        let (pool, arrival) = (Arc::downgrade(self), arrival.to_vec());
         let change = move |transaction: &WriteTransaction| {
             forget(transaction, gone)?;
             table::write(transaction, stored)?;
@@ -294,7 +294,7 @@ impl Pool {
         };
         let commit = store.write_then(change, move |how| {
             if let Some(pool) = pool.upgrade() {
-                pool.release_stored(&coming, left, how.is_ok());
+                pool.release_stored(&arrival, left, how.is_ok());
             }
             if let Some(then) = then {
                 then(how);
@@ -305,18 +305,18 @@ impl Pool {
     }
 
     /// Releases held transactions that are stored. If storing failed, removes them and restores those that left.
-    fn release_stored(&self, coming: &[Arc<Pooled>], mut left: Vec<Left>, kept: bool) {
+    fn release_stored(&self, arrival: &[Arc<Pooled>], mut left: Vec<Departure>, kept: bool) {
         let mut inner = self.inner.lock();
         let newest = self.snapshots.newest();
         if kept {
-            for pooled in coming {
+            for pooled in arrival {
                 self.notify_ready(inner.queue.release(pooled, &newest.world));
             }
             self.notify_dropped(&inner.queue, &left);
             self.stored.notify_one();
         } else {
             left.retain(|left| !left.pooled.is_held());
-            inner.queue.undo(coming, left, &newest.world);
+            inner.queue.undo(arrival, left, &newest.world);
         }
     }
 
@@ -433,7 +433,7 @@ impl Pool {
         inner.queue.remove(hash, DropReason::Unminable);
         let left = inner.queue.take_left();
         self.notify_dropped(&inner.queue, &left);
-        self.forget(left.iter().map(Left::hash).collect());
+        self.forget(left.iter().map(Departure::hash).collect());
     }
 
     /// Removes transactions and bundles that were mined or no longer can be. Called after each publication; looks up
@@ -448,12 +448,12 @@ impl Pool {
         let published = self.snapshots.load();
         let world = &published.newest.world;
         inner.queue.drop_used(world);
-        inner.queue.take_back(world);
+        inner.queue.restore_freed(world);
         // Mined transactions were deleted from the store with the record of their sub-block.
         let mut left = inner.queue.take_left();
         left.retain(|left| published.transaction(&left.hash()).is_none());
         self.notify_dropped(&inner.queue, &left);
-        self.forget(left.iter().map(Left::hash).collect());
+        self.forget(left.iter().map(Departure::hash).collect());
         for sender in inner.queue.senders() {
             self.notify_ready(inner.queue.newly_ready(&sender, world));
         }
@@ -491,7 +491,7 @@ impl Pool {
         self.dropped.subscribe()
     }
 
-    fn notify_dropped(&self, queue: &Queue, left: &[Left]) {
+    fn notify_dropped(&self, queue: &Queue, left: &[Departure]) {
         // A transaction that stands aside may still be mined.
         for left in left.iter().filter(|left| !queue.is_aside(&left.hash())) {
             let dropped = DroppedTransaction { hash: left.hash(), reason: left.reason, here: left.pooled.here };

@@ -77,7 +77,7 @@ pub struct Upstream {
     /// The time of a fork that the node has and presim does not know.
     newer_fork: OnceLock<u64>,
     /// Wakes the calls that pause before a retry, when another call is answered.
-    well: Notify,
+    recovered: Notify,
     meters: Meters,
 }
 
@@ -137,7 +137,7 @@ impl Upstream {
     /// The time for which calls are sent again because the nodes that answer them are behind.
     const BEHIND_TIMEOUT: Duration = Duration::from_secs(2);
     /// The part of a pause that always passes. The rest ends as soon as another call is answered.
-    const SURE_PAUSE: Duration = Duration::from_millis(250);
+    const MIN_PAUSE: Duration = Duration::from_millis(250);
 
     /// Connects to the upstream. Over HTTP, the first call connects.
     ///
@@ -180,7 +180,7 @@ impl Upstream {
             problem: ArcSwapOption::empty(),
             behind: ArcSwapOption::empty(),
             newer_fork: OnceLock::new(),
-            well: Notify::new(),
+            recovered: Notify::new(),
             meters,
         }
     }
@@ -343,7 +343,7 @@ impl Upstream {
             Some(problem) => self.problem.store(Some(Arc::new(problem.to_string()))),
             None if self.problem.load().is_some() => {
                 self.problem.store(None);
-                self.well.notify_waiters();
+                self.recovered.notify_waiters();
             }
             None => {}
         }
@@ -399,7 +399,7 @@ impl Upstream {
             }
             let mut pause = pauses.next().unwrap_or(Self::LONGEST_PAUSE).max(wait.unwrap_or_default());
             if waits_for_another {
-                pause = pause.min(Self::SURE_PAUSE);
+                pause = pause.min(Self::MIN_PAUSE);
             }
             if Instant::now() + pause >= deadline {
                 break;
@@ -419,11 +419,11 @@ impl Upstream {
         if in_full {
             return tokio::time::sleep(pause).await;
         }
-        let sure = pause.min(Self::SURE_PAUSE);
+        let sure = pause.min(Self::MIN_PAUSE);
         // Notifications count from here on, so that none is lost during the sleep.
-        let well = self.well.notified();
+        let recovered = self.recovered.notified();
         tokio::time::sleep(sure).await;
-        let _ = tokio::time::timeout(pause - sure, well).await;
+        let _ = tokio::time::timeout(pause - sure, recovered).await;
     }
 
     /// Sends calls once, in concurrent batches of at most the size that the upstream is known to accept. A batch that it rejects

@@ -32,7 +32,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub struct FetcherConfig {
     /// The time for which a wave is tried, whatever the deadline of its first request: others may wait longer.
-    pub patience: Duration,
+    pub wave_timeout: Duration,
     /// Whether to fetch proofs, and to check values by them against the block's header.
     pub verify_proofs: bool,
     /// The most values in flight at once, past which fetches are rejected.
@@ -83,7 +83,7 @@ impl Fetcher {
     /// The slots from 0 on, fetched with an account if there are no access lists: most contracts keep values there.
     const FIRST_SLOTS: u64 = 16;
     /// The most accounts of a wave whose first slots are fetched.
-    const WITH_SLOTS: usize = 8;
+    const MAX_ACCOUNTS_WITH_SLOTS: usize = 8;
     /// The most checked headers that are retained.
     const MAX_HEADERS: usize = 1024;
     /// The time that `eth_createAccessList` has to answer.
@@ -234,7 +234,7 @@ impl Fetcher {
                 Miss::Account(address) => Some(*address),
                 _ => None,
             });
-            let accounts: Vec<_> = accounts.take(Self::WITH_SLOTS).collect();
+            let accounts: Vec<_> = accounts.take(Self::MAX_ACCOUNTS_WITH_SLOTS).collect();
             for address in accounts {
                 wanted.extend((0..Self::FIRST_SLOTS).map(|slot| Miss::Slot(address, U256::from(slot))));
             }
@@ -285,7 +285,7 @@ impl Fetcher {
 
     /// Runs one wave, and after it a second one for the state in the access lists.
     async fn fetch_claimed(self: Arc<Self>, view: RemoteView, claim: FetchClaim, lists: Option<Hints>) {
-        let deadline = Instant::now() + self.config.patience;
+        let deadline = Instant::now() + self.config.wave_timeout;
         self.waves.increment(1);
         let wave = self.wave(&view, &claim.misses, deadline);
         let lists = tokio::time::timeout(Self::LISTS_TIMEOUT, self.access_lists(&view, lists, deadline));

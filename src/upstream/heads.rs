@@ -28,7 +28,7 @@ pub struct Heads {
     newest: watch::Receiver<Result<BlockName, UpstreamError>>,
     tags: watch::Receiver<Tags>,
     /// The time at which to look at the same block again.
-    again: Option<Instant>,
+    retry_at: Option<Instant>,
     /// The announced block that the upstream did not have, and the time since when.
     unknown: Option<(B256, Instant)>,
     task: AbortHandle,
@@ -57,7 +57,7 @@ impl Heads {
     pub fn follow(upstream: Arc<Upstream>, newest: B256, every: Duration) -> Self {
         let runtime = Handle::current();
         let (newest, tags, task) = spawn(&runtime, &upstream, BlockName { hash: newest, number: U64::ZERO }, every);
-        Self { upstream, every, runtime, newest, tags, again: None, unknown: None, task }
+        Self { upstream, every, runtime, newest, tags, retry_at: None, unknown: None, task }
     }
 
     /// Follows the upstream with a new task, from the block `newest` on.
@@ -65,7 +65,7 @@ impl Heads {
         self.task.abort();
         let head = BlockName { hash: newest, number: U64::ZERO };
         (self.newest, self.tags, self.task) = spawn(&self.runtime, &self.upstream, head, self.every);
-        (self.again, self.unknown) = (None, None);
+        (self.retry_at, self.unknown) = (None, None);
     }
 
     /// Waits for a new block, new tags, or the time to look again. Returns the tags if they have changed.
@@ -74,11 +74,11 @@ impl Heads {
     ///
     /// Returns [`HeadsEnded`] if nothing will change any more.
     pub async fn changed(&mut self) -> Result<Option<Tags>, HeadsEnded> {
-        let due = self.again.unwrap_or_else(Instant::now);
+        let due = self.retry_at.unwrap_or_else(Instant::now);
         tokio::select! {
             changed = self.newest.changed() => changed.map(|()| None).map_err(|_| HeadsEnded),
-            () = tokio::time::sleep_until(due), if self.again.is_some() => {
-                self.again = None;
+            () = tokio::time::sleep_until(due), if self.retry_at.is_some() => {
+                self.retry_at = None;
                 Ok(None)
             }
             changed = self.tags.changed() => match changed {
@@ -98,20 +98,20 @@ impl Heads {
     }
 
     /// Schedules another look at the same block.
-    pub fn again(&mut self) {
-        self.again = Some(Instant::now() + Self::RETRY_PAUSE);
+    pub fn retry(&mut self) {
+        self.retry_at = Some(Instant::now() + Self::RETRY_PAUSE);
     }
 
     /// Schedules another look at an announced block that the upstream does not have yet, unless that has lasted for `late`:
     /// some endpoints announce blocks that are only pre-confirmed, whose hashes no block ever has.
-    pub fn again_for(&mut self, hash: B256, late: Duration) {
+    pub fn retry_for(&mut self, hash: B256, late: Duration) {
         let since = match self.unknown {
             Some((known, since)) if known == hash => since,
             _ => Instant::now(),
         };
         self.unknown = Some((hash, since));
         if since.elapsed() < late {
-            self.again();
+            self.retry();
         }
     }
 }

@@ -102,7 +102,7 @@ impl WaitingRequest {
 
 impl Socket {
     /// The most notifications of a subscription that wait to be received. Beyond them, notifications are dropped.
-    const NOTIFICATIONS: usize = 16;
+    const MAX_UNREAD_NOTIFICATIONS: usize = 16;
 
     /// Opens a connection, and opens it again whenever it is lost.
     ///
@@ -153,7 +153,7 @@ impl Socket {
         &self,
         request: SerializedRequest,
     ) -> TransportResult<(Response, mpsc::Receiver<Box<RawValue>>)> {
-        let (subscriber, notifications) = mpsc::channel(Self::NOTIFICATIONS);
+        let (subscriber, notifications) = mpsc::channel(Self::MAX_UNREAD_NOTIFICATIONS);
         let (response, _permit) = self.send_one(request, Some(subscriber)).await?;
         Ok((response, notifications))
     }
@@ -266,7 +266,7 @@ impl SocketLink {
     const PING_AFTER: Duration = Duration::from_secs(5);
     const PONG_WITHIN: Duration = Duration::from_secs(5);
     /// The most bytes of a notification. The header of a block has two thousand.
-    const NOTIFICATION: usize = 64 << 10;
+    const MAX_NOTIFICATION_BYTES: usize = 64 << 10;
 
     async fn open(address: &Address, limits: SocketLimits) -> Result<Self, String> {
         let opening = async {
@@ -293,7 +293,7 @@ impl SocketLink {
         outgoing: &mut mpsc::UnboundedReceiver<WaitingRequest>,
         budget: &AnswerBudget,
     ) -> Option<LinkEnd> {
-        let patience = 2 * self.limits.timeout;
+        let answer_timeout = 2 * self.limits.timeout;
         let mut waiting: HashMap<Id, WaitingRequest> = HashMap::new();
         let mut subscribers: HashMap<SubId, mpsc::Sender<Box<RawValue>>> = HashMap::new();
         let (mut heard, mut pinged, mut was_useful) = (Instant::now(), None, false);
@@ -304,7 +304,7 @@ impl SocketLink {
                 Some(pinged) => pinged + Self::PONG_WITHIN,
                 None => heard + Self::PING_AFTER,
             };
-            let due = unanswered.map_or(silent_at, |since| silent_at.min(since + patience));
+            let due = unanswered.map_or(silent_at, |since| silent_at.min(since + answer_timeout));
             tokio::select! {
                 request = outgoing.recv() => {
                     let request = request?;
@@ -331,7 +331,7 @@ impl SocketLink {
                         Ok(SocketMessage::Notification { subscription, result }) => {
                             was_useful = true;
                             if let Some(subscriber) = subscribers.get(&subscription)
-                                && text.len() <= Self::NOTIFICATION
+                                && text.len() <= Self::MAX_NOTIFICATION_BYTES
                             {
                                 // A subscriber that is slow asks for the newest block itself.
                                 let _ = subscriber.try_send(result);
@@ -363,8 +363,8 @@ impl SocketLink {
                     }
                 }
                 () = tokio::time::sleep_until(due) => {
-                    if unanswered.is_some_and(|since| since.elapsed() >= patience) {
-                        break format!("the upstream has answered nothing for {patience:?}");
+                    if unanswered.is_some_and(|since| since.elapsed() >= answer_timeout) {
+                        break format!("the upstream has answered nothing for {answer_timeout:?}");
                     }
                     if pinged.is_some() {
                         break format!("the upstream has sent nothing for {:?}", heard.elapsed());

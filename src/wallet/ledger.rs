@@ -16,7 +16,7 @@ const BATCHES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("batches"
 const ORDER: TableDefinition<'_, u64, &str> = TableDefinition::new("batch order");
 
 /// Maximum number of old batches that are deleted with one write.
-const FORGOTTEN_AT_ONCE: u64 = 16;
+const MAX_FORGOTTEN_AT_ONCE: u64 = 16;
 
 /// An accepted batch. Its state is not stored, because it follows from the chain.
 #[derive(Clone, Debug, PartialEq, Eq, RlpEncodable, RlpDecodable)]
@@ -172,7 +172,7 @@ impl Ledger {
             let next = order.last()?.map_or(0, |(number, _)| number.value() + 1);
             order.insert(next, id.as_str())?;
             // If the limit was lowered, only a few at a time are deleted, because other writes wait for this commit.
-            for _ in 0..order.len()?.saturating_sub(kept).min(FORGOTTEN_AT_ONCE) {
+            for _ in 0..order.len()?.saturating_sub(kept).min(MAX_FORGOTTEN_AT_ONCE) {
                 if let Some((_, oldest)) = order.pop_first()?
                     && let Some(batch) = batches.remove(oldest.value())?
                 {

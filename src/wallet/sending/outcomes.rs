@@ -13,7 +13,7 @@ use alloy_primitives::{Address, B256, map::B256Map};
 use tokio::time::{Duration, Instant};
 
 use super::{
-    look::{self, Fate, Look, NonceOf, NonceSearch, Versions, still_holds},
+    search::{self, Fate, NonceOf, NonceSearch, Retry, Versions, still_holds},
     state::{FoundOutcome, Sending},
 };
 use crate::{
@@ -70,17 +70,17 @@ impl WalletSender {
     /// Advances the pool with the chain, and records the outcomes of the transactions that stand aside.
     async fn record_outcomes(&self) {
         let mut changes = self.wallet.pool.changes();
-        let mut looks = BTreeMap::<NonceOf, Look>::new();
+        let mut retries = BTreeMap::<NonceOf, Retry>::new();
         loop {
             changes.mark_unchanged();
             let pool = &self.wallet.pool;
-            self.know_accounts().await;
+            self.fetch_accounts().await;
             pool.advance();
             let mut groups = BTreeMap::<NonceOf, Versions>::new();
             for pooled in pool.own_aside() {
                 groups.entry((pooled.tx.signer(), pooled.tx.nonce())).or_default().push(pooled);
             }
-            let next = self.record_due_outcomes(groups, &mut looks).await;
+            let next = self.record_due_outcomes(groups, &mut retries).await;
             self.sending.wake();
             let due = next.unwrap_or_else(Instant::now);
             tokio::select! {
@@ -91,7 +91,7 @@ impl WalletSender {
     }
 
     /// Fetches the accounts that have transactions here, so that their nonces are known on the newest snapshots.
-    async fn know_accounts(&self) {
+    async fn fetch_accounts(&self) {
         let published = self.wallet.pool.published();
         let (waiting, aside) = (self.wallet.pool.own_waiting(), self.wallet.pool.own_aside());
         let mut probe = Overlay::default();
@@ -114,10 +114,10 @@ impl WalletSender {
     async fn record_due_outcomes(
         &self,
         groups: BTreeMap<NonceOf, Versions>,
-        looks: &mut BTreeMap<NonceOf, Look>,
+        retries: &mut BTreeMap<NonceOf, Retry>,
     ) -> Option<Instant> {
         let published = self.wallet.pool.published();
-        let void = self.drop_void(&published);
+        let void = self.remove_void(&published);
         let mut next = None;
         let (mut fates, mut unknown) = (Vec::new(), BTreeSet::new());
         {
@@ -134,17 +134,17 @@ impl WalletSender {
                 }
             }
         }
-        looks.retain(|nonce_of, _| unknown.contains(nonce_of));
+        retries.retain(|nonce_of, _| unknown.contains(nonce_of));
         let now = Instant::now();
-        let is_due = |nonce_of: &NonceOf| looks.entry(*nonce_of).or_insert_with(|| Look::new(now)).due <= now;
+        let is_due = |nonce_of: &NonceOf| retries.entry(*nonce_of).or_insert_with(|| Retry::new(now)).due <= now;
         let due: Vec<NonceOf> = unknown.into_iter().filter(is_due).collect();
         if !due.is_empty() {
             let due = due.into_iter().map(|nonce_of| (nonce_of, &groups[&nonce_of])).collect();
             let search = NonceSearch { spec: &self.wallet.spec, sending: &self.sending, published: &published };
-            for (nonce_of, fate, is_certain) in search.look(due, looks).await {
+            for (nonce_of, fate, is_certain) in search.find(due, retries).await {
                 if is_certain {
-                    note(nonce_of, &fate);
-                    looks.remove(&nonce_of);
+                    log_taken(nonce_of, &fate);
+                    retries.remove(&nonce_of);
                 }
                 fates.push((fate, is_certain));
             }
@@ -154,12 +154,12 @@ impl WalletSender {
         self.store_fresh(fresh, void);
         let fates = fates.into_iter().map(|(fate, _)| self.sending.recorded(fate));
         self.store(fates.filter(|fate| self.sending.is_final(&published, fate)).collect()).await;
-        looks.values().map(|look| look.due).chain(next).min()
+        retries.values().map(|retry| retry.due).chain(next).min()
     }
 
     /// Forgets the outcomes that do not hold any more, because a reorg has taken their blocks back. Returns those of
     /// transactions that are still in the pool.
-    fn drop_void(&self, published: &Chain) -> Vec<B256> {
+    fn remove_void(&self, published: &Chain) -> Vec<B256> {
         let mut void = Vec::new();
         self.sending.outcomes.lock().retain(|hash, found| {
             let Some(pooled) = self.wallet.pool.own_pooled(hash) else { return false };
@@ -266,7 +266,7 @@ impl Sending {
 }
 
 /// Logs outcomes that are not the wallet's own doing.
-fn note((account, nonce): NonceOf, fate: &Fate) {
+fn log_taken((account, nonce): NonceOf, fate: &Fate) {
     if fate.iter().any(|(_, outcome)| matches!(outcome, TxOutcome::Landed(..))) {
         return;
     }
@@ -296,5 +296,5 @@ fn fate_of(spec: &ChainSpec, published: &Chain, versions: &Versions, outcomes: &
     {
         return None;
     }
-    Some(look::landed(versions, landed, ran))
+    Some(search::landed(versions, landed, ran))
 }

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Gas of a transaction that does nothing.
-const NOTHING: u64 = 21_000;
+const EMPTY_TX_GAS: u64 = 21_000;
 /// Number of times that state is fetched for the fees beside gas: their parameters are in the slots of one contract.
 const DATA_FEE_ROUNDS: usize = 3;
 
@@ -126,7 +126,7 @@ impl Wallet {
         let mut found = self.ledger.find(id)?;
         let (Some(id), true) = (found.pop(), found.is_empty()) else { return Err(ReplaceError::Unknown(cut(id))) };
         let batch = self.ledger.get(&id)?.ok_or_else(|| ReplaceError::Unknown(cut(id.as_str())))?;
-        sending.look(batch.from, self.pool.published().head().hash()).await;
+        sending.refresh(batch.from, self.pool.published().head().hash()).await;
         Ok((id, batch))
     }
 
@@ -271,7 +271,7 @@ impl ToReplace {
 
     /// Returns the gas limit of the replacement.
     fn gas(&self) -> u64 {
-        if self.how == Replacing::Cancel { NOTHING } else { self.pooled.tx.gas_limit() }
+        if self.how == Replacing::Cancel { EMPTY_TX_GAS } else { self.pooled.tx.gas_limit() }
     }
 
     /// Returns the maximum gas fee of the replacement in wei.

@@ -62,7 +62,7 @@ pub struct Sending {
     /// Held while transactions are replaced.
     pub(super) replacing: tokio::sync::Mutex<()>,
     /// Wakes the submission when transactions wait again.
-    pub(super) again: Notify,
+    pub(super) woken: Notify,
     pub(super) meters: SendingMeters,
 }
 
@@ -142,14 +142,14 @@ impl Sending {
             counts: Mutex::default(),
             tip: ArcSwapOption::empty(),
             replacing: tokio::sync::Mutex::default(),
-            again: Notify::new(),
+            woken: Notify::new(),
             meters,
         }
     }
 
     /// Asks the upstream for the next nonce of `account`, and for the fees if `head` is a new block, in one round trip.
     /// Without an answer, what is known holds: the batch is stored, and its status says what becomes of it.
-    pub async fn look(&self, account: Address, head: B256) {
+    pub async fn refresh(&self, account: Address, head: B256) {
         let read = |count: U64| Ok(Looked::Count(count.to()));
         let count = Ask::parsed("eth_getTransactionCount", &(account, "pending"), read);
         let mut asks = vec![count];

@@ -32,14 +32,14 @@ impl Sending {
             let is_down = matches!(self.upstream.state(), UpstreamState::Degraded(_));
             if was_down && !is_down {
                 tracing::info!("the upstream answers again: the wallet's transactions that wait are sent again");
-                self.send_all_again();
+                self.resend_all();
             }
             was_down = is_down;
             let next = self.send_due(pool).await;
             let due = next.unwrap_or_else(Instant::now);
             tokio::select! {
                 () = pool.stored() => {}
-                () = self.again.notified() => {}
+                () = self.woken.notified() => {}
                 () = tokio::time::sleep_until(due), if next.is_some() => {}
             }
         }
@@ -47,10 +47,10 @@ impl Sending {
 
     /// Has the sender look at what waits, because the chain has moved.
     pub(super) fn wake(&self) {
-        self.again.notify_one();
+        self.woken.notify_one();
     }
 
-    fn send_all_again(&self) {
+    fn resend_all(&self) {
         let now = Instant::now();
         self.submissions.lock().values_mut().for_each(|submission| submission.due = now);
     }

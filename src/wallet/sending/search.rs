@@ -21,7 +21,7 @@ use crate::{
     wallet::{CallsReceipt, NonceTaker, TxOutcome, outcome::ran_code},
 };
 
-/// The pauses between two looks at the upstream for the same nonce: the first, and the longest.
+/// The pauses between two searches at the upstream for the same nonce: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// The most nonces whose takers are looked for at once.
@@ -38,21 +38,21 @@ pub(super) type Fate = Vec<(B256, TxOutcome)>;
 
 /// The search for what has used a nonce.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct Retry {
     since: Instant,
     /// The time of the next look.
     pub due: Instant,
     pause: Duration,
 }
 
-impl Look {
+impl Retry {
     /// Returns a search that begins at once.
     pub(super) const fn new(now: Instant) -> Self {
         Self { since: now, due: now, pause: FIRST_PAUSE }
     }
 
     /// Puts off the next look, and returns how long the search has lasted.
-    fn put_off(&mut self) -> Duration {
+    fn postpone(&mut self) -> Duration {
         let now = Instant::now();
         self.due = now + self.pause;
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
@@ -109,11 +109,11 @@ pub(super) struct NonceSearch<'a> {
 
 impl NonceSearch<'_> {
     /// Looks for what has used these nonces, for all of them together. Returns the outcomes that were found, each with whether
-    /// it is certain. The searches in `looks` that find nothing are put off.
-    pub(super) async fn look(
+    /// it is certain. The searches in `retries` that find nothing are put off.
+    pub(super) async fn find(
         &self,
         nonces: BTreeMap<NonceOf, &Versions>,
-        looks: &mut BTreeMap<NonceOf, Look>,
+        retries: &mut BTreeMap<NonceOf, Retry>,
     ) -> Vec<(NonceOf, Fate, bool)> {
         let mut found = Vec::new();
         let takers = takers(self.published, &nonces.keys().copied().collect());
@@ -131,8 +131,8 @@ impl NonceSearch<'_> {
                 }
                 UpstreamAnswer::Nothing | UpstreamAnswer::NotYet => {}
             }
-            let Some(look) = looks.get_mut(nonce_of) else { continue };
-            let lasted = look.put_off();
+            let Some(retry) = retries.get_mut(nonce_of) else { continue };
+            let lasted = retry.postpone();
             if matches!(answered, UpstreamAnswer::Nothing) && lasted >= self.sending.settings.receipt_wait {
                 let head = self.published.head();
                 let by = NonceTaker { hash: None, block_number: head.number(), block_hash: head.hash() };
