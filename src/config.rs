@@ -36,14 +36,7 @@ pub struct Config {
     pub config: Option<PathBuf>,
     /// Listen on this address for HTTP and WebSocket. `localhost:PORT` and `:PORT` are 127.0.0.1. An address that is not
     /// loopback needs --token-file.
-    #[arg(
-        long,
-        env = "PRESIM_LISTEN",
-        value_name = "ADDR:PORT",
-        default_value = "127.0.0.1:8545",
-        value_parser = parse_address,
-        help_heading = "General"
-    )]
+    #[arg(long, env = "PRESIM_LISTEN", value_name = "ADDR:PORT", default_value = "127.0.0.1:8545", value_parser = parse_address, help_heading = "General")]
     pub listen: SocketAddr,
     /// Keep the chain, the pool's transactions and the wallet's batches in this directory, and continue from there on a
     /// restart. Without it, all state ends with the process.

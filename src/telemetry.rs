@@ -110,26 +110,24 @@ impl Default for Metrics {
     }
 }
 
+/// The names and values of labels.
+type Labels<'a> = &'a [(&'static str, &'static str)];
+
 impl Metrics {
     /// Returns a counter. Create it once and keep it, because creating it looks it up.
-    pub fn counter(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &'static str)]) -> Counter {
+    pub fn counter(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Counter {
         self.recorder.describe_counter(KeyName::from(name), None::<Unit>, SharedString::from(help));
         self.recorder.register_counter(&key(name, labels), &METADATA)
     }
 
     /// Returns a gauge.
-    pub fn gauge(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &'static str)]) -> Gauge {
+    pub fn gauge(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Gauge {
         self.recorder.describe_gauge(KeyName::from(name), None::<Unit>, SharedString::from(help));
         self.recorder.register_gauge(&key(name, labels), &METADATA)
     }
 
     /// Returns a histogram of seconds.
-    pub fn histogram(
-        &self,
-        name: &'static str,
-        help: &'static str,
-        labels: &[(&'static str, &'static str)],
-    ) -> Histogram {
+    pub fn histogram(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Histogram {
         self.recorder.describe_histogram(KeyName::from(name), Some(Unit::Seconds), SharedString::from(help));
         self.recorder.register_histogram(&key(name, labels), &METADATA)
     }
@@ -158,7 +156,7 @@ pub struct Pulse;
 
 static METADATA: Metadata<'static> = Metadata::new("presim", Level::INFO, Some(module_path!()));
 
-fn key(name: &'static str, labels: &[(&'static str, &'static str)]) -> Key {
+fn key(name: &'static str, labels: Labels<'_>) -> Key {
     Key::from_parts(name, labels.iter().map(|(name, value)| Label::new(*name, *value)).collect::<Vec<_>>())
 }
 

@@ -230,14 +230,11 @@ impl Fetcher {
     /// Adds the state that will probably be missed next.
     fn expect(&self, wanted: &mut Vec<Miss>, hints: Option<&Hints>) {
         if self.no_access_lists.load(Relaxed) {
-            let accounts = wanted.iter().filter_map(|miss| match miss {
-                Miss::Account(address) => Some(*address),
-                _ => None,
-            });
-            let accounts: Vec<_> = accounts.take(Self::MAX_ACCOUNTS_WITH_SLOTS).collect();
-            for address in accounts {
-                wanted.extend((0..Self::FIRST_SLOTS).map(|slot| Miss::Slot(address, U256::from(slot))));
-            }
+            let address = |miss: &Miss| if let Miss::Account(address) = miss { Some(*address) } else { None };
+            let accounts = wanted.iter().filter_map(address).take(Self::MAX_ACCOUNTS_WITH_SLOTS);
+            let slots = |address| (0..Self::FIRST_SLOTS).map(move |slot| Miss::Slot(address, U256::from(slot)));
+            let first: Vec<_> = accounts.flat_map(slots).collect();
+            wanted.extend(first);
         }
         if let Some(hints) = hints {
             wanted.extend(hints.addresses.iter().map(|address| Miss::Account(*address)));

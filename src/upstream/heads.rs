@@ -6,7 +6,7 @@ use alloy_primitives::{B256, U64};
 use serde::Deserialize;
 use tokio::{
     runtime::Handle,
-    sync::{broadcast, watch},
+    sync::watch,
     task::AbortHandle,
     time::{Instant, sleep, timeout_at},
 };
@@ -151,7 +151,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
     let mut announced: Option<(U64, Instant)> = None;
     loop {
         if heads.is_none() {
-            heads = subscribe(&upstream, every).await;
+            heads = upstream.subscribe_heads(Instant::now() + every.max(Duration::from_secs(1))).await;
         }
         // The upstream is polled beside a subscription, which may be silent, or announce what never becomes a block.
         let pause = if heads.is_some() { every * POLL_BACKOFF } else { every };
@@ -163,15 +163,16 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
             }
         };
         let newest = match received {
-            Some(Ok(head)) => {
+            Some(Some(head)) => {
+                let Ok(head) = serde_json::from_str::<BlockName>(head.get()) else { continue };
                 announced = Some((head.number, Instant::now()));
                 Ok(head)
             }
-            Some(Err(broadcast::error::RecvError::Closed)) => {
+            Some(None) => {
                 heads = None;
                 continue;
             }
-            Some(Err(broadcast::error::RecvError::Lagged(_))) | None => {
+            None => {
                 // At least a second, however short the pause is, because a slow answer is an answer too.
                 let deadline = Instant::now() + pause.max(Duration::from_secs(1));
                 let ask = Ask::<BlockName>::typed("eth_getBlockByNumber", &("latest", false));
@@ -223,20 +224,4 @@ async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Se
         sender.send_if_modified(|sent| std::mem::replace(sent, known) != known);
         sleep(every).await;
     }
-}
-
-/// Subscribes to new heads. Returns `None` if the connection has no subscriptions, or subscribing fails.
-async fn subscribe(upstream: &Upstream, every: Duration) -> Option<broadcast::Receiver<BlockName>> {
-    let deadline = Instant::now() + every.max(Duration::from_secs(1));
-    let mut heads = upstream.subscribe_heads(deadline).await?;
-    let (sender, receiver) = broadcast::channel(16);
-    tokio::spawn(async move {
-        while let Some(head) = heads.recv().await {
-            let Ok(head) = serde_json::from_str(head.get()) else { continue };
-            if sender.send(head).is_err() {
-                break;
-            }
-        }
-    });
-    Some(receiver)
 }

@@ -79,6 +79,8 @@ pub(super) struct Socket {
 
 /// An answer, and the permit for its bytes.
 type Answer = (Response, AnswerPermit);
+type Requests = mpsc::UnboundedReceiver<WaitingRequest>;
+type Subscriber = mpsc::Sender<Box<RawValue>>;
 
 /// A request that waits for its answer.
 #[derive(Debug)]
@@ -86,7 +88,7 @@ struct WaitingRequest {
     request: SerializedRequest,
     answer: oneshot::Sender<TransportResult<Answer>>,
     /// The receiver of the notifications, if the request is a subscription.
-    subscriber: Option<mpsc::Sender<Box<RawValue>>>,
+    subscriber: Option<Subscriber>,
 }
 
 impl WaitingRequest {
@@ -158,11 +160,7 @@ impl Socket {
         Ok((response, notifications))
     }
 
-    async fn send_one(
-        &self,
-        request: SerializedRequest,
-        subscriber: Option<mpsc::Sender<Box<RawValue>>>,
-    ) -> TransportResult<Answer> {
+    async fn send_one(&self, request: SerializedRequest, subscriber: Option<Subscriber>) -> TransportResult<Answer> {
         let (answer, answered) = oneshot::channel();
         // The task runs for as long as the sender lives, and it answers each request.
         let sent = self.requests.send(WaitingRequest { request, answer, subscriber });
@@ -192,7 +190,7 @@ async fn stay_connected(
     address: Address,
     limits: SocketLimits,
     mut link: SocketLink,
-    mut outgoing: mpsc::UnboundedReceiver<WaitingRequest>,
+    mut outgoing: Requests,
     connection: Arc<AtomicU64>,
 ) {
     let budget = AnswerBudget::new(limits.max_messages - limits.max_message());
@@ -222,11 +220,7 @@ async fn stay_connected(
 }
 
 /// Rejects requests until `done` is ready. Returns `None` if nobody can send any more.
-async fn reject_meanwhile<T>(
-    outgoing: &mut mpsc::UnboundedReceiver<WaitingRequest>,
-    problem: &str,
-    done: impl Future<Output = T>,
-) -> Option<T> {
+async fn reject_meanwhile<T>(outgoing: &mut Requests, problem: &str, done: impl Future<Output = T>) -> Option<T> {
     let mut done = std::pin::pin!(done);
     loop {
         tokio::select! {
@@ -288,14 +282,10 @@ impl SocketLink {
     /// Sends requests, and hands out their answers and notifications, for as long as the connection lives. An upstream that has
     /// fallen silent ends it: one that answers nothing for two time-outs after a request, or sends nothing at all. Returns `None`
     /// if nobody can send any more.
-    async fn serve(
-        mut self,
-        outgoing: &mut mpsc::UnboundedReceiver<WaitingRequest>,
-        budget: &AnswerBudget,
-    ) -> Option<LinkEnd> {
+    async fn serve(mut self, outgoing: &mut Requests, budget: &AnswerBudget) -> Option<LinkEnd> {
         let answer_timeout = 2 * self.limits.timeout;
         let mut waiting: HashMap<Id, WaitingRequest> = HashMap::new();
-        let mut subscribers: HashMap<SubId, mpsc::Sender<Box<RawValue>>> = HashMap::new();
+        let mut subscribers: HashMap<SubId, Subscriber> = HashMap::new();
         let (mut heard, mut pinged, mut was_useful) = (Instant::now(), None, false);
         // The time of the first request that was sent after the newest answer.
         let mut unanswered: Option<Instant> = None;

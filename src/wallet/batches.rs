@@ -187,15 +187,13 @@ impl Wallet {
             spec: &self.spec,
             codes: &self.codes,
             rules: &self.rules,
+            policy: self.policy,
             executor: self.executor(),
-            gas_margin: self.policy.gas_margin,
-            refuse_reverts: self.policy.refuse_reverts,
             snapshot,
             fees: fees.map_err(|error| WalletError::Refused(error.to_string()))?,
             data_fee: data_fee.as_ref(),
             access_list: chosen.and_then(|chosen| chosen.access_list.as_ref()),
             delegation_waits: self.pool.delegates(&account) || self.has_strangers(account, *nonce),
-            allow_upgrade: self.policy.allow_upgrade,
         };
         planner.plan(batch, account, overlay, meter)
     }

@@ -8,7 +8,9 @@ use revm::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, WalletError, data_fee::DataFee, ether};
+use super::{
+    BatchCall, BatchExecutor, BatchRequest, Delegation, Policy, SimulatedCall, WalletError, data_fee::DataFee, ether,
+};
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY, initial_gas_terms},
     engine::{
@@ -172,11 +174,8 @@ pub struct Planner<'a> {
     pub spec: &'a ChainSpec,
     pub codes: &'a CodeCache,
     pub rules: &'a SimulationRules,
+    pub policy: Policy,
     pub executor: BatchExecutor,
-    /// Gas limit above what the simulation needed, in percent.
-    pub gas_margin: u64,
-    /// Whether an atomic batch that reverts is rejected.
-    pub refuse_reverts: bool,
     pub snapshot: &'a Snapshot,
     /// The fees that each transaction offers.
     pub fees: CallFees,
@@ -186,7 +185,6 @@ pub struct Planner<'a> {
     pub access_list: Option<&'a AccessList>,
     /// Whether a transaction waits that may re-delegate the account before the batch is mined.
     pub delegation_waits: bool,
-    pub allow_upgrade: bool,
 }
 
 /// The result of a call, and the gas limit for its transaction.
@@ -304,7 +302,7 @@ impl Planner<'_> {
         }
         let upgrade = match delegation {
             // Delegated again, so that the batch runs whatever the pooled transaction does.
-            Delegation::Executor if self.delegation_waits && self.allow_upgrade => Some(executor),
+            Delegation::Executor if self.delegation_waits && self.policy.allow_upgrade => Some(executor),
             Delegation::Executor if self.delegation_waits => {
                 return Err(WalletError::Upgrade(format!(
                     "a transaction of {account} waits that may delegate it to another, and --wallet-upgrade is deny: expected it to be mined first"
@@ -334,11 +332,11 @@ impl Planner<'_> {
             ExecutionResult::Revert { .. } if self.would_succeed_with_more(&call, overlay)? => {
                 return Err(self.too_large("params[0].calls", affordable));
             }
-            ExecutionResult::Revert { output, .. } if self.refuse_reverts => {
+            ExecutionResult::Revert { output, .. } if self.policy.refuse_reverts => {
                 return Err(WalletError::Reverted(output.clone()));
             }
             ExecutionResult::Halt { .. } if ran.too_dear => {}
-            ExecutionResult::Halt { reason, .. } if self.refuse_reverts => {
+            ExecutionResult::Halt { reason, .. } if self.policy.refuse_reverts => {
                 return Err(WalletError::Refused(HaltText(reason.clone()).to_string()));
             }
             _ => {}
@@ -424,7 +422,7 @@ impl Planner<'_> {
         let most = self.affordable(call, overlay).saturating_sub(reserved).max(TRANSFER_GAS);
         let request = CallRequest { call: Call { gas: Some(most), ..call.clone() }, ..CallRequest::default() };
         let estimate = self.engine(overlay).estimate_gas(self.snapshot.header(), &request)?;
-        let with_margin = |gas: u64| gas.saturating_add(gas.saturating_mul(self.gas_margin) / 100).min(most);
+        let with_margin = |gas: u64| gas.saturating_add(gas.saturating_mul(self.policy.gas_margin) / 100).min(most);
         Ok(match estimate {
             Estimate::Gas { limit, .. } => {
                 let result = self.run_with(call, limit, overlay)?;

@@ -307,12 +307,6 @@ impl<'a> WordReader<'a> {
 /// Number of tokens of a path that are shown.
 const SHOWN_PATH: usize = 8;
 
-impl std::fmt::Debug for WordReader<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("WordReader")
-    }
-}
-
 /// Formats an amount of wei in ether, without trailing zeros.
 pub fn ether(wei: U256) -> String {
     units(wei, 18)
