@@ -46,7 +46,6 @@ impl AbiArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub struct BundleArgs {
     /// File with the bundle, in JSON: a payload, or a whole JSON-RPC request. `-` is the standard input.
-    #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The calls by flags.
     #[command(flatten)]

@@ -2,7 +2,8 @@
 
 use std::{
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -14,26 +15,18 @@ use alloy_json_rpc::{Id, RequestPacket, Response, ResponsePacket, SerializedRequ
 use alloy_transport::{TransportErrorKind, TransportResult};
 use alloy_transport_ws::{WebSocketConfig, WsConnect};
 use bytes::{Buf, Bytes, BytesMut};
-use futures::{
-    SinkExt, StreamExt,
-    future::try_join_all,
-    stream::{SplitSink, SplitStream},
-};
+use futures::{Sink, SinkExt, StreamExt, future::try_join_all, stream::BoxStream};
 use serde_json::value::RawValue;
 use tokio::{
-    io::AsyncWriteExt,
-    net::{
-        UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    net::UnixStream,
     sync::{mpsc, oneshot},
     time::{Instant, timeout},
 };
 use tokio_tungstenite::{
-    MaybeTlsStream, WebSocketStream, connect_async_with_config,
-    tungstenite::{Message, client::IntoClientRequest},
+    connect_async_with_config,
+    tungstenite::{self, Message, client::IntoClientRequest},
 };
-use tokio_util::codec::{Decoder, FramedRead};
+use tokio_util::codec::{BytesCodec, Decoder, FramedRead, FramedWrite};
 
 use super::{
     answer_budget::{AnswerBudget, AnswerPermit},
@@ -235,18 +228,14 @@ async fn reject_meanwhile<T>(outgoing: &mut Requests, problem: &str, done: impl 
 struct SocketLink {
     reader: LinkReader,
     writer: LinkWriter,
+    /// Whether the upstream answers pings, which it does over WebSocket. Over IPC, a ping is written as nothing.
+    is_pinged: bool,
     limits: SocketLimits,
 }
 
-enum LinkReader {
-    WebSocket(SplitStream<WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>>),
-    Ipc(FramedRead<OwnedReadHalf, JsonFrames>),
-}
-
-enum LinkWriter {
-    WebSocket(SplitSink<WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>, Message>),
-    Ipc(OwnedWriteHalf),
-}
+/// The messages of a connection. `None` is a sign of life that holds none.
+type LinkReader = BoxStream<'static, Result<Option<Bytes>, String>>;
+type LinkWriter = Pin<Box<dyn Sink<Message, Error = String> + Send>>;
 
 /// The end of a connection.
 struct LinkEnd {
@@ -266,17 +255,12 @@ impl SocketLink {
         let opening = async {
             match address {
                 Address::WebSocket(url) => open_web_socket(url, limits).await,
-                Address::Ipc(path) => {
-                    let (reader, writer) =
-                        UnixStream::connect(path).await.map_err(|error| error.to_string())?.into_split();
-                    let frames = JsonFrames { most: limits.max_message(), ..JsonFrames::default() };
-                    Ok((LinkReader::Ipc(FramedRead::new(reader, frames)), LinkWriter::Ipc(writer)))
-                }
+                Address::Ipc(path) => open_ipc(path, limits).await,
             }
         };
         let opened = timeout(limits.timeout, opening).await;
         let (reader, writer) = opened.map_err(|_| format!("no connection within {:?}", limits.timeout))??;
-        Ok(Self { reader, writer, limits })
+        Ok(Self { reader, writer, is_pinged: matches!(address, Address::WebSocket(_)), limits })
     }
 
     /// Sends requests, and hands out their answers and notifications, for as long as the connection lives. An upstream that has
@@ -362,10 +346,10 @@ impl SocketLink {
                     if let Err(problem) = self.write(Message::Ping(Bytes::new())).await {
                         break problem;
                     }
-                    match self.writer {
-                        LinkWriter::WebSocket(_) => pinged = Some(Instant::now()),
+                    match self.is_pinged {
+                        true => pinged = Some(Instant::now()),
                         // There are no pings over IPC.
-                        LinkWriter::Ipc(_) => heard = Instant::now(),
+                        false => heard = Instant::now(),
                     }
                 }
             }
@@ -374,18 +358,8 @@ impl SocketLink {
         Some(LinkEnd { problem, was_useful })
     }
 
-    /// Writes a message. A ping does nothing over IPC.
     async fn write(&mut self, message: Message) -> Result<(), String> {
-        let writing = async {
-            match &mut self.writer {
-                LinkWriter::WebSocket(socket) => socket.send(message).await.map_err(|error| error.to_string()),
-                LinkWriter::Ipc(socket) => match message {
-                    Message::Text(text) => socket.write_all(text.as_bytes()).await.map_err(|error| error.to_string()),
-                    _ => Ok(()),
-                },
-            }
-        };
-        let written = timeout(self.limits.timeout, writing).await;
+        let written = timeout(self.limits.timeout, self.writer.send(message)).await;
         written.unwrap_or_else(|_| Err("the upstream does not read what is sent".to_owned()))
     }
 }
@@ -401,25 +375,25 @@ async fn open_web_socket(url: &str, limits: SocketLimits) -> Result<(LinkReader,
     let connecting = connect_async_with_config(request, Some(config), true);
     let (socket, _) = connecting.await.map_err(|error| error.to_string())?;
     let (writer, reader) = socket.split();
-    Ok((LinkReader::WebSocket(reader), LinkWriter::WebSocket(writer)))
+    let read = |message: Result<Message, tungstenite::Error>| match message {
+        Ok(Message::Close(Some(frame))) => Err(format!("the upstream has closed the connection: {frame}")),
+        Ok(Message::Close(None)) => Err("the upstream has closed the connection".to_owned()),
+        Ok(message @ (Message::Text(_) | Message::Binary(_))) => Ok(Some(message.into_data())),
+        Ok(_) => Ok(None),
+        Err(error) => Err(error.to_string()),
+    };
+    let writer = writer.sink_map_err(|error: tungstenite::Error| error.to_string());
+    Ok((reader.map(read).boxed(), Box::pin(writer)))
 }
 
-impl LinkReader {
-    /// Returns the next message, or `Some(Ok(None))` for a sign of life that holds none.
-    async fn next(&mut self) -> Option<Result<Option<Bytes>, String>> {
-        match self {
-            Self::WebSocket(socket) => Some(match socket.next().await? {
-                Ok(Message::Close(frame)) => Err(match frame {
-                    Some(frame) => format!("the upstream has closed the connection: {frame}"),
-                    None => "the upstream has closed the connection".to_owned(),
-                }),
-                Ok(message @ (Message::Text(_) | Message::Binary(_))) => Ok(Some(message.into_data())),
-                Ok(_) => Ok(None),
-                Err(error) => Err(error.to_string()),
-            }),
-            Self::Ipc(socket) => Some(socket.next().await?.map(Some).map_err(|error| error.to_string())),
-        }
-    }
+async fn open_ipc(path: &Path, limits: SocketLimits) -> Result<(LinkReader, LinkWriter), String> {
+    let (reader, writer) = UnixStream::connect(path).await.map_err(|error| error.to_string())?.into_split();
+    let frames = JsonFrames { most: limits.max_message(), ..JsonFrames::default() };
+    let reader = FramedRead::new(reader, frames).map(|read| read.map(Some).map_err(|error| error.to_string()));
+    let writer = FramedWrite::<_, BytesCodec>::new(writer, BytesCodec::new());
+    let bytes = |message: Message| std::future::ready(Ok::<Bytes, std::io::Error>(message.into_data()));
+    let writer = writer.with(bytes).sink_map_err(|error: std::io::Error| error.to_string());
+    Ok((reader.boxed(), Box::pin(writer)))
 }
 
 /// Cuts what comes over an IPC socket into JSON objects and lists. Nodes do not agree on what is between them.

@@ -70,20 +70,19 @@ pub enum KeyError {
 /// Returns a [`KeyError`] for the first file that gives no key.
 pub fn load(files: &[PathBuf], passwords: &[PathBuf]) -> Result<Vec<PrivateKeySigner>, KeyError> {
     let files = files.iter().map(|path| KeyFile::read(path)).collect::<Result<Vec<_>, _>>()?;
-    let keystores = files.iter().filter(|file| matches!(file.form, Form::Keystore)).count();
-    if keystores > 0 && passwords.is_empty() {
-        let path = files.iter().find(|file| matches!(file.form, Form::Keystore)).map(|file| file.path.clone());
-        return Err(KeyError::NoPassword { path: path.unwrap_or_default() });
+    let keystores = files.iter().filter(|file| file.raw.is_none()).count();
+    if let Some(file) = files.iter().find(|file| file.raw.is_none() && passwords.is_empty()) {
+        return Err(KeyError::NoPassword { path: file.path.clone() });
     }
     if !passwords.is_empty() && (keystores == 0 || (passwords.len() > 1 && passwords.len() != keystores)) {
         return Err(KeyError::Count { passwords: passwords.len(), keystores });
     }
     let mut passwords = passwords.iter().cycle();
     let mut loaded: Vec<(PathBuf, PrivateKeySigner)> = Vec::with_capacity(files.len());
-    for KeyFile { path, form } in files {
-        let signer = match form {
-            Form::Raw(signer) => *signer,
-            Form::Keystore => {
+    for KeyFile { path, raw } in files {
+        let signer = match raw {
+            Some(signer) => signer,
+            None => {
                 let password = passwords.next().ok_or_else(|| KeyError::NoPassword { path: path.clone() })?;
                 decrypt(&path, password)?
             }
@@ -100,13 +99,8 @@ pub fn load(files: &[PathBuf], passwords: &[PathBuf]) -> Result<Vec<PrivateKeySi
 /// A file of `--wallet-key-file`.
 struct KeyFile {
     path: PathBuf,
-    form: Form,
-}
-
-enum Form {
-    /// An encrypted keystore, whose form and costs have been checked.
-    Keystore,
-    Raw(Box<PrivateKeySigner>),
+    /// The key of the file. `None` for an encrypted keystore, whose form and costs have been checked.
+    raw: Option<PrivateKeySigner>,
 }
 
 impl KeyFile {
@@ -115,7 +109,7 @@ impl KeyFile {
         let text = text.trim_ascii();
         if text.starts_with(b"{") {
             check_keystore(text).map_err(|problem| KeyError::Keystore { path: path.into(), problem })?;
-            return Ok(Self { path: path.into(), form: Form::Keystore });
+            return Ok(Self { path: path.into(), raw: None });
         }
         let mut key = Zeroizing::new([0; 32]);
         const_hex::decode_to_slice(text, key.as_mut()).map_err(|_| KeyError::Neither { path: path.into() })?;
@@ -123,7 +117,7 @@ impl KeyFile {
         if open_to_others {
             warn_of_others(path, "a private key");
         }
-        Ok(Self { path: path.into(), form: Form::Raw(Box::new(signer)) })
+        Ok(Self { path: path.into(), raw: Some(signer) })
     }
 }
 

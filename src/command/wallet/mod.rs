@@ -45,25 +45,21 @@ pub enum WalletTask {
     Approve {
         /// The batch's id, a beginning of it with at least six characters that no other waiting batch's id has, or the
         /// whole digest.
-        #[arg(value_name = "ID")]
         id: String,
         /// The batch's digest as `presim wallet list` shows it, or at least its first eight digits. A batch with
         /// another digest is not approved.
-        #[arg(value_name = "DIGEST")]
         digest: Option<String>,
     },
     /// Reject a batch or a message. Its sender gets error 4001.
     Reject {
         /// The batch's id, a beginning of it with at least six characters that no other waiting batch's id has, or the
         /// whole digest.
-        #[arg(value_name = "ID")]
         id: String,
     },
     /// Sign the transactions of a batch that wait once more, with the same nonces and higher fees, and send them to the
     /// upstream. The fees are shown first, and a terminal is asked.
     Bump {
         /// The batch's id, or a beginning of it that no other batch's id has.
-        #[arg(value_name = "ID")]
         id: String,
         /// Sign without a question on the terminal.
         #[arg(long)]
@@ -73,7 +69,6 @@ pub enum WalletTask {
     /// shown first, and a terminal is asked.
     Cancel {
         /// The batch's id, or a beginning of it that no other batch's id has.
-        #[arg(value_name = "ID")]
         id: String,
         /// Sign without a question on the terminal.
         #[arg(long)]

@@ -77,31 +77,18 @@ pub enum SocketError {
 }
 
 impl ApprovalSocket {
-    /// Creates the socket in this directory, which must exist, and serves these approvals in the current Tokio runtime.
-    /// Only the user of the process may open the socket. A socket that a stopped node left behind is replaced.
+    /// Creates the socket in this directory, which must exist, and serves these approvals in the current Tokio runtime, and
+    /// with a wallet, the replacing of transactions of its batches. Only the user of the process may open the socket. A socket
+    /// that a stopped node left behind is replaced.
     ///
     /// # Errors
     ///
     /// Returns a [`SocketError`] if the socket cannot be created.
-    pub fn serve(data_dir: &Path, approvals: Arc<Approvals>) -> Result<Self, SocketError> {
-        Self::open(data_dir, Desk { approvals, wallet: None })
-    }
-
-    /// Creates the socket as [`serve`](Self::serve) does, for the approvals of `wallet`, and for replacing transactions of
-    /// its batches.
-    ///
-    /// # Errors
-    ///
-    /// Returns a [`SocketError`] if the socket cannot be created.
-    pub fn serve_wallet(data_dir: &Path, wallet: Arc<Wallet>) -> Result<Self, SocketError> {
-        Self::open(data_dir, Desk { approvals: wallet.approvals.clone(), wallet: Some(wallet) })
-    }
-
-    fn open(data_dir: &Path, desk: Desk) -> Result<Self, SocketError> {
+    pub fn serve(data_dir: &Path, approvals: Arc<Approvals>, wallet: Option<Arc<Wallet>>) -> Result<Self, SocketError> {
         let path = socket_path(data_dir)?;
         let listener = bind(data_dir, &path)?;
         let mut serving = JoinSet::new();
-        serving.spawn(serve(listener, desk));
+        serving.spawn(serve(listener, Desk { approvals, wallet }));
         Ok(Self { identity: identity(&path), path, _serving: serving })
     }
 
