@@ -554,7 +554,7 @@ impl SizeGauges {
     }
 }
 
-/// Counts the transactions that clients of this node were told of, and that leave its pool without being mined.
+/// Counts the acknowledged transactions that leave the pool without being mined.
 async fn count_drops(mut dropped: broadcast::Receiver<DroppedTransaction>, drops: PoolDrops) {
     loop {
         match dropped.recv().await {

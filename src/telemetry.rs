@@ -30,7 +30,7 @@ use crate::shown;
 const SECONDS: [f64; 17] =
     [5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
 
-/// The name of the histogram of the time to publish, by which the feed is judged.
+/// The name of the histogram of the time to publish, which has finer buckets than the others.
 pub const PUBLISH_SECONDS: &str = "presim_publish_seconds";
 
 /// Returns finer buckets for the time to publish, in which a few per cent can be seen: from 50 µs on, each a tenth

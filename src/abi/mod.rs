@@ -71,8 +71,8 @@ impl AbiBook {
         &USUAL
     }
 
-    /// Adds a function as [`prefer`](Self::prefer) does, unless it tells nothing that a known one with the same
-    /// signature does not tell: no names, and no results.
+    /// Adds a function before those with the same selector, so that it decodes, unless it says nothing that a known one with the same
+    /// signature does not: no names, and no results.
     pub fn prefer_function(&mut self, function: Function) {
         let tells = !function.outputs.is_empty() || function.inputs.iter().any(|input| !input.name.is_empty());
         let same = |known: &&Function| known.signature() == function.signature();

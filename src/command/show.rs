@@ -82,7 +82,7 @@ pub fn table_text(table: &Table) -> String {
     lines.collect()
 }
 
-/// Returns the names of tokens that an answer tells.
+/// Returns the names of the tokens in an answer.
 pub fn symbols<'a>(blocks: impl IntoIterator<Item = &'a BlockAnswer>) -> BTreeMap<Address, String> {
     let changes = blocks.into_iter().flat_map(|block| block.assets.values().flatten());
     changes.filter_map(|change| Some((change.token?, symbol(change.symbol.as_deref()?)))).collect()

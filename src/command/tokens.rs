@@ -1,4 +1,4 @@
-//! Names of tokens, which the contracts themselves tell.
+//! Names of tokens, from the contracts themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 

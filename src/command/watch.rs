@@ -107,7 +107,7 @@ pub fn run(args: &WatchArgs, input: WatchInput, node: &NodeLink, out: &mut impl 
         let request = (&watch, since, POLL_TIMEOUT.as_millis() as u64);
         let (news, text) = node.ask_quietly::<NewsAnswer>("presim_results", request, POLL_TIMEOUT)?;
         since = news.id;
-        // An answer may be shown again until its snapshot is settled.
+        // An answer may be shown again until its snapshot is final.
         let changed: Vec<ChangeAnswer> = news.changed.into_iter().filter(|change| view.is_news(change)).collect();
         if changed.is_empty() {
             continue;

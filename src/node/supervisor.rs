@@ -27,7 +27,7 @@ fn notify(state: &[NotifyState<'_>]) {
     }
 }
 
-/// A thread that tells the service manager at intervals that the node works. Dropping it ends the thread.
+/// A thread that reports to the service manager at intervals that the node works. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Watchdog {
     _stop: oneshot::Sender<()>,

@@ -26,7 +26,7 @@ use crate::state::{Lookup, World};
 pub(super) struct Arrival {
     /// Whether this node signed the transaction.
     pub own: bool,
-    /// Whether a client of this node is told that the transaction is in the pool.
+    /// Whether this node acknowledges the transaction to a client.
     pub here: bool,
     /// Whether the transaction is still on its way to the disk.
     pub held: bool,

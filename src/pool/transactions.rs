@@ -87,7 +87,7 @@ impl Pool {
         }
     }
 
-    /// Returns the same, which also sends raw transactions to the other nodes of a fleet. If no blocks are built here, they
+    /// Sets the outbox, by which raw transactions also go to the other nodes of a fleet. If no blocks are built here, they
     /// enter the pool only as the fleet has them.
     #[must_use]
     pub fn with_outbox(self, outbox: impl TxOutbox + 'static) -> Self {

@@ -416,7 +416,7 @@ struct FetchClaim {
 
 impl FetchClaim {
     fn land(mut self, result: Result<(), FetchError>) {
-        // Released before the outcome is sent, so that a woken request that misses a value again fetches it anew.
+        // Released before the outcome is sent, so that a woken request that misses a value again can fetch it.
         self.release();
         self.done.send_replace(Some(result));
     }

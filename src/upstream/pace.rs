@@ -5,7 +5,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The pace of the requests to an upstream. A pause that the upstream asks for holds up all of them, whoever sends them.
+/// The pace of the requests to an upstream. A pause that the upstream asks for holds up all of them.
 #[derive(Debug, Default)]
 pub(super) struct RequestPace(Mutex<PaceState>);
 

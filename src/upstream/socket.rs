@@ -178,7 +178,7 @@ fn pause(useless_for: Duration, was_open: bool) -> Duration {
     (useless_for / PAUSE_PART).clamp(FIRST_PAUSE, longest)
 }
 
-/// Serves requests over `link`, and over the connections that follow it, until nobody can send any.
+/// Serves requests over `link`, and over the connections that follow it, until no sender is left.
 async fn stay_connected(
     address: Address,
     limits: SocketLimits,
@@ -212,7 +212,7 @@ async fn stay_connected(
     }
 }
 
-/// Rejects requests until `done` is ready. Returns `None` if nobody can send any more.
+/// Rejects requests until `done` is ready. Returns `None` if no sender is left.
 async fn reject_meanwhile<T>(outgoing: &mut Requests, problem: &str, done: impl Future<Output = T>) -> Option<T> {
     let mut done = std::pin::pin!(done);
     loop {
@@ -265,7 +265,7 @@ impl SocketLink {
 
     /// Sends requests, and hands out their answers and notifications, for as long as the connection lives. An upstream that has
     /// fallen silent ends it: one that answers nothing for two time-outs after a request, or sends nothing at all. Returns `None`
-    /// if nobody can send any more.
+    /// if no sender is left.
     async fn serve(mut self, outgoing: &mut Requests, budget: &AnswerBudget) -> Option<LinkEnd> {
         let answer_timeout = 2 * self.limits.timeout;
         let mut waiting: HashMap<Id, WaitingRequest> = HashMap::new();

@@ -49,7 +49,7 @@ impl Learned {
     }
 }
 
-/// The way in which calls name the block whose state they read.
+/// The name by which calls give the block whose state they read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
     /// By hash (EIP-1898), which names the same block even after a reorg.

@@ -148,7 +148,7 @@ impl Approvals {
         }
     }
 
-    /// Returns the same with at most `most` withdrawn ids. `tokens`, the number of clients with a token, may change: each of them
+    /// Sets the maximum number of withdrawn ids. `tokens`, the number of clients with a token, may change: each of them
     /// has an equal part, and so have all clients without a token together.
     #[must_use]
     pub fn with_withdrawn(self, most: usize, tokens: Arc<AtomicUsize>) -> Self {

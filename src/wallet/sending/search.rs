@@ -70,7 +70,7 @@ enum UpstreamAnswer {
     NotYet,
 }
 
-/// A receipt as the upstream tells it.
+/// A receipt, as an upstream gives it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ReceiptAnswer {
@@ -180,7 +180,7 @@ impl NonceSearch<'_> {
             let fork = self.spec.evm_fork(&self.published.head().header);
             let ran = ran_code(&**version.tx, version.tx.signer(), receipt.gas_used, fork);
             let fate = landed(versions, receipt, ran);
-            // A node may tell a receipt of another branch, or of a block that presim does not have yet.
+            // A node may give a receipt of another branch, or of a block that presim does not have yet.
             let holds = fate.iter().all(|(_, outcome)| still_holds(self.published, outcome));
             return if holds { UpstreamAnswer::Fate(fate) } else { UpstreamAnswer::NotYet };
         }

@@ -178,7 +178,7 @@ impl Sending {
         }
     }
 
-    /// Returns the tip to offer in wei per gas. `None` if the upstream has told no fees.
+    /// Returns the tip to offer in wei per gas. `None` if the upstream has given no fees.
     pub fn tip(&self) -> Option<u128> {
         self.tip.load().as_ref().map(|known| known.1)
     }
