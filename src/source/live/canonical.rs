@@ -174,7 +174,7 @@ impl Live {
     /// on from the last of them: other news about the newest block is asked for again when they are.
     fn found(&mut self, since: Instant, found: Result<Found, LiveError>) {
         if let Ok(Found { unknown: Some(unknown), .. }) = &found {
-            self.heads.again_for(*unknown, self.chain.limits.late);
+            self.heads.retry_for(*unknown, self.chain.limits.late);
         }
         let last = self.catch_up.path.back().map(|waiting| waiting.block.hash());
         let head = self.feed.snapshots.load().head().hash();
@@ -224,7 +224,7 @@ impl Live {
             let since = *self.catch_up.unknown_since.get_or_insert_with(Instant::now);
             if since.elapsed() < self.chain.limits.late {
                 tracing::debug!(%error, "the upstream is asked again");
-                return self.heads.again();
+                return self.heads.retry();
             }
         }
         let text = error.to_string();
@@ -233,7 +233,7 @@ impl Live {
         }
         self.problem = Some(text);
         self.is_other_chain = matches!(error, LiveError::OtherChain { .. });
-        self.heads.again();
+        self.heads.retry();
         if self.flashblocks.is_none() {
             self.set(FeedState::Degraded(error.problem()));
         } else if self.is_other_chain {
@@ -253,7 +253,7 @@ impl Live {
             Some(fork) if fork.hash() == head.hash() => self.older_since = None,
             // Only a lasting answer means that the chain went back.
             Some(_) if path.is_empty() && !self.has_gone_back() => {
-                self.heads.again();
+                self.heads.retry();
                 return Ok(());
             }
             Some(fork) if fork.number() < head.number() => {
