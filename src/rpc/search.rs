@@ -161,7 +161,7 @@ impl Backend {
         let rules = self.rules(run.dialect);
         let (simulation, until) = (request.search.to_judge(), request.search.beginning());
         let beginning = self.engine(&rules, run.stand_on(&snapshot)).begin(&snapshot, &simulation, None, until);
-        let beginning = beginning.map_err(|error| RpcError::of_simulation(error, run.dialect))?;
+        let beginning = beginning.map_err(|error| run.dialect.simulation_error(error))?;
         Ok(BegunSearch { request, snapshot, rules, beginning, stops })
     }
 
@@ -227,7 +227,7 @@ impl Backend {
         overlay.record_reads(true);
         let mut engine = self.engine(rules, overlay);
         let beginning = engine.begin(snapshot, &simulation, None, search.beginning());
-        let beginning = beginning.map_err(|error| RpcError::of_simulation(error, dialect))?;
+        let beginning = beginning.map_err(|error| dialect.simulation_error(error))?;
         let values = search.values.first();
         let values = values.iter().map(Vec::as_slice);
         let (mut variants, mut complete) =

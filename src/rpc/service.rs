@@ -237,7 +237,7 @@ impl Message {
             session.front.count_unknown(parsed);
             return match session.front.forwards(name) {
                 Some(remote) => Box::pin(self.forward(id, name, params.as_deref(), remote)).await,
-                None => session.failure(id, RpcError::method(name)),
+                None => session.failure(id, MethodRoute::unknown(name)),
             };
         };
         if let Err(error) = session.front.check_testing(method) {

@@ -64,7 +64,7 @@ impl Backend {
             true => engine.simulate(snapshot, simulation),
             false => self.beginnings.simulate(&mut engine, client, snapshot, simulation),
         }
-        .map_err(|error| RpcError::of_simulation(error, run.dialect))?;
+        .map_err(|error| run.dialect.simulation_error(error))?;
         self.gas.increment(simulated.gas_used);
         let reads = shows_reads.then(|| run.overlay.reads());
         let view = SimulationView {

@@ -40,6 +40,7 @@ use super::{
 };
 use crate::{
     executor::{LaneName, RunPlace},
+    nearest::nearest,
     source::testing::ChainChange,
     wallet::SignatureRequest,
 };
@@ -382,6 +383,14 @@ impl MethodRoute {
         static BY_NAME: LazyLock<HashMap<&str, &MethodRoute>> =
             LazyLock::new(|| MethodRoute::ALL.iter().map(|method| (method.name, method)).collect());
         BY_NAME.get(name).copied()
+    }
+
+    /// Returns -32601: there is no such method.
+    pub fn unknown(name: &str) -> RpcError {
+        let shown: String = name.chars().take(80).collect();
+        let meant = nearest(name, Self::ALL.iter().map(|method| method.name));
+        let meant = meant.map_or_else(String::new, |near| format!("did you mean {near}? "));
+        RpcError::new(-32601, format!("method {shown:?} does not exist: {meant}rpc.discover lists those that do"))
     }
 
     const fn new(name: &'static str, place: RunPlace, handler: Handler) -> Self {
