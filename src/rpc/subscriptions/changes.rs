@@ -9,7 +9,7 @@ use alloy_consensus::{TxReceipt, transaction::Recovered};
 use alloy_primitives::{Address, B256, Log, U256, map::HashSet};
 use revm::{Database, state::AccountInfo};
 
-use super::{Subscription, announce::Round};
+use super::{Subscription, round::Round};
 use crate::{
     chain::{BlockBody, ChainReceipt, ChainTx},
     engine::{AccountDiff, ValueChange},

@@ -8,6 +8,7 @@ mod announce;
 mod changes;
 mod feed;
 mod logs;
+mod round;
 
 pub use announce::announce;
 
