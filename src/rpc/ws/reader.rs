@@ -21,11 +21,7 @@ use tokio_tungstenite::tungstenite::{
     protocol::frame::coding::CloseCode,
 };
 
-use super::{
-    GRACE, Socket,
-    outlet::{Outgoing, Outlet},
-    stopped,
-};
+use super::outlet::{Outgoing, Outlet, Socket};
 use crate::rpc::{
     error::RpcError,
     inbox::Pieces,
@@ -33,6 +29,8 @@ use crate::rpc::{
     subscriptions::{Starting, Subscriptions},
 };
 
+/// The time that an ending connection may take to send its last messages.
+pub const GRACE: Duration = Duration::from_secs(5);
 /// The interval of pings.
 const PING: Duration = Duration::from_secs(20);
 /// The time that a peer may send nothing, not even a pong.
@@ -190,6 +188,11 @@ impl ConnectionReader {
         let held = self.outlet.link.share().take_always(text.len());
         let _ = self.outlet.out.send(Outgoing::Answer(held.around(text), None));
     }
+}
+
+/// Returns when the node stops.
+pub async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
 fn too_large(limit: usize) -> RpcError {
