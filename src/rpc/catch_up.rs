@@ -3,8 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{error::RpcError, front::Front};
-use crate::ledger::{Chain, SnapshotId};
+use tokio::time::timeout;
+
+use super::error::RpcError;
+use crate::ledger::{Chain, SnapshotId, Snapshots};
 
 /// The header with the id of the oldest snapshot that may answer.
 pub const MIN_SNAPSHOT: &str = "x-presim-min-snapshot";
@@ -24,54 +26,55 @@ pub fn min_snapshot(value: Option<&str>) -> Result<Option<SnapshotId>, RpcError>
     Ok(Some(SnapshotId(id)))
 }
 
-impl Front {
-    /// Returns what is published, as soon as an answer from it is not older than the snapshot `least`. While the feed is
-    /// degraded, `pending` is the canonical head, so the state of that counts.
-    ///
-    /// # Errors
-    ///
-    /// Returns -32000 with the distance if the snapshot is not published within `most`.
-    pub async fn published_from(&self, least: SnapshotId, most: Duration) -> Result<Arc<Chain>, RpcError> {
-        let published = self.published();
-        if shown(&published) >= least {
-            return Ok(published);
+/// Returns what `find` finds, which looks now and after each publication. Never returns once nothing is published any
+/// more: the deadline of the request ends the wait.
+pub async fn await_published<T>(snapshots: &Snapshots, mut find: impl FnMut() -> Option<T>) -> T {
+    let mut changes = snapshots.changes();
+    loop {
+        if let Some(found) = find() {
+            return found;
         }
-        let mut changes = self.changes();
-        let reached = async {
-            loop {
-                let published = self.published();
-                if shown(&published) >= least {
-                    return published;
-                }
-                if changes.changed().await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            }
-        };
-        tokio::time::timeout(most, reached).await.map_err(|_| self.behind(least, most))
+        if changes.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
+}
 
-    fn behind(&self, least: SnapshotId, most: Duration) -> RpcError {
-        let published = self.published();
-        let newest = shown(&published);
-        let distance = match least.epoch() == newest.epoch() {
-            true => format!("{} snapshots", least.0.saturating_sub(newest.0)),
-            false => "an epoch".to_owned(),
-        };
-        let cause = match published.feed().problem() {
-            Some(problem) => format!(", because the feed is degraded: {}", problem.meaning()),
-            None => String::new(),
-        };
-        RpcError::new(
-            -32000,
-            format!(
-                "snapshot {:#x} is not here yet: the newest is {:#x}, {distance} behind after {} ms (--max-catch-up-ms){cause}: ask again, or another node",
-                least.0,
-                newest.0,
-                most.as_millis()
-            ),
-        )
+/// Returns what is published, as soon as an answer from it is not older than the snapshot `least`. While the feed is
+/// degraded, `pending` is the canonical head, so the state of that counts.
+///
+/// # Errors
+///
+/// Returns -32000 with the distance if the snapshot is not published within `most`.
+pub async fn published_from(snapshots: &Snapshots, least: SnapshotId, most: Duration) -> Result<Arc<Chain>, RpcError> {
+    let reached = || Some(snapshots.load()).filter(|published| shown(published) >= least);
+    match reached() {
+        Some(published) => Ok(published),
+        None => {
+            timeout(most, await_published(snapshots, reached)).await.map_err(|_| behind(&snapshots.load(), least, most))
+        }
     }
+}
+
+fn behind(published: &Chain, least: SnapshotId, most: Duration) -> RpcError {
+    let newest = shown(published);
+    let distance = match least.epoch() == newest.epoch() {
+        true => format!("{} snapshots", least.0.saturating_sub(newest.0)),
+        false => "an epoch".to_owned(),
+    };
+    let cause = match published.feed().problem() {
+        Some(problem) => format!(", because the feed is degraded: {}", problem.meaning()),
+        None => String::new(),
+    };
+    RpcError::new(
+        -32000,
+        format!(
+            "snapshot {:#x} is not here yet: the newest is {:#x}, {distance} behind after {} ms (--max-catch-up-ms){cause}: ask again, or another node",
+            least.0,
+            newest.0,
+            most.as_millis()
+        ),
+    )
 }
 
 /// Returns the id of the newest state from which requests are answered.

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::{
     access::{Access, Client},
-    catch_up::{MIN_SNAPSHOT, min_snapshot},
+    catch_up::{MIN_SNAPSHOT, min_snapshot, published_from},
     connections::ConnectionEntry,
     dialect::{Dialect, STANDARD},
     error::RpcError,
@@ -168,15 +168,15 @@ impl Door {
     async fn serve(&self, request: Request<Incoming>) -> HttpResponse {
         let service = &self.service;
         let path = request.uri().path();
-        let front = &service.front;
+        let runner = &service.front.runner;
         if !service.access.needs_token() && !ws::is_upgrade(&request) {
             self.link.know();
         }
         match path {
             "/health" => {
-                return health(&front.published(), front.upstream(), front.unknown_fork(), front.store_failure());
+                return health(&runner.published(), runner.upstream(), runner.unknown_fork(), runner.store_failure());
             }
-            "/ready" => return ready(&front.published(), front.store_failure()),
+            "/ready" => return ready(&runner.published(), runner.store_failure()),
             _ => {}
         }
         if let Some(file) = service.files.answer(&request) {
@@ -238,13 +238,18 @@ impl Door {
         match self.read(request.into_body()).await {
             Ok((body, held)) => {
                 let published = match least {
-                    None => service.front.published(),
-                    Some(least) => match service.front.published_from(least, service.max_catch_up).await {
-                        Ok(published) => published,
-                        Err(error) => {
-                            return respond(session.reject(&body, error), Some((&service.front.published(), false)));
+                    None => service.front.runner.published(),
+                    Some(least) => {
+                        match published_from(&service.front.runner.snapshots, least, service.max_catch_up).await {
+                            Ok(published) => published,
+                            Err(error) => {
+                                return respond(
+                                    session.reject(&body, error),
+                                    Some((&service.front.runner.published(), false)),
+                                );
+                            }
                         }
-                    },
+                    }
                 };
                 let Reply { text, single, by_upstream } = session.answer(body, held, &published, None).await;
                 respond(text, single.then_some((&published, by_upstream)))

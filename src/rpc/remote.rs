@@ -7,10 +7,10 @@ use alloy_primitives::{B256, keccak256};
 use serde_json::value::RawValue;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
-    time::Instant,
+    time::{Instant, timeout_at},
 };
 
-use super::{error::RpcError, hex::SlotKey, request::Request, wire};
+use super::{catch_up::await_published, error::RpcError, hex::SlotKey, request::Request, wire};
 use crate::{
     chain::Unexecutable,
     ledger::{Chain, Snapshots},
@@ -78,7 +78,8 @@ impl StateCompletion {
             // Nothing was answered yet, so the request can run on the new branch. Entries of a batch cannot, because
             // all of them run on one snapshot.
             Err(error @ FetchError::Replaced { .. }) if !request.ticket.is_entry() => {
-                let newer = tokio::time::timeout_at(deadline.into(), self.newer_than(&request.published)).await;
+                let newer = || Some(self.snapshots.load()).filter(|newest| !Arc::ptr_eq(newest, &request.published));
+                let newer = timeout_at(deadline.into(), await_published(&self.snapshots, newer)).await;
                 newer.map(Some).map_err(|_| RpcError::from(error))
             }
             done => Ok(done.map(|()| None)?),
@@ -93,21 +94,6 @@ impl StateCompletion {
     fn upstream(&self) -> Result<&Arc<Upstream>, RpcError> {
         let text = "only an upstream can answer this, and this node of the fleet has none (--upstream): ask the leader";
         self.fetcher.upstream().ok_or_else(|| RpcError::new(-32000, text))
-    }
-
-    /// Waits for a newer publication than `old`.
-    async fn newer_than(&self, old: &Arc<Chain>) -> Arc<Chain> {
-        let mut changes = self.snapshots.changes();
-        loop {
-            let published = self.snapshots.load();
-            if !Arc::ptr_eq(&published, old) {
-                return published;
-            }
-            if changes.changed().await.is_err() {
-                // Nothing is published any more, so the request's deadline ends the wait.
-                std::future::pending::<()>().await;
-            }
-        }
     }
 
     /// Returns a question about blocks from before presim began to follow, as it was put.

@@ -14,9 +14,9 @@ use alloy_primitives::{I256, U256};
 use super::{
     encode::{self, SimulationView},
     error::RpcError,
-    front::Front,
     methods::{Backend, Run},
     request::{Request, begin},
+    runner::RequestRunner,
     wire::{self, SearchRequest},
 };
 use crate::{
@@ -44,14 +44,14 @@ struct BegunSearch {
     stops: Instant,
 }
 
-impl Front {
+impl RequestRunner {
     /// Runs the variants of a bundle, and answers with the best ones. At the deadline, the answer has the best so far.
     ///
     /// # Errors
     ///
     /// Returns -32602 if the search is invalid, -32005 if it has more variants than the client's rate allows, and the
     /// errors of `eth_simulateV1` if the beginning is refused.
-    pub(super) async fn search(&self, request: Request) -> Result<Vec<u8>, RpcError> {
+    pub(super) async fn search(self: &Arc<Self>, request: Request) -> Result<Vec<u8>, RpcError> {
         let arrived = Instant::now();
         let left = request.ticket.deadline().saturating_duration_since(arrived);
         // A fifth of the time is left for the outputs.
@@ -84,7 +84,7 @@ impl Front {
 
     /// Runs the variants with these values side by side. Returns those that ran in time, and whether all did.
     async fn try_all(
-        &self,
+        self: &Arc<Self>,
         request: &Request,
         begun: &Arc<BegunSearch>,
         values: &[Vec<U256>],
@@ -116,7 +116,7 @@ impl Front {
     /// Searches for the best value between the neighbours of the best so far. Each variant is counted against the
     /// client's rate before it runs.
     async fn narrow(
-        &self,
+        self: &Arc<Self>,
         request: &Request,
         begun: &Arc<BegunSearch>,
         variants: Vec<Variant>,

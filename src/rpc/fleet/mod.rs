@@ -12,7 +12,7 @@ use serde::Deserialize;
 use self::proofs::WalletProofs;
 use super::{
     access::{Access, Client},
-    catch_up::min_snapshot,
+    catch_up::{min_snapshot, published_from},
     dialect::{Dialect, STANDARD},
     error::RpcError,
     front::Front,
@@ -131,8 +131,8 @@ impl FleetAnswers {
             return session.reject(&body, error);
         }
         let published = match min_snapshot(request.min_snapshot) {
-            Ok(None) => Ok(self.front.published()),
-            Ok(Some(least)) => self.front.published_from(least, self.max_catch_up).await,
+            Ok(None) => Ok(self.front.runner.published()),
+            Ok(Some(least)) => published_from(&self.front.runner.snapshots, least, self.max_catch_up).await,
             Err(error) => Err(error),
         };
         let published = match published {

@@ -150,7 +150,7 @@ impl ConnectionReader {
         let dialect = self.session.caller.dialect;
         let starting = Arc::new(Starting::new(self.subscriptions.clone(), outlet.clone(), dialect, permit));
         self.running.spawn(async move {
-            let published = session.front.published();
+            let published = session.front.runner.published();
             let reply = session.answer(body, held, &published, Some(&starting)).await;
             starting.begin(|permit| outlet.answer(reply.text, permit))
         });
