@@ -7,6 +7,7 @@
 use http::{HeaderMap, Uri, header};
 
 use super::error::RpcError;
+use crate::shown::cut;
 
 /// The hosts that requests may name, and the pages that may send them.
 #[derive(Clone, Debug)]
@@ -73,7 +74,7 @@ impl Origins {
         if self.allows(text) || host(headers, uri).is_some_and(|host| is_same(text, host)) {
             return Ok(());
         }
-        let shown: String = String::from_utf8_lossy(origin.as_bytes()).chars().take(200).collect();
+        let shown = cut(&String::from_utf8_lossy(origin.as_bytes()), 200);
         Err(RpcError::request(format!("origin not allowed: {shown:?}: list it with --allow-origin")))
     }
 

@@ -16,6 +16,7 @@ use crate::{
     engine::{Bundle, Bundles},
     ledger::Selector,
     rpc::{dialect::Dialect, error::RpcError, hex::parse_quantity},
+    shown::cut,
 };
 
 /// Bundles of calls, and the position in a block where they run.
@@ -151,10 +152,9 @@ impl<'de> Deserialize<'de> for IndexParam {
             fn visit_str<E: Error>(self, text: &str) -> Result<IndexParam, E> {
                 let count = parse_quantity(text)
                     .and_then(|count| u64::try_from(count).map_err(|_| "out of range: at most 64 bits".into()));
-                count.map(|count| IndexParam(Some(count))).map_err(|reason| {
-                    let shown: String = text.chars().take(80).collect();
-                    E::custom(format_args!("{shown:?}: {reason}"))
-                })
+                count
+                    .map(|count| IndexParam(Some(count)))
+                    .map_err(|reason| E::custom(format_args!("{:?}: {reason}", cut(text, 80))))
             }
         }
 

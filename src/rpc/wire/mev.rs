@@ -16,6 +16,7 @@ use crate::{
         error::RpcError,
         hex::{Data, Fixed, Number},
     },
+    shown::cut,
 };
 
 /// Maximum number of bundles within bundles, as in Flashbots' builder.
@@ -177,7 +178,7 @@ struct FlatCalls {
 impl MevBundleParam {
     fn into_bundle(self, place: &str, depth: usize, calls: &mut FlatCalls) -> Result<MevBundle, RpcError> {
         if !VERSIONS.contains(&self.version.as_str()) {
-            let shown: String = self.version.chars().take(80).collect();
+            let shown = cut(&self.version, 80);
             let text = format!("{place}.version: {shown:?}: unknown version: expected one of {}", VERSIONS.join(", "));
             return Err(RpcError::params(text));
         }

@@ -73,7 +73,10 @@ use super::{
     error::RpcError,
     hex::{Fixed, Quantity},
 };
-use crate::ledger::{Selector, SnapshotId};
+use crate::{
+    ledger::{Selector, SnapshotId},
+    shown::cut,
+};
 
 /// A block selector: a tag, a number, a hash, or an object of EIP-1898 or with a `snapshotId`.
 #[derive(Clone, Copy, Debug)]
@@ -200,10 +203,7 @@ fn parse_aside<T: DeserializeOwned + Default>(
             let dot = if path == "." { String::new() } else { format!(".{path}") };
             Err(RpcError::params(format!("{place}{dot}: {}", in_words_of_json(&error.to_string()))))
         }
-        (Ok(_), Some(path)) => {
-            let path: String = path.chars().take(80).collect();
-            Err(RpcError::params(format!("{place}.{path}: unknown field")))
-        }
+        (Ok(_), Some(path)) => Err(RpcError::params(format!("{place}.{}: unknown field", cut(&path, 80)))),
         (Ok(value), _) => Ok(value),
     }
 }
@@ -225,10 +225,7 @@ fn place(path: &str) -> String {
         if !part.starts_with('[') {
             out.push('.');
         }
-        match part.char_indices().nth(LONGEST_NAME) {
-            Some((end, _)) => out.extend([&part[..end], "…"]),
-            None => out.push_str(part),
-        }
+        out.push_str(&cut(part, LONGEST_NAME));
     }
     out
 }
@@ -298,7 +295,7 @@ impl<'de> Deserialize<'de> for SelectorParam {
                     }
                     number => {
                         let number: U256 = super::hex::parse_quantity(number).map_err(|reason| {
-                            let shown: String = number.chars().take(80).collect();
+                            let shown = cut(number, 80);
                             E::custom(format_args!(
                                 "{shown:?}: {reason}: expected a hex number, a block hash, latest, pending, safe, finalized or earliest"
                             ))

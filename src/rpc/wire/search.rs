@@ -25,6 +25,7 @@ use crate::{
         error::RpcError,
         hex::{Fixed, Number, parse_quantity},
     },
+    shown::cut,
 };
 
 /// A search, the state that it runs on, and how the best variant is shown.
@@ -321,7 +322,7 @@ impl VaryParam {
     /// Returns the place that the path names in `simulation`.
     fn place(&self, simulation: &Simulation) -> Result<VariedPlace, String> {
         const EXPECTED: &str = "expected a path like blocks[0].calls[1].data (with word), .value, .gas, .gasPrice, .maxFeePerGas or .maxPriorityFeePerGas, or blocks[0].stateOverrides.ADDRESS.stateDiff.SLOT";
-        let shown: String = self.path.chars().take(200).collect();
+        let shown = cut(&self.path, 200);
         let unknown = || format!("path: {shown:?}: {EXPECTED}");
         let rest = self.path.strip_prefix("blocks").or_else(|| self.path.strip_prefix("blockStateCalls"));
         let (block, rest) = rest.and_then(index).ok_or_else(unknown)?;
@@ -451,7 +452,7 @@ impl<'de> Deserialize<'de> for SignedParam {
             None => Some(&*text).filter(|text| is_decimal(text)).and_then(|text| I256::from_str(text).ok()),
         };
         value.map(Self).ok_or_else(|| {
-            let shown: String = text.chars().take(80).collect();
+            let shown = cut(&text, 80);
             D::Error::custom(format_args!("{shown:?}: expected a quantity, or a decimal number in a string"))
         })
     }

@@ -10,24 +10,23 @@ use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
 };
+use serde_json::{Map, Value};
 
-use super::{
-    parse,
-    wallet::{AnyJson, FieldsOf},
-};
+use super::{objects::ObjectsOnly, parse};
 use crate::{
     rpc::{
         dialect::Dialect,
         error::RpcError,
         hex::{Fixed, Quantity, parse_fixed},
     },
+    shown::cut,
     wallet::{MessageToSign, SignatureRequest, TypedMessage},
 };
 
 /// The parameter of `wallet_requestPermissions`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: an object of permissions by name")]
-struct PermissionsParams(FieldsOf<PermissionsParam>, #[serde(skip)] ());
+struct PermissionsParams(#[expect(dead_code, reason = "parsing checks its form")] PermissionsParam, #[serde(skip)] ());
 
 #[derive(Debug, Deserialize)]
 struct PermissionsParam {
@@ -38,7 +37,7 @@ struct PermissionsParam {
 /// The parameter of `wallet_switchEthereumChain`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: an object with the chainId")]
-struct SwitchParams(FieldsOf<SwitchParam>, #[serde(skip)] ());
+struct SwitchParams(SwitchParam, #[serde(skip)] ());
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -54,7 +53,7 @@ struct PersonalParams(
     String,
     #[serde(default)]
     #[expect(dead_code, reason = "presim signs without passwords")]
-    Option<AnyJson>,
+    Option<Value>,
 );
 
 /// The parameters of `eth_signTypedData_v4`.
@@ -70,7 +69,7 @@ struct TypedDataFields {
     domain: Eip712Domain,
     /// The message. It may be missing if the domain alone is signed.
     #[serde(default)]
-    message: Option<serde_json::Value>,
+    message: Option<Value>,
 }
 
 /// Typed data: an object, or its JSON as a string.
@@ -78,8 +77,12 @@ struct TypedDataFields {
 struct TypedDataParam(TypedDataFields);
 
 /// The caveats of a permission: any object. presim's own caveat is in the answer.
-#[derive(Debug)]
-struct CaveatsParam;
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "an object of caveats by name")]
+struct CaveatsParam {
+    #[serde(flatten)]
+    _caveats: Map<String, Value>,
+}
 
 /// Checks that a request for permissions asks for `eth_accounts` (EIP-2255).
 ///
@@ -96,7 +99,7 @@ pub fn parse_permissions(params: &str, dialect: &Dialect) -> Result<(), RpcError
 ///
 /// Returns -32602 with the name of the wrong field.
 pub fn parse_switch(params: &str, dialect: &Dialect) -> Result<U256, RpcError> {
-    let SwitchParams(FieldsOf(SwitchParam { chain_id }), ()) = parse(params, dialect)?;
+    let SwitchParams(SwitchParam { chain_id }, ()) = parse(params, dialect)?;
     Ok(chain_id.0)
 }
 
@@ -112,7 +115,7 @@ pub fn parse_personal(params: &str, dialect: &Dialect) -> Result<SignatureReques
         (_, Some(account)) => (account, "params[1]", first, "params[0]"),
         (Some(account), None) => (account, "params[0]", second, "params[1]"),
         (None, None) => {
-            let shown: String = second.chars().take(80).collect();
+            let shown = cut(&second, 80);
             return Err(RpcError::params(format!("params[1]: {shown:?}: expected an account: 0x and 40 hex digits")));
         }
     };
@@ -131,7 +134,7 @@ pub fn parse_typed_data(params: &str, dialect: &Dialect) -> Result<SignatureRequ
     let wrong = |problem: String| RpcError::params(format!("params[1].{problem}"));
     let message = match message {
         Some(message) => message,
-        None if primary_type == Eip712Domain::NAME => serde_json::Value::Object(serde_json::Map::new()),
+        None if primary_type == Eip712Domain::NAME => Value::Object(Map::new()),
         None => return Err(wrong("message: missing: expected an object with the fields of primaryType".to_owned())),
     };
     let message = TypedMessage::new(types, domain, primary_type, message).map_err(wrong)?;
@@ -173,10 +176,10 @@ impl<'de> Deserialize<'de> for TypedDataParam {
 
             fn visit_str<E: Error>(self, text: &str) -> Result<TypedDataParam, E> {
                 let mut deserializer = serde_json::Deserializer::from_str(text);
-                let parsed = serde_path_to_error::deserialize::<_, FieldsOf<TypedDataFields>>(&mut deserializer)
+                let parsed = serde_path_to_error::deserialize(ObjectsOnly(&mut deserializer))
                     .map_err(|error| E::custom(format_args!("{}: {}", error.path(), error.inner())))?;
                 deserializer.end().map_err(E::custom)?;
-                Ok(TypedDataParam(parsed.0))
+                Ok(TypedDataParam(parsed))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TypedDataParam, A::Error> {
@@ -185,26 +188,5 @@ impl<'de> Deserialize<'de> for TypedDataParam {
         }
 
         deserializer.deserialize_any(TypedDataVisitor)
-    }
-}
-
-impl<'de> Deserialize<'de> for CaveatsParam {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct CaveatsVisitor;
-
-        impl<'de> Visitor<'de> for CaveatsVisitor {
-            type Value = CaveatsParam;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of caveats by name")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<CaveatsParam, A::Error> {
-                while map.next_entry::<AnyJson, AnyJson>()?.is_some() {}
-                Ok(CaveatsParam)
-            }
-        }
-
-        deserializer.deserialize_map(CaveatsVisitor)
     }
 }

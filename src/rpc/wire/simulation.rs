@@ -18,6 +18,7 @@ use crate::{
     engine::{CallPlace, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
     ledger::Selector,
     rpc::{dialect::Dialect, error::RpcError, hex::Data},
+    shown::cut,
 };
 
 /// A simulation, the state that it runs on, and how its results are shown.
@@ -307,7 +308,7 @@ impl<'de> Deserialize<'de> for OutputParam {
         let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
         let found = OUTPUTS.iter().find(|(known, _)| *known == name);
         found.map(|(_, output)| Self(*output)).ok_or_else(|| {
-            let shown: String = name.chars().take(80).collect();
+            let shown = cut(&name, 80);
             let names: Vec<&str> = OUTPUTS.iter().map(|(name, _)| *name).collect();
             D::Error::custom(format_args!("{shown:?}: unknown output: expected one of {}", names.join(", ")))
         })

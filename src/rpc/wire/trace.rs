@@ -1,6 +1,6 @@
 //! The parameters of the methods that trace calls, transactions and blocks, and their tracers.
 
-use std::{fmt::Display, time::Duration};
+use std::time::Duration;
 
 use alloy_primitives::B256;
 use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, PreStateConfig};
@@ -22,6 +22,7 @@ use crate::{
         error::RpcError,
         hex::{Fixed, Quantity},
     },
+    shown::cut,
 };
 
 /// Calls to trace, and the tracer.
@@ -178,7 +179,7 @@ impl CallOptions {
         go_duration(text).map(Some).ok_or_else(|| {
             RpcError::params(format!(
                 "{place}.timeout: {:?}: expected a duration, like \"5s\", \"1m30s\" or \"250ms\"",
-                shown(text)
+                cut(text, 80)
             ))
         })
     }
@@ -239,7 +240,7 @@ fn tracer(
                 return Err(RpcError::params(format!("{config_place}: missing: expected a config for each tracer")));
             }
             let tracers = tracers.into_iter().map(|(name, config)| {
-                let place = format!("{config_place}.{}", shown(&name));
+                let place = format!("{config_place}.{}", cut(&name, 80));
                 tracer(&name, Some(&config), (&place, &place), dialect, false)
             });
             Tracer::Mux(tracers.collect::<Result<_, RpcError>>()?)
@@ -253,14 +254,10 @@ fn tracer(
         unknown => {
             return Err(RpcError::params(format!(
                 "{name_place}: {:?}: unknown tracer: expected one of {TRACERS}",
-                shown(unknown)
+                cut(unknown, 80)
             )));
         }
     })
-}
-
-fn shown(text: &str) -> impl Display + std::fmt::Debug {
-    text.chars().take(80).collect::<String>()
 }
 
 /// Parses a Go duration: decimal numbers, each with its unit. Returns `None` if `text` is malformed or negative.

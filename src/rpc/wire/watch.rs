@@ -19,6 +19,7 @@ use crate::{
         error::RpcError,
         hex::{Fixed, Number, Quantity},
     },
+    shown::cut,
 };
 
 /// The name of a client's standing bundles: 128 random bits.
@@ -126,7 +127,7 @@ pub fn parse_watch(
     }
     let mut names = HashSet::with_capacity(bundles.len());
     if let Some((index, one)) = bundles.iter().enumerate().find(|(_, one)| !names.insert(one.name.as_str())) {
-        let name: String = one.name.chars().take(80).collect();
+        let name = cut(&one.name, 80);
         return Err(RpcError::params(format!("params[0][{index}].name: {name:?} again: expected another name")));
     }
     let (mut watched, mut bytes) = (Vec::with_capacity(bundles.len()), 0);
