@@ -14,6 +14,7 @@ use super::{
     access::Client,
     encode,
     error::{Outcome, RpcError},
+    methods::CLIENT_VERSION,
     request::{Request, begin},
     runner::RequestRunner,
     watches::{StandingSummary, Watches},
@@ -231,7 +232,7 @@ impl StatusBoard {
         let (count, best) = standing.map_err(|error| RpcError::internal(&error.to_string()))?;
         let cpu = newest.cpu_seconds.zip(first.cpu_seconds).map(|(now, then)| now - then);
         let status = NodeStatus {
-            version: concat!("presim/v", env!("CARGO_PKG_VERSION")),
+            version: CLIENT_VERSION,
             chain_id: format!("{:#x}", runner.backend.spec.chain_id()),
             uptime_ms: millis(self.began.elapsed()),
             workers: runner.executor.workers(),

@@ -10,37 +10,6 @@ use crate::{
 };
 
 impl Backend {
-    pub(super) fn block_number(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        encode::quantity(&mut run.out, run.published.head().number());
-        Ok(())
-    }
-
-    pub(super) fn chain_id(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        encode::quantity(&mut run.out, self.spec.chain_id());
-        Ok(())
-    }
-
-    pub(super) fn net_version(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        encode::string(&mut run.out, &self.spec.chain_id().to_string());
-        Ok(())
-    }
-
-    pub(super) fn net_listening(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        run.out.extend_from_slice(b"true");
-        Ok(())
-    }
-
-    /// Answers `net_peerCount`: zero, because presim follows a feed and has no peers.
-    pub(super) fn net_peer_count(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        encode::quantity(&mut run.out, 0);
-        Ok(())
-    }
-
-    pub(super) fn syncing(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        run.out.extend_from_slice(b"false");
-        Ok(())
-    }
-
     /// Answers `eth_config` (EIP-7910).
     pub(super) fn fork_config(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
         let genesis = run.published.find(Selector::Earliest)?;
@@ -60,11 +29,6 @@ impl Backend {
         let published = run.published;
         let (states, bodies) = (published.retained_states(), published.retained_bodies());
         encode::retained(&mut run.out, published.head(), states, bodies);
-        Ok(())
-    }
-
-    pub(super) fn client_version(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        encode::string(&mut run.out, concat!("presim/v", env!("CARGO_PKG_VERSION")));
         Ok(())
     }
 
