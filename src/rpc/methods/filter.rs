@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tokio::sync::broadcast::error::TryRecvError;
 
-use super::{Backend, Run};
+use super::{Backend, Run, log::write};
 use crate::{
     ledger::{BlockLogs, Selector, UnknownBlock},
     rpc::{
@@ -118,11 +118,11 @@ impl Backend {
                             }
                             BlockLogs::Whole(block) => {
                                 meter.check()?;
-                                filter.write(&block, &mut count, usize::MAX, out);
+                                write(filter.logs_in(&block, 0), &mut count, usize::MAX, out);
                             }
                             BlockLogs::Alone(block) => {
                                 meter.check()?;
-                                filter.write_alone(&block, &mut count, out);
+                                write(filter.logs_alone_in(&block), &mut count, usize::MAX, out);
                             }
                             BlockLogs::Late { .. } | BlockLogs::Unknown => {}
                         }

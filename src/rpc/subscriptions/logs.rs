@@ -6,7 +6,7 @@ use std::{collections::VecDeque, time::Instant};
 
 use alloy_primitives::B256;
 
-use super::round::{AnnouncedLogs, Logs, Round};
+use super::round::{AnnouncedLogs, Round};
 use crate::{
     chain::SealedBlock,
     ledger::{Block, BlockLogs, Chain, LateBounds},
@@ -89,7 +89,7 @@ impl LogsOfBlocks {
             BlockLogs::Late { .. } => return false,
             BlockLogs::Unknown => return true,
         };
-        round.logs_of(&logs, Logs::After(0));
+        round.logs_of(&logs, false);
         if let (AnnouncedLogs::Whole(whole), Some(known)) = (&logs, block.known) {
             round.transactions_of(whole, known);
         }
@@ -105,7 +105,7 @@ impl LogsOfBlocks {
         if let Some(at) = self.announced.iter().rposition(|(_, known, _)| *known == hash)
             && let Some((.., logs)) = self.announced.remove(at)
         {
-            round.logs_of(&logs, Logs::Removed);
+            round.logs_of(&logs, true);
         }
     }
 

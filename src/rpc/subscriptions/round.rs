@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use alloy_consensus::{Header, TxEnvelope, TxReceipt, transaction::Recovered};
-use alloy_primitives::Sealed;
+use alloy_primitives::{Log, Sealed};
 use bytes::Bytes;
 
 use super::{Notification, Subscription};
@@ -14,7 +14,7 @@ use crate::{
         dialect::Dialect,
         encode::{self, LogPlace},
         memory::IoMemory,
-        wire::{LogFilter, Shown, Subject},
+        wire::{Shown, Subject},
     },
 };
 
@@ -55,15 +55,6 @@ impl EncodedByDialect {
         self.0.push((dialect, text.clone()));
         text
     }
-}
-
-/// The logs of a block to announce.
-#[derive(Clone, Copy)]
-pub(super) enum Logs {
-    /// Logs of the transactions after the first so many.
-    After(usize),
-    /// All logs, as removed.
-    Removed,
 }
 
 /// The logs of a block that are announced.
@@ -117,14 +108,14 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Announces the logs of a canonical block, or of one that is no longer canonical.
-    pub(super) fn logs_of(&mut self, block: &AnnouncedLogs, which: Logs) {
+    /// Announces the logs of a canonical block or, as `removed`, of one that is no longer canonical.
+    pub(super) fn logs_of(&mut self, block: &AnnouncedLogs, removed: bool) {
         let mut logs = EncodedByIndex::default();
         for one in self.list {
             if let Subject::Logs(filter) = &one.subject {
                 match block {
-                    AnnouncedLogs::Whole(block) => self.logs(one, filter, block, which, &mut logs),
-                    AnnouncedLogs::Alone(block) => self.logs_alone(one, filter, block, which, &mut logs),
+                    AnnouncedLogs::Whole(block) => self.logs(one, filter.logs_in(block, 0), removed, &mut logs),
+                    AnnouncedLogs::Alone(block) => self.logs(one, filter.logs_alone_in(block), removed, &mut logs),
                 }
             }
         }
@@ -136,7 +127,7 @@ impl<'a> Round<'a> {
         let mut logs = EncodedByIndex::default();
         for one in self.list {
             if let Subject::PendingLogs(filter) = &one.subject {
-                self.logs(one, filter, block, Logs::After(known), &mut logs);
+                self.logs(one, filter.logs_in(block, known), false, &mut logs);
             }
         }
         self.transactions(block, known);
@@ -153,7 +144,7 @@ impl<'a> Round<'a> {
                         blocks.get(one.dialect, self.memory, |out| encode::flashblock(out, block, id, one.dialect));
                     self.send(one, result);
                 }
-                Subject::PendingLogs(filter) => self.logs(one, filter, block, Logs::After(known), &mut logs),
+                Subject::PendingLogs(filter) => self.logs(one, filter.logs_in(block, known), false, &mut logs),
                 _ => {}
             }
         }
@@ -194,54 +185,18 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Announces matching logs.
-    fn logs(
+    /// Announces logs of a block.
+    fn logs<'b>(
         &mut self,
         one: &Subscription,
-        filter: &LogFilter,
-        block: &Block,
-        which: Logs,
-        encoded_logs: &mut EncodedByIndex,
+        logs: impl Iterator<Item = (LogPlace<'b>, u64, &'b Log)>,
+        removed: bool,
+        texts: &mut EncodedByIndex,
     ) {
-        // The bloom of a block being built takes all its receipts, that of a receipt is there.
-        if !block.is_open() && !filter.matches_bloom(block.header().logs_bloom) {
-            return;
-        }
-        let (known, removed) = match which {
-            Logs::After(known) => (known, false),
-            Logs::Removed => (0, true),
-        };
-        for included in block.transactions_from(known).filter(|one| filter.matches_bloom(one.receipt.bloom())) {
-            for (log, index) in included.receipt.logs().iter().zip(included.first_log..) {
-                if filter.matches(log) {
-                    let text = encoded_logs.entry(index).or_insert_with(|| {
-                        let place = LogPlace::of(block, &included);
-                        encoded(self.memory, |out| encode::log(out, log, &place, index, removed))
-                    });
-                    self.send(one, text.clone());
-                }
-            }
-        }
-    }
-
-    /// Announces matching logs of a block whose transactions are not known.
-    fn logs_alone(
-        &mut self,
-        one: &Subscription,
-        filter: &LogFilter,
-        block: &SealedBlock,
-        which: Logs,
-        encoded_logs: &mut EncodedByIndex,
-    ) {
-        if !filter.matches_bloom(block.header.logs_bloom) {
-            return;
-        }
-        let removed = matches!(which, Logs::Removed);
-        for (place, index, log) in LogPlace::of_logs_alone(block).filter(|(.., log)| filter.matches(log)) {
-            let text = encoded_logs
-                .entry(index)
-                .or_insert_with(|| encoded(self.memory, |out| encode::log(out, log, &place, index, removed)));
-            self.send(one, text.clone());
+        for (place, index, log) in logs {
+            let encode = || encoded(self.memory, |out| encode::log(out, log, &place, index, removed));
+            let text = texts.entry(index).or_insert_with(encode).clone();
+            self.send(one, text);
         }
     }
 
