@@ -21,9 +21,11 @@ use crate::{
     },
 };
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: the bundle")]
-struct BundleParams(FlashbotsBundleParam, #[serde(skip)] ());
+params! {
+    BundleParams(FlashbotsBundleParam) = "1 parameter: the bundle";
+    SendBundleParams(SentBundleParam) = "1 parameter: the bundle";
+    CancelBundleParams(CancelledBundleParam) = "1 parameter: an object with the replacementUuid";
+}
 
 /// A bundle, with the fields that Flashbots documents.
 #[derive(Debug, Deserialize)]
@@ -46,11 +48,6 @@ const MOST_SENT: usize = 100;
 /// Maximum length of the name under which a bundle is replaced or cancelled, in bytes. A UUID has 36.
 const MOST_UUID: usize = 64;
 
-/// The parameter of `eth_sendBundle`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: the bundle")]
-struct SendBundleParams(SentBundleParam, #[serde(skip)] ());
-
 /// A bundle to be mined, with the fields that Flashbots documents.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -64,11 +61,6 @@ struct SentBundleParam {
     #[serde(alias = "uuid")]
     replacement_uuid: Option<String>,
 }
-
-/// The parameter of `eth_cancelBundle`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: an object with the replacementUuid")]
-struct CancelBundleParams(CancelledBundleParam, #[serde(skip)] ());
 
 /// The name of a bundle to be cancelled.
 #[derive(Debug, Deserialize)]

@@ -36,15 +36,10 @@ pub struct ShapeLimits {
     pub max_search_runs: usize,
 }
 
-/// The parameters of `eth_call`, `eth_estimateGas` and `eth_createAccessList`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 to 4 parameters: call, block, state overrides, block overrides")]
-struct CallParams(
-    CallObject,
-    #[serde(default)] Option<SelectorParam>,
-    #[serde(default)] Option<StateOverridesParam>,
-    #[serde(default)] Option<BlockOverridesParam>,
-);
+params! {
+    CallParams(CallObject; SelectorParam, StateOverridesParam, BlockOverridesParam)
+        = "1 to 4 parameters: call, block, state overrides, block overrides";
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -206,7 +201,7 @@ fn call_request(
     method: &'static str,
     dialect: &Dialect,
 ) -> Result<(CallRequest, Option<SelectorParam>), RpcError> {
-    let CallParams(call, selector, state, block) = parse(params, dialect)?;
+    let CallParams(call, selector, state, block, ()) = parse(params, dialect)?;
     let request = CallRequest {
         call: call.into_call("params[0]", dialect)?,
         state: state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default(),

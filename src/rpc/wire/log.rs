@@ -15,9 +15,9 @@ const MOST_ALTERNATIVES: usize = 1000;
 /// Maximum number of topics of a log.
 const TOPICS: usize = 4;
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: a filter")]
-struct LogsParams(FilterParam, #[serde(skip)] ());
+params! {
+    LogsParams(FilterParam) = "1 parameter: a filter";
+}
 
 /// A filter object of `eth_getLogs`, `eth_newFilter` or a subscription.
 #[derive(Debug, Default, Deserialize)]

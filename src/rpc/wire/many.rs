@@ -32,14 +32,10 @@ pub struct ManyRequest {
     pub timeout: Option<Duration>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 to 4 parameters: bundles, state context, state overrides, timeout in milliseconds")]
-struct CallManyParams(
-    Vec<CallManyBundleParam>,
-    #[serde(default)] Option<StateContextParam>,
-    #[serde(default)] Option<StateOverridesParam>,
-    #[serde(default)] Option<Milliseconds>,
-);
+params! {
+    CallManyParams(Vec<CallManyBundleParam>; StateContextParam, StateOverridesParam, Milliseconds)
+        = "1 to 4 parameters: bundles, state context, state overrides, timeout in milliseconds";
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -65,7 +61,7 @@ struct Milliseconds(u64);
 
 /// Parses the parameters of `eth_callMany`.
 pub fn parse_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ManyRequest, RpcError> {
-    let CallManyParams(bundles, context, state, timeout) = parse(params, dialect)?;
+    let CallManyParams(bundles, context, state, timeout, ()) = parse(params, dialect)?;
     let (selector, index) = context.unwrap_or_default().into_place();
     let state = state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default();
     let bundles = Bundles { state, bundles: into_bundles(bundles, "eth_callMany", dialect, limits)? };

@@ -24,9 +24,10 @@ const MOST_NESTED: usize = 5;
 /// The versions of MEV-Share's API, which have the same bundles.
 const VERSIONS: [&str; 2] = ["v0.1", "beta-1"];
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: the bundle, and the block in which it runs")]
-struct SimBundleParams(MevBundleParam, #[serde(default)] Option<SimBundleBlockParam>);
+params! {
+    SimBundleParams(MevBundleParam; SimBundleBlockParam)
+        = "1 or 2 parameters: the bundle, and the block in which it runs";
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -141,7 +142,7 @@ pub enum MevPart {
 
 /// Parses a bundle and the block in which it runs, decodes the transactions and recovers their senders.
 pub fn parse_sim_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimBundleRequest, RpcError> {
-    let SimBundleParams(bundle, block) = parse(params, dialect)?;
+    let SimBundleParams(bundle, block, ()) = parse(params, dialect)?;
     let block = block.unwrap_or_default();
     let mut calls = FlatCalls { calls: Vec::new(), when: Conditions::default(), most: limits.max_block_calls };
     let bundle = bundle.into_bundle("params[0]", 0, &mut calls)?;

@@ -2,6 +2,18 @@
 //!
 //! Malformed parameters are rejected here with the name of the field, so the other modules do not check them again.
 
+/// Defines the positional parameters of methods, each with the words by which an error counts them: those that must be
+/// there and, after a semicolon, those that may be.
+macro_rules! params {
+    ($($(#[$doc:meta])* $name:ident $(<$generic:ident>)? ($($needed:ty),* $(; $($optional:ty),+)?) = $expected:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(expecting = $expected)]
+        // The last field is there because serde reads a struct of one field from the array itself.
+        struct $name $(<$generic>)? ($($needed,)* $($(#[serde(default)] Option<$optional>,)+)? #[serde(skip)] ());
+    )*};
+}
+
 mod abi_errors;
 mod block;
 mod bundle;
@@ -116,8 +128,6 @@ struct NoParams();
 pub fn parse_none(params: &str, dialect: &Dialect) -> Result<(), RpcError> {
     parse::<NoParams>(params, dialect).map(drop)
 }
-
-// A single parameter has a skipped field beside it, because serde reads a struct of one field from the array itself.
 
 /// Parses `params`. Returns -32602 with the path of the wrong field, which is tracked only in a second parse.
 fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcError> {

@@ -39,9 +39,9 @@ pub struct SearchRequest {
     pub shown: Option<SimulationRequest>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: payload, block")]
-struct SearchParams(SearchPayload, #[serde(default)] Option<SelectorParam>);
+params! {
+    SearchParams(SearchPayload; SelectorParam) = "1 or 2 parameters: payload, block";
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -125,7 +125,7 @@ impl SearchRequest {
 /// Returns -32602 with the path of the wrong field, -38026 if there are too many blocks or calls, or -32005 if there
 /// are too many variants.
 pub fn parse_search(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SearchRequest, RpcError> {
-    let SearchParams(payload, selector) = parse(params, dialect)?;
+    let SearchParams(payload, selector, ()) = parse(params, dialect)?;
     let SearchPayload { vary, objective, require, top, outputs, .. } = payload;
     let RequireParam { when, least } = require.unwrap_or_default();
     let when = when.map(|when| conditions(when, &payload.block_state_calls, "params[0].require.when")).transpose()?;

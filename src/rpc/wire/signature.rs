@@ -34,10 +34,10 @@ struct PermissionsParam {
     _eth_accounts: CaveatsParam,
 }
 
-/// The parameter of `wallet_switchEthereumChain`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: an object with the chainId")]
-struct SwitchParams(SwitchParam, #[serde(skip)] ());
+params! {
+    SwitchParams(SwitchParam) = "1 parameter: an object with the chainId";
+    TypedDataParams(Fixed<20>, TypedDataParam) = "2 parameters: the account, the typed data";
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -55,11 +55,6 @@ struct PersonalParams(
     #[expect(dead_code, reason = "presim signs without passwords")]
     Option<Value>,
 );
-
-/// The parameters of `eth_signTypedData_v4`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 parameters: the account, the typed data")]
-struct TypedDataParams(Fixed<20>, TypedDataParam);
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -129,7 +124,7 @@ pub fn parse_personal(params: &str, dialect: &Dialect) -> Result<SignatureReques
 ///
 /// Returns -32602 with the name of the wrong field if the types, the domain or the message do not fit each other.
 pub fn parse_typed_data(params: &str, dialect: &Dialect) -> Result<SignatureRequest, RpcError> {
-    let TypedDataParams(account, TypedDataParam(data)) = parse(params, dialect)?;
+    let TypedDataParams(account, TypedDataParam(data), ()) = parse(params, dialect)?;
     let TypedDataFields { types, primary_type, domain, message } = data;
     let wrong = |problem: String| RpcError::params(format!("params[1].{problem}"));
     let message = match message {

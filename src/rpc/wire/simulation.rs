@@ -41,9 +41,9 @@ impl SimulationRequest {
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: payload, block")]
-struct SimulateParams<P>(P, #[serde(default)] Option<SelectorParam>);
+params! {
+    SimulateParams<P>(P; SelectorParam) = "1 or 2 parameters: payload, block";
+}
 
 /// The payload of `eth_simulateV1`.
 #[derive(Debug, Deserialize)]
@@ -126,7 +126,7 @@ const OUTPUTS: [(&str, Outputs); 14] = [
 ///
 /// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks or calls.
 pub fn parse_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest, RpcError> {
-    let SimulateParams(payload, selector) = parse::<SimulateParams<SimulateV1Payload>>(params, dialect)?;
+    let SimulateParams(payload, selector, ()) = parse::<SimulateParams<SimulateV1Payload>>(params, dialect)?;
     let payload = SimulatePayload {
         block_state_calls: payload.block_state_calls,
         trace_transfers: payload.trace_transfers,
@@ -150,7 +150,7 @@ pub fn parse_presim_simulation(
     dialect: &Dialect,
     limits: &ShapeLimits,
 ) -> Result<SimulationRequest, RpcError> {
-    let SimulateParams(payload, selector) = parse::<SimulateParams<SimulatePayload>>(params, dialect)?;
+    let SimulateParams(payload, selector, ()) = parse::<SimulateParams<SimulatePayload>>(params, dialect)?;
     payload.into_request(selector, dialect, limits, true)
 }
 

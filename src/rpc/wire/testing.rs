@@ -30,18 +30,17 @@ use crate::{
 /// The longest `extraData` of a block (Yellow Paper, section 4.4.4).
 const LONGEST_EXTRA_DATA: usize = 32;
 
-/// A single parameter.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter")]
-struct One<T>(T, #[serde(skip)] ());
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "at most 2 parameters: number of blocks, seconds between them")]
-struct MineParams(#[serde(default)] Option<Number<u64>>, #[serde(default)] Option<Number<u64>>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "at most 1 parameter: a timestamp, or an object of timestamp and blocks")]
-struct EvmMineParams(#[serde(default)] Option<EvmMine>, #[serde(skip)] ());
+params! {
+    One<T>(T) = "1 parameter";
+    MineParams(; Number<u64>, Number<u64>) = "at most 2 parameters: number of blocks, seconds between them";
+    EvmMineParams(; EvmMine) = "at most 1 parameter: a timestamp, or an object of timestamp and blocks";
+    BalanceParams(Fixed<20>, Number<U256>) = "2 parameters: address, balance";
+    NonceParams(Fixed<20>, Number<u64>) = "2 parameters: address, nonce";
+    CodeParams(Fixed<20>, Data) = "2 parameters: address, code";
+    StorageParams(Fixed<20>, Word, Word) = "3 parameters: address, storage slot, value";
+    BuildBlockParams(Fixed<32>, AttributesObject, Option<Vec<Data>>; Data)
+        = "3 or 4 parameters: parent's hash, payload attributes, transactions or null, extra data";
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(remote = "Self")]
@@ -84,29 +83,13 @@ impl<'de> Deserialize<'de> for EvmMine {
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 parameters: address, balance")]
-struct BalanceParams(Fixed<20>, Number<U256>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 parameters: address, nonce")]
-struct NonceParams(Fixed<20>, Number<u64>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 parameters: address, code")]
-struct CodeParams(Fixed<20>, Data);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "3 parameters: address, storage slot, value")]
-struct StorageParams(Fixed<20>, Word, Word);
-
 fn one<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcError> {
     parse::<One<T>>(params, dialect).map(|One(value, ())| value)
 }
 
 /// Parses the parameters of `anvil_mine`.
 pub fn parse_mine(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
-    let MineParams(blocks, interval) = parse(params, dialect)?;
+    let MineParams(blocks, interval, ()) = parse(params, dialect)?;
     let blocks = blocks.map_or(1, |blocks| blocks.0);
     Ok(ChainChange::Mine { blocks, interval: interval.map(|seconds| seconds.0), timestamp: None })
 }
@@ -121,25 +104,25 @@ pub fn parse_evm_mine(params: &str, dialect: &Dialect) -> Result<ChainChange, Rp
 
 /// Parses an account and its new balance.
 pub fn parse_balance(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
-    let BalanceParams(address, balance) = parse(params, dialect)?;
+    let BalanceParams(address, balance, ()) = parse(params, dialect)?;
     Ok(ChainChange::Edit(AccountEdit { balance: Some(balance.0), ..edit(address) }))
 }
 
 /// Parses an account and its new nonce.
 pub fn parse_nonce(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
-    let NonceParams(address, nonce) = parse(params, dialect)?;
+    let NonceParams(address, nonce, ()) = parse(params, dialect)?;
     Ok(ChainChange::Edit(AccountEdit { nonce: Some(nonce.0), ..edit(address) }))
 }
 
 /// Parses an account and its new code.
 pub fn parse_set_code(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
-    let CodeParams(address, Data(code)) = parse(params, dialect)?;
+    let CodeParams(address, Data(code), ()) = parse(params, dialect)?;
     Ok(ChainChange::Edit(AccountEdit { code: Some(code), ..edit(address) }))
 }
 
 /// Parses an account, a storage slot and its new value.
 pub fn parse_set_storage(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
-    let StorageParams(address, slot, value) = parse(params, dialect)?;
+    let StorageParams(address, slot, value, ()) = parse(params, dialect)?;
     Ok(ChainChange::Edit(AccountEdit { slot: Some((slot.0, value.0)), ..edit(address) }))
 }
 
@@ -208,10 +191,6 @@ pub struct BuildTransaction {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(expecting = "3 or 4 parameters: parent's hash, payload attributes, transactions or null, extra data")]
-struct BuildBlockParams(Fixed<32>, AttributesObject, Option<Vec<Data>>, #[serde(default)] Option<Data>);
-
-#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AttributesObject {
     timestamp: Quantity<u64>,
@@ -233,7 +212,7 @@ struct WithdrawalObject {
 
 /// Parses a block to build, decodes its transactions and recovers their senders.
 pub fn parse_build_block(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<BuildBlockRequest, RpcError> {
-    let BuildBlockParams(parent, attributes, transactions, extra_data) = parse(params, dialect)?;
+    let BuildBlockParams(parent, attributes, transactions, extra_data, ()) = parse(params, dialect)?;
     let (count, most) = (transactions.as_ref().map_or(0, Vec::len), limits.max_block_calls);
     if count > most {
         return Err(RpcError::limit(format!("params[2]: too many transactions: {count}, at most {most}")));

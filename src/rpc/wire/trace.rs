@@ -34,17 +34,13 @@ pub struct TraceRequest {
     pub tracers: Vec<Tracer>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 to 3 parameters: call, block, options")]
-struct TraceCallParams(CallObject, #[serde(default)] Option<SelectorParam>, #[serde(default)] Option<CallOptions>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 to 3 parameters: bundles, state context, options")]
-struct TraceManyParams(
-    Vec<CallManyBundleParam>,
-    #[serde(default)] Option<StateContextParam>,
-    #[serde(default)] Option<ManyOptions>,
-);
+params! {
+    TraceCallParams(CallObject; SelectorParam, CallOptions) = "1 to 3 parameters: call, block, options";
+    TraceManyParams(Vec<CallManyBundleParam>; StateContextParam, ManyOptions)
+        = "1 to 3 parameters: bundles, state context, options";
+    TraceBlockParams<B>(B; CallOptions) = "1 or 2 parameters: block, options";
+    TraceTransactionParams(Fixed<32>; CallOptions) = "1 or 2 parameters: a transaction's hash, options";
+}
 
 /// The options of `debug_traceCall`: geth's `TraceCallConfig`.
 #[derive(Debug, Default, Deserialize)]
@@ -84,29 +80,21 @@ pub struct ReplayRequest<T> {
     pub timeout: Option<Duration>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: block, options")]
-struct TraceBlockParams<B>(B, #[serde(default)] Option<CallOptions>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: a transaction's hash, options")]
-struct TraceTransactionParams(Fixed<32>, #[serde(default)] Option<CallOptions>);
-
 /// Parses the parameters of `debug_traceBlockByNumber` and `debug_traceBlockByHash`.
 pub fn parse_trace_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<ReplayRequest<Selector>, RpcError> {
-    let TraceBlockParams::<B>(block, options) = parse(params, dialect)?;
+    let TraceBlockParams::<B>(block, options, ()) = parse(params, dialect)?;
     options.unwrap_or_default().into_replay(block.into(), dialect)
 }
 
 /// Parses the parameters of `debug_traceTransaction`.
 pub fn parse_trace_transaction(params: &str, dialect: &Dialect) -> Result<ReplayRequest<B256>, RpcError> {
-    let TraceTransactionParams(hash, options) = parse(params, dialect)?;
+    let TraceTransactionParams(hash, options, ()) = parse(params, dialect)?;
     options.unwrap_or_default().into_replay(hash.into(), dialect)
 }
 
 /// Parses the parameters of `debug_traceCall`.
 pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest, RpcError> {
-    let TraceCallParams(call, selector, options) = parse(params, dialect)?;
+    let TraceCallParams(call, selector, options, ()) = parse(params, dialect)?;
     let selector = select(selector);
     let mut options = options.unwrap_or_default();
     let block = options
@@ -128,7 +116,7 @@ pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest,
 
 /// Parses the parameters of `debug_traceCallMany`.
 pub fn parse_trace_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<TraceRequest, RpcError> {
-    let TraceManyParams(bundles, context, options) = parse(params, dialect)?;
+    let TraceManyParams(bundles, context, options, ()) = parse(params, dialect)?;
     let mut options = options.unwrap_or_default();
     if options.tx_index.is_some() {
         return Err(RpcError::params(

@@ -25,20 +25,11 @@ const VERSION: &str = "2.0.0";
 /// The name of the call capability that sets the call's gas limit.
 const GAS_LIMIT: &str = "gasLimitOverride";
 
-/// The parameter of `wallet_sendCalls`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: the batch")]
-struct SendCallsParams(BatchParam, #[serde(skip)] ());
-
-/// The parameter of `wallet_getCallsStatus` and `wallet_showCallsStatus`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: the id of a batch")]
-struct BatchIdParams(IdParam, #[serde(skip)] ());
-
-/// The parameters of `wallet_getCapabilities`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: the account, chain ids")]
-struct CapabilitiesParams(Fixed<20>, #[serde(default)] Option<Vec<Quantity<U256>>>);
+params! {
+    SendCallsParams(BatchParam) = "1 parameter: the batch";
+    BatchIdParams(IdParam) = "1 parameter: the id of a batch";
+    CapabilitiesParams(Fixed<20>; Vec<Quantity<U256>>) = "1 or 2 parameters: the account, chain ids";
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -116,7 +107,7 @@ pub fn parse_batch_id(params: &str, dialect: &Dialect) -> Result<BatchId, RpcErr
 
 /// Parses the account and the chain ids of `wallet_getCapabilities`.
 pub fn parse_capabilities(params: &str, dialect: &Dialect) -> Result<CapabilitiesRequest, RpcError> {
-    let CapabilitiesParams(account, chains) = parse(params, dialect)?;
+    let CapabilitiesParams(account, chains, ()) = parse(params, dialect)?;
     let chains = chains.map(|chains| chains.into_iter().map(|Quantity(id)| id).collect());
     Ok(CapabilitiesRequest { account: account.into(), chains })
 }

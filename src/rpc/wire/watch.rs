@@ -88,17 +88,12 @@ struct OnlyParam {
     above: SignedParam,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 parameters: the watch, the id of a snapshot")]
-struct RewatchParams(Fixed<16>, Quantity<u64>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 or 3 parameters: the watch, the id of a snapshot, milliseconds to wait")]
-struct ResultsParams(Fixed<16>, Quantity<u64>, #[serde(default)] Option<Number<u64>>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: the watch")]
-struct UnwatchParams(Fixed<16>, #[serde(skip)] ());
+params! {
+    RewatchParams(Fixed<16>, Quantity<u64>) = "2 parameters: the watch, the id of a snapshot";
+    ResultsParams(Fixed<16>, Quantity<u64>; Number<u64>)
+        = "2 or 3 parameters: the watch, the id of a snapshot, milliseconds to wait";
+    UnwatchParams(Fixed<16>) = "1 parameter: the watch";
+}
 
 /// Parses the bundles of `presim_watch`, at most `most` in at most `room` bytes.
 ///
@@ -147,13 +142,13 @@ pub fn parse_watch(
 
 /// Parses the parameters of `presim_rewatch`.
 pub fn parse_rewatch(params: &str, dialect: &Dialect) -> Result<(WatchId, SnapshotId), RpcError> {
-    let RewatchParams(watch, Quantity(id)) = parse(params, dialect)?;
+    let RewatchParams(watch, Quantity(id), ()) = parse(params, dialect)?;
     Ok((WatchId(watch.0), SnapshotId(id)))
 }
 
 /// Parses the parameters of `presim_results`. The last value is how long to wait, in milliseconds.
 pub fn parse_results(params: &str, dialect: &Dialect) -> Result<(WatchId, SnapshotId, u64), RpcError> {
-    let ResultsParams(watch, Quantity(id), wait) = parse(params, dialect)?;
+    let ResultsParams(watch, Quantity(id), wait, ()) = parse(params, dialect)?;
     Ok((WatchId(watch.0), SnapshotId(id), wait.map_or(0, |wait| wait.0)))
 }
 
