@@ -7,7 +7,7 @@ use alloy_primitives::Address;
 
 use super::{
     dialect::Dialect,
-    error::RpcError,
+    error::Result,
     methods::{Admitted, AdmittedSignature, Backend, Run},
     request::Request,
     runner::RequestRunner,
@@ -28,7 +28,7 @@ impl RequestRunner {
     /// # Errors
     ///
     /// Returns the wallet's error, with a code of EIP-5792.
-    pub(super) async fn send_calls(self: &Arc<Self>, request: Request) -> Result<Vec<u8>, RpcError> {
+    pub(super) async fn send_calls(self: &Arc<Self>, request: Request) -> Result<Vec<u8>> {
         // A batch that is not valid is rejected later, for its first fault.
         let from = wire::parse_batch(&request.params, request.caller.dialect).ok().and_then(|batch| {
             let first = || self.wallet().accounts.first().map(SigningAccount::address);
@@ -43,7 +43,7 @@ impl RequestRunner {
     /// # Errors
     ///
     /// Returns -32000 if the transaction is rejected, and the wallet's error.
-    pub(super) async fn send_transaction(self: &Arc<Self>, request: Request) -> Result<Vec<u8>, RpcError> {
+    pub(super) async fn send_transaction(self: &Arc<Self>, request: Request) -> Result<Vec<u8>> {
         let call = wire::parse_sending(&request.params, request.caller.dialect).ok();
         let from = call.map(|call| call.from).filter(|_| request.caller.dialect.sends_from_wallet);
         // Of a fleet one node has the wallet, and signs for its accounts alone, so that no nonce is signed for twice.
@@ -63,8 +63,8 @@ impl RequestRunner {
         place: RunPlace,
         request: Request,
         from: Option<Address>,
-        admit: fn(&Backend, &mut Run<'_>) -> Result<Admitted, RpcError>,
-    ) -> Result<Vec<u8>, RpcError> {
+        admit: fn(&Backend, &mut Run<'_>) -> Result<Admitted>,
+    ) -> Result<Vec<u8>> {
         self.look_at_account(&request, from).await;
         let (admitted, answer) = self.run_step(place, request.clone(), admit).await?;
         let Admitted::ToAsk(prepared, asked) = admitted else { return Ok(answer) };
@@ -92,9 +92,9 @@ impl RequestRunner {
     /// Returns -32602 if the parameters are wrong, and the wallet's error.
     pub(super) async fn sign_message(
         self: &Arc<Self>,
-        parse: fn(&str, &Dialect) -> Result<SignatureRequest, RpcError>,
+        parse: fn(&str, &Dialect) -> Result<SignatureRequest>,
         request: Request,
-    ) -> Result<Vec<u8>, RpcError> {
+    ) -> Result<Vec<u8>> {
         let admit = move |backend: &Backend, run: &mut Run<'_>| {
             let message = parse(run.params, run.dialect)?;
             backend.admit_signature(run, message)
@@ -108,7 +108,7 @@ impl RequestRunner {
     }
 
     /// Waits for approval. Returns the request on the newest snapshot, with a new deadline.
-    async fn approved(&self, request: Request, asked: Asked) -> Result<Request, RpcError> {
+    async fn approved(&self, request: Request, asked: Asked) -> Result<Request> {
         drop(request.starting.as_ref().and_then(|starting| starting.release()));
         let asking = self.wallet().approvals.ask(asked);
         let approved = match &request.caller.client {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
-use super::error::RpcError;
+use super::error::{Result, RpcError};
 use crate::ledger::{Chain, SnapshotId, Snapshots};
 
 /// The header with the id of the oldest snapshot that may answer.
@@ -16,7 +16,7 @@ pub const MIN_SNAPSHOT: &str = "x-presim-min-snapshot";
 /// # Errors
 ///
 /// Returns -32600 if the value is no id, as `x-presim-snapshot` has it.
-pub fn min_snapshot(value: Option<&str>) -> Result<Option<SnapshotId>, RpcError> {
+pub fn min_snapshot(value: Option<&str>) -> Result<Option<SnapshotId>> {
     let Some(value) = value else { return Ok(None) };
     let digits = value.strip_prefix("0x");
     let id = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
@@ -46,7 +46,7 @@ pub async fn await_published<T>(snapshots: &Snapshots, mut find: impl FnMut() ->
 /// # Errors
 ///
 /// Returns -32000 with the distance if the snapshot is not published within `most`.
-pub async fn published_from(snapshots: &Snapshots, least: SnapshotId, most: Duration) -> Result<Arc<Chain>, RpcError> {
+pub async fn published_from(snapshots: &Snapshots, least: SnapshotId, most: Duration) -> Result<Arc<Chain>> {
     let reached = || Some(snapshots.load()).filter(|published| shown(published) >= least);
     match reached() {
         Some(published) => Ok(published),

@@ -40,6 +40,9 @@ pub enum RpcError {
     Refused(Refused),
 }
 
+/// The result of what may fail with an [`RpcError`].
+pub type Result<T, E = RpcError> = std::result::Result<T, E>;
+
 impl RpcError {
     /// Creates an error with this code and text.
     pub fn new(code: i32, message: impl Into<Cow<'static, str>>) -> Self {

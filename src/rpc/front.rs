@@ -8,7 +8,7 @@ use std::{
 use alloy_primitives::Address;
 
 use super::{
-    error::{Outcome, RpcError},
+    error::{Outcome, Result, RpcError},
     leader::Leader,
     methods::{Backend, Handler, LeaderUse, MethodRoute, UpstreamUse},
     remote::StateCompletion,
@@ -47,7 +47,7 @@ pub struct Front {
 #[derive(Debug)]
 pub struct Answered {
     /// The answer up to the end of its result, or the error that answers the request instead.
-    pub answer: Result<Vec<u8>, RpcError>,
+    pub answer: Result<Vec<u8>>,
     /// Whether the upstream executed the request, because presim cannot.
     pub by_upstream: bool,
 }
@@ -179,7 +179,7 @@ impl Front {
     }
 
     /// Subscribes or unsubscribes, if the request's connection can.
-    fn subscribe(request: &Request) -> Result<Vec<u8>, RpcError> {
+    fn subscribe(request: &Request) -> Result<Vec<u8>> {
         let name = request.method.name;
         let starting = request.starting.as_ref().ok_or_else(|| {
             RpcError::new(

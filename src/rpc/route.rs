@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     encode,
-    error::RpcError,
+    error::{Result, RpcError},
     leader::{self, Leader},
     methods::{Handler, LeaderUse, UpstreamUse},
     remote::StateCompletion,
@@ -36,7 +36,7 @@ impl RequestRunner {
     }
 
     /// Has the leader of the fleet answer a request, if this node cannot.
-    pub(super) async fn ask(self: &Arc<Self>, leader: &dyn Leader, request: Request) -> Result<Vec<u8>, RpcError> {
+    pub(super) async fn ask(self: &Arc<Self>, leader: &dyn Leader, request: Request) -> Result<Vec<u8>> {
         let mut out = begin(&request.id, "result");
         let mut own = None;
         let may_know =
@@ -75,7 +75,7 @@ impl RequestRunner {
         run: Runs,
         request: Request,
         by_upstream: &mut bool,
-    ) -> Result<Vec<u8>, RpcError> {
+    ) -> Result<Vec<u8>> {
         match self.run(run, request.clone()).await {
             Err(RpcError::Unexecutable(why)) => {
                 let mut out = begin(&request.id, "result");
@@ -97,7 +97,7 @@ impl RequestRunner {
         remote: &StateCompletion,
         run: Runs,
         request: Request,
-    ) -> Result<Vec<u8>, RpcError> {
+    ) -> Result<Vec<u8>> {
         let mut out = begin(&request.id, "result");
         match request.method.upstream {
             UpstreamUse::Proves => remote.forward_proof(&request, &mut out).await?,
@@ -119,7 +119,7 @@ impl RequestRunner {
     }
 
     /// Has the upstream answer a request that presim cannot answer.
-    async fn forward(&self, remote: &StateCompletion, request: &Request, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    async fn forward(&self, remote: &StateCompletion, request: &Request, out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
         remote.forward(request, out).await?;
         self.backend.withhold(request, &self.published(), out, start);

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use super::{
-    error::RpcError,
+    error::{Result, RpcError},
     leader::Leader,
     methods::{Backend, RequestLimits, Run},
     remote::StateCompletion,
@@ -116,7 +116,7 @@ impl RequestRunner {
     }
 
     /// Runs a request by its handler.
-    pub(super) async fn run(self: &Arc<Self>, run: Runs, request: Request) -> Result<Vec<u8>, RpcError> {
+    pub(super) async fn run(self: &Arc<Self>, run: Runs, request: Request) -> Result<Vec<u8>> {
         self.run_step(request.method.place, request, run).await.map(|((), answer)| answer)
     }
 
@@ -126,8 +126,8 @@ impl RequestRunner {
         self: &Arc<Self>,
         place: RunPlace,
         request: Request,
-        work: impl Fn(&Backend, &mut Run<'_>) -> Result<T, RpcError> + Clone + Send + Sync + 'static,
-    ) -> Result<(T, Vec<u8>), RpcError> {
+        work: impl Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
+    ) -> Result<(T, Vec<u8>)> {
         let ticket = request.ticket.clone();
         let step = RequestStep { runner: self.clone(), place, request, work };
         let Stepped { result, out, commit } = self.executor.submit(step, ticket.clone()).await?;
@@ -138,7 +138,7 @@ impl RequestRunner {
 }
 
 /// The type of handlers that run on a snapshot.
-pub(super) type Runs = fn(&Backend, &mut Run<'_>) -> Result<(), RpcError>;
+pub(super) type Runs = fn(&Backend, &mut Run<'_>) -> Result<()>;
 
 /// A request with the work that is done in one run: a handler, or a part of one.
 struct RequestStep<F> {
@@ -150,7 +150,7 @@ struct RequestStep<F> {
 
 /// The outcome of a step.
 struct Stepped<T> {
-    result: Result<T, RpcError>,
+    result: Result<T>,
     out: Vec<u8>,
     commit: Acknowledgement,
 }
@@ -158,7 +158,7 @@ struct Stepped<T> {
 impl<T, F> Task for RequestStep<F>
 where
     T: Send + 'static,
-    F: Fn(&Backend, &mut Run<'_>) -> Result<T, RpcError> + Clone + Send + Sync + 'static,
+    F: Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
 {
     type Done = Stepped<T>;
     type Error = RpcError;
@@ -181,7 +181,7 @@ where
         Stepped { result, out, commit }
     }
 
-    async fn fetch(&self, missed: Missed, round: usize) -> Result<Option<Self>, RpcError> {
+    async fn fetch(&self, missed: Missed, round: usize) -> Result<Option<Self>> {
         if let Some(why) = missed.unexecutable() {
             return Err(RpcError::Unexecutable(why));
         }
@@ -201,7 +201,7 @@ where
 /// # Errors
 ///
 /// Returns an error if the commit failed, if the transaction is rejected, or if neither is known at the request's deadline.
-async fn kept(acknowledgement: Acknowledgement, ticket: &Ticket) -> Result<(), RpcError> {
+async fn kept(acknowledgement: Acknowledgement, ticket: &Ticket) -> Result<()> {
     let commit = match acknowledgement {
         Acknowledgement::Kept(commit) => commit,
         Acknowledgement::Checked(submitted) => return checked(submitted, ticket).await,
@@ -227,7 +227,7 @@ struct SentHash {
 }
 
 /// Waits for the verdict of the node that builds the blocks.
-async fn checked(mut submitted: SubmittedTransaction, ticket: &Ticket) -> Result<(), RpcError> {
+async fn checked(mut submitted: SubmittedTransaction, ticket: &Ticket) -> Result<()> {
     if let Ok(Ok(verdict)) = tokio::time::timeout_at(ticket.deadline().into(), &mut submitted.verdict).await {
         return verdict.map_err(RpcError::from);
     }

@@ -13,7 +13,7 @@ use alloy_primitives::{I256, U256};
 
 use super::{
     encode::{self, SimulationView},
-    error::RpcError,
+    error::Result,
     methods::{Backend, Run},
     request::{Request, begin},
     runner::RequestRunner,
@@ -51,7 +51,7 @@ impl RequestRunner {
     ///
     /// Returns -32602 if the search is invalid, -32005 if it has more variants than the client's rate allows, and the
     /// errors of `eth_simulateV1` if the beginning is refused.
-    pub(super) async fn search(self: &Arc<Self>, request: Request) -> Result<Vec<u8>, RpcError> {
+    pub(super) async fn search(self: &Arc<Self>, request: Request) -> Result<Vec<u8>> {
         let arrived = Instant::now();
         let left = request.ticket.deadline().saturating_duration_since(arrived);
         // A fifth of the time is left for the outputs.
@@ -88,7 +88,7 @@ impl RequestRunner {
         request: &Request,
         begun: &Arc<BegunSearch>,
         values: &[Vec<U256>],
-    ) -> Result<(Vec<Variant>, bool), RpcError> {
+    ) -> Result<(Vec<Variant>, bool)> {
         self.count_variants(request, values.len())?;
         let size = values.len().div_ceil(PARTS).clamp(FEWEST, MOST);
         let batch = self.batch();
@@ -121,7 +121,7 @@ impl RequestRunner {
         begun: &Arc<BegunSearch>,
         variants: Vec<Variant>,
         tolerance: U256,
-    ) -> Result<(Vec<Variant>, bool), RpcError> {
+    ) -> Result<(Vec<Variant>, bool)> {
         let work = {
             let (begun, variants, client) = (begun.clone(), variants.clone(), request.caller.client.clone());
             let counted = Arc::new(AtomicUsize::new(0));
@@ -146,7 +146,7 @@ impl RequestRunner {
     }
 
     /// Counts variants against the client's rate, as so many requests.
-    fn count_variants(&self, request: &Request, count: usize) -> Result<(), RpcError> {
+    fn count_variants(&self, request: &Request, count: usize) -> Result<()> {
         let Some(client) = &request.caller.client else { return Ok(()) };
         // The request itself has been counted.
         let count = u32::try_from(count.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -155,7 +155,7 @@ impl RequestRunner {
 }
 
 impl Backend {
-    fn begin_search(&self, run: &mut Run<'_>, stops: Instant) -> Result<BegunSearch, RpcError> {
+    fn begin_search(&self, run: &mut Run<'_>, stops: Instant) -> Result<BegunSearch> {
         let request = wire::parse_search(run.params, run.dialect, &self.limits.shape)?;
         let snapshot = self.select(run.published, request.selector)?;
         let rules = self.rules(run.dialect);
@@ -170,7 +170,7 @@ impl Backend {
         run: &mut Run<'_>,
         begun: &BegunSearch,
         values: &[Vec<U256>],
-    ) -> Result<(Vec<Variant>, bool), RpcError> {
+    ) -> Result<(Vec<Variant>, bool)> {
         let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
         run.meter.shorten(*stops);
         let mut engine = self.engine(rules, run.stand_on(snapshot));
@@ -184,8 +184,8 @@ impl Backend {
         begun: &BegunSearch,
         mut variants: Vec<Variant>,
         tolerance: U256,
-        mut count: impl FnMut() -> Result<(), RpcError>,
-    ) -> Result<(Vec<Variant>, bool), RpcError> {
+        mut count: impl FnMut() -> Result<()>,
+    ) -> Result<(Vec<Variant>, bool)> {
         let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
         run.meter.shorten(*stops);
         let mut engine = self.engine(rules, run.stand_on(snapshot));
@@ -206,7 +206,7 @@ impl Backend {
         begun: &BegunSearch,
         variants: Vec<Variant>,
         complete: bool,
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         let BegunSearch { request, snapshot, rules, .. } = begun;
         self.show_best(run, snapshot, rules, request, variants, complete, false).map(drop)
     }
@@ -219,7 +219,7 @@ impl Backend {
         snapshot: &Snapshot,
         rules: &SimulationRules,
         request: &SearchRequest,
-    ) -> Result<(Option<I256>, bool), RpcError> {
+    ) -> Result<(Option<I256>, bool)> {
         let search = &request.search;
         let mut simulation = search.to_judge();
         let dialect = run.dialect;
@@ -258,7 +258,7 @@ impl Backend {
         variants: Vec<Variant>,
         mut complete: bool,
         stands: bool,
-    ) -> Result<(Option<I256>, bool), RpcError> {
+    ) -> Result<(Option<I256>, bool)> {
         let SearchRequest { search, shown, .. } = request;
         let runs = variants.len();
         self.gas.increment(variants.iter().map(Variant::gas_used).sum());

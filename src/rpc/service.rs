@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 
 use super::{
     encode,
-    error::RpcError,
+    error::{Result, RpcError},
     front::{Answered, Front},
     memory::{AnswerRoom, HeldBytes},
     methods::MethodRoute,
@@ -169,7 +169,7 @@ impl Session {
         Encoded { text, held, by_upstream: false }
     }
 
-    pub(super) fn admit(&self) -> Result<(), RpcError> {
+    pub(super) fn admit(&self) -> Result<()> {
         self.caller.client.as_ref().map_or(Ok(()), |client| client.admit(NonZeroU32::MIN))
     }
 }

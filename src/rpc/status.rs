@@ -13,7 +13,7 @@ use tokio::{sync::Mutex, task::spawn_blocking};
 use super::{
     access::Client,
     encode,
-    error::{Outcome, RpcError},
+    error::{Outcome, Result, RpcError},
     methods::CLIENT_VERSION,
     request::{Request, begin},
     runner::RequestRunner,
@@ -189,12 +189,7 @@ impl StatusBoard {
     /// # Errors
     ///
     /// Returns -32602 if there are parameters.
-    pub(super) async fn answer(
-        &self,
-        request: &Request,
-        runner: &RequestRunner,
-        watches: &Watches,
-    ) -> Result<Vec<u8>, RpcError> {
+    pub(super) async fn answer(&self, request: &Request, runner: &RequestRunner, watches: &Watches) -> Result<Vec<u8>> {
         wire::parse_none(&request.params, request.caller.dialect)?;
         let (first, newest) = self.read().await;
         let window = newest.at.duration_since(first.at);

@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::{
     catch_up::await_published,
-    error::RpcError,
+    error::{Result, RpcError},
     methods::{Awaited, Backend, Run},
     remote::StateCompletion,
     request::Request,
@@ -25,7 +25,7 @@ impl RequestRunner {
     ///
     /// Returns the errors of `eth_sendRawTransaction`; -32005 if too many requests wait; 4 at the deadline, and 5 if
     /// the transaction cannot be mined at present, both with its hash as data.
-    pub(super) async fn send_and_wait(self: &Arc<Self>, request: Request) -> Result<Vec<u8>, RpcError> {
+    pub(super) async fn send_and_wait(self: &Arc<Self>, request: Request) -> Result<Vec<u8>> {
         let Ok(_seat) = self.waiters.seats.try_acquire() else {
             let text = format!("too busy: {} requests wait for receipts already", self.waiters.count);
             return Err(RpcError::limit(text));
@@ -39,17 +39,13 @@ impl RequestRunner {
     }
 
     /// Forwards a transaction to the upstream.
-    async fn send_on_to_await(&self, remote: &StateCompletion, request: &Request) -> Result<Awaited, RpcError> {
+    async fn send_on_to_await(&self, remote: &StateCompletion, request: &Request) -> Result<Awaited> {
         let (raw, timeout) = wire::parse_raw_sync(&request.params, request.caller.dialect)?;
         let hash = remote.send_on(&raw, request).await?;
         Ok(Awaited { hash, timeout: self.limits().sync.choose(timeout) })
     }
 
-    async fn wait(
-        self: &Arc<Self>,
-        Awaited { hash, timeout: most }: Awaited,
-        request: Request,
-    ) -> Result<Vec<u8>, RpcError> {
+    async fn wait(self: &Arc<Self>, Awaited { hash, timeout: most }: Awaited, request: Request) -> Result<Vec<u8>> {
         let included = await_published(&self.snapshots, || {
             // In this order, because a transaction leaves the pool only after the snapshot with it was published.
             let waits = self.remote.is_some() || self.pool().sends_away() || self.pool().get(&hash).is_some();

@@ -25,7 +25,7 @@ pub use wallet::{calls_status, capabilities, permissions, submitted};
 use alloy_primitives::U256;
 use serde::Serialize;
 
-use super::error::RpcError;
+use super::error::{Result, RpcError};
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
@@ -166,7 +166,7 @@ pub fn value(out: &mut Vec<u8>, value: &impl Serialize) {
 }
 
 /// Writes a value with serde. Returns -32005 if the response becomes longer than `limit` bytes.
-pub fn bounded_value(out: &mut Vec<u8>, value: &impl Serialize, limit: usize) -> Result<(), RpcError> {
+pub fn bounded_value(out: &mut Vec<u8>, value: &impl Serialize, limit: usize) -> Result<()> {
     struct Bounded<'a> {
         out: &'a mut Vec<u8>,
         limit: usize,
@@ -190,6 +190,6 @@ pub fn bounded_value(out: &mut Vec<u8>, value: &impl Serialize, limit: usize) ->
 }
 
 /// Returns -32005 if the response is already longer than `limit` bytes.
-pub fn check_length(out: &[u8], limit: usize) -> Result<(), RpcError> {
+pub fn check_length(out: &[u8], limit: usize) -> Result<()> {
     if out.len() > limit { Err(too_long(limit)) } else { Ok(()) }
 }

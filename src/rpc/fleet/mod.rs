@@ -14,7 +14,7 @@ use super::{
     access::{Access, Client},
     catch_up::{min_snapshot, published_from},
     dialect::{Dialect, STANDARD},
-    error::RpcError,
+    error::{Result, RpcError},
     front::Front,
     memory::IoMemory,
     methods::{LeaderUse, MethodRoute},
@@ -64,7 +64,7 @@ impl FleetAnswers {
     }
 
     /// Returns the rights of a client by its `Authorization`. Tokens of the wallet are rejected.
-    fn rights(&self, authorization: Option<&str>) -> Result<Rights, RpcError> {
+    fn rights(&self, authorization: Option<&str>) -> Result<Rights> {
         let client = self.access.client(authorization.map(str::as_bytes))?;
         if client.as_deref().is_some_and(Client::may_sign) {
             return Err(RpcError::new(-32000, WALLET_TOKEN_REFUSED));
@@ -74,7 +74,7 @@ impl FleetAnswers {
 
     /// Returns the rights of another node's client. That node has checked the client's token and rate; whether the client may
     /// use the wallet is for this node to decide.
-    fn rights_of_forwarded(&self, node: &ForwardingNode<'_>, text: &[u8]) -> Result<Rights, RpcError> {
+    fn rights_of_forwarded(&self, node: &ForwardingNode<'_>, text: &[u8]) -> Result<Rights> {
         #[derive(Deserialize)]
         struct ForwardedCall<'a> {
             #[serde(borrow)]

@@ -7,13 +7,13 @@ use super::{Backend, Run};
 use crate::{
     chain::ChainTx,
     ledger::{Block, Chain, Included, Selector},
-    rpc::{dialect::Dialect, encode, error::RpcError},
+    rpc::{dialect::Dialect, encode, error::Result},
 };
 
 const NULL: &[u8] = b"null";
 
 impl Backend {
-    pub(super) fn get_block(&self, run: &mut Run<'_>, (selector, full): (Selector, bool)) -> Result<(), RpcError> {
+    pub(super) fn get_block(&self, run: &mut Run<'_>, (selector, full): (Selector, bool)) -> Result<()> {
         match self.block(run.published, selector)? {
             Some(block) => encode::block(&mut run.out, &block, full, run.dialect),
             None => run.out.extend_from_slice(NULL),
@@ -22,7 +22,7 @@ impl Backend {
     }
 
     /// Answers `eth_getHeaderByNumber` and `eth_getHeaderByHash`, for pruned blocks too.
-    pub(super) fn get_header(&self, run: &mut Run<'_>, selector: Selector) -> Result<(), RpcError> {
+    pub(super) fn get_header(&self, run: &mut Run<'_>, selector: Selector) -> Result<()> {
         match self.find(run.published, selector)? {
             Some(block) => {
                 let header = block.header();
@@ -35,16 +35,16 @@ impl Backend {
         Ok(())
     }
 
-    pub(super) fn get_transaction_count_of_block(&self, run: &mut Run<'_>, block: Selector) -> Result<(), RpcError> {
+    pub(super) fn get_transaction_count_of_block(&self, run: &mut Run<'_>, block: Selector) -> Result<()> {
         self.count(run, block, Block::len)
     }
 
-    pub(super) fn get_uncle_count(&self, run: &mut Run<'_>, block: Selector) -> Result<(), RpcError> {
+    pub(super) fn get_uncle_count(&self, run: &mut Run<'_>, block: Selector) -> Result<()> {
         self.count(run, block, |block| block.ommers().len())
     }
 
     /// Writes the number that `count` gives for a block, or null if there is no such block.
-    fn count(&self, run: &mut Run<'_>, block: Selector, count: fn(&Block) -> usize) -> Result<(), RpcError> {
+    fn count(&self, run: &mut Run<'_>, block: Selector, count: fn(&Block) -> usize) -> Result<()> {
         match self.block(run.published, block)? {
             Some(block) => encode::quantity(&mut run.out, count(&block) as u64),
             None => run.out.extend_from_slice(NULL),
@@ -52,7 +52,7 @@ impl Backend {
         Ok(())
     }
 
-    pub(super) fn get_block_receipts(&self, run: &mut Run<'_>, block: Selector) -> Result<(), RpcError> {
+    pub(super) fn get_block_receipts(&self, run: &mut Run<'_>, block: Selector) -> Result<()> {
         match self.block_of_receipts(run.dialect, run.published, block)? {
             Some(block) => {
                 encode::list(&mut run.out, block.transactions(), |out, included| self.receipt(&block, &included, out))
@@ -62,7 +62,7 @@ impl Backend {
         Ok(())
     }
 
-    pub(super) fn get_transaction(&self, run: &mut Run<'_>, hash: B256) -> Result<(), RpcError> {
+    pub(super) fn get_transaction(&self, run: &mut Run<'_>, hash: B256) -> Result<()> {
         let found = run.published.transaction(&hash);
         if found.is_some() {
             self.show_transaction(run.published, found, run.dialect, &mut run.out);
@@ -88,17 +88,13 @@ impl Backend {
         });
     }
 
-    pub(super) fn get_transaction_at(
-        &self,
-        run: &mut Run<'_>,
-        (selector, index): (Selector, usize),
-    ) -> Result<(), RpcError> {
+    pub(super) fn get_transaction_at(&self, run: &mut Run<'_>, (selector, index): (Selector, usize)) -> Result<()> {
         let found = self.block(run.published, selector)?.map(|block| (block, index));
         show(found, &mut run.out, |block, included, out| encode::transaction(out, block, included));
         Ok(())
     }
 
-    pub(super) fn get_transaction_receipt(&self, run: &mut Run<'_>, hash: B256) -> Result<(), RpcError> {
+    pub(super) fn get_transaction_receipt(&self, run: &mut Run<'_>, hash: B256) -> Result<()> {
         let told = |(block, _): &(Block, usize)| !self.is_waiting(run.dialect, run.published, block.number());
         let found = run.published.transaction(&hash).filter(told);
         show(found, &mut run.out, |block, included, out| self.receipt(block, included, out));

@@ -9,7 +9,7 @@ use crate::{
     ledger::{Block, Chain, KnownBlock, Selector},
     rpc::{
         encode::{self, LogPlace},
-        error::RpcError,
+        error::{Result, RpcError},
         wire::{LogFilter, LogRange},
     },
 };
@@ -66,12 +66,12 @@ pub(super) fn write<'a>(
 
 impl Backend {
     /// Answers `eth_getLogs`. Reads the bloom of each block, and the block's body only if the bloom matches.
-    pub(super) fn get_logs(&self, run: &mut Run<'_>, (filter, range): (LogFilter, LogRange)) -> Result<(), RpcError> {
+    pub(super) fn get_logs(&self, run: &mut Run<'_>, (filter, range): (LogFilter, LogRange)) -> Result<()> {
         self.write_logs(run, &filter, range)
     }
 
     /// Writes the matching logs of a range of blocks.
-    pub(super) fn write_logs(&self, run: &mut Run<'_>, filter: &LogFilter, range: LogRange) -> Result<(), RpcError> {
+    pub(super) fn write_logs(&self, run: &mut Run<'_>, filter: &LogFilter, range: LogRange) -> Result<()> {
         let Run { published, meter, out, .. } = run;
         let (sealed, last) = match range {
             LogRange::Block(hash) => {
@@ -104,7 +104,7 @@ impl Backend {
         Ok(())
     }
 
-    fn bound_logs(&self, count: usize, bytes: usize) -> Result<(), RpcError> {
+    fn bound_logs(&self, count: usize, bytes: usize) -> Result<()> {
         let most = self.limits.max_logs;
         if count > most {
             return Err(RpcError::limit(format!(
@@ -119,12 +119,7 @@ impl Backend {
 
     /// Returns the numbers of the sealed blocks of a range, and the block being built if the range reaches it.
     #[expect(clippy::type_complexity, reason = "named nowhere else")]
-    fn range(
-        &self,
-        published: &Chain,
-        from: Selector,
-        to: Selector,
-    ) -> Result<(Option<(u64, u64)>, Option<Block>), RpcError> {
+    fn range(&self, published: &Chain, from: Selector, to: Selector) -> Result<(Option<(u64, u64)>, Option<Block>)> {
         let number = |selector: Selector, end: &str| match selector {
             Selector::Number(number) => Ok(number),
             other => match self.find(published, other)? {

@@ -36,7 +36,7 @@ use alloy_primitives::map::HashMap;
 use super::{
     dialect::Dialect,
     encode,
-    error::RpcError,
+    error::{Result, RpcError},
     wire::{self, HashParam, SelectorParam},
 };
 use crate::{
@@ -74,7 +74,7 @@ pub struct MethodRoute {
 #[derive(Clone, Copy, Debug)]
 pub enum Handler {
     /// One run, from the parameters to the JSON of the result.
-    Run(fn(&Backend, &mut Run<'_>) -> Result<(), RpcError>),
+    Run(fn(&Backend, &mut Run<'_>) -> Result<()>),
     /// The node, about its load.
     Status,
     /// The connection, which is notified from now on.
@@ -88,13 +88,13 @@ pub enum Handler {
     /// A run that sends a transaction, then a wait for the snapshot that has its receipt.
     SendAndWait,
     /// The chain's source, which makes the parsed change. The text is the result of a change that has no other.
-    Change(fn(&str, &Dialect) -> Result<ChainChange, RpcError>, &'static str),
+    Change(fn(&str, &Dialect) -> Result<ChainChange>, &'static str),
     /// A run that admits a batch and sends it. If the policy requires approval, a second run sends it after approval.
     SendCalls,
     /// The same for a transaction, which needs approval only if it is from an account of the wallet.
     SendTransaction,
     /// A run that signs the parsed message. If the policy requires approval, a second run signs it after approval.
-    SignMessage(fn(&str, &Dialect) -> Result<SignatureRequest, RpcError>),
+    SignMessage(fn(&str, &Dialect) -> Result<SignatureRequest>),
 }
 
 /// A method of the standing bundles.
@@ -374,11 +374,7 @@ impl MethodRoute {
     }
 
     /// Builds the row of a method that changes the chain, whose result is `done` if the change has no other.
-    const fn change(
-        name: &'static str,
-        parse: fn(&str, &Dialect) -> Result<ChainChange, RpcError>,
-        done: &'static str,
-    ) -> Self {
+    const fn change(name: &'static str, parse: fn(&str, &Dialect) -> Result<ChainChange>, done: &'static str) -> Self {
         Self::new(name, Inline, Handler::Change(parse, done)).commits().testing()
     }
 

@@ -22,7 +22,7 @@ use alloy_primitives::map::HashMap;
 use tokio::sync::{Notify, Semaphore, watch};
 
 use super::{
-    error::RpcError,
+    error::{Result, RpcError},
     subscriptions::Subscriptions,
     wire::{WatchId, WatchedBundle},
 };
@@ -133,7 +133,7 @@ impl WatchList {
     }
 
     /// Returns a client's watch.
-    fn find(&self, id: WatchId, client: Option<&str>) -> Result<Arc<Watch>, RpcError> {
+    fn find(&self, id: WatchId, client: Option<&str>) -> Result<Arc<Watch>> {
         let found = self.watches().get(&id).filter(|watch| watch.owner.as_deref() == client).cloned();
         found.ok_or_else(|| {
             RpcError::new(-32000, format!("params[0]: {id}: no such watch: it was taken back, or its time is over"))
@@ -151,7 +151,7 @@ impl WatchList {
     }
 
     /// Adds a watch, if there is still room for it.
-    fn add(&self, watch: Arc<Watch>) -> Result<(), RpcError> {
+    fn add(&self, watch: Arc<Watch>) -> Result<()> {
         let mut watches = self.watches();
         let (bytes, room) = (watch.bytes.load(Relaxed), self.room_among(&watches, watch.owner.as_deref()));
         if bytes > room {

@@ -17,7 +17,7 @@ use crate::{
     meter::MeterCount,
     rpc::{
         encode,
-        error::RpcError,
+        error::{Result, RpcError},
         methods::{Backend, Run},
         request::Request,
         runner::RequestRunner,
@@ -51,7 +51,7 @@ pub(super) struct Chunk {
 
 impl Backend {
     /// Returns the snapshot on which bundles stand: the newest, or the newest sealed block.
-    pub(super) fn standing_on(&self, published: &Chain, selector: Selector) -> Result<Arc<Snapshot>, RpcError> {
+    pub(super) fn standing_on(&self, published: &Chain, selector: Selector) -> Result<Arc<Snapshot>> {
         let selected = self.select(published, selector)?;
         // A fallback publishes the canonical state under a new id.
         Ok(if selected.state == published.newest.state { published.newest.clone() } else { selected })
@@ -130,7 +130,7 @@ impl WatchList {
         runner: &Arc<RequestRunner>,
         request: Request,
         chunk: &Arc<Chunk>,
-    ) -> Result<Vec<(u32, StandingRun)>, RpcError> {
+    ) -> Result<Vec<(u32, StandingRun)>> {
         let deadline = request.ticket.deadline();
         // With so many permits a run, no more runs of all watches are under way than this one alone may have.
         let permits = runner.executor.workers().div_ceil(self.width(&runner.executor));
@@ -147,7 +147,7 @@ pub(super) async fn run_on_worker(
     runner: &Arc<RequestRunner>,
     request: Request,
     chunk: &Arc<Chunk>,
-) -> Result<Vec<(u32, StandingRun)>, RpcError> {
+) -> Result<Vec<(u32, StandingRun)>> {
     let chunk = chunk.clone();
     let work = move |backend: &Backend, run: &mut Run<'_>| Ok(backend.run_standing(run, &chunk));
     runner.run_step(PLACE, request, work).await.map(|(ended, _)| ended)

@@ -17,7 +17,7 @@ use crate::{
     rpc::{
         access::Client,
         encode::{self, Object},
-        error::RpcError,
+        error::{Result, RpcError},
         methods::{Backend, Run, WatchMethod},
         request::{Request, begin},
         runner::RequestRunner,
@@ -36,12 +36,7 @@ impl Watches {
     ///
     /// Returns -32602 if the parameters are wrong, -32005 if the client's bundles take too much memory, and -32000 if
     /// the client has no such watch, except to `presim_unwatch` if nobody has.
-    pub async fn answer(
-        &self,
-        method: WatchMethod,
-        request: Request,
-        runner: &Arc<RequestRunner>,
-    ) -> Result<Vec<u8>, RpcError> {
+    pub async fn answer(&self, method: WatchMethod, request: Request, runner: &Arc<RequestRunner>) -> Result<Vec<u8>> {
         let list = &self.0;
         let client = request.caller.client.as_deref().map(Client::name);
         let dialect = request.caller.dialect;
@@ -78,7 +73,7 @@ impl Watches {
     }
 
     /// Lets the bundles of a request stand.
-    async fn begin(&self, request: Request, runner: &Arc<RequestRunner>) -> Result<Vec<u8>, RpcError> {
+    async fn begin(&self, request: Request, runner: &Arc<RequestRunner>) -> Result<Vec<u8>> {
         let list = &self.0;
         let most = list.limits.bundles;
         let owner = request.caller.client.as_deref().map(|client| client.name().to_owned());
@@ -149,7 +144,7 @@ impl Watches {
         wait: Duration,
         request: &Request,
         runner: &RequestRunner,
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         let has_changed = |state: &WatchState| state.bundles.changed_after(since).next().is_some();
         let is_done = || {
             let state = watch.state();

@@ -8,7 +8,7 @@ use crate::{
     ledger::Selector,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::Result,
         hex::{Fixed, Quantity},
     },
 };
@@ -26,25 +26,25 @@ params! {
 }
 
 /// Parses a block selector and whether to show the block's transactions in full.
-pub fn parse_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<(Selector, bool), RpcError> {
+pub fn parse_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<(Selector, bool)> {
     let BlockParams::<B>(block, full, ()) = parse(params, dialect)?;
     Ok((block.into(), full.unwrap_or_default()))
 }
 
 /// Parses a block selector alone.
-pub fn parse_one_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<Selector, RpcError> {
+pub fn parse_one_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<Selector> {
     let OneBlock::<B>(block, ()) = parse(params, dialect)?;
     Ok(block.into())
 }
 
 /// Parses the hash of a transaction.
-pub fn parse_hash(params: &str, dialect: &Dialect) -> Result<B256, RpcError> {
+pub fn parse_hash(params: &str, dialect: &Dialect) -> Result<B256> {
     let OneHash(hash, ()) = parse(params, dialect)?;
     Ok(hash.into())
 }
 
 /// Parses a block selector and the index of a transaction in the block.
-pub fn parse_place<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<(Selector, usize), RpcError> {
+pub fn parse_place<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<(Selector, usize)> {
     let PlaceParams::<B>(block, Quantity(index), ()) = parse(params, dialect)?;
     // An index that does not fit `usize` is past the end of any block.
     Ok((block.into(), usize::try_from(index).unwrap_or(usize::MAX)))

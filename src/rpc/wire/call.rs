@@ -18,7 +18,7 @@ use crate::{
     ledger::Selector,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Data, Fixed, Quantity, Word},
     },
 };
@@ -179,28 +179,24 @@ pub(super) struct BlockOverridesParam {
 /// # Errors
 ///
 /// Returns -32602 with the path of the wrong field.
-pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
+pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector)> {
     let (request, selector) = call_request(params, "eth_call", dialect)?;
     Ok((request, require(selector, dialect)?))
 }
 
 /// Parses the parameters of `eth_estimateGas`. The block that the call runs on is `latest` by default.
-pub fn parse_estimate(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
+pub fn parse_estimate(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector)> {
     let (request, selector) = call_request(params, "eth_estimateGas", dialect)?;
     Ok((request, select(selector)))
 }
 
 /// Parses the parameters of `eth_createAccessList`. The block that the call runs on is `latest` by default.
-pub fn parse_access_list(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
+pub fn parse_access_list(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector)> {
     let (request, selector) = call_request(params, "eth_createAccessList", dialect)?;
     Ok((request, select(selector)))
 }
 
-fn call_request(
-    params: &str,
-    method: &'static str,
-    dialect: &Dialect,
-) -> Result<(CallRequest, Option<SelectorParam>), RpcError> {
+fn call_request(params: &str, method: &'static str, dialect: &Dialect) -> Result<(CallRequest, Option<SelectorParam>)> {
     let CallParams(call, selector, state, block, ()) = parse(params, dialect)?;
     let request = CallRequest {
         call: call.into_call("params[0]", dialect)?,
@@ -211,7 +207,7 @@ fn call_request(
 }
 
 impl CallObject {
-    pub(super) fn into_call(self, place: impl Display, dialect: &Dialect) -> Result<Call, RpcError> {
+    pub(super) fn into_call(self, place: impl Display, dialect: &Dialect) -> Result<Call> {
         let to = match self.to {
             None if dialect.requires_to_and_selector => {
                 return Err(RpcError::params(format!(
@@ -279,7 +275,7 @@ impl CallObject {
     }
 }
 
-pub(super) fn state_overrides(overrides: StateOverridesParam, place: impl Display) -> Result<StateOverrides, RpcError> {
+pub(super) fn state_overrides(overrides: StateOverridesParam, place: impl Display) -> Result<StateOverrides> {
     overrides
         .into_iter()
         .map(|(AddressKey(address), account)| {
@@ -312,7 +308,7 @@ pub(super) fn call_block_overrides(
     overrides: BlockOverridesParam,
     place: impl Display,
     method: &str,
-) -> Result<BlockOverrides, RpcError> {
+) -> Result<BlockOverrides> {
     let root = overrides.beacon_root.as_ref().map(|_| "beaconRoot");
     if let Some(name) = root.or(overrides.withdrawals.as_ref().map(|_| "withdrawals")) {
         return Err(RpcError::params(format!(
@@ -322,7 +318,7 @@ pub(super) fn call_block_overrides(
     block_overrides(overrides, place)
 }
 
-pub(super) fn block_overrides(overrides: BlockOverridesParam, place: impl Display) -> Result<BlockOverrides, RpcError> {
+pub(super) fn block_overrides(overrides: BlockOverridesParam, place: impl Display) -> Result<BlockOverrides> {
     let number = overrides.number.map(|number| u64::try_from(number.0)).transpose();
     Ok(BlockOverrides {
         number: number.map_err(|_| RpcError::params(format!("{place}.number: out of range: at most 64 bits")))?,

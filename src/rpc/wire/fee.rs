@@ -3,7 +3,11 @@
 use super::{SelectorParam, parse};
 use crate::{
     ledger::Selector,
-    rpc::{dialect::Dialect, error::RpcError, hex::Number},
+    rpc::{
+        dialect::Dialect,
+        error::{Result, RpcError},
+        hex::Number,
+    },
 };
 
 /// Maximum number of percentiles in a request, as in geth.
@@ -26,7 +30,7 @@ pub struct FeeHistoryRequest {
 }
 
 /// Parses the number of blocks, the newest block, and percentiles from 0 to 100 in ascending order.
-pub fn parse_fee_history(params: &str, dialect: &Dialect) -> Result<FeeHistoryRequest, RpcError> {
+pub fn parse_fee_history(params: &str, dialect: &Dialect) -> Result<FeeHistoryRequest> {
     let FeeHistoryParams(Number(count), SelectorParam(newest), percentiles, ()) = parse(params, dialect)?;
     if let Some(list) = &percentiles {
         if list.len() > MOST_PERCENTILES {

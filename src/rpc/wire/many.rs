@@ -15,7 +15,11 @@ use super::{
 use crate::{
     engine::{Bundle, Bundles},
     ledger::Selector,
-    rpc::{dialect::Dialect, error::RpcError, hex::parse_quantity},
+    rpc::{
+        dialect::Dialect,
+        error::{Result, RpcError},
+        hex::parse_quantity,
+    },
     shown::cut,
 };
 
@@ -60,7 +64,7 @@ struct IndexParam(Option<u64>);
 struct Milliseconds(u64);
 
 /// Parses the parameters of `eth_callMany`.
-pub fn parse_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ManyRequest, RpcError> {
+pub fn parse_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ManyRequest> {
     let CallManyParams(bundles, context, state, timeout, ()) = parse(params, dialect)?;
     let (selector, index) = context.unwrap_or_default().into_place();
     let state = state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default();
@@ -76,7 +80,7 @@ pub(super) fn into_bundles(
     method: &str,
     dialect: &Dialect,
     limits: &ShapeLimits,
-) -> Result<Vec<Bundle>, RpcError> {
+) -> Result<Vec<Bundle>> {
     if bundles.iter().all(|bundle| bundle.transactions.is_empty()) {
         return Err(RpcError::params("params[0]: empty bundles: expected at least one with a transaction"));
     }
@@ -100,7 +104,7 @@ pub(super) fn into_bundles(
 }
 
 impl CallManyBundleParam {
-    fn into_bundle(self, place: impl fmt::Display, method: &str, dialect: &Dialect) -> Result<Bundle, RpcError> {
+    fn into_bundle(self, place: impl fmt::Display, method: &str, dialect: &Dialect) -> Result<Bundle> {
         let calls = self.transactions.into_iter().enumerate();
         Ok(Bundle {
             calls: calls

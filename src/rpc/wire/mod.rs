@@ -82,7 +82,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use self::objects::ObjectsOnly;
 use super::{
     dialect::Dialect,
-    error::RpcError,
+    error::{Result, RpcError},
     hex::{Fixed, Quantity},
 };
 use crate::{
@@ -125,12 +125,12 @@ struct SelectorObject {
 struct NoParams();
 
 /// Checks that a request has no parameters.
-pub fn parse_none(params: &str, dialect: &Dialect) -> Result<(), RpcError> {
+pub fn parse_none(params: &str, dialect: &Dialect) -> Result<()> {
     parse::<NoParams>(params, dialect).map(drop)
 }
 
 /// Parses `params`. Returns -32602 with the path of the wrong field, which is tracked only in a second parse.
-fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcError> {
+fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T> {
     if !params.trim_start().starts_with('[') {
         return Err(RpcError::params("params: expected an array of positional parameters"));
     }
@@ -201,7 +201,7 @@ fn parse_aside<T: DeserializeOwned + Default>(
     aside: Option<&serde_json::Value>,
     place: &str,
     dialect: &Dialect,
-) -> Result<T, RpcError> {
+) -> Result<T> {
     let Some(value) = aside.filter(|value| !value.is_null()) else { return Ok(T::default()) };
     let mut unknown = UnknownField::of(dialect);
     let mut track = serde_path_to_error::Track::new();
@@ -245,7 +245,7 @@ fn place(path: &str) -> String {
 /// # Errors
 ///
 /// Returns -32602 if the parameters are no array, or the second one is no block.
-pub fn parse_at_block(params: &str) -> Result<(Vec<Box<RawValue>>, Selector), RpcError> {
+pub fn parse_at_block(params: &str) -> Result<(Vec<Box<RawValue>>, Selector)> {
     let params: Vec<Box<RawValue>> = serde_json::from_str(params)
         .map_err(|error| RpcError::params(format!("params: {error}: expected an array")))?;
     let selector = params.get(1).map(|block| serde_json::from_str::<Option<SelectorParam>>(block.get())).transpose();
@@ -271,7 +271,7 @@ fn select(selector: Option<SelectorParam>) -> Selector {
 }
 
 /// Returns the selector of a request, or -32602 if it is missing and the dialect requires one, as on `/`.
-fn require(selector: Option<SelectorParam>, dialect: &Dialect) -> Result<Selector, RpcError> {
+fn require(selector: Option<SelectorParam>, dialect: &Dialect) -> Result<Selector> {
     if selector.is_none() && dialect.requires_to_and_selector {
         return Err(RpcError::params("params[1]: missing: expected a block selector, like \"pending\" or \"latest\""));
     }

@@ -15,7 +15,7 @@ use crate::{
     ledger::Selector,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Fixed, Number},
     },
 };
@@ -86,7 +86,7 @@ impl TraceTypes {
 }
 
 /// Parses the parameters of `trace_call`.
-pub fn parse_parity_call(params: &str, dialect: &Dialect) -> Result<TraceRequest, RpcError> {
+pub fn parse_parity_call(params: &str, dialect: &Dialect) -> Result<TraceRequest> {
     let ParityCallParams(call, types, selector, state, block, ()) = parse(params, dialect)?;
     let state = state.map(|state| state_overrides(state, "params[3]")).transpose()?.unwrap_or_default();
     let block = block.map(|block| call_block_overrides(block, "params[4]", "trace_call")).transpose()?;
@@ -95,7 +95,7 @@ pub fn parse_parity_call(params: &str, dialect: &Dialect) -> Result<TraceRequest
 }
 
 /// Parses the parameters of `trace_callMany`.
-pub fn parse_parity_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<TraceRequest, RpcError> {
+pub fn parse_parity_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<TraceRequest> {
     let ParityManyParams(calls, selector, ()) = parse(params, dialect)?;
     let most = limits.max_block_calls.min(limits.max_calls);
     if calls.len() > most {
@@ -116,20 +116,20 @@ fn request(state: StateOverrides, bundle: Bundle, selector: Selector, tracers: V
 }
 
 /// Parses the parameters of `trace_replayBlockTransactions`.
-pub fn parse_replay_block(params: &str, dialect: &Dialect) -> Result<(Selector, Tracer), RpcError> {
+pub fn parse_replay_block(params: &str, dialect: &Dialect) -> Result<(Selector, Tracer)> {
     let ReplayBlockParams(block, types, ()) = parse(params, dialect)?;
     Ok((block.into(), types.tracer()))
 }
 
 /// Parses the parameters of `trace_replayTransaction`.
-pub fn parse_replay_transaction(params: &str, dialect: &Dialect) -> Result<(B256, Tracer), RpcError> {
+pub fn parse_replay_transaction(params: &str, dialect: &Dialect) -> Result<(B256, Tracer)> {
     let ReplayTransactionParams(hash, types, ()) = parse(params, dialect)?;
     Ok((hash.into(), types.tracer()))
 }
 
 /// Parses the parameters of `trace_get`. The list of indices selects a trace only if it has one element, as in Erigon
 /// and reth.
-pub fn parse_trace_get(params: &str, dialect: &Dialect) -> Result<(B256, Option<usize>), RpcError> {
+pub fn parse_trace_get(params: &str, dialect: &Dialect) -> Result<(B256, Option<usize>)> {
     let TraceGetParams(hash, indices, ()) = parse(params, dialect)?;
     let index = match indices[..] {
         [Number(index)] => usize::try_from(index).ok(),
@@ -139,7 +139,7 @@ pub fn parse_trace_get(params: &str, dialect: &Dialect) -> Result<(B256, Option<
 }
 
 /// Parses the parameters of `trace_filter`.
-pub fn parse_trace_filter(params: &str, dialect: &Dialect) -> Result<TraceSearch, RpcError> {
+pub fn parse_trace_filter(params: &str, dialect: &Dialect) -> Result<TraceSearch> {
     let TraceFilterParams(filter, ()) = parse(params, dialect)?;
     let addresses = |list: Option<Vec<Fixed<20>>>| list.unwrap_or_default().into_iter().map(Fixed::into).collect();
     let addresses = TraceFilter {

@@ -22,7 +22,7 @@ use crate::{
     ledger::Selector,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Fixed, Number, parse_quantity},
     },
     shown::cut,
@@ -124,7 +124,7 @@ impl SearchRequest {
 ///
 /// Returns -32602 with the path of the wrong field, -38026 if there are too many blocks or calls, or -32005 if there
 /// are too many variants.
-pub fn parse_search(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SearchRequest, RpcError> {
+pub fn parse_search(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SearchRequest> {
     let SearchParams(payload, selector, ()) = parse(params, dialect)?;
     let SearchPayload { vary, objective, require, top, outputs, .. } = payload;
     let RequireParam { when, least } = require.unwrap_or_default();
@@ -186,7 +186,7 @@ pub fn parse_search(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Re
 }
 
 /// Returns the values of all variants.
-fn values(vary: &[VaryParam], places: &[VariedPlace], most: usize) -> Result<SearchedValues, RpcError> {
+fn values(vary: &[VaryParam], places: &[VariedPlace], most: usize) -> Result<SearchedValues> {
     let at = |index: usize, problem: String| RpcError::params(format!("params[0].vary[{index}]{problem}"));
     if let Some((index, maximize)) = vary.iter().enumerate().find_map(|(index, one)| Some((index, one.maximize?))) {
         if vary.len() > 1 {
@@ -274,7 +274,7 @@ impl VaryParam {
     }
 
     /// Returns the listed values, or those of a range, of which there may be `most`. `field` is the path of this place.
-    fn list(&self, field: &str, most: usize) -> Result<ValueList, RpcError> {
+    fn list(&self, field: &str, most: usize) -> Result<ValueList> {
         const EXPECTED: &str = "expected values, or from and to with step or with points and scale, or maximize";
         let wrong = |problem: String| RpcError::params(format!("{field}{problem}"));
         if self.forms() != 1 {

@@ -9,7 +9,7 @@ use crate::{
     engine::Call,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::Result,
         hex::{Data, Number},
     },
 };
@@ -23,19 +23,19 @@ params! {
 }
 
 /// Parses the bytes of a signed transaction.
-pub fn parse_raw(params: &str, dialect: &Dialect) -> Result<Bytes, RpcError> {
+pub fn parse_raw(params: &str, dialect: &Dialect) -> Result<Bytes> {
     let RawParams(Data(raw), ()) = parse(params, dialect)?;
     Ok(raw)
 }
 
 /// Parses the bytes of a signed transaction and the client's timeout. Zero becomes `None`, the node's own timeout.
-pub fn parse_raw_sync(params: &str, dialect: &Dialect) -> Result<(Bytes, Option<Duration>), RpcError> {
+pub fn parse_raw_sync(params: &str, dialect: &Dialect) -> Result<(Bytes, Option<Duration>)> {
     let RawSyncParams(Data(raw), timeout, ()) = parse(params, dialect)?;
     Ok((raw, timeout.filter(|timeout| timeout.0 > 0).map(|timeout| Duration::from_millis(timeout.0))))
 }
 
 /// Parses a transaction that the node signs.
-pub fn parse_sending(params: &str, dialect: &Dialect) -> Result<Call, RpcError> {
+pub fn parse_sending(params: &str, dialect: &Dialect) -> Result<Call> {
     let SendTransactionParams(call, ()) = parse(params, dialect)?;
     call.into_call("params[0]", dialect)
 }

@@ -16,7 +16,7 @@ use super::{objects::ObjectsOnly, parse};
 use crate::{
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Fixed, Quantity, parse_fixed},
     },
     shown::cut,
@@ -84,7 +84,7 @@ struct CaveatsParam {
 /// # Errors
 ///
 /// Returns -32602 if it does not, or, on `/`, if it asks for another permission.
-pub fn parse_permissions(params: &str, dialect: &Dialect) -> Result<(), RpcError> {
+pub fn parse_permissions(params: &str, dialect: &Dialect) -> Result<()> {
     parse::<PermissionsParams>(params, dialect).map(drop)
 }
 
@@ -93,7 +93,7 @@ pub fn parse_permissions(params: &str, dialect: &Dialect) -> Result<(), RpcError
 /// # Errors
 ///
 /// Returns -32602 with the name of the wrong field.
-pub fn parse_switch(params: &str, dialect: &Dialect) -> Result<U256, RpcError> {
+pub fn parse_switch(params: &str, dialect: &Dialect) -> Result<U256> {
     let SwitchParams(SwitchParam { chain_id }, ()) = parse(params, dialect)?;
     Ok(chain_id.0)
 }
@@ -104,7 +104,7 @@ pub fn parse_switch(params: &str, dialect: &Dialect) -> Result<U256, RpcError> {
 /// # Errors
 ///
 /// Returns -32602 if there is no account, or if hex data of the message is malformed.
-pub fn parse_personal(params: &str, dialect: &Dialect) -> Result<SignatureRequest, RpcError> {
+pub fn parse_personal(params: &str, dialect: &Dialect) -> Result<SignatureRequest> {
     let PersonalParams(first, second, _) = parse(params, dialect)?;
     let (account, place, message, message_place) = match (address(&first), address(&second)) {
         (_, Some(account)) => (account, "params[1]", first, "params[0]"),
@@ -123,7 +123,7 @@ pub fn parse_personal(params: &str, dialect: &Dialect) -> Result<SignatureReques
 /// # Errors
 ///
 /// Returns -32602 with the name of the wrong field if the types, the domain or the message do not fit each other.
-pub fn parse_typed_data(params: &str, dialect: &Dialect) -> Result<SignatureRequest, RpcError> {
+pub fn parse_typed_data(params: &str, dialect: &Dialect) -> Result<SignatureRequest> {
     let TypedDataParams(account, TypedDataParam(data), ()) = parse(params, dialect)?;
     let TypedDataFields { types, primary_type, domain, message } = data;
     let wrong = |problem: String| RpcError::params(format!("params[1].{problem}"));
@@ -145,7 +145,7 @@ fn address(text: &str) -> Option<Address> {
 }
 
 /// Returns the bytes of a message: those of its hex digits if it is `0x` and hex digits, else those of its text.
-fn message_bytes(text: String, place: &str) -> Result<Bytes, RpcError> {
+fn message_bytes(text: String, place: &str) -> Result<Bytes> {
     let digits = text.strip_prefix("0x").filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
     match digits.map(const_hex::decode) {
         None => Ok(text.into_bytes().into()),

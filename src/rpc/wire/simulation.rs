@@ -17,7 +17,11 @@ use super::{
 use crate::{
     engine::{CallPlace, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
     ledger::Selector,
-    rpc::{dialect::Dialect, error::RpcError, hex::Data},
+    rpc::{
+        dialect::Dialect,
+        error::{Result, RpcError},
+        hex::Data,
+    },
     shown::cut,
 };
 
@@ -125,7 +129,7 @@ const OUTPUTS: [(&str, Outputs); 14] = [
 /// # Errors
 ///
 /// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks or calls.
-pub fn parse_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest, RpcError> {
+pub fn parse_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest> {
     let SimulateParams(payload, selector, ()) = parse::<SimulateParams<SimulateV1Payload>>(params, dialect)?;
     let payload = SimulatePayload {
         block_state_calls: payload.block_state_calls,
@@ -145,11 +149,7 @@ pub fn parse_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -
 /// # Errors
 ///
 /// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks or calls.
-pub fn parse_presim_simulation(
-    params: &str,
-    dialect: &Dialect,
-    limits: &ShapeLimits,
-) -> Result<SimulationRequest, RpcError> {
+pub fn parse_presim_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest> {
     let SimulateParams(payload, selector, ()) = parse::<SimulateParams<SimulatePayload>>(params, dialect)?;
     payload.into_request(selector, dialect, limits, true)
 }
@@ -161,7 +161,7 @@ impl SimulatePayload {
         dialect: &Dialect,
         limits: &ShapeLimits,
         takes_signed: bool,
-    ) -> Result<SimulationRequest, RpcError> {
+    ) -> Result<SimulationRequest> {
         let blocks = &self.block_state_calls;
         if blocks.is_empty() {
             return Err(RpcError::params("params[0].blockStateCalls: empty: expected at least one block"));
@@ -210,11 +210,7 @@ impl SimulatePayload {
 }
 
 /// Returns how the calls of `blocks` must end, by the conditions at `place`.
-pub(super) fn conditions(
-    when: Vec<ConditionParam>,
-    blocks: &[SimBlockParam],
-    place: &str,
-) -> Result<Conditions, RpcError> {
+pub(super) fn conditions(when: Vec<ConditionParam>, blocks: &[SimBlockParam], place: &str) -> Result<Conditions> {
     let mut conditions = Conditions::default();
     for (index, ConditionParam { block, call, status }) in when.into_iter().enumerate() {
         let count = blocks.get(block).map(|block| block.calls.as_ref().map_or(0, Vec::len));
@@ -248,7 +244,7 @@ pub(super) fn conditions(
 }
 
 impl SimBlockParam {
-    fn into_block(self, place: impl fmt::Display, dialect: &Dialect, takes_signed: bool) -> Result<SimBlock, RpcError> {
+    fn into_block(self, place: impl fmt::Display, dialect: &Dialect, takes_signed: bool) -> Result<SimBlock> {
         let calls = self.calls.unwrap_or_default().into_iter().enumerate();
         let calls = calls.map(|(index, call)| match call {
             SimCallParam::Unsigned(call) => {

@@ -9,7 +9,7 @@ use crate::{
     ledger::Selector,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Data, Fixed, Number, SlotKey, Word},
     },
 };
@@ -40,25 +40,25 @@ pub struct ProofRequest {
 }
 
 /// Parses an address alone.
-pub fn parse_address(params: &str, dialect: &Dialect) -> Result<Address, RpcError> {
+pub fn parse_address(params: &str, dialect: &Dialect) -> Result<Address> {
     let OneAddress(address, ()) = parse(params, dialect)?;
     Ok(address.into())
 }
 
 /// Parses an address and the block in whose state it is looked up.
-pub fn parse_account(params: &str, dialect: &Dialect) -> Result<(Address, Selector), RpcError> {
+pub fn parse_account(params: &str, dialect: &Dialect) -> Result<(Address, Selector)> {
     let AccountParams(address, selector, ()) = parse(params, dialect)?;
     Ok((address.into(), select(selector)))
 }
 
 /// Parses the parameters of `eth_getCode`: an address, and a block, which `/` requires.
-pub fn parse_code(params: &str, dialect: &Dialect) -> Result<(Address, Selector), RpcError> {
+pub fn parse_code(params: &str, dialect: &Dialect) -> Result<(Address, Selector)> {
     let AccountParams(address, selector, ()) = parse(params, dialect)?;
     Ok((address.into(), require(selector, dialect)?))
 }
 
 /// Parses an address, a storage slot, and the block in whose state it is looked up.
-pub fn parse_slot(params: &str, dialect: &Dialect) -> Result<(Address, U256, Selector), RpcError> {
+pub fn parse_slot(params: &str, dialect: &Dialect) -> Result<(Address, U256, Selector)> {
     let SlotParams(address, slot, selector, ()) = parse(params, dialect)?;
     Ok((address.into(), slot.0, select(selector)))
 }
@@ -67,7 +67,7 @@ pub fn parse_slot(params: &str, dialect: &Dialect) -> Result<(Address, U256, Sel
 pub type Slots = Vec<(Address, Vec<U256>)>;
 
 /// Parses storage slots by account, and the block in whose state they are looked up.
-pub fn parse_slots(params: &str, dialect: &Dialect) -> Result<(Slots, Selector), RpcError> {
+pub fn parse_slots(params: &str, dialect: &Dialect) -> Result<(Slots, Selector)> {
     let SlotsParams(accounts, selector, ()) = parse(params, dialect)?;
     if accounts.is_empty() {
         return Err(RpcError::params("params[0]: empty: expected at least one account"));
@@ -79,13 +79,13 @@ pub fn parse_slots(params: &str, dialect: &Dialect) -> Result<(Slots, Selector),
 }
 
 /// Parses an account, its storage slots, and the block in whose state they are proved.
-pub fn parse_proof(params: &str, dialect: &Dialect) -> Result<ProofRequest, RpcError> {
+pub fn parse_proof(params: &str, dialect: &Dialect) -> Result<ProofRequest> {
     let ProofParams(address, slots, selector, ()) = parse(params, dialect)?;
     bound_slots("params[1]", slots.len())?;
     Ok(ProofRequest { address: address.into(), slots, selector: select(selector) })
 }
 
-fn bound_slots(place: &str, count: usize) -> Result<(), RpcError> {
+fn bound_slots(place: &str, count: usize) -> Result<()> {
     if count > MOST_SLOTS {
         return Err(RpcError::params(format!("{place}: too many storage slots: {count}, at most {MOST_SLOTS}")));
     }
@@ -93,7 +93,7 @@ fn bound_slots(place: &str, count: usize) -> Result<(), RpcError> {
 }
 
 /// Parses bytes of any length.
-pub fn parse_bytes(params: &str, dialect: &Dialect) -> Result<Bytes, RpcError> {
+pub fn parse_bytes(params: &str, dialect: &Dialect) -> Result<Bytes> {
     let OneData(Data(bytes), ()) = parse(params, dialect)?;
     Ok(bytes)
 }
@@ -114,7 +114,7 @@ pub struct StorageRangeRequest {
 }
 
 /// Parses the parameters of `debug_storageRangeAt`.
-pub fn parse_storage_range(params: &str, dialect: &Dialect) -> Result<StorageRangeRequest, RpcError> {
+pub fn parse_storage_range(params: &str, dialect: &Dialect) -> Result<StorageRangeRequest> {
     let StorageRangeParams(block, index, address, Data(start), most, ()) = parse(params, dialect)?;
     if start.len() > 32 {
         let text = format!("params[3]: {} bytes: expected at most 32, the beginning of a hashed key", start.len());

@@ -20,7 +20,7 @@ use crate::{
     ledger::SnapshotId,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Fixed, Quantity, SlotKey},
     },
 };
@@ -117,7 +117,7 @@ pub enum Shown {
 }
 
 /// Parses the subject of a subscription with its options.
-pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcError> {
+pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject> {
     if let Some(filter) = parse_change_filter(params, dialect)? {
         return Ok(Subject::StateChanges(filter));
     }
@@ -166,7 +166,7 @@ pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcEr
 }
 
 /// Parses the filter of `presim_stateChanges`, whose options are its own. Returns `None` for any other subscription.
-fn parse_change_filter(params: &str, dialect: &Dialect) -> Result<Option<ChangeFilter>, RpcError> {
+fn parse_change_filter(params: &str, dialect: &Dialect) -> Result<Option<ChangeFilter>> {
     let kind = serde_json::from_str::<(SubscriptionKind, IgnoredAny)>(params);
     if !matches!(kind, Ok((SubscriptionKind::StateChanges, _))) {
         return Ok(None);
@@ -187,7 +187,7 @@ fn parse_change_filter(params: &str, dialect: &Dialect) -> Result<Option<ChangeF
 }
 
 /// Parses the parameter of `eth_unsubscribe`.
-pub fn parse_unsubscribe(params: &str, dialect: &Dialect) -> Result<u64, RpcError> {
+pub fn parse_unsubscribe(params: &str, dialect: &Dialect) -> Result<u64> {
     // News of a watch name the watch where those of a subscription name the subscription.
     if let Ok((watch,)) = serde_json::from_str::<(Fixed<16>,)>(params) {
         return Err(RpcError::params(format!(
@@ -199,7 +199,7 @@ pub fn parse_unsubscribe(params: &str, dialect: &Dialect) -> Result<u64, RpcErro
 }
 
 /// Parses the id of a subscription or a filter.
-pub fn parse_id(params: &str, dialect: &Dialect) -> Result<u64, RpcError> {
+pub fn parse_id(params: &str, dialect: &Dialect) -> Result<u64> {
     let SubscriptionIdParams(Quantity(id), ()) = parse(params, dialect)?;
     Ok(id)
 }

@@ -21,7 +21,7 @@ use crate::{
     pool::SentTransaction,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Data, Fixed, Number, Quantity, Word},
     },
     source::testing::{AccountEdit, ChainChange},
@@ -83,19 +83,19 @@ impl<'de> Deserialize<'de> for EvmMine {
     }
 }
 
-fn one<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcError> {
+fn one<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T> {
     parse::<One<T>>(params, dialect).map(|One(value, ())| value)
 }
 
 /// Parses the parameters of `anvil_mine`.
-pub fn parse_mine(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_mine(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     let MineParams(blocks, interval, ()) = parse(params, dialect)?;
     let blocks = blocks.map_or(1, |blocks| blocks.0);
     Ok(ChainChange::Mine { blocks, interval: interval.map(|seconds| seconds.0), timestamp: None })
 }
 
 /// Parses the parameter of `evm_mine`.
-pub fn parse_evm_mine(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_evm_mine(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     let EvmMineParams(asked, ()) = parse(params, dialect)?;
     let EvmMine { timestamp, blocks } = asked.unwrap_or_default();
     let blocks = blocks.map_or(1, |blocks| blocks.0);
@@ -103,25 +103,25 @@ pub fn parse_evm_mine(params: &str, dialect: &Dialect) -> Result<ChainChange, Rp
 }
 
 /// Parses an account and its new balance.
-pub fn parse_balance(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_balance(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     let BalanceParams(address, balance, ()) = parse(params, dialect)?;
     Ok(ChainChange::Edit(AccountEdit { balance: Some(balance.0), ..edit(address) }))
 }
 
 /// Parses an account and its new nonce.
-pub fn parse_nonce(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_nonce(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     let NonceParams(address, nonce, ()) = parse(params, dialect)?;
     Ok(ChainChange::Edit(AccountEdit { nonce: Some(nonce.0), ..edit(address) }))
 }
 
 /// Parses an account and its new code.
-pub fn parse_set_code(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_set_code(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     let CodeParams(address, Data(code), ()) = parse(params, dialect)?;
     Ok(ChainChange::Edit(AccountEdit { code: Some(code), ..edit(address) }))
 }
 
 /// Parses an account, a storage slot and its new value.
-pub fn parse_set_storage(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_set_storage(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     let StorageParams(address, slot, value, ()) = parse(params, dialect)?;
     Ok(ChainChange::Edit(AccountEdit { slot: Some((slot.0, value.0)), ..edit(address) }))
 }
@@ -131,23 +131,23 @@ fn edit(address: Fixed<20>) -> AccountEdit {
 }
 
 /// Parses the lack of parameters of `evm_snapshot`.
-pub fn parse_save(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_save(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     super::parse_none(params, dialect)?;
     Ok(ChainChange::Save)
 }
 
 /// Parses the id of a saved state.
-pub fn parse_return(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_return(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     one::<Number<u64>>(params, dialect).map(|id| ChainChange::Return(id.0))
 }
 
 /// Parses seconds.
-pub fn parse_seconds(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_seconds(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     one::<Number<u64>>(params, dialect).map(|seconds| ChainChange::MoveClock(seconds.0))
 }
 
 /// Parses a timestamp.
-pub fn parse_timestamp(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_timestamp(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     one::<Number<u64>>(params, dialect).map(|timestamp| ChainChange::SetClock(timestamp.0))
 }
 
@@ -211,7 +211,7 @@ struct WithdrawalObject {
 }
 
 /// Parses a block to build, decodes its transactions and recovers their senders.
-pub fn parse_build_block(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<BuildBlockRequest, RpcError> {
+pub fn parse_build_block(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<BuildBlockRequest> {
     let BuildBlockParams(parent, attributes, transactions, extra_data, ()) = parse(params, dialect)?;
     let (count, most) = (transactions.as_ref().map_or(0, Vec::len), limits.max_block_calls);
     if count > most {
@@ -230,7 +230,7 @@ pub fn parse_build_block(params: &str, dialect: &Dialect, limits: &ShapeLimits) 
     })
 }
 
-fn transaction(raw: &Data, index: usize) -> Result<BuildTransaction, RpcError> {
+fn transaction(raw: &Data, index: usize) -> Result<BuildTransaction> {
     let refused = |problem: String| RpcError::params(format!("params[2][{index}]: {problem}"));
     let SentTransaction { tx, sidecar, .. } = SentTransaction::decode(&raw.0)
         .map_err(|error| refused(format!("not a signed transaction (EIP-2718): {error}")))?;

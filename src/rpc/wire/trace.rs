@@ -19,7 +19,7 @@ use crate::{
     ledger::Selector,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Fixed, Quantity},
     },
     shown::cut,
@@ -81,19 +81,19 @@ pub struct ReplayRequest<T> {
 }
 
 /// Parses the parameters of `debug_traceBlockByNumber` and `debug_traceBlockByHash`.
-pub fn parse_trace_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<ReplayRequest<Selector>, RpcError> {
+pub fn parse_trace_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<ReplayRequest<Selector>> {
     let TraceBlockParams::<B>(block, options, ()) = parse(params, dialect)?;
     options.unwrap_or_default().into_replay(block.into(), dialect)
 }
 
 /// Parses the parameters of `debug_traceTransaction`.
-pub fn parse_trace_transaction(params: &str, dialect: &Dialect) -> Result<ReplayRequest<B256>, RpcError> {
+pub fn parse_trace_transaction(params: &str, dialect: &Dialect) -> Result<ReplayRequest<B256>> {
     let TraceTransactionParams(hash, options, ()) = parse(params, dialect)?;
     options.unwrap_or_default().into_replay(hash.into(), dialect)
 }
 
 /// Parses the parameters of `debug_traceCall`.
-pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest, RpcError> {
+pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest> {
     let TraceCallParams(call, selector, options, ()) = parse(params, dialect)?;
     let selector = select(selector);
     let mut options = options.unwrap_or_default();
@@ -115,7 +115,7 @@ pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest,
 }
 
 /// Parses the parameters of `debug_traceCallMany`.
-pub fn parse_trace_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<TraceRequest, RpcError> {
+pub fn parse_trace_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<TraceRequest> {
     let TraceManyParams(bundles, context, options, ()) = parse(params, dialect)?;
     let mut options = options.unwrap_or_default();
     if options.tx_index.is_some() {
@@ -139,13 +139,13 @@ pub fn parse_trace_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -
 }
 
 impl CallOptions {
-    fn take_state(&mut self) -> Result<crate::engine::StateOverrides, RpcError> {
+    fn take_state(&mut self) -> Result<crate::engine::StateOverrides> {
         let state = self.state_overrides.take().map(|state| state_overrides(state, "params[2].stateOverrides"));
         Ok(state.transpose()?.unwrap_or_default())
     }
 
     /// Returns the request for transactions of the past, to which overrides cannot apply.
-    fn into_replay<T>(self, subject: T, dialect: &Dialect) -> Result<ReplayRequest<T>, RpcError> {
+    fn into_replay<T>(self, subject: T, dialect: &Dialect) -> Result<ReplayRequest<T>> {
         let overrides = [
             ("stateOverrides", self.state_overrides.is_some()),
             ("blockOverrides", self.block_overrides.is_some()),
@@ -162,7 +162,7 @@ impl CallOptions {
     }
 
     /// Returns the time limit. `place` is the path of the options, for errors.
-    fn timeout(&self, place: &str) -> Result<Option<Duration>, RpcError> {
+    fn timeout(&self, place: &str) -> Result<Option<Duration>> {
         let Some(text) = &self.timeout else { return Ok(None) };
         go_duration(text).map(Some).ok_or_else(|| {
             RpcError::params(format!(
@@ -173,7 +173,7 @@ impl CallOptions {
     }
 
     /// Returns the tracer. `place` is the path of the options, for errors.
-    fn tracer(&self, place: &str, dialect: &Dialect) -> Result<Tracer, RpcError> {
+    fn tracer(&self, place: &str, dialect: &Dialect) -> Result<Tracer> {
         let (config, config_place) = (self.tracer_config.as_ref(), format!("{place}.tracerConfig"));
         match &self.tracer {
             Some(name) => tracer(name, config, (&format!("{place}.tracer"), &config_place), dialect, true),
@@ -209,7 +209,7 @@ fn tracer(
     (name_place, config_place): (&str, &str),
     dialect: &Dialect,
     mux: bool,
-) -> Result<Tracer, RpcError> {
+) -> Result<Tracer> {
     Ok(match name {
         "callTracer" => Tracer::Calls(parse_aside::<CallConfig>(config, config_place, dialect)?),
         "prestateTracer" => Tracer::PreState(parse_aside::<PreStateConfig>(config, config_place, dialect)?),
@@ -231,7 +231,7 @@ fn tracer(
                 let place = format!("{config_place}.{}", cut(&name, 80));
                 tracer(&name, Some(&config), (&place, &place), dialect, false)
             });
-            Tracer::Mux(tracers.collect::<Result<_, RpcError>>()?)
+            Tracer::Mux(tracers.collect::<Result<_>>()?)
         }
         "muxTracer" => return Err(RpcError::params(format!("{name_place}: a muxTracer cannot be nested"))),
         script if script.contains(['{', '(', '\n']) => {

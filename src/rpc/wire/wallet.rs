@@ -13,7 +13,7 @@ use super::parse;
 use crate::{
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Data, Fixed, Quantity},
     },
     shown::cut,
@@ -100,13 +100,13 @@ pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, Wall
 }
 
 /// Parses the batch id of `wallet_getCallsStatus` and `wallet_showCallsStatus`.
-pub fn parse_batch_id(params: &str, dialect: &Dialect) -> Result<BatchId, RpcError> {
+pub fn parse_batch_id(params: &str, dialect: &Dialect) -> Result<BatchId> {
     let BatchIdParams(IdParam(id), ()) = parse(params, dialect)?;
     Ok(id)
 }
 
 /// Parses the account and the chain ids of `wallet_getCapabilities`.
-pub fn parse_capabilities(params: &str, dialect: &Dialect) -> Result<CapabilitiesRequest, RpcError> {
+pub fn parse_capabilities(params: &str, dialect: &Dialect) -> Result<CapabilitiesRequest> {
     let CapabilitiesParams(account, chains, ()) = parse(params, dialect)?;
     let chains = chains.map(|chains| chains.into_iter().map(|Quantity(id)| id).collect());
     Ok(CapabilitiesRequest { account: account.into(), chains })

@@ -16,7 +16,7 @@ use crate::{
     ledger::{Selector, SnapshotId},
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Fixed, Number, Quantity},
     },
     shown::cut,
@@ -107,7 +107,7 @@ pub fn parse_watch(
     limits: &ShapeLimits,
     most: usize,
     room: usize,
-) -> Result<WatchRequest, RpcError> {
+) -> Result<WatchRequest> {
     let WatchParams(bundles, selector) = parse(params, dialect)?;
     let selector = selector.map_or(Selector::Pending, Selector::from);
     if !matches!(selector, Selector::Pending | Selector::Latest) {
@@ -141,25 +141,25 @@ pub fn parse_watch(
 }
 
 /// Parses the parameters of `presim_rewatch`.
-pub fn parse_rewatch(params: &str, dialect: &Dialect) -> Result<(WatchId, SnapshotId), RpcError> {
+pub fn parse_rewatch(params: &str, dialect: &Dialect) -> Result<(WatchId, SnapshotId)> {
     let RewatchParams(watch, Quantity(id), ()) = parse(params, dialect)?;
     Ok((WatchId(watch.0), SnapshotId(id)))
 }
 
 /// Parses the parameters of `presim_results`. The last value is how long to wait, in milliseconds.
-pub fn parse_results(params: &str, dialect: &Dialect) -> Result<(WatchId, SnapshotId, u64), RpcError> {
+pub fn parse_results(params: &str, dialect: &Dialect) -> Result<(WatchId, SnapshotId, u64)> {
     let ResultsParams(watch, Quantity(id), wait, ()) = parse(params, dialect)?;
     Ok((WatchId(watch.0), SnapshotId(id), wait.map_or(0, |wait| wait.0)))
 }
 
 /// Parses the parameter of `presim_unwatch`.
-pub fn parse_unwatch(params: &str, dialect: &Dialect) -> Result<WatchId, RpcError> {
+pub fn parse_unwatch(params: &str, dialect: &Dialect) -> Result<WatchId> {
     let UnwatchParams(watch, ()) = parse(params, dialect)?;
     Ok(WatchId(watch.0))
 }
 
 impl WatchedParam {
-    fn into_watched(self, place: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<WatchedBundle, RpcError> {
+    fn into_watched(self, place: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<WatchedBundle> {
         // A payload is that of another method, whose errors name its first parameter.
         let payload_of = |raw: &RawValue| format!("[{}, \"pending\"]", raw.get());
         let at = |member: &str, error: RpcError| {
