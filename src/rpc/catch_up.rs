@@ -11,19 +11,18 @@ use crate::ledger::{Chain, SnapshotId, Snapshots};
 /// The header with the id of the oldest snapshot that may answer.
 pub const MIN_SNAPSHOT: &str = "x-presim-min-snapshot";
 
-/// Returns the id in the header's value; `None` without the header.
+/// Returns the id in the header's value, or that of the oldest snapshot without the header.
 ///
 /// # Errors
 ///
 /// Returns -32600 if the value is no id, as `x-presim-snapshot` has it.
-pub fn min_snapshot(value: Option<&str>) -> Result<Option<SnapshotId>> {
-    let Some(value) = value else { return Ok(None) };
+pub fn min_snapshot(value: Option<&str>) -> Result<SnapshotId> {
+    let Some(value) = value else { return Ok(SnapshotId::default()) };
     let digits = value.strip_prefix("0x");
     let id = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-    let id = id.ok_or_else(|| {
+    id.map(SnapshotId).ok_or_else(|| {
         RpcError::request(format!("{MIN_SNAPSHOT}: expected the id of a snapshot, like the 0x109 of x-presim-snapshot"))
-    })?;
-    Ok(Some(SnapshotId(id)))
+    })
 }
 
 /// Returns what `find` finds, which looks now and after each publication. Never returns once nothing is published any

@@ -78,3 +78,4 @@ pub use testing::Testing;
 pub use watches::{WatchLimits, Watches};
 
 pub use wire::{ShapeLimits, parse_call, parse_presim_simulation, parse_simulation};
+pub use ws::SocketBounds;

@@ -11,7 +11,7 @@ mod reader;
 
 pub use self::{
     offer::{OfferedTokenError, is_upgrade, offered_token},
-    outlet::Bounds,
+    outlet::SocketBounds,
     reader::stopped,
 };
 
@@ -59,7 +59,7 @@ pub struct Sockets {
     /// The subscriptions.
     pub subscriptions: Arc<Subscriptions>,
     /// The bounds of one connection.
-    pub bounds: Bounds,
+    pub bounds: SocketBounds,
     /// Turns true when the node stops.
     pub stopping: watch::Receiver<bool>,
 }
@@ -117,7 +117,7 @@ async fn serve(
     link: Arc<Link>,
     pieces: Arc<Pieces>,
     session: Session,
-    bounds: Bounds,
+    bounds: SocketBounds,
     subscriptions: Arc<Subscriptions>,
     stopping: watch::Receiver<bool>,
 ) {

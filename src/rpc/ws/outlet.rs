@@ -36,7 +36,7 @@ use crate::rpc::{
 
 /// The bounds of one connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct SocketBounds {
     /// Messages under way or unsent.
     pub max_in_flight: usize,
     /// Bytes unsent.
@@ -81,7 +81,7 @@ pub struct Outlet {
     pub link: Arc<Link>,
     /// The messages that are not sent yet.
     pub owed: Owed,
-    bounds: Bounds,
+    bounds: SocketBounds,
     /// The writer's queue.
     pub out: mpsc::UnboundedSender<Outgoing>,
     /// Whether nothing can be subscribed any more.
@@ -92,7 +92,7 @@ pub struct Outlet {
 
 impl Outlet {
     /// Creates the sending end of a connection, and passes its messages to `out`.
-    pub fn new(link: Arc<Link>, bounds: Bounds, out: mpsc::UnboundedSender<Outgoing>) -> Self {
+    pub fn new(link: Arc<Link>, bounds: SocketBounds, out: mpsc::UnboundedSender<Outgoing>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Relaxed);
         let (ended, ending) = (AtomicBool::new(false), watch::Sender::new(None));
