@@ -22,7 +22,7 @@ pub use simulation::{SimulationView, simulation, state_diff};
 pub use trace::{TracePlace, each_frame, parity_results, trace};
 pub use wallet::{calls_status, capabilities, permissions, submitted};
 
-use alloy_primitives::U256;
+use alloy_primitives::{B256, U256};
 use serde::Serialize;
 
 use super::error::{Result, RpcError};
@@ -111,6 +111,22 @@ impl<'a> Object<'a> {
         self
     }
 
+    /// Writes a field that is a quantity, if there is a value.
+    pub fn optional_quantity(&mut self, key: &str, value: Option<u64>) -> &mut Self {
+        if let Some(value) = value {
+            self.quantity(key, value);
+        }
+        self
+    }
+
+    /// Writes a field that is the hex data of a hash, if there is one.
+    pub fn optional_hash(&mut self, key: &str, hash: Option<B256>) -> &mut Self {
+        if let Some(hash) = hash {
+            self.data(key, hash.as_slice());
+        }
+        self
+    }
+
     /// Writes a field that is a plain number.
     pub fn number(&mut self, key: &str, value: usize) -> &mut Self {
         self.key(key).extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
@@ -139,6 +155,14 @@ impl<'a> Object<'a> {
     /// Closes the object.
     pub fn end(self) {
         self.out.push(b'}');
+    }
+}
+
+/// Writes a value by `write`, or null if there is none.
+pub fn or_null<T>(out: &mut Vec<u8>, value: Option<T>, write: impl FnOnce(&mut Vec<u8>, T)) {
+    match value {
+        Some(value) => write(out, value),
+        None => out.extend_from_slice(b"null"),
     }
 }
 

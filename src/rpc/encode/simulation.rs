@@ -8,7 +8,7 @@ use revm::state::AccountInfo;
 
 use super::{
     Object, access_list,
-    block::{LogPlace, header_fields, log, seal_fields, timestamp_ms, transaction_fields},
+    block::{LogPlace, header_fields, log, seal_fields, transaction_fields},
     data, list, quantity, quantity_u256, string, too_long, trace, value,
 };
 use crate::{
@@ -138,8 +138,7 @@ fn simulated_block(
 fn listed_block(object: &mut Object<'_>, listing: &BlockListing, view: &SimulationView<'_>) {
     let (header, hash) = (listing.header.inner(), listing.header.hash());
     header_fields(object, header, hash, view.dialect.shows_early_fields);
-    timestamp_ms(object, listing.timestamp_ms);
-    object.quantity("size", listing.size as u64);
+    object.optional_quantity("timestampMs", listing.timestamp_ms).quantity("size", listing.size as u64);
     list(object.key("transactions"), listing.transactions.iter().enumerate(), |out, (index, tx)| {
         if view.full_transactions {
             transaction(out, tx, index as u64, header, hash);

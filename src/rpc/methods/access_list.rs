@@ -19,10 +19,7 @@ impl Backend {
     /// (<https://github.com/ethereum/execution-apis/pull/851>).
     pub(super) fn get_block_access_list(&self, run: &mut Run<'_>, selector: Selector) -> Result<()> {
         self.with_access_list(run, selector, |out, list| {
-            match list {
-                Some(list) => encode::access_list(out, list),
-                None => out.extend_from_slice(b"null"),
-            }
+            encode::or_null(out, list, encode::access_list);
             Ok(())
         })
     }

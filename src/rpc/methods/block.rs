@@ -10,28 +10,22 @@ use crate::{
     rpc::{dialect::Dialect, encode, error::Result},
 };
 
-const NULL: &[u8] = b"null";
-
 impl Backend {
     pub(super) fn get_block(&self, run: &mut Run<'_>, (selector, full): (Selector, bool)) -> Result<()> {
-        match self.block(run.published, selector)? {
-            Some(block) => encode::block(&mut run.out, &block, full, run.dialect),
-            None => run.out.extend_from_slice(NULL),
-        }
+        let (block, dialect) = (self.block(run.published, selector)?, run.dialect);
+        encode::or_null(&mut run.out, block, |out, block| encode::block(out, &block, full, dialect));
         Ok(())
     }
 
     /// Answers `eth_getHeaderByNumber` and `eth_getHeaderByHash`, for pruned blocks too.
     pub(super) fn get_header(&self, run: &mut Run<'_>, selector: Selector) -> Result<()> {
-        match self.find(run.published, selector)? {
-            Some(block) => {
-                let header = block.header();
-                // Only the transactions of a block tell the milliseconds of its time.
-                let whole = self.spec.has_base_time(header.timestamp).then(|| Block::load(block.clone())).flatten();
-                encode::header(&mut run.out, header, whole.as_ref().and_then(Block::timestamp_ms), run.dialect);
-            }
-            None => run.out.extend_from_slice(NULL),
-        }
+        let (block, dialect) = (self.find(run.published, selector)?, run.dialect);
+        encode::or_null(&mut run.out, block, |out, block| {
+            let header = block.header();
+            // Only the transactions of a block tell the milliseconds of its time.
+            let whole = self.spec.has_base_time(header.timestamp).then(|| Block::load(block.clone())).flatten();
+            encode::header(out, header, whole.as_ref().and_then(Block::timestamp_ms), dialect);
+        });
         Ok(())
     }
 
@@ -45,20 +39,16 @@ impl Backend {
 
     /// Writes the number that `count` gives for a block, or null if there is no such block.
     fn count(&self, run: &mut Run<'_>, block: Selector, count: fn(&Block) -> usize) -> Result<()> {
-        match self.block(run.published, block)? {
-            Some(block) => encode::quantity(&mut run.out, count(&block) as u64),
-            None => run.out.extend_from_slice(NULL),
-        }
+        let block = self.block(run.published, block)?;
+        encode::or_null(&mut run.out, block, |out, block| encode::quantity(out, count(&block) as u64));
         Ok(())
     }
 
     pub(super) fn get_block_receipts(&self, run: &mut Run<'_>, block: Selector) -> Result<()> {
-        match self.block_of_receipts(run.dialect, run.published, block)? {
-            Some(block) => {
-                encode::list(&mut run.out, block.transactions(), |out, included| self.receipt(&block, &included, out))
-            }
-            None => run.out.extend_from_slice(NULL),
-        }
+        let block = self.block_of_receipts(run.dialect, run.published, block)?;
+        encode::or_null(&mut run.out, block, |out, block| {
+            encode::list(out, block.transactions(), |out, included| self.receipt(&block, &included, out));
+        });
         Ok(())
     }
 
@@ -84,7 +74,7 @@ impl Backend {
                 encode::pooled_transaction(out, &Recovered::new_unchecked(tx.clone(), included.tx.signer()));
             }
             // The chain's own transactions wait in no pool.
-            ChainTx::Deposit(_) => out.extend_from_slice(NULL),
+            ChainTx::Deposit(_) => out.extend_from_slice(b"null"),
         });
     }
 
@@ -116,8 +106,5 @@ impl Backend {
 /// Calls `write` for the transaction at an index of a block, or writes null if there is none.
 fn show(found: Option<(Block, usize)>, out: &mut Vec<u8>, write: impl FnOnce(&Block, &Included<'_>, &mut Vec<u8>)) {
     let transaction = found.as_ref().and_then(|(block, index)| Some((block, block.transaction(*index)?)));
-    match transaction {
-        Some((block, included)) => write(block, &included, out),
-        None => out.extend_from_slice(NULL),
-    }
+    encode::or_null(out, transaction, |out, (block, included)| write(block, &included, out));
 }

@@ -33,10 +33,7 @@ impl Backend {
 
     /// Answers `eth_baseFee`: the base fee of the block being built, or of the next block. Null before London.
     pub(super) fn base_fee(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
-        match self.wallet.fees.base_fee(run.published) {
-            Some(fee) => encode::quantity(&mut run.out, fee),
-            None => run.out.extend_from_slice(b"null"),
-        }
+        encode::or_null(&mut run.out, self.wallet.fees.base_fee(run.published), encode::quantity);
         Ok(())
     }
 
@@ -47,10 +44,7 @@ impl Backend {
             Some(open) => self.blob_fee(&open.header),
             None => self.next_blob_fee(&published.head().header),
         };
-        match fee {
-            Some(fee) => encode::quantity_u256(&mut run.out, U256::from(fee)),
-            None => run.out.extend_from_slice(b"null"),
-        }
+        encode::or_null(&mut run.out, fee, |out, fee| encode::quantity_u256(out, U256::from(fee)));
         Ok(())
     }
 

@@ -26,12 +26,10 @@ impl Backend {
 
     /// Answers `debug_getRawReceipts`: the receipts of a block in EIP-2718 bytes, or null.
     pub(super) fn get_raw_receipts(&self, run: &mut Run<'_>, selector: Selector) -> Result<()> {
-        match or_unknown(self.block(run.published, selector)?, selector)? {
-            Some(block) => encode::list(&mut run.out, block.transactions(), |out, included| {
-                encode::data(out, &included.receipt.encoded_2718());
-            }),
-            None => run.out.extend_from_slice(b"null"),
-        }
+        let block = or_unknown(self.block(run.published, selector)?, selector)?;
+        encode::or_null(&mut run.out, block, |out, block| {
+            encode::list(out, block.transactions(), |out, one| encode::data(out, &one.receipt.encoded_2718()));
+        });
         Ok(())
     }
 

@@ -273,9 +273,7 @@ pub fn parity_results(out: &mut Vec<u8>, trace: &ParityTrace, hash: Option<B256>
         Some(vm) => vm::vm_trace(object.key("vmTrace"), &vm.steps, &vm.codes, limit)?,
         None => object.key("vmTrace").extend_from_slice(b"null"),
     }
-    if let Some(hash) = hash {
-        object.data("transactionHash", hash.as_slice());
-    }
+    object.optional_hash("transactionHash", hash);
     object.end();
     check_length(out, limit)
 }
