@@ -4,7 +4,7 @@ use alloy_primitives::Bytes;
 use redb::{ReadableTable, Table, WriteTransaction};
 use serde::{Deserialize, Serialize};
 
-use super::{ABOUT, ACCOUNTS, RECORDS, SLOTS, write_stored};
+use super::tables::{ABOUT, ACCOUNTS, RECORDS, SLOTS, write_stored};
 use crate::{
     ledger::codec::{Block, Entry, StoredBody, StoredChange, StoredHeader, StoredReceipt, StoredSubBlock},
     store::{StoredTx, corrupted, encode},

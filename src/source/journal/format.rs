@@ -6,7 +6,11 @@ use alloy_primitives::B256;
 use alloy_rlp::RlpDecodable;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
 
-use super::{ABOUT, BODIES, ChainIdentity, HEADERS, Journal, NUMBERS, RECORDS, progress::Progress};
+use super::{
+    Journal,
+    progress::Progress,
+    tables::{ABOUT, BODIES, ChainIdentity, HEADERS, LAYOUT, NUMBERS, RECORDS},
+};
 use crate::{
     ledger::{
         Verified,
@@ -15,8 +19,6 @@ use crate::{
     store::{FORMAT, StoreError, corrupted, decode, write_version},
 };
 
-/// The layout in [`ChainIdentity`]. Programs from before the store had a version check only the layout, and reject this number.
-pub const LAYOUT: u32 = 2;
 /// Blocks that one commit indexes.
 const BLOCKS_PER_COMMIT: usize = 10_000;
 

@@ -2,7 +2,12 @@
 
 use redb::{ReadableTable, WriteTransaction};
 
-use super::{ABOUT, BODIES, HEADERS, Journal, RECORDS, progress::Progress, read_base};
+use super::{
+    Journal,
+    base::read_base,
+    progress::Progress,
+    tables::{ABOUT, BODIES, HEADERS, RECORDS},
+};
 use crate::{
     ledger::codec::{Entry, StoredHeader},
     store::{StoreError, corrupted, decode, encode},

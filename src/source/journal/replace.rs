@@ -3,7 +3,9 @@
 use redb::ReadableTable;
 
 use super::{
-    ABOUT, ACCOUNTS, BODIES, CODES, ChainIdentity, HEADERS, Journal, NUMBERS, RECORDS, SLOTS, read_base, write_record,
+    Journal,
+    base::read_base,
+    tables::{ABOUT, ACCOUNTS, BODIES, CODES, ChainIdentity, HEADERS, NUMBERS, RECORDS, SLOTS, write_record},
 };
 use crate::{
     ledger::{

@@ -6,7 +6,13 @@ use alloy_primitives::{Address, B256, Bytes, U256};
 use indicatif::ProgressBar;
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata};
 
-use super::{ABOUT, ACCOUNTS, BODIES, CODES, HEADERS, RECORDS, SLOTS, progress::style, prune::oldest_body, read_base};
+use super::{
+    Journal,
+    base::read_base,
+    progress::style,
+    prune::oldest_body,
+    tables::{ABOUT, ACCOUNTS, BODIES, CODES, HEADERS, RECORDS, SLOTS},
+};
 use crate::{
     chain::{BlockHashes, BlockKeeper, SealedBlock},
     ledger::{
@@ -14,7 +20,7 @@ use crate::{
         codec::{CodesByHash, Entry, EntryError, StoredAccount, StoredHeader},
     },
     state::{Account, CodeCache, LocalWorld},
-    store::{corrupted, decode},
+    store::{StoreError, corrupted, decode},
 };
 
 fn read_codes(transaction: &ReadTransaction, codes: &CodeCache) -> Result<CodesByHash, redb::Error> {
@@ -45,8 +51,28 @@ fn check_head(chain: &Chain) -> Result<(), redb::Error> {
     Ok(())
 }
 
+impl Journal {
+    /// Restores the chain from the store, under progress bars. Checks the head's state root.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError::Damaged`] if the stored chain is inconsistent, and the other errors of [`Store::read`].
+    pub fn restore(&self, codes: &CodeCache, feed: FeedState, kept: Retention) -> Result<Snapshots, StoreError> {
+        self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.read(feed, kept))
+    }
+
+    /// Restores the chain by replaying the records on `snapshots`, whose newest snapshot must be the base.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same errors as [`restore`](Self::restore).
+    pub fn replay_on(&self, snapshots: &Snapshots, codes: &CodeCache) -> Result<(), StoreError> {
+        self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.go_on(snapshots))
+    }
+}
+
 /// Restores the chain from what one read transaction sees.
-pub struct JournalReader<'a> {
+struct JournalReader<'a> {
     transaction: &'a ReadTransaction,
     codes: CodesByHash,
     keeper: Arc<dyn BlockKeeper>,
