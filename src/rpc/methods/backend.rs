@@ -11,7 +11,12 @@ use crate::{
     ledger::{Block, Chain, Divergences, KnownBlock, LateBounds, Selector, Snapshot},
     meter::{Meter, Stopped},
     pool::{Acknowledgement, Pool},
-    rpc::{dialect::Dialect, error::RpcError, filters::Filters, wire::ShapeLimits},
+    rpc::{
+        dialect::Dialect,
+        error::{Result, RpcError},
+        filters::Filters,
+        wire::ShapeLimits,
+    },
     state::{CodeCache, Overlay},
     telemetry::Counter,
     wallet::{Impersonated, Wallet},
@@ -130,7 +135,7 @@ impl Run<'_> {
     /// # Errors
     ///
     /// Returns -32603 if the run has missed state. No client sees this error, because the request runs again.
-    pub fn ensure_complete(&self) -> Result<(), RpcError> {
+    pub fn ensure_complete(&self) -> Result<()> {
         match self.overlay.has_missed() {
             true => Err(RpcError::new(-32603, "the state is not complete")),
             false => Ok(()),
@@ -146,13 +151,13 @@ impl Run<'_> {
 
 impl Backend {
     /// Returns the snapshot that `selector` names.
-    pub(in crate::rpc) fn select(&self, published: &Chain, selector: Selector) -> Result<Arc<Snapshot>, RpcError> {
+    pub(in crate::rpc) fn select(&self, published: &Chain, selector: Selector) -> Result<Arc<Snapshot>> {
         self.admit(published, selector)?;
         Ok(published.select(selector)?)
     }
 
     /// Returns -32000 if `selector` is `pending`, the feed is broken, and `--strict-pending` is set.
-    pub(super) fn admit(&self, published: &Chain, selector: Selector) -> Result<(), RpcError> {
+    pub(super) fn admit(&self, published: &Chain, selector: Selector) -> Result<()> {
         if self.strict_pending
             && selector == Selector::Pending
             && let Some(problem) = published.feed().problem()
@@ -170,13 +175,13 @@ impl Backend {
     }
 
     /// Returns the block that `selector` names, if it is known. Only its header may be known.
-    pub(super) fn find(&self, published: &Chain, selector: Selector) -> Result<Option<KnownBlock>, RpcError> {
+    pub(super) fn find(&self, published: &Chain, selector: Selector) -> Result<Option<KnownBlock>> {
         self.admit(published, selector)?;
         Ok(published.find(selector)?)
     }
 
     /// Returns the block that `selector` names, if it is known.
-    pub(super) fn block(&self, published: &Chain, selector: Selector) -> Result<Option<Block>, RpcError> {
+    pub(super) fn block(&self, published: &Chain, selector: Selector) -> Result<Option<Block>> {
         self.admit(published, selector)?;
         Ok(published.block(selector)?)
     }

@@ -8,7 +8,7 @@ use crate::{
     ledger::{Selector, Snapshot},
     rpc::{
         encode::{self, SimulationView},
-        error::RpcError,
+        error::{Result, RpcError},
         wire::SimulationRequest,
     },
 };
@@ -18,7 +18,7 @@ const INLINE_BLOCKS: usize = 64;
 const INLINE_CALLS: usize = 8;
 
 impl Backend {
-    pub(super) fn call(&self, run: &mut Run<'_>, (request, selector): (CallRequest, Selector)) -> Result<(), RpcError> {
+    pub(super) fn call(&self, run: &mut Run<'_>, (request, selector): (CallRequest, Selector)) -> Result<()> {
         let snapshot = self.select(run.published, selector)?;
         let (dialect, rules) = (run.dialect, self.rules(run.dialect));
         let result = self
@@ -36,7 +36,7 @@ impl Backend {
         }
     }
 
-    pub(super) fn simulate(&self, run: &mut Run<'_>, request: SimulationRequest) -> Result<(), RpcError> {
+    pub(super) fn simulate(&self, run: &mut Run<'_>, request: SimulationRequest) -> Result<()> {
         let is_long = request.simulation.blocks.len() > INLINE_BLOCKS || request.simulation.calls() > INLINE_CALLS;
         if run.meter.is_short() && is_long {
             return Err(run.move_to_worker());
@@ -54,7 +54,7 @@ impl Backend {
         rules: &SimulationRules,
         SimulationRequest { simulation, full_transactions, errors, .. }: &SimulationRequest,
         stands: bool,
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         let shows_reads = simulation.outputs.contains(Outputs::READ_SET);
         let client = run.client;
         let overlay = run.reset_to(snapshot);
@@ -64,7 +64,7 @@ impl Backend {
             true => engine.simulate(snapshot, simulation),
             false => self.beginnings.simulate(&mut engine, client, snapshot, simulation),
         }
-        .map_err(|error| RpcError::of_simulation(error, run.dialect))?;
+        .map_err(|error| run.dialect.simulation_error(error))?;
         self.gas.increment(simulated.gas_used);
         let reads = shows_reads.then(|| run.overlay.reads());
         let view = SimulationView {

@@ -12,7 +12,7 @@ use crate::{
     engine::{CallOutcome, CallResult, HaltText, NumberedLog, Simulated, SimulationError},
     rpc::{
         encode,
-        error::RpcError,
+        error::{Result, RpcError},
         wire::{MevBundle, MevPart, SimBundleRequest},
     },
 };
@@ -25,7 +25,7 @@ impl Backend {
         &self,
         run: &mut Run<'_>,
         SimBundleRequest { bundle, simulation, parent, timeout }: SimBundleRequest,
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         let snapshot = self.select(run.published, parent)?;
         let timeout = timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis);
         if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
