@@ -483,7 +483,7 @@ impl Actors {
             Some(place) => {
                 let (front, access, memory) = (front.clone(), access.clone(), memory.clone());
                 let most = config.fleet.wallet_forwarded;
-                let answers = FleetAnswers::new(front, access, memory, &server, sends, most);
+                let answers = FleetAnswers::new(front, access, memory, server.clone(), sends, most);
                 Some(place.serve(Arc::new(answers)).await?)
             }
         };

@@ -6,7 +6,10 @@ use super::{ApprovalPolicy, Config, DialectName, FeedName, RevertPolicy, Upgrade
 use crate::{
     chain::ChainSpec,
     pool::{self, BlocksBuilt},
-    rpc::{ConnectionLimits, ReplyLimits, ServerConfig},
+    rpc::{
+        ConnectionLimits, ReplyLimits, ServerConfig, SocketBounds,
+        dialect::{PROJECT, STANDARD},
+    },
     wallet::{Policy, SendingSettings},
 };
 
@@ -61,7 +64,7 @@ impl Config {
     pub fn server(&self) -> ServerConfig {
         ServerConfig {
             listen: self.listen,
-            is_standard: self.dialect == DialectName::Standard,
+            root: if self.dialect == DialectName::Standard { &STANDARD } else { &PROJECT },
             limits: ReplyLimits {
                 max_body: self.max_body as usize,
                 max_response: self.max_response as usize,
@@ -76,9 +79,11 @@ impl Config {
                 most: self.max_connections as usize,
                 per_address: self.max_connections_per_address.map(|most| most as usize),
             },
-            max_in_flight: self.max_ws_in_flight as usize,
-            max_unsent: self.max_ws_unsent as usize,
-            max_notifications: self.max_ws_notifications as usize,
+            sockets: SocketBounds {
+                max_in_flight: self.max_ws_in_flight as usize,
+                max_unsent: self.max_ws_unsent as usize,
+                max_notifications: self.max_ws_notifications as usize,
+            },
             metrics: self.metrics,
         }
     }

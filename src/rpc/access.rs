@@ -19,7 +19,10 @@ use sha2::Sha256;
 use tokio::sync::watch;
 use toml::Spanned;
 
-use super::{error::RpcError, ws::OfferedTokenError};
+use super::{
+    error::{Result, RpcError},
+    ws::OfferedTokenError,
+};
 use crate::{
     executor::Flow,
     secrets::{is_open_to_others, warn_of_others},
@@ -269,7 +272,7 @@ impl Access {
     /// # Errors
     ///
     /// Returns an [`RpcError`] if the header is missing but needed, or its token is in no file.
-    pub fn client(&self, authorization: Option<&[u8]>) -> Result<Option<Arc<Client>>, RpcError> {
+    pub fn client(&self, authorization: Option<&[u8]>) -> Result<Option<Arc<Client>>> {
         let clients = self.clients.load();
         if clients.is_empty() || (authorization.is_none() && self.token_file.is_none()) {
             return Ok(None);
@@ -300,10 +303,7 @@ impl Access {
     /// # Errors
     ///
     /// Returns an [`RpcError`] as [`client`](Self::client) does.
-    pub fn client_of_socket(
-        &self,
-        token: Option<Result<Vec<u8>, OfferedTokenError>>,
-    ) -> Result<Option<Arc<Client>>, RpcError> {
+    pub fn client_of_socket(&self, token: Option<Result<Vec<u8>, OfferedTokenError>>) -> Result<Option<Arc<Client>>> {
         match token {
             None => self.client(None),
             Some(Ok(token)) => self.client(Some(&[SCHEME, &token].concat())),
@@ -378,7 +378,7 @@ impl Client {
     /// # Errors
     ///
     /// Returns -32005 if the rate is exceeded.
-    pub fn admit(&self, requests: NonZeroU32) -> Result<(), RpcError> {
+    pub fn admit(&self, requests: NonZeroU32) -> Result<()> {
         let limit = self.limit.load();
         match limit.limiter.check_n(requests) {
             Ok(Ok(())) => Ok(()),

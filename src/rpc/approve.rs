@@ -7,10 +7,10 @@ use alloy_primitives::Address;
 
 use super::{
     dialect::Dialect,
-    error::RpcError,
-    front::Front,
+    error::Result,
     methods::{Admitted, AdmittedSignature, Backend, Run},
     request::Request,
+    runner::RequestRunner,
     wire,
 };
 use crate::{
@@ -21,14 +21,14 @@ use crate::{
 /// The place of the method's runs.
 const PLACE: RunPlace = RunPlace::On(LaneName::Bundle);
 
-impl Front {
+impl RequestRunner {
     /// Sends the batch, and answers when it is on disk. Waiting for the approver holds no worker and has its own
     /// deadline only. If the client disconnects, the batch is withdrawn, and the approvals keep its id.
     ///
     /// # Errors
     ///
     /// Returns the wallet's error, with a code of EIP-5792.
-    pub(super) async fn send_calls(&self, request: Request) -> Result<Vec<u8>, RpcError> {
+    pub(super) async fn send_calls(self: &Arc<Self>, request: Request) -> Result<Vec<u8>> {
         // A batch that is not valid is rejected later, for its first fault.
         let from = wire::parse_batch(&request.params, request.caller.dialect).ok().and_then(|batch| {
             let first = || self.wallet().accounts.first().map(SigningAccount::address);
@@ -43,13 +43,13 @@ impl Front {
     /// # Errors
     ///
     /// Returns -32000 if the transaction is rejected, and the wallet's error.
-    pub(super) async fn send_transaction(&self, request: Request) -> Result<Vec<u8>, RpcError> {
+    pub(super) async fn send_transaction(self: &Arc<Self>, request: Request) -> Result<Vec<u8>> {
         let call = wire::parse_sending(&request.params, request.caller.dialect).ok();
         let from = call.map(|call| call.from).filter(|_| request.caller.dialect.sends_from_wallet);
         // Of a fleet one node has the wallet, and signs for its accounts alone, so that no nonce is signed for twice.
         let is_of_wallet = |address| self.wallet().accounts.find(address).is_some_and(|account| !account.is_open);
         if from.is_some_and(is_of_wallet)
-            && let Some(leader) = self.runner.leader.as_deref().filter(|leader| leader.publishes())
+            && let Some(leader) = self.leader.as_deref().filter(|leader| leader.publishes())
             && leader.leaves_wallet_to_leader().await?
         {
             return self.ask(leader, request).await;
@@ -59,12 +59,12 @@ impl Front {
 
     /// Admits a batch or a transaction of the account `from`, waits for approval if the policy requires it, and sends it.
     async fn send_admitted(
-        &self,
+        self: &Arc<Self>,
         place: RunPlace,
         request: Request,
         from: Option<Address>,
-        admit: fn(&Backend, &mut Run<'_>) -> Result<Admitted, RpcError>,
-    ) -> Result<Vec<u8>, RpcError> {
+        admit: fn(&Backend, &mut Run<'_>) -> Result<Admitted>,
+    ) -> Result<Vec<u8>> {
         self.look_at_account(&request, from).await;
         let (admitted, answer) = self.run_step(place, request.clone(), admit).await?;
         let Admitted::ToAsk(prepared, asked) = admitted else { return Ok(answer) };
@@ -91,10 +91,10 @@ impl Front {
     ///
     /// Returns -32602 if the parameters are wrong, and the wallet's error.
     pub(super) async fn sign_message(
-        &self,
-        parse: fn(&str, &Dialect) -> Result<SignatureRequest, RpcError>,
+        self: &Arc<Self>,
+        parse: fn(&str, &Dialect) -> Result<SignatureRequest>,
         request: Request,
-    ) -> Result<Vec<u8>, RpcError> {
+    ) -> Result<Vec<u8>> {
         let admit = move |backend: &Backend, run: &mut Run<'_>| {
             let message = parse(run.params, run.dialect)?;
             backend.admit_signature(run, message)
@@ -108,7 +108,7 @@ impl Front {
     }
 
     /// Waits for approval. Returns the request on the newest snapshot, with a new deadline.
-    async fn approved(&self, request: Request, asked: Asked) -> Result<Request, RpcError> {
+    async fn approved(&self, request: Request, asked: Asked) -> Result<Request> {
         drop(request.starting.as_ref().and_then(|starting| starting.release()));
         let asking = self.wallet().approvals.ask(asked);
         let approved = match &request.caller.client {

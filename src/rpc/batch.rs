@@ -48,7 +48,7 @@ impl Message {
             return session.failure(&Id::Null, session.admit().err().unwrap_or(error));
         }
         let bytes = AnswerBytes { so_far: AtomicUsize::new(0), most: session.limits.max_response };
-        let batch = session.front.batch();
+        let batch = session.front.runner.batch();
         let entries: Vec<Entry<'_>> = entries.into_iter().map(|entry| self.admit_entry(entry)).collect();
         let answers = entries.into_iter().map(|entry| self.run_entry(entry, &batch, &bytes));
         let answers: Option<Vec<Encoded>> = join_all(answers).await.into_iter().collect();

@@ -9,14 +9,12 @@ use alloy_primitives::B256;
 use jsonrpsee::types::{ErrorObject, ErrorObjectOwned};
 use serde::Serialize;
 
-use super::{dialect::Dialect, methods::MethodRoute};
 use crate::{
     chain::Unexecutable,
     engine::SimulationError,
     executor::Refused,
     ledger::UnknownBlock,
     meter::Stopped,
-    nearest::nearest,
     pool::{BundleRefusal, PoolError},
     store::StoreError,
 };
@@ -42,6 +40,9 @@ pub enum RpcError {
     Refused(Refused),
 }
 
+/// The result of what may fail with an [`RpcError`].
+pub type Result<T, E = RpcError> = std::result::Result<T, E>;
+
 impl RpcError {
     /// Creates an error with this code and text.
     pub fn new(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
@@ -64,14 +65,6 @@ impl RpcError {
     /// Creates -32600: the text is JSON, but not a request.
     pub fn request(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(-32600, message)
-    }
-
-    /// Creates -32601: there is no such method.
-    pub fn method(name: &str) -> Self {
-        let shown: String = name.chars().take(80).collect();
-        let meant = nearest(name, MethodRoute::ALL.iter().map(|method| method.name));
-        let meant = meant.map_or_else(String::new, |near| format!("did you mean {near}? "));
-        Self::new(-32601, format!("method {shown:?} does not exist: {meant}rpc.discover lists those that do"))
     }
 
     /// Creates -32602: the parameters are wrong. The text names the field.
@@ -110,15 +103,6 @@ impl RpcError {
         match error.code() {
             -38099..=-38000 | -32603 => Self::Answer(ErrorObject::owned(-32000, error.message(), error.data())),
             _ => Self::Answer(error),
-        }
-    }
-
-    /// Returns the error of a simulation. The dialect of presim names the call in its text.
-    pub fn of_simulation(error: SimulationError, dialect: &Dialect) -> Self {
-        match error {
-            SimulationError::InCall { place, error } if dialect.refuses_unknown_fields => Self::from(*error)
-                .with_message(|text| format!("blockStateCalls[{}].calls[{}]: {text}", place.block, place.call)),
-            other => other.into(),
         }
     }
 

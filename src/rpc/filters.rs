@@ -14,7 +14,7 @@ use alloy_primitives::B256;
 use tokio::sync::broadcast;
 
 use super::{
-    error::RpcError,
+    error::{Result, RpcError},
     wire::{LogFilter, LogRange},
 };
 
@@ -120,7 +120,7 @@ impl Filters {
     /// # Errors
     ///
     /// Returns -32000 if there is no such filter, or the error of `act`.
-    pub fn with<T>(&self, id: u64, act: impl FnOnce(&mut Watched) -> Result<T, RpcError>) -> Result<T, RpcError> {
+    pub fn with<T>(&self, id: u64, act: impl FnOnce(&mut Watched) -> Result<T>) -> Result<T> {
         let subject = lock(&self.list).ask(id);
         let subject = subject.ok_or_else(|| {
             RpcError::new(-32000, format!("params[0]: filter not found: {id:#x}: no such filter, or it has expired"))

@@ -3,12 +3,10 @@
 use std::{
     convert::Infallible,
     future::{self, Future, Ready},
-    net::SocketAddr,
     num::NonZeroU32,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -21,9 +19,9 @@ use tokio::time::timeout;
 
 use super::{
     access::{Access, Client},
-    catch_up::{MIN_SNAPSHOT, min_snapshot},
+    catch_up::{MIN_SNAPSHOT, min_snapshot, published_from},
     connections::ConnectionEntry,
-    dialect::{Dialect, STANDARD},
+    dialect::STANDARD,
     error::RpcError,
     files::ServedFiles,
     front::Front,
@@ -33,7 +31,8 @@ use super::{
     origin::Origins,
     request::Caller,
     response::{HttpResponse, allow, refuse, respond},
-    service::{Reply, ReplyLimits, Session},
+    server::ServerConfig,
+    service::{Reply, Session},
     ws,
 };
 use crate::executor::Flow;
@@ -43,17 +42,10 @@ use crate::executor::Flow;
 pub struct HttpService {
     pub front: Arc<Front>,
     pub access: Arc<Access>,
-    pub root: &'static Dialect,
-    pub limits: ReplyLimits,
-    /// The time-out for a body to arrive.
-    pub read_timeout: Duration,
-    /// The time that a request waits for the snapshot that it asks for at least.
-    pub max_catch_up: Duration,
+    pub config: ServerConfig,
     pub sockets: ws::Sockets,
     /// The files for browsers.
     pub files: ServedFiles,
-    /// The address of the metrics, which have a port of their own.
-    pub metrics: Option<SocketAddr>,
 }
 
 /// The first check of a request: the size of its head, its host, and the page that sends it.
@@ -168,15 +160,15 @@ impl Door {
     async fn serve(&self, request: Request<Incoming>) -> HttpResponse {
         let service = &self.service;
         let path = request.uri().path();
-        let front = &service.front;
+        let runner = &service.front.runner;
         if !service.access.needs_token() && !ws::is_upgrade(&request) {
             self.link.know();
         }
         match path {
             "/health" => {
-                return health(&front.published(), front.upstream(), front.unknown_fork(), front.store_failure());
+                return health(&runner.published(), runner.upstream(), runner.unknown_fork(), runner.store_failure());
             }
-            "/ready" => return ready(&front.published(), front.store_failure()),
+            "/ready" => return ready(&runner.published(), runner.store_failure()),
             _ => {}
         }
         if let Some(file) = service.files.answer(&request) {
@@ -190,10 +182,10 @@ impl Door {
             self.link.know();
         }
         let dialect = match path {
-            "/" | "" => service.root,
+            "/" | "" => service.config.root,
             "/standard" | "/standard/" => &STANDARD,
             "/metrics" => {
-                let error = RpcError::request(match service.metrics.filter(|_| client.is_ok()) {
+                let error = RpcError::request(match service.config.metrics.filter(|_| client.is_ok()) {
                     Some(address) => format!("metrics are served at http://{address}/metrics"),
                     None => {
                         "no metrics are served here: --metrics ADDR:PORT serves them on a port of their own".to_owned()
@@ -215,7 +207,7 @@ impl Door {
         let flow = client.as_deref().map_or(&self.flow, Client::flow).clone();
         let page = request.headers().get(header::ORIGIN).and_then(|origin| origin.to_str().ok()).map(Box::from);
         let caller = Arc::new(Caller { dialect, client, may_use_wallet, page, share, flow, until: None });
-        let session = Session { front: service.front.clone(), caller, limits: service.limits };
+        let session = Session { front: service.front.clone(), caller, limits: service.config.limits };
         if ws::is_upgrade(&request) {
             return service.sockets.accept(request, session, self.link.clone(), self.entry.clone());
         }
@@ -237,14 +229,11 @@ impl Door {
         };
         match self.read(request.into_body()).await {
             Ok((body, held)) => {
-                let published = match least {
-                    None => service.front.published(),
-                    Some(least) => match service.front.published_from(least, service.max_catch_up).await {
-                        Ok(published) => published,
-                        Err(error) => {
-                            return respond(session.reject(&body, error), Some((&service.front.published(), false)));
-                        }
-                    },
+                let published = match published_from(&runner.snapshots, least, service.config.max_catch_up).await {
+                    Ok(published) => published,
+                    Err(error) => {
+                        return respond(session.reject(&body, error), Some((&runner.published(), false)));
+                    }
                 };
                 let Reply { text, single, by_upstream } = session.answer(body, held, &published, None).await;
                 respond(text, single.then_some((&published, by_upstream)))
@@ -260,7 +249,7 @@ impl Door {
     /// Returns the HTTP status and the error that answer the request.
     async fn read(&self, body: Incoming) -> Result<(ByteString, HeldBytes), (StatusCode, RpcError)> {
         let late = || (StatusCode::REQUEST_TIMEOUT, RpcError::new(-32016, "the body did not arrive in time"));
-        let (bytes, held) = timeout(self.service.read_timeout + self.link.timeout(), self.collect(body))
+        let (bytes, held) = timeout(self.service.config.read_timeout + self.link.timeout(), self.collect(body))
             .await
             .map_err(|_| late())?
             .map_err(|problem| match problem {
@@ -282,7 +271,7 @@ impl Door {
     }
 
     async fn collect(&self, mut body: Incoming) -> Result<(Bytes, HeldBytes), Unread> {
-        let most = self.service.limits.max_body;
+        let most = self.service.config.limits.max_body;
         let stated = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         if stated > most {
             return Err(Unread::TooLong(most));

@@ -5,7 +5,10 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{error::RpcError, request::Request};
+use super::{
+    error::{Result, RpcError},
+    request::Request,
+};
 
 /// The leader of a node's fleet, and the node that has the fleet's wallet.
 pub trait Leader: std::fmt::Debug + Send + Sync {
@@ -21,7 +24,7 @@ pub trait Leader: std::fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// Returns -32000 if another node has the wallet, or it is not known which one has it.
-    fn leaves_wallet_to_leader(&self) -> BoxFuture<'_, Result<bool, RpcError>>;
+    fn leaves_wallet_to_leader(&self) -> BoxFuture<'_, Result<bool>>;
 
     /// Sends a request to the node that can answer it, with the time that it has left, and returns the JSON of the answer.
     ///
@@ -29,7 +32,7 @@ pub trait Leader: std::fmt::Debug + Send + Sync {
     ///
     /// Returns -32000 if the node is not there, which has changed nothing then; -32016 if it does not answer a write in time, so
     /// that nobody knows what it has done; -32005 if too many requests are under way.
-    fn forward<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Bytes, RpcError>>;
+    fn forward<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Bytes>>;
 }
 
 /// An answer of the leader.
@@ -52,7 +55,7 @@ struct LeaderError {
 /// # Errors
 ///
 /// Returns the error of that node, and those of [`Leader::forward`].
-pub async fn ask(leader: &dyn Leader, request: &Request) -> Result<Box<RawValue>, RpcError> {
+pub async fn ask(leader: &dyn Leader, request: &Request) -> Result<Box<RawValue>> {
     let answer = leader.forward(request).await?;
     let unreadable = |error: serde_json::Error| RpcError::internal(&format!("the leader's answer: {error}"));
     let LeaderAnswer { result, error } = serde_json::from_slice(&answer).map_err(unreadable)?;

@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::error::RpcError;
+use super::error::{Result, RpcError};
 
 /// The bytes that all connections together may make the node hold (`--max-memory-io`).
 ///
@@ -252,7 +252,7 @@ impl AnswerRoom {
     /// # Errors
     ///
     /// Returns -32005 and drops the text if the connection may not have them.
-    pub fn take(&self, text: &mut Vec<u8>) -> Result<(), RpcError> {
+    pub fn take(&self, text: &mut Vec<u8>) -> Result<()> {
         let mut held = self.held();
         let before = held.bytes();
         held.shrink(before);

@@ -2,13 +2,15 @@
 //!
 //! [`http`] and [`ws`] are the two transports, behind the one port of [`server`], on which [`startup`] answers until
 //! the node has started, and [`health`] has its health. [`service`] turns the text of a message into the text of its answer, by jsonrpsee, and [`batch`] runs its entries. Each
-//! request in a message is a [`Request`], which [`front`] runs by the table of [`methods`]. [`wire`] parses parameters
-//! into the engine's types, and [`encode`] writes results. [`wait`] lets a request wait for its receipt, [`approve`]
-//! for an approval, and [`remote`] for state of an upstream.
+//! request in a message is a [`Request`], whose method [`front`] looks up in the table of [`methods`]. [`route`] decides
+//! which node answers it, and [`runner`] runs it on the executor. [`wire`] parses parameters into the engine's types, and
+//! [`encode`] writes results. [`wait`] lets a request wait for its receipt, [`approve`] for an approval, and [`remote`] for
+//! state of an upstream.
 //!
 //! [`io`] has the threads of connections, [`connections`] the table of them, [`link`] the state of each, [`inbox`] the
-//! bytes that a WebSocket connection reads, [`memory`] the bytes that they hold, and [`origin`] the pages that may
-//! call. [`files`] serves the files of the page, and [`status`] the load that it shows. [`subscriptions`] notifies connections of news, and [`filters`] answers clients that poll.
+//! bytes that a WebSocket connection reads, [`memory`] the bytes that they hold, and [`origin`] the pages that may call.
+//! [`files`] serves the files of the page, and [`status`] the load that it shows. [`subscriptions`] notifies connections of
+//! news, and [`filters`] answers clients that poll.
 
 mod access;
 mod approve;
@@ -37,6 +39,8 @@ mod origin;
 mod remote;
 mod request;
 mod response;
+mod route;
+mod runner;
 mod search;
 mod server;
 mod service;
@@ -57,13 +61,14 @@ pub use error::RpcError;
 pub use files::{ServedFile, ServedFiles};
 pub use filters::Filters;
 pub use fleet::FleetAnswers;
-pub use front::{Front, Waiters};
+pub use front::Front;
 pub use io::IoThreads;
 pub use leader::Leader;
 pub use memory::{AnswerRoom, IoMemory};
 pub use methods::{Backend, Handler, LeaderUse, MethodRoute, RequestLimits, Run, SyncTimeouts};
 pub use remote::{ForwardedMethods, StateCompletion};
 pub use request::{Caller, Request};
+pub use runner::{RequestRunner, Waiters};
 pub use server::{FrontActor, MetricsAccess, Serve, ServerConfig, Stop, serve_metrics};
 pub use service::{Reply, ReplyLimits, Session};
 pub use startup::{StartupReason, StartupServer};
@@ -73,3 +78,4 @@ pub use testing::Testing;
 pub use watches::{WatchLimits, Watches};
 
 pub use wire::{ShapeLimits, parse_call, parse_presim_simulation, parse_simulation};
+pub use ws::SocketBounds;

@@ -6,7 +6,8 @@
 
 use http::{HeaderMap, Uri, header};
 
-use super::error::RpcError;
+use super::error::{Result, RpcError};
+use crate::shown::cut;
 
 /// The hosts that requests may name, and the pages that may send them.
 #[derive(Clone, Debug)]
@@ -32,7 +33,7 @@ impl Origins {
     /// # Errors
     ///
     /// Returns an error if the request has several `Host` headers.
-    pub fn check_one_host(headers: &HeaderMap) -> Result<(), RpcError> {
+    pub fn check_one_host(headers: &HeaderMap) -> Result<()> {
         match headers.get_all(header::HOST).iter().count() {
             0 | 1 => Ok(()),
             several => Err(RpcError::request(format!("{several} Host headers: expected one"))),
@@ -44,7 +45,7 @@ impl Origins {
     /// # Errors
     ///
     /// Returns an error if the request names a host that is not allowed, or none.
-    pub fn check_host(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), RpcError> {
+    pub fn check_host(&self, headers: &HeaderMap, uri: &Uri) -> Result<()> {
         let named = host(headers, uri).map(|host| without_port(host).0);
         if named.is_some_and(|name| self.hosts.iter().any(|host| host == "*" || host.eq_ignore_ascii_case(name))) {
             return Ok(());
@@ -58,7 +59,7 @@ impl Origins {
     /// # Errors
     ///
     /// Returns an error if the request is from a page whose origin is neither this node nor listed.
-    pub fn check_page(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), RpcError> {
+    pub fn check_page(&self, headers: &HeaderMap, uri: &Uri) -> Result<()> {
         let Some(origin) = headers.get(header::ORIGIN) else {
             return match headers.get("sec-fetch-site").map(http::HeaderValue::as_bytes) {
                 Some(site @ (b"cross-site" | b"same-site")) => Err(RpcError::request(format!(
@@ -73,7 +74,7 @@ impl Origins {
         if self.allows(text) || host(headers, uri).is_some_and(|host| is_same(text, host)) {
             return Ok(());
         }
-        let shown: String = String::from_utf8_lossy(origin.as_bytes()).chars().take(200).collect();
+        let shown = cut(&String::from_utf8_lossy(origin.as_bytes()), 200);
         Err(RpcError::request(format!("origin not allowed: {shown:?}: list it with --allow-origin")))
     }
 

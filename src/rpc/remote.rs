@@ -7,10 +7,16 @@ use alloy_primitives::{B256, keccak256};
 use serde_json::value::RawValue;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
-    time::Instant,
+    time::{Instant, timeout_at},
 };
 
-use super::{error::RpcError, hex::SlotKey, request::Request, wire};
+use super::{
+    catch_up::await_published,
+    error::{Result, RpcError},
+    hex::SlotKey,
+    request::Request,
+    wire,
+};
 use crate::{
     chain::Unexecutable,
     ledger::{Chain, Snapshots},
@@ -68,7 +74,7 @@ impl StateCompletion {
         round: usize,
         missed: &Missed,
         request: &Request,
-    ) -> Result<Option<Arc<Chain>>, RpcError> {
+    ) -> Result<Option<Arc<Chain>>> {
         let hints = (round == 1).then(|| Hints::of(&request.params));
         if round > self.rounds {
             return Err(FetchError::Rounds(self.rounds).into());
@@ -78,7 +84,8 @@ impl StateCompletion {
             // Nothing was answered yet, so the request can run on the new branch. Entries of a batch cannot, because
             // all of them run on one snapshot.
             Err(error @ FetchError::Replaced { .. }) if !request.ticket.is_entry() => {
-                let newer = tokio::time::timeout_at(deadline.into(), self.newer_than(&request.published)).await;
+                let newer = || Some(self.snapshots.load()).filter(|newest| !Arc::ptr_eq(newest, &request.published));
+                let newer = timeout_at(deadline.into(), await_published(&self.snapshots, newer)).await;
                 newer.map(Some).map_err(|_| RpcError::from(error))
             }
             done => Ok(done.map(|()| None)?),
@@ -90,28 +97,13 @@ impl StateCompletion {
     /// # Errors
     ///
     /// Returns -32000 on a node that has none.
-    fn upstream(&self) -> Result<&Arc<Upstream>, RpcError> {
+    fn upstream(&self) -> Result<&Arc<Upstream>> {
         let text = "only an upstream can answer this, and this node of the fleet has none (--upstream): ask the leader";
         self.fetcher.upstream().ok_or_else(|| RpcError::new(-32000, text))
     }
 
-    /// Waits for a newer publication than `old`.
-    async fn newer_than(&self, old: &Arc<Chain>) -> Arc<Chain> {
-        let mut changes = self.snapshots.changes();
-        loop {
-            let published = self.snapshots.load();
-            if !Arc::ptr_eq(&published, old) {
-                return published;
-            }
-            if changes.changed().await.is_err() {
-                // Nothing is published any more, so the request's deadline ends the wait.
-                std::future::pending::<()>().await;
-            }
-        }
-    }
-
     /// Returns a question about blocks from before presim began to follow, as it was put.
-    pub(super) async fn forward(&self, request: &Request, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    pub(super) async fn forward(&self, request: &Request, out: &mut Vec<u8>) -> Result<()> {
         let params = RawValue::from_string(request.params.to_string());
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
         let answer = Ask::forwarded(request.method.name, &params);
@@ -132,7 +124,7 @@ impl StateCompletion {
         request: &Request,
         out: &mut Vec<u8>,
         by_upstream: &mut bool,
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         let (method, dialect) = (request.method.name, request.caller.dialect);
         let cannot = |upstream: &str| {
             let error = RpcError::Unexecutable(why);
@@ -179,7 +171,7 @@ impl StateCompletion {
     /// # Errors
     ///
     /// Returns -32005 if as many requests as may are under way.
-    fn permit(&self) -> Result<SemaphorePermit<'_>, RpcError> {
+    fn permit(&self) -> Result<SemaphorePermit<'_>> {
         self.permits.try_acquire().map_err(|_| {
             RpcError::new(
                 -32005,
@@ -193,12 +185,7 @@ impl StateCompletion {
     /// # Errors
     ///
     /// Returns the upstream's error.
-    pub(super) async fn forward_unknown(
-        &self,
-        method: &str,
-        params: &str,
-        deadline: Instant,
-    ) -> Result<Box<RawValue>, RpcError> {
+    pub(super) async fn forward_unknown(&self, method: &str, params: &str, deadline: Instant) -> Result<Box<RawValue>> {
         let params = RawValue::from_string(params.to_owned());
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
         let ask = Ask::forwarded(method.to_owned(), &params);
@@ -211,7 +198,7 @@ impl StateCompletion {
     /// # Errors
     ///
     /// Returns the upstream's error.
-    pub(super) async fn send_on(&self, raw: &[u8], request: &Request) -> Result<B256, RpcError> {
+    pub(super) async fn send_on(&self, raw: &[u8], request: &Request) -> Result<B256> {
         let ask = Ask::<B256>::typed("eth_sendRawTransaction", &(const_hex::encode_prefixed(raw),));
         match self.upstream()?.one(ask, request.ticket.deadline().into()).await {
             // The transaction was sent twice, because the first answer was lost.
@@ -225,7 +212,7 @@ impl StateCompletion {
     /// # Errors
     ///
     /// Returns an error if the state has changes that are in no canonical block, or the upstream's error.
-    pub(super) async fn forward_proof(&self, request: &Request, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    pub(super) async fn forward_proof(&self, request: &Request, out: &mut Vec<u8>) -> Result<()> {
         let wanted = wire::parse_proof(&request.params, request.caller.dialect)?;
         let snapshot = request.published.select(wanted.selector)?;
         let view = snapshot.world.remote().filter(|_| snapshot.world.is_unchanged_remote());

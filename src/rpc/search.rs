@@ -13,10 +13,10 @@ use alloy_primitives::{I256, U256};
 
 use super::{
     encode::{self, SimulationView},
-    error::RpcError,
-    front::Front,
+    error::Result,
     methods::{Backend, Run},
     request::{Request, begin},
+    runner::RequestRunner,
     wire::{self, SearchRequest},
 };
 use crate::{
@@ -44,14 +44,14 @@ struct BegunSearch {
     stops: Instant,
 }
 
-impl Front {
+impl RequestRunner {
     /// Runs the variants of a bundle, and answers with the best ones. At the deadline, the answer has the best so far.
     ///
     /// # Errors
     ///
     /// Returns -32602 if the search is invalid, -32005 if it has more variants than the client's rate allows, and the
     /// errors of `eth_simulateV1` if the beginning is refused.
-    pub(super) async fn search(&self, request: Request) -> Result<Vec<u8>, RpcError> {
+    pub(super) async fn search(self: &Arc<Self>, request: Request) -> Result<Vec<u8>> {
         let arrived = Instant::now();
         let left = request.ticket.deadline().saturating_duration_since(arrived);
         // A fifth of the time is left for the outputs.
@@ -84,11 +84,11 @@ impl Front {
 
     /// Runs the variants with these values side by side. Returns those that ran in time, and whether all did.
     async fn try_all(
-        &self,
+        self: &Arc<Self>,
         request: &Request,
         begun: &Arc<BegunSearch>,
         values: &[Vec<U256>],
-    ) -> Result<(Vec<Variant>, bool), RpcError> {
+    ) -> Result<(Vec<Variant>, bool)> {
         self.count_variants(request, values.len())?;
         let size = values.len().div_ceil(PARTS).clamp(FEWEST, MOST);
         let batch = self.batch();
@@ -116,12 +116,12 @@ impl Front {
     /// Searches for the best value between the neighbours of the best so far. Each variant is counted against the
     /// client's rate before it runs.
     async fn narrow(
-        &self,
+        self: &Arc<Self>,
         request: &Request,
         begun: &Arc<BegunSearch>,
         variants: Vec<Variant>,
         tolerance: U256,
-    ) -> Result<(Vec<Variant>, bool), RpcError> {
+    ) -> Result<(Vec<Variant>, bool)> {
         let work = {
             let (begun, variants, client) = (begun.clone(), variants.clone(), request.caller.client.clone());
             let counted = Arc::new(AtomicUsize::new(0));
@@ -146,7 +146,7 @@ impl Front {
     }
 
     /// Counts variants against the client's rate, as so many requests.
-    fn count_variants(&self, request: &Request, count: usize) -> Result<(), RpcError> {
+    fn count_variants(&self, request: &Request, count: usize) -> Result<()> {
         let Some(client) = &request.caller.client else { return Ok(()) };
         // The request itself has been counted.
         let count = u32::try_from(count.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -155,13 +155,13 @@ impl Front {
 }
 
 impl Backend {
-    fn begin_search(&self, run: &mut Run<'_>, stops: Instant) -> Result<BegunSearch, RpcError> {
+    fn begin_search(&self, run: &mut Run<'_>, stops: Instant) -> Result<BegunSearch> {
         let request = wire::parse_search(run.params, run.dialect, &self.limits.shape)?;
         let snapshot = self.select(run.published, request.selector)?;
         let rules = self.rules(run.dialect);
-        let (simulation, until) = (request.search.to_judge(), request.search.beginning());
-        let beginning = self.engine(&rules, run.stand_on(&snapshot)).begin(&snapshot, &simulation, None, until);
-        let beginning = beginning.map_err(|error| RpcError::of_simulation(error, run.dialect))?;
+        let (simulation, until) = (request.search.to_rank(), request.search.beginning());
+        let beginning = self.engine(&rules, run.reset_to(&snapshot)).begin(&snapshot, &simulation, None, until);
+        let beginning = beginning.map_err(|error| run.dialect.simulation_error(error))?;
         Ok(BegunSearch { request, snapshot, rules, beginning, stops })
     }
 
@@ -170,11 +170,11 @@ impl Backend {
         run: &mut Run<'_>,
         begun: &BegunSearch,
         values: &[Vec<U256>],
-    ) -> Result<(Vec<Variant>, bool), RpcError> {
+    ) -> Result<(Vec<Variant>, bool)> {
         let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
-        run.meter.shorten(*stops);
-        let mut engine = self.engine(rules, run.stand_on(snapshot));
-        let (mut simulation, values) = (search.to_judge(), values.iter().map(Vec::as_slice));
+        run.meter.limit_time(*stops);
+        let mut engine = self.engine(rules, run.reset_to(snapshot));
+        let (mut simulation, values) = (search.to_rank(), values.iter().map(Vec::as_slice));
         Ok(engine.try_variants(snapshot, search, &mut simulation, beginning, values)?)
     }
 
@@ -184,12 +184,12 @@ impl Backend {
         begun: &BegunSearch,
         mut variants: Vec<Variant>,
         tolerance: U256,
-        mut count: impl FnMut() -> Result<(), RpcError>,
-    ) -> Result<(Vec<Variant>, bool), RpcError> {
+        mut count: impl FnMut() -> Result<()>,
+    ) -> Result<(Vec<Variant>, bool)> {
         let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
-        run.meter.shorten(*stops);
-        let mut engine = self.engine(rules, run.stand_on(snapshot));
-        let mut simulation = search.to_judge();
+        run.meter.limit_time(*stops);
+        let mut engine = self.engine(rules, run.reset_to(snapshot));
+        let mut simulation = search.to_rank();
         let mut counted = Ok(());
         let may_try = || {
             counted = count();
@@ -206,7 +206,7 @@ impl Backend {
         begun: &BegunSearch,
         variants: Vec<Variant>,
         complete: bool,
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         let BegunSearch { request, snapshot, rules, .. } = begun;
         self.show_best(run, snapshot, rules, request, variants, complete, false).map(drop)
     }
@@ -219,15 +219,15 @@ impl Backend {
         snapshot: &Snapshot,
         rules: &SimulationRules,
         request: &SearchRequest,
-    ) -> Result<(Option<I256>, bool), RpcError> {
+    ) -> Result<(Option<I256>, bool)> {
         let search = &request.search;
-        let mut simulation = search.to_judge();
+        let mut simulation = search.to_rank();
         let dialect = run.dialect;
-        let overlay = run.stand_on(snapshot);
+        let overlay = run.reset_to(snapshot);
         overlay.record_reads(true);
         let mut engine = self.engine(rules, overlay);
         let beginning = engine.begin(snapshot, &simulation, None, search.beginning());
-        let beginning = beginning.map_err(|error| RpcError::of_simulation(error, dialect))?;
+        let beginning = beginning.map_err(|error| dialect.simulation_error(error))?;
         let values = search.values.first();
         let values = values.iter().map(Vec::as_slice);
         let (mut variants, mut complete) =
@@ -258,7 +258,7 @@ impl Backend {
         variants: Vec<Variant>,
         mut complete: bool,
         stands: bool,
-    ) -> Result<(Option<I256>, bool), RpcError> {
+    ) -> Result<(Option<I256>, bool)> {
         let SearchRequest { search, shown, .. } = request;
         let runs = variants.len();
         self.gas.increment(variants.iter().map(Variant::gas_used).sum());
@@ -266,7 +266,7 @@ impl Backend {
         let mut best = None;
         if let (Some(shown), Some(variant)) = (shown, variants.first()) {
             let simulation = search.to_show(&variant.values);
-            let overlay = run.stand_on(snapshot);
+            let overlay = run.reset_to(snapshot);
             overlay.record_reads(stands || simulation.outputs.contains(Outputs::READ_SET));
             // A variant that was refused has no result: its error is in the list.
             match self.engine(rules, overlay).simulate(snapshot, &simulation) {

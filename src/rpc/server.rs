@@ -34,7 +34,7 @@ use super::{
     access::Access,
     catch_up::MIN_SNAPSHOT,
     connections::{ConnectionEntry, ConnectionLimits, Connections},
-    dialect::{Dialect, PROJECT, STANDARD},
+    dialect::Dialect,
     error::RpcError,
     files::ServedFiles,
     front::Front,
@@ -46,7 +46,7 @@ use super::{
     response::refuse,
     service::ReplyLimits,
     subscriptions::Subscriptions,
-    ws::{Bounds, Sockets, stopped},
+    ws::{SocketBounds, Sockets, stopped},
 };
 use crate::{
     executor::Flow,
@@ -58,8 +58,8 @@ use crate::{
 pub struct ServerConfig {
     /// The address to listen on.
     pub listen: SocketAddr,
-    /// Whether `/` speaks the standard dialect.
-    pub is_standard: bool,
+    /// The dialect of `/`.
+    pub root: &'static Dialect,
     /// The limits of a message and its answer.
     pub limits: ReplyLimits,
     /// Maximum time for a client to send a request.
@@ -74,12 +74,8 @@ pub struct ServerConfig {
     pub origins: Vec<String>,
     /// The limits on connections.
     pub connections: ConnectionLimits,
-    /// Requests of one WebSocket connection that may be in flight.
-    pub max_in_flight: usize,
-    /// Bytes of unsent answers of one WebSocket connection.
-    pub max_unsent: usize,
-    /// Bytes of unsent notifications of one WebSocket connection.
-    pub max_notifications: usize,
+    /// The bounds of a WebSocket connection.
+    pub sockets: SocketBounds,
     /// The address of the metrics.
     pub metrics: Option<SocketAddr>,
 }
@@ -89,12 +85,6 @@ impl ServerConfig {
     #[must_use]
     pub fn with_metrics(self, metrics: Option<SocketAddr>) -> Self {
         Self { metrics, ..self }
-    }
-
-    /// Returns the limits of a message, the dialect of `/`, and the time that a request waits for the snapshot that it asks
-    /// for at least.
-    pub(super) const fn messages(&self) -> (ReplyLimits, &'static Dialect, Duration) {
-        (self.limits, self.root(), self.max_catch_up)
     }
 }
 
@@ -168,10 +158,6 @@ impl ServerConfig {
         Arc::new(Origins::new(hosts, self.origins.clone()))
     }
 
-    const fn root(&self) -> &'static Dialect {
-        if self.is_standard { &STANDARD } else { &PROJECT }
-    }
-
     /// Binds the port.
     ///
     /// # Errors
@@ -197,25 +183,14 @@ impl Handler<Serve> for FrontActor {
         let origins = config.origins();
         let connections = Arc::new(Connections::new(config.connections, self.memory.clone(), &self.metrics));
         let (stop, stopping) = watch::channel(false);
-        let sockets = Sockets {
-            subscriptions: self.subscriptions.clone(),
-            bounds: Bounds {
-                max_in_flight: config.max_in_flight,
-                max_unsent: config.max_unsent,
-                max_notifications: config.max_notifications,
-            },
-            stopping: stopping.clone(),
-        };
+        let sockets =
+            Sockets { subscriptions: self.subscriptions.clone(), bounds: config.sockets, stopping: stopping.clone() };
         let service = Arc::new(HttpService {
             front: self.front.clone(),
             access: self.access.clone(),
-            root: config.root(),
-            limits: config.limits,
-            read_timeout: config.read_timeout,
-            max_catch_up: config.max_catch_up,
+            config: config.clone(),
             sockets,
             files: self.files.clone(),
-            metrics: config.metrics,
         });
         let acceptor = Acceptor {
             io: self.io.clone(),

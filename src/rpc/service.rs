@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 
 use super::{
     encode,
-    error::RpcError,
+    error::{Result, RpcError},
     front::{Answered, Front},
     memory::{AnswerRoom, HeldBytes},
     methods::MethodRoute,
@@ -169,7 +169,7 @@ impl Session {
         Encoded { text, held, by_upstream: false }
     }
 
-    pub(super) fn admit(&self) -> Result<(), RpcError> {
+    pub(super) fn admit(&self) -> Result<()> {
         self.caller.client.as_ref().map_or(Ok(()), |client| client.admit(NonZeroU32::MIN))
     }
 }
@@ -235,16 +235,16 @@ impl Message {
         let Self { session, published, starting } = self;
         let Some(method) = MethodRoute::by_name(name) else {
             session.front.count_unknown(parsed);
-            return match session.front.forwards(name) {
+            return match session.front.runner.forwards(name) {
                 Some(remote) => Box::pin(self.forward(id, name, params.as_deref(), remote)).await,
-                None => session.failure(id, RpcError::method(name)),
+                None => session.failure(id, MethodRoute::unknown(name)),
             };
         };
-        if let Err(error) = session.front.check_testing(method) {
+        if let Err(error) = session.front.testing.check(method) {
             session.front.count_unknown(parsed);
             return session.failure(id, error);
         }
-        let ticket = session.front.ticket(&session.caller);
+        let ticket = session.front.runner.ticket(&session.caller);
         let request = Request {
             id: id.clone().into_owned(),
             method,
@@ -290,7 +290,7 @@ impl Message {
     /// Answers a method that presim does not have with the upstream's answer.
     async fn forward(&self, id: &Id<'_>, name: &str, params: Option<&str>, remote: &StateCompletion) -> Encoded {
         let session = &self.session;
-        let deadline = session.front.ticket(&session.caller).deadline();
+        let deadline = session.front.runner.ticket(&session.caller).deadline();
         match remote.forward_unknown(name, params.unwrap_or("[]"), deadline.into()).await {
             Ok(result) if result.get().len() < session.limits.max_response => {
                 let mut text = begin(id, "result");

@@ -13,10 +13,12 @@ use tokio::{sync::Mutex, task::spawn_blocking};
 use super::{
     access::Client,
     encode,
-    error::{Outcome, RpcError},
-    front::Front,
+    error::{Outcome, Result, RpcError},
+    methods::CLIENT_VERSION,
     request::{Request, begin},
-    watches::StandingSummary,
+    runner::RequestRunner,
+    watches::{StandingSummary, Watches},
+    wire,
 };
 use crate::{
     executor::LaneName,
@@ -182,6 +184,77 @@ impl StatusBoard {
         Self { contracts, ..self }
     }
 
+    /// Answers `presim_status`: the load of the last seconds, and the client's standing bundles.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 if there are parameters.
+    pub(super) async fn answer(&self, request: &Request, runner: &RequestRunner, watches: &Watches) -> Result<Vec<u8>> {
+        wire::parse_none(&request.params, request.caller.dialect)?;
+        let (first, newest) = self.read().await;
+        let window = newest.at.duration_since(first.at);
+        let nothing = MethodReading::default();
+        let rate = |now: u64, then: u64| match window.as_secs_f64() {
+            seconds if seconds > 0.0 => (now.saturating_sub(then) as f64 / seconds * 10.0).round() / 10.0,
+            _ => 0.0,
+        };
+        let mut requests = RequestsStatus::default();
+        let mut methods: Vec<_> = newest
+            .methods
+            .iter()
+            .filter(|(_, now)| now.total() > 0)
+            .map(|(method, now)| {
+                let then = first.methods.get(method).unwrap_or(&nothing);
+                requests.total += now.total();
+                requests.rejected += now.limited;
+                requests.per_second += rate(now.total(), then.total());
+                requests.rejected_per_second += rate(now.limited, then.limited);
+                MethodStatus {
+                    method,
+                    total: now.total(),
+                    per_second: rate(now.total(), then.total()),
+                    failed_per_second: rate(now.failed, then.failed),
+                    rejected_per_second: rate(now.limited, then.limited),
+                    p50_us: now.quantile(then, 0.5),
+                    p99_us: now.quantile(then, 0.99),
+                }
+            })
+            .collect();
+        methods.sort_by(|one, other| other.per_second.total_cmp(&one.per_second).then(other.total.cmp(&one.total)));
+        let (watches, client) = (watches.clone(), request.caller.client.clone());
+        // A client may let thousands stand, and no connection waits for their order.
+        let standing = spawn_blocking(move || watches.best(client.as_deref().map(Client::name), STANDING)).await;
+        let (count, best) = standing.map_err(|error| RpcError::internal(&error.to_string()))?;
+        let cpu = newest.cpu_seconds.zip(first.cpu_seconds).map(|(now, then)| now - then);
+        let status = NodeStatus {
+            version: CLIENT_VERSION,
+            chain_id: format!("{:#x}", runner.backend.spec.chain_id()),
+            uptime_ms: millis(self.began.elapsed()),
+            workers: runner.executor.workers(),
+            cpu_percent: cpu
+                .filter(|_| !window.is_zero())
+                .map(|used| (used / window.as_secs_f64() * 1000.0).round() / 10.0),
+            memory: MemoryStatus {
+                resident_bytes: newest.resident_bytes,
+                io_bytes: newest.io_bytes,
+                code_bytes: newest.code_bytes,
+            },
+            subscriptions: newest.subscriptions,
+            pool: newest.pool,
+            window_ms: millis(window),
+            requests,
+            methods,
+            lanes: &newest.lanes,
+            standing: StandingStatus { count, best },
+            contracts: &self.contracts,
+            feed: FeedSummary::of(runner.published().feed()),
+            warning: runner.unknown_fork(),
+        };
+        let mut out = begin(&request.id, "result");
+        encode::bounded_value(&mut out, &status, runner.limits().max_response)?;
+        Ok(out)
+    }
+
     /// Returns the newest reading and the one that the window begins with. Reads the metrics if that is due.
     async fn read(&self) -> (Arc<LoadReading>, Arc<LoadReading>) {
         let mut readings = self.readings.lock().await;
@@ -210,7 +283,7 @@ impl LoadReading {
         let mut reading = Self {
             at: Instant::now(),
             methods: BTreeMap::new(),
-            lanes: LaneName::ALL.iter().map(|lane| (lane.as_str().to_owned(), LaneStatus::default())).collect(),
+            lanes: LaneName::ALL.iter().map(|lane| (lane.to_string(), LaneStatus::default())).collect(),
             subscriptions: 0,
             pool: 0,
             io_bytes: 0,
@@ -299,79 +372,6 @@ impl MethodReading {
             (low, below) = (if bound.is_finite() { bound } else { low }, count);
         }
         0
-    }
-}
-
-impl Front {
-    /// Answers `presim_status`: the load of the last seconds, and the client's standing bundles.
-    ///
-    /// # Errors
-    ///
-    /// Returns -32602 if there are parameters.
-    pub(super) async fn status(&self, request: &Request) -> Result<Vec<u8>, RpcError> {
-        super::wire::parse_none(&request.params, request.caller.dialect)?;
-        let (first, newest) = self.board.read().await;
-        let window = newest.at.duration_since(first.at);
-        let nothing = MethodReading::default();
-        let rate = |now: u64, then: u64| match window.as_secs_f64() {
-            seconds if seconds > 0.0 => (now.saturating_sub(then) as f64 / seconds * 10.0).round() / 10.0,
-            _ => 0.0,
-        };
-        let mut requests = RequestsStatus::default();
-        let mut methods: Vec<_> = newest
-            .methods
-            .iter()
-            .filter(|(_, now)| now.total() > 0)
-            .map(|(method, now)| {
-                let then = first.methods.get(method).unwrap_or(&nothing);
-                requests.total += now.total();
-                requests.rejected += now.limited;
-                requests.per_second += rate(now.total(), then.total());
-                requests.rejected_per_second += rate(now.limited, then.limited);
-                MethodStatus {
-                    method,
-                    total: now.total(),
-                    per_second: rate(now.total(), then.total()),
-                    failed_per_second: rate(now.failed, then.failed),
-                    rejected_per_second: rate(now.limited, then.limited),
-                    p50_us: now.quantile(then, 0.5),
-                    p99_us: now.quantile(then, 0.99),
-                }
-            })
-            .collect();
-        methods.sort_by(|one, other| other.per_second.total_cmp(&one.per_second).then(other.total.cmp(&one.total)));
-        let (watches, client) = (self.watches.clone(), request.caller.client.clone());
-        // A client may let thousands stand, and no connection waits for their order.
-        let standing = spawn_blocking(move || watches.best(client.as_deref().map(Client::name), STANDING)).await;
-        let (count, best) = standing.map_err(|error| RpcError::internal(&error.to_string()))?;
-        let cpu = newest.cpu_seconds.zip(first.cpu_seconds).map(|(now, then)| now - then);
-        let status = NodeStatus {
-            version: concat!("presim/v", env!("CARGO_PKG_VERSION")),
-            chain_id: format!("{:#x}", self.runner.backend.spec.chain_id()),
-            uptime_ms: millis(self.board.began.elapsed()),
-            workers: self.runner.executor.workers(),
-            cpu_percent: cpu
-                .filter(|_| !window.is_zero())
-                .map(|used| (used / window.as_secs_f64() * 1000.0).round() / 10.0),
-            memory: MemoryStatus {
-                resident_bytes: newest.resident_bytes,
-                io_bytes: newest.io_bytes,
-                code_bytes: newest.code_bytes,
-            },
-            subscriptions: newest.subscriptions,
-            pool: newest.pool,
-            window_ms: millis(window),
-            requests,
-            methods,
-            lanes: &newest.lanes,
-            standing: StandingStatus { count, best },
-            contracts: &self.board.contracts,
-            feed: FeedSummary::of(self.published().feed()),
-            warning: self.unknown_fork(),
-        };
-        let mut out = begin(&request.id, "result");
-        encode::bounded_value(&mut out, &status, self.limits().max_response)?;
-        Ok(out)
     }
 }
 

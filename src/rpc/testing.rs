@@ -5,8 +5,7 @@ use tokio::time::timeout_at;
 use super::{
     dialect::Dialect,
     encode,
-    error::RpcError,
-    front::Front,
+    error::{Result, RpcError},
     methods::MethodRoute,
     request::{Request, begin},
 };
@@ -24,17 +23,17 @@ pub enum Testing {
 }
 
 /// The type of parsers of changes.
-type ParsesChange = fn(&str, &Dialect) -> Result<ChainChange, RpcError>;
+type ParsesChange = fn(&str, &Dialect) -> Result<ChainChange>;
 
-impl Front {
+impl Testing {
     /// Checks that the node has the method: it lacks those for testing without `--testing`.
     ///
     /// # Errors
     ///
     /// Returns -32601 if the node lacks the method.
-    pub fn check_testing(&self, method: &MethodRoute) -> Result<(), RpcError> {
-        match self.testing {
-            Testing::Off if method.testing => {
+    pub fn check(&self, method: &MethodRoute) -> Result<()> {
+        match self {
+            Self::Off if method.testing => {
                 Err(RpcError::new(-32601, format!("{} is for testing: start the node with --testing", method.name)))
             }
             _ => Ok(()),
@@ -47,8 +46,8 @@ impl Front {
     ///
     /// Returns -32601 on a static chain, the error of the parameters, -32000 if the change cannot be made, -32005 if too
     /// many wait, and -32016 at the deadline.
-    pub(super) async fn change(&self, parse: ParsesChange, done: &str, request: Request) -> Result<Vec<u8>, RpcError> {
-        let Testing::Devnet(control) = &self.testing else {
+    pub(super) async fn change(&self, parse: ParsesChange, done: &str, request: Request) -> Result<Vec<u8>> {
+        let Self::Devnet(control) = self else {
             let text = format!("{} needs a devnet: this chain is static", request.method.name);
             return Err(RpcError::new(-32601, text));
         };

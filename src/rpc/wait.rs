@@ -1,13 +1,16 @@
 //! `eth_sendRawTransactionSync` (EIP-7966): a transaction is sent, and its client waits for the receipt.
 
+use std::sync::Arc;
+
 use tokio::time::timeout;
 
 use super::{
-    error::RpcError,
-    front::Front,
+    catch_up::await_published,
+    error::{Result, RpcError},
     methods::{Awaited, Backend, Run},
     remote::StateCompletion,
     request::Request,
+    runner::RequestRunner,
     wire,
 };
 use crate::executor::{LaneName, RunPlace};
@@ -15,19 +18,19 @@ use crate::executor::{LaneName, RunPlace};
 /// The place of the method's runs.
 const PLACE: RunPlace = RunPlace::On(LaneName::Read);
 
-impl Front {
+impl RequestRunner {
     /// Sends the transaction of `request` and answers with its receipt, from the first snapshot with the transaction.
     ///
     /// # Errors
     ///
     /// Returns the errors of `eth_sendRawTransaction`; -32005 if too many requests wait; 4 at the deadline, and 5 if
     /// the transaction cannot be mined at present, both with its hash as data.
-    pub(super) async fn send_and_wait(&self, request: Request) -> Result<Vec<u8>, RpcError> {
+    pub(super) async fn send_and_wait(self: &Arc<Self>, request: Request) -> Result<Vec<u8>> {
         let Ok(_seat) = self.waiters.seats.try_acquire() else {
             let text = format!("too busy: {} requests wait for receipts already", self.waiters.count);
             return Err(RpcError::limit(text));
         };
-        let awaited = match &self.runner.remote {
+        let awaited = match &self.remote {
             Some(remote) => self.send_on_to_await(remote, &request).await?,
             None => self.run_step(PLACE, request.clone(), Backend::send_to_await).await?.0,
         };
@@ -36,32 +39,20 @@ impl Front {
     }
 
     /// Forwards a transaction to the upstream.
-    async fn send_on_to_await(&self, remote: &StateCompletion, request: &Request) -> Result<Awaited, RpcError> {
+    async fn send_on_to_await(&self, remote: &StateCompletion, request: &Request) -> Result<Awaited> {
         let (raw, timeout) = wire::parse_raw_sync(&request.params, request.caller.dialect)?;
         let hash = remote.send_on(&raw, request).await?;
         Ok(Awaited { hash, timeout: self.limits().sync.choose(timeout) })
     }
 
-    async fn wait(&self, Awaited { hash, timeout: most }: Awaited, request: Request) -> Result<Vec<u8>, RpcError> {
-        let mut changes = self.changes();
-        let included = async {
-            loop {
-                // In this order, because a transaction leaves the pool only after the snapshot with it was published.
-                let waits =
-                    self.runner.remote.is_some() || self.pool().sends_away() || self.pool().get(&hash).is_some();
-                let published = self.published();
-                if published.transaction(&hash).is_some() {
-                    return Some(published);
-                }
-                if !waits {
-                    return None;
-                }
-                if changes.changed().await.is_err() {
-                    // Nothing is published any more, so the request's deadline ends the wait.
-                    std::future::pending::<()>().await;
-                }
-            }
-        };
+    async fn wait(self: &Arc<Self>, Awaited { hash, timeout: most }: Awaited, request: Request) -> Result<Vec<u8>> {
+        let included = await_published(&self.snapshots, || {
+            // In this order, because a transaction leaves the pool only after the snapshot with it was published.
+            let waits = self.remote.is_some() || self.pool().sends_away() || self.pool().get(&hash).is_some();
+            let published = self.published();
+            let is_included = published.transaction(&hash).is_some();
+            (is_included || !waits).then(|| is_included.then_some(published))
+        });
         match timeout(most, included).await {
             Ok(Some(published)) => {
                 let request = Request { published, ticket: self.ticket(&request.caller), ..request };

@@ -244,9 +244,9 @@ async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcEr
         method: MethodRoute::by_name(method).unwrap(),
         params: ByteString::from(params.to_string()),
         room,
-        ticket: front.ticket(&caller),
+        ticket: front.runner.ticket(&caller),
         caller,
-        published: front.published(),
+        published: front.runner.published(),
         starting: None,
     };
     let mut answer = front.answer(request).await.answer?;

@@ -1,4 +1,4 @@
-//! The differences between presim's own contract and execution-apis. No other module knows that there are two dialects.
+//! The differences between presim's own contract and execution-apis.
 
 mod project;
 mod standard;
@@ -13,7 +13,7 @@ use jsonrpsee::types::ErrorObjectOwned;
 
 use super::error::RpcError;
 use crate::{
-    engine::{BaseFeeRule, CallOutcome},
+    engine::{BaseFeeRule, CallOutcome, SimulationError},
     wallet::WalletError,
 };
 
@@ -62,6 +62,15 @@ pub struct Dialect {
 }
 
 impl Dialect {
+    /// Returns the error of a simulation. The dialect of presim names the call in its text.
+    pub fn simulation_error(&self, error: SimulationError) -> RpcError {
+        match error {
+            SimulationError::InCall { place, error } if self.refuses_unknown_fields => RpcError::from(*error)
+                .with_message(|text| format!("blockStateCalls[{}].calls[{}]: {text}", place.block, place.call)),
+            other => other.into(),
+        }
+    }
+
     /// Returns the wallet's error, with the code and the message of the contract and the details of this case in
     /// `data`. Reverts, and batches that cannot be atomic, have the dialect's codes.
     pub fn wallet_error(&self, error: WalletError) -> RpcError {

@@ -29,7 +29,8 @@ pub fn flashblock(out: &mut Vec<u8>, block: &Block, id: SnapshotId, dialect: &Di
 
 fn block_fields(object: &mut Object<'_>, block: &Block, full: bool, dialect: &Dialect) {
     header_fields(object, block.header(), block.header().hash(), dialect.shows_early_fields);
-    timestamp_ms(object, block.timestamp_ms());
+    // As the Base chains have it from Denim on (<https://docs.base.org/base-chain/specs/upgrades/denim/200ms-blocks>).
+    object.optional_quantity("timestampMs", block.timestamp_ms());
     object.quantity("size", block.size() as u64);
     list(object.key("transactions"), block.transactions(), |out, included| {
         if full {
@@ -49,37 +50,22 @@ fn block_fields(object: &mut Object<'_>, block: &Block, full: bool, dialect: &Di
 pub fn header(out: &mut Vec<u8>, header: &Sealed<Header>, time: Option<u64>, dialect: &Dialect) {
     let mut object = Object::new(out);
     header_fields(&mut object, header, header.hash(), dialect.shows_early_fields);
-    timestamp_ms(&mut object, time);
+    object.optional_quantity("timestampMs", time);
     object.end();
-}
-
-/// Writes the time of a block in milliseconds, as the Base chains have it from Denim on
-/// (<https://docs.base.org/base-chain/specs/upgrades/denim/200ms-blocks>).
-pub(super) fn timestamp_ms(object: &mut Object<'_>, time: Option<u64>) {
-    if let Some(time) = time {
-        object.quantity("timestampMs", time);
-    }
 }
 
 /// Writes a header's fields in geth's order. Fields of inactive forks are written only with `early`, as empty values.
 pub(super) fn header_fields(object: &mut Object<'_>, header: &Header, hash: B256, early: bool) {
     let or_early = |value: Option<u64>| value.or_else(|| early.then_some(0));
     let root_or_early = |value: Option<B256>, empty: B256| value.or_else(|| early.then_some(empty));
-    if let Some(fee) = or_early(header.base_fee_per_gas) {
-        object.quantity("baseFeePerGas", fee);
-    }
-    if let Some(gas) = or_early(header.blob_gas_used) {
-        object.quantity("blobGasUsed", gas);
-    }
-    // Unlike the fields of earlier forks, this one and the slot are never written as empty values.
-    if let Some(hash) = header.block_access_list_hash {
-        object.data("blockAccessListHash", hash.as_slice());
-    }
-    quantity_u256(object.key("difficulty"), header.difficulty);
-    if let Some(gas) = or_early(header.excess_blob_gas) {
-        object.quantity("excessBlobGas", gas);
-    }
     object
+        .optional_quantity("baseFeePerGas", or_early(header.base_fee_per_gas))
+        .optional_quantity("blobGasUsed", or_early(header.blob_gas_used))
+        // Unlike the fields of earlier forks, this one and the slot are never written as empty values.
+        .optional_hash("blockAccessListHash", header.block_access_list_hash);
+    quantity_u256(object.key("difficulty"), header.difficulty);
+    object
+        .optional_quantity("excessBlobGas", or_early(header.excess_blob_gas))
         .data("extraData", &header.extra_data)
         .quantity("gasLimit", header.gas_limit)
         .quantity("gasUsed", header.gas_used)
@@ -88,25 +74,17 @@ pub(super) fn header_fields(object: &mut Object<'_>, header: &Header, hash: B256
         .data("miner", header.beneficiary.as_slice())
         .data("mixHash", header.mix_hash.as_slice())
         .data("nonce", header.nonce.as_slice())
-        .quantity("number", header.number);
-    if let Some(root) = root_or_early(header.parent_beacon_block_root, B256::ZERO) {
-        object.data("parentBeaconBlockRoot", root.as_slice());
-    }
-    object.data("parentHash", header.parent_hash.as_slice()).data("receiptsRoot", header.receipts_root.as_slice());
-    if let Some(hash) = root_or_early(header.requests_hash, EMPTY_REQUESTS_HASH) {
-        object.data("requestsHash", hash.as_slice());
-    }
-    object.data("sha3Uncles", header.ommers_hash.as_slice());
-    if let Some(slot) = header.slot_number {
-        object.quantity("slotNumber", slot);
-    }
-    object
+        .quantity("number", header.number)
+        .optional_hash("parentBeaconBlockRoot", root_or_early(header.parent_beacon_block_root, B256::ZERO))
+        .data("parentHash", header.parent_hash.as_slice())
+        .data("receiptsRoot", header.receipts_root.as_slice())
+        .optional_hash("requestsHash", root_or_early(header.requests_hash, EMPTY_REQUESTS_HASH))
+        .data("sha3Uncles", header.ommers_hash.as_slice())
+        .optional_quantity("slotNumber", header.slot_number)
         .data("stateRoot", header.state_root.as_slice())
         .quantity("timestamp", header.timestamp)
-        .data("transactionsRoot", header.transactions_root.as_slice());
-    if let Some(root) = root_or_early(header.withdrawals_root, EMPTY_ROOT_HASH) {
-        object.data("withdrawalsRoot", root.as_slice());
-    }
+        .data("transactionsRoot", header.transactions_root.as_slice())
+        .optional_hash("withdrawalsRoot", root_or_early(header.withdrawals_root, EMPTY_ROOT_HASH));
 }
 
 /// The position of a log in the chain.
@@ -167,9 +145,7 @@ pub fn log(out: &mut Vec<u8>, log: &Log, place: &LogPlace<'_>, index: u64, remov
         .quantity("transactionIndex", place.tx_index)
         .data("blockHash", place.block_hash.as_slice())
         .quantity("blockTimestamp", place.header.timestamp);
-    if let Some(time) = place.time {
-        object.quantity("blockTimestampMs", time);
-    }
+    object.optional_quantity("blockTimestampMs", place.time);
     object.quantity("logIndex", index);
     object.key("removed").extend_from_slice(if removed { b"true" } else { b"false" });
     object.end();
@@ -189,9 +165,7 @@ fn placed_transaction(object: &mut Object<'_>, block: &Block, included: &Include
         .quantity("blockNumber", header.number)
         .quantity("blockTimestamp", header.timestamp)
         .quantity("transactionIndex", included.index as u64);
-    if let Some(time) = block.timestamp_ms() {
-        object.quantity("blockTimestampMs", time);
-    }
+    object.optional_quantity("blockTimestampMs", block.timestamp_ms());
     let price = included.tx.effective_gas_price(header.base_fee_per_gas);
     let from = included.tx.signer();
     let deposit = match included.tx.inner() {
@@ -209,9 +183,7 @@ fn placed_transaction(object: &mut Object<'_>, block: &Block, included: &Include
     if deposit.is_system_transaction {
         object.key("isSystemTx").extend_from_slice(b"true");
     }
-    if let Some(version) = receipt.and_then(|receipt| receipt.deposit_receipt_version) {
-        object.quantity("depositReceiptVersion", version);
-    }
+    object.optional_quantity("depositReceiptVersion", receipt.and_then(|receipt| receipt.deposit_receipt_version));
 }
 
 /// Writes a transaction that is not in a block yet, or whose block is not told yet.
@@ -236,9 +208,7 @@ pub fn seal_fields(object: &mut Object<'_>, tx: &TxEnvelope) {
     object.quantity("v", v);
     quantity_u256(object.key("r"), signature.r());
     quantity_u256(object.key("s"), signature.s());
-    if let Some(parity) = y_parity {
-        object.quantity("yParity", parity);
-    }
+    object.optional_quantity("yParity", y_parity);
 }
 
 /// The signature fields of a transaction.
@@ -292,9 +262,7 @@ pub fn transaction_fields<T: Transaction + Typed2718>(
     if let Some(access_list) = tx.access_list() {
         value(object.key("accessList"), access_list);
     }
-    if let Some(chain_id) = tx.chain_id().filter(|id| *id != 0 || tx.access_list().is_some()) {
-        object.quantity("chainId", chain_id);
-    }
+    object.optional_quantity("chainId", tx.chain_id().filter(|id| *id != 0 || tx.access_list().is_some()));
     if let Some(hashes) = tx.blob_versioned_hashes() {
         list(object.key("blobVersionedHashes"), hashes, |out, hash| data(out, hash.as_slice()));
     }
@@ -325,12 +293,8 @@ pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, spec: 
         .quantity("transactionIndex", included.index as u64)
         .quantity("type", u64::from(tx.ty()));
     if let Some(deposit) = included.receipt.as_deposit() {
-        if let Some(nonce) = deposit.deposit_nonce {
-            object.quantity("depositNonce", nonce);
-        }
-        if let Some(version) = deposit.deposit_receipt_version {
-            object.quantity("depositReceiptVersion", version);
-        }
+        object.optional_quantity("depositNonce", deposit.deposit_nonce);
+        object.optional_quantity("depositReceiptVersion", deposit.deposit_receipt_version);
     } else if let Fork::OpStack(fork) = spec.fork(header)
         && let Some(info) = block.transaction(0).and_then(|first| L1BlockInfo::of_call(first.tx.input(), fork))
     {
@@ -347,15 +311,11 @@ fn l1_cost(object: &mut Object<'_>, cost: &L1Cost) {
     if let Some(scalar) = cost.fee_scalar {
         value(object.key("l1FeeScalar"), &scalar.to_string());
     }
-    if let Some(scalar) = cost.base_fee_scalar {
-        object.quantity("l1BaseFeeScalar", scalar);
-    }
+    object.optional_quantity("l1BaseFeeScalar", cost.base_fee_scalar);
     if let Some(fee) = cost.blob_base_fee {
         quantity_u256(object.key("l1BlobBaseFee"), fee);
     }
-    if let Some(scalar) = cost.blob_base_fee_scalar {
-        object.quantity("l1BlobBaseFeeScalar", scalar);
-    }
+    object.optional_quantity("l1BlobBaseFeeScalar", cost.blob_base_fee_scalar);
     if let Some((scalar, constant)) = cost.operator_fee {
         object.quantity("operatorFeeScalar", scalar).quantity("operatorFeeConstant", constant);
     }

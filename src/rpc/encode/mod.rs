@@ -22,10 +22,10 @@ pub use simulation::{SimulationView, simulation, state_diff};
 pub use trace::{TracePlace, each_frame, parity_results, trace};
 pub use wallet::{calls_status, capabilities, permissions, submitted};
 
-use alloy_primitives::U256;
+use alloy_primitives::{B256, U256};
 use serde::Serialize;
 
-use super::error::RpcError;
+use super::error::{Result, RpcError};
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
@@ -111,6 +111,22 @@ impl<'a> Object<'a> {
         self
     }
 
+    /// Writes a field that is a quantity, if there is a value.
+    pub fn optional_quantity(&mut self, key: &str, value: Option<u64>) -> &mut Self {
+        if let Some(value) = value {
+            self.quantity(key, value);
+        }
+        self
+    }
+
+    /// Writes a field that is the hex data of a hash, if there is one.
+    pub fn optional_hash(&mut self, key: &str, hash: Option<B256>) -> &mut Self {
+        if let Some(hash) = hash {
+            self.data(key, hash.as_slice());
+        }
+        self
+    }
+
     /// Writes a field that is a plain number.
     pub fn number(&mut self, key: &str, value: usize) -> &mut Self {
         self.key(key).extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
@@ -142,6 +158,14 @@ impl<'a> Object<'a> {
     }
 }
 
+/// Writes a value by `write`, or null if there is none.
+pub fn or_null<T>(out: &mut Vec<u8>, value: Option<T>, write: impl FnOnce(&mut Vec<u8>, T)) {
+    match value {
+        Some(value) => write(out, value),
+        None => out.extend_from_slice(b"null"),
+    }
+}
+
 /// Writes `items` as an array, each by `write`.
 pub fn list<T>(out: &mut Vec<u8>, items: impl IntoIterator<Item = T>, mut write: impl FnMut(&mut Vec<u8>, T)) {
     out.push(b'[');
@@ -166,7 +190,7 @@ pub fn value(out: &mut Vec<u8>, value: &impl Serialize) {
 }
 
 /// Writes a value with serde. Returns -32005 if the response becomes longer than `limit` bytes.
-pub fn bounded_value(out: &mut Vec<u8>, value: &impl Serialize, limit: usize) -> Result<(), RpcError> {
+pub fn bounded_value(out: &mut Vec<u8>, value: &impl Serialize, limit: usize) -> Result<()> {
     struct Bounded<'a> {
         out: &'a mut Vec<u8>,
         limit: usize,
@@ -190,6 +214,6 @@ pub fn bounded_value(out: &mut Vec<u8>, value: &impl Serialize, limit: usize) ->
 }
 
 /// Returns -32005 if the response is already longer than `limit` bytes.
-pub fn check_length(out: &[u8], limit: usize) -> Result<(), RpcError> {
+pub fn check_length(out: &[u8], limit: usize) -> Result<()> {
     if out.len() > limit { Err(too_long(limit)) } else { Ok(()) }
 }

@@ -2,7 +2,7 @@
 
 use std::time::UNIX_EPOCH;
 
-use super::{Object, list, string};
+use super::{Object, data, list, or_null, quantity, string};
 use crate::{
     chain::SealedBlock,
     ledger::{Chain, Divergence, RetainedBlocks},
@@ -31,14 +31,8 @@ pub fn divergences(out: &mut Vec<u8>, divergences: &[Divergence]) {
         // A clock before 1970 is shown as 1970.
         let time = one.at.duration_since(UNIX_EPOCH).unwrap_or_default();
         object.number("time", usize::try_from(time.as_millis()).unwrap_or(usize::MAX)).quantity("block", one.block);
-        match one.index {
-            Some(index) => object.quantity("index", index),
-            None => object.member(br#""index":null"#),
-        };
-        match one.transaction {
-            Some(hash) => object.data("transaction", hash.as_slice()),
-            None => object.member(br#""transaction":null"#),
-        };
+        or_null(object.key("index"), one.index, quantity);
+        or_null(object.key("transaction"), one.transaction, |out, hash| data(out, hash.as_slice()));
         string(object.key("field"), &one.field);
         string(object.key("computed"), &one.computed);
         string(object.key("announced"), &one.announced);

@@ -49,18 +49,12 @@ fn payload(out: &mut Vec<u8>, block: &SealedBlock) {
     if let Some(withdrawals) = &body.withdrawals {
         value(object.key("withdrawals"), withdrawals);
     }
-    if let Some(gas) = header.blob_gas_used {
-        object.quantity("blobGasUsed", gas);
-    }
-    if let Some(gas) = header.excess_blob_gas {
-        object.quantity("excessBlobGas", gas);
-    }
+    object.optional_quantity("blobGasUsed", header.blob_gas_used);
+    object.optional_quantity("excessBlobGas", header.excess_blob_gas);
     if let Some(list) = &body.access_list {
         object.data("blockAccessList", &alloy_rlp::encode(list));
     }
-    if let Some(slot) = header.slot_number {
-        object.quantity("slotNumber", slot);
-    }
+    object.optional_quantity("slotNumber", header.slot_number);
     object.end();
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 
 use super::{Object, check_length, string};
-use crate::{pool::SenderContent, rpc::error::RpcError};
+use crate::{pool::SenderContent, rpc::error::Result};
 
 /// A writer of one transaction in the pool.
 pub type WriteTx = fn(&mut Vec<u8>, &Recovered<TxEnvelope>);
@@ -15,7 +15,7 @@ pub type WriteTx = fn(&mut Vec<u8>, &Recovered<TxEnvelope>);
 /// # Errors
 ///
 /// Returns -32005 if the response becomes longer than `limit` bytes.
-pub fn by_sender(out: &mut Vec<u8>, senders: &[SenderContent], limit: usize, write: WriteTx) -> Result<(), RpcError> {
+pub fn by_sender(out: &mut Vec<u8>, senders: &[SenderContent], limit: usize, write: WriteTx) -> Result<()> {
     let mut object = Object::new(out);
     in_one_state(object.key("pending"), senders, |sender| &sender.pending, limit, write)?;
     in_one_state(object.key("queued"), senders, |sender| &sender.queued, limit, write)?;
@@ -29,7 +29,7 @@ fn in_one_state(
     transactions_of: fn(&SenderContent) -> &[Arc<Recovered<TxEnvelope>>],
     limit: usize,
     write: WriteTx,
-) -> Result<(), RpcError> {
+) -> Result<()> {
     let mut object = Object::new(out);
     for sender in senders {
         let transactions = transactions_of(sender);
@@ -47,7 +47,7 @@ fn in_one_state(
 /// # Errors
 ///
 /// Returns -32005 if the response becomes longer than `limit` bytes.
-pub fn by_nonce(out: &mut Vec<u8>, sender: &SenderContent, limit: usize, write: WriteTx) -> Result<(), RpcError> {
+pub fn by_nonce(out: &mut Vec<u8>, sender: &SenderContent, limit: usize, write: WriteTx) -> Result<()> {
     let mut object = Object::new(out);
     list(object.key("pending"), &sender.pending, limit, write)?;
     list(object.key("queued"), &sender.queued, limit, write)?;
@@ -55,12 +55,7 @@ pub fn by_nonce(out: &mut Vec<u8>, sender: &SenderContent, limit: usize, write: 
     Ok(())
 }
 
-fn list(
-    out: &mut Vec<u8>,
-    transactions: &[Arc<Recovered<TxEnvelope>>],
-    limit: usize,
-    write: WriteTx,
-) -> Result<(), RpcError> {
+fn list(out: &mut Vec<u8>, transactions: &[Arc<Recovered<TxEnvelope>>], limit: usize, write: WriteTx) -> Result<()> {
     let mut object = Object::new(out);
     for tx in transactions {
         let out = object.key(itoa::Buffer::new().format(tx.nonce()));

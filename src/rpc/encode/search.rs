@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     engine::{Simulated, Variant, VariantEnd},
-    rpc::error::RpcError,
+    rpc::error::Result,
 };
 
 /// Writes the best variants of a search, and the result of the best one if it is asked for. `runs` is the number of
@@ -24,7 +24,7 @@ pub fn search(
     runs: usize,
     complete: bool,
     result: Option<(&Simulated, SimulationView<'_>)>,
-) -> Result<(), RpcError> {
+) -> Result<()> {
     let mut object = Object::new(out);
     list(object.key("best"), best, variant);
     object.number("runs", runs);

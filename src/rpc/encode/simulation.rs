@@ -8,7 +8,7 @@ use revm::state::AccountInfo;
 
 use super::{
     Object, access_list,
-    block::{LogPlace, header_fields, log, seal_fields, timestamp_ms, transaction_fields},
+    block::{LogPlace, header_fields, log, seal_fields, transaction_fields},
     data, list, quantity, quantity_u256, string, too_long, trace, value,
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
         AccountDiff, Asset, BlockListing, CallOutcome, CallResult, CoinbaseIncome, NetChange, NumberedLog, Outputs,
         Simulated, SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,
     },
-    rpc::{dialect::Dialect, error::RpcError, wire::CustomErrors},
+    rpc::{dialect::Dialect, error::Result, wire::CustomErrors},
     state::{AccountRead, AccountReads, BlockReads, ReadSet},
 };
 
@@ -42,7 +42,7 @@ pub struct SimulationView<'a> {
 /// # Errors
 ///
 /// Returns -32005 if the response becomes longer than the limit.
-pub fn simulation(out: &mut Vec<u8>, simulated: &Simulated, view: &SimulationView<'_>) -> Result<(), RpcError> {
+pub fn simulation(out: &mut Vec<u8>, simulated: &Simulated, view: &SimulationView<'_>) -> Result<()> {
     if let Some(place) = simulated.dropped {
         let mut object = Object::new(out);
         let mut dropped = Object::new(object.key("dropped"));
@@ -94,7 +94,7 @@ fn simulated_block(
     tokens: &AddressMap<TokenInfo>,
     view: &SimulationView<'_>,
     reads: Option<&ReadSet>,
-) -> Result<(), RpcError> {
+) -> Result<()> {
     let mut object = Object::new(out);
     if let Some(listing) = &block.listing {
         listed_block(&mut object, listing, view);
@@ -138,8 +138,7 @@ fn simulated_block(
 fn listed_block(object: &mut Object<'_>, listing: &BlockListing, view: &SimulationView<'_>) {
     let (header, hash) = (listing.header.inner(), listing.header.hash());
     header_fields(object, header, hash, view.dialect.shows_early_fields);
-    timestamp_ms(object, listing.timestamp_ms);
-    object.quantity("size", listing.size as u64);
+    object.optional_quantity("timestampMs", listing.timestamp_ms).quantity("size", listing.size as u64);
     list(object.key("transactions"), listing.transactions.iter().enumerate(), |out, (index, tx)| {
         if view.full_transactions {
             transaction(out, tx, index as u64, header, hash);
@@ -161,7 +160,7 @@ fn call_result(
     place: Option<&LogPlace<'_>>,
     log_index: &mut u64,
     view: &SimulationView<'_>,
-) -> Result<(), RpcError> {
+) -> Result<()> {
     let (dialect, outputs) = (view.dialect, view.outputs);
     let mut object = Object::new(out);
     if outputs.contains(Outputs::RETURN_DATA) {

@@ -2,7 +2,7 @@
 
 use alloy_primitives::Address;
 
-use super::{Object, data, list, string};
+use super::{Object, data, list, or_null, string};
 use crate::wallet::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted, TakenTx, WaitingTx};
 
 /// Writes the result of `wallet_sendCalls`: `id` and `capabilities` of EIP-5792, and presim's `batchId` and `status`.
@@ -56,10 +56,7 @@ pub fn calls_status(out: &mut Vec<u8>, batch: &BatchStatus) {
             list(transactions.key("replaced"), &batch.taken, |out, TakenTx { hash, by }| {
                 let mut object = Object::new(out);
                 object.data("hash", hash.as_slice());
-                match by {
-                    Some(by) => drop(object.data("by", by.as_slice())),
-                    None => object.key("by").extend_from_slice(b"null"),
-                }
+                or_null(object.key("by"), by.as_ref(), |out, by| data(out, by.as_slice()));
                 object.end();
             });
         }

@@ -2,7 +2,7 @@
 
 mod proofs;
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -12,15 +12,15 @@ use serde::Deserialize;
 use self::proofs::WalletProofs;
 use super::{
     access::{Access, Client},
-    catch_up::min_snapshot,
-    dialect::{Dialect, STANDARD},
-    error::RpcError,
+    catch_up::{min_snapshot, published_from},
+    dialect::STANDARD,
+    error::{Result, RpcError},
     front::Front,
     memory::IoMemory,
     methods::{LeaderUse, MethodRoute},
     request::Caller,
     server::ServerConfig,
-    service::{ReplyLimits, Session},
+    service::Session,
 };
 use crate::{
     executor::Flow,
@@ -33,11 +33,7 @@ pub struct FleetAnswers {
     front: Arc<Front>,
     access: Arc<Access>,
     memory: Arc<IoMemory>,
-    limits: ReplyLimits,
-    /// The dialect of `/`.
-    root: &'static Dialect,
-    /// The time that a request waits for the snapshot that it asks for at least.
-    max_catch_up: Duration,
+    server: ServerConfig,
     /// The scheduler's client of requests without a token.
     flow: Arc<Flow>,
     /// Decides which clients of other nodes may use the wallet.
@@ -54,17 +50,16 @@ impl FleetAnswers {
         front: Arc<Front>,
         access: Arc<Access>,
         memory: Arc<IoMemory>,
-        server: &ServerConfig,
+        server: ServerConfig,
         has_keys: bool,
         max_proofs: usize,
     ) -> Self {
-        let (limits, root, max_catch_up) = server.messages();
         let proofs = WalletProofs::new(has_keys, max_proofs);
-        Self { front, access, memory, limits, root, max_catch_up, flow: Flow::new(), proofs }
+        Self { front, access, memory, server, flow: Flow::new(), proofs }
     }
 
     /// Returns the rights of a client by its `Authorization`. Tokens of the wallet are rejected.
-    fn rights(&self, authorization: Option<&str>) -> Result<Rights, RpcError> {
+    fn rights(&self, authorization: Option<&str>) -> Result<Rights> {
         let client = self.access.client(authorization.map(str::as_bytes))?;
         if client.as_deref().is_some_and(Client::may_sign) {
             return Err(RpcError::new(-32000, WALLET_TOKEN_REFUSED));
@@ -74,7 +69,7 @@ impl FleetAnswers {
 
     /// Returns the rights of another node's client. That node has checked the client's token and rate; whether the client may
     /// use the wallet is for this node to decide.
-    fn rights_of_forwarded(&self, node: &ForwardingNode<'_>, text: &[u8]) -> Result<Rights, RpcError> {
+    fn rights_of_forwarded(&self, node: &ForwardingNode<'_>, text: &[u8]) -> Result<Rights> {
         #[derive(Deserialize)]
         struct ForwardedCall<'a> {
             #[serde(borrow)]
@@ -99,11 +94,11 @@ impl FleetAnswers {
         let flow = client.as_deref().map_or(&self.flow, Client::flow).clone();
         let dialect = match request.path {
             Some("/standard" | "/standard/") => &STANDARD,
-            _ => self.root,
+            _ => self.server.root,
         };
         let (page, until) = request.node.as_ref().map_or((None, None), |node| (node.page.map(Into::into), node.until));
         let caller = Caller { dialect, client, may_use_wallet, page, share: self.memory.share(), flow, until };
-        Session { front: self.front.clone(), caller: Arc::new(caller), limits: self.limits }
+        Session { front: self.front.clone(), caller: Arc::new(caller), limits: self.server.limits }
     }
 
     async fn answer_request(&self, request: &ArrivedRequest<'_>) -> Bytes {
@@ -116,8 +111,8 @@ impl FleetAnswers {
             Err(error) => ((None, false), Some(error)),
         };
         let (session, bytes) = (self.session(request, rights), request.text.len());
-        if bytes > self.limits.max_body {
-            let text = format!("body too large: at most {} bytes (--max-body)", self.limits.max_body);
+        if bytes > self.server.limits.max_body {
+            let text = format!("body too large: at most {} bytes (--max-body)", self.server.limits.max_body);
             return session.refuse(RpcError::limit(text));
         }
         let Some(held) = session.caller.share.take(bytes) else {
@@ -131,8 +126,7 @@ impl FleetAnswers {
             return session.reject(&body, error);
         }
         let published = match min_snapshot(request.min_snapshot) {
-            Ok(None) => Ok(self.front.published()),
-            Ok(Some(least)) => self.front.published_from(least, self.max_catch_up).await,
+            Ok(least) => published_from(&self.front.runner.snapshots, least, self.server.max_catch_up).await,
             Err(error) => Err(error),
         };
         let published = match published {

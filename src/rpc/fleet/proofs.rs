@@ -10,7 +10,7 @@ use crate::{
     fleet::Proof,
     rpc::{
         access::{Access, Client},
-        error::RpcError,
+        error::{Result, RpcError},
     },
 };
 
@@ -41,7 +41,7 @@ impl WalletProofs {
     /// # Errors
     ///
     /// Returns 4100 if the proof is wrong, too old, or was seen before, and -32005 if too many proofs are remembered.
-    pub fn client(&self, access: &Access, proof: &Result<Proof<'_>, &'static str>) -> Result<Arc<Client>, RpcError> {
+    pub fn client(&self, access: &Access, proof: &Result<Proof<'_>, &'static str>) -> Result<Arc<Client>> {
         let refused = |problem: &str| RpcError::new(4100, format!("the proof of a token of the wallet {problem}"));
         let &Proof { client, time, mac, ref texts } = proof.as_ref().map_err(|problem| refused(problem))?;
         let client = access.wallet_clients(client).find(|client| client.has_proved(texts, &mac));

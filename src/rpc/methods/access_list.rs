@@ -5,7 +5,10 @@ use alloy_eips::eip7928::BlockAccessList;
 use super::{Backend, Run};
 use crate::{
     ledger::{Selector, UnknownBlock},
-    rpc::{encode, error::RpcError},
+    rpc::{
+        encode,
+        error::{Result, RpcError},
+    },
 };
 
 /// The code of execution-apis for what does not exist.
@@ -14,18 +17,15 @@ const NOT_FOUND: i32 = -32001;
 impl Backend {
     /// Answers `eth_getBlockAccessList`. The list of an unknown block, and at `pending`, is null
     /// (<https://github.com/ethereum/execution-apis/pull/851>).
-    pub(super) fn get_block_access_list(&self, run: &mut Run<'_>, selector: Selector) -> Result<(), RpcError> {
+    pub(super) fn get_block_access_list(&self, run: &mut Run<'_>, selector: Selector) -> Result<()> {
         self.with_access_list(run, selector, |out, list| {
-            match list {
-                Some(list) => encode::access_list(out, list),
-                None => out.extend_from_slice(b"null"),
-            }
+            encode::or_null(out, list, encode::access_list);
             Ok(())
         })
     }
 
     /// Answers `debug_getRawBlockAccessList`: the RLP of which a header has the hash.
-    pub(super) fn get_raw_block_access_list(&self, run: &mut Run<'_>, selector: Selector) -> Result<(), RpcError> {
+    pub(super) fn get_raw_block_access_list(&self, run: &mut Run<'_>, selector: Selector) -> Result<()> {
         self.with_access_list(run, selector, |out, list| {
             let unknown =
                 || RpcError::new(NOT_FOUND, "Resource not found: there is no such block, or it is being built");
@@ -39,8 +39,8 @@ impl Backend {
         &self,
         run: &mut Run<'_>,
         selector: Selector,
-        write: impl FnOnce(&mut Vec<u8>, Option<&BlockAccessList>) -> Result<(), RpcError>,
-    ) -> Result<(), RpcError> {
+        write: impl FnOnce(&mut Vec<u8>, Option<&BlockAccessList>) -> Result<()>,
+    ) -> Result<()> {
         let found = if selector == Selector::Pending { None } else { self.block(run.published, selector)? };
         let Some(block) = found.filter(|block| !block.is_open()) else { return write(&mut run.out, None) };
         let number = block.number();

@@ -7,62 +7,52 @@ use super::{Backend, Run};
 use crate::{
     chain::ChainTx,
     ledger::{Block, Chain, Included, Selector},
-    rpc::{dialect::Dialect, encode, error::RpcError},
+    rpc::{dialect::Dialect, encode, error::Result},
 };
 
-const NULL: &[u8] = b"null";
-
 impl Backend {
-    pub(super) fn get_block(&self, run: &mut Run<'_>, (selector, full): (Selector, bool)) -> Result<(), RpcError> {
-        match self.block(run.published, selector)? {
-            Some(block) => encode::block(&mut run.out, &block, full, run.dialect),
-            None => run.out.extend_from_slice(NULL),
-        }
+    pub(super) fn get_block(&self, run: &mut Run<'_>, (selector, full): (Selector, bool)) -> Result<()> {
+        let (block, dialect) = (self.block(run.published, selector)?, run.dialect);
+        encode::or_null(&mut run.out, block, |out, block| encode::block(out, &block, full, dialect));
         Ok(())
     }
 
     /// Answers `eth_getHeaderByNumber` and `eth_getHeaderByHash`, for pruned blocks too.
-    pub(super) fn get_header(&self, run: &mut Run<'_>, selector: Selector) -> Result<(), RpcError> {
-        match self.find(run.published, selector)? {
-            Some(block) => {
-                let header = block.header();
-                // Only the transactions of a block tell the milliseconds of its time.
-                let whole = self.spec.has_base_time(header.timestamp).then(|| Block::load(block.clone())).flatten();
-                encode::header(&mut run.out, header, whole.as_ref().and_then(Block::timestamp_ms), run.dialect);
-            }
-            None => run.out.extend_from_slice(NULL),
-        }
+    pub(super) fn get_header(&self, run: &mut Run<'_>, selector: Selector) -> Result<()> {
+        let (block, dialect) = (self.find(run.published, selector)?, run.dialect);
+        encode::or_null(&mut run.out, block, |out, block| {
+            let header = block.header();
+            // Only the transactions of a block tell the milliseconds of its time.
+            let whole = self.spec.has_base_time(header.timestamp).then(|| Block::load(block.clone())).flatten();
+            encode::header(out, header, whole.as_ref().and_then(Block::timestamp_ms), dialect);
+        });
         Ok(())
     }
 
-    pub(super) fn get_transaction_count_of_block(&self, run: &mut Run<'_>, block: Selector) -> Result<(), RpcError> {
+    pub(super) fn get_transaction_count_of_block(&self, run: &mut Run<'_>, block: Selector) -> Result<()> {
         self.count(run, block, Block::len)
     }
 
-    pub(super) fn get_uncle_count(&self, run: &mut Run<'_>, block: Selector) -> Result<(), RpcError> {
+    pub(super) fn get_uncle_count(&self, run: &mut Run<'_>, block: Selector) -> Result<()> {
         self.count(run, block, |block| block.ommers().len())
     }
 
     /// Writes the number that `count` gives for a block, or null if there is no such block.
-    fn count(&self, run: &mut Run<'_>, block: Selector, count: fn(&Block) -> usize) -> Result<(), RpcError> {
-        match self.block(run.published, block)? {
-            Some(block) => encode::quantity(&mut run.out, count(&block) as u64),
-            None => run.out.extend_from_slice(NULL),
-        }
+    fn count(&self, run: &mut Run<'_>, block: Selector, count: fn(&Block) -> usize) -> Result<()> {
+        let block = self.block(run.published, block)?;
+        encode::or_null(&mut run.out, block, |out, block| encode::quantity(out, count(&block) as u64));
         Ok(())
     }
 
-    pub(super) fn get_block_receipts(&self, run: &mut Run<'_>, block: Selector) -> Result<(), RpcError> {
-        match self.block_of_receipts(run.dialect, run.published, block)? {
-            Some(block) => {
-                encode::list(&mut run.out, block.transactions(), |out, included| self.receipt(&block, &included, out))
-            }
-            None => run.out.extend_from_slice(NULL),
-        }
+    pub(super) fn get_block_receipts(&self, run: &mut Run<'_>, block: Selector) -> Result<()> {
+        let block = self.block_of_receipts(run.dialect, run.published, block)?;
+        encode::or_null(&mut run.out, block, |out, block| {
+            encode::list(out, block.transactions(), |out, included| self.receipt(&block, &included, out));
+        });
         Ok(())
     }
 
-    pub(super) fn get_transaction(&self, run: &mut Run<'_>, hash: B256) -> Result<(), RpcError> {
+    pub(super) fn get_transaction(&self, run: &mut Run<'_>, hash: B256) -> Result<()> {
         let found = run.published.transaction(&hash);
         if found.is_some() {
             self.show_transaction(run.published, found, run.dialect, &mut run.out);
@@ -84,21 +74,17 @@ impl Backend {
                 encode::pooled_transaction(out, &Recovered::new_unchecked(tx.clone(), included.tx.signer()));
             }
             // The chain's own transactions wait in no pool.
-            ChainTx::Deposit(_) => out.extend_from_slice(NULL),
+            ChainTx::Deposit(_) => out.extend_from_slice(b"null"),
         });
     }
 
-    pub(super) fn get_transaction_at(
-        &self,
-        run: &mut Run<'_>,
-        (selector, index): (Selector, usize),
-    ) -> Result<(), RpcError> {
+    pub(super) fn get_transaction_at(&self, run: &mut Run<'_>, (selector, index): (Selector, usize)) -> Result<()> {
         let found = self.block(run.published, selector)?.map(|block| (block, index));
         show(found, &mut run.out, |block, included, out| encode::transaction(out, block, included));
         Ok(())
     }
 
-    pub(super) fn get_transaction_receipt(&self, run: &mut Run<'_>, hash: B256) -> Result<(), RpcError> {
+    pub(super) fn get_transaction_receipt(&self, run: &mut Run<'_>, hash: B256) -> Result<()> {
         let told = |(block, _): &(Block, usize)| !self.is_waiting(run.dialect, run.published, block.number());
         let found = run.published.transaction(&hash).filter(told);
         show(found, &mut run.out, |block, included, out| self.receipt(block, included, out));
@@ -120,8 +106,5 @@ impl Backend {
 /// Calls `write` for the transaction at an index of a block, or writes null if there is none.
 fn show(found: Option<(Block, usize)>, out: &mut Vec<u8>, write: impl FnOnce(&Block, &Included<'_>, &mut Vec<u8>)) {
     let transaction = found.as_ref().and_then(|(block, index)| Some((block, block.transaction(*index)?)));
-    match transaction {
-        Some((block, included)) => write(block, &included, out),
-        None => out.extend_from_slice(NULL),
-    }
+    encode::or_null(out, transaction, |out, (block, included)| write(block, &included, out));
 }

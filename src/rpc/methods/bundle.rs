@@ -13,7 +13,11 @@ use super::{Backend, Run};
 use crate::{
     engine::{BundleError, BundleResult, BundleTx, HaltText, SimulationError},
     pool::{BundleName, SentBundle},
-    rpc::{encode, error::RpcError, wire::ParsedBundle},
+    rpc::{
+        encode,
+        error::{Result, RpcError},
+        wire::ParsedBundle,
+    },
 };
 
 /// The result of `eth_callBundle`. Wei are decimal strings, gas and block numbers are JSON numbers. A producer's loss
@@ -68,11 +72,7 @@ struct SendBundleResult {
 
 impl Backend {
     /// Answers `eth_sendBundle`.
-    pub(super) fn send_bundle(
-        &self,
-        run: &mut Run<'_>,
-        (bundle, uuid): (SentBundle, Option<String>),
-    ) -> Result<(), RpcError> {
+    pub(super) fn send_bundle(&self, run: &mut Run<'_>, (bundle, uuid): (SentBundle, Option<String>)) -> Result<()> {
         let name = uuid.map(|uuid| BundleName { client: run.client.map(str::to_owned), uuid });
         let bundle_hash = self.pool.bundles.add(SentBundle { name, ..bundle })?;
         encode::value(&mut run.out, &SendBundleResult { bundle_hash });
@@ -80,7 +80,7 @@ impl Backend {
     }
 
     /// Answers `eth_cancelBundle`: whether a bundle waited.
-    pub(super) fn cancel_bundle(&self, run: &mut Run<'_>, uuid: String) -> Result<(), RpcError> {
+    pub(super) fn cancel_bundle(&self, run: &mut Run<'_>, uuid: String) -> Result<()> {
         let name = BundleName { client: run.client.map(str::to_owned), uuid };
         encode::value(&mut run.out, &self.pool.bundles.cancel(&name)?);
         Ok(())
@@ -90,14 +90,14 @@ impl Backend {
         &self,
         run: &mut Run<'_>,
         ParsedBundle { bundle, state, timeout }: ParsedBundle,
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         let snapshot = self.select(run.published, state)?;
         let timeout = timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis);
         if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
-            run.meter.shorten(deadline);
+            run.meter.limit_time(deadline);
         }
         let rules = self.rules(run.dialect);
-        let result = self.engine(&rules, run.stand_on(&snapshot)).call_bundle(&snapshot, &bundle).map_err(refusal)?;
+        let result = self.engine(&rules, run.reset_to(&snapshot)).call_bundle(&snapshot, &bundle).map_err(refusal)?;
         let result = CallBundleResult::from(result);
         self.gas.increment(result.total_gas_used);
         encode::value(&mut run.out, &result);

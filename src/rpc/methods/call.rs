@@ -8,7 +8,7 @@ use crate::{
     ledger::{Selector, Snapshot},
     rpc::{
         encode::{self, SimulationView},
-        error::RpcError,
+        error::{Result, RpcError},
         wire::SimulationRequest,
     },
 };
@@ -18,11 +18,11 @@ const INLINE_BLOCKS: usize = 64;
 const INLINE_CALLS: usize = 8;
 
 impl Backend {
-    pub(super) fn call(&self, run: &mut Run<'_>, (request, selector): (CallRequest, Selector)) -> Result<(), RpcError> {
+    pub(super) fn call(&self, run: &mut Run<'_>, (request, selector): (CallRequest, Selector)) -> Result<()> {
         let snapshot = self.select(run.published, selector)?;
         let (dialect, rules) = (run.dialect, self.rules(run.dialect));
         let result = self
-            .engine(&rules, run.stand_on(&snapshot))
+            .engine(&rules, run.reset_to(&snapshot))
             .call(snapshot.header(), &request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         self.gas.increment(result.tx_gas_used());
@@ -36,10 +36,10 @@ impl Backend {
         }
     }
 
-    pub(super) fn simulate(&self, run: &mut Run<'_>, request: SimulationRequest) -> Result<(), RpcError> {
+    pub(super) fn simulate(&self, run: &mut Run<'_>, request: SimulationRequest) -> Result<()> {
         let is_long = request.simulation.blocks.len() > INLINE_BLOCKS || request.simulation.calls() > INLINE_CALLS;
         if run.meter.is_short() && is_long {
-            return Err(run.give_up());
+            return Err(run.move_to_worker());
         }
         let snapshot = self.select(run.published, request.selector)?;
         self.simulate_on(run, &snapshot, &self.rules(run.dialect), &request, false)
@@ -54,17 +54,17 @@ impl Backend {
         rules: &SimulationRules,
         SimulationRequest { simulation, full_transactions, errors, .. }: &SimulationRequest,
         stands: bool,
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         let shows_reads = simulation.outputs.contains(Outputs::READ_SET);
         let client = run.client;
-        let overlay = run.stand_on(snapshot);
+        let overlay = run.reset_to(snapshot);
         overlay.record_reads(shows_reads || stands);
         let mut engine = self.engine(rules, overlay);
         let simulated = match stands {
             true => engine.simulate(snapshot, simulation),
             false => self.beginnings.simulate(&mut engine, client, snapshot, simulation),
         }
-        .map_err(|error| RpcError::of_simulation(error, run.dialect))?;
+        .map_err(|error| run.dialect.simulation_error(error))?;
         self.gas.increment(simulated.gas_used);
         let reads = shows_reads.then(|| run.overlay.reads());
         let view = SimulationView {

@@ -8,7 +8,10 @@ use super::{Backend, Run};
 use crate::{
     engine::{Accessed, CallRequest, Estimate, HaltText},
     ledger::{Selector, Snapshot},
-    rpc::{encode, error::RpcError},
+    rpc::{
+        encode,
+        error::{Result, RpcError},
+    },
 };
 
 /// The result of `eth_createAccessList`.
@@ -23,11 +26,7 @@ struct AccessListResult {
 }
 
 impl Backend {
-    pub(super) fn estimate_gas(
-        &self,
-        run: &mut Run<'_>,
-        (request, selector): (CallRequest, Selector),
-    ) -> Result<(), RpcError> {
+    pub(super) fn estimate_gas(&self, run: &mut Run<'_>, (request, selector): (CallRequest, Selector)) -> Result<()> {
         let snapshot = self.select(run.published, selector)?;
         let gas = self.needed_gas(&snapshot, &request, run)?;
         encode::quantity(&mut run.out, gas);
@@ -35,15 +34,10 @@ impl Backend {
     }
 
     /// Returns the smallest gas limit, within the dialect's tolerance, with which a call succeeds on `snapshot`.
-    pub(super) fn needed_gas(
-        &self,
-        snapshot: &Snapshot,
-        request: &CallRequest,
-        run: &mut Run<'_>,
-    ) -> Result<u64, RpcError> {
+    pub(super) fn needed_gas(&self, snapshot: &Snapshot, request: &CallRequest, run: &mut Run<'_>) -> Result<u64> {
         let (dialect, rules) = (run.dialect, self.rules(run.dialect));
         let estimate = self
-            .engine(&rules, run.stand_on(snapshot))
+            .engine(&rules, run.reset_to(snapshot))
             .estimate_gas(snapshot.header(), request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         match estimate {
@@ -63,11 +57,11 @@ impl Backend {
         &self,
         run: &mut Run<'_>,
         (request, selector): (CallRequest, Selector),
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         let snapshot = self.select(run.published, selector)?;
         let rules = self.rules(run.dialect);
         let Accessed { list, result, simulated } = self
-            .engine(&rules, run.stand_on(&snapshot))
+            .engine(&rules, run.reset_to(&snapshot))
             .create_access_list(snapshot.header(), &request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         self.gas.increment(simulated);

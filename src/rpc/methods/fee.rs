@@ -8,7 +8,7 @@ use crate::{
     ledger::{Block, KnownBlock, Selector},
     rpc::{
         encode::{self, Object},
-        error::RpcError,
+        error::{Result, RpcError},
         wire::FeeHistoryRequest,
     },
 };
@@ -18,7 +18,7 @@ const MOST_BLOCKS: u64 = 1024;
 
 impl Backend {
     /// Answers `eth_gasPrice`: the price that a legacy transaction should offer to be in the next block.
-    pub(super) fn gas_price(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn gas_price(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         let base_fee = self.wallet.fees.base_fee(run.published).unwrap_or_default();
         let price = u128::from(base_fee).saturating_add(self.wallet.fees.tip(run.published));
         encode::quantity_u256(&mut run.out, U256::from(price));
@@ -26,31 +26,25 @@ impl Backend {
     }
 
     /// Answers `eth_maxPriorityFeePerGas`.
-    pub(super) fn max_priority_fee(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn max_priority_fee(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         encode::quantity_u256(&mut run.out, U256::from(self.wallet.fees.tip(run.published)));
         Ok(())
     }
 
     /// Answers `eth_baseFee`: the base fee of the block being built, or of the next block. Null before London.
-    pub(super) fn base_fee(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        match self.wallet.fees.base_fee(run.published) {
-            Some(fee) => encode::quantity(&mut run.out, fee),
-            None => run.out.extend_from_slice(b"null"),
-        }
+    pub(super) fn base_fee(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
+        encode::or_null(&mut run.out, self.wallet.fees.base_fee(run.published), encode::quantity);
         Ok(())
     }
 
     /// Answers `eth_blobBaseFee`: the blob base fee of the block being built, or of the next block. Null before Cancun.
-    pub(super) fn blob_base_fee(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn blob_base_fee(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         let published = run.published;
         let fee = match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
             Some(open) => self.blob_fee(&open.header),
             None => self.next_blob_fee(&published.head().header),
         };
-        match fee {
-            Some(fee) => encode::quantity_u256(&mut run.out, U256::from(fee)),
-            None => run.out.extend_from_slice(b"null"),
-        }
+        encode::or_null(&mut run.out, fee, |out, fee| encode::quantity_u256(out, U256::from(fee)));
         Ok(())
     }
 
@@ -68,7 +62,7 @@ impl Backend {
         &self,
         run: &mut Run<'_>,
         FeeHistoryRequest { count, newest, percentiles }: FeeHistoryRequest,
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         let published = run.published;
         let Some(last) = self.find(published, newest)? else {
             let head = published.head().number();
@@ -95,13 +89,13 @@ impl Backend {
             .flatten()
             .chain((count > 0 && last.is_open()).then(|| last.clone()))
             .collect();
-        let mut reward = |known: &KnownBlock, percentiles: &[f64]| -> Result<Vec<u128>, RpcError> {
+        let mut reward = |known: &KnownBlock, percentiles: &[f64]| -> Result<Vec<u128>> {
             // Checks the deadline, because sorting the transactions of a thousand blocks takes long.
             run.meter.check()?;
             let block = Block::load(known.clone()).ok_or_else(|| published.no_body(known.number()))?;
             Ok(rewards(&block, percentiles))
         };
-        let paid = |percentiles: &Vec<f64>| -> Result<Vec<Vec<u128>>, RpcError> {
+        let paid = |percentiles: &Vec<f64>| -> Result<Vec<Vec<u128>>> {
             blocks.iter().map(|known| reward(known, percentiles)).collect()
         };
         let rewards = percentiles.as_ref().map(paid).transpose()?;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use tokio::sync::broadcast::error::TryRecvError;
 
-use super::{Backend, Run};
+use super::{Backend, Run, log::write};
 use crate::{
     ledger::{BlockLogs, Selector, UnknownBlock},
     rpc::{
         encode,
-        error::RpcError,
+        error::{Result, RpcError},
         filters::Watched,
         wire::{LogFilter, LogRange},
     },
@@ -17,7 +17,7 @@ use crate::{
 
 impl Backend {
     /// Answers `eth_newFilter`: a filter of logs in blocks that are sealed from now on.
-    pub(super) fn new_filter(&self, run: &mut Run<'_>, (filter, range): (LogFilter, LogRange)) -> Result<(), RpcError> {
+    pub(super) fn new_filter(&self, run: &mut Run<'_>, (filter, range): (LogFilter, LogRange)) -> Result<()> {
         if matches!(range, LogRange::Block(_)) {
             return Err(RpcError::params(
                 "params[0].blockHash: not supported by a filter, which covers future blocks: use eth_getLogs",
@@ -38,28 +38,28 @@ impl Backend {
     }
 
     /// Answers `eth_newBlockFilter`: a filter of hashes of blocks that are sealed from now on.
-    pub(super) fn new_block_filter(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn new_block_filter(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         let next = run.published.head().number() + 1;
         self.install(run, Watched::Blocks { next })
     }
 
     /// Answers `eth_newPendingTransactionFilter`: a filter of hashes of transactions that enter the pool from now on.
-    pub(super) fn new_pending_filter(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn new_pending_filter(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         self.install(run, Watched::Pending(self.pool.subscribe()))
     }
 
-    fn install(&self, run: &mut Run<'_>, subject: Watched) -> Result<(), RpcError> {
+    fn install(&self, run: &mut Run<'_>, subject: Watched) -> Result<()> {
         encode::quantity(&mut run.out, self.filters.install(run.client, subject));
         Ok(())
     }
 
-    pub(super) fn uninstall_filter(&self, run: &mut Run<'_>, id: u64) -> Result<(), RpcError> {
+    pub(super) fn uninstall_filter(&self, run: &mut Run<'_>, id: u64) -> Result<()> {
         encode::value(&mut run.out, &self.filters.uninstall(id));
         Ok(())
     }
 
     /// Answers `eth_getFilterLogs`: all logs of a filter's range, as `eth_getLogs` returns them.
-    pub(super) fn get_filter_logs(&self, run: &mut Run<'_>, id: u64) -> Result<(), RpcError> {
+    pub(super) fn get_filter_logs(&self, run: &mut Run<'_>, id: u64) -> Result<()> {
         self.filters.with(id, |watched| match watched {
             Watched::Logs { filter, range, .. } => self.write_logs(run, filter, *range),
             Watched::Blocks { .. } | Watched::Pending(_) => {
@@ -69,7 +69,7 @@ impl Backend {
     }
 
     /// Answers `eth_getFilterChanges`: the entries since the last poll. Those beyond the limits wait for the next poll.
-    pub(super) fn get_filter_changes(&self, run: &mut Run<'_>, id: u64) -> Result<(), RpcError> {
+    pub(super) fn get_filter_changes(&self, run: &mut Run<'_>, id: u64) -> Result<()> {
         let Run { published, meter, out, .. } = run;
         let (most, start) = (self.limits.max_logs, out.len());
         let head = published.head().number();
@@ -118,11 +118,11 @@ impl Backend {
                             }
                             BlockLogs::Whole(block) => {
                                 meter.check()?;
-                                filter.write(&block, &mut count, usize::MAX, out);
+                                write(filter.logs_in(&block, 0), &mut count, usize::MAX, out);
                             }
                             BlockLogs::Alone(block) => {
                                 meter.check()?;
-                                filter.write_alone(&block, &mut count, out);
+                                write(filter.logs_alone_in(&block), &mut count, usize::MAX, out);
                             }
                             BlockLogs::Late { .. } | BlockLogs::Unknown => {}
                         }

@@ -1,6 +1,7 @@
 //! `eth_getLogs`.
 
 use alloy_consensus::TxReceipt;
+use alloy_primitives::Log;
 
 use super::{Backend, Run};
 use crate::{
@@ -8,61 +9,69 @@ use crate::{
     ledger::{Block, Chain, KnownBlock, Selector},
     rpc::{
         encode::{self, LogPlace},
-        error::RpcError,
+        error::{Result, RpcError},
         wire::{LogFilter, LogRange},
     },
 };
 
 impl LogFilter {
-    /// Appends the logs of `block` that match, each after a comma unless `count` is zero, and adds them to `count`.
-    /// Stops once `count` exceeds `most`. The blooms of the block and of each receipt are checked first.
-    pub(in crate::rpc) fn write(&self, block: &Block, count: &mut usize, most: usize, out: &mut Vec<u8>) {
-        if !self.matches_bloom(block.header().logs_bloom) {
-            return;
-        }
-        for included in block.transactions().filter(|included| self.matches_bloom(included.receipt.bloom())) {
-            let place = LogPlace::of(block, &included);
-            for (index, log) in included.receipt.logs().iter().enumerate() {
-                if !self.matches(log) {
-                    continue;
-                }
-                *count += 1;
-                if *count > most {
-                    return;
-                }
-                if *count > 1 {
-                    out.push(b',');
-                }
-                encode::log(out, log, &place, included.first_log + index as u64, false);
-            }
-        }
+    /// Returns the matching logs of a block's transactions from the index `start` on, each with its position and its index
+    /// in the block. The blooms of the block and of each receipt are checked first.
+    pub(in crate::rpc) fn logs_in<'a>(
+        &'a self,
+        block: &'a Block,
+        start: usize,
+    ) -> impl Iterator<Item = (LogPlace<'a>, u64, &'a Log)> {
+        // The bloom of a block being built takes all its receipts, that of a receipt is there.
+        let may_match = block.is_open() || self.matches_bloom(block.header().logs_bloom);
+        let transactions = may_match.then(|| block.transactions_from(start)).into_iter().flatten();
+        transactions.filter(|included| self.matches_bloom(included.receipt.bloom())).flat_map(move |included| {
+            let mut place = None;
+            let logs = included.receipt.logs().iter().zip(included.first_log..);
+            // Only a log that matches takes the hash of the block.
+            logs.filter(|(log, _)| self.matches(log))
+                .map(move |(log, index)| (*place.get_or_insert_with(|| LogPlace::of(block, &included)), index, log))
+        })
+    }
+
+    /// Returns the matching logs of a block whose transactions are not known, as [`logs_in`](Self::logs_in) does.
+    pub(in crate::rpc) fn logs_alone_in<'a>(
+        &'a self,
+        block: &'a SealedBlock,
+    ) -> impl Iterator<Item = (LogPlace<'a>, u64, &'a Log)> {
+        let may_match = self.matches_bloom(block.header.logs_bloom);
+        let logs = may_match.then(|| LogPlace::of_logs_alone(block)).into_iter().flatten();
+        logs.filter(|(.., log)| self.matches(log))
     }
 }
 
-impl LogFilter {
-    /// Appends the logs of a block whose transactions are not known, as [`write`](Self::write) does.
-    pub(in crate::rpc) fn write_alone(&self, block: &SealedBlock, count: &mut usize, out: &mut Vec<u8>) {
-        if !self.matches_bloom(block.header.logs_bloom) {
+/// Appends logs, each after a comma unless `count` is zero, and adds them to `count`. Stops once `count` exceeds `most`.
+pub(super) fn write<'a>(
+    logs: impl Iterator<Item = (LogPlace<'a>, u64, &'a Log)>,
+    count: &mut usize,
+    most: usize,
+    out: &mut Vec<u8>,
+) {
+    for (place, index, log) in logs {
+        *count += 1;
+        if *count > most {
             return;
         }
-        for (place, index, log) in LogPlace::of_logs_alone(block).filter(|(.., log)| self.matches(log)) {
-            *count += 1;
-            if *count > 1 {
-                out.push(b',');
-            }
-            encode::log(out, log, &place, index, false);
+        if *count > 1 {
+            out.push(b',');
         }
+        encode::log(out, log, &place, index, false);
     }
 }
 
 impl Backend {
     /// Answers `eth_getLogs`. Reads the bloom of each block, and the block's body only if the bloom matches.
-    pub(super) fn get_logs(&self, run: &mut Run<'_>, (filter, range): (LogFilter, LogRange)) -> Result<(), RpcError> {
+    pub(super) fn get_logs(&self, run: &mut Run<'_>, (filter, range): (LogFilter, LogRange)) -> Result<()> {
         self.write_logs(run, &filter, range)
     }
 
     /// Writes the matching logs of a range of blocks.
-    pub(super) fn write_logs(&self, run: &mut Run<'_>, filter: &LogFilter, range: LogRange) -> Result<(), RpcError> {
+    pub(super) fn write_logs(&self, run: &mut Run<'_>, filter: &LogFilter, range: LogRange) -> Result<()> {
         let Run { published, meter, out, .. } = run;
         let (sealed, last) = match range {
             LogRange::Block(hash) => {
@@ -83,19 +92,19 @@ impl Backend {
             // The header is in memory, so a block whose bloom does not match costs only this check.
             if filter.matches_bloom(block.header.logs_bloom) {
                 let block = Block::sealed(block).ok_or_else(|| published.no_body(block.number()))?;
-                filter.write(&block, &mut count, most, out);
+                write(filter.logs_in(&block, 0), &mut count, most, out);
                 self.bound_logs(count, out.len())?;
             }
         }
         if let Some(block) = last {
-            filter.write(&block, &mut count, most, out);
+            write(filter.logs_in(&block, 0), &mut count, most, out);
             self.bound_logs(count, out.len())?;
         }
         out.push(b']');
         Ok(())
     }
 
-    fn bound_logs(&self, count: usize, bytes: usize) -> Result<(), RpcError> {
+    fn bound_logs(&self, count: usize, bytes: usize) -> Result<()> {
         let most = self.limits.max_logs;
         if count > most {
             return Err(RpcError::limit(format!(
@@ -110,12 +119,7 @@ impl Backend {
 
     /// Returns the numbers of the sealed blocks of a range, and the block being built if the range reaches it.
     #[expect(clippy::type_complexity, reason = "named nowhere else")]
-    fn range(
-        &self,
-        published: &Chain,
-        from: Selector,
-        to: Selector,
-    ) -> Result<(Option<(u64, u64)>, Option<Block>), RpcError> {
+    fn range(&self, published: &Chain, from: Selector, to: Selector) -> Result<(Option<(u64, u64)>, Option<Block>)> {
         let number = |selector: Selector, end: &str| match selector {
             Selector::Number(number) => Ok(number),
             other => match self.find(published, other)? {

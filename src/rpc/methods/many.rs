@@ -8,12 +8,17 @@ use super::{Backend, Run};
 use crate::{
     engine::{self, HaltText, ManyError},
     ledger::{Block, Selector, Snapshot},
-    rpc::{dialect::Dialect, encode, error::RpcError, wire::ManyRequest},
+    rpc::{
+        dialect::Dialect,
+        encode,
+        error::{Result, RpcError},
+        wire::ManyRequest,
+    },
     state::Overlay,
 };
 
 impl Backend {
-    pub(super) fn call_many(&self, run: &mut Run<'_>, request: ManyRequest) -> Result<(), RpcError> {
+    pub(super) fn call_many(&self, run: &mut Run<'_>, request: ManyRequest) -> Result<()> {
         let (dialect, rules) = (run.dialect, self.rules(run.dialect));
         let (snapshot, overlay) = self.stand(&request, "params[1].transactionIndex", run)?;
         let bundles = self
@@ -34,8 +39,8 @@ impl Backend {
         request: &ManyRequest,
         place: &str,
         run: &'a mut Run<'_>,
-    ) -> Result<(Arc<Snapshot>, &'a mut Overlay), RpcError> {
-        run.shorten(request.timeout);
+    ) -> Result<(Arc<Snapshot>, &'a mut Overlay)> {
+        run.limit_time(request.timeout);
         self.stand_at(run, request.selector, request.index, place)
     }
 
@@ -47,10 +52,10 @@ impl Backend {
         selector: Selector,
         index: Option<u64>,
         place: &str,
-    ) -> Result<(Arc<Snapshot>, &'a mut Overlay), RpcError> {
+    ) -> Result<(Arc<Snapshot>, &'a mut Overlay)> {
         let snapshot = self.select(run.published, selector)?;
         let Some(index) = index else {
-            let overlay = run.stand_on(&snapshot);
+            let overlay = run.reset_to(&snapshot);
             return Ok((snapshot, overlay));
         };
         let block = Block::newest(&snapshot).ok_or_else(|| run.published.no_body(snapshot.header().number))?;
@@ -62,7 +67,7 @@ impl Backend {
             RpcError::params(format!("{place}: no transaction in genesis: omit the field, or name another block"))
         })?;
         let parent = run.published.select(Selector::Number(parent))?;
-        let overlay = run.stand_on(&parent);
+        let overlay = run.reset_to(&parent);
         engine::replay(&self.spec, &block, count, overlay)?;
         Ok((snapshot, overlay))
     }

@@ -12,7 +12,7 @@ use crate::{
     engine::{CallOutcome, CallResult, HaltText, NumberedLog, Simulated, SimulationError},
     rpc::{
         encode,
-        error::RpcError,
+        error::{Result, RpcError},
         wire::{MevBundle, MevPart, SimBundleRequest},
     },
 };
@@ -25,11 +25,11 @@ impl Backend {
         &self,
         run: &mut Run<'_>,
         SimBundleRequest { bundle, simulation, parent, timeout }: SimBundleRequest,
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         let snapshot = self.select(run.published, parent)?;
         let timeout = timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis);
         if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
-            run.meter.shorten(deadline);
+            run.meter.limit_time(deadline);
         }
         let (rules, client) = (self.rules(run.dialect), run.client);
         let asked = simulation.blocks.first().and_then(|block| block.block.number);
@@ -49,7 +49,7 @@ impl Backend {
         let done = match bundle.may_land_in(number) {
             false => Err(SimulationError::Refused(format!("invalid inclusion: the bundle is not for block {number}"))),
             true => {
-                let mut engine = self.engine(&rules, run.stand_on(&snapshot));
+                let mut engine = self.engine(&rules, run.reset_to(&snapshot));
                 self.beginnings.simulate(&mut engine, client, &snapshot, &simulation)
             }
         };

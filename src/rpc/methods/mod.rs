@@ -29,17 +29,20 @@ pub use testing::BuiltBlock;
 pub use waiting::WaitingPart;
 pub use wallet::Admitted;
 
-use std::{fmt, sync::LazyLock};
+use std::sync::LazyLock;
 
 use alloy_primitives::map::HashMap;
 
 use super::{
     dialect::Dialect,
-    error::RpcError,
+    encode,
+    error::{Result, RpcError},
     wire::{self, HashParam, SelectorParam},
 };
 use crate::{
     executor::{LaneName, RunPlace},
+    nearest::nearest,
+    shown::cut,
     source::testing::ChainChange,
     wallet::SignatureRequest,
 };
@@ -68,10 +71,10 @@ pub struct MethodRoute {
 }
 
 /// The handler of a method.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum Handler {
     /// One run, from the parameters to the JSON of the result.
-    Run(fn(&Backend, &mut Run<'_>) -> Result<(), RpcError>),
+    Run(fn(&Backend, &mut Run<'_>) -> Result<()>),
     /// The node, about its load.
     Status,
     /// The connection, which is notified from now on.
@@ -85,13 +88,13 @@ pub enum Handler {
     /// A run that sends a transaction, then a wait for the snapshot that has its receipt.
     SendAndWait,
     /// The chain's source, which makes the parsed change. The text is the result of a change that has no other.
-    Change(fn(&str, &Dialect) -> Result<ChainChange, RpcError>, &'static str),
+    Change(fn(&str, &Dialect) -> Result<ChainChange>, &'static str),
     /// A run that admits a batch and sends it. If the policy requires approval, a second run sends it after approval.
     SendCalls,
     /// The same for a transaction, which needs approval only if it is from an account of the wallet.
     SendTransaction,
     /// A run that signs the parsed message. If the policy requires approval, a second run signs it after approval.
-    SignMessage(fn(&str, &Dialect) -> Result<SignatureRequest, RpcError>),
+    SignMessage(fn(&str, &Dialect) -> Result<SignatureRequest>),
 }
 
 /// A method of the standing bundles.
@@ -133,30 +136,53 @@ pub enum LeaderUse {
     Wallet,
 }
 
+/// The name and the version of the program, as clients are told them.
+pub const CLIENT_VERSION: &str = concat!("presim/v", env!("CARGO_PKG_VERSION"));
+
 use LaneName::{Bundle, Read, Short};
 use RunPlace::{Inline, InlineThen, On};
 
-/// Builds a row whose handler is one run. A `limited` parser also takes the limits on the shape of a request.
+/// Builds a row whose handler is one run: a method of [`Backend`], and the function of [`wire`] that parses its
+/// parameters. A `limited` parser also takes the limits on the shape of a request. A result without parameters may be
+/// written in the row.
 macro_rules! run {
-    ($name:literal, $place:expr, limited $parse:path, $handler:path) => {
+    ($name:literal, $place:expr, limited $parse:ident, $handler:ident) => {
         MethodRoute::new(
             $name,
             $place,
             Handler::Run(|backend, run| {
-                let params = $parse(run.params, run.dialect, &backend.limits.shape)?;
-                $handler(backend, run, params)
+                let params = wire::$parse(run.params, run.dialect, &backend.limits.shape)?;
+                backend.$handler(run, params)
             }),
         )
     };
-    ($name:literal, $place:expr, $parse:path, $handler:path) => {
+    ($name:literal, $place:expr, |$backend:pat_param, $run:ident| $write:expr) => {
+        MethodRoute::new(
+            $name,
+            $place,
+            Handler::Run(|$backend, $run| {
+                wire::parse_none($run.params, $run.dialect)?;
+                $write;
+                Ok(())
+            }),
+        )
+    };
+    ($name:literal, $place:expr, $parse:ident $(::<$block:ty>)?, $handler:ident) => {
         MethodRoute::new(
             $name,
             $place,
             Handler::Run(|backend, run| {
-                let params = $parse(run.params, run.dialect)?;
-                $handler(backend, run, params)
+                let params = wire::$parse $(::<$block>)?(run.params, run.dialect)?;
+                backend.$handler(run, params)
             }),
         )
+    };
+}
+
+/// Builds the row of a method that reads blocks or their contents, which an upstream may know if the node does not.
+macro_rules! history {
+    ($name:literal, $parse:ident $(::<$block:ty>)?, $handler:ident) => {
+        run!($name, On(Read), $parse $(::<$block>)?, $handler).upstream(UpstreamUse::IfUnknown)
     };
 }
 
@@ -164,9 +190,9 @@ impl MethodRoute {
     /// All methods.
     pub const ALL: &[Self] = &numbered([
         // Calls and bundles. A small simulation ends sooner than it could be handed over to a worker.
-        run!("eth_call", InlineThen(Short), wire::parse_call, Backend::call),
-        run!("eth_simulateV1", InlineThen(Bundle), limited wire::parse_simulation, Backend::simulate),
-        run!("presim_simulate", InlineThen(Bundle), limited wire::parse_presim_simulation, Backend::simulate),
+        run!("eth_call", InlineThen(Short), parse_call, call),
+        run!("eth_simulateV1", InlineThen(Bundle), limited parse_simulation, simulate),
+        run!("presim_simulate", InlineThen(Bundle), limited parse_presim_simulation, simulate),
         Self::new("presim_search", On(Bundle), Handler::Search),
         // Bundles that stand.
         Self::new("presim_watch", On(Bundle), Handler::Watch(WatchMethod::Begin)),
@@ -174,187 +200,128 @@ impl MethodRoute {
         Self::new("presim_results", Inline, Handler::Watch(WatchMethod::Results)),
         Self::new("presim_unwatch", Inline, Handler::Watch(WatchMethod::End)),
         // These run calls many times. Waiting short calls may run between two of them.
-        run!("eth_estimateGas", On(Bundle), wire::parse_estimate, Backend::estimate_gas),
-        run!("eth_createAccessList", On(Bundle), wire::parse_access_list, Backend::create_access_list),
-        run!("eth_callBundle", On(Bundle), limited wire::parse_bundle, Backend::call_bundle),
-        run!("mev_simBundle", On(Bundle), limited wire::parse_sim_bundle, Backend::sim_bundle),
-        run!("eth_callMany", On(Bundle), limited wire::parse_call_many, Backend::call_many),
-        run!("debug_traceCall", On(Bundle), wire::parse_trace_call, Backend::trace_call),
-        run!("debug_traceCallMany", On(Bundle), limited wire::parse_trace_many, Backend::trace_call_many),
+        run!("eth_estimateGas", On(Bundle), parse_estimate, estimate_gas),
+        run!("eth_createAccessList", On(Bundle), parse_access_list, create_access_list),
+        run!("eth_callBundle", On(Bundle), limited parse_bundle, call_bundle),
+        run!("mev_simBundle", On(Bundle), limited parse_sim_bundle, sim_bundle),
+        run!("eth_callMany", On(Bundle), limited parse_call_many, call_many),
+        run!("debug_traceCall", On(Bundle), parse_trace_call, trace_call),
+        run!("debug_traceCallMany", On(Bundle), limited parse_trace_many, trace_call_many),
         // Blocks of the past, run again.
-        run!("debug_traceBlockByNumber", On(Bundle), wire::parse_trace_block::<SelectorParam>, Backend::trace_block),
-        run!("debug_traceBlockByHash", On(Bundle), wire::parse_trace_block::<HashParam>, Backend::trace_block),
-        run!("debug_traceTransaction", On(Bundle), wire::parse_trace_transaction, Backend::trace_transaction),
-        run!("debug_storageRangeAt", On(Bundle), wire::parse_storage_range, Backend::storage_range),
+        run!("debug_traceBlockByNumber", On(Bundle), parse_trace_block::<SelectorParam>, trace_block),
+        run!("debug_traceBlockByHash", On(Bundle), parse_trace_block::<HashParam>, trace_block),
+        run!("debug_traceTransaction", On(Bundle), parse_trace_transaction, trace_transaction),
+        run!("debug_storageRangeAt", On(Bundle), parse_storage_range, storage_range),
         // Parity's traces.
-        run!("trace_call", On(Bundle), wire::parse_parity_call, Backend::trace_call),
-        run!("trace_callMany", On(Bundle), limited wire::parse_parity_call_many, Backend::parity_call_many),
-        run!("trace_block", On(Bundle), wire::parse_one_block::<SelectorParam>, Backend::parity_block),
-        run!("trace_transaction", On(Bundle), wire::parse_hash, Backend::parity_transaction),
-        run!("trace_get", On(Bundle), wire::parse_trace_get, Backend::parity_get),
-        run!("trace_filter", On(Bundle), wire::parse_trace_filter, Backend::parity_filter),
-        run!("trace_replayBlockTransactions", On(Bundle), wire::parse_replay_block, Backend::replay_block),
-        run!("trace_replayTransaction", On(Bundle), wire::parse_replay_transaction, Backend::replay_transaction),
+        run!("trace_call", On(Bundle), parse_parity_call, trace_call),
+        run!("trace_callMany", On(Bundle), limited parse_parity_call_many, parity_call_many),
+        run!("trace_block", On(Bundle), parse_one_block::<SelectorParam>, parity_block),
+        run!("trace_transaction", On(Bundle), parse_hash, parity_transaction),
+        run!("trace_get", On(Bundle), parse_trace_get, parity_get),
+        run!("trace_filter", On(Bundle), parse_trace_filter, parity_filter),
+        run!("trace_replayBlockTransactions", On(Bundle), parse_replay_block, replay_block),
+        run!("trace_replayTransaction", On(Bundle), parse_replay_transaction, replay_transaction),
         // State.
-        run!("eth_getBalance", Inline, wire::parse_account, Backend::get_balance),
-        run!("eth_getStorageAt", Inline, wire::parse_slot, Backend::get_storage_at),
-        run!("eth_getStorageValues", Inline, wire::parse_slots, Backend::get_storage_values),
-        run!("eth_getTransactionCount", Inline, wire::parse_account, Backend::get_transaction_count)
-            .pending_by_leader(),
-        run!("eth_getCode", Inline, wire::parse_code, Backend::get_code),
+        run!("eth_getBalance", Inline, parse_account, get_balance),
+        run!("eth_getStorageAt", Inline, parse_slot, get_storage_at),
+        run!("eth_getStorageValues", Inline, parse_slots, get_storage_values),
+        run!("eth_getTransactionCount", Inline, parse_account, get_transaction_count).pending_by_leader(),
+        run!("eth_getCode", Inline, parse_code, get_code),
         // A proof hashes the parts of the trie that are not hashed yet.
-        run!("eth_getProof", On(Read), wire::parse_proof, Backend::get_proof).upstream(UpstreamUse::Proves),
+        run!("eth_getProof", On(Read), parse_proof, get_proof).upstream(UpstreamUse::Proves),
         // Blocks and their contents. Responses are long, and the first request for the block being built hashes it.
-        run!("eth_blockNumber", Inline, wire::parse_none, Backend::block_number),
-        run!("eth_getBlockByNumber", On(Read), wire::parse_block::<SelectorParam>, Backend::get_block).history(),
-        run!("eth_getBlockByHash", On(Read), wire::parse_block::<HashParam>, Backend::get_block).history(),
-        run!(
+        run!("eth_blockNumber", Inline, |_, run| encode::quantity(&mut run.out, run.published.head().number())),
+        history!("eth_getBlockByNumber", parse_block::<SelectorParam>, get_block),
+        history!("eth_getBlockByHash", parse_block::<HashParam>, get_block),
+        history!(
             "eth_getBlockTransactionCountByNumber",
-            On(Read),
-            wire::parse_one_block::<SelectorParam>,
-            Backend::get_transaction_count_of_block
-        )
-        .history(),
-        run!(
-            "eth_getBlockTransactionCountByHash",
-            On(Read),
-            wire::parse_one_block::<HashParam>,
-            Backend::get_transaction_count_of_block
-        )
-        .history(),
-        run!(
-            "eth_getUncleCountByBlockNumber",
-            On(Read),
-            wire::parse_one_block::<SelectorParam>,
-            Backend::get_uncle_count
-        )
-        .history(),
-        run!("eth_getUncleCountByBlockHash", On(Read), wire::parse_one_block::<HashParam>, Backend::get_uncle_count)
-            .history(),
-        run!("eth_getBlockReceipts", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_block_receipts)
-            .history()
+            parse_one_block::<SelectorParam>,
+            get_transaction_count_of_block
+        ),
+        history!("eth_getBlockTransactionCountByHash", parse_one_block::<HashParam>, get_transaction_count_of_block),
+        history!("eth_getUncleCountByBlockNumber", parse_one_block::<SelectorParam>, get_uncle_count),
+        history!("eth_getUncleCountByBlockHash", parse_one_block::<HashParam>, get_uncle_count),
+        history!("eth_getBlockReceipts", parse_one_block::<SelectorParam>, get_block_receipts)
             .waits(WaitingPart::BlockReceipts),
-        run!("eth_getTransactionByHash", On(Read), wire::parse_hash, Backend::get_transaction)
-            .history()
-            .waits(WaitingPart::Place),
-        run!(
-            "eth_getTransactionByBlockNumberAndIndex",
-            On(Read),
-            wire::parse_place::<SelectorParam>,
-            Backend::get_transaction_at
-        )
-        .history(),
-        run!(
-            "eth_getTransactionByBlockHashAndIndex",
-            On(Read),
-            wire::parse_place::<HashParam>,
-            Backend::get_transaction_at
-        )
-        .history(),
-        run!("eth_getTransactionReceipt", On(Read), wire::parse_hash, Backend::get_transaction_receipt)
-            .history()
-            .waits(WaitingPart::Receipt),
-        run!("eth_getLogs", On(Read), wire::parse_logs, Backend::get_logs).history(),
-        run!("eth_getHeaderByNumber", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_header).history(),
-        run!("eth_getHeaderByHash", On(Read), wire::parse_one_block::<HashParam>, Backend::get_header).history(),
+        history!("eth_getTransactionByHash", parse_hash, get_transaction).waits(WaitingPart::Place),
+        history!("eth_getTransactionByBlockNumberAndIndex", parse_place::<SelectorParam>, get_transaction_at),
+        history!("eth_getTransactionByBlockHashAndIndex", parse_place::<HashParam>, get_transaction_at),
+        history!("eth_getTransactionReceipt", parse_hash, get_transaction_receipt).waits(WaitingPart::Receipt),
+        history!("eth_getLogs", parse_logs, get_logs),
+        history!("eth_getHeaderByNumber", parse_one_block::<SelectorParam>, get_header),
+        history!("eth_getHeaderByHash", parse_one_block::<HashParam>, get_header),
         // The same in raw bytes.
-        run!("debug_getRawHeader", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_raw_header).history(),
-        run!("debug_getRawBlock", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_raw_block).history(),
-        run!("debug_getRawReceipts", On(Read), wire::parse_one_block::<SelectorParam>, Backend::get_raw_receipts)
-            .history(),
-        run!("debug_getRawTransaction", On(Read), wire::parse_hash, Backend::get_raw_transaction).history(),
-        run!(
-            "eth_getBlockAccessList",
-            On(Read),
-            wire::parse_one_block::<SelectorParam>,
-            Backend::get_block_access_list
-        )
-        .history(),
-        run!(
-            "debug_getRawBlockAccessList",
-            On(Read),
-            wire::parse_one_block::<SelectorParam>,
-            Backend::get_raw_block_access_list
-        )
-        .history(),
-        run!("eth_getRawTransactionByHash", On(Read), wire::parse_hash, Backend::get_raw_transaction).history(),
-        run!(
-            "eth_getRawTransactionByBlockNumberAndIndex",
-            On(Read),
-            wire::parse_place::<SelectorParam>,
-            Backend::get_raw_transaction_at
-        )
-        .history(),
-        run!(
-            "eth_getRawTransactionByBlockHashAndIndex",
-            On(Read),
-            wire::parse_place::<HashParam>,
-            Backend::get_raw_transaction_at
-        )
-        .history(),
+        history!("debug_getRawHeader", parse_one_block::<SelectorParam>, get_raw_header),
+        history!("debug_getRawBlock", parse_one_block::<SelectorParam>, get_raw_block),
+        history!("debug_getRawReceipts", parse_one_block::<SelectorParam>, get_raw_receipts),
+        history!("debug_getRawTransaction", parse_hash, get_raw_transaction),
+        history!("eth_getBlockAccessList", parse_one_block::<SelectorParam>, get_block_access_list),
+        history!("debug_getRawBlockAccessList", parse_one_block::<SelectorParam>, get_raw_block_access_list),
+        history!("eth_getRawTransactionByHash", parse_hash, get_raw_transaction),
+        history!("eth_getRawTransactionByBlockNumberAndIndex", parse_place::<SelectorParam>, get_raw_transaction_at),
+        history!("eth_getRawTransactionByBlockHashAndIndex", parse_place::<HashParam>, get_raw_transaction_at),
         // Fees.
-        run!("eth_gasPrice", On(Read), wire::parse_none, Backend::gas_price),
-        run!("eth_maxPriorityFeePerGas", On(Read), wire::parse_none, Backend::max_priority_fee),
-        run!("eth_baseFee", Inline, wire::parse_none, Backend::base_fee),
-        run!("eth_blobBaseFee", Inline, wire::parse_none, Backend::blob_base_fee),
-        run!("eth_feeHistory", On(Read), wire::parse_fee_history, Backend::fee_history).history(),
+        run!("eth_gasPrice", On(Read), parse_none, gas_price),
+        run!("eth_maxPriorityFeePerGas", On(Read), parse_none, max_priority_fee),
+        run!("eth_baseFee", Inline, parse_none, base_fee),
+        run!("eth_blobBaseFee", Inline, parse_none, blob_base_fee),
+        history!("eth_feeHistory", parse_fee_history, fee_history),
         // Filters, for clients that cannot subscribe.
-        run!("eth_newFilter", Inline, wire::parse_logs, Backend::new_filter),
-        run!("eth_newBlockFilter", Inline, wire::parse_none, Backend::new_block_filter),
-        run!("eth_newPendingTransactionFilter", Inline, wire::parse_none, Backend::new_pending_filter),
-        run!("eth_getFilterChanges", On(Read), wire::parse_id, Backend::get_filter_changes),
-        run!("eth_getFilterLogs", On(Read), wire::parse_id, Backend::get_filter_logs),
-        run!("eth_uninstallFilter", Inline, wire::parse_id, Backend::uninstall_filter),
+        run!("eth_newFilter", Inline, parse_logs, new_filter),
+        run!("eth_newBlockFilter", Inline, parse_none, new_block_filter),
+        run!("eth_newPendingTransactionFilter", Inline, parse_none, new_pending_filter),
+        run!("eth_getFilterChanges", On(Read), parse_id, get_filter_changes),
+        run!("eth_getFilterLogs", On(Read), parse_id, get_filter_logs),
+        run!("eth_uninstallFilter", Inline, parse_id, uninstall_filter),
         // Subscriptions.
         Self::new("eth_subscribe", Inline, Handler::Subscribe),
         Self::new("eth_unsubscribe", Inline, Handler::Unsubscribe),
         // Sending. Computing signatures and blob proofs takes long.
-        run!("eth_sendRawTransaction", On(Read), wire::parse_raw, Backend::send_raw)
-            .upstream(UpstreamUse::Sends)
-            .commits(),
+        run!("eth_sendRawTransaction", On(Read), parse_raw, send_raw).upstream(UpstreamUse::Sends).commits(),
         Self::new("eth_sendRawTransactionSync", On(Read), Handler::SendAndWait).upstream(UpstreamUse::Sends).commits(),
         Self::new("eth_sendTransaction", On(Read), Handler::SendTransaction).commits().by_leader(),
-        run!("eth_sendBundle", On(Read), wire::parse_sent_bundle, Backend::send_bundle).commits().by_leader(),
-        run!("eth_cancelBundle", Inline, wire::parse_cancelled_bundle, Backend::cancel_bundle).commits().by_leader(),
-        run!("eth_accounts", Inline, wire::parse_none, Backend::accounts).by_leader(),
+        run!("eth_sendBundle", On(Read), parse_sent_bundle, send_bundle).commits().by_leader(),
+        run!("eth_cancelBundle", Inline, parse_cancelled_bundle, cancel_bundle).commits().by_leader(),
+        run!("eth_accounts", Inline, parse_none, accounts).by_leader(),
         // The pool.
-        run!("txpool_status", On(Read), wire::parse_none, Backend::pool_status).by_leader(),
-        run!("txpool_content", On(Read), wire::parse_none, Backend::pool_content).by_leader(),
-        run!("txpool_contentFrom", On(Read), wire::parse_address, Backend::pool_content_from).by_leader(),
-        run!("txpool_inspect", On(Read), wire::parse_none, Backend::pool_inspect).by_leader(),
+        run!("txpool_status", On(Read), parse_none, pool_status).by_leader(),
+        run!("txpool_content", On(Read), parse_none, pool_content).by_leader(),
+        run!("txpool_contentFrom", On(Read), parse_address, pool_content_from).by_leader(),
+        run!("txpool_inspect", On(Read), parse_none, pool_inspect).by_leader(),
         // The wallet. A batch is simulated, and may have many calls.
         Self::new("wallet_sendCalls", On(Bundle), Handler::SendCalls).commits().by_wallet(),
-        run!("wallet_getCallsStatus", On(Read), wire::parse_batch_id, Backend::get_calls_status).by_wallet(),
-        run!("wallet_showCallsStatus", On(Read), wire::parse_batch_id, Backend::show_calls_status).by_wallet(),
-        run!("wallet_getCapabilities", On(Read), wire::parse_capabilities, Backend::get_capabilities).by_wallet(),
-        run!("presim_approvals", On(Read), wire::parse_none, Backend::waiting_approvals).by_wallet(),
+        run!("wallet_getCallsStatus", On(Read), parse_batch_id, get_calls_status).by_wallet(),
+        run!("wallet_showCallsStatus", On(Read), parse_batch_id, show_calls_status).by_wallet(),
+        run!("wallet_getCapabilities", On(Read), parse_capabilities, get_capabilities).by_wallet(),
+        run!("presim_approvals", On(Read), parse_none, waiting_approvals).by_wallet(),
         // The wallet as pages know it from browsers.
-        run!("eth_requestAccounts", Inline, wire::parse_none, Backend::request_accounts).by_wallet(),
-        run!("wallet_getPermissions", Inline, wire::parse_none, Backend::get_permissions).by_wallet(),
-        run!("wallet_requestPermissions", Inline, wire::parse_permissions, Backend::request_permissions).by_wallet(),
-        run!("wallet_switchEthereumChain", Inline, wire::parse_switch, Backend::switch_chain),
+        run!("eth_requestAccounts", Inline, parse_none, request_accounts).by_wallet(),
+        run!("wallet_getPermissions", Inline, parse_none, get_permissions).by_wallet(),
+        run!("wallet_requestPermissions", Inline, parse_permissions, request_permissions).by_wallet(),
+        run!("wallet_switchEthereumChain", Inline, parse_switch, switch_chain),
         Self::new("personal_sign", On(Read), Handler::SignMessage(wire::parse_personal)).by_wallet(),
         Self::new("eth_signTypedData_v4", On(Read), Handler::SignMessage(wire::parse_typed_data)).by_wallet(),
         // The node and its chain.
-        run!("eth_chainId", Inline, wire::parse_none, Backend::chain_id),
-        run!("net_version", Inline, wire::parse_none, Backend::net_version),
-        run!("net_listening", Inline, wire::parse_none, Backend::net_listening),
-        run!("net_peerCount", Inline, wire::parse_none, Backend::net_peer_count),
-        run!("eth_syncing", Inline, wire::parse_none, Backend::syncing),
-        run!("eth_config", Inline, wire::parse_none, Backend::fork_config),
-        run!("eth_capabilities", Inline, wire::parse_none, Backend::capabilities),
-        run!("web3_clientVersion", Inline, wire::parse_none, Backend::client_version),
-        run!("web3_sha3", On(Read), wire::parse_bytes, Backend::sha3),
-        run!("presim_snapshot", Inline, wire::parse_none, Backend::snapshot),
-        run!("presim_divergences", Inline, wire::parse_none, Backend::divergences).by_leader(),
+        run!("eth_chainId", Inline, |backend, run| encode::quantity(&mut run.out, backend.spec.chain_id())),
+        run!("net_version", Inline, |backend, run| encode::string(&mut run.out, &backend.spec.chain_id().to_string())),
+        run!("net_listening", Inline, |_, run| encode::value(&mut run.out, &true)),
+        // presim follows a feed and has no peers.
+        run!("net_peerCount", Inline, |_, run| encode::quantity(&mut run.out, 0)),
+        run!("eth_syncing", Inline, |_, run| encode::value(&mut run.out, &false)),
+        run!("eth_config", Inline, parse_none, fork_config),
+        run!("eth_capabilities", Inline, parse_none, capabilities),
+        run!("web3_clientVersion", Inline, |_, run| encode::string(&mut run.out, CLIENT_VERSION)),
+        run!("web3_sha3", On(Read), parse_bytes, sha3),
+        run!("presim_snapshot", Inline, parse_none, snapshot),
+        run!("presim_divergences", Inline, parse_none, divergences).by_leader(),
         Self::new("presim_status", Inline, Handler::Status),
-        run!("rpc.discover", Inline, wire::parse_none, Backend::discover),
+        run!("rpc.discover", Inline, parse_none, discover),
         // Testing, under the names that anvil, hardhat and ganache have given.
-        run!("testing_buildBlockV1", On(Bundle), limited wire::parse_build_block, Backend::build_block).testing(),
-        run!("anvil_impersonateAccount", Inline, wire::parse_address, Backend::impersonate).testing(),
-        run!("hardhat_impersonateAccount", Inline, wire::parse_address, Backend::impersonate).testing(),
-        run!("anvil_stopImpersonatingAccount", Inline, wire::parse_address, Backend::stop_impersonating).testing(),
-        run!("hardhat_stopImpersonatingAccount", Inline, wire::parse_address, Backend::stop_impersonating).testing(),
+        run!("testing_buildBlockV1", On(Bundle), limited parse_build_block, build_block).testing(),
+        run!("anvil_impersonateAccount", Inline, parse_address, impersonate).testing(),
+        run!("hardhat_impersonateAccount", Inline, parse_address, impersonate).testing(),
+        run!("anvil_stopImpersonatingAccount", Inline, parse_address, stop_impersonating).testing(),
+        run!("hardhat_stopImpersonatingAccount", Inline, parse_address, stop_impersonating).testing(),
         Self::change("anvil_mine", wire::parse_mine, "null"),
         Self::change("hardhat_mine", wire::parse_mine, "true"),
         Self::change("evm_mine", wire::parse_evm_mine, "\"0x0\""),
@@ -384,6 +351,14 @@ impl MethodRoute {
         BY_NAME.get(name).copied()
     }
 
+    /// Returns -32601: there is no such method.
+    pub fn unknown(name: &str) -> RpcError {
+        let shown = cut(name, 80);
+        let meant = nearest(name, Self::ALL.iter().map(|method| method.name));
+        let meant = meant.map_or_else(String::new, |near| format!("did you mean {near}? "));
+        RpcError::new(-32601, format!("method {shown:?} does not exist: {meant}rpc.discover lists those that do"))
+    }
+
     const fn new(name: &'static str, place: RunPlace, handler: Handler) -> Self {
         Self {
             name,
@@ -399,21 +374,12 @@ impl MethodRoute {
     }
 
     /// Builds the row of a method that changes the chain, whose result is `done` if the change has no other.
-    const fn change(
-        name: &'static str,
-        parse: fn(&str, &Dialect) -> Result<ChainChange, RpcError>,
-        done: &'static str,
-    ) -> Self {
+    const fn change(name: &'static str, parse: fn(&str, &Dialect) -> Result<ChainChange>, done: &'static str) -> Self {
         Self::new(name, Inline, Handler::Change(parse, done)).commits().testing()
     }
 
     const fn upstream(self, upstream: UpstreamUse) -> Self {
         Self { upstream, ..self }
-    }
-
-    /// Marks a method that reads blocks or their contents, which an upstream may know if the node does not.
-    const fn history(self) -> Self {
-        self.upstream(UpstreamUse::IfUnknown)
     }
 
     const fn waits(self, waits: WaitingPart) -> Self {
@@ -450,22 +416,4 @@ const fn numbered<const N: usize>(mut rows: [MethodRoute; N]) -> [MethodRoute; N
         index += 1;
     }
     rows
-}
-
-impl fmt::Debug for Handler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Run(_) => "Run",
-            Self::Status => "Status",
-            Self::Subscribe => "Subscribe",
-            Self::Unsubscribe => "Unsubscribe",
-            Self::Search => "Search",
-            Self::Watch(_) => "Watch",
-            Self::SendAndWait => "SendAndWait",
-            Self::Change(..) => "Change",
-            Self::SendCalls => "SendCalls",
-            Self::SendTransaction => "SendTransaction",
-            Self::SignMessage(_) => "SignMessage",
-        })
-    }
 }

@@ -6,43 +6,15 @@ use super::{Backend, Run};
 use crate::{
     engine::precompiles_of,
     ledger::Selector,
-    rpc::{discover, encode, error::RpcError},
+    rpc::{
+        discover, encode,
+        error::{Result, RpcError},
+    },
 };
 
 impl Backend {
-    pub(super) fn block_number(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        encode::quantity(&mut run.out, run.published.head().number());
-        Ok(())
-    }
-
-    pub(super) fn chain_id(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        encode::quantity(&mut run.out, self.spec.chain_id());
-        Ok(())
-    }
-
-    pub(super) fn net_version(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        encode::string(&mut run.out, &self.spec.chain_id().to_string());
-        Ok(())
-    }
-
-    pub(super) fn net_listening(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        run.out.extend_from_slice(b"true");
-        Ok(())
-    }
-
-    /// Answers `net_peerCount`: zero, because presim follows a feed and has no peers.
-    pub(super) fn net_peer_count(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        encode::quantity(&mut run.out, 0);
-        Ok(())
-    }
-
-    pub(super) fn syncing(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        run.out.extend_from_slice(b"false");
-        Ok(())
-    }
-
     /// Answers `eth_config` (EIP-7910).
-    pub(super) fn fork_config(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn fork_config(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         let genesis = run.published.find(Selector::Earliest)?;
         let config = genesis.and_then(|genesis| {
             let (header, hash) = (genesis.header().inner(), genesis.header().hash());
@@ -56,26 +28,21 @@ impl Backend {
 
     /// Answers `eth_capabilities`: the blocks that this node retains. Of an upstream's chain, older blocks than these
     /// may be answered by the upstream, whose own capabilities tell.
-    pub(super) fn capabilities(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn capabilities(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         let published = run.published;
         let (states, bodies) = (published.retained_states(), published.retained_bodies());
         encode::retained(&mut run.out, published.head(), states, bodies);
         Ok(())
     }
 
-    pub(super) fn client_version(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
-        encode::string(&mut run.out, concat!("presim/v", env!("CARGO_PKG_VERSION")));
-        Ok(())
-    }
-
     /// Answers `web3_sha3`: the Keccak-256 hash of the given bytes.
-    pub(super) fn sha3(&self, run: &mut Run<'_>, bytes: Bytes) -> Result<(), RpcError> {
+    pub(super) fn sha3(&self, run: &mut Run<'_>, bytes: Bytes) -> Result<()> {
         encode::data(&mut run.out, keccak256(bytes).as_slice());
         Ok(())
     }
 
     /// Answers `presim_snapshot`: the newest snapshot, its age, and the state of its feed.
-    pub(super) fn snapshot(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn snapshot(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         use std::io::Write;
         let (published, newest, feed) = (run.published, &run.published.newest, run.published.feed());
         // Writing to memory cannot fail.
@@ -102,13 +69,13 @@ impl Backend {
     }
 
     /// Answers `presim_divergences`: the last differences from what was pre-confirmed, newest first.
-    pub(super) fn divergences(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn divergences(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         encode::divergences(&mut run.out, &self.divergences.newest_first());
         Ok(())
     }
 
     /// Answers `rpc.discover`: the `OpenRPC` document.
-    pub(super) fn discover(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn discover(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         run.out.extend_from_slice(discover::DOCUMENT.as_bytes());
         Ok(())
     }

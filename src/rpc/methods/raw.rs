@@ -6,38 +6,36 @@ use alloy_primitives::B256;
 use super::{Backend, Run};
 use crate::{
     ledger::{Block, Selector, UnknownBlock},
-    rpc::{encode, error::RpcError},
+    rpc::{encode, error::Result},
 };
 
 impl Backend {
     /// Answers `debug_getRawHeader`: a header's RLP.
-    pub(super) fn get_raw_header(&self, run: &mut Run<'_>, selector: Selector) -> Result<(), RpcError> {
+    pub(super) fn get_raw_header(&self, run: &mut Run<'_>, selector: Selector) -> Result<()> {
         let block = or_unknown(self.find(run.published, selector)?, selector)?;
         bytes(&mut run.out, block.map(|block| block.header_rlp()).transpose()?);
         Ok(())
     }
 
     /// Answers `debug_getRawBlock`: a block's RLP.
-    pub(super) fn get_raw_block(&self, run: &mut Run<'_>, selector: Selector) -> Result<(), RpcError> {
+    pub(super) fn get_raw_block(&self, run: &mut Run<'_>, selector: Selector) -> Result<()> {
         let block = or_unknown(self.block(run.published, selector)?, selector)?;
         bytes(&mut run.out, block.map(|block| block.rlp()).transpose()?);
         Ok(())
     }
 
     /// Answers `debug_getRawReceipts`: the receipts of a block in EIP-2718 bytes, or null.
-    pub(super) fn get_raw_receipts(&self, run: &mut Run<'_>, selector: Selector) -> Result<(), RpcError> {
-        match or_unknown(self.block(run.published, selector)?, selector)? {
-            Some(block) => encode::list(&mut run.out, block.transactions(), |out, included| {
-                encode::data(out, &included.receipt.encoded_2718());
-            }),
-            None => run.out.extend_from_slice(b"null"),
-        }
+    pub(super) fn get_raw_receipts(&self, run: &mut Run<'_>, selector: Selector) -> Result<()> {
+        let block = or_unknown(self.block(run.published, selector)?, selector)?;
+        encode::or_null(&mut run.out, block, |out, block| {
+            encode::list(out, block.transactions(), |out, one| encode::data(out, &one.receipt.encoded_2718()));
+        });
         Ok(())
     }
 
     /// Answers `debug_getRawTransaction` and `eth_getRawTransactionByHash`: a transaction in EIP-2718 bytes, a
     /// blob transaction in the pool as a block holds it, because the pool does not keep blobs.
-    pub(super) fn get_raw_transaction(&self, run: &mut Run<'_>, hash: B256) -> Result<(), RpcError> {
+    pub(super) fn get_raw_transaction(&self, run: &mut Run<'_>, hash: B256) -> Result<()> {
         let raw = raw_transaction(run.published.transaction(&hash))
             .or_else(|| self.pool.get(&hash).map(|tx| tx.encoded_2718()))
             // The transaction may have moved from the pool into a block that was published after the request arrived.
@@ -47,11 +45,7 @@ impl Backend {
     }
 
     /// Answers `eth_getRawTransactionByBlockNumberAndIndex` and its kin by hash.
-    pub(super) fn get_raw_transaction_at(
-        &self,
-        run: &mut Run<'_>,
-        (selector, index): (Selector, usize),
-    ) -> Result<(), RpcError> {
+    pub(super) fn get_raw_transaction_at(&self, run: &mut Run<'_>, (selector, index): (Selector, usize)) -> Result<()> {
         let block = self.block(run.published, selector)?;
         bytes(&mut run.out, raw_transaction(block.map(|block| (block, index))));
         Ok(())

@@ -9,7 +9,11 @@ use crate::{
     engine::{Call, CallFees, CallRequest},
     ledger::Snapshot,
     pool::PoolPlace,
-    rpc::{encode, error::RpcError, wire},
+    rpc::{
+        encode,
+        error::{Result, RpcError},
+        wire,
+    },
     wallet::{
         BatchCall, BatchRequest, ChosenFields, FeeError, Impersonated, NONCE_TRIES, SigningAccount, SigningError,
         TxFields,
@@ -27,7 +31,7 @@ pub struct Awaited {
 
 impl Backend {
     /// Answers `eth_sendRawTransaction`.
-    pub(super) fn send_raw(&self, run: &mut Run<'_>, raw: Bytes) -> Result<(), RpcError> {
+    pub(super) fn send_raw(&self, run: &mut Run<'_>, raw: Bytes) -> Result<()> {
         let (hash, commit) = self.pool.add_raw(&raw)?;
         encode::data(&mut run.out, hash.as_slice());
         run.commit = commit;
@@ -39,7 +43,7 @@ impl Backend {
     /// # Errors
     ///
     /// Returns the errors of `eth_sendRawTransaction`, or 5 with the hash if an earlier nonce of the sender is missing.
-    pub fn send_to_await(&self, run: &mut Run<'_>) -> Result<Awaited, RpcError> {
+    pub fn send_to_await(&self, run: &mut Run<'_>) -> Result<Awaited> {
         let (raw, timeout) = wire::parse_raw_sync(run.params, run.dialect)?;
         let (hash, commit) = self.pool.add_raw(&raw)?;
         run.commit = commit;
@@ -54,7 +58,7 @@ impl Backend {
         Ok(Awaited { hash, timeout: self.limits.sync.choose(timeout) })
     }
 
-    pub(super) fn accounts(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn accounts(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         let addresses = self.wallet.accounts.addresses();
         encode::list(&mut run.out, addresses, |out, address| encode::data(out, address.as_slice()));
         Ok(())
@@ -66,7 +70,7 @@ impl Backend {
     /// # Errors
     ///
     /// Returns -32000 if the transaction is rejected, and the wallet's error with the dialect's code.
-    pub fn admit_transaction(&self, run: &mut Run<'_>) -> Result<Admitted, RpcError> {
+    pub fn admit_transaction(&self, run: &mut Run<'_>) -> Result<Admitted> {
         let call = wire::parse_sending(run.params, run.dialect)?;
         let account = self.wallet.accounts.find(call.from);
         if account.is_none() && !self.impersonated.contains(&call.from) {
@@ -107,17 +111,17 @@ impl Backend {
     /// # Errors
     ///
     /// Returns the error of `eth_estimateGas` if it does not.
-    pub(super) fn check_success(&self, run: &mut Run<'_>, snapshot: &Snapshot) -> Result<(), RpcError> {
+    pub(super) fn check_success(&self, run: &mut Run<'_>, snapshot: &Snapshot) -> Result<()> {
         let call = wire::parse_sending(run.params, run.dialect)?;
         // Without fees, because the account was found to be able to pay.
         let call = Call { fees: CallFees::default(), nonce: None, ..call };
         run.meter = std::mem::take(&mut run.overlay.meter);
         let checked = self.needed_gas(snapshot, &CallRequest { call, ..CallRequest::default() }, run);
-        run.be_complete()?;
+        run.ensure_complete()?;
         checked.map(drop)
     }
 
-    fn check_sending(&self, call: &Call) -> Result<(), RpcError> {
+    fn check_sending(&self, call: &Call) -> Result<()> {
         let want = self.spec.chain_id();
         if let Some(have) = call.chain_id.filter(|have| *have != U256::from(want)) {
             return Err(refuse(format!("chainId does not match node's (have={have}, want={want})")));
@@ -133,12 +137,7 @@ impl Backend {
 
     /// Sends a transaction of an account that is open to all clients, or impersonated. Fields that the request leaves open are
     /// filled in as by geth's `setDefaults`.
-    fn send_from_open(
-        &self,
-        run: &mut Run<'_>,
-        account: Option<&SigningAccount>,
-        mut call: Call,
-    ) -> Result<(), RpcError> {
+    fn send_from_open(&self, run: &mut Run<'_>, account: Option<&SigningAccount>, mut call: Call) -> Result<()> {
         let want = self.spec.chain_id();
         let filled = self.wallet.fees.fill(call.fees, call.authorization_list.is_some(), run.published);
         call.fees = filled.map_err(|error| match error {
@@ -153,7 +152,7 @@ impl Backend {
                 self.needed_gas(&run.published.newest, &request, run)?
             }
         };
-        run.be_complete()?;
+        run.ensure_complete()?;
         let choosing = account.map_or_else(|| self.impersonated.choosing(), SigningAccount::choosing);
         let place = if call.nonce.is_some() { PoolPlace::Any } else { PoolPlace::Free };
         let mut tries = 0;

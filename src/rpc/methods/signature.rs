@@ -7,7 +7,10 @@ use alloy_primitives::U256;
 
 use super::{Backend, Run, wallet::asker};
 use crate::{
-    rpc::{encode, error::RpcError},
+    rpc::{
+        encode,
+        error::{Result, RpcError},
+    },
     wallet::{Asked, SignatureRequest, WalletError},
 };
 
@@ -25,27 +28,27 @@ pub enum AdmittedSignature {
 
 impl Backend {
     /// Answers `eth_requestAccounts`. A client that may use the wallet is connected to all of its accounts.
-    pub(super) fn request_accounts(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn request_accounts(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         self.connect(run)?;
         self.accounts(run, ())
     }
 
     /// Answers `wallet_requestPermissions` with the only permission that there is, that of `eth_accounts`.
-    pub(super) fn request_permissions(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn request_permissions(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         self.connect(run)?;
         encode::permissions(&mut run.out, run.page, Some(self.wallet.accounts.addresses()));
         Ok(())
     }
 
     /// Answers `wallet_getPermissions`. A client that may not use the wallet has no permission.
-    pub(super) fn get_permissions(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn get_permissions(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         let is_connected = self.connect(run).is_ok();
         encode::permissions(&mut run.out, run.page, is_connected.then(|| self.wallet.accounts.addresses()));
         Ok(())
     }
 
     /// Answers `wallet_switchEthereumChain`: the node has one chain.
-    pub(super) fn switch_chain(&self, run: &mut Run<'_>, chain_id: U256) -> Result<(), RpcError> {
+    pub(super) fn switch_chain(&self, run: &mut Run<'_>, chain_id: U256) -> Result<()> {
         self.wallet.check_use(run.may_use_wallet).map_err(|error| run.dialect.wallet_error(error))?;
         let own = self.spec.chain_id();
         if chain_id != U256::from(own) {
@@ -60,7 +63,7 @@ impl Backend {
     }
 
     /// Checks that the client may use the accounts.
-    fn connect(&self, run: &Run<'_>) -> Result<(), RpcError> {
+    fn connect(&self, run: &Run<'_>) -> Result<()> {
         let checked = self.wallet.check_use(run.may_use_wallet).and_then(|()| self.wallet.check_policy());
         checked.map_err(|error| run.dialect.wallet_error(error))
     }
@@ -70,7 +73,7 @@ impl Backend {
     /// # Errors
     ///
     /// Returns the wallet's error with the dialect's code.
-    pub fn admit_signature(&self, run: &mut Run<'_>, request: SignatureRequest) -> Result<AdmittedSignature, RpcError> {
+    pub fn admit_signature(&self, run: &mut Run<'_>, request: SignatureRequest) -> Result<AdmittedSignature> {
         let refuse = |error: WalletError| run.dialect.wallet_error(error);
         self.wallet.check_signature(&request, run.may_use_wallet).map_err(refuse)?;
         if !self.wallet.policy.ask {
@@ -78,7 +81,7 @@ impl Backend {
         }
         let meter = std::mem::take(&mut run.meter);
         let asked = self.wallet.signature_question(&request, asker(run), run.published, run.overlay, meter);
-        run.be_complete()?;
+        run.ensure_complete()?;
         Ok(AdmittedSignature::ToAsk(Arc::new(request), Box::new(asked.map_err(refuse)?)))
     }
 
@@ -87,7 +90,7 @@ impl Backend {
     /// # Errors
     ///
     /// Returns the wallet's error with the dialect's code.
-    pub fn sign_message(&self, run: &mut Run<'_>, request: &SignatureRequest) -> Result<(), RpcError> {
+    pub fn sign_message(&self, run: &mut Run<'_>, request: &SignatureRequest) -> Result<()> {
         let signature = self.wallet.sign_message(request).map_err(|error| run.dialect.wallet_error(error))?;
         encode::data(&mut run.out, &signature.as_bytes());
         Ok(())

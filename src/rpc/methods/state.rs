@@ -10,20 +10,20 @@ use crate::{
     ledger::Selector,
     rpc::{
         encode::{self, Object},
-        error::RpcError,
+        error::{Result, RpcError},
         wire::{ProofRequest, Slots},
     },
     state::Account,
 };
 
 impl Backend {
-    pub(super) fn get_balance(&self, run: &mut Run<'_>, named: (Address, Selector)) -> Result<(), RpcError> {
+    pub(super) fn get_balance(&self, run: &mut Run<'_>, named: (Address, Selector)) -> Result<()> {
         let balance = self.account(run, named, |account| account.balance)?;
         encode::quantity_u256(&mut run.out, balance);
         Ok(())
     }
 
-    pub(super) fn get_transaction_count(&self, run: &mut Run<'_>, named: (Address, Selector)) -> Result<(), RpcError> {
+    pub(super) fn get_transaction_count(&self, run: &mut Run<'_>, named: (Address, Selector)) -> Result<()> {
         let nonce = self.account(run, named, |account| account.nonce)?;
         // Pooled transactions count, because a client that sends several in a row would otherwise reuse a nonce.
         let next = match named {
@@ -34,7 +34,7 @@ impl Backend {
         Ok(())
     }
 
-    pub(super) fn get_code(&self, run: &mut Run<'_>, named: (Address, Selector)) -> Result<(), RpcError> {
+    pub(super) fn get_code(&self, run: &mut Run<'_>, named: (Address, Selector)) -> Result<()> {
         let code: Bytes =
             self.account(run, named, |account| account.code.map(|code| code.original_bytes()).unwrap_or_default())?;
         encode::data(&mut run.out, &code);
@@ -45,7 +45,7 @@ impl Backend {
         &self,
         run: &mut Run<'_>,
         (address, slot, selector): (Address, U256, Selector),
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         let snapshot = self.select(run.published, selector)?;
         let value = run.overlay.look_up_slot(&snapshot.world, address, slot);
         encode::data(&mut run.out, &value.to_be_bytes::<32>());
@@ -53,11 +53,7 @@ impl Backend {
     }
 
     /// Answers `eth_getStorageValues`: slots of several accounts at once.
-    pub(super) fn get_storage_values(
-        &self,
-        run: &mut Run<'_>,
-        (accounts, selector): (Slots, Selector),
-    ) -> Result<(), RpcError> {
+    pub(super) fn get_storage_values(&self, run: &mut Run<'_>, (accounts, selector): (Slots, Selector)) -> Result<()> {
         let snapshot = self.select(run.published, selector)?;
         let overlay = &*run.overlay;
         let mut object = Object::new(&mut run.out);
@@ -72,7 +68,7 @@ impl Backend {
     }
 
     /// Answers `eth_getProof` (EIP-1186).
-    pub(super) fn get_proof(&self, run: &mut Run<'_>, request: ProofRequest) -> Result<(), RpcError> {
+    pub(super) fn get_proof(&self, run: &mut Run<'_>, request: ProofRequest) -> Result<()> {
         let snapshot = self.select(run.published, request.selector)?;
         let world = snapshot.world.local();
         let world =
@@ -111,7 +107,7 @@ impl Backend {
         run: &Run<'_>,
         (address, selector): (Address, Selector),
         get: impl FnOnce(AccountInfo) -> T,
-    ) -> Result<T, RpcError> {
+    ) -> Result<T> {
         let snapshot = self.select(run.published, selector)?;
         Ok(run.overlay.look_up(&snapshot.world, address).map_or_else(T::default, get))
     }

@@ -14,7 +14,7 @@ use crate::{
     pool::BlockFees,
     rpc::{
         encode,
-        error::RpcError,
+        error::{Result, RpcError},
         wire::{BuildBlockRequest, BuildTransaction, PayloadAttributes},
     },
     source::apply::{SubBlock, extend, open_block_with, seal},
@@ -38,7 +38,7 @@ pub struct BuiltBlock {
 
 impl Backend {
     /// Answers `testing_buildBlockV1`.
-    pub(super) fn build_block(&self, run: &mut Run<'_>, request: BuildBlockRequest) -> Result<(), RpcError> {
+    pub(super) fn build_block(&self, run: &mut Run<'_>, request: BuildBlockRequest) -> Result<()> {
         if self.spec.family() == Family::OpStack {
             let text = "not on the OP stack: the attributes have no deposits, with which its blocks begin";
             return Err(RpcError::new(-32000, text));
@@ -78,7 +78,7 @@ impl Backend {
     }
 
     /// Returns the header of the block to build, and its withdrawals.
-    fn built_header(&self, parent: &Snapshot, request: &BuildBlockRequest) -> Result<(Header, Withdrawals), RpcError> {
+    fn built_header(&self, parent: &Snapshot, request: &BuildBlockRequest) -> Result<(Header, Withdrawals)> {
         let PayloadAttributes { timestamp, prev_randao, fee_recipient, ref withdrawals, beacon_root, slot_number } =
             request.attributes;
         let head = &parent.head.header;
@@ -122,13 +122,7 @@ impl Backend {
     }
 
     /// Fills a block from the pool, without blob transactions, whose blobs the pool does not keep.
-    fn push_best(
-        &self,
-        block: &mut SubBlock<'_>,
-        on: &Snapshot,
-        open: &OpenBlock,
-        meter: &mut Meter,
-    ) -> Result<(), RpcError> {
+    fn push_best(&self, block: &mut SubBlock<'_>, on: &Snapshot, open: &OpenBlock, meter: &mut Meter) -> Result<()> {
         let fees = BlockFees { base: open.header.base_fee_per_gas.unwrap_or_default(), blob: u128::MAX };
         let mut best = self.pool.best(on, fees);
         while let Some(ready) = best.next(block.room()) {
@@ -142,7 +136,7 @@ impl Backend {
         Ok(())
     }
 
-    pub(super) fn impersonate(&self, run: &mut Run<'_>, account: Address) -> Result<(), RpcError> {
+    pub(super) fn impersonate(&self, run: &mut Run<'_>, account: Address) -> Result<()> {
         if !self.impersonated.add(account) {
             let text = "as many accounts as can be are impersonated (--testing-limit): stop one of them";
             return Err(RpcError::limit(text));
@@ -151,7 +145,7 @@ impl Backend {
         Ok(())
     }
 
-    pub(super) fn stop_impersonating(&self, run: &mut Run<'_>, account: Address) -> Result<(), RpcError> {
+    pub(super) fn stop_impersonating(&self, run: &mut Run<'_>, account: Address) -> Result<()> {
         self.impersonated.remove(&account);
         run.out.extend_from_slice(b"null");
         Ok(())
@@ -159,7 +153,7 @@ impl Backend {
 }
 
 /// Appends all of the transactions.
-fn push_all(block: &mut SubBlock<'_>, list: Vec<Recovered<TxEnvelope>>, meter: &mut Meter) -> Result<(), RpcError> {
+fn push_all(block: &mut SubBlock<'_>, list: Vec<Recovered<TxEnvelope>>, meter: &mut Meter) -> Result<()> {
     for (index, tx) in list.into_iter().enumerate() {
         check_time(meter)?;
         block.push(tx.convert()).map_err(|error| RpcError::new(-32000, format!("params[2][{index}]: {error}")))?;
@@ -167,7 +161,7 @@ fn push_all(block: &mut SubBlock<'_>, list: Vec<Recovered<TxEnvelope>>, meter: &
     Ok(())
 }
 
-fn check_time(meter: &mut Meter) -> Result<(), RpcError> {
+fn check_time(meter: &mut Meter) -> Result<()> {
     meter.check().map_err(RpcError::from)
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Backend;
 use crate::{
     ledger::{Block, Chain, Selector},
-    rpc::{dialect::Dialect, error::RpcError, request::Request, wire},
+    rpc::{dialect::Dialect, error::Result, request::Request, wire},
 };
 
 /// The part of an answer that waits until `latest` has its block.
@@ -41,7 +41,7 @@ impl Backend {
         dialect: &Dialect,
         published: &Chain,
         selector: Selector,
-    ) -> Result<Option<Block>, RpcError> {
+    ) -> Result<Option<Block>> {
         let block = self.block(published, selector)?;
         if !self.waits_in(dialect) {
             return Ok(block);

@@ -7,7 +7,7 @@ use crate::{
     ledger::Selector,
     rpc::{
         encode,
-        error::RpcError,
+        error::{Result, RpcError},
         wire::{self, CapabilitiesRequest},
     },
     wallet::{Asked, Asker, BatchId, BatchRequest, BatchStatus, PreparedBatch, WaitingList},
@@ -28,7 +28,7 @@ impl Backend {
     /// # Errors
     ///
     /// Returns the wallet's error with the dialect's code, or -32005 if the state is not retained.
-    pub fn admit_batch(&self, run: &mut Run<'_>) -> Result<Admitted, RpcError> {
+    pub fn admit_batch(&self, run: &mut Run<'_>) -> Result<Admitted> {
         let dialect = run.dialect;
         let refuse = |error| dialect.wallet_error(error);
         let batch = wire::parse_batch(run.params, dialect).map_err(refuse)?;
@@ -36,13 +36,13 @@ impl Backend {
     }
 
     /// Admits a batch, and sends it unless it requires approval.
-    pub(super) fn admit_to_wallet(&self, run: &mut Run<'_>, batch: BatchRequest) -> Result<Admitted, RpcError> {
+    pub(super) fn admit_to_wallet(&self, run: &mut Run<'_>, batch: BatchRequest) -> Result<Admitted> {
         let dialect = run.dialect;
         let refuse = |error| dialect.wallet_error(error);
         self.admit(run.published, Selector::Pending)?;
         let meter = std::mem::take(&mut run.meter);
         let prepared = self.wallet.admit(batch, run.may_use_wallet, run.overlay, meter);
-        run.be_complete()?;
+        run.ensure_complete()?;
         let prepared = prepared.map_err(refuse)?;
         if let Some(snapshot) = prepared.failed_on().filter(|_| prepared.is_transaction()) {
             self.check_success(run, snapshot)?;
@@ -51,7 +51,7 @@ impl Backend {
             let meter = std::mem::take(&mut run.overlay.meter);
             let asked = self.wallet.question(&prepared, asker(run), run.overlay, meter);
             // The words and the assets may have missed more state than the batch itself.
-            run.be_complete()?;
+            run.ensure_complete()?;
             return Ok(Admitted::ToAsk(Box::new(prepared), Box::new(asked.map_err(refuse)?)));
         }
         self.sign_calls(run, prepared).map(|()| Admitted::Sent)
@@ -63,11 +63,7 @@ impl Backend {
     /// # Errors
     ///
     /// Returns the wallet's error with the dialect's code.
-    pub fn send_approved_batch(
-        &self,
-        run: &mut Run<'_>,
-        prepared: &Mutex<Option<Box<PreparedBatch>>>,
-    ) -> Result<(), RpcError> {
+    pub fn send_approved_batch(&self, run: &mut Run<'_>, prepared: &Mutex<Option<Box<PreparedBatch>>>) -> Result<()> {
         self.admit(run.published, Selector::Pending)?;
         let mut place = prepared.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(prepared) = place.as_mut() else {
@@ -75,7 +71,7 @@ impl Backend {
         };
         let meter = std::mem::take(&mut run.meter);
         let renewed = self.wallet.renew(prepared, run.overlay, meter);
-        run.be_complete()?;
+        run.ensure_complete()?;
         renewed.map_err(|error| run.dialect.wallet_error(error))?;
         let Some(prepared) = place.take() else {
             return Err(RpcError::internal("the batch has already been sent"));
@@ -85,7 +81,7 @@ impl Backend {
 
     /// Writes the response, then signs and submits the batch. A response that is too long is rejected before that,
     /// because its error would hide that the batch is sent. The response to a transaction is its hash.
-    fn sign_calls(&self, run: &mut Run<'_>, prepared: PreparedBatch) -> Result<(), RpcError> {
+    fn sign_calls(&self, run: &mut Run<'_>, prepared: PreparedBatch) -> Result<()> {
         let is_transaction = prepared.is_transaction();
         if !is_transaction {
             encode::submitted(&mut run.out, &prepared.submitted());
@@ -102,16 +98,16 @@ impl Backend {
         Ok(())
     }
 
-    pub(super) fn get_calls_status(&self, run: &mut Run<'_>, id: BatchId) -> Result<(), RpcError> {
+    pub(super) fn get_calls_status(&self, run: &mut Run<'_>, id: BatchId) -> Result<()> {
         let status = self.calls_status(run, id)?;
         encode::calls_status(&mut run.out, &status);
         Ok(())
     }
 
     /// Answers `wallet_showCallsStatus`: logs the status of a batch for the operator of the node.
-    pub(super) fn show_calls_status(&self, run: &mut Run<'_>, id: BatchId) -> Result<(), RpcError> {
+    pub(super) fn show_calls_status(&self, run: &mut Run<'_>, id: BatchId) -> Result<()> {
         let status = self.calls_status(run, id)?;
-        run.be_complete()?;
+        run.ensure_complete()?;
         let hashes: Vec<_> = status.receipts.iter().map(|receipt| receipt.tx_hash).collect();
         tracing::info!(id = ?status.id.as_str(), state = ?status.state, code = status.state.code(), ?hashes, "the status of a batch, requested by wallet_showCallsStatus");
         run.out.extend_from_slice(b"null");
@@ -119,18 +115,18 @@ impl Backend {
     }
 
     /// Answers `presim_approvals`: what waits for an approver, as `presim wallet list --json` shows it.
-    pub(super) fn waiting_approvals(&self, run: &mut Run<'_>, (): ()) -> Result<(), RpcError> {
+    pub(super) fn waiting_approvals(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         self.wallet.check_use(run.may_use_wallet).map_err(|error| run.dialect.wallet_error(error))?;
         encode::bounded_value(&mut run.out, &WaitingList::of(&self.wallet.approvals), self.limits.max_response)
     }
 
-    fn calls_status(&self, run: &Run<'_>, id: BatchId) -> Result<BatchStatus, RpcError> {
+    fn calls_status(&self, run: &Run<'_>, id: BatchId) -> Result<BatchStatus> {
         let allowed = self.wallet.check_use(run.may_use_wallet);
         let status = allowed.and_then(|()| self.wallet.status(id, run.overlay));
         status.map_err(|error| run.dialect.wallet_error(error))
     }
 
-    pub(super) fn get_capabilities(&self, run: &mut Run<'_>, request: CapabilitiesRequest) -> Result<(), RpcError> {
+    pub(super) fn get_capabilities(&self, run: &mut Run<'_>, request: CapabilitiesRequest) -> Result<()> {
         let allowed = self.wallet.check_use(run.may_use_wallet);
         let support = allowed.and_then(|()| self.wallet.support(request.account, run.published, run.overlay));
         let support = support.map_err(|error| run.dialect.wallet_error(error))?;

@@ -1,32 +1,16 @@
 //! From publications to notifications.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
-use alloy_consensus::{Header, TxEnvelope, TxReceipt, transaction::Recovered};
-use alloy_primitives::{B256, Sealed};
-use bytes::Bytes;
+use alloy_consensus::{TxEnvelope, transaction::Recovered};
+use alloy_primitives::B256;
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use super::{
-    Notification, Subscription, Subscriptions,
-    changes::ChangeTeller,
-    feed::FeedTeller,
-    logs::{AnnouncedLogs, LogsOfBlocks},
-};
+use super::{Subscription, Subscriptions, changes::ChangeTeller, feed::FeedTeller, logs::LogsOfBlocks, round::Round};
 use crate::{
     chain::SealedBlock,
-    ledger::{Block, Chain, Included, LateBounds, Selector, SnapshotId, Snapshots},
+    ledger::{Block, Chain, LateBounds, Selector, SnapshotId, Snapshots},
     pool::Pool,
-    rpc::{
-        dialect::Dialect,
-        encode::{self, LogPlace},
-        memory::IoMemory,
-        wire::{LogFilter, Shown, Subject},
-    },
 };
 
 /// Announces every snapshot from now on, and every transaction that enters the pool, until the node ends. After a
@@ -207,251 +191,15 @@ impl Subscriptions {
         let list = self.list();
         if list.is_empty() {
             // Skips encoding if there is no subscriber.
-            let mut nobody = Round { list: &[], memory: &self.memory, full: Vec::new() };
-            return announce(&mut nobody);
+            return announce(&mut Round::over(&[], &self.memory));
         }
-        let mut round = Round { list: &list, memory: &self.memory, full: Vec::new() };
+        let mut round = Round::over(&list, &self.memory);
         announce(&mut round);
         let full = round.full;
         drop(list);
         if !full.is_empty() {
             self.dropped.increment(full.len() as u64);
             self.change(|list| list.retain(|one| !full.contains(&one.subscriber.id())));
-        }
-    }
-}
-
-impl Subscription {
-    fn is_about_flashblocks(&self) -> bool {
-        matches!(
-            self.subject,
-            Subject::NewFlashblocks | Subject::NewFlashblockTransactions(_) | Subject::PendingLogs(_)
-        )
-    }
-
-    /// Returns whether it tells the hash of the block being built, which takes the block's roots, with each sub-block. A
-    /// filter may need the hash too, but only where something matches.
-    const fn needs_header(&self) -> bool {
-        matches!(self.subject, Subject::NewFlashblocks | Subject::NewFlashblockTransactions(Shown::Full))
-    }
-}
-
-/// One round of announcements.
-pub(super) struct Round<'a> {
-    list: &'a [Subscription],
-    /// The memory in which texts count until they are sent.
-    memory: &'a Arc<IoMemory>,
-    /// Connections that could not take a notification.
-    full: Vec<u64>,
-}
-
-/// Encoded texts by dialect, because most subscriptions of a kind want the same bytes.
-#[derive(Default)]
-struct EncodedByDialect(Vec<(*const Dialect, Bytes)>);
-
-impl EncodedByDialect {
-    fn get(&mut self, dialect: &'static Dialect, memory: &Arc<IoMemory>, encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
-        if let Some((_, known)) = self.0.iter().find(|(one, _)| std::ptr::eq(*one, dialect)) {
-            return known.clone();
-        }
-        let text = encoded(memory, encode);
-        self.0.push((dialect, text.clone()));
-        text
-    }
-}
-
-/// The logs of a block to announce.
-#[derive(Clone, Copy)]
-pub(super) enum Logs {
-    /// Logs of the transactions after the first so many.
-    After(usize),
-    /// All logs, as removed.
-    Removed,
-}
-
-/// Encoded logs or transactions of a block, by their index.
-type EncodedByIndex = HashMap<u64, Bytes>;
-
-fn encoded(memory: &Arc<IoMemory>, encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
-    let mut out = Vec::new();
-    encode(&mut out);
-    // The text may be kept as long as its slowest subscriber takes, so spare capacity is released.
-    out.shrink_to_fit();
-    memory.shared_text(out)
-}
-
-impl<'a> Round<'a> {
-    /// Returns the subscriptions.
-    pub(super) const fn list(&self) -> &'a [Subscription] {
-        self.list
-    }
-
-    /// Encodes a text, which counts in memory until it is sent.
-    pub(super) fn encoded(&self, encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
-        encoded(self.memory, encode)
-    }
-
-    /// Returns whether the subscription needs blocks that are being built.
-    fn is_about_flashblocks(&self) -> bool {
-        self.list.iter().any(Subscription::is_about_flashblocks)
-    }
-
-    /// Announces the header of a sealed block, and its time in milliseconds if that is known.
-    fn head(&mut self, header: &Sealed<Header>, time: Option<u64>) {
-        let mut headers = EncodedByDialect::default();
-        for one in self.list {
-            if let Subject::NewHeads = &one.subject {
-                let result =
-                    headers.get(one.dialect, self.memory, |out| encode::header(out, header, time, one.dialect));
-                self.send(one, result);
-            }
-        }
-    }
-
-    /// Announces the logs of a canonical block, or of one that is no longer canonical.
-    pub(super) fn logs_of(&mut self, block: &AnnouncedLogs, which: Logs) {
-        let mut logs = EncodedByIndex::default();
-        for one in self.list {
-            if let Subject::Logs(filter) = &one.subject {
-                match block {
-                    AnnouncedLogs::Whole(block) => self.logs(one, filter, block, which, &mut logs),
-                    AnnouncedLogs::Alone(block) => self.logs_alone(one, filter, block, which, &mut logs),
-                }
-            }
-        }
-    }
-
-    /// Announces the transactions of a canonical block whose content came later than its header, and their logs, to those who
-    /// are told of each sub-block's. The first `known` transactions were announced before.
-    pub(super) fn transactions_of(&mut self, block: &Block, known: usize) {
-        let mut logs = EncodedByIndex::default();
-        for one in self.list {
-            if let Subject::PendingLogs(filter) = &one.subject {
-                self.logs(one, filter, block, Logs::After(known), &mut logs);
-            }
-        }
-        self.transactions(block, known);
-    }
-
-    /// Announces a sub-block. The first `known` transactions of the block were announced before. `id` names the snapshot
-    /// after it.
-    fn flashblock(&mut self, block: &Block, id: SnapshotId, known: usize) {
-        let (mut blocks, mut logs) = (EncodedByDialect::default(), EncodedByIndex::default());
-        for one in self.list {
-            match &one.subject {
-                Subject::NewFlashblocks => {
-                    let result =
-                        blocks.get(one.dialect, self.memory, |out| encode::flashblock(out, block, id, one.dialect));
-                    self.send(one, result);
-                }
-                Subject::PendingLogs(filter) => self.logs(one, filter, block, Logs::After(known), &mut logs),
-                _ => {}
-            }
-        }
-        self.transactions(block, known);
-    }
-
-    /// Announces the transactions of a block after the first `known`.
-    fn transactions(&mut self, block: &Block, known: usize) {
-        let (mut hashes, mut in_full) = (EncodedByIndex::default(), EncodedByIndex::default());
-        let fresh: Vec<Included<'_>> = block.transactions_from(known).collect();
-        for one in self.list {
-            let Subject::NewFlashblockTransactions(shown) = &one.subject else { continue };
-            for included in fresh.iter().filter(|included| shown.admits(included)) {
-                let texts = if matches!(shown, Shown::Hash) { &mut hashes } else { &mut in_full };
-                let text = texts.entry(included.index as u64).or_insert_with(|| {
-                    encoded(self.memory, |out| match shown {
-                        Shown::Hash => encode::data(out, included.tx.tx_hash().as_slice()),
-                        Shown::Full | Shown::Matching(_) => encode::transaction_with_receipt(out, block, included),
-                    })
-                });
-                self.send(one, text.clone());
-            }
-        }
-    }
-
-    /// Announces a transaction that entered the pool.
-    fn pooled(&mut self, tx: &Recovered<TxEnvelope>) {
-        let (mut hash, mut in_full) = (EncodedByDialect::default(), EncodedByDialect::default());
-        for one in self.list {
-            if let Subject::NewPendingTransactions { full } = one.subject {
-                let result = if full {
-                    in_full.get(one.dialect, self.memory, |out| encode::pooled_transaction(out, tx))
-                } else {
-                    hash.get(one.dialect, self.memory, |out| encode::data(out, tx.tx_hash().as_slice()))
-                };
-                self.send(one, result);
-            }
-        }
-    }
-
-    /// Announces matching logs.
-    fn logs(
-        &mut self,
-        one: &Subscription,
-        filter: &LogFilter,
-        block: &Block,
-        which: Logs,
-        encoded_logs: &mut EncodedByIndex,
-    ) {
-        // The bloom of a block being built takes all its receipts, that of a receipt is there.
-        if !block.is_open() && !filter.matches_bloom(block.header().logs_bloom) {
-            return;
-        }
-        let (known, removed) = match which {
-            Logs::After(known) => (known, false),
-            Logs::Removed => (0, true),
-        };
-        for included in block.transactions_from(known).filter(|one| filter.matches_bloom(one.receipt.bloom())) {
-            for (log, index) in included.receipt.logs().iter().zip(included.first_log..) {
-                if filter.matches(log) {
-                    let text = encoded_logs.entry(index).or_insert_with(|| {
-                        let place = LogPlace::of(block, &included);
-                        encoded(self.memory, |out| encode::log(out, log, &place, index, removed))
-                    });
-                    self.send(one, text.clone());
-                }
-            }
-        }
-    }
-
-    /// Announces matching logs of a block whose transactions are not known.
-    fn logs_alone(
-        &mut self,
-        one: &Subscription,
-        filter: &LogFilter,
-        block: &SealedBlock,
-        which: Logs,
-        encoded_logs: &mut EncodedByIndex,
-    ) {
-        if !filter.matches_bloom(block.header.logs_bloom) {
-            return;
-        }
-        let removed = matches!(which, Logs::Removed);
-        for (place, index, log) in LogPlace::of_logs_alone(block).filter(|(.., log)| filter.matches(log)) {
-            let text = encoded_logs
-                .entry(index)
-                .or_insert_with(|| encoded(self.memory, |out| encode::log(out, log, &place, index, removed)));
-            self.send(one, text.clone());
-        }
-    }
-
-    pub(super) fn send(&mut self, one: &Subscription, result: Bytes) {
-        if !one.has_begun || self.full.contains(&one.subscriber.id()) {
-            return;
-        }
-        if !one.subscriber.notify(Notification { prefix: one.prefix.clone(), result }) {
-            self.full.push(one.subscriber.id());
-        }
-    }
-}
-
-impl Shown {
-    /// Returns whether a subscription that shows this is notified of a transaction.
-    fn admits(&self, included: &Included<'_>) -> bool {
-        match self {
-            Self::Hash | Self::Full => true,
-            Self::Matching(filter) => included.receipt.logs().iter().any(|log| filter.matches(log)),
         }
     }
 }

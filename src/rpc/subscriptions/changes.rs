@@ -9,7 +9,7 @@ use alloy_consensus::{TxReceipt, transaction::Recovered};
 use alloy_primitives::{Address, B256, Log, U256, map::HashSet};
 use revm::{Database, state::AccountInfo};
 
-use super::{Subscription, announce::Round};
+use super::{Subscription, round::Round};
 use crate::{
     chain::{BlockBody, ChainReceipt, ChainTx},
     engine::{AccountDiff, ValueChange},
@@ -269,9 +269,7 @@ fn write_snapshot(out: &mut Vec<u8>, snapshot: &Snapshot, fresh: &[FreshTx<'_>],
         .quantity("index", u64::from(snapshot.index()))
         .quantity("timestamp", header.timestamp)
         .quantity("gasUsed", header.gas_used);
-    if let Some(fee) = header.base_fee_per_gas {
-        object.quantity("baseFeePerGas", fee);
-    }
+    object.optional_quantity("baseFeePerGas", header.base_fee_per_gas);
     let write_hashes = |out: &mut Vec<u8>, block: u64| {
         encode::list(out, fresh.iter().filter(|tx| tx.block == block), |out, tx| encode::data(out, tx.hash.as_slice()));
     };
@@ -285,11 +283,8 @@ fn write_snapshot(out: &mut Vec<u8>, snapshot: &Snapshot, fresh: &[FreshTx<'_>],
             object.end();
         });
     }
-    match changes {
-        Some(changes) => encode::list(object.key("touched"), changes.keys(), |out, address: &Address| {
-            encode::data(out, address.as_slice());
-        }),
-        None => object.key("touched").extend_from_slice(b"null"),
-    }
+    encode::or_null(object.key("touched"), changes, |out, changes| {
+        encode::list(out, changes.keys(), |out, address| encode::data(out, address.as_slice()));
+    });
     object.end();
 }

@@ -2,7 +2,7 @@
 
 use alloy_primitives::map::HashSet;
 
-use super::{Subscription, announce::Round};
+use super::{Subscription, round::Round};
 use crate::{
     ledger::{Chain, FeedProblem, Verified},
     rpc::{encode, wire::Subject},

@@ -2,23 +2,15 @@
 //! block whose receipts the upstream has not told yet, within bounds; past them, the logs of the late block are announced when
 //! they come.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{collections::VecDeque, time::Instant};
 
 use alloy_primitives::B256;
 
-use super::announce::{Logs, Round};
+use super::round::{AnnouncedLogs, Round};
 use crate::{
     chain::SealedBlock,
     ledger::{Block, BlockLogs, Chain, LateBounds},
 };
-
-/// The logs of a block that are announced.
-pub(super) enum AnnouncedLogs {
-    /// The block has its whole body.
-    Whole(Block),
-    /// The logs are known, and the transactions are not.
-    Alone(Arc<SealedBlock>),
-}
 
 /// The logs of the canonical blocks that were announced.
 pub(super) struct LogsOfBlocks {
@@ -97,7 +89,7 @@ impl LogsOfBlocks {
             BlockLogs::Late { .. } => return false,
             BlockLogs::Unknown => return true,
         };
-        round.logs_of(&logs, Logs::After(0));
+        round.logs_of(&logs, false);
         if let (AnnouncedLogs::Whole(whole), Some(known)) = (&logs, block.known) {
             round.transactions_of(whole, known);
         }
@@ -113,7 +105,7 @@ impl LogsOfBlocks {
         if let Some(at) = self.announced.iter().rposition(|(_, known, _)| *known == hash)
             && let Some((.., logs)) = self.announced.remove(at)
         {
-            round.logs_of(&logs, Logs::Removed);
+            round.logs_of(&logs, true);
         }
     }
 

@@ -8,6 +8,7 @@ mod announce;
 mod changes;
 mod feed;
 mod logs;
+mod round;
 
 pub use announce::announce;
 
@@ -23,7 +24,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use super::{
     dialect::Dialect,
     encode,
-    error::RpcError,
+    error::{Result, RpcError},
     memory::IoMemory,
     wire::{self, Subject, WatchId},
 };
@@ -223,7 +224,7 @@ impl Starting {
     /// # Errors
     ///
     /// Returns -32602 if the parameters are invalid, and -32005 if the connection has too many subscriptions.
-    pub fn subscribe(&self, params: &str, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    pub fn subscribe(&self, params: &str, out: &mut Vec<u8>) -> Result<()> {
         let subject = wire::parse_subscribe(params, self.dialect)?;
         encode::quantity(out, self.start(subject)?);
         Ok(())
@@ -234,7 +235,7 @@ impl Starting {
     /// # Errors
     ///
     /// Returns -32005 if the connection has too many subscriptions.
-    pub fn watch(&self, watch: WatchId) -> Result<(), RpcError> {
+    pub fn watch(&self, watch: WatchId) -> Result<()> {
         self.subscriptions.end_watch(watch);
         self.start(Subject::Watch(watch)).map(drop)
     }
@@ -249,7 +250,7 @@ impl Starting {
     /// # Errors
     ///
     /// Returns -32602 if the parameters are invalid.
-    pub fn unsubscribe(&self, params: &str, out: &mut Vec<u8>) -> Result<(), RpcError> {
+    pub fn unsubscribe(&self, params: &str, out: &mut Vec<u8>) -> Result<()> {
         let id = wire::parse_unsubscribe(params, self.dialect)?;
         if !self.subscriptions.unsubscribe(id, self.subscriber.as_ref()) {
             return Err(RpcError::new(
@@ -261,7 +262,7 @@ impl Starting {
         Ok(())
     }
 
-    fn start(&self, subject: Subject) -> Result<u64, RpcError> {
+    fn start(&self, subject: Subject) -> Result<u64> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let most = self.subscriptions.most;
         let connection = self.subscriber.id();

@@ -14,8 +14,7 @@ use tokio::{task::JoinSet, time::sleep};
 use super::{
     Watch, WatchState,
     news::News,
-    run::Chunk,
-    run_on_worker,
+    run::{Chunk, run_on_worker},
     task::{WatchTask, stale_by},
 };
 use crate::{
@@ -51,7 +50,7 @@ impl WatchTask {
     /// Runs the next long bundle on the newest snapshot, once a worker may take it.
     async fn run_long(self: Arc<Self>) -> Option<LongEnd> {
         let _seat = self.list.long_seats.acquire().await;
-        let published = self.snapshots.load();
+        let published = self.runner.snapshots.load();
         let snapshot = self.runner.backend.standing_on(&published, self.watch.selector).ok()?;
         let (running, chunk, place) = {
             let mut state = self.watch.state();

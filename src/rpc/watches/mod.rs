@@ -1,8 +1,10 @@
 //! Standing bundles: what clients ask of them, and the watches that stand.
 
+mod follow;
 mod long;
 mod news;
 mod run;
+mod serve;
 mod summary;
 mod task;
 
@@ -17,33 +19,20 @@ use std::{
 };
 
 use alloy_primitives::map::HashMap;
-use tokio::{
-    sync::{Notify, Semaphore, watch},
-    time::{timeout, timeout_at},
-};
+use tokio::sync::{Notify, Semaphore, watch};
 
-use self::{run::Chunk, task::WatchTask};
 use super::{
-    access::Client,
-    encode::{self, Object},
-    error::RpcError,
-    front::{Front, RequestRunner},
-    methods::{Backend, Run, WatchMethod},
-    request::{Request, begin},
+    error::{Result, RpcError},
     subscriptions::Subscriptions,
-    wire::{self, WatchId, WatchRequest, WatchedBundle},
+    wire::{WatchId, WatchedBundle},
 };
 use crate::{
-    executor::{Executor, LaneName, RunPlace},
-    ledger::{Selector, SnapshotId},
+    executor::Executor,
+    ledger::Selector,
     telemetry::{Counter, Gauge, Metrics},
-    watch::{Attendance, SnapshotName, StandingBundle, StandingBundles, StandingRun},
+    watch::{Attendance, SnapshotName, StandingBundle, StandingBundles},
 };
 
-/// The place of the runs.
-const PLACE: RunPlace = RunPlace::On(LaneName::Watch);
-/// The place where payloads are parsed.
-const PARSE: RunPlace = RunPlace::On(LaneName::Bundle);
 /// The bytes that a watch counts besides its bundles.
 const WATCH_BYTES: usize = 64 << 10;
 
@@ -144,7 +133,7 @@ impl WatchList {
     }
 
     /// Returns a client's watch.
-    fn find(&self, id: WatchId, client: Option<&str>) -> Result<Arc<Watch>, RpcError> {
+    fn find(&self, id: WatchId, client: Option<&str>) -> Result<Arc<Watch>> {
         let found = self.watches().get(&id).filter(|watch| watch.owner.as_deref() == client).cloned();
         found.ok_or_else(|| {
             RpcError::new(-32000, format!("params[0]: {id}: no such watch: it was taken back, or its time is over"))
@@ -162,7 +151,7 @@ impl WatchList {
     }
 
     /// Adds a watch, if there is still room for it.
-    fn add(&self, watch: Arc<Watch>) -> Result<(), RpcError> {
+    fn add(&self, watch: Arc<Watch>) -> Result<()> {
         let mut watches = self.watches();
         let (bytes, room) = (watch.bytes.load(Relaxed), self.room_among(&watches, watch.owner.as_deref()));
         if bytes > room {
@@ -194,42 +183,10 @@ impl WatchList {
         }
     }
 
-    /// Runs a chunk. Returns the ends of its first runs, as many as there was time for.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if no worker has taken the chunk.
-    async fn run_chunk(
-        &self,
-        runner: &RequestRunner,
-        request: Request,
-        chunk: &Arc<Chunk>,
-    ) -> Result<Vec<(u32, StandingRun)>, RpcError> {
-        let deadline = request.ticket.deadline();
-        // With so many permits a run, no more runs of all watches are under way than this one alone may have.
-        let permits = runner.executor.workers().div_ceil(self.width(&runner.executor));
-        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
-        let seat = timeout_at(deadline.into(), self.seats.acquire_many(permits)).await;
-        let ended = run_on_worker(runner, request, chunk).await;
-        drop(seat);
-        ended
-    }
-
     fn count(&self, watches: &HashMap<WatchId, Arc<Watch>>) {
         let bundles: usize = watches.values().map(|watch| watch.count).sum();
         self.standing.set(bundles as f64);
     }
-}
-
-/// Runs a chunk. Returns the ends of its first runs, or an error if no worker has taken it.
-async fn run_on_worker(
-    runner: &RequestRunner,
-    request: Request,
-    chunk: &Arc<Chunk>,
-) -> Result<Vec<(u32, StandingRun)>, RpcError> {
-    let chunk = chunk.clone();
-    let work = move |backend: &Backend, run: &mut Run<'_>| Ok(backend.run_standing(run, &chunk));
-    runner.run_step(PLACE, request, work).await.map(|(ended, _)| ended)
 }
 
 impl Watch {
@@ -274,162 +231,5 @@ impl WatchState {
     /// Returns whether nothing is behind.
     fn is_settled(&self) -> bool {
         self.settled.is_some_and(|settled| self.bundles.at() == Some(settled.id))
-    }
-}
-
-impl Front {
-    /// Answers a method of the standing bundles.
-    ///
-    /// # Errors
-    ///
-    /// Returns -32602 if the parameters are wrong, -32005 if the client's bundles take too much memory, and -32000 if
-    /// the client has no such watch, except to `presim_unwatch` if nobody has.
-    pub(super) async fn watch(&self, method: WatchMethod, request: Request) -> Result<Vec<u8>, RpcError> {
-        let list = &self.watches.0;
-        let client = request.caller.client.as_deref().map(Client::name);
-        let dialect = request.caller.dialect;
-        let mut out = begin(&request.id, "result");
-        match method {
-            WatchMethod::Begin => return self.begin_watch(request).await,
-            WatchMethod::Again => {
-                let (id, since) = wire::parse_rewatch(&request.params, dialect)?;
-                let watch = list.find(id, client)?;
-                let starting = request.starting.as_ref().ok_or_else(|| {
-                    RpcError::new(-32601, "presim_rewatch needs a WebSocket connection: presim_results polls over HTTP")
-                })?;
-                starting.watch(id)?;
-                watch.attend();
-                watch.write_again(since, &mut out);
-            }
-            WatchMethod::Results => {
-                let (id, since, wait) = wire::parse_results(&request.params, dialect)?;
-                let watch = list.find(id, client)?;
-                self.poll(&watch, since, Duration::from_millis(wait), &request).await?;
-                watch.write_results(since, &mut out);
-            }
-            WatchMethod::End => {
-                let id = wire::parse_unwatch(&request.params, dialect)?;
-                // Only a watch that stands can be another client's.
-                if list.watches().contains_key(&id) {
-                    list.find(id, client)?;
-                }
-                encode::value(&mut out, &list.remove(id));
-            }
-        }
-        encode::check_length(&out, self.limits().max_response)?;
-        Ok(out)
-    }
-
-    /// Lets the bundles of a request stand.
-    async fn begin_watch(&self, request: Request) -> Result<Vec<u8>, RpcError> {
-        let list = &self.watches.0;
-        let most = list.limits.bundles;
-        let owner = request.caller.client.as_deref().map(|client| client.name().to_owned());
-        let room = list.room(owner.as_deref()).saturating_sub(WATCH_BYTES);
-        let parse = move |backend: &Backend, run: &mut Run<'_>| {
-            wire::parse_watch(run.params, run.dialect, &backend.limits.shape, most, room)
-        };
-        let (parsed, mut out) = self.run_step(PARSE, request.clone(), parse).await?;
-        let WatchRequest { bundles, selector, bytes } = parsed;
-        let requests = WATCH_BYTES + bytes;
-        let bundles = StandingBundles::new(bundles.into_iter().map(|(name, bundle)| (name, Arc::new(bundle))));
-        let bytes = requests + bundles.bytes();
-        let state = WatchState {
-            bundles,
-            running: Vec::new(),
-            long_rests_until: None,
-            attendance: Attendance::new(Instant::now()),
-            begins_block: true,
-            settled: None,
-        };
-        let watch = Arc::new(Watch {
-            id: WatchId(rand::random()),
-            count: state.bundles.bundles().len(),
-            owner,
-            selector,
-            state: Mutex::new(state),
-            bytes: AtomicUsize::new(bytes),
-            news: watch::Sender::new(0),
-            wake: Notify::new(),
-        });
-        let first = self.runner.backend.select(&request.published, selector)?.id;
-        list.add(watch.clone())?;
-        if let Some(starting) = &request.starting {
-            starting.watch(watch.id).inspect_err(|_| {
-                list.remove(watch.id);
-            })?;
-        }
-        let mut object = Object::new(&mut out);
-        encode::string(object.key("watch"), &watch.id.to_string());
-        // All that is told of this snapshot is new, so that who asks what changed after `id` misses nothing.
-        object.quantity("id", first.0.saturating_sub(1));
-        object.end();
-        let caller = request.caller;
-        let task = WatchTask {
-            list: list.clone(),
-            runner: self.runner.clone(),
-            snapshots: self.snapshots.clone(),
-            rules: self.runner.backend.rules(caller.dialect),
-            requests,
-            watch,
-            caller,
-            method: request.method,
-        };
-        let (list, id) = (list.clone(), task.watch.id);
-        tokio::spawn(async move {
-            if let Err(error) = tokio::spawn(Arc::new(task).follow()).await {
-                tracing::error!(%error, "standing bundles are dropped");
-                list.remove(id);
-            }
-        });
-        Ok(out)
-    }
-
-    /// Waits until an answer has changed after a snapshot and what is due has run, at most for some time.
-    async fn poll(&self, watch: &Watch, since: SnapshotId, wait: Duration, request: &Request) -> Result<(), RpcError> {
-        let has_changed = |state: &WatchState| state.bundles.changed_after(since).next().is_some();
-        let is_done = || {
-            let state = watch.state();
-            state.is_settled() && has_changed(&state)
-        };
-        let mut news = watch.news.subscribe();
-        watch.attend();
-        if wait.is_zero() || is_done() {
-            return Ok(());
-        }
-        let Ok(_seat) = self.waiters.seats.try_acquire() else {
-            let text = format!("too busy: {} requests wait already", self.waiters.count);
-            return Err(RpcError::limit(text));
-        };
-        drop(request.starting.as_ref().and_then(|starting| starting.release()));
-        let _poll = Poll::of(watch);
-        let changed = async {
-            // Runs that end with something behind are news, too.
-            while !is_done() && news.changed().await.is_ok() && !has_changed(&watch.state()) {}
-        };
-        let mut stopping = self.watches.0.stopping.subscribe();
-        // Without news in time, the answer says so.
-        tokio::select! {
-            _ = timeout(wait.min(self.limits().sync.most), changed) => {}
-            _ = stopping.wait_for(|stopping| *stopping) => {}
-        }
-        Ok(())
-    }
-}
-
-/// A request that polls. Counted until it is dropped.
-struct Poll<'a>(&'a Watch);
-
-impl<'a> Poll<'a> {
-    fn of(watch: &'a Watch) -> Self {
-        watch.state().attendance.begin_poll();
-        Self(watch)
-    }
-}
-
-impl Drop for Poll<'_> {
-    fn drop(&mut self) {
-        self.0.state().attendance.end_poll(Instant::now());
-        self.0.wake.notify_one();
     }
 }

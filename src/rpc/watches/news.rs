@@ -65,9 +65,7 @@ impl Watch {
         self.write_name(object, name);
         if self.selector == Selector::Pending {
             object.quantity("blockNumber", name.number).quantity("timestamp", name.timestamp);
-            if let Some(fee) = name.base_fee {
-                object.quantity("baseFeePerGas", fee);
-            }
+            object.optional_quantity("baseFeePerGas", name.base_fee);
         }
     }
 

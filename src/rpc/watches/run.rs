@@ -7,20 +7,27 @@ use std::{
 
 use alloy_primitives::I256;
 use bytes::Bytes;
+use tokio::time::timeout_at;
 
+use super::WatchList;
 use crate::{
     engine::SimulationRules,
+    executor::{LaneName, RunPlace},
     ledger::{Chain, Selector, Snapshot},
     meter::MeterCount,
     rpc::{
         encode,
-        error::RpcError,
+        error::{Result, RpcError},
         methods::{Backend, Run},
+        request::Request,
+        runner::RequestRunner,
         wire::{WatchedBundle, WatchedPayload},
     },
     watch::StandingRun,
 };
 
+/// The place of the runs.
+const PLACE: RunPlace = RunPlace::On(LaneName::Watch);
 /// The time after which a run on a worker takes no other bundle.
 const CHUNK_TIME: Duration = Duration::from_millis(1);
 /// The strides of the meter after which a bundle is long, and may not hold others up: some tens of milliseconds at most,
@@ -44,7 +51,7 @@ pub(super) struct Chunk {
 
 impl Backend {
     /// Returns the snapshot on which bundles stand: the newest, or the newest sealed block.
-    pub(super) fn standing_on(&self, published: &Chain, selector: Selector) -> Result<Arc<Snapshot>, RpcError> {
+    pub(super) fn standing_on(&self, published: &Chain, selector: Selector) -> Result<Arc<Snapshot>> {
         let selected = self.select(published, selector)?;
         // A fallback publishes the canonical state under a new id.
         Ok(if selected.state == published.newest.state { published.newest.clone() } else { selected })
@@ -110,6 +117,40 @@ impl Backend {
         run.out = Vec::new();
         ended
     }
+}
+
+impl WatchList {
+    /// Runs a chunk. Returns the ends of its first runs, as many as there was time for.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no worker has taken the chunk.
+    pub(super) async fn run_chunk(
+        &self,
+        runner: &Arc<RequestRunner>,
+        request: Request,
+        chunk: &Arc<Chunk>,
+    ) -> Result<Vec<(u32, StandingRun)>> {
+        let deadline = request.ticket.deadline();
+        // With so many permits a run, no more runs of all watches are under way than this one alone may have.
+        let permits = runner.executor.workers().div_ceil(self.width(&runner.executor));
+        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
+        let seat = timeout_at(deadline.into(), self.seats.acquire_many(permits)).await;
+        let ended = run_on_worker(runner, request, chunk).await;
+        drop(seat);
+        ended
+    }
+}
+
+/// Runs a chunk. Returns the ends of its first runs, or an error if no worker has taken it.
+pub(super) async fn run_on_worker(
+    runner: &Arc<RequestRunner>,
+    request: Request,
+    chunk: &Arc<Chunk>,
+) -> Result<Vec<(u32, StandingRun)>> {
+    let chunk = chunk.clone();
+    let work = move |backend: &Backend, run: &mut Run<'_>| Ok(backend.run_standing(run, &chunk));
+    runner.run_step(PLACE, request, work).await.map(|(ended, _)| ended)
 }
 
 impl WatchedBundle {

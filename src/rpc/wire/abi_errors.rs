@@ -7,7 +7,10 @@ use alloy_json_abi::{AbiItem, Error as AbiError, Param};
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::value::RawValue;
 
-use crate::abi::{is_short, value_text};
+use crate::{
+    abi::{is_short, value_text},
+    shown::cut,
+};
 
 /// Maximum nesting of arrays and tuples in an argument.
 const DEEPEST: usize = 16;
@@ -55,7 +58,7 @@ impl CustomErrors {
 impl CustomError {
     /// Checks the types of an error's arguments.
     fn new(error: AbiError) -> Result<Self, String> {
-        let shown: String = error.name.chars().take(80).collect();
+        let shown = cut(&error.name, 80);
         if error.inputs.iter().any(|input| depth(input) > DEEPEST) {
             return Err(format!("{shown}: expected arguments of at most {DEEPEST} arrays and tuples in each other"));
         }
@@ -86,7 +89,7 @@ fn sizes(types: &[DynSolType]) -> usize {
 }
 
 fn last_line(text: &str) -> String {
-    text.lines().next_back().unwrap_or_default().chars().take(200).collect()
+    cut(text.lines().next_back().unwrap_or_default(), 200)
 }
 
 impl AbiItemParam {
@@ -98,7 +101,7 @@ impl AbiItemParam {
             #[serde(rename = "type", borrow)]
             name: Cow<'a, str>,
         }
-        let shown: String = item.chars().take(80).collect();
+        let shown = cut(item, 80);
         let wrong = |error: serde_json::Error| {
             let text = error.to_string();
             let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);

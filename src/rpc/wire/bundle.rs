@@ -16,14 +16,16 @@ use crate::{
     pool::{SentBundle, SentTransaction},
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Data, Fixed, Number},
     },
 };
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: the bundle")]
-struct BundleParams(FlashbotsBundleParam, #[serde(skip)] ());
+params! {
+    BundleParams(FlashbotsBundleParam) = "1 parameter: the bundle";
+    SendBundleParams(SentBundleParam) = "1 parameter: the bundle";
+    CancelBundleParams(CancelledBundleParam) = "1 parameter: an object with the replacementUuid";
+}
 
 /// A bundle, with the fields that Flashbots documents.
 #[derive(Debug, Deserialize)]
@@ -46,11 +48,6 @@ const MOST_SENT: usize = 100;
 /// Maximum length of the name under which a bundle is replaced or cancelled, in bytes. A UUID has 36.
 const MOST_UUID: usize = 64;
 
-/// The parameter of `eth_sendBundle`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: the bundle")]
-struct SendBundleParams(SentBundleParam, #[serde(skip)] ());
-
 /// A bundle to be mined, with the fields that Flashbots documents.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -64,11 +61,6 @@ struct SentBundleParam {
     #[serde(alias = "uuid")]
     replacement_uuid: Option<String>,
 }
-
-/// The parameter of `eth_cancelBundle`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: an object with the replacementUuid")]
-struct CancelBundleParams(CancelledBundleParam, #[serde(skip)] ());
 
 /// The name of a bundle to be cancelled.
 #[derive(Debug, Deserialize)]
@@ -90,7 +82,7 @@ pub struct ParsedBundle {
 }
 
 /// Parses a bundle, decodes its transactions and recovers their senders.
-pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ParsedBundle, RpcError> {
+pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ParsedBundle> {
     let BundleParams(bundle, ()) = parse(params, dialect)?;
     check_count(bundle.txs.len(), limits.max_block_calls)?;
     // A state named by its block includes all transactions of the block, which is what -1 means.
@@ -117,7 +109,7 @@ pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Re
 }
 
 /// Parses a bundle to be mined, and decodes its transactions. Its name is returned beside it.
-pub fn parse_sent_bundle(params: &str, dialect: &Dialect) -> Result<(SentBundle, Option<String>), RpcError> {
+pub fn parse_sent_bundle(params: &str, dialect: &Dialect) -> Result<(SentBundle, Option<String>)> {
     let SendBundleParams(bundle, ()) = parse(params, dialect)?;
     check_count(bundle.txs.len(), MOST_SENT)?;
     let transactions =
@@ -155,13 +147,13 @@ pub fn parse_sent_bundle(params: &str, dialect: &Dialect) -> Result<(SentBundle,
 }
 
 /// Parses the name of a bundle to be cancelled.
-pub fn parse_cancelled_bundle(params: &str, dialect: &Dialect) -> Result<String, RpcError> {
+pub fn parse_cancelled_bundle(params: &str, dialect: &Dialect) -> Result<String> {
     let CancelBundleParams(CancelledBundleParam { replacement_uuid }, ()) = parse(params, dialect)?;
     check_uuid(&replacement_uuid)?;
     Ok(replacement_uuid)
 }
 
-fn check_count(count: usize, most: usize) -> Result<(), RpcError> {
+fn check_count(count: usize, most: usize) -> Result<()> {
     if count == 0 {
         return Err(RpcError::params("params[0].txs: empty: expected at least one signed transaction"));
     }
@@ -171,7 +163,7 @@ fn check_count(count: usize, most: usize) -> Result<(), RpcError> {
     Ok(())
 }
 
-fn check_uuid(uuid: &str) -> Result<(), RpcError> {
+fn check_uuid(uuid: &str) -> Result<()> {
     let length = uuid.len();
     match (1..=MOST_UUID).contains(&length) {
         true => Ok(()),
@@ -183,13 +175,13 @@ fn check_uuid(uuid: &str) -> Result<(), RpcError> {
 
 /// Decodes a transaction from its EIP-2718 bytes and recovers its sender. Drops the blobs of a transaction in network
 /// form, because execution does not depend on them.
-pub(super) fn transaction(raw: &Data, place: impl fmt::Display) -> Result<Recovered<TxEnvelope>, RpcError> {
+pub(super) fn transaction(raw: &Data, place: impl fmt::Display) -> Result<Recovered<TxEnvelope>> {
     let SentTransaction { tx, .. } = decode(raw, &place)?;
     tx.try_into_recovered().map_err(|error| RpcError::params(format!("{place}: no recoverable sender: {error}")))
 }
 
 /// Decodes a transaction from its EIP-2718 bytes.
-fn decode(raw: &Data, place: &impl fmt::Display) -> Result<SentTransaction, RpcError> {
+fn decode(raw: &Data, place: &impl fmt::Display) -> Result<SentTransaction> {
     SentTransaction::decode(&raw.0)
         .map_err(|error| RpcError::params(format!("{place}: not a signed transaction (EIP-2718): {error}")))
 }

@@ -18,7 +18,7 @@ use crate::{
     ledger::Selector,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Data, Fixed, Quantity, Word},
     },
 };
@@ -36,15 +36,10 @@ pub struct ShapeLimits {
     pub max_search_runs: usize,
 }
 
-/// The parameters of `eth_call`, `eth_estimateGas` and `eth_createAccessList`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 to 4 parameters: call, block, state overrides, block overrides")]
-struct CallParams(
-    CallObject,
-    #[serde(default)] Option<SelectorParam>,
-    #[serde(default)] Option<StateOverridesParam>,
-    #[serde(default)] Option<BlockOverridesParam>,
-);
+params! {
+    CallParams(CallObject; SelectorParam, StateOverridesParam, BlockOverridesParam)
+        = "1 to 4 parameters: call, block, state overrides, block overrides";
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -184,29 +179,25 @@ pub(super) struct BlockOverridesParam {
 /// # Errors
 ///
 /// Returns -32602 with the path of the wrong field.
-pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
+pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector)> {
     let (request, selector) = call_request(params, "eth_call", dialect)?;
     Ok((request, require(selector, dialect)?))
 }
 
 /// Parses the parameters of `eth_estimateGas`. The block that the call runs on is `latest` by default.
-pub fn parse_estimate(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
+pub fn parse_estimate(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector)> {
     let (request, selector) = call_request(params, "eth_estimateGas", dialect)?;
     Ok((request, select(selector)))
 }
 
 /// Parses the parameters of `eth_createAccessList`. The block that the call runs on is `latest` by default.
-pub fn parse_access_list(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector), RpcError> {
+pub fn parse_access_list(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector)> {
     let (request, selector) = call_request(params, "eth_createAccessList", dialect)?;
     Ok((request, select(selector)))
 }
 
-fn call_request(
-    params: &str,
-    method: &'static str,
-    dialect: &Dialect,
-) -> Result<(CallRequest, Option<SelectorParam>), RpcError> {
-    let CallParams(call, selector, state, block) = parse(params, dialect)?;
+fn call_request(params: &str, method: &'static str, dialect: &Dialect) -> Result<(CallRequest, Option<SelectorParam>)> {
+    let CallParams(call, selector, state, block, ()) = parse(params, dialect)?;
     let request = CallRequest {
         call: call.into_call("params[0]", dialect)?,
         state: state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default(),
@@ -216,7 +207,7 @@ fn call_request(
 }
 
 impl CallObject {
-    pub(super) fn into_call(self, place: impl Display, dialect: &Dialect) -> Result<Call, RpcError> {
+    pub(super) fn into_call(self, place: impl Display, dialect: &Dialect) -> Result<Call> {
         let to = match self.to {
             None if dialect.requires_to_and_selector => {
                 return Err(RpcError::params(format!(
@@ -284,7 +275,7 @@ impl CallObject {
     }
 }
 
-pub(super) fn state_overrides(overrides: StateOverridesParam, place: impl Display) -> Result<StateOverrides, RpcError> {
+pub(super) fn state_overrides(overrides: StateOverridesParam, place: impl Display) -> Result<StateOverrides> {
     overrides
         .into_iter()
         .map(|(AddressKey(address), account)| {
@@ -317,7 +308,7 @@ pub(super) fn call_block_overrides(
     overrides: BlockOverridesParam,
     place: impl Display,
     method: &str,
-) -> Result<BlockOverrides, RpcError> {
+) -> Result<BlockOverrides> {
     let root = overrides.beacon_root.as_ref().map(|_| "beaconRoot");
     if let Some(name) = root.or(overrides.withdrawals.as_ref().map(|_| "withdrawals")) {
         return Err(RpcError::params(format!(
@@ -327,7 +318,7 @@ pub(super) fn call_block_overrides(
     block_overrides(overrides, place)
 }
 
-pub(super) fn block_overrides(overrides: BlockOverridesParam, place: impl Display) -> Result<BlockOverrides, RpcError> {
+pub(super) fn block_overrides(overrides: BlockOverridesParam, place: impl Display) -> Result<BlockOverrides> {
     let number = overrides.number.map(|number| u64::try_from(number.0)).transpose();
     Ok(BlockOverrides {
         number: number.map_err(|_| RpcError::params(format!("{place}.number: out of range: at most 64 bits")))?,

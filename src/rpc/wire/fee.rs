@@ -1,19 +1,22 @@
 //! The parameters of `eth_feeHistory`.
 
-use serde::Deserialize;
-
 use super::{SelectorParam, parse};
 use crate::{
     ledger::Selector,
-    rpc::{dialect::Dialect, error::RpcError, hex::Number},
+    rpc::{
+        dialect::Dialect,
+        error::{Result, RpcError},
+        hex::Number,
+    },
 };
 
 /// Maximum number of percentiles in a request, as in geth.
 const MOST_PERCENTILES: usize = 100;
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 or 3 parameters: block count, newest block, reward percentiles")]
-struct FeeHistoryParams(Number<u64>, SelectorParam, #[serde(default)] Option<Vec<f64>>);
+params! {
+    FeeHistoryParams(Number<u64>, SelectorParam; Vec<f64>)
+        = "2 or 3 parameters: block count, newest block, reward percentiles";
+}
 
 /// The parsed parameters of `eth_feeHistory`.
 #[derive(Debug)]
@@ -27,8 +30,8 @@ pub struct FeeHistoryRequest {
 }
 
 /// Parses the number of blocks, the newest block, and percentiles from 0 to 100 in ascending order.
-pub fn parse_fee_history(params: &str, dialect: &Dialect) -> Result<FeeHistoryRequest, RpcError> {
-    let FeeHistoryParams(Number(count), SelectorParam(newest), percentiles) = parse(params, dialect)?;
+pub fn parse_fee_history(params: &str, dialect: &Dialect) -> Result<FeeHistoryRequest> {
+    let FeeHistoryParams(Number(count), SelectorParam(newest), percentiles, ()) = parse(params, dialect)?;
     if let Some(list) = &percentiles {
         if list.len() > MOST_PERCENTILES {
             return Err(RpcError::params(format!("params[2]: {} percentiles: at most {MOST_PERCENTILES}", list.len())));

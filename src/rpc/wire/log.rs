@@ -7,7 +7,11 @@ use serde::{Deserialize, Deserializer};
 use super::{SelectorParam, parse, select};
 use crate::{
     ledger::Selector,
-    rpc::{dialect::Dialect, error::RpcError, hex::Fixed},
+    rpc::{
+        dialect::Dialect,
+        error::{Result, RpcError},
+        hex::Fixed,
+    },
 };
 
 /// Maximum number of addresses in a filter, and of alternatives for one topic, as in geth.
@@ -15,9 +19,9 @@ const MOST_ALTERNATIVES: usize = 1000;
 /// Maximum number of topics of a log.
 const TOPICS: usize = 4;
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: a filter")]
-struct LogsParams(FilterParam, #[serde(skip)] ());
+params! {
+    LogsParams(FilterParam) = "1 parameter: a filter";
+}
 
 /// A filter object of `eth_getLogs`, `eth_newFilter` or a subscription.
 #[derive(Debug, Default, Deserialize)]
@@ -68,7 +72,7 @@ pub enum LogRange {
 }
 
 /// Parses a filter and the blocks that it searches.
-pub fn parse_logs(params: &str, dialect: &Dialect) -> Result<(LogFilter, LogRange), RpcError> {
+pub fn parse_logs(params: &str, dialect: &Dialect) -> Result<(LogFilter, LogRange)> {
     let LogsParams(filter, ()) = parse(params, dialect)?;
     let range = match (filter.block_hash, filter.from_block, filter.to_block) {
         (Some(hash), None, None) => LogRange::Block(hash.into()),
@@ -84,7 +88,7 @@ pub fn parse_logs(params: &str, dialect: &Dialect) -> Result<(LogFilter, LogRang
 
 impl OneOrMany<20> {
     /// Returns the addresses. Errors name `place`.
-    pub(super) fn addresses(self, place: &str) -> Result<Vec<Address>, RpcError> {
+    pub(super) fn addresses(self, place: &str) -> Result<Vec<Address>> {
         bound(self.0.len(), place)?;
         if let Some(index) = self.0.iter().position(Option::is_none) {
             return Err(RpcError::params(format!("{place}[{index}]: null: expected an address")));
@@ -95,7 +99,7 @@ impl OneOrMany<20> {
 
 impl FilterParam {
     /// Converts to a filter for logs of any block. Errors name fields of `place`.
-    pub(super) fn into_filter(self, place: &str) -> Result<LogFilter, RpcError> {
+    pub(super) fn into_filter(self, place: &str) -> Result<LogFilter> {
         let addresses = self.address.map(|list| list.addresses(&format!("{place}.address")));
         let addresses = addresses.transpose()?.unwrap_or_default();
         let topics = self.topics.unwrap_or_default();
@@ -122,7 +126,7 @@ impl FilterParam {
     }
 }
 
-fn bound(count: usize, place: &str) -> Result<(), RpcError> {
+fn bound(count: usize, place: &str) -> Result<()> {
     if count > MOST_ALTERNATIVES {
         return Err(RpcError::params(format!("{place}: too many: {count}, at most {MOST_ALTERNATIVES}")));
     }

@@ -15,7 +15,12 @@ use super::{
 use crate::{
     engine::{Bundle, Bundles},
     ledger::Selector,
-    rpc::{dialect::Dialect, error::RpcError, hex::parse_quantity},
+    rpc::{
+        dialect::Dialect,
+        error::{Result, RpcError},
+        hex::parse_quantity,
+    },
+    shown::cut,
 };
 
 /// Bundles of calls, and the position in a block where they run.
@@ -31,14 +36,10 @@ pub struct ManyRequest {
     pub timeout: Option<Duration>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 to 4 parameters: bundles, state context, state overrides, timeout in milliseconds")]
-struct CallManyParams(
-    Vec<CallManyBundleParam>,
-    #[serde(default)] Option<StateContextParam>,
-    #[serde(default)] Option<StateOverridesParam>,
-    #[serde(default)] Option<Milliseconds>,
-);
+params! {
+    CallManyParams(Vec<CallManyBundleParam>; StateContextParam, StateOverridesParam, Milliseconds)
+        = "1 to 4 parameters: bundles, state context, state overrides, timeout in milliseconds";
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -63,8 +64,8 @@ struct IndexParam(Option<u64>);
 struct Milliseconds(u64);
 
 /// Parses the parameters of `eth_callMany`.
-pub fn parse_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ManyRequest, RpcError> {
-    let CallManyParams(bundles, context, state, timeout) = parse(params, dialect)?;
+pub fn parse_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ManyRequest> {
+    let CallManyParams(bundles, context, state, timeout, ()) = parse(params, dialect)?;
     let (selector, index) = context.unwrap_or_default().into_place();
     let state = state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default();
     let bundles = Bundles { state, bundles: into_bundles(bundles, "eth_callMany", dialect, limits)? };
@@ -79,7 +80,7 @@ pub(super) fn into_bundles(
     method: &str,
     dialect: &Dialect,
     limits: &ShapeLimits,
-) -> Result<Vec<Bundle>, RpcError> {
+) -> Result<Vec<Bundle>> {
     if bundles.iter().all(|bundle| bundle.transactions.is_empty()) {
         return Err(RpcError::params("params[0]: empty bundles: expected at least one with a transaction"));
     }
@@ -103,7 +104,7 @@ pub(super) fn into_bundles(
 }
 
 impl CallManyBundleParam {
-    fn into_bundle(self, place: impl fmt::Display, method: &str, dialect: &Dialect) -> Result<Bundle, RpcError> {
+    fn into_bundle(self, place: impl fmt::Display, method: &str, dialect: &Dialect) -> Result<Bundle> {
         let calls = self.transactions.into_iter().enumerate();
         Ok(Bundle {
             calls: calls
@@ -151,10 +152,9 @@ impl<'de> Deserialize<'de> for IndexParam {
             fn visit_str<E: Error>(self, text: &str) -> Result<IndexParam, E> {
                 let count = parse_quantity(text)
                     .and_then(|count| u64::try_from(count).map_err(|_| "out of range: at most 64 bits".into()));
-                count.map(|count| IndexParam(Some(count))).map_err(|reason| {
-                    let shown: String = text.chars().take(80).collect();
-                    E::custom(format_args!("{shown:?}: {reason}"))
-                })
+                count
+                    .map(|count| IndexParam(Some(count)))
+                    .map_err(|reason| E::custom(format_args!("{:?}: {reason}", cut(text, 80))))
             }
         }
 

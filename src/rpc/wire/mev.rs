@@ -13,9 +13,10 @@ use crate::{
     ledger::Selector,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Data, Fixed, Number},
     },
+    shown::cut,
 };
 
 /// Maximum number of bundles within bundles, as in Flashbots' builder.
@@ -23,9 +24,10 @@ const MOST_NESTED: usize = 5;
 /// The versions of MEV-Share's API, which have the same bundles.
 const VERSIONS: [&str; 2] = ["v0.1", "beta-1"];
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: the bundle, and the block in which it runs")]
-struct SimBundleParams(MevBundleParam, #[serde(default)] Option<SimBundleBlockParam>);
+params! {
+    SimBundleParams(MevBundleParam; SimBundleBlockParam)
+        = "1 or 2 parameters: the bundle, and the block in which it runs";
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -139,8 +141,8 @@ pub enum MevPart {
 }
 
 /// Parses a bundle and the block in which it runs, decodes the transactions and recovers their senders.
-pub fn parse_sim_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimBundleRequest, RpcError> {
-    let SimBundleParams(bundle, block) = parse(params, dialect)?;
+pub fn parse_sim_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimBundleRequest> {
+    let SimBundleParams(bundle, block, ()) = parse(params, dialect)?;
     let block = block.unwrap_or_default();
     let mut calls = FlatCalls { calls: Vec::new(), when: Conditions::default(), most: limits.max_block_calls };
     let bundle = bundle.into_bundle("params[0]", 0, &mut calls)?;
@@ -175,9 +177,9 @@ struct FlatCalls {
 }
 
 impl MevBundleParam {
-    fn into_bundle(self, place: &str, depth: usize, calls: &mut FlatCalls) -> Result<MevBundle, RpcError> {
+    fn into_bundle(self, place: &str, depth: usize, calls: &mut FlatCalls) -> Result<MevBundle> {
         if !VERSIONS.contains(&self.version.as_str()) {
-            let shown: String = self.version.chars().take(80).collect();
+            let shown = cut(&self.version, 80);
             let text = format!("{place}.version: {shown:?}: unknown version: expected one of {}", VERSIONS.join(", "));
             return Err(RpcError::params(text));
         }
@@ -217,7 +219,7 @@ impl MevBundleParam {
             let part = item.into_part(&format!("{place}.body[{index}]"), depth, calls)?;
             Ok(MevItem { part, refund })
         });
-        let items = items.collect::<Result<Vec<_>, RpcError>>()?;
+        let items = items.collect::<Result<Vec<_>>>()?;
         let recipients = match config.len() {
             0 => items.first().map_or(0, |item| item.part.recipients()),
             named => named as u64,
@@ -227,7 +229,7 @@ impl MevBundleParam {
 }
 
 impl MevItemParam {
-    fn into_part(self, place: &str, depth: usize, calls: &mut FlatCalls) -> Result<MevPart, RpcError> {
+    fn into_part(self, place: &str, depth: usize, calls: &mut FlatCalls) -> Result<MevPart> {
         match self {
             Self { hash: Some(hash), .. } => Err(RpcError::params(format!(
                 "{place}.hash: {}: a transaction that only MEV-Share knows: expected its bytes in tx",
@@ -265,7 +267,7 @@ impl MevPart {
     }
 }
 
-fn check_percentages(percents: impl Iterator<Item = u8>, place: &str) -> Result<(), RpcError> {
+fn check_percentages(percents: impl Iterator<Item = u8>, place: &str) -> Result<()> {
     match percents.map(u64::from).sum() {
         0..=100 => Ok(()),
         sum => Err(RpcError::params(format!("{place}: {sum} percent in all: expected at most 100"))),

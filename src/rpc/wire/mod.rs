@@ -2,6 +2,18 @@
 //!
 //! Malformed parameters are rejected here with the name of the field, so the other modules do not check them again.
 
+/// Defines the positional parameters of methods, each with the words by which an error counts them: those that must be
+/// there and, after a semicolon, those that may be.
+macro_rules! params {
+    ($($(#[$doc:meta])* $name:ident $(<$generic:ident>)? ($($needed:ty),* $(; $($optional:ty),+)?) = $expected:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(expecting = $expected)]
+        // The last field is there because serde reads a struct of one field from the array itself.
+        struct $name $(<$generic>)? ($($needed,)* $($(#[serde(default)] Option<$optional>,)+)? #[serde(skip)] ());
+    )*};
+}
+
 mod abi_errors;
 mod block;
 mod bundle;
@@ -70,10 +82,13 @@ use serde_json::value::{RawValue, to_raw_value};
 use self::objects::ObjectsOnly;
 use super::{
     dialect::Dialect,
-    error::RpcError,
+    error::{Result, RpcError},
     hex::{Fixed, Quantity},
 };
-use crate::ledger::{Selector, SnapshotId};
+use crate::{
+    ledger::{Selector, SnapshotId},
+    shown::cut,
+};
 
 /// A block selector: a tag, a number, a hash, or an object of EIP-1898 or with a `snapshotId`.
 #[derive(Clone, Copy, Debug)]
@@ -110,14 +125,12 @@ struct SelectorObject {
 struct NoParams();
 
 /// Checks that a request has no parameters.
-pub fn parse_none(params: &str, dialect: &Dialect) -> Result<(), RpcError> {
+pub fn parse_none(params: &str, dialect: &Dialect) -> Result<()> {
     parse::<NoParams>(params, dialect).map(drop)
 }
 
-// A single parameter has a skipped field beside it, because serde reads a struct of one field from the array itself.
-
 /// Parses `params`. Returns -32602 with the path of the wrong field, which is tracked only in a second parse.
-fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcError> {
+fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T> {
     if !params.trim_start().starts_with('[') {
         return Err(RpcError::params("params: expected an array of positional parameters"));
     }
@@ -188,7 +201,7 @@ fn parse_aside<T: DeserializeOwned + Default>(
     aside: Option<&serde_json::Value>,
     place: &str,
     dialect: &Dialect,
-) -> Result<T, RpcError> {
+) -> Result<T> {
     let Some(value) = aside.filter(|value| !value.is_null()) else { return Ok(T::default()) };
     let mut unknown = UnknownField::of(dialect);
     let mut track = serde_path_to_error::Track::new();
@@ -200,10 +213,7 @@ fn parse_aside<T: DeserializeOwned + Default>(
             let dot = if path == "." { String::new() } else { format!(".{path}") };
             Err(RpcError::params(format!("{place}{dot}: {}", in_words_of_json(&error.to_string()))))
         }
-        (Ok(_), Some(path)) => {
-            let path: String = path.chars().take(80).collect();
-            Err(RpcError::params(format!("{place}.{path}: unknown field")))
-        }
+        (Ok(_), Some(path)) => Err(RpcError::params(format!("{place}.{}: unknown field", cut(&path, 80)))),
         (Ok(value), _) => Ok(value),
     }
 }
@@ -225,10 +235,7 @@ fn place(path: &str) -> String {
         if !part.starts_with('[') {
             out.push('.');
         }
-        match part.char_indices().nth(LONGEST_NAME) {
-            Some((end, _)) => out.extend([&part[..end], "…"]),
-            None => out.push_str(part),
-        }
+        out.push_str(&cut(part, LONGEST_NAME));
     }
     out
 }
@@ -238,7 +245,7 @@ fn place(path: &str) -> String {
 /// # Errors
 ///
 /// Returns -32602 if the parameters are no array, or the second one is no block.
-pub fn parse_at_block(params: &str) -> Result<(Vec<Box<RawValue>>, Selector), RpcError> {
+pub fn parse_at_block(params: &str) -> Result<(Vec<Box<RawValue>>, Selector)> {
     let params: Vec<Box<RawValue>> = serde_json::from_str(params)
         .map_err(|error| RpcError::params(format!("params: {error}: expected an array")))?;
     let selector = params.get(1).map(|block| serde_json::from_str::<Option<SelectorParam>>(block.get())).transpose();
@@ -264,7 +271,7 @@ fn select(selector: Option<SelectorParam>) -> Selector {
 }
 
 /// Returns the selector of a request, or -32602 if it is missing and the dialect requires one, as on `/`.
-fn require(selector: Option<SelectorParam>, dialect: &Dialect) -> Result<Selector, RpcError> {
+fn require(selector: Option<SelectorParam>, dialect: &Dialect) -> Result<Selector> {
     if selector.is_none() && dialect.requires_to_and_selector {
         return Err(RpcError::params("params[1]: missing: expected a block selector, like \"pending\" or \"latest\""));
     }
@@ -298,7 +305,7 @@ impl<'de> Deserialize<'de> for SelectorParam {
                     }
                     number => {
                         let number: U256 = super::hex::parse_quantity(number).map_err(|reason| {
-                            let shown: String = number.chars().take(80).collect();
+                            let shown = cut(number, 80);
                             E::custom(format_args!(
                                 "{shown:?}: {reason}: expected a hex number, a block hash, latest, pending, safe, finalized or earliest"
                             ))

@@ -15,7 +15,7 @@ use crate::{
     ledger::Selector,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Fixed, Number},
     },
 };
@@ -32,39 +32,20 @@ enum TraceTypeParam {
     StateDiff,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 to 5 parameters: call, trace types, block, state overrides, block overrides")]
-struct ParityCallParams(
-    CallObject,
-    TraceTypes,
-    #[serde(default)] Option<SelectorParam>,
-    #[serde(default)] Option<StateOverridesParam>,
-    #[serde(default)] Option<BlockOverridesParam>,
-);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: calls with their trace types, block")]
-struct ParityManyParams(Vec<TypedCall>, #[serde(default)] Option<SelectorParam>);
+params! {
+    ParityCallParams(CallObject, TraceTypes; SelectorParam, StateOverridesParam, BlockOverridesParam)
+        = "2 to 5 parameters: call, trace types, block, state overrides, block overrides";
+    ParityManyParams(Vec<TypedCall>; SelectorParam) = "1 or 2 parameters: calls with their trace types, block";
+    ReplayBlockParams(SelectorParam, TraceTypes) = "2 parameters: block, trace types";
+    ReplayTransactionParams(Fixed<32>, TraceTypes) = "2 parameters: a transaction's hash, trace types";
+    TraceGetParams(Fixed<32>, Vec<Number<u64>>)
+        = "2 parameters: a transaction's hash, a list with the index of a trace";
+    TraceFilterParams(TraceFilterParam) = "1 parameter: a filter";
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "a call and its trace types")]
 struct TypedCall(CallObject, TraceTypes);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 parameters: block, trace types")]
-struct ReplayBlockParams(SelectorParam, TraceTypes);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 parameters: a transaction's hash, trace types")]
-struct ReplayTransactionParams(Fixed<32>, TraceTypes);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 parameters: a transaction's hash, a list with the index of a trace")]
-struct TraceGetParams(Fixed<32>, Vec<Number<u64>>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: a filter")]
-struct TraceFilterParams(TraceFilterParam, #[serde(skip)] ());
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -105,8 +86,8 @@ impl TraceTypes {
 }
 
 /// Parses the parameters of `trace_call`.
-pub fn parse_parity_call(params: &str, dialect: &Dialect) -> Result<TraceRequest, RpcError> {
-    let ParityCallParams(call, types, selector, state, block) = parse(params, dialect)?;
+pub fn parse_parity_call(params: &str, dialect: &Dialect) -> Result<TraceRequest> {
+    let ParityCallParams(call, types, selector, state, block, ()) = parse(params, dialect)?;
     let state = state.map(|state| state_overrides(state, "params[3]")).transpose()?.unwrap_or_default();
     let block = block.map(|block| call_block_overrides(block, "params[4]", "trace_call")).transpose()?;
     let bundle = Bundle { calls: vec![call.into_call("params[0]", dialect)?], block: block.unwrap_or_default() };
@@ -114,8 +95,8 @@ pub fn parse_parity_call(params: &str, dialect: &Dialect) -> Result<TraceRequest
 }
 
 /// Parses the parameters of `trace_callMany`.
-pub fn parse_parity_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<TraceRequest, RpcError> {
-    let ParityManyParams(calls, selector) = parse(params, dialect)?;
+pub fn parse_parity_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<TraceRequest> {
+    let ParityManyParams(calls, selector, ()) = parse(params, dialect)?;
     let most = limits.max_block_calls.min(limits.max_calls);
     if calls.len() > most {
         return Err(RpcError::limit(format!("params[0]: too many calls: {}, at most {most}", calls.len())));
@@ -135,21 +116,21 @@ fn request(state: StateOverrides, bundle: Bundle, selector: Selector, tracers: V
 }
 
 /// Parses the parameters of `trace_replayBlockTransactions`.
-pub fn parse_replay_block(params: &str, dialect: &Dialect) -> Result<(Selector, Tracer), RpcError> {
-    let ReplayBlockParams(block, types) = parse(params, dialect)?;
+pub fn parse_replay_block(params: &str, dialect: &Dialect) -> Result<(Selector, Tracer)> {
+    let ReplayBlockParams(block, types, ()) = parse(params, dialect)?;
     Ok((block.into(), types.tracer()))
 }
 
 /// Parses the parameters of `trace_replayTransaction`.
-pub fn parse_replay_transaction(params: &str, dialect: &Dialect) -> Result<(B256, Tracer), RpcError> {
-    let ReplayTransactionParams(hash, types) = parse(params, dialect)?;
+pub fn parse_replay_transaction(params: &str, dialect: &Dialect) -> Result<(B256, Tracer)> {
+    let ReplayTransactionParams(hash, types, ()) = parse(params, dialect)?;
     Ok((hash.into(), types.tracer()))
 }
 
 /// Parses the parameters of `trace_get`. The list of indices selects a trace only if it has one element, as in Erigon
 /// and reth.
-pub fn parse_trace_get(params: &str, dialect: &Dialect) -> Result<(B256, Option<usize>), RpcError> {
-    let TraceGetParams(hash, indices) = parse(params, dialect)?;
+pub fn parse_trace_get(params: &str, dialect: &Dialect) -> Result<(B256, Option<usize>)> {
+    let TraceGetParams(hash, indices, ()) = parse(params, dialect)?;
     let index = match indices[..] {
         [Number(index)] => usize::try_from(index).ok(),
         _ => None,
@@ -158,7 +139,7 @@ pub fn parse_trace_get(params: &str, dialect: &Dialect) -> Result<(B256, Option<
 }
 
 /// Parses the parameters of `trace_filter`.
-pub fn parse_trace_filter(params: &str, dialect: &Dialect) -> Result<TraceSearch, RpcError> {
+pub fn parse_trace_filter(params: &str, dialect: &Dialect) -> Result<TraceSearch> {
     let TraceFilterParams(filter, ()) = parse(params, dialect)?;
     let addresses = |list: Option<Vec<Fixed<20>>>| list.unwrap_or_default().into_iter().map(Fixed::into).collect();
     let addresses = TraceFilter {

@@ -22,9 +22,10 @@ use crate::{
     ledger::Selector,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Fixed, Number, parse_quantity},
     },
+    shown::cut,
 };
 
 /// A search, the state that it runs on, and how the best variant is shown.
@@ -38,9 +39,9 @@ pub struct SearchRequest {
     pub shown: Option<SimulationRequest>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: payload, block")]
-struct SearchParams(SearchPayload, #[serde(default)] Option<SelectorParam>);
+params! {
+    SearchParams(SearchPayload; SelectorParam) = "1 or 2 parameters: payload, block";
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -123,8 +124,8 @@ impl SearchRequest {
 ///
 /// Returns -32602 with the path of the wrong field, -38026 if there are too many blocks or calls, or -32005 if there
 /// are too many variants.
-pub fn parse_search(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SearchRequest, RpcError> {
-    let SearchParams(payload, selector) = parse(params, dialect)?;
+pub fn parse_search(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SearchRequest> {
+    let SearchParams(payload, selector, ()) = parse(params, dialect)?;
     let SearchPayload { vary, objective, require, top, outputs, .. } = payload;
     let RequireParam { when, least } = require.unwrap_or_default();
     let when = when.map(|when| conditions(when, &payload.block_state_calls, "params[0].require.when")).transpose()?;
@@ -185,7 +186,7 @@ pub fn parse_search(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Re
 }
 
 /// Returns the values of all variants.
-fn values(vary: &[VaryParam], places: &[VariedPlace], most: usize) -> Result<SearchedValues, RpcError> {
+fn values(vary: &[VaryParam], places: &[VariedPlace], most: usize) -> Result<SearchedValues> {
     let at = |index: usize, problem: String| RpcError::params(format!("params[0].vary[{index}]{problem}"));
     if let Some((index, maximize)) = vary.iter().enumerate().find_map(|(index, one)| Some((index, one.maximize?))) {
         if vary.len() > 1 {
@@ -273,7 +274,7 @@ impl VaryParam {
     }
 
     /// Returns the listed values, or those of a range, of which there may be `most`. `field` is the path of this place.
-    fn list(&self, field: &str, most: usize) -> Result<ValueList, RpcError> {
+    fn list(&self, field: &str, most: usize) -> Result<ValueList> {
         const EXPECTED: &str = "expected values, or from and to with step or with points and scale, or maximize";
         let wrong = |problem: String| RpcError::params(format!("{field}{problem}"));
         if self.forms() != 1 {
@@ -321,7 +322,7 @@ impl VaryParam {
     /// Returns the place that the path names in `simulation`.
     fn place(&self, simulation: &Simulation) -> Result<VariedPlace, String> {
         const EXPECTED: &str = "expected a path like blocks[0].calls[1].data (with word), .value, .gas, .gasPrice, .maxFeePerGas or .maxPriorityFeePerGas, or blocks[0].stateOverrides.ADDRESS.stateDiff.SLOT";
-        let shown: String = self.path.chars().take(200).collect();
+        let shown = cut(&self.path, 200);
         let unknown = || format!("path: {shown:?}: {EXPECTED}");
         let rest = self.path.strip_prefix("blocks").or_else(|| self.path.strip_prefix("blockStateCalls"));
         let (block, rest) = rest.and_then(index).ok_or_else(unknown)?;
@@ -451,7 +452,7 @@ impl<'de> Deserialize<'de> for SignedParam {
             None => Some(&*text).filter(|text| is_decimal(text)).and_then(|text| I256::from_str(text).ok()),
         };
         value.map(Self).ok_or_else(|| {
-            let shown: String = text.chars().take(80).collect();
+            let shown = cut(&text, 80);
             D::Error::custom(format_args!("{shown:?}: expected a quantity, or a decimal number in a string"))
         })
     }

@@ -3,48 +3,39 @@
 use std::time::Duration;
 
 use alloy_primitives::Bytes;
-use serde::Deserialize;
 
 use super::{call::CallObject, parse};
 use crate::{
     engine::Call,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::Result,
         hex::{Data, Number},
     },
 };
 
-/// The parameter of `eth_sendRawTransaction`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: a signed transaction")]
-struct RawParams(Data, #[serde(skip)] ());
-
-/// The parameters of `eth_sendRawTransactionSync`. The examples of EIP-7966 write the timeout as an integer, its table
-/// as a quantity.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: a signed transaction, milliseconds to wait")]
-struct RawSyncParams(Data, #[serde(default)] Option<Number<u64>>);
-
-/// The parameter of `eth_sendTransaction`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: a transaction")]
-struct SendTransactionParams(CallObject, #[serde(skip)] ());
+params! {
+    RawParams(Data) = "1 parameter: a signed transaction";
+    /// The parameters of `eth_sendRawTransactionSync`. The examples of EIP-7966 write the timeout as an integer, its table
+    /// as a quantity.
+    RawSyncParams(Data; Number<u64>) = "1 or 2 parameters: a signed transaction, milliseconds to wait";
+    SendTransactionParams(CallObject) = "1 parameter: a transaction";
+}
 
 /// Parses the bytes of a signed transaction.
-pub fn parse_raw(params: &str, dialect: &Dialect) -> Result<Bytes, RpcError> {
+pub fn parse_raw(params: &str, dialect: &Dialect) -> Result<Bytes> {
     let RawParams(Data(raw), ()) = parse(params, dialect)?;
     Ok(raw)
 }
 
 /// Parses the bytes of a signed transaction and the client's timeout. Zero becomes `None`, the node's own timeout.
-pub fn parse_raw_sync(params: &str, dialect: &Dialect) -> Result<(Bytes, Option<Duration>), RpcError> {
-    let RawSyncParams(Data(raw), timeout) = parse(params, dialect)?;
+pub fn parse_raw_sync(params: &str, dialect: &Dialect) -> Result<(Bytes, Option<Duration>)> {
+    let RawSyncParams(Data(raw), timeout, ()) = parse(params, dialect)?;
     Ok((raw, timeout.filter(|timeout| timeout.0 > 0).map(|timeout| Duration::from_millis(timeout.0))))
 }
 
 /// Parses a transaction that the node signs.
-pub fn parse_sending(params: &str, dialect: &Dialect) -> Result<Call, RpcError> {
+pub fn parse_sending(params: &str, dialect: &Dialect) -> Result<Call> {
     let SendTransactionParams(call, ()) = parse(params, dialect)?;
     call.into_call("params[0]", dialect)
 }

@@ -10,24 +10,23 @@ use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
 };
+use serde_json::{Map, Value};
 
-use super::{
-    parse,
-    wallet::{AnyJson, FieldsOf},
-};
+use super::{objects::ObjectsOnly, parse};
 use crate::{
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Fixed, Quantity, parse_fixed},
     },
+    shown::cut,
     wallet::{MessageToSign, SignatureRequest, TypedMessage},
 };
 
 /// The parameter of `wallet_requestPermissions`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "1 parameter: an object of permissions by name")]
-struct PermissionsParams(FieldsOf<PermissionsParam>, #[serde(skip)] ());
+struct PermissionsParams(#[expect(dead_code, reason = "parsing checks its form")] PermissionsParam, #[serde(skip)] ());
 
 #[derive(Debug, Deserialize)]
 struct PermissionsParam {
@@ -35,10 +34,10 @@ struct PermissionsParam {
     _eth_accounts: CaveatsParam,
 }
 
-/// The parameter of `wallet_switchEthereumChain`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: an object with the chainId")]
-struct SwitchParams(FieldsOf<SwitchParam>, #[serde(skip)] ());
+params! {
+    SwitchParams(SwitchParam) = "1 parameter: an object with the chainId";
+    TypedDataParams(Fixed<20>, TypedDataParam) = "2 parameters: the account, the typed data";
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -54,13 +53,8 @@ struct PersonalParams(
     String,
     #[serde(default)]
     #[expect(dead_code, reason = "presim signs without passwords")]
-    Option<AnyJson>,
+    Option<Value>,
 );
-
-/// The parameters of `eth_signTypedData_v4`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 parameters: the account, the typed data")]
-struct TypedDataParams(Fixed<20>, TypedDataParam);
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -70,7 +64,7 @@ struct TypedDataFields {
     domain: Eip712Domain,
     /// The message. It may be missing if the domain alone is signed.
     #[serde(default)]
-    message: Option<serde_json::Value>,
+    message: Option<Value>,
 }
 
 /// Typed data: an object, or its JSON as a string.
@@ -78,15 +72,19 @@ struct TypedDataFields {
 struct TypedDataParam(TypedDataFields);
 
 /// The caveats of a permission: any object. presim's own caveat is in the answer.
-#[derive(Debug)]
-struct CaveatsParam;
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "an object of caveats by name")]
+struct CaveatsParam {
+    #[serde(flatten)]
+    _caveats: Map<String, Value>,
+}
 
 /// Checks that a request for permissions asks for `eth_accounts` (EIP-2255).
 ///
 /// # Errors
 ///
 /// Returns -32602 if it does not, or, on `/`, if it asks for another permission.
-pub fn parse_permissions(params: &str, dialect: &Dialect) -> Result<(), RpcError> {
+pub fn parse_permissions(params: &str, dialect: &Dialect) -> Result<()> {
     parse::<PermissionsParams>(params, dialect).map(drop)
 }
 
@@ -95,8 +93,8 @@ pub fn parse_permissions(params: &str, dialect: &Dialect) -> Result<(), RpcError
 /// # Errors
 ///
 /// Returns -32602 with the name of the wrong field.
-pub fn parse_switch(params: &str, dialect: &Dialect) -> Result<U256, RpcError> {
-    let SwitchParams(FieldsOf(SwitchParam { chain_id }), ()) = parse(params, dialect)?;
+pub fn parse_switch(params: &str, dialect: &Dialect) -> Result<U256> {
+    let SwitchParams(SwitchParam { chain_id }, ()) = parse(params, dialect)?;
     Ok(chain_id.0)
 }
 
@@ -106,13 +104,13 @@ pub fn parse_switch(params: &str, dialect: &Dialect) -> Result<U256, RpcError> {
 /// # Errors
 ///
 /// Returns -32602 if there is no account, or if hex data of the message is malformed.
-pub fn parse_personal(params: &str, dialect: &Dialect) -> Result<SignatureRequest, RpcError> {
+pub fn parse_personal(params: &str, dialect: &Dialect) -> Result<SignatureRequest> {
     let PersonalParams(first, second, _) = parse(params, dialect)?;
     let (account, place, message, message_place) = match (address(&first), address(&second)) {
         (_, Some(account)) => (account, "params[1]", first, "params[0]"),
         (Some(account), None) => (account, "params[0]", second, "params[1]"),
         (None, None) => {
-            let shown: String = second.chars().take(80).collect();
+            let shown = cut(&second, 80);
             return Err(RpcError::params(format!("params[1]: {shown:?}: expected an account: 0x and 40 hex digits")));
         }
     };
@@ -125,13 +123,13 @@ pub fn parse_personal(params: &str, dialect: &Dialect) -> Result<SignatureReques
 /// # Errors
 ///
 /// Returns -32602 with the name of the wrong field if the types, the domain or the message do not fit each other.
-pub fn parse_typed_data(params: &str, dialect: &Dialect) -> Result<SignatureRequest, RpcError> {
-    let TypedDataParams(account, TypedDataParam(data)) = parse(params, dialect)?;
+pub fn parse_typed_data(params: &str, dialect: &Dialect) -> Result<SignatureRequest> {
+    let TypedDataParams(account, TypedDataParam(data), ()) = parse(params, dialect)?;
     let TypedDataFields { types, primary_type, domain, message } = data;
     let wrong = |problem: String| RpcError::params(format!("params[1].{problem}"));
     let message = match message {
         Some(message) => message,
-        None if primary_type == Eip712Domain::NAME => serde_json::Value::Object(serde_json::Map::new()),
+        None if primary_type == Eip712Domain::NAME => Value::Object(Map::new()),
         None => return Err(wrong("message: missing: expected an object with the fields of primaryType".to_owned())),
     };
     let message = TypedMessage::new(types, domain, primary_type, message).map_err(wrong)?;
@@ -147,7 +145,7 @@ fn address(text: &str) -> Option<Address> {
 }
 
 /// Returns the bytes of a message: those of its hex digits if it is `0x` and hex digits, else those of its text.
-fn message_bytes(text: String, place: &str) -> Result<Bytes, RpcError> {
+fn message_bytes(text: String, place: &str) -> Result<Bytes> {
     let digits = text.strip_prefix("0x").filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
     match digits.map(const_hex::decode) {
         None => Ok(text.into_bytes().into()),
@@ -173,10 +171,10 @@ impl<'de> Deserialize<'de> for TypedDataParam {
 
             fn visit_str<E: Error>(self, text: &str) -> Result<TypedDataParam, E> {
                 let mut deserializer = serde_json::Deserializer::from_str(text);
-                let parsed = serde_path_to_error::deserialize::<_, FieldsOf<TypedDataFields>>(&mut deserializer)
+                let parsed = serde_path_to_error::deserialize(ObjectsOnly(&mut deserializer))
                     .map_err(|error| E::custom(format_args!("{}: {}", error.path(), error.inner())))?;
                 deserializer.end().map_err(E::custom)?;
-                Ok(TypedDataParam(parsed.0))
+                Ok(TypedDataParam(parsed))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TypedDataParam, A::Error> {
@@ -185,26 +183,5 @@ impl<'de> Deserialize<'de> for TypedDataParam {
         }
 
         deserializer.deserialize_any(TypedDataVisitor)
-    }
-}
-
-impl<'de> Deserialize<'de> for CaveatsParam {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct CaveatsVisitor;
-
-        impl<'de> Visitor<'de> for CaveatsVisitor {
-            type Value = CaveatsParam;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of caveats by name")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<CaveatsParam, A::Error> {
-                while map.next_entry::<AnyJson, AnyJson>()?.is_some() {}
-                Ok(CaveatsParam)
-            }
-        }
-
-        deserializer.deserialize_map(CaveatsVisitor)
     }
 }

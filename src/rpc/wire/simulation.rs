@@ -17,7 +17,12 @@ use super::{
 use crate::{
     engine::{CallPlace, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
     ledger::Selector,
-    rpc::{dialect::Dialect, error::RpcError, hex::Data},
+    rpc::{
+        dialect::Dialect,
+        error::{Result, RpcError},
+        hex::Data,
+    },
+    shown::cut,
 };
 
 /// A simulation, the state that it runs on, and how its results are shown.
@@ -40,9 +45,9 @@ impl SimulationRequest {
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: payload, block")]
-struct SimulateParams<P>(P, #[serde(default)] Option<SelectorParam>);
+params! {
+    SimulateParams<P>(P; SelectorParam) = "1 or 2 parameters: payload, block";
+}
 
 /// The payload of `eth_simulateV1`.
 #[derive(Debug, Deserialize)]
@@ -124,8 +129,8 @@ const OUTPUTS: [(&str, Outputs); 14] = [
 /// # Errors
 ///
 /// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks or calls.
-pub fn parse_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest, RpcError> {
-    let SimulateParams(payload, selector) = parse::<SimulateParams<SimulateV1Payload>>(params, dialect)?;
+pub fn parse_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest> {
+    let SimulateParams(payload, selector, ()) = parse::<SimulateParams<SimulateV1Payload>>(params, dialect)?;
     let payload = SimulatePayload {
         block_state_calls: payload.block_state_calls,
         trace_transfers: payload.trace_transfers,
@@ -144,12 +149,8 @@ pub fn parse_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -
 /// # Errors
 ///
 /// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks or calls.
-pub fn parse_presim_simulation(
-    params: &str,
-    dialect: &Dialect,
-    limits: &ShapeLimits,
-) -> Result<SimulationRequest, RpcError> {
-    let SimulateParams(payload, selector) = parse::<SimulateParams<SimulatePayload>>(params, dialect)?;
+pub fn parse_presim_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest> {
+    let SimulateParams(payload, selector, ()) = parse::<SimulateParams<SimulatePayload>>(params, dialect)?;
     payload.into_request(selector, dialect, limits, true)
 }
 
@@ -160,7 +161,7 @@ impl SimulatePayload {
         dialect: &Dialect,
         limits: &ShapeLimits,
         takes_signed: bool,
-    ) -> Result<SimulationRequest, RpcError> {
+    ) -> Result<SimulationRequest> {
         let blocks = &self.block_state_calls;
         if blocks.is_empty() {
             return Err(RpcError::params("params[0].blockStateCalls: empty: expected at least one block"));
@@ -209,11 +210,7 @@ impl SimulatePayload {
 }
 
 /// Returns how the calls of `blocks` must end, by the conditions at `place`.
-pub(super) fn conditions(
-    when: Vec<ConditionParam>,
-    blocks: &[SimBlockParam],
-    place: &str,
-) -> Result<Conditions, RpcError> {
+pub(super) fn conditions(when: Vec<ConditionParam>, blocks: &[SimBlockParam], place: &str) -> Result<Conditions> {
     let mut conditions = Conditions::default();
     for (index, ConditionParam { block, call, status }) in when.into_iter().enumerate() {
         let count = blocks.get(block).map(|block| block.calls.as_ref().map_or(0, Vec::len));
@@ -247,7 +244,7 @@ pub(super) fn conditions(
 }
 
 impl SimBlockParam {
-    fn into_block(self, place: impl fmt::Display, dialect: &Dialect, takes_signed: bool) -> Result<SimBlock, RpcError> {
+    fn into_block(self, place: impl fmt::Display, dialect: &Dialect, takes_signed: bool) -> Result<SimBlock> {
         let calls = self.calls.unwrap_or_default().into_iter().enumerate();
         let calls = calls.map(|(index, call)| match call {
             SimCallParam::Unsigned(call) => {
@@ -307,7 +304,7 @@ impl<'de> Deserialize<'de> for OutputParam {
         let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
         let found = OUTPUTS.iter().find(|(known, _)| *known == name);
         found.map(|(_, output)| Self(*output)).ok_or_else(|| {
-            let shown: String = name.chars().take(80).collect();
+            let shown = cut(&name, 80);
             let names: Vec<&str> = OUTPUTS.iter().map(|(name, _)| *name).collect();
             D::Error::custom(format_args!("{shown:?}: unknown output: expected one of {}", names.join(", ")))
         })

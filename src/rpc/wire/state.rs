@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use alloy_primitives::{Address, B256, Bytes, U256};
-use serde::Deserialize;
 
 use super::{SelectorParam, call::AddressKey, parse, require, select};
 use crate::{
     ledger::Selector,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Data, Fixed, Number, SlotKey, Word},
     },
 };
@@ -18,28 +17,16 @@ use crate::{
 /// Maximum number of storage slots in a request, as in geth.
 const MOST_SLOTS: usize = 1024;
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: address")]
-struct OneAddress(Fixed<20>, #[serde(skip)] ());
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: address, block")]
-struct AccountParams(Fixed<20>, #[serde(default)] Option<SelectorParam>);
-
-/// The parameters of `eth_getStorageAt`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 or 3 parameters: address, storage slot, block")]
-struct SlotParams(Fixed<20>, Word, #[serde(default)] Option<SelectorParam>);
-
-/// The parameters of `eth_getStorageValues`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: storage slots by address, block")]
-struct SlotsParams(BTreeMap<AddressKey, Vec<Word>>, #[serde(default)] Option<SelectorParam>);
-
-/// The parameters of `eth_getProof`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 or 3 parameters: address, storage slots, block")]
-struct ProofParams(Fixed<20>, Vec<SlotKey>, #[serde(default)] Option<SelectorParam>);
+params! {
+    OneAddress(Fixed<20>) = "1 parameter: address";
+    AccountParams(Fixed<20>; SelectorParam) = "1 or 2 parameters: address, block";
+    SlotParams(Fixed<20>, Word; SelectorParam) = "2 or 3 parameters: address, storage slot, block";
+    SlotsParams(BTreeMap<AddressKey, Vec<Word>>; SelectorParam) = "1 or 2 parameters: storage slots by address, block";
+    ProofParams(Fixed<20>, Vec<SlotKey>; SelectorParam) = "2 or 3 parameters: address, storage slots, block";
+    OneData(Data) = "1 parameter: bytes in hex";
+    StorageRangeParams(SelectorParam, Number<u64>, Fixed<20>, Data, Number<u64>)
+        = "5 parameters: block, transaction index, address, first hashed key, most results";
+}
 
 /// The parsed parameters of `eth_getProof`.
 #[derive(Debug)]
@@ -53,26 +40,26 @@ pub struct ProofRequest {
 }
 
 /// Parses an address alone.
-pub fn parse_address(params: &str, dialect: &Dialect) -> Result<Address, RpcError> {
+pub fn parse_address(params: &str, dialect: &Dialect) -> Result<Address> {
     let OneAddress(address, ()) = parse(params, dialect)?;
     Ok(address.into())
 }
 
 /// Parses an address and the block in whose state it is looked up.
-pub fn parse_account(params: &str, dialect: &Dialect) -> Result<(Address, Selector), RpcError> {
-    let AccountParams(address, selector) = parse(params, dialect)?;
+pub fn parse_account(params: &str, dialect: &Dialect) -> Result<(Address, Selector)> {
+    let AccountParams(address, selector, ()) = parse(params, dialect)?;
     Ok((address.into(), select(selector)))
 }
 
 /// Parses the parameters of `eth_getCode`: an address, and a block, which `/` requires.
-pub fn parse_code(params: &str, dialect: &Dialect) -> Result<(Address, Selector), RpcError> {
-    let AccountParams(address, selector) = parse(params, dialect)?;
+pub fn parse_code(params: &str, dialect: &Dialect) -> Result<(Address, Selector)> {
+    let AccountParams(address, selector, ()) = parse(params, dialect)?;
     Ok((address.into(), require(selector, dialect)?))
 }
 
 /// Parses an address, a storage slot, and the block in whose state it is looked up.
-pub fn parse_slot(params: &str, dialect: &Dialect) -> Result<(Address, U256, Selector), RpcError> {
-    let SlotParams(address, slot, selector) = parse(params, dialect)?;
+pub fn parse_slot(params: &str, dialect: &Dialect) -> Result<(Address, U256, Selector)> {
+    let SlotParams(address, slot, selector, ()) = parse(params, dialect)?;
     Ok((address.into(), slot.0, select(selector)))
 }
 
@@ -80,8 +67,8 @@ pub fn parse_slot(params: &str, dialect: &Dialect) -> Result<(Address, U256, Sel
 pub type Slots = Vec<(Address, Vec<U256>)>;
 
 /// Parses storage slots by account, and the block in whose state they are looked up.
-pub fn parse_slots(params: &str, dialect: &Dialect) -> Result<(Slots, Selector), RpcError> {
-    let SlotsParams(accounts, selector) = parse(params, dialect)?;
+pub fn parse_slots(params: &str, dialect: &Dialect) -> Result<(Slots, Selector)> {
+    let SlotsParams(accounts, selector, ()) = parse(params, dialect)?;
     if accounts.is_empty() {
         return Err(RpcError::params("params[0]: empty: expected at least one account"));
     }
@@ -92,25 +79,21 @@ pub fn parse_slots(params: &str, dialect: &Dialect) -> Result<(Slots, Selector),
 }
 
 /// Parses an account, its storage slots, and the block in whose state they are proved.
-pub fn parse_proof(params: &str, dialect: &Dialect) -> Result<ProofRequest, RpcError> {
-    let ProofParams(address, slots, selector) = parse(params, dialect)?;
+pub fn parse_proof(params: &str, dialect: &Dialect) -> Result<ProofRequest> {
+    let ProofParams(address, slots, selector, ()) = parse(params, dialect)?;
     bound_slots("params[1]", slots.len())?;
     Ok(ProofRequest { address: address.into(), slots, selector: select(selector) })
 }
 
-fn bound_slots(place: &str, count: usize) -> Result<(), RpcError> {
+fn bound_slots(place: &str, count: usize) -> Result<()> {
     if count > MOST_SLOTS {
         return Err(RpcError::params(format!("{place}: too many storage slots: {count}, at most {MOST_SLOTS}")));
     }
     Ok(())
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: bytes in hex")]
-struct OneData(Data, #[serde(skip)] ());
-
 /// Parses bytes of any length.
-pub fn parse_bytes(params: &str, dialect: &Dialect) -> Result<Bytes, RpcError> {
+pub fn parse_bytes(params: &str, dialect: &Dialect) -> Result<Bytes> {
     let OneData(Data(bytes), ()) = parse(params, dialect)?;
     Ok(bytes)
 }
@@ -130,13 +113,9 @@ pub struct StorageRangeRequest {
     pub most: usize,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "5 parameters: block, transaction index, address, first hashed key, most results")]
-struct StorageRangeParams(SelectorParam, Number<u64>, Fixed<20>, Data, Number<u64>);
-
 /// Parses the parameters of `debug_storageRangeAt`.
-pub fn parse_storage_range(params: &str, dialect: &Dialect) -> Result<StorageRangeRequest, RpcError> {
-    let StorageRangeParams(block, index, address, Data(start), most) = parse(params, dialect)?;
+pub fn parse_storage_range(params: &str, dialect: &Dialect) -> Result<StorageRangeRequest> {
+    let StorageRangeParams(block, index, address, Data(start), most, ()) = parse(params, dialect)?;
     if start.len() > 32 {
         let text = format!("params[3]: {} bytes: expected at most 32, the beginning of a hashed key", start.len());
         return Err(RpcError::params(text));

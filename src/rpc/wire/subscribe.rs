@@ -20,7 +20,7 @@ use crate::{
     ledger::SnapshotId,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Fixed, Quantity, SlotKey},
     },
 };
@@ -28,13 +28,11 @@ use crate::{
 /// Maximum number of slots in a filter of changes.
 const MOST_SLOTS: usize = 1000;
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: what to subscribe to, options")]
-struct SubscribeParams(SubscriptionKind, #[serde(default)] Option<Options>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: the id of a subscription or filter")]
-struct SubscriptionIdParams(Quantity<u64>, #[serde(skip)] ());
+params! {
+    SubscribeParams(SubscriptionKind; Options) = "1 or 2 parameters: what to subscribe to, options";
+    SubscriptionIdParams(Quantity<u64>) = "1 parameter: the id of a subscription or filter";
+    SubscribeChangesParams(SubscriptionKind; ChangeFilterParam) = "1 or 2 parameters: presim_stateChanges, a filter";
+}
 
 /// The names of subscriptions in geth and in the Flashblocks networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -100,10 +98,6 @@ pub struct ChangeFilter {
     pub from: Option<SnapshotId>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: presim_stateChanges, a filter")]
-struct SubscribeChangesParams(SubscriptionKind, #[serde(default)] Option<ChangeFilterParam>);
-
 #[derive(Debug, Default, Deserialize)]
 struct ChangeFilterParam {
     address: Option<OneOrMany<20>>,
@@ -123,11 +117,11 @@ pub enum Shown {
 }
 
 /// Parses the subject of a subscription with its options.
-pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcError> {
+pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject> {
     if let Some(filter) = parse_change_filter(params, dialect)? {
         return Ok(Subject::StateChanges(filter));
     }
-    let SubscribeParams(kind, options) = parse(params, dialect)?;
+    let SubscribeParams(kind, options, ()) = parse(params, dialect)?;
     let wrong = |expected: &str| RpcError::params(format!("params[1]: expected {expected}"));
     let full = |options: Option<Options>| match options {
         None => Ok(false),
@@ -172,12 +166,12 @@ pub fn parse_subscribe(params: &str, dialect: &Dialect) -> Result<Subject, RpcEr
 }
 
 /// Parses the filter of `presim_stateChanges`, whose options are its own. Returns `None` for any other subscription.
-fn parse_change_filter(params: &str, dialect: &Dialect) -> Result<Option<ChangeFilter>, RpcError> {
+fn parse_change_filter(params: &str, dialect: &Dialect) -> Result<Option<ChangeFilter>> {
     let kind = serde_json::from_str::<(SubscriptionKind, IgnoredAny)>(params);
     if !matches!(kind, Ok((SubscriptionKind::StateChanges, _))) {
         return Ok(None);
     }
-    let SubscribeChangesParams(SubscriptionKind::StateChanges, filter) = parse(params, dialect)? else {
+    let SubscribeChangesParams(SubscriptionKind::StateChanges, filter, ()) = parse(params, dialect)? else {
         return Ok(None);
     };
     let filter = filter.unwrap_or_default();
@@ -193,7 +187,7 @@ fn parse_change_filter(params: &str, dialect: &Dialect) -> Result<Option<ChangeF
 }
 
 /// Parses the parameter of `eth_unsubscribe`.
-pub fn parse_unsubscribe(params: &str, dialect: &Dialect) -> Result<u64, RpcError> {
+pub fn parse_unsubscribe(params: &str, dialect: &Dialect) -> Result<u64> {
     // News of a watch name the watch where those of a subscription name the subscription.
     if let Ok((watch,)) = serde_json::from_str::<(Fixed<16>,)>(params) {
         return Err(RpcError::params(format!(
@@ -205,7 +199,7 @@ pub fn parse_unsubscribe(params: &str, dialect: &Dialect) -> Result<u64, RpcErro
 }
 
 /// Parses the id of a subscription or a filter.
-pub fn parse_id(params: &str, dialect: &Dialect) -> Result<u64, RpcError> {
+pub fn parse_id(params: &str, dialect: &Dialect) -> Result<u64> {
     let SubscriptionIdParams(Quantity(id), ()) = parse(params, dialect)?;
     Ok(id)
 }

@@ -21,7 +21,7 @@ use crate::{
     pool::SentTransaction,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Data, Fixed, Number, Quantity, Word},
     },
     source::testing::{AccountEdit, ChainChange},
@@ -30,18 +30,17 @@ use crate::{
 /// The longest `extraData` of a block (Yellow Paper, section 4.4.4).
 const LONGEST_EXTRA_DATA: usize = 32;
 
-/// A single parameter.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter")]
-struct One<T>(T, #[serde(skip)] ());
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "at most 2 parameters: number of blocks, seconds between them")]
-struct MineParams(#[serde(default)] Option<Number<u64>>, #[serde(default)] Option<Number<u64>>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "at most 1 parameter: a timestamp, or an object of timestamp and blocks")]
-struct EvmMineParams(#[serde(default)] Option<EvmMine>, #[serde(skip)] ());
+params! {
+    One<T>(T) = "1 parameter";
+    MineParams(; Number<u64>, Number<u64>) = "at most 2 parameters: number of blocks, seconds between them";
+    EvmMineParams(; EvmMine) = "at most 1 parameter: a timestamp, or an object of timestamp and blocks";
+    BalanceParams(Fixed<20>, Number<U256>) = "2 parameters: address, balance";
+    NonceParams(Fixed<20>, Number<u64>) = "2 parameters: address, nonce";
+    CodeParams(Fixed<20>, Data) = "2 parameters: address, code";
+    StorageParams(Fixed<20>, Word, Word) = "3 parameters: address, storage slot, value";
+    BuildBlockParams(Fixed<32>, AttributesObject, Option<Vec<Data>>; Data)
+        = "3 or 4 parameters: parent's hash, payload attributes, transactions or null, extra data";
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(remote = "Self")]
@@ -84,35 +83,19 @@ impl<'de> Deserialize<'de> for EvmMine {
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 parameters: address, balance")]
-struct BalanceParams(Fixed<20>, Number<U256>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 parameters: address, nonce")]
-struct NonceParams(Fixed<20>, Number<u64>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 parameters: address, code")]
-struct CodeParams(Fixed<20>, Data);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "3 parameters: address, storage slot, value")]
-struct StorageParams(Fixed<20>, Word, Word);
-
-fn one<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T, RpcError> {
+fn one<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T> {
     parse::<One<T>>(params, dialect).map(|One(value, ())| value)
 }
 
 /// Parses the parameters of `anvil_mine`.
-pub fn parse_mine(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
-    let MineParams(blocks, interval) = parse(params, dialect)?;
+pub fn parse_mine(params: &str, dialect: &Dialect) -> Result<ChainChange> {
+    let MineParams(blocks, interval, ()) = parse(params, dialect)?;
     let blocks = blocks.map_or(1, |blocks| blocks.0);
     Ok(ChainChange::Mine { blocks, interval: interval.map(|seconds| seconds.0), timestamp: None })
 }
 
 /// Parses the parameter of `evm_mine`.
-pub fn parse_evm_mine(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_evm_mine(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     let EvmMineParams(asked, ()) = parse(params, dialect)?;
     let EvmMine { timestamp, blocks } = asked.unwrap_or_default();
     let blocks = blocks.map_or(1, |blocks| blocks.0);
@@ -120,26 +103,26 @@ pub fn parse_evm_mine(params: &str, dialect: &Dialect) -> Result<ChainChange, Rp
 }
 
 /// Parses an account and its new balance.
-pub fn parse_balance(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
-    let BalanceParams(address, balance) = parse(params, dialect)?;
+pub fn parse_balance(params: &str, dialect: &Dialect) -> Result<ChainChange> {
+    let BalanceParams(address, balance, ()) = parse(params, dialect)?;
     Ok(ChainChange::Edit(AccountEdit { balance: Some(balance.0), ..edit(address) }))
 }
 
 /// Parses an account and its new nonce.
-pub fn parse_nonce(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
-    let NonceParams(address, nonce) = parse(params, dialect)?;
+pub fn parse_nonce(params: &str, dialect: &Dialect) -> Result<ChainChange> {
+    let NonceParams(address, nonce, ()) = parse(params, dialect)?;
     Ok(ChainChange::Edit(AccountEdit { nonce: Some(nonce.0), ..edit(address) }))
 }
 
 /// Parses an account and its new code.
-pub fn parse_set_code(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
-    let CodeParams(address, Data(code)) = parse(params, dialect)?;
+pub fn parse_set_code(params: &str, dialect: &Dialect) -> Result<ChainChange> {
+    let CodeParams(address, Data(code), ()) = parse(params, dialect)?;
     Ok(ChainChange::Edit(AccountEdit { code: Some(code), ..edit(address) }))
 }
 
 /// Parses an account, a storage slot and its new value.
-pub fn parse_set_storage(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
-    let StorageParams(address, slot, value) = parse(params, dialect)?;
+pub fn parse_set_storage(params: &str, dialect: &Dialect) -> Result<ChainChange> {
+    let StorageParams(address, slot, value, ()) = parse(params, dialect)?;
     Ok(ChainChange::Edit(AccountEdit { slot: Some((slot.0, value.0)), ..edit(address) }))
 }
 
@@ -148,23 +131,23 @@ fn edit(address: Fixed<20>) -> AccountEdit {
 }
 
 /// Parses the lack of parameters of `evm_snapshot`.
-pub fn parse_save(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_save(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     super::parse_none(params, dialect)?;
     Ok(ChainChange::Save)
 }
 
 /// Parses the id of a saved state.
-pub fn parse_return(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_return(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     one::<Number<u64>>(params, dialect).map(|id| ChainChange::Return(id.0))
 }
 
 /// Parses seconds.
-pub fn parse_seconds(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_seconds(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     one::<Number<u64>>(params, dialect).map(|seconds| ChainChange::MoveClock(seconds.0))
 }
 
 /// Parses a timestamp.
-pub fn parse_timestamp(params: &str, dialect: &Dialect) -> Result<ChainChange, RpcError> {
+pub fn parse_timestamp(params: &str, dialect: &Dialect) -> Result<ChainChange> {
     one::<Number<u64>>(params, dialect).map(|timestamp| ChainChange::SetClock(timestamp.0))
 }
 
@@ -208,10 +191,6 @@ pub struct BuildTransaction {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(expecting = "3 or 4 parameters: parent's hash, payload attributes, transactions or null, extra data")]
-struct BuildBlockParams(Fixed<32>, AttributesObject, Option<Vec<Data>>, #[serde(default)] Option<Data>);
-
-#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AttributesObject {
     timestamp: Quantity<u64>,
@@ -232,8 +211,8 @@ struct WithdrawalObject {
 }
 
 /// Parses a block to build, decodes its transactions and recovers their senders.
-pub fn parse_build_block(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<BuildBlockRequest, RpcError> {
-    let BuildBlockParams(parent, attributes, transactions, extra_data) = parse(params, dialect)?;
+pub fn parse_build_block(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<BuildBlockRequest> {
+    let BuildBlockParams(parent, attributes, transactions, extra_data, ()) = parse(params, dialect)?;
     let (count, most) = (transactions.as_ref().map_or(0, Vec::len), limits.max_block_calls);
     if count > most {
         return Err(RpcError::limit(format!("params[2]: too many transactions: {count}, at most {most}")));
@@ -251,7 +230,7 @@ pub fn parse_build_block(params: &str, dialect: &Dialect, limits: &ShapeLimits) 
     })
 }
 
-fn transaction(raw: &Data, index: usize) -> Result<BuildTransaction, RpcError> {
+fn transaction(raw: &Data, index: usize) -> Result<BuildTransaction> {
     let refused = |problem: String| RpcError::params(format!("params[2][{index}]: {problem}"));
     let SentTransaction { tx, sidecar, .. } = SentTransaction::decode(&raw.0)
         .map_err(|error| refused(format!("not a signed transaction (EIP-2718): {error}")))?;

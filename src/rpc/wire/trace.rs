@@ -1,6 +1,6 @@
 //! The parameters of the methods that trace calls, transactions and blocks, and their tracers.
 
-use std::{fmt::Display, time::Duration};
+use std::time::Duration;
 
 use alloy_primitives::B256;
 use alloy_rpc_types_trace::geth::{CallConfig, FlatCallConfig, PreStateConfig};
@@ -19,9 +19,10 @@ use crate::{
     ledger::Selector,
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Fixed, Quantity},
     },
+    shown::cut,
 };
 
 /// Calls to trace, and the tracer.
@@ -33,17 +34,13 @@ pub struct TraceRequest {
     pub tracers: Vec<Tracer>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 to 3 parameters: call, block, options")]
-struct TraceCallParams(CallObject, #[serde(default)] Option<SelectorParam>, #[serde(default)] Option<CallOptions>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 to 3 parameters: bundles, state context, options")]
-struct TraceManyParams(
-    Vec<CallManyBundleParam>,
-    #[serde(default)] Option<StateContextParam>,
-    #[serde(default)] Option<ManyOptions>,
-);
+params! {
+    TraceCallParams(CallObject; SelectorParam, CallOptions) = "1 to 3 parameters: call, block, options";
+    TraceManyParams(Vec<CallManyBundleParam>; StateContextParam, ManyOptions)
+        = "1 to 3 parameters: bundles, state context, options";
+    TraceBlockParams<B>(B; CallOptions) = "1 or 2 parameters: block, options";
+    TraceTransactionParams(Fixed<32>; CallOptions) = "1 or 2 parameters: a transaction's hash, options";
+}
 
 /// The options of `debug_traceCall`: geth's `TraceCallConfig`.
 #[derive(Debug, Default, Deserialize)]
@@ -83,29 +80,21 @@ pub struct ReplayRequest<T> {
     pub timeout: Option<Duration>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: block, options")]
-struct TraceBlockParams<B>(B, #[serde(default)] Option<CallOptions>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: a transaction's hash, options")]
-struct TraceTransactionParams(Fixed<32>, #[serde(default)] Option<CallOptions>);
-
 /// Parses the parameters of `debug_traceBlockByNumber` and `debug_traceBlockByHash`.
-pub fn parse_trace_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<ReplayRequest<Selector>, RpcError> {
-    let TraceBlockParams::<B>(block, options) = parse(params, dialect)?;
+pub fn parse_trace_block<B: NamesBlock>(params: &str, dialect: &Dialect) -> Result<ReplayRequest<Selector>> {
+    let TraceBlockParams::<B>(block, options, ()) = parse(params, dialect)?;
     options.unwrap_or_default().into_replay(block.into(), dialect)
 }
 
 /// Parses the parameters of `debug_traceTransaction`.
-pub fn parse_trace_transaction(params: &str, dialect: &Dialect) -> Result<ReplayRequest<B256>, RpcError> {
-    let TraceTransactionParams(hash, options) = parse(params, dialect)?;
+pub fn parse_trace_transaction(params: &str, dialect: &Dialect) -> Result<ReplayRequest<B256>> {
+    let TraceTransactionParams(hash, options, ()) = parse(params, dialect)?;
     options.unwrap_or_default().into_replay(hash.into(), dialect)
 }
 
 /// Parses the parameters of `debug_traceCall`.
-pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest, RpcError> {
-    let TraceCallParams(call, selector, options) = parse(params, dialect)?;
+pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest> {
+    let TraceCallParams(call, selector, options, ()) = parse(params, dialect)?;
     let selector = select(selector);
     let mut options = options.unwrap_or_default();
     let block = options
@@ -126,8 +115,8 @@ pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest,
 }
 
 /// Parses the parameters of `debug_traceCallMany`.
-pub fn parse_trace_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<TraceRequest, RpcError> {
-    let TraceManyParams(bundles, context, options) = parse(params, dialect)?;
+pub fn parse_trace_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<TraceRequest> {
+    let TraceManyParams(bundles, context, options, ()) = parse(params, dialect)?;
     let mut options = options.unwrap_or_default();
     if options.tx_index.is_some() {
         return Err(RpcError::params(
@@ -150,13 +139,13 @@ pub fn parse_trace_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -
 }
 
 impl CallOptions {
-    fn take_state(&mut self) -> Result<crate::engine::StateOverrides, RpcError> {
+    fn take_state(&mut self) -> Result<crate::engine::StateOverrides> {
         let state = self.state_overrides.take().map(|state| state_overrides(state, "params[2].stateOverrides"));
         Ok(state.transpose()?.unwrap_or_default())
     }
 
     /// Returns the request for transactions of the past, to which overrides cannot apply.
-    fn into_replay<T>(self, subject: T, dialect: &Dialect) -> Result<ReplayRequest<T>, RpcError> {
+    fn into_replay<T>(self, subject: T, dialect: &Dialect) -> Result<ReplayRequest<T>> {
         let overrides = [
             ("stateOverrides", self.state_overrides.is_some()),
             ("blockOverrides", self.block_overrides.is_some()),
@@ -173,18 +162,18 @@ impl CallOptions {
     }
 
     /// Returns the time limit. `place` is the path of the options, for errors.
-    fn timeout(&self, place: &str) -> Result<Option<Duration>, RpcError> {
+    fn timeout(&self, place: &str) -> Result<Option<Duration>> {
         let Some(text) = &self.timeout else { return Ok(None) };
         go_duration(text).map(Some).ok_or_else(|| {
             RpcError::params(format!(
                 "{place}.timeout: {:?}: expected a duration, like \"5s\", \"1m30s\" or \"250ms\"",
-                shown(text)
+                cut(text, 80)
             ))
         })
     }
 
     /// Returns the tracer. `place` is the path of the options, for errors.
-    fn tracer(&self, place: &str, dialect: &Dialect) -> Result<Tracer, RpcError> {
+    fn tracer(&self, place: &str, dialect: &Dialect) -> Result<Tracer> {
         let (config, config_place) = (self.tracer_config.as_ref(), format!("{place}.tracerConfig"));
         match &self.tracer {
             Some(name) => tracer(name, config, (&format!("{place}.tracer"), &config_place), dialect, true),
@@ -220,7 +209,7 @@ fn tracer(
     (name_place, config_place): (&str, &str),
     dialect: &Dialect,
     mux: bool,
-) -> Result<Tracer, RpcError> {
+) -> Result<Tracer> {
     Ok(match name {
         "callTracer" => Tracer::Calls(parse_aside::<CallConfig>(config, config_place, dialect)?),
         "prestateTracer" => Tracer::PreState(parse_aside::<PreStateConfig>(config, config_place, dialect)?),
@@ -239,10 +228,10 @@ fn tracer(
                 return Err(RpcError::params(format!("{config_place}: missing: expected a config for each tracer")));
             }
             let tracers = tracers.into_iter().map(|(name, config)| {
-                let place = format!("{config_place}.{}", shown(&name));
+                let place = format!("{config_place}.{}", cut(&name, 80));
                 tracer(&name, Some(&config), (&place, &place), dialect, false)
             });
-            Tracer::Mux(tracers.collect::<Result<_, RpcError>>()?)
+            Tracer::Mux(tracers.collect::<Result<_>>()?)
         }
         "muxTracer" => return Err(RpcError::params(format!("{name_place}: a muxTracer cannot be nested"))),
         script if script.contains(['{', '(', '\n']) => {
@@ -253,14 +242,10 @@ fn tracer(
         unknown => {
             return Err(RpcError::params(format!(
                 "{name_place}: {:?}: unknown tracer: expected one of {TRACERS}",
-                shown(unknown)
+                cut(unknown, 80)
             )));
         }
     })
-}
-
-fn shown(text: &str) -> impl Display + std::fmt::Debug {
-    text.chars().take(80).collect::<String>()
 }
 
 /// Parses a Go duration: decimal numbers, each with its unit. Returns `None` if `text` is malformed or negative.

@@ -1,21 +1,22 @@
 //! The parameters of the wallet's methods (EIP-5792).
 
-use std::{borrow::Cow, fmt, marker::PhantomData};
+use std::{borrow::Cow, fmt};
 
 use alloy_primitives::{Address, U256};
 use serde::{
     Deserialize, Deserializer,
-    de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
+    de::{Error, MapAccess, Visitor},
 };
-use serde_json::value::RawValue;
+use serde_json::{Map, Value, value::RawValue};
 
 use super::parse;
 use crate::{
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Data, Fixed, Quantity},
     },
+    shown::cut,
     wallet::{BatchCall, BatchId, BatchRequest, Requested, WalletError},
 };
 
@@ -24,20 +25,11 @@ const VERSION: &str = "2.0.0";
 /// The name of the call capability that sets the call's gas limit.
 const GAS_LIMIT: &str = "gasLimitOverride";
 
-/// The parameter of `wallet_sendCalls`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: the batch")]
-struct SendCallsParams(FieldsOf<BatchParam>, #[serde(skip)] ());
-
-/// The parameter of `wallet_getCallsStatus` and `wallet_showCallsStatus`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: the id of a batch")]
-struct BatchIdParams(IdParam, #[serde(skip)] ());
-
-/// The parameters of `wallet_getCapabilities`.
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 or 2 parameters: the account, chain ids")]
-struct CapabilitiesParams(Fixed<20>, #[serde(default)] Option<Vec<Quantity<U256>>>);
+params! {
+    SendCallsParams(BatchParam) = "1 parameter: the batch";
+    BatchIdParams(IdParam) = "1 parameter: the id of a batch";
+    CapabilitiesParams(Fixed<20>; Vec<Quantity<U256>>) = "1 or 2 parameters: the account, chain ids";
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -48,7 +40,7 @@ struct BatchParam {
     from: Option<Fixed<20>>,
     chain_id: ChainIdParam,
     atomic_required: bool,
-    calls: Vec<FieldsOf<CallParam>>,
+    calls: Vec<CallParam>,
     capabilities: Option<CapabilitiesOf<false>>,
 }
 
@@ -84,18 +76,18 @@ impl CapabilitiesRequest {
 /// [`WalletError::Shape`] with the name of the field if the request is malformed.
 pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, WalletError> {
     if let Some(version) = version(params).filter(|version| version != VERSION) {
-        let shown: String = version.chars().take(80).collect();
+        let shown = cut(&version, 80);
         return Err(WalletError::Version(format!("params[0].version: {shown:?}: expected {VERSION:?}")));
     }
     let shape = |error: RpcError| WalletError::Shape(error.into_object().message().to_owned());
-    let SendCallsParams(FieldsOf(batch), ()) = parse(params, dialect).map_err(shape)?;
+    let SendCallsParams(batch, ()) = parse(params, dialect).map_err(shape)?;
     if dialect.requires_to_and_selector && batch.from.is_none() {
         return Err(WalletError::Shape("params[0].from: missing: expected an address: 0x and 40 hex digits".into()));
     }
     if batch.calls.is_empty() {
         return Err(WalletError::Shape("params[0].calls: empty: expected at least one call".into()));
     }
-    let calls = batch.calls.into_iter().enumerate().map(|(index, FieldsOf(call))| call.into_call(index, dialect));
+    let calls = batch.calls.into_iter().enumerate().map(|(index, call)| call.into_call(index, dialect));
     Ok(BatchRequest {
         id: batch.id.map(|IdParam(id)| id),
         from: batch.from.map(Address::from),
@@ -108,14 +100,14 @@ pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, Wall
 }
 
 /// Parses the batch id of `wallet_getCallsStatus` and `wallet_showCallsStatus`.
-pub fn parse_batch_id(params: &str, dialect: &Dialect) -> Result<BatchId, RpcError> {
+pub fn parse_batch_id(params: &str, dialect: &Dialect) -> Result<BatchId> {
     let BatchIdParams(IdParam(id), ()) = parse(params, dialect)?;
     Ok(id)
 }
 
 /// Parses the account and the chain ids of `wallet_getCapabilities`.
-pub fn parse_capabilities(params: &str, dialect: &Dialect) -> Result<CapabilitiesRequest, RpcError> {
-    let CapabilitiesParams(account, chains) = parse(params, dialect)?;
+pub fn parse_capabilities(params: &str, dialect: &Dialect) -> Result<CapabilitiesRequest> {
+    let CapabilitiesParams(account, chains, ()) = parse(params, dialect)?;
     let chains = chains.map(|chains| chains.into_iter().map(|Quantity(id)| id).collect());
     Ok(CapabilitiesRequest { account: account.into(), chains })
 }
@@ -128,36 +120,12 @@ fn version(params: &str) -> Option<Cow<'_, str>> {
         version: &'a RawValue,
     }
 
-    /// The first parameter. Others are ignored.
-    struct First<'a>(Versioned<'a>);
-
-    impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
-        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            struct FirstVisitor<'a>(PhantomData<&'a ()>);
-
-            impl<'de: 'a, 'a> Visitor<'de> for FirstVisitor<'a> {
-                type Value = First<'a>;
-
-                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                    f.write_str("an array")
-                }
-
-                fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<First<'a>, A::Error> {
-                    let first = seq.next_element()?.ok_or_else(|| A::Error::invalid_length(0, &self))?;
-                    while seq.next_element::<IgnoredAny>()?.is_some() {}
-                    Ok(First(first))
-                }
-            }
-
-            deserializer.deserialize_seq(FirstVisitor(PhantomData))
-        }
-    }
-
     /// A string, borrowed unless it contains escapes.
     #[derive(Deserialize)]
     struct CowText<'a>(#[serde(borrow)] Cow<'a, str>);
 
-    let First(Versioned { version }) = serde_json::from_str(params).ok()?;
+    let params: Vec<&RawValue> = serde_json::from_str(params).ok()?;
+    let Versioned { version } = serde_json::from_str(params.first()?.get()).ok()?;
     serde_json::from_str(version.get()).ok().map(|CowText(text)| text)
 }
 
@@ -183,30 +151,6 @@ impl CallParam {
     }
 }
 
-/// A value that must be an object, because serde would also take an array of the values of its fields.
-#[derive(Debug)]
-pub(super) struct FieldsOf<T>(pub(super) T);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for FieldsOf<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct FieldsVisitor<T>(PhantomData<T>);
-
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for FieldsVisitor<T> {
-            type Value = FieldsOf<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<FieldsOf<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(map)).map(FieldsOf)
-            }
-        }
-
-        deserializer.deserialize_map(FieldsVisitor(PhantomData))
-    }
-}
-
 /// A visitor that parses a string. The text describes the expected form.
 struct TextVisitor<F>(&'static str, F);
 
@@ -220,9 +164,8 @@ impl<T, F: FnOnce(&str) -> Option<T>> Visitor<'_> for TextVisitor<F> {
     fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
         let Self(expected, parse) = self;
         parse(text).ok_or_else(|| {
-            let shown: String = text.chars().take(80).collect();
-            let (cut, length) = (if shown.len() < text.len() { "…" } else { "" }, text.len());
-            E::custom(format_args!("{shown:?}{cut}: {length} bytes: expected {expected}"))
+            let length = text.len();
+            E::custom(format_args!("{:?}: {length} bytes: expected {expected}", cut(text, 80)))
         })
     }
 }
@@ -292,7 +235,7 @@ impl<'de, const CALL: bool> Deserialize<'de> for CapabilitiesOf<CALL> {
                             return Err(A::Error::duplicate_field(GAS_LIMIT));
                         }
                     } else {
-                        let CapabilityParam { optional } = map.next_value()?;
+                        let CapabilityParam { optional, .. } = map.next_value()?;
                         asked.others.push(Requested { name, optional });
                     }
                 }
@@ -305,131 +248,34 @@ impl<'de, const CALL: bool> Deserialize<'de> for CapabilitiesOf<CALL> {
 }
 
 /// A capability: whether it is optional. Its own fields are ignored.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "a capability: an object, which may have a boolean `optional`")]
 struct CapabilityParam {
+    #[serde(default)]
     optional: bool,
-}
-
-impl<'de> Deserialize<'de> for CapabilityParam {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct CapabilityVisitor;
-
-        impl<'de> Visitor<'de> for CapabilityVisitor {
-            type Value = CapabilityParam;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a capability: an object, which may have a boolean `optional`")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut optional = None;
-                while let Some(name) = map.next_key::<String>()? {
-                    if name != "optional" {
-                        let AnyJson = map.next_value()?;
-                    } else if optional.replace(map.next_value()?).is_some() {
-                        return Err(A::Error::duplicate_field("optional"));
-                    }
-                }
-                Ok(CapabilityParam { optional: optional.unwrap_or(false) })
-            }
-        }
-
-        deserializer.deserialize_map(CapabilityVisitor)
-    }
+    #[serde(flatten)]
+    _fields: Map<String, Value>,
 }
 
 /// The capability `gasLimitOverride`, with the gas limit in its `value`.
-#[derive(Debug)]
-struct GasLimitParam(u64);
-
-impl<'de> Deserialize<'de> for GasLimitParam {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct GasLimitVisitor;
-
-        impl<'de> Visitor<'de> for GasLimitVisitor {
-            type Value = GasLimitParam;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object with the gas limit as its `value`")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut value = None;
-                while let Some(name) = map.next_key::<String>()? {
-                    match name.as_str() {
-                        "value" => {
-                            let Quantity(limit) = map.next_value::<Quantity<u64>>()?;
-                            if limit == 0 {
-                                return Err(A::Error::custom("value: 0x0: expected a gas limit above zero"));
-                            }
-                            if value.replace(limit).is_some() {
-                                return Err(A::Error::duplicate_field("value"));
-                            }
-                        }
-                        "optional" => drop(map.next_value::<bool>()?),
-                        _ => {
-                            let AnyJson = map.next_value()?;
-                        }
-                    }
-                }
-                value.map(GasLimitParam).ok_or_else(|| A::Error::missing_field("value"))
-            }
-        }
-
-        deserializer.deserialize_map(GasLimitVisitor)
-    }
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "an object with the gas limit as its `value`")]
+struct GasLimitFields {
+    value: Quantity<u64>,
+    #[serde(rename = "optional", default)]
+    _optional: bool,
+    #[serde(flatten)]
+    _fields: Map<String, Value>,
 }
 
-/// Any JSON, which is discarded. Unlike [`IgnoredAny`], it does not count as an unknown field, which `/` rejects.
-#[derive(Debug)]
-pub(super) struct AnyJson;
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "GasLimitFields")]
+struct GasLimitParam(u64);
 
-impl<'de> Deserialize<'de> for AnyJson {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AnyVisitor;
+impl TryFrom<GasLimitFields> for GasLimitParam {
+    type Error = &'static str;
 
-        impl<'de> Visitor<'de> for AnyVisitor {
-            type Value = AnyJson;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("any JSON")
-            }
-
-            fn visit_bool<E: Error>(self, _: bool) -> Result<AnyJson, E> {
-                Ok(AnyJson)
-            }
-
-            fn visit_i64<E: Error>(self, _: i64) -> Result<AnyJson, E> {
-                Ok(AnyJson)
-            }
-
-            fn visit_u64<E: Error>(self, _: u64) -> Result<AnyJson, E> {
-                Ok(AnyJson)
-            }
-
-            fn visit_f64<E: Error>(self, _: f64) -> Result<AnyJson, E> {
-                Ok(AnyJson)
-            }
-
-            fn visit_str<E: Error>(self, _: &str) -> Result<AnyJson, E> {
-                Ok(AnyJson)
-            }
-
-            fn visit_unit<E: Error>(self) -> Result<AnyJson, E> {
-                Ok(AnyJson)
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<AnyJson, A::Error> {
-                while seq.next_element::<AnyJson>()?.is_some() {}
-                Ok(AnyJson)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AnyJson, A::Error> {
-                while map.next_entry::<AnyJson, AnyJson>()?.is_some() {}
-                Ok(AnyJson)
-            }
-        }
-
-        deserializer.deserialize_any(AnyVisitor)
+    fn try_from(GasLimitFields { value: Quantity(limit), .. }: GasLimitFields) -> Result<Self, Self::Error> {
+        if limit == 0 { Err("value: 0x0: expected a gas limit above zero") } else { Ok(Self(limit)) }
     }
 }

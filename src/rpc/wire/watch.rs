@@ -16,9 +16,10 @@ use crate::{
     ledger::{Selector, SnapshotId},
     rpc::{
         dialect::Dialect,
-        error::RpcError,
+        error::{Result, RpcError},
         hex::{Fixed, Number, Quantity},
     },
+    shown::cut,
 };
 
 /// The name of a client's standing bundles: 128 random bits.
@@ -87,17 +88,12 @@ struct OnlyParam {
     above: SignedParam,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 parameters: the watch, the id of a snapshot")]
-struct RewatchParams(Fixed<16>, Quantity<u64>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 or 3 parameters: the watch, the id of a snapshot, milliseconds to wait")]
-struct ResultsParams(Fixed<16>, Quantity<u64>, #[serde(default)] Option<Number<u64>>);
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "1 parameter: the watch")]
-struct UnwatchParams(Fixed<16>, #[serde(skip)] ());
+params! {
+    RewatchParams(Fixed<16>, Quantity<u64>) = "2 parameters: the watch, the id of a snapshot";
+    ResultsParams(Fixed<16>, Quantity<u64>; Number<u64>)
+        = "2 or 3 parameters: the watch, the id of a snapshot, milliseconds to wait";
+    UnwatchParams(Fixed<16>) = "1 parameter: the watch";
+}
 
 /// Parses the bundles of `presim_watch`, at most `most` in at most `room` bytes.
 ///
@@ -111,7 +107,7 @@ pub fn parse_watch(
     limits: &ShapeLimits,
     most: usize,
     room: usize,
-) -> Result<WatchRequest, RpcError> {
+) -> Result<WatchRequest> {
     let WatchParams(bundles, selector) = parse(params, dialect)?;
     let selector = selector.map_or(Selector::Pending, Selector::from);
     if !matches!(selector, Selector::Pending | Selector::Latest) {
@@ -126,7 +122,7 @@ pub fn parse_watch(
     }
     let mut names = HashSet::with_capacity(bundles.len());
     if let Some((index, one)) = bundles.iter().enumerate().find(|(_, one)| !names.insert(one.name.as_str())) {
-        let name: String = one.name.chars().take(80).collect();
+        let name = cut(&one.name, 80);
         return Err(RpcError::params(format!("params[0][{index}].name: {name:?} again: expected another name")));
     }
     let (mut watched, mut bytes) = (Vec::with_capacity(bundles.len()), 0);
@@ -145,25 +141,25 @@ pub fn parse_watch(
 }
 
 /// Parses the parameters of `presim_rewatch`.
-pub fn parse_rewatch(params: &str, dialect: &Dialect) -> Result<(WatchId, SnapshotId), RpcError> {
-    let RewatchParams(watch, Quantity(id)) = parse(params, dialect)?;
+pub fn parse_rewatch(params: &str, dialect: &Dialect) -> Result<(WatchId, SnapshotId)> {
+    let RewatchParams(watch, Quantity(id), ()) = parse(params, dialect)?;
     Ok((WatchId(watch.0), SnapshotId(id)))
 }
 
 /// Parses the parameters of `presim_results`. The last value is how long to wait, in milliseconds.
-pub fn parse_results(params: &str, dialect: &Dialect) -> Result<(WatchId, SnapshotId, u64), RpcError> {
-    let ResultsParams(watch, Quantity(id), wait) = parse(params, dialect)?;
+pub fn parse_results(params: &str, dialect: &Dialect) -> Result<(WatchId, SnapshotId, u64)> {
+    let ResultsParams(watch, Quantity(id), wait, ()) = parse(params, dialect)?;
     Ok((WatchId(watch.0), SnapshotId(id), wait.map_or(0, |wait| wait.0)))
 }
 
 /// Parses the parameter of `presim_unwatch`.
-pub fn parse_unwatch(params: &str, dialect: &Dialect) -> Result<WatchId, RpcError> {
+pub fn parse_unwatch(params: &str, dialect: &Dialect) -> Result<WatchId> {
     let UnwatchParams(watch, ()) = parse(params, dialect)?;
     Ok(WatchId(watch.0))
 }
 
 impl WatchedParam {
-    fn into_watched(self, place: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<WatchedBundle, RpcError> {
+    fn into_watched(self, place: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<WatchedBundle> {
         // A payload is that of another method, whose errors name its first parameter.
         let payload_of = |raw: &RawValue| format!("[{}, \"pending\"]", raw.get());
         let at = |member: &str, error: RpcError| {

@@ -9,7 +9,11 @@ mod offer;
 mod outlet;
 mod reader;
 
-pub use self::offer::{OfferedTokenError, is_upgrade, offered_token};
+pub use self::{
+    offer::{OfferedTokenError, is_upgrade, offered_token},
+    outlet::SocketBounds,
+    reader::stopped,
+};
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +22,7 @@ use futures::{
     stream::{SplitSink, SplitStream},
 };
 use http::{Request, StatusCode, header};
-use hyper::{body::Incoming, upgrade::Upgraded};
+use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
@@ -36,8 +40,8 @@ use tokio_tungstenite::{
 
 use self::{
     offer::selected,
-    outlet::{Outgoing, Outlet, WRITE_BUFFER, write},
-    reader::ConnectionReader,
+    outlet::{Outgoing, Outlet, Socket, WRITE_BUFFER, write},
+    reader::{ConnectionReader, GRACE},
 };
 use super::{
     connections::ConnectionEntry,
@@ -55,28 +59,13 @@ pub struct Sockets {
     /// The subscriptions.
     pub subscriptions: Arc<Subscriptions>,
     /// The bounds of one connection.
-    pub bounds: Bounds,
+    pub bounds: SocketBounds,
     /// Turns true when the node stops.
     pub stopping: watch::Receiver<bool>,
 }
 
-/// The bounds of one connection.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// Messages under way or unsent.
-    pub max_in_flight: usize,
-    /// Bytes unsent.
-    pub max_unsent: usize,
-    /// Notifications unsent.
-    pub max_notifications: usize,
-}
-
-/// The time that an ending connection may take to send its last messages.
-const GRACE: Duration = Duration::from_secs(5);
 /// The time during which a peer's data is read after the close.
 const LINGER: Duration = Duration::from_secs(1);
-
-type Socket = WebSocketStream<Inbox<TokioIo<Upgraded>>>;
 
 impl Sockets {
     /// Upgrades a request, and serves the connection until it ends.
@@ -123,17 +112,12 @@ impl Sockets {
     }
 }
 
-/// Returns when the node stops.
-pub async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    let _ = stopping.wait_for(|stopping| *stopping).await;
-}
-
 async fn serve(
     socket: Socket,
     link: Arc<Link>,
     pieces: Arc<Pieces>,
     session: Session,
-    bounds: Bounds,
+    bounds: SocketBounds,
     subscriptions: Arc<Subscriptions>,
     stopping: watch::Receiver<bool>,
 ) {

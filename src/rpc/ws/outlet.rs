@@ -10,24 +10,43 @@ use std::sync::{
 
 use bytes::Bytes;
 use futures::{SinkExt, stream::SplitSink};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
-use tokio_tungstenite::tungstenite::{
-    self, Message, Utf8Bytes,
-    protocol::{
-        CloseFrame,
-        frame::{
-            Frame,
-            coding::{CloseCode, Data, OpCode},
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        self, Message, Utf8Bytes,
+        protocol::{
+            CloseFrame,
+            frame::{
+                Frame,
+                coding::{CloseCode, Data, OpCode},
+            },
         },
     },
 };
 
-use super::{Bounds, Socket};
 use crate::rpc::{
+    inbox::Inbox,
     link::Link,
     memory::SharedBytes,
     subscriptions::{Notification, Subscriber},
 };
+
+/// The bounds of one connection.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketBounds {
+    /// Messages under way or unsent.
+    pub max_in_flight: usize,
+    /// Bytes unsent.
+    pub max_unsent: usize,
+    /// Notifications unsent.
+    pub max_notifications: usize,
+}
+
+/// The WebSocket of a connection.
+pub type Socket = WebSocketStream<Inbox<TokioIo<Upgraded>>>;
 
 /// The most bytes of one frame. A longer answer is sent in several (RFC 6455, 5.4), so that no connection keeps a
 /// buffer as long as its longest answer.
@@ -62,7 +81,7 @@ pub struct Outlet {
     pub link: Arc<Link>,
     /// The messages that are not sent yet.
     pub owed: Owed,
-    bounds: Bounds,
+    bounds: SocketBounds,
     /// The writer's queue.
     pub out: mpsc::UnboundedSender<Outgoing>,
     /// Whether nothing can be subscribed any more.
@@ -73,7 +92,7 @@ pub struct Outlet {
 
 impl Outlet {
     /// Creates the sending end of a connection, and passes its messages to `out`.
-    pub fn new(link: Arc<Link>, bounds: Bounds, out: mpsc::UnboundedSender<Outgoing>) -> Self {
+    pub fn new(link: Arc<Link>, bounds: SocketBounds, out: mpsc::UnboundedSender<Outgoing>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Relaxed);
         let (ended, ending) = (AtomicBool::new(false), watch::Sender::new(None));

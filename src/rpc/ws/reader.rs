@@ -21,11 +21,7 @@ use tokio_tungstenite::tungstenite::{
     protocol::frame::coding::CloseCode,
 };
 
-use super::{
-    GRACE, Socket,
-    outlet::{Outgoing, Outlet},
-    stopped,
-};
+use super::outlet::{Outgoing, Outlet, Socket};
 use crate::rpc::{
     error::RpcError,
     inbox::Pieces,
@@ -33,6 +29,8 @@ use crate::rpc::{
     subscriptions::{Starting, Subscriptions},
 };
 
+/// The time that an ending connection may take to send its last messages.
+pub const GRACE: Duration = Duration::from_secs(5);
 /// The interval of pings.
 const PING: Duration = Duration::from_secs(20);
 /// The time that a peer may send nothing, not even a pong.
@@ -152,7 +150,7 @@ impl ConnectionReader {
         let dialect = self.session.caller.dialect;
         let starting = Arc::new(Starting::new(self.subscriptions.clone(), outlet.clone(), dialect, permit));
         self.running.spawn(async move {
-            let published = session.front.published();
+            let published = session.front.runner.published();
             let reply = session.answer(body, held, &published, Some(&starting)).await;
             starting.begin(|permit| outlet.answer(reply.text, permit))
         });
@@ -190,6 +188,11 @@ impl ConnectionReader {
         let held = self.outlet.link.share().take_always(text.len());
         let _ = self.outlet.out.send(Outgoing::Answer(held.around(text), None));
     }
+}
+
+/// Returns when the node stops.
+pub async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
 fn too_large(limit: usize) -> RpcError {

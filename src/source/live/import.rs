@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::flashblocks::CanonicalBlock;
-use super::{LiveChain, LiveError};
+use super::{error::LiveError, parts::LiveChain};
 use crate::{
     chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom},
     ledger::{BlockChanges, Selector, Snapshot, Snapshots},

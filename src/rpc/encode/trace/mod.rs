@@ -16,7 +16,7 @@ use revm_inspectors::tracing::types::CallTraceNode;
 use super::{Object, bounded_value, check_length, data, quantity, quantity_u256, string, value};
 use crate::{
     engine::{ParityTrace, Steps, Trace, TraceStep, TracedGas, frame_error},
-    rpc::error::RpcError,
+    rpc::error::{Result, RpcError},
 };
 
 /// The position of a traced transaction on the chain.
@@ -47,7 +47,7 @@ impl TracePlace {
 
 /// Writes a trace; that of a transaction of the chain with its `place`. Returns -32005 if the response becomes longer
 /// than `limit` bytes.
-pub fn trace(out: &mut Vec<u8>, trace: &Trace, place: Option<&TracePlace>, limit: usize) -> Result<(), RpcError> {
+pub fn trace(out: &mut Vec<u8>, trace: &Trace, place: Option<&TracePlace>, limit: usize) -> Result<()> {
     match trace {
         Trace::Steps { steps, gas, failed, output } => self::steps(out, (steps, gas, *failed, output), limit),
         Trace::Calls { frames, with_logs, gas } => calls(out, frames, *with_logs, gas, limit),
@@ -87,7 +87,7 @@ fn steps(
     out: &mut Vec<u8>,
     (steps, gas, failed, output): (&Steps, &TracedGas, bool, &Bytes),
     limit: usize,
-) -> Result<(), RpcError> {
+) -> Result<()> {
     // The slots that each contract has read or written so far.
     let mut storage: HashMap<Address, BTreeMap<U256, U256>> = HashMap::new();
     let mut object = Object::new(out);
@@ -154,13 +154,7 @@ fn step(out: &mut Vec<u8>, step: &TraceStep, slots: Option<&BTreeMap<U256, U256>
 }
 
 /// Writes `callTracer`'s result. Frames that failed, and the frames inside them, have no logs.
-fn calls(
-    out: &mut Vec<u8>,
-    frames: &[CallTraceNode],
-    with_logs: bool,
-    gas: &TracedGas,
-    limit: usize,
-) -> Result<(), RpcError> {
+fn calls(out: &mut Vec<u8>, frames: &[CallTraceNode], with_logs: bool, gas: &TracedGas, limit: usize) -> Result<()> {
     let mut failed: Vec<bool> = Vec::with_capacity(frames.len());
     for frame in frames {
         // A parent comes before its children.
@@ -219,7 +213,7 @@ fn dimensions(gas: &TracedGas) -> [(&'static str, u64); 3] {
 }
 
 /// Writes a frame without its calls and without its end.
-fn open_frame(out: &mut Vec<u8>, frame: &CallFrame, limit: usize) -> Result<(), RpcError> {
+fn open_frame(out: &mut Vec<u8>, frame: &CallFrame, limit: usize) -> Result<()> {
     bounded_value(out, frame, limit)?;
     out.pop();
     Ok(())
@@ -236,7 +230,7 @@ fn flat_calls(
     (place, block_number): (Option<&TracePlace>, Option<u64>),
     parity_errors: bool,
     limit: usize,
-) -> Result<(), RpcError> {
+) -> Result<()> {
     let mut first = true;
     out.push(b'[');
     each_frame(frames, parity_errors, |trace| {
@@ -261,12 +255,7 @@ fn flat_calls(
 
 /// Writes one of Parity's traces, that of a replayed transaction with its hash. Returns -32005 if the response becomes
 /// longer than `limit` bytes.
-pub fn parity_results(
-    out: &mut Vec<u8>,
-    trace: &ParityTrace,
-    hash: Option<B256>,
-    limit: usize,
-) -> Result<(), RpcError> {
+pub fn parity_results(out: &mut Vec<u8>, trace: &ParityTrace, hash: Option<B256>, limit: usize) -> Result<()> {
     let mut object = Object::new(out);
     object.data("output", &trace.output);
     bounded_value(object.key("stateDiff"), &trace.state_diff, limit)?;
@@ -284,9 +273,7 @@ pub fn parity_results(
         Some(vm) => vm::vm_trace(object.key("vmTrace"), &vm.steps, &vm.codes, limit)?,
         None => object.key("vmTrace").extend_from_slice(b"null"),
     }
-    if let Some(hash) = hash {
-        object.data("transactionHash", hash.as_slice());
-    }
+    object.optional_hash("transactionHash", hash);
     object.end();
     check_length(out, limit)
 }
@@ -296,8 +283,8 @@ pub fn parity_results(
 pub fn each_frame(
     frames: &[CallTraceNode],
     parity_errors: bool,
-    mut visit: impl FnMut(TransactionTrace) -> Result<(), RpcError>,
-) -> Result<(), RpcError> {
+    mut visit: impl FnMut(TransactionTrace) -> Result<()>,
+) -> Result<()> {
     // The open frames, each with the number of its children that are written.
     let mut path: Vec<(&CallTraceNode, usize)> = Vec::new();
     // The index of each open frame, except the outermost, in its parent.

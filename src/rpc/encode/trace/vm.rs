@@ -7,7 +7,7 @@ use crate::{
     engine::{Steps, TraceStep},
     rpc::{
         encode::{Object, check_length, data, list, quantity_u256, string, value},
-        error::RpcError,
+        error::Result,
     },
 };
 
@@ -24,7 +24,7 @@ struct OpenFrame<'a> {
 
 /// Writes the steps of a transaction as a tree of frames. `codes` are the codes of the frames that have steps, in the
 /// order of their start. Returns -32005 if the response becomes longer than `limit` bytes.
-pub(super) fn vm_trace(out: &mut Vec<u8>, steps: &Steps, codes: &[Bytes], limit: usize) -> Result<(), RpcError> {
+pub(super) fn vm_trace(out: &mut Vec<u8>, steps: &Steps, codes: &[Bytes], limit: usize) -> Result<()> {
     let mut codes = codes.iter();
     let mut open: Vec<OpenFrame<'_>> = Vec::new();
     for step in steps.iter() {

@@ -10,11 +10,15 @@ use super::{
 };
 use crate::{
     engine::{Trace, TraceBudget},
-    rpc::{encode, error::RpcError, wire::TraceRequest},
+    rpc::{
+        encode,
+        error::{Result, RpcError},
+        wire::TraceRequest,
+    },
 };
 
 impl Backend {
-    pub(super) fn trace_call(&self, run: &mut Run<'_>, request: TraceRequest) -> Result<(), RpcError> {
+    pub(super) fn trace_call(&self, run: &mut Run<'_>, request: TraceRequest) -> Result<()> {
         let bundles = self.trace(run, &request, "params[2].txIndex", |_, _| "params[0]".to_owned())?;
         match bundles.first().and_then(|bundle| bundle.first()) {
             Some(trace) => encode::trace(&mut run.out, trace, None, self.limits.max_response),
@@ -22,7 +26,7 @@ impl Backend {
         }
     }
 
-    pub(super) fn trace_call_many(&self, run: &mut Run<'_>, request: TraceRequest) -> Result<(), RpcError> {
+    pub(super) fn trace_call_many(&self, run: &mut Run<'_>, request: TraceRequest) -> Result<()> {
         let bundles = self.trace(run, &request, "params[1].transactionIndex", in_bundles)?;
         let mut encoded = Ok(());
         encode::list(&mut run.out, &bundles, |out, bundle| {
@@ -42,7 +46,7 @@ impl Backend {
         TraceRequest { calls, tracers }: &TraceRequest,
         index: &str,
         place: fn(usize, usize) -> String,
-    ) -> Result<Vec<Vec<Trace>>, RpcError> {
+    ) -> Result<Vec<Vec<Trace>>> {
         let rules = self.rules(run.dialect);
         let (snapshot, overlay) = self.stand(calls, index, run)?;
         let budget = TraceBudget::new(self.limits.max_trace);

@@ -13,7 +13,7 @@ use crate::{
     ledger::{Block, Selector},
     rpc::{
         encode,
-        error::RpcError,
+        error::{Result, RpcError},
         methods::{Backend, Run},
         wire::{TraceRequest, TraceSearch},
     },
@@ -23,11 +23,7 @@ use crate::{
 const FRAMES: Tracer = Tracer::Parity(ParityOptions { trace: true, vm_trace: false, state_diff: false });
 
 impl Backend {
-    pub(in crate::rpc::methods) fn parity_call_many(
-        &self,
-        run: &mut Run<'_>,
-        request: TraceRequest,
-    ) -> Result<(), RpcError> {
+    pub(crate) fn parity_call_many(&self, run: &mut Run<'_>, request: TraceRequest) -> Result<()> {
         let bundles = self.trace(run, &request, "", |_, call| format!("params[0][{call}][0]"))?;
         let mut encoded = Ok(());
         encode::list(&mut run.out, bundles.iter().flatten(), |out, trace| {
@@ -38,11 +34,7 @@ impl Backend {
         encoded
     }
 
-    pub(in crate::rpc::methods) fn replay_block(
-        &self,
-        run: &mut Run<'_>,
-        (selector, tracer): (Selector, Tracer),
-    ) -> Result<(), RpcError> {
+    pub(crate) fn replay_block(&self, run: &mut Run<'_>, (selector, tracer): (Selector, Tracer)) -> Result<()> {
         let block = self.block_to_trace(run.published, selector)?;
         run.out.push(b'[');
         if !block.is_empty() {
@@ -58,18 +50,14 @@ impl Backend {
         Ok(())
     }
 
-    pub(in crate::rpc::methods) fn replay_transaction(
-        &self,
-        run: &mut Run<'_>,
-        (hash, tracer): (B256, Tracer),
-    ) -> Result<(), RpcError> {
+    pub(crate) fn replay_transaction(&self, run: &mut Run<'_>, (hash, tracer): (B256, Tracer)) -> Result<()> {
         let (block, index) = self.transaction_to_trace(run.published, hash)?;
         self.replay(run, &block, index..index + 1, &tracer, |out, _, trace| {
             encode::trace(out, &trace, None, self.limits.max_response)
         })
     }
 
-    pub(in crate::rpc::methods) fn parity_block(&self, run: &mut Run<'_>, selector: Selector) -> Result<(), RpcError> {
+    pub(crate) fn parity_block(&self, run: &mut Run<'_>, selector: Selector) -> Result<()> {
         let block = self.block_to_trace(run.published, selector)?;
         let mut page = TracePage::all(self.limits.max_response);
         run.out.push(b'[');
@@ -79,7 +67,7 @@ impl Backend {
         Ok(())
     }
 
-    pub(in crate::rpc::methods) fn parity_transaction(&self, run: &mut Run<'_>, hash: B256) -> Result<(), RpcError> {
+    pub(crate) fn parity_transaction(&self, run: &mut Run<'_>, hash: B256) -> Result<()> {
         let Some((block, index)) = run.published.transaction(&hash) else {
             run.out.extend_from_slice(b"null");
             return Ok(());
@@ -91,11 +79,7 @@ impl Backend {
         Ok(())
     }
 
-    pub(in crate::rpc::methods) fn parity_get(
-        &self,
-        run: &mut Run<'_>,
-        (hash, index): (B256, Option<usize>),
-    ) -> Result<(), RpcError> {
+    pub(crate) fn parity_get(&self, run: &mut Run<'_>, (hash, index): (B256, Option<usize>)) -> Result<()> {
         let start = run.out.len();
         if let (Some((block, at)), Some(index)) = (run.published.transaction(&hash), index) {
             let mut page = TracePage { skip: index as u64, left: Some(1), ..TracePage::all(self.limits.max_response) };
@@ -107,11 +91,7 @@ impl Backend {
         Ok(())
     }
 
-    pub(in crate::rpc::methods) fn parity_filter(
-        &self,
-        run: &mut Run<'_>,
-        search: TraceSearch,
-    ) -> Result<(), RpcError> {
+    pub(crate) fn parity_filter(&self, run: &mut Run<'_>, search: TraceSearch) -> Result<()> {
         let number = |selector: Selector| match selector {
             Selector::Earliest => Ok(0),
             other => self.block_to_trace(run.published, other).map(|block| block.number()),
@@ -150,7 +130,7 @@ impl Backend {
         traced: std::ops::Range<usize>,
         page: &mut TracePage,
         matches: impl Fn(&LocalizedTransactionTrace) -> bool,
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         if traced.is_empty() {
             return Ok(());
         }
@@ -169,7 +149,7 @@ impl Backend {
         block: &Block,
         page: &mut TracePage,
         matches: impl Fn(&LocalizedTransactionTrace) -> bool,
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         let number = block.number();
         // Genesis has no producer, and a block that is not complete has no reward yet.
         let paid = number > 0 && !block.is_open() && self.spec.family() == Family::Ethereum;
@@ -214,7 +194,7 @@ impl TracePage {
         out: &mut Vec<u8>,
         trace: LocalizedTransactionTrace,
         matches: impl Fn(&LocalizedTransactionTrace) -> bool,
-    ) -> Result<(), RpcError> {
+    ) -> Result<()> {
         if self.is_full() || !matches(&trace) {
             return Ok(());
         }

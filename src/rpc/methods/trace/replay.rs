@@ -10,20 +10,16 @@ use crate::{
     ledger::{Block, Chain, Included, Selector, Snapshot, UnknownBlock},
     rpc::{
         encode::{self, TracePlace},
-        error::RpcError,
+        error::{Result, RpcError},
         methods::{Backend, Run},
         wire::ReplayRequest,
     },
 };
 
 impl Backend {
-    pub(in crate::rpc::methods) fn trace_block(
-        &self,
-        run: &mut Run<'_>,
-        request: ReplayRequest<Selector>,
-    ) -> Result<(), RpcError> {
+    pub(crate) fn trace_block(&self, run: &mut Run<'_>, request: ReplayRequest<Selector>) -> Result<()> {
         let block = self.block_to_trace(run.published, request.subject)?;
-        run.shorten(request.timeout);
+        run.limit_time(request.timeout);
         let hash = block.header().hash();
         run.out.push(b'[');
         self.replay(run, &block, 0..block.len(), &request.tracer, |out, included, trace| {
@@ -41,13 +37,9 @@ impl Backend {
         Ok(())
     }
 
-    pub(in crate::rpc::methods) fn trace_transaction(
-        &self,
-        run: &mut Run<'_>,
-        request: ReplayRequest<B256>,
-    ) -> Result<(), RpcError> {
+    pub(crate) fn trace_transaction(&self, run: &mut Run<'_>, request: ReplayRequest<B256>) -> Result<()> {
         let (block, index) = self.transaction_to_trace(run.published, request.subject)?;
-        run.shorten(request.timeout);
+        run.limit_time(request.timeout);
         let hash = block.header().hash();
         self.replay(run, &block, index..index + 1, &request.tracer, |out, included, trace| {
             encode::trace(out, &trace, Some(&place(included, &block, hash)), self.limits.max_response)
@@ -55,7 +47,7 @@ impl Backend {
     }
 
     /// Returns the block that `selector` selects, with geth's error if there is none.
-    pub(super) fn block_to_trace(&self, published: &Chain, selector: Selector) -> Result<Block, RpcError> {
+    pub(super) fn block_to_trace(&self, published: &Chain, selector: Selector) -> Result<Block> {
         self.block(published, selector)?.ok_or_else(|| {
             let text = match selector {
                 Selector::Number(number) => format!("block #{number} not found"),
@@ -67,7 +59,7 @@ impl Backend {
     }
 
     /// Returns the block of a transaction, and the transaction's index there, with geth's error if there is none.
-    pub(super) fn transaction_to_trace(&self, published: &Chain, hash: B256) -> Result<(Block, usize), RpcError> {
+    pub(super) fn transaction_to_trace(&self, published: &Chain, hash: B256) -> Result<(Block, usize)> {
         published.transaction(&hash).ok_or_else(|| RpcError::new(-32000, "transaction not found"))
     }
 
@@ -78,10 +70,10 @@ impl Backend {
         block: &Block,
         traced: Range<usize>,
         tracer: &Tracer,
-        mut write: impl FnMut(&mut Vec<u8>, &Included<'_>, Trace) -> Result<(), RpcError>,
-    ) -> Result<(), RpcError> {
+        mut write: impl FnMut(&mut Vec<u8>, &Included<'_>, Trace) -> Result<()>,
+    ) -> Result<()> {
         let before = before(run.published, block)?;
-        run.stand_on(&before);
+        run.reset_to(&before);
         let Run { overlay, out, .. } = run;
         engine::trace_block(&self.spec, block, traced, (tracer, self.limits.max_trace), overlay, |included, trace| {
             self.gas.increment(included.gas_used);
@@ -94,7 +86,7 @@ impl Backend {
 }
 
 /// Returns the snapshot before the first transaction of `block`.
-pub(super) fn before(published: &Chain, block: &Block) -> Result<Arc<Snapshot>, RpcError> {
+pub(super) fn before(published: &Chain, block: &Block) -> Result<Arc<Snapshot>> {
     let number = block.number();
     let parent = number.checked_sub(1).ok_or_else(|| RpcError::new(-32000, "genesis is not traceable"))?;
     published.select(Selector::Number(parent)).map_err(|error| match error {

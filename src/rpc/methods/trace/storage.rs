@@ -8,7 +8,7 @@ use crate::{
     meter::Stopped,
     rpc::{
         encode::{self, Object},
-        error::RpcError,
+        error::{Result, RpcError},
         methods::{Backend, Run},
         wire::StorageRangeRequest,
     },
@@ -24,11 +24,7 @@ struct StoragePage {
 }
 
 impl Backend {
-    pub(in crate::rpc::methods) fn storage_range(
-        &self,
-        run: &mut Run<'_>,
-        request: StorageRangeRequest,
-    ) -> Result<(), RpcError> {
+    pub(crate) fn storage_range(&self, run: &mut Run<'_>, request: StorageRangeRequest) -> Result<()> {
         // Before the transactions that genesis does not have, its state is there.
         let is_genesis = self.select(run.published, request.selector)?.header().number == 0;
         let index = Some(request.index).filter(|index| *index > 0 || !is_genesis);
