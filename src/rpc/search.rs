@@ -29,8 +29,8 @@ use crate::{
 /// The place of the runs.
 const PLACE: RunPlace = RunPlace::On(LaneName::Bundle);
 /// The fewest and the most variants of one run.
-const FEWEST: usize = 8;
-const MOST: usize = 256;
+const MIN_PART: usize = 8;
+const MAX_PART: usize = 256;
 /// The number of runs into which a long search is divided.
 const PARTS: usize = 16;
 
@@ -90,7 +90,7 @@ impl RequestRunner {
         values: &[Vec<U256>],
     ) -> Result<(Vec<Variant>, bool)> {
         self.count_variants(request, values.len())?;
-        let size = values.len().div_ceil(PARTS).clamp(FEWEST, MOST);
+        let size = values.len().div_ceil(PARTS).clamp(MIN_PART, MAX_PART);
         let batch = self.batch();
         let parts = values.chunks(size).map(|part| {
             let (begun, part) = (begun.clone(), part.to_vec());
@@ -160,7 +160,7 @@ impl Backend {
         let snapshot = self.select(run.published, request.selector)?;
         let rules = self.rules(run.dialect);
         let (simulation, until) = (request.search.to_judge(), request.search.beginning());
-        let beginning = self.engine(&rules, run.stand_on(&snapshot)).begin(&snapshot, &simulation, None, until);
+        let beginning = self.engine(&rules, run.reset_to(&snapshot)).begin(&snapshot, &simulation, None, until);
         let beginning = beginning.map_err(|error| run.dialect.simulation_error(error))?;
         Ok(BegunSearch { request, snapshot, rules, beginning, stops })
     }
@@ -173,7 +173,7 @@ impl Backend {
     ) -> Result<(Vec<Variant>, bool)> {
         let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
         run.meter.shorten(*stops);
-        let mut engine = self.engine(rules, run.stand_on(snapshot));
+        let mut engine = self.engine(rules, run.reset_to(snapshot));
         let (mut simulation, values) = (search.to_judge(), values.iter().map(Vec::as_slice));
         Ok(engine.try_variants(snapshot, search, &mut simulation, beginning, values)?)
     }
@@ -188,7 +188,7 @@ impl Backend {
     ) -> Result<(Vec<Variant>, bool)> {
         let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
         run.meter.shorten(*stops);
-        let mut engine = self.engine(rules, run.stand_on(snapshot));
+        let mut engine = self.engine(rules, run.reset_to(snapshot));
         let mut simulation = search.to_judge();
         let mut counted = Ok(());
         let may_try = || {
@@ -223,7 +223,7 @@ impl Backend {
         let search = &request.search;
         let mut simulation = search.to_judge();
         let dialect = run.dialect;
-        let overlay = run.stand_on(snapshot);
+        let overlay = run.reset_to(snapshot);
         overlay.record_reads(true);
         let mut engine = self.engine(rules, overlay);
         let beginning = engine.begin(snapshot, &simulation, None, search.beginning());
@@ -266,7 +266,7 @@ impl Backend {
         let mut best = None;
         if let (Some(shown), Some(variant)) = (shown, variants.first()) {
             let simulation = search.to_show(&variant.values);
-            let overlay = run.stand_on(snapshot);
+            let overlay = run.reset_to(snapshot);
             overlay.record_reads(stands || simulation.outputs.contains(Outputs::READ_SET));
             // A variant that was refused has no result: its error is in the list.
             match self.engine(rules, overlay).simulate(snapshot, &simulation) {

@@ -38,7 +38,7 @@ use super::{
     error::RpcError,
     files::ServedFiles,
     front::Front,
-    http::{Door, Gate, HttpService},
+    http::{HttpConnection, HttpService, RequestGuard},
     io::IoThreads,
     link::{FIRST_HEAD, Link, LinkedStream},
     memory::IoMemory,
@@ -81,7 +81,7 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// Returns the same, for a node whose metrics are at this address.
+    /// Sets the address of the metrics.
     #[must_use]
     pub fn with_metrics(self, metrics: Option<SocketAddr>) -> Self {
         Self { metrics, ..self }
@@ -123,7 +123,7 @@ impl FrontActor {
         Self { config, io: Arc::new(io), front, subscriptions, access, memory, metrics, files, running: None }
     }
 
-    /// Returns the same, serving these files to browsers.
+    /// Sets the files that are served to browsers.
     #[must_use]
     pub fn with_files(self, files: ServedFiles) -> Self {
         Self { files, ..self }
@@ -205,8 +205,7 @@ impl Handler<Serve> for FrontActor {
             },
         };
         let accepting = tokio::spawn(acceptor.run(listener)).abort_handle();
-        let closing = tokio::spawn(connections.clone().close_those_that_stand_still(config.io_timeout.min(FIRST_HEAD)))
-            .abort_handle();
+        let closing = tokio::spawn(connections.clone().close_stalled(config.io_timeout.min(FIRST_HEAD))).abort_handle();
         self.running = Some(Running { stop, accepting, closing, connections });
     }
 }
@@ -282,7 +281,7 @@ impl Acceptor {
                 let connection = self.connection.clone();
                 self.io.deal(stream, |stream| connection.serve(stream, link, Arc::new(entry)));
             } else if let Ok(permit) = self.overflow.clone().try_acquire_owned() {
-                tokio::spawn(turn_away(stream, permit));
+                tokio::spawn(reject(stream, permit));
             }
         }
     }
@@ -290,8 +289,13 @@ impl Acceptor {
 
 impl Connection {
     async fn serve(mut self, stream: TcpStream, link: Arc<Link>, entry: Arc<ConnectionEntry>) {
-        let door = Door { service: self.service, link: link.clone(), entry: entry.clone(), flow: Flow::new() };
-        let service = TowerToHyperService::new(Gate::new(self.origins, link.clone(), self.cors.layer(door)));
+        let connection_service =
+            HttpConnection { service: self.service, link: link.clone(), entry: entry.clone(), flow: Flow::new() };
+        let service = TowerToHyperService::new(RequestGuard::new(
+            self.origins,
+            link.clone(),
+            self.cors.layer(connection_service),
+        ));
         let mut builder = auto::Builder::new(TokioExecutor::new());
         // Against peers that are silent between requests, or slow with a head.
         builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(READ_AHEAD);
@@ -324,7 +328,7 @@ impl Connection {
 }
 
 /// Answers the first request of a connection beyond the limit with an error, and closes the connection.
-async fn turn_away(stream: TcpStream, permit: OwnedSemaphorePermit) {
+async fn reject(stream: TcpStream, permit: OwnedSemaphorePermit) {
     let service = tower::service_fn(|_: http::Request<hyper::body::Incoming>| async {
         let mut response = refuse(StatusCode::SERVICE_UNAVAILABLE, RpcError::limit("too many connections are open"));
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

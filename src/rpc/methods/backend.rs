@@ -91,7 +91,7 @@ pub struct RequestLimits {
 /// One run of a request: the handler's input, its working memory, and its output.
 ///
 /// A request may run several times, because a run was too long to execute inline or missed state that an upstream has.
-/// So a handler must cause no lasting effect before [`Run::be_complete`] succeeds.
+/// So a handler must cause no lasting effect before [`Run::ensure_complete`] succeeds.
 #[derive(Debug)]
 pub struct Run<'a> {
     /// The parameters, as JSON.
@@ -108,7 +108,7 @@ pub struct Run<'a> {
     pub page: Option<&'a str>,
     /// Memory of the run, reused by the next run on the same thread.
     pub overlay: &'a mut Overlay,
-    /// The bound on the run's time. [`Run::stand_on`] moves it into the overlay.
+    /// The bound on the run's time. [`Run::reset_to`] moves it into the overlay.
     pub meter: Meter,
     /// The response up to the value of its result. The handler appends this value as JSON.
     pub out: Vec<u8>,
@@ -118,13 +118,13 @@ pub struct Run<'a> {
 
 impl Run<'_> {
     /// Resets the overlay to the state of `snapshot`, bounds it by the meter, and returns it.
-    pub fn stand_on(&mut self, snapshot: &Snapshot) -> &mut Overlay {
+    pub fn reset_to(&mut self, snapshot: &Snapshot) -> &mut Overlay {
         self.overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), std::mem::take(&mut self.meter));
         self.overlay
     }
 
     /// Moves the deadline to `timeout` from now, if that is earlier and the request has a time limit of its own.
-    pub fn shorten(&mut self, timeout: Option<Duration>) {
+    pub fn limit_time(&mut self, timeout: Option<Duration>) {
         if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
             self.meter.shorten(deadline);
         }
@@ -135,7 +135,7 @@ impl Run<'_> {
     /// # Errors
     ///
     /// Returns -32603 if the run has missed state. No client sees this error, because the request runs again.
-    pub fn be_complete(&self) -> Result<()> {
+    pub fn ensure_complete(&self) -> Result<()> {
         match self.overlay.has_missed() {
             true => Err(RpcError::new(-32603, "the state is not complete")),
             false => Ok(()),
@@ -143,7 +143,7 @@ impl Run<'_> {
     }
 
     /// Stops an inline run of a long request and returns the run's error. The request runs again on a worker.
-    pub fn give_up(&mut self) -> RpcError {
+    pub fn move_to_worker(&mut self) -> RpcError {
         self.overlay.meter.stop(Stopped::TooLong);
         RpcError::from(Stopped::TooLong)
     }

@@ -97,7 +97,7 @@ impl Backend {
             run.meter.shorten(deadline);
         }
         let rules = self.rules(run.dialect);
-        let result = self.engine(&rules, run.stand_on(&snapshot)).call_bundle(&snapshot, &bundle).map_err(refusal)?;
+        let result = self.engine(&rules, run.reset_to(&snapshot)).call_bundle(&snapshot, &bundle).map_err(refusal)?;
         let result = CallBundleResult::from(result);
         self.gas.increment(result.total_gas_used);
         encode::value(&mut run.out, &result);

@@ -22,7 +22,7 @@ impl Backend {
         let snapshot = self.select(run.published, selector)?;
         let (dialect, rules) = (run.dialect, self.rules(run.dialect));
         let result = self
-            .engine(&rules, run.stand_on(&snapshot))
+            .engine(&rules, run.reset_to(&snapshot))
             .call(snapshot.header(), &request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         self.gas.increment(result.tx_gas_used());
@@ -39,7 +39,7 @@ impl Backend {
     pub(super) fn simulate(&self, run: &mut Run<'_>, request: SimulationRequest) -> Result<()> {
         let is_long = request.simulation.blocks.len() > INLINE_BLOCKS || request.simulation.calls() > INLINE_CALLS;
         if run.meter.is_short() && is_long {
-            return Err(run.give_up());
+            return Err(run.move_to_worker());
         }
         let snapshot = self.select(run.published, request.selector)?;
         self.simulate_on(run, &snapshot, &self.rules(run.dialect), &request, false)
@@ -57,7 +57,7 @@ impl Backend {
     ) -> Result<()> {
         let shows_reads = simulation.outputs.contains(Outputs::READ_SET);
         let client = run.client;
-        let overlay = run.stand_on(snapshot);
+        let overlay = run.reset_to(snapshot);
         overlay.record_reads(shows_reads || stands);
         let mut engine = self.engine(rules, overlay);
         let simulated = match stands {

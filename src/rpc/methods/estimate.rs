@@ -37,7 +37,7 @@ impl Backend {
     pub(super) fn needed_gas(&self, snapshot: &Snapshot, request: &CallRequest, run: &mut Run<'_>) -> Result<u64> {
         let (dialect, rules) = (run.dialect, self.rules(run.dialect));
         let estimate = self
-            .engine(&rules, run.stand_on(snapshot))
+            .engine(&rules, run.reset_to(snapshot))
             .estimate_gas(snapshot.header(), request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         match estimate {
@@ -61,7 +61,7 @@ impl Backend {
         let snapshot = self.select(run.published, selector)?;
         let rules = self.rules(run.dialect);
         let Accessed { list, result, simulated } = self
-            .engine(&rules, run.stand_on(&snapshot))
+            .engine(&rules, run.reset_to(&snapshot))
             .create_access_list(snapshot.header(), &request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         self.gas.increment(simulated);

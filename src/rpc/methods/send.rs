@@ -117,7 +117,7 @@ impl Backend {
         let call = Call { fees: CallFees::default(), nonce: None, ..call };
         run.meter = std::mem::take(&mut run.overlay.meter);
         let checked = self.needed_gas(snapshot, &CallRequest { call, ..CallRequest::default() }, run);
-        run.be_complete()?;
+        run.ensure_complete()?;
         checked.map(drop)
     }
 
@@ -152,7 +152,7 @@ impl Backend {
                 self.needed_gas(&run.published.newest, &request, run)?
             }
         };
-        run.be_complete()?;
+        run.ensure_complete()?;
         let choosing = account.map_or_else(|| self.impersonated.choosing(), SigningAccount::choosing);
         let place = if call.nonce.is_some() { PoolPlace::Any } else { PoolPlace::Free };
         let mut tries = 0;

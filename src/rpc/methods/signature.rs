@@ -81,7 +81,7 @@ impl Backend {
         }
         let meter = std::mem::take(&mut run.meter);
         let asked = self.wallet.signature_question(&request, asker(run), run.published, run.overlay, meter);
-        run.be_complete()?;
+        run.ensure_complete()?;
         Ok(AdmittedSignature::ToAsk(Arc::new(request), Box::new(asked.map_err(refuse)?)))
     }
 

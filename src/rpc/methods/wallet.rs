@@ -42,7 +42,7 @@ impl Backend {
         self.admit(run.published, Selector::Pending)?;
         let meter = std::mem::take(&mut run.meter);
         let prepared = self.wallet.admit(batch, run.may_use_wallet, run.overlay, meter);
-        run.be_complete()?;
+        run.ensure_complete()?;
         let prepared = prepared.map_err(refuse)?;
         if let Some(snapshot) = prepared.failed_on().filter(|_| prepared.is_transaction()) {
             self.check_success(run, snapshot)?;
@@ -51,7 +51,7 @@ impl Backend {
             let meter = std::mem::take(&mut run.overlay.meter);
             let asked = self.wallet.question(&prepared, asker(run), run.overlay, meter);
             // The words and the assets may have missed more state than the batch itself.
-            run.be_complete()?;
+            run.ensure_complete()?;
             return Ok(Admitted::ToAsk(Box::new(prepared), Box::new(asked.map_err(refuse)?)));
         }
         self.sign_calls(run, prepared).map(|()| Admitted::Sent)
@@ -71,7 +71,7 @@ impl Backend {
         };
         let meter = std::mem::take(&mut run.meter);
         let renewed = self.wallet.renew(prepared, run.overlay, meter);
-        run.be_complete()?;
+        run.ensure_complete()?;
         renewed.map_err(|error| run.dialect.wallet_error(error))?;
         let Some(prepared) = place.take() else {
             return Err(RpcError::internal("the batch has already been sent"));
@@ -107,7 +107,7 @@ impl Backend {
     /// Answers `wallet_showCallsStatus`: logs the status of a batch for the operator of the node.
     pub(super) fn show_calls_status(&self, run: &mut Run<'_>, id: BatchId) -> Result<()> {
         let status = self.calls_status(run, id)?;
-        run.be_complete()?;
+        run.ensure_complete()?;
         let hashes: Vec<_> = status.receipts.iter().map(|receipt| receipt.tx_hash).collect();
         tracing::info!(id = ?status.id.as_str(), state = ?status.state, code = status.state.code(), ?hashes, "the status of a batch, requested by wallet_showCallsStatus");
         run.out.extend_from_slice(b"null");

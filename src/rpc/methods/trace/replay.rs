@@ -19,7 +19,7 @@ use crate::{
 impl Backend {
     pub(crate) fn trace_block(&self, run: &mut Run<'_>, request: ReplayRequest<Selector>) -> Result<()> {
         let block = self.block_to_trace(run.published, request.subject)?;
-        run.shorten(request.timeout);
+        run.limit_time(request.timeout);
         let hash = block.header().hash();
         run.out.push(b'[');
         self.replay(run, &block, 0..block.len(), &request.tracer, |out, included, trace| {
@@ -39,7 +39,7 @@ impl Backend {
 
     pub(crate) fn trace_transaction(&self, run: &mut Run<'_>, request: ReplayRequest<B256>) -> Result<()> {
         let (block, index) = self.transaction_to_trace(run.published, request.subject)?;
-        run.shorten(request.timeout);
+        run.limit_time(request.timeout);
         let hash = block.header().hash();
         self.replay(run, &block, index..index + 1, &request.tracer, |out, included, trace| {
             encode::trace(out, &trace, Some(&place(included, &block, hash)), self.limits.max_response)
@@ -73,7 +73,7 @@ impl Backend {
         mut write: impl FnMut(&mut Vec<u8>, &Included<'_>, Trace) -> Result<()>,
     ) -> Result<()> {
         let before = before(run.published, block)?;
-        run.stand_on(&before);
+        run.reset_to(&before);
         let Run { overlay, out, .. } = run;
         engine::trace_block(&self.spec, block, traced, (tracer, self.limits.max_trace), overlay, |included, trace| {
             self.gas.increment(included.gas_used);
