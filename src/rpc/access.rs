@@ -95,7 +95,7 @@ pub enum AccessError {
     Read {
         /// The file, after the flag that names it.
         file: String,
-        /// Why.
+        /// The reason.
         cause: io::Error,
     },
     /// The file is not TOML, or not of the right shape.
@@ -103,7 +103,7 @@ pub enum AccessError {
     Shape {
         /// The file, after the flag that names it.
         file: String,
-        /// Why. The line is not shown: there may be a token in it.
+        /// The reason. The line is not shown: there may be a token in it.
         problem: String,
     },
     /// A token is too easy to guess or used twice, or there is none.
@@ -111,7 +111,7 @@ pub enum AccessError {
     Token {
         /// The file, after the flag that names it.
         file: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
 }

@@ -31,8 +31,8 @@ use super::{
     origin::Origins,
     request::Caller,
     response::{HttpResponse, allow, refuse, respond},
-    server::ServerConfig,
     service::{Reply, Session},
+    settings::ServerConfig,
     ws,
 };
 use crate::executor::Flow;
