@@ -216,7 +216,7 @@ fn cell(world: LocalWorld) -> Snapshots {
 
 /// Returns a snapshot after `on` with a changed world.
 fn after(on: &Snapshot, change: impl FnOnce(&mut LocalWorld)) -> Snapshot {
-    let mut world = on.world.clone().into_local().expect("all of it is here");
+    let mut world = on.world.local().expect("all of it is here").clone();
     change(&mut world);
     Snapshot::new(world, on.head.clone(), None, on.hashes.clone())
 }

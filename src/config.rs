@@ -1,5 +1,6 @@
 //! The settings, from flags, `PRESIM_*` environment variables and a TOML file, in that order of precedence.
 
+mod check;
 mod choices;
 mod fleet;
 mod live;
@@ -35,14 +36,7 @@ pub struct Config {
     pub config: Option<PathBuf>,
     /// Listen on this address for HTTP and WebSocket. `localhost:PORT` and `:PORT` are 127.0.0.1. An address that is not
     /// loopback needs --token-file.
-    #[arg(
-        long,
-        env = "PRESIM_LISTEN",
-        value_name = "ADDR:PORT",
-        default_value = "127.0.0.1:8545",
-        value_parser = parse_address,
-        help_heading = "General"
-    )]
+    #[arg(long, env = "PRESIM_LISTEN", value_name = "ADDR:PORT", default_value = "127.0.0.1:8545", value_parser = parse_address, help_heading = "General")]
     pub listen: SocketAddr,
     /// Keep the chain, the pool's transactions and the wallet's batches in this directory, and continue from there on a
     /// restart. Without it, all state ends with the process.
@@ -445,182 +439,7 @@ impl Config {
 
     /// Returns whether a node can run with it: the rules that are of more than one setting.
     pub(crate) fn check(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
-        if !self.listen.ip().is_loopback() && self.token_file.is_none() {
-            return Err(command.error(
-                ErrorKind::MissingRequiredArgument,
-                format!(
-                    "--listen {}: an address that is not loopback needs --token-file: give one, or listen on 127.0.0.1",
-                    self.listen
-                ),
-            ));
-        }
-        if let Some(metrics) = self.metrics.filter(|metrics| !metrics.ip().is_loopback() && self.token_file.is_none()) {
-            return Err(command.error(
-                ErrorKind::MissingRequiredArgument,
-                format!(
-                    "--metrics {metrics}: an address that is not loopback needs --token-file: give one, or serve metrics on 127.0.0.1"
-                ),
-            ));
-        }
-        if let Some(origin) = self.allow_origin.iter().find(|origin| !is_origin(origin)) {
-            return Err(command.error(
-                ErrorKind::InvalidValue,
-                format!(
-                    "--allow-origin {origin}: no origin: expected `*`, `chrome-extension://*`, `moz-extension://*`, or scheme and host like https://app.example"
-                ),
-            ));
-        }
-        if self.chain.is_some() && self.genesis.is_none() {
-            return Err(command.error(
-                ErrorKind::MissingRequiredArgument,
-                "--chain needs --genesis: the file of the genesis that its blocks build on",
-            ));
-        }
-        if let Some(history) = self.keep_history.filter(|history| *history < self.keep_blocks.into()) {
-            let text = format!(
-                "--keep-history {history}: a block whose state is kept is kept as a whole: expected at least --keep-blocks ({}), or that one lower",
-                self.keep_blocks
-            );
-            return Err(command.error(ErrorKind::InvalidValue, text));
-        }
-        if self.feed == Some(FeedName::Static) && self.genesis.is_none() {
-            return Err(command.error(
-                ErrorKind::ArgumentConflict,
-                "--feed static: the built-in devnet has nothing to show when it stands still: give --genesis, and --chain where there is one",
-            ));
-        }
-        self.check_testing(command)?;
-        self.check_upstream(command)?;
-        self.check_fleet(command)?;
-        self.check_wallet(command)
-    }
-
-    fn check_fleet(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
-        let fleet = &self.fleet;
-        let comes =
-            |flag: &str| format!("--follow and {flag}: the chain is the one of the fleet: leave one of them out");
-        let problem = if let Some(problem) = fleet.problem() {
-            problem
-        } else if fleet.publish.is_some() && self.testing {
-            "--publish and --testing: a chain that tests change is not published: leave one of them out".to_owned()
-        } else if fleet.publish.is_some() && self.keep_blocks < 2 {
-            "--publish needs --keep-blocks of at least 2: a block that the stream has not taken is taken back"
-                .to_owned()
-        } else if fleet.follow.is_none() {
-            return Ok(());
-        } else if self.genesis.is_some() {
-            comes("--genesis")
-        } else if self.feed.is_some() {
-            comes("--feed")
-        } else if self.live.flashblocks.is_some() {
-            comes("--flashblocks")
-        } else if self.testing {
-            comes("--testing")
-        } else if self.data_dir.is_some() {
-            "--follow and --data-dir: a replica keeps nothing, and begins with the fleet's image: leave one of them out"
-                .to_owned()
-        } else {
-            return Ok(());
-        };
-        Err(command.error(ErrorKind::ArgumentConflict, problem))
-    }
-
-    fn check_testing(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
-        if !self.testing {
-            return Ok(());
-        }
-        let problem = if self.data_dir.is_some() {
-            "--data-dir: a chain that tests change is not kept: leave one of them out".to_owned()
-        } else if self.live.upstream.is_some() {
-            "--upstream: the chain goes on as the upstream's does: leave one of them out".to_owned()
-        } else if self.chain.is_some() && self.feed() == FeedName::Devnet {
-            "--chain with --feed devnet: an imported chain is not changed: leave one of them out".to_owned()
-        } else if !self.listen.ip().is_loopback() {
-            format!("--listen {}: only this machine may change the chain: listen on 127.0.0.1", self.listen)
-        } else {
-            return Ok(());
-        };
-        Err(command.error(ErrorKind::ArgumentConflict, format!("--testing and {problem}")))
-    }
-
-    fn check_upstream(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
-        let live = &self.live;
-        if live.upstream.is_none() {
-            let needs = |flag: &str, why: &str| format!("{flag} needs --upstream: {why}");
-            let problem = if live.flashblocks.is_some() {
-                needs(
-                    "--flashblocks",
-                    "the node that has the state which they build on, and the blocks that they become",
-                )
-            } else if live.verify_proofs && self.fleet.follow.is_none() {
-                "--verify-proofs needs --upstream or --follow: the state of a chain that presim has itself needs no proofs"
-                    .to_owned()
-            } else {
-                return Ok(());
-            };
-            return Err(command.error(ErrorKind::MissingRequiredArgument, problem));
-        }
-        let conflict = |flag: &str, why: &str| format!("--upstream and {flag}: {why}");
-        let ahead = live.flashblocks_ahead.unwrap_or(LiveConfig::LEAST_AHEAD);
-        if self.keep_blocks <= ahead {
-            let text = format!(
-                "--keep-blocks {}: with --upstream expected more than --flashblocks-ahead ({ahead})",
-                self.keep_blocks
-            );
-            return Err(command.error(ErrorKind::InvalidValue, text));
-        }
-        let problem = if self.chain.is_some() {
-            conflict("--chain", "the blocks come from the upstream: leave one of them out")
-        } else if !self.wallet_key_file.is_empty() && self.data_dir.is_none() {
-            return Err(command.error(
-                ErrorKind::MissingRequiredArgument,
-                "--upstream and --wallet-key-file need --data-dir: what the wallet signs is stored there before it is sent",
-            ));
-        } else if let Some(feed) = self.feed {
-            let feed = match feed {
-                FeedName::Devnet => "--feed devnet",
-                FeedName::Static => "--feed static",
-            };
-            conflict(feed, "the chain goes on as the upstream's does: leave one of them out")
-        } else {
-            return Ok(());
-        };
-        Err(command.error(ErrorKind::ArgumentConflict, problem))
-    }
-
-    fn check_wallet(&self, command: &mut clap::Command) -> Result<(), clap::Error> {
-        let (keys, passwords) = (self.wallet_key_file.len(), self.wallet_password_file.len());
-        if self.wallet_approval == ApprovalPolicy::Ask && self.data_dir.is_none() {
-            return Err(command.error(
-                ErrorKind::MissingRequiredArgument,
-                "--wallet-approval ask needs --data-dir: the socket that `presim wallet approve` speaks to is kept there",
-            ));
-        }
-        if passwords > 0 && keys == 0 {
-            return Err(command.error(
-                ErrorKind::MissingRequiredArgument,
-                "--wallet-password-file needs --wallet-key-file: the keystore that it is the password of",
-            ));
-        }
-        // The number of keystores among the files is known only after reading them.
-        if passwords > 1 && passwords > keys {
-            return Err(command.error(
-                ErrorKind::WrongNumberOfValues,
-                format!(
-                    "--wallet-password-file: {passwords} files, and --wallet-key-file has {keys}: give one for all the keystores, or one each"
-                ),
-            ));
-        }
-        if keys > 0 && !self.listen.ip().is_loopback() && self.wallet_token_file.is_none() {
-            return Err(command.error(
-                ErrorKind::MissingRequiredArgument,
-                format!(
-                    "--listen {}: with --wallet-key-file, an address that is not loopback needs --wallet-token-file: give one, or listen on 127.0.0.1",
-                    self.listen
-                ),
-            ));
-        }
-        Ok(())
+        self.problem().map_or(Ok(()), |problem| Err(command.error(ErrorKind::ArgumentConflict, problem)))
     }
 }
 
@@ -664,14 +483,6 @@ fn parse_history(text: &str) -> Result<u64, String> {
         Ok(blocks) if blocks > 0 => Ok(blocks),
         _ => Err("expected a number of blocks of at least 1, or `all`".to_owned()),
     }
-}
-
-/// Returns whether `--allow-origin` takes this: `*`, all extensions of a browser, or what a browser may send as its
-/// `Origin`, so without a path.
-fn is_origin(text: &str) -> bool {
-    let host = text.split_once("://").map_or("", |(_, host)| host);
-    let is_host = !host.is_empty() && !host.contains(['/', '*']) && text.parse::<http::HeaderValue>().is_ok();
-    matches!(text, "*" | "chrome-extension://*" | "moz-extension://*") || is_host
 }
 
 /// Returns the file of `--config`, or of its variable: needed before the rest can be read.

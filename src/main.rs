@@ -10,7 +10,7 @@ use eyre::eyre;
 use presim::{
     command::{AskTask, Command, CommandError, print, wallet},
     config::Config,
-    node::{Banner, Node, Watchdog, settle_memory, tell_ready, tell_stopping},
+    node::{Banner, Node, Watchdog, configure_memory, notify_ready, notify_stopping},
     shown, telemetry,
 };
 use tokio::{
@@ -23,9 +23,9 @@ use tokio::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    settle_memory();
+    configure_memory();
     // Before the command is read, so that a signal always ends the program in order.
-    match Signals::listen().map_err(eyre::Report::from).and_then(obey) {
+    match Signals::listen().map_err(eyre::Report::from).and_then(run_command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Parts of the text may be a stranger's, such as an upstream's error. The reader may be gone.
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 }
 
 /// Executes the command, until a signal arrives.
-fn obey(mut signals: Signals) -> eyre::Result<()> {
+fn run_command(mut signals: Signals) -> eyre::Result<()> {
     let interrupted = || Err(eyre!("interrupted: see which batches still wait with `presim wallet list`"));
     let Some(command) = signals.unless_stopped(|| Command::load(std::env::args_os()))? else {
         // A node has nothing to end yet. An approver must not take the end for a success.
@@ -99,9 +99,9 @@ fn run(config: Config, mut signals: Signals) -> eyre::Result<()> {
     };
     let node = node?;
     let watchdog = Watchdog::start(node.vitals())?;
-    tell_ready(node.info());
+    notify_ready(node.info());
     signals.wait(|| hang_up(&node));
-    tell_stopping();
+    notify_stopping();
     drop(watchdog);
     let stopped = signals.unless_stopped(move || {
         tracing::info!("stopping: requests under way have five seconds to end; another signal ends them at once");
@@ -164,15 +164,9 @@ impl Signals {
         let Self { runtime, terminate, interrupt, hang_up: hung_up, .. } = self;
         runtime.block_on(async {
             loop {
-                let hung_up = async {
-                    match hung_up {
-                        Some(signal) => signal.recv().await,
-                        None => std::future::pending().await,
-                    }
-                };
                 tokio::select! {
                     () = either(terminate, interrupt) => return,
-                    _ = hung_up => if hang_up().is_break() { return },
+                    Some(()) = async { hung_up.as_mut()?.recv().await } => if hang_up().is_break() { return },
                 }
             }
         });

@@ -95,8 +95,8 @@ impl Meter {
         }
     }
 
-    /// Moves the deadline to `deadline` if that is earlier: a request may shorten the node's limit, never extend it.
-    pub fn shorten(&mut self, deadline: Instant) {
+    /// Moves the deadline to `deadline` if that is earlier: a request may tighten the limit of the node, never extend it.
+    pub fn limit_time(&mut self, deadline: Instant) {
         self.deadline = Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
     }
 

@@ -12,10 +12,10 @@ mod vitals;
 
 pub use self::{
     banner::Banner,
-    memory::settle_memory,
+    memory::configure_memory,
     parts::{pool, wallet},
     start::OwnChain,
-    supervisor::{Watchdog, tell_ready, tell_stopping},
+    supervisor::{Watchdog, notify_ready, notify_stopping},
     vitals::{Vitals, VitalsError},
 };
 
@@ -42,30 +42,28 @@ use self::{
     start::{Start, begin},
 };
 use crate::{
-    chain::ChainSpec,
     clock::{Clock, SystemClock},
     config::{ApprovalPolicy, Config, StandardReceipts},
     engine::{Beginnings, install_kzg_verifier, load_kzg_settings},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
-    fleet::{LeaderClient, Place, ServedRequests},
+    fleet::{LeaderClient, ServedRequests},
     ledger::{Snapshots, epoch},
     page,
     pool::{DroppedTransaction, PoolDrops},
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, FleetAnswers, ForwardedMethods, Front,
         FrontActor, IoMemory, IoThreads, MetricsAccess, RequestLimits, Serve, ServedFiles, ShapeLimits,
-        StateCompletion, Stop, Subscriptions, SyncTimeouts, Testing, Waiters, WatchLimits, Watches, announce,
+        StateCompletion, Stop, Subscriptions, SyncTimeouts, Waiters, WatchLimits, Watches, announce,
     },
     source::{
-        Feed, FeedSource, StateFeed, StopFeed,
+        Feed, StateFeed, StopFeed,
         devnet::world::{Market, TradingPair, TradingWorld},
         fleet::FleetOutbox,
     },
     state::CodeCache,
     store::{DataDir, Store, stored_bytes},
     telemetry::{Gauge, Metrics},
-    upstream::Fetcher,
-    wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, Wallet, WalletSender, keys},
+    wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, Sending, Wallet, WalletSender, keys},
 };
 
 /// The time that requests under way may take to end when the node stops.
@@ -186,7 +184,7 @@ impl Node {
             (begin(&config, &codes, &store, reason)?, None)
         };
         reason.set("it starts its threads");
-        let snapshots = Arc::new(start.snapshots);
+        let snapshots = start.snapshots.clone();
         let info = NodeInfo {
             listen: ports.front.address(),
             metrics: ports.metrics.as_ref().map(TcpListener::local_addr).transpose()?,
@@ -197,9 +195,8 @@ impl Node {
             pairs: start.trading.map_or_else(Vec::new, |world| Market::of(world, &snapshots.newest().world).pairs),
             data_dir: config.data_dir.clone(),
         };
-        let Start { spec, source, testing, accounts, fleet, remote, .. } = start;
         // The transactions of an upstream's chain are in the upstream's pool.
-        let place = fleet.as_ref().filter(|_| remote.is_none());
+        let place = start.fleet.as_ref().filter(|_| start.remote.is_none());
         let links = place.map(|place| place.link.clone()).zip(talking.as_ref());
         let drops = PoolDrops::new(&metrics);
         let outbox = links.map(|(link, runtime)| {
@@ -207,26 +204,9 @@ impl Node {
             runtime.block_on(FleetOutbox::open(link, runtime.handle().clone(), leads, drops.clone()))
         });
         let outbox = outbox.transpose()?;
-        let parts = Parts {
-            ports,
-            config,
-            codes,
-            spec,
-            source,
-            testing,
-            beside,
-            remote,
-            store,
-            outbox,
-            drops,
-            fleet,
-            accounts,
-            keyed,
-            snapshots,
-            access,
-            metrics,
-            contracts: info.contracts(),
-        };
+        let contracts = info.contracts();
+        let parts =
+            Parts { ports, config, codes, start, beside, store, outbox, drops, keyed, access, metrics, contracts };
         let mut node = Self::spawn(parts, info)?;
         node.beside = talking;
         Ok(node)
@@ -275,7 +255,7 @@ impl Node {
     }
 
     fn spawn(parts: Parts, info: NodeInfo) -> eyre::Result<Self> {
-        let (snapshots, metrics, access) = (parts.snapshots.clone(), parts.metrics.clone(), parts.access.clone());
+        let (snapshots, metrics, access) = (parts.start.snapshots.clone(), parts.metrics.clone(), parts.access.clone());
         let (stop, stopped) = oneshot::channel();
         let (started, ready) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("presim-actors".to_owned()).spawn(move || {
@@ -326,22 +306,14 @@ struct Parts {
     ports: Ports,
     config: Config,
     codes: Arc<CodeCache>,
-    spec: ChainSpec,
-    source: Box<dyn FeedSource>,
-    testing: Testing,
+    start: Start,
     beside: Option<Arc<UpstreamParts>>,
-    /// The fetcher of the state that the node does not have, on an upstream's chain.
-    remote: Option<Arc<Fetcher>>,
     store: Store,
     /// The outbox of sent transactions for the other nodes of a fleet.
     outbox: Option<FleetOutbox>,
     drops: PoolDrops,
-    /// The node's place in its fleet.
-    fleet: Option<Place>,
-    accounts: Vec<PrivateKeySigner>,
     /// The accounts of key files.
     keyed: Vec<PrivateKeySigner>,
-    snapshots: Arc<Snapshots>,
     access: Arc<Access>,
     metrics: Metrics,
     /// The contracts of the trading world, by name.
@@ -366,26 +338,9 @@ struct Actors {
 
 impl Actors {
     async fn start(parts: Parts) -> eyre::Result<Self> {
-        let Parts {
-            ports,
-            config,
-            codes,
-            spec,
-            source,
-            testing,
-            beside,
-            remote,
-            store,
-            outbox,
-            drops,
-            fleet,
-            accounts,
-            keyed,
-            snapshots,
-            access,
-            metrics,
-            contracts,
-        } = parts;
+        let Parts { ports, config, codes, start, beside, store, outbox, drops, keyed, access, metrics, contracts } =
+            parts;
+        let Start { spec, snapshots, source, testing, accounts, fleet, remote, .. } = start;
         let workers = config.workers();
         let executor = Executor::start(
             ExecutorConfig {
@@ -438,21 +393,20 @@ impl Actors {
         let lanes = LaneName::ALL.map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
         let memory = Arc::new(IoMemory::new(config.max_memory_io as usize, 2 * config.max_connections as usize));
         let gauges = SizeGauges::new(&metrics, config.data_dir.clone());
-        tokio::spawn(keep_up(metrics.clone(), gauges, codes.clone(), memory.clone()));
+        tokio::spawn(run_upkeep(metrics.clone(), gauges, codes.clone(), memory.clone()));
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, memory.clone(), &metrics));
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone(), config.live.late()));
         let signers = Accounts::new(accounts, keyed);
         let sends = !config.wallet_key_file.is_empty();
-        let sending = beside
-            .as_ref()
-            .zip(remote.as_ref())
-            .filter(|_| sends)
-            .map(|(beside, remote)| parts::sending(&config, &spec, &beside.upstream, remote, &metrics));
+        let sending = beside.as_ref().zip(remote.as_ref()).filter(|_| sends).map(|(beside, remote)| {
+            let (upstream, fetcher) = (beside.upstream.clone(), remote.clone());
+            Arc::new(Sending::new(upstream, fetcher, config.sending(), spec.family(), &metrics))
+        });
         let wallet = parts::wallet(&config, &spec, &codes, &pool, signers, approvals.clone(), store);
         let wallet = Arc::new(Wallet { sending, ..wallet });
         let socket = match &config.data_dir {
             Some(dir) if config.wallet_approval == ApprovalPolicy::Ask || wallet.sending.is_some() => {
-                Some(ApprovalSocket::serve_wallet(dir, wallet.clone())?)
+                Some(ApprovalSocket::serve(dir, approvals.clone(), Some(wallet.clone()))?)
             }
             _ => None,
         };
@@ -501,11 +455,11 @@ impl Actors {
             .with_testing(testing)
             .with_contracts(contracts);
         if let Some(beside) = &beside {
-            tokio::spawn(beside.clone().keep_up());
+            tokio::spawn(beside.clone().store_cache_regularly());
             tokio::spawn(beside.clone().watch_forks());
         }
         if let Some(fetcher) = remote {
-            tokio::spawn(RemoteGauges::new(&metrics).keep_up(snapshots.clone()));
+            tokio::spawn(RemoteGauges::new(&metrics).run(snapshots.clone()));
             front = front.with_remote(StateCompletion {
                 fetcher,
                 rounds: config.live.upstream_rounds as usize,
@@ -561,7 +515,7 @@ impl Actors {
         // The feed's thread holds the store until it has ended.
         let _ = tokio::task::spawn_blocking(|| self.feed_thread.join()).await;
         if let Some(beside) = &self.beside {
-            beside.keep().await;
+            beside.store_cache().await;
         }
     }
 }
@@ -600,7 +554,7 @@ impl SizeGauges {
     }
 }
 
-/// Counts the transactions that clients of this node were told of, and that leave its pool without being mined.
+/// Counts the acknowledged transactions that leave the pool without being mined.
 async fn count_drops(mut dropped: broadcast::Receiver<DroppedTransaction>, drops: PoolDrops) {
     loop {
         match dropped.recv().await {
@@ -611,7 +565,7 @@ async fn count_drops(mut dropped: broadcast::Receiver<DroppedTransaction>, drops
     }
 }
 
-async fn keep_up(metrics: Metrics, gauges: SizeGauges, codes: Arc<CodeCache>, memory: Arc<IoMemory>) {
+async fn run_upkeep(metrics: Metrics, gauges: SizeGauges, codes: Arc<CodeCache>, memory: Arc<IoMemory>) {
     let mut ticks = tokio::time::interval(Metrics::UPKEEP);
     loop {
         ticks.tick().await;

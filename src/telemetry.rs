@@ -2,12 +2,12 @@
 
 mod reading;
 
+pub use metrics::{Counter, Gauge, Histogram};
 pub use reading::MetricSample;
 
 use std::{
     fmt,
     io::IsTerminal,
-    ops::Deref,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -30,7 +30,7 @@ use crate::shown;
 const SECONDS: [f64; 17] =
     [5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
 
-/// The name of the histogram of the time to publish, by which the feed is judged.
+/// The name of the histogram of the time to publish, which has finer buckets than the others.
 pub const PUBLISH_SECONDS: &str = "presim_publish_seconds";
 
 /// Returns finer buckets for the time to publish, in which a few per cent can be seen: from 50 µs on, each a tenth
@@ -68,31 +68,6 @@ fn escaped_fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
     format::debug_fn(write).delimited(" ")
 }
 
-/// A counter, a gauge or a histogram, for types that derive `Debug`.
-#[derive(Clone)]
-pub struct Metric<T>(T);
-
-/// A counter of events.
-pub type Counter = Metric<metrics::Counter>;
-/// A gauge of a value that goes up and down.
-pub type Gauge = Metric<metrics::Gauge>;
-/// A histogram of times in seconds.
-pub type Histogram = Metric<metrics::Histogram>;
-
-impl<T> Deref for Metric<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
-impl<T> fmt::Debug for Metric<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Metric")
-    }
-}
-
 /// A node's metrics. Each node has its own, so that several can run in one process.
 #[derive(Clone)]
 pub struct Metrics {
@@ -101,7 +76,6 @@ pub struct Metrics {
     /// Processor time, memory, threads and files of the process, which are read when the metrics are rendered.
     process: metrics_process::Collector,
     began: Instant,
-    uptime: Gauge,
 }
 
 impl fmt::Debug for Metrics {
@@ -123,49 +97,45 @@ impl Default for Metrics {
         let recorder = Arc::new(recorder);
         let process = metrics_process::Collector::default();
         metrics::with_local_recorder(&*recorder, || process.describe());
-        gauge(
-            &recorder,
-            "presim_build_info",
-            "1, with the program's version, its target, and whether it was built with optimisations.",
-            &[
-                ("version", env!("CARGO_PKG_VERSION")),
-                ("arch", std::env::consts::ARCH),
-                ("os", std::env::consts::OS),
-                ("profile", if cfg!(debug_assertions) { "debug" } else { "release" }),
-            ],
-        )
-        .set(1.0);
-        let uptime = gauge(&recorder, "presim_uptime_seconds", "Time since the node began to start.", &[]);
-        Self { recorder, handle, process, began: Instant::now(), uptime }
+        let metrics = Self { recorder, handle, process, began: Instant::now() };
+        let labels = [
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("arch", std::env::consts::ARCH),
+            ("os", std::env::consts::OS),
+            ("profile", if cfg!(debug_assertions) { "debug" } else { "release" }),
+        ];
+        let help = "1, with the program's version, its target, and whether it was built with optimisations.";
+        metrics.gauge("presim_build_info", help, &labels).set(1.0);
+        metrics
     }
 }
 
+/// The names and values of labels.
+type Labels<'a> = &'a [(&'static str, &'static str)];
+
 impl Metrics {
     /// Returns a counter. Create it once and keep it, because creating it looks it up.
-    pub fn counter(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &'static str)]) -> Counter {
+    pub fn counter(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Counter {
         self.recorder.describe_counter(KeyName::from(name), None::<Unit>, SharedString::from(help));
-        Metric(self.recorder.register_counter(&key(name, labels), &METADATA))
+        self.recorder.register_counter(&key(name, labels), &METADATA)
     }
 
     /// Returns a gauge.
-    pub fn gauge(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &'static str)]) -> Gauge {
-        gauge(&self.recorder, name, help, labels)
+    pub fn gauge(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Gauge {
+        self.recorder.describe_gauge(KeyName::from(name), None::<Unit>, SharedString::from(help));
+        self.recorder.register_gauge(&key(name, labels), &METADATA)
     }
 
     /// Returns a histogram of seconds.
-    pub fn histogram(
-        &self,
-        name: &'static str,
-        help: &'static str,
-        labels: &[(&'static str, &'static str)],
-    ) -> Histogram {
+    pub fn histogram(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Histogram {
         self.recorder.describe_histogram(KeyName::from(name), Some(Unit::Seconds), SharedString::from(help));
-        Metric(self.recorder.register_histogram(&key(name, labels), &METADATA))
+        self.recorder.register_histogram(&key(name, labels), &METADATA)
     }
 
     /// Returns all metrics in Prometheus' text format.
     pub fn render(&self) -> String {
-        self.uptime.set(self.began.elapsed().as_secs_f64());
+        let uptime = self.gauge("presim_uptime_seconds", "Time since the node began to start.", &[]);
+        uptime.set(self.began.elapsed().as_secs_f64());
         metrics::with_local_recorder(&*self.recorder, || self.process.collect());
         self.handle.render()
     }
@@ -184,19 +154,9 @@ impl Metrics {
 #[rtype(result = "bool")]
 pub struct Pulse;
 
-fn gauge(
-    recorder: &PrometheusRecorder,
-    name: &'static str,
-    help: &'static str,
-    labels: &[(&'static str, &'static str)],
-) -> Gauge {
-    recorder.describe_gauge(KeyName::from(name), None::<Unit>, SharedString::from(help));
-    Metric(recorder.register_gauge(&key(name, labels), &METADATA))
-}
-
 static METADATA: Metadata<'static> = Metadata::new("presim", Level::INFO, Some(module_path!()));
 
-fn key(name: &'static str, labels: &[(&'static str, &'static str)]) -> Key {
+fn key(name: &'static str, labels: Labels<'_>) -> Key {
     Key::from_parts(name, labels.iter().map(|(name, value)| Label::new(*name, *value)).collect::<Vec<_>>())
 }
 

@@ -13,7 +13,7 @@ use std::{
 
 use presim::{
     config::Config,
-    node::{Node, settle_memory},
+    node::{Node, configure_memory},
     telemetry::PUBLISH_SECONDS,
 };
 
@@ -26,7 +26,7 @@ pub fn is_node() -> bool {
     if args.next().is_none_or(|first| first != NODE) {
         return false;
     }
-    settle_memory();
+    configure_memory();
     let flags = ["presim", "--listen", "127.0.0.1:0", "--log", "warn"].map(OsString::from);
     let config = Config::load(flags.into_iter().chain(args)).expect("the flags are right");
     let node = Node::start(config).expect("it starts");

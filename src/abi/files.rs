@@ -16,38 +16,21 @@ const MOST_FILES: usize = 20_000;
 const MOST_BYTES: u64 = 64 << 20;
 
 /// The reason why ABI files cannot be read.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum AbiFileError {
     /// The system cannot read a file or a folder.
     #[error("{}: {source}", path.display())]
-    Read {
-        /// Path of the file or folder.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A file holds no ABI.
     #[error("{}: {problem}: expected an ABI, or an artifact of foundry or hardhat with an `abi`", path.display())]
-    NoAbi {
-        /// Path of the file.
-        path: PathBuf,
-        /// The problem with the content.
-        problem: String,
-    },
+    NoAbi { path: PathBuf, problem: String },
     /// A folder holds no ABI.
     #[error("{}: no file in it has an ABI: expected foundry's `out`, hardhat's `artifacts`, or JSON files of ABIs", path.display())]
-    Empty {
-        /// Path of the folder.
-        path: PathBuf,
-    },
+    Empty { path: PathBuf },
     /// A folder or a file is too large.
     #[error("{}: {problem}", path.display())]
-    TooLarge {
-        /// Path of the folder or file.
-        path: PathBuf,
-        /// The bound that it exceeds.
-        problem: String,
-    },
+    TooLarge { path: PathBuf, problem: String },
 }
 
 /// The part of an artifact that is read.

@@ -9,7 +9,7 @@ mod text;
 
 pub use self::{
     files::AbiFileError,
-    short::is_short,
+    short::{head_words, is_short},
     text::{hinted, value_text},
 };
 
@@ -71,13 +71,8 @@ impl AbiBook {
         &USUAL
     }
 
-    /// Adds an item before those with the same selector, so that it is the one that decodes.
-    pub fn prefer(&mut self, item: AbiItem<'static>) {
-        self.add(item, true);
-    }
-
-    /// Adds a function as [`prefer`](Self::prefer) does, unless it tells nothing that a known one with the same
-    /// signature does not tell: no names, and no results.
+    /// Adds a function before those with the same selector, so that it decodes, unless it says nothing that a known one with the same
+    /// signature does not: no names, and no results.
     pub fn prefer_function(&mut self, function: Function) {
         let tells = !function.outputs.is_empty() || function.inputs.iter().any(|input| !input.name.is_empty());
         let same = |known: &&Function| known.signature() == function.signature();

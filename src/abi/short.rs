@@ -61,11 +61,13 @@ impl DecodedWords {
 }
 
 /// Returns the number of words of a value, at least one because no tuple is empty; `None` if its length is in the data.
-fn head_words(ty: &DynSolType) -> Option<usize> {
+pub fn head_words(ty: &DynSolType) -> Option<usize> {
     match ty {
         DynSolType::Bytes | DynSolType::String | DynSolType::Array(_) => None,
         DynSolType::FixedArray(ty, length) => Some(head_words(ty)?.saturating_mul(*length)),
-        DynSolType::Tuple(types) => types.iter().try_fold(0_usize, |sum, ty| Some(sum.saturating_add(head_words(ty)?))),
+        DynSolType::Tuple(types) | DynSolType::CustomStruct { tuple: types, .. } => {
+            types.iter().try_fold(0_usize, |sum, ty| Some(sum.saturating_add(head_words(ty)?)))
+        }
         _ => Some(1),
     }
 }

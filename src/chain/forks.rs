@@ -3,11 +3,25 @@
 use std::{fmt, str::FromStr};
 
 use alloy_genesis::ChainConfig;
+use strum::VariantArray;
 
 use super::Family;
 
-/// A fork that activates at a time. Forks that activate at a block are fields of the `config` alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A fork that activates at a time. Forks that activate at a block are fields of the `config` alone. The name, in lower
+/// case, is the beginning of the fork's key in a genesis `config`.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    strum::Display,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "lowercase", ascii_case_insensitive)]
 pub enum ForkName {
     /// Ethereum's forks (<https://ethereum.org/ethereum-forks>).
     Shanghai,
@@ -91,72 +105,6 @@ const LINES: [&[ForkName]; 5] = [
 ];
 
 impl ForkName {
-    /// All forks, in the order of their values.
-    pub const ALL: [Self; 28] = [
-        F::Shanghai,
-        F::Cancun,
-        F::Prague,
-        F::Osaka,
-        F::Bpo1,
-        F::Bpo2,
-        F::Bpo3,
-        F::Bpo4,
-        F::Bpo5,
-        F::Amsterdam,
-        F::Bogota,
-        F::Regolith,
-        F::Canyon,
-        F::Ecotone,
-        F::Fjord,
-        F::Granite,
-        F::Holocene,
-        F::Isthmus,
-        F::Jovian,
-        F::Karst,
-        F::Lagoon,
-        F::Azul,
-        F::Beryl,
-        F::Cobalt,
-        F::Denim,
-        F::Zenith,
-        F::Tropo,
-        F::Strato,
-    ];
-
-    /// Returns the name, in lower case, as the key of a genesis `config` begins with it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            F::Shanghai => "shanghai",
-            F::Cancun => "cancun",
-            F::Prague => "prague",
-            F::Osaka => "osaka",
-            F::Bpo1 => "bpo1",
-            F::Bpo2 => "bpo2",
-            F::Bpo3 => "bpo3",
-            F::Bpo4 => "bpo4",
-            F::Bpo5 => "bpo5",
-            F::Amsterdam => "amsterdam",
-            F::Bogota => "bogota",
-            F::Regolith => "regolith",
-            F::Canyon => "canyon",
-            F::Ecotone => "ecotone",
-            F::Fjord => "fjord",
-            F::Granite => "granite",
-            F::Holocene => "holocene",
-            F::Isthmus => "isthmus",
-            F::Jovian => "jovian",
-            F::Karst => "karst",
-            F::Lagoon => "lagoon",
-            F::Azul => "azul",
-            F::Beryl => "beryl",
-            F::Cobalt => "cobalt",
-            F::Denim => "denim",
-            F::Zenith => "zenith",
-            F::Tropo => "tropo",
-            F::Strato => "strato",
-        }
-    }
-
     /// Returns whether presim executes the fork's rules. A fork of which it does not is in the tables all the same, so that
     /// its time is known.
     pub const fn is_executed(self) -> bool {
@@ -170,38 +118,12 @@ impl ForkName {
 
     /// Returns the key of the fork's time in a genesis `config`.
     fn key(self) -> String {
-        format!("{}Time", self.name())
+        format!("{self}Time")
     }
 
-    /// Returns the time in `config`, or `None` if it has none.
-    fn read(self, config: &ChainConfig) -> Result<Option<u64>, ChainSpecError> {
-        Ok(match self {
-            F::Shanghai => config.shanghai_time,
-            F::Cancun => config.cancun_time,
-            F::Prague => config.prague_time,
-            F::Osaka => config.osaka_time,
-            F::Bpo1 => config.bpo1_time,
-            F::Bpo2 => config.bpo2_time,
-            F::Bpo3 => config.bpo3_time,
-            F::Bpo4 => config.bpo4_time,
-            F::Bpo5 => config.bpo5_time,
-            F::Amsterdam => config.amsterdam_time,
-            F::Bogota => config.bogota_time,
-            _ => config
-                .extra_fields
-                .get_deserialized::<Option<u64>>(&self.key())
-                .transpose()
-                .map_err(|error| ChainSpecError::Field {
-                    field: self.key(),
-                    problem: format!("{error}: expected a Unix time in seconds"),
-                })?
-                .flatten(),
-        })
-    }
-
-    /// Sets the time in `config`.
-    pub(super) fn write(self, config: &mut ChainConfig, time: Option<u64>) {
-        let field = match self {
+    /// Returns the field of the time in `config`, or `None` if `config` has it among its extra fields.
+    const fn field(self, config: &mut ChainConfig) -> Option<&mut Option<u64>> {
+        Some(match self {
             F::Shanghai => &mut config.shanghai_time,
             F::Cancun => &mut config.cancun_time,
             F::Prague => &mut config.prague_time,
@@ -213,18 +135,28 @@ impl ForkName {
             F::Bpo5 => &mut config.bpo5_time,
             F::Amsterdam => &mut config.amsterdam_time,
             F::Bogota => &mut config.bogota_time,
-            _ => {
-                config.extra_fields.insert(self.key(), time.into());
-                return;
-            }
-        };
-        *field = time;
+            _ => return None,
+        })
     }
-}
 
-impl fmt::Display for ForkName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+    /// Returns the time in `config`, or `None` if it has none. Changes nothing.
+    fn read(self, config: &mut ChainConfig) -> Result<Option<u64>, ChainSpecError> {
+        if let Some(field) = self.field(config) {
+            return Ok(*field);
+        }
+        let time = config.extra_fields.get_deserialized::<Option<u64>>(&self.key()).transpose();
+        time.map(Option::flatten).map_err(|error| ChainSpecError::Field {
+            field: self.key(),
+            problem: format!("{error}: expected a Unix time in seconds"),
+        })
+    }
+
+    /// Sets the time in `config`.
+    pub(super) fn write(self, config: &mut ChainConfig, time: Option<u64>) {
+        match self.field(config) {
+            Some(field) => *field = time,
+            None => drop(config.extra_fields.insert(self.key(), time.into())),
+        }
     }
 }
 
@@ -234,19 +166,19 @@ pub enum ChainSpecError {
     /// A field of the OP stack is malformed.
     #[error("config.{field}: {problem}")]
     Field {
-        #[doc = "The field, below `config`."]
+        /// The field, below `config`.
         field: String,
-        #[doc = "The problem with the field, and the expected value."]
+        /// The problem with the field, and the expected value.
         problem: String,
     },
     /// The chain's family does not have a fork.
     #[error("fork {fork}: a chain of {family} does not have it: expected one of {known}")]
     OtherFamily {
-        #[doc = "The fork."]
+        /// The fork.
         fork: ForkName,
-        #[doc = "The family of the chain."]
+        /// The family of the chain.
         family: Family,
-        #[doc = "The names of the family's forks."]
+        /// The names of the family's forks.
         known: String,
     },
     /// A fork activates before one that it follows.
@@ -255,20 +187,20 @@ pub enum ChainSpecError {
          least {least}, or an earlier {before}"
     )]
     Order {
-        #[doc = "The fork."]
+        /// The fork.
         fork: ForkName,
-        #[doc = "Its Unix time in seconds."]
+        /// The Unix time of the fork, in seconds.
         time: u64,
-        #[doc = "The fork that it follows."]
+        /// The fork that it follows.
         before: ForkName,
-        #[doc = "The Unix time of that fork, in seconds."]
+        /// The Unix time of `before`, in seconds.
         least: u64,
     },
 }
 
 /// Returns the names of forks as a list.
-fn names(forks: impl IntoIterator<Item = ForkName>) -> String {
-    forks.into_iter().map(ForkName::name).collect::<Vec<_>>().join(", ")
+fn names<'a>(forks: impl IntoIterator<Item = &'a ForkName>) -> String {
+    forks.into_iter().map(<&str>::from).collect::<Vec<_>>().join(", ")
 }
 
 /// A fork with a time that replaces the chain's own: `NAME=TIME`.
@@ -285,10 +217,8 @@ impl FromStr for ForkTime {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, time) = text.split_once('=').ok_or("expected NAME=TIME, for example osaka=1764798551")?;
-        let fork = ForkName::ALL
-            .into_iter()
-            .find(|fork| fork.name().eq_ignore_ascii_case(name))
-            .ok_or_else(|| format!("unknown fork '{name}': expected one of {}", names(ForkName::ALL)))?;
+        let unknown = |_| format!("unknown fork '{name}': expected one of {}", names(ForkName::VARIANTS));
+        let fork = ForkName::from_str(name).map_err(unknown)?;
         let time = match time {
             "never" => None,
             time => Some(time.parse().map_err(|error| {
@@ -323,7 +253,7 @@ pub fn set_forks(config: &mut ChainConfig, forks: &[ForkTime]) -> Result<(), Cha
     let family = Family::of(config);
     for ForkTime { fork, time } in forks {
         if fork.family() != family {
-            let known = names(ForkName::ALL.into_iter().filter(|fork| fork.family() == family));
+            let known = names(ForkName::VARIANTS.iter().filter(|fork| fork.family() == family));
             return Err(ChainSpecError::OtherFamily { fork: *fork, family, known });
         }
         fork.write(config, *time);
@@ -333,7 +263,7 @@ pub fn set_forks(config: &mut ChainConfig, forks: &[ForkTime]) -> Result<(), Cha
 
 /// The times at which the forks of a chain activate.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ForkTimes([Option<u64>; ForkName::ALL.len()]);
+pub(super) struct ForkTimes([Option<u64>; ForkName::VARIANTS.len()]);
 
 impl ForkTimes {
     /// Reads the times of the family's forks from a genesis `config`.
@@ -344,9 +274,10 @@ impl ForkTimes {
     /// before one that it follows.
     pub fn of(config: &ChainConfig) -> Result<Self, ChainSpecError> {
         let family = Family::of(config);
-        let mut times = [None; ForkName::ALL.len()];
-        for fork in ForkName::ALL.into_iter().filter(|fork| fork.family() == family) {
-            times[fork as usize] = fork.read(config)?;
+        let config = &mut config.clone();
+        let mut times = [None; ForkName::VARIANTS.len()];
+        for fork in ForkName::VARIANTS.iter().filter(|fork| fork.family() == family) {
+            times[*fork as usize] = fork.read(config)?;
         }
         let times = Self(times);
         for line in LINES {
@@ -373,13 +304,13 @@ impl ForkTimes {
 
     /// Returns the first scheduled fork whose rules presim does not execute.
     pub fn unexecuted(&self) -> Option<ForkAt> {
-        let unexecuted = ForkName::ALL.into_iter().filter(|fork| !fork.is_executed());
+        let unexecuted = ForkName::VARIANTS.iter().copied().filter(|fork| !fork.is_executed());
         unexecuted.filter_map(|fork| Some(ForkAt { fork, time: self.time(fork)? })).min_by_key(|at| at.time)
     }
 
     /// Returns whether a fork whose rules presim executes becomes active at this time.
     pub fn is_executed_at(&self, time: u64) -> bool {
-        ForkName::ALL.into_iter().any(|fork| fork.is_executed() && self.time(fork) == Some(time))
+        ForkName::VARIANTS.iter().copied().any(|fork| fork.is_executed() && self.time(fork) == Some(time))
     }
 
     /// Returns the times of all scheduled forks.

@@ -327,7 +327,7 @@ impl ChainSpec {
 /// Returns the blob parameters of a `config`. alloy-genesis takes those of Amsterdam from the key `Amsterdam` alone, and a
 /// genesis has them under `amsterdam` (EIP-7840).
 fn blob_schedule(config: &ChainConfig) -> BlobScheduleBlobParams {
-    let Some(amsterdam) = config.blob_schedule.get(N::Amsterdam.name()) else {
+    let Some(amsterdam) = config.blob_schedule.get(N::Amsterdam.into()) else {
         return config.blob_schedule_blob_params();
     };
     let mut config = config.clone();
@@ -402,16 +402,8 @@ impl ChainSpec {
     fn op_stack_activation(&self, op_stack: &OpStackParams, fork: EthereumHardfork) -> ForkCondition {
         use EthereumHardfork as F;
         match fork {
-            F::Frontier
-            | F::Homestead
-            | F::Tangerine
-            | F::SpuriousDragon
-            | F::Byzantium
-            | F::Constantinople
-            | F::Petersburg
-            | F::Istanbul
-            | F::MuirGlacier
-            | F::Berlin => ForkCondition::Block(0),
+            F::Dao => ForkCondition::Never,
+            _ if fork <= F::Berlin => ForkCondition::Block(0),
             F::London | F::ArrowGlacier | F::GrayGlacier => ForkCondition::Block(op_stack.bedrock),
             F::Paris => ForkCondition::TTD {
                 activation_block_number: op_stack.bedrock,

@@ -1,7 +1,5 @@
 //! Calls by flags: `--to ADDRESS --sig "transfer(address,uint256)" --args ADDRESS 1ether`, and again for the next call.
 
-use std::ops::Range;
-
 use alloy_dyn_abi::{DynSolType, JsonAbiExt, Specifier};
 use alloy_json_abi::Function;
 use alloy_primitives::{Address, Bytes, U256, hex};
@@ -9,35 +7,30 @@ use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
 use serde_json::{Map, Value, json};
 
 use super::error::CommandError;
-use crate::{abi::AbiBook, nearest::nearest};
+use crate::{
+    abi::{AbiBook, head_words},
+    nearest::nearest,
+};
 
-/// The flags of a call, by their ids.
-const FLAGS: [(&str, CallFlag); 10] = [
-    ("to", CallFlag::To),
-    ("create", CallFlag::Create),
-    ("from", CallFlag::From),
-    ("sig", CallFlag::Sig),
-    ("args", CallFlag::Args),
-    ("data", CallFlag::Data),
-    ("value", CallFlag::Value),
-    ("gas", CallFlag::Gas),
-    ("gas_price", CallFlag::GasPrice),
-    ("may_fail", CallFlag::MayFail),
+/// The flags of a call that have a value: their ids, the names of their values, and their help.
+const FLAGS: [(&str, &str, &str); 9] = [
+    ("to", "ADDRESS", "Call this account. Repeat for several calls: the flags after it are its own"),
+    ("create", "CODE", "Create a contract with this init code instead of a call"),
+    ("from", "ADDRESS", "Sender. Before the first --to, that of all calls"),
+    (
+        "sig",
+        "FUNCTION",
+        "Function: \"swap(uint256)\", \"balanceOf(address)(uint256)\", or a name that only one known function has",
+    ),
+    ("args", "VALUE", "Arguments: 0x…, 1.5ether, true, text, [1,2] or (1,2)"),
+    ("data", "HEX", "Call data, in the place of --sig and --args"),
+    ("value", "AMOUNT", "Ether that is sent: in wei, or with a unit, as 1.5ether or 30gwei"),
+    ("gas", "GAS", "Gas limit"),
+    ("gas_price", "AMOUNT", "Price of a unit of gas: in wei, or with a unit"),
 ];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CallFlag {
-    To,
-    Create,
-    From,
-    Sig,
-    Args,
-    Data,
-    Value,
-    Gas,
-    GasPrice,
-    MayFail,
-}
+/// The flag of a call that has no value.
+const MAY_FAIL: &str = "may_fail";
 
 /// The calls that flags describe. Empty if there is no such flag.
 #[derive(Clone, Debug, Default)]
@@ -48,21 +41,9 @@ pub struct ShortCalls {
     pub first: Option<&'static str>,
 }
 
-/// A call that flags describe. The texts are not parsed yet.
+/// A call that flags describe: their ids and values, in order. The values are not parsed yet.
 #[derive(Clone, Debug, Default)]
-pub struct ShortCall {
-    to: Option<String>,
-    create: Option<String>,
-    from: Option<String>,
-    sig: Option<String>,
-    args: Vec<String>,
-    data: Option<String>,
-    value: Option<String>,
-    gas: Option<String>,
-    gas_price: Option<String>,
-    /// Whether the call may fail.
-    pub may_fail: bool,
-}
+pub struct ShortCall(Vec<(&'static str, String)>);
 
 /// A call as `presim_simulate` takes it, and the function that it calls.
 #[derive(Clone, Debug)]
@@ -75,35 +56,21 @@ pub struct WrittenCall {
 
 impl Args for ShortCalls {
     fn augment_args(command: clap::Command) -> clap::Command {
-        let flag = |id: &'static str, value: &'static str, help: &'static str| {
-            let arg = Arg::new(id).long(id.replace('_', "-")).help(help).help_heading("Call");
-            arg.value_name(value).action(ArgAction::Append).allow_negative_numbers(true)
-        };
-        command
-            .arg(flag("to", "ADDRESS", "Call this account. Repeat for several calls: the flags after it are its own"))
-            .arg(flag("create", "CODE", "Create a contract with this init code instead of a call"))
-            .arg(flag("from", "ADDRESS", "Sender. Before the first --to, that of all calls"))
-            .arg(flag(
-                "sig",
-                "FUNCTION",
-                "Function: \"swap(uint256)\", \"balanceOf(address)(uint256)\", or a name that only one known function has",
-            ))
-            .arg(
-                flag("args", "VALUE", "Arguments: 0x…, 1.5ether, true, text, [1,2] or (1,2)").num_args(1..),
-            )
-            .arg(flag("data", "HEX", "Call data, in the place of --sig and --args"))
-            .arg(flag("value", "AMOUNT", "Ether that is sent: in wei, or with a unit, as 1.5ether or 30gwei"))
-            .arg(flag("gas", "GAS", "Gas limit").hide_short_help(true))
-            .arg(flag("gas_price", "AMOUNT", "Price of a unit of gas: in wei, or with a unit").hide_short_help(true))
-            .arg(
-                Arg::new("may_fail")
-                    .long("may-fail")
-                    .action(ArgAction::Append)
-                    .num_args(0)
-                    .default_missing_value("true")
-                    .help_heading("Call")
-                    .help("Let the call fail without failing the command. Before the first --to, or with FILE: all calls"),
-            )
+        let command = FLAGS.into_iter().fold(command, |command, (id, value, help)| {
+            let flag = Arg::new(id).long(id.replace('_', "-")).value_name(value).help(help).help_heading("Call");
+            let flag = flag.action(ArgAction::Append).allow_negative_numbers(true);
+            let flag = flag.hide_short_help(matches!(id, "gas" | "gas_price"));
+            command.arg(if id == "args" { flag.num_args(1..) } else { flag })
+        });
+        command.arg(
+            Arg::new(MAY_FAIL)
+                .long("may-fail")
+                .action(ArgAction::Append)
+                .num_args(0)
+                .default_missing_value("true")
+                .help_heading("Call")
+                .help("Let the call fail without failing the command. Before the first --to, or with FILE: all calls"),
+        )
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
@@ -113,14 +80,14 @@ impl Args for ShortCalls {
 
 impl FromArgMatches for ShortCalls {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut given: Vec<(usize, &'static str, CallFlag, String)> = Vec::new();
-        for (id, flag) in FLAGS {
+        let mut given: Vec<(usize, (&'static str, String))> = Vec::new();
+        for id in FLAGS.map(|(id, ..)| id).into_iter().chain([MAY_FAIL]) {
             let values = matches.get_many::<String>(id).into_iter().flatten();
             let indices = matches.indices_of(id).into_iter().flatten();
-            given.extend(indices.zip(values).map(|(index, value)| (index, id, flag, value.clone())));
+            given.extend(indices.zip(values).map(|(index, value)| (index, (id, value.clone()))));
         }
         given.sort_by_key(|(index, ..)| *index);
-        Ok(Self::of(given))
+        Ok(Self::of(given.into_iter().map(|(_, flag)| flag).collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -130,30 +97,28 @@ impl FromArgMatches for ShortCalls {
 }
 
 impl ShortCalls {
-    fn of(given: Vec<(usize, &'static str, CallFlag, String)>) -> Self {
-        let is_target = |flag: CallFlag| matches!(flag, CallFlag::To | CallFlag::Create);
-        let targets = given.iter().filter(|(_, _, flag, _)| is_target(*flag)).count();
-        let first = given.iter().find(|(_, _, flag, _)| *flag != CallFlag::MayFail).map(|(_, id, ..)| *id);
+    fn of(given: Vec<(&'static str, String)>) -> Self {
+        let is_target = |id: &str| matches!(id, "to" | "create");
+        let targets = given.iter().filter(|(id, _)| is_target(id)).count();
+        let first = given.iter().map(|(id, _)| *id).find(|id| *id != MAY_FAIL);
         // With one call the order of its flags does not matter.
         if targets <= 1 {
-            let mut call = ShortCall::default();
-            given.into_iter().for_each(|(_, _, flag, value)| call.set(flag, value));
-            return Self { calls: vec![call], first };
+            return Self { calls: vec![ShortCall(given)], first };
         }
         let mut common = ShortCall::default();
         let mut calls: Vec<ShortCall> = Vec::new();
-        for (_, _, flag, value) in given {
-            if is_target(flag) {
+        for (id, value) in given {
+            if is_target(id) {
                 calls.push(common.clone());
             }
-            calls.last_mut().unwrap_or(&mut common).set(flag, value);
+            calls.last_mut().unwrap_or(&mut common).0.push((id, value));
         }
         Self { calls, first }
     }
 
     /// Returns whether all calls may fail, which a file has no flag for.
     pub fn all_may_fail(&self) -> bool {
-        self.calls.iter().all(|call| call.may_fail) && !self.calls.is_empty()
+        self.calls.iter().all(ShortCall::may_fail) && !self.calls.is_empty()
     }
 
     /// Returns the calls as the node takes them, with the functions that `book` knows by their names.
@@ -167,36 +132,32 @@ impl ShortCalls {
 }
 
 impl ShortCall {
-    fn set(&mut self, flag: CallFlag, value: String) {
-        match flag {
-            CallFlag::To => self.to = Some(value),
-            CallFlag::Create => self.create = Some(value),
-            CallFlag::From => self.from = Some(value),
-            CallFlag::Sig => self.sig = Some(value),
-            CallFlag::Args => self.args.push(value),
-            CallFlag::Data => self.data = Some(value),
-            CallFlag::Value => self.value = Some(value),
-            CallFlag::Gas => self.gas = Some(value),
-            CallFlag::GasPrice => self.gas_price = Some(value),
-            CallFlag::MayFail => self.may_fail = true,
-        }
+    /// Returns the last value of a flag.
+    fn get(&self, id: &str) -> Option<&String> {
+        self.0.iter().rfind(|(given, _)| *given == id).map(|(_, value)| value)
+    }
+
+    /// Returns whether the call may fail.
+    pub fn may_fail(&self) -> bool {
+        self.get(MAY_FAIL).is_some()
     }
 
     fn written(&self, book: &AbiBook) -> Result<WrittenCall, CommandError> {
         let mut object = Map::new();
-        if let Some(from) = &self.from {
+        if let Some(from) = self.get("from") {
             object.insert("from".into(), json!(address("--from", from)?));
         }
-        match (&self.to, &self.create) {
+        match (self.get("to"), self.get("create")) {
             (Some(to), None) => object.insert("to".into(), json!(address("--to", to)?)),
             (None, Some(_)) => object.insert("to".into(), Value::Null),
             _ => return Err(input("--to: missing: expected the account that is called, or --create with init code")),
         };
+        let args: Vec<&String> = self.0.iter().filter(|(id, _)| *id == "args").map(|(_, value)| value).collect();
         let mut function = None;
-        let data = match (&self.sig, &self.data, &self.create) {
+        let data = match (self.get("sig"), self.get("data"), self.get("create")) {
             (Some(sig), None, None) => {
-                let found = function_of(sig, self.args.len(), book)?;
-                let data = encoded(&found, &self.args)?;
+                let found = function_of(sig, args.len(), book)?;
+                let data = encoded(&found, &args)?;
                 function = Some(found);
                 Some(data)
             }
@@ -205,18 +166,16 @@ impl ShortCall {
             (None, None, None) => None,
             _ => return Err(input("--sig, --data, --create: expected one of them for a call")),
         };
-        if function.is_none() && !self.args.is_empty() {
+        if function.is_none() && !args.is_empty() {
             return Err(input("--args: needs --sig: the function that takes them"));
         }
         if let Some(data) = data {
             object.insert("data".into(), json!(data));
         }
-        for (flag, name, value) in [
-            ("--value", "value", &self.value),
-            ("--gas-price", "gasPrice", &self.gas_price),
-            ("--gas", "gas", &self.gas),
-        ] {
-            if let Some(text) = value {
+        for (flag, id, name) in
+            [("--value", "value", "value"), ("--gas-price", "gas_price", "gasPrice"), ("--gas", "gas", "gas")]
+        {
+            if let Some(text) = self.get(id) {
                 object.insert(name.into(), json!(amount(flag, text)?));
             }
         }
@@ -226,21 +185,10 @@ impl ShortCall {
 
 /// Returns the place of a static argument in the data of a call to `function`, as the number of its word.
 pub fn word_of(function: &Function, argument: usize) -> Option<usize> {
-    let words = |param: &alloy_json_abi::Param| param.resolve().ok().and_then(|ty| static_words(&ty));
-    // A dynamic argument has one word in the head, which points to its data.
-    let before: Range<usize> = 0..argument;
+    let words = |param: &alloy_json_abi::Param| param.resolve().ok().and_then(|ty| head_words(&ty));
     words(function.inputs.get(argument)?).filter(|words| *words == 1)?;
-    Some(before.filter_map(|index| function.inputs.get(index)).map(|param| words(param).unwrap_or(1)).sum())
-}
-
-/// Returns the number of words of a type without dynamic parts.
-fn static_words(ty: &DynSolType) -> Option<usize> {
-    match ty {
-        DynSolType::Bytes | DynSolType::String | DynSolType::Array(_) => None,
-        DynSolType::FixedArray(inner, length) => Some(static_words(inner)? * length),
-        DynSolType::Tuple(all) | DynSolType::CustomStruct { tuple: all, .. } => all.iter().map(static_words).sum(),
-        _ => Some(1),
-    }
+    // A dynamic argument has one word in the head, which points to its data.
+    Some(function.inputs.iter().take(argument).map(|param| words(param).unwrap_or(1)).sum())
 }
 
 /// Parses an amount: a number, or one with a unit of ether.
@@ -313,7 +261,7 @@ fn function_of(sig: &str, arguments: usize, book: &AbiBook) -> Result<Function, 
     }
 }
 
-fn encoded(function: &Function, args: &[String]) -> Result<Bytes, CommandError> {
+fn encoded(function: &Function, args: &[&String]) -> Result<Bytes, CommandError> {
     if args.len() != function.inputs.len() {
         let text = format!(
             "--args: {} values: expected {} for {}: quote lists and values with spaces",

@@ -9,7 +9,11 @@ use std::{
 use alloy_json_abi::Function;
 use serde_json::{Map, Value, json};
 
-use super::{calls::ShortCalls, error::CommandError, link::NodeArgs};
+use super::{
+    calls::{ShortCall, ShortCalls},
+    error::CommandError,
+    link::NodeArgs,
+};
 use crate::abi::AbiBook;
 
 /// Maximum bytes of a bundle that is read.
@@ -42,7 +46,6 @@ impl AbiArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub struct BundleArgs {
     /// File with the bundle, in JSON: a payload, or a whole JSON-RPC request. `-` is the standard input.
-    #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The calls by flags.
     #[command(flatten)]
@@ -107,7 +110,7 @@ impl BundleArgs {
                 }
                 function.clone_from(&call.function);
             }
-            let may_fail = self.calls.calls.iter().map(|call| call.may_fail).collect::<Vec<_>>();
+            let may_fail = self.calls.calls.iter().map(ShortCall::may_fail).collect::<Vec<_>>();
             let objects: Vec<Value> = calls.into_iter().map(|call| Value::Object(call.object)).collect();
             let mut payload = Map::new();
             // Calls that may fail beside others that must not are the bundle's own condition.

@@ -64,7 +64,7 @@ pub struct NodeLink {
 /// Maximum bytes of an answer over WebSocket.
 const LONGEST_ANSWER: usize = 1 << 30;
 /// The time that a connection to an upstream may take before the node is left to try.
-const CONNECT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl NodeLink {
     /// Connects to the node, or starts it.
@@ -186,7 +186,7 @@ impl NodeLink {
 fn check_listens(url: &Url) -> Result<(), CommandError> {
     let port = || matches!(url.scheme(), "ws" | "wss").then_some(if url.scheme() == "wss" { 443 } else { 80 });
     let Ok(addresses) = url.socket_addrs(port) else { return Ok(()) };
-    let refusal = |address| match TcpStream::connect_timeout(address, CONNECT) {
+    let refusal = |address| match TcpStream::connect_timeout(address, CONNECT_TIMEOUT) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Some(error),
         _ => None,
     };

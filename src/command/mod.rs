@@ -27,7 +27,7 @@ pub use self::{
 
 use std::{ffi::OsString, io::Write, path::PathBuf};
 
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Subcommand, error::ErrorKind};
+use clap::{CommandFactory, FromArgMatches, Subcommand, error::ErrorKind};
 
 use self::{
     link::NodeLink, search::SearchArgs, simulate::SimulateArgs, trace::TraceArgs, wallet::WalletTask, watch::WatchArgs,
@@ -50,21 +50,12 @@ pub enum Command {
 /// A question to a node, and the place of the node.
 #[derive(Clone, Debug)]
 pub struct AskTask {
-    node: NodeArgs,
     place: NodePlace,
     question: QuestionTask,
 }
 
-#[derive(Clone, Debug)]
-enum QuestionTask {
-    Simulate(SimulateArgs),
-    Search(SearchArgs),
-    Watch(WatchArgs),
-    Trace(TraceArgs),
-}
-
 #[derive(Clone, Debug, Subcommand)]
-enum CommandTask {
+enum QuestionTask {
     /// Simulate a bundle of calls, and show what each call does.
     ///
     /// The bundle is a FILE with a payload of `presim_simulate`, or one call or several by --to, --sig and --args. It runs on the node
@@ -84,6 +75,12 @@ enum CommandTask {
     Watch(WatchArgs),
     /// Show the call tree of a transaction of the chain.
     Trace(TraceArgs),
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum CommandTask {
+    #[command(flatten)]
+    Ask(QuestionTask),
     /// Approve or reject the batches and messages that wait in a node run with --wallet-approval ask; replace the
     /// transactions that wait on an upstream's chain.
     ///
@@ -125,16 +122,10 @@ impl Command {
         }
         let task = CommandTask::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         match task {
-            CommandTask::Simulate(args) => {
-                Self::ask(args.bundle.node.clone(), QuestionTask::Simulate(args), &matches, &mut command)
+            CommandTask::Ask(question) => {
+                let place = state::place(question.node(), &matches, &mut command)?;
+                Ok(Self::Ask(Box::new(AskTask { place, question })))
             }
-            CommandTask::Search(args) => {
-                Self::ask(args.bundle.node.clone(), QuestionTask::Search(args), &matches, &mut command)
-            }
-            CommandTask::Watch(args) => {
-                Self::ask(args.bundle.node.clone(), QuestionTask::Watch(args), &matches, &mut command)
-            }
-            CommandTask::Trace(args) => Self::ask(args.node.clone(), QuestionTask::Trace(args), &matches, &mut command),
             CommandTask::Print(task) => Ok(Self::Print(task)),
             CommandTask::Wallet(task) => match config.data_dir {
                 Some(data_dir) => Ok(Self::Wallet(data_dir, task)),
@@ -145,15 +136,16 @@ impl Command {
             },
         }
     }
+}
 
-    fn ask(
-        node: NodeArgs,
-        question: QuestionTask,
-        matches: &ArgMatches,
-        command: &mut clap::Command,
-    ) -> Result<Self, clap::Error> {
-        let place = state::place(&node, matches, command)?;
-        Ok(Self::Ask(Box::new(AskTask { node, place, question })))
+impl QuestionTask {
+    const fn node(&self) -> &NodeArgs {
+        match self {
+            Self::Simulate(args) => &args.bundle.node,
+            Self::Search(args) => &args.bundle.node,
+            Self::Watch(args) => &args.bundle.node,
+            Self::Trace(args) => &args.node,
+        }
     }
 }
 
@@ -170,25 +162,15 @@ impl AskTask {
     /// Returns [`CommandError::Failed`] if a required call failed, and the other variants if the input cannot be used,
     /// no node answers, or the output cannot be written.
     pub fn run(self, out: &mut impl Write) -> Result<(), CommandError> {
-        let Self { node, place, question } = self;
-        // Bad input is told before a node is looked for.
+        let Self { place, question } = self;
+        let node = question.node().clone();
+        let open = || NodeLink::open(&node, place);
+        // Bad input is rejected before a node is looked for.
         let done = match question {
-            QuestionTask::Simulate(args) => {
-                let bundle = args.bundle.read()?;
-                simulate::run(&args, bundle, &NodeLink::open(&node, place)?, out)
-            }
-            QuestionTask::Search(args) => {
-                let bundle = args.read()?;
-                search::run(&args, bundle, &NodeLink::open(&node, place)?, out)
-            }
-            QuestionTask::Watch(args) => {
-                let bundles = args.read()?;
-                watch::run(&args, bundles, &NodeLink::open(&node, place)?, out)
-            }
-            QuestionTask::Trace(args) => {
-                let book = args.abi.book()?;
-                trace::run(&args, &book, &NodeLink::open(&node, place)?, out)
-            }
+            QuestionTask::Simulate(args) => simulate::run(&args, args.bundle.read()?, &open()?, out),
+            QuestionTask::Search(args) => search::run(&args, args.read()?, &open()?, out),
+            QuestionTask::Watch(args) => watch::run(&args, args.read()?, &open()?, out),
+            QuestionTask::Trace(args) => trace::run(&args, &args.abi.book()?, &open()?, out),
         };
         done.or_else(CommandError::unless_unread)
     }

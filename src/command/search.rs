@@ -12,13 +12,14 @@ use super::{
     error::CommandError,
     input::{BundleArgs, BundleInput, BundlePayload},
     link::NodeLink,
-    show::{ShownCall, grouped, signed_units, table, table_text, units},
+    show::{ShownCall, grouped, signed_units, table, table_text},
     simulate::{BundleView, add_outputs, pinned, snapshot_line},
-    tokens::{token_name, told},
+    tokens::{token_name, view},
 };
 use crate::{
     abi::AbiBook,
     shown::{self, printable},
+    wallet::units,
 };
 
 /// The outputs of the best variant that are shown.
@@ -225,7 +226,7 @@ impl Unit {
         };
         let address: Address = token.parse().unwrap_or_default();
         let symbol = token_name(address, node, block, book);
-        let decimals = told(address, "decimals", node, block, book);
+        let decimals = view(address, "decimals", node, block, book);
         let decimals = decimals.and_then(|value| u8::try_from(value.as_uint()?.0).ok());
         match (symbol, decimals) {
             (Some(name), Some(decimals)) if decimals <= 77 => Self { name, decimals, is_gas: false },

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::SignerRecoverable};
 use alloy_eips::eip2718::Decodable2718;
-use alloy_primitives::{Address, Bytes, I256, LogData, U256, hex, utils::format_units};
+use alloy_primitives::{Address, Bytes, I256, LogData, U256, hex};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use console::Term;
 use serde_json::Value;
@@ -13,7 +13,7 @@ use super::answer::{AssetAnswer, BlockAnswer, CallAnswer};
 use crate::{
     abi::{AbiBook, NamedValue, output, value_text},
     shown::printable,
-    wallet::ether,
+    wallet::{ether, units},
 };
 
 /// Maximum number of characters of a call or a result in a table.
@@ -82,7 +82,7 @@ pub fn table_text(table: &Table) -> String {
     lines.collect()
 }
 
-/// Returns the names of tokens that an answer tells.
+/// Returns the names of the tokens in an answer.
 pub fn symbols<'a>(blocks: impl IntoIterator<Item = &'a BlockAnswer>) -> BTreeMap<Address, String> {
     let changes = blocks.into_iter().flat_map(|block| block.assets.values().flatten());
     changes.filter_map(|change| Some((change.token?, symbol(change.symbol.as_deref()?)))).collect()
@@ -184,11 +184,11 @@ pub fn call_text(call: &ShownCall, book: &AbiBook) -> String {
 pub fn result_text(shown: &ShownCall, call: &CallAnswer, book: &AbiBook) -> String {
     if !call.succeeded() {
         let data = call.revert_data();
-        let told = call.error.as_ref().map_or("failed", |error| error.message());
+        let message = call.error.as_ref().map_or("failed", |error| error.message());
         return cut(&match book.revert(&data) {
             Some(reason) => format!("reverted: {reason}"),
-            None if data.is_empty() => printable(told),
-            None => format!("{}: {}", printable(told), data),
+            None if data.is_empty() => printable(message),
+            None => format!("{}: {}", printable(message), data),
         });
     }
     if shown.to.is_none() {
@@ -233,15 +233,6 @@ pub fn asset_text(change: &AssetAnswer) -> String {
 pub fn signed_units(change: I256, decimals: u8) -> String {
     let sign = if change.is_negative() { '-' } else { '+' };
     format!("{sign}{}", units(change.unsigned_abs(), decimals))
-}
-
-/// Returns an amount in units of so many decimals, without trailing zeros.
-pub fn units(value: U256, decimals: u8) -> String {
-    let text = format_units(value, decimals).unwrap_or_else(|_| value.to_string());
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    }
 }
 
 /// Returns a number with commas between its groups of three digits.

@@ -9,15 +9,13 @@ use super::{
     error::CommandError,
     input::{BundleArgs, BundleInput, BundlePayload},
     link::NodeLink,
-    show::{
-        ShownCall, assets_table, calls_table, grouped, logs_table, profits, signed_units, symbols, table_text, units,
-    },
+    show::{ShownCall, assets_table, calls_table, grouped, logs_table, profits, signed_units, symbols, table_text},
     tree::write_tree,
 };
 use crate::{
     abi::AbiBook,
     shown::{self, printable},
-    wallet::ether,
+    wallet::{ether, units},
 };
 
 /// The outputs that are shown.
@@ -39,13 +37,8 @@ pub struct SimulateArgs {
 /// # Errors
 ///
 /// Returns [`CommandError::Failed`] if a call failed that must not, and the errors of the node and of the output.
-pub fn run(
-    args: &SimulateArgs,
-    bundle: BundleInput,
-    node: &NodeLink,
-    out: &mut impl Write,
-) -> Result<(), CommandError> {
-    let BundleInput { payload: BundlePayload::One(mut payload), mut block, may_fail, book, .. } = bundle else {
+pub fn run(args: &SimulateArgs, input: BundleInput, node: &NodeLink, out: &mut impl Write) -> Result<(), CommandError> {
+    let BundleInput { payload: BundlePayload::One(mut payload), mut block, may_fail, book, .. } = input else {
         let text = "FILE: a list of bundles: expected one payload of presim_simulate: presim watch takes lists";
         return Err(CommandError::Input(text.to_owned()));
     };

@@ -11,11 +11,11 @@ use super::{
     error::CommandError,
     input::AbiArgs,
     link::{NodeArgs, NodeLink},
-    show::{grouped, units},
+    show::grouped,
     tokens::token_names,
     tree::write_tree,
 };
-use crate::{abi::AbiBook, shown};
+use crate::{abi::AbiBook, shown, wallet::units};
 
 /// The flags of `presim trace`.
 #[derive(Clone, Debug, clap::Args)]

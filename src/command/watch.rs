@@ -25,7 +25,7 @@ const OUTPUTS: [&str; 5] = ["status", "gasUsed", "returnData", "error", "assets"
 /// Gas of a call that names none, because a standing bundle must not depend on the gas that its block has left.
 const USUAL_GAS: u64 = 2_000_000;
 /// The time for which one request for news waits.
-const WAIT: Duration = Duration::from_secs(10);
+const POLL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The flags of `presim watch`.
 #[derive(Clone, Debug, clap::Args)]
@@ -100,19 +100,19 @@ pub fn run(args: &WatchArgs, input: WatchInput, node: &NodeLink, out: &mut impl 
     let WatchInput { bundles, block, book } = input;
     let (WatchAnswer { watch, id }, _) = node.ask::<WatchAnswer>("presim_watch", (&bundles, &block))?;
     let mut view = WatchView::new(&bundles, book);
-    let (mut since, mut told) = (id, 0);
+    let (mut since, mut shown) = (id, 0);
     let screen = Term::stdout();
     let is_live = screen.is_term() && !args.bundle.json;
-    while args.count.is_none_or(|count| told < count) {
-        let request = (&watch, since, WAIT.as_millis() as u64);
-        let (news, text) = node.ask_quietly::<NewsAnswer>("presim_results", request, WAIT)?;
+    while args.count.is_none_or(|count| shown < count) {
+        let request = (&watch, since, POLL_TIMEOUT.as_millis() as u64);
+        let (news, text) = node.ask_quietly::<NewsAnswer>("presim_results", request, POLL_TIMEOUT)?;
         since = news.id;
-        // An answer may be told again until its snapshot is settled.
+        // An answer may be shown again until its snapshot is final.
         let changed: Vec<ChangeAnswer> = news.changed.into_iter().filter(|change| view.is_news(change)).collect();
         if changed.is_empty() {
             continue;
         }
-        told += changed.len() as u64;
+        shown += changed.len() as u64;
         if args.bundle.json {
             writeln!(out, "{}", shown::json(text.get()))?;
         }
@@ -198,8 +198,8 @@ impl WatchView {
             return plain("below", "the objective is no longer above what `only` asks for".to_owned());
         }
         let Some(text) = &change.result else {
-            let told = change.error.as_ref().map_or("no answer", |error| error.message());
-            return plain("error", printable(told));
+            let shown = change.error.as_ref().map_or("no answer", |error| error.message());
+            return plain("error", printable(shown));
         };
         if let Ok(found) = serde_json::from_str::<SearchAnswer>(text.get()) {
             let Some(best) = found.best.first() else { return plain("none", String::new()) };

@@ -98,39 +98,6 @@ impl FleetConfig {
             stream_bytes: u64::from(self.publish_mb) << 20,
         }
     }
-
-    /// Returns the rule that the settings of a fleet break among themselves, if they break one.
-    pub(super) fn problem(&self) -> Option<String> {
-        let has_server = self.publish.is_some() || self.follow.is_some();
-        let needs_server = [
-            ("--fleet", self.fleet.is_some()),
-            ("--nats-credentials", self.nats_credentials.is_some()),
-            ("--nats-nkey-file", self.nats_nkey_file.is_some()),
-            ("--nats-ca", self.nats_ca.is_some()),
-            ("--nats-cert", self.nats_cert.is_some()),
-            ("--nats-key", self.nats_key.is_some()),
-        ];
-        if self.publish.is_some() && self.follow.is_some() {
-            return Some(
-                "--publish and --follow: a node makes the snapshots of a fleet or follows them: leave one of them out"
-                    .to_owned(),
-            );
-        }
-        if self.publish_anew && self.publish.is_none() {
-            return Some("--publish-anew needs --publish: the servers whose stream begins anew".to_owned());
-        }
-        if self.take_wallet && self.publish.is_none() {
-            return Some("--take-wallet needs --publish: a replica has no wallet".to_owned());
-        }
-        if let Some((flag, _)) = needs_server.into_iter().find(|(_, given)| *given && !has_server) {
-            return Some(format!("{flag} needs --publish or --follow: the servers that it is about"));
-        }
-        if self.nats_cert.is_some() != self.nats_key.is_some() {
-            return Some("--nats-cert and --nats-key belong together: give both".to_owned());
-        }
-        let both = self.nats_credentials.is_some() && self.nats_nkey_file.is_some();
-        both.then(|| "--nats-credentials and --nats-nkey-file: both name the node: leave one of them out".to_owned())
-    }
 }
 
 fn parse_servers(text: &str) -> Result<Servers, String> {

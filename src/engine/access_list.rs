@@ -16,12 +16,12 @@ use revm::{
 
 use super::{
     Engine,
-    call::{PreparedCall, explain},
-    error::SimulationError,
-    evm::{Ethereum, FamilyEvm, OpStack, TxSetup, inspect, seen_info},
+    call::PreparedCall,
+    error::{SimulationError, explain},
+    evm::{FamilyEvm, TxSetup, inspect, seen_info, with_family},
     request::CallRequest,
 };
-use crate::{chain::Family, state::Overlay};
+use crate::state::Overlay;
 
 /// The accounts and slots that a call touches.
 #[derive(Clone, Debug)]
@@ -44,10 +44,7 @@ impl Engine<'_> {
     ///
     /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn create_access_list(&mut self, header: &Header, request: &CallRequest) -> Result<Accessed, SimulationError> {
-        match self.spec.family() {
-            Family::Ethereum => self.access_list_of::<Ethereum>(header, request),
-            Family::OpStack => self.access_list_of::<OpStack>(header, request),
-        }
+        with_family!(self.spec, |F| self.access_list_of::<F>(header, request))
     }
 
     fn access_list_of<F: FamilyEvm>(

@@ -5,19 +5,19 @@ use std::time::Duration;
 use alloy_consensus::{Header, Transaction, TxEnvelope, transaction::Recovered};
 use alloy_evm::{Evm, FromRecoveredTx, block::SystemCaller};
 use alloy_primitives::{Address, B256, I256, Keccak256, U256};
-use revm::context::result::{EVMError, ExecutionResult};
+use revm::context::result::ExecutionResult;
 
 use super::{
     Engine,
-    error::SimulationError,
-    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
+    error::{SimulationError, explain},
+    evm::{FamilyEvm, RunEvm, with_family},
+    fees::{check_blob_gas, check_blob_type, check_signer_chain},
     precompiles::RunPrecompiles,
     request::{SignedBundle, SimulationRules},
 };
 use crate::{
-    chain::{Attributes, BASE_TIME, BASE_TIME_SLOT, BlockGas, ChainSpec, Family, GasLeft, block_instant},
+    chain::{Attributes, BASE_TIME, BASE_TIME_SLOT, BlockGas, ChainSpec, GasLeft, block_instant},
     ledger::Snapshot,
-    state::Overlay,
 };
 
 /// The result of a bundle.
@@ -57,11 +57,11 @@ pub enum BundleError {
     /// A transaction is invalid in the block.
     #[error("transaction {index} ({hash}): {error}")]
     Transaction {
-        #[doc = "Index of the transaction, from 0."]
+        /// Index of the transaction, from 0.
         index: usize,
-        #[doc = "Hash of the transaction."]
+        /// Hash of the transaction.
         hash: B256,
-        #[doc = "The reason."]
+        /// The reason.
         error: Box<SimulationError>,
     },
 }
@@ -74,10 +74,7 @@ impl Engine<'_> {
     ///
     /// Returns [`BundleError::Transaction`] if a transaction is invalid in the block, else [`BundleError::Block`].
     pub fn call_bundle(&mut self, snapshot: &Snapshot, bundle: &SignedBundle) -> Result<BundleResult, BundleError> {
-        match self.spec.family() {
-            Family::Ethereum => self.call_bundle_on::<Ethereum>(snapshot, bundle),
-            Family::OpStack => self.call_bundle_on::<OpStack>(snapshot, bundle),
-        }
+        with_family!(self.spec, |F| self.call_bundle_on::<F>(snapshot, bundle))
     }
 
     fn call_bundle_on<F: FamilyEvm>(
@@ -239,10 +236,7 @@ struct BundleGas<'a> {
 impl BundleGas<'_> {
     /// Checks that a transaction fits the chain, the block and the node's cap.
     fn admit(&self, tx: &TxEnvelope) -> Result<(), SimulationError> {
-        let chain = self.spec.chain_id();
-        if let Some(have) = tx.chain_id().filter(|have| *have != chain) {
-            return Err(SimulationError::Refused(format!("invalid chain id for signer: have {have} want {chain}")));
-        }
+        check_signer_chain(tx, self.spec).map_err(SimulationError::Refused)?;
         let header = &self.place.header;
         let whole = GasLeft::of(self.spec, header, BlockGas::default());
         whole
@@ -256,20 +250,10 @@ impl BundleGas<'_> {
                 tx.gas_limit()
             )));
         }
-        let blob_gas = tx.blob_gas_used().unwrap_or_default();
-        if tx.is_eip4844() && self.spec.family() == Family::OpStack {
-            return Err(SimulationError::Refused(
-                "a chain of the OP stack has no blob transactions: expected a type other than 0x3".into(),
-            ));
-        }
+        check_blob_type(tx, self.spec).map_err(SimulationError::Refused)?;
         let most = self.spec.blob_params(header.timestamp).map_or(0, |params| params.max_blob_gas_per_block());
         let used = self.place.blob_gas_used.saturating_add(self.blob_gas);
-        if blob_gas > 0 && blob_gas > most.saturating_sub(used) {
-            return Err(SimulationError::Refused(format!(
-                "blob gas limit reached: {used} used of {most}, the transaction needs {blob_gas}"
-            )));
-        }
-        Ok(())
+        check_blob_gas(tx, used, most).map_err(SimulationError::Refused)
     }
 }
 
@@ -285,7 +269,7 @@ fn run<F: FamilyEvm>(
     let before = evm.db_mut().balance_and_nonce(coinbase).0;
     let done = match evm.commit_signed(F::Tx::from_recovered_tx(&tx.inner().clone().into(), from)) {
         Ok(done) => done,
-        Err(error) => return Err(explain(error, tx, header, evm.db_mut())),
+        Err(error) => return Err(explain(error, tx, header.base_fee_per_gas.unwrap_or_default(), evm.db_mut())),
     };
     let after = evm.db_mut().balance_and_nonce(coinbase).0;
     let gas_used = done.tx_gas_used();
@@ -305,25 +289,4 @@ fn run<F: FamilyEvm>(
         coinbase_diff: I256::from_raw(after.wrapping_sub(before)),
         gas_fees: U256::from(price) * U256::from(gas_used),
     })
-}
-
-/// Converts an error of the EVM into the error for the sender of `tx`. A stop by the meter takes precedence.
-fn explain<E: std::fmt::Display>(
-    error: EVMError<E>,
-    tx: &Recovered<TxEnvelope>,
-    header: &Header,
-    overlay: &mut Overlay,
-) -> SimulationError {
-    if let Some(stopped) = overlay.meter.stopped() {
-        return stopped.into();
-    }
-    let EVMError::Transaction(invalid) = error else { return SimulationError::Internal(error.to_string()) };
-    SimulationError::invalid(
-        invalid,
-        tx.signer(),
-        tx.max_fee_per_gas(),
-        header.base_fee_per_gas.unwrap_or_default(),
-        tx.input().len(),
-        overlay.balance_and_nonce(tx.signer()).0,
-    )
 }

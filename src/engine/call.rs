@@ -3,26 +3,20 @@
 use alloy_consensus::Header;
 use alloy_evm::EvmEnv;
 use revm::{
-    context::{
-        BlockEnv, TxEnv,
-        result::{EVMError, ExecutionResult},
-    },
+    context::{BlockEnv, TxEnv, result::ExecutionResult},
     context_interface::block::BlobExcessGasAndPrice,
 };
 
 use super::{
     Engine,
-    error::SimulationError,
-    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
-    fees::{FilledCall, check_chain, max_fee, tx_env},
+    error::{SimulationError, explain},
+    evm::{FamilyEvm, RunEvm, with_family},
+    fees::{FilledCall, check_chain, tx_env},
     overrides,
     precompiles::RunPrecompiles,
     request::{BaseFeeRule, BlockOverrides, Call, CallRequest},
 };
-use crate::{
-    chain::{ChainSpec, Family},
-    state::Overlay,
-};
+use crate::{chain::ChainSpec, state::Overlay};
 
 impl Engine<'_> {
     /// Runs a call in `header`'s block, and discards its changes.
@@ -31,23 +25,14 @@ impl Engine<'_> {
     ///
     /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn call(&mut self, header: &Header, request: &CallRequest) -> Result<ExecutionResult, SimulationError> {
-        match self.spec.family() {
-            Family::Ethereum => self.call_on::<Ethereum>(header, request),
-            Family::OpStack => self.call_on::<OpStack>(header, request),
-        }
-    }
-
-    fn call_on<F: FamilyEvm>(
-        &mut self,
-        header: &Header,
-        request: &CallRequest,
-    ) -> Result<ExecutionResult, SimulationError> {
-        let PreparedCall { env, precompiles, tx } = self.prepare::<F>(header, request)?;
-        let base_fee = env.block_env.basefee;
-        let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
-        let ran = evm.run(tx);
-        evm.rest();
-        ran.map_err(|error| explain(error, &request.call, base_fee, self.overlay))
+        with_family!(self.spec, |F| {
+            let PreparedCall { env, precompiles, tx } = self.prepare::<F>(header, request)?;
+            let base_fee = env.block_env.basefee;
+            let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
+            let ran = evm.run(tx);
+            evm.rest();
+            ran.map_err(|error| explain(error, &request.call, base_fee, self.overlay))
+        })
     }
 
     /// Applies the state overrides of `request` to the overlay, and returns all else that its runs need.
@@ -134,29 +119,6 @@ pub fn lift_checks<S>(env: &mut EvmEnv<S>) {
         cfg.tx_gas_limit_cap = Some(u64::MAX);
     }
     cfg.tx_chain_id_check = false;
-}
-
-/// Converts an error of the EVM into the error for the sender of `call`. A stop by the meter takes precedence.
-pub(super) fn explain<E: std::fmt::Display>(
-    error: EVMError<E>,
-    call: &Call,
-    base_fee: u64,
-    overlay: &mut Overlay,
-) -> SimulationError {
-    if let Some(stopped) = overlay.meter.stopped() {
-        return stopped.into();
-    }
-    match error {
-        EVMError::Transaction(invalid) => SimulationError::invalid(
-            invalid,
-            call.from,
-            max_fee(call),
-            base_fee,
-            call.data.len(),
-            overlay.balance_and_nonce(call.from).0,
-        ),
-        other => SimulationError::Internal(other.to_string()),
-    }
 }
 
 /// Applies the block overrides that a call sees to `env`.

@@ -1,13 +1,14 @@
 //! The errors of the engine, with the JSON-RPC codes of execution-apis.
 
+use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, U256};
 use revm::{
-    context::result::{HaltReason, InvalidTransaction, OutOfGasError},
+    context::result::{EVMError, HaltReason, InvalidTransaction},
     interpreter::{InstructionResult, SuccessOrHalt},
 };
 
-use super::request::CallPlace;
-use crate::meter::Stopped;
+use super::request::{Call, CallPlace};
+use crate::{meter::Stopped, state::Overlay};
 
 /// The reason why a request cannot be simulated.
 #[derive(Debug, thiserror::Error)]
@@ -15,21 +16,21 @@ pub enum SimulationError {
     /// -38010: the call's nonce is below the sender's.
     #[error("nonce too low: address {address}, tx: {tx} state: {state}")]
     NonceTooLow {
-        #[doc = "The sender."]
+        /// The sender.
         address: Address,
-        #[doc = "The call's nonce."]
+        /// The call's nonce.
         tx: u64,
-        #[doc = "The sender's nonce in the state."]
+        /// The sender's nonce in the state.
         state: u64,
     },
     /// -38011: the call's nonce is above the sender's.
     #[error("nonce too high: address {address}, tx: {tx} state: {state}")]
     NonceTooHigh {
-        #[doc = "The sender."]
+        /// The sender.
         address: Address,
-        #[doc = "The call's nonce."]
+        /// The call's nonce.
         tx: u64,
-        #[doc = "The sender's nonce in the state."]
+        /// The sender's nonce in the state.
         state: u64,
     },
     /// -38012: the call offers less for its gas than the block's base fee.
@@ -37,79 +38,79 @@ pub enum SimulationError {
         "max fee per gas less than block base fee: address {address}, maxFeePerGas: {max_fee}, baseFee: {base_fee}"
     )]
     BaseFeeTooHigh {
-        #[doc = "The sender."]
+        /// The sender.
         address: Address,
-        #[doc = "The most that the call pays for a unit of gas, wei."]
+        /// The most that the call pays for a unit of gas, wei.
         max_fee: u128,
-        #[doc = "The block's base fee, wei."]
+        /// The block's base fee, wei.
         base_fee: u64,
     },
     /// -38013: the call's gas is below its intrinsic cost or its floor.
     #[error("intrinsic gas too low: have {have}, want {want}")]
     IntrinsicGas {
-        #[doc = "The call's gas limit."]
+        /// The call's gas limit.
         have: u64,
-        #[doc = "The least gas that the call needs."]
+        /// The least gas that the call needs.
         want: u64,
     },
     /// -38014: the sender cannot pay for gas and value.
     #[error("insufficient funds for gas * price + value: address {address} have {have} want {want}")]
     InsufficientFunds {
-        #[doc = "The sender."]
+        /// The sender.
         address: Address,
-        #[doc = "The sender's balance, wei."]
+        /// The sender's balance, wei.
         have: U256,
-        #[doc = "The most that the call may cost, wei."]
+        /// The most that the call may cost, wei.
         want: U256,
     },
     /// -38015: the call's gas limit is above the gas that the block has left.
     #[error("block gas limit reached: {used} used of {limit}, the call asks for {asked}")]
     BlockGasLimit {
-        #[doc = "Gas used in the block so far."]
+        /// Gas used in the block so far.
         used: u64,
-        #[doc = "Gas that the block offers."]
+        /// Gas that the block offers.
         limit: u64,
-        #[doc = "The call's gas limit."]
+        /// The call's gas limit.
         asked: u64,
     },
     /// -38020: a block's number is not above that of the previous block.
     #[error("block numbers must be in order: {number} <= {previous}")]
     BlockNumber {
-        #[doc = "The number asked for."]
+        /// The number asked for.
         number: u64,
-        #[doc = "The previous block's number."]
+        /// The previous block's number.
         previous: u64,
     },
     /// -38021: a block's timestamp is not above that of the previous block.
     #[error("block timestamps must be in order: {time} <= {previous}")]
     BlockTime {
-        #[doc = "The timestamp asked for, seconds."]
+        /// The timestamp asked for, seconds.
         time: u64,
-        #[doc = "The previous block's timestamp, seconds."]
+        /// The previous block's timestamp, seconds.
         previous: u64,
     },
     /// -38025: the code that creates a contract is too long.
     #[error("max initcode size exceeded: code size {size}, limit {limit}")]
     InitCodeSize {
-        #[doc = "Size of the code, bytes."]
+        /// Size of the code, bytes.
         size: usize,
-        #[doc = "The limit of EIP-3860, bytes."]
+        /// The limit of EIP-3860, bytes.
         limit: usize,
     },
     /// -38026: the simulation spans too many blocks, gaps included.
     #[error("too many blocks: {span} after the base block, at most {limit}")]
     TooManyBlocks {
-        #[doc = "Distance of the block from the base block."]
+        /// Distance of the block from the base block.
         span: u64,
-        #[doc = "The longest distance allowed."]
+        /// The longest distance allowed.
         limit: u64,
     },
     /// A call of a simulation is refused, for one of the reasons above.
     #[error("{error}")]
     InCall {
-        #[doc = "The call."]
+        /// The call.
         place: CallPlace,
-        #[doc = "The reason."]
+        /// The reason.
         error: Box<Self>,
     },
     /// -32005: the traces of the request take too much memory.
@@ -117,7 +118,7 @@ pub enum SimulationError {
         "trace too long: it would take more than {limit} bytes (--max-trace-bytes): expected a shorter call, or a tracer that records less"
     )]
     TraceTooLong {
-        #[doc = "Bytes that the traces of a request may take."]
+        /// Bytes that the traces of a request may take.
         limit: usize,
     },
     /// -32602: a parameter is invalid.
@@ -173,41 +174,61 @@ impl SimulationError {
             other => other,
         }
     }
+}
 
-    /// Converts an error of revm's validation of a call into the error for the client.
-    pub(super) fn invalid(
-        error: InvalidTransaction,
-        from: Address,
-        max_fee: u128,
-        base_fee: u64,
-        init_code: usize,
-        balance: U256,
-    ) -> Self {
-        use InvalidTransaction as I;
-        match error {
-            I::NonceTooHigh { tx, state } => Self::NonceTooHigh { address: from, tx, state },
-            I::NonceTooLow { tx, state } => Self::NonceTooLow { address: from, tx, state },
-            I::GasPriceLessThanBasefee => Self::BaseFeeTooHigh { address: from, max_fee, base_fee },
-            I::CallGasCostMoreThanGasLimit { initial_gas, gas_limit } => {
-                Self::IntrinsicGas { have: gas_limit, want: initial_gas }
-            }
-            I::GasFloorMoreThanGasLimit { gas_floor, gas_limit } => {
-                Self::IntrinsicGas { have: gas_limit, want: gas_floor }
-            }
-            I::LackOfFundForMaxFee { fee, balance } => {
-                Self::InsufficientFunds { address: from, have: *balance, want: *fee }
-            }
-            I::CreateInitCodeSizeLimit => {
-                Self::InitCodeSize { size: init_code, limit: revm::primitives::eip3860::MAX_INITCODE_SIZE }
-            }
-            I::PriorityFeeGreaterThanMaxFee => Self::Params(format!(
-                "max priority fee per gas higher than max fee per gas: address {from}, maxFeePerGas: {max_fee}"
-            )),
-            I::OverflowPaymentInTransaction => {
-                Self::InsufficientFunds { address: from, have: balance, want: U256::MAX }
-            }
-            other => Self::Invalid(other.to_string()),
+/// The sender of a call, and the fields of the call that errors name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallSender {
+    address: Address,
+    /// The most that the call pays for a unit of gas, wei.
+    max_fee: u128,
+    /// The length of the data in bytes.
+    data: usize,
+}
+
+impl From<&Call> for CallSender {
+    fn from(call: &Call) -> Self {
+        Self { address: call.from, max_fee: call.max_fee(), data: call.data.len() }
+    }
+}
+
+impl From<&Recovered<TxEnvelope>> for CallSender {
+    fn from(tx: &Recovered<TxEnvelope>) -> Self {
+        Self { address: tx.signer(), max_fee: tx.max_fee_per_gas(), data: tx.input().len() }
+    }
+}
+
+/// Converts an error of the EVM into the error for the sender of a call. A stop by the meter takes precedence.
+pub(super) fn explain<E: std::fmt::Display>(
+    error: EVMError<E>,
+    sender: impl Into<CallSender>,
+    base_fee: u64,
+    overlay: &mut Overlay,
+) -> SimulationError {
+    use InvalidTransaction as I;
+    use SimulationError as S;
+    if let Some(stopped) = overlay.meter.stopped() {
+        return stopped.into();
+    }
+    let CallSender { address, max_fee, data } = sender.into();
+    let EVMError::Transaction(invalid) = error else { return S::Internal(error.to_string()) };
+    match invalid {
+        I::NonceTooHigh { tx, state } => S::NonceTooHigh { address, tx, state },
+        I::NonceTooLow { tx, state } => S::NonceTooLow { address, tx, state },
+        I::GasPriceLessThanBasefee => S::BaseFeeTooHigh { address, max_fee, base_fee },
+        I::CallGasCostMoreThanGasLimit { initial_gas: want, gas_limit: have }
+        | I::GasFloorMoreThanGasLimit { gas_floor: want, gas_limit: have } => S::IntrinsicGas { have, want },
+        I::LackOfFundForMaxFee { fee, balance } => S::InsufficientFunds { address, have: *balance, want: *fee },
+        I::CreateInitCodeSizeLimit => {
+            S::InitCodeSize { size: data, limit: revm::primitives::eip3860::MAX_INITCODE_SIZE }
         }
+        I::PriorityFeeGreaterThanMaxFee => S::Params(format!(
+            "max priority fee per gas higher than max fee per gas: address {address}, maxFeePerGas: {max_fee}"
+        )),
+        I::OverflowPaymentInTransaction => {
+            S::InsufficientFunds { address, have: overlay.balance_and_nonce(address).0, want: U256::MAX }
+        }
+        other => S::Invalid(other.to_string()),
     }
 }
 
@@ -232,9 +253,6 @@ impl std::fmt::Display for HaltText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         use HaltReason as H;
         f.write_str(match &self.0 {
-            H::OutOfGas(OutOfGasError::MemoryLimit | OutOfGasError::Memory | OutOfGasError::InvalidOperand) => {
-                "out of gas"
-            }
             H::OutOfGas(_) => "out of gas",
             H::InvalidFEOpcode => "invalid opcode: INVALID",
             // revm does not report which opcode it was.

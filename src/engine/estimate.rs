@@ -15,13 +15,12 @@ use revm::{
 
 use super::{
     Engine,
-    call::{PreparedCall, explain},
-    error::SimulationError,
-    evm::{Ethereum, FamilyEvm, MAX_TX_GAS_LIMIT, OpStack, RunEvm},
-    fees::max_fee,
+    call::PreparedCall,
+    error::{SimulationError, explain},
+    evm::{FamilyEvm, MAX_TX_GAS_LIMIT, RunEvm, with_family},
     request::{Call, CallRequest, SimulationRules},
 };
-use crate::{chain::Family, state::Overlay};
+use crate::state::Overlay;
 
 /// The gas that a call needs to succeed, or the reason why it fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,10 +54,7 @@ impl Engine<'_> {
     ///
     /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn estimate_gas(&mut self, header: &Header, request: &CallRequest) -> Result<Estimate, SimulationError> {
-        match self.spec.family() {
-            Family::Ethereum => self.estimate_on::<Ethereum>(header, request),
-            Family::OpStack => self.estimate_on::<OpStack>(header, request),
-        }
+        with_family!(self.spec, |F| self.estimate_on::<F>(header, request))
     }
 
     fn estimate_on<F: FamilyEvm>(
@@ -110,7 +106,7 @@ fn allowance<F: FamilyEvm>(
     } else if fork.is_enabled_in(SpecId::OSAKA) {
         most = most.min(MAX_TX_GAS_LIMIT_OSAKA);
     }
-    let price = U256::from(max_fee(call));
+    let price = U256::from(call.max_fee());
     if !price.is_zero() {
         let balance = overlay.balance_and_nonce(call.from).0;
         let address = call.from;

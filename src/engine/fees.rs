@@ -1,7 +1,7 @@
 //! Converts a call into the transaction that the EVM runs, and into the one that a simulated block lists.
 
 use alloy_consensus::{
-    EthereumTypedTransaction, SignableTransaction, TxEip1559, TxEip4844, TxEip7702, TxEnvelope, TxLegacy,
+    EthereumTypedTransaction, SignableTransaction, Transaction, TxEip1559, TxEip4844, TxEip7702, TxEnvelope, TxLegacy,
     transaction::RlpEcdsaEncodableTx,
 };
 use alloy_eips::eip2718::Encodable2718;
@@ -55,12 +55,30 @@ pub(super) fn check_chain(call: &Call, spec: &ChainSpec) -> Result<(), Simulatio
     }
 }
 
-/// Returns the most that a call pays for a unit of gas, in wei.
-pub(super) const fn max_fee(call: &Call) -> u128 {
-    match call.fees {
-        CallFees::GasPrice(price) => price,
-        CallFees::Market { max_fee: Some(fee), .. } => fee,
-        CallFees::Market { max_fee: None, .. } => 0,
+/// Refuses a signed transaction of another chain.
+pub(super) fn check_signer_chain(tx: &TxEnvelope, spec: &ChainSpec) -> Result<(), String> {
+    let want = spec.chain_id();
+    match tx.chain_id().filter(|have| *have != want) {
+        Some(have) => Err(format!("invalid chain id for signer: have {have} want {want}")),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a signed transaction with blobs on the OP stack.
+pub(super) fn check_blob_type(tx: &TxEnvelope, spec: &ChainSpec) -> Result<(), String> {
+    match tx.is_eip4844() && spec.family() == Family::OpStack {
+        true => Err("a chain of the OP stack has no blob transactions: expected a type other than 0x3".to_owned()),
+        false => Ok(()),
+    }
+}
+
+/// Refuses a signed transaction whose blobs do not fit a block in which `used` of `most` blob gas is used (EIP-4844).
+pub(super) fn check_blob_gas(tx: &TxEnvelope, used: u64, most: u64) -> Result<(), String> {
+    match tx.blob_gas_used() {
+        Some(needs) if needs > 0 && needs > most.saturating_sub(used) => {
+            Err(format!("blob gas limit reached: {used} used of {most}, the transaction needs {needs}"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -115,14 +133,8 @@ pub struct ListedTx {
 impl ListedTx {
     /// Returns a signed transaction as its block lists it.
     pub(super) fn signed(tx: &TxEnvelope) -> Self {
-        let listed = match tx.clone() {
-            TxEnvelope::Legacy(tx) => EthereumTypedTransaction::Legacy(tx.into_parts().0),
-            TxEnvelope::Eip2930(tx) => EthereumTypedTransaction::Eip2930(tx.into_parts().0),
-            TxEnvelope::Eip1559(tx) => EthereumTypedTransaction::Eip1559(tx.into_parts().0),
-            TxEnvelope::Eip4844(tx) => EthereumTypedTransaction::Eip4844(tx.into_parts().0.into()),
-            TxEnvelope::Eip7702(tx) => EthereumTypedTransaction::Eip7702(tx.into_parts().0),
-        };
-        Self { tx: listed, signed: Some(Box::new(tx.clone())), encoded: tx.encoded_2718() }
+        let listed = EthereumTypedTransaction::from(tx.clone());
+        Self { tx: listed.map_eip4844(Into::into), signed: Some(Box::new(tx.clone())), encoded: tx.encoded_2718() }
     }
 }
 
@@ -171,42 +183,31 @@ pub fn market_tx(
     };
     let (value, input) = (call.value, call.data.clone());
     let access_list = call.access_list.clone().unwrap_or_default();
+    /// A transaction with the fields that all three types have, and these others.
+    macro_rules! tx {
+        ($type:ident { to: $to:expr $(, $field:ident: $value:expr)* }) => {
+            $type {
+                chain_id,
+                nonce,
+                gas_limit,
+                max_fee_per_gas,
+                max_priority_fee_per_gas,
+                to: $to,
+                value,
+                access_list,
+                input,
+                $($field: $value,)*
+            }
+            .into()
+        };
+    }
     Ok(match (&call.authorization_list, &call.blob_hashes) {
-        (Some(authorizations), _) => EthereumTypedTransaction::Eip7702(TxEip7702 {
-            chain_id,
-            nonce,
-            gas_limit,
-            max_fee_per_gas,
-            max_priority_fee_per_gas,
+        (Some(list), _) => tx!(TxEip7702 { to: callee()?, authorization_list: list.clone() }),
+        (None, Some(hashes)) => tx!(TxEip4844 {
             to: callee()?,
-            value,
-            access_list,
-            authorization_list: authorizations.clone(),
-            input,
-        }),
-        (None, Some(hashes)) => EthereumTypedTransaction::Eip4844(TxEip4844 {
-            chain_id,
-            nonce,
-            gas_limit,
-            max_fee_per_gas,
-            max_priority_fee_per_gas,
-            to: callee()?,
-            value,
-            access_list,
             blob_versioned_hashes: hashes.clone(),
-            max_fee_per_blob_gas: call.max_fee_per_blob_gas.unwrap_or_default(),
-            input,
+            max_fee_per_blob_gas: call.max_fee_per_blob_gas.unwrap_or_default()
         }),
-        (None, None) => EthereumTypedTransaction::Eip1559(TxEip1559 {
-            chain_id,
-            nonce,
-            gas_limit,
-            max_fee_per_gas,
-            max_priority_fee_per_gas,
-            to: call.to,
-            value,
-            access_list,
-            input,
-        }),
+        (None, None) => tx!(TxEip1559 { to: call.to }),
     })
 }

@@ -6,9 +6,9 @@ use revm::context::{TxEnv, result::ExecutionResult};
 
 use super::{
     Engine,
-    call::{environment, explain, fill},
-    error::SimulationError,
-    evm::{Ethereum, FamilyEvm, OpStack, RunEvm, TxSetup},
+    call::{environment, fill},
+    error::{SimulationError, explain},
+    evm::{FamilyEvm, RunEvm, TxSetup, with_family},
     fees::check_chain,
     overrides,
     precompiles::RunPrecompiles,
@@ -16,7 +16,7 @@ use super::{
     request::{BlockOverrides, Bundles, Call},
     trace::{Trace, TraceBudget, Tracer},
 };
-use crate::{chain::Family, state::Overlay};
+use crate::state::Overlay;
 
 /// The reason why bundles of calls did not run to their end.
 #[derive(Debug, thiserror::Error)]
@@ -27,11 +27,11 @@ pub enum ManyError {
     /// A call is refused.
     #[error("call {call} of bundle {bundle}: {error}")]
     Call {
-        #[doc = "Index of the bundle, from 0."]
+        /// Index of the bundle, from 0.
         bundle: usize,
-        #[doc = "Index of the call in its bundle, from 0."]
+        /// Index of the call in its bundle, from 0.
         call: usize,
-        #[doc = "The reason."]
+        /// The reason.
         error: Box<SimulationError>,
     },
 }
@@ -43,18 +43,7 @@ impl Engine<'_> {
     ///
     /// Returns [`ManyError::Call`] if a call is refused, else [`ManyError::Request`].
     pub fn call_many(&mut self, header: &Header, request: &Bundles) -> Result<Vec<Vec<ExecutionResult>>, ManyError> {
-        match self.spec.family() {
-            Family::Ethereum => self.call_many_on::<Ethereum>(header, request),
-            Family::OpStack => self.call_many_on::<OpStack>(header, request),
-        }
-    }
-
-    fn call_many_on<F: FamilyEvm>(
-        &mut self,
-        header: &Header,
-        request: &Bundles,
-    ) -> Result<Vec<Vec<ExecutionResult>>, ManyError> {
-        self.each_call::<F, _>(header, request, |call, (tx, env, precompiles), overlay| {
+        with_family!(self.spec, |F| self.each_call::<F, _>(header, request, |call, (tx, env, precompiles), overlay| {
             let base_fee = env.block_env.basefee;
             let mut evm = RunEvm::<F>::new(&mut *overlay, env, precompiles);
             let ran = evm.commit(tx);
@@ -62,7 +51,7 @@ impl Engine<'_> {
             let ran = ran.map_err(|error| explain(error, call, base_fee, overlay))?;
             let gas_used = ran.tx_gas_used();
             Ok((ran, gas_used))
-        })
+        }))
     }
 
     /// Traces bundles, with `budget` for all traces. `tracers` are those of the calls, in order; the last one serves all
@@ -76,32 +65,21 @@ impl Engine<'_> {
         header: &Header,
         request: &Bundles,
         tracers: &[Tracer],
-        budget: TraceBudget,
-    ) -> Result<(Vec<Vec<Trace>>, u64), ManyError> {
-        match self.spec.family() {
-            Family::Ethereum => self.trace_many_on::<Ethereum>(header, request, tracers, budget),
-            Family::OpStack => self.trace_many_on::<OpStack>(header, request, tracers, budget),
-        }
-    }
-
-    fn trace_many_on<F: FamilyEvm>(
-        &mut self,
-        header: &Header,
-        request: &Bundles,
-        tracers: &[Tracer],
         mut budget: TraceBudget,
     ) -> Result<(Vec<Vec<Trace>>, u64), ManyError> {
         let (mut gas_used, mut next) = (0, tracers.iter());
         let mut tracer = &Tracer::Noop;
-        let traces = self.each_call::<F, _>(header, request, |call, (tx, env, precompiles), overlay| {
-            tracer = next.next().unwrap_or(tracer);
-            let base_fee = env.block_env.basefee;
-            let setup = TxSetup::unsigned(tx, env, precompiles);
-            let (trace, used) = trace::<F>(setup, tracer, &mut budget, overlay, |error, overlay| {
-                explain(error, call, base_fee, overlay)
-            })?;
-            gas_used += used;
-            Ok((trace, used))
+        let traces = with_family!(self.spec, |F| {
+            self.each_call::<F, _>(header, request, |call, (tx, env, precompiles), overlay| {
+                tracer = next.next().unwrap_or(tracer);
+                let base_fee = env.block_env.basefee;
+                let setup = TxSetup::unsigned(tx, env, precompiles);
+                let (trace, used) = trace::<F>(setup, tracer, &mut budget, overlay, |error, overlay| {
+                    explain(error, call, base_fee, overlay)
+                })?;
+                gas_used += used;
+                Ok((trace, used))
+            })
         })?;
         Ok((traces, gas_used))
     }

@@ -7,12 +7,12 @@ use alloy_evm::block::BlockExecutionError;
 use super::{
     block_executor::ChainExecutor,
     error::SimulationError,
-    evm::{Ethereum, FamilyEvm, OpStack, TxSetup},
+    evm::{FamilyEvm, TxSetup, with_family},
     recorder,
     trace::{Trace, TraceBudget, Tracer},
 };
 use crate::{
-    chain::{ChainSpec, Family},
+    chain::ChainSpec,
     ledger::{Block, Included},
     state::Overlay,
 };
@@ -59,10 +59,7 @@ pub fn trace_block<E: From<SimulationError>>(
     take: impl FnMut(&Included<'_>, Trace) -> Result<(), E>,
 ) -> Result<(), E> {
     replay(spec, block, traced.start, overlay)?;
-    match spec.family() {
-        Family::Ethereum => trace_on::<Ethereum, E>(spec, block, traced, (tracer, limit), overlay, take),
-        Family::OpStack => trace_on::<OpStack, E>(spec, block, traced, (tracer, limit), overlay, take),
-    }
+    with_family!(spec, |F| trace_on::<F, E>(spec, block, traced, (tracer, limit), overlay, take))
 }
 
 fn trace_on<F: FamilyEvm, E: From<SimulationError>>(

@@ -38,6 +38,16 @@ pub struct Call {
     pub authorization_list: Option<Vec<SignedAuthorization>>,
 }
 
+impl Call {
+    /// Returns the most that the call pays for a unit of gas, in wei.
+    pub(super) const fn max_fee(&self) -> u128 {
+        match self.fees {
+            CallFees::GasPrice(fee) | CallFees::Market { max_fee: Some(fee), .. } => fee,
+            CallFees::Market { max_fee: None, .. } => 0,
+        }
+    }
+}
+
 /// The price that a call offers for a unit of gas, in wei.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFees {

@@ -144,7 +144,7 @@ impl BundleSearch {
     }
 
     /// Returns the bundle as variants run: with what decides their rank, and no other output.
-    pub fn to_judge(&self) -> Simulation {
+    pub fn to_rank(&self) -> Simulation {
         Simulation { outputs: Outputs::empty(), ..self.measured() }
     }
 
@@ -177,8 +177,8 @@ impl BundleSearch {
         }
     }
 
-    /// Judges what a variant's run gave.
-    fn judge(&self, values: Vec<U256>, ran: Result<Simulated, SimulationError>) -> Result<Variant, Stopped> {
+    /// Returns the variant, with the end that its run gave.
+    fn variant(&self, values: Vec<U256>, ran: Result<Simulated, SimulationError>) -> Result<Variant, Stopped> {
         let end = match ran {
             Err(SimulationError::Stopped(stopped)) => return Err(stopped),
             Err(error) => VariantEnd::Refused(error.to_string(), error.code()),
@@ -238,7 +238,7 @@ impl VariedPlace {
 
 impl Engine<'_> {
     /// Runs the variants of `search` with `values`, each from `beginning`. Stops early, with those that ran, if the
-    /// meter stops a run. `simulation` is [`BundleSearch::to_judge`]'s, and its places are overwritten.
+    /// meter stops a run. `simulation` is [`BundleSearch::to_rank`]'s, and its places are overwritten.
     ///
     /// # Errors
     ///
@@ -255,7 +255,7 @@ impl Engine<'_> {
         for values in values {
             search.set(simulation, values);
             let ran = self.resume(snapshot, simulation, beginning);
-            match search.judge(values.to_vec(), ran) {
+            match search.variant(values.to_vec(), ran) {
                 Ok(variant) => variants.push(variant),
                 Err(Stopped::Deadline) => return Ok((variants, false)),
                 Err(stopped) => return Err(stopped),

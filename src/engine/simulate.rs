@@ -19,9 +19,7 @@ pub use progress::{Beginning, Until};
 pub use results::{BlockListing, CallOutcome, CallResult, Simulated, SimulatedBlock, SimulatedTx};
 
 use alloy_consensus::Header;
-use alloy_evm::EvmEnv;
 use alloy_primitives::Address;
-use revm::context::{BlockEnv, CfgEnv};
 
 use self::{
     plan::plan,
@@ -34,12 +32,11 @@ use super::{
     Engine,
     call::{environment, lift_checks},
     error::SimulationError,
-    evm::{Ethereum, FamilyEvm, OpStack, RunEvm},
+    evm::{FamilyEvm, RunEvm, with_family},
     precompiles::RunPrecompiles,
     request::{BlockOverrides, Outputs, Simulation},
 };
 use crate::{
-    chain::Family,
     ledger::Snapshot,
     state::{BlockReads, StateRoots, TransferLogs},
 };
@@ -52,11 +49,8 @@ impl Engine<'_> {
     ///
     /// Returns a [`SimulationError`] if a block or a call is refused, or if the meter stopped the run.
     pub fn simulate(&mut self, snapshot: &Snapshot, simulation: &Simulation) -> Result<Simulated, SimulationError> {
-        match self.spec.family() {
-            Family::Ethereum => self.simulate_from::<Ethereum>(snapshot, simulation, None, None),
-            Family::OpStack => self.simulate_from::<OpStack>(snapshot, simulation, None, None),
-        }
-        .map(|state| state.end(self.rules, simulation))
+        let done = with_family!(self.spec, |F| self.simulate_from::<F>(snapshot, simulation, None, None));
+        done.map(|state| state.end(self.rules, simulation))
     }
 
     /// Runs the beginning of `simulation`, from a shorter beginning if there is one, up to the call at `until`, or up to
@@ -79,10 +73,7 @@ impl Engine<'_> {
             }
             self.overlay.restore(&from.overlay);
         }
-        let progress = match self.spec.family() {
-            Family::Ethereum => self.simulate_from::<Ethereum>(snapshot, simulation, from, Some(until)),
-            Family::OpStack => self.simulate_from::<OpStack>(snapshot, simulation, from, Some(until)),
-        }?;
+        let progress = with_family!(self.spec, |F| self.simulate_from::<F>(snapshot, simulation, from, Some(until)))?;
         Ok(Beginning { overlay: self.overlay.save(), progress })
     }
 
@@ -99,33 +90,25 @@ impl Engine<'_> {
         beginning: &Beginning,
     ) -> Result<Simulated, SimulationError> {
         self.overlay.restore(&beginning.overlay);
-        let done = match self.spec.family() {
-            _ if beginning.progress.dropped.is_some() => {
-                return Ok(beginning.progress.clone().end(self.rules, simulation));
-            }
-            Family::Ethereum => self.simulate_from::<Ethereum>(snapshot, simulation, Some(beginning), None),
-            Family::OpStack => self.simulate_from::<OpStack>(snapshot, simulation, Some(beginning), None),
-        };
+        if beginning.progress.dropped.is_some() {
+            return Ok(beginning.progress.clone().end(self.rules, simulation));
+        }
+        let done = with_family!(self.spec, |F| self.simulate_from::<F>(snapshot, simulation, Some(beginning), None));
         done.map(|state| state.end(self.rules, simulation))
     }
 
     /// Asks a contract for the symbol and the decimals of its token, on the state under the overlay and in the block of
     /// `header`. What the contract does not tell in time is `None`.
     pub fn token_info(&mut self, header: &Header, token: Address) -> TokenInfo {
-        match self.spec.family() {
-            Family::Ethereum => self.token_info_on::<Ethereum>(header, token),
-            Family::OpStack => self.token_info_on::<OpStack>(header, token),
-        }
-    }
-
-    fn token_info_on<F: FamilyEvm>(&mut self, header: &Header, token: Address) -> TokenInfo {
-        let mut env = environment::<F>(self.spec, header, &BlockOverrides::default());
-        lift_checks(&mut env);
-        let precompiles = RunPrecompiles::of(self.spec, env.cfg_env.spec);
-        let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
-        let info = token_info(token, &mut evm);
-        evm.rest();
-        info
+        with_family!(self.spec, |F| {
+            let mut env = environment::<F>(self.spec, header, &BlockOverrides::default());
+            lift_checks(&mut env);
+            let precompiles = RunPrecompiles::of(self.spec, env.cfg_env.spec);
+            let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
+            let info = token_info(token, &mut evm);
+            evm.rest();
+            info
+        })
     }
 
     fn simulate_from<F: FamilyEvm>(
@@ -152,14 +135,14 @@ impl Engine<'_> {
             (false, true) => TransferLogs::Aside,
             (false, false) => TransferLogs::Hidden,
         };
-        let fork = F::fork(spec, snapshot.head.header.inner());
-        let env = EvmEnv::new(CfgEnv::new_with_spec(fork), BlockEnv::default());
+        let env = F::env(spec, &snapshot.head.header);
+        let precompiles = RunPrecompiles::of(spec, env.cfg_env.spec);
         let mut simulator = Simulator {
             spec,
             codes,
             rules,
             // Each block sets its own environment.
-            evm: RunEvm::<F>::new(overlay, env, RunPrecompiles::of(spec, fork)).with_transfers(transfers),
+            evm: RunEvm::<F>::new(overlay, env, precompiles).with_transfers(transfers),
             simulation,
             state,
             parent: &snapshot.head.header,

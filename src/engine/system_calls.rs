@@ -44,34 +44,26 @@ const BEACON_ROOTS: SystemContract = SystemContract {
     address: BEACON_ROOTS_ADDRESS,
     code: b256!("0xf57acd40259872606d76197ef052f3d35588dadf919ee1f0e3cb9b62d3f4b02c"),
 };
-const WITHDRAWALS: RequestQueue = RequestQueue {
-    contract: SystemContract {
-        address: WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
-        code: b256!("0x0345a365d2f4c5975b9f1599abe0a2ee76b7a3a731bc68781bd04c84e4858f50"),
-    },
-    target: 2,
-};
-const BUILDER_DEPOSITS: RequestQueue = RequestQueue {
-    contract: SystemContract {
-        address: BUILDER_DEPOSIT_CONTRACT_ADDRESS,
-        code: b256!("0x1dd29c1e0dbc3ab670d229dbd3438003ec9015c1df9058beeb64ff301b60b98d"),
-    },
-    target: 8,
-};
-const BUILDER_EXITS: RequestQueue = RequestQueue {
-    contract: SystemContract {
-        address: BUILDER_EXIT_CONTRACT_ADDRESS,
-        code: b256!("0x90a0b24eb190d6c50f00f6f751dc4c2778658abf3631aceb80586c43f8bd9f2f"),
-    },
-    target: 2,
-};
-const CONSOLIDATIONS: RequestQueue = RequestQueue {
-    contract: SystemContract {
-        address: CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
-        code: b256!("0xaf54b3a24a530e342bfc2f9f135e77c58588ba05f9fadd81e41b45e1ac403c2c"),
-    },
-    target: 1,
-};
+const WITHDRAWALS: RequestQueue = RequestQueue::new(
+    WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
+    b256!("0x0345a365d2f4c5975b9f1599abe0a2ee76b7a3a731bc68781bd04c84e4858f50"),
+    2,
+);
+const CONSOLIDATIONS: RequestQueue = RequestQueue::new(
+    CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+    b256!("0xaf54b3a24a530e342bfc2f9f135e77c58588ba05f9fadd81e41b45e1ac403c2c"),
+    1,
+);
+const BUILDER_DEPOSITS: RequestQueue = RequestQueue::new(
+    BUILDER_DEPOSIT_CONTRACT_ADDRESS,
+    b256!("0x1dd29c1e0dbc3ab670d229dbd3438003ec9015c1df9058beeb64ff301b60b98d"),
+    8,
+);
+const BUILDER_EXITS: RequestQueue = RequestQueue::new(
+    BUILDER_EXIT_CONTRACT_ADDRESS,
+    b256!("0x90a0b24eb190d6c50f00f6f751dc4c2778658abf3631aceb80586c43f8bd9f2f"),
+    2,
+);
 
 /// The number of parent hashes that [EIP-2935](https://eips.ethereum.org/EIPS/eip-2935) keeps, and of beacon roots that
 /// [EIP-4788](https://eips.ethereum.org/EIPS/eip-4788) keeps.
@@ -185,6 +177,10 @@ impl RequestQueue {
     const COUNT: U256 = U256::ONE;
     const HEAD: U256 = U256::from_limbs([2, 0, 0, 0]);
     const TAIL: U256 = U256::from_limbs([3, 0, 0, 0]);
+
+    const fn new(address: Address, code: B256, target: u64) -> Self {
+        Self { contract: SystemContract { address, code }, target }
+    }
 
     /// Ends the contract's block if its queue is empty. Returns whether the call is done.
     fn is_run<F: FamilyEvm>(&self, evm: &mut RunEvm<'_, F>) -> bool {

@@ -129,7 +129,7 @@ pub struct TracedGas {
 }
 
 /// The memory that the traces of a request may take.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct TraceBudget {
     /// Bytes in total, as set by `--max-trace-bytes`.
     pub limit: usize,

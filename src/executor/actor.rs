@@ -25,7 +25,7 @@ impl LaneActor {
 
     /// Creates the actor of `lane` and registers its gauges with `metrics`.
     pub fn new(lane: LaneName, executor: Executor, metrics: &Metrics) -> Self {
-        let labels = [("lane", lane.as_str())];
+        let labels = [("lane", lane.into())];
         Self {
             lane: executor.lane(lane).clone(),
             executor,

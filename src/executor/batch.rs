@@ -10,15 +10,16 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::{
     flow::LaneName,
     lane::{Lane, LanePermit, Refused},
-    load::LoadStanding,
+    load::Demand,
 };
 
 /// Requests that arrived as one. They share one permit in a lane, and only a few of them are in the lanes at a time: a
 /// long batch is admitted like a single request, and delays others no longer than a few of its entries take.
 #[derive(Debug)]
 pub struct Batch {
-    turns: Semaphore,
-    stays: [Mutex<BatchLane>; LaneName::ALL.len()],
+    /// The permits of the entries that are in the lanes.
+    entries: Semaphore,
+    lanes: [Mutex<BatchLane>; LaneName::ALL.len()],
 }
 
 /// A batch's jobs in one lane, and the permit that they share.
@@ -37,9 +38,9 @@ pub struct EntryPermit<'a> {
     _permit: Option<SemaphorePermit<'a>>,
 }
 
-/// A job's claim to be in its lane: a permit of its own, or a share of its batch's permit. Released on drop.
+/// A job's permit to be in its lane: one of its own, or a share of its batch's. Released on drop.
 #[derive(Debug)]
-pub enum LaneClaim {
+pub enum JobPermit {
     Own(LanePermit),
     Shared(BatchShare),
 }
@@ -54,13 +55,13 @@ pub struct BatchShare {
 impl Batch {
     /// Creates a batch of which at most `at_once` entries are in the lanes at a time.
     pub fn new(at_once: usize) -> Self {
-        Self { turns: Semaphore::new(at_once), stays: Default::default() }
+        Self { entries: Semaphore::new(at_once), lanes: Default::default() }
     }
 
     /// Waits until one more entry may be in its lane.
-    pub async fn turn(&self) -> EntryPermit<'_> {
+    pub async fn entry(&self) -> EntryPermit<'_> {
         // `acquire` fails only if the semaphore is closed, and it never is.
-        EntryPermit { _permit: self.turns.acquire().await.ok() }
+        EntryPermit { _permit: self.entries.acquire().await.ok() }
     }
 
     /// Adds a job to `lane`, and takes the batch's permit there if the batch holds none.
@@ -68,37 +69,37 @@ impl Batch {
     /// # Errors
     ///
     /// Returns the error of [`Lane::admit`] if the batch needs a permit and `lane` rejects it.
-    pub fn enter(self: &Arc<Self>, lane: &Arc<Lane>, standing: LoadStanding) -> Result<LaneClaim, Refused> {
-        let mut stay = self.stay(lane.name);
-        if stay.permit.is_none() {
-            stay.permit = Some(lane.admit(standing)?);
+    pub fn enter(self: &Arc<Self>, lane: &Arc<Lane>, demand: Demand) -> Result<JobPermit, Refused> {
+        let mut own = self.lane(lane.name);
+        if own.permit.is_none() {
+            own.permit = Some(lane.admit(demand)?);
         }
-        stay.jobs += 1;
-        Ok(LaneClaim::Shared(BatchShare { batch: self.clone(), lane: lane.name }))
+        own.jobs += 1;
+        Ok(JobPermit::Shared(BatchShare { batch: self.clone(), lane: lane.name }))
     }
 
-    fn stay(&self, lane: LaneName) -> MutexGuard<'_, BatchLane> {
+    fn lane(&self, lane: LaneName) -> MutexGuard<'_, BatchLane> {
         // No code panics while it holds this lock.
-        self.stays[lane as usize].lock().unwrap_or_else(PoisonError::into_inner)
+        self.lanes[lane as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl LaneClaim {
-    /// Releases the claim after a run of length `took`, which counts towards the lane's cost.
+impl JobPermit {
+    /// Releases the permit after a run of length `took`, which counts towards the lane's cost.
     pub fn served(self, took: Duration) {
         match self {
             Self::Own(permit) => permit.served(took),
-            Self::Shared(share) => share.batch.stay(share.lane).took += took,
+            Self::Shared(share) => share.batch.lane(share.lane).took += took,
         }
     }
 }
 
 impl Drop for BatchShare {
     fn drop(&mut self) {
-        let mut stay = self.batch.stay(self.lane);
-        stay.jobs -= 1;
-        if stay.jobs == 0 {
-            let BatchLane { permit, took, .. } = std::mem::take(&mut *stay);
+        let mut own = self.batch.lane(self.lane);
+        own.jobs -= 1;
+        if own.jobs == 0 {
+            let BatchLane { permit, took, .. } = std::mem::take(&mut *own);
             // A batch cancelled before any of its jobs ran says nothing about the cost of requests.
             if let Some(permit) = permit.filter(|_| !took.is_zero()) {
                 permit.served(took);

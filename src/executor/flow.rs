@@ -13,8 +13,9 @@ use crossbeam::queue::SegQueue;
 use super::load::FlowLane;
 use crate::{meter::Pause, state::Overlay, telemetry::Counter};
 
-/// The name of a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The name of a lane, as metrics and errors show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum LaneName {
     /// Reads that execute no call, and sends.
     Read,
@@ -30,16 +31,6 @@ impl LaneName {
     /// All lanes, in the order of their discriminants.
     pub const ALL: [Self; 4] = [Self::Read, Self::Short, Self::Bundle, Self::Watch];
 
-    /// Returns the lane's name in metrics and errors.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Short => "short",
-            Self::Bundle => "bundle",
-            Self::Watch => "watch",
-        }
-    }
-
     /// Returns the flag that sets how many requests may wait in the lane.
     pub const fn flag(self) -> &'static str {
         match self {
@@ -47,12 +38,6 @@ impl LaneName {
             Self::Bundle => "--queue-bundle",
             Self::Watch => "--watch-share",
         }
-    }
-}
-
-impl std::fmt::Display for LaneName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::load::{Cost, LoadStanding, nanos};
+use super::load::{Cost, Demand, nanos};
 
 thread_local! {
     static HERE: Arc<ThreadSlot> = Arc::default();
@@ -25,7 +25,7 @@ struct ThreadSlot {
     /// Number of requests that the thread has read.
     read: AtomicUsize,
     /// Nanoseconds for which the thread's sockets have held a long queue; 0 if they hold none.
-    stood: AtomicU64,
+    backlog_age: AtomicU64,
 }
 
 /// The threads on which requests run inline.
@@ -44,43 +44,41 @@ pub struct InlinePermit {
 
 impl Inline {
     /// Number of requests that may always wait for a thread while their lane is at ease.
-    const FEW: usize = 8;
-    /// Most requests that may wait for a thread, and their longest expected wait if they are more than [`Self::FEW`].
-    const MOST: usize = 1024;
-    const LONGEST: Duration = Duration::from_millis(2);
+    const ALWAYS_ADMITTED: usize = 8;
+    /// Most requests that may wait for a thread, and their longest expected wait if they are more than [`Self::ALWAYS_ADMITTED`].
+    const MAX_WAITING: usize = 1024;
+    const MAX_WAIT: Duration = Duration::from_millis(2);
 
     /// Returns a permit to run on the calling thread, or `None` if the expected wait is too long. `overload_wait` is in
     /// per cent of a request's run time.
-    pub fn enter(&self, standing: LoadStanding, overload_wait: u32) -> Option<InlinePermit> {
+    pub fn enter(&self, demand: Demand, overload_wait: u32) -> Option<InlinePermit> {
         let slot = HERE.with(Arc::clone);
         let before = slot.inside.fetch_add(1, AcqRel);
         if before == 0 {
             self.busy.fetch_add(1, Relaxed);
         }
         let wait = (before as u64).saturating_mul(slot.cost.mean());
-        let longest = match standing {
-            LoadStanding::AboveShare | LoadStanding::BelowShare => {
-                slot.cost.most().saturating_mul(overload_wait.into()) / 100
-            }
-            LoadStanding::AtEase | LoadStanding::Unknown if before > Self::FEW => nanos(Self::LONGEST),
-            LoadStanding::AtEase | LoadStanding::Unknown => u64::MAX,
+        let longest = match demand {
+            Demand::AboveShare | Demand::BelowShare => slot.cost.most().saturating_mul(overload_wait.into()) / 100,
+            Demand::AtEase | Demand::Unknown if before > Self::ALWAYS_ADMITTED => nanos(Self::MAX_WAIT),
+            Demand::AtEase | Demand::Unknown => u64::MAX,
         };
         let permit = InlinePermit { slot, busy: self.busy.clone() };
-        (before == 0 || (before <= Self::MOST && wait <= longest)).then_some(permit)
+        (before == 0 || (before <= Self::MAX_WAITING && wait <= longest)).then_some(permit)
     }
 
     /// Time between two samples of a thread's queue.
-    const LOOK_EVERY: Duration = Duration::from_millis(25);
+    const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
     /// Consecutive samples that must show a long queue. One is not enough: a pause of the whole process looks the same.
-    const LONG_LOOKS: u32 = 2;
+    const LONG_SAMPLES: u32 = 2;
     /// Number of waiting requests above which a thread's queue is long, if their wait is long too.
-    const MANY: f64 = 32.0;
+    const LONG_QUEUE: f64 = 32.0;
 
     /// Counts a request that the calling thread has read. Returns how long its sockets have held a long queue.
     pub fn read() -> Duration {
         HERE.with(|slot| {
             slot.read.fetch_add(1, Relaxed);
-            Duration::from_nanos(slot.stood.load(Relaxed))
+            Duration::from_nanos(slot.backlog_age.load(Relaxed))
         })
     }
 
@@ -88,23 +86,23 @@ impl Inline {
     ///
     /// An event waits until all events that were ready before it are handled. So a timer is late by that time, and the
     /// requests read meanwhile are those that waited. As in a [lane](super::lane::Lane), the queue is long if many
-    /// requests wait, and wait for longer than an eightieth of `patience`.
-    pub async fn watch(patience: Duration) {
+    /// requests wait, and wait for longer than an eightieth of `queue_wait`.
+    pub async fn sample_queue(queue_wait: Duration) {
         let slot = HERE.with(Arc::clone);
-        let (mut short, mut long_looks) = (Instant::now(), 0);
+        let (mut short, mut long_samples) = (Instant::now(), 0);
         loop {
-            let (due, read) = (Instant::now() + Self::LOOK_EVERY, slot.read.load(Relaxed));
+            let (due, read) = (Instant::now() + Self::SAMPLE_INTERVAL, slot.read.load(Relaxed));
             tokio::time::sleep_until(due.into()).await;
             let late = due.elapsed();
             let read = slot.read.load(Relaxed).wrapping_sub(read) as f64;
-            let waited = read * late.as_secs_f64() / (Self::LOOK_EVERY + late).as_secs_f64();
-            if waited > Self::MANY && late > patience / 80 {
-                long_looks += 1;
+            let waited = read * late.as_secs_f64() / (Self::SAMPLE_INTERVAL + late).as_secs_f64();
+            if waited > Self::LONG_QUEUE && late > queue_wait / 80 {
+                long_samples += 1;
             } else {
-                (short, long_looks) = (Instant::now(), 0);
+                (short, long_samples) = (Instant::now(), 0);
             }
-            let stood = if long_looks < Self::LONG_LOOKS { 0 } else { nanos(short.elapsed()) };
-            slot.stood.store(stood, Relaxed);
+            let backlog_age = if long_samples < Self::LONG_SAMPLES { 0 } else { nanos(short.elapsed()) };
+            slot.backlog_age.store(backlog_age, Relaxed);
         }
     }
 

@@ -15,7 +15,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    batch::LaneClaim,
+    batch::JobPermit,
     flow::{Bound, Flow, QueuedWork, WorkerHooks},
     lane::{Lane, Refused},
     task::{Task, Ticket},
@@ -36,14 +36,14 @@ pub struct RunOutcome<D> {
     pub missed: Missed,
 }
 
-/// A queued task, with its ticket, its claim on the lane and the channel for its answer.
+/// A queued task, with its ticket, its permit in the lane and the channel for its answer.
 pub struct QueuedTask<T: Task> {
     pub task: Arc<T>,
     pub ticket: Ticket,
     /// Set when the request no longer waits for the answer.
     pub cancelled: Arc<AtomicBool>,
     pub lane: Arc<Lane>,
-    pub claim: Option<LaneClaim>,
+    pub permit: Option<JobPermit>,
     pub answer: Option<oneshot::Sender<Result<RunOutcome<T::Done>, Refused>>>,
     /// When the task was queued; `None` once its first run has begun.
     pub arrived: Option<Instant>,
@@ -78,9 +78,9 @@ impl<T: Task> QueuedWork for QueuedTask<T> {
                 return false;
             }
             self.ticket.flow.lane(self.lane.name).cost.learn(took);
-            // The claim is released before the answer is sent, so that the client's next request finds the permit free.
-            if let Some(claim) = self.claim.take() {
-                claim.served(took);
+            // The permit is released before the answer is sent, so that the client's next request finds it free.
+            if let Some(permit) = self.permit.take() {
+                permit.served(took);
             }
             done.map_err(|panic| panicked(&beside.panics, panic.as_ref()))
         };

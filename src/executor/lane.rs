@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::{
     flow::{Flow, LaneName},
-    load::{Cost, Load, LoadStanding, nanos},
+    load::{Cost, Demand, Load, nanos},
 };
 use crate::{
     store::StoreError,
@@ -114,7 +114,7 @@ pub struct Lane {
     pub load: Load,
     began: Instant,
     /// When more than a few requests began to wait, in nanoseconds from `began`; 0 while few wait.
-    stands_since: AtomicU64,
+    backlog_since: AtomicU64,
     is_empty: Notify,
     pub refused: Counter,
     pub waited: Histogram,
@@ -126,16 +126,16 @@ pub struct LanePermit(Arc<Lane>);
 
 impl Lane {
     /// Requests per worker that may always wait while the lane is at ease: a few clients with long requests are served.
-    const FEW: usize = 8;
+    const ALWAYS_ADMITTED: usize = 8;
     /// Requests per worker above which a standing queue counts as long at a shorter wait.
-    const MANY: usize = 64;
+    const LONG_QUEUE: usize = 64;
     /// A queue may stand in the sockets for the time that the lane has been at ease, divided by this.
     const AT_EASE_PART: u32 = 4;
     /// No request is rejected for a wait up to this, because workers would otherwise run dry between two arrivals.
     const BETWEEN_ARRIVALS: Duration = Duration::from_micros(200);
 
     pub fn new(name: LaneName, config: &ExecutorConfig, metrics: &Metrics) -> Self {
-        let labels = [("lane", name.as_str())];
+        let labels = [("lane", name.into())];
         Self {
             name,
             workers: config.workers.max(1),
@@ -152,7 +152,7 @@ impl Lane {
             cost: Cost::default(),
             load: Load::new(config.workers.max(1)),
             began: Instant::now(),
-            stands_since: AtomicU64::new(0),
+            backlog_since: AtomicU64::new(0),
             is_empty: Notify::new(),
             refused: metrics.counter(
                 "presim_queue_refused_total",
@@ -163,21 +163,21 @@ impl Lane {
         }
     }
 
-    /// Returns the standing of a request of `flow` that has just arrived.
-    pub fn weigh(&self, flow: &Flow) -> LoadStanding {
+    /// Returns the demand of `flow`, a request of which has just arrived.
+    pub fn weigh(&self, flow: &Flow) -> Demand {
         if !self.load.is_overloaded() {
-            return LoadStanding::AtEase;
+            return Demand::AtEase;
         }
         self.load.weigh(flow.lane(self.name), Instant::now())
     }
 
-    /// Admits a request of this standing.
+    /// Admits a request of a client with this demand.
     ///
     /// # Errors
     ///
     /// Returns [`Refused::QueueFull`] if as many requests wait as may, and [`Refused::Overloaded`] if the expected wait
-    /// is too long for the standing. Either error leaves the lane overloaded.
-    pub fn admit(self: &Arc<Self>, standing: LoadStanding) -> Result<LanePermit, Refused> {
+    /// is too long for the demand. Either error leaves the lane overloaded.
+    pub fn admit(self: &Arc<Self>, demand: Demand) -> Result<LanePermit, Refused> {
         // The permit is taken before the check, so that two requests at once never share the last one.
         let permit = LanePermit(self.clone());
         let inside = self.inside.fetch_add(1, AcqRel) + 1;
@@ -187,9 +187,9 @@ impl Lane {
             Refused::QueueFull { lane: self.name, waiting: self.most, wait }
         } else if !matches!(self.name, LaneName::Read | LaneName::Watch)
             && waiting > 0
-            && wait > self.longest_wait(waiting, standing)
+            && wait > self.longest_wait(waiting, demand)
         {
-            Refused::Overloaded { lane: self.name, wait, was_at_ease: standing == LoadStanding::AtEase }
+            Refused::Overloaded { lane: self.name, wait, was_at_ease: demand == Demand::AtEase }
         } else {
             return Ok(permit);
         };
@@ -203,7 +203,7 @@ impl Lane {
 
     /// Returns how long a queue may stand in the sockets of a thread: `--queue-wait-ms`, or less if the lane was
     /// overloaded lately. A lane loaded near its capacity is at ease now and then, with the same queue in the sockets.
-    pub fn patience(&self) -> Duration {
+    pub fn backlog_limit(&self) -> Duration {
         self.queue_wait.min(self.load.at_ease_for() / Self::AT_EASE_PART)
     }
 
@@ -215,21 +215,21 @@ impl Lane {
     /// distinction, RFC 8289): for longer than a request may wait, there were always more than a few waiting requests.
     /// Clients that wait for their answers cause such a queue too, so it is only long if many requests wait, or if they
     /// wait for long.
-    fn queue_stands(&self, waiting: usize) -> bool {
+    fn has_backlog(&self, waiting: usize) -> bool {
         let now = nanos(self.began.elapsed()).max(1);
-        let since = self.stands_since.load(Relaxed);
-        if waiting <= Self::FEW * self.workers {
+        let since = self.backlog_since.load(Relaxed);
+        if waiting <= Self::ALWAYS_ADMITTED * self.workers {
             if since > 0 {
-                self.stands_since.store(0, Relaxed);
+                self.backlog_since.store(0, Relaxed);
             }
             return false;
         }
         if since == 0 {
-            self.stands_since.store(now, Relaxed);
+            self.backlog_since.store(now, Relaxed);
             return false;
         }
         let (wait, most) = (self.wait(waiting), self.queue_wait);
-        let is_long = wait > most / 4 || (waiting > Self::MANY * self.workers && wait > most / 80);
+        let is_long = wait > most / 4 || (waiting > Self::LONG_QUEUE * self.workers && wait > most / 80);
         is_long && now.saturating_sub(since) > nanos(most)
     }
 
@@ -253,18 +253,18 @@ impl Lane {
         Duration::from_nanos((waiting as u64).saturating_mul(self.cost.mean()) / self.workers as u64)
     }
 
-    fn longest_wait(&self, waiting: usize, standing: LoadStanding) -> Duration {
-        match standing {
-            LoadStanding::AtEase => {
-                let stands = self.queue_stands(waiting);
-                match waiting > Self::FEW * self.workers {
+    fn longest_wait(&self, waiting: usize, demand: Demand) -> Duration {
+        match demand {
+            Demand::AtEase => {
+                let stands = self.has_backlog(waiting);
+                match waiting > Self::ALWAYS_ADMITTED * self.workers {
                     true if stands => Duration::ZERO,
                     true => self.queue_wait,
                     false => Duration::MAX,
                 }
             }
-            LoadStanding::BelowShare => Duration::MAX,
-            LoadStanding::AboveShare | LoadStanding::Unknown => {
+            Demand::BelowShare => Duration::MAX,
+            Demand::AboveShare | Demand::Unknown => {
                 let soon = self.cost.most().saturating_mul(self.overload_wait) / 100;
                 Duration::from_nanos(soon).max(Self::BETWEEN_ARRIVALS)
             }

@@ -76,7 +76,7 @@ impl FlowLane {
     /// Approximate number of samples in the share.
     const WEIGHT: u64 = 16;
     /// Above this share, a quarter, requests are often too long.
-    const LARGE: u64 = 1 << 14;
+    const OFTEN: u64 = 1 << 14;
 
     /// Adds an inline run. The cost of a run that was too long is learnt when it runs again on a worker; for a client
     /// without samples it is until then the mean `on_workers`. One of two concurrent samples may be lost.
@@ -94,7 +94,7 @@ impl FlowLane {
 
     /// Returns whether the client's requests are often too long to run inline, so that an overloaded lane does not try.
     pub fn is_often_too_long(&self) -> bool {
-        self.too_long.load(Relaxed) > Self::LARGE
+        self.too_long.load(Relaxed) > Self::OFTEN
     }
 
     /// Returns 0 if the client's requests are short, 1 if they are often too long to run inline or have no samples yet.
@@ -173,9 +173,9 @@ struct LaneBucket {
     measured: (Instant, u64),
 }
 
-/// The standing of a request to the load of its lane.
+/// The demand of a client when a request of it arrives, compared with the share of its lane that it may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoadStanding {
+pub enum Demand {
     /// The lane is at ease.
     AtEase,
     /// The lane is overloaded, and the client asks for less than its share.
@@ -198,7 +198,7 @@ impl Load {
     /// Length of the window in which clients are counted.
     const CLIENTS_WINDOW: Duration = Duration::from_millis(250);
     /// A client below its share has used at most one part in this many of its bucket's depth.
-    const QUARTER: f64 = 4.0;
+    const BELOW_SHARE_PARTS: f64 = 4.0;
     /// The part of the rate that clients share. The rest drains the queue, or serves requests that find it short.
     const SHARED: f64 = 0.8;
     /// Longest expected wait of a client below its share: this time, or that of this many requests if it is longer.
@@ -277,20 +277,20 @@ impl Load {
     }
 
     /// Weighs an arriving request of the client whose statistics are `lane`.
-    pub fn weigh(&self, lane: &FlowLane, now: Instant) -> LoadStanding {
+    pub fn weigh(&self, lane: &FlowLane, now: Instant) -> Demand {
         if !self.is_overloaded() {
-            return LoadStanding::AtEase;
+            return Demand::AtEase;
         }
         let cost = self.cost.mean();
         let mut bucket = self.bucket();
         bucket.drain(now, cost);
         if bucket.level <= 0.0 {
             self.ease(now);
-            return LoadStanding::AtEase;
+            return Demand::AtEase;
         }
         let (lane, own, above) = match lane.cost.mean() {
-            0 => (&self.newcomers, cost, LoadStanding::Unknown),
-            own => (lane, own, LoadStanding::AboveShare),
+            0 => (&self.newcomers, cost, Demand::Unknown),
+            own => (lane, own, Demand::AboveShare),
         };
         let depth = bucket.depth(cost);
         bucket.level = (bucket.level + own as f64).min(depth);
@@ -306,23 +306,24 @@ impl Load {
         }
         let clients = f64::from(bucket.clients[0].max(bucket.clients[1]).max(1));
         // The depth of the client's bucket: a few of its own requests, or its part of the lane's depth.
-        let most = (depth / clients).max(Self::QUARTER * own as f64);
+        let most = (depth / clients).max(Self::BELOW_SHARE_PARTS * own as f64);
         let share = bucket.rate * Self::SHARED / clients;
         let drained = nanos(now.saturating_duration_since(account.at)) as f64 * share;
         account.level = (account.level - drained).max(0.0);
         account.at = now;
         let waiting = self.shared[lane.class()].load(Relaxed) as u64;
         let longest = nanos(Self::SHARED_WAIT).max(own.saturating_mul(Self::SHARED_REQUESTS));
-        if account.level > most / Self::QUARTER || waiting.saturating_mul(own) / self.workers as u64 > longest {
+        if account.level > most / Self::BELOW_SHARE_PARTS || waiting.saturating_mul(own) / self.workers as u64 > longest
+        {
             return above;
         }
         account.level += own as f64;
-        LoadStanding::BelowShare
+        Demand::BelowShare
     }
 
-    /// Counts a request among those of clients below their share, if its standing is that.
-    pub fn share(&self, standing: LoadStanding, lane: &FlowLane) -> Option<SharePermit<'_>> {
-        (standing == LoadStanding::BelowShare).then(|| {
+    /// Counts a request among those of clients below their share, if that is its demand.
+    pub fn share(&self, demand: Demand, lane: &FlowLane) -> Option<SharePermit<'_>> {
+        (demand == Demand::BelowShare).then(|| {
             let shared = &self.shared[lane.class()];
             shared.fetch_add(1, Relaxed);
             SharePermit(shared)
@@ -384,9 +385,9 @@ mod tests {
             Self { load: Load::new(1), now, free: now, measured: now }
         }
 
-        /// Sends a request of `flow` after some time and returns its standing. A request above its share is served only
+        /// Sends a request of `flow` after some time and returns its demand. A request above its share is served only
         /// if it waits for at most one other.
-        fn ask(&mut self, flow: &Flow, after: Duration) -> LoadStanding {
+        fn ask(&mut self, flow: &Flow, after: Duration) -> Demand {
             self.now += after;
             while self.now - self.measured > Duration::from_millis(100) {
                 self.measured += Duration::from_millis(100);
@@ -394,12 +395,12 @@ mod tests {
             }
             let known = flow.lane(LaneName::Bundle);
             known.cost.learn(COST);
-            let standing = self.load.weigh(known, self.now);
-            if standing != LoadStanding::AboveShare || self.free <= self.now + COST {
+            let demand = self.load.weigh(known, self.now);
+            if demand != Demand::AboveShare || self.free <= self.now + COST {
                 self.free = self.free.max(self.now) + COST;
                 self.load.serve(COST);
             }
-            standing
+            demand
         }
 
         /// Asks for this share of what the worker can do, for some time.
@@ -442,17 +443,17 @@ mod tests {
     fn a_client_below_its_share_is_told_from_one_above() {
         let (mut lane, greedy, modest) = (SimulatedLane::new(), Flow::new(), Flow::new());
         lane.overload(&greedy);
-        let mut standings = [Vec::new(), Vec::new()];
+        let mut demands = [Vec::new(), Vec::new()];
         for round in 0..2_000 {
-            standings[0].push(lane.ask(&greedy, COST / 3));
+            demands[0].push(lane.ask(&greedy, COST / 3));
             // A fifth of what the worker can do.
             if round % 15 == 0 {
-                standings[1].push(lane.ask(&modest, Duration::ZERO));
+                demands[1].push(lane.ask(&modest, Duration::ZERO));
             }
         }
-        let [greedy, modest] = standings.map(|all| {
+        let [greedy, modest] = demands.map(|all| {
             let late = &all[all.len() / 4..];
-            late.iter().filter(|one| **one == LoadStanding::AboveShare).count() as f64 / late.len() as f64
+            late.iter().filter(|one| **one == Demand::AboveShare).count() as f64 / late.len() as f64
         });
         assert!(greedy > 0.8, "{greedy} of the greedy client's requests are above its share");
         assert_eq!(modest, 0.0);
@@ -462,12 +463,12 @@ mod tests {
     fn who_comes_anew_for_each_request_has_the_share_of_one() {
         let (mut lane, flow) = (SimulatedLane::new(), Flow::new());
         lane.overload(&flow);
-        let anew = (0..1_000).map(|_| {
+        let newcomers = (0..1_000).map(|_| {
             lane.ask(&flow, COST / 3);
             lane.load.weigh(Flow::new().lane(LaneName::Bundle), lane.now)
         });
         // Two clients, each of which asks for three times the rate, share four fifths of it.
-        let admitted = anew.filter(|standing| *standing == LoadStanding::BelowShare).count();
+        let admitted = newcomers.filter(|demand| *demand == Demand::BelowShare).count();
         assert!((110..160).contains(&admitted), "{admitted} of 1,000");
     }
 }

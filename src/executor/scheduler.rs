@@ -12,12 +12,12 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    batch::{Batch, LaneClaim},
+    batch::{Batch, JobPermit},
     flow::{Bound, FairQueue, Flow, Job, LaneName, QueueName, WorkerHooks},
     inline::Inline,
     job::{CancelOnDrop, QueuedTask, RunOutcome, panicked, run_caught},
     lane::{ExecutorConfig, Lane, Refused},
-    load::LoadStanding,
+    load::Demand,
     task::{RunPlace, Task, Ticket},
 };
 use crate::{
@@ -44,7 +44,7 @@ pub struct ExecutorState {
     stopping: AtomicBool,
     began: Instant,
     /// When a rejection was last logged, in seconds from `began`; 0 for never.
-    told: AtomicU64,
+    last_warning: AtomicU64,
 }
 
 thread_local! {
@@ -56,13 +56,13 @@ thread_local! {
 
 impl Executor {
     /// Bound of an inline run, in strides of the meter: some hundreds of microseconds at most.
-    const INLINE: u32 = 10;
+    const INLINE_STRIDES: u32 = 10;
     /// Bound of a run in the pause of another, in strides: some milliseconds at most.
-    const IN_PAUSE: u32 = 64;
+    const PAUSE_STRIDES: u32 = 64;
     /// Most bytes of parameters of a request that runs inline. A request with more takes long to run, or to parse.
     const INLINE_BYTES: usize = 8 << 10;
     /// Most bytes of parameters of a request that runs in the pause of another.
-    const IN_PAUSE_BYTES: usize = 64 << 10;
+    const PAUSE_BYTES: usize = 64 << 10;
     /// Turns in a round. Two begin with long jobs and one with bundles, so that short calls keep none waiting forever.
     const ROUND: usize = 4;
 
@@ -78,7 +78,7 @@ impl Executor {
                     let shared = shared.clone();
                     Pause::new(move || {
                         if let Some(shared) = shared.upgrade() {
-                            shared.let_one_pass();
+                            shared.run_one_while_paused();
                         }
                     })
                 },
@@ -94,7 +94,7 @@ impl Executor {
             turns: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             began: Instant::now(),
-            told: AtomicU64::new(0),
+            last_warning: AtomicU64::new(0),
         });
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(config.workers.max(1))
@@ -110,7 +110,7 @@ impl Executor {
 
     /// Estimates the queue in the calling thread's sockets. Each thread that reads requests runs one such future.
     pub async fn watch_thread(&self) {
-        Inline::watch(self.config.queue_wait).await;
+        Inline::sample_queue(self.config.queue_wait).await;
     }
 
     /// Creates the batch of requests that have just arrived as one.
@@ -133,14 +133,14 @@ impl Executor {
             RunPlace::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= Self::INLINE_BYTES),
         };
         let lane = self.lane(lane);
-        if Inline::read() > lane.patience() && !matches!(lane.name, LaneName::Read | LaneName::Watch) {
+        if Inline::read() > lane.backlog_limit() && !matches!(lane.name, LaneName::Read | LaneName::Watch) {
             lane.overload();
         }
-        let standing = lane.weigh(&ticket.flow);
-        let _share = lane.load.share(standing, ticket.flow.lane(lane.name));
-        let mut is_long = task.size() > Self::IN_PAUSE_BYTES;
+        let demand = lane.weigh(&ticket.flow);
+        let _share = lane.load.share(demand, ticket.flow.lane(lane.name));
+        let mut is_long = task.size() > Self::PAUSE_BYTES;
         let mut missed = Missed::default();
-        if may_be_inline && let Some(ran) = self.run_inline(lane, &task, &ticket, standing).await? {
+        if may_be_inline && let Some(ran) = self.run_inline(lane, &task, &ticket, demand).await? {
             is_long = ran.too_long && ran.missed.is_empty();
             if !is_long && ran.missed.is_empty() {
                 return Ok(ran.done);
@@ -148,7 +148,7 @@ impl Executor {
             missed = ran.missed;
         }
         // The box keeps the future small for requests that end inline.
-        Box::pin(self.run_to_end(lane, task, ticket, standing, is_long, missed)).await
+        Box::pin(self.run_to_end(lane, task, ticket, demand, is_long, missed)).await
     }
 
     /// Runs a task on workers, and again whenever the state that it missed has been fetched.
@@ -157,7 +157,7 @@ impl Executor {
         lane: &Arc<Lane>,
         task: T,
         ticket: Ticket,
-        standing: LoadStanding,
+        demand: Demand,
         is_long: bool,
         mut missed: Missed,
     ) -> Result<T::Done, T::Error> {
@@ -169,7 +169,7 @@ impl Executor {
                     task = Arc::new(other);
                 }
             }
-            let ran = self.run_on(lane, &task, &ticket, standing, is_long).await?;
+            let ran = self.run_on(lane, &task, &ticket, demand, is_long).await?;
             if ran.missed.is_empty() {
                 return Ok(ran.done);
             }
@@ -198,15 +198,15 @@ impl Executor {
         lane: &Lane,
         task: &T,
         ticket: &Ticket,
-        standing: LoadStanding,
+        demand: Demand,
     ) -> Result<Option<RunOutcome<T::Done>>, Refused> {
         let known = ticket.flow.lane(lane.name);
-        if standing != LoadStanding::AtEase && known.is_often_too_long() {
+        if demand != Demand::AtEase && known.is_often_too_long() {
             return Ok(None);
         }
-        let Some(permit) = self.shared.inline.enter(standing, self.config.overload_wait) else {
+        let Some(permit) = self.shared.inline.enter(demand, self.config.overload_wait) else {
             // The lane's workers would only take time from the inline threads, and move each answer between threads.
-            if standing == LoadStanding::AboveShare && self.all_cores_are_busy() {
+            if demand == Demand::AboveShare && self.all_cores_are_busy() {
                 return Err(self.overloaded(lane));
             }
             return Ok(None);
@@ -215,7 +215,7 @@ impl Executor {
         // thread that runs a request reads and rejects none.
         tokio::task::yield_now().await;
         let began = Instant::now();
-        let ran = self.run_here(task, Meter::short(Self::INLINE))?;
+        let ran = self.run_here(task, Meter::short(Self::INLINE_STRIDES))?;
         let took = began.elapsed();
         permit.served(took);
         lane.load.serve(took);
@@ -230,18 +230,18 @@ impl Executor {
         lane: &Arc<Lane>,
         task: &Arc<T>,
         ticket: &Ticket,
-        standing: LoadStanding,
+        demand: Demand,
         is_long: bool,
     ) -> Result<RunOutcome<T::Done>, Refused> {
         if self.shared.stopping.load(Relaxed) {
             return Err(Refused::Stopping);
         }
-        let _turn = ticket.turn().await;
-        let claim = match &ticket.batch {
-            Some(batch) => batch.enter(lane, standing),
-            None => lane.admit(standing).map(LaneClaim::Own),
+        let _entry = ticket.entry().await;
+        let permit = match &ticket.batch {
+            Some(batch) => batch.enter(lane, demand),
+            None => lane.admit(demand).map(JobPermit::Own),
         };
-        let claim = claim.map_err(|refused| self.rejected(lane, refused))?;
+        let permit = permit.map_err(|refused| self.rejected(lane, refused))?;
         let (answer, answered) = oneshot::channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let on_drop = CancelOnDrop(Some(cancelled.clone()));
@@ -251,7 +251,7 @@ impl Executor {
             ticket: ticket.clone(),
             cancelled,
             lane: lane.clone(),
-            claim: Some(claim),
+            permit: Some(permit),
             answer: Some(answer),
             arrived: Some(Instant::now()),
         };
@@ -271,9 +271,7 @@ impl Executor {
         if self.shared.queues.iter().any(|queue| queue.waiting() > 0) {
             std::thread::yield_now();
         }
-        let mut overlay = borrow_overlay();
-        let done = run_caught(task, &mut overlay, meter);
-        give_back(overlay);
+        let done = with_overlay(|overlay| run_caught(task, overlay, meter));
         done.map_err(|panic| panicked(&self.shared.beside.panics, panic.as_ref()))
     }
 
@@ -293,10 +291,11 @@ impl Executor {
     fn rejected(&self, lane: &Lane, refused: Refused) -> Refused {
         lane.refused.increment(1);
         let Some((_, wait, flag)) = refused.busy() else { return refused };
-        let (now, told) = (1 + self.shared.began.elapsed().as_secs(), self.shared.told.load(Relaxed));
-        if (told == 0 || now >= told + 60) && self.shared.told.compare_exchange(told, now, Relaxed, Relaxed).is_ok() {
+        let last_warning = &self.shared.last_warning;
+        let (now, last) = (1 + self.shared.began.elapsed().as_secs(), last_warning.load(Relaxed));
+        if (last == 0 || now >= last + 60) && last_warning.compare_exchange(last, now, Relaxed, Relaxed).is_ok() {
             tracing::warn!(
-                lane = lane.name.as_str(),
+                lane = %lane.name,
                 wait_ms = wait.as_millis(),
                 flag,
                 "requests are rejected: {refused}"
@@ -312,11 +311,11 @@ impl Executor {
 
     /// Returns a receiver that gets a message from a worker, after the jobs that wait now.
     pub fn pulse(&self) -> oneshot::Receiver<()> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         self.pool.spawn(move || {
-            let _ = tell.send(());
+            let _ = sender.send(());
         });
-        told
+        receiver
     }
 
     /// Returns the number of workers.
@@ -383,15 +382,13 @@ impl ExecutorState {
             std::thread::yield_now();
         };
         NEXT_PAUSE.set(Some(Instant::now()));
-        let mut overlay = borrow_overlay();
-        job.work.run(&self.beside, &mut overlay, Bound::Deadline);
-        give_back(overlay);
+        with_overlay(|overlay| job.work.run(&self.beside, overlay, Bound::Deadline));
         NEXT_PAUSE.set(None);
     }
 
     /// Runs one job in the pause of another: a read, or a job with a small bound. The paused run then gets as much time
     /// as that job took, so that a stream of such jobs has half of the worker, and the paused run the other half.
-    fn let_one_pass(self: &Arc<Self>) {
+    fn run_one_while_paused(self: &Arc<Self>) {
         const PASSING: [QueueName; 3] = [QueueName::Read, QueueName::Short, QueueName::Bundle];
         if PASSING.iter().all(|queue| self.queues[*queue as usize].waiting() == 0) {
             return;
@@ -404,10 +401,8 @@ impl ExecutorState {
         let found = PASSING.into_iter().find_map(|queue| Some((queue, self.pop(queue)?)));
         let Some((queue, mut job)) = found else { return };
         NEXT_PAUSE.set(None);
-        let mut overlay = borrow_overlay();
-        let bound = if queue == QueueName::Read { Bound::None } else { Bound::Strides(Executor::IN_PAUSE) };
-        let ended = job.work.run(&self.beside, &mut overlay, bound);
-        give_back(overlay);
+        let bound = if queue == QueueName::Read { Bound::None } else { Bound::Strides(Executor::PAUSE_STRIDES) };
+        let ended = with_overlay(|overlay| job.work.run(&self.beside, overlay, bound));
         NEXT_PAUSE.set(Some(Instant::now() + began.elapsed()));
         if !ended {
             let flow = job.work.flow();
@@ -419,11 +414,11 @@ impl ExecutorState {
     }
 }
 
-fn borrow_overlay() -> Overlay {
-    OVERLAYS.with_borrow_mut(Vec::pop).unwrap_or_else(Overlay::of_thread)
-}
-
-fn give_back(mut overlay: Overlay) {
+/// Runs `run` in an overlay of this thread.
+fn with_overlay<T>(run: impl FnOnce(&mut Overlay) -> T) -> T {
+    let mut overlay = OVERLAYS.with_borrow_mut(Vec::pop).unwrap_or_else(Overlay::of_thread);
+    let done = run(&mut overlay);
     overlay.rest();
     OVERLAYS.with_borrow_mut(|overlays| overlays.push(overlay));
+    done
 }

@@ -80,7 +80,7 @@ impl Ticket {
     }
 
     /// Waits until the batch may run one more entry. Returns `None` at once if the request is not in a batch.
-    pub(super) async fn turn(&self) -> Option<EntryPermit<'_>> {
-        Some(self.batch.as_ref()?.turn().await)
+    pub(super) async fn entry(&self) -> Option<EntryPermit<'_>> {
+        Some(self.batch.as_ref()?.entry().await)
     }
 }

@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
 use alloy_eips::{Encodable2718, eip7928::BlockAccessList};
 use alloy_primitives::{B256, Bloom};
-use arc_swap::ArcSwapOption;
 
 use crate::chain::{AppendTrie, BlockGas, BlockTotals, ChainReceipt, ChainTx, millis_part};
 
@@ -60,8 +59,8 @@ impl OpenBlock {
             (Some(first), Some(receipt)) => first + receipt.logs().len() as u64,
             _ => 0,
         };
-        self.transactions_root.leave();
-        self.receipts_root.leave();
+        self.transactions_root.grow();
+        self.receipts_root.grow();
         self.positions.insert(*tx.tx_hash(), self.transactions.len());
         self.transactions.push_back(tx);
         self.receipts.push_back(receipt);
@@ -89,8 +88,8 @@ impl OpenBlock {
         self.first_logs.get(index).copied()
     }
 
-    /// Returns the root of the transaction trie. Computed on first use, from what was computed for the block before it
-    /// grew, so it costs what the transactions since then cost.
+    /// Returns the root of the transaction trie. Computed on first use, from what was computed before the block grew, so it
+    /// costs what the transactions since then cost.
     pub fn transactions_root(&self) -> B256 {
         let grown = self.transactions_root.get(|before| {
             let mut trie = before.trie;
@@ -103,7 +102,7 @@ impl OpenBlock {
     }
 
     /// Returns the root of the receipt trie, and the union of the receipts' blooms. Computed on first use, from what was
-    /// computed for the block before it grew, so it costs what the receipts since then cost.
+    /// computed before the block grew, so it costs what the receipts since then cost.
     pub fn receipts_root_and_bloom(&self) -> (B256, Bloom) {
         let grown = self.receipts_root.get(|before| {
             let ReceiptsRoot { mut trie, mut bloom, .. } = before;
@@ -143,68 +142,26 @@ struct ReceiptsRoot {
     bloom: Bloom,
 }
 
-/// A value that follows from what a block holds, computed on demand. A clone, which grows, continues from the newest
-/// value that was computed for what it was cloned from, whether that was before the clone was made or after.
-#[derive(Debug)]
-struct Grown<T>(Arc<Growth<T>>);
-
-/// One moment of the growth.
-#[derive(Debug)]
-struct Growth<T> {
-    value: OnceLock<T>,
-    /// The moment before. `None` at the beginning, and once the value is there.
-    before: ArcSwapOption<Growth<T>>,
+/// A value that follows from what a block holds, computed on demand. It continues from what was computed before the block,
+/// or the one that this one is a clone of, grew.
+#[derive(Clone, Debug, Default)]
+struct Grown<T> {
+    /// The value of an earlier state of the block. A clone shares it.
+    before: Arc<T>,
+    /// The value now. Unset until it is asked for.
+    now: OnceLock<Arc<T>>,
 }
 
-impl<T: Clone + Default> Grown<T> {
-    /// Returns the value, by `grow` from an earlier one, or from the value for an empty block, if it is not there yet.
+impl<T: Clone> Grown<T> {
+    /// Returns the value, which `grow` makes of an earlier one if it is not there yet.
     fn get(&self, grow: impl FnOnce(T) -> T) -> &T {
-        let value = self.0.value.get_or_init(|| grow(self.0.newest_before()));
-        self.0.before.store(None);
-        value
+        self.now.get_or_init(|| Arc::new(grow(T::clone(&self.before))))
     }
 
-    /// Leaves the moment because the block grows, if its value is known or a clone continues from it.
-    fn leave(&mut self) {
-        if self.0.value.get().is_some() || Arc::strong_count(&self.0) > 1 {
-            *self = self.clone();
-        }
-    }
-}
-
-impl<T: Clone + Default> Growth<T> {
-    fn newest_before(&self) -> T {
-        let mut before = self.before.load_full();
-        while let Some(moment) = before {
-            // Loaded first: the link is only removed after the value is there.
-            let earlier = moment.before.load_full();
-            if let Some(value) = moment.value.get() {
-                return value.clone();
-            }
-            before = earlier;
-        }
-        T::default()
-    }
-}
-
-impl<T> Clone for Grown<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::new(Growth { value: OnceLock::new(), before: ArcSwapOption::new(Some(self.0.clone())) }))
-    }
-}
-
-impl<T> Default for Grown<T> {
-    fn default() -> Self {
-        Self(Arc::new(Growth { value: OnceLock::new(), before: ArcSwapOption::new(None) }))
-    }
-}
-
-impl<T> Drop for Growth<T> {
-    /// Drops the moments before one after another, because a long row of them would be dropped by recursion.
-    fn drop(&mut self) {
-        let mut before = self.before.swap(None);
-        while let Some(moment) = before.and_then(Arc::into_inner) {
-            before = moment.before.swap(None);
+    /// Keeps the value, if it is there, as an earlier one, because the block grows.
+    fn grow(&mut self) {
+        if let Some(now) = self.now.take() {
+            self.before = now;
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     config::Config,
     fleet::{Place, PublishingNode},
     ledger::{SnapshotId, codec::VERSION},
-    rpc::{StartupReason, Testing},
+    rpc::StartupReason,
     source::{
         fleet::{
             FleetChain, FleetError, FleetLink, FleetNames, FleetState, FollowedChain, ImageKey, NodeIdentity, Servers,
@@ -73,7 +73,7 @@ pub fn publish(
     let joining = Joining { config, servers, codes, store, reason, clock: &*clock };
     let Joined { link, origin, sequence, identity, lease } =
         runtime.block_on(joining.publish(origin)).wrap_err_with(failed)?;
-    let OwnChain { spec, snapshots, devnet, accounts, builtin, trading } = OwnChain::stand_on(config, origin, clock)?;
+    let OwnChain { spec, snapshots, devnet, accounts, builtin, trading } = OwnChain::open(config, origin, clock)?;
     let base = replica_base(config, codes);
     let applier = Applier::new(snapshots.mirror(), codes.clone()).with_clock(base.clock.clone());
     let following = Following::from(link.clone(), applier, sequence);
@@ -84,9 +84,8 @@ pub fn publish(
     }
     let publisher = publisher(config, link.clone(), store, follower, &identity, lease);
     let fleet = Some(place(link, identity, &publisher));
-    let source = PublishedSource { publisher, devnet };
-    let testing = Testing::Off;
-    Ok(Start { spec, snapshots, source: Box::new(source), testing, accounts, builtin, trading, fleet, remote: None })
+    let source = Box::new(PublishedSource { publisher, devnet });
+    Ok(Start { accounts, builtin, trading, fleet, ..Start::of_foreign(spec, snapshots, source) })
 }
 
 /// Begins to publish the upstream's chain of `start`, or to stand by for the node that does.
@@ -323,7 +322,8 @@ async fn fetched(
         None => None,
     };
     let fleet = Arc::new(FleetState::new(link.clone(), codes.clone(), upstream.is_some()));
-    let fetcher = Fetcher::in_fleet(fleet, upstream, codes.clone(), live::fetching(config), metrics);
+    let fetcher = Fetcher::new(upstream, codes.clone(), live::fetching(config), metrics);
+    fetcher.join(fleet);
     Ok(Arc::new(fetcher))
 }
 

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use alloy_eips::BlockNumberOrTag;
 use alloy_primitives::B256;
 use eyre::{WrapErr, eyre};
-use serde::Deserialize;
 use tokio::{runtime::Runtime, time::Instant};
 
 use super::start::{Start, read_genesis};
@@ -22,22 +21,23 @@ use crate::{
     store::{DataDir, read_image, write_image},
     telemetry::{Counter, Gauge, Metrics},
     upstream::{
-        AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState,
+        AnnouncedReceipts, BlockName, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig,
+        UpstreamState,
     },
 };
 
 /// The time that the upstream may take for the data without which nothing can be answered.
-const START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The step of the start before the upstream's first answer.
 const FIRST_ANSWER: &str = "it waits for the upstream's first answer";
 /// The time-out of a wave that a request began.
 const WAVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Values that may be fetched at once.
-const IN_FLIGHT: usize = 1 << 18;
+const MAX_IN_FLIGHT: usize = 1 << 18;
 /// The most bytes of sub-blocks that wait for their parent, and of those that wait to be applied.
-const HELD: usize = 64 << 20;
+const MAX_HELD_BYTES: usize = 64 << 20;
 /// The time whose blocks are caught up with one by one after an interruption, and the least number of them.
-const GAP: (Duration, usize) = (Duration::from_secs(64), 64);
+const MAX_GAP: (Duration, usize) = (Duration::from_secs(64), 64);
 /// The time between the sub-blocks of a Flashblocks stream.
 const SUB_BLOCK: Duration = Duration::from_millis(200);
 
@@ -63,7 +63,7 @@ pub struct UpstreamParts {
     /// The cache of its state.
     pub remote: Arc<RemoteState>,
     /// The directory in which the cache is stored, if it is.
-    pub kept: Option<DataDir>,
+    pub directory: Option<DataDir>,
     /// The rules of its chain.
     spec: ChainSpec,
     /// The time between two questions for its forks.
@@ -74,11 +74,11 @@ pub struct UpstreamParts {
 
 impl UpstreamParts {
     /// The time between two writes of the cache.
-    const EVERY: Duration = Duration::from_secs(60);
+    const STORE_INTERVAL: Duration = Duration::from_secs(60);
 
     /// Stores the cache now, if it is to be stored.
-    pub async fn keep(&self) {
-        let (Some(dir), Some(view)) = (self.kept.clone(), self.remote.newest()) else { return };
+    pub async fn store_cache(&self) {
+        let (Some(dir), Some(view)) = (self.directory.clone(), self.remote.newest()) else { return };
         let saved = tokio::task::spawn_blocking(move || write_image(&dir, &view.state().export(&view))).await;
         if let Ok(Err(error)) = saved {
             tracing::warn!(%error, "the cache of the upstream's state cannot be stored");
@@ -90,16 +90,17 @@ impl UpstreamParts {
         let mut ask = tokio::time::interval_at(tokio::time::Instant::now() + self.forks_every, self.forks_every);
         while self.upstream.newer_fork().is_none() {
             ask.tick().await;
-            look_for_newer_forks(&self.upstream, &self.spec, Instant::now() + self.soon).await;
+            check_for_newer_forks(&self.upstream, &self.spec, Instant::now() + self.soon).await;
         }
     }
 
     /// Stores the cache at intervals.
-    pub async fn keep_up(self: Arc<Self>) {
-        let mut keep = tokio::time::interval_at(tokio::time::Instant::now() + Self::EVERY, Self::EVERY);
+    pub async fn store_cache_regularly(self: Arc<Self>) {
+        let mut ticks =
+            tokio::time::interval_at(tokio::time::Instant::now() + Self::STORE_INTERVAL, Self::STORE_INTERVAL);
         loop {
-            keep.tick().await;
-            self.keep().await;
+            ticks.tick().await;
+            self.store_cache().await;
         }
     }
 }
@@ -134,7 +135,7 @@ impl RemoteGauges {
     }
 
     /// Shows the size of the cache that the newest of `snapshots` reads, at intervals.
-    pub async fn keep_up(self, snapshots: Arc<Snapshots>) {
+    pub async fn run(self, snapshots: Arc<Snapshots>) {
         let mut shown = tokio::time::interval(Metrics::UPKEEP);
         loop {
             shown.tick().await;
@@ -168,7 +169,7 @@ pub async fn begin(
     epoch: u64,
     dir: Option<&DataDir>,
 ) -> eyre::Result<(LiveStart, UpstreamParts)> {
-    let deadline = Instant::now() + START;
+    let deadline = Instant::now() + START_TIMEOUT;
     let failed = || format!("--upstream {endpoint}");
     let live = &config.live;
     // For data that is not essential.
@@ -176,14 +177,14 @@ pub async fn begin(
     tracing::info!("asking the upstream {endpoint} for its newest block");
     reason.set(FIRST_ANSWER);
     let upstream = connect(endpoint, config, metrics).await?;
-    let chain_id = patiently(&upstream, reason, upstream.chain_id(deadline)).await.wrap_err_with(failed)?;
+    let chain_id = report_while_waiting(&upstream, reason, upstream.chain_id(deadline)).await.wrap_err_with(failed)?;
     let spec = chain(config, chain_id)?.with_natives(&live.native);
     if live.flashblocks.is_some() && spec.family() != Family::OpStack {
         return Err(eyre!(
             "--flashblocks: chain {chain_id} does not belong to the OP stack, which has Flashblocks: leave the flag out"
         ));
     }
-    look_for_newer_forks(&upstream, &spec, soon()).await;
+    check_for_newer_forks(&upstream, &spec, soon()).await;
     reason.set("it waits for the upstream's newest block");
     let json = upstream.block(BlockNumberOrTag::Latest, deadline).await.wrap_err_with(failed)?;
     let json = json.ok_or_else(|| eyre!("{}: the upstream has no newest block", failed()))?;
@@ -201,7 +202,7 @@ pub async fn begin(
     let spec = spec.with_block_time(between);
     let newest = head.hash();
     let most = (live.cache_mb as usize) << 20;
-    let image = dir.and_then(|dir| kept_image(dir, most));
+    let image = dir.and_then(|dir| stored_image(dir, most));
     // The stored state can be advanced to the newest block by executing the blocks between, if they are not too many.
     let (head, image) = match image {
         Some(image) => match resume(&upstream, &image, &head, &spec, deadline).await {
@@ -250,7 +251,7 @@ pub async fn begin(
             max_decoded: live.flashblocks_max_bytes as usize,
             ..flashblocks::Settings::new(url)
         }),
-        rules: FlashblockSequence::new(live.ahead(between).min(config.keep_blocks - 1) as usize, HELD),
+        rules: FlashblockSequence::new(live.ahead(between).min(config.keep_blocks - 1) as usize, MAX_HELD_BYTES),
     });
     let limits = LiveLimits {
         wait: 2 * live.timeout(),
@@ -258,7 +259,7 @@ pub async fn begin(
         sub_block: SUB_BLOCK,
         silent: Duration::from_millis(live.flashblocks_silent_ms),
         max_lag: (live.max_lag_ms > 0).then(|| Duration::from_millis(live.max_lag_ms)),
-        held: HELD,
+        held: MAX_HELD_BYTES,
         verify: live.verify_proofs,
         gap: gap(between),
         late: live.late().wait,
@@ -266,7 +267,7 @@ pub async fn begin(
     let beside = UpstreamParts {
         upstream: upstream.clone(),
         remote: remote.clone(),
-        kept: dir.cloned(),
+        directory: dir.cloned(),
         spec: spec.clone(),
         forks_every: Duration::from_secs(live.upstream_forks_s.into()),
         soon: 2 * live.timeout(),
@@ -277,7 +278,7 @@ pub async fn begin(
 
 /// Returns the number of blocks that are caught up with one by one on a chain with this time between blocks.
 fn gap(block_time: Duration) -> usize {
-    let (time, least) = GAP;
+    let (time, least) = MAX_GAP;
     usize::try_from(time.as_millis() / block_time.as_millis().max(1)).unwrap_or(usize::MAX).clamp(least, 1024)
 }
 
@@ -297,22 +298,18 @@ pub async fn connect(endpoint: &Endpoint, config: &Config, metrics: &Metrics) ->
 
 /// Returns the settings with which state is fetched.
 pub const fn fetching(config: &Config) -> FetcherConfig {
-    FetcherConfig { patience: WAVE_TIMEOUT, verify_proofs: config.live.verify_proofs, max_in_flight: IN_FLIGHT }
+    FetcherConfig { wave_timeout: WAVE_TIMEOUT, verify_proofs: config.live.verify_proofs, max_in_flight: MAX_IN_FLIGHT }
 }
 
 /// Returns the hash of the upstream's first block; zero if the upstream does not have the block.
 pub async fn genesis(upstream: &Upstream, config: &Config) -> B256 {
-    #[derive(Deserialize)]
-    struct FirstBlock {
-        hash: B256,
-    }
-    let json = upstream.block(0.into(), Instant::now() + 2 * config.live.timeout()).await.ok().flatten();
-    let first = json.and_then(|json| serde_json::from_str::<FirstBlock>(json.get()).ok());
+    let json = upstream.block(0, Instant::now() + 2 * config.live.timeout()).await.ok().flatten();
+    let first = json.and_then(|json| serde_json::from_str::<BlockName>(json.get()).ok());
     first.map_or(B256::ZERO, |first| first.hash)
 }
 
 /// Warns if the upstream has a fork that presim does not know, so that blocks after it cannot be executed here.
-async fn look_for_newer_forks(upstream: &Upstream, spec: &ChainSpec, deadline: Instant) {
+async fn check_for_newer_forks(upstream: &Upstream, spec: &ChainSpec, deadline: Instant) {
     // Most nodes of the OP stack have no `eth_config`.
     let Ok(times) = upstream.fork_times(deadline).await else { return };
     if let Some(time) = times.into_iter().find(|time| !spec.executes_fork_at(*time)) {
@@ -326,10 +323,10 @@ async fn look_for_newer_forks(upstream: &Upstream, spec: &ChainSpec, deadline: I
 
 /// Reports at intervals why the upstream has not answered yet, in the log and as the `reason` why the node has not
 /// started.
-async fn patiently<T>(upstream: &Upstream, reason: &StartupReason, answer: impl Future<Output = T>) -> T {
+async fn report_while_waiting<T>(upstream: &Upstream, reason: &StartupReason, answer: impl Future<Output = T>) -> T {
     let mut answer = std::pin::pin!(answer);
     loop {
-        match tokio::time::timeout(START / 15, &mut answer).await {
+        match tokio::time::timeout(START_TIMEOUT / 15, &mut answer).await {
             Ok(answer) => return answer,
             Err(_) => match upstream.state() {
                 UpstreamState::Ok => tracing::info!("the upstream has not answered yet"),
@@ -344,7 +341,7 @@ async fn patiently<T>(upstream: &Upstream, reason: &StartupReason, answer: impl 
 
 /// Returns the stored cache of the upstream's state. If it is invalid, the state has to be fetched again, and nothing
 /// else is lost.
-fn kept_image(dir: &DataDir, most: usize) -> Option<RemoteImage> {
+fn stored_image(dir: &DataDir, most: usize) -> Option<RemoteImage> {
     read_image(dir, most).unwrap_or_else(|error| {
         tracing::warn!(%error, "the stored cache of the upstream's state is ignored");
         None
@@ -365,7 +362,7 @@ async fn resume(
         tracing::info!(behind, "the stored cache of the upstream's state is too old");
         return None;
     }
-    let json = upstream.block(image.number.into(), deadline).await.ok()??;
+    let json = upstream.block(image.number, deadline).await.ok()??;
     UpstreamBlock::read(json.get(), family, |_, _| None).await.ok().filter(|block| block.hash() == image.hash)
 }
 
@@ -399,7 +396,7 @@ async fn block_time(upstream: &Upstream, head: &UpstreamBlock, spec: &ChainSpec,
     if head.number() == 0 {
         return usual;
     }
-    let json = upstream.block_by_hash(head.header.parent_hash, deadline).await.ok().flatten();
+    let json = upstream.block(head.header.parent_hash, deadline).await.ok().flatten();
     let Some(json) = json else { return usual };
     let Ok(parent) = UpstreamBlock::read(json.get(), spec.family(), |_, _| None).await else { return usual };
     head.time_after(&parent).unwrap_or(usual)

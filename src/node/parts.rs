@@ -11,9 +11,7 @@ use crate::{
     source::fleet::FleetOutbox,
     state::CodeCache,
     store::{Store, StoreError},
-    telemetry::Metrics,
-    upstream::{Fetcher, Upstream},
-    wallet::{Accounts, AheadStates, Approvals, Fees, Ledger, Sending, Wallet},
+    wallet::{Accounts, AheadStates, Approvals, Fees, Ledger, Wallet},
 };
 
 /// Returns the pool on `snapshots`, with the transactions that wait in `store` if it is durable. Transactions also go to
@@ -72,15 +70,4 @@ pub fn wallet(
         ahead: AheadStates::new(spec.clone(), pool.clone()),
         sending: None,
     }
-}
-
-/// Returns the sending of the wallet's transactions to `upstream`, whose state `fetcher` fetches.
-pub fn sending(
-    config: &Config,
-    spec: &ChainSpec,
-    upstream: &Arc<Upstream>,
-    fetcher: &Arc<Fetcher>,
-    metrics: &Metrics,
-) -> Arc<Sending> {
-    Arc::new(Sending::new(upstream.clone(), fetcher.clone(), config.sending(), spec.family(), metrics))
 }

@@ -32,7 +32,7 @@ use crate::{
 /// The chain that a node begins with.
 pub struct Start {
     pub spec: ChainSpec,
-    pub snapshots: Snapshots,
+    pub snapshots: Arc<Snapshots>,
     pub source: Box<dyn FeedSource>,
     /// The scope of the methods for testing.
     pub testing: Testing,
@@ -52,7 +52,7 @@ impl Start {
     pub fn of_foreign(spec: ChainSpec, snapshots: Snapshots, source: Box<dyn FeedSource>) -> Self {
         Self {
             spec,
-            snapshots,
+            snapshots: Arc::new(snapshots),
             source,
             testing: Testing::Off,
             accounts: Vec::new(),
@@ -100,7 +100,7 @@ impl OwnChain {
             let epoch = epoch::take(store, last, clock.unix())?;
             origin.snapshots.update(|chain| chain.begin_epoch(epoch));
         }
-        Self::stand_on(config, origin, clock)
+        Self::open(config, origin, clock)
     }
 
     /// Completes the chain that has this origin.
@@ -108,7 +108,7 @@ impl OwnChain {
     /// # Errors
     ///
     /// Returns an error if the first block cannot be opened, or the store cannot be written.
-    pub(super) fn stand_on(config: &Config, origin: ChainOrigin, clock: Arc<dyn Clock>) -> eyre::Result<Self> {
+    pub(super) fn open(config: &Config, origin: ChainOrigin, clock: Arc<dyn Clock>) -> eyre::Result<Self> {
         let ChainOrigin { about, snapshots, journal, accounts, .. } = origin;
         let spec = rules(config, &about, snapshots.newest().header().timestamp)?;
         let head = snapshots.newest();
@@ -173,19 +173,20 @@ impl ChainOrigin {
             (Some(_), None) => "it takes up the chain of its store",
             (None, None) => "it builds its first block",
         });
-        let Begun { about, snapshots } = match (known, &journal) {
+        let (about, snapshots) = match (known, &journal) {
             (Some(about), Some(journal)) => resume(config, codes, &accounts, store, about, journal)?,
             (_, journal) => {
                 let epoch = epoch::after(0, clock.unix());
-                let begun = found(config, codes, &accounts, clock.unix().as_secs(), SnapshotId::begin(epoch))?;
+                let (about, snapshots) =
+                    found(config, codes, &accounts, clock.unix().as_secs(), SnapshotId::begin(epoch))?;
                 if let Some(journal) = journal {
-                    let (published, head) = (begun.snapshots.load(), begun.snapshots.newest());
+                    let (published, head) = (snapshots.load(), snapshots.newest());
                     let blocks = (0..=head.head.number()).filter_map(|number| published.sealed_block(number));
-                    journal.found(&begun.about, blocks.collect(), &head)?;
-                    begun.snapshots.update(|chain| chain.set_archive(journal.keeper()));
+                    journal.found(&about, blocks.collect(), &head)?;
+                    snapshots.update(|chain| chain.set_archive(journal.keeper()));
                     epoch::record(store, epoch)?;
                 }
-                begun
+                (about, snapshots)
             }
         };
         Ok(Self { about, snapshots, journal, is_new, accounts })
@@ -214,7 +215,7 @@ pub fn begin(config: &Config, codes: &Arc<CodeCache>, store: &Store, reason: &St
         }
         Some(source) => (Box::new(source), Testing::Off),
     };
-    Ok(Start { spec, snapshots, source, testing, accounts, builtin, trading, fleet: None, remote: None })
+    Ok(Start { testing, accounts, builtin, trading, ..Start::of_foreign(spec, snapshots, source) })
 }
 
 /// Returns the rules of a chain whose newest block has this timestamp.
@@ -248,15 +249,15 @@ pub fn check_foreign(store: &Store) -> eyre::Result<()> {
     Ok(())
 }
 
-/// A chain, with its origin.
-struct Begun {
-    about: ChainIdentity,
-    snapshots: Snapshots,
-}
-
 /// Creates the chain of `config`: its genesis, and the blocks of a file on it.
 /// A chain without a genesis file begins at the time `now`, in Unix seconds. Its first snapshot has this id.
-fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts, now: u64, id: SnapshotId) -> eyre::Result<Begun> {
+fn found(
+    config: &Config,
+    codes: &CodeCache,
+    accounts: &DevAccounts,
+    now: u64,
+    id: SnapshotId,
+) -> eyre::Result<(ChainIdentity, Snapshots)> {
     let given = config.genesis.as_deref().map(read_genesis).transpose()?;
     let builtin = given.is_none();
     let (mut genesis, genesis_file) = match given {
@@ -298,7 +299,7 @@ fn found(config: &Config, codes: &CodeCache, accounts: &DevAccounts, now: u64, i
     }
     let founded = snapshots.newest().head.number();
     let about = ChainIdentity::new(hash, genesis_file, chain_file, founded, genesis.config, trading);
-    Ok(Begun { about, snapshots })
+    Ok((about, snapshots))
 }
 
 /// Restores the stored chain, if it is the one of `config`.
@@ -309,7 +310,7 @@ fn resume(
     store: &Store,
     about: ChainIdentity,
     journal: &Journal,
-) -> eyre::Result<Begun> {
+) -> eyre::Result<(ChainIdentity, Snapshots)> {
     check_same(config, codes, store, &about)?;
     if config.feed() == FeedName::Static && journal.has_records()? {
         return Err(store
@@ -319,11 +320,11 @@ fn resume(
     journal.migrate(&about)?;
     journal.prune(config.retention().history)?;
     // The states before the base are only in the chain file.
-    let anew = config.chain.is_some() && journal.base()? == about.founded;
-    let snapshots = if anew {
+    let is_imported_again = config.chain.is_some() && journal.base()? == about.founded;
+    let snapshots = if is_imported_again {
         // The chain has a genesis file, so it does not depend on the time.
         let epoch = SnapshotId::begin(journal.base_id()?.epoch());
-        let Begun { snapshots, .. } = found(config, codes, accounts, 0, epoch)?;
+        let (_, snapshots) = found(config, codes, accounts, 0, epoch)?;
         snapshots.update(|chain| chain.set_archive(journal.keeper()));
         journal.replay_on(&snapshots, codes)?;
         snapshots
@@ -332,7 +333,7 @@ fn resume(
     };
     let head = &snapshots.newest().head;
     tracing::info!(head = head.number(), hash = %head.hash(), "the chain continues where it was");
-    Ok(Begun { about, snapshots })
+    Ok((about, snapshots))
 }
 
 /// Refuses a store that holds another chain than the flags name.
@@ -437,15 +438,12 @@ fn funded(signers: &[PrivateKeySigner], at: &Snapshot) -> Vec<PrivateKeySigner> 
 fn parse_genesis(text: &[u8]) -> serde_json::Result<Genesis> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
+    #[expect(dead_code, reason = "only whether the fields are there is of interest")]
     struct Required {
-        #[serde(rename = "config")]
-        _config: IgnoredAny,
-        #[serde(rename = "alloc")]
-        _alloc: IgnoredAny,
-        #[serde(rename = "gasLimit")]
-        _gas_limit: IgnoredAny,
-        #[serde(rename = "difficulty")]
-        _difficulty: IgnoredAny,
+        config: IgnoredAny,
+        alloc: IgnoredAny,
+        gas_limit: IgnoredAny,
+        difficulty: IgnoredAny,
     }
     serde_json::from_slice::<Required>(text)?;
     serde_json::from_slice(text)

@@ -11,23 +11,23 @@ use tokio::{
 use super::{NodeInfo, Vitals};
 
 /// Tells the service manager, if there is one, that the node answers requests.
-pub fn tell_ready(info: &NodeInfo) {
+pub fn notify_ready(info: &NodeInfo) {
     let status = format!("answers on {}, chain id {}", info.listen, info.chain_id);
-    tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
 /// Tells the service manager that the node ends.
-pub fn tell_stopping() {
-    tell(&[NotifyState::Stopping, NotifyState::Status("ends the requests under way")]);
+pub fn notify_stopping() {
+    notify(&[NotifyState::Stopping, NotifyState::Status("ends the requests under way")]);
 }
 
-fn tell(state: &[NotifyState<'_>]) {
+fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(%error, "the service manager cannot be told of the node's state (NOTIFY_SOCKET)");
     }
 }
 
-/// A thread that tells the service manager at intervals that the node works. Dropping it ends the thread.
+/// A thread that reports to the service manager at intervals that the node works. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Watchdog {
     _stop: oneshot::Sender<()>,
@@ -65,7 +65,7 @@ async fn report(mut vitals: Vitals, every: Duration) {
     loop {
         ticks.tick().await;
         match vitals.check(every).await {
-            Ok(()) => tell(&[NotifyState::Watchdog]),
+            Ok(()) => notify(&[NotifyState::Watchdog]),
             Err(error) => {
                 tracing::error!(%error, "the node does not work, and the service manager is not told that it does")
             }

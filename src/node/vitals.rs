@@ -31,22 +31,15 @@ impl Clone for Vitals {
 }
 
 /// The reason why a node does not work.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VitalsError {
     /// A part hangs, or has ended.
     #[error("the {part} does not answer (waited {} ms)", waited.as_millis())]
-    Silent {
-        /// The part.
-        part: String,
-        /// The time since the part was asked.
-        waited: Duration,
-    },
+    Silent { part: String, waited: Duration },
     /// A part has panicked, and does nothing any more.
     #[error("the {part} has failed")]
-    Failed {
-        /// The part.
-        part: String,
-    },
+    Failed { part: String },
 }
 
 impl Vitals {
@@ -64,38 +57,38 @@ impl Vitals {
     ///
     /// # Errors
     ///
-    /// Returns [`VitalsError::Silent`] if an actor or a thread of connections does not answer within `patience`, or the
+    /// Returns [`VitalsError::Silent`] if an actor or a thread of connections does not answer within `timeout_after`, or the
     /// workers do not within that and `--deadline-ms`; and [`VitalsError::Failed`] if the feed has panicked.
-    pub async fn check(&mut self, patience: Duration) -> Result<(), VitalsError> {
+    pub async fn check(&mut self, timeout_after: Duration) -> Result<(), VitalsError> {
         let lanes = join_all(
             self.lanes
                 .iter()
                 .zip(LaneName::ALL)
-                .map(|(lane, name)| async move { ask(lane, &format!("{name} lane"), patience).await }),
+                .map(|(lane, name)| async move { ask(lane, &format!("{name} lane"), timeout_after).await }),
         );
         let (front, feed, lanes) =
-            tokio::join!(ask(&self.front, "front", patience), ask(&self.feed, "feed", patience), lanes);
+            tokio::join!(ask(&self.front, "front", timeout_after), ask(&self.feed, "feed", timeout_after), lanes);
         [front, feed].into_iter().chain(lanes).collect::<Result<(), _>>()?;
         let (since, mut answer) = self.asked.take().unwrap_or_else(|| (Instant::now(), self.executor.pulse()));
         let silent = |waited| Err(VitalsError::Silent { part: "pool of workers".to_owned(), waited });
-        match timeout(patience, &mut answer).await {
+        match timeout(timeout_after, &mut answer).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(_)) => return silent(since.elapsed()),
             Err(_) => self.asked = Some((since, answer)),
         }
         let waited = since.elapsed();
-        if waited > self.executor.deadline() + patience { silent(waited) } else { Ok(()) }
+        if waited > self.executor.deadline() + timeout_after { silent(waited) } else { Ok(()) }
     }
 }
 
 /// Asks an actor.
-async fn ask<A: Actor + Handler<Pulse>>(actor: &Addr<A>, part: &str, patience: Duration) -> Result<(), VitalsError>
+async fn ask<A: Actor + Handler<Pulse>>(actor: &Addr<A>, part: &str, timeout_after: Duration) -> Result<(), VitalsError>
 where
     A::Context: actix::dev::ToEnvelope<A, Pulse>,
 {
-    match timeout(patience, actor.send(Pulse)).await {
+    match timeout(timeout_after, actor.send(Pulse)).await {
         Ok(Ok(true)) => Ok(()),
         Ok(Ok(false)) => Err(VitalsError::Failed { part: part.to_owned() }),
-        Ok(Err(_)) | Err(_) => Err(VitalsError::Silent { part: part.to_owned(), waited: patience }),
+        Ok(Err(_)) | Err(_) => Err(VitalsError::Silent { part: part.to_owned(), waited: timeout_after }),
     }
 }

@@ -1,8 +1,8 @@
 //! The order in which transactions are mined: by the tip for the producer, and for each sender by nonce.
 
 use std::{
-    cmp::{Ordering, Reverse},
-    collections::{BinaryHeap, VecDeque},
+    cmp::Reverse,
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
 
@@ -24,7 +24,8 @@ pub struct BlockSpace {
 #[derive(Debug)]
 pub struct Best {
     fees: BlockFees,
-    heap: BinaryHeap<Ready>,
+    /// The senders' next transactions, with those that follow, by the tip, and by the arrival that no other transaction has.
+    runs: BTreeMap<(u128, Reverse<u64>), VecDeque<Arc<Pooled>>>,
 }
 
 /// The fees that a block requires, in wei.
@@ -39,42 +40,41 @@ pub struct BlockFees {
 /// A sender's next transaction, and those of the same sender that can follow.
 #[derive(Debug)]
 pub struct Ready {
-    tip: u128,
     next: Arc<Pooled>,
     following: VecDeque<Arc<Pooled>>,
 }
 
 impl Best {
     pub(super) fn new(fees: BlockFees, runs: impl Iterator<Item = VecDeque<Arc<Pooled>>>) -> Self {
-        let heap = runs.filter_map(|run| fees.head_of(run)).collect();
-        Self { fees, heap }
+        let mut best = Self { fees, runs: BTreeMap::new() };
+        runs.for_each(|run| best.add(run));
+        best
+    }
+
+    /// Adds a run of one sender's transactions, if the first pays the block's fees.
+    fn add(&mut self, run: VecDeque<Arc<Pooled>>) {
+        let Some(first) = run.front() else { return };
+        let pays_blobs = first.tx.max_fee_per_blob_gas().is_none_or(|fee| fee >= self.fees.blob);
+        if let Some(tip) = first.tx.effective_tip_per_gas(self.fees.base).filter(|_| pays_blobs) {
+            self.runs.insert((tip, Reverse(first.arrived)), run);
+        }
     }
 
     /// Returns the best transaction that fits in `room`. Its sender's next one follows only after this one was
     /// [`included`](Self::included). A sender whose next transaction does not fit is dropped.
     pub fn next(&mut self, room: BlockSpace) -> Option<Ready> {
         loop {
-            let ready = self.heap.pop()?;
-            let tx = ready.transaction();
-            if room.gas.fits(tx.gas_limit()) && tx.blob_gas_used().unwrap_or_default() <= room.blob_gas {
-                return Some(ready);
+            let (_, mut following) = self.runs.pop_last()?;
+            let next = following.pop_front()?;
+            if room.gas.fits(next.tx.gas_limit()) && next.tx.blob_gas_used().unwrap_or_default() <= room.blob_gas {
+                return Some(Ready { next, following });
             }
         }
     }
 
     /// Records that the transaction is in the block, so that its sender's next one may follow.
     pub fn included(&mut self, ready: Ready) {
-        self.heap.extend(self.fees.head_of(ready.following));
-    }
-}
-
-impl BlockFees {
-    /// Returns the first transaction of a run, with the rest of the run, if it pays the block's fees.
-    fn head_of(self, mut run: VecDeque<Arc<Pooled>>) -> Option<Ready> {
-        let next = run.pop_front()?;
-        let tip = next.tx.effective_tip_per_gas(self.base)?;
-        let pays_blobs = next.tx.max_fee_per_blob_gas().is_none_or(|fee| fee >= self.blob);
-        pays_blobs.then_some(Ready { tip, next, following: run })
+        self.add(ready.following);
     }
 }
 
@@ -83,28 +83,4 @@ impl Ready {
     pub fn transaction(&self) -> &Arc<Recovered<TxEnvelope>> {
         &self.next.tx
     }
-
-    fn key(&self) -> (u128, Reverse<u64>) {
-        (self.tip, Reverse(self.next.arrived))
-    }
 }
-
-impl Ord for Ready {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.key().cmp(&other.key())
-    }
-}
-
-impl PartialOrd for Ready {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Ready {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl Eq for Ready {}

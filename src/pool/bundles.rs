@@ -1,12 +1,13 @@
 //! Bundles: signed transactions that are mined together in one block, or not at all.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc,
     atomic::{AtomicU32, Ordering::Relaxed},
 };
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{B256, Keccak256};
+use parking_lot::Mutex;
 
 use super::{BlocksBuilt, PoolError, SentTransaction, Settings, account::nonce_of, rules};
 use crate::{
@@ -64,6 +65,7 @@ pub struct WaitingBundle {
 }
 
 /// The reason why the pool rejects a bundle.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BundleRefusal {
     /// The chain stands still.
@@ -77,46 +79,21 @@ pub enum BundleRefusal {
     Degraded(FeedProblem),
     /// The block is sealed, or too far in the future.
     #[error("block {block}: expected the block being built, {open}, or one of the {BLOCKS_AHEAD} after it")]
-    Block {
-        /// The block that the bundle is for.
-        block: u64,
-        /// The block being built.
-        open: u64,
-    },
+    Block { block: u64, open: u64 },
     /// A transaction can be in no block.
     #[error("transaction {index} of the bundle ({hash}): {error}")]
-    Transaction {
-        /// The index of the transaction in the bundle.
-        index: usize,
-        /// The hash of the transaction.
-        hash: B256,
-        /// The rule that it breaks.
-        error: Box<PoolError>,
-    },
-    /// The bundle is too long.
+    Transaction { index: usize, hash: B256, error: Box<PoolError> },
+    /// The transactions and their blobs are too long.
     #[error("{size} bytes: expected at most {MAX_BYTES} together")]
-    Size {
-        /// Length of the transactions in bytes, with blobs.
-        size: usize,
-    },
+    Size { size: usize },
     /// As many bundles wait as may.
     #[error("{waiting} bundles wait already: expected at most {most} (--pool-bundles): send it again in a later block")]
-    TooMany {
-        /// The number of bundles that wait.
-        waiting: usize,
-        /// The bound.
-        most: usize,
-    },
+    TooMany { waiting: usize, most: usize },
     /// The bundles that wait take as many bytes as they may.
     #[error(
         "the bundles that wait already leave {left} bytes: expected at least {size} (--pool-bytes): send it again in a later block"
     )]
-    Full {
-        /// Bytes that are left.
-        left: usize,
-        /// Length of the bundle in bytes.
-        size: usize,
-    },
+    Full { left: usize, size: usize },
 }
 
 /// The bundles of a pool that wait for their blocks.
@@ -215,7 +192,7 @@ impl Bundles {
     /// Returns [`BundleRefusal::Static`], [`BundleRefusal::Upstream`] or [`BundleRefusal::Degraded`] if no blocks are built here.
     pub fn cancel(&self, name: &BundleName) -> Result<bool, BundleRefusal> {
         self.check_built()?;
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let before = waiting.len();
         waiting.retain(|bundle| bundle.name.as_ref() != Some(name));
         Ok(waiting.len() < before)
@@ -225,14 +202,14 @@ impl Bundles {
     /// least, in order of arrival.
     pub fn for_block(&self, number: u64, timestamp: u64) -> Vec<Arc<WaitingBundle>> {
         let mut bundles: Vec<_> =
-            self.lock().iter().filter(|bundle| bundle.is_for(number, timestamp)).cloned().collect();
+            self.waiting.lock().iter().filter(|bundle| bundle.is_for(number, timestamp)).cloned().collect();
         bundles.sort_by_key(|bundle| bundle.tries.load(Relaxed));
         bundles
     }
 
     /// Drops the bundles of sealed blocks, and those of the open block with a transaction that is in a block already.
     pub(super) fn advance(&self, published: &Chain) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         if waiting.is_empty() {
             return;
         }
@@ -245,7 +222,7 @@ impl Bundles {
 
     /// Adds a bundle in place of that with the same name; without a name, of the same bundle for the same block.
     fn push(&self, bundle: WaitingBundle) -> Result<(), BundleRefusal> {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let stays = |other: &Arc<WaitingBundle>| {
             other.name != bundle.name
                 || (bundle.name.is_none() && (other.hash, other.block) != (bundle.hash, bundle.block))
@@ -264,9 +241,5 @@ impl Bundles {
         waiting.retain(stays);
         waiting.push(Arc::new(bundle));
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<WaitingBundle>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Transactions that leave the pool without being mined, after their clients were told that they are in it.
+//! Transactions that leave the pool without being mined, after they were acknowledged.
 
 use alloy_primitives::B256;
 
@@ -15,7 +15,7 @@ pub enum DropReason {
     NonceUsed,
     /// The chain's rules do not allow it in a block.
     Unminable,
-    /// The node that builds the blocks has rejected it after its client was told that it is not checked yet.
+    /// The node that builds the blocks has rejected it, and it was acknowledged as not checked yet.
     Rejected,
 }
 
@@ -42,7 +42,7 @@ pub struct DroppedTransaction {
     pub hash: B256,
     /// The reason.
     pub reason: DropReason,
-    /// Whether a client of this node was told that the transaction is in the pool.
+    /// Whether this node has acknowledged the transaction to a client.
     pub here: bool,
 }
 

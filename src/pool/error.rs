@@ -4,7 +4,8 @@ use alloy_primitives::{Address, B256, U256};
 
 use crate::store::StoreError;
 
-/// The reason why the pool rejects a transaction.
+/// The reason why the pool rejects a transaction. Amounts are in wei, fees in wei per gas, sizes in bytes.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// The transaction cannot be stored.
@@ -24,12 +25,7 @@ pub enum PoolError {
     UnknownType(u8),
     /// The fork that introduces the transaction type is not active.
     #[error("transaction type not supported: type {kind} rejected, pool not yet in {fork}")]
-    TypeNotYet {
-        /// EIP-2718 type.
-        kind: u8,
-        /// Name of the fork that introduces the type.
-        fork: &'static str,
-    },
+    TypeNotYet { kind: u8, fork: &'static str },
     /// A legacy transaction is not bound to a chain (EIP-155).
     #[error("only replay-protected (EIP-155) transactions allowed over RPC")]
     Unprotected,
@@ -38,28 +34,13 @@ pub enum PoolError {
     AlreadyKnown,
     /// The transaction is longer than the pool accepts for its type.
     #[error("oversized data: transaction size {size}, limit {limit}")]
-    Oversized {
-        /// Length of the network form in bytes.
-        size: usize,
-        /// Maximum length in bytes.
-        limit: usize,
-    },
+    Oversized { size: usize, limit: usize },
     /// The creation code is too long (EIP-3860).
     #[error("max initcode size exceeded: code size {size} limit {limit}")]
-    InitCode {
-        /// Length in bytes.
-        size: usize,
-        /// Maximum length in bytes.
-        limit: usize,
-    },
+    InitCode { size: usize, limit: usize },
     /// The gas limit exceeds the cap for one transaction (EIP-7825).
     #[error("transaction gas limit too high (cap: {cap}, tx: {gas})")]
-    GasCap {
-        /// Maximum gas limit of a transaction.
-        cap: u64,
-        /// Gas limit of the transaction.
-        gas: u64,
-    },
+    GasCap { cap: u64, gas: u64 },
     /// The gas limit exceeds that of a block.
     #[error("exceeds block gas limit")]
     BlockGas,
@@ -68,12 +49,7 @@ pub enum PoolError {
     TipAboveFee,
     /// The transaction is signed for another chain.
     #[error("invalid sender: invalid chain id for signer: have {have} want {want}")]
-    ChainId {
-        /// Chain id of the transaction.
-        have: u64,
-        /// Chain id of the node.
-        want: u64,
-    },
+    ChainId { have: u64, want: u64 },
     /// No sender can be recovered from the signature, or it is not canonical (EIP-2).
     #[error("invalid sender: {0}")]
     Signature(&'static str),
@@ -82,36 +58,16 @@ pub enum PoolError {
     NonceMax,
     /// The gas limit is below the intrinsic gas.
     #[error("intrinsic gas too low: gas {gas}, minimum needed {needed}")]
-    IntrinsicGas {
-        /// Gas limit of the transaction.
-        gas: u64,
-        /// Intrinsic gas of the transaction.
-        needed: u64,
-    },
+    IntrinsicGas { gas: u64, needed: u64 },
     /// The gas limit is below the floor that the calldata sets (EIP-7623).
     #[error("insufficient gas for floor data gas cost: gas {gas}, minimum needed {needed}")]
-    FloorGas {
-        /// Gas limit of the transaction.
-        gas: u64,
-        /// Floor of the gas limit.
-        needed: u64,
-    },
+    FloorGas { gas: u64, needed: u64 },
     /// The priority fee is below the pool's minimum.
     #[error("transaction gas price below minimum: gas tip cap {tip}, minimum needed {needed}")]
-    TipTooLow {
-        /// Priority fee of the transaction, in wei per gas.
-        tip: u128,
-        /// Minimum priority fee, in wei per gas.
-        needed: u128,
-    },
+    TipTooLow { tip: u128, needed: u128 },
     /// The blob fee is below the protocol's minimum (EIP-4844).
     #[error("transaction gas price below minimum: blob fee cap {fee}, minimum needed {needed}")]
-    BlobFeeTooLow {
-        /// Blob fee of the transaction, in wei per blob gas.
-        fee: u128,
-        /// Minimum blob fee, in wei per blob gas.
-        needed: u128,
-    },
+    BlobFeeTooLow { fee: u128, needed: u128 },
     /// The authorization list is empty (EIP-7702).
     #[error("set code tx must have at least one authorization tuple")]
     NoAuthorizations,
@@ -120,126 +76,58 @@ pub enum PoolError {
     MissingSidecar,
     /// The sidecar has cell proofs (EIP-7594) before Osaka.
     #[error("unexpected sidecar version, want: {want}, got: {got}")]
-    SidecarVersion {
-        /// Sidecar version that the fork requires.
-        want: u8,
-        /// Sidecar version of the transaction.
-        got: u8,
-    },
+    SidecarVersion { want: u8, got: u8 },
     /// A blob transaction has no blobs (EIP-4844).
     #[error("blobless blob transaction")]
     NoBlobs,
     /// The transaction has more blobs than the fork allows in a transaction or a block.
     #[error("transaction blob limit exceeded: blob count {count}, limit {limit}")]
-    TooManyBlobs {
-        /// Number of blobs of the transaction.
-        count: usize,
-        /// Maximum number of blobs.
-        limit: u64,
-    },
+    TooManyBlobs { count: usize, limit: u64 },
     /// The number of blobs or commitments differs from the number of blob hashes.
     #[error("invalid number of {count} {what} compared to {hashes} blob hashes")]
-    SidecarCount {
-        /// `blobs` or `blob commitments`.
-        what: &'static str,
-        /// Number of blobs or commitments.
-        count: usize,
-        /// Number of blob hashes of the transaction.
-        hashes: usize,
-    },
+    SidecarCount { what: &'static str, count: usize, hashes: usize },
     /// The sidecar has the wrong number of proofs.
     #[error("invalid number of {count} blob proofs expected {expected}")]
-    ProofCount {
-        /// Number of proofs in the sidecar.
-        count: usize,
-        /// Number of proofs that the blobs require.
-        expected: usize,
-    },
+    ProofCount { count: usize, expected: usize },
     /// A blob hash does not match its commitment.
     #[error("blob {index}: computed hash {computed} mismatches transaction one {given}")]
-    BlobHash {
-        /// Index of the blob.
-        index: usize,
-        /// Versioned hash of the commitment.
-        computed: B256,
-        /// Blob hash of the transaction.
-        given: B256,
-    },
+    BlobHash { index: usize, computed: B256, given: B256 },
     /// The proofs do not verify.
     #[error("KZG verification error: {0}")]
     Kzg(String),
     /// The sender is a contract (EIP-3607).
     #[error("sender not an eoa: address {address}, codehash: {code_hash}")]
-    SenderNotEoa {
-        /// The sender.
-        address: Address,
-        /// Hash of its code.
-        code_hash: B256,
-    },
+    SenderNotEoa { address: Address, code_hash: B256 },
     /// The nonce is below the account's next nonce.
     #[error("nonce too low: next nonce {next}, tx nonce {nonce}")]
-    NonceTooLow {
-        /// Next nonce of the account.
-        next: u64,
-        /// Nonce of the transaction.
-        nonce: u64,
-    },
+    NonceTooLow { next: u64, nonce: u64 },
     /// The balance does not cover the transaction.
     #[error(
         "insufficient funds for gas * price + value: balance {balance}, tx cost {cost}, overshot {}",
         cost.saturating_sub(*balance)
     )]
-    Funds {
-        /// Balance of the sender in wei.
-        balance: U256,
-        /// Maximum cost of the transaction in wei.
-        cost: U256,
-    },
+    Funds { balance: U256, cost: U256 },
     /// The balance does not cover the transaction and the sender's others in the pool.
+    /// For a replacement, `cost` is what it adds.
     #[error(
         "insufficient funds for gas * price + value: balance {balance}, queued cost {queued}, tx cost {cost}, overshot {}",
         queued.saturating_add(*cost).saturating_sub(*balance)
     )]
-    QueuedFunds {
-        /// Balance of the sender in wei.
-        balance: U256,
-        /// Maximum cost of the sender's transactions in the pool, in wei.
-        queued: U256,
-        /// Maximum cost of this transaction in wei. For a replacement, the cost that it adds.
-        cost: U256,
-    },
-    /// A replacement does not raise each fee by the required percentage.
+    QueuedFunds { balance: U256, queued: U256, cost: U256 },
+    /// A replacement does not raise the fee `what` by the required percentage.
     #[error("replacement transaction underpriced: new tx {what} {new} < {old} queued + {bump}% replacement penalty")]
-    ReplacementUnderpriced {
-        /// Name of the fee.
-        what: &'static str,
-        /// Fee of the replacement in wei.
-        new: u128,
-        /// Fee of the transaction in the pool in wei.
-        old: u128,
-        /// Required increase in percent.
-        bump: u32,
-    },
+    ReplacementUnderpriced { what: &'static str, new: u128, old: u128, bump: u32 },
     /// Another transaction has taken the nonce that this node chose.
     #[error("nonce {nonce} is already taken by another transaction in the pool: send the request again")]
-    NonceTaken {
-        /// The nonce.
-        nonce: u64,
-    },
+    NonceTaken { nonce: u64 },
     /// An authorization would use up the nonce of another transaction in the pool (EIP-7702).
     #[error(
         "authorization of the sender's own account uses up nonce {nonce}, which another transaction in the pool has: send this transaction with a nonce after the other's, or wait until the other is mined"
     )]
-    NonceUsedUp {
-        /// Nonce of the other transaction.
-        nonce: u64,
-    },
+    NonceUsedUp { nonce: u64 },
     /// The account already has the maximum number of transactions in the pool.
     #[error("account limit exceeded: pooled {pooled} txs")]
-    AccountLimit {
-        /// Number of transactions of the account.
-        pooled: usize,
-    },
+    AccountLimit { pooled: usize },
     /// The pool is full, and the transaction does not pay more than the cheapest ones in it.
     #[error("transaction underpriced")]
     Underpriced,

@@ -12,23 +12,23 @@ impl Pool {
     /// upstream's chain they may have gaps, which transactions that were sent elsewhere fill.
     pub fn waiting_of(&self, sender: &Address) -> Vec<Arc<Recovered<TxEnvelope>>> {
         let with_gaps = self.settings.built == BlocksBuilt::Upstream;
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.queue.waiting_of(sender, nonce_of(&self.snapshots.newest().world, sender), with_gaps)
     }
 
     /// Returns the node's own transactions that wait and are on the disk, for each account in the order of their nonces.
     pub fn own_waiting(&self) -> Vec<Arc<Pooled>> {
-        self.lock().queue.own_waiting()
+        self.inner.lock().queue.own_waiting()
     }
 
     /// Returns the node's own transactions that do not wait, but may still be mined, or taken back.
     pub fn own_aside(&self) -> Vec<Arc<Pooled>> {
-        self.lock().queue.aside().map_or_else(Vec::new, Aside::all)
+        self.inner.lock().queue.aside().map_or_else(Vec::new, Aside::all)
     }
 
     /// Returns the own transaction with this hash, whether it waits or stands aside.
     pub fn own_pooled(&self, hash: &B256) -> Option<Arc<Pooled>> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let waiting = inner.queue.get(hash).filter(|pooled| pooled.own).cloned();
         waiting.or_else(|| inner.queue.aside()?.get(hash).cloned())
     }
@@ -40,7 +40,7 @@ impl Pool {
 
     /// Returns the newest own transaction that waits with this nonce and is on the disk.
     pub fn own_with_nonce(&self, sender: &Address, nonce: u64) -> Option<Arc<Pooled>> {
-        self.lock().queue.stored_with_nonce(sender, nonce)
+        self.inner.lock().queue.stored_with_nonce(sender, nonce)
     }
 
     /// Returns the per cent by which a replacement must pay more.
@@ -50,7 +50,7 @@ impl Pool {
 
     /// Forgets transactions that stand aside, because their fate is final and stored.
     pub fn forget_aside(&self, hashes: impl IntoIterator<Item = B256>) {
-        self.lock().queue.forget_aside(hashes);
+        self.inner.lock().queue.forget_aside(hashes);
     }
 
     /// Waits until an own transaction is stored, so that it may be sent. A notification before the call counts.

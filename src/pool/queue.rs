@@ -23,17 +23,17 @@ use crate::state::{Lookup, World};
 
 /// The circumstances under which a transaction enters the queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Coming {
+pub(super) struct Arrival {
     /// Whether this node signed the transaction.
     pub own: bool,
-    /// Whether a client of this node is told that the transaction is in the pool.
+    /// Whether this node acknowledges the transaction to a client.
     pub here: bool,
     /// Whether the transaction is still on its way to the disk.
     pub held: bool,
     pub place: PoolPlace,
 }
 
-impl Coming {
+impl Arrival {
     /// A transaction that a client of this node has sent.
     pub(super) const HERE: Self = Self { own: false, here: true, held: false, place: PoolPlace::Any };
 }
@@ -51,14 +51,14 @@ pub enum PoolPlace {
 
 /// A transaction that has left the queue, for another one or for good.
 #[derive(Clone, Debug)]
-pub(super) struct Left {
+pub(super) struct Departure {
     pub pooled: Arc<Pooled>,
     pub reason: DropReason,
     /// [`Sender::announced`] before the transaction left.
     announced: u64,
 }
 
-impl Left {
+impl Departure {
     pub(super) fn hash(&self) -> B256 {
         *self.pooled.tx.tx_hash()
     }
@@ -98,7 +98,7 @@ pub(super) struct Queue {
     bytes: usize,
     arrivals: u64,
     /// Transactions that left since the last [`take_left`](Self::take_left).
-    left: Vec<Left>,
+    left: Vec<Departure>,
     /// The own transactions that stand aside. `None` unless the chain is an upstream's.
     aside: Option<Aside>,
 }
@@ -148,31 +148,37 @@ impl Queue {
 
     /// Returns the own transaction with this nonce, if it is on the disk.
     pub(super) fn stored_with_nonce(&self, sender: &Address, nonce: u64) -> Option<Arc<Pooled>> {
-        let pooled = self.senders.get(sender)?.by_nonce.get(&nonce)?;
-        (pooled.own && !pooled.is_held()).then(|| pooled.clone())
+        self.with_nonce(sender, nonce).filter(|pooled| pooled.own && !pooled.is_held()).cloned()
+    }
+
+    /// Adds a transaction to those of its sender.
+    fn link(&mut self, pooled: Arc<Pooled>) -> &mut Sender {
+        self.bytes += pooled.size;
+        self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
+        let sender = self.senders.entry(pooled.tx.signer()).or_default();
+        sender.cost = sender.cost.saturating_add(pooled.cost);
+        sender.by_nonce.insert(pooled.tx.nonce(), pooled);
+        sender
+    }
+
+    /// Returns the transaction of `sender` with this nonce.
+    fn with_nonce(&self, sender: &Address, nonce: u64) -> Option<&Arc<Pooled>> {
+        self.senders.get(sender)?.by_nonce.get(&nonce)
     }
 
     /// Moves a transaction that stands aside back among those that wait, unless another version waits there.
-    fn put_back(&mut self, pooled: Arc<Pooled>) {
-        let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
-        let sender = self.senders.entry(address).or_default();
-        if sender.by_nonce.contains_key(&nonce) {
-            return;
+    fn requeue(&mut self, pooled: Arc<Pooled>) {
+        if self.with_nonce(&pooled.tx.signer(), pooled.tx.nonce()).is_none() {
+            self.forget_aside([*pooled.tx.tx_hash()]);
+            self.link(pooled);
         }
-        sender.cost = sender.cost.saturating_add(pooled.cost);
-        sender.by_nonce.insert(nonce, pooled.clone());
-        self.bytes += pooled.size;
-        if let Some(aside) = &mut self.aside {
-            aside.remove(pooled.tx.tx_hash());
-        }
-        self.by_hash.insert(*pooled.tx.tx_hash(), pooled);
     }
 
     /// Sets aside the transactions whose nonces are used, and takes back those whose nonces are free again.
-    pub(super) fn take_back(&mut self, world: &World) {
+    pub(super) fn restore_freed(&mut self, world: &World) {
         let Some(aside) = &self.aside else { return };
         for pooled in aside.free_on(world) {
-            self.put_back(pooled);
+            self.requeue(pooled);
         }
     }
 
@@ -244,7 +250,7 @@ impl Queue {
     pub(super) fn insert(
         &mut self,
         checked: Checked,
-        coming: Coming,
+        arrival: Arrival,
         world: &World,
         limits: &Settings,
     ) -> Result<Vec<Arc<Recovered<TxEnvelope>>>, PoolError> {
@@ -255,13 +261,13 @@ impl Queue {
         let (address, nonce) = (tx.signer(), tx.nonce());
         let cost = cost_of(&tx);
         let sender = self.senders.get(&address);
-        let replaced = sender.and_then(|sender| sender.by_nonce.get(&nonce)).cloned();
+        let replaced = self.with_nonce(&address, nonce).cloned();
         let queued = sender.map_or(U256::ZERO, |sender| sender.cost);
-        if coming.place == PoolPlace::Free && sender.is_some_and(|sender| sender.is_taken(nonce)) {
+        if arrival.place == PoolPlace::Free && sender.is_some_and(|sender| sender.is_taken(nonce)) {
             return Err(PoolError::NonceTaken { nonce });
         }
         // On an upstream's chain a transaction of before a restart may have been mined meanwhile, or may be so yet.
-        let is_former = coming.place == PoolPlace::Former && self.aside.is_some();
+        let is_former = arrival.place == PoolPlace::Former && self.aside.is_some();
         if !is_former {
             // Unknown state of an upstream is the upstream's to check.
             if let Lookup::Known(account) = world.look_up(&address) {
@@ -271,7 +277,7 @@ impl Queue {
                 check_replacement(&tx, &replaced.tx, limits.price_bump)?;
             }
         }
-        if coming.place != PoolPlace::Former {
+        if arrival.place != PoolPlace::Former {
             // An authorization would use up the nonce of a transaction in the queue.
             if let Some((used, _)) = sender.and_then(|sender| sender.by_nonce.range(nonce + 1..next).next()) {
                 return Err(PoolError::NonceUsedUp { nonce: *used });
@@ -283,14 +289,11 @@ impl Queue {
             self.make_room(&tx, size, replaced.as_deref(), world, limits)?;
         }
         self.arrivals += 1;
-        let Coming { own, here, held, place: _ } = coming;
+        let Arrival { own, here, held, place: _ } = arrival;
         let (tx, arrived, held_now) = (Arc::new(tx), self.arrivals, AtomicBool::new(held));
         let pooled = Arc::new(Pooled { tx, arrived, next, size, cost, own, here, held: held_now });
-        self.bytes += size;
-        self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
-        let sender = self.senders.entry(address).or_default();
-        sender.cost = sender.cost.saturating_add(cost);
-        sender.by_nonce.insert(nonce, pooled.clone());
+        let sender = self.link(pooled.clone());
+        let announced = sender.announced;
         if let Some(replaced) = replaced {
             sender.cost = sender.cost.saturating_sub(replaced.cost);
             self.bytes -= replaced.size;
@@ -299,12 +302,9 @@ impl Queue {
                 // The upstream may have it already, so that it may be mined.
                 aside.push(replaced.clone());
             }
-            self.left.push(Left { pooled: replaced, reason: DropReason::Replaced, announced: sender.announced });
+            self.left.push(Departure { pooled: replaced, reason: DropReason::Replaced, announced });
         }
-        if !held {
-            return Ok(self.newly_ready_from(&pooled, world));
-        }
-        Ok(Vec::new())
+        Ok(if held { Vec::new() } else { self.newly_ready_from(&pooled, world) })
     }
 
     /// Returns the transactions that became ready because `pooled` may be mined now.
@@ -331,7 +331,7 @@ impl Queue {
         self.bytes -= pooled.size;
         let address = pooled.tx.signer();
         if let Some(sender) = self.senders.get_mut(&address) {
-            self.left.push(Left { pooled: pooled.clone(), reason, announced: sender.announced });
+            self.left.push(Departure { pooled: pooled.clone(), reason, announced: sender.announced });
             sender.by_nonce.remove(&pooled.tx.nonce());
             sender.cost = sender.cost.saturating_sub(pooled.cost);
             if sender.by_nonce.is_empty() {
@@ -352,15 +352,15 @@ impl Queue {
 
     /// Removes transactions that were not accepted after all, and restores those that left for them, except a
     /// transaction whose nonce is used, or taken by a transaction on the disk.
-    pub(super) fn undo(&mut self, coming: &[Arc<Pooled>], left: Vec<Left>, world: &World) {
-        for pooled in coming.iter().rev() {
+    pub(super) fn undo(&mut self, arrival: &[Arc<Pooled>], left: Vec<Departure>, world: &World) {
+        for pooled in arrival.iter().rev() {
             if self.by_hash.get(pooled.tx.tx_hash()).is_some_and(|there| Arc::ptr_eq(there, pooled)) {
                 self.remove(pooled.tx.tx_hash(), DropReason::Rejected);
             }
         }
-        for Left { pooled, announced, .. } in left.into_iter().rev() {
+        for Departure { pooled, announced, .. } in left.into_iter().rev() {
             let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
-            let there = self.senders.get(&address).and_then(|sender| sender.by_nonce.get(&nonce)).cloned();
+            let there = self.with_nonce(&address, nonce).cloned();
             if nonce < nonce_of(world, &address) || there.as_ref().is_some_and(|there| !there.is_held()) {
                 continue;
             }
@@ -368,26 +368,20 @@ impl Queue {
             if let Some(there) = there {
                 self.take(there.tx.tx_hash(), DropReason::Rejected);
             }
-            if let Some(aside) = &mut self.aside {
-                aside.remove(pooled.tx.tx_hash());
-            }
-            self.bytes += pooled.size;
-            self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
-            let sender = self.senders.entry(address).or_default();
-            sender.cost = sender.cost.saturating_add(pooled.cost);
+            self.forget_aside([*pooled.tx.tx_hash()]);
+            let sender = self.link(pooled);
             sender.announced = sender.announced.max(announced);
-            sender.by_nonce.insert(nonce, pooled);
         }
         self.left.clear();
     }
 
     /// Returns the transactions that left since the last [`take_left`](Self::take_left).
-    pub(super) fn left(&self) -> &[Left] {
+    pub(super) fn left(&self) -> &[Departure] {
         &self.left
     }
 
     /// Takes the transactions that left since the last call.
-    pub(super) fn take_left(&mut self) -> Vec<Left> {
+    pub(super) fn take_left(&mut self) -> Vec<Departure> {
         std::mem::take(&mut self.left)
     }
 
@@ -440,15 +434,12 @@ impl Queue {
         world: &World,
         limits: &Settings,
     ) -> Result<(), PoolError> {
-        let (transactions, bytes) = match replaced {
+        let (mut count, mut bytes) = match replaced {
             Some(replaced) => (self.len(), self.bytes - replaced.size + size),
             None => (self.len() + 1, self.bytes + size),
         };
-        let mut over = Over {
-            transactions: transactions.saturating_sub(limits.transactions),
-            bytes: bytes.saturating_sub(limits.bytes),
-        };
-        if over.is_none() {
+        let fits = |count, bytes| count <= limits.transactions && bytes <= limits.bytes;
+        if fits(count, bytes) {
             return Ok(());
         }
         let (address, nonce) = (tx.signer(), tx.nonce());
@@ -474,14 +465,13 @@ impl Queue {
         last.sort_unstable();
         let mut driven_out = Vec::new();
         for (_, _, hash, size) in last {
-            if over.is_none() {
+            if fits(count, bytes) {
                 break;
             }
-            over.transactions = over.transactions.saturating_sub(1);
-            over.bytes = over.bytes.saturating_sub(size);
+            (count, bytes) = (count.saturating_sub(1), bytes.saturating_sub(size));
             driven_out.push(hash);
         }
-        if !over.is_none() {
+        if !fits(count, bytes) {
             // No price helps if all transactions in the pool are the node's own.
             let may_give_way = self.by_hash.values().any(|pooled| !pooled.own);
             return Err(if may_give_way { PoolError::Underpriced } else { PoolError::Full });
@@ -490,18 +480,6 @@ impl Queue {
             self.remove(&hash, DropReason::Evicted);
         }
         Ok(())
-    }
-}
-
-/// The amounts by which the pool exceeds its limits.
-struct Over {
-    transactions: usize,
-    bytes: usize,
-}
-
-impl Over {
-    const fn is_none(&self) -> bool {
-        self.transactions == 0 && self.bytes == 0
     }
 }
 

@@ -1,10 +1,11 @@
 //! The transactions of the pool, shared by the senders and the block producer.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, map::B256Map};
+use parking_lot::Mutex;
 use redb::WriteTransaction;
 use tokio::sync::{Notify, broadcast, watch};
 
@@ -12,7 +13,7 @@ use super::{
     Acknowledgement, Best, BlockFees, BlocksBuilt, Bundles, DropReason, DroppedTransaction, ForwardedTransaction,
     PoolError, PoolPlace, PoolStatus, Pooled, SenderContent, SentTransaction, Settings, TxOutbox,
     account::nonce_of,
-    queue::{Checked, Coming, Left, Queue},
+    queue::{Arrival, Checked, Departure, Queue},
     rules,
     table::{self, StoredTransaction, forget},
 };
@@ -23,7 +24,7 @@ use crate::{
 };
 
 /// Number of transactions that a subscriber of [`Pool::subscribe`] may lag behind before it misses some.
-const BROADCAST: usize = 4_096;
+const BROADCAST_CAPACITY: usize = 4_096;
 
 /// The transaction pool, shared by the senders and the block producer.
 ///
@@ -79,14 +80,14 @@ impl Pool {
             snapshots,
             store,
             inner: Mutex::new(PoolState { queue, own: B256Map::default() }),
-            ready: broadcast::Sender::new(BROADCAST),
-            dropped: broadcast::Sender::new(BROADCAST),
+            ready: broadcast::Sender::new(BROADCAST_CAPACITY),
+            dropped: broadcast::Sender::new(BROADCAST_CAPACITY),
             stored: Notify::new(),
             outbox: None,
         }
     }
 
-    /// Returns the same, which also sends raw transactions to the other nodes of a fleet. If no blocks are built here, they
+    /// Sets the outbox, by which raw transactions also go to the other nodes of a fleet. If no blocks are built here, they
     /// enter the pool only as the fleet has them.
     #[must_use]
     pub fn with_outbox(self, outbox: impl TxOutbox + 'static) -> Self {
@@ -114,7 +115,7 @@ impl Pool {
                 "it holds transactions of chain {other} that wait, and this is chain {here}: give another --data-dir"
             )));
         }
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let newest = self.snapshots.newest();
         let (mut gone, mut own_again) = (Vec::new(), Vec::new());
         for (arrived, own, tx) in kept {
@@ -124,14 +125,14 @@ impl Pool {
             }
             inner.queue.arrive_after(arrived - 1);
             let here = own || self.outbox.is_none();
-            let coming = Coming { own, here, held: false, place: PoolPlace::Former };
-            if let Err(reason) = inner.queue.insert(tx.into(), coming, &newest.world, &self.settings) {
+            let arrival = Arrival { own, here, held: false, place: PoolPlace::Former };
+            if let Err(reason) = inner.queue.insert(tx.into(), arrival, &newest.world, &self.settings) {
                 tracing::warn!(%hash, %reason, "a stored transaction is no longer valid: it is dropped");
                 gone.push(hash);
             }
         }
         let left = inner.queue.take_left();
-        gone.extend(left.iter().map(Left::hash).filter(|hash| !inner.queue.is_aside(hash)));
+        gone.extend(left.iter().map(Departure::hash).filter(|hash| !inner.queue.is_aside(hash)));
         self.forget(gone);
         if let Some(outbox) = self.outbox.as_ref().filter(|_| !own_again.is_empty()) {
             // The node may have stopped between storing and sending them. The fleet knows those that it has.
@@ -158,11 +159,11 @@ impl Pool {
             rules::check(&self.spec, self.snapshots.newest().header(), self.settings.min_tip, sent)?;
             return Ok((hash, Acknowledgement::Checked(outbox.submit(hash, bytes()))));
         }
-        if self.lock().queue.get(&hash).is_some() {
+        if self.inner.lock().queue.get(&hash).is_some() {
             return Err(PoolError::AlreadyKnown);
         }
         self.check_outbox()?;
-        let kept = self.add_all([sent], Coming::HERE, None)?;
+        let kept = self.add_all([sent], Arrival::HERE, None)?;
         let commit = match &self.outbox {
             Some(outbox) => outbox.send(vec![(hash, bytes())], kept),
             None => kept,
@@ -182,7 +183,7 @@ impl Pool {
     pub fn add_sent(self: &Arc<Self>, raw: &[u8]) -> Result<ForwardedTransaction, PoolError> {
         let sent = SentTransaction::decode(raw)?;
         let hash = *sent.tx.tx_hash();
-        Ok(ForwardedTransaction { hash, verdict: self.add_all([sent], Coming { here: false, ..Coming::HERE }, None) })
+        Ok(ForwardedTransaction { hash, verdict: self.add_all([sent], Arrival { here: false, ..Arrival::HERE }, None) })
     }
 
     /// Adds a transaction that this node has signed, with a nonce as `place` allows. See [`add_raw`](Self::add_raw).
@@ -201,46 +202,25 @@ impl Pool {
         beside: Option<PoolCommit>,
     ) -> Result<Commit, PoolError> {
         self.check_outbox()?;
-        let transactions = transactions.into_iter();
-        let Some(outbox) = &self.outbox else {
-            return self.add_all(
-                transactions.map(SentTransaction::from),
-                Coming { own: true, place, ..Coming::HERE },
-                beside,
-            );
-        };
-        let (transactions, bytes): (Vec<_>, Vec<_>) = transactions
-            .map(|tx| {
-                let bytes = (*tx.tx_hash(), tx.inner().encoded_2718().into());
-                (SentTransaction::from(tx), bytes)
-            })
-            .unzip();
-        let kept = self.add_all(transactions, Coming { own: true, place, ..Coming::HERE }, beside)?;
-        Ok(outbox.send(bytes, kept))
+        let transactions: Vec<_> = transactions.into_iter().collect();
+        let bytes = |tx: &Recovered<TxEnvelope>| (*tx.tx_hash(), tx.inner().encoded_2718().into());
+        let sent = self.outbox.as_ref().map(|outbox| (outbox, transactions.iter().map(bytes).collect()));
+        let arrival = Arrival { own: true, place, ..Arrival::HERE };
+        let kept = self.add_all(transactions.into_iter().map(SentTransaction::from), arrival, beside)?;
+        Ok(match sent {
+            Some((outbox, bytes)) => outbox.send(bytes, kept),
+            None => kept,
+        })
     }
 
-    /// Adds transactions that this node has signed with nonces of its choice, in order, all or none of them. `beside`
-    /// is written to `store` in the same commit, and `then` is called with the outcome. Until then they are held.
+    /// Adds transactions that this node has signed with nonces of its choice, as `place` allows, in order, all or none of them.
+    /// `beside` is written to `store` in the same commit, and `then` is called with the outcome. Until then they are held.
     ///
     /// # Errors
-    /// Returns the [`PoolError`] of the first transaction that is rejected, [`PoolError::NonceTaken`] if its nonce is
-    /// taken. Transactions that were evicted for them are then restored.
+    /// Returns the [`PoolError`] of the first transaction that is rejected: [`PoolError::NonceTaken`] if its nonce has to be free
+    /// and is not, [`PoolError::ReplacementUnderpriced`] if it pays too little more than the one that it replaces.
+    /// Transactions that were evicted for them are then restored.
     pub fn add_own(
-        self: &Arc<Self>,
-        transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
-        store: &Store,
-        beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
-        then: impl FnOnce(Result<(), StoreError>) + Send + 'static,
-    ) -> Result<Commit, PoolError> {
-        self.add_own_at(PoolPlace::Free, transactions, store, beside, then)
-    }
-
-    /// Adds transactions as [`add_own`](Self::add_own) does, with nonces as `place` allows.
-    ///
-    /// # Errors
-    /// Returns the errors of `add_own`, and [`PoolError::ReplacementUnderpriced`] if a transaction pays too little more
-    /// than the one that it replaces.
-    pub fn add_own_at(
         self: &Arc<Self>,
         place: PoolPlace,
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
@@ -255,20 +235,20 @@ impl Pool {
     fn add_all(
         self: &Arc<Self>,
         sent: impl IntoIterator<Item = SentTransaction>,
-        coming: Coming,
+        arrival: Arrival,
         beside: Option<PoolCommit>,
     ) -> Result<Commit, PoolError> {
         let head = self.snapshots.newest();
         let check = |sent| rules::check(&self.spec, head.header(), self.settings.min_tip, sent).map(Checked::from);
         let transactions: Vec<_> = sent.into_iter().map(check).collect::<Result<_, _>>()?;
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let newest = self.snapshots.newest();
-        let coming = Coming { held: self.store.is_some() || beside.is_some(), ..coming };
+        let arrival = Arrival { held: self.store.is_some() || beside.is_some(), ..arrival };
         let (mut pooled, mut ready) = (Vec::with_capacity(transactions.len()), Vec::new());
         let taken = || {
             for checked in transactions {
                 let hash = *checked.tx.tx_hash();
-                ready.extend(inner.queue.insert(checked, coming, &newest.world, &self.settings)?);
+                ready.extend(inner.queue.insert(checked, arrival, &newest.world, &self.settings)?);
                 pooled.extend(inner.queue.get(&hash).cloned());
             }
             self.commit(&mut inner.queue, &pooled, beside)
@@ -291,7 +271,7 @@ impl Pool {
     fn commit(
         self: &Arc<Self>,
         queue: &mut Queue,
-        coming: &[Arc<Pooled>],
+        arrival: &[Arc<Pooled>],
         beside: Option<PoolCommit>,
     ) -> Result<Commit, PoolError> {
         let Some(store) = beside.as_ref().map(|beside| &beside.store).or(self.store.as_ref()).cloned() else {
@@ -302,11 +282,11 @@ impl Pool {
         let left = queue.left().to_vec();
         let (mut stored, mut gone) = (Vec::new(), Vec::new());
         if self.store.is_some() {
-            stored.extend(coming.iter().map(|pooled| (*pooled.tx.tx_hash(), StoredTransaction::from(&**pooled))));
-            gone.extend(left.iter().map(Left::hash).filter(|hash| !queue.is_aside(hash)));
+            stored.extend(arrival.iter().map(|pooled| (*pooled.tx.tx_hash(), StoredTransaction::from(&**pooled))));
+            gone.extend(left.iter().map(Departure::hash).filter(|hash| !queue.is_aside(hash)));
         }
         let (write, then) = beside.map(|beside| (beside.write, beside.then)).unzip();
-        let (pool, coming) = (Arc::downgrade(self), coming.to_vec());
+        let (pool, arrival) = (Arc::downgrade(self), arrival.to_vec());
         let change = move |transaction: &WriteTransaction| {
             forget(transaction, gone)?;
             table::write(transaction, stored)?;
@@ -314,7 +294,7 @@ impl Pool {
         };
         let commit = store.write_then(change, move |how| {
             if let Some(pool) = pool.upgrade() {
-                pool.release_stored(&coming, left, how.is_ok());
+                pool.release_stored(&arrival, left, how.is_ok());
             }
             if let Some(then) = then {
                 then(how);
@@ -325,18 +305,18 @@ impl Pool {
     }
 
     /// Releases held transactions that are stored. If storing failed, removes them and restores those that left.
-    fn release_stored(&self, coming: &[Arc<Pooled>], mut left: Vec<Left>, kept: bool) {
-        let mut inner = self.lock();
+    fn release_stored(&self, arrival: &[Arc<Pooled>], mut left: Vec<Departure>, kept: bool) {
+        let mut inner = self.inner.lock();
         let newest = self.snapshots.newest();
         if kept {
-            for pooled in coming {
+            for pooled in arrival {
                 self.notify_ready(inner.queue.release(pooled, &newest.world));
             }
             self.notify_dropped(&inner.queue, &left);
             self.stored.notify_one();
         } else {
             left.retain(|left| !left.pooled.is_held());
-            inner.queue.undo(coming, left, &newest.world);
+            inner.queue.undo(arrival, left, &newest.world);
         }
     }
 
@@ -349,7 +329,7 @@ impl Pool {
 
     /// Returns the transaction with this hash, if it is in the pool and not held.
     pub fn get(&self, hash: &B256) -> Option<Arc<Recovered<TxEnvelope>>> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let pooled = inner.queue.get(hash).filter(|pooled| !pooled.is_held());
         pooled.map(|pooled| pooled.tx.clone()).or_else(|| inner.own.get(hash).cloned())
     }
@@ -357,7 +337,7 @@ impl Pool {
     /// Whether the pool holds the transaction with this hash, be it stored yet or not, and on an upstream's chain be it
     /// settled yet or not. A transaction is on the disk a moment before the pool releases it.
     pub fn has_place(&self, hash: &B256) -> bool {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.queue.get(hash).is_some() || inner.queue.is_aside(hash)
     }
 
@@ -370,7 +350,7 @@ impl Pool {
 
     /// Returns the first of `count` consecutive nonces that are free in the sense of [`next_nonce`](Self::next_nonce).
     pub fn next_nonces(&self, address: Address, state_nonce: u64, count: u64) -> u64 {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let newest = self.snapshots.newest();
         let nonce = nonce_of(&newest.world, &address);
         let own = inner.own.values().filter(|tx| tx.signer() == address).map(|tx| tx.nonce() + 1).max();
@@ -379,7 +359,7 @@ impl Pool {
 
     /// Returns the nonce that is missing before the transaction with this hash can be mined, if it waits behind a gap.
     pub fn gap_before(&self, hash: &B256) -> Option<u64> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let tx = &inner.queue.get(hash)?.tx;
         let newest = self.snapshots.newest();
         let nonce = nonce_of(&newest.world, &tx.signer());
@@ -398,7 +378,7 @@ impl Pool {
 
     /// Returns the number of transactions, including those behind a nonce gap.
     pub fn len(&self) -> usize {
-        self.lock().queue.len()
+        self.inner.lock().queue.len()
     }
 
     /// Whether no transaction waits.
@@ -408,26 +388,26 @@ impl Pool {
 
     /// Whether the pool holds a transaction of `address`.
     pub fn has_sender(&self, address: &Address) -> bool {
-        self.lock().queue.has_sender(address)
+        self.inner.lock().queue.has_sender(address)
     }
 
     /// Whether the pool holds a transaction of `address` that delegates its own account, to any address (EIP-7702).
     pub fn delegates(&self, address: &Address) -> bool {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         // A mined transaction leaves a moment after its snapshot was published.
         inner.queue.delegates(address, nonce_of(&self.snapshots.newest().world, address))
     }
 
     /// Returns the transactions that can be mined on the snapshot `on` at these fees, best first.
     pub fn best(&self, on: &Snapshot, fees: BlockFees) -> Best {
-        Best::new(fees, self.lock().queue.runs(&on.world))
+        Best::new(fees, self.inner.lock().queue.runs(&on.world))
     }
 
     /// Returns the transactions of all senders, in order of the senders' addresses. The producer's own transactions of
     /// [`take_own`](Self::take_own) are not among them, because they do not wait.
     pub fn content(&self) -> Vec<SenderContent> {
         let mut content: Vec<_> = {
-            let inner = self.lock();
+            let inner = self.inner.lock();
             let world = &self.snapshots.newest().world;
             inner.queue.senders().into_iter().map(|sender| inner.queue.content(sender, world)).collect()
         };
@@ -437,30 +417,30 @@ impl Pool {
 
     /// Returns the transactions of one sender.
     pub fn content_from(&self, sender: Address) -> SenderContent {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.queue.content(sender, &self.snapshots.newest().world)
     }
 
     /// Returns the numbers of transactions.
     pub fn status(&self) -> PoolStatus {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.queue.status(&self.snapshots.newest().world)
     }
 
     /// Removes a transaction that can never be mined.
     pub fn remove(&self, hash: &B256) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.queue.remove(hash, DropReason::Unminable);
         let left = inner.queue.take_left();
         self.notify_dropped(&inner.queue, &left);
-        self.forget(left.iter().map(Left::hash).collect());
+        self.forget(left.iter().map(Departure::hash).collect());
     }
 
     /// Removes transactions and bundles that were mined or no longer can be. Called after each publication; looks up
     /// each sender.
     pub fn advance(&self) {
         self.bundles.advance(&self.snapshots.load());
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.own.clear();
         if inner.queue.is_idle() {
             return;
@@ -468,12 +448,12 @@ impl Pool {
         let published = self.snapshots.load();
         let world = &published.newest.world;
         inner.queue.drop_used(world);
-        inner.queue.take_back(world);
+        inner.queue.restore_freed(world);
         // Mined transactions were deleted from the store with the record of their sub-block.
         let mut left = inner.queue.take_left();
         left.retain(|left| published.transaction(&left.hash()).is_none());
         self.notify_dropped(&inner.queue, &left);
-        self.forget(left.iter().map(Left::hash).collect());
+        self.forget(left.iter().map(Departure::hash).collect());
         for sender in inner.queue.senders() {
             self.notify_ready(inner.queue.newly_ready(&sender, world));
         }
@@ -486,25 +466,19 @@ impl Pool {
         &self,
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
     ) -> Vec<Arc<Recovered<TxEnvelope>>> {
-        let transactions: Vec<_> = transactions.into_iter().collect();
-        let mut inner = self.lock();
-        let mut taken = Vec::with_capacity(transactions.len());
-        for tx in transactions
-            .into_iter()
-            .filter(|tx| !inner.queue.has_sender(&tx.signer()))
-            .map(Arc::new)
-            .collect::<Vec<_>>()
-        {
+        let mut taken: Vec<_> = transactions.into_iter().map(Arc::new).collect();
+        let mut inner = self.inner.lock();
+        taken.retain(|tx| !inner.queue.has_sender(&tx.signer()));
+        for tx in &taken {
             inner.own.insert(*tx.tx_hash(), tx.clone());
             let _ = self.ready.send(tx.clone());
-            taken.push(tx);
         }
         taken
     }
 
     /// Drops the transactions of [`take_own`](Self::take_own), because their sub-block was abandoned.
     pub fn drop_own(&self) {
-        self.lock().own.clear();
+        self.inner.lock().own.clear();
     }
 
     /// Subscribes to transactions as they become ready to be mined: at once, or when the gap before them is filled.
@@ -517,7 +491,7 @@ impl Pool {
         self.dropped.subscribe()
     }
 
-    fn notify_dropped(&self, queue: &Queue, left: &[Left]) {
+    fn notify_dropped(&self, queue: &Queue, left: &[Departure]) {
         // A transaction that stands aside may still be mined.
         for left in left.iter().filter(|left| !queue.is_aside(&left.hash())) {
             let dropped = DroppedTransaction { hash: left.hash(), reason: left.reason, here: left.pooled.here };
@@ -531,10 +505,5 @@ impl Pool {
             // Fails if there is no subscriber.
             let _ = self.ready.send(tx);
         }
-    }
-
-    /// Locks the pool. A panic under the lock leaves it between two complete changes, so that it stays usable.
-    pub(super) fn lock(&self) -> MutexGuard<'_, PoolState> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

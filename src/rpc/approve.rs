@@ -81,7 +81,7 @@ impl RequestRunner {
         let wallet = self.wallet();
         let account = account.and_then(|address| wallet.accounts.find(address));
         if let (Some(sending), Some(account), true) = (&wallet.sending, account, request.caller.may_use_wallet) {
-            sending.look(account.address(), self.published().head().hash()).await;
+            sending.refresh(account.address(), self.published().head().hash()).await;
         }
     }
 

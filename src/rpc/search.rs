@@ -159,7 +159,7 @@ impl Backend {
         let request = wire::parse_search(run.params, run.dialect, &self.limits.shape)?;
         let snapshot = self.select(run.published, request.selector)?;
         let rules = self.rules(run.dialect);
-        let (simulation, until) = (request.search.to_judge(), request.search.beginning());
+        let (simulation, until) = (request.search.to_rank(), request.search.beginning());
         let beginning = self.engine(&rules, run.reset_to(&snapshot)).begin(&snapshot, &simulation, None, until);
         let beginning = beginning.map_err(|error| run.dialect.simulation_error(error))?;
         Ok(BegunSearch { request, snapshot, rules, beginning, stops })
@@ -172,9 +172,9 @@ impl Backend {
         values: &[Vec<U256>],
     ) -> Result<(Vec<Variant>, bool)> {
         let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
-        run.meter.shorten(*stops);
+        run.meter.limit_time(*stops);
         let mut engine = self.engine(rules, run.reset_to(snapshot));
-        let (mut simulation, values) = (search.to_judge(), values.iter().map(Vec::as_slice));
+        let (mut simulation, values) = (search.to_rank(), values.iter().map(Vec::as_slice));
         Ok(engine.try_variants(snapshot, search, &mut simulation, beginning, values)?)
     }
 
@@ -187,9 +187,9 @@ impl Backend {
         mut count: impl FnMut() -> Result<()>,
     ) -> Result<(Vec<Variant>, bool)> {
         let BegunSearch { request: SearchRequest { search, .. }, snapshot, rules, beginning, stops } = begun;
-        run.meter.shorten(*stops);
+        run.meter.limit_time(*stops);
         let mut engine = self.engine(rules, run.reset_to(snapshot));
-        let mut simulation = search.to_judge();
+        let mut simulation = search.to_rank();
         let mut counted = Ok(());
         let may_try = || {
             counted = count();
@@ -221,7 +221,7 @@ impl Backend {
         request: &SearchRequest,
     ) -> Result<(Option<I256>, bool)> {
         let search = &request.search;
-        let mut simulation = search.to_judge();
+        let mut simulation = search.to_rank();
         let dialect = run.dialect;
         let overlay = run.reset_to(snapshot);
         overlay.record_reads(true);

@@ -283,7 +283,7 @@ impl LoadReading {
         let mut reading = Self {
             at: Instant::now(),
             methods: BTreeMap::new(),
-            lanes: LaneName::ALL.iter().map(|lane| (lane.as_str().to_owned(), LaneStatus::default())).collect(),
+            lanes: LaneName::ALL.iter().map(|lane| (lane.to_string(), LaneStatus::default())).collect(),
             subscriptions: 0,
             pool: 0,
             io_bytes: 0,

@@ -7,7 +7,7 @@ pub struct LogNumbers {
     next: u64,
     /// The call's logs that were not reverted. A revert removes logs from the end, so a log's position tells which are
     /// left.
-    standing: Vec<LogMark>,
+    marks: Vec<LogMark>,
     transfers: TransferLogs,
 }
 
@@ -58,8 +58,8 @@ impl LogOrigin {
 impl LogNumbers {
     /// Numbers a log that was written after `before` other logs of its call that were not reverted.
     pub fn push(&mut self, before: usize, origin: LogOrigin) {
-        self.standing.truncate(before);
-        self.standing.push(LogMark { number: self.next, origin });
+        self.marks.truncate(before);
+        self.marks.push(LogMark { number: self.next, origin });
         if origin.is_real() || self.transfers == TransferLogs::Numbered {
             self.next += 1;
         }
@@ -73,14 +73,14 @@ impl LogNumbers {
     }
 
     /// Returns the marks of the `count` logs that the call which ran last has left.
-    pub fn standing(&self, count: usize) -> &[LogMark] {
-        &self.standing[..count.min(self.standing.len())]
+    pub fn marks(&self, count: usize) -> &[LogMark] {
+        &self.marks[..count.min(self.marks.len())]
     }
 
     /// Begins a block, whose first log has index zero.
     pub fn restart(&mut self) {
         self.next = 0;
-        self.standing.clear();
+        self.marks.clear();
     }
 
     /// Returns whether transfers are written as logs.

@@ -70,14 +70,6 @@ impl World {
         }
     }
 
-    /// Returns the world by value if all of its state is local.
-    pub fn into_local(self) -> Option<LocalWorld> {
-        match self {
-            Self::Local(local) => Some(local),
-            Self::Remote(_) => None,
-        }
-    }
-
     /// Returns the upstream's state that it is based on; `None` if all state is local.
     pub const fn remote(&self) -> Option<&RemoteView> {
         match self {

@@ -13,39 +13,39 @@ pub enum StoreError {
     /// The directory or the file cannot be used.
     #[error("--data-dir {}: {problem}", path.display())]
     Open {
-        #[doc = "The data directory."]
+        /// The data directory.
         path: PathBuf,
-        #[doc = "The error of the system or of redb."]
+        /// The error of the system or of redb.
         problem: String,
     },
     /// Another process has the store open.
     #[error("--data-dir {}: another node uses it: stop that node, or give this one another directory", path.display())]
     InUse {
-        #[doc = "The data directory."]
+        /// The data directory.
         path: PathBuf,
     },
     /// The file does not hold what was written to it. It is left unchanged.
     #[error("--data-dir {}: {FILE} is damaged: {problem}. It was left unchanged: restore a copy of it, or move it away to start with an empty store", path.display())]
     Damaged {
-        #[doc = "The data directory."]
+        /// The data directory.
         path: PathBuf,
-        #[doc = "The damage that was found."]
+        /// The damage that was found.
         problem: String,
     },
     /// A later version of presim wrote the file. It is left unchanged.
     #[error("--data-dir {}: {FILE} is in format {found}, but this presim knows formats up to {FORMAT} only: start the presim that wrote it, or give another --data-dir. It was left unchanged", path.display())]
     Newer {
-        #[doc = "The data directory."]
+        /// The data directory.
         path: PathBuf,
-        #[doc = "The version of the file's format."]
+        /// The version of the file's format.
         found: u32,
     },
     /// The store holds another chain or feed than this node is configured to serve. It is left unchanged.
     #[error("--data-dir {}: {problem}. It was left unchanged", path.display())]
     Foreign {
-        #[doc = "The data directory."]
+        /// The data directory.
         path: PathBuf,
-        #[doc = "What the store holds, and what to do."]
+        /// What the store holds, and what to do.
         problem: String,
     },
     /// A commit failed with this problem. No later write succeeds until the node is restarted.

@@ -2,7 +2,7 @@
 
 use alloy_consensus::transaction::Recovered;
 use alloy_eips::eip2718::{Decodable2718, Encodable2718};
-use alloy_primitives::{Address, Bytes};
+use alloy_primitives::{Address, B256, Bytes, keccak256};
 use alloy_rlp::{Decodable, Encodable, RlpDecodable, RlpEncodable};
 use redb::{ReadTransaction, TableDefinition};
 
@@ -39,6 +39,11 @@ impl<T: Encodable2718> From<&Recovered<T>> for StoredTx {
 }
 
 impl StoredTx {
+    /// Returns the hash of the transaction.
+    pub fn hash(&self) -> B256 {
+        keccak256(&self.raw)
+    }
+
     /// Decodes the transaction. The stored sender is trusted.
     ///
     /// # Errors

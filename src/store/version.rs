@@ -6,7 +6,7 @@ use redb::{Database, ReadableDatabase, TableDefinition, WriteTransaction};
 pub(super) const FILE: &str = "presim.redb";
 
 /// The format version that this program writes. A store that records no version has version 0.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 const STORE: TableDefinition<'_, &str, u32> = TableDefinition::new("store");
 const VERSION: &str = "version";

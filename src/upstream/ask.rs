@@ -4,6 +4,7 @@ use std::{borrow::Cow, collections::HashMap, time::Duration};
 
 use alloy_json_rpc::{ErrorPayload, Id, Request, RequestPacket, ResponsePacket, ResponsePayload, SerializedRequest};
 use alloy_transport::{RpcError, TransportError, TransportErrorKind};
+use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::refusal::Refusal;
@@ -42,7 +43,20 @@ impl<T> Ask<T> {
     }
 }
 
-impl<T: serde::de::DeserializeOwned + 'static> Ask<T> {
+impl<T> Ask<T> {
+    /// Creates a call whose result is parsed, and then read by `read`.
+    pub fn parsed<P: DeserializeOwned>(
+        method: impl Into<MethodName>,
+        params: &impl serde::Serialize,
+        read: impl Fn(P) -> Result<T, String> + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(method, params, move |result| {
+            serde_json::from_str(result.get()).map_err(|error| error.to_string()).and_then(&read)
+        })
+    }
+}
+
+impl<T: DeserializeOwned + 'static> Ask<T> {
     /// Creates a call whose result is a `T`. A `null` is the answer of a node that is behind, unless `T` accepts it.
     pub fn typed(method: impl Into<MethodName>, params: &impl serde::Serialize) -> Self {
         Self::new(method, params, |result| {
@@ -59,57 +73,25 @@ impl Ask<Box<RawValue>> {
 }
 
 /// The reason why an upstream gave no usable answer.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpstreamError {
-    /// The upstream answered with a JSON-RPC error.
+    /// The upstream answered with a JSON-RPC error. Its message is shortened, and its data is JSON.
     #[error("upstream: {method}: error {code}: {message}")]
-    Refused {
-        /// The method that was called.
-        method: MethodName,
-        /// The code of the error.
-        code: i64,
-        /// The message of the error, shortened.
-        message: String,
-        /// The data of the error, as JSON.
-        data: Option<String>,
-        /// The meaning of the error.
-        meaning: Refusal,
-    },
+    Refused { method: MethodName, code: i64, message: String, data: Option<String>, meaning: Refusal },
     /// The node that answered does not have the block, or its state, yet. It is healthy, and another node behind the same
-    /// address may have both.
+    /// address may have both. Without an error, the result was `null`.
     #[error("upstream: {method}: {}", behind(error.as_ref()))]
-    Behind {
-        /// The method that was called.
-        method: MethodName,
-        /// The code and the message of the error; `None` if the result was `null`.
-        error: Option<(i64, String)>,
-    },
+    Behind { method: MethodName, error: Option<(i64, String)> },
     /// The answer is malformed or cannot be right.
     #[error("upstream: {method}: {problem}")]
-    Malformed {
-        /// The method that was called.
-        method: MethodName,
-        /// The problem with the answer.
-        problem: String,
-    },
+    Malformed { method: MethodName, problem: String },
     /// The upstream wants to receive fewer requests.
     #[error("upstream: {method}: {problem}")]
-    SlowDown {
-        /// The method that was called.
-        method: MethodName,
-        /// The upstream's answer.
-        problem: String,
-        /// The pause before a retry that the upstream asks for, if any.
-        retry_after: Option<Duration>,
-    },
+    SlowDown { method: MethodName, problem: String, retry_after: Option<Duration> },
     /// The upstream is slow or unreachable.
     #[error("upstream: {method}: {problem}")]
-    Unreachable {
-        /// The method that was called.
-        method: MethodName,
-        /// The cause of the failure.
-        problem: String,
-    },
+    Unreachable { method: MethodName, problem: String },
     /// The URL cannot be used, or no connection could be made to it.
     #[error("--upstream: {0}")]
     Connect(String),

@@ -251,7 +251,7 @@ pub enum AnnouncedReceipts {
     Logs(Vec<TransactionLogs>),
     /// The upstream does not have them yet, or did not answer in time.
     NotYet,
-    /// The upstream does not tell them.
+    /// The upstream does not give them.
     Never,
 }
 
@@ -264,7 +264,7 @@ struct WireLogs {
 }
 
 impl AnnouncedReceipts {
-    /// Returns whether the upstream does not tell them, and will not.
+    /// Returns whether the upstream does not give them, and will not.
     pub const fn is_refused(&self) -> bool {
         matches!(self, Self::Never)
     }

@@ -5,16 +5,12 @@ use alloy_primitives::B256;
 use crate::chain::UnknownTxType;
 
 /// The reason why an upstream's answer is not the block that it claims to be.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum BlockError {
     /// A field of the block is malformed.
     #[error("{field}: {problem}")]
-    Field {
-        #[doc = "The path of the field."]
-        field: String,
-        #[doc = "The problem with the field."]
-        problem: String,
-    },
+    Field { field: String, problem: String },
     /// The block has the hashes of its transactions instead of the transactions.
     #[error("transactions: expected whole transactions, got hashes")]
     Hashes,
@@ -26,28 +22,11 @@ pub enum BlockError {
     Signature(usize),
     /// The header does not hash to the hash of the block.
     #[error("the header of block {number} hashes to {computed}, but the upstream gives the hash {announced}")]
-    Hash {
-        #[doc = "The block's number."]
-        number: u64,
-        #[doc = "The hash of the header."]
-        computed: B256,
-        #[doc = "The hash that the upstream gives."]
-        announced: B256,
-    },
+    Hash { number: u64, computed: B256, announced: B256 },
     /// The transactions do not have the root in the header.
     #[error("the transactions of block {number} have the root {computed}, but its header has {announced}")]
-    Transactions {
-        #[doc = "The block's number."]
-        number: u64,
-        #[doc = "The root of the transactions."]
-        computed: B256,
-        #[doc = "The root in the header."]
-        announced: B256,
-    },
+    Transactions { number: u64, computed: B256, announced: B256 },
     /// The withdrawals do not have the root in the header.
     #[error("the withdrawals of block {number} do not have the root in its header")]
-    Withdrawals {
-        #[doc = "The block's number."]
-        number: u64,
-    },
+    Withdrawals { number: u64 },
 }

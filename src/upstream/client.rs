@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use alloy_eips::BlockNumberOrTag;
+use alloy_eips::BlockId;
 use alloy_json_rpc::{Id, Request, RequestPacket, ResponsePacket, ResponsePayload};
 use alloy_primitives::{B256, U64};
 use alloy_rpc_client::{BuiltInConnectionString, RpcClient};
@@ -77,7 +77,7 @@ pub struct Upstream {
     /// The time of a fork that the node has and presim does not know.
     newer_fork: OnceLock<u64>,
     /// Wakes the calls that pause before a retry, when another call is answered.
-    well: Notify,
+    recovered: Notify,
     meters: Meters,
 }
 
@@ -137,7 +137,7 @@ impl Upstream {
     /// The time for which calls are sent again because the nodes that answer them are behind.
     const BEHIND_TIMEOUT: Duration = Duration::from_secs(2);
     /// The part of a pause that always passes. The rest ends as soon as another call is answered.
-    const SURE_PAUSE: Duration = Duration::from_millis(250);
+    const MIN_PAUSE: Duration = Duration::from_millis(250);
 
     /// Connects to the upstream. Over HTTP, the first call connects.
     ///
@@ -180,7 +180,7 @@ impl Upstream {
             problem: ArcSwapOption::empty(),
             behind: ArcSwapOption::empty(),
             newer_fork: OnceLock::new(),
-            well: Notify::new(),
+            recovered: Notify::new(),
             meters,
         }
     }
@@ -261,59 +261,28 @@ impl Upstream {
         self.newer_fork.get().copied()
     }
 
-    /// Returns the block with this number or tag, as JSON with whole transactions, or `None` if there is none.
+    /// Returns a block, as JSON with whole transactions, or `None` if there is none.
     ///
     /// # Errors
     ///
     /// Returns the errors of [`all`](Self::all).
-    pub async fn block(
-        &self,
-        selector: BlockNumberOrTag,
-        deadline: Instant,
-    ) -> Result<Option<Box<RawValue>>, UpstreamError> {
-        self.one(Ask::new("eth_getBlockByNumber", &(selector, true), nullable), deadline).await
+    pub async fn block(&self, id: impl Into<BlockId>, deadline: Instant) -> NullableAnswer {
+        self.one(whole_block(id.into()), deadline).await
     }
 
-    /// Returns the block with this hash, as JSON with whole transactions, or `None` if there is none.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`all`](Self::all).
-    pub async fn block_by_hash(&self, hash: B256, deadline: Instant) -> Result<Option<Box<RawValue>>, UpstreamError> {
-        self.one(Ask::new("eth_getBlockByHash", &(hash, true), nullable), deadline).await
-    }
-
-    /// Returns the block with this hash as [`block_by_hash`](Self::block_by_hash) does, and the chain id (EIP-155) of the
-    /// node that has it: both are asked for in one batch.
+    /// Returns a block, as [`block`](Self::block) does, and the chain id (EIP-155) of the node that has it: both are asked for
+    /// in one batch.
     ///
     /// # Errors
     ///
     /// Returns the errors of [`all`](Self::all).
     pub async fn block_and_chain(
         &self,
-        hash: B256,
+        id: impl Into<BlockId>,
         deadline: Instant,
     ) -> Result<(Option<Box<RawValue>>, u64), UpstreamError> {
-        self.with_chain(Ask::new("eth_getBlockByHash", &(hash, true), nullable), deadline).await
-    }
-
-    /// Returns the newest block of the node that answers, and the chain id (EIP-155), as
-    /// [`block_and_chain`](Self::block_and_chain) does.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`all`](Self::all).
-    pub async fn newest_and_chain(&self, deadline: Instant) -> Result<(Option<Box<RawValue>>, u64), UpstreamError> {
-        self.with_chain(Ask::new("eth_getBlockByNumber", &("latest", true), nullable), deadline).await
-    }
-
-    /// Sends a call and the question for the chain id in one batch.
-    async fn with_chain(
-        &self,
-        ask: Ask<Option<Box<RawValue>>>,
-        deadline: Instant,
-    ) -> Result<(Option<Box<RawValue>>, u64), UpstreamError> {
-        let mut answers = self.all(vec![Ask::new("eth_chainId", &(), nullable), ask], deadline).await;
+        let asks = vec![Ask::new("eth_chainId", &(), nullable), whole_block(id.into())];
+        let mut answers = self.all(asks, deadline).await;
         let (block, id) = (answers.pop(), answers.pop());
         let malformed = |problem: String| UpstreamError::Malformed { method: "eth_chainId".into(), problem };
         let id = id.transpose()?.flatten().ok_or_else(|| malformed("no answer".to_owned()))?;
@@ -321,13 +290,10 @@ impl Upstream {
         Ok((block.transpose()?.flatten(), id.to()))
     }
 
-    /// Returns the block with this hash, as [`block_by_hash`](Self::block_by_hash) does, and its receipts, as
+    /// Returns the block with this hash, as [`block`](Self::block) does, and its receipts, as
     /// [`receipts`](Self::receipts) does: both are asked for in one batch. Each has its own error.
     pub async fn block_and_receipts(&self, hash: B256, deadline: Instant) -> (NullableAnswer, NullableAnswer) {
-        let asks = vec![
-            Ask::new("eth_getBlockByHash", &(hash, true), nullable),
-            Ask::new("eth_getBlockReceipts", &(hash,), nullable),
-        ];
+        let asks = vec![whole_block(hash.into()), Ask::new("eth_getBlockReceipts", &(hash,), nullable)];
         let mut answers = self.all(asks, deadline).await;
         let mut next = || answers.pop().unwrap_or(Ok(None));
         let receipts = next();
@@ -336,8 +302,7 @@ impl Upstream {
 
     /// Returns the blocks with these numbers, as JSON with whole transactions, as far as the upstream has them.
     pub async fn blocks(&self, numbers: Range<u64>, deadline: Instant) -> Vec<Box<RawValue>> {
-        let ask = |number| Ask::new("eth_getBlockByNumber", &(BlockNumberOrTag::Number(number), true), nullable);
-        let answers = self.all(numbers.map(ask).collect(), deadline).await;
+        let answers = self.all(numbers.map(|number| whole_block(number.into())).collect(), deadline).await;
         answers.into_iter().filter_map(|answer| answer.ok().flatten()).collect()
     }
 
@@ -346,7 +311,7 @@ impl Upstream {
     /// # Errors
     ///
     /// Returns the errors of [`all`](Self::all).
-    pub async fn receipts(&self, hash: B256, deadline: Instant) -> Result<Option<Box<RawValue>>, UpstreamError> {
+    pub async fn receipts(&self, hash: B256, deadline: Instant) -> NullableAnswer {
         self.one(Ask::new("eth_getBlockReceipts", &(hash,), nullable), deadline).await
     }
 
@@ -378,7 +343,7 @@ impl Upstream {
             Some(problem) => self.problem.store(Some(Arc::new(problem.to_string()))),
             None if self.problem.load().is_some() => {
                 self.problem.store(None);
-                self.well.notify_waiters();
+                self.recovered.notify_waiters();
             }
             None => {}
         }
@@ -434,7 +399,7 @@ impl Upstream {
             }
             let mut pause = pauses.next().unwrap_or(Self::LONGEST_PAUSE).max(wait.unwrap_or_default());
             if waits_for_another {
-                pause = pause.min(Self::SURE_PAUSE);
+                pause = pause.min(Self::MIN_PAUSE);
             }
             if Instant::now() + pause >= deadline {
                 break;
@@ -454,11 +419,11 @@ impl Upstream {
         if in_full {
             return tokio::time::sleep(pause).await;
         }
-        let sure = pause.min(Self::SURE_PAUSE);
+        let sure = pause.min(Self::MIN_PAUSE);
         // Notifications count from here on, so that none is lost during the sleep.
-        let well = self.well.notified();
+        let recovered = self.recovered.notified();
         tokio::time::sleep(sure).await;
-        let _ = tokio::time::timeout(pause - sure, well).await;
+        let _ = tokio::time::timeout(pause - sure, recovered).await;
     }
 
     /// Sends calls once, in concurrent batches of at most the size that the upstream is known to accept. A batch that it rejects
@@ -557,6 +522,14 @@ impl Upstream {
             }
         }
         Some(results)
+    }
+}
+
+/// Returns the call for a block with whole transactions.
+fn whole_block(id: BlockId) -> Ask<Option<Box<RawValue>>> {
+    match id {
+        BlockId::Hash(hash) => Ask::new("eth_getBlockByHash", &(hash.block_hash, true), nullable),
+        BlockId::Number(number) => Ask::new("eth_getBlockByNumber", &(number, true), nullable),
     }
 }
 

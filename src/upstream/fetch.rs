@@ -19,6 +19,7 @@ use super::{
     Hints,
     ask::{Ask, UpstreamError},
     client::Upstream,
+    heads::BlockName,
     proven::{ProofStore, ProvenState},
     wave::{Naming, Wave},
 };
@@ -31,7 +32,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub struct FetcherConfig {
     /// The time for which a wave is tried, whatever the deadline of its first request: others may wait longer.
-    pub patience: Duration,
+    pub wave_timeout: Duration,
     /// Whether to fetch proofs, and to check values by them against the block's header.
     pub verify_proofs: bool,
     /// The most values in flight at once, past which fetches are rejected.
@@ -78,17 +79,11 @@ struct AccessListAnswer {
     access_list: AccessList,
 }
 
-#[derive(Debug, Deserialize)]
-struct HeaderAnswer {
-    #[serde(flatten)]
-    header: alloy_rpc_types_eth::Header,
-}
-
 impl Fetcher {
     /// The slots from 0 on, fetched with an account if there are no access lists: most contracts keep values there.
     const FIRST_SLOTS: u64 = 16;
     /// The most accounts of a wave whose first slots are fetched.
-    const WITH_SLOTS: usize = 8;
+    const MAX_ACCOUNTS_WITH_SLOTS: usize = 8;
     /// The most checked headers that are retained.
     const MAX_HEADERS: usize = 1024;
     /// The time that `eth_createAccessList` has to answer.
@@ -96,22 +91,16 @@ impl Fetcher {
     /// The most values in access lists that are fetched.
     const MAX_LISTED: usize = 4096;
 
-    /// Creates a fetcher. Must be called on a tokio runtime, which then runs the waves.
-    pub fn new(upstream: Arc<Upstream>, codes: Arc<CodeCache>, config: FetcherConfig, metrics: &Metrics) -> Self {
-        Self::from(Some(upstream), codes, config, metrics)
-    }
-
-    /// Creates a fetcher of a node in a fleet, which may have an upstream of its own. Must be called on a tokio runtime.
-    pub fn in_fleet(
-        fleet: Arc<dyn StateSource>,
-        upstream: Option<Arc<Upstream>>,
+    /// Creates a fetcher, which has an upstream unless its node has state from its fleet alone. Must be called on a tokio runtime,
+    /// which then runs the waves.
+    pub fn new(
+        upstream: impl Into<Option<Arc<Upstream>>>,
         codes: Arc<CodeCache>,
         config: FetcherConfig,
         metrics: &Metrics,
     ) -> Self {
-        let fetcher = Self::from(upstream, codes, config, metrics);
-        fetcher.join(fleet);
-        fetcher
+        let waves = metrics.counter("presim_upstream_waves_total", "Waves of state that were fetched.", &[]);
+        Self::with(upstream.into(), codes, config, waves, Handle::current())
     }
 
     /// Asks the source of a fleet first, from here on, for the state of the blocks that the fleet publishes.
@@ -123,24 +112,19 @@ impl Fetcher {
     /// [`proven`](Self::proven). This one keeps those by which it checks its own values there, too.
     pub fn proving(&self) -> Arc<Self> {
         let proofs = self.proofs.get_or_init(|| Arc::new(ProofStore::new())).clone();
-        Arc::new(Self {
-            upstream: self.upstream.clone(),
-            fleet: OnceLock::new(),
-            codes: self.codes.clone(),
-            config: FetcherConfig { verify_proofs: true, ..self.config },
-            in_flight: Arc::default(),
-            headers: DashMap::default(),
-            proofs: OnceLock::from(proofs),
-            proves: true,
-            no_access_lists: AtomicBool::new(false),
-            by_number: AtomicBool::new(false),
-            waves: self.waves.clone(),
-            runtime: self.runtime.clone(),
-        })
+        let config = FetcherConfig { verify_proofs: true, ..self.config };
+        let (upstream, codes) = (self.upstream.clone(), self.codes.clone());
+        let fetcher = Self::with(upstream, codes, config, self.waves.clone(), self.runtime.clone());
+        Arc::new(Self { proofs: OnceLock::from(proofs), proves: true, ..fetcher })
     }
 
-    fn from(upstream: Option<Arc<Upstream>>, codes: Arc<CodeCache>, config: FetcherConfig, metrics: &Metrics) -> Self {
-        let waves = metrics.counter("presim_upstream_waves_total", "Waves of state that were fetched.", &[]);
+    fn with(
+        upstream: Option<Arc<Upstream>>,
+        codes: Arc<CodeCache>,
+        config: FetcherConfig,
+        waves: Counter,
+        runtime: Handle,
+    ) -> Self {
         Self {
             upstream,
             fleet: OnceLock::new(),
@@ -153,7 +137,7 @@ impl Fetcher {
             no_access_lists: AtomicBool::new(false),
             by_number: AtomicBool::new(false),
             waves,
-            runtime: Handle::current(),
+            runtime,
         }
     }
 
@@ -246,14 +230,11 @@ impl Fetcher {
     /// Adds the state that will probably be missed next.
     fn expect(&self, wanted: &mut Vec<Miss>, hints: Option<&Hints>) {
         if self.no_access_lists.load(Relaxed) {
-            let accounts = wanted.iter().filter_map(|miss| match miss {
-                Miss::Account(address) => Some(*address),
-                _ => None,
-            });
-            let accounts: Vec<_> = accounts.take(Self::WITH_SLOTS).collect();
-            for address in accounts {
-                wanted.extend((0..Self::FIRST_SLOTS).map(|slot| Miss::Slot(address, U256::from(slot))));
-            }
+            let address = |miss: &Miss| if let Miss::Account(address) = miss { Some(*address) } else { None };
+            let accounts = wanted.iter().filter_map(address).take(Self::MAX_ACCOUNTS_WITH_SLOTS);
+            let slots = |address| (0..Self::FIRST_SLOTS).map(move |slot| Miss::Slot(address, U256::from(slot)));
+            let first: Vec<_> = accounts.flat_map(slots).collect();
+            wanted.extend(first);
         }
         if let Some(hints) = hints {
             wanted.extend(hints.addresses.iter().map(|address| Miss::Account(*address)));
@@ -301,7 +282,7 @@ impl Fetcher {
 
     /// Runs one wave, and after it a second one for the state in the access lists.
     async fn fetch_claimed(self: Arc<Self>, view: RemoteView, claim: FetchClaim, lists: Option<Hints>) {
-        let deadline = Instant::now() + self.config.patience;
+        let deadline = Instant::now() + self.config.wave_timeout;
         self.waves.increment(1);
         let wave = self.wave(&view, &claim.misses, deadline);
         let lists = tokio::time::timeout(Self::LISTS_TIMEOUT, self.access_lists(&view, lists, deadline));
@@ -374,12 +355,8 @@ impl Fetcher {
 
     /// Returns whether the block of `view` is still the upstream's block of that number.
     async fn is_canonical(upstream: &Upstream, view: &RemoteView, deadline: Instant) -> Result<bool, FetchError> {
-        #[derive(Debug, Deserialize)]
-        struct Named {
-            hash: B256,
-        }
         let number = BlockNumberOrTag::Number(view.number());
-        let named = upstream.one(Ask::<Named>::typed("eth_getBlockByNumber", &(number, false)), deadline).await?;
+        let named = upstream.one(Ask::<BlockName>::typed("eth_getBlockByNumber", &(number, false)), deadline).await?;
         Ok(named.hash == view.hash())
     }
 
@@ -413,11 +390,10 @@ impl Fetcher {
             return Ok(header.clone());
         }
         let hash = view.hash();
-        let ask = Ask::new("eth_getBlockByHash", &(hash, false), move |raw| {
-            let answer: HeaderAnswer = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
-            let found = answer.header.inner.hash_slow();
+        let ask = Ask::parsed("eth_getBlockByHash", &(hash, false), move |header: Header| {
+            let found = header.hash_slow();
             match found == hash {
-                true => Ok(answer.header.inner),
+                true => Ok(header),
                 false => Err(format!("requested block {hash}, but the returned header hashes to {found}")),
             }
         });
@@ -440,13 +416,11 @@ struct FetchClaim {
 
 impl FetchClaim {
     fn land(mut self, result: Result<(), FetchError>) {
-        // Released before the outcome is sent, so that a woken request that misses a value again fetches it anew.
+        // Released before the outcome is sent, so that a woken request that misses a value again can fetch it.
         self.release();
         self.done.send_replace(Some(result));
     }
-}
 
-impl FetchClaim {
     fn release(&mut self) {
         for miss in self.misses.drain(..) {
             self.in_flight.remove(&(self.hash, miss));

@@ -6,7 +6,7 @@ use alloy_primitives::{B256, U64};
 use serde::Deserialize;
 use tokio::{
     runtime::Handle,
-    sync::{broadcast, watch},
+    sync::watch,
     task::AbortHandle,
     time::{Instant, sleep, timeout_at},
 };
@@ -25,10 +25,10 @@ pub struct Heads {
     every: Duration,
     /// The threads on which the upstream is followed.
     runtime: Handle,
-    newest: watch::Receiver<Result<UpstreamHead, UpstreamError>>,
+    newest: watch::Receiver<Result<BlockName, UpstreamError>>,
     tags: watch::Receiver<Tags>,
     /// The time at which to look at the same block again.
-    again: Option<Instant>,
+    retry_at: Option<Instant>,
     /// The announced block that the upstream did not have, and the time since when.
     unknown: Option<(B256, Instant)>,
     task: AbortHandle,
@@ -36,7 +36,7 @@ pub struct Heads {
 
 /// The needed fields of a header. The others come with the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub struct UpstreamHead {
+pub struct BlockName {
     /// The block's hash.
     pub hash: B256,
     /// The block's number.
@@ -56,16 +56,16 @@ impl Heads {
     /// Must be called on a tokio runtime, on whose threads it goes on.
     pub fn follow(upstream: Arc<Upstream>, newest: B256, every: Duration) -> Self {
         let runtime = Handle::current();
-        let (newest, tags, task) = spawn(&runtime, &upstream, UpstreamHead { hash: newest, number: U64::ZERO }, every);
-        Self { upstream, every, runtime, newest, tags, again: None, unknown: None, task }
+        let (newest, tags, task) = spawn(&runtime, &upstream, BlockName { hash: newest, number: U64::ZERO }, every);
+        Self { upstream, every, runtime, newest, tags, retry_at: None, unknown: None, task }
     }
 
     /// Follows the upstream with a new task, from the block `newest` on.
     pub fn restart(&mut self, newest: B256) {
         self.task.abort();
-        let head = UpstreamHead { hash: newest, number: U64::ZERO };
+        let head = BlockName { hash: newest, number: U64::ZERO };
         (self.newest, self.tags, self.task) = spawn(&self.runtime, &self.upstream, head, self.every);
-        (self.again, self.unknown) = (None, None);
+        (self.retry_at, self.unknown) = (None, None);
     }
 
     /// Waits for a new block, new tags, or the time to look again. Returns the tags if they have changed.
@@ -74,17 +74,11 @@ impl Heads {
     ///
     /// Returns [`HeadsEnded`] if nothing will change any more.
     pub async fn changed(&mut self) -> Result<Option<Tags>, HeadsEnded> {
-        let again = self.again;
-        let due = async {
-            match again {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
+        let due = self.retry_at.unwrap_or_else(Instant::now);
         tokio::select! {
             changed = self.newest.changed() => changed.map(|()| None).map_err(|_| HeadsEnded),
-            () = due => {
-                self.again = None;
+            () = tokio::time::sleep_until(due), if self.retry_at.is_some() => {
+                self.retry_at = None;
                 Ok(None)
             }
             changed = self.tags.changed() => match changed {
@@ -99,25 +93,25 @@ impl Heads {
     /// # Errors
     ///
     /// Returns [`UpstreamError`] if the upstream has failed to answer several times in a row.
-    pub fn newest(&mut self) -> Result<UpstreamHead, UpstreamError> {
+    pub fn newest(&mut self) -> Result<BlockName, UpstreamError> {
         self.newest.borrow_and_update().clone()
     }
 
     /// Schedules another look at the same block.
-    pub fn again(&mut self) {
-        self.again = Some(Instant::now() + Self::RETRY_PAUSE);
+    pub fn retry(&mut self) {
+        self.retry_at = Some(Instant::now() + Self::RETRY_PAUSE);
     }
 
     /// Schedules another look at an announced block that the upstream does not have yet, unless that has lasted for `late`:
     /// some endpoints announce blocks that are only pre-confirmed, whose hashes no block ever has.
-    pub fn again_for(&mut self, hash: B256, late: Duration) {
+    pub fn retry_for(&mut self, hash: B256, late: Duration) {
         let since = match self.unknown {
             Some((known, since)) if known == hash => since,
             _ => Instant::now(),
         };
         self.unknown = Some((hash, since));
         if since.elapsed() < late {
-            self.again();
+            self.retry();
         }
     }
 }
@@ -128,10 +122,10 @@ impl Drop for Heads {
     }
 }
 
-type Followed = (watch::Receiver<Result<UpstreamHead, UpstreamError>>, watch::Receiver<Tags>, AbortHandle);
+type Followed = (watch::Receiver<Result<BlockName, UpstreamError>>, watch::Receiver<Tags>, AbortHandle);
 
 /// Begins to follow `upstream`.
-fn spawn(runtime: &Handle, upstream: &Arc<Upstream>, newest: UpstreamHead, every: Duration) -> Followed {
+fn spawn(runtime: &Handle, upstream: &Arc<Upstream>, newest: BlockName, every: Duration) -> Followed {
     let (sender, receiver) = watch::channel(Ok(newest));
     let (tell_tags, tags) = watch::channel(Tags::default());
     let upstream = upstream.clone();
@@ -149,7 +143,7 @@ const MAX_SILENT_POLLS: u32 = 4;
 /// The longest pause between two polls of the safe and finalized blocks.
 const TAGS_INTERVAL: Duration = Duration::from_secs(12);
 
-async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Result<UpstreamHead, UpstreamError>>) {
+async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Result<BlockName, UpstreamError>>) {
     let mut heads = None;
     let mut failures = 0;
     let mut polled = Instant::now();
@@ -157,7 +151,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
     let mut announced: Option<(U64, Instant)> = None;
     loop {
         if heads.is_none() {
-            heads = subscribe(&upstream, every).await;
+            heads = upstream.subscribe_heads(Instant::now() + every.max(Duration::from_secs(1))).await;
         }
         // The upstream is polled beside a subscription, which may be silent, or announce what never becomes a block.
         let pause = if heads.is_some() { every * POLL_BACKOFF } else { every };
@@ -169,18 +163,19 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
             }
         };
         let newest = match received {
-            Some(Ok(head)) => {
+            Some(Some(head)) => {
+                let Ok(head) = serde_json::from_str::<BlockName>(head.get()) else { continue };
                 announced = Some((head.number, Instant::now()));
                 Ok(head)
             }
-            Some(Err(broadcast::error::RecvError::Closed)) => {
+            Some(None) => {
                 heads = None;
                 continue;
             }
-            Some(Err(broadcast::error::RecvError::Lagged(_))) | None => {
+            None => {
                 // At least a second, however short the pause is, because a slow answer is an answer too.
                 let deadline = Instant::now() + pause.max(Duration::from_secs(1));
-                let ask = Ask::<UpstreamHead>::typed("eth_getBlockByNumber", &("latest", false));
+                let ask = Ask::<BlockName>::typed("eth_getBlockByNumber", &("latest", false));
                 let answer = upstream.one(ask, deadline).await;
                 polled = Instant::now();
                 // While the subscription is alive, an older answer comes from a node that is behind.
@@ -214,7 +209,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
 async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Tags>) {
     let every = (every * POLL_BACKOFF).min(TAGS_INTERVAL);
     loop {
-        let ask = |tag: &str| Ask::<Option<UpstreamHead>>::typed("eth_getBlockByNumber", &(tag, false));
+        let ask = |tag: &str| Ask::<Option<BlockName>>::typed("eth_getBlockByNumber", &(tag, false));
         let deadline = Instant::now() + every.max(Duration::from_secs(1));
         let answers = upstream.all(vec![ask("safe"), ask("finalized")], deadline).await;
         let mut known = *sender.borrow();
@@ -229,20 +224,4 @@ async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Se
         sender.send_if_modified(|sent| std::mem::replace(sent, known) != known);
         sleep(every).await;
     }
-}
-
-/// Subscribes to new heads. Returns `None` if the connection has no subscriptions, or subscribing fails.
-async fn subscribe(upstream: &Upstream, every: Duration) -> Option<broadcast::Receiver<UpstreamHead>> {
-    let deadline = Instant::now() + every.max(Duration::from_secs(1));
-    let mut heads = upstream.subscribe_heads(deadline).await?;
-    let (sender, receiver) = broadcast::channel(16);
-    tokio::spawn(async move {
-        while let Some(head) = heads.recv().await {
-            let Ok(head) = serde_json::from_str(head.get()) else { continue };
-            if sender.send(head).is_err() {
-                break;
-            }
-        }
-    });
-    Some(receiver)
 }

@@ -50,7 +50,7 @@ pub(super) struct Http {
 
 impl Http {
     /// Characters of an answer that an error shows.
-    const SHOWN: usize = 200;
+    const MAX_SHOWN: usize = 200;
 
     /// Creates a transport to `url`, whose answers have at most `most` bytes together.
     pub fn new(url: Url, most: usize) -> Result<Self, TransportError> {
@@ -104,7 +104,7 @@ fn read_retry_after(value: &str) -> Option<Duration> {
 }
 
 fn shown(body: &[u8]) -> String {
-    String::from_utf8_lossy(body).chars().take(Http::SHOWN).collect()
+    String::from_utf8_lossy(body).chars().take(Http::MAX_SHOWN).collect()
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub use block::{AnnouncedReceipts, UpstreamBlock, recover};
 pub use block_error::BlockError;
 pub use client::{Upstream, UpstreamConfig, UpstreamState};
 pub use fetch::{Fetcher, FetcherConfig};
-pub use heads::{Heads, HeadsEnded, UpstreamHead};
+pub use heads::{BlockName, Heads, HeadsEnded};
 pub use hints::Hints;
 pub use http::http_client;
 pub use proven::ProvenState;

@@ -1,13 +1,11 @@
 //! The pauses that an upstream asks for.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The pace of the requests to an upstream. A pause that the upstream asks for holds up all of them, whoever sends them.
+/// The pace of the requests to an upstream. A pause that the upstream asks for holds up all of them.
 #[derive(Debug, Default)]
 pub(super) struct RequestPace(Mutex<PaceState>);
 
@@ -23,19 +21,19 @@ struct PaceState {
 
 impl RequestPace {
     /// The first and the longest pause whose length the upstream does not name. Each is twice as long as the one before.
-    const FIRST: Duration = Duration::from_millis(20);
-    const LONGEST: Duration = Duration::from_secs(5);
+    const FIRST_PAUSE: Duration = Duration::from_millis(20);
+    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
     /// Begins a pause because of `problem`, of the length that the upstream has asked for, if it has.
     pub fn slow_down(&self, problem: &str, asked: Option<Duration>) {
         let now = Instant::now();
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let end = match asked {
             Some(asked) => now + asked,
             // Requests that were under way together are one reason to pause.
             None if state.until.is_some_and(|until| now < until) => return,
             None => {
-                state.pause = (state.pause * 2).clamp(Self::FIRST, Self::LONGEST);
+                state.pause = (state.pause * 2).clamp(Self::FIRST_PAUSE, Self::LONGEST_PAUSE);
                 now + state.pause
             }
         };
@@ -45,7 +43,7 @@ impl RequestPace {
 
     /// Notes that a request was answered.
     pub fn answered(&self) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if state.until.is_some_and(|until| Instant::now() >= until) {
             *state = PaceState::default();
         }
@@ -60,7 +58,7 @@ impl RequestPace {
         loop {
             let now = Instant::now();
             let until = {
-                let state = self.lock();
+                let state = self.0.lock();
                 match state.until.filter(|until| *until > now) {
                     Some(until) if until >= deadline => return Err((until - now, state.problem.clone())),
                     Some(until) => until,
@@ -69,10 +67,5 @@ impl RequestPace {
             };
             tokio::time::sleep_until(until).await;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PaceState> {
-        // Each field is valid at any time.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

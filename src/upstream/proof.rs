@@ -15,7 +15,7 @@ pub(super) struct Proof {
     nonce: U64,
     code_hash: B256,
     storage_hash: B256,
-    account_proof: Vec<Bytes>,
+    pub(super) account_proof: Vec<Bytes>,
     pub(super) storage_proof: Vec<SlotProof>,
 }
 
@@ -24,21 +24,12 @@ pub(super) struct Proof {
 pub(super) struct SlotProof {
     pub(super) key: U256,
     value: U256,
-    proof: Vec<Bytes>,
+    pub(super) proof: Vec<Bytes>,
 }
 
-impl Proof {
-    /// Returns the bytes of the nodes that prove the account.
-    pub(super) fn size(&self) -> usize {
-        self.account_proof.iter().map(|node| node.len()).sum()
-    }
-}
-
-impl SlotProof {
-    /// Returns the bytes of the nodes that prove the slot.
-    pub(super) fn size(&self) -> usize {
-        self.proof.iter().map(|node| node.len()).sum()
-    }
+/// Returns the bytes of the nodes of a proof.
+pub(super) fn size(nodes: &[Bytes]) -> usize {
+    nodes.iter().map(|node| node.len()).sum()
 }
 
 /// Returns the values of a proof, checked against the block's state root, with the account only if `code` is given.

@@ -7,7 +7,7 @@ use alloy_primitives::{Address, B256, Bytes, map::HashMap};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 use quick_cache::{Weighter, sync::Cache};
 
-use super::proof::{self, Proof, SlotProof};
+use super::proof::{self, Proof, SlotProof, size};
 use crate::state::{CodeCache, Fetched, Miss};
 
 /// An account and some of its slots, with the proof of them.
@@ -108,16 +108,16 @@ impl ProofStore {
         let ProvenAccount { address, mut proof, code } = proven;
         let slots = std::mem::take(&mut proof.storage_proof);
         let account = Arc::new(proof);
-        let keep = |miss: Miss, slot: Option<SlotProof>, code: Option<Bytes>| {
-            let nodes = account.size() + slot.as_ref().map_or(0, SlotProof::size);
+        let insert = |miss: Miss, slot: Option<SlotProof>, code: Option<Bytes>| {
+            let nodes = size(&account.account_proof) + slot.as_ref().map_or(0, |slot| size(&slot.proof));
             let bytes = (Self::OVERHEAD + nodes + code.as_ref().map_or(0, |code| code.len())) as u64;
             self.0.insert((hash, miss), Arc::new(ProvenPiece { account: account.clone(), slot, code, bytes }));
         };
         for slot in slots {
-            keep(Miss::Slot(address, slot.key), Some(slot), None);
+            insert(Miss::Slot(address, slot.key), Some(slot), None);
         }
         if let Some(code) = code.into_iter().next() {
-            keep(Miss::Account(address), None, Some(code));
+            insert(Miss::Account(address), None, Some(code));
         }
     }
 

@@ -32,37 +32,32 @@ enum Calls {
     Sends,
 }
 
-/// A row of the table. It matches an error that has one of the codes and one of the texts; an empty list matches any.
-struct Row {
-    calls: Calls,
-    codes: &'static [i64],
-    /// Parts of the message, in lower case.
-    texts: &'static [&'static str],
-    meaning: Refusal,
+/// The errors that a row of the table is about.
+enum Pattern {
+    /// Those with one of these codes.
+    Codes(&'static [i64]),
+    /// Those whose message has one of these parts, in lower case.
+    Texts(&'static [&'static str]),
 }
 
-const fn row(calls: Calls, codes: &'static [i64], texts: &'static [&'static str], meaning: Refusal) -> Row {
-    Row { calls, codes, texts, meaning }
-}
+use Pattern::{Codes, Texts};
 
 /// The meanings of codes and texts. The first row that matches counts.
 ///
 /// The texts are those of geth, reth, Erigon, Nethermind, Besu and anvil, and of the providers that run them.
-const TABLE: [Row; 13] = [
-    row(Calls::All, &[3, -32015], &[], Refusal::Reverted),
-    row(Calls::All, &[], &["revert", "vm execution error"], Refusal::Reverted),
-    row(Calls::All, &[-32601, -32004], &[], Refusal::UnknownMethod),
-    row(Calls::All, &[-32602], &[], Refusal::Other),
-    row(
+const TABLE: [(Calls, Pattern, Refusal); 13] = [
+    (Calls::All, Codes(&[3, -32015]), Refusal::Reverted),
+    (Calls::All, Texts(&["revert", "vm execution error"]), Refusal::Reverted),
+    (Calls::All, Codes(&[-32601, -32004]), Refusal::UnknownMethod),
+    (Calls::All, Codes(&[-32602]), Refusal::Other),
+    (
         Calls::All,
-        &[],
-        &["method not found", "unknown method", "unsupported method", "method is not"],
+        Texts(&["method not found", "unknown method", "unsupported method", "method is not"]),
         Refusal::UnknownMethod,
     ),
-    row(
+    (
         Calls::All,
-        &[],
-        &[
+        Texts(&[
             "batch too large",
             "batch size",
             "batch limit",
@@ -78,14 +73,13 @@ const TABLE: [Row; 13] = [
             "block range",
             "rpc range",
             "requests in batch",
-        ],
+        ]),
         Refusal::TooLarge,
     ),
-    row(Calls::All, &[429, 1008, -32005, -32055], &[], Refusal::SlowDown),
-    row(
+    (Calls::All, Codes(&[429, 1008, -32005, -32055]), Refusal::SlowDown),
+    (
         Calls::All,
-        &[],
-        &[
+        Texts(&[
             "rate limit",
             "rate exceeded",
             "too many requests",
@@ -94,24 +88,22 @@ const TABLE: [Row; 13] = [
             "compute units per second",
             "number of concurrent requests",
             "slow down",
-        ],
+        ]),
         Refusal::SlowDown,
     ),
     // Else an unknown type of transactions would be a known transaction.
-    row(Calls::Sends, &[], &["unknown transaction"], Refusal::Other),
-    row(
+    (Calls::Sends, Texts(&["unknown transaction"]), Refusal::Other),
+    (
         Calls::Sends,
-        &[],
-        &["already known", "alreadyknown", "already imported", "known transaction", "already in the pool"],
+        Texts(&["already known", "alreadyknown", "already imported", "known transaction", "already in the pool"]),
         Refusal::AlreadyKnown,
     ),
     // Chains without these tags have none to wait for.
-    row(Calls::Reads, &[], &["safe block not found", "finalized block not found"], Refusal::Other),
-    row(Calls::Reads, &[-32001, -39001], &[], Refusal::Behind),
-    row(
+    (Calls::Reads, Texts(&["safe block not found", "finalized block not found"]), Refusal::Other),
+    (Calls::Reads, Codes(&[-32001, -39001]), Refusal::Behind),
+    (
         Calls::Reads,
-        &[],
-        &[
+        Texts(&[
             "not found",
             "unknown block",
             "unknown header",
@@ -124,7 +116,7 @@ const TABLE: [Row; 13] = [
             "state unavailable",
             "state not available",
             "state is not available",
-        ],
+        ]),
         Refusal::Behind,
     ),
 ];
@@ -144,12 +136,15 @@ impl Refusal {
         } else {
             Calls::All
         };
-        let matches = |row: &&Row| {
-            (row.calls == Calls::All || row.calls == calls)
-                && (row.codes.is_empty() || row.codes.contains(&code))
-                && (row.texts.is_empty() || row.texts.iter().any(|text| message.contains(text)))
+        let matches = |(of, pattern, _): &&(Calls, Pattern, Refusal)| {
+            let is_of = *of == Calls::All || *of == calls;
+            is_of
+                && match pattern {
+                    Codes(codes) => codes.contains(&code),
+                    Texts(texts) => texts.iter().any(|text| message.contains(text)),
+                }
         };
-        let meaning = TABLE.iter().find(matches).map_or(Self::Other, |row| row.meaning);
+        let meaning = TABLE.iter().find(matches).map_or(Self::Other, |(.., meaning)| *meaning);
         let names_a_tag = ["\"safe\"", "\"finalized\""].iter().any(|tag| params.contains(tag));
         if meaning == Self::Behind && names_a_tag { Self::Other } else { meaning }
     }

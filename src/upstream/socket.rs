@@ -2,7 +2,8 @@
 
 use std::{
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -14,26 +15,18 @@ use alloy_json_rpc::{Id, RequestPacket, Response, ResponsePacket, SerializedRequ
 use alloy_transport::{TransportErrorKind, TransportResult};
 use alloy_transport_ws::{WebSocketConfig, WsConnect};
 use bytes::{Buf, Bytes, BytesMut};
-use futures::{
-    SinkExt, StreamExt,
-    future::try_join_all,
-    stream::{SplitSink, SplitStream},
-};
+use futures::{Sink, SinkExt, StreamExt, future::try_join_all, stream::BoxStream};
 use serde_json::value::RawValue;
 use tokio::{
-    io::AsyncWriteExt,
-    net::{
-        UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    net::UnixStream,
     sync::{mpsc, oneshot},
     time::{Instant, timeout},
 };
 use tokio_tungstenite::{
-    MaybeTlsStream, WebSocketStream, connect_async_with_config,
-    tungstenite::{Message, client::IntoClientRequest},
+    connect_async_with_config,
+    tungstenite::{self, Message, client::IntoClientRequest},
 };
-use tokio_util::codec::{Decoder, FramedRead};
+use tokio_util::codec::{BytesCodec, Decoder, FramedRead, FramedWrite};
 
 use super::{
     answer_budget::{AnswerBudget, AnswerPermit},
@@ -79,6 +72,8 @@ pub(super) struct Socket {
 
 /// An answer, and the permit for its bytes.
 type Answer = (Response, AnswerPermit);
+type Requests = mpsc::UnboundedReceiver<WaitingRequest>;
+type Subscriber = mpsc::Sender<Box<RawValue>>;
 
 /// A request that waits for its answer.
 #[derive(Debug)]
@@ -86,7 +81,7 @@ struct WaitingRequest {
     request: SerializedRequest,
     answer: oneshot::Sender<TransportResult<Answer>>,
     /// The receiver of the notifications, if the request is a subscription.
-    subscriber: Option<mpsc::Sender<Box<RawValue>>>,
+    subscriber: Option<Subscriber>,
 }
 
 impl WaitingRequest {
@@ -102,7 +97,7 @@ impl WaitingRequest {
 
 impl Socket {
     /// The most notifications of a subscription that wait to be received. Beyond them, notifications are dropped.
-    const NOTIFICATIONS: usize = 16;
+    const MAX_UNREAD_NOTIFICATIONS: usize = 16;
 
     /// Opens a connection, and opens it again whenever it is lost.
     ///
@@ -153,16 +148,12 @@ impl Socket {
         &self,
         request: SerializedRequest,
     ) -> TransportResult<(Response, mpsc::Receiver<Box<RawValue>>)> {
-        let (subscriber, notifications) = mpsc::channel(Self::NOTIFICATIONS);
+        let (subscriber, notifications) = mpsc::channel(Self::MAX_UNREAD_NOTIFICATIONS);
         let (response, _permit) = self.send_one(request, Some(subscriber)).await?;
         Ok((response, notifications))
     }
 
-    async fn send_one(
-        &self,
-        request: SerializedRequest,
-        subscriber: Option<mpsc::Sender<Box<RawValue>>>,
-    ) -> TransportResult<Answer> {
+    async fn send_one(&self, request: SerializedRequest, subscriber: Option<Subscriber>) -> TransportResult<Answer> {
         let (answer, answered) = oneshot::channel();
         // The task runs for as long as the sender lives, and it answers each request.
         let sent = self.requests.send(WaitingRequest { request, answer, subscriber });
@@ -187,12 +178,12 @@ fn pause(useless_for: Duration, was_open: bool) -> Duration {
     (useless_for / PAUSE_PART).clamp(FIRST_PAUSE, longest)
 }
 
-/// Serves requests over `link`, and over the connections that follow it, until nobody can send any.
+/// Serves requests over `link`, and over the connections that follow it, until no sender is left.
 async fn stay_connected(
     address: Address,
     limits: SocketLimits,
     mut link: SocketLink,
-    mut outgoing: mpsc::UnboundedReceiver<WaitingRequest>,
+    mut outgoing: Requests,
     connection: Arc<AtomicU64>,
 ) {
     let budget = AnswerBudget::new(limits.max_messages - limits.max_message());
@@ -221,12 +212,8 @@ async fn stay_connected(
     }
 }
 
-/// Rejects requests until `done` is ready. Returns `None` if nobody can send any more.
-async fn reject_meanwhile<T>(
-    outgoing: &mut mpsc::UnboundedReceiver<WaitingRequest>,
-    problem: &str,
-    done: impl Future<Output = T>,
-) -> Option<T> {
+/// Rejects requests until `done` is ready. Returns `None` if no sender is left.
+async fn reject_meanwhile<T>(outgoing: &mut Requests, problem: &str, done: impl Future<Output = T>) -> Option<T> {
     let mut done = std::pin::pin!(done);
     loop {
         tokio::select! {
@@ -241,18 +228,14 @@ async fn reject_meanwhile<T>(
 struct SocketLink {
     reader: LinkReader,
     writer: LinkWriter,
+    /// Whether the upstream answers pings, which it does over WebSocket. Over IPC, a ping is written as nothing.
+    is_pinged: bool,
     limits: SocketLimits,
 }
 
-enum LinkReader {
-    WebSocket(SplitStream<WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>>),
-    Ipc(FramedRead<OwnedReadHalf, JsonFrames>),
-}
-
-enum LinkWriter {
-    WebSocket(SplitSink<WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>, Message>),
-    Ipc(OwnedWriteHalf),
-}
+/// The messages of a connection. `None` is a sign of life that holds none.
+type LinkReader = BoxStream<'static, Result<Option<Bytes>, String>>;
+type LinkWriter = Pin<Box<dyn Sink<Message, Error = String> + Send>>;
 
 /// The end of a connection.
 struct LinkEnd {
@@ -266,36 +249,27 @@ impl SocketLink {
     const PING_AFTER: Duration = Duration::from_secs(5);
     const PONG_WITHIN: Duration = Duration::from_secs(5);
     /// The most bytes of a notification. The header of a block has two thousand.
-    const NOTIFICATION: usize = 64 << 10;
+    const MAX_NOTIFICATION_BYTES: usize = 64 << 10;
 
     async fn open(address: &Address, limits: SocketLimits) -> Result<Self, String> {
         let opening = async {
             match address {
                 Address::WebSocket(url) => open_web_socket(url, limits).await,
-                Address::Ipc(path) => {
-                    let (reader, writer) =
-                        UnixStream::connect(path).await.map_err(|error| error.to_string())?.into_split();
-                    let frames = JsonFrames { most: limits.max_message(), ..JsonFrames::default() };
-                    Ok((LinkReader::Ipc(FramedRead::new(reader, frames)), LinkWriter::Ipc(writer)))
-                }
+                Address::Ipc(path) => open_ipc(path, limits).await,
             }
         };
         let opened = timeout(limits.timeout, opening).await;
         let (reader, writer) = opened.map_err(|_| format!("no connection within {:?}", limits.timeout))??;
-        Ok(Self { reader, writer, limits })
+        Ok(Self { reader, writer, is_pinged: matches!(address, Address::WebSocket(_)), limits })
     }
 
     /// Sends requests, and hands out their answers and notifications, for as long as the connection lives. An upstream that has
     /// fallen silent ends it: one that answers nothing for two time-outs after a request, or sends nothing at all. Returns `None`
-    /// if nobody can send any more.
-    async fn serve(
-        mut self,
-        outgoing: &mut mpsc::UnboundedReceiver<WaitingRequest>,
-        budget: &AnswerBudget,
-    ) -> Option<LinkEnd> {
-        let patience = 2 * self.limits.timeout;
+    /// if no sender is left.
+    async fn serve(mut self, outgoing: &mut Requests, budget: &AnswerBudget) -> Option<LinkEnd> {
+        let answer_timeout = 2 * self.limits.timeout;
         let mut waiting: HashMap<Id, WaitingRequest> = HashMap::new();
-        let mut subscribers: HashMap<SubId, mpsc::Sender<Box<RawValue>>> = HashMap::new();
+        let mut subscribers: HashMap<SubId, Subscriber> = HashMap::new();
         let (mut heard, mut pinged, mut was_useful) = (Instant::now(), None, false);
         // The time of the first request that was sent after the newest answer.
         let mut unanswered: Option<Instant> = None;
@@ -304,7 +278,7 @@ impl SocketLink {
                 Some(pinged) => pinged + Self::PONG_WITHIN,
                 None => heard + Self::PING_AFTER,
             };
-            let due = unanswered.map_or(silent_at, |since| silent_at.min(since + patience));
+            let due = unanswered.map_or(silent_at, |since| silent_at.min(since + answer_timeout));
             tokio::select! {
                 request = outgoing.recv() => {
                     let request = request?;
@@ -331,7 +305,7 @@ impl SocketLink {
                         Ok(SocketMessage::Notification { subscription, result }) => {
                             was_useful = true;
                             if let Some(subscriber) = subscribers.get(&subscription)
-                                && text.len() <= Self::NOTIFICATION
+                                && text.len() <= Self::MAX_NOTIFICATION_BYTES
                             {
                                 // A subscriber that is slow asks for the newest block itself.
                                 let _ = subscriber.try_send(result);
@@ -363,8 +337,8 @@ impl SocketLink {
                     }
                 }
                 () = tokio::time::sleep_until(due) => {
-                    if unanswered.is_some_and(|since| since.elapsed() >= patience) {
-                        break format!("the upstream has answered nothing for {patience:?}");
+                    if unanswered.is_some_and(|since| since.elapsed() >= answer_timeout) {
+                        break format!("the upstream has answered nothing for {answer_timeout:?}");
                     }
                     if pinged.is_some() {
                         break format!("the upstream has sent nothing for {:?}", heard.elapsed());
@@ -372,10 +346,10 @@ impl SocketLink {
                     if let Err(problem) = self.write(Message::Ping(Bytes::new())).await {
                         break problem;
                     }
-                    match self.writer {
-                        LinkWriter::WebSocket(_) => pinged = Some(Instant::now()),
+                    match self.is_pinged {
+                        true => pinged = Some(Instant::now()),
                         // There are no pings over IPC.
-                        LinkWriter::Ipc(_) => heard = Instant::now(),
+                        false => heard = Instant::now(),
                     }
                 }
             }
@@ -384,18 +358,8 @@ impl SocketLink {
         Some(LinkEnd { problem, was_useful })
     }
 
-    /// Writes a message. A ping does nothing over IPC.
     async fn write(&mut self, message: Message) -> Result<(), String> {
-        let writing = async {
-            match &mut self.writer {
-                LinkWriter::WebSocket(socket) => socket.send(message).await.map_err(|error| error.to_string()),
-                LinkWriter::Ipc(socket) => match message {
-                    Message::Text(text) => socket.write_all(text.as_bytes()).await.map_err(|error| error.to_string()),
-                    _ => Ok(()),
-                },
-            }
-        };
-        let written = timeout(self.limits.timeout, writing).await;
+        let written = timeout(self.limits.timeout, self.writer.send(message)).await;
         written.unwrap_or_else(|_| Err("the upstream does not read what is sent".to_owned()))
     }
 }
@@ -411,25 +375,25 @@ async fn open_web_socket(url: &str, limits: SocketLimits) -> Result<(LinkReader,
     let connecting = connect_async_with_config(request, Some(config), true);
     let (socket, _) = connecting.await.map_err(|error| error.to_string())?;
     let (writer, reader) = socket.split();
-    Ok((LinkReader::WebSocket(reader), LinkWriter::WebSocket(writer)))
+    let read = |message: Result<Message, tungstenite::Error>| match message {
+        Ok(Message::Close(Some(frame))) => Err(format!("the upstream has closed the connection: {frame}")),
+        Ok(Message::Close(None)) => Err("the upstream has closed the connection".to_owned()),
+        Ok(message @ (Message::Text(_) | Message::Binary(_))) => Ok(Some(message.into_data())),
+        Ok(_) => Ok(None),
+        Err(error) => Err(error.to_string()),
+    };
+    let writer = writer.sink_map_err(|error: tungstenite::Error| error.to_string());
+    Ok((reader.map(read).boxed(), Box::pin(writer)))
 }
 
-impl LinkReader {
-    /// Returns the next message, or `Some(Ok(None))` for a sign of life that holds none.
-    async fn next(&mut self) -> Option<Result<Option<Bytes>, String>> {
-        match self {
-            Self::WebSocket(socket) => Some(match socket.next().await? {
-                Ok(Message::Close(frame)) => Err(match frame {
-                    Some(frame) => format!("the upstream has closed the connection: {frame}"),
-                    None => "the upstream has closed the connection".to_owned(),
-                }),
-                Ok(message @ (Message::Text(_) | Message::Binary(_))) => Ok(Some(message.into_data())),
-                Ok(_) => Ok(None),
-                Err(error) => Err(error.to_string()),
-            }),
-            Self::Ipc(socket) => Some(socket.next().await?.map(Some).map_err(|error| error.to_string())),
-        }
-    }
+async fn open_ipc(path: &Path, limits: SocketLimits) -> Result<(LinkReader, LinkWriter), String> {
+    let (reader, writer) = UnixStream::connect(path).await.map_err(|error| error.to_string())?.into_split();
+    let frames = JsonFrames { most: limits.max_message(), ..JsonFrames::default() };
+    let reader = FramedRead::new(reader, frames).map(|read| read.map(Some).map_err(|error| error.to_string()));
+    let writer = FramedWrite::<_, BytesCodec>::new(writer, BytesCodec::new());
+    let bytes = |message: Message| std::future::ready(Ok::<Bytes, std::io::Error>(message.into_data()));
+    let writer = writer.with(bytes).sink_map_err(|error: std::io::Error| error.to_string());
+    Ok((reader.boxed(), Box::pin(writer)))
 }
 
 /// Cuts what comes over an IPC socket into JSON objects and lists. Nodes do not agree on what is between them.

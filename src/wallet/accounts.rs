@@ -1,7 +1,5 @@
 //! The accounts that the node signs for.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use alloy_consensus::{
     EthereumTxEnvelope, EthereumTypedTransaction, SignableTransaction, TxEip2930, TxEip4844, TxEip4844Variant,
     TxEnvelope, TxLegacy, transaction::Recovered,
@@ -13,6 +11,7 @@ use alloy_eips::{
 use alloy_primitives::{Address, B256, Signature, U256, keccak256, map::AddressSet};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::engine::{Call, CallFees, SimulationError, market_tx};
 
@@ -93,7 +92,7 @@ impl SigningAccount {
 
     /// Locks the choice of nonces. Hold the guard from the choice of a nonce until its transaction is in the pool.
     pub fn choosing(&self) -> MutexGuard<'_, ()> {
-        self.choosing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.choosing.lock()
     }
 
     /// Signs a call as a transaction of the type that its fees, lists and authorizations require.
@@ -143,7 +142,7 @@ impl Impersonated {
 
     /// Adds an account. Returns false, and adds nothing, if the set is full.
     pub fn add(&self, account: Address) -> bool {
-        let mut accounts = self.accounts();
+        let mut accounts = self.accounts.lock();
         if accounts.len() < self.most {
             accounts.insert(account);
         }
@@ -152,17 +151,17 @@ impl Impersonated {
 
     /// Removes an account.
     pub fn remove(&self, account: &Address) {
-        self.accounts().remove(account);
+        self.accounts.lock().remove(account);
     }
 
     /// Returns whether transactions may be sent in the name of `account`.
     pub fn contains(&self, account: &Address) -> bool {
-        self.accounts().contains(account)
+        self.accounts.lock().contains(account)
     }
 
     /// Locks the choice of nonces, as [`SigningAccount::choosing`] does.
     pub fn choosing(&self) -> MutexGuard<'_, ()> {
-        self.choosing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.choosing.lock()
     }
 
     /// Makes a call a transaction of `from`. In place of a signature it has the sender's address, so that the
@@ -174,10 +173,6 @@ impl Impersonated {
     pub fn send_as(from: Address, call: Call, filled: TxFields) -> Result<Recovered<TxEnvelope>, SimulationError> {
         let placeholder = Signature::new(U256::from_be_bytes(from.into_word().0), U256::ONE, false);
         Ok(with_signature(unsigned(call, filled)?, placeholder, from))
-    }
-
-    fn accounts(&self) -> MutexGuard<'_, AddressSet> {
-        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,9 +1,10 @@
 //! `pending` as an account's next batch will find it: with the transactions of the account that still wait.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, B256, map::AddressMap};
+use parking_lot::Mutex;
 
 use super::{BatchExecutor, WalletError};
 use crate::{
@@ -74,7 +75,7 @@ impl AheadStates {
     ) -> Result<Standing, WalletError> {
         let state = if is_own { self.of(account) } else { Arc::default() };
         // Locked throughout, so that each waiting transaction runs once, and on newer snapshots only.
-        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = state.lock();
         let waiting = self.pool.waiting_of(&account);
         // In this order, because a transaction leaves the pool only after its snapshot was published.
         let published = self.pool.published();
@@ -95,7 +96,7 @@ impl AheadStates {
     }
 
     fn of(&self, account: Address) -> Arc<Mutex<Option<AheadState>>> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner).entry(account).or_default().clone()
+        self.states.lock().entry(account).or_default().clone()
     }
 
     /// Returns the state on `base` after all of `waiting`.

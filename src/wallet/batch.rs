@@ -2,11 +2,12 @@
 
 use alloy_eips::eip2930::AccessList;
 use alloy_primitives::{Address, Bytes, U256};
+use serde::{Deserialize, Serialize};
 
 use crate::engine::CallFees;
 
 /// The id of a batch: the text that its sender gave, or 32 random bytes in hex.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BatchId(String);
 
 /// The request of `wallet_sendCalls` (EIP-5792). Its form and its version have been checked.
@@ -66,16 +67,16 @@ pub struct Requested {
 /// The state of a batch: the status codes of EIP-5792's `wallet_getCallsStatus`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallsState {
-    /// 100: not every transaction is in a block yet.
-    Pending,
-    /// 200: every transaction is in a block, and none reverted.
-    Confirmed,
-    /// 400: no transaction is in a block, and none can be any more.
-    Failed,
-    /// 500: the batch reverted, and only its gas was spent.
-    Reverted,
-    /// 600: one part of the batch reverted or can be in no block any more, and another part is on the chain.
-    PartlyReverted,
+    /// Not every transaction is in a block yet.
+    Pending = 100,
+    /// Every transaction is in a block, and none reverted.
+    Confirmed = 200,
+    /// No transaction is in a block, and none can be any more.
+    Failed = 400,
+    /// The batch reverted, and only its gas was spent.
+    Reverted = 500,
+    /// One part of the batch reverted or can be in no block any more, and another part is on the chain.
+    PartlyReverted = 600,
 }
 
 impl BatchId {
@@ -101,12 +102,6 @@ impl BatchId {
 impl CallsState {
     /// Returns the status code.
     pub const fn code(self) -> u16 {
-        match self {
-            Self::Pending => 100,
-            Self::Confirmed => 200,
-            Self::Failed => 400,
-            Self::Reverted => 500,
-            Self::PartlyReverted => 600,
-        }
+        self as u16
     }
 }

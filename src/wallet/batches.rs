@@ -9,7 +9,8 @@ use alloy_primitives::{Address, B256};
 
 use super::{
     Accounts, AheadStates, Approvals, AtomicSupport, BatchExecutor, BatchId, BatchRequest, BatchSender, Delegation,
-    FeeBounds, Fees, Ledger, Sending, SigningAccount, Submitted, TakenBatch, TxFields, WalletError, WalletRules,
+    FeeBounds, Fees, Ledger, Policy, Sending, SigningAccount, Submitted, TakenBatch, TxFields, WalletError,
+    WalletRules,
     ahead::{Standing, pending},
     data_fee::DataFee,
     executor::has_code,
@@ -21,36 +22,13 @@ use crate::{
     engine::{self, Call, CallFees},
     ledger::{Chain, Snapshot},
     meter::Meter,
-    pool::Pool,
+    pool::{Pool, PoolPlace},
     state::{CodeCache, Overlay},
     store::{Commit, StoreError},
 };
 
 /// Maximum number of retries with new nonces, if other transactions have taken the chosen ones.
 pub const NONCE_TRIES: u32 = 8;
-
-/// The settings of a wallet.
-#[derive(Clone, Copy, Debug)]
-pub struct Policy {
-    /// Whether an approver is asked about each batch.
-    pub ask: bool,
-    /// Whether every batch is rejected.
-    pub deny: bool,
-    /// Maximum number of calls of a batch.
-    pub max_calls: usize,
-    /// Maximum length of the call data of a batch, all calls together, in bytes.
-    pub max_bytes: usize,
-    /// Whether accounts may be delegated to the batch executor.
-    pub allow_upgrade: bool,
-    /// Whether an atomic batch that reverts in the simulation is rejected.
-    pub refuse_reverts: bool,
-    /// Gas limit above what the simulation needed, in percent.
-    pub gas_margin: u64,
-    /// Fees above those of the plan to which an approver agrees, in percent.
-    pub fee_margin: u64,
-    /// Address of the batch executor. `None` stands for presim's own.
-    pub executor: Option<Address>,
-}
 
 /// The wallet of a node.
 #[derive(Debug)]
@@ -134,14 +112,8 @@ impl Wallet {
             account: account.is_some(),
             delegated: self.delegation(&standing.snapshot, address, overlay) == Delegation::Executor,
         };
-        let rules = WalletRules {
-            chain_id: self.spec.chain_id(),
-            atomic: self.is_prague(&standing.snapshot),
-            deny: self.policy.deny,
-            max_calls: self.policy.max_calls,
-            max_bytes: self.policy.max_bytes,
-            allow_upgrade: self.policy.allow_upgrade,
-        };
+        let atomic = self.is_prague(&standing.snapshot);
+        let rules = WalletRules { chain_id: self.spec.chain_id(), atomic, policy: self.policy };
         let id = batch.id.clone().unwrap_or_else(BatchId::random);
         let claim = rules.check(&batch, sender, || {
             let claim = self.ledger.reserve(id)?;
@@ -215,15 +187,13 @@ impl Wallet {
             spec: &self.spec,
             codes: &self.codes,
             rules: &self.rules,
+            policy: self.policy,
             executor: self.executor(),
-            gas_margin: self.policy.gas_margin,
-            refuse_reverts: self.policy.refuse_reverts,
             snapshot,
             fees: fees.map_err(|error| WalletError::Refused(error.to_string()))?,
             data_fee: data_fee.as_ref(),
             access_list: chosen.and_then(|chosen| chosen.access_list.as_ref()),
             delegation_waits: self.pool.delegates(&account) || self.has_strangers(account, *nonce),
-            allow_upgrade: self.policy.allow_upgrade,
         };
         planner.plan(batch, account, overlay, meter)
     }
@@ -266,7 +236,8 @@ impl Wallet {
             let write = self.ledger.writing(&id, &taken);
             // Keeps the claim to the id until the batch is on the disk.
             let claimed = claim.clone();
-            match self.pool.add_own(transactions, self.ledger.store(), write, move |_| drop(claimed)) {
+            let store = self.ledger.store();
+            match self.pool.add_own(PoolPlace::Free, transactions, store, write, move |_| drop(claimed)) {
                 // A raw transaction of another holder of the key came first. What was signed here was not sent.
                 Err(error) if error.is_nonce() && tries < NONCE_TRIES => tries += 1,
                 done => break (done?, last),

@@ -96,48 +96,35 @@ impl WalletError {
         Self::Pruned(format!("params[0]: {id}: the batch is older than the oldest block that is kept (--keep-history)"))
     }
 
-    /// Returns the JSON-RPC error code.
-    pub const fn code(&self) -> i32 {
+    /// Returns the JSON-RPC error code, and the detail of an error whose message is EIP-5792's.
+    fn code_and_detail(&self) -> (i32, Option<&str>) {
         match self {
-            Self::Version(_) | Self::Reverted(_) | Self::Refused(_) => -32000,
-            Self::Shape(_) => -32602,
-            Self::Chain(_) | Self::NotAtomic(_) => 5710,
-            Self::Unauthorized(_) => 4100,
-            Self::Rejected(_) => 4001,
-            Self::Capability(_) => 5700,
-            Self::Duplicate(_) => 5720,
-            Self::Unknown(_) => 5730,
-            Self::Pruned(_) => 4444,
-            Self::TooLarge(_) => 5740,
-            Self::Upgrade(_) => 5750,
-            Self::Deadline => -32016,
-            Self::Limit(_) | Self::Store(StoreError::Busy) => -32005,
-            Self::Store(_) | Self::Internal(_) => -32603,
+            Self::Version(detail) => (-32000, Some(detail)),
+            Self::Shape(detail) => (-32602, Some(detail)),
+            Self::Chain(detail) | Self::NotAtomic(detail) => (5710, Some(detail)),
+            Self::Unauthorized(detail) => (4100, Some(detail)),
+            Self::Rejected(detail) => (4001, Some(detail)),
+            Self::Capability(detail) => (5700, Some(detail)),
+            Self::Duplicate(detail) => (5720, Some(detail)),
+            Self::Unknown(detail) => (5730, Some(detail)),
+            Self::Pruned(detail) => (4444, Some(detail)),
+            Self::TooLarge(detail) => (5740, Some(detail)),
+            Self::Upgrade(detail) => (5750, Some(detail)),
+            Self::Reverted(_) | Self::Refused(_) => (-32000, None),
+            Self::Deadline => (-32016, None),
+            Self::Limit(_) | Self::Store(StoreError::Busy) => (-32005, None),
+            Self::Store(_) | Self::Internal(_) => (-32603, None),
         }
+    }
+
+    /// Returns the JSON-RPC error code.
+    pub fn code(&self) -> i32 {
+        self.code_and_detail().0
     }
 
     /// Returns what is wrong in this case and what was expected, or `None` if the message says so itself.
     pub fn detail(&self) -> Option<&str> {
-        match self {
-            Self::Version(detail)
-            | Self::Shape(detail)
-            | Self::Chain(detail)
-            | Self::NotAtomic(detail)
-            | Self::Unauthorized(detail)
-            | Self::Rejected(detail)
-            | Self::Capability(detail)
-            | Self::Duplicate(detail)
-            | Self::Unknown(detail)
-            | Self::Pruned(detail)
-            | Self::TooLarge(detail)
-            | Self::Upgrade(detail) => Some(detail),
-            Self::Reverted(_)
-            | Self::Refused(_)
-            | Self::Deadline
-            | Self::Store(_)
-            | Self::Limit(_)
-            | Self::Internal(_) => None,
-        }
+        self.code_and_detail().1
     }
 }
 

@@ -30,6 +30,7 @@ pub struct Fees {
 }
 
 /// Fees that no transaction can have.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FeeError {
     /// A transaction with authorizations (EIP-7702) has a gas price instead of the fees of EIP-1559.
@@ -38,14 +39,9 @@ pub enum FeeError {
     /// The fees of EIP-1559 are given before London.
     #[error("maxFeePerGas and maxPriorityFeePerGas are not valid before London is active")]
     BeforeLondon,
-    /// The tip exceeds the whole fee.
+    /// The tip exceeds the whole fee. Both are in wei per gas.
     #[error("maxFeePerGas ({fee}) < maxPriorityFeePerGas ({tip})")]
-    TipAboveFee {
-        /// Maximum fee in wei per gas.
-        fee: u128,
-        /// Tip in wei per gas.
-        tip: u128,
-    },
+    TipAboveFee { fee: u128, tip: u128 },
 }
 
 impl Fees {

@@ -26,80 +26,38 @@ const MOST_SCRYPT_WORK: u64 = 1 << 26;
 const MOST_PBKDF2_ROUNDS: u64 = 10_000_000;
 
 /// The reason why no key can be read from a file. The text never contains any part of a key.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
     #[error("{flag} {}: cannot be read: {cause}", path.display())]
-    Read {
-        /// The flag that names the file.
-        flag: &'static str,
-        /// Path of the file.
-        path: PathBuf,
-        /// The system's error.
-        cause: std::io::Error,
-    },
+    Read { flag: &'static str, path: PathBuf, cause: std::io::Error },
     /// The file is longer than any key or password.
     #[error("{flag} {}: more than {LONGEST_FILE} bytes: no key or password is that long", path.display())]
-    TooLong {
-        /// The flag that names the file.
-        flag: &'static str,
-        /// Path of the file.
-        path: PathBuf,
-    },
+    TooLong { flag: &'static str, path: PathBuf },
     /// The file is neither a keystore nor a raw key.
     #[error("--wallet-key-file {}: expected a keystore (Web3 secret storage, JSON), or one private key: 64 hex digits", path.display())]
-    Neither {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    Neither { path: PathBuf },
     /// The number is not a private key of secp256k1.
     #[error("--wallet-key-file {}: not a private key: expected a number from 1 to the order of secp256k1 minus 1", path.display())]
-    NoKey {
-        /// Path of the file.
-        path: PathBuf,
-    },
+    NoKey { path: PathBuf },
     /// A field of the keystore is missing, wrong or not supported.
     #[error("--wallet-key-file {}: the keystore's {problem}", path.display())]
-    Keystore {
-        /// Path of the file.
-        path: PathBuf,
-        /// The field, and what was expected.
-        problem: String,
-    },
+    Keystore { path: PathBuf, problem: String },
     /// The password does not decrypt the keystore.
     #[error("--wallet-key-file {}: the password in --wallet-password-file {} is wrong", path.display(), password.display())]
-    Password {
-        /// Path of the keystore.
-        path: PathBuf,
-        /// Path of the password file.
-        password: PathBuf,
-    },
+    Password { path: PathBuf, password: PathBuf },
     /// A keystore has no password file.
     #[error("--wallet-key-file {}: a keystore needs its password: give --wallet-password-file", path.display())]
-    NoPassword {
-        /// Path of the keystore.
-        path: PathBuf,
-    },
+    NoPassword { path: PathBuf },
     /// The number of password files is neither one nor that of the keystores.
     #[error(
         "--wallet-password-file: {passwords} files for {keystores} keystores: give one file for all of them, or one for each in their order"
     )]
-    Count {
-        /// Number of password files.
-        passwords: usize,
-        /// Number of keystores among the key files.
-        keystores: usize,
-    },
+    Count { passwords: usize, keystores: usize },
     /// Two files hold the key of the same account.
     #[error("--wallet-key-file {}: holds the key of {address}, as {} does: give each key once", path.display(), first.display())]
-    Twice {
-        /// Path of the second file.
-        path: PathBuf,
-        /// Path of the first file.
-        first: PathBuf,
-        /// The account.
-        address: Address,
-    },
+    Twice { path: PathBuf, first: PathBuf, address: Address },
 }
 
 /// Returns the signers of these key files, in their order. The password of a keystore is the first line of its file in
@@ -112,20 +70,19 @@ pub enum KeyError {
 /// Returns a [`KeyError`] for the first file that gives no key.
 pub fn load(files: &[PathBuf], passwords: &[PathBuf]) -> Result<Vec<PrivateKeySigner>, KeyError> {
     let files = files.iter().map(|path| KeyFile::read(path)).collect::<Result<Vec<_>, _>>()?;
-    let keystores = files.iter().filter(|file| matches!(file.form, Form::Keystore)).count();
-    if keystores > 0 && passwords.is_empty() {
-        let path = files.iter().find(|file| matches!(file.form, Form::Keystore)).map(|file| file.path.clone());
-        return Err(KeyError::NoPassword { path: path.unwrap_or_default() });
+    let keystores = files.iter().filter(|file| file.raw.is_none()).count();
+    if let Some(file) = files.iter().find(|file| file.raw.is_none() && passwords.is_empty()) {
+        return Err(KeyError::NoPassword { path: file.path.clone() });
     }
     if !passwords.is_empty() && (keystores == 0 || (passwords.len() > 1 && passwords.len() != keystores)) {
         return Err(KeyError::Count { passwords: passwords.len(), keystores });
     }
     let mut passwords = passwords.iter().cycle();
     let mut loaded: Vec<(PathBuf, PrivateKeySigner)> = Vec::with_capacity(files.len());
-    for KeyFile { path, form } in files {
-        let signer = match form {
-            Form::Raw(signer) => *signer,
-            Form::Keystore => {
+    for KeyFile { path, raw } in files {
+        let signer = match raw {
+            Some(signer) => signer,
+            None => {
                 let password = passwords.next().ok_or_else(|| KeyError::NoPassword { path: path.clone() })?;
                 decrypt(&path, password)?
             }
@@ -142,13 +99,8 @@ pub fn load(files: &[PathBuf], passwords: &[PathBuf]) -> Result<Vec<PrivateKeySi
 /// A file of `--wallet-key-file`.
 struct KeyFile {
     path: PathBuf,
-    form: Form,
-}
-
-enum Form {
-    /// An encrypted keystore, whose form and costs have been checked.
-    Keystore,
-    Raw(Box<PrivateKeySigner>),
+    /// The key of the file. `None` for an encrypted keystore, whose form and costs have been checked.
+    raw: Option<PrivateKeySigner>,
 }
 
 impl KeyFile {
@@ -157,7 +109,7 @@ impl KeyFile {
         let text = text.trim_ascii();
         if text.starts_with(b"{") {
             check_keystore(text).map_err(|problem| KeyError::Keystore { path: path.into(), problem })?;
-            return Ok(Self { path: path.into(), form: Form::Keystore });
+            return Ok(Self { path: path.into(), raw: None });
         }
         let mut key = Zeroizing::new([0; 32]);
         const_hex::decode_to_slice(text, key.as_mut()).map_err(|_| KeyError::Neither { path: path.into() })?;
@@ -165,7 +117,7 @@ impl KeyFile {
         if open_to_others {
             warn_of_others(path, "a private key");
         }
-        Ok(Self { path: path.into(), form: Form::Raw(Box::new(signer)) })
+        Ok(Self { path: path.into(), raw: Some(signer) })
     }
 }
 

@@ -1,16 +1,14 @@
 //! The accepted batches, and the ids that are in use.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashSet, sync::Arc};
 
 use alloy_primitives::{Address, B256};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
+use parking_lot::Mutex;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
 
 use super::{BatchId, TxOutcome, WalletError, outcome};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, decode, encode, open_if_there};
 
 /// Batches by id.
 const BATCHES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("batches");
@@ -18,7 +16,7 @@ const BATCHES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("batches"
 const ORDER: TableDefinition<'_, u64, &str> = TableDefinition::new("batch order");
 
 /// Maximum number of old batches that are deleted with one write.
-const FORGOTTEN_AT_ONCE: u64 = 16;
+const MAX_FORGOTTEN_AT_ONCE: u64 = 16;
 
 /// An accepted batch. Its state is not stored, because it follows from the chain.
 #[derive(Clone, Debug, PartialEq, Eq, RlpEncodable, RlpDecodable)]
@@ -98,7 +96,7 @@ impl Ledger {
     /// # Errors
     /// Returns [`WalletError::Duplicate`] if another batch has the id, and [`WalletError::Store`] if reading fails.
     pub fn reserve(&self, id: BatchId) -> Result<IdClaim, WalletError> {
-        if !lock(&self.reserved).insert(id.clone()) {
+        if !self.reserved.lock().insert(id.clone()) {
             return Err(WalletError::taken(&id));
         }
         // From here on no other batch can be stored under the id, and one that was stored before can be read.
@@ -115,12 +113,9 @@ impl Ledger {
     /// Returns [`StoreError::Damaged`] or [`StoreError::Open`] if the store cannot be read.
     pub fn get(&self, id: &BatchId) -> Result<Option<TakenBatch>, StoreError> {
         self.store.read(|transaction| {
-            let table = match transaction.open_table(BATCHES) {
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-                table => table?,
-            };
+            let Some(table) = open_if_there(transaction, BATCHES)? else { return Ok(None) };
             let bytes = table.get(id.as_str())?;
-            bytes.map(|bytes| read(bytes.value())).transpose()
+            bytes.map(|bytes| decode(bytes.value())).transpose()
         })
     }
 
@@ -130,10 +125,7 @@ impl Ledger {
     /// Returns [`StoreError::Damaged`] or [`StoreError::Open`] if the store cannot be read.
     pub fn find(&self, text: &str) -> Result<Vec<BatchId>, StoreError> {
         self.store.read(|transaction| {
-            let table = match transaction.open_table(BATCHES) {
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
-                table => table?,
-            };
+            let Some(table) = open_if_there(transaction, BATCHES)? else { return Ok(Vec::new()) };
             let mut found = Vec::new();
             for row in table.range(text..)?.take(2) {
                 let id = row?.0.value().to_owned();
@@ -160,7 +152,7 @@ impl Ledger {
         id: &BatchId,
         batch: &TakenBatch,
     ) -> impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static {
-        let (id, bytes) = (id.clone(), alloy_rlp::encode(batch));
+        let (id, bytes) = (id.clone(), encode(batch));
         move |transaction| {
             transaction.open_table(BATCHES)?.insert(id.as_str(), bytes.as_slice())?;
             Ok(())
@@ -173,18 +165,18 @@ impl Ledger {
         id: &BatchId,
         batch: &TakenBatch,
     ) -> impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static {
-        let (id, bytes, kept) = (id.clone(), alloy_rlp::encode(batch), self.kept);
+        let (id, bytes, kept) = (id.clone(), encode(batch), self.kept);
         move |transaction| {
             let (mut batches, mut order) = (transaction.open_table(BATCHES)?, transaction.open_table(ORDER)?);
             batches.insert(id.as_str(), bytes.as_slice())?;
             let next = order.last()?.map_or(0, |(number, _)| number.value() + 1);
             order.insert(next, id.as_str())?;
             // If the limit was lowered, only a few at a time are deleted, because other writes wait for this commit.
-            for _ in 0..order.len()?.saturating_sub(kept).min(FORGOTTEN_AT_ONCE) {
+            for _ in 0..order.len()?.saturating_sub(kept).min(MAX_FORGOTTEN_AT_ONCE) {
                 if let Some((_, oldest)) = order.pop_first()?
                     && let Some(batch) = batches.remove(oldest.value())?
                 {
-                    outcome::forget(transaction, read(batch.value())?.hashes())?;
+                    outcome::forget(transaction, decode::<TakenBatch>(batch.value())?.hashes())?;
                 }
             }
             Ok(())
@@ -200,15 +192,6 @@ impl IdClaim {
 
 impl Drop for IdClaim {
     fn drop(&mut self) {
-        lock(&self.reserved).remove(&self.id);
+        self.reserved.lock().remove(&self.id);
     }
-}
-
-fn read(bytes: &[u8]) -> Result<TakenBatch, redb::Error> {
-    let read = alloy_rlp::decode_exact(bytes);
-    read.map_err(|error| redb::Error::Corrupted(format!("a batch cannot be read: {error}")))
-}
-
-fn lock(reserved: &Mutex<HashSet<BatchId>>) -> MutexGuard<'_, HashSet<BatchId>> {
-    reserved.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -31,7 +31,7 @@ pub enum TxOutcome {
 /// The transaction that has used the nonce of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NonceTaker {
-    /// Hash of the transaction. `None` if the upstream does not tell.
+    /// Hash of the transaction. `None` if the upstream does not say.
     pub hash: Option<B256>,
     /// Number of its block, or that of the newest block when it was looked for.
     pub block_number: u64,

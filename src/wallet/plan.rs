@@ -8,7 +8,9 @@ use revm::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, WalletError, data_fee::DataFee, ether};
+use super::{
+    BatchCall, BatchExecutor, BatchRequest, Delegation, Policy, SimulatedCall, WalletError, data_fee::DataFee, ether,
+};
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY, initial_gas_terms},
     engine::{
@@ -92,6 +94,10 @@ pub(super) fn gas_fee(gas: u64, price: u128) -> U256 {
     U256::from(gas).saturating_mul(U256::from(price))
 }
 
+pub(super) fn total(amounts: impl Iterator<Item = U256>) -> U256 {
+    amounts.fold(U256::ZERO, U256::saturating_add)
+}
+
 impl Plan {
     pub fn terms(&self) -> Terms {
         Terms { atomic: self.atomic, upgrade: self.upgrade, transactions: self.transactions.len() }
@@ -99,13 +105,12 @@ impl Plan {
 
     /// Returns the maximum gas fees of the transactions in wei: the gas limit of each times its maximum price.
     fn gas_fees(&self) -> U256 {
-        let cost = |planned: &PlannedTx| gas_fee(planned.gas, most_price(planned.call.fees));
-        self.transactions.iter().map(cost).fold(U256::ZERO, U256::saturating_add)
+        total(self.transactions.iter().map(|planned| gas_fee(planned.gas, most_price(planned.call.fees))))
     }
 
     /// Returns the fees that the OP stack takes beside gas, in wei, as estimated.
     pub fn data_fees(&self) -> U256 {
-        self.transactions.iter().map(|planned| planned.data_fee).fold(U256::ZERO, U256::saturating_add)
+        total(self.transactions.iter().map(|planned| planned.data_fee))
     }
 
     /// Returns the fees to which an approver is to agree: those of this plan, and `margin` percent.
@@ -169,11 +174,8 @@ pub struct Planner<'a> {
     pub spec: &'a ChainSpec,
     pub codes: &'a CodeCache,
     pub rules: &'a SimulationRules,
+    pub policy: Policy,
     pub executor: BatchExecutor,
-    /// Gas limit above what the simulation needed, in percent.
-    pub gas_margin: u64,
-    /// Whether an atomic batch that reverts is rejected.
-    pub refuse_reverts: bool,
     pub snapshot: &'a Snapshot,
     /// The fees that each transaction offers.
     pub fees: CallFees,
@@ -183,7 +185,6 @@ pub struct Planner<'a> {
     pub access_list: Option<&'a AccessList>,
     /// Whether a transaction waits that may re-delegate the account before the batch is mined.
     pub delegation_waits: bool,
-    pub allow_upgrade: bool,
 }
 
 /// The result of a call, and the gas limit for its transaction.
@@ -199,7 +200,9 @@ impl PlannedRun {
     fn failure(&self) -> Option<String> {
         let reason = match &self.result {
             ExecutionResult::Success { .. } => return None,
-            ExecutionResult::Revert { output, .. } => revert_text(output),
+            ExecutionResult::Revert { output, .. } => {
+                engine::revert_reason(output).unwrap_or_else(|| "execution reverted".to_owned())
+            }
             ExecutionResult::Halt { reason, .. } => HaltText(reason.clone()).to_string(),
         };
         Some(shown::cut(&reason, LONGEST_REASON))
@@ -299,7 +302,7 @@ impl Planner<'_> {
         }
         let upgrade = match delegation {
             // Delegated again, so that the batch runs whatever the pooled transaction does.
-            Delegation::Executor if self.delegation_waits && self.allow_upgrade => Some(executor),
+            Delegation::Executor if self.delegation_waits && self.policy.allow_upgrade => Some(executor),
             Delegation::Executor if self.delegation_waits => {
                 return Err(WalletError::Upgrade(format!(
                     "a transaction of {account} waits that may delegate it to another, and --wallet-upgrade is deny: expected it to be mined first"
@@ -320,10 +323,7 @@ impl Planner<'_> {
             BatchCall { to: Some(account), value: U256::ZERO, data, gas_limit: None, capabilities: Vec::new() };
         let call = self.call(&execute, account);
         let affordable = self.affordable(&call, overlay);
-        let unpaid = transactions
-            .iter()
-            .map(|deployment: &PlannedTx| deployment.data_fee)
-            .fold(U256::ZERO, U256::saturating_add);
+        let unpaid = total(transactions.iter().map(|deployment: &PlannedTx| deployment.data_fee));
         let funds = overlay.balance_and_nonce(account).0.saturating_sub(unpaid);
         let upgrade_cost = if upgrade.is_some() { PER_EMPTY_ACCOUNT_COST } else { 0 };
         let ran = self.run(&call, upgrade_cost, overlay).map_err(|error| refused("params[0].calls", error))?;
@@ -332,11 +332,11 @@ impl Planner<'_> {
             ExecutionResult::Revert { .. } if self.would_succeed_with_more(&call, overlay)? => {
                 return Err(self.too_large("params[0].calls", affordable));
             }
-            ExecutionResult::Revert { output, .. } if self.refuse_reverts => {
+            ExecutionResult::Revert { output, .. } if self.policy.refuse_reverts => {
                 return Err(WalletError::Reverted(output.clone()));
             }
             ExecutionResult::Halt { .. } if ran.too_dear => {}
-            ExecutionResult::Halt { reason, .. } if self.refuse_reverts => {
+            ExecutionResult::Halt { reason, .. } if self.policy.refuse_reverts => {
                 return Err(WalletError::Refused(HaltText(reason.clone()).to_string()));
             }
             _ => {}
@@ -422,7 +422,7 @@ impl Planner<'_> {
         let most = self.affordable(call, overlay).saturating_sub(reserved).max(TRANSFER_GAS);
         let request = CallRequest { call: Call { gas: Some(most), ..call.clone() }, ..CallRequest::default() };
         let estimate = self.engine(overlay).estimate_gas(self.snapshot.header(), &request)?;
-        let with_margin = |gas: u64| gas.saturating_add(gas.saturating_mul(self.gas_margin) / 100).min(most);
+        let with_margin = |gas: u64| gas.saturating_add(gas.saturating_mul(self.policy.gas_margin) / 100).min(most);
         Ok(match estimate {
             Estimate::Gas { limit, .. } => {
                 let result = self.run_with(call, limit, overlay)?;
@@ -502,8 +502,7 @@ pub(super) fn most_price(fees: CallFees) -> u128 {
 /// Checks that an account with `funds` can pay a transaction with its fees beside gas. Without those, the simulation checks.
 fn check_funds(place: &str, funds: U256, planned: &PlannedTx) -> Result<(), WalletError> {
     let PlannedTx { call, gas, data_fee } = planned;
-    let gas_fee = U256::from(*gas).saturating_mul(U256::from(most_price(call.fees)));
-    let needed = gas_fee.saturating_add(call.value).saturating_add(*data_fee);
+    let needed = gas_fee(*gas, most_price(call.fees)).saturating_add(call.value).saturating_add(*data_fee);
     if data_fee.is_zero() || needed <= funds {
         return Ok(());
     }
@@ -518,9 +517,4 @@ fn refused(what: &str, error: SimulationError) -> WalletError {
         SimulationError::Internal(problem) => WalletError::Internal(problem),
         other => WalletError::Refused(format!("{what}: {other}")),
     }
-}
-
-/// Returns the reason in the data of a revert, or the general message if there is none.
-fn revert_text(data: &[u8]) -> String {
-    engine::revert_reason(data).unwrap_or_else(|| "execution reverted".to_owned())
 }

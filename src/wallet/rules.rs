@@ -17,15 +17,15 @@
 //! calls of other batches may do), the simulation (the code of a revert, or 5740 if more gas is needed than a
 //! transaction may have), and the approver's decision (4001).
 
+use alloy_primitives::Address;
+
 use super::{BatchRequest, Requested, WalletError, error::cut};
 
-/// The rules of a wallet, which follow from its chain and its settings.
+/// The settings of a wallet.
 #[derive(Clone, Copy, Debug)]
-pub struct WalletRules {
-    /// EIP-155 id of the wallet's chain.
-    pub chain_id: u64,
-    /// Whether the chain has EIP-7702, which is from Prague on.
-    pub atomic: bool,
+pub struct Policy {
+    /// Whether an approver is asked about each batch.
+    pub ask: bool,
     /// Whether every batch is rejected.
     pub deny: bool,
     /// Maximum number of calls of a batch.
@@ -34,6 +34,25 @@ pub struct WalletRules {
     pub max_bytes: usize,
     /// Whether accounts may be delegated to the batch executor.
     pub allow_upgrade: bool,
+    /// Whether an atomic batch that reverts in the simulation is rejected.
+    pub refuse_reverts: bool,
+    /// Gas limit above what the simulation needed, in percent.
+    pub gas_margin: u64,
+    /// Fees above those of the plan to which an approver agrees, in percent.
+    pub fee_margin: u64,
+    /// Address of the batch executor. `None` stands for presim's own.
+    pub executor: Option<Address>,
+}
+
+/// The rules of a wallet, which follow from its chain and its settings.
+#[derive(Clone, Copy, Debug)]
+pub struct WalletRules {
+    /// EIP-155 id of the wallet's chain.
+    pub chain_id: u64,
+    /// Whether the chain has EIP-7702, which is from Prague on.
+    pub atomic: bool,
+    /// The settings of the wallet.
+    pub policy: Policy,
 }
 
 /// The rights of a request's client and the state of its account.
@@ -66,13 +85,13 @@ impl WalletRules {
     ) -> Result<IdClaim, WalletError> {
         self.check_chain(batch)?;
         check_account(batch, standing)?;
-        if self.deny {
+        if self.policy.deny {
             return Err(WalletError::Rejected("the wallet rejects every batch: --wallet-approval is deny".into()));
         }
         check_capabilities(batch)?;
         let claim = reserve()?;
         self.check_size(batch)?;
-        if batch.atomic_required && !standing.delegated && !self.allow_upgrade {
+        if batch.atomic_required && !standing.delegated && !self.policy.allow_upgrade {
             return Err(WalletError::Upgrade(
                 "params[0].atomicRequired: the account is not delegated to the batch executor, and --wallet-upgrade is deny: expected false"
                     .into(),
@@ -99,11 +118,11 @@ impl WalletRules {
     }
 
     fn check_size(&self, batch: &BatchRequest) -> Result<(), WalletError> {
-        let (count, most) = (batch.calls.len(), self.max_calls);
+        let (count, most) = (batch.calls.len(), self.policy.max_calls);
         if count > most {
             return Err(WalletError::TooLarge(format!("params[0].calls: {count} calls: expected at most {most}")));
         }
-        let (bytes, most) = (batch.calls.iter().map(|call| call.data.len()).sum::<usize>(), self.max_bytes);
+        let (bytes, most) = (batch.calls.iter().map(|call| call.data.len()).sum::<usize>(), self.policy.max_bytes);
         if bytes > most {
             return Err(WalletError::TooLarge(format!(
                 "params[0].calls: {bytes} bytes of data in all: expected at most {most}"

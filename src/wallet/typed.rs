@@ -12,7 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::cut;
-use crate::shown::{self, quoted};
+use crate::{
+    abi::value_text,
+    shown::{self, quoted},
+};
 
 /// Maximum numbers of types, of fields of all types, and of dimensions of an array. Real messages have fewer, and the
 /// work to hash a message is bounded by their product with the message's values.
@@ -233,15 +236,9 @@ fn flatten(name: String, value: &DynSolValue, out: &mut Vec<ShownField>) {
         }
         DynSolValue::CustomStruct { .. } => "{}".to_owned(),
         DynSolValue::Array(_) | DynSolValue::FixedArray(_) | DynSolValue::Tuple(_) => "[]".to_owned(),
-        DynSolValue::Bool(value) => value.to_string(),
-        DynSolValue::Int(value, _) => value.to_string(),
         DynSolValue::Uint(U256::MAX, _) => format!("{} (the largest number)", U256::MAX),
-        DynSolValue::Uint(value, _) => value.to_string(),
-        DynSolValue::FixedBytes(word, size) => const_hex::encode_prefixed(&word[..*size]),
-        DynSolValue::Address(address) => address.to_string(),
-        DynSolValue::Function(function) => function.to_string(),
-        DynSolValue::Bytes(bytes) => const_hex::encode_prefixed(bytes),
         DynSolValue::String(text) => quoted(text),
+        plain => value_text(plain),
     };
     out.push(ShownField { name, value: shown });
 }

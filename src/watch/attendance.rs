@@ -42,7 +42,7 @@ impl Attendance {
     }
 
     /// Notes whether a client has a connection.
-    pub fn look(&mut self, has_connection: bool, now: Instant) {
+    pub fn update(&mut self, has_connection: bool, now: Instant) {
         let is_watched = has_connection || self.polls > 0;
         // A connection has ended at some time since the last look.
         if std::mem::replace(&mut self.is_watched, is_watched) || is_watched {

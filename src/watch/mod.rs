@@ -30,8 +30,8 @@ pub struct StandingBundles<R> {
     index: ReadIndex,
     /// The place in the chain for which it is known what is due.
     at: Option<Arc<ChainPlace>>,
-    /// Whether the client was told what is behind at this place.
-    told_behind: bool,
+    /// Whether it was announced at this place what is behind.
+    announced_behind: bool,
     /// The bytes that the bundles take without their requests.
     bytes: usize,
 }
@@ -66,8 +66,8 @@ pub struct StandingBundle<R> {
     pub name: String,
     /// The request.
     pub request: R,
-    /// The answer that the client was told last; `None` before the first.
-    told: Option<StandingAnswer>,
+    /// The answer that was announced last; `None` before the first.
+    announced: Option<StandingAnswer>,
     reads: ReadSet,
     /// Whether it must run.
     is_due: bool,
@@ -84,31 +84,24 @@ pub struct StandingBundle<R> {
     gained: Option<I256>,
 }
 
-/// An answer that was told.
+/// An answer that was announced.
 #[derive(Clone, Debug)]
 pub struct StandingAnswer {
     /// The answer: a member `result` or `error` of a JSON object, with its name.
     pub text: Bytes,
     /// The snapshot with which it began to hold.
     pub since: SnapshotId,
-    /// Whether the client was told before that the bundle is behind at this snapshot.
+    /// Whether it was announced before that the bundle is behind at this snapshot.
     is_late: bool,
 }
 
 /// The end of a run of a bundle.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug)]
 pub enum StandingRun {
-    /// An answer, which holds for as long as nothing changes that was read. An error is one, too.
-    Answered {
-        /// The answer to tell; `None` if its objective is not above what the client asks for.
-        text: Option<Bytes>,
-        /// The values that it follows from.
-        reads: ReadSet,
-        /// The objective, if the bundle has one.
-        gained: Option<I256>,
-        /// Whether the run was too long to be one of several on a worker.
-        is_long: bool,
-    },
+    /// An answer, which holds for as long as nothing changes that was read. An error is one, too. The text is `None` if the
+    /// objective is not above what the client asks for; `is_long`: whether the run was too long to be one of several on a worker.
+    Answered { text: Option<Bytes>, reads: ReadSet, gained: Option<I256>, is_long: bool },
     /// No answer, because a bound or a fault ended the run.
     Stale(Bytes),
     /// No answer yet: the run was ended because others wait behind it, and the bundle must run by itself.
@@ -126,7 +119,7 @@ impl<R> StandingBundles<R> {
         let new = |(name, request)| StandingBundle {
             name,
             request,
-            told: None,
+            announced: None,
             reads: ReadSet::default(),
             is_due: true,
             holds_at: None,
@@ -137,7 +130,7 @@ impl<R> StandingBundles<R> {
         };
         let bundles: Vec<_> = bundles.into_iter().map(new).collect();
         let bytes = bundles.iter().map(StandingBundle::bytes).sum();
-        Self { bundles, index: ReadIndex::default(), at: None, told_behind: false, bytes }
+        Self { bundles, index: ReadIndex::default(), at: None, announced_behind: false, bytes }
     }
 
     /// Returns the bundles, in the client's order.
@@ -174,7 +167,7 @@ impl<R> StandingBundles<R> {
     /// everything is due. What was due stays due.
     pub fn advance(&mut self, snapshot: &Snapshot, context: BlockContext, history: &StateHistory) {
         let now = ChainPlace { name: SnapshotName::of(snapshot), state: snapshot.state, context };
-        self.told_behind = false;
+        self.announced_behind = false;
         if let Some(was) = self.at.take() {
             let bundles = &mut self.bundles;
             bundles.iter_mut().filter(|bundle| bundle.is_due).for_each(|bundle| bundle.passed_over += 1);
@@ -231,27 +224,28 @@ impl<R> StandingBundles<R> {
 
     /// Returns the bundles whose answers began to hold after the snapshot `id`.
     pub fn changed_after(&self, id: SnapshotId) -> impl Iterator<Item = (&StandingBundle<R>, &StandingAnswer)> {
-        self.told().filter(move |(_, told)| told.since > id)
+        self.announced().filter(move |(_, announced)| announced.since > id)
     }
 
-    /// Returns the bundles whose answers a client may lack that was told the news of the snapshot `id`, with what was
+    /// Returns the bundles whose answers a client may lack that has the news of the snapshot `id`, with what was
     /// behind then.
     pub fn news_since(&self, id: SnapshotId) -> impl Iterator<Item = (&StandingBundle<R>, &StandingAnswer)> {
-        self.told().filter(move |(_, told)| told.since > id || told.is_late && told.since == id)
+        self.announced()
+            .filter(move |(_, announced)| announced.since > id || announced.is_late && announced.since == id)
     }
 
-    /// Records that the client is told what is behind now. Answers that come later for the same snapshot are late.
-    pub const fn tell_behind(&mut self) {
-        self.told_behind = true;
+    /// Records that it is announced what is behind now. Answers that come later for the same snapshot are late.
+    pub const fn announce_behind(&mut self) {
+        self.announced_behind = true;
     }
 
-    /// Returns whether the client was told what is behind at the current snapshot.
-    pub const fn has_told_behind(&self) -> bool {
-        self.told_behind
+    /// Returns whether it was announced at the current snapshot what is behind.
+    pub const fn has_announced_behind(&self) -> bool {
+        self.announced_behind
     }
 
-    fn told(&self) -> impl Iterator<Item = (&StandingBundle<R>, &StandingAnswer)> {
-        self.bundles.iter().filter_map(|bundle| Some((bundle, bundle.told.as_ref()?)))
+    fn announced(&self) -> impl Iterator<Item = (&StandingBundle<R>, &StandingAnswer)> {
+        self.bundles.iter().filter_map(|bundle| Some((bundle, bundle.announced.as_ref()?)))
     }
 
     /// Records the end of a run of bundle `at` on the current snapshot. Returns the answer if it is another than before.
@@ -272,11 +266,11 @@ impl<R> StandingBundles<R> {
                 self.index.replace(at, &bundle.reads, &reads);
                 (bundle.reads, bundle.gained, bundle.is_long) = (reads, gained, is_long);
                 (bundle.is_due, bundle.stale, bundle.passed_over, bundle.holds_at) = (false, None, 0, Some(now));
-                // A fall below is told once, and only if the objective was above before.
-                let text = text.or_else(|| bundle.told.as_ref().map(|_| Bytes::from_static(BELOW)));
+                // A fall below is announced once, and only if the objective was above before.
+                let text = text.or_else(|| bundle.announced.as_ref().map(|_| Bytes::from_static(BELOW)));
                 match text {
-                    Some(text) if bundle.told.as_ref().is_none_or(|told| told.text != text) => {
-                        bundle.told = Some(StandingAnswer { text, since: now.id, is_late: self.told_behind });
+                    Some(text) if bundle.announced.as_ref().is_none_or(|announced| announced.text != text) => {
+                        bundle.announced = Some(StandingAnswer { text, since: now.id, is_late: self.announced_behind });
                         true
                     }
                     _ => false,
@@ -284,8 +278,8 @@ impl<R> StandingBundles<R> {
             }
         };
         self.bytes += bundle.bytes();
-        let told = bundle.told.as_ref().filter(|_| is_news)?;
-        Some((&bundle.name, told))
+        let announced = bundle.announced.as_ref().filter(|_| is_news)?;
+        Some((&bundle.name, announced))
     }
 
     /// Records the end of a run of bundle `at` that began at `place`, as [`record`](Self::record) does. If what it read
@@ -308,8 +302,8 @@ impl<R> StandingBundles<R> {
             }
         }
         let bundle = &self.bundles[at as usize];
-        let told = bundle.told.as_ref().filter(|_| is_news)?;
-        Some((&bundle.name, told))
+        let announced = bundle.announced.as_ref().filter(|_| is_news)?;
+        Some((&bundle.name, announced))
     }
 }
 
@@ -366,8 +360,8 @@ impl<R> StandingBundle<R> {
     }
 
     /// Returns the answer that the client holds.
-    pub const fn told(&self) -> Option<&StandingAnswer> {
-        self.told.as_ref()
+    pub const fn announced(&self) -> Option<&StandingAnswer> {
+        self.announced.as_ref()
     }
 
     /// Makes the bundle due. Its answer holds up to the snapshot `last`.
@@ -382,7 +376,7 @@ impl<R> StandingBundle<R> {
     }
 
     fn answer_bytes(&self) -> usize {
-        self.told.as_ref().map_or(0, |told| told.text.len()) + reads_bytes(&self.reads)
+        self.announced.as_ref().map_or(0, |announced| announced.text.len()) + reads_bytes(&self.reads)
     }
 }
 

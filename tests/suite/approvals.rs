@@ -121,7 +121,7 @@ struct Served {
 impl Served {
     fn start() -> Self {
         let (approvals, folder) = (approvals(8), TempDir::new().unwrap());
-        let socket = ApprovalSocket::serve(folder.path(), approvals.clone()).unwrap();
+        let socket = ApprovalSocket::serve(folder.path(), approvals.clone(), None).unwrap();
         Self { approvals, folder, socket }
     }
 
@@ -712,16 +712,16 @@ async fn a_socket_left_behind_is_replaced_and_nothing_else_is() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join(SOCKET);
     drop(UnixListener::bind(&path).unwrap());
-    let socket = ApprovalSocket::serve(folder.path(), approvals(8)).unwrap();
+    let socket = ApprovalSocket::serve(folder.path(), approvals(8), None).unwrap();
     let (code, _, told) = presim(&["wallet", "list", "--data-dir", text(folder.path())], &[]);
     assert_eq!(code, Some(0), "{told}");
 
-    let second = ApprovalSocket::serve(folder.path(), approvals(8)).unwrap_err();
+    let second = ApprovalSocket::serve(folder.path(), approvals(8), None).unwrap_err();
     assert!(matches!(second, SocketError::InUse { .. }), "{second}");
     drop(socket);
 
     std::fs::write(&path, "mine").unwrap();
-    let taken = ApprovalSocket::serve(folder.path(), approvals(8)).unwrap_err();
+    let taken = ApprovalSocket::serve(folder.path(), approvals(8), None).unwrap_err();
     assert!(matches!(taken, SocketError::Taken { .. }), "{taken}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
 }
@@ -734,12 +734,12 @@ async fn a_path_too_long_for_a_socket_is_refused_with_what_to_do() {
     for path in [&fits, &long] {
         std::fs::create_dir(path).unwrap();
     }
-    let error = ApprovalSocket::serve(&long, approvals(8)).unwrap_err().to_string();
+    let error = ApprovalSocket::serve(&long, approvals(8), None).unwrap_err().to_string();
     assert!(error.contains("108 bytes") && error.contains("--data-dir"), "{error}");
     let (code, _, told) = presim(&["wallet", "list", "--data-dir", text(&long)], &[]);
     assert_eq!((code, told.trim_end()), (Some(1), format!("error: {error}").as_str()));
 
-    let _socket = ApprovalSocket::serve(&fits, approvals(8)).unwrap();
+    let _socket = ApprovalSocket::serve(&fits, approvals(8), None).unwrap();
     let (code, _, told) = presim(&["wallet", "list", "--data-dir", text(&fits)], &[]);
     assert_eq!(code, Some(0), "{told}");
 }

@@ -1,4 +1,5 @@
-//! The model of a chain against a naive one, which holds plain lists: random sequences of records, some of which do not fit.
+//! The model of a chain against a naive one, which holds plain lists: random sequences of records, some of which do not fit. A
+//! second chain follows by their encoded form, as a replica does.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,16 +8,19 @@ use alloy_primitives::{Address, B256, Sealable, U256};
 use presim::{
     chain::{BlockBody, BlockHashes, SealedBlock},
     ledger::{
-        BlockChanges, Chain, FeedState, OpenBlock, Record, Retention, Selector, Snapshot, SnapshotId, Stamp, Tags,
-        Verified,
+        BlockChanges, Chain, FeedState, LeaderTime, OpenBlock, Record, Retention, Selector, Snapshot, SnapshotId,
+        Snapshots, Stamp, StreamMessage, Tags, Verified,
     },
-    state::{AccountChange, Lookup, RemoteState, World},
+    source::replica::Applier,
+    state::{AccountChange, CodeCache, Lookup, RemoteState, World},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
 const SEQUENCES: u64 = 400;
 const RECORDS: usize = 60;
 const ACCOUNTS: u8 = 6;
+/// The damaged forms of a message that are read.
+const DAMAGED: usize = 20;
 const KEPT: Retention = Retention { blocks: 12, snapshots: 16, history: 12 };
 const LIVE: FeedState = FeedState::Live { every_ms: 200 };
 
@@ -93,6 +97,23 @@ struct Pair {
     chain: Chain,
     naive: NaiveChain,
     id: u64,
+    /// Follows by the messages about the records.
+    replica: Applier,
+    /// Follows as well, until it has to read damaged messages, which may mean anything.
+    victim: Applier,
+    /// The id of the message that is damaged for the victim.
+    damaged: u64,
+}
+
+/// Returns the first snapshot of a chain that begins with `block`.
+fn first(block: &SealedBlock) -> Snapshot {
+    let (number, hash) = (block.number(), block.hash());
+    let remote = RemoteState::new(1 << 20, number, hash);
+    let mut hashes = BlockHashes::default();
+    hashes.push(number, hash);
+    let mut first = Snapshot::at_head(World::on(remote.newest().unwrap()), Arc::new(block.clone()), hashes);
+    first.id = SnapshotId(1);
+    first
 }
 
 impl Pair {
@@ -100,14 +121,13 @@ impl Pair {
         let mut random = SmallRng::seed_from_u64(seed);
         let block = sealed(&mut random, 100, B256::ZERO);
         let (number, hash) = (block.number(), block.hash());
-        let remote = RemoteState::new(1 << 20, number, hash);
-        let mut hashes = BlockHashes::default();
-        hashes.push(number, hash);
-        let mut first = Snapshot::at_head(World::on(remote.newest().unwrap()), Arc::new(block), hashes);
-        first.id = SnapshotId(1);
         let canonical = vec![NaiveBlock { number, hash: Some(hash), changes: None }];
         let naive = NaiveChain { canonical, ahead: Vec::new(), finalized: None, degraded: false };
-        let mut pair = Self { random, chain: Chain::new(first, LIVE, KEPT), naive, id: 1 };
+        let follower = || Applier::new(Snapshots::new(first(&block), LIVE, KEPT), Arc::new(CodeCache::new(1 << 20)));
+        let (replica, victim) = (follower(), follower());
+        let damaged = random.random_range(2..RECORDS as u64);
+        let chain = Chain::new(first(&block), LIVE, KEPT);
+        let mut pair = Self { random, chain, naive, id: 1, replica, victim, damaged };
         assert!(pair.apply(Record::Tags(Tags::default())));
         pair
     }
@@ -116,17 +136,54 @@ impl Pair {
     fn apply(&mut self, record: Record) -> bool {
         let before = self.chain.clone();
         let text = format!("{record:?}");
+        let id = SnapshotId(self.id + 1);
+        // A sub-block that goes on names no block: the reader's own is meant.
+        let names_its_block = !matches!(record, Record::Preconfirmed { opens: false, .. });
+        let message = StreamMessage::of(&before, &record).map(|message| message.write(LeaderTime(0)));
+        if let Some(message) = &message {
+            self.damage(id, message);
+        }
         let fits = self.chain.apply(Stamp::now(SnapshotId(self.id + 1)), record).is_ok();
         if fits {
             self.id += 1;
             assert_eq!(self.chain.last, SnapshotId(self.id), "{text}");
+            let (dated, read) = StreamMessage::read(&message.expect("the message about a record")).expect(&text);
+            self.replica.apply(id, dated, read, None).expect(&text);
         } else {
+            let message = message.filter(|_| names_its_block);
+            if let Some((dated, read)) = message.and_then(|message| StreamMessage::read(&message).ok()) {
+                let shown = self.replica.state().load();
+                assert!(self.replica.apply(id, dated, read, None).is_err(), "{text}");
+                assert!(Arc::ptr_eq(&shown, &self.replica.state().load()), "what is shown stays as it was");
+            }
             assert_eq!(before.last, self.chain.last, "{text}");
             assert!(
                 Arc::ptr_eq(&before.newest, &self.chain.newest) && Arc::ptr_eq(before.latest(), self.chain.latest())
             );
         }
         fits
+    }
+
+    /// Lets the victim follow, and read damaged messages once: each is refused, or means something else.
+    fn damage(&mut self, id: SnapshotId, message: &[u8]) {
+        if id.0 == self.damaged {
+            for _ in 0..DAMAGED {
+                let mut bytes = message.to_vec();
+                for _ in 0..self.random.random_range(1..4) {
+                    let at = self.random.random_range(0..bytes.len());
+                    match self.random.random_range(0..3) {
+                        0 => bytes[at] = self.random.random(),
+                        1 => bytes[at] ^= 1 << self.random.random_range(0..8),
+                        _ => bytes.truncate(at.max(1)),
+                    }
+                }
+                if let Ok((dated, read)) = StreamMessage::read(&bytes) {
+                    let _ = self.victim.apply(id, dated, read, None);
+                }
+            }
+        } else if let Ok((dated, read)) = StreamMessage::read(message) {
+            let _ = self.victim.apply(id, dated, read, None);
+        }
     }
 
     fn changes(&mut self) -> Changes {
@@ -282,9 +339,9 @@ impl Pair {
         }
     }
 
-    /// Compares the two chains.
-    fn check(&self) {
-        let (chain, naive) = (&self.chain, &self.naive);
+    /// Compares the chain, or the replica's, with the naive one.
+    fn check(&self, chain: &Chain) {
+        let naive = &self.naive;
         assert_eq!(Some(chain.head().hash()), naive.head().hash);
         assert_eq!(chain.latest().head.number(), naive.head().number);
         assert_eq!((chain.feed().is_degraded(), chain.finalized()), (naive.degraded, naive.finalized));
@@ -338,7 +395,8 @@ fn random_records_of_an_upstreams_chain_do_what_plain_lists_do() {
         let mut pair = Pair::new(seed);
         for _ in 0..RECORDS {
             pair.step();
-            pair.check();
+            pair.check(&pair.chain);
+            pair.check(&pair.replica.state().load());
         }
     }
 }

@@ -190,7 +190,7 @@ impl Setup {
         let first = Snapshot::at_head(World::on(state.newest().unwrap()), head.head.clone(), head.hashes.clone());
         let snapshots =
             Arc::new(Snapshots::new(first, FeedState::Static, Retention { blocks: 1, snapshots: 1, history: 1 }));
-        let config = FetcherConfig { patience: Duration::from_secs(20), verify_proofs, max_in_flight: 100_000 };
+        let config = FetcherConfig { wave_timeout: Duration::from_secs(20), verify_proofs, max_in_flight: 100_000 };
         let fetcher = Arc::new(Fetcher::new(upstream, backend.codes.clone(), config, &metrics));
         let executor = ExecutorConfig {
             workers: 2,

@@ -780,7 +780,7 @@ fn bundles_run_for_30_s_after_a_client_was_there_and_are_kept_for_their_time() {
     let at = |ms: u64| begun + Duration::from_millis(ms);
     let mut clients = Attendance::new(begun);
     let look = |clients: &mut Attendance, has_connection: bool, ms: u64| {
-        clients.look(has_connection, at(ms));
+        clients.update(has_connection, at(ms));
         (clients.may_run(at(ms)), clients.rest(keep, true, at(ms)).map(|rest| rest.as_millis()))
     };
     // The client that lets them stand counts, but has no connection.

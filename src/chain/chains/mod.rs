@@ -1,25 +1,13 @@
-//! The networks that presim knows by their chain id: a file a network, with its forks by name and time.
+//! The networks that presim knows by their chain id: their forks by name and time, in a file for
+//! each family, and one for Base.
 //!
 //! A network is its genesis `config`, as geth and op-geth have it, so that a known chain and a chain of a genesis file
 //! follow the same code, and [`set_forks`](super::set_forks) changes either.
 
 mod base;
 mod ethereum;
-mod holesky;
-mod hoodi;
-mod ink;
-mod lisk;
-mod metal;
-mod mode;
 mod network;
-mod op_mainnet;
-mod op_sepolia;
-mod sepolia;
-mod soneium;
-mod unichain;
-mod world_chain;
-mod x_layer;
-mod zora;
+mod op_stack;
 
 use std::time::Duration;
 
@@ -29,22 +17,22 @@ use super::{ChainSpec, ChainSpecError, ForkTime, set_forks};
 
 const NETWORKS: [&Network; 17] = [
     &ethereum::MAINNET,
-    &sepolia::SEPOLIA,
-    &holesky::HOLESKY,
-    &hoodi::HOODI,
-    &op_mainnet::OP_MAINNET,
-    &op_sepolia::OP_SEPOLIA,
+    &ethereum::SEPOLIA,
+    &ethereum::HOLESKY,
+    &ethereum::HOODI,
+    &op_stack::OP_MAINNET,
+    &op_stack::OP_SEPOLIA,
     &base::BASE,
     &base::BASE_SEPOLIA,
-    &world_chain::WORLD_CHAIN,
-    &unichain::UNICHAIN,
-    &ink::INK,
-    &soneium::SONEIUM,
-    &x_layer::X_LAYER,
-    &mode::MODE,
-    &zora::ZORA,
-    &lisk::LISK,
-    &metal::METAL,
+    &op_stack::WORLD_CHAIN,
+    &op_stack::UNICHAIN,
+    &op_stack::INK,
+    &op_stack::SONEIUM,
+    &op_stack::X_LAYER,
+    &op_stack::MODE,
+    &op_stack::ZORA,
+    &op_stack::LISK,
+    &op_stack::METAL,
 ];
 
 impl ChainSpec {

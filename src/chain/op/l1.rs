@@ -82,7 +82,7 @@ struct OperatorTerms {
 }
 
 /// The L1 cost of a transaction, as its receipt reports it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct L1Cost {
     /// The base fee of L1, in wei.
     pub gas_price: U256,
@@ -242,12 +242,9 @@ impl L1BlockInfo {
             gas_price: self.base_fee,
             gas_used: U256::from(gas),
             fee: self.data_fee(encoded),
-            fee_scalar: None,
-            base_fee_scalar: None,
-            blob_base_fee: None,
-            blob_base_fee_scalar: None,
             operator_fee: self.operator.map(|fee| (fee.scalar.into(), fee.constant)).filter(|fee| *fee != (0, 0)),
             da_footprint: self.da_footprint_scalar.zip(self.da_footprint(encoded)),
+            ..L1Cost::default()
         };
         match self.terms {
             DataTerms::Bedrock { overhead, scalar } => L1Cost {

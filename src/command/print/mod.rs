@@ -15,13 +15,11 @@ pub enum PrintTask {
     /// Completions of a shell: `presim print completions bash > /etc/bash_completion.d/presim`.
     Completions {
         /// The shell.
-        #[arg(value_name = "SHELL")]
         shell: Shell,
     },
     /// The manual page: `presim print man > /usr/local/share/man/man1/presim.1`.
     Man {
         /// The command whose page is printed. Without it, that of presim itself.
-        #[arg(value_name = "COMMAND")]
         command: Option<String>,
     },
     /// An example of the TOML file of --config, with every setting, its default and its meaning.

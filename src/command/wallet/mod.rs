@@ -17,8 +17,8 @@ use self::show::{entry, plain, quote, shortened, table};
 use crate::{
     shown,
     wallet::{
-        BatchId, DigestPrefix, FeeBounds, SocketError,
-        protocol::{Answer, Listed, Request},
+        BatchId, DigestPrefix, Question, ReplacedBatch, ReplacementQuote, SocketError,
+        protocol::{Answer, Request},
         socket_path,
     },
 };
@@ -45,25 +45,21 @@ pub enum WalletTask {
     Approve {
         /// The batch's id, a beginning of it with at least six characters that no other waiting batch's id has, or the
         /// whole digest.
-        #[arg(value_name = "ID")]
         id: String,
         /// The batch's digest as `presim wallet list` shows it, or at least its first eight digits. A batch with
         /// another digest is not approved.
-        #[arg(value_name = "DIGEST")]
         digest: Option<String>,
     },
     /// Reject a batch or a message. Its sender gets error 4001.
     Reject {
         /// The batch's id, a beginning of it with at least six characters that no other waiting batch's id has, or the
         /// whole digest.
-        #[arg(value_name = "ID")]
         id: String,
     },
     /// Sign the transactions of a batch that wait once more, with the same nonces and higher fees, and send them to the
     /// upstream. The fees are shown first, and a terminal is asked.
     Bump {
         /// The batch's id, or a beginning of it that no other batch's id has.
-        #[arg(value_name = "ID")]
         id: String,
         /// Sign without a question on the terminal.
         #[arg(long)]
@@ -73,7 +69,6 @@ pub enum WalletTask {
     /// shown first, and a terminal is asked.
     Cancel {
         /// The batch's id, or a beginning of it that no other batch's id has.
-        #[arg(value_name = "ID")]
         id: String,
         /// Sign without a question on the terminal.
         #[arg(long)]
@@ -82,6 +77,7 @@ pub enum WalletTask {
 }
 
 /// The reason why a command has failed.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The path of the socket is not valid.
@@ -92,32 +88,16 @@ pub enum ClientError {
         "no node listens on {}: start one with this --data-dir, and with --wallet-approval ask, or with --upstream and --wallet-key-file",
         path.display()
     )]
-    Nobody {
-        /// Path of the socket.
-        path: PathBuf,
-    },
+    Nobody { path: PathBuf },
     /// The system denies access to the socket.
     #[error("{}: permission denied: run this command as the user that the node runs as", path.display())]
-    Denied {
-        /// Path of the socket.
-        path: PathBuf,
-    },
+    Denied { path: PathBuf },
     /// The connection failed.
     #[error("{}: the node does not answer: {cause}", path.display())]
-    Broken {
-        /// Path of the socket.
-        path: PathBuf,
-        /// The system's error.
-        cause: io::Error,
-    },
+    Broken { path: PathBuf, cause: io::Error },
     /// The answer cannot be parsed, or does not fit the request.
     #[error("{}: unexpected answer: {cause}: does the node run another version of presim?", path.display())]
-    Strange {
-        /// Path of the socket.
-        path: PathBuf,
-        /// The error of the JSON parser.
-        cause: serde_json::Error,
-    },
+    Strange { path: PathBuf, cause: serde_json::Error },
     /// The command or the node rejects the request, with this reason.
     #[error("{0}")]
     Refused(String),
@@ -169,28 +149,27 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         WalletTask::Approve { id, digest: None } => confirm(&path, id, out)?,
         WalletTask::Reject { id } => Request::Reject { id: id.clone() },
         WalletTask::Bump { id, yes } => {
-            let (id, bounds) = quoted(&path, id, false, *yes, out)?;
+            let ReplacementQuote { id, bounds, .. } = quoted(&path, id, false, *yes, out)?;
             Request::Bump { id, bounds }
         }
         WalletTask::Cancel { id, yes } => {
-            let (id, bounds) = quoted(&path, id, true, *yes, out)?;
+            let ReplacementQuote { id, bounds, .. } = quoted(&path, id, true, *yes, out)?;
             Request::Cancel { id, bounds }
         }
     };
     let text = match ask(&path, &request)? {
-        Answer::Error { message } => return Err(ClientError::Refused(message)),
-        Answer::Approved { id } => format!("approved {}\n", plain(&id)),
-        Answer::Rejected { id } => format!("rejected {}\n", plain(&id)),
-        Answer::Replaced { id, transactions } => {
+        Answer::Approved { id } => format!("approved {}\n", plain(id.as_str())),
+        Answer::Rejected { id } => format!("rejected {}\n", plain(id.as_str())),
+        Answer::Replaced(ReplacedBatch { id, transactions }) => {
             let done = if matches!(task, WalletTask::Cancel { .. }) { "cancels" } else { "bumped" };
             let lines = transactions.iter().map(|(old, new)| format!("  {old}\n  by {new}\n"));
             format!(
                 "{done} {}: these transactions are replaced, unless they are mined first\n{}",
-                plain(&id),
+                plain(id.as_str()),
                 lines.collect::<String>()
             )
         }
-        Answer::Next(_) | Answer::Quoted { .. } => {
+        Answer::Next(_) | Answer::Quoted(_) | Answer::Error { .. } => {
             return Err(strange(&path, "expected a decision or a list"));
         }
         Answer::Waiting(list) if matches!(task, WalletTask::List { json: true }) => {
@@ -212,40 +191,35 @@ fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<Request, Clien
     if !has_terminal() {
         return Err(ClientError::NoTerminal);
     }
-    let batch = match ask(path, &Request::Show { id: id.to_owned() })? {
-        Answer::Shown(batch) => batch,
-        Answer::Error { message } => return Err(ClientError::Refused(message)),
-        _ => return Err(strange(path, "expected a batch")),
+    let Answer::Shown(batch) = ask(path, &Request::Show { id: id.to_owned() })? else {
+        return Err(strange(path, "expected a batch"));
     };
     show(out, &format!("{}\napprove it? [y/N] ", entry(&batch)))?;
     if !["y", "yes"].contains(&line()?.as_str()) {
-        return Err(ClientError::NotApproved(shortened(&batch.id)));
+        return Err(ClientError::NotApproved(shortened(&batch.asked.id)));
     }
-    Ok(approval(*batch))
+    Ok(approval(&batch))
 }
 
 /// Shows what it costs to replace the transactions of a batch. Asks on the terminal, if there is one, whether to do so, unless `yes`.
-/// Returns the id of the batch, and the fees that bind the replacement.
 fn quoted(
     path: &Path,
     id: &str,
     cancels: bool,
     yes: bool,
     out: &mut impl Write,
-) -> Result<(String, FeeBounds), ClientError> {
-    let (id, transactions, bounds) = match ask(path, &Request::Quote { id: id.to_owned(), cancels })? {
-        Answer::Quoted { id, transactions, bounds } => (id, transactions, bounds),
-        Answer::Error { message } => return Err(ClientError::Refused(message)),
-        _ => return Err(strange(path, "expected the fees of a replacement")),
+) -> Result<ReplacementQuote, ClientError> {
+    let Answer::Quoted(found) = ask(path, &Request::Quote { id: id.to_owned(), cancels })? else {
+        return Err(strange(path, "expected the fees of a replacement"));
     };
-    show(out, &quote(&id, transactions, &bounds))?;
+    show(out, &quote(&found))?;
     if !yes && has_terminal() {
         show(out, "sign it? [y/N] ")?;
         if !["y", "yes"].contains(&line()?.as_str()) {
-            return Err(ClientError::NotReplaced(shortened(&id)));
+            return Err(ClientError::NotReplaced(shortened(&found.id)));
         }
     }
-    Ok((id, bounds))
+    Ok(found)
 }
 
 /// Shows each batch as it comes, asks whether to approve it, and sends the decision. Ends with the input.
@@ -260,7 +234,6 @@ fn watch(path: &Path, out: &mut impl Write) -> Result<(), ClientError> {
         let batch = match ask(path, &Request::Next { from })? {
             Answer::Next(Some(batch)) => batch,
             Answer::Next(None) => continue,
-            Answer::Error { message } => return Err(ClientError::Refused(message)),
             _ => return Err(strange(path, "expected the next batch")),
         };
         from = batch.number + 1;
@@ -270,27 +243,28 @@ fn watch(path: &Path, out: &mut impl Write) -> Result<(), ClientError> {
             tcflush(io::stdin(), QueueSelector::IFlush).map_err(|error| ClientError::Read(error.into()))?;
             show(out, "\napprove it? [y/n] ")?;
             match line()?.as_str() {
-                "y" | "yes" => break approval(*batch),
-                "n" | "no" => break Request::Reject { id: batch.id.clone() },
+                "y" | "yes" => break approval(&batch),
+                "n" | "no" => break Request::Reject { id: batch.asked.id.as_str().to_owned() },
                 // The end of the input.
-                "" => return Err(ClientError::NotApproved(shortened(&batch.id))),
+                "" => return Err(ClientError::NotApproved(shortened(&batch.asked.id))),
                 _ => {}
             }
         };
-        let done = match ask(path, &request)? {
-            Answer::Approved { id } => format!("approved {}\n", shortened(&id)),
-            Answer::Rejected { id } => format!("rejected {}\n", shortened(&id)),
+        let done = match ask(path, &request) {
+            Ok(Answer::Approved { id }) => format!("approved {}\n", shortened(&id)),
+            Ok(Answer::Rejected { id }) => format!("rejected {}\n", shortened(&id)),
             // The batch was withdrawn, its time was up, or another approver was faster.
-            Answer::Error { message } => format!("not decided: {}\n", shown::printable(&message)),
-            _ => return Err(strange(path, "expected a decision")),
+            Err(ClientError::Refused(message)) => format!("not decided: {}\n", shown::printable(&message)),
+            Err(error) => return Err(error),
+            Ok(_) => return Err(strange(path, "expected a decision")),
         };
         show(out, &done)?;
     }
 }
 
 /// Returns the request that approves exactly this batch.
-fn approval(batch: Listed) -> Request {
-    Request::Approve { id: batch.id, digest: batch.digest.into() }
+fn approval(batch: &Question) -> Request {
+    Request::Approve { id: batch.asked.id.as_str().to_owned(), digest: batch.digest.into() }
 }
 
 fn has_terminal() -> bool {
@@ -335,5 +309,8 @@ fn ask(path: &Path, request: &Request) -> Result<Answer, ClientError> {
     if answer.last() != Some(&b'\n') {
         return Err(broken(ErrorKind::UnexpectedEof.into()));
     }
-    serde_json::from_slice(&answer).map_err(strange)
+    match serde_json::from_slice(&answer).map_err(strange)? {
+        Answer::Error { message } => Err(ClientError::Refused(message)),
+        answer => Ok(answer),
+    }
 }

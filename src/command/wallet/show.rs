@@ -6,8 +6,9 @@ use alloy_primitives::{Bytes, U256};
 use crate::{
     shown::{self, escaped, printable, quoted},
     wallet::{
-        AskedAct, AskedBatch, AskedMessage, AskedTypedData, FeeBounds, ShownField, ether,
-        protocol::{Listed, WaitingList, WithdrawnIds},
+        Asked, AskedAct, AskedBatch, AskedMessage, AskedTypedData, BatchId, Question, ReplacementQuote, ShownField,
+        ether,
+        protocol::{WaitingList, WithdrawnIds},
     },
 };
 
@@ -25,7 +26,7 @@ const SHOWN_WIDTH: usize = 256;
 /// Returns the text of a list.
 pub(super) fn table(list: &WaitingList) -> String {
     let count = list.batches.len() + list.more;
-    let are_batches = list.batches.iter().all(|one| matches!(one.act, AskedAct::Batch(_)));
+    let are_batches = list.batches.iter().all(|one| matches!(one.asked.act, AskedAct::Batch(_)));
     let mut text = match (count, are_batches) {
         (0, _) => "no batch waits for approval\n".to_owned(),
         (1, true) => "1 batch waits for approval\n".to_owned(),
@@ -50,23 +51,19 @@ pub(super) fn table(list: &WaitingList) -> String {
 }
 
 /// Returns the text of one request.
-pub(super) fn entry(listed: &Listed) -> String {
-    let mut text = format!(
-        "\n{}\n  digest   {}\n  account  {} on chain {}\n",
-        shortened(&listed.id),
-        listed.digest,
-        listed.from,
-        listed.chain_id,
-    );
-    if let Some(client) = &listed.asker.client {
+pub(super) fn entry(question: &Question) -> String {
+    let Asked { id, from, chain_id, asker, act } = &question.asked;
+    let (id, digest) = (shortened(id), question.digest);
+    let mut text = format!("\n{id}\n  digest   {digest}\n  account  {from} on chain {chain_id}\n");
+    if let Some(client) = &asker.client {
         text.push_str(&format!("  client   {}\n", plain(&shown::cut(client, SHOWN_ID))));
     }
-    if let Some(page) = &listed.asker.page {
+    if let Some(page) = &asker.page {
         text.push_str(&format!("  page     {}\n", plain(&shown::cut(page, SHOWN_ID))));
     }
-    let (waited, left) = (listed.waited_ms / 1000, listed.left_ms.div_ceil(1000));
+    let (waited, left) = (question.waited_ms / 1000, question.left_ms.div_ceil(1000));
     text.push_str(&format!("  waiting  {waited} s; rejected in {left} s\n"));
-    match &listed.act {
+    match act {
         AskedAct::Batch(batch) => add_batch(&mut text, batch),
         AskedAct::Message(message) => add_message(&mut text, message),
         AskedAct::TypedData(data) => add_typed_data(&mut text, data),
@@ -127,13 +124,10 @@ fn fees(gas: U256, data: U256) -> String {
 }
 
 /// Returns the text of the fees of a replacement.
-pub(super) fn quote(id: &str, transactions: usize, bounds: &FeeBounds) -> String {
-    let plural = if transactions == 1 { "" } else { "s" };
-    format!(
-        "{}: signs {transactions} transaction{plural} once more, {}\n",
-        shortened(id),
-        fees(bounds.gas, bounds.data)
-    )
+pub(super) fn quote(ReplacementQuote { id, transactions, bounds }: &ReplacementQuote) -> String {
+    let plural = if *transactions == 1 { "" } else { "s" };
+    let (id, fees) = (shortened(id), fees(bounds.gas, bounds.data));
+    format!("{id}: signs {transactions} transaction{plural} once more, {fees}\n")
 }
 
 fn add_message(text: &mut String, AskedMessage { message, hash }: &AskedMessage) {
@@ -200,7 +194,8 @@ fn data(bytes: &Bytes) -> String {
 }
 
 /// Returns an id as it is shown: a long one without its middle.
-pub(super) fn shortened(id: &str) -> String {
+pub(super) fn shortened(id: &BatchId) -> String {
+    let id = id.as_str();
     let count = id.chars().count();
     if count <= SHOWN_ID {
         return plain(id);

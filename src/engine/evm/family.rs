@@ -67,9 +67,6 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     /// Whether vaults get a part of the fees.
     const HAS_VAULTS: bool;
 
-    /// Returns the fork that is active in `header`'s block.
-    fn fork(spec: &ChainSpec, header: &Header) -> Self::Spec;
-
     /// Returns the environment in which the transactions of `header`'s block run.
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<Self::Spec>;
 
@@ -108,6 +105,24 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     ) -> Result<ExecutionResult, EVMError<Infallible>>;
 }
 
+/// Evaluates an expression, in which the name between the bars is the type of the family of `$spec`'s chain.
+macro_rules! with_family {
+    ($spec:expr, |$F:ident| $body:expr) => {
+        match $spec.family() {
+            $crate::chain::Family::Ethereum => {
+                type $F = $crate::engine::Ethereum;
+                $body
+            }
+            $crate::chain::Family::OpStack => {
+                type $F = $crate::engine::OpStack;
+                $body
+            }
+        }
+    };
+}
+
+pub(in crate::engine) use with_family;
+
 /// The family of Ethereum itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Ethereum;
@@ -118,10 +133,6 @@ impl FamilyEvm for Ethereum {
     type Chain = ();
 
     const HAS_VAULTS: bool = false;
-
-    fn fork(spec: &ChainSpec, header: &Header) -> SpecId {
-        alloy_evm::spec(spec, header)
-    }
 
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv {
         spec.evm_env(header)
@@ -172,10 +183,6 @@ impl FamilyEvm for OpStack {
     type Chain = OpBlockFees;
 
     const HAS_VAULTS: bool = true;
-
-    fn fork(spec: &ChainSpec, header: &Header) -> OpFork {
-        spec.op_fork(header.timestamp)
-    }
 
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<OpFork> {
         spec.op_evm_env(header)

@@ -42,10 +42,10 @@ pub(super) fn put<C: Host>(
 pub(super) fn meter<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthInterpreter, C>) {
     let mut put = |code: u8, run: fn(At<'_, C>) -> InstructionExecResult| put(instructions, code, run);
     put(opcode::JUMPDEST, |mut at| tick(&mut at));
-    put(opcode::CALL, call::<C>);
-    put(opcode::CALLCODE, call_code::<C>);
-    put(opcode::DELEGATECALL, delegate_call::<C>);
-    put(opcode::STATICCALL, static_call::<C>);
+    put(opcode::CALL, call::<{ opcode::CALL }, C>);
+    put(opcode::CALLCODE, call::<{ opcode::CALLCODE }, C>);
+    put(opcode::DELEGATECALL, call::<{ opcode::DELEGATECALL }, C>);
+    put(opcode::STATICCALL, call::<{ opcode::STATICCALL }, C>);
     put(opcode::CREATE, |mut at| {
         tick(&mut at)?;
         contract::create::<false, _, _>(at)
@@ -54,27 +54,20 @@ pub(super) fn meter<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthIn
         tick(&mut at)?;
         contract::create::<true, _, _>(at)
     });
-    // The cost of these grows with a length. The numbers are its depth on the stack, and the bytes per tick.
-    put(opcode::KECCAK256, |mut at| {
-        tick_bytes(&mut at, 1, 64)?;
-        system::keccak256(at)
-    });
-    put(opcode::CALLDATACOPY, |mut at| {
-        tick_bytes(&mut at, 2, 1024)?;
-        system::calldatacopy(at)
-    });
-    put(opcode::CODECOPY, |mut at| {
-        tick_bytes(&mut at, 2, 1024)?;
-        system::codecopy(at)
-    });
-    put(opcode::RETURNDATACOPY, |mut at| {
-        tick_bytes(&mut at, 2, 1024)?;
-        system::returndatacopy(at)
-    });
-    put(opcode::MCOPY, |mut at| {
-        tick_bytes(&mut at, 2, 1024)?;
-        memory::mcopy(at)
-    });
+    /// Meters an opcode whose cost grows with a length, by the depth of the length on the stack and the bytes per tick.
+    macro_rules! by_length {
+        ($code:ident, $depth:expr, $bytes_a_tick:expr, $run:path) => {
+            put(opcode::$code, |mut at| {
+                tick_bytes(&mut at, $depth, $bytes_a_tick)?;
+                $run(at)
+            })
+        };
+    }
+    by_length!(KECCAK256, 1, 64, system::keccak256);
+    by_length!(CALLDATACOPY, 2, 1024, system::calldatacopy);
+    by_length!(CODECOPY, 2, 1024, system::codecopy);
+    by_length!(RETURNDATACOPY, 2, 1024, system::returndatacopy);
+    by_length!(MCOPY, 2, 1024, memory::mcopy);
     put(opcode::EXTCODECOPY, extcodecopy::<C>);
     put(opcode::SELFDESTRUCT, selfdestruct::<C>);
     put(opcode::LOG0, log::<0, C>);
@@ -84,24 +77,10 @@ pub(super) fn meter<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthIn
     put(opcode::LOG4, log::<4, C>);
 }
 
-pub(super) fn call<'a, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
+/// Ticks, then runs the call opcode `OP`.
+pub(super) fn call<'a, const OP: u8, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
     tick(&mut at)?;
-    contract::call::<{ opcode::CALL }, _, _>(at)
-}
-
-pub(super) fn call_code<'a, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
-    tick(&mut at)?;
-    contract::call::<{ opcode::CALLCODE }, _, _>(at)
-}
-
-pub(super) fn delegate_call<'a, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
-    tick(&mut at)?;
-    contract::call::<{ opcode::DELEGATECALL }, _, _>(at)
-}
-
-pub(super) fn static_call<'a, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
-    tick(&mut at)?;
-    contract::call::<{ opcode::STATICCALL }, _, _>(at)
+    contract::call::<OP, _, _>(at)
 }
 
 pub(super) fn extcodecopy<'a, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {

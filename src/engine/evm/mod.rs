@@ -28,7 +28,7 @@ use crate::{
     state::Overlay,
 };
 
-pub(super) use family::{Host, MAX_TX_GAS_LIMIT};
+pub(super) use family::{Host, MAX_TX_GAS_LIMIT, with_family};
 pub(super) use op::{OpBlock, op_precompiles};
 pub(super) use record::seen_info;
 

@@ -23,7 +23,7 @@ use revm::{
 
 use super::{
     family::{FamilyEvm, RunEvm},
-    meter::{At, Metered, call, call_code, delegate_call, extcodecopy, put, selfdestruct, static_call},
+    meter::{At, Metered, call, extcodecopy, put, selfdestruct},
 };
 use crate::state::{AccountReads, BlockReads, Overlay};
 
@@ -57,23 +57,11 @@ pub(super) fn record<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthI
         let existence = if pays { AccountReads::EXISTENCE } else { AccountReads::empty() };
         account(&mut at, 1, AccountReads::CODE | existence);
         delegate(&mut at);
-        call(at)
+        call::<{ opcode::CALL }, C>(at)
     });
-    put(opcode::CALLCODE, |mut at| {
-        account(&mut at, 1, AccountReads::CODE);
-        delegate(&mut at);
-        call_code(at)
-    });
-    put(opcode::DELEGATECALL, |mut at| {
-        account(&mut at, 1, AccountReads::CODE);
-        delegate(&mut at);
-        delegate_call(at)
-    });
-    put(opcode::STATICCALL, |mut at| {
-        account(&mut at, 1, AccountReads::CODE);
-        delegate(&mut at);
-        static_call(at)
-    });
+    put(opcode::CALLCODE, call_code_of::<{ opcode::CALLCODE }, C>);
+    put(opcode::DELEGATECALL, call_code_of::<{ opcode::DELEGATECALL }, C>);
+    put(opcode::STATICCALL, call_code_of::<{ opcode::STATICCALL }, C>);
     put(opcode::SELFDESTRUCT, |at| {
         let (from, to) = (at.interpreter.input.target_address, at.interpreter.stack.peek(0));
         at.host.db_mut().note_account(from, AccountReads::BALANCE);
@@ -84,42 +72,31 @@ pub(super) fn record<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthI
         }
         selfdestruct(at)
     });
-    put(opcode::BLOCKHASH, |at| {
-        at.host.db_mut().note_block(BlockReads::NUMBER);
-        host::blockhash(at)
-    });
-    put(opcode::NUMBER, |at| {
-        at.host.db_mut().note_block(BlockReads::NUMBER);
-        block_info::block_number(at)
-    });
-    put(opcode::TIMESTAMP, |at| {
-        at.host.db_mut().note_block(BlockReads::TIMESTAMP);
-        block_info::timestamp(at)
-    });
-    put(opcode::COINBASE, |at| {
-        at.host.db_mut().note_block(BlockReads::FEE_RECIPIENT);
-        block_info::coinbase(at)
-    });
-    put(opcode::DIFFICULTY, |at| {
-        at.host.db_mut().note_block(BlockReads::PREV_RANDAO);
-        block_info::difficulty(at)
-    });
-    put(opcode::GASLIMIT, |at| {
-        at.host.db_mut().note_block(BlockReads::GAS_LIMIT);
-        block_info::gaslimit(at)
-    });
-    put(opcode::BASEFEE, |at| {
-        at.host.db_mut().note_block(BlockReads::BASE_FEE);
-        block_info::basefee(at)
-    });
-    put(opcode::BLOBBASEFEE, |at| {
-        at.host.db_mut().note_block(BlockReads::BLOB_BASE_FEE);
-        block_info::blob_basefee(at)
-    });
-    put(opcode::SLOTNUM, |at| {
-        at.host.db_mut().note_block(BlockReads::SLOT_NUMBER);
-        block_info::slot_num(at)
-    });
+    /// Records a field of the block before the opcode that shows it runs.
+    macro_rules! field {
+        ($code:ident, $field:ident, $run:path) => {
+            put(opcode::$code, |at| {
+                at.host.db_mut().note_block(BlockReads::$field);
+                $run(at)
+            })
+        };
+    }
+    field!(BLOCKHASH, NUMBER, host::blockhash);
+    field!(NUMBER, NUMBER, block_info::block_number);
+    field!(TIMESTAMP, TIMESTAMP, block_info::timestamp);
+    field!(COINBASE, FEE_RECIPIENT, block_info::coinbase);
+    field!(DIFFICULTY, PREV_RANDAO, block_info::difficulty);
+    field!(GASLIMIT, GAS_LIMIT, block_info::gaslimit);
+    field!(BASEFEE, BASE_FEE, block_info::basefee);
+    field!(BLOBBASEFEE, BLOB_BASE_FEE, block_info::blob_basefee);
+    field!(SLOTNUM, SLOT_NUMBER, block_info::slot_num);
+}
+
+/// Records the callee's code, then runs the call opcode `OP`, which transfers nothing to the callee.
+fn call_code_of<'a, const OP: u8, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
+    account(&mut at, 1, AccountReads::CODE);
+    delegate(&mut at);
+    call::<OP, C>(at)
 }
 
 /// Records that the opcode reads `parts` of the account whose address is `depth` below the top of the stack.

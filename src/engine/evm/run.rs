@@ -78,9 +78,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     /// Returns an [`EVMError`](revm::context::result::EVMError) if the call is invalid, or if the meter stopped the run.
     pub fn run(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
         let result = self.execute_call(call);
-        let mut state = self.inner.ctx.journaled_state.inner.finalize();
-        state.clear();
-        self.inner.ctx.journaled_state.inner.state = state;
+        self.discard();
         result
     }
 
@@ -97,9 +95,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         self.inner.ctx.chain = F::waived();
         self.inner.ctx.set_tx(F::unsigned(call));
         let result = F::handle(self);
-        let mut state = self.inner.ctx.journaled_state.inner.finalize();
-        state.clear();
-        self.inner.ctx.journaled_state.inner.state = state;
+        self.discard();
         self.inner.ctx.cfg = lifted;
         result
     }
@@ -160,15 +156,21 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     ) -> Result<ExecutionResult, Error> {
         let journal = &mut self.inner.ctx.journaled_state;
         let mut state = journal.inner.finalize();
-        match &result {
-            Ok(_) => {
-                see(&state, journal.database);
-                journal.database.absorb(&mut state);
-            }
-            Err(_) => state.clear(),
+        if result.is_ok() {
+            see(&state, journal.database);
+            journal.database.absorb(&mut state);
         }
+        state.clear();
         journal.inner.state = state;
         result
+    }
+
+    /// Drops the changes of a run, and keeps their memory.
+    fn discard(&mut self) {
+        let journal = &mut self.inner.ctx.journaled_state.inner;
+        let mut state = journal.finalize();
+        state.clear();
+        journal.state = state;
     }
 
     /// Returns the overlay, and keeps the memory for the next run on this thread.

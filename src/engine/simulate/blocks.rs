@@ -13,7 +13,7 @@ use super::{
     plan::PlannedBlock,
     progress::{RunProgress, Until},
     questions::measure,
-    reads::{note_diff, unrecorded},
+    reads::{producer_balance, unrecorded},
     results::SimulatedBlock,
     simulator::{BlockEnd, BlockPlace, Simulator},
 };
@@ -27,7 +27,6 @@ use crate::{
         request::{BaseFeeRule, CallPlace, Objective, Outputs, Simulation},
         system_calls,
     },
-    state::{AccountReads, BlockReads},
 };
 
 impl<F: FamilyEvm> Simulator<'_, F> {
@@ -101,22 +100,8 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             *address == header.beneficiary
                 || F::HAS_VAULTS && [L1_FEE_VAULT, BASE_FEE_VAULT, OPERATOR_FEE_VAULT].contains(address)
         };
-        if !ran.fees.is_zero() && self.simulation.outputs.intersects(Outputs::STATE_DIFF | Outputs::COINBASE) {
-            // The outputs show what the fees add to a balance, which is less where that would overflow.
-            self.overlay().note_account(header.beneficiary, AccountReads::EXISTENCE);
-            if ran.diff.is_some() && planned.block.block.fee_recipient.is_none() {
-                self.state.block_reads |= BlockReads::FEE_RECIPIENT;
-            }
-        }
         let diff = ran.diff.map(|diff| diff.finish(gets_fees));
-        if diff.as_ref().is_some_and(|diff| diff.contains_key(&header.beneficiary))
-            && planned.block.block.fee_recipient.is_none()
-        {
-            self.state.block_reads |= BlockReads::FEE_RECIPIENT;
-        }
-        for (address, change) in diff.iter().flatten() {
-            note_diff(*address, change, self.overlay());
-        }
+        self.note_outputs(&planned, header.beneficiary, !ran.fees.is_zero(), diff.as_ref());
         self.state.blocks.push(SimulatedBlock {
             filler: planned.filler,
             base_fee: header.base_fee_per_gas.unwrap_or_default(),
@@ -191,13 +176,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             self.overlay().log_numbers.restart();
         }
         let mut ran = begun.unwrap_or_else(|| BlockRun {
-            producer_had: counts_income.then(|| {
-                if F::HAS_VAULTS {
-                    // A vault that is the fee recipient gets more than the producer's fees.
-                    self.overlay().note_block(BlockReads::FEE_RECIPIENT);
-                }
-                self.overlay().balance_and_nonce(header.beneficiary).0
-            }),
+            producer_had: counts_income.then(|| producer_balance::<F>(header.beneficiary, self.overlay())),
             ..BlockRun::new(planned.block.calls.len(), outputs, lists)
         });
         let evm = &mut self.evm;

@@ -34,10 +34,11 @@ use crate::{
     chain::{BlockGas, ChainSpec, Family, GasLeft},
     engine::{
         access_list::AccessRecorder,
-        call::explain,
-        error::SimulationError,
+        error::{SimulationError, explain},
         evm::{FamilyEvm, RunEvm, TxSetup, inspect},
-        fees::{FilledCall, ListedTx, check_chain, tx_env, unsigned_tx},
+        fees::{
+            FilledCall, ListedTx, check_blob_gas, check_blob_type, check_chain, check_signer_chain, tx_env, unsigned_tx,
+        },
         recorder::traced,
         request::{Call, Outputs, SimCall, Simulation},
         trace::{Trace, TraceBudget, Tracer},
@@ -134,7 +135,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
             SimCall::Signed(tx) => self.signed(tx, evm, ran, *gas_left, traces)?,
         };
         let income = had.map(|had| difference(had, evm.db_mut().balance_and_nonce(self.fee_recipient).0));
-        let marks = evm.db().log_numbers.standing(executed.result.logs().len());
+        let marks = evm.db().log_numbers.marks(executed.result.logs().len());
         let result = system_call(ran.add(executed, call.sender(), marks, self))?;
         let result = CallResult { income, ..result };
         *gas_left = gas_left.saturating_sub(result.gas_used);
@@ -198,15 +199,9 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         gas_left: u64,
         traces: &mut TraceBudget,
     ) -> Result<ExecutedCall, SimulationError> {
-        let (from, chain) = (tx.signer(), self.spec.chain_id());
+        let from = tx.signer();
         let refused = |problem: String| SimulationError::Refused(format!("transaction {}: {problem}", tx.tx_hash()));
-        if let Some(have) = tx.chain_id().filter(|have| *have != chain) {
-            return Err(refused(format!("invalid chain id for signer: have {have} want {chain}")));
-        }
-        if tx.is_eip4844() && self.spec.family() == Family::OpStack {
-            let expected = "a chain of the OP stack has no blob transactions: expected a type other than 0x3";
-            return Err(refused(expected.into()));
-        }
+        check_signer_chain(tx, self.spec).and_then(|()| check_blob_type(tx, self.spec)).map_err(refused)?;
         self.check_blob_gas(tx, ran.blob_gas_used, evm.db_mut()).map_err(refused)?;
         let gas = self.gas(Some(tx.gas_limit()), ran.block_gas, gas_left, evm.db_mut())?;
         if gas < tx.gas_limit() {
@@ -223,7 +218,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let call = F::Tx::from_recovered_tx(&tx.inner().clone().into(), from);
         let tip = tip(&call, self.base_fee);
         let blobs = tx.blob_versioned_hashes().map_or(0, <[_]>::len);
-        let explain = |error, overlay: &mut Overlay| explain_signed(error, tx, self.base_fee, overlay);
+        let explain = |error, overlay: &mut Overlay| explain(error, tx, self.base_fee, overlay);
         let executed = self.execute(CallTx::Signed(call), evm, ran, traces, explain);
         *evm.cfg_mut() = lifted;
         Ok(ExecutedCall { listed, tip, blobs, ..executed? })
@@ -256,15 +251,13 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
 
     /// Checks that the block has room for the blobs of a transaction (EIP-4844), after those of the calls before.
     fn check_blob_gas(&self, tx: &TxEnvelope, used: u64, overlay: &mut Overlay) -> Result<(), String> {
-        let Some(needs) = tx.blob_gas_used().filter(|needs| *needs > 0) else { return Ok(()) };
+        if tx.blob_gas_used().is_none_or(|needs| needs == 0) {
+            return Ok(());
+        }
         // The blobs of the block so far are not among the fields that are recorded.
         overlay.note_everything();
         let (most, before) = self.blob_gas;
-        let used = before.saturating_add(used);
-        match needs > most.saturating_sub(used) {
-            true => Err(format!("blob gas limit reached: {used} used of {most}, the transaction needs {needs}")),
-            false => Ok(()),
-        }
+        check_blob_gas(tx, before.saturating_add(used), most)
     }
 
     /// Records the prices that decide what a call pays.
@@ -346,21 +339,6 @@ enum CallTx<F: FamilyEvm> {
 /// Returns the price of gas that the producer gets, wei.
 fn tip(tx: &impl Transaction, base_fee: u64) -> u128 {
     tx.effective_gas_price(base_fee.into()).saturating_sub(base_fee.into())
-}
-
-/// Converts an error of the EVM into the error for the sender of `tx`. A stop by the meter takes precedence.
-fn explain_signed(
-    error: EVMError<Infallible>,
-    tx: &Recovered<TxEnvelope>,
-    base_fee: u64,
-    overlay: &mut Overlay,
-) -> SimulationError {
-    if let Some(stopped) = overlay.meter.stopped() {
-        return stopped.into();
-    }
-    let EVMError::Transaction(invalid) = error else { return SimulationError::Internal(error.to_string()) };
-    let balance = overlay.balance_and_nonce(tx.signer()).0;
-    SimulationError::invalid(invalid, tx.signer(), tx.max_fee_per_gas(), base_fee, tx.input().len(), balance)
 }
 
 impl BlockRun {

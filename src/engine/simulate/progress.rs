@@ -52,7 +52,7 @@ impl Beginning {
 }
 
 /// The progress of a simulation, besides the state in the overlay.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct RunProgress {
     /// The index of the planned block that runs.
     pub index: usize,
@@ -80,20 +80,7 @@ pub(super) struct RunProgress {
 
 impl RunProgress {
     pub(super) fn new(rules: &SimulationRules) -> Self {
-        Self {
-            index: 0,
-            blocks: Vec::new(),
-            run: None,
-            parent: None,
-            gas_left: rules.gas_cap,
-            begun: false,
-            block_reads: BlockReads::empty(),
-            traces: TraceBudget::new(rules.max_trace),
-            before: U256::ZERO,
-            gained: I256::ZERO,
-            tokens: Tokens::default(),
-            dropped: None,
-        }
+        Self { gas_left: rules.gas_cap, traces: TraceBudget::new(rules.max_trace), ..Self::default() }
     }
 
     /// Returns the results of a run that has come to its end.

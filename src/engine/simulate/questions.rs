@@ -89,8 +89,9 @@ pub(super) fn measure<F: FamilyEvm>(objective: Objective, evm: &mut RunEvm<'_, F
                 data: balanceOfCall { account }.abi_encode().into(),
                 ..TxEnv::default()
             };
-            let told = evm.ask(call).ok().filter(ExecutionResult::is_success).and_then(ExecutionResult::into_output);
-            let balance = told.and_then(|data| U256::try_from_be_slice(data.get(..32)?));
+            let returned =
+                evm.ask(call).ok().filter(ExecutionResult::is_success).and_then(ExecutionResult::into_output);
+            let balance = returned.and_then(|data| U256::try_from_be_slice(data.get(..32)?));
             balance.ok_or_else(|| match evm.db_mut().meter.stopped() {
                 Some(stopped) => stopped.into(),
                 None => SimulationError::Params(format!(

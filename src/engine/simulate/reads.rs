@@ -1,11 +1,13 @@
 //! Reads of a simulation besides those of its calls: by its plan, by the headers of its blocks, and by its outputs.
 
+use std::collections::BTreeMap;
+
 use alloy_eips::{
     eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS, eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
     eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
 };
 use alloy_evm::Evm;
-use alloy_primitives::Address;
+use alloy_primitives::{Address, U256};
 
 use super::{
     outputs::AccountDiff,
@@ -89,6 +91,37 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         }
         self.state.block_reads |= read;
     }
+
+    /// Records what the outputs of a block show beside the results of its calls: the changes in `diff`, and what the fees
+    /// add to a balance, which is less where that would overflow.
+    pub(super) fn note_outputs(
+        &mut self,
+        planned: &PlannedBlock<'_>,
+        fee_recipient: Address,
+        has_fees: bool,
+        diff: Option<&BTreeMap<Address, AccountDiff>>,
+    ) {
+        let shows_fees = has_fees && self.simulation.outputs.intersects(Outputs::STATE_DIFF | Outputs::COINBASE);
+        if shows_fees {
+            self.overlay().note_account(fee_recipient, AccountReads::EXISTENCE);
+        }
+        let names_recipient = diff.is_some_and(|diff| shows_fees || diff.contains_key(&fee_recipient));
+        if names_recipient && planned.block.block.fee_recipient.is_none() {
+            self.state.block_reads |= BlockReads::FEE_RECIPIENT;
+        }
+        for (address, change) in diff.into_iter().flatten() {
+            note_diff(*address, change, self.overlay());
+        }
+    }
+}
+
+/// Returns the balance of the block's producer before the calls, to compare it with the one after them.
+pub(super) fn producer_balance<F: FamilyEvm>(fee_recipient: Address, overlay: &mut Overlay) -> U256 {
+    if F::HAS_VAULTS {
+        // A vault that is the fee recipient gets more than the producer's fees.
+        overlay.note_block(BlockReads::FEE_RECIPIENT);
+    }
+    overlay.balance_and_nonce(fee_recipient).0
 }
 
 /// Runs system calls without recording what they read. What they write is recorded as read where code reads it. Their
@@ -102,7 +135,7 @@ pub(super) fn unrecorded<F: FamilyEvm, T>(evm: &mut RunEvm<'_, F>, run: impl FnO
 }
 
 /// Records that an output shows the account's change.
-pub(super) fn note_diff(address: Address, diff: &AccountDiff, overlay: &mut Overlay) {
+fn note_diff(address: Address, diff: &AccountDiff, overlay: &mut Overlay) {
     let (from, to) = (diff.info.from.clone().unwrap_or_default(), diff.info.to.clone().unwrap_or_default());
     let mut parts = AccountReads::empty();
     parts.set(AccountReads::BALANCE, from.balance != to.balance && !diff.gets_fees);

@@ -1,6 +1,9 @@
 //! Frames: a message as it travels, compressed where that pays, and cut to what a server takes.
 
-use std::num::NonZeroUsize;
+use std::{
+    io::{self, Read},
+    num::NonZeroUsize,
+};
 
 use alloy_primitives::Bytes;
 
@@ -112,9 +115,19 @@ fn unpack_within(body: &[u8], most: usize) -> Result<Vec<u8>, FrameError> {
             if length > most {
                 return Err(malformed("it is too long"));
             }
-            zstd::bulk::decompress(short, length).map_err(|error| FrameError::Malformed(error.to_string()))
+            decompress(short, length).map_err(|error| FrameError::Malformed(error.to_string()))
         }
         _ => Err(malformed("its compression is unknown")),
+    }
+}
+
+/// Decompresses bytes that say to become `length`. Memory is taken as they come, and not as they say.
+fn decompress(short: &[u8], length: usize) -> io::Result<Vec<u8>> {
+    let mut message = Vec::with_capacity(length.min(short.len().saturating_mul(16)));
+    zstd::Decoder::new(short)?.take(length as u64 + 1).read_to_end(&mut message)?;
+    match message.len() == length {
+        true => Ok(message),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "it has another length than it says")),
     }
 }
 

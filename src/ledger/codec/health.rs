@@ -6,7 +6,7 @@ use alloy_rlp::{RlpDecodable, RlpEncodable};
 
 use crate::{
     ledger::{FeedLag, FeedProblem, FeedState, Verified},
-    store::{corrupted, decode, encode},
+    store::corrupted,
 };
 
 /// The reason why bytes are not a message.
@@ -23,8 +23,9 @@ impl From<redb::Error> for MessageError {
     }
 }
 
+/// The encoded form of a [`FeedState`].
 #[derive(Default, RlpEncodable, RlpDecodable)]
-struct FeedFields {
+pub struct FeedFields {
     state: String,
     problem: String,
     every_ms: u64,
@@ -51,7 +52,12 @@ impl From<FeedState> for FeedFields {
 }
 
 impl FeedFields {
-    fn read(self) -> Result<FeedState, redb::Error> {
+    /// Reads the health of a feed.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`redb::Error::Corrupted`] if the state or the problem is unknown.
+    pub fn read(self) -> Result<FeedState, redb::Error> {
         let Self { state, problem, every_ms, lag_ms, waiting } = self;
         let problem = || {
             let known = FeedProblem::ALL.into_iter().find(|known| known.as_str() == problem);
@@ -76,14 +82,4 @@ pub fn read_verified(verified: u8) -> Result<Verified, redb::Error> {
     let known = [Verified::None, Verified::Partial, Verified::Full];
     let verified = known.into_iter().find(|known| *known as u8 == verified);
     verified.ok_or_else(|| corrupted("its extent of verification is unknown"))
-}
-
-/// Writes the health of a feed for an image.
-pub fn write_feed(state: FeedState) -> Vec<u8> {
-    encode(&FeedFields::from(state))
-}
-
-/// Reads the health of a feed from an image.
-pub fn read_feed(bytes: &[u8]) -> Result<FeedState, redb::Error> {
-    decode::<FeedFields>(bytes)?.read()
 }

@@ -3,24 +3,22 @@
 use std::{sync::Arc, time::Instant};
 
 use alloy_consensus::Header;
-use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, Sealed, map::B256Map};
+use alloy_primitives::{Address, B256, Bytes, Sealed, map::B256Map};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 use rayon::prelude::*;
 
 use super::{
-    change::ChangeRecord,
+    check::check,
+    codes::CodesByHash,
+    decode::EntryError,
+    entry::{Entry, Head, SubBlock},
     frame::{FrameError, pack, unpack},
-    health::{read_feed, write_feed},
-    live::{CodesByHash, LiveRecord},
-    record::{
-        JournalEntry, NumberedHash, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredSlot, StoredSubBlock,
-    },
-    replay::{self, KnownCodes},
+    stored::{Maybe, StoredAccount, StoredChange, StoredSlot},
 };
 use crate::{
-    chain::{BlockBody, BlockHashes, BlockKeeper, SealedBlock},
-    ledger::{Chain, Record, Retention, Snapshot, SnapshotId, Snapshots, Stamp, StateStep, Unfit},
-    state::{Account, Code, CodeCache, LocalWorld, World},
+    chain::{BlockBody, BlockKeeper, SealedBlock},
+    ledger::{Chain, FeedState, Record, Retention, Snapshot, SnapshotId, Snapshots, Stamp, StateStep, Unfit},
+    state::{Account, CodeCache, LocalWorld, RemoteState, World},
     store::{corrupted, decode, encode},
 };
 
@@ -35,28 +33,6 @@ pub struct StateImage {
     steps: Vec<Arc<StateStep>>,
 }
 
-/// The content of an image.
-pub enum ImageContent {
-    /// A chain that is built by the leader, with all of its state.
-    Local(Box<Snapshots>),
-    /// An upstream's chain.
-    Live(Box<LiveImage>),
-}
-
-/// The image of an upstream's chain.
-pub struct LiveImage {
-    /// The id of the last change in the image.
-    pub id: SnapshotId,
-    /// The id of the newest snapshot.
-    pub newest: SnapshotId,
-    /// All that there is but the upstream's state, beginning with the canonical head.
-    pub records: Vec<LiveRecord>,
-    /// The blocks before the head that are kept, oldest first, without their bodies.
-    pub headers: Vec<Arc<SealedBlock>>,
-    /// The codes of the accounts that are pre-confirmed.
-    pub codes: Vec<Bytes>,
-}
-
 /// The reason why an image cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
@@ -66,6 +42,9 @@ pub enum ImageError {
     /// The content is invalid.
     #[error("it is malformed: {0}")]
     Malformed(String),
+    /// A change in it is none of its chain's.
+    #[error(transparent)]
+    Entry(#[from] EntryError),
     /// The state is not that of its block.
     #[error("its state does not match block {number}: expected root {expected}, got {got}")]
     Root {
@@ -87,16 +66,24 @@ impl From<redb::Error> for ImageError {
     }
 }
 
-/// The first byte of an image of a chain that is built by the leader, and of one of an upstream's chain.
-const LOCAL: u8 = 0;
-const LIVE: u8 = 1;
+impl From<Unfit> for ImageError {
+    fn from(unfit: Unfit) -> Self {
+        Self::Entry(unfit.into())
+    }
+}
 
 #[derive(RlpEncodable, RlpDecodable)]
-struct LiveImageFields {
+struct ImageFields {
     id: u64,
+    /// The id of the newest snapshot, after which changes without one may have come.
     newest: u64,
-    records: Vec<Bytes>,
+    /// The accounts after the head on a chain that is built by its leader, which has all of them; none on an upstream's.
+    accounts: Maybe<Vec<StoredChange>>,
+    /// All else there is, beginning with the canonical head.
+    entries: Vec<Bytes>,
+    /// The blocks before the head that are kept, oldest first, without their bodies.
     headers: Vec<NamedHeader>,
+    /// The codes of all accounts in the image.
     codes: Vec<Bytes>,
 }
 
@@ -105,35 +92,6 @@ struct LiveImageFields {
 struct NamedHeader {
     hash: B256,
     header: Header,
-}
-
-#[derive(RlpEncodable, RlpDecodable)]
-struct ImageFields {
-    id: u64,
-    /// The id of the newest snapshot, after which changes without one may have come.
-    newest: u64,
-    feed: Bytes,
-    head: Header,
-    body: StoredBody,
-    hashes: Vec<NumberedHash>,
-    headers: Vec<StoredHeader>,
-    open: Vec<OpenFields>,
-    codes: Vec<Bytes>,
-    accounts: Vec<ImagedAccount>,
-}
-
-/// The block being built, as if it had one sub-block.
-#[derive(RlpEncodable, RlpDecodable)]
-struct OpenFields {
-    header: Header,
-    content: StoredSubBlock,
-}
-
-#[derive(RlpEncodable, RlpDecodable)]
-struct ImagedAccount {
-    address: Address,
-    account: StoredAccount,
-    slots: Vec<StoredSlot>,
 }
 
 impl StateImage {
@@ -161,161 +119,143 @@ impl StateImage {
 
     /// Returns the bytes of the image. Takes time and memory in proportion to the state.
     pub fn write(&self) -> Vec<u8> {
-        let (kind, fields) = match self.published.latest().world.local() {
-            Some(_) => (LOCAL, self.write_local()),
-            None => (LIVE, self.write_live()),
-        };
-        pack(&[&[kind], fields.as_slice()].concat())
-    }
-
-    fn write_live(&self) -> Vec<u8> {
+        let chain = &self.published;
+        let head = chain.head().number();
         let mut codes = CodesByHash::default();
-        let records = LiveRecord::write_all(LiveRecord::between(None, &self.published, &mut codes));
-        let codes = codes.values().map(|code| code.bytecode.original_bytes()).collect();
-        let head = self.published.head().number();
-        let kept = self.published.blocks(0, head).filter(|block| block.number() < head);
-        let headers =
-            kept.map(|block| NamedHeader { hash: block.hash(), header: block.header.inner().clone() }).collect();
-        encode(&LiveImageFields { id: self.id.0, newest: self.published.newest.id.0, records, headers, codes })
-    }
-
-    fn write_local(&self) -> Vec<u8> {
-        let (latest, newest) = (self.published.latest(), &self.published.newest);
-        let head = &latest.head;
-        let oldest = (head.number() + 1).saturating_sub(BlockHashes::DEPTH as u64);
-        let hashes = (oldest..=head.number())
-            .filter_map(|number| Some(NumberedHash { number, hash: latest.hashes.get(number)? }));
-        let kept = self.published.retained_bodies().oldest;
-        let numbers = [0].into_iter().chain(kept.max(1)..head.number());
-        let headers = numbers.filter(|number| *number < head.number());
-        let headers = headers.filter_map(|number| self.published.sealed_block(number));
-        let record = newest.open.as_ref().map(|open| (ChangeRecord::of_content(open, &self.steps), &open.header));
-        let mut codes: B256Map<Bytes> = B256Map::default();
-        let mut accounts = Vec::new();
-        let mut add_code = |code: &Code| {
-            if code.hash != KECCAK256_EMPTY {
-                codes.entry(code.hash).or_insert_with(|| code.bytecode.original_bytes());
+        let accounts = chain.latest().world.local().map(|world| accounts(world, &mut codes));
+        let (entries, blocks) = match &accounts {
+            None => {
+                let kept = chain.blocks(0, head).filter(|block| block.number() < head);
+                (Entry::between(None, chain, &mut codes), kept.cloned().collect())
+            }
+            Some(_) => {
+                let kept = chain.retained_bodies().oldest.max(1);
+                let numbers = [0].into_iter().chain(kept..head).filter(|number| *number < head);
+                (self.entries(&mut codes), numbers.filter_map(|number| chain.sealed_block(number)).collect::<Vec<_>>())
             }
         };
-        for (address, account) in latest.world.local().into_iter().flat_map(LocalWorld::accounts) {
-            add_code(&account.code);
-            let slots = account.slots().map(|(key, value)| StoredSlot { key: *key, value: *value }).collect();
-            accounts.push(ImagedAccount { address: *address, account: (&**account).into(), slots });
-        }
-        let open = record.and_then(|(record, header)| {
-            record.codes.iter().for_each(&mut add_code);
-            match record.entries.into_iter().next() {
-                Some(JournalEntry::SubBlock(content)) => Some(OpenFields { header: header.clone(), content }),
-                _ => None,
-            }
-        });
-        encode(&ImageFields {
+        let named = |block: &Arc<SealedBlock>| NamedHeader { hash: block.hash(), header: block.header.inner().clone() };
+        pack(&encode(&ImageFields {
             id: self.id.0,
-            newest: newest.id.0,
-            feed: write_feed(self.published.feed()).into(),
-            head: head.header.inner().clone(),
-            body: StoredBody::from(&*head.body()),
-            hashes: hashes.collect(),
-            headers: headers.map(|block| StoredHeader::pruned(block.header.inner().clone())).collect(),
-            open: open.into_iter().collect(),
-            codes: codes.into_values().collect(),
-            accounts,
-        })
+            newest: chain.newest.id.0,
+            accounts: Maybe(accounts),
+            entries: entries.iter().map(Entry::write).collect(),
+            headers: blocks.iter().map(named).collect(),
+            codes: codes.into_bytes(),
+        }))
     }
 
-    /// Reads an image. The content of one of the leader's own chain is published, and `kept` of it is retained as the chain
-    /// goes on.
+    /// Returns the entries of a chain that is built here: its head, and the block being built as if it had one sub-block.
+    fn entries(&self, codes: &mut CodesByHash) -> Vec<Entry> {
+        let chain = &self.published;
+        let mut entries = vec![Entry::Restart(Box::new(Head::of(chain.latest())))];
+        let open = SubBlock::built(&chain.newest, None, &self.steps, codes);
+        entries.extend(open.map(|open| Entry::SubBlock(Box::new(open))));
+        entries.push(Entry::Feed(chain.feed().into()));
+        entries
+    }
+
+    /// Reads an image, of whose snapshots `kept` is retained as the chain goes on. An upstream's state begins with an empty cache
+    /// of up to `cache` bytes.
     ///
     /// # Errors
     ///
     /// Returns [`ImageError`] if the bytes are no image, or the state is not that of its block.
-    pub fn read(bytes: &[u8], codes: &CodeCache, kept: Retention) -> Result<ImageContent, ImageError> {
-        match unpack(bytes)?.split_first() {
-            Some((&LOCAL, fields)) => Ok(ImageContent::Local(Box::new(Self::read_local(fields, codes, kept)?))),
-            Some((&LIVE, fields)) => {
-                let LiveImageFields { id, newest, records, headers, codes } = decode(fields)?;
-                let records = LiveRecord::read_all(&records)?;
-                let (id, newest) = (SnapshotId(id), SnapshotId(newest));
-                let bare = |named: NamedHeader| SealedBlock::bare(Sealed::new_unchecked(named.header, named.hash));
-                let headers = headers.into_iter().map(|named| Arc::new(bare(named))).collect();
-                Ok(ImageContent::Live(Box::new(LiveImage { id, newest, records, headers, codes })))
-            }
-            _ => Err(ImageError::Malformed("its kind is unknown".to_owned())),
-        }
-    }
-
-    fn read_local(bytes: &[u8], codes: &CodeCache, kept: Retention) -> Result<Snapshots, ImageError> {
-        let fields: ImageFields = decode(bytes)?;
-        let ImageFields { id, newest, feed, head, body, hashes: known, headers, open, codes: brought, accounts } =
-            fields;
-        let codes =
-            ImageCodes(brought.into_iter().map(|code| codes.chain(code)).map(|code| (code.hash, code)).collect());
-        let world = world(accounts, &codes)?;
-        let (root, number) = (world.state_root_in_parallel(), head.number);
-        if root != head.state_root {
-            return Err(ImageError::Root { number, expected: head.state_root, got: root });
-        }
-        let mut hashes = BlockHashes::default();
-        known.iter().for_each(|one| hashes.push(one.number, one.hash));
-        let head = Arc::new(SealedBlock::new(head, body.read()?));
-        let mut first = Snapshot::at_head(world, head, hashes);
-        first.id = SnapshotId(newest);
-        let open = match open.into_iter().next() {
-            Some(OpenFields { header, content }) => Some(replay::resume(&first, header, content, &codes)?),
-            None => None,
+    pub fn read(bytes: &[u8], codes: &CodeCache, kept: Retention, cache: usize) -> Result<Snapshots, ImageError> {
+        let ImageFields { id, newest, accounts, entries, headers, codes: brought } = decode(&unpack(bytes)?)?;
+        let mut known = CodesByHash::default();
+        known.extend(brought, codes);
+        let mut entries = entries.iter().map(|entry| Entry::decode(entry));
+        let Some(Entry::Restart(head)) = entries.next().transpose()? else {
+            return Err(corrupted("it does not begin with a block").into());
         };
-        let mut chain = Chain::new(first, read_feed(&feed)?, kept);
-        let headers: Vec<Header> = headers.into_iter().map(|header| header.read().0).collect();
-        if let Some(genesis) = headers.first().filter(|first| first.number == 0) {
-            let withdrawals = genesis.withdrawals_root.map(|_| Default::default());
-            let genesis = SealedBlock::new(genesis.clone(), BlockBody { withdrawals, ..BlockBody::default() });
-            chain.add_history([(Arc::new(genesis), Vec::new())]);
+        let base = head.read()?;
+        check(&base)?;
+        let Record::Restart { block, hashes, verified } = base else {
+            return Err(corrupted("it does not begin with a block").into());
+        };
+        let is_local = accounts.0.is_some();
+        let world = match accounts.0 {
+            Some(accounts) => World::from(local_world(accounts, &block, &known)?),
+            None => {
+                let remote = RemoteState::of_fleet(cache, block.number(), block.hash());
+                remote.retain_blocks(kept.blocks);
+                World::on(remote.newest().ok_or(Unfit(block.number()))?)
+            }
+        };
+        let mut first = Snapshot::at_head(world, Arc::new(block), hashes).with_verified(verified);
+        first.id = SnapshotId(newest);
+        let mut chain = Chain::new(first, FeedState::Static, kept);
+        if is_local {
+            add_headers(&mut chain, headers);
+        } else {
+            let bare = |named: NamedHeader| SealedBlock::bare(Sealed::new_unchecked(named.header, named.hash));
+            let before = headers.len().saturating_sub(kept.blocks.saturating_sub(1));
+            let headers = headers.into_iter().skip(before);
+            chain.add_history(headers.map(|named| (Arc::new(bare(named)), Vec::new())));
         }
-        chain.set_archive(Arc::new(ImageHeaders::new(headers)));
-        if let Some(open) = open {
-            chain.apply(Stamp::now(SnapshotId(newest)), Record::SubBlock(open)).map_err(unfit)?;
+        for entry in entries {
+            let record = entry?.read(&chain, &known)?;
+            check(&record)?;
+            chain.apply(Stamp::now(SnapshotId(newest)), record)?;
         }
+        // Changes without a snapshot may have come after the newest.
         let feed = Record::Feed(chain.feed());
-        chain.apply(Stamp::now(SnapshotId(id)), feed).map_err(unfit)?;
+        chain.apply(Stamp::now(SnapshotId(id)), feed)?;
         Ok(chain.into())
     }
 }
 
-/// Returns the error of an image whose records do not stand on its head.
-fn unfit(unfit: Unfit) -> ImageError {
-    ImageError::Malformed(unfit.to_string())
+/// Adds the blocks before the head of a chain that is built by its leader: genesis, and the headers of the others.
+fn add_headers(chain: &mut Chain, headers: Vec<NamedHeader>) {
+    let headers: Vec<Header> = headers.into_iter().map(|named| named.header).collect();
+    if let Some(genesis) = headers.first().filter(|first| first.number == 0) {
+        let withdrawals = genesis.withdrawals_root.map(|_| Default::default());
+        let genesis = SealedBlock::new(genesis.clone(), BlockBody { withdrawals, ..BlockBody::default() });
+        chain.add_history([(Arc::new(genesis), Vec::new())]);
+    }
+    chain.set_archive(Arc::new(ImageHeaders::new(headers)));
 }
 
-/// Builds the accounts on all threads, because the tries of their slots take most of the time.
-fn world(accounts: Vec<ImagedAccount>, codes: &ImageCodes) -> Result<LocalWorld, redb::Error> {
-    let build = |fields: ImagedAccount| {
-        let ImagedAccount { address, account: StoredAccount { balance, nonce, code_hash }, slots } = fields;
+/// Returns the accounts of a state as changes of an empty one, and adds their codes.
+fn accounts(world: &LocalWorld, codes: &mut CodesByHash) -> Vec<StoredChange> {
+    let change = |(address, account): (&Address, &Arc<Account>)| {
+        codes.add(&account.code);
+        StoredChange {
+            address: *address,
+            account: Maybe(Some((&**account).into())),
+            storage_cleared: false,
+            slots: account.slots().map(|(key, value)| StoredSlot { key: *key, value: *value }).collect(),
+        }
+    };
+    world.accounts().map(change).collect()
+}
+
+/// Returns the state of an image after `block`, which is checked. The accounts are built on all threads, because the tries of
+/// their slots take most of the time.
+fn local_world(
+    accounts: Vec<StoredChange>,
+    block: &SealedBlock,
+    codes: &CodesByHash,
+) -> Result<LocalWorld, ImageError> {
+    let build = |change: StoredChange| {
+        let StoredAccount { balance, nonce, code_hash } =
+            change.account.0.ok_or_else(|| corrupted("an account of it is missing"))?;
         let mut account = Account::default();
         (account.balance, account.nonce, account.code) = (balance, nonce, codes.find(code_hash)?);
-        slots.into_iter().for_each(|slot| account.set_slot(slot.key, slot.value));
-        Ok((address, account))
+        change.slots.into_iter().for_each(|slot| account.set_slot(slot.key, slot.value));
+        Ok((change.address, account))
     };
     let accounts = accounts.into_par_iter().map(build).collect::<Result<Vec<_>, redb::Error>>()?;
     let mut world = LocalWorld::default();
     accounts.into_iter().for_each(|(address, account)| world.insert(address, account));
-    Ok(world)
-}
-
-/// The codes of an image, by hash.
-struct ImageCodes(B256Map<Code>);
-
-impl ImageCodes {
-    fn find(&self, hash: B256) -> Result<Code, redb::Error> {
-        if hash == KECCAK256_EMPTY {
-            return Ok(Code::default());
-        }
-        self.0.get(&hash).cloned().ok_or_else(|| corrupted(format!("the code with hash {hash} is missing")))
+    let (root, header) = (world.state_root_in_parallel(), &block.header);
+    if header.hash_slow() != block.hash() {
+        return Err(corrupted("its head has not the hash of its header").into());
     }
-}
-
-impl KnownCodes for ImageCodes {
-    fn code(&self, _: &StoredChange, hash: B256, _: &World) -> Result<Code, redb::Error> {
-        self.find(hash)
+    match root == header.state_root {
+        true => Ok(world),
+        false => Err(ImageError::Root { number: header.number, expected: header.state_root, got: root }),
     }
 }
 

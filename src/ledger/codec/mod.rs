@@ -1,27 +1,30 @@
-//! The codec of what is published: one encoded form of blocks, sub-blocks and state changes, for the journal on disk and for
-//! the stream of a fleet.
+//! The codec of what is published: one encoded form of the changes of a chain, for the journal on disk and for the stream of a
+//! fleet.
 //!
-//! A [`ChangeRecord`] has the additions of one change of the published state. The journal writes its parts to tables; a
-//! [`StreamMessage`] carries them to the replicas, in the frames of `frame`. [`replay`] makes snapshots of them again. An
-//! [`StateImage`] is everything that is published at one moment, from which a replica begins.
+//! An [`Entry`] is the encoded form of a [`Record`](super::Record). The journal writes entries to its table; a [`StreamMessage`]
+//! carries them to the replicas, in the frames of `frame`. `decode` makes records of them again. A [`StateImage`] is everything
+//! that is published at one moment, from which a replica begins: a state and entries.
 
-mod change;
+mod catch_up;
+mod check;
+mod codes;
+mod decode;
+mod entry;
 mod frame;
 mod health;
 mod image;
-mod live;
 mod message;
-mod record;
-pub mod replay;
+mod stored;
 mod time;
 
 pub use self::{
-    change::ChangeRecord,
+    check::check,
+    codes::CodesByHash,
+    decode::EntryError,
+    entry::{Block, Entry, Seal, SubBlock},
     frame::{Frame, VERSION, frames, join, pack, unpack, unpack_short},
-    health::MessageError,
-    image::{ImageContent, LiveImage, StateImage},
-    live::{CodesByHash, LiveCanonical, LiveHead, LiveMessage, LiveRecord, LiveSubBlock, StoredChanges},
-    message::{StreamChange, StreamMessage},
-    record::{JournalEntry, StoredAccount, StoredBody, StoredChange, StoredHeader},
+    image::StateImage,
+    message::{StreamChanges, StreamMessage},
+    stored::{Maybe, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredReceipt, StoredSubBlock},
     time::LeaderTime,
 };

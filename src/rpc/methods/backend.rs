@@ -126,7 +126,7 @@ impl Run<'_> {
     /// Moves the deadline to `timeout` from now, if that is earlier and the request has a time limit of its own.
     pub fn limit_time(&mut self, timeout: Option<Duration>) {
         if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
-            self.meter.shorten(deadline);
+            self.meter.limit_time(deadline);
         }
     }
 

@@ -94,7 +94,7 @@ impl Backend {
         let snapshot = self.select(run.published, state)?;
         let timeout = timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis);
         if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
-            run.meter.shorten(deadline);
+            run.meter.limit_time(deadline);
         }
         let rules = self.rules(run.dialect);
         let result = self.engine(&rules, run.reset_to(&snapshot)).call_bundle(&snapshot, &bundle).map_err(refusal)?;

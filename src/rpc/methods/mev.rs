@@ -29,7 +29,7 @@ impl Backend {
         let snapshot = self.select(run.published, parent)?;
         let timeout = timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis);
         if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
-            run.meter.shorten(deadline);
+            run.meter.limit_time(deadline);
         }
         let (rules, client) = (self.rules(run.dialect), run.client);
         let asked = simulation.blocks.first().and_then(|block| block.block.number);

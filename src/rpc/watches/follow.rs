@@ -85,7 +85,7 @@ impl WatchTask {
         let has_connection = self.connection().is_some();
         let mut state = self.watch.state();
         let now = Instant::now();
-        state.attendance.look(has_connection, now);
+        state.attendance.update(has_connection, now);
         state.attendance.may_run(now)
     }
 
@@ -189,7 +189,7 @@ impl WatchTask {
     /// Returns the news of the current snapshot, which is late if its last part was told.
     fn news(&self) -> Option<News> {
         let state = self.watch.state();
-        Some(News::of(&self.watch, state.bundles.name()?, state.bundles.has_told_behind()))
+        Some(News::of(&self.watch, state.bundles.name()?, state.bundles.has_announced_behind()))
     }
 
     /// Returns whether bundles still stand on this snapshot. A newer one supersedes it.

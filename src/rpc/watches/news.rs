@@ -155,7 +155,7 @@ impl News {
     pub(super) fn add_late(&mut self, state: &WatchState, at: u32, is_answer: bool, stale: Option<&Bytes>) {
         let bundle = &state.bundles.bundles()[at as usize];
         if is_answer {
-            let text = bundle.told().map_or(BELOW, |told| told.text.as_ref());
+            let text = bundle.announced().map_or(BELOW, |told| told.text.as_ref());
             self.add(&bundle.name, text);
         }
         if bundle.is_due() && (is_answer || bundle.stale() != stale) {

@@ -51,7 +51,7 @@ impl WatchTask {
             let mut state = self.watch.state();
             state.note_complete();
             if !news.is_late() {
-                state.bundles.tell_behind();
+                state.bundles.announce_behind();
             }
         }
         let mut connection = self.connection();

@@ -2,9 +2,14 @@
 
 use redb::{ReadableTable, WriteTransaction};
 
-use super::{ABOUT, BODIES, HEADERS, Journal, progress::Progress, read_base};
+use super::{
+    Journal,
+    base::read_base,
+    progress::Progress,
+    tables::{ABOUT, BODIES, HEADERS, RECORDS},
+};
 use crate::{
-    ledger::codec::StoredHeader,
+    ledger::codec::{Entry, StoredHeader},
     store::{StoreError, corrupted, decode, encode},
 };
 
@@ -36,6 +41,16 @@ pub fn oldest_body(
     Ok(bodies.range(genesis.value() + 1..)?.next().transpose()?.map(|(number, _)| number.value()))
 }
 
+/// Returns the number of the newest block that the records seal.
+fn head(records: &impl ReadableTable<u64, &'static [u8]>) -> Result<Option<u64>, redb::Error> {
+    for row in records.iter()?.rev() {
+        if let Entry::Seal(seal) = Entry::decode(row?.1.value())? {
+            return Ok(Some(seal.block.header.number));
+        }
+    }
+    Ok(None)
+}
+
 impl Journal {
     /// Prunes all but the newest `kept` blocks, which may be many if the bound was lowered since the last start. Works
     /// in steps, each of which leaves a store that opens, and shows a progress bar if it takes long.
@@ -47,8 +62,8 @@ impl Journal {
         let range = || {
             self.store.read(|transaction| {
                 let (headers, bodies) = (transaction.open_table(HEADERS)?, transaction.open_table(BODIES)?);
-                let head = headers.last()?.map_or(0, |(head, _)| head.value());
                 let base = read_base(&transaction.open_table(ABOUT)?)?.number;
+                let head = head(&transaction.open_table(RECORDS)?)?.unwrap_or(base);
                 let end = (head + 1).saturating_sub(kept).min(base);
                 Ok(oldest_body(&headers, &bodies)?.filter(|first| *first < end).map(|first| first..end))
             })

@@ -1,15 +1,19 @@
 //! Replacing the chain in a store by another, and removing its newest changes.
 
-use redb::{ReadableTable, WriteTransaction};
+use redb::ReadableTable;
 
-use super::{ABOUT, ACCOUNTS, BODIES, CODES, ChainIdentity, HEADERS, JOURNAL, Journal, NUMBERS, SLOTS, read_base};
+use super::{
+    Journal,
+    base::read_base,
+    tables::{ABOUT, ACCOUNTS, BODIES, CODES, ChainIdentity, HEADERS, NUMBERS, RECORDS, SLOTS, write_record},
+};
 use crate::{
     ledger::{
         Chain, SnapshotId,
-        codec::{ChangeRecord, JournalEntry, StoredBody, StoredHeader},
+        codec::{CodesByHash, Entry, SubBlock},
     },
     pool,
-    store::{StoreError, StoredTx, corrupted, decode},
+    store::{StoreError, corrupted},
 };
 
 impl Journal {
@@ -24,7 +28,7 @@ impl Journal {
             transaction.delete_table(HEADERS)?;
             transaction.delete_table(BODIES)?;
             transaction.delete_table(NUMBERS)?;
-            transaction.delete_table(JOURNAL)?;
+            transaction.delete_table(RECORDS)?;
             transaction.delete_table(ACCOUNTS)?;
             transaction.delete_table(SLOTS)?;
             transaction.delete_table(CODES)?;
@@ -33,22 +37,11 @@ impl Journal {
         let (latest, newest) = (published.latest(), &published.newest);
         let blocks = (0..=latest.head.number()).filter_map(|number| published.sealed_block(number));
         self.found(identity, blocks.collect(), latest)?;
-        let Some((record, header)) = ChangeRecord::of_open(latest, newest) else { return Ok(()) };
-        let id = newest.id;
-        self.store.write_now(move |transaction| {
-            let mut codes = transaction.open_table(CODES)?;
-            for code in &record.codes {
-                codes.insert(code.hash.0, code.bytecode.original_byte_slice())?;
-            }
-            drop(codes);
-            let mut records = transaction.open_table(JOURNAL)?;
-            let opened = JournalEntry::Open { header: Box::new(header), changes: Vec::new(), access_list: None };
-            records.insert((id.0, 0), opened.write().as_slice())?;
-            for (part, entry) in (1..).zip(record.entries) {
-                records.insert((id.0, part), entry.write().as_slice())?;
-            }
-            Ok(())
-        })
+        let mut codes = CodesByHash::default();
+        let path = newest.path.iter().position(|step| step.from == latest.state).map(|first| &newest.path[first..]);
+        let Some(open) = path.and_then(|path| SubBlock::built(newest, None, path, &mut codes)) else { return Ok(()) };
+        let (id, entry) = (newest.id, Entry::SubBlock(Box::new(open)));
+        self.store.write_now(move |transaction| write_record(transaction, id, &entry, &codes))
     }
 
     /// Replaces the chain by another state of the same chain, after which the journal goes on.
@@ -62,7 +55,7 @@ impl Journal {
         self.replace(&ChainIdentity { founded: u64::MAX, ..identity }, published)
     }
 
-    /// Removes the records after `last`, with the blocks that they seal, and puts their transactions back into the stored
+    /// Removes the records after `last`, and puts their transactions back into the stored
     /// pool: they were written and never shown.
     ///
     /// # Errors
@@ -73,17 +66,13 @@ impl Journal {
             if read_base(&transaction.open_table(ABOUT)?)?.id > last.0 {
                 return Err(corrupted("what is to be taken back is part of the base"));
             }
-            let mut records = transaction.open_table(JOURNAL)?;
+            let mut records = transaction.open_table(RECORDS)?;
             let mut back = Vec::new();
             loop {
-                let newest = records.last()?.map(|(key, _)| key.value());
-                let Some(key) = newest.filter(|(id, _)| *id > last.0) else { break };
-                let entry = records.remove(key)?.map(|entry| JournalEntry::read(entry.value())).transpose()?;
-                match entry {
-                    Some(JournalEntry::Seal { number, .. }) => back.splice(..0, remove_block(transaction, number)?),
-                    Some(JournalEntry::SubBlock(sub_block)) => back.splice(..0, sub_block.transactions),
-                    _ => continue,
-                };
+                let newest = records.last()?.map(|(id, _)| id.value());
+                let Some(id) = newest.filter(|id| *id > last.0) else { break };
+                let entry = records.remove(id)?.map(|entry| Entry::decode(entry.value())).transpose()?;
+                back.splice(..0, entry.map_or_else(Vec::new, Entry::transactions));
             }
             drop(records);
             pool::put_back(transaction, back)
@@ -97,16 +86,9 @@ impl Journal {
     /// Returns the errors of [`Store::read`](crate::store::Store::read).
     pub fn newest_ids(&self, most: usize) -> Result<Vec<SnapshotId>, StoreError> {
         self.store.read(|transaction| {
-            let mut ids = Vec::new();
-            for row in transaction.open_table(JOURNAL)?.iter()?.rev() {
-                let (id, _) = row?.0.value();
-                if ids.last() != Some(&id) {
-                    ids.push(id);
-                }
-                if ids.len() == most {
-                    break;
-                }
-            }
+            let newest = transaction.open_table(RECORDS)?;
+            let newest = newest.iter()?.rev().take(most).map(|row| Ok(row?.0.value()));
+            let mut ids = newest.collect::<Result<Vec<_>, redb::Error>>()?;
             let base = read_base(&transaction.open_table(ABOUT)?)?.id;
             if ids.len() < most && ids.last() != Some(&base) {
                 ids.push(base);
@@ -114,14 +96,4 @@ impl Journal {
             Ok(ids.into_iter().map(SnapshotId).collect())
         })
     }
-}
-
-/// Deletes the block `number`. Returns its transactions.
-fn remove_block(transaction: &WriteTransaction, number: u64) -> Result<Vec<StoredTx>, redb::Error> {
-    if let Some(header) = transaction.open_table(HEADERS)?.remove(number)? {
-        let (header, _) = decode::<StoredHeader>(header.value())?.read();
-        transaction.open_table(NUMBERS)?.remove(header.hash_slow().0)?;
-    }
-    let body = transaction.open_table(BODIES)?.remove(number)?.map(|body| decode::<StoredBody>(body.value()));
-    Ok(body.transpose()?.map_or_else(Vec::new, |body| body.transactions))
 }

@@ -2,44 +2,44 @@
 
 use std::sync::Arc;
 
-use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, map::B256Map};
+use alloy_primitives::{Address, B256, Bytes, U256};
 use indicatif::ProgressBar;
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata};
 
-use super::{ABOUT, ACCOUNTS, BODIES, CODES, HEADERS, JOURNAL, SLOTS, progress::style, prune::oldest_body, read_base};
+use super::{
+    Journal,
+    base::read_base,
+    progress::style,
+    prune::oldest_body,
+    tables::{ABOUT, ACCOUNTS, BODIES, CODES, HEADERS, RECORDS, SLOTS},
+};
 use crate::{
     chain::{BlockHashes, BlockKeeper, SealedBlock},
     ledger::{
         Chain, FeedState, Record, Retention, Snapshot, SnapshotId, Snapshots, Stamp,
-        codec::{
-            JournalEntry, StoredAccount, StoredChange, StoredHeader,
-            replay::{self, KnownCodes},
-        },
+        codec::{CodesByHash, Entry, EntryError, StoredAccount, StoredHeader},
     },
-    state::{Account, Code, CodeCache, LocalWorld, World},
-    store::{corrupted, decode},
+    state::{Account, CodeCache, LocalWorld},
+    store::{StoreError, corrupted, decode},
 };
 
-fn read_codes(transaction: &ReadTransaction, codes: &CodeCache) -> Result<B256Map<Code>, redb::Error> {
-    let mut analysed = B256Map::default();
+fn read_codes(transaction: &ReadTransaction, codes: &CodeCache) -> Result<CodesByHash, redb::Error> {
+    let mut analysed = CodesByHash::default();
     for row in transaction.open_table(CODES)?.iter()? {
         let (hash, bytes) = row?;
         let code = codes.chain(Bytes::copy_from_slice(bytes.value()));
         if code.hash != hash.value() {
             return Err(corrupted(format!("the code stored under hash {} has another hash", B256::from(hash.value()))));
         }
-        analysed.insert(code.hash, code);
+        analysed.add(&code);
     }
     Ok(analysed)
 }
 
-/// Checks that the newest sealed block is the last stored one, and that its state has the root in its header.
-fn check_head(chain: &Chain, last: Option<&SealedBlock>) -> Result<(), redb::Error> {
+/// Checks that the state of the newest sealed block has the root in its header.
+fn check_head(chain: &Chain) -> Result<(), redb::Error> {
     let sealed = chain.latest();
     let (root, header) = (sealed.world.local().map(LocalWorld::state_root_in_parallel), &sealed.head.header);
-    if let Some(last) = last.filter(|last| last.number() != header.number) {
-        return Err(corrupted(format!("the blocks end at {}, but the state ends at {}", last.number(), header.number)));
-    }
     if root != Some(header.state_root) {
         return Err(corrupted(format!(
             "the state of block {} does not match its header: expected root {}, got {}",
@@ -51,10 +51,30 @@ fn check_head(chain: &Chain, last: Option<&SealedBlock>) -> Result<(), redb::Err
     Ok(())
 }
 
+impl Journal {
+    /// Restores the chain from the store, under progress bars. Checks the head's state root.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StoreError::Damaged`] if the stored chain is inconsistent, and the other errors of [`Store::read`].
+    pub fn restore(&self, codes: &CodeCache, feed: FeedState, kept: Retention) -> Result<Snapshots, StoreError> {
+        self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.read(feed, kept))
+    }
+
+    /// Restores the chain by replaying the records on `snapshots`, whose newest snapshot must be the base.
+    ///
+    /// # Errors
+    ///
+    /// Returns the same errors as [`restore`](Self::restore).
+    pub fn replay_on(&self, snapshots: &Snapshots, codes: &CodeCache) -> Result<(), StoreError> {
+        self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.go_on(snapshots))
+    }
+}
+
 /// Restores the chain from what one read transaction sees.
-pub struct JournalReader<'a> {
+struct JournalReader<'a> {
     transaction: &'a ReadTransaction,
-    codes: B256Map<Code>,
+    codes: CodesByHash,
     keeper: Arc<dyn BlockKeeper>,
 }
 
@@ -74,10 +94,8 @@ impl<'a> JournalReader<'a> {
     /// Restores the chain from its base on.
     pub fn read(self, feed: FeedState, kept: Retention) -> Result<Snapshots, redb::Error> {
         let base = read_base(&self.transaction.open_table(ABOUT)?)?;
-        let mut old = self.blocks()?;
-        let last = old.last().map(|(block, _)| block.clone());
-        let new = old.split_off(old.partition_point(|(block, _)| block.number() <= base.number));
-        let head = match old.last() {
+        let blocks = self.blocks()?;
+        let head = match blocks.last() {
             Some((block, _)) if block.number() == base.number => block.clone(),
             _ => return Err(corrupted(format!("block {}, whose state is stored, is missing", base.number))),
         };
@@ -85,21 +103,17 @@ impl<'a> JournalReader<'a> {
         first.id = SnapshotId(base.id);
         let mut chain = Chain::new(first, feed, kept);
         chain.set_archive(self.keeper.clone());
-        chain.add_history(old);
-        self.replay(&mut chain, new)?;
-        check_head(&chain, last.as_deref())?;
+        chain.add_history(blocks);
+        self.replay(&mut chain)?;
+        check_head(&chain)?;
         Ok(chain.into())
     }
 
     /// Replays the records on `snapshots`, whose newest snapshot must be the base.
     pub fn go_on(self, snapshots: &Snapshots) -> Result<(), redb::Error> {
-        let base = snapshots.newest().head.number();
-        let mut blocks = self.blocks()?;
-        let new = blocks.split_off(blocks.partition_point(|(block, _)| block.number() <= base));
-        let last = new.last().map(|(block, _)| block.clone());
         snapshots.try_update(|chain| {
-            self.replay(chain, new)?;
-            check_head(chain, last.as_deref())
+            self.replay(chain)?;
+            check_head(chain)
         })
     }
 
@@ -114,7 +128,7 @@ impl<'a> JournalReader<'a> {
         Ok(hashes)
     }
 
-    /// Returns genesis and all blocks that are not pruned, without their bodies. Each block after the oldest of them is
+    /// Returns genesis and all blocks up to the base that are not pruned, without their bodies. Each block after the oldest of them is
     /// checked to be the child of the one before it.
     fn blocks(&self) -> Result<Vec<Listed>, redb::Error> {
         let headers: ReadOnlyTable<u64, &[u8]> = self.transaction.open_table(HEADERS)?;
@@ -152,7 +166,7 @@ impl<'a> JournalReader<'a> {
             let address = Address::from(address.value());
             let StoredAccount { balance, nonce, code_hash } = decode(bytes.value())?;
             let mut account = Account::default();
-            (account.balance, account.nonce, account.code) = (balance, nonce, self.code(code_hash)?);
+            (account.balance, account.nonce, account.code) = (balance, nonce, self.codes.find(code_hash)?);
             // Both tables are sorted by address.
             while let Some((key, value)) = &next {
                 let (owner, slot) = key.value();
@@ -172,58 +186,22 @@ impl<'a> JournalReader<'a> {
         Ok(world)
     }
 
-    fn code(&self, hash: B256) -> Result<Code, redb::Error> {
-        if hash == KECCAK256_EMPTY {
-            return Ok(Code::default());
-        }
-        self.codes.get(&hash).cloned().ok_or_else(|| corrupted(format!("the code with hash {hash} is missing")))
-    }
-
     /// Replays all records on `chain`, in order.
-    fn replay(&self, chain: &mut Chain, blocks: Vec<Listed>) -> Result<(), redb::Error> {
-        let mut blocks = blocks.into_iter().map(|(block, _)| block);
-        let table = self.transaction.open_table(JOURNAL)?;
+    fn replay(&self, chain: &mut Chain) -> Result<(), redb::Error> {
+        let table = self.transaction.open_table(RECORDS)?;
         let bar = ProgressBar::new(table.len()?).with_style(style()).with_message("reading snapshots");
-        let mut sealed: Option<Snapshot> = None;
+        let unread = |error: EntryError| corrupted(error.to_string());
         for row in table.iter()? {
-            let (key, bytes) = row?;
-            let on = sealed.as_ref().unwrap_or(&chain.newest);
-            let record = match JournalEntry::read(bytes.value())? {
-                JournalEntry::Open { header, changes, access_list } => {
-                    let next = replay::open(on, *header, changes, access_list, self)?;
-                    Some(match sealed.take() {
-                        Some(sealed) => Record::Seal { sealed, next: Some(next) },
-                        None => Record::SubBlock(next),
-                    })
-                }
-                JournalEntry::SubBlock(sub_block) => Some(Record::SubBlock(replay::extend(on, sub_block, self)?)),
-                JournalEntry::Seal { number, changes } => {
-                    let Some(block) = blocks.next().filter(|block| block.number() == number) else {
-                        return Err(corrupted(format!("block {number} is missing")));
-                    };
-                    // Recent bodies are held in memory, because requests read them often.
-                    let block =
-                        block.with_body().ok_or_else(|| corrupted(format!("the body of block {number} is missing")))?;
-                    sealed = Some(replay::seal(on, Arc::new(block), changes, self)?);
-                    None
-                }
-            };
-            if let Some(record) = record {
-                let stamp = Stamp::now(SnapshotId(key.value().0));
-                chain.apply(stamp, record).map_err(|unfit| corrupted(unfit.to_string()))?;
+            let (id, bytes) = row?;
+            let record = Entry::decode(bytes.value())?.read(chain, &self.codes).map_err(unread)?;
+            if let Record::Seal { sealed, .. } = &record {
+                sealed.head.keep(self.keeper.clone());
             }
+            let stamp = Stamp::now(SnapshotId(id.value()));
+            chain.apply(stamp, record).map_err(|unfit| unread(unfit.into()))?;
             bar.inc(1);
         }
         bar.finish_and_clear();
-        if sealed.is_some() {
-            return Err(corrupted("the last record is missing"));
-        }
         Ok(())
-    }
-}
-
-impl KnownCodes for JournalReader<'_> {
-    fn code(&self, _: &StoredChange, hash: B256, _: &World) -> Result<Code, redb::Error> {
-        JournalReader::code(self, hash)
     }
 }

@@ -9,59 +9,20 @@ use tokio::time::Instant;
 
 use super::flashblocks::Action;
 use super::{
-    BlockFate, Live, LiveError,
-    import::ReceiptTotals,
-    queue::WaitingSubBlock,
+    counts::BlockFate,
+    error::LiveError,
+    preconfirmed::Preconfirmed,
+    queue::{BegunSubBlock, WaitingSubBlock},
+    state::Live,
     verify::{verify, verify_base},
 };
 use crate::{
-    chain::{Attributes, BlockBody, BlockTotals, ChainReceipt, SealedBlock},
-    ledger::{FeedProblem, FeedState, Record, Snapshot, StateStep},
+    chain::{Attributes, BlockBody, SealedBlock},
+    ledger::{FeedProblem, FeedState, Record, Snapshot},
     source::apply::{extend_known, open_block_with, prefetch},
     state::Missed,
     upstream::Hints,
 };
-
-/// A pre-confirmed block that is not canonical yet: the snapshot after it, or the newest one while it is being built.
-pub(super) struct Preconfirmed(pub(super) Arc<Snapshot>);
-
-impl Preconfirmed {
-    /// Returns the hashes of the block's transactions so far, in order.
-    pub(super) fn transaction_hashes(&self) -> Vec<B256> {
-        match &self.0.open {
-            Some(open) => open.transactions.iter().map(|tx| *tx.tx_hash()).collect(),
-            None => self.0.head.transaction_hashes().unwrap_or_default(),
-        }
-    }
-
-    /// Returns the receipts so far, and what follows from them, which was computed along with the sub-blocks.
-    pub(super) fn outcome(&self) -> (Vec<ChainReceipt>, ReceiptTotals) {
-        match &self.0.open {
-            Some(open) => {
-                let BlockTotals { gas_used, receipts_root, logs_bloom, .. } = open.totals();
-                (open.receipts.iter().cloned().collect(), ReceiptTotals { gas_used, receipts_root, logs_bloom })
-            }
-            None => {
-                let Header { gas_used, receipts_root, logs_bloom, .. } = *self.0.head.header.inner();
-                (self.0.head.body().receipts.clone(), ReceiptTotals { gas_used, receipts_root, logs_bloom })
-            }
-        }
-    }
-}
-
-/// A sub-block that has been executed in part. The rest is executed on `snapshot`.
-pub(super) struct BegunSubBlock {
-    /// The state after the pre-confirmed block before it, if it begins a block on that.
-    complete: Option<Snapshot>,
-    /// Whether it begins a block.
-    opens: bool,
-    /// The state after its transactions so far.
-    snapshot: Arc<Snapshot>,
-    /// The steps of the parts.
-    path: Vec<Arc<StateStep>>,
-    /// The number of its transactions that have been executed.
-    executed: usize,
-}
 
 /// The state that a sub-block can be executed on, or the reason why there is none yet.
 enum SubBlockStart {

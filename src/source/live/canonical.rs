@@ -3,15 +3,17 @@
 //! Only this file changes the canonical chain, one block at a time. What takes time is done by [`import`](super::import),
 //! beside the stream.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures::{FutureExt, future::LocalBoxFuture};
+use futures::FutureExt;
 use tokio::time::Instant;
 
 use super::flashblocks::{Action, CanonicalBlock};
 use super::{
-    Live, LiveError,
+    catch_up::{CatchUp, WaitingBlock},
+    error::LiveError,
     import::{CanonicalNews, ForkPoint, Found, ImportedBlock, known_block, summary},
+    state::Live,
 };
 use crate::{
     chain::{BlockHashes, SealedBlock},
@@ -22,100 +24,6 @@ use crate::{
 /// The number of blocks' times, and the shortest time, for which an older block has to be the upstream's newest before its
 /// chain counts as gone back: one of several nodes behind an address may be some blocks late.
 const GONE_BACK: (u32, Duration) = (4, Duration::from_secs(2));
-
-/// The canonical blocks that are being imported.
-#[derive(Default)]
-pub(super) struct CatchUp {
-    /// The blocks to import, each the parent of the next.
-    path: VecDeque<WaitingBlock>,
-    /// The number of them, at the end, that were found while blocks before them were imported.
-    beside: usize,
-    /// The time since which the first of them waits for its sub-blocks to be applied.
-    waits_since: Option<Instant>,
-    /// The task for the first of them, or to begin anew.
-    task: Option<LocalBoxFuture<'static, CanonicalNews>>,
-    /// The time since which the upstream's newest block is to be looked at again.
-    due_since: Option<Instant>,
-    /// The search for the path to the upstream's newest block, also while blocks before it are executed, and the time at
-    /// which the block was announced.
-    look: Option<(LocalBoxFuture<'static, CanonicalNews>, Instant)>,
-    /// Whether the newest block is not a descendant of the path, so that it is looked for at the path's end.
-    leaves_path: bool,
-    /// The time since which the upstream does not have a block that it has announced, or an ancestor of it.
-    unknown_since: Option<Instant>,
-}
-
-/// A canonical block that is to be imported.
-struct WaitingBlock {
-    block: UpstreamBlock,
-    /// The time at which the upstream announced it, or a block after it.
-    since: Instant,
-}
-
-impl CatchUp {
-    /// Waits for the result of the task.
-    pub async fn news(&mut self) -> CanonicalNews {
-        let Self { task, look, .. } = self;
-        let search = look.as_mut().map(|(search, _)| search);
-        tokio::select! {
-            biased;
-            news = next(task.as_mut()) => {
-                self.task = None;
-                news
-            }
-            news = next(search) => news,
-        }
-    }
-
-    /// Notes that the upstream's newest block is to be looked at.
-    pub fn look(&mut self) {
-        self.look_since(Instant::now());
-    }
-
-    /// Notes that the upstream's newest block, which was announced at `since`, is to be looked at.
-    fn look_since(&mut self, since: Instant) {
-        self.due_since.get_or_insert(since);
-    }
-
-    /// Appends blocks, newest first, the newest of which was announced at `since`.
-    fn append(&mut self, path: Vec<UpstreamBlock>, since: Instant) {
-        self.path.extend(path.into_iter().rev().map(|block| WaitingBlock { block, since }));
-    }
-
-    /// Returns the time since which a newer block than the published one is announced.
-    pub fn since(&self) -> Option<Instant> {
-        let first = self.path.front().map(|waiting| waiting.since);
-        let looks = first.or_else(|| self.look.as_ref().map(|(_, since)| *since)).or(self.due_since);
-        looks.into_iter().chain(self.unknown_since).min()
-    }
-
-    /// Returns the number of blocks that are known to wait.
-    pub fn waiting(&self) -> u32 {
-        u32::try_from(self.path.len()).unwrap_or(u32::MAX)
-    }
-
-    /// Returns whether the upstream's newest block is to be looked for now: at most `gap` blocks wait to be imported.
-    fn may_look(&self, gap: usize) -> bool {
-        let is_free = match self.path.len() {
-            0 => self.task.is_none(),
-            waiting => waiting < gap && !self.leaves_path,
-        };
-        is_free && self.look.is_none() && self.due_since.is_some()
-    }
-
-    /// Returns the time at which a block no longer waits for its sub-blocks.
-    pub fn deadline(&self, execute: Duration) -> Option<Instant> {
-        self.waits_since.map(|since| since + execute)
-    }
-}
-
-/// Waits for the result of a task; never resolves if there is none.
-async fn next(task: Option<&mut LocalBoxFuture<'static, CanonicalNews>>) -> CanonicalNews {
-    match task {
-        Some(task) => task.await,
-        None => std::future::pending().await,
-    }
-}
 
 impl Live {
     /// Returns whether canonical blocks are being imported.
@@ -174,7 +82,7 @@ impl Live {
     /// on from the last of them: other news about the newest block is asked for again when they are.
     fn found(&mut self, since: Instant, found: Result<Found, LiveError>) {
         if let Ok(Found { unknown: Some(unknown), .. }) = &found {
-            self.heads.again_for(*unknown, self.chain.limits.late);
+            self.heads.retry_for(*unknown, self.chain.limits.late);
         }
         let last = self.catch_up.path.back().map(|waiting| waiting.block.hash());
         let head = self.feed.snapshots.load().head().hash();
@@ -224,7 +132,7 @@ impl Live {
             let since = *self.catch_up.unknown_since.get_or_insert_with(Instant::now);
             if since.elapsed() < self.chain.limits.late {
                 tracing::debug!(%error, "the upstream is asked again");
-                return self.heads.again();
+                return self.heads.retry();
             }
         }
         let text = error.to_string();
@@ -233,7 +141,7 @@ impl Live {
         }
         self.problem = Some(text);
         self.is_other_chain = matches!(error, LiveError::OtherChain { .. });
-        self.heads.again();
+        self.heads.retry();
         if self.flashblocks.is_none() {
             self.set(FeedState::Degraded(error.problem()));
         } else if self.is_other_chain {
@@ -253,7 +161,7 @@ impl Live {
             Some(fork) if fork.hash() == head.hash() => self.older_since = None,
             // Only a lasting answer means that the chain went back.
             Some(_) if path.is_empty() && !self.has_gone_back() => {
-                self.heads.again();
+                self.heads.retry();
                 return Ok(());
             }
             Some(fork) if fork.number() < head.number() => {

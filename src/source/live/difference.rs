@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use alloy_primitives::B256;
 
-use super::{Live, LiveError, ahead::Preconfirmed};
+use super::{error::LiveError, preconfirmed::Preconfirmed, state::Live};
 use crate::{
     ledger::Divergence,
     upstream::{BlockError, UpstreamBlock},

@@ -6,7 +6,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
-use alloy_eips::eip7928::compute_block_access_list_hash;
+use alloy_eips::{BlockNumberOrTag, eip7928::compute_block_access_list_hash};
 use alloy_primitives::{B256, Bloom, Sealed};
 use futures::FutureExt;
 use serde::Deserialize;
@@ -14,13 +14,13 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::flashblocks::CanonicalBlock;
-use super::{LiveChain, LiveError};
+use super::{error::LiveError, parts::LiveChain};
 use crate::{
     chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom},
     ledger::{BlockChanges, Selector, Snapshot, Snapshots},
     source::apply::{close, extend_known, open_block_with, prefetch},
     state::{MergedChanges, RemoteView, World},
-    upstream::{AnnouncedReceipts, Hints, UpstreamBlock, UpstreamHead},
+    upstream::{AnnouncedReceipts, BlockName, Hints, UpstreamBlock},
 };
 
 /// The gas after which the execution of a canonical block lets sub-blocks run.
@@ -71,7 +71,7 @@ impl LiveChain {
     /// their numbers, so that a distant upstream costs two round trips however many they are.
     pub(super) async fn find(
         self,
-        newest: UpstreamHead,
+        newest: BlockName,
         waiting: Vec<(u64, B256)>,
         snapshots: Arc<Snapshots>,
     ) -> Result<Found, LiveError> {
@@ -172,7 +172,8 @@ impl LiveChain {
 
     /// Returns the newest block of the node that answers, unless that is one of another chain.
     async fn latest(&self, snapshots: &Snapshots) -> Result<UpstreamBlock, LiveError> {
-        let (json, chain_id) = self.upstream.newest_and_chain(Instant::now() + self.limits.wait).await?;
+        let (json, chain_id) =
+            self.upstream.block_and_chain(BlockNumberOrTag::Latest, Instant::now() + self.limits.wait).await?;
         self.check_chain_id(chain_id)?;
         let json = json.ok_or(LiveError::NoNewest)?;
         let named: NamedBlock = serde_json::from_str(json.get()).map_err(|_| LiveError::NoNewest)?;

@@ -11,8 +11,8 @@ use futures::{
 };
 use tokio::time::Instant;
 
-use super::{Live, LiveChain, import::known_block};
-use crate::{chain::SealedBlock, ledger::Record, upstream::AnnouncedReceipts};
+use super::{import::known_block, parts::LiveChain};
+use crate::{chain::SealedBlock, ledger::Chain, upstream::AnnouncedReceipts};
 
 /// The pause before the upstream is asked for a block's content for the second time. It doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -43,15 +43,17 @@ struct LateContent {
 
 /// The upstream's answer about a block's content.
 pub(super) struct AnnouncedContent {
-    hash: B256,
+    /// The block's hash.
+    pub hash: B256,
     /// The block with its content; `None` if the upstream does not have that yet.
-    block: Option<SealedBlock>,
+    pub block: Option<SealedBlock>,
     /// Whether the upstream does not tell the content.
-    is_refused: bool,
+    pub is_refused: bool,
 }
 
 impl LateContents {
-    fn push(&mut self, number: u64, hash: B256) {
+    /// Adds a block.
+    pub fn push(&mut self, number: u64, hash: B256) {
         let due = Instant::now() + FIRST_PAUSE;
         self.waiting.push_back(LateContent { number, hash, pause: 2 * FIRST_PAUSE, due });
     }
@@ -69,6 +71,36 @@ impl LateContents {
         self.asked = None;
         contents
     }
+
+    /// Asks for the contents that are due, and forgets the blocks whose content is known or of no use.
+    pub fn ask(&mut self, published: &Chain, chain: &LiveChain) {
+        self.waiting.retain(|late| published.is_late(late.number, late.hash));
+        if self.asked.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        let mut asked = Vec::new();
+        for late in self.waiting.iter_mut().filter(|late| late.due <= now).take(MAX_ASKED_AT_ONCE) {
+            late.due = now + late.pause;
+            late.pause = (2 * late.pause).min(LONGEST_PAUSE);
+            asked.push(chain.clone().content(late.hash));
+        }
+        if !asked.is_empty() {
+            self.asked = Some(join_all(asked).boxed_local());
+        }
+    }
+
+    /// Removes the block of an answer that is final, and returns its number.
+    pub fn take(&mut self, answer: &AnnouncedContent) -> Option<u64> {
+        let at = self.waiting.iter().position(|late| late.hash == answer.hash)?;
+        let is_final = answer.block.is_some() || answer.is_refused;
+        is_final.then(|| self.waiting.remove(at).map(|late| late.number)).flatten()
+    }
+
+    /// Returns whether no content is to come.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
 }
 
 impl LiveChain {
@@ -80,73 +112,5 @@ impl LiveChain {
         let is_refused = receipts.is_refused();
         let block = block.filter(|_| !matches!(receipts, AnnouncedReceipts::NotYet | AnnouncedReceipts::Never));
         AnnouncedContent { hash, block: block.map(|block| known_block(block, receipts)), is_refused }
-    }
-}
-
-impl Live {
-    /// Notes that the content of a canonical block that was just published is to come, unless it is known, or the upstream
-    /// does not tell it: `is_refused`.
-    pub(super) fn expect_content(&mut self, number: u64, hash: B256, is_refused: bool) {
-        let published = self.feed.snapshots.load();
-        if !published.is_late(number, hash) {
-            return;
-        }
-        if !is_refused {
-            tracing::info!(number, "the upstream does not have the receipts of its block yet: it is asked again");
-            return self.late.push(number, hash);
-        }
-        let header = published.sealed_block(number).filter(|block| block.hash() == hash);
-        if let Some(header) = header {
-            self.feed.note(Record::Content(SealedBlock::clone(&header)));
-        }
-    }
-
-    /// Notes the blocks whose content is to come after a restart of the source.
-    pub(super) fn expect_contents_again(&mut self) {
-        self.late = LateContents::default();
-        for (number, late) in self.feed.snapshots.load().late_blocks() {
-            self.late.push(number, late.hash);
-        }
-    }
-
-    /// Asks for the contents that are due.
-    pub(super) fn ask_for_contents(&mut self) {
-        if self.late.waiting.is_empty() {
-            return;
-        }
-        let published = self.feed.snapshots.load();
-        self.late.waiting.retain(|late| published.is_late(late.number, late.hash));
-        if self.late.asked.is_some() {
-            return;
-        }
-        let now = Instant::now();
-        let mut asked = Vec::new();
-        for late in self.late.waiting.iter_mut().filter(|late| late.due <= now).take(MAX_ASKED_AT_ONCE) {
-            late.due = now + late.pause;
-            late.pause = (2 * late.pause).min(LONGEST_PAUSE);
-            asked.push(self.chain.clone().content(late.hash));
-        }
-        if !asked.is_empty() {
-            self.late.asked = Some(join_all(asked).boxed_local());
-        }
-    }
-
-    /// Publishes the contents that the upstream has told.
-    pub(super) fn take_contents(&mut self, contents: Vec<AnnouncedContent>) {
-        for AnnouncedContent { hash, block, is_refused } in contents {
-            let late = self.late.waiting.iter().position(|late| late.hash == hash);
-            let Some(number) = late.map(|at| self.late.waiting[at].number) else { continue };
-            match block {
-                Some(block) => {
-                    self.late.waiting.retain(|late| late.hash != hash);
-                    self.feed.note(Record::Content(block));
-                }
-                None if is_refused => {
-                    self.late.waiting.retain(|late| late.hash != hash);
-                    self.expect_content(number, hash, true);
-                }
-                None => {}
-            }
-        }
     }
 }

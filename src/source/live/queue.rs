@@ -6,9 +6,12 @@ use alloy_consensus::transaction::Recovered;
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
 
-use super::ahead::BegunSubBlock;
 use super::flashblocks::{Flashblock, UnreadTx};
-use crate::{chain::ChainTx, state::FetchError};
+use crate::{
+    chain::ChainTx,
+    ledger::{Snapshot, StateStep},
+    state::FetchError,
+};
 
 /// The sub-blocks that the rules of the stream have admitted and that are not applied yet, oldest first.
 ///
@@ -17,6 +20,20 @@ use crate::{chain::ChainTx, state::FetchError};
 /// the same time.
 #[derive(Default)]
 pub(super) struct SubBlockQueue(VecDeque<WaitingSubBlock>);
+
+/// A sub-block that has been executed in part. The rest is executed on `snapshot`.
+pub(super) struct BegunSubBlock {
+    /// The state after the pre-confirmed block before it, if it begins a block on that.
+    pub(super) complete: Option<Snapshot>,
+    /// Whether it begins a block.
+    pub(super) opens: bool,
+    /// The state after its transactions so far.
+    pub(super) snapshot: Arc<Snapshot>,
+    /// The steps of the parts.
+    pub(super) path: Vec<Arc<StateStep>>,
+    /// The number of its transactions that have been executed.
+    pub(super) executed: usize,
+}
 
 /// A sub-block in the queue.
 pub(super) struct WaitingSubBlock {

@@ -4,7 +4,7 @@ use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
 use alloy_primitives::{Address, U256};
 use op_alloy::{consensus::OpReceipt, rpc_types_engine::OpFlashblockPayloadBase};
 
-use super::LiveError;
+use super::error::LiveError;
 use super::flashblocks::Flashblock;
 use crate::{
     chain::{ChainReceipt, ChainSpec, ChainTx},

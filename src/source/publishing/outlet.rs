@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use crate::ledger::{
     Chain, Record, SnapshotId, Snapshots, Unfit,
-    codec::{CodesByHash, LeaderTime, LiveMessage, LiveRecord, StreamMessage},
+    codec::{CodesByHash, Entry, LeaderTime, StreamChanges, StreamMessage},
 };
 
 /// The most bytes of codes that readers have to know, past which later messages bring theirs again.
@@ -72,7 +72,7 @@ impl KnownToReaders {
             *self = Self::default();
         }
         let mut missing = Vec::new();
-        for (hash, code) in codes {
+        for (hash, code) in codes.0 {
             if self.hashes.insert(hash) {
                 let code = code.bytecode.original_bytes();
                 self.bytes += B256::len_bytes() + code.len();
@@ -84,10 +84,10 @@ impl KnownToReaders {
 }
 
 impl OutletQueue {
-    /// Adds a message with `records`, which lead to `after`.
-    fn push(&mut self, follows: Option<SnapshotId>, after: Arc<Chain>, records: Vec<LiveRecord>, codes: CodesByHash) {
+    /// Adds a message with `entries`, which lead to `after`.
+    fn push(&mut self, follows: Option<SnapshotId>, after: Arc<Chain>, entries: Vec<Entry>, codes: CodesByHash) {
         let (codes, forgets) = self.known.missing(codes);
-        let message = StreamMessage::Live(LiveMessage { follows, records, codes, forgets });
+        let message = StreamMessage::Changes(StreamChanges { follows, entries, codes, forgets });
         let message = message.write(LeaderTime::of(after.newest.published));
         self.bytes += message.len();
         self.steps.push_back(OutletStep { id: after.last, message, after, arrived: None });
@@ -98,8 +98,8 @@ impl OutletQueue {
         snapshots.update(|chain| chain.rename(id));
         self.is_overfull = false;
         let (chain, mut codes) = (snapshots.load(), CodesByHash::default());
-        let records = LiveRecord::between(self.seen.as_deref(), &chain, &mut codes);
-        self.push(self.seen.as_ref().map(|seen| seen.last), chain, records, codes);
+        let entries = Entry::between(self.seen.as_deref(), &chain, &mut codes);
+        self.push(self.seen.as_ref().map(|seen| seen.last), chain, entries, codes);
     }
 
     fn drop_steps(&mut self) {
@@ -129,7 +129,7 @@ impl LiveOutlet {
             return snapshots.apply(record);
         }
         let mut codes = CodesByHash::default();
-        let encoded = LiveRecord::of(&snapshots.load(), &record, &mut codes);
+        let encoded = Entry::of(&snapshots.load(), &record, &mut codes);
         let id = snapshots.apply(record)?;
         match encoded {
             Some(encoded) => waiting.push(None, snapshots.load(), vec![encoded], codes),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     fn is_whole(step: &OutletStep) -> bool {
-        matches!(StreamMessage::read(&step.message), Ok((_, StreamMessage::Live(message))) if message.follows.is_some())
+        matches!(StreamMessage::read(&step.message), Ok((_, StreamMessage::Changes(message))) if message.follows.is_some())
     }
 
     fn finalized_after(step: &OutletStep) -> Option<u64> {

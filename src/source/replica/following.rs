@@ -11,13 +11,12 @@ use futures::StreamExt;
 use super::{
     apply::{Applier, ApplyError},
     clock::LeaderClock,
-    live::LiveReplica,
     reading::StreamReading,
 };
 use crate::{
     ledger::{
         Retention, SnapshotId, Snapshots,
-        codec::{ImageContent, LeaderTime, StateImage},
+        codec::{EntryError, LeaderTime, StateImage},
     },
     source::{
         fleet::{ArrivedPart, FleetError, FleetLink, ImageKey},
@@ -58,17 +57,10 @@ impl ReplicaBase {
     /// Returns an applier of messages to the state of an image, or the problem of the image.
     fn read(&self, key: &ImageKey, bytes: &[u8]) -> Result<Applier, String> {
         let Self { codes, kept, cache, clock } = self;
-        let applier = match StateImage::read(bytes, codes, *kept).map_err(|error| error.to_string())? {
-            ImageContent::Local(snapshots) => Applier::new(*snapshots, codes.clone()),
-            ImageContent::Live(image) => {
-                let begun = LiveReplica::begin(*image, *cache, codes, *kept).map_err(|error| error.to_string())?;
-                Applier::of_live(begun.0, codes.clone(), begun.1)
-            }
-        };
-        let applier = applier.with_clock(clock.clone());
+        let state = StateImage::read(bytes, codes, *kept, *cache).map_err(|error| error.to_string())?;
         let dated = clock.earliest_or_own(SnapshotId(key.id).epoch(), LeaderTime(key.dated));
-        applier.state().update(|chain| chain.date(dated));
-        Ok(applier)
+        state.update(|chain| chain.date(dated));
+        Ok(Applier::new(state, codes.clone()).with_clock(clock.clone()))
     }
 }
 
@@ -98,8 +90,8 @@ pub enum FollowError {
 impl From<ApplyError> for FollowError {
     fn from(error: ApplyError) -> Self {
         match error {
-            ApplyError::Gap { .. } | ApplyError::Unfit(_) => Self::Gap(error.to_string()),
-            ApplyError::Message(_) | ApplyError::Mismatch { .. } => Self::Mismatch(error.to_string()),
+            ApplyError::Gap { .. } | ApplyError::Entry(EntryError::Unfit(_)) => Self::Gap(error.to_string()),
+            ApplyError::Entry(_) => Self::Mismatch(error.to_string()),
         }
     }
 }

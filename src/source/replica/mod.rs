@@ -6,7 +6,6 @@
 mod apply;
 mod clock;
 mod following;
-mod live;
 mod pulse;
 mod reading;
 
@@ -14,7 +13,6 @@ pub use self::{
     apply::{Applier, ApplyError},
     clock::LeaderClock,
     following::{FollowError, Following, ReplicaBase},
-    live::LiveReplica,
     pulse::{LeaderPulse, PulseWatch},
     reading::StreamReading,
 };

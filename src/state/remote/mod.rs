@@ -14,9 +14,12 @@ pub(crate) use cell::Cell;
 pub use image::{ImageAccount, ImageHash, ImageSlot, RemoteImage};
 pub use misses::{Miss, Missed};
 
-use std::sync::{
-    Arc, RwLock,
-    atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+use std::{
+    hash::BuildHasher,
+    sync::{
+        Arc, RwLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use alloy_primitives::{Address, B256, U256, map::DefaultHashBuilder};
@@ -196,7 +199,8 @@ impl RemoteState {
                 }
                 Fetched::Slot { address, slot, value } => {
                     let until = chain.next_change(block, &self.slot_prints(&address, &slot));
-                    self.with_slot(address, slot, |versions| versions.insert(block, until, since, value, oldest));
+                    let insert = |versions: &mut Versions<U256>| versions.insert(block, until, since, value, oldest);
+                    self.with(address, |known| self.change_slot(known, address, slot, insert));
                 }
                 Fetched::BlockHash { number, hash } if number < block => {
                     if self.hashes.len() >= Self::HASHES {
@@ -213,19 +217,16 @@ impl RemoteState {
     }
 
     fn account_print(&self, address: &Address) -> u64 {
-        use std::hash::BuildHasher;
         self.fingerprints.hash_one(address)
     }
 
     /// Returns the fingerprints of the two changes that end a slot's value: a write to it, and clearing the account's
     /// storage.
     fn slot_prints(&self, address: &Address, slot: &U256) -> [u64; 2] {
-        use std::hash::BuildHasher;
         [self.fingerprints.hash_one((address, slot)), self.cleared_print(address)]
     }
 
     fn cleared_print(&self, address: &Address) -> u64 {
-        use std::hash::BuildHasher;
         self.fingerprints.hash_one((address, "storage"))
     }
 
@@ -251,10 +252,6 @@ impl RemoteState {
             self.order.push((address, None));
         }
         changed
-    }
-
-    fn with_slot(&self, address: Address, slot: U256, change: impl FnOnce(&mut Versions<U256>)) {
-        self.with(address, |known| self.change_slot(known, address, slot, change));
     }
 
     fn change_slot(&self, known: &mut Known, address: Address, slot: U256, change: impl FnOnce(&mut Versions<U256>)) {

@@ -3,13 +3,15 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
 use alloy_primitives::{B256, keccak256, map::B256Map};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
 use super::{Asked, AskedAct, DigestPrefix};
@@ -54,21 +56,24 @@ struct ApprovalGauges {
 }
 
 /// A waiting request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Question {
     /// Number of the request in the order of arrival.
     pub number: u64,
-    /// The request as it is shown.
-    pub asked: Asked,
-    /// Digest of the batch.
+    /// Digest of the request.
     pub digest: B256,
-    /// Time that the batch has waited.
-    pub waited: Duration,
-    /// Time until the batch is rejected.
-    pub left: Duration,
+    /// Time that the request has waited.
+    pub waited_ms: u64,
+    /// Time until the request is rejected.
+    pub left_ms: u64,
+    /// The request as it is shown.
+    #[serde(flatten)]
+    pub asked: Asked,
 }
 
 /// The reason why an approver's decision has no effect.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecisionError {
     /// No waiting batch has this id.
@@ -81,16 +86,9 @@ pub enum DecisionError {
         "the ids of {1} waiting batches are or begin with {0:?}, or that is the digest of all of them: give more characters of the id, or decide on the others first"
     )]
     Ambiguous(String, usize),
-    /// The waiting batch has another digest than the one that was given.
+    /// The waiting batch has another digest than the one that was given. A long `id` is shortened.
     #[error("the waiting batch {id:?} has digest {digest}, not {given}: list the batches again")]
-    OtherBatch {
-        /// Id of the waiting batch, shortened if it is long.
-        id: String,
-        /// Digest of the waiting batch.
-        digest: B256,
-        /// Digest that the approver gave.
-        given: DigestPrefix,
-    },
+    OtherBatch { id: String, digest: B256, given: DigestPrefix },
 }
 
 #[derive(Debug, Default)]
@@ -150,7 +148,7 @@ impl Approvals {
         }
     }
 
-    /// Returns the same with at most `most` withdrawn ids. `tokens`, the number of clients with a token, may change: each of them
+    /// Sets the maximum number of withdrawn ids. `tokens`, the number of clients with a token, may change: each of them
     /// has an equal part, and so have all clients without a token together.
     #[must_use]
     pub fn with_withdrawn(self, most: usize, tokens: Arc<AtomicUsize>) -> Self {
@@ -188,12 +186,12 @@ impl Approvals {
     /// # Errors
     /// Returns [`WalletError::Duplicate`] if a batch with this id waits, or a withdrawn one still keeps the id taken.
     pub fn check_id(&self, id: &BatchId) -> Result<(), WalletError> {
-        self.lock().check_id(id, &self.gauges)
+        self.questions.lock().check_id(id, &self.gauges)
     }
 
     /// Returns the number of withdrawn ids that stay taken, by client.
     pub fn withdrawn(&self) -> Vec<(Option<String>, usize)> {
-        let mut questions = self.lock();
+        let mut questions = self.questions.lock();
         questions.expire(&self.gauges);
         questions.withdrawn_of.iter().map(|(client, count)| (client.clone(), *count)).collect()
     }
@@ -220,12 +218,12 @@ impl Approvals {
     /// # Errors
     /// Returns [`DecisionError::Unknown`] or [`DecisionError::Ambiguous`] if the id does not name one waiting batch.
     pub fn find(&self, id: &str) -> Result<Question, DecisionError> {
-        self.lock().find(id).map(|(number, one)| one.question(number, self.timeout))
+        self.questions.lock().find(id).map(|(number, one)| one.question(number, self.timeout))
     }
 
     /// Returns the waiting batches, beginning with the one that has waited longest.
     pub fn waiting(&self) -> Vec<Question> {
-        self.lock().waiting.iter().map(|(number, one)| one.question(*number, self.timeout)).collect()
+        self.questions.lock().waiting.iter().map(|(number, one)| one.question(*number, self.timeout)).collect()
     }
 
     /// Waits for a batch with at least this number, and returns the first that waits.
@@ -234,7 +232,7 @@ impl Approvals {
         loop {
             arrivals.mark_unchanged();
             let found = {
-                let questions = self.lock();
+                let questions = self.questions.lock();
                 questions.waiting.range(from..).next().map(|(number, one)| one.question(*number, self.timeout))
             };
             match found {
@@ -248,7 +246,7 @@ impl Approvals {
     /// Rejects all waiting batches and all later ones, because the node stops.
     pub fn stop(&self) {
         let waiting = {
-            let mut questions = self.lock();
+            let mut questions = self.questions.lock();
             questions.stopped = true;
             std::mem::take(&mut questions.waiting)
         };
@@ -259,7 +257,7 @@ impl Approvals {
 
     fn enter(&self, asked: Asked) -> Result<(WaitingPermit<'_>, oneshot::Receiver<Decision>), WalletError> {
         let digest = asked.digest();
-        let mut questions = self.lock();
+        let mut questions = self.questions.lock();
         if questions.stopped {
             return Err(stopping(asked.act.noun()));
         }
@@ -309,7 +307,7 @@ impl Approvals {
     }
 
     fn decide(&self, id: &str, digest: Option<&DigestPrefix>, decision: Decision) -> Result<BatchId, DecisionError> {
-        let mut questions = self.lock();
+        let mut questions = self.questions.lock();
         let (number, found) = questions.find(id)?;
         if let Some(given) = digest
             && !given.begins(&found.digest)
@@ -331,10 +329,6 @@ impl Approvals {
         }
         tracing::info!(id = ?asked.id.as_str(), ?decision, "an approver has decided on a batch");
         Ok(asked.id)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Questions> {
-        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -405,8 +399,9 @@ impl Questions {
 impl WaitingBatch {
     fn question(&self, number: u64, timeout: Duration) -> Question {
         let waited = self.since.elapsed();
-        let left = timeout.saturating_sub(waited);
-        Question { number, asked: self.asked.clone(), digest: self.digest, waited, left }
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let (waited_ms, left_ms) = (ms(waited), ms(timeout.saturating_sub(waited)));
+        Question { number, digest: self.digest, waited_ms, left_ms, asked: self.asked.clone() }
     }
 }
 
@@ -419,7 +414,7 @@ struct WaitingPermit<'a> {
 impl WaitingPermit<'_> {
     /// Withdraws the batch, whose id stays taken until its timeout. Returns whether the batch still waited.
     fn withdraw(&self) -> bool {
-        let mut questions = self.approvals.lock();
+        let mut questions = self.approvals.questions.lock();
         let Some(WaitingBatch { asked, since, .. }) = questions.waiting.remove(&self.number) else { return false };
         let Approvals { timeout, gauges, .. } = self.approvals;
         questions.withdraw(self.number, asked, since + *timeout, gauges);

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::wallet::{BatchId, ShownField};
 
 /// A request as it is shown to an approver, before anything is signed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Asked {
     /// Id of the request: that of the batch, or a random one.
     pub id: BatchId,
@@ -15,8 +16,10 @@ pub struct Asked {
     /// EIP-155 chain id.
     pub chain_id: u64,
     /// The client that asks.
+    #[serde(flatten)]
     pub asker: Asker,
     /// The act to be approved.
+    #[serde(flatten)]
     pub act: AskedAct,
 }
 

@@ -72,13 +72,10 @@ impl Asked {
     }
 }
 
-/// The first digits of a digest, or all of them, as an approver gives them.
+/// The first digits of a digest, or all of them, as an approver gives them: `0x` and hex digits in lower case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct DigestPrefix {
-    /// Hex digits in lower case, without `0x`.
-    digits: String,
-}
+#[serde(try_from = "String")]
+pub struct DigestPrefix(String);
 
 /// The error for a text that is not the beginning of a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,13 +90,13 @@ const LONGEST: usize = 64;
 impl DigestPrefix {
     /// Whether `digest` begins with these digits.
     pub fn begins(&self, digest: &B256) -> bool {
-        const_hex::encode(digest).starts_with(&self.digits)
+        const_hex::encode_prefixed(digest).starts_with(&self.0)
     }
 }
 
 impl From<B256> for DigestPrefix {
     fn from(digest: B256) -> Self {
-        Self { digits: const_hex::encode(digest) }
+        Self(const_hex::encode_prefixed(digest))
     }
 }
 
@@ -110,7 +107,7 @@ impl FromStr for DigestPrefix {
         let digits = text.strip_prefix("0x").unwrap_or(text);
         let is_digest =
             (SHORTEST..=LONGEST).contains(&digits.len()) && digits.bytes().all(|one| one.is_ascii_hexdigit());
-        if is_digest { Ok(Self { digits: digits.to_ascii_lowercase() }) } else { Err(NoDigest) }
+        if is_digest { Ok(Self(format!("0x{}", digits.to_ascii_lowercase()))) } else { Err(NoDigest) }
     }
 }
 
@@ -122,14 +119,8 @@ impl TryFrom<String> for DigestPrefix {
     }
 }
 
-impl From<DigestPrefix> for String {
-    fn from(digest: DigestPrefix) -> Self {
-        digest.to_string()
-    }
-}
-
 impl fmt::Display for DigestPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "0x{}", self.digits)
+        f.write_str(&self.0)
     }
 }

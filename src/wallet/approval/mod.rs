@@ -14,5 +14,5 @@ pub use self::{
     digest::{DigestPrefix, NoDigest},
     protocol::WaitingList,
     socket::{ApprovalSocket, SOCKET, SocketError, socket_path},
-    words::{CallWords, ReadCall, WordReader, ether},
+    words::{CallWords, ReadCall, WordReader, ether, units},
 };

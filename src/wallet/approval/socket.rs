@@ -20,9 +20,9 @@ use tokio::{
 
 use super::{
     Approvals,
-    protocol::{Answer, Listed, Request, WaitingList},
+    protocol::{Answer, Request, WaitingList},
 };
-use crate::wallet::{BatchId, FeeBounds, ReplacedBatch, ReplacementQuote, Replacing, Wallet};
+use crate::wallet::{BatchId, FeeBounds, Replacing, Wallet};
 
 /// The name of the socket in the data directory.
 pub const SOCKET: &str = "wallet.sock";
@@ -56,6 +56,7 @@ struct Desk {
 }
 
 /// The reason why the socket cannot be created.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// The path is too long for the address of a socket.
@@ -63,60 +64,31 @@ pub enum SocketError {
         "{}: {} bytes: a Unix socket's path may have at most {LONGEST_PATH}: give a --data-dir with a shorter path",
         path.display(), path.as_os_str().len()
     )]
-    TooLong {
-        /// Path of the socket.
-        path: PathBuf,
-    },
+    TooLong { path: PathBuf },
     /// Another kind of file has the path.
     #[error("{}: a file that is not a socket is in the place of the wallet's socket: move it away", path.display())]
-    Taken {
-        /// Path of the socket.
-        path: PathBuf,
-    },
+    Taken { path: PathBuf },
     /// Another node listens on the socket.
     #[error("{}: another node listens on this socket: give each node its own --data-dir", path.display())]
-    InUse {
-        /// Path of the socket.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// An operation of the system failed.
     #[error("{}: {problem}: {cause}", path.display())]
-    System {
-        /// Path of the socket.
-        path: PathBuf,
-        /// The operation that failed.
-        problem: &'static str,
-        /// The system's error.
-        cause: io::Error,
-    },
+    System { path: PathBuf, problem: &'static str, cause: io::Error },
 }
 
 impl ApprovalSocket {
-    /// Creates the socket in this directory, which must exist, and serves these approvals in the current Tokio runtime.
-    /// Only the user of the process may open the socket. A socket that a stopped node left behind is replaced.
+    /// Creates the socket in this directory, which must exist, and serves these approvals in the current Tokio runtime, and
+    /// with a wallet, the replacing of transactions of its batches. Only the user of the process may open the socket. A socket
+    /// that a stopped node left behind is replaced.
     ///
     /// # Errors
     ///
     /// Returns a [`SocketError`] if the socket cannot be created.
-    pub fn serve(data_dir: &Path, approvals: Arc<Approvals>) -> Result<Self, SocketError> {
-        Self::open(data_dir, Desk { approvals, wallet: None })
-    }
-
-    /// Creates the socket as [`serve`](Self::serve) does, for the approvals of `wallet`, and for replacing transactions of
-    /// its batches.
-    ///
-    /// # Errors
-    ///
-    /// Returns a [`SocketError`] if the socket cannot be created.
-    pub fn serve_wallet(data_dir: &Path, wallet: Arc<Wallet>) -> Result<Self, SocketError> {
-        Self::open(data_dir, Desk { approvals: wallet.approvals.clone(), wallet: Some(wallet) })
-    }
-
-    fn open(data_dir: &Path, desk: Desk) -> Result<Self, SocketError> {
+    pub fn serve(data_dir: &Path, approvals: Arc<Approvals>, wallet: Option<Arc<Wallet>>) -> Result<Self, SocketError> {
         let path = socket_path(data_dir)?;
         let listener = bind(data_dir, &path)?;
         let mut serving = JoinSet::new();
-        serving.spawn(serve(listener, desk));
+        serving.spawn(serve(listener, Desk { approvals, wallet }));
         Ok(Self { identity: identity(&path), path, _serving: serving })
     }
 
@@ -221,8 +193,8 @@ async fn converse(
         Ok(Request::Quote { id, cancels }) => {
             desk.quote(&id, if cancels { Replacing::Cancel } else { Replacing::Bump }).await
         }
-        Ok(Request::Bump { id, bounds }) => desk.replace(&id, Replacing::Bump, bounds).await,
-        Ok(Request::Cancel { id, bounds }) => desk.replace(&id, Replacing::Cancel, bounds).await,
+        Ok(Request::Bump { id, bounds }) => desk.replace(id.as_str(), Replacing::Bump, bounds).await,
+        Ok(Request::Cancel { id, bounds }) => desk.replace(id.as_str(), Replacing::Cancel, bounds).await,
         Ok(request) => answer(request, &desk.approvals),
         Err(message) => Answer::Error { message },
     };
@@ -252,7 +224,7 @@ async fn next(from: u64, approvals: &Approvals, watchers: &Semaphore) -> Answer 
         return Answer::Error { message };
     };
     let found = tokio::time::timeout(LONGEST_WAIT, approvals.next(from)).await.ok();
-    Answer::Next(found.map(|question| Box::new(Listed::new(question))))
+    Answer::Next(found.map(|question| Box::new(question)))
 }
 
 fn answer(request: Request, approvals: &Approvals) -> Answer {
@@ -262,36 +234,27 @@ fn answer(request: Request, approvals: &Approvals) -> Answer {
         Request::Quote { .. } | Request::Bump { .. } | Request::Cancel { .. } | Request::Next { .. } => {
             return Answer::Next(None);
         }
-        Request::Show { id } => approvals.find(&id).map(|question| Answer::Shown(Box::new(Listed::new(question)))),
-        Request::Approve { id, digest } => {
-            approvals.approve(&id, &digest).map(|id| Answer::Approved { id: id.as_str().to_owned() })
-        }
-        Request::Reject { id } => approvals.reject(&id).map(|id| Answer::Rejected { id: id.as_str().to_owned() }),
+        Request::Show { id } => approvals.find(&id).map(|question| Answer::Shown(Box::new(question))),
+        Request::Approve { id, digest } => approvals.approve(&id, &digest).map(|id| Answer::Approved { id }),
+        Request::Reject { id } => approvals.reject(&id).map(|id| Answer::Rejected { id }),
     };
-    done.unwrap_or_else(|error| Answer::Error { message: error.to_string() })
+    done.unwrap_or_else(|error| error_of(&error))
 }
 
 impl Desk {
     async fn quote(&self, id: &str, how: Replacing) -> Answer {
         let Some(wallet) = &self.wallet else { return no_wallet() };
-        match wallet.quote(id, how).await {
-            Ok(ReplacementQuote { id, transactions, bounds }) => {
-                Answer::Quoted { id: id.as_str().to_owned(), transactions, bounds }
-            }
-            Err(error) => Answer::Error { message: error.to_string() },
-        }
+        wallet.quote(id, how).await.map_or_else(|error| error_of(&error), Answer::Quoted)
     }
 
     async fn replace(&self, id: &str, how: Replacing, bounds: FeeBounds) -> Answer {
         let Some(wallet) = &self.wallet else { return no_wallet() };
-        match wallet.replace(id, how, bounds).await {
-            Ok(ReplacedBatch { id, transactions }) => Answer::Replaced {
-                id: id.as_str().to_owned(),
-                transactions: transactions.into_iter().map(|one| (one.of, one.hash)).collect(),
-            },
-            Err(error) => Answer::Error { message: error.to_string() },
-        }
+        wallet.replace(id, how, bounds).await.map_or_else(|error| error_of(&error), Answer::Replaced)
     }
+}
+
+fn error_of(error: &impl std::error::Error) -> Answer {
+    Answer::Error { message: error.to_string() }
 }
 
 fn no_wallet() -> Answer {

@@ -6,7 +6,7 @@
 use alloy_dyn_abi::DynSolValue;
 use alloy_primitives::{
     Address, Bytes, U256,
-    utils::{ParseUnits, Unit, format_ether},
+    utils::{Unit, format_units},
 };
 use alloy_sol_types::{SolInterface, sol};
 
@@ -287,8 +287,8 @@ impl<'a> WordReader<'a> {
         if value >= UNLIMITED {
             return format!("UNLIMITED {name}");
         }
-        match (self.tokens)(token).decimals.and_then(Unit::new) {
-            Some(unit) => format!("{} {name}", decimal(value, unit)),
+        match (self.tokens)(token).decimals.filter(|decimals| Unit::new(*decimals).is_some()) {
+            Some(decimals) => format!("{} {name}", units(value, decimals)),
             None => format!("{value} (units, or the number of an item) of {name}"),
         }
     }
@@ -307,26 +307,19 @@ impl<'a> WordReader<'a> {
 /// Number of tokens of a path that are shown.
 const SHOWN_PATH: usize = 8;
 
-impl std::fmt::Debug for WordReader<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("WordReader")
-    }
-}
-
 /// Formats an amount of wei in ether, without trailing zeros.
 pub fn ether(wei: U256) -> String {
-    trimmed(&format_ether(wei))
+    units(wei, 18)
 }
 
-fn decimal(value: U256, unit: Unit) -> String {
-    trimmed(&ParseUnits::from(value).format_units(unit))
-}
-
-fn trimmed(text: &str) -> String {
-    if !text.contains('.') {
-        return text.to_owned();
+/// Formats an amount in units of so many decimals, without trailing zeros. With more decimals than a number has digits, formats the
+/// amount itself.
+pub fn units(value: U256, decimals: u8) -> String {
+    let text = format_units(value, decimals).unwrap_or_else(|_| value.to_string());
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
     }
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// Returns a symbol as it is, or quoted, escaped and cut if it could be taken for other words.

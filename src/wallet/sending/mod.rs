@@ -7,9 +7,9 @@
 //! follows from the canonical blocks; where presim has not followed them, from the upstream's receipts, which are asked for
 //! until they come, because a node may be behind another.
 
-mod look;
 mod outcomes;
 mod replace;
+mod search;
 mod state;
 mod submit;
 

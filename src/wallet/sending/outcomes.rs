@@ -13,15 +13,15 @@ use alloy_primitives::{Address, B256, map::B256Map};
 use tokio::time::{Duration, Instant};
 
 use super::{
-    look::{Fate, Look, NonceOf, NonceSearch, Versions, still_holds, taken},
-    state::{FoundOutcome, Sending, lock},
+    search::{self, Fate, NonceOf, NonceSearch, Retry, Versions, still_holds},
+    state::{FoundOutcome, Sending},
 };
 use crate::{
     chain::ChainSpec,
     ledger::Chain,
     pool::forget,
     state::{Lookup, Overlay},
-    wallet::{NonceTaker, TxOutcome, Wallet, outcome, progress::receipt_of},
+    wallet::{TxOutcome, Wallet, outcome, progress::receipt_of},
 };
 
 /// The pause before the state of an account is fetched again.
@@ -52,7 +52,7 @@ impl WalletSender {
     /// Reads the outcomes of the transactions that stand aside, which were stored before a restart.
     fn restore(&self) {
         let pool = &self.wallet.pool;
-        let mut outcomes = lock(&self.sending.outcomes);
+        let mut outcomes = self.sending.outcomes.lock();
         for pooled in pool.own_waiting().iter().chain(&pool.own_aside()) {
             let hash = *pooled.tx.tx_hash();
             match self.wallet.ledger.outcome(&hash) {
@@ -70,33 +70,28 @@ impl WalletSender {
     /// Advances the pool with the chain, and records the outcomes of the transactions that stand aside.
     async fn record_outcomes(&self) {
         let mut changes = self.wallet.pool.changes();
-        let mut looks = BTreeMap::<NonceOf, Look>::new();
+        let mut retries = BTreeMap::<NonceOf, Retry>::new();
         loop {
             changes.mark_unchanged();
             let pool = &self.wallet.pool;
-            self.know_accounts().await;
+            self.fetch_accounts().await;
             pool.advance();
             let mut groups = BTreeMap::<NonceOf, Versions>::new();
             for pooled in pool.own_aside() {
                 groups.entry((pooled.tx.signer(), pooled.tx.nonce())).or_default().push(pooled);
             }
-            let next = self.record_due_outcomes(groups, &mut looks).await;
+            let next = self.record_due_outcomes(groups, &mut retries).await;
             self.sending.wake();
-            let again = async {
-                match next {
-                    Some(due) => tokio::time::sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let due = next.unwrap_or_else(Instant::now);
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
-                () = again => {}
+                () = tokio::time::sleep_until(due), if next.is_some() => {}
             }
         }
     }
 
     /// Fetches the accounts that have transactions here, so that their nonces are known on the newest snapshots.
-    async fn know_accounts(&self) {
+    async fn fetch_accounts(&self) {
         let published = self.wallet.pool.published();
         let (waiting, aside) = (self.wallet.pool.own_waiting(), self.wallet.pool.own_aside());
         let mut probe = Overlay::default();
@@ -119,14 +114,14 @@ impl WalletSender {
     async fn record_due_outcomes(
         &self,
         groups: BTreeMap<NonceOf, Versions>,
-        looks: &mut BTreeMap<NonceOf, Look>,
+        retries: &mut BTreeMap<NonceOf, Retry>,
     ) -> Option<Instant> {
         let published = self.wallet.pool.published();
-        let void = self.drop_void(&published);
+        let void = self.remove_void(&published);
         let mut next = None;
         let (mut fates, mut unknown) = (Vec::new(), BTreeSet::new());
         {
-            let outcomes = lock(&self.sending.outcomes);
+            let outcomes = self.sending.outcomes.lock();
             for (nonce_of @ (account, nonce), versions) in &groups {
                 match published.latest().world.look_up(account) {
                     // The feed may have jumped, so that the account has to be fetched first.
@@ -139,17 +134,17 @@ impl WalletSender {
                 }
             }
         }
-        looks.retain(|nonce_of, _| unknown.contains(nonce_of));
+        retries.retain(|nonce_of, _| unknown.contains(nonce_of));
         let now = Instant::now();
-        let is_due = |nonce_of: &NonceOf| looks.entry(*nonce_of).or_insert_with(|| Look::new(now)).due <= now;
+        let is_due = |nonce_of: &NonceOf| retries.entry(*nonce_of).or_insert_with(|| Retry::new(now)).due <= now;
         let due: Vec<NonceOf> = unknown.into_iter().filter(is_due).collect();
         if !due.is_empty() {
             let due = due.into_iter().map(|nonce_of| (nonce_of, &groups[&nonce_of])).collect();
             let search = NonceSearch { spec: &self.wallet.spec, sending: &self.sending, published: &published };
-            for (nonce_of, fate, is_certain) in search.look(due, looks).await {
+            for (nonce_of, fate, is_certain) in search.find(due, retries).await {
                 if is_certain {
-                    note(nonce_of, &fate);
-                    looks.remove(&nonce_of);
+                    log_taken(nonce_of, &fate);
+                    retries.remove(&nonce_of);
                 }
                 fates.push((fate, is_certain));
             }
@@ -159,14 +154,14 @@ impl WalletSender {
         self.store_fresh(fresh, void);
         let fates = fates.into_iter().map(|(fate, _)| self.sending.recorded(fate));
         self.store(fates.filter(|fate| self.sending.is_final(&published, fate)).collect()).await;
-        looks.values().map(|look| look.due).chain(next).min()
+        retries.values().map(|retry| retry.due).chain(next).min()
     }
 
     /// Forgets the outcomes that do not hold any more, because a reorg has taken their blocks back. Returns those of
     /// transactions that are still in the pool.
-    fn drop_void(&self, published: &Chain) -> Vec<B256> {
+    fn remove_void(&self, published: &Chain) -> Vec<B256> {
         let mut void = Vec::new();
-        lock(&self.sending.outcomes).retain(|hash, found| {
+        self.sending.outcomes.lock().retain(|hash, found| {
             let Some(pooled) = self.wallet.pool.own_pooled(hash) else { return false };
             let is_used = match published.latest().world.look_up(&pooled.tx.signer()) {
                 Lookup::Known(info) => info.is_some_and(|info| info.nonce > pooled.tx.nonce()),
@@ -217,7 +212,7 @@ impl WalletSender {
                 self.sending.meters.mined.increment(landed as u64);
                 self.sending.meters.taken.increment((hashes.len() - landed) as u64);
                 self.wallet.pool.forget_aside(hashes.iter().copied());
-                let mut outcomes = lock(&self.sending.outcomes);
+                let mut outcomes = self.sending.outcomes.lock();
                 hashes.iter().for_each(|hash| drop(outcomes.remove(hash)));
             }
             Err(error) => tracing::debug!(%error, "outcomes of the wallet's transactions cannot be stored yet"),
@@ -228,7 +223,7 @@ impl WalletSender {
 impl Sending {
     /// Notes outcomes. Returns the certain ones that are new.
     fn record(&self, fate: &Fate, is_certain: bool) -> Fate {
-        let mut outcomes = lock(&self.outcomes);
+        let mut outcomes = self.outcomes.lock();
         let mut fresh = Vec::new();
         for (hash, outcome) in fate {
             match outcomes.get_mut(hash) {
@@ -248,7 +243,7 @@ impl Sending {
     /// Returns the recorded outcomes of the transactions of `fate`: one that is not certain does not replace one that was found
     /// before.
     fn recorded(&self, fate: Fate) -> Fate {
-        let outcomes = lock(&self.outcomes);
+        let outcomes = self.outcomes.lock();
         let recorded = |(hash, found): (B256, TxOutcome)| {
             let outcome = outcomes.get(&hash).map_or(found, |known| known.outcome.clone());
             (hash, outcome)
@@ -259,7 +254,7 @@ impl Sending {
     /// Whether no reorg is expected to change outcomes: their block is final for the upstream, or they were found long ago.
     /// Outcomes that are not certain may be corrected for as long.
     fn is_final(&self, published: &Chain, fate: &Fate) -> bool {
-        let outcomes = lock(&self.outcomes);
+        let outcomes = self.outcomes.lock();
         let is_finalized = |number: u64| published.finalized().is_some_and(|finalized| number <= finalized);
         fate.iter().all(|(hash, outcome)| {
             outcomes.get(hash).is_some_and(|found| {
@@ -271,7 +266,7 @@ impl Sending {
 }
 
 /// Logs outcomes that are not the wallet's own doing.
-fn note((account, nonce): NonceOf, fate: &Fate) {
+fn log_taken((account, nonce): NonceOf, fate: &Fate) {
     if fate.iter().any(|(_, outcome)| matches!(outcome, TxOutcome::Landed(..))) {
         return;
     }
@@ -301,10 +296,5 @@ fn fate_of(spec: &ChainSpec, published: &Chain, versions: &Versions, outcomes: &
     {
         return None;
     }
-    let by =
-        NonceTaker { hash: Some(landed.tx_hash), block_number: landed.block_number, block_hash: landed.block_hash };
-    let mut fate = taken(versions, by);
-    fate.retain(|(hash, _)| *hash != landed.tx_hash);
-    fate.push((landed.tx_hash, TxOutcome::Landed(landed, ran)));
-    Some(fate)
+    Some(search::landed(versions, landed, ran))
 }

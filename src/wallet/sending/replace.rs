@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, B256, TxKind, U256};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::{Call, CallFees},
@@ -14,12 +15,12 @@ use crate::{
         BatchId, FeeBounds, Ledger, Replacement, SigningError, TakenBatch, TxFields, Wallet,
         data_fee::DataFee,
         error::cut,
-        plan::{gas_fee, most_price, with_margin},
+        plan::{gas_fee, most_price, total, with_margin},
     },
 };
 
 /// Gas of a transaction that does nothing.
-const NOTHING: u64 = 21_000;
+const EMPTY_TX_GAS: u64 = 21_000;
 /// Number of times that state is fetched for the fees beside gas: their parameters are in the slots of one contract.
 const DATA_FEE_ROUNDS: usize = 3;
 
@@ -33,7 +34,7 @@ pub enum Replacing {
 }
 
 /// The fees of a replacement, before anything is signed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplacementQuote {
     /// Id of the batch.
     pub id: BatchId,
@@ -44,12 +45,12 @@ pub struct ReplacementQuote {
 }
 
 /// A batch whose transactions were replaced.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplacedBatch {
     /// Id of the batch.
     pub id: BatchId,
-    /// The new transactions.
-    pub transactions: Vec<Replacement>,
+    /// The hash of each transaction, and that of its replacement.
+    pub transactions: Vec<(B256, B256)>,
 }
 
 /// The reason why a batch's transactions are not replaced.
@@ -92,8 +93,7 @@ impl Wallet {
         if waiting.is_empty() {
             return Err(ReplaceError::Settled(cut(id.as_str())));
         }
-        let gas =
-            waiting.iter().map(|one| one.most_fee(self.raised(&one.pooled.tx))).fold(U256::ZERO, U256::saturating_add);
+        let gas = total(waiting.iter().map(|one| one.most_fee(self.raised(&one.pooled.tx))));
         let data = self.data_fees(&waiting).await;
         let margin = self.policy.fee_margin;
         let bounds = FeeBounds { gas: with_margin(gas, margin), data, margin };
@@ -114,8 +114,8 @@ impl Wallet {
         bounds.check_data(data).map_err(ReplaceError::TooDear)?;
         let (replaced, commit) = self.replace_in(&id, batch, how, bounds)?;
         commit.wait().await?;
-        for one in &replaced.transactions {
-            tracing::info!(id = ?cut(id.as_str()), of = %one.of, hash = %one.hash, ?how, "an approver has replaced a transaction");
+        for (of, hash) in &replaced.transactions {
+            tracing::info!(id = ?cut(id.as_str()), %of, %hash, ?how, "an approver has replaced a transaction");
         }
         Ok(replaced)
     }
@@ -126,7 +126,7 @@ impl Wallet {
         let mut found = self.ledger.find(id)?;
         let (Some(id), true) = (found.pop(), found.is_empty()) else { return Err(ReplaceError::Unknown(cut(id))) };
         let batch = self.ledger.get(&id)?.ok_or_else(|| ReplaceError::Unknown(cut(id.as_str())))?;
-        sending.look(batch.from, self.pool.published().head().hash()).await;
+        sending.refresh(batch.from, self.pool.published().head().hash()).await;
         Ok((id, batch))
     }
 
@@ -151,10 +151,7 @@ impl Wallet {
         if waiting.is_empty() {
             return Err(ReplaceError::Settled(cut(id.as_str())));
         }
-        let total = |fees: &[CallFees]| {
-            let each = waiting.iter().zip(fees).map(|(one, fees)| one.most_fee(*fees));
-            each.fold(U256::ZERO, U256::saturating_add)
-        };
+        let total = |fees: &[CallFees]| total(waiting.iter().zip(fees).map(|(one, fees)| one.most_fee(*fees)));
         let mut fees: Vec<CallFees> = waiting.iter().map(|one| self.raised(&one.pooled.tx)).collect();
         if total(&fees) > bounds.gas {
             // As little more as a replacement must offer, and the next block takes.
@@ -175,13 +172,14 @@ impl Wallet {
         }
         batch.replacements.get_or_insert_default().extend(&replacements);
         let write = Ledger::rewriting(id, &batch);
-        let added = self.pool.add_own_at(PoolPlace::Any, signed, self.ledger.store(), write, |_| ());
+        let added = self.pool.add_own(PoolPlace::Any, signed, self.ledger.store(), write, |_| ());
         drop(choosing);
         let commit = added.map_err(|error| match error {
             PoolError::Store(error) => ReplaceError::Store(error),
             other => ReplaceError::Pool(other.to_string()),
         })?;
-        Ok((ReplacedBatch { id: id.clone(), transactions: replacements }, commit))
+        let transactions = replacements.iter().map(|one| (one.of, one.hash)).collect();
+        Ok((ReplacedBatch { id: id.clone(), transactions }, commit))
     }
 
     /// Returns the version of a transaction that waits.
@@ -218,7 +216,7 @@ impl Wallet {
             let call = Call { fees: self.raised(&one.pooled.tx), ..one.call() };
             fee.of(&call, one.gas(), call.authorization_list.is_some())
         });
-        Ok(each.fold(U256::ZERO, U256::saturating_add))
+        Ok(total(each))
     }
 
     /// Returns fees that replace those of a transaction, and that the next block takes, with room for the blocks after it.
@@ -273,7 +271,7 @@ impl ToReplace {
 
     /// Returns the gas limit of the replacement.
     fn gas(&self) -> u64 {
-        if self.how == Replacing::Cancel { NOTHING } else { self.pooled.tx.gas_limit() }
+        if self.how == Replacing::Cancel { EMPTY_TX_GAS } else { self.pooled.tx.gas_limit() }
     }
 
     /// Returns the maximum gas fee of the replacement in wei.

@@ -1,10 +1,6 @@
 //! The state of the upstream, and of the transactions that were sent to it.
 
-use std::{
-    borrow::Cow,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use alloy_consensus::Transaction;
 use alloy_primitives::{
@@ -12,8 +8,8 @@ use alloy_primitives::{
     map::{AddressMap, B256Map},
 };
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
@@ -66,7 +62,7 @@ pub struct Sending {
     /// Held while transactions are replaced.
     pub(super) replacing: tokio::sync::Mutex<()>,
     /// Wakes the submission when transactions wait again.
-    pub(super) again: Notify,
+    pub(super) woken: Notify,
     pub(super) meters: SendingMeters,
 }
 
@@ -86,25 +82,9 @@ pub(super) struct Submission {
     pub due: Instant,
     /// The sender's nonce when the transaction was sent last.
     pub nonce: u64,
-    pub state: SubmissionState,
-}
-
-#[derive(Debug)]
-pub(super) enum SubmissionState {
-    /// The upstream has it.
-    Accepted,
-    /// The transaction is not sent, or the upstream does not take it, or does not answer, for this reason.
-    Open(Cow<'static, str>),
-}
-
-impl Submission {
-    /// Returns the reason why the upstream does not have the transaction. `None` if it does.
-    fn problem(&self) -> Option<&str> {
-        match &self.state {
-            SubmissionState::Accepted => None,
-            SubmissionState::Open(problem) => Some(problem),
-        }
-    }
+    /// The reason why the transaction is not sent, or why the upstream does not take it or does not answer. `None` if the
+    /// upstream has it.
+    pub problem: Option<Cow<'static, str>>,
 }
 
 /// An outcome that is not final.
@@ -162,28 +142,26 @@ impl Sending {
             counts: Mutex::default(),
             tip: ArcSwapOption::empty(),
             replacing: tokio::sync::Mutex::default(),
-            again: Notify::new(),
+            woken: Notify::new(),
             meters,
         }
     }
 
     /// Asks the upstream for the next nonce of `account`, and for the fees if `head` is a new block, in one round trip.
     /// Without an answer, what is known holds: the batch is stored, and its status says what becomes of it.
-    pub async fn look(&self, account: Address, head: B256) {
-        let count = Ask::new("eth_getTransactionCount", &(account, "pending"), |answer| {
-            serde_json::from_str::<U64>(answer.get())
-                .map(|count| Looked::Count(count.to()))
-                .map_err(|error| error.to_string())
-        });
+    pub async fn refresh(&self, account: Address, head: B256) {
+        let read = |count: U64| Ok(Looked::Count(count.to()));
+        let count = Ask::parsed("eth_getTransactionCount", &(account, "pending"), read);
         let mut asks = vec![count];
         if self.tip.load().as_ref().is_none_or(|known| known.0 != head) {
             let blocks = U64::from(FEE_BLOCKS);
-            asks.push(Ask::new("eth_feeHistory", &(blocks, "latest", [FEE_PERCENTILE]), suggested));
+            let read = |history| Ok(Looked::Tip(suggested(history)));
+            asks.push(Ask::parsed("eth_feeHistory", &(blocks, "latest", [FEE_PERCENTILE]), read));
         }
         let answers = self.upstream.all(asks, Instant::now() + self.settings.timeout).await;
         for answer in answers {
             match answer {
-                Ok(Looked::Count(count)) => drop(lock(&self.counts).insert(account, count)),
+                Ok(Looked::Count(count)) => drop(self.counts.lock().insert(account, count)),
                 Ok(Looked::Tip(tip)) => {
                     let usual = if self.family == Family::OpStack { USUAL_OP_TIP } else { USUAL_TIP };
                     self.tip.store(Some(Arc::new((head, tip.unwrap_or(usual)))));
@@ -200,19 +178,19 @@ impl Sending {
         }
     }
 
-    /// Returns the tip to offer in wei per gas. `None` if the upstream has told no fees.
+    /// Returns the tip to offer in wei per gas. `None` if the upstream has given no fees.
     pub fn tip(&self) -> Option<u128> {
         self.tip.load().as_ref().map(|known| known.1)
     }
 
     /// Returns the account's next nonce as the upstream told it last, after the transactions that wait there.
     pub fn count(&self, account: &Address) -> Option<u64> {
-        lock(&self.counts).get(account).copied()
+        self.counts.lock().get(account).copied()
     }
 
     /// Returns the outcome of a transaction that is not final yet.
     pub fn outcome(&self, hash: &B256) -> Option<TxOutcome> {
-        lock(&self.outcomes).get(hash).map(|found| found.outcome.clone())
+        self.outcomes.lock().get(hash).map(|found| found.outcome.clone())
     }
 
     /// Returns a transaction that waits, with the reason. `None` if it does not wait any more.
@@ -222,11 +200,11 @@ impl Sending {
         let published = pool.published();
         let next = pool.nonce_of(&tx.signer());
         let base_fee = fees.base_fee(&published).map_or(0, u128::from);
-        let problem = lock(&self.submissions).get(hash).map(|submission| submission.problem().map(str::to_owned));
+        let problem = self.submissions.lock().get(hash).map(|submission| submission.problem.clone());
         let reason = match problem {
             _ if next > tx.nonce() => "a block that is not final yet has it, or another with its nonce".to_owned(),
             None => "it is stored, and about to be sent".to_owned(),
-            Some(Some(problem)) => problem,
+            Some(Some(problem)) => problem.into_owned(),
             Some(None) if next < tx.nonce() => {
                 format!("the upstream has it; earlier transactions of the account come first, from nonce {next} on")
             }
@@ -241,20 +219,9 @@ impl Sending {
 }
 
 /// Reads the tip from a fee history: the percentile of the blocks' tips, without those of blocks that have none.
-fn suggested(answer: &RawValue) -> Result<Looked, String> {
-    let history: FeeHistoryAnswer = serde_json::from_str(answer.get()).map_err(|error| error.to_string())?;
-    let mut tips: Vec<u128> = history
-        .reward
-        .unwrap_or_default()
-        .into_iter()
-        .flatten()
-        .map(|tip| tip.saturating_to())
-        .filter(|tip| *tip > 0)
-        .collect();
+fn suggested(history: FeeHistoryAnswer) -> Option<u128> {
+    let tips = history.reward.unwrap_or_default().into_iter().flatten().map(|tip| tip.saturating_to());
+    let mut tips: Vec<u128> = tips.filter(|tip| *tip > 0).collect();
     tips.sort_unstable();
-    Ok(Looked::Tip(tips.get(tips.len() / 2).copied()))
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    tips.get(tips.len() / 2).copied()
 }

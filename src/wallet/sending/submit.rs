@@ -10,7 +10,7 @@ use alloy_primitives::{
 };
 use tokio::time::{Duration, Instant};
 
-use super::state::{Sending, Submission, SubmissionState, lock};
+use super::state::{Sending, Submission};
 use crate::{
     pool::{Pool, Pooled},
     upstream::{Ask, Refusal, UpstreamError, UpstreamState},
@@ -32,32 +32,27 @@ impl Sending {
             let is_down = matches!(self.upstream.state(), UpstreamState::Degraded(_));
             if was_down && !is_down {
                 tracing::info!("the upstream answers again: the wallet's transactions that wait are sent again");
-                self.send_all_again();
+                self.resend_all();
             }
             was_down = is_down;
             let next = self.send_due(pool).await;
-            let pause = async {
-                match next {
-                    Some(due) => tokio::time::sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let due = next.unwrap_or_else(Instant::now);
             tokio::select! {
                 () = pool.stored() => {}
-                () = self.again.notified() => {}
-                () = pause => {}
+                () = self.woken.notified() => {}
+                () = tokio::time::sleep_until(due), if next.is_some() => {}
             }
         }
     }
 
     /// Has the sender look at what waits, because the chain has moved.
     pub(super) fn wake(&self) {
-        self.again.notify_one();
+        self.woken.notify_one();
     }
 
-    fn send_all_again(&self) {
+    fn resend_all(&self) {
         let now = Instant::now();
-        lock(&self.submissions).values_mut().for_each(|submission| submission.due = now);
+        self.submissions.lock().values_mut().for_each(|submission| submission.due = now);
     }
 
     /// Sends the transactions that are due. Returns the time at which the next one is.
@@ -69,18 +64,18 @@ impl Sending {
         let mut due = Vec::new();
         let mut next = None;
         {
-            let mut submissions = lock(&self.submissions);
+            let mut submissions = self.submissions.lock();
             submissions.retain(|hash, _| hashes.contains(hash));
             for pooled in behind {
                 let nonce = pool.nonce_of(&pooled.tx.signer());
-                let state = SubmissionState::Open(BEHIND_DELEGATION.into());
-                submissions.insert(*pooled.tx.tx_hash(), Submission { due: now, nonce, state });
+                let problem = Some(BEHIND_DELEGATION.into());
+                submissions.insert(*pooled.tx.tx_hash(), Submission { due: now, nonce, problem });
             }
             for pooled in waiting {
                 let nonce = pool.nonce_of(&pooled.tx.signer());
                 let at = match submissions.get(pooled.tx.tx_hash()) {
                     // The reason why the upstream has refused it may have passed with a block.
-                    Some(Submission { state: SubmissionState::Open(_), nonce: before, .. }) if *before != nonce => now,
+                    Some(Submission { problem: Some(_), nonce: before, .. }) if *before != nonce => now,
                     Some(submission) => submission.due,
                     None => now,
                 };
@@ -100,33 +95,26 @@ impl Sending {
         let asks = due.iter().map(|(tx, _)| ask(tx)).collect();
         let answers = self.upstream.all(asks, Instant::now() + self.settings.timeout).await;
         let now = Instant::now();
-        let mut submissions = lock(&self.submissions);
+        let mut submissions = self.submissions.lock();
         for ((tx, nonce), answer) in due.into_iter().zip(answers) {
-            let (state, pause) = match answer {
-                Ok(_) => (SubmissionState::Accepted, self.settings.resend),
-                Err(error) if error.meaning() == Some(Refusal::AlreadyKnown) => {
-                    (SubmissionState::Accepted, self.settings.resend)
-                }
+            let (problem, pause) = match answer {
+                Ok(_) => (None, self.settings.resend),
+                Err(error) if error.meaning() == Some(Refusal::AlreadyKnown) => (None, self.settings.resend),
                 Err(UpstreamError::Refused { code, message, .. }) => {
-                    let message: String = message.chars().take(LONGEST_REASON).collect();
-                    (
-                        SubmissionState::Open(format!("the upstream refuses it: error {code}: {message}").into()),
-                        self.settings.resend,
-                    )
+                    let message = beginning(&message);
+                    (Some(format!("the upstream refuses it: error {code}: {message}")), self.settings.resend)
                 }
-                Err(error) => {
-                    let problem: String = error.to_string().chars().take(LONGEST_REASON).collect();
-                    (SubmissionState::Open(problem.into()), UNANSWERED_PAUSE)
-                }
+                Err(error) => (Some(beginning(&error.to_string())), UNANSWERED_PAUSE),
             };
-            match &state {
-                SubmissionState::Accepted => self.meters.sent.increment(1),
-                SubmissionState::Open(reason) => {
+            match &problem {
+                None => self.meters.sent.increment(1),
+                Some(reason) => {
                     self.meters.refused.increment(1);
                     tracing::debug!(hash = %tx.tx_hash(), nonce = tx.nonce(), %reason, "a transaction of the wallet waits");
                 }
             }
-            submissions.insert(*tx.tx_hash(), Submission { due: now + pause, nonce, state });
+            let problem = problem.map(Into::into);
+            submissions.insert(*tx.tx_hash(), Submission { due: now + pause, nonce, problem });
         }
         // Transactions that were stored meanwhile, or did not fit, are looked for at once.
         Some(now)
@@ -146,4 +134,8 @@ fn split_behind_delegations(pool: &Pool) -> (Vec<Arc<Pooled>>, Vec<Arc<Pooled>>)
         is_free
     };
     pool.own_waiting().into_iter().partition(is_free)
+}
+
+fn beginning(text: &str) -> String {
+    text.chars().take(LONGEST_REASON).collect()
 }

@@ -112,7 +112,7 @@ impl SourceStage {
             built: BlocksBuilt::Nowhere,
         };
         let pool = Arc::new(Pool::new(first.spec.clone(), limits, snapshots.clone(), None));
-        let fetch = FetcherConfig { patience: BOUND, verify_proofs: false, max_in_flight: 1 << 16 };
+        let fetch = FetcherConfig { wave_timeout: BOUND, verify_proofs: false, max_in_flight: 1 << 16 };
         let source = LiveSource {
             spec: first.spec.clone(),
             heads: Heads::follow(client.clone(), first.hash(), Duration::from_millis(20)),

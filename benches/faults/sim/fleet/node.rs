@@ -4,7 +4,7 @@ use std::{num::NonZeroUsize, sync::Arc};
 
 use presim::{
     config::Config,
-    ledger::{FeedState, ImageContent, SnapshotId, Snapshots, StateImage, epoch},
+    ledger::{FeedState, SnapshotId, Snapshots, StateImage, epoch},
     node::{self, OwnChain},
     rpc::StartupReason,
     source::{
@@ -120,10 +120,7 @@ impl SimFollower {
 
 /// Returns the state of an image of a devnet.
 fn state_of(bytes: &[u8], codes: &CodeCache, config: &Config) -> Snapshots {
-    match StateImage::read(bytes, codes, config.retention()).expect("the image can be read") {
-        ImageContent::Local(state) => *state,
-        ImageContent::Live(_) => panic!("the chain is a devnet's"),
-    }
+    StateImage::read(bytes, codes, config.retention(), 0).expect("the image can be read")
 }
 
 /// A node that publishes.

@@ -175,7 +175,8 @@ impl LiveWorld {
         let kept = Retention { blocks: 32, snapshots: 256, history: 32 };
         let begun = canonical_snapshot(view, head, AnnouncedReceipts::Whole(Vec::new()), hashes);
         let snapshots = Arc::new(Snapshots::new(begun, FeedState::Degraded(FeedProblem::Connecting), kept));
-        let fetch = FetcherConfig { patience: Duration::from_secs(10), verify_proofs: false, max_in_flight: 1 << 16 };
+        let fetch =
+            FetcherConfig { wave_timeout: Duration::from_secs(10), verify_proofs: false, max_in_flight: 1 << 16 };
         let heads = Heads::follow(upstream.clone(), first.hash, Duration::from_millis(200));
         let (stream, receiver) = mpsc::channel(256);
         let source = LiveSource {

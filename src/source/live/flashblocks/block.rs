@@ -7,14 +7,26 @@ use std::{
 
 use alloy_primitives::{B256, keccak256};
 
-use super::{
-    decode::{Flashblock, PayloadId},
-    sequence::CanonicalBlock,
-};
+use super::decode::{Flashblock, PayloadId};
 use crate::ledger::FeedProblem;
 
 /// The most sub-blocks of one block: at 200 ms each, more than three minutes.
 pub(super) const MAX_SUB_BLOCKS: usize = 1024;
+/// The fields of a canonical block that the rules need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CanonicalBlock {
+    /// The block's number.
+    pub number: u64,
+    /// The block's hash.
+    pub hash: B256,
+    /// The hash of its parent.
+    pub parent_hash: B256,
+    /// The root of the receipts.
+    pub receipts_root: B256,
+    /// The hashes of the transactions.
+    pub transactions: Vec<B256>,
+}
+
 /// A block of the chain ahead.
 #[derive(Debug)]
 pub(super) struct Ahead {

@@ -9,6 +9,9 @@ pub mod decode;
 pub mod sequence;
 pub mod stream;
 
-pub use self::sequence::{Action, CanonicalBlock, FlashblockSequence, Ignored, Replaced};
+pub use self::{
+    block::CanonicalBlock,
+    sequence::{Action, FlashblockSequence, Ignored, Replaced},
+};
 pub use decode::{DecodeError, Flashblock, Metadata, UnreadTx};
 pub use stream::{Event, Events, Settings, StreamError, open};

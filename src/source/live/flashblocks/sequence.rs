@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use alloy_primitives::B256;
 
 use super::{
-    block::Ahead,
+    block::{Ahead, CanonicalBlock},
     decode::{Flashblock, PayloadId},
 };
 use crate::ledger::FeedProblem;
@@ -116,21 +116,6 @@ pub enum Replaced {
     Overtaken,
     /// Another block became canonical, or one with another parent.
     Canonical,
-}
-
-/// The fields of a canonical block that the rules need.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CanonicalBlock {
-    /// The block's number.
-    pub number: u64,
-    /// The block's hash.
-    pub hash: B256,
-    /// The hash of its parent.
-    pub parent_hash: B256,
-    /// The root of the receipts.
-    pub receipts_root: B256,
-    /// The hashes of the transactions.
-    pub transactions: Vec<B256>,
 }
 
 impl FlashblockSequence {

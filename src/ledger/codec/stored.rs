@@ -7,7 +7,7 @@ use alloy_eips::{
     eip7928::BlockAccessList,
 };
 use alloy_primitives::{Address, B256, Bytes, Log, U256};
-use alloy_rlp::{Encodable, RlpDecodable, RlpEncodable};
+use alloy_rlp::{BufMut, Decodable, Encodable, RlpDecodable, RlpEncodable};
 use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
 use revm::state::AccountInfo;
 
@@ -15,8 +15,32 @@ use crate::{
     chain::{BlockBody, ChainReceipt, SealedBlock, merged_access_list},
     ledger::OpenBlock,
     state::{Account, AccountChange, Code},
-    store::{StoredTx, corrupted, decode},
+    store::{StoredTx, corrupted},
 };
+
+/// A value that may be missing: a list of one, or none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Maybe<T>(pub Option<T>);
+
+impl<T: Encodable> Encodable for Maybe<T> {
+    fn encode(&self, out: &mut dyn BufMut) {
+        alloy_rlp::encode_list(self.0.as_slice(), out);
+    }
+
+    fn length(&self) -> usize {
+        alloy_rlp::list_length(self.0.as_slice())
+    }
+}
+
+impl<T: Decodable> Decodable for Maybe<T> {
+    fn decode(bytes: &mut &[u8]) -> alloy_rlp::Result<Self> {
+        let mut values = Vec::<T>::decode(bytes)?;
+        match values.len() {
+            0 | 1 => Ok(Self(values.pop())),
+            _ => Err(alloy_rlp::Error::Custom("a list of at most one value has more")),
+        }
+    }
+}
 
 /// A receipt without its bloom, which follows from the logs.
 #[derive(RlpEncodable, RlpDecodable)]
@@ -64,9 +88,9 @@ impl StoredReceipt {
 /// A header and the hashes of its block's transactions: the part of a block that is read at startup.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredHeader {
-    header: Header,
+    pub header: Header,
     /// 32 bytes per transaction. Empty if the block was pruned.
-    hashes: Bytes,
+    pub hashes: Bytes,
 }
 
 impl From<&SealedBlock> for StoredHeader {
@@ -94,10 +118,10 @@ impl StoredHeader {
 #[rlp(trailing)]
 pub struct StoredBody {
     pub transactions: Vec<StoredTx>,
-    receipts: Vec<StoredReceipt>,
-    ommers: Vec<Header>,
-    withdrawals: Option<Vec<Withdrawal>>,
-    access_list: Option<BlockAccessList>,
+    pub receipts: Vec<StoredReceipt>,
+    pub ommers: Vec<Header>,
+    pub withdrawals: Option<Vec<Withdrawal>>,
+    pub access_list: Option<BlockAccessList>,
 }
 
 impl From<&BlockBody> for StoredBody {
@@ -119,6 +143,9 @@ impl StoredBody {
     }
 
     pub fn read(self) -> Result<BlockBody, redb::Error> {
+        if self.transactions.len() != self.receipts.len() {
+            return Err(corrupted("a block has another number of receipts than of transactions"));
+        }
         Ok(BlockBody {
             transactions: self.transactions.into_iter().map(StoredTx::read).collect::<Result<_, _>>()?,
             receipts: self.receipts.into_iter().map(StoredReceipt::read).collect::<Result<_, _>>()?,
@@ -154,8 +181,8 @@ impl From<&Account> for StoredAccount {
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredChange {
     pub address: Address,
-    /// The account after the change, or nothing if it was deleted.
-    pub account: Vec<StoredAccount>,
+    /// The account after the change; none if it was deleted.
+    pub account: Maybe<StoredAccount>,
     pub storage_cleared: bool,
     pub slots: Vec<StoredSlot>,
 }
@@ -175,7 +202,7 @@ impl From<&AccountChange> for StoredChange {
         });
         Self {
             address: change.address,
-            account: account.into_iter().collect(),
+            account: Maybe(account),
             storage_cleared: change.storage_cleared,
             slots: change.slots.iter().map(|(key, value)| StoredSlot { key: *key, value: *value }).collect(),
         }
@@ -185,7 +212,7 @@ impl From<&AccountChange> for StoredChange {
 impl StoredChange {
     /// Returns the change of an account that has this code after it.
     pub fn read(self, code: Code) -> AccountChange {
-        let info = self.account.into_iter().next().map(|account| AccountInfo {
+        let info = self.account.0.map(|account| AccountInfo {
             balance: account.balance,
             nonce: account.nonce,
             code_hash: account.code_hash,
@@ -201,17 +228,7 @@ impl StoredChange {
     }
 }
 
-/// The step from one published snapshot to the next.
-pub enum JournalEntry {
-    /// Opens the next block.
-    Open { header: Box<Header>, changes: Vec<StoredChange>, access_list: Option<BlockAccessList> },
-    /// Adds a sub-block to the open block.
-    SubBlock(StoredSubBlock),
-    /// Seals the open block, whose header and body are in the tables of the blocks.
-    Seal { number: u64, changes: Vec<StoredChange> },
-}
-
-#[derive(RlpEncodable, RlpDecodable)]
+#[derive(Default, RlpEncodable, RlpDecodable)]
 #[rlp(trailing)]
 pub struct StoredSubBlock {
     pub index: u32,
@@ -246,73 +263,10 @@ impl StoredSubBlock {
     }
 }
 
-#[derive(RlpEncodable, RlpDecodable)]
-#[rlp(trailing)]
-struct StoredOpen {
-    header: Header,
-    changes: Vec<StoredChange>,
-    /// The accesses of the system calls. `None` before Amsterdam.
-    access_list: Option<BlockAccessList>,
-}
-
-#[derive(RlpEncodable, RlpDecodable)]
-struct StoredSeal {
-    number: u64,
-    changes: Vec<StoredChange>,
-}
-
-const OPEN: u8 = 0;
-const SUB_BLOCK: u8 = 1;
-const SEAL: u8 = 2;
-
-impl JournalEntry {
-    /// Returns the kind of the entry, followed by its RLP.
-    pub fn write(self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(1024);
-        match self {
-            Self::Open { header, changes, access_list } => {
-                out.push(OPEN);
-                StoredOpen { header: *header, changes, access_list }.encode(&mut out);
-            }
-            Self::SubBlock(sub_block) => {
-                out.push(SUB_BLOCK);
-                sub_block.encode(&mut out);
-            }
-            Self::Seal { number, changes } => {
-                out.push(SEAL);
-                StoredSeal { number, changes }.encode(&mut out);
-            }
-        }
-        out
-    }
-
-    pub fn read(bytes: &[u8]) -> Result<Self, redb::Error> {
-        match bytes.split_first() {
-            Some((&OPEN, rest)) => {
-                let StoredOpen { header, changes, access_list } = decode(rest)?;
-                Ok(Self::Open { header: Box::new(header), changes, access_list })
-            }
-            Some((&SUB_BLOCK, rest)) => Ok(Self::SubBlock(decode(rest)?)),
-            Some((&SEAL, rest)) => {
-                let StoredSeal { number, changes } = decode(rest)?;
-                Ok(Self::Seal { number, changes })
-            }
-            _ => Err(corrupted("a record of the chain has an unknown kind")),
-        }
-    }
-
-    /// Returns the account changes of the entry.
-    pub fn changes(self) -> Vec<StoredChange> {
-        match self {
-            Self::Open { changes, .. } | Self::Seal { changes, .. } => changes,
-            Self::SubBlock(sub_block) => sub_block.changes,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::decode;
 
     #[test]
     fn the_receipt_of_a_deposit_comes_back_with_its_nonce_and_its_version() {

@@ -21,7 +21,7 @@ use crate::{
     wallet::{CallsReceipt, NonceTaker, TxOutcome, outcome::ran_code},
 };
 
-/// The pauses between two looks at the upstream for the same nonce: the first, and the longest.
+/// The pauses between two searches at the upstream for the same nonce: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// The most nonces whose takers are looked for at once.
@@ -38,21 +38,21 @@ pub(super) type Fate = Vec<(B256, TxOutcome)>;
 
 /// The search for what has used a nonce.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct Retry {
     since: Instant,
     /// The time of the next look.
     pub due: Instant,
     pause: Duration,
 }
 
-impl Look {
+impl Retry {
     /// Returns a search that begins at once.
     pub(super) const fn new(now: Instant) -> Self {
         Self { since: now, due: now, pause: FIRST_PAUSE }
     }
 
     /// Puts off the next look, and returns how long the search has lasted.
-    fn put_off(&mut self) -> Duration {
+    fn postpone(&mut self) -> Duration {
         let now = Instant::now();
         self.due = now + self.pause;
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
@@ -70,7 +70,7 @@ enum UpstreamAnswer {
     NotYet,
 }
 
-/// A receipt as the upstream tells it.
+/// A receipt, as an upstream gives it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ReceiptAnswer {
@@ -109,11 +109,11 @@ pub(super) struct NonceSearch<'a> {
 
 impl NonceSearch<'_> {
     /// Looks for what has used these nonces, for all of them together. Returns the outcomes that were found, each with whether
-    /// it is certain. The searches in `looks` that find nothing are put off.
-    pub(super) async fn look(
+    /// it is certain. The searches in `retries` that find nothing are put off.
+    pub(super) async fn find(
         &self,
         nonces: BTreeMap<NonceOf, &Versions>,
-        looks: &mut BTreeMap<NonceOf, Look>,
+        retries: &mut BTreeMap<NonceOf, Retry>,
     ) -> Vec<(NonceOf, Fate, bool)> {
         let mut found = Vec::new();
         let takers = takers(self.published, &nonces.keys().copied().collect());
@@ -131,8 +131,8 @@ impl NonceSearch<'_> {
                 }
                 UpstreamAnswer::Nothing | UpstreamAnswer::NotYet => {}
             }
-            let Some(look) = looks.get_mut(nonce_of) else { continue };
-            let lasted = look.put_off();
+            let Some(retry) = retries.get_mut(nonce_of) else { continue };
+            let lasted = retry.postpone();
             if matches!(answered, UpstreamAnswer::Nothing) && lasted >= self.sending.settings.receipt_wait {
                 let head = self.published.head();
                 let by = NonceTaker { hash: None, block_number: head.number(), block_hash: head.hash() };
@@ -153,23 +153,14 @@ impl NonceSearch<'_> {
             nonces.iter().map(|(_, versions)| receipts.by_ref().take(versions.len()).collect()).collect();
         let mut answers = Vec::with_capacity(nonces.len());
         for ((nonce_of, versions), receipts) in nonces.iter().zip(receipts) {
-            answers.push(self.answer(*nonce_of, versions, receipts, deadline));
+            answers.push(async move {
+                match self.landed(versions, receipts) {
+                    UpstreamAnswer::Nothing => self.replaced(*nonce_of, versions, deadline).await,
+                    answered => answered,
+                }
+            });
         }
         stream::iter(answers).buffered(MAX_NONCES_AT_ONCE).collect().await
-    }
-
-    /// Returns what the receipts of the versions of one transaction say, and without one, what the blocks do.
-    async fn answer(
-        &self,
-        nonce_of: NonceOf,
-        versions: &Versions,
-        receipts: Vec<Result<Option<ReceiptAnswer>, UpstreamError>>,
-        deadline: Instant,
-    ) -> UpstreamAnswer {
-        match self.landed(versions, receipts) {
-            UpstreamAnswer::Nothing => self.replaced(nonce_of, versions, deadline).await,
-            answered => answered,
-        }
     }
 
     /// Reads the receipts of the versions of one transaction.
@@ -188,17 +179,10 @@ impl NonceSearch<'_> {
             let receipt = receipt.landed(hash);
             let fork = self.spec.evm_fork(&self.published.head().header);
             let ran = ran_code(&**version.tx, version.tx.signer(), receipt.gas_used, fork);
-            let by =
-                NonceTaker { hash: Some(hash), block_number: receipt.block_number, block_hash: receipt.block_hash };
-            let landed = TxOutcome::Landed(receipt, ran);
-            // A node may tell a receipt of another branch, or of a block that presim does not have yet.
-            if !still_holds(self.published, &landed) {
-                return UpstreamAnswer::NotYet;
-            }
-            let mut fate = taken(versions, by);
-            fate.retain(|(other, _)| *other != hash);
-            fate.push((hash, landed));
-            return UpstreamAnswer::Fate(fate);
+            let fate = landed(versions, receipt, ran);
+            // A node may give a receipt of another branch, or of a block that presim does not have yet.
+            let holds = fate.iter().all(|(_, outcome)| still_holds(self.published, outcome));
+            return if holds { UpstreamAnswer::Fate(fate) } else { UpstreamAnswer::NotYet };
         }
         UpstreamAnswer::Nothing
     }
@@ -277,6 +261,15 @@ pub(super) fn still_holds(published: &Chain, outcome: &TxOutcome) -> bool {
 /// Returns the outcomes of the versions of a transaction whose nonce another transaction has used.
 pub(super) fn taken(versions: &Versions, by: NonceTaker) -> Fate {
     versions.iter().map(|one| (*one.tx.tx_hash(), TxOutcome::Taken(by))).collect()
+}
+
+/// Returns the outcomes of the versions of a transaction of which one is in a block.
+pub(super) fn landed(versions: &Versions, receipt: CallsReceipt, ran: Option<bool>) -> Fate {
+    let CallsReceipt { tx_hash, block_number, block_hash, .. } = receipt;
+    let mut fate = taken(versions, NonceTaker { hash: Some(tx_hash), block_number, block_hash });
+    fate.retain(|(hash, _)| *hash != tx_hash);
+    fate.push((tx_hash, TxOutcome::Landed(receipt, ran)));
+    fate
 }
 
 /// Finds the transactions of canonical blocks that have used these nonces: as their senders', or by an authorization

@@ -1,0 +1,179 @@
+//! The rules that are of more than one setting.
+
+use std::net::SocketAddr;
+
+use super::{ApprovalPolicy, Config, FeedName, FleetConfig, LiveConfig};
+
+/// Returns the text for a setting that has no effect without another.
+fn needs(flag: &str, other: &str, why: &str) -> String {
+    format!("{flag} needs {other}: {why}")
+}
+
+/// Returns the text for two settings that exclude each other.
+fn conflict(flag: &str, other: &str, why: &str) -> String {
+    format!("{flag} and {other}: {why}: leave one of them out")
+}
+
+impl Config {
+    /// Returns the rule that the settings of a node break among themselves, if they break one.
+    pub(super) fn problem(&self) -> Option<String> {
+        let problem = self.own_problem().or_else(|| self.testing_problem()).or_else(|| self.upstream_problem());
+        problem.or_else(|| self.fleet_problem()).or_else(|| self.wallet_problem())
+    }
+
+    fn own_problem(&self) -> Option<String> {
+        let is_open = |address: SocketAddr| !address.ip().is_loopback() && self.token_file.is_none();
+        let (listen, keep_blocks) = (self.listen, self.keep_blocks);
+        Some(if is_open(listen) {
+            format!(
+                "--listen {listen}: an address that is not loopback needs --token-file: give one, or listen on 127.0.0.1"
+            )
+        } else if let Some(metrics) = self.metrics.filter(|metrics| is_open(*metrics)) {
+            format!(
+                "--metrics {metrics}: an address that is not loopback needs --token-file: give one, or serve metrics on 127.0.0.1"
+            )
+        } else if let Some(origin) = self.allow_origin.iter().find(|origin| !is_origin(origin)) {
+            format!(
+                "--allow-origin {origin}: no origin: expected `*`, `chrome-extension://*`, `moz-extension://*`, or scheme and host like https://app.example"
+            )
+        } else if self.chain.is_some() && self.genesis.is_none() {
+            needs("--chain", "--genesis", "the file of the genesis that its blocks build on")
+        } else if let Some(history) = self.keep_history.filter(|history| *history < keep_blocks.into()) {
+            format!(
+                "--keep-history {history}: a block whose state is kept is kept as a whole: expected at least --keep-blocks ({keep_blocks}), or that one lower"
+            )
+        } else if self.feed == Some(FeedName::Static) && self.genesis.is_none() {
+            let text = "the built-in devnet has nothing to show when it stands still";
+            format!("--feed static: {text}: give --genesis, and --chain where there is one")
+        } else {
+            return None;
+        })
+    }
+
+    fn testing_problem(&self) -> Option<String> {
+        Some(if !self.testing {
+            return None;
+        } else if self.data_dir.is_some() {
+            conflict("--testing", "--data-dir", "a chain that tests change is not kept")
+        } else if self.live.upstream.is_some() {
+            conflict("--testing", "--upstream", "the chain goes on as the upstream's does")
+        } else if self.chain.is_some() && self.feed() == FeedName::Devnet {
+            conflict("--testing", "--chain with --feed devnet", "an imported chain is not changed")
+        } else if !self.listen.ip().is_loopback() {
+            let listen = self.listen;
+            format!("--testing and --listen {listen}: only this machine may change the chain: listen on 127.0.0.1")
+        } else {
+            return None;
+        })
+    }
+
+    fn upstream_problem(&self) -> Option<String> {
+        let (live, keep_blocks) = (&self.live, self.keep_blocks);
+        let is_followed = live.upstream.is_some();
+        let ahead = live.flashblocks_ahead.unwrap_or(LiveConfig::LEAST_AHEAD);
+        Some(if !is_followed && live.flashblocks.is_some() {
+            let why = "the node that has the state which they build on, and the blocks that they become";
+            needs("--flashblocks", "--upstream", why)
+        } else if !is_followed && live.verify_proofs && self.fleet.follow.is_none() {
+            let why = "the state of a chain that presim has itself needs no proofs";
+            needs("--verify-proofs", "--upstream or --follow", why)
+        } else if !is_followed {
+            return None;
+        } else if keep_blocks <= ahead {
+            format!("--keep-blocks {keep_blocks}: with --upstream expected more than --flashblocks-ahead ({ahead})")
+        } else if self.chain.is_some() {
+            conflict("--upstream", "--chain", "the blocks come from the upstream")
+        } else if !self.wallet_key_file.is_empty() && self.data_dir.is_none() {
+            let why = "what the wallet signs is stored there before it is sent";
+            format!("--upstream and --wallet-key-file need --data-dir: {why}")
+        } else if let Some(feed) = self.feed {
+            let feed = if feed == FeedName::Devnet { "--feed devnet" } else { "--feed static" };
+            conflict("--upstream", feed, "the chain goes on as the upstream's does")
+        } else {
+            return None;
+        })
+    }
+
+    fn fleet_problem(&self) -> Option<String> {
+        let fleet = &self.fleet;
+        let sets_chain = [
+            ("--genesis", self.genesis.is_some()),
+            ("--feed", self.feed.is_some()),
+            ("--flashblocks", self.live.flashblocks.is_some()),
+            ("--testing", self.testing),
+        ];
+        Some(if let Some(problem) = fleet.problem() {
+            problem
+        } else if fleet.publish.is_some() && self.testing {
+            conflict("--publish", "--testing", "a chain that tests change is not published")
+        } else if fleet.publish.is_some() && self.keep_blocks < 2 {
+            needs("--publish", "--keep-blocks of at least 2", "a block that the stream has not taken is taken back")
+        } else if fleet.follow.is_none() {
+            return None;
+        } else if let Some((flag, _)) = sets_chain.iter().find(|(_, given)| *given) {
+            conflict("--follow", flag, "the chain is the one of the fleet")
+        } else if self.data_dir.is_some() {
+            conflict("--follow", "--data-dir", "a replica keeps nothing, and begins with the fleet's image")
+        } else {
+            return None;
+        })
+    }
+
+    fn wallet_problem(&self) -> Option<String> {
+        let (keys, passwords) = (self.wallet_key_file.len(), self.wallet_password_file.len());
+        let listen = self.listen;
+        Some(if self.wallet_approval == ApprovalPolicy::Ask && self.data_dir.is_none() {
+            let why = "the socket that `presim wallet approve` speaks to is kept there";
+            needs("--wallet-approval ask", "--data-dir", why)
+        } else if passwords > 0 && keys == 0 {
+            needs("--wallet-password-file", "--wallet-key-file", "the keystore that it is the password of")
+        } else if passwords > 1 && passwords > keys {
+            // The number of keystores among the files is known only after reading them.
+            let count = format!("{passwords} files, and --wallet-key-file has {keys}");
+            format!("--wallet-password-file: {count}: give one for all the keystores, or one each")
+        } else if keys > 0 && !listen.ip().is_loopback() && self.wallet_token_file.is_none() {
+            let why = "with --wallet-key-file, an address that is not loopback needs --wallet-token-file";
+            format!("--listen {listen}: {why}: give one, or listen on 127.0.0.1")
+        } else {
+            return None;
+        })
+    }
+}
+
+impl FleetConfig {
+    /// Returns the rule that the settings of a fleet break among themselves, if they break one.
+    fn problem(&self) -> Option<String> {
+        let needs_server = [
+            ("--fleet", self.fleet.is_some()),
+            ("--nats-credentials", self.nats_credentials.is_some()),
+            ("--nats-nkey-file", self.nats_nkey_file.is_some()),
+            ("--nats-ca", self.nats_ca.is_some()),
+            ("--nats-cert", self.nats_cert.is_some()),
+            ("--nats-key", self.nats_key.is_some()),
+        ];
+        let has_server = self.publish.is_some() || self.follow.is_some();
+        Some(if self.publish.is_some() && self.follow.is_some() {
+            conflict("--publish", "--follow", "a node makes the snapshots of a fleet or follows them")
+        } else if self.publish_anew && self.publish.is_none() {
+            needs("--publish-anew", "--publish", "the servers whose stream begins anew")
+        } else if self.take_wallet && self.publish.is_none() {
+            needs("--take-wallet", "--publish", "a replica has no wallet")
+        } else if let Some((flag, _)) = needs_server.iter().find(|(_, given)| *given && !has_server) {
+            needs(flag, "--publish or --follow", "the servers that it is about")
+        } else if self.nats_cert.is_some() != self.nats_key.is_some() {
+            "--nats-cert and --nats-key belong together: give both".to_owned()
+        } else if self.nats_credentials.is_some() && self.nats_nkey_file.is_some() {
+            conflict("--nats-credentials", "--nats-nkey-file", "both name the node")
+        } else {
+            return None;
+        })
+    }
+}
+
+/// Returns whether `--allow-origin` takes this: `*`, all extensions of a browser, or what a browser may send as its
+/// `Origin`, so without a path.
+fn is_origin(text: &str) -> bool {
+    let host = text.split_once("://").map_or("", |(_, host)| host);
+    let is_host = !host.is_empty() && !host.contains(['/', '*']) && text.parse::<http::HeaderValue>().is_ok();
+    matches!(text, "*" | "chrome-extension://*" | "moz-extension://*") || is_host
+}

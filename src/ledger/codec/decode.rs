@@ -1,0 +1,218 @@
+//! From entries to the changes of a chain: after a restart from the journal, and on a node that follows from the stream.
+
+use std::sync::Arc;
+
+use alloy_consensus::Header;
+use alloy_primitives::Sealed;
+
+use super::{
+    codes::CodesByHash,
+    entry::{Begun, Block, Canonical, Entry, GoBack, Head, Preconfirmed, Seal, SubBlock},
+    health::{MessageError, read_verified},
+    stored::StoredSubBlock,
+};
+use crate::{
+    chain::{BlockBody, BlockGas, BlockHashes, SealedBlock},
+    ledger::{BlockChanges, Chain, OpenBlock, Record, Snapshot, Unfit},
+    state::{AccountChange, World},
+    store::corrupted,
+};
+
+/// The reason why an entry is no change of a chain.
+#[derive(Debug, thiserror::Error)]
+pub enum EntryError {
+    /// The entry is malformed, or names what is not known.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// A block does not stand on those that are known.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// A block is not what its header says.
+    #[error("block {number} does not match its header: expected {what} {expected}, got {got}")]
+    Mismatch {
+        /// The block's number.
+        number: u64,
+        /// The value that differs.
+        what: &'static str,
+        /// The header's value.
+        expected: String,
+        /// The value of the state or the body here.
+        got: String,
+    },
+}
+
+impl From<redb::Error> for EntryError {
+    fn from(error: redb::Error) -> Self {
+        Self::Message(error.into())
+    }
+}
+
+impl Entry {
+    /// Reads a change of `on`. The accounts that it changes have their own code, or one of `codes`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`EntryError::Message`] if the entry is malformed or a code is unknown, and [`EntryError::Unfit`] if it completes
+    /// a block that is not known.
+    pub fn read(self, on: &Chain, codes: &CodesByHash) -> Result<Record, EntryError> {
+        Ok(match self {
+            Self::SubBlock(sub_block) => Record::SubBlock(sub_block.read(&on.newest, &on.newest, codes)?),
+            Self::Seal(seal) => seal.read(on, codes)?,
+            Self::Preconfirmed(preconfirmed) => preconfirmed.read(on, codes)?,
+            Self::Canonical(canonical) => canonical.read(on, codes)?,
+            Self::Content(block) => Record::Content(block.read(None)?),
+            Self::FallBack(feed) => Record::FallBack(feed.read()?),
+            Self::GoBack(back) => back.read(on)?,
+            Self::Restart(head) => head.read()?,
+            Self::Tags(tags) => Record::Tags(tags.into()),
+            Self::Feed(feed) => Record::Feed(feed.read()?),
+        })
+    }
+}
+
+impl SubBlock {
+    /// Returns the snapshot after the sub-block: on `parent` if it begins a block, else on `newest`.
+    fn read(self, parent: &Snapshot, newest: &Snapshot, codes: &CodesByHash) -> Result<Snapshot, redb::Error> {
+        let Self { opens, content, verified } = self;
+        let (on, open) = match opens.0 {
+            Some(header) => (parent, OpenBlock::new(header)),
+            None => (newest, newest.open.clone().ok_or_else(|| corrupted("a sub-block has no open block"))?),
+        };
+        Ok(content.grow(on, open, codes)?.with_verified(read_verified(verified)?))
+    }
+}
+
+impl StoredSubBlock {
+    /// Returns the snapshot after `on` whose open block is `open`, grown by this content.
+    fn grow(self, on: &Snapshot, mut open: OpenBlock, codes: &CodesByHash) -> Result<Snapshot, redb::Error> {
+        let Self {
+            index,
+            regular_gas_used,
+            blob_gas_used,
+            transactions,
+            receipts,
+            changes,
+            state_gas_used,
+            access_list,
+        } = self;
+        if transactions.len() != receipts.len() {
+            return Err(corrupted("a sub-block has another number of receipts than of transactions"));
+        }
+        open.index = index;
+        open.set_gas(BlockGas { regular: regular_gas_used, state: state_gas_used.unwrap_or_default() });
+        open.blob_gas_used = blob_gas_used;
+        open.access_lists.extend(access_list.map(Arc::new));
+        for (tx, receipt) in transactions.into_iter().zip(receipts) {
+            open.push(tx.read()?, receipt.read()?);
+        }
+        let changes = codes.read(changes, &on.world)?;
+        Ok(after(on, changes, |world, hashes| Snapshot::new(world, on.head.clone(), Some(open), hashes)))
+    }
+}
+
+impl Seal {
+    fn read(self, on: &Chain, codes: &CodesByHash) -> Result<Record, EntryError> {
+        let Self { block, changes, next } = self;
+        let verified = read_verified(block.verified)?;
+        let block = Arc::new(block.read(Some(on))?);
+        if block.header.hash_slow() != block.hash() {
+            return Err(corrupted("a sealed block has not the hash of its header").into());
+        }
+        let changes = codes.read(changes, &on.newest.world)?;
+        let sealed = after(&on.newest, changes, |world, hashes| Snapshot::sealed(world, block, hashes));
+        let sealed = sealed.with_verified(verified);
+        let next = next.0.map(|next| next.read(&sealed, &sealed, codes)).transpose()?;
+        Ok(Record::Seal { sealed, next })
+    }
+}
+
+/// Returns the snapshot after `on` that `create` makes of the state after `changes`.
+fn after(on: &Snapshot, changes: Vec<AccountChange>, create: impl FnOnce(World, BlockHashes) -> Snapshot) -> Snapshot {
+    let mut world = on.world.clone();
+    world.apply_many(&changes);
+    create(world, on.hashes.clone()).after(on, Arc::new(changes))
+}
+
+impl Preconfirmed {
+    fn read(self, on: &Chain, codes: &CodesByHash) -> Result<Record, EntryError> {
+        let Self { complete, sub_block } = self;
+        let complete = match complete.0 {
+            Some(block) => Some(on.completed(block.read(Some(on))?)?),
+            None => None,
+        };
+        let opens = sub_block.opens.0.is_some();
+        let open = sub_block.read(complete.as_ref().unwrap_or_else(|| on.latest()), &on.newest, codes)?;
+        Ok(Record::Preconfirmed { complete, opens, open })
+    }
+}
+
+impl Canonical {
+    fn read(self, on: &Chain, codes: &CodesByHash) -> Result<Record, EntryError> {
+        let Self { block, kind, changes } = self;
+        let verified = read_verified(block.verified)?;
+        let changes = match kind {
+            Self::UNKNOWN => BlockChanges::Unknown,
+            Self::AS_PRECONFIRMED => BlockChanges::AsPreconfirmed,
+            Self::THESE => BlockChanges::These(Arc::new(codes.read(changes, &on.latest().world)?)),
+            kind => return Err(corrupted(format!("the changes of a block are of the unknown kind {kind}")).into()),
+        };
+        Ok(Record::Canonical { block: block.read(Some(on))?, changes, verified })
+    }
+}
+
+impl GoBack {
+    fn read(self, on: &Chain) -> Result<Record, redb::Error> {
+        let Self { head, feed } = self;
+        let number = head.block.header.number;
+        match on.state_after(number).filter(|known| known.head_hash() == head.block.hash) {
+            Some(_) => Ok(Record::GoBack { number, feed: feed.read()? }),
+            // A node that retains fewer states begins again.
+            None => head.read(),
+        }
+    }
+}
+
+impl Head {
+    /// Reads a block without known ancestors.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`redb::Error::Corrupted`] if the block cannot be read.
+    pub fn read(self) -> Result<Record, redb::Error> {
+        let (hashes, verified) = (self.hashes(), read_verified(self.block.verified)?);
+        Ok(Record::Restart { block: self.block.read(None)?, hashes, verified })
+    }
+}
+
+impl Block {
+    /// Reads the block. Its first transactions are those of the block of its number that `on` builds or has pre-confirmed, as far
+    /// as they were left out.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`redb::Error::Corrupted`] if a transaction or a receipt cannot be read, or those that were left out are
+    /// not known.
+    fn read(self, on: Option<&Chain>) -> Result<SealedBlock, redb::Error> {
+        let Self { hash, header, known, body, logs, .. } = self;
+        let number = header.number;
+        let header: Sealed<Header> = Sealed::new_unchecked(header, hash);
+        let Some(body) = body.0 else {
+            let bare = SealedBlock::bare(header);
+            return Ok(match logs.0 {
+                Some(logs) => bare.with_logs(logs),
+                None => bare,
+            });
+        };
+        let mut body: BlockBody = body.read()?;
+        if known > 0 {
+            let begun = on.and_then(|on| on.preconfirmed(number)).and_then(|snapshot| Begun::of(snapshot));
+            let begun = begun.filter(|begun| begun.len() as u64 == known);
+            let begun = begun.ok_or_else(|| corrupted("the transactions that a block leaves out are not known"))?;
+            let (transactions, receipts): (Vec<_>, Vec<_>) =
+                begun.content().map(|(tx, receipt)| (tx.clone(), receipt.clone())).unzip();
+            body.transactions.splice(..0, transactions);
+            body.receipts.splice(..0, receipts);
+        }
+        Ok(SealedBlock::named(header, body))
+    }
+}

@@ -1,0 +1,396 @@
+//! Entries: the encoded form of the changes of a chain. The journal on disk, the stream of a fleet and the images in it have
+//! the same.
+//!
+//! An entry is written against the chain before its change, and leaves out what that has: a block that becomes complete comes
+//! without the transactions that it had while it was being built.
+
+use std::sync::Arc;
+
+use alloy_consensus::{Header, transaction::Recovered};
+use alloy_primitives::{B256, Bytes};
+use alloy_rlp::{Decodable, Encodable, RlpDecodable, RlpEncodable};
+
+use super::{
+    codes::CodesByHash,
+    health::FeedFields,
+    stored::{Maybe, NumberedHash, StoredBody, StoredChange, StoredSubBlock},
+};
+use crate::{
+    chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, TransactionLogs},
+    ledger::{BlockChanges, Chain, OpenBlock, Record, Snapshot, StateStep, Tags, Verified},
+    store::{StoredTx, corrupted, decode},
+};
+
+/// The encoded form of a [`Record`].
+pub enum Entry {
+    /// A sub-block of a block that is built here, or the opening of one.
+    SubBlock(Box<SubBlock>),
+    /// The seal of a block that was built here.
+    Seal(Box<Seal>),
+    /// A sub-block of a pre-confirmed block of an upstream.
+    Preconfirmed(Box<Preconfirmed>),
+    /// The upstream's next canonical block.
+    Canonical(Box<Canonical>),
+    /// The content of a canonical block that came as a header alone.
+    Content(Box<Block>),
+    /// The removal of what was pre-confirmed.
+    FallBack(FeedFields),
+    /// The return of the upstream's chain to a block.
+    GoBack(Box<GoBack>),
+    /// A canonical block of the upstream without known ancestors, and the block with which an image begins.
+    Restart(Box<Head>),
+    /// The blocks that the upstream calls safe and final.
+    Tags(TagFields),
+    /// The health of the feed.
+    Feed(FeedFields),
+}
+
+/// A block that is canonical, or complete.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct Block {
+    /// The block's hash, which its producer has told: the header may lack fields.
+    pub hash: B256,
+    /// The header.
+    pub header: Header,
+    /// The [`Verified`] of the block.
+    pub verified: u8,
+    /// The number of the first transactions that are left out, because the chain has them in the block being built.
+    pub known: u64,
+    /// The body; none if only the header is known.
+    pub body: Maybe<StoredBody>,
+    /// The logs of a block whose body is not known, if they are known all the same.
+    pub logs: Maybe<Vec<TransactionLogs>>,
+}
+
+/// A canonical block, and the hashes of the last blocks up to it.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct Head {
+    /// The block.
+    pub block: Block,
+    hashes: Vec<NumberedHash>,
+}
+
+/// A sub-block.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct SubBlock {
+    /// The header of the block that the sub-block begins.
+    pub opens: Maybe<Header>,
+    /// The transactions, receipts and changes.
+    pub content: StoredSubBlock,
+    /// The [`Verified`] of the snapshot.
+    pub verified: u8,
+}
+
+/// The seal of a block.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct Seal {
+    /// The block.
+    pub block: Block,
+    /// The changes since the sub-block before, each account once.
+    pub changes: Vec<StoredChange>,
+    /// The opening of the next block.
+    pub next: Maybe<SubBlock>,
+}
+
+/// A sub-block of a pre-confirmed block.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct Preconfirmed {
+    /// The complete block before it, if the sub-block is the first on that.
+    pub complete: Maybe<Block>,
+    /// The sub-block.
+    pub sub_block: SubBlock,
+}
+
+/// The upstream's next canonical block.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct Canonical {
+    /// The block.
+    pub block: Block,
+    /// [`UNKNOWN`](Self::UNKNOWN), [`AS_PRECONFIRMED`](Self::AS_PRECONFIRMED) or [`THESE`](Self::THESE).
+    pub kind: u8,
+    /// The changes of the state, each account once.
+    pub changes: Vec<StoredChange>,
+}
+
+/// The return to a block.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct GoBack {
+    /// The block.
+    pub head: Head,
+    /// The health of the feed.
+    pub feed: FeedFields,
+}
+
+/// The [`Tags`] of an upstream.
+#[derive(RlpEncodable, RlpDecodable)]
+pub struct TagFields {
+    safe: Maybe<u64>,
+    finalized: Maybe<u64>,
+}
+
+const SUB_BLOCK: u8 = 0;
+const SEAL: u8 = 1;
+const PRECONFIRMED: u8 = 2;
+const CANONICAL: u8 = 3;
+const CONTENT: u8 = 4;
+const FALL_BACK: u8 = 5;
+const GO_BACK: u8 = 6;
+const RESTART: u8 = 7;
+const TAGS: u8 = 8;
+const FEED: u8 = 9;
+
+impl Entry {
+    /// Returns the encoded form of `record`, which changes `on`, and adds the codes that accounts get by it; `None` for the return
+    /// to an earlier moment, which no other node follows.
+    pub fn of(on: &Chain, record: &Record, codes: &mut CodesByHash) -> Option<Self> {
+        Some(match record {
+            Record::SubBlock(next) => {
+                Self::SubBlock(Box::new(SubBlock::built(next, on.newest.open.as_ref(), &next.path, codes)?))
+            }
+            Record::Seal { sealed, next } => {
+                let known = on.newest.open.as_ref().map_or(0, |open| open.transactions.len());
+                let block = Block::of(&sealed.head, sealed.verified, known);
+                let changes = codes.new_of(&sealed.path);
+                let next = next.as_ref().and_then(|next| SubBlock::built(next, None, &next.path, codes));
+                Self::Seal(Box::new(Seal { block, changes, next: Maybe(next) }))
+            }
+            Record::Preconfirmed { complete, opens, open } => {
+                let before = on.newest.open.as_ref().filter(|_| !opens);
+                let changes = codes.all_of(&StateStep::merged(&open.path));
+                let sub_block = SubBlock::preconfirmed(open, before, changes)?;
+                let complete = complete.as_ref().map(|complete| Block::on(on, &complete.head, complete.verified));
+                Self::Preconfirmed(Box::new(Preconfirmed { complete: Maybe(complete), sub_block }))
+            }
+            Record::Canonical { block, changes, verified } => {
+                let (kind, changes) = match changes {
+                    BlockChanges::Unknown => (Canonical::UNKNOWN, Vec::new()),
+                    BlockChanges::AsPreconfirmed => (Canonical::AS_PRECONFIRMED, Vec::new()),
+                    BlockChanges::These(changes) => (Canonical::THESE, codes.all_of(changes)),
+                };
+                Self::Canonical(Box::new(Canonical { block: Block::on(on, block, *verified), kind, changes }))
+            }
+            Record::GoBack { number, feed } => {
+                let head = Head::of(on.state_after(*number)?);
+                Self::GoBack(Box::new(GoBack { head, feed: (*feed).into() }))
+            }
+            Record::Restart { block, hashes, verified } => {
+                Self::Restart(Box::new(Head::with(Block::of(block, *verified, 0), hashes)))
+            }
+            Record::FallBack(feed) => Self::FallBack((*feed).into()),
+            Record::Tags(tags) => Self::Tags((*tags).into()),
+            Record::Content(block) => Self::Content(Box::new(Block::of(block, Verified::None, 0))),
+            Record::Feed(feed) => Self::Feed((*feed).into()),
+            Record::Return(_) => return None,
+        })
+    }
+
+    /// Returns the kind of the entry, followed by its RLP.
+    pub fn write(&self) -> Bytes {
+        let (kind, fields): (u8, &dyn Encodable) = match self {
+            Self::SubBlock(sub_block) => (SUB_BLOCK, sub_block),
+            Self::Seal(seal) => (SEAL, seal),
+            Self::Preconfirmed(preconfirmed) => (PRECONFIRMED, preconfirmed),
+            Self::Canonical(canonical) => (CANONICAL, canonical),
+            Self::Content(block) => (CONTENT, block),
+            Self::FallBack(feed) => (FALL_BACK, feed),
+            Self::GoBack(back) => (GO_BACK, back),
+            Self::Restart(head) => (RESTART, head),
+            Self::Tags(tags) => (TAGS, tags),
+            Self::Feed(feed) => (FEED, feed),
+        };
+        let mut bytes = Vec::with_capacity(1 + fields.length());
+        bytes.push(kind);
+        fields.encode(&mut bytes);
+        bytes.into()
+    }
+
+    /// Decodes an entry.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`redb::Error::Corrupted`] if the bytes are not exactly one entry.
+    pub fn decode(bytes: &[u8]) -> Result<Self, redb::Error> {
+        fn boxed<T: Decodable>(fields: &[u8]) -> Result<Box<T>, redb::Error> {
+            decode(fields).map(Box::new)
+        }
+        let Some((kind, fields)) = bytes.split_first() else { return Err(corrupted("a change of the chain is empty")) };
+        Ok(match *kind {
+            SUB_BLOCK => Self::SubBlock(boxed(fields)?),
+            SEAL => Self::Seal(boxed(fields)?),
+            PRECONFIRMED => Self::Preconfirmed(boxed(fields)?),
+            CANONICAL => Self::Canonical(boxed(fields)?),
+            CONTENT => Self::Content(boxed(fields)?),
+            FALL_BACK => Self::FallBack(decode(fields)?),
+            GO_BACK => Self::GoBack(boxed(fields)?),
+            RESTART => Self::Restart(boxed(fields)?),
+            TAGS => Self::Tags(decode(fields)?),
+            FEED => Self::Feed(decode(fields)?),
+            kind => return Err(corrupted(format!("a change of the chain is of the unknown kind {kind}"))),
+        })
+    }
+
+    /// Returns the transactions that the entry brings, in order.
+    pub fn transactions(self) -> Vec<StoredTx> {
+        match self {
+            Self::SubBlock(sub_block) => sub_block.content.transactions,
+            Self::Seal(seal) => seal.block.body.0.map_or_else(Vec::new, |body| body.transactions),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl SubBlock {
+    /// Returns what `next` adds to the block `before`, or all of a block that it opens. `path` has the steps to `next`.
+    pub fn built(
+        next: &Snapshot,
+        before: Option<&OpenBlock>,
+        path: &[Arc<StateStep>],
+        codes: &mut CodesByHash,
+    ) -> Option<Self> {
+        let known_lists = before.map_or(0, |before| before.access_lists.len());
+        Self::of(next, before, known_lists, codes.new_of(path))
+    }
+
+    /// Returns the same of a pre-confirmed block, whose access lists only its producer needs.
+    pub fn preconfirmed(next: &Snapshot, before: Option<&OpenBlock>, changes: Vec<StoredChange>) -> Option<Self> {
+        Self::of(next, before, usize::MAX, changes)
+    }
+
+    fn of(next: &Snapshot, before: Option<&OpenBlock>, known_lists: usize, changes: Vec<StoredChange>) -> Option<Self> {
+        let open = next.open.as_ref()?;
+        let known = before.map_or(0, |before| before.transactions.len());
+        Some(Self {
+            opens: Maybe(before.is_none().then(|| open.header.clone())),
+            content: StoredSubBlock::of(open, known, known_lists, changes),
+            verified: next.verified as u8,
+        })
+    }
+
+    /// Returns all of the complete pre-confirmed block before the state `after`, as one sub-block.
+    pub fn whole(after: &Snapshot, changes: Vec<StoredChange>) -> Self {
+        let (header, body) = (after.head.header.inner(), after.head.body());
+        let content = StoredSubBlock {
+            index: 0,
+            regular_gas_used: header.gas_used,
+            blob_gas_used: header.blob_gas_used.unwrap_or_default(),
+            transactions: body.transactions.iter().map(Into::into).collect(),
+            receipts: body.receipts.iter().map(Into::into).collect(),
+            changes,
+            state_gas_used: None,
+            access_list: None,
+        };
+        Self { opens: Maybe(Some(header.clone())), content, verified: after.verified as u8 }
+    }
+}
+
+impl Canonical {
+    /// The block was not executed.
+    pub const UNKNOWN: u8 = 0;
+    /// The changes are those of the same block as it was pre-confirmed.
+    pub const AS_PRECONFIRMED: u8 = 1;
+    /// The changes are told.
+    pub const THESE: u8 = 2;
+}
+
+impl Head {
+    /// Returns the head of a state.
+    pub fn of(state: &Snapshot) -> Self {
+        Self::with(Block::of(&state.head, state.verified, 0), &state.hashes)
+    }
+
+    fn with(block: Block, hashes: &BlockHashes) -> Self {
+        let number = block.header.number;
+        let oldest = (number + 1).saturating_sub(BlockHashes::DEPTH as u64);
+        let numbered = |number| Some(NumberedHash { number, hash: hashes.get(number)? });
+        Self { block, hashes: (oldest..=number).filter_map(numbered).collect() }
+    }
+
+    /// Returns the hashes of the last blocks.
+    pub fn hashes(&self) -> BlockHashes {
+        let mut hashes = BlockHashes::default();
+        self.hashes.iter().for_each(|one| hashes.push(one.number, one.hash));
+        hashes
+    }
+}
+
+impl Block {
+    /// Returns a block without the transactions that the pre-confirmed block of its number in `on` has, if it begins with them.
+    fn on(on: &Chain, block: &SealedBlock, verified: Verified) -> Self {
+        let known = on.preconfirmed(block.number()).and_then(|begun| {
+            let (begun, body) = (Begun::of(begun)?, block.find_body()?);
+            begun.begins(&body).then_some(begun.len())
+        });
+        Self::of(block, verified, known.unwrap_or(0))
+    }
+
+    /// Returns a complete pre-confirmed block for readers who have all of its transactions.
+    pub fn complete(after: &Snapshot) -> Self {
+        let count = after.head.find_body().map_or(0, |body| body.transactions.len());
+        Self::of(&after.head, after.verified, count)
+    }
+
+    /// Returns a block without its first `known` transactions.
+    pub fn of(block: &SealedBlock, verified: Verified, known: usize) -> Self {
+        Self {
+            hash: block.hash(),
+            header: block.header.inner().clone(),
+            verified: verified as u8,
+            known: known as u64,
+            body: Maybe(block.find_body().map(|body| StoredBody::after(&body, known))),
+            logs: Maybe(block.logs_alone().map(<[_]>::to_vec)),
+        }
+    }
+}
+
+/// The transactions of a block that is being built or pre-confirmed, with their receipts.
+pub enum Begun<'a> {
+    /// The block is being built.
+    Open(&'a OpenBlock),
+    /// The block is complete.
+    Complete(Arc<BlockBody>),
+}
+
+impl<'a> Begun<'a> {
+    /// Returns the content of the block that a snapshot builds, or of its head.
+    pub fn of(snapshot: &'a Snapshot) -> Option<Self> {
+        match &snapshot.open {
+            Some(open) => Some(Self::Open(open)),
+            None => snapshot.head.find_body().map(Self::Complete),
+        }
+    }
+
+    /// Returns the number of transactions.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Open(open) => open.transactions.len(),
+            Self::Complete(body) => body.transactions.len(),
+        }
+    }
+
+    /// Returns the transactions, in order, with their receipts.
+    pub fn content(&self) -> Box<dyn Iterator<Item = (&Recovered<ChainTx>, &ChainReceipt)> + '_> {
+        match self {
+            Self::Open(open) => Box::new(open.transactions.iter().zip(&open.receipts)),
+            Self::Complete(body) => Box::new(body.transactions.iter().zip(&body.receipts)),
+        }
+    }
+
+    /// Returns whether a block begins with these transactions, and they have the same receipts in it.
+    fn begins(&self, body: &BlockBody) -> bool {
+        let mut own = self.content().zip(body.transactions.iter().zip(&body.receipts));
+        self.len() <= body.transactions.len()
+            && own.all(|((own, receipt), (tx, other))| own.tx_hash() == tx.tx_hash() && receipt == other)
+    }
+}
+
+impl From<Tags> for TagFields {
+    fn from(tags: Tags) -> Self {
+        Self { safe: Maybe(tags.safe), finalized: Maybe(tags.finalized) }
+    }
+}
+
+impl From<TagFields> for Tags {
+    fn from(fields: TagFields) -> Self {
+        Self { safe: fields.safe.0, finalized: fields.finalized.0 }
+    }
+}

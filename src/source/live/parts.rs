@@ -1,0 +1,88 @@
+//! The parts of a live chain, and the bounds with which it is followed.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::flashblocks::{Events, FlashblockSequence};
+use crate::{
+    chain::ChainSpec,
+    state::{FetchError, Missed, RemoteState},
+    upstream::{Fetcher, Heads, Hints, Upstream},
+};
+
+/// The pause before state that could not be fetched is asked for again.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+
+/// The parts and the settings with which a live chain is followed.
+#[derive(Debug)]
+pub struct LiveSource {
+    /// The chain.
+    pub spec: ChainSpec,
+    /// The upstream.
+    pub upstream: Arc<Upstream>,
+    /// Fetches state from the upstream.
+    pub fetcher: Arc<Fetcher>,
+    /// The cache of the upstream's state.
+    pub remote: Arc<RemoteState>,
+    /// The upstream's newest block, as it changes.
+    pub heads: Heads,
+    /// The stream of sub-blocks, if there is one.
+    pub flashblocks: Option<FlashblockSource>,
+    /// Bounds.
+    pub limits: LiveLimits,
+}
+
+/// A stream of sub-blocks, and its rules.
+#[derive(Debug)]
+pub struct FlashblockSource {
+    /// The stream.
+    pub events: Events,
+    /// The state machine of the sub-blocks.
+    pub rules: FlashblockSequence,
+}
+
+/// Bounds of a live chain.
+#[derive(Clone, Copy, Debug)]
+pub struct LiveLimits {
+    /// The time-out for the upstream to return a block, or the state for a sub-block.
+    pub wait: Duration,
+    /// The time for executing a canonical block, fetching included.
+    pub execute: Duration,
+    /// The time between the sub-blocks of a stream, past which a sub-block counts as late.
+    pub sub_block: Duration,
+    /// The time without sub-blocks after which a stream counts as broken.
+    pub silent: Duration,
+    /// The lag past which `pending` is the canonical head; `None` if it may lag as long as it does.
+    pub max_lag: Option<Duration>,
+    /// The most bytes of sub-blocks that wait to be applied.
+    pub held: usize,
+    /// Whether blocks whose headers do not have their hashes are refused.
+    pub verify: bool,
+    /// The number of blocks to catch up with one by one. A greater gap is skipped.
+    pub gap: usize,
+    /// The time for which the upstream may not have a block that it has announced.
+    pub late: Duration,
+}
+
+/// The parts of a live chain that work beside the feed's task needs.
+#[derive(Clone, Debug)]
+pub(super) struct LiveChain {
+    pub(super) spec: Arc<ChainSpec>,
+    pub(super) upstream: Arc<Upstream>,
+    pub(super) fetcher: Arc<Fetcher>,
+    pub(super) remote: Arc<RemoteState>,
+    pub(super) limits: LiveLimits,
+}
+
+impl LiveChain {
+    /// Fetches the state that runs have missed, and what `hints` predict. An error comes after a pause.
+    pub(super) async fn fetch(self, missed: Missed, hints: Hints) -> Result<(), FetchError> {
+        let hints = (!hints.is_empty()).then_some(hints);
+        let fetched = self.fetcher.fetch(&missed, hints.as_ref(), Instant::now() + self.limits.wait).await;
+        if fetched.is_err() {
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+        fetched
+    }
+}

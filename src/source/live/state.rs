@@ -1,0 +1,180 @@
+//! The state of the task that follows a live chain.
+
+use std::{sync::Arc, time::Duration};
+
+use alloy_primitives::B256;
+use tokio::time::Instant;
+
+use super::{
+    catch_up::CatchUp,
+    counts::PreConfirmedCounts,
+    late::{AnnouncedContent, LateContents},
+    parts::{FlashblockSource, LiveChain, LiveSource},
+    preconfirmed::Preconfirmed,
+    queue::SubBlockQueue,
+    unread::UnreadMessages,
+};
+use crate::{
+    chain::SealedBlock,
+    ledger::{FeedState, Record, StateId},
+    source::Feed,
+    telemetry::Counter,
+    upstream::Heads,
+};
+
+/// The follower of a live chain, and the only writer of its snapshots.
+pub(super) struct Live {
+    pub(super) chain: LiveChain,
+    pub(super) heads: Heads,
+    pub(super) flashblocks: Option<FlashblockSource>,
+    pub(super) feed: Feed,
+    /// The newest state while a canonical block that is being imported replaces what is pre-confirmed there.
+    pub(super) superseded: Option<StateId>,
+    /// The canonical blocks that are being imported.
+    pub(super) catch_up: CatchUp,
+    /// The sub-blocks that are not applied yet.
+    pub(super) queue: SubBlockQueue,
+    /// The messages of the stream that could not be read.
+    pub(super) unread: UnreadMessages,
+    /// The time at which the stream was lost, while it may still come back in order.
+    pub(super) cut_since: Option<Instant>,
+    /// The canonical blocks whose content the upstream has not told yet.
+    pub(super) late: LateContents,
+    /// The time since which the upstream's newest block is an older one than the newest.
+    pub(super) older_since: Option<Instant>,
+    /// The reason why the upstream's newest block cannot be followed. Logged once.
+    pub(super) problem: Option<String>,
+    /// Whether the upstream is a node of another chain now.
+    pub(super) is_other_chain: bool,
+    /// The time between blocks on the chain's clock.
+    pub(super) block_time: Duration,
+    pub(super) executed: Counter,
+    pub(super) skipped: Counter,
+    pub(super) mismatched: Counter,
+    pub(super) reorgs: Counter,
+    pub(super) restarts: Counter,
+    pub(super) counts: PreConfirmedCounts,
+}
+
+impl Live {
+    /// Creates a follower of `source`, which publishes to `feed`. The snapshots of `feed` begin with a canonical block.
+    pub(super) fn new(source: LiveSource, feed: Feed) -> Self {
+        let blocks = |outcome| {
+            let help = "Canonical blocks of the upstream, by what became of what was known of its state.";
+            feed.metrics.counter("presim_upstream_blocks_total", help, &[("outcome", outcome)])
+        };
+        let LiveSource { spec, upstream, fetcher, remote, heads, flashblocks, limits } = source;
+        Self {
+            superseded: None,
+            catch_up: CatchUp::default(),
+            queue: SubBlockQueue::default(),
+            unread: UnreadMessages::default(),
+            cut_since: None,
+            problem: None,
+            is_other_chain: false,
+            late: LateContents::default(),
+            older_since: None,
+            block_time: spec.block_time(),
+            executed: blocks("executed"),
+            skipped: blocks("not_executed"),
+            mismatched: blocks("mismatch"),
+            reorgs: feed.metrics.counter("presim_reorgs_total", "Times that the upstream took another branch.", &[]),
+            restarts: feed.metrics.counter(
+                "presim_source_restarts_total",
+                "Times that the source of an upstream's chain was started again after a fault in it.",
+                &[],
+            ),
+            counts: PreConfirmedCounts::new(&feed.metrics),
+            chain: LiveChain { spec: Arc::new(spec), upstream, fetcher, remote, limits },
+            heads,
+            flashblocks,
+            feed,
+        }
+    }
+
+    /// Returns the pre-confirmed block of this number, unless a canonical block replaces it.
+    pub(super) fn preconfirmed(&self, number: u64) -> Option<Preconfirmed> {
+        let published = self.feed.snapshots.load();
+        published.preconfirmed(number).filter(|_| !self.is_superseded()).cloned().map(Preconfirmed)
+    }
+
+    /// Returns whether a canonical block that is being imported replaces what is pre-confirmed, so that nothing is built on that
+    /// any more.
+    pub(super) fn is_superseded(&self) -> bool {
+        self.superseded == Some(self.feed.snapshots.newest().state)
+    }
+
+    /// Lets nothing be built on what is pre-confirmed, until something else is published.
+    pub(super) fn supersede(&mut self) {
+        self.superseded = Some(self.feed.snapshots.newest().state);
+    }
+
+    /// Returns the state of a healthy feed.
+    pub(super) fn live(&self) -> FeedState {
+        FeedState::Live { every_ms: self.every_ms() }
+    }
+
+    /// Returns the milliseconds between two snapshots.
+    pub(super) fn every_ms(&self) -> u64 {
+        let every = match &self.flashblocks {
+            Some(_) => self.chain.limits.sub_block,
+            None => self.block_time,
+        };
+        u64::try_from(every.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Sets the feed's health, and says so in the log.
+    pub(super) fn set(&mut self, state: FeedState) {
+        let was_degraded = self.feed.status.is_degraded();
+        if self.feed.set_state(state) {
+            match state.problem() {
+                Some(problem) => tracing::warn!("the feed is degraded: {}", problem.meaning()),
+                None if was_degraded => tracing::info!("the feed is live"),
+                None => tracing::debug!(?state, "the feed"),
+            }
+        }
+    }
+
+    /// Notes that the content of a canonical block that was just published is to come, unless it is known, or the upstream
+    /// does not tell it: `is_refused`.
+    pub(super) fn expect_content(&mut self, number: u64, hash: B256, is_refused: bool) {
+        let published = self.feed.snapshots.load();
+        if !published.is_late(number, hash) {
+            return;
+        }
+        if !is_refused {
+            tracing::info!(number, "the upstream does not have the receipts of its block yet: it is asked again");
+            return self.late.push(number, hash);
+        }
+        let header = published.sealed_block(number).filter(|block| block.hash() == hash);
+        if let Some(header) = header {
+            self.feed.note(Record::Content(SealedBlock::clone(&header)));
+        }
+    }
+
+    /// Notes the blocks whose content is to come after a restart of the source.
+    pub(super) fn expect_contents_again(&mut self) {
+        self.late = LateContents::default();
+        for (number, late) in self.feed.snapshots.load().late_blocks() {
+            self.late.push(number, late.hash);
+        }
+    }
+
+    /// Asks for the contents that are due.
+    pub(super) fn ask_for_contents(&mut self) {
+        if !self.late.is_empty() {
+            self.late.ask(&self.feed.snapshots.load(), &self.chain);
+        }
+    }
+
+    /// Publishes the contents that the upstream has told.
+    pub(super) fn take_contents(&mut self, contents: Vec<AnnouncedContent>) {
+        for content in contents {
+            let Some(number) = self.late.take(&content) else { continue };
+            match content.block {
+                Some(block) => self.feed.note(Record::Content(block)),
+                None => self.expect_content(number, content.hash, true),
+            }
+        }
+    }
+}
