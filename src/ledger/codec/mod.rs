@@ -16,7 +16,7 @@ mod time;
 
 pub use self::{
     change::ChangeRecord,
-    frame::{Frame, VERSION, frames, join, pack, unpack, unpack_short},
+    frame::{Frame, MAX_BYTES, VERSION, frames, join, pack, unpack, unpack_short, unpacked_bytes},
     image::{ImageContent, LiveImage, StateImage},
     live::{
         CodesByHash, LiveAhead, LiveCanonical, LiveChange, LiveMessage, LiveMoment, LiveSubBlock, ReadMoment,

@@ -1,12 +1,10 @@
 //! The place of a fleet's wallet. A batch id must never run twice, so the wallet stays with the data directory that has its
 //! ledger, whichever node leads: the leader that is first asked for it takes it, by compare-and-set on a fact of the fleet.
 
-use async_nats::jetstream::kv::CreateErrorKind;
-
 use super::LeaderLink;
 use crate::{
     rpc::error::RpcError,
-    source::fleet::{FleetError, NodeIdentity, WALLET_KEY},
+    source::fleet::{FleetError, FleetPort, NodeIdentity, WALLET_KEY},
 };
 
 /// The place of a fleet's wallet, as a node sees it.
@@ -30,24 +28,17 @@ impl LeaderLink {
         let unknown = |error: FleetError| {
             RpcError::new(-32000, format!("it is not known which node has the wallet of the fleet: {error}: try again"))
         };
-        loop {
-            let owner = self.link.fact::<NodeIdentity>(WALLET_KEY).await.map_err(unknown)?;
-            let own = self.publishes.as_ref().map(|own| &own.identity);
-            match (owner, own) {
-                (Some(owner), Some(own)) if owner.id == own.id => return Ok(WalletPlace::Here),
-                (Some(owner), _) => return Ok(WalletPlace::At(owner)),
-                (None, Some(own)) if self.leads() => {
-                    let unwritten = |problem: String| unknown(FleetError::nats("the wallet cannot be taken", problem));
-                    let text = serde_json::to_vec(own).map_err(|error| unwritten(error.to_string()))?;
-                    match self.link.facts().await.map_err(unknown)?.create(WALLET_KEY, text.into()).await {
-                        Ok(_) => return Ok(WalletPlace::Here),
-                        Err(error) if error.kind() == CreateErrorKind::AlreadyExists => {}
-                        Err(error) => return Err(unwritten(error.to_string())),
-                    }
-                }
-                (None, _) => return Ok(WalletPlace::Leader),
-            }
-        }
+        let port: &dyn FleetPort = &self.link;
+        let own = self.publishes.as_ref().map(|own| &own.identity);
+        let owner = match own {
+            Some(own) if self.leads() => Some(port.write_fact(WALLET_KEY, own, |_| false).await.map_err(unknown)?),
+            _ => port.fact(WALLET_KEY).await.map_err(unknown)?,
+        };
+        Ok(match (owner, own) {
+            (Some(owner), Some(own)) if owner.id == own.id => WalletPlace::Here,
+            (Some(owner), _) => WalletPlace::At(owner),
+            (None, _) => WalletPlace::Leader,
+        })
     }
 
     /// Checks that this node, which publishes, may answer for the wallet. Returns whether the leader has to be asked
