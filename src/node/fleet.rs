@@ -307,7 +307,7 @@ pub struct ReplicaJoining<'a> {
     pub codes: &'a Arc<CodeCache>,
     /// The node's metrics.
     pub metrics: &'a Metrics,
-    /// What the node waits for.
+    /// The reason why the node is not ready.
     pub reason: &'a StartupReason,
 }
 
