@@ -88,6 +88,7 @@ pub fn publish(
 /// # Errors
 ///
 /// Returns an error that names the flag if the servers cannot be reached, or the fleet has another chain.
+#[expect(clippy::too_many_arguments, reason = "each is a part of the node")]
 pub async fn publish_live(
     config: &Config,
     servers: &NatsServers,
