@@ -90,6 +90,7 @@ pub fn publish(
 /// # Errors
 ///
 /// Returns an error that names the flag if the servers cannot be reached, or the fleet has another chain.
+#[expect(clippy::too_many_arguments, reason = "each is a part of the node")]
 pub async fn publish_live(
     config: &Config,
     servers: &NatsServers,
@@ -309,7 +310,7 @@ pub struct ReplicaJoining<'a> {
     pub codes: &'a Arc<CodeCache>,
     /// The node's metrics.
     pub metrics: &'a Metrics,
-    /// What the node waits for.
+    /// The reason why the node is not ready.
     pub reason: &'a StartupReason,
 }
 

@@ -61,7 +61,7 @@ pub struct Joining<'a> {
     pub store: &'a Store,
     /// The node's metrics.
     pub metrics: &'a Metrics,
-    /// What the node waits for.
+    /// The reason why the node is not ready.
     pub reason: &'a StartupReason,
     /// The time.
     pub clock: Arc<dyn Clock>,

@@ -10,11 +10,11 @@ use crate::{
 /// The part of a node in its fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FleetRole {
-    /// It publishes.
+    /// The node publishes.
     Leader,
-    /// It follows, and takes over if the leader fails.
+    /// The node follows, and takes over if the leader fails.
     Standby,
-    /// It follows.
+    /// The node follows.
     Replica,
 }
 

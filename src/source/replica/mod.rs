@@ -186,7 +186,7 @@ impl Follower {
     async fn restart(&mut self, journal: Option<&Journal>, role: FleetRole) {
         let ours = &self.chain;
         if let Ok(Some(theirs)) = self.port.chain().await
-            // What a node that publishes has of its own is of its chain alone.
+            // A node that publishes has a pool and a directory of its chain alone.
             && !(ours.is_continued_by(&theirs) && (role == FleetRole::Replica || ours.genesis == theirs.genesis))
         {
             if self.problem != Some(FeedProblem::OtherChain) {

@@ -66,7 +66,7 @@ impl Clock for FleetClock {
     }
 }
 
-/// What a node shows, once it has started.
+/// The snapshots that a node shows, once it has started.
 #[derive(Clone, Debug)]
 pub struct Shown {
     pub snapshots: Arc<Snapshots>,

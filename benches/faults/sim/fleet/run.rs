@@ -173,8 +173,8 @@ impl SimFleet {
         Ok(fleet)
     }
 
-    async fn step(&mut self, step: FleetStep) -> Result<(), Broken> {
-        self.counts.steps += 1;
+    /// Begins a fault of the servers, the ways to them, or the clocks.
+    fn begin(&self, step: FleetStep) {
         let until = |ms: u64| Some(Instant::now() + Duration::from_millis(ms));
         let mut servers = lock(&self.servers);
         match step {
@@ -199,7 +199,11 @@ impl SimFleet {
             FleetStep::Jump(seconds) => self.clock.jump(seconds),
             FleetStep::Wait(_) | FleetStep::Kill(_) | FleetStep::KillToOld(_) | FleetStep::Anew(_) => {}
         }
-        drop(servers);
+    }
+
+    async fn step(&mut self, step: FleetStep) -> Result<(), Broken> {
+        self.counts.steps += 1;
+        self.begin(step);
         match step {
             FleetStep::Wait(ms) => self.wait(Duration::from_millis(ms)).await,
             FleetStep::Kill(node) => self.restart(node, false, false).await,

@@ -76,7 +76,7 @@ struct StoredPart {
     at: Instant,
 }
 
-/// What the servers have.
+/// The content of the servers, and their faults.
 #[derive(Debug)]
 pub struct Servers {
     parts: BTreeMap<u64, StoredPart>,
@@ -512,7 +512,7 @@ impl FleetPort for ModelPort {
                 let fails = servers.failing_images > 0;
                 servers.failing_images = servers.failing_images.saturating_sub(1);
                 if fails || !servers.has_room(bytes.len()) {
-                    // What was written of it stays.
+                    // The parts that were written stay.
                     let images: usize = servers.images.values().map(Vec::len).sum();
                     let room = servers.bounds.1.saturating_sub(servers.stored() + images + servers.orphans);
                     servers.orphans += room.min(bytes.len());
@@ -566,7 +566,7 @@ impl FleetPort for ModelPort {
                     let (due, message): (Instant, ShortMessage) = receiver.recv().await?;
                     let delay = lock(&port.servers).delay(port.node);
                     sleep_until(due + delay).await;
-                    // What comes while the way is cut is lost.
+                    // A message that comes while the way is cut is lost.
                     if port.is_open(false).is_ok() {
                         return Some((message, (port, receiver)));
                     }
