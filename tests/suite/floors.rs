@@ -25,7 +25,7 @@ type Uses = BTreeMap<Module, BTreeMap<Module, BTreeSet<String>>>;
 #[derive(Debug, PartialEq)]
 struct Named {
     path: Vec<String>,
-    /// What the path is called in the file from here on, if a `use` names it.
+    /// The name by which the file knows the path, if a `use` gives it one.
     alias: Option<String>,
     context: Context,
 }

@@ -5,7 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::SyncTimeouts;
 use crate::{
     chain::ChainSpec,
     engine::{Beginnings, Engine, SimulationRules},
@@ -45,6 +44,22 @@ pub struct Backend {
     pub receipts_wait: bool,
     /// The metric of simulated gas.
     pub gas: Counter,
+}
+
+/// The timeouts of `eth_sendRawTransactionSync`.
+#[derive(Clone, Copy, Debug)]
+pub struct SyncTimeouts {
+    /// The timeout if the client gives none.
+    pub usual: Duration,
+    /// The longest timeout. A longer one that a client gives is cut, as in geth.
+    pub most: Duration,
+}
+
+impl SyncTimeouts {
+    /// Returns the client's timeout or the usual one, at most `most`.
+    pub fn choose(self, asked: Option<Duration>) -> Duration {
+        asked.unwrap_or(self.usual).min(self.most)
+    }
 }
 
 /// Limits on a request and its response.

@@ -22,8 +22,8 @@ mod txpool;
 mod waiting;
 mod wallet;
 
-pub use backend::{Backend, RequestLimits, Run};
-pub use send::{Awaited, SyncTimeouts};
+pub use backend::{Backend, RequestLimits, Run, SyncTimeouts};
+pub use send::Awaited;
 pub use signature::AdmittedSignature;
 pub use testing::BuiltBlock;
 pub use waiting::WaitingPart;

@@ -16,22 +16,6 @@ use crate::{
     },
 };
 
-/// The timeouts of `eth_sendRawTransactionSync`.
-#[derive(Clone, Copy, Debug)]
-pub struct SyncTimeouts {
-    /// The timeout if the client gives none.
-    pub usual: Duration,
-    /// The longest timeout. A longer one that a client gives is cut, as in geth.
-    pub most: Duration,
-}
-
-impl SyncTimeouts {
-    /// Returns the client's timeout or the usual one, at most `most`.
-    pub fn choose(self, asked: Option<Duration>) -> Duration {
-        asked.unwrap_or(self.usual).min(self.most)
-    }
-}
-
 /// A sent transaction whose client waits for its receipt.
 #[derive(Clone, Copy, Debug)]
 pub struct Awaited {
