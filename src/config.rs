@@ -3,16 +3,13 @@
 mod choices;
 mod fleet;
 mod live;
-mod nearest;
 mod retired;
-mod secrets;
+mod rooms;
 
-pub use choices::{ApprovalPolicy, DialectName, FeedName, KeepAwake, RevertPolicy, StandardReceipts, UpgradePolicy};
-pub use fleet::{FleetConfig, FleetName, NatsServers};
+pub use choices::{ApprovalPolicy, DialectName, FeedName, RevertPolicy, StandardReceipts, UpgradePolicy};
+pub use fleet::{FleetConfig, FleetName};
 pub use live::{Endpoint, LiveConfig};
-pub use nearest::nearest;
 pub use retired::RetiredSetting;
-pub use secrets::{SecretParser, is_open_to_others, secret_url, warn_of_others};
 
 use std::{
     ffi::OsString,
@@ -24,7 +21,7 @@ use std::{
 use alloy_primitives::Address;
 use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind};
 
-use crate::{chain::ForkTime, ledger::Retention};
+use crate::{chain::ForkTime, ledger::Retention, nearest::nearest, rpc::KeepAwake};
 
 /// Simulates calls and bundles on the newest pre-confirmed state of an EVM chain.
 ///

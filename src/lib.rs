@@ -9,6 +9,7 @@
 //!
 //! - [`command`]: the command line: run a node, simulate, search, watch and trace, or approve for a wallet.
 //! - [`node`]: wires the actors together, and defines the order of start and shutdown.
+//! - [`config`]: the settings, from flags, environment and file.
 //! - [`page`]: the page for browsers: its files.
 //! - [`rpc`]: servers, methods, wire types of the two dialects, error codes and limits.
 //! - [`fleet`]: fleets: many machines that answer from one feed, over NATS.
@@ -19,7 +20,6 @@
 //! - [`executor`]: the scheduler: where and when each request runs, and which requests are rejected.
 //! - [`watch`]: standing bundles: what they have read and answered, and what is due.
 //! - [`engine`]: pure simulation, from a snapshot and a request to a result.
-//! - [`config`]: the settings, from flags, environment and file.
 //! - [`ledger`]: what is published of a chain: snapshots with their block context, history, and the records of changes.
 //! - [`store`]: the durable store: one file, and group commits.
 //! - [`state`]: immutable worlds, the cache of an upstream's state, and the overlay of a run.
@@ -28,6 +28,8 @@
 //! - [`meter`]: bounds on how long a run may take.
 //! - [`telemetry`]: logs and metrics.
 //! - [`clock`]: the time, of the system or of a test.
+//! - [`secrets`]: files and settings with secrets.
+//! - [`nearest`]: names that a user may have meant.
 //! - [`shown`]: texts of strangers and URLs with secrets, as they are shown.
 
 #![warn(missing_docs)]
@@ -42,10 +44,12 @@ pub mod executor;
 pub mod fleet;
 pub mod ledger;
 pub mod meter;
+pub mod nearest;
 pub mod node;
 pub mod page;
 pub mod pool;
 pub mod rpc;
+pub mod secrets;
 pub mod shown;
 pub mod source;
 pub mod state;

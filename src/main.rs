@@ -8,11 +8,10 @@ use std::{
 
 use eyre::eyre;
 use presim::{
-    command::{AskTask, Command, CommandError, print},
+    command::{AskTask, Command, CommandError, print, wallet},
     config::Config,
     node::{Banner, Node, Watchdog, settle_memory, tell_ready, tell_stopping},
     shown, telemetry,
-    wallet::client,
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -50,7 +49,7 @@ fn obey(mut signals: Signals) -> eyre::Result<()> {
         Ok(Command::Ask(task)) => ask(*task, signals),
         Ok(Command::Print(task)) => Ok(print(task, &mut io::stdout()).or_else(CommandError::unless_unread)?),
         Ok(Command::Wallet(data_dir, task)) => {
-            match signals.unless_stopped(move || client::run(&data_dir, &task, &mut io::stdout()))? {
+            match signals.unless_stopped(move || wallet::run(&data_dir, &task, &mut io::stdout()))? {
                 Some(done) => Ok(done?),
                 None => interrupted(),
             }

@@ -54,7 +54,7 @@ use crate::{
     pool::{DroppedTransaction, PoolDrops},
     rpc::{
         Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, FleetAnswers, ForwardedMethods, Front,
-        FrontActor, IoMemory, IoThreads, MetricsAccess, RequestLimits, Serve, ServedFiles, ServerConfig, ShapeLimits,
+        FrontActor, IoMemory, IoThreads, MetricsAccess, RequestLimits, Serve, ServedFiles, ShapeLimits,
         StateCompletion, Stop, Subscriptions, SyncTimeouts, Testing, Waiters, WatchLimits, Watches, announce,
     },
     source::{
@@ -416,7 +416,7 @@ impl Actors {
         tokio::spawn(awake.watch(io.loops(), metrics.clone()));
         let Ports { front: startup, metrics: metrics_port } = ports;
         let metrics_address = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
-        let server = ServerConfig::new(&config).with_metrics(metrics_address);
+        let server = config.server().with_metrics(metrics_address);
         if let Some(port) = metrics_port {
             let foreign = !port.local_addr()?.ip().is_loopback();
             let access = MetricsAccess { tokens: foreign.then(|| access.clone()) };

@@ -69,6 +69,14 @@ pub fn quoted(text: &str) -> String {
     format!("\"{}\"", escaped(text, "\"\\"))
 }
 
+/// Returns the first `most` characters of a text, followed by `…` if there are more.
+pub fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// Escapes hidden characters of a JSON text in JSON's own way. Its line breaks stay: those of strings are escaped already.
 pub fn json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());

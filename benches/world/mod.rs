@@ -19,7 +19,7 @@ use presim::{
     engine::{BaseFeeRule, Beginnings, Engine, Simulated, Simulation, SimulationError, SimulationRules},
     ledger::{Chain, FeedState, Retention, Snapshot, Snapshots},
     meter::{Meter, Stopped},
-    pool::{BlocksBuilt, Pool, PoolLimits},
+    pool::{self, BlocksBuilt, Pool},
     rpc::{Backend, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT},
     state::{CodeCache, LocalWorld, Overlay},
     store::{Commit, Store},
@@ -103,7 +103,7 @@ impl BodiesChain {
             max_trace: 1 << 20,
             estimate_tolerance: 0.0,
         };
-        let limits = PoolLimits {
+        let limits = pool::Settings {
             transactions: 0,
             per_account: 0,
             bytes: 0,
@@ -136,7 +136,7 @@ impl BodiesChain {
             ledger: Ledger::new(Store::in_memory(&metrics).expect("memory"), 0),
             policy,
             rules,
-            ahead: AheadStates::default(),
+            ahead: AheadStates::new(spec.clone(), pool.clone()),
             sending: None,
         };
         let backend = Backend {

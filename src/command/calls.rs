@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
 use serde_json::{Map, Value, json};
 
 use super::error::CommandError;
-use crate::{abi::AbiBook, config::nearest};
+use crate::{abi::AbiBook, nearest::nearest};
 
 /// The flags of a call, by their ids.
 const FLAGS: [(&str, CallFlag); 10] = [

@@ -16,8 +16,9 @@ use url::Url;
 
 use super::{error::CommandError, waiting::Waiting};
 use crate::{
-    config::{Config, Endpoint, SecretParser, secret_url},
+    config::{Config, Endpoint},
     node::Node,
+    secrets::{SecretParser, secret_url},
     shown::{self, printable},
     telemetry,
     upstream::http_client,

@@ -16,20 +16,23 @@ mod tokens;
 mod trace;
 mod tree;
 mod waiting;
+pub mod wallet;
 mod watch;
 
 pub use self::{
     error::CommandError,
     link::{NodeArgs, NodePlace},
-    print::{PrintTask, print},
+    print::PrintTask,
 };
 
 use std::{ffi::OsString, io::Write, path::PathBuf};
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Subcommand, error::ErrorKind};
 
-use self::{link::NodeLink, search::SearchArgs, simulate::SimulateArgs, trace::TraceArgs, watch::WatchArgs};
-use crate::{config::Config, wallet::client::WalletTask};
+use self::{
+    link::NodeLink, search::SearchArgs, simulate::SimulateArgs, trace::TraceArgs, wallet::WalletTask, watch::WatchArgs,
+};
+use crate::config::Config;
 
 /// The action that a command line requests.
 #[derive(Clone, Debug)]
@@ -91,6 +94,15 @@ enum CommandTask {
     /// Print completions of a shell, the manual page, an example configuration, and files for operators.
     #[command(subcommand)]
     Print(PrintTask),
+}
+
+/// Prints a file that systems or users need to `out`.
+///
+/// # Errors
+///
+/// Returns [`CommandError::Input`] if there is no such command, and [`CommandError::Output`] if `out` cannot be written.
+pub fn print(task: PrintTask, out: &mut impl Write) -> Result<(), CommandError> {
+    task.print(command_line(), out)
 }
 
 /// Returns the whole command line.

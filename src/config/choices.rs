@@ -29,17 +29,6 @@ pub enum FeedName {
     Static,
 }
 
-/// When idle cores are kept from sleeping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum KeepAwake {
-    /// While requests arrive fast, if the system allows it.
-    Load,
-    /// As long as the node runs.
-    Always,
-    /// Never.
-    Never,
-}
-
 /// The approval of the wallet's batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ApprovalPolicy {

@@ -3,27 +3,11 @@
 use std::{fmt, path::PathBuf};
 
 use clap::Args;
-use url::Url;
 
-use super::{SecretParser, secret_url};
-use crate::shown;
-
-/// The servers of NATS: one, or several of a cluster.
-#[derive(Clone, PartialEq, Eq)]
-pub struct NatsServers(pub Vec<Url>);
-
-impl fmt::Display for NatsServers {
-    /// Leaves out what may be secret: user, password and token.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.iter().map(shown::url).collect::<Vec<_>>().join(","))
-    }
-}
-
-impl fmt::Debug for NatsServers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-}
+use crate::{
+    secrets::{SecretParser, secret_url},
+    source::fleet::{Servers, Settings},
+};
 
 /// The name of a fleet, which is a part of the names of its subjects, its stream and its buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,11 +27,11 @@ pub struct FleetConfig {
     /// the nodes with --follow. Of several such nodes one leads, and another takes over when it fails. Put secrets into
     /// `PRESIM_PUBLISH` or the file of --config.
     #[arg(long, env = "PRESIM_PUBLISH", hide_env_values = true, value_name = "URLS", value_parser = SecretParser(parse_servers))]
-    pub publish: Option<NatsServers>,
+    pub publish: Option<Servers>,
     /// Follow the node that publishes to the NATS servers at these URLs, and answer from the same snapshots under the same
     /// ids, instead of making any. Put secrets into `PRESIM_FOLLOW` or the file of --config.
     #[arg(long, env = "PRESIM_FOLLOW", hide_env_values = true, value_name = "URLS", value_parser = SecretParser(parse_servers))]
-    pub follow: Option<NatsServers>,
+    pub follow: Option<Servers>,
     /// Name of the fleet. The default of --publish is the chain's id with the beginning of its genesis hash, and that of
     /// --follow the only fleet that the servers have.
     #[arg(long, env = "PRESIM_FLEET", value_name = "NAME", value_parser = parse_fleet)]
@@ -102,14 +86,17 @@ pub struct FleetConfig {
 }
 
 impl FleetConfig {
-    /// Returns the flag by whose file NATS knows this node, with the file.
-    pub fn nats_identity(&self) -> Option<String> {
-        let files = [
-            ("--nats-credentials", &self.nats_credentials),
-            ("--nats-nkey-file", &self.nats_nkey_file),
-            ("--nats-cert", &self.nats_cert),
-        ];
-        files.into_iter().find_map(|(flag, file)| Some(format!("{flag} {}", file.as_ref()?.display())))
+    /// Returns the settings of the connection, of the stream and of the buckets.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            credentials: self.nats_credentials.clone(),
+            nkey_file: self.nats_nkey_file.clone(),
+            authorities: self.nats_ca.clone(),
+            certificate: self.nats_cert.clone(),
+            key: self.nats_key.clone(),
+            copies: self.publish_copies.into(),
+            stream_bytes: u64::from(self.publish_mb) << 20,
+        }
     }
 
     /// Returns the rule that the settings of a fleet break among themselves, if they break one.
@@ -146,9 +133,9 @@ impl FleetConfig {
     }
 }
 
-fn parse_servers(text: &str) -> Result<NatsServers, String> {
+fn parse_servers(text: &str) -> Result<Servers, String> {
     let parse = |text: &str| secret_url(text, &["nats", "tls"], "nats://127.0.0.1:4222");
-    text.split(',').map(parse).collect::<Result<_, _>>().map(NatsServers)
+    text.split(',').map(parse).collect::<Result<_, _>>().map(Servers)
 }
 
 fn parse_fleet(text: &str) -> Result<FleetName, String> {

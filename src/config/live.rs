@@ -6,8 +6,11 @@ use alloy_primitives::Address;
 use clap::Args;
 use url::Url;
 
-use super::{SecretParser, secret_url};
-use crate::{ledger::LateBounds, shown};
+use crate::{
+    ledger::LateBounds,
+    secrets::{SecretParser, secret_url},
+    shown,
+};
 
 /// The endpoint of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     chain::ChainSpec,
     clock::{Clock, SystemClock},
-    config::{Config, NatsServers},
+    config::Config,
     fleet::{Place, PublishingNode},
     ledger::{
         SnapshotId, Snapshots,
@@ -27,7 +27,7 @@ use crate::{
     source::{
         fleet::{
             FleetChain, FleetError, FleetLink, FleetMetrics, FleetNames, FleetPort, FleetRoom, FleetState,
-            FollowedChain, ImageKey, NodeIdentity, WALLET_KEY, fleets,
+            FollowedChain, ImageKey, NodeIdentity, Servers, WALLET_KEY, fleets,
         },
         publishing::{Lease, LeaseWatch, PublishedLive, Publisher, PublishingLimits, take_epoch},
         replica::{Applier, FollowError, Follower, Following, LeaderClock, PulseWatch, ReplicaBase, ReplicaSource},
@@ -62,7 +62,7 @@ pub fn runtime() -> std::io::Result<Runtime> {
 /// chain or another history.
 pub fn publish(
     config: &Config,
-    servers: &NatsServers,
+    servers: &Servers,
     codes: &Arc<CodeCache>,
     store: &Store,
     metrics: &Metrics,
@@ -93,7 +93,7 @@ pub fn publish(
 #[expect(clippy::too_many_arguments, reason = "each is a part of the node")]
 pub async fn publish_live(
     config: &Config,
-    servers: &NatsServers,
+    servers: &Servers,
     codes: &Arc<CodeCache>,
     store: &Store,
     metrics: &Metrics,
@@ -242,14 +242,14 @@ async fn pulse(config: &Config, port: &Arc<dyn FleetPort>, base: &ReplicaBase) -
 }
 
 /// Connects to the servers, and creates what the fleet of this chain needs there.
-async fn join(config: &Config, servers: &NatsServers, chain_id: u64, genesis: B256) -> Result<FleetLink, FleetError> {
-    let settings = &config.fleet;
-    let (client, jetstream) = FleetLink::connect(settings, servers).await?;
-    let names = match &settings.fleet {
+async fn join(config: &Config, servers: &Servers, chain_id: u64, genesis: B256) -> Result<FleetLink, FleetError> {
+    let settings = config.fleet.settings();
+    let (client, jetstream) = FleetLink::connect(&settings, servers).await?;
+    let names = match &config.fleet.fleet {
         Some(name) => FleetNames { fleet: name.0.clone() },
         None => FleetNames::of_chain(chain_id, genesis),
     };
-    let link = FleetLink::new(client, jetstream, names, Some(FleetRoom::of(settings)));
+    let link = FleetLink::new(client, jetstream, names, Some(FleetRoom::of(&settings)));
     link.create().await?;
     Ok(link)
 }
@@ -261,7 +261,7 @@ async fn join(config: &Config, servers: &NatsServers, chain_id: u64, genesis: B2
 /// Returns an error that names the flag if the servers cannot be reached, there is no fleet, or its image cannot be used.
 pub fn follow(
     config: &Config,
-    servers: &NatsServers,
+    servers: &Servers,
     codes: &Arc<CodeCache>,
     metrics: &Metrics,
     reason: &StartupReason,
@@ -269,7 +269,7 @@ pub fn follow(
 ) -> eyre::Result<Start> {
     reason.set("it joins its fleet");
     let begun = async {
-        let (client, jetstream) = FleetLink::connect(&config.fleet, servers).await?;
+        let (client, jetstream) = FleetLink::connect(&config.fleet.settings(), servers).await?;
         let deadline = Instant::now() + START;
         let names = match &config.fleet.fleet {
             Some(name) => FleetNames { fleet: name.0.clone() },

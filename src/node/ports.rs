@@ -5,10 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use eyre::WrapErr;
 
-use crate::{
-    config::Config,
-    rpc::{ServerConfig, StartupServer},
-};
+use crate::{config::Config, rpc::StartupServer};
 
 /// The ports that a node serves on.
 #[derive(Debug)]
@@ -26,7 +23,7 @@ impl Ports {
     ///
     /// Returns an error that names the flag if a port is taken, or is not allowed for this process.
     pub fn take(config: &Config) -> eyre::Result<Self> {
-        let front = StartupServer::bind(ServerConfig::new(config)).wrap_err_with(|| {
+        let front = StartupServer::bind(config.server()).wrap_err_with(|| {
             format!(
                 "cannot listen on {}: is another node running there? give another address with --listen",
                 config.listen

@@ -7,10 +7,11 @@ use std::sync::{
 
 use alloy_consensus::{Transaction, TxEnvelope, Typed2718, transaction::Recovered};
 use alloy_eips::eip2718::EIP4844_TX_TYPE_ID;
-use alloy_primitives::U256;
+use alloy_primitives::{Address, U256};
 use revm::state::AccountInfo;
 
 use super::PoolError;
+use crate::state::{Lookup, World};
 
 /// A transaction in the pool.
 #[derive(Debug)]
@@ -116,4 +117,20 @@ pub(super) fn check_replacement(new: &TxEnvelope, old: &TxEnvelope, bump: u32) -
         }
     }
     Ok(())
+}
+
+/// Returns the next nonce of an account, 0 if it is not known.
+pub(super) fn nonce_of(world: &World, address: &Address) -> u64 {
+    known_nonce(world, address).unwrap_or_default()
+}
+
+/// Returns the next nonce of an account, or `None` if the state of an upstream that has it is not known.
+pub(super) fn known_nonce(world: &World, address: &Address) -> Option<u64> {
+    if let Some(account) = world.account(address) {
+        return Some(account.nonce);
+    }
+    match world.look_up(address) {
+        Lookup::Known(info) => Some(info.map_or(0, |info| info.nonce)),
+        Lookup::Unknown => None,
+    }
 }

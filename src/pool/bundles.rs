@@ -8,24 +8,16 @@ use std::sync::{
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{B256, Keccak256};
 
-use super::{Pool, PoolError, PoolLimits, SentTransaction, queue::nonce_of, rules};
-use crate::ledger::{Chain, FeedProblem};
+use super::{BlocksBuilt, PoolError, SentTransaction, Settings, account::nonce_of, rules};
+use crate::{
+    chain::ChainSpec,
+    ledger::{Chain, FeedProblem, Snapshots},
+};
 
 /// Blocks after the one being built for which a bundle may be sent.
 const BLOCKS_AHEAD: u64 = 25;
 /// Maximum length of a bundle's transactions together in bytes, as Flashbots documents it for its relay.
 const MAX_BYTES: usize = 300_000;
-
-/// The place where the blocks of a pool's chain are built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlocksBuilt {
-    /// The node builds the blocks.
-    Here,
-    /// The chain stands still.
-    Nowhere,
-    /// Builders of the upstream's chain build the blocks.
-    Upstream,
-}
 
 /// A bundle as a client sends it.
 #[derive(Clone, Debug)]
@@ -127,9 +119,15 @@ pub enum BundleRefusal {
     },
 }
 
-/// The bundles that wait for their blocks, in order of arrival.
-#[derive(Debug, Default)]
-pub(super) struct BundleQueue(Mutex<Vec<Arc<WaitingBundle>>>);
+/// The bundles of a pool that wait for their blocks.
+#[derive(Debug)]
+pub struct Bundles {
+    spec: ChainSpec,
+    settings: Settings,
+    snapshots: Arc<Snapshots>,
+    /// In order of arrival.
+    waiting: Mutex<Vec<Arc<WaitingBundle>>>,
+}
 
 impl WaitingBundle {
     /// Returns whether the bundle is for the block `number` with this timestamp.
@@ -148,64 +146,11 @@ impl WaitingBundle {
     }
 }
 
-impl BundleQueue {
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<WaitingBundle>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Bundles {
+    pub(super) const fn new(spec: ChainSpec, settings: Settings, snapshots: Arc<Snapshots>) -> Self {
+        Self { spec, settings, snapshots, waiting: Mutex::new(Vec::new()) }
     }
 
-    /// Adds a bundle in place of that with the same name; without a name, of the same bundle for the same block.
-    fn add(&self, bundle: WaitingBundle, limits: &PoolLimits) -> Result<(), BundleRefusal> {
-        let mut waiting = self.lock();
-        let stays = |other: &Arc<WaitingBundle>| {
-            other.name != bundle.name
-                || (bundle.name.is_none() && (other.hash, other.block) != (bundle.hash, bundle.block))
-        };
-        let (mut staying, mut bytes) = (0, 0);
-        for other in waiting.iter().filter(|other| stays(other)) {
-            (staying, bytes) = (staying + 1, bytes + other.size);
-        }
-        if staying >= limits.bundles {
-            return Err(BundleRefusal::TooMany { waiting: staying, most: limits.bundles });
-        }
-        let left = limits.bytes.saturating_sub(bytes);
-        if bundle.size > left {
-            return Err(BundleRefusal::Full { left, size: bundle.size });
-        }
-        waiting.retain(stays);
-        waiting.push(Arc::new(bundle));
-        Ok(())
-    }
-
-    fn cancel(&self, name: &BundleName) -> bool {
-        let mut waiting = self.lock();
-        let before = waiting.len();
-        waiting.retain(|bundle| bundle.name.as_ref() != Some(name));
-        waiting.len() < before
-    }
-
-    /// Returns the bundles for a block, those first that were tried least, in order of arrival.
-    fn of_block(&self, number: u64, timestamp: u64) -> Vec<Arc<WaitingBundle>> {
-        let mut bundles: Vec<_> =
-            self.lock().iter().filter(|bundle| bundle.is_for(number, timestamp)).cloned().collect();
-        bundles.sort_by_key(|bundle| bundle.tries.load(Relaxed));
-        bundles
-    }
-
-    /// Drops the bundles of sealed blocks, and those of the open block with a transaction that is in a block already.
-    pub(super) fn advance(&self, published: &Chain) {
-        let mut waiting = self.lock();
-        if waiting.is_empty() {
-            return;
-        }
-        let newest = &published.newest;
-        let (head, open) = (newest.head.number(), newest.header().number);
-        let is_mined =
-            |bundle: &WaitingBundle| bundle.transactions.iter().any(|tx| published.transaction(tx.tx_hash()).is_some());
-        waiting.retain(|bundle| bundle.block > head && !(bundle.block <= open && is_mined(bundle)));
-    }
-}
-
-impl Pool {
     /// Adds a bundle and returns its hash. It waits in memory only, and is tried in each sub-block of its block until it
     /// is mined, or the block is sealed. Its transactions are not visible before they are mined.
     ///
@@ -213,7 +158,7 @@ impl Pool {
     ///
     /// Returns the [`BundleRefusal`] of the first check that fails. Balances, and nonces that are not used yet, are not
     /// checked, because the state in the bundle's block is not known yet.
-    pub fn add_bundle(&self, sent: SentBundle) -> Result<B256, BundleRefusal> {
+    pub fn add(&self, sent: SentBundle) -> Result<B256, BundleRefusal> {
         self.check_built()?;
         let SentBundle { transactions, block, min_timestamp, max_timestamp, may_revert, name } = sent;
         self.check_block(block)?;
@@ -241,12 +186,12 @@ impl Pool {
         let tries = AtomicU32::new(0);
         let bundle =
             WaitingBundle { hash, transactions, block, min_timestamp, max_timestamp, may_revert, name, size, tries };
-        self.bundles.add(bundle, &self.limits)?;
+        self.push(bundle)?;
         Ok(hash)
     }
 
     fn check_built(&self) -> Result<(), BundleRefusal> {
-        match self.limits.built {
+        match self.settings.built {
             BlocksBuilt::Here => {}
             BlocksBuilt::Nowhere => return Err(BundleRefusal::Static),
             BlocksBuilt::Upstream => return Err(BundleRefusal::Upstream),
@@ -268,13 +213,60 @@ impl Pool {
     /// # Errors
     ///
     /// Returns [`BundleRefusal::Static`], [`BundleRefusal::Upstream`] or [`BundleRefusal::Degraded`] if no blocks are built here.
-    pub fn cancel_bundle(&self, name: &BundleName) -> Result<bool, BundleRefusal> {
+    pub fn cancel(&self, name: &BundleName) -> Result<bool, BundleRefusal> {
         self.check_built()?;
-        Ok(self.bundles.cancel(name))
+        let mut waiting = self.lock();
+        let before = waiting.len();
+        waiting.retain(|bundle| bundle.name.as_ref() != Some(name));
+        Ok(waiting.len() < before)
     }
 
-    /// Returns the bundles to be tried in a sub-block of the block `number` with this timestamp, in their order.
-    pub fn bundles_for(&self, number: u64, timestamp: u64) -> Vec<Arc<WaitingBundle>> {
-        self.bundles.of_block(number, timestamp)
+    /// Returns the bundles to be tried in a sub-block of the block `number` with this timestamp: those first that were tried
+    /// least, in order of arrival.
+    pub fn for_block(&self, number: u64, timestamp: u64) -> Vec<Arc<WaitingBundle>> {
+        let mut bundles: Vec<_> =
+            self.lock().iter().filter(|bundle| bundle.is_for(number, timestamp)).cloned().collect();
+        bundles.sort_by_key(|bundle| bundle.tries.load(Relaxed));
+        bundles
+    }
+
+    /// Drops the bundles of sealed blocks, and those of the open block with a transaction that is in a block already.
+    pub(super) fn advance(&self, published: &Chain) {
+        let mut waiting = self.lock();
+        if waiting.is_empty() {
+            return;
+        }
+        let newest = &published.newest;
+        let (head, open) = (newest.head.number(), newest.header().number);
+        let is_mined =
+            |bundle: &WaitingBundle| bundle.transactions.iter().any(|tx| published.transaction(tx.tx_hash()).is_some());
+        waiting.retain(|bundle| bundle.block > head && !(bundle.block <= open && is_mined(bundle)));
+    }
+
+    /// Adds a bundle in place of that with the same name; without a name, of the same bundle for the same block.
+    fn push(&self, bundle: WaitingBundle) -> Result<(), BundleRefusal> {
+        let mut waiting = self.lock();
+        let stays = |other: &Arc<WaitingBundle>| {
+            other.name != bundle.name
+                || (bundle.name.is_none() && (other.hash, other.block) != (bundle.hash, bundle.block))
+        };
+        let (mut staying, mut bytes) = (0, 0);
+        for other in waiting.iter().filter(|other| stays(other)) {
+            (staying, bytes) = (staying + 1, bytes + other.size);
+        }
+        if staying >= self.settings.bundles {
+            return Err(BundleRefusal::TooMany { waiting: staying, most: self.settings.bundles });
+        }
+        let left = self.settings.bytes.saturating_sub(bytes);
+        if bundle.size > left {
+            return Err(BundleRefusal::Full { left, size: bundle.size });
+        }
+        waiting.retain(stays);
+        waiting.push(Arc::new(bundle));
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<WaitingBundle>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -15,9 +15,9 @@ use alloy_primitives::{
 };
 
 use super::{
-    DropReason, PoolError, PoolLimits, PoolStatus, SenderContent,
-    account::{Pooled, check_account, check_replacement, cost_of, nonce_after},
-    own::Aside,
+    DropReason, PoolError, PoolStatus, SenderContent, Settings,
+    account::{Pooled, check_account, check_replacement, cost_of, nonce_after, nonce_of},
+    aside::Aside,
 };
 use crate::state::{Lookup, World};
 
@@ -54,7 +54,7 @@ pub enum PoolPlace {
 pub(super) struct Left {
     pub pooled: Arc<Pooled>,
     pub reason: DropReason,
-    /// [`Sender::told`] before the transaction left.
+    /// [`Sender::announced`] before the transaction left.
     announced: u64,
 }
 
@@ -153,7 +153,7 @@ impl Queue {
     }
 
     /// Moves a transaction that stands aside back among those that wait, unless another version waits there.
-    pub(super) fn put_back(&mut self, pooled: Arc<Pooled>) {
+    fn put_back(&mut self, pooled: Arc<Pooled>) {
         let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
         let sender = self.senders.entry(address).or_default();
         if sender.by_nonce.contains_key(&nonce) {
@@ -166,6 +166,14 @@ impl Queue {
             aside.remove(pooled.tx.tx_hash());
         }
         self.by_hash.insert(*pooled.tx.tx_hash(), pooled);
+    }
+
+    /// Sets aside the transactions whose nonces are used, and takes back those whose nonces are free again.
+    pub(super) fn take_back(&mut self, world: &World) {
+        let Some(aside) = &self.aside else { return };
+        for pooled in aside.free_on(world) {
+            self.put_back(pooled);
+        }
     }
 
     pub(super) fn get(&self, hash: &B256) -> Option<&Arc<Pooled>> {
@@ -238,7 +246,7 @@ impl Queue {
         checked: Checked,
         coming: Coming,
         world: &World,
-        limits: &PoolLimits,
+        limits: &Settings,
     ) -> Result<Vec<Arc<Recovered<TxEnvelope>>>, PoolError> {
         let Checked { tx, size, next } = checked;
         if self.by_hash.contains_key(tx.tx_hash()) {
@@ -410,7 +418,7 @@ impl Queue {
     /// Returns the transactions of a sender that became ready to be mined since the last call, in order.
     pub(super) fn newly_ready(&mut self, address: &Address, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
         let Some(sender) = self.senders.get_mut(address) else { return Vec::new() };
-        // There is no gap below `told`, so only transactions from there on can be new.
+        // There is no gap below `announced`, so only transactions from there on can be new.
         let from = nonce_of(world, address).max(sender.announced);
         let ready: Vec<_> = sender.ready(from).cloned().collect();
         sender.announced = ready.last().map_or(from, |last| last.next);
@@ -430,7 +438,7 @@ impl Queue {
         size: usize,
         replaced: Option<&Pooled>,
         world: &World,
-        limits: &PoolLimits,
+        limits: &Settings,
     ) -> Result<(), PoolError> {
         let (transactions, bytes) = match replaced {
             Some(replaced) => (self.len(), self.bytes - replaced.size + size),
@@ -532,21 +540,5 @@ impl Sender {
         let before = self.by_nonce.range(..=nonce).next_back();
         let nonce = before.map_or(nonce, |(_, pooled)| pooled.next.max(nonce));
         self.run(nonce).last().map_or(nonce, |last| last.next)
-    }
-}
-
-/// Returns the next nonce of an account, 0 if it is not known.
-pub(super) fn nonce_of(world: &World, address: &Address) -> u64 {
-    known_nonce(world, address).unwrap_or_default()
-}
-
-/// Returns the next nonce of an account, or `None` if the state of an upstream that has it is not known.
-pub(super) fn known_nonce(world: &World, address: &Address) -> Option<u64> {
-    if let Some(account) = world.account(address) {
-        return Some(account.nonce);
-    }
-    match world.look_up(address) {
-        Lookup::Known(info) => Some(info.map_or(0, |info| info.nonce)),
-        Lookup::Unknown => None,
     }
 }

@@ -1,11 +1,14 @@
-//! The event that the answer to a sent transaction waits for.
+//! The events that the answer to a sent transaction waits for, and the outbox of a node whose blocks another builds.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
-use alloy_primitives::B256;
+use alloy_primitives::{B256, Bytes};
 use tokio::sync::oneshot;
 
 use super::PoolError;
@@ -52,4 +55,20 @@ impl SubmittedTransaction {
     pub fn is_stored(&self) -> bool {
         self.stored.load(Relaxed)
     }
+}
+
+/// An outbox of transactions for the nodes of a fleet that mine them.
+pub trait TxOutbox: fmt::Debug + Send + Sync {
+    /// Returns whether it takes more transactions now: those that are on their way are bounded.
+    fn has_room(&self) -> bool;
+
+    /// Returns whether another node builds the blocks now, so that the verdict of its pool counts.
+    fn is_elsewhere(&self) -> bool;
+
+    /// Sends a transaction in EIP-2718 bytes to the node that builds the blocks, for its verdict.
+    fn submit(&self, hash: B256, raw: Bytes) -> SubmittedTransaction;
+
+    /// Sends transactions in EIP-2718 bytes, in this order, once `kept` is done. The returned commit is done when the fleet
+    /// has them for good.
+    fn send(&self, transactions: Vec<(B256, Bytes)>, kept: Commit) -> Commit;
 }

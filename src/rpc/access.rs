@@ -21,8 +21,8 @@ use toml::Spanned;
 
 use super::{error::RpcError, ws::OfferedTokenError};
 use crate::{
-    config::{is_open_to_others, warn_of_others},
     executor::Flow,
+    secrets::{is_open_to_others, warn_of_others},
 };
 
 /// The clients that may use the node, and those that may use its wallet.

@@ -9,10 +9,7 @@ use std::{
 
 use tokio::{runtime::RuntimeMetrics, time::MissedTickBehavior};
 
-use crate::{
-    config::KeepAwake,
-    telemetry::{Gauge, Metrics},
-};
+use crate::telemetry::{Gauge, Metrics};
 
 /// While this file is open, idle cores take no longer to wake than the microseconds written to it. At 0 they poll
 /// (<https://docs.kernel.org/power/pm_qos_interface.html>).
@@ -20,6 +17,17 @@ pub const CPU_DMA_LATENCY: &str = "/dev/cpu_dma_latency";
 
 /// The interval at which the pace of requests is measured.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// When idle cores are kept from sleeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum KeepAwake {
+    /// While requests arrive fast, if the system allows it.
+    Load,
+    /// As long as the node runs.
+    Always,
+    /// Never.
+    Never,
+}
 
 /// Keeps the cores awake when [`KeepAwake`] says so.
 ///

@@ -12,11 +12,11 @@ use serde::Serialize;
 use super::{dialect::Dialect, methods::MethodRoute};
 use crate::{
     chain::Unexecutable,
-    config::nearest,
     engine::SimulationError,
     executor::Refused,
     ledger::UnknownBlock,
     meter::Stopped,
+    nearest::nearest,
     pool::{BundleRefusal, PoolError},
     store::StoreError,
 };

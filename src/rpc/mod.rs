@@ -50,7 +50,8 @@ mod wire;
 mod ws;
 
 pub use access::{Access, AccessConfig, AccessError};
-pub use awake::{Awake, CPU_DMA_LATENCY};
+pub use awake::{Awake, CPU_DMA_LATENCY, KeepAwake};
+pub use connections::ConnectionLimits;
 pub use encode::{SimulationView, simulation as encode_simulation};
 pub use error::RpcError;
 pub use files::{ServedFile, ServedFiles};

@@ -49,7 +49,6 @@ use super::{
     ws::{Bounds, Sockets, stopped},
 };
 use crate::{
-    config::{Config, DialectName},
     executor::Flow,
     telemetry::{Metrics, Pulse},
 };
@@ -57,57 +56,35 @@ use crate::{
 /// The settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    listen: SocketAddr,
-    root: &'static Dialect,
-    limits: ReplyLimits,
-    read_timeout: Duration,
-    max_catch_up: Duration,
-    io_timeout: Duration,
-    origins: Arc<Origins>,
-    connections: ConnectionLimits,
-    max_in_flight: usize,
-    max_unsent: usize,
-    max_notifications: usize,
-    metrics: Option<SocketAddr>,
+    /// The address to listen on.
+    pub listen: SocketAddr,
+    /// Whether `/` speaks the standard dialect.
+    pub is_standard: bool,
+    /// The limits of a message and its answer.
+    pub limits: ReplyLimits,
+    /// Maximum time for a client to send a request.
+    pub read_timeout: Duration,
+    /// Maximum time that a request waits for the snapshot that it asks for at least.
+    pub max_catch_up: Duration,
+    /// Maximum time for which a connection may stand still.
+    pub io_timeout: Duration,
+    /// The hosts that requests may name, beside this machine's names and the address to listen on.
+    pub hosts: Vec<String>,
+    /// The origins of pages that may call.
+    pub origins: Vec<String>,
+    /// The limits on connections.
+    pub connections: ConnectionLimits,
+    /// Requests of one WebSocket connection that may be in flight.
+    pub max_in_flight: usize,
+    /// Bytes of unsent answers of one WebSocket connection.
+    pub max_unsent: usize,
+    /// Bytes of unsent notifications of one WebSocket connection.
+    pub max_notifications: usize,
+    /// The address of the metrics.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl ServerConfig {
-    /// Returns the server's part of the configuration.
-    pub fn new(config: &Config) -> Self {
-        let mut hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "[::1]".to_owned()];
-        if !config.listen.ip().is_unspecified() {
-            hosts.push(match config.listen {
-                SocketAddr::V4(addr) => addr.ip().to_string(),
-                SocketAddr::V6(addr) => format!("[{}]", addr.ip()),
-            });
-        }
-        hosts.extend(config.allow_host.iter().cloned());
-        Self {
-            listen: config.listen,
-            root: match config.dialect {
-                DialectName::Project => &PROJECT,
-                DialectName::Standard => &STANDARD,
-            },
-            limits: ReplyLimits {
-                max_body: config.max_body as usize,
-                max_response: config.max_response as usize,
-                max_batch: config.max_batch as usize,
-            },
-            read_timeout: Duration::from_millis(config.deadline_ms),
-            max_catch_up: Duration::from_millis(config.fleet.max_catch_up_ms),
-            io_timeout: Duration::from_millis(config.io_timeout_ms),
-            origins: Arc::new(Origins::new(hosts, config.allow_origin.clone())),
-            connections: ConnectionLimits {
-                most: config.max_connections as usize,
-                per_address: config.max_connections_per_address.map(|most| most as usize),
-            },
-            max_in_flight: config.max_ws_in_flight as usize,
-            max_unsent: config.max_ws_unsent as usize,
-            max_notifications: config.max_ws_notifications as usize,
-            metrics: config.metrics,
-        }
-    }
-
     /// Returns the same, for a node whose metrics are at this address.
     #[must_use]
     pub fn with_metrics(self, metrics: Option<SocketAddr>) -> Self {
@@ -117,7 +94,7 @@ impl ServerConfig {
     /// Returns the limits of a message, the dialect of `/`, and the time that a request waits for the snapshot that it asks
     /// for at least.
     pub(super) const fn messages(&self) -> (ReplyLimits, &'static Dialect, Duration) {
-        (self.limits, self.root, self.max_catch_up)
+        (self.limits, self.root(), self.max_catch_up)
     }
 }
 
@@ -179,8 +156,20 @@ pub struct Stop(pub Duration);
 
 impl ServerConfig {
     /// Returns the hosts that requests may name, and the pages that may send them.
-    pub const fn origins(&self) -> &Arc<Origins> {
-        &self.origins
+    pub(super) fn origins(&self) -> Arc<Origins> {
+        let mut hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "[::1]".to_owned()];
+        if !self.listen.ip().is_unspecified() {
+            hosts.push(match self.listen {
+                SocketAddr::V4(addr) => addr.ip().to_string(),
+                SocketAddr::V6(addr) => format!("[{}]", addr.ip()),
+            });
+        }
+        hosts.extend(self.hosts.iter().cloned());
+        Arc::new(Origins::new(hosts, self.origins.clone()))
+    }
+
+    const fn root(&self) -> &'static Dialect {
+        if self.is_standard { &STANDARD } else { &PROJECT }
     }
 
     /// Binds the port.
@@ -205,6 +194,7 @@ impl Handler<Serve> for FrontActor {
 
     fn handle(&mut self, Serve(listener): Serve, _: &mut Self::Context) {
         let config = &self.config;
+        let origins = config.origins();
         let connections = Arc::new(Connections::new(config.connections, self.memory.clone(), &self.metrics));
         let (stop, stopping) = watch::channel(false);
         let sockets = Sockets {
@@ -219,7 +209,7 @@ impl Handler<Serve> for FrontActor {
         let service = Arc::new(HttpService {
             front: self.front.clone(),
             access: self.access.clone(),
-            root: config.root,
+            root: config.root(),
             limits: config.limits,
             read_timeout: config.read_timeout,
             max_catch_up: config.max_catch_up,
@@ -234,8 +224,8 @@ impl Handler<Serve> for FrontActor {
             overflow: Arc::new(Semaphore::new(OVERFLOW)),
             connection: Connection {
                 service,
-                origins: config.origins.clone(),
-                cors: option_layer(config.origins.is_open().then(|| cors(config.origins.clone()))),
+                origins: origins.clone(),
+                cors: option_layer(origins.is_open().then(|| cors(origins.clone()))),
                 stopping,
             },
         };

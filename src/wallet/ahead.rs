@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, B256, map::AddressMap};
 
-use super::{Wallet, WalletError, pending};
+use super::{BatchExecutor, WalletError};
 use crate::{
     chain::{ChainSpec, ChainTx},
     engine::ChainExecutor,
-    ledger::{Chain, Snapshot, StateId},
+    ledger::{Chain, Selector, Snapshot, StateId},
     meter::{Meter, Stopped},
+    pool::Pool,
     state::{AccountChange, Overlay},
 };
 
@@ -28,8 +29,12 @@ pub(super) struct Standing {
 }
 
 /// The states after the waiting transactions, by account. Each continues where the one before it ended.
-#[derive(Debug, Default)]
-pub struct AheadStates(Mutex<AddressMap<Arc<Mutex<Option<AheadState>>>>>);
+#[derive(Debug)]
+pub struct AheadStates {
+    spec: ChainSpec,
+    pool: Arc<Pool>,
+    states: Mutex<AddressMap<Arc<Mutex<Option<AheadState>>>>>,
+}
 
 #[derive(Debug)]
 struct AheadState {
@@ -37,12 +42,6 @@ struct AheadState {
     base: StateId,
     transactions: Vec<B256>,
     snapshot: Arc<Snapshot>,
-}
-
-impl AheadStates {
-    fn of(&self, account: Address) -> Arc<Mutex<Option<AheadState>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(account).or_default().clone()
-    }
 }
 
 impl AheadState {
@@ -54,20 +53,26 @@ impl AheadState {
     }
 }
 
-impl Wallet {
-    /// Returns the state on which the next batch of `account` is planned. State of an upstream that is not known is noted in
-    /// `overlay`.
+impl AheadStates {
+    /// Creates the states of a wallet whose transactions wait in `pool`.
+    pub fn new(spec: ChainSpec, pool: Arc<Pool>) -> Self {
+        Self { spec, pool, states: Mutex::default() }
+    }
+
+    /// Returns the state on which the next batch of `account` is planned. Only states of the wallet's own accounts are retained.
+    /// State of an upstream that is not known is noted in `overlay`.
     ///
     /// # Errors
     /// Returns [`WalletError::Refused`] if there is no `pending`, and [`WalletError::Deadline`] if `meter` stops the run.
     pub(super) fn standing(
         &self,
         account: Address,
+        is_own: bool,
+        executor: BatchExecutor,
         overlay: &mut Overlay,
         meter: &mut Meter,
     ) -> Result<Standing, WalletError> {
-        let is_own = self.accounts.find(account).is_some();
-        let state = if is_own { self.ahead.of(account) } else { Arc::default() };
+        let state = if is_own { self.of(account) } else { Arc::default() };
         // Locked throughout, so that each waiting transaction runs once, and on newer snapshots only.
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = self.pool.waiting_of(&account);
@@ -76,7 +81,7 @@ impl Wallet {
         let base = pending(&published)?;
         let nonce = overlay.look_up(&base.world, account).map_or(0, |info| info.nonce);
         let waiting: Vec<_> = waiting.into_iter().filter(|tx| tx.nonce() >= nonce).collect();
-        let deployment = self.executor().deployment();
+        let deployment = executor.deployment();
         let deploys = |tx: &&Arc<Recovered<TxEnvelope>>| {
             deployment.as_ref().is_some_and(|call| tx.to() == call.to && *tx.input() == call.data)
         };
@@ -87,6 +92,10 @@ impl Wallet {
             self.after(&mut state, &base, &waiting, overlay, meter)?
         };
         Ok(Standing { published, snapshot, nonce, deployment })
+    }
+
+    fn of(&self, account: Address) -> Arc<Mutex<Option<AheadState>>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner).entry(account).or_default().clone()
     }
 
     /// Returns the state on `base` after all of `waiting`.
@@ -126,6 +135,11 @@ impl Wallet {
         overlay.add_missed(missed);
         Ok(snapshot)
     }
+}
+
+/// Returns the snapshot on which batches are simulated.
+pub(super) fn pending(published: &Chain) -> Result<Arc<Snapshot>, WalletError> {
+    published.select(Selector::Pending).map_err(|error| WalletError::Refused(error.to_string()))
 }
 
 /// Runs transactions in order. One that would be valid in no block, which another may fill, has no effect.

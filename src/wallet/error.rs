@@ -2,8 +2,8 @@
 
 use alloy_primitives::{Address, Bytes};
 
-use super::BatchId;
-use crate::store::StoreError;
+use super::{BatchId, SigningError};
+use crate::{pool::PoolError, shown, store::StoreError};
 
 /// The reason why a request to the wallet fails. `Display` is the code's message, [`detail`](Self::detail) the case.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -141,15 +141,33 @@ impl WalletError {
     }
 }
 
-/// Cuts a client's text to a length that fits in an error.
-pub(super) fn cut(text: &str) -> String {
-    cut_to(text, 80)
+impl From<PoolError> for WalletError {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Store(error) => error.into(),
+            PoolError::Full | PoolError::AccountLimit { .. } => Self::Limit(error.to_string()),
+            PoolError::Oversized { .. }
+            | PoolError::InitCode { .. }
+            | PoolError::GasCap { .. }
+            | PoolError::BlockGas => Self::TooLarge(format!("params[0].calls: {error}")),
+            other => Self::Refused(other.to_string()),
+        }
+    }
 }
 
-/// Returns the first `most` characters of a text, followed by `…` if there are more.
-pub(super) fn cut_to(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
+impl From<SigningError> for WalletError {
+    fn from(error: SigningError) -> Self {
+        match error {
+            SigningError::Call(error) => Self::Refused(error.to_string()),
+            SigningError::Key(error) => Self::Internal(error.to_string()),
+        }
     }
+}
+
+/// Maximum length of a client's text in an error, in characters.
+const LONGEST_TEXT: usize = 80;
+
+/// Cuts a client's text to a length that fits in an error.
+pub(super) fn cut(text: &str) -> String {
+    shown::cut(text, LONGEST_TEXT)
 }

@@ -14,7 +14,7 @@ use indicatif::ProgressBar;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use crate::config::{is_open_to_others, warn_of_others};
+use crate::secrets::{is_open_to_others, warn_of_others};
 
 /// Maximum length of a key file or a password file in bytes.
 const LONGEST_FILE: usize = 64 << 10;

@@ -8,10 +8,7 @@ use revm::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{
-    BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, WalletError, data_fee::DataFee, error::cut_to,
-    words::ether,
-};
+use super::{BatchCall, BatchExecutor, BatchRequest, Delegation, SimulatedCall, WalletError, data_fee::DataFee, ether};
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY, initial_gas_terms},
     engine::{
@@ -20,6 +17,7 @@ use crate::{
     },
     ledger::Snapshot,
     meter::{Meter, Stopped},
+    shown,
     state::{CodeCache, Overlay},
 };
 
@@ -204,7 +202,7 @@ impl PlannedRun {
             ExecutionResult::Revert { output, .. } => revert_text(output),
             ExecutionResult::Halt { reason, .. } => HaltText(reason.clone()).to_string(),
         };
-        Some(cut_to(&reason, LONGEST_REASON))
+        Some(shown::cut(&reason, LONGEST_REASON))
     }
 }
 

@@ -5,7 +5,7 @@ use alloy_primitives::{Address, B256};
 
 use super::{
     BatchExecutor, BatchId, BatchStatus, CallsReceipt, CallsState, TakenBatch, TakenTx, TxOutcome, Wallet, WalletError,
-    has_code, outcome::ran_code,
+    executor::has_code, outcome::ran_code,
 };
 use crate::{
     chain::ChainSpec,

@@ -2,7 +2,7 @@
 
 use alloy_primitives::{Address, B256, Bytes, Signature, U256, eip191_hash_message};
 
-use super::{TypedMessage, Wallet, WalletError, unsigned};
+use super::{TypedMessage, Wallet, WalletError};
 
 /// A message that an account is to sign. Its form has been checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,7 +75,7 @@ impl Wallet {
             .accounts
             .find(request.account)
             .ok_or_else(|| WalletError::foreign_account(request.place, request.account))?;
-        signer.sign_hash(request.message.hash()).map_err(unsigned)
+        Ok(signer.sign_hash(request.message.hash())?)
     }
 
     /// Checks that a client may use the wallet.

@@ -11,8 +11,8 @@ use alloy_sol_types::Eip712Domain;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::error::{cut, cut_to};
-use crate::shown::quoted;
+use super::error::cut;
+use crate::shown::{self, quoted};
 
 /// Maximum numbers of types, of fields of all types, and of dimensions of an array. Real messages have fewer, and the
 /// work to hash a message is bounded by their product with the message's values.
@@ -66,7 +66,7 @@ impl TypedMessage {
         }
         let length = message.to_string().len();
         let data = TypedData { domain, resolver: Resolver::from(&types), primary_type, message };
-        let wrong = |error: alloy_dyn_abi::Error| format!("message: {}", cut_to(&error.to_string(), 300));
+        let wrong = |error: alloy_dyn_abi::Error| format!("message: {}", shown::cut(&error.to_string(), 300));
         let is_domain = data.primary_type == Eip712Domain::NAME;
         let value = if is_domain { None } else { Some(data.coerce().map_err(wrong)?) };
         let encoded_type = data.encode_type().map_err(wrong)?;
@@ -201,7 +201,7 @@ fn listed_domain(types: &Eip712Types, domain: Eip712Domain) -> Result<Eip712Doma
     if listed != expected {
         return Err(format!(
             "types.EIP712Domain: {}: expected {expected}, the fields that the domain has, in the order of EIP-712",
-            cut_to(&listed, 300)
+            shown::cut(&listed, 300)
         ));
     }
     Ok(domain)

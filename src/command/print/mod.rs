@@ -39,35 +39,35 @@ const GRAFANA: &str = include_str!("grafana.json");
 const ALERTS: &str = include_str!("alerts.yml");
 const SYSTEMD: &str = include_str!("presim.service");
 
-/// Prints a file to `out`.
-///
-/// # Errors
-///
-/// Returns [`CommandError::Input`] if there is no such command, and [`CommandError::Output`] if `out` cannot be written.
-pub fn print(task: PrintTask, out: &mut impl Write) -> Result<(), CommandError> {
-    match task {
-        PrintTask::Completions { shell } => {
-            let mut text = Vec::new();
-            clap_complete::generate(shell, &mut super::command_line(), "presim", &mut text);
-            out.write_all(&text)?;
+impl PrintTask {
+    /// Prints a file of the program whose command line is `line` to `out`.
+    pub(super) fn print(self, mut line: clap::Command, out: &mut impl Write) -> Result<(), CommandError> {
+        match self {
+            Self::Completions { shell } => {
+                let mut text = Vec::new();
+                clap_complete::generate(shell, &mut line, "presim", &mut text);
+                out.write_all(&text)?;
+            }
+            Self::Man { command } => {
+                line.build();
+                let of = match &command {
+                    Some(name) => line.find_subcommand(name).cloned().ok_or_else(|| {
+                        let names: Vec<&str> = line
+                            .get_subcommands()
+                            .map(clap::Command::get_name)
+                            .filter(|name| *name != "help")
+                            .collect();
+                        CommandError::Input(format!("COMMAND: {name:?}: expected one of {}", names.join(", ")))
+                    })?,
+                    None => line,
+                };
+                clap_mangen::Man::new(of).render(out)?;
+            }
+            Self::Config => out.write_all(config::example(&line).as_bytes())?,
+            Self::Grafana => out.write_all(GRAFANA.as_bytes())?,
+            Self::Alerts => out.write_all(ALERTS.as_bytes())?,
+            Self::Systemd => out.write_all(SYSTEMD.as_bytes())?,
         }
-        PrintTask::Man { command } => {
-            let mut line = super::command_line();
-            line.build();
-            let of = match &command {
-                Some(name) => line.find_subcommand(name).cloned().ok_or_else(|| {
-                    let names: Vec<&str> =
-                        line.get_subcommands().map(clap::Command::get_name).filter(|name| *name != "help").collect();
-                    CommandError::Input(format!("COMMAND: {name:?}: expected one of {}", names.join(", ")))
-                })?,
-                None => line,
-            };
-            clap_mangen::Man::new(of).render(out)?;
-        }
-        PrintTask::Config => out.write_all(config::example(&super::command_line()).as_bytes())?,
-        PrintTask::Grafana => out.write_all(GRAFANA.as_bytes())?,
-        PrintTask::Alerts => out.write_all(ALERTS.as_bytes())?,
-        PrintTask::Systemd => out.write_all(SYSTEMD.as_bytes())?,
+        Ok(out.flush()?)
     }
-    Ok(out.flush()?)
 }

@@ -74,7 +74,7 @@ impl Backend {
         (bundle, uuid): (SentBundle, Option<String>),
     ) -> Result<(), RpcError> {
         let name = uuid.map(|uuid| BundleName { client: run.client.map(str::to_owned), uuid });
-        let bundle_hash = self.pool.add_bundle(SentBundle { name, ..bundle })?;
+        let bundle_hash = self.pool.bundles.add(SentBundle { name, ..bundle })?;
         encode::value(&mut run.out, &SendBundleResult { bundle_hash });
         Ok(())
     }
@@ -82,7 +82,7 @@ impl Backend {
     /// Answers `eth_cancelBundle`: whether a bundle waited.
     pub(super) fn cancel_bundle(&self, run: &mut Run<'_>, uuid: String) -> Result<(), RpcError> {
         let name = BundleName { client: run.client.map(str::to_owned), uuid };
-        encode::value(&mut run.out, &self.pool.cancel_bundle(&name)?);
+        encode::value(&mut run.out, &self.pool.bundles.cancel(&name)?);
         Ok(())
     }
 

@@ -129,7 +129,7 @@ impl Devnet {
         let has_time_for_bundles = || elapsed() < picking / 2;
         extend(&self.spec, on, open, |sub_block: &mut SubBlock<'_>| {
             let mut bundled = B256Set::default();
-            for bundle in pool.bundles_for(open.header.number, open.header.timestamp) {
+            for bundle in pool.bundles.for_block(open.header.number, open.header.timestamp) {
                 if !has_time_for_bundles() {
                     break;
                 }

@@ -9,8 +9,7 @@ use async_nats::{
 use futures::TryStreamExt;
 use tokio::sync::OnceCell;
 
-use super::{Bucket, FleetError, FleetNames};
-use crate::config::{FleetConfig, NatsServers};
+use super::{Bucket, FleetError, FleetNames, Servers, Settings};
 
 /// The time that NATS may take for an answer before the question is repeated.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,8 +48,8 @@ pub struct FleetRoom {
 
 impl FleetRoom {
     /// Returns the room that the settings give.
-    pub fn of(config: &FleetConfig) -> Self {
-        Self { copies: usize::from(config.publish_copies), bytes: i64::from(config.publish_mb) << 20 }
+    pub fn of(settings: &Settings) -> Self {
+        Self { copies: settings.copies, bytes: i64::try_from(settings.stream_bytes).unwrap_or(i64::MAX) }
     }
 }
 
@@ -74,13 +73,13 @@ impl FleetLink {
         opened.map_err(|error| FleetError::nats("a bucket of the fleet cannot be opened", error))
     }
 
-    /// Connects to the servers, as `config` says.
+    /// Connects to the servers, as `settings` say.
     ///
     /// # Errors
     ///
     /// Returns [`FleetError::Connect`] if no server can be reached, [`FleetError::File`] if a file cannot be read, and
     /// [`FleetError::Cluster`] if the servers are a cluster of an old version.
-    pub async fn connect(config: &FleetConfig, servers: &NatsServers) -> Result<(Client, Context), FleetError> {
+    pub async fn connect(settings: &Settings, servers: &Servers) -> Result<(Client, Context), FleetError> {
         let failed = |problem: String| FleetError::Connect { servers: servers.to_string(), problem };
         let mut options = ConnectOptions::new()
             .name("presim")
@@ -103,21 +102,21 @@ impl FleetLink {
         let read = |flag: &'static str, path: &PathBuf| {
             std::fs::read_to_string(path).map_err(|error| FleetError::File { flag, path: path.clone(), error })
         };
-        if let Some(path) = &config.nats_credentials {
+        if let Some(path) = &settings.credentials {
             let text = read("--nats-credentials", path)?;
             let of_file = |error| FleetError::File { flag: "--nats-credentials", path: path.clone(), error };
             options = options.credentials(&text).map_err(of_file)?;
         }
-        if let Some(path) = &config.nats_nkey_file {
+        if let Some(path) = &settings.nkey_file {
             options = options.nkey(read("--nats-nkey-file", path)?.trim().to_owned());
         }
-        if let Some(path) = &config.nats_ca {
+        if let Some(path) = &settings.authorities {
             options = options.add_root_certificates(path.clone());
         }
-        if let (Some(cert), Some(key)) = (&config.nats_cert, &config.nats_key) {
+        if let (Some(cert), Some(key)) = (&settings.certificate, &settings.key) {
             options = options.add_client_certificate(cert.clone(), key.clone());
         }
-        let client = options.connect(addresses).await.map_err(|error| match config.nats_identity() {
+        let client = options.connect(addresses).await.map_err(|error| match settings.identity() {
             Some(flag)
                 if matches!(
                     error.kind(),

@@ -8,6 +8,7 @@ mod nats;
 mod parts;
 mod pool;
 mod port;
+mod settings;
 mod state;
 mod verdicts;
 
@@ -24,6 +25,7 @@ pub use self::{
     parts::{ArrivedPart, end_of, find, headers},
     pool::{FleetOutbox, PoolFilling},
     port::{Arrivals, Bucket, BucketEntry, FleetPort, PartAck, PlaceInStream, ShortMessage, StreamEnds, Topic},
+    settings::{Servers, Settings},
     state::{FleetState, StateServing},
     verdicts::{PoolVerdicts, VerdictInbox},
 };

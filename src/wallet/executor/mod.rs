@@ -7,7 +7,11 @@ use alloy_sol_types::{SolCall, SolValue, sol};
 use revm::bytecode::Bytecode;
 
 use super::{BatchCall, WalletError};
-use crate::chain::{DEPLOYMENT_PROXY, deployment_address, deployment_data};
+use crate::{
+    chain::{DEPLOYMENT_PROXY, deployment_address, deployment_data},
+    ledger::Snapshot,
+    state::Overlay,
+};
 
 mod contract {
     //! The bindings of the artifact: functions, creation code and runtime code.
@@ -129,4 +133,9 @@ fn encode(index: usize, call: &BatchCall) -> Result<ExecutorCall, WalletError> {
         )));
     }
     Ok(ExecutorCall { to, value: call.value, data: call.data.clone() })
+}
+
+/// Whether an account has code in a snapshot. State of an upstream that is not known is noted in `overlay`.
+pub(super) fn has_code(at: &Snapshot, address: Address, overlay: &Overlay) -> bool {
+    overlay.look_up(&at.world, address).is_some_and(|account| !account.is_empty_code_hash())
 }

@@ -12,8 +12,9 @@ use futures::{StreamExt, stream};
 use serde::Deserialize;
 use tokio::time::{Duration, Instant};
 
-use super::WalletSender;
+use super::state::Sending;
 use crate::{
+    chain::ChainSpec,
     ledger::{Block, Chain},
     pool::Pooled,
     upstream::{Ask, UpstreamError},
@@ -98,24 +99,31 @@ struct TakerTx {
     authorization_list: Vec<SignedAuthorization>,
 }
 
-impl WalletSender {
+/// A search for what has used nonces: in the blocks that are published, and at the upstream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NonceSearch<'a> {
+    pub spec: &'a ChainSpec,
+    pub sending: &'a Sending,
+    pub published: &'a Chain,
+}
+
+impl NonceSearch<'_> {
     /// Looks for what has used these nonces, for all of them together. Returns the outcomes that were found, each with whether
     /// it is certain. The searches in `looks` that find nothing are put off.
     pub(super) async fn look(
         &self,
         nonces: BTreeMap<NonceOf, &Versions>,
-        published: &Chain,
         looks: &mut BTreeMap<NonceOf, Look>,
     ) -> Vec<(NonceOf, Fate, bool)> {
         let mut found = Vec::new();
-        let takers = takers(published, &nonces.keys().copied().collect());
+        let takers = takers(self.published, &nonces.keys().copied().collect());
         let (followed, others): (Vec<_>, Vec<_>) =
             nonces.into_iter().partition(|(nonce_of, _)| takers.contains_key(nonce_of));
         found.extend(followed.into_iter().map(|(nonce_of, versions)| {
             let fate = taken(versions, takers[&nonce_of]);
             (nonce_of, fate, true)
         }));
-        for ((nonce_of, versions), answered) in others.iter().zip(self.ask(&others, published).await) {
+        for ((nonce_of, versions), answered) in others.iter().zip(self.ask(&others).await) {
             match answered {
                 UpstreamAnswer::Fate(fate) => {
                     found.push((*nonce_of, fate, true));
@@ -126,7 +134,7 @@ impl WalletSender {
             let Some(look) = looks.get_mut(nonce_of) else { continue };
             let lasted = look.put_off();
             if matches!(answered, UpstreamAnswer::Nothing) && lasted >= self.sending.settings.receipt_wait {
-                let head = published.head();
+                let head = self.published.head();
                 let by = NonceTaker { hash: None, block_number: head.number(), block_hash: head.hash() };
                 found.push((*nonce_of, taken(versions, by), false));
             }
@@ -135,17 +143,17 @@ impl WalletSender {
     }
 
     /// Asks the upstream what has used nonces in blocks that presim has not followed. Returns an answer for each.
-    async fn ask(&self, nonces: &[(NonceOf, &Versions)], published: &Chain) -> Vec<UpstreamAnswer> {
+    async fn ask(&self, nonces: &[(NonceOf, &Versions)]) -> Vec<UpstreamAnswer> {
         let deadline = Instant::now() + 2 * self.sending.settings.timeout;
         let receipt = |hash: &B256| Ask::<Option<ReceiptAnswer>>::typed("eth_getTransactionReceipt", &(hash,));
         let all = nonces.iter().flat_map(|(_, versions)| versions.iter());
         let asks = all.map(|one| receipt(one.tx.tx_hash())).collect();
-        let mut receipts = self.sending.upstream().all(asks, deadline).await.into_iter();
+        let mut receipts = self.sending.upstream.all(asks, deadline).await.into_iter();
         let receipts: Vec<Vec<_>> =
             nonces.iter().map(|(_, versions)| receipts.by_ref().take(versions.len()).collect()).collect();
         let mut answers = Vec::with_capacity(nonces.len());
         for ((nonce_of, versions), receipts) in nonces.iter().zip(receipts) {
-            answers.push(self.answer(*nonce_of, versions, receipts, published, deadline));
+            answers.push(self.answer(*nonce_of, versions, receipts, deadline));
         }
         stream::iter(answers).buffered(MAX_NONCES_AT_ONCE).collect().await
     }
@@ -156,11 +164,10 @@ impl WalletSender {
         nonce_of: NonceOf,
         versions: &Versions,
         receipts: Vec<Result<Option<ReceiptAnswer>, UpstreamError>>,
-        published: &Chain,
         deadline: Instant,
     ) -> UpstreamAnswer {
-        match self.landed(versions, receipts, published) {
-            UpstreamAnswer::Nothing => self.replaced(nonce_of, versions, published, deadline).await,
+        match self.landed(versions, receipts) {
+            UpstreamAnswer::Nothing => self.replaced(nonce_of, versions, deadline).await,
             answered => answered,
         }
     }
@@ -170,7 +177,6 @@ impl WalletSender {
         &self,
         versions: &Versions,
         receipts: Vec<Result<Option<ReceiptAnswer>, UpstreamError>>,
-        published: &Chain,
     ) -> UpstreamAnswer {
         for (version, receipt) in versions.iter().zip(receipts) {
             let receipt = match receipt {
@@ -180,13 +186,13 @@ impl WalletSender {
             };
             let hash = *version.tx.tx_hash();
             let receipt = receipt.landed(hash);
-            let fork = self.wallet.spec.evm_fork(&published.head().header);
+            let fork = self.spec.evm_fork(&self.published.head().header);
             let ran = ran_code(&**version.tx, version.tx.signer(), receipt.gas_used, fork);
             let by =
                 NonceTaker { hash: Some(hash), block_number: receipt.block_number, block_hash: receipt.block_hash };
             let landed = TxOutcome::Landed(receipt, ran);
             // A node may tell a receipt of another branch, or of a block that presim does not have yet.
-            if !still_holds(published, &landed) {
+            if !still_holds(self.published, &landed) {
                 return UpstreamAnswer::NotYet;
             }
             let mut fate = taken(versions, by);
@@ -198,14 +204,8 @@ impl WalletSender {
     }
 
     /// Finds another transaction that has used a nonce.
-    async fn replaced(
-        &self,
-        (account, nonce): NonceOf,
-        versions: &Versions,
-        published: &Chain,
-        deadline: Instant,
-    ) -> UpstreamAnswer {
-        match self.find_taker(account, nonce, published.head().number(), deadline).await {
+    async fn replaced(&self, (account, nonce): NonceOf, versions: &Versions, deadline: Instant) -> UpstreamAnswer {
+        match self.find_taker(account, nonce, deadline).await {
             Ok(Some(by)) if versions.iter().any(|one| Some(*one.tx.tx_hash()) == by.hash) => UpstreamAnswer::NotYet,
             Ok(Some(by)) => UpstreamAnswer::Fate(taken(versions, by)),
             Ok(None) | Err(UpstreamError::Refused { .. } | UpstreamError::Behind { .. }) => UpstreamAnswer::Nothing,
@@ -218,16 +218,15 @@ impl WalletSender {
         &self,
         account: Address,
         nonce: u64,
-        head: u64,
         deadline: Instant,
     ) -> Result<Option<NonceTaker>, UpstreamError> {
-        let upstream = self.sending.upstream();
+        let upstream = &self.sending.upstream;
         let is_used = async |number: u64| {
             let ask = Ask::<U64>::typed("eth_getTransactionCount", &(account, U64::from(number)));
             upstream.one(ask, deadline).await.map(|count| count.to::<u64>() > nonce)
         };
         // Used at `used`, and not at `free`.
-        let (mut used, mut step) = (head, 1);
+        let (mut used, mut step) = (self.published.head().number(), 1);
         let mut free = loop {
             let Some(before) = used.checked_sub(step) else { break None };
             if !is_used(before).await? {

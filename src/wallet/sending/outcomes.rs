@@ -1,49 +1,56 @@
-//! Settling: what became of the transactions whose nonces are used, and storing it.
+//! The outcomes: what became of the transactions whose nonces are used, and storing it.
 //!
 //! An outcome is stored as soon as it is known, so that a restart does not forget it, and the transaction stays aside in the
 //! pool, because a reorg may take the block back. When the outcome is final, its transaction leaves the pool, too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use alloy_consensus::Transaction;
 use alloy_primitives::{Address, B256, map::B256Map};
 use tokio::time::{Duration, Instant};
 
 use super::{
-    Sending, WalletSender, lock,
-    look::{Fate, Look, NonceOf, Versions, still_holds, taken},
+    look::{Fate, Look, NonceOf, NonceSearch, Versions, still_holds, taken},
+    state::{FoundOutcome, Sending, lock},
 };
 use crate::{
     chain::ChainSpec,
     ledger::Chain,
     pool::forget,
     state::{Lookup, Overlay},
-    wallet::{NonceTaker, TxOutcome, outcome, progress::receipt_of},
+    wallet::{NonceTaker, TxOutcome, Wallet, outcome, progress::receipt_of},
 };
 
 /// The pause before the state of an account is fetched again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// An outcome that is not final.
-#[derive(Clone, Debug)]
-pub(super) struct FoundOutcome {
-    outcome: TxOutcome,
-    /// The time at which this process has found it.
-    since: Instant,
-    /// Whether nothing further is looked for. If not, the outcome was stored before a restart, or it is not known which
-    /// transaction has used the nonce.
-    is_certain: bool,
-}
-
-impl FoundOutcome {
-    pub(super) fn outcome(&self) -> &TxOutcome {
-        &self.outcome
-    }
+/// The task that sends the transactions of a wallet and records their outcomes.
+#[derive(Debug)]
+pub struct WalletSender {
+    wallet: Arc<Wallet>,
+    sending: Arc<Sending>,
 }
 
 impl WalletSender {
+    /// Creates the task of `wallet`, with the outcomes that were stored before a restart. Returns `None` if the wallet sends to
+    /// no upstream.
+    pub fn new(wallet: Arc<Wallet>) -> Option<Self> {
+        let sending = wallet.sending.clone()?;
+        let sender = Self { wallet, sending };
+        sender.restore();
+        Some(sender)
+    }
+
+    /// Sends transactions and records their outcomes for as long as it is polled.
+    pub async fn run(self) {
+        tokio::join!(self.sending.submit(&self.wallet.pool), self.record_outcomes());
+    }
+
     /// Reads the outcomes of the transactions that stand aside, which were stored before a restart.
-    pub(super) fn restore(&self) {
+    fn restore(&self) {
         let pool = &self.wallet.pool;
         let mut outcomes = lock(&self.sending.outcomes);
         for pooled in pool.own_waiting().iter().chain(&pool.own_aside()) {
@@ -61,7 +68,7 @@ impl WalletSender {
     }
 
     /// Advances the pool with the chain, and records the outcomes of the transactions that stand aside.
-    pub(super) async fn record_outcomes(&self) {
+    async fn record_outcomes(&self) {
         let mut changes = self.wallet.pool.changes();
         let mut looks = BTreeMap::<NonceOf, Look>::new();
         loop {
@@ -138,7 +145,8 @@ impl WalletSender {
         let due: Vec<NonceOf> = unknown.into_iter().filter(is_due).collect();
         if !due.is_empty() {
             let due = due.into_iter().map(|nonce_of| (nonce_of, &groups[&nonce_of])).collect();
-            for (nonce_of, fate, is_certain) in self.look(due, &published, looks).await {
+            let search = NonceSearch { spec: &self.wallet.spec, sending: &self.sending, published: &published };
+            for (nonce_of, fate, is_certain) in search.look(due, looks).await {
                 if is_certain {
                     note(nonce_of, &fate);
                     looks.remove(&nonce_of);

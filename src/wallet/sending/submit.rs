@@ -1,6 +1,6 @@
 //! Submission: sending what waits in the pool, and sending it again.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use alloy_consensus::{Transaction, TxEnvelope};
 use alloy_eips::Encodable2718;
@@ -10,7 +10,7 @@ use alloy_primitives::{
 };
 use tokio::time::{Duration, Instant};
 
-use super::{Sending, WalletSender, lock};
+use super::state::{Sending, Submission, SubmissionState, lock};
 use crate::{
     pool::{Pool, Pooled},
     upstream::{Ask, Refusal, UpstreamError, UpstreamState},
@@ -24,47 +24,18 @@ const LONGEST_REASON: usize = 200;
 const BEHIND_DELEGATION: &str =
     "it is sent when an earlier transaction of the account, which delegates it (EIP-7702), is in a block";
 
-/// The state of the submission of one transaction.
-#[derive(Debug)]
-pub(super) struct Submission {
-    /// The time at which to send it next.
-    due: Instant,
-    /// The sender's nonce when the transaction was sent last.
-    nonce: u64,
-    state: SubmissionState,
-}
-
-#[derive(Debug)]
-enum SubmissionState {
-    /// The upstream has it.
-    Accepted,
-    /// The transaction is not sent, or the upstream does not take it, or does not answer, for this reason.
-    Open(Cow<'static, str>),
-}
-
-impl Submission {
-    /// Returns the reason why the upstream does not have the transaction. `None` if it does.
-    pub(super) fn problem(&self) -> Option<&str> {
-        match &self.state {
-            SubmissionState::Accepted => None,
-            SubmissionState::Open(problem) => Some(problem),
-        }
-    }
-}
-
-impl WalletSender {
-    /// Sends what waits.
-    pub(super) async fn submit(&self) {
-        let pool = &self.wallet.pool;
+impl Sending {
+    /// Sends the transactions of the wallet that wait in `pool`, for as long as it is polled.
+    pub(super) async fn submit(&self, pool: &Pool) {
         let mut was_down = false;
         loop {
-            let is_down = matches!(self.sending.upstream().state(), UpstreamState::Degraded(_));
+            let is_down = matches!(self.upstream.state(), UpstreamState::Degraded(_));
             if was_down && !is_down {
                 tracing::info!("the upstream answers again: the wallet's transactions that wait are sent again");
-                self.sending.send_all_again();
+                self.send_all_again();
             }
             was_down = is_down;
-            let next = self.sending.send_due(pool).await;
+            let next = self.send_due(pool).await;
             let pause = async {
                 match next {
                     Some(due) => tokio::time::sleep_until(due).await,
@@ -73,14 +44,12 @@ impl WalletSender {
             };
             tokio::select! {
                 () = pool.stored() => {}
-                () = self.sending.again.notified() => {}
+                () = self.again.notified() => {}
                 () = pause => {}
             }
         }
     }
-}
 
-impl Sending {
     /// Has the sender look at what waits, because the chain has moved.
     pub(super) fn wake(&self) {
         self.again.notify_one();
@@ -129,7 +98,7 @@ impl Sending {
             Ask::<B256>::typed("eth_sendRawTransaction", &(const_hex::encode_prefixed(tx.encoded_2718()),))
         };
         let asks = due.iter().map(|(tx, _)| ask(tx)).collect();
-        let answers = self.upstream().all(asks, Instant::now() + self.settings.timeout).await;
+        let answers = self.upstream.all(asks, Instant::now() + self.settings.timeout).await;
         let now = Instant::now();
         let mut submissions = lock(&self.submissions);
         for ((tx, nonce), answer) in due.into_iter().zip(answers) {

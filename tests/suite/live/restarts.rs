@@ -17,7 +17,7 @@ use alloy_transport_http::{Http, reqwest::Client};
 use presim::{
     chain::BlockHashes,
     ledger::{Chain, FeedProblem, FeedState, Retention, Snapshots},
-    pool::{BlocksBuilt, Pool, PoolLimits},
+    pool::{self, BlocksBuilt, Pool},
     source::{
         Feed, FeedSource,
         live::{
@@ -101,7 +101,7 @@ impl SourceStage {
         let begun = canonical_snapshot(view, head, AnnouncedReceipts::Whole(Vec::new()), hashes);
         let kept = Retention { blocks: 32, snapshots: 32, history: 32 };
         let snapshots = Arc::new(Snapshots::new(begun, FeedState::Degraded(FeedProblem::Connecting), kept));
-        let limits = PoolLimits {
+        let limits = pool::Settings {
             transactions: 0,
             per_account: 0,
             bytes: 0,

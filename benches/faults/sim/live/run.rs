@@ -8,7 +8,7 @@ use alloy_rpc_client::ClientBuilder;
 use presim::{
     chain::BlockHashes,
     ledger::{Chain, FeedProblem, FeedState, Retention, Snapshot, SnapshotId, Snapshots},
-    pool::{BlocksBuilt, Pool, PoolLimits},
+    pool::{self, BlocksBuilt, Pool},
     source::{
         Feed, FeedSource,
         live::{
@@ -233,7 +233,7 @@ impl LiveWorld {
     }
 
     fn feed(&self) -> Feed {
-        let limits = PoolLimits {
+        let limits = pool::Settings {
             transactions: 0,
             per_account: 0,
             bytes: 0,

@@ -14,8 +14,8 @@ use alloy_primitives::{Address, Bytes, hex};
 use alloy_signer_local::PrivateKeySigner;
 use presim::{
     chain::ChainTx,
+    command::wallet::{self, WalletTask},
     source::devnet::world::dev_signers,
-    wallet::client::{self, WalletTask},
 };
 use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
@@ -158,12 +158,12 @@ impl LiveWallet {
     }
 
     /// Runs `presim wallet` beside the node.
-    async fn operate(&self, task: WalletTask) -> Result<String, client::ClientError> {
+    async fn operate(&self, task: WalletTask) -> Result<String, wallet::ClientError> {
         let data: &Path = self.data.path();
         let data = data.to_owned();
         let run = tokio::task::spawn_blocking(move || {
             let mut out = Vec::new();
-            client::run(&data, &task, &mut out).map(|()| String::from_utf8(out).unwrap())
+            wallet::run(&data, &task, &mut out).map(|()| String::from_utf8(out).unwrap())
         });
         run.await.unwrap()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::SignerRecoverable};
 use alloy_primitives::{Address, B256, U256, bytes};
-use presim::{chain::ChainTx, wallet::client::WalletTask};
+use presim::{chain::ChainTx, command::wallet::WalletTask};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;

@@ -9,7 +9,10 @@ use std::{
 use alloy_consensus::{Transaction, transaction::SignerRecoverable};
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, U256, bytes};
-use presim::wallet::{SOCKET, client::WalletTask, ether};
+use presim::{
+    command::wallet::WalletTask,
+    wallet::{SOCKET, ether},
+};
 use serde_json::json;
 
 use super::{LiveWallet, call, key, mined, reason};

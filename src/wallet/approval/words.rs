@@ -10,10 +10,10 @@ use alloy_primitives::{
 };
 use alloy_sol_types::{SolInterface, sol};
 
-use super::typed::TypedMessage;
 use crate::{
     abi::AbiBook,
     engine::{Asset, NetChange, TokenInfo},
+    wallet::TypedMessage,
 };
 
 sol! {

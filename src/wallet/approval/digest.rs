@@ -6,7 +6,7 @@ use alloy_primitives::{Address, B256, Bytes, TxKind, U256, keccak256};
 use alloy_rlp::RlpEncodable;
 use serde::{Deserialize, Serialize};
 
-use super::{Asked, AskedAct};
+use super::{Asked, AskedAct, AskedCall};
 
 /// The part of a batch that an approver decides on. Its encoding is canonical: batches with one digest are the same.
 ///
@@ -54,7 +54,7 @@ impl Asked {
             AskedAct::Message(message) => return keccak256(alloy_rlp::encode(signature(message.hash))),
             AskedAct::TypedData(data) => return keccak256(alloy_rlp::encode(signature(data.hash))),
         };
-        let call = |call: &super::AskedCall| PreimageCall {
+        let call = |call: &AskedCall| PreimageCall {
             to: call.to.into(),
             value: call.value,
             data: call.data.clone(),

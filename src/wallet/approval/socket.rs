@@ -11,8 +11,6 @@ use std::{
     time::Duration,
 };
 
-use alloy_primitives::{Address, B256};
-use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
@@ -21,9 +19,10 @@ use tokio::{
 };
 
 use super::{
-    Approvals, AskedAct, Asker, BatchId, DigestPrefix, FeeBounds, ReplacedBatch, ReplacementQuote, Replacing, Wallet,
-    approval::Question,
+    Approvals,
+    protocol::{Answer, Listed, Request, WaitingList},
 };
+use crate::wallet::{BatchId, FeeBounds, ReplacedBatch, ReplacementQuote, Replacing, Wallet};
 
 /// The name of the socket in the data directory.
 pub const SOCKET: &str = "wallet.sock";
@@ -33,137 +32,12 @@ const LONGEST_PATH: usize = 107;
 const MOST_CONNECTIONS: usize = 16;
 /// Maximum length of a request in bytes. The longest id fits, with each of its bytes escaped.
 const LONGEST_REQUEST: usize = 6 * BatchId::LONGEST + 1024;
-/// Length of data and text in bytes after which a list ends. Further batches are only counted.
-const LONG_LIST: usize = 8 << 20;
 /// Maximum time for a client to send the request, and again to receive the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time that a client waits for the next batch before it asks again.
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
 /// Maximum number of clients that wait for the next batch. They are not among the connections that are served.
 const MOST_WATCHERS: usize = 16;
-
-/// The request of an approver.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) enum SocketRequest {
-    /// Asks for the waiting batches.
-    List {},
-    /// Asks for one waiting batch.
-    Show {
-        /// The id of the batch, or its beginning.
-        id: String,
-    },
-    /// Waits for the next batch.
-    Next {
-        /// Number of the first batch that counts.
-        from: u64,
-    },
-    /// Approves the batch that has this digest.
-    Approve {
-        /// The id of the batch, or its beginning.
-        id: String,
-        /// The digest of the batch, or its beginning.
-        digest: DigestPrefix,
-    },
-    Reject {
-        /// The id of the batch, or its beginning.
-        id: String,
-    },
-    /// Asks what it costs to replace the waiting transactions of a batch.
-    Quote {
-        /// The id of the batch, or its beginning.
-        id: String,
-        /// Whether the replacements do nothing.
-        cancels: bool,
-    },
-    /// Signs the waiting transactions of a batch once more, with higher fees.
-    Bump {
-        /// The id of the batch, or its beginning.
-        id: String,
-        /// The fees that the operator was shown.
-        bounds: FeeBounds,
-    },
-    /// Replaces the waiting transactions of a batch by ones that do nothing.
-    Cancel {
-        /// The id of the batch, or its beginning.
-        id: String,
-        /// The fees that the operator was shown.
-        bounds: FeeBounds,
-    },
-}
-
-/// The answer to a request.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) enum SocketAnswer {
-    Waiting(WaitingList),
-    Shown(Box<Listed>),
-    /// The next batch. `None` if none has come for some time.
-    Next(Option<Box<Listed>>),
-    Approved {
-        id: String,
-    },
-    Rejected {
-        id: String,
-    },
-    /// The fees of a replacement.
-    Quoted {
-        id: String,
-        transactions: usize,
-        bounds: FeeBounds,
-    },
-    /// Transactions of a batch were replaced. Holds their hashes and those of the new ones.
-    Replaced {
-        id: String,
-        transactions: Vec<(B256, B256)>,
-    },
-    /// The request failed for this reason.
-    Error {
-        message: String,
-    },
-}
-
-/// The waiting batches.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct WaitingList {
-    /// The batches, beginning with the one that has waited longest.
-    pub(super) batches: Vec<Listed>,
-    /// Number of further batches, for which the list has no room.
-    pub(super) more: usize,
-    /// The ids of withdrawn batches that no other batch gets yet.
-    #[serde(default)]
-    pub(super) withdrawn: Vec<WithdrawnIds>,
-}
-
-/// The withdrawn ids of one client.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct WithdrawnIds {
-    /// Name of the client's token. `None` stands for all clients without a token.
-    pub(super) client: Option<String>,
-    /// Number of ids.
-    pub(super) ids: usize,
-}
-
-/// A waiting batch, or a message that waits.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Listed {
-    /// Number in the order of arrival.
-    pub(super) number: u64,
-    pub(super) id: String,
-    pub(super) digest: B256,
-    pub(super) from: Address,
-    pub(super) chain_id: u64,
-    /// The client that asks.
-    #[serde(flatten)]
-    pub(super) asker: Asker,
-    pub(super) waited_ms: u64,
-    /// Time until the batch is rejected.
-    pub(super) left_ms: u64,
-    #[serde(flatten)]
-    pub(super) act: AskedAct,
-}
 
 /// The approver's socket. Served until it is dropped.
 #[derive(Debug)]
@@ -265,7 +139,11 @@ impl Drop for ApprovalSocket {
 }
 
 /// Returns the path of the socket of a data directory.
-pub(super) fn socket_path(data_dir: &Path) -> Result<PathBuf, SocketError> {
+///
+/// # Errors
+///
+/// Returns [`SocketError::TooLong`] if the path does not fit in the address of a socket.
+pub fn socket_path(data_dir: &Path) -> Result<PathBuf, SocketError> {
     let path = data_dir.join(SOCKET);
     if path.as_os_str().len() > LONGEST_PATH { Err(SocketError::TooLong { path }) } else { Ok(path) }
 }
@@ -336,17 +214,17 @@ async fn converse(
     let mut lines = BufReader::new(read.take(LONGEST_REQUEST as u64 + 1));
     tokio::time::timeout(CLIENT_TIMEOUT, lines.read_until(b'\n', &mut line)).await??;
     let answer = match parse(&line) {
-        Ok(SocketRequest::Next { from }) => {
+        Ok(Request::Next { from }) => {
             drop(permit);
             next(from, &desk.approvals, watchers).await
         }
-        Ok(SocketRequest::Quote { id, cancels }) => {
+        Ok(Request::Quote { id, cancels }) => {
             desk.quote(&id, if cancels { Replacing::Cancel } else { Replacing::Bump }).await
         }
-        Ok(SocketRequest::Bump { id, bounds }) => desk.replace(&id, Replacing::Bump, bounds).await,
-        Ok(SocketRequest::Cancel { id, bounds }) => desk.replace(&id, Replacing::Cancel, bounds).await,
+        Ok(Request::Bump { id, bounds }) => desk.replace(&id, Replacing::Bump, bounds).await,
+        Ok(Request::Cancel { id, bounds }) => desk.replace(&id, Replacing::Cancel, bounds).await,
         Ok(request) => answer(request, &desk.approvals),
-        Err(message) => SocketAnswer::Error { message },
+        Err(message) => Answer::Error { message },
     };
     let mut text = serde_json::to_vec(&answer)?;
     text.push(b'\n');
@@ -354,7 +232,7 @@ async fn converse(
     write.shutdown().await
 }
 
-fn parse(line: &[u8]) -> Result<SocketRequest, String> {
+fn parse(line: &[u8]) -> Result<Request, String> {
     if line.len() > LONGEST_REQUEST {
         return Err(format!("the request has more than {LONGEST_REQUEST} bytes"));
     }
@@ -368,99 +246,54 @@ fn parse(line: &[u8]) -> Result<SocketRequest, String> {
 }
 
 /// Waits for the first batch with at least this number.
-async fn next(from: u64, approvals: &Approvals, watchers: &Semaphore) -> SocketAnswer {
+async fn next(from: u64, approvals: &Approvals, watchers: &Semaphore) -> Answer {
     let Ok(_permit) = watchers.try_acquire() else {
         let message = format!("{MOST_WATCHERS} others watch already: end one of them");
-        return SocketAnswer::Error { message };
+        return Answer::Error { message };
     };
     let found = tokio::time::timeout(LONGEST_WAIT, approvals.next(from)).await.ok();
-    SocketAnswer::Next(found.map(|question| Box::new(Listed::new(question))))
+    Answer::Next(found.map(|question| Box::new(Listed::new(question))))
 }
 
-fn answer(request: SocketRequest, approvals: &Approvals) -> SocketAnswer {
+fn answer(request: Request, approvals: &Approvals) -> Answer {
     let done = match request {
-        SocketRequest::List {} => return SocketAnswer::Waiting(WaitingList::of(approvals)),
+        Request::List {} => return Answer::Waiting(WaitingList::of(approvals)),
         // `converse` has answered these, because they wait.
-        SocketRequest::Quote { .. }
-        | SocketRequest::Bump { .. }
-        | SocketRequest::Cancel { .. }
-        | SocketRequest::Next { .. } => return SocketAnswer::Next(None),
-        SocketRequest::Show { id } => {
-            approvals.find(&id).map(|question| SocketAnswer::Shown(Box::new(Listed::new(question))))
+        Request::Quote { .. } | Request::Bump { .. } | Request::Cancel { .. } | Request::Next { .. } => {
+            return Answer::Next(None);
         }
-        SocketRequest::Approve { id, digest } => {
-            approvals.approve(&id, &digest).map(|id| SocketAnswer::Approved { id: id.as_str().to_owned() })
+        Request::Show { id } => approvals.find(&id).map(|question| Answer::Shown(Box::new(Listed::new(question)))),
+        Request::Approve { id, digest } => {
+            approvals.approve(&id, &digest).map(|id| Answer::Approved { id: id.as_str().to_owned() })
         }
-        SocketRequest::Reject { id } => {
-            approvals.reject(&id).map(|id| SocketAnswer::Rejected { id: id.as_str().to_owned() })
-        }
+        Request::Reject { id } => approvals.reject(&id).map(|id| Answer::Rejected { id: id.as_str().to_owned() }),
     };
-    done.unwrap_or_else(|error| SocketAnswer::Error { message: error.to_string() })
+    done.unwrap_or_else(|error| Answer::Error { message: error.to_string() })
 }
 
 impl Desk {
-    async fn quote(&self, id: &str, how: Replacing) -> SocketAnswer {
+    async fn quote(&self, id: &str, how: Replacing) -> Answer {
         let Some(wallet) = &self.wallet else { return no_wallet() };
         match wallet.quote(id, how).await {
             Ok(ReplacementQuote { id, transactions, bounds }) => {
-                SocketAnswer::Quoted { id: id.as_str().to_owned(), transactions, bounds }
+                Answer::Quoted { id: id.as_str().to_owned(), transactions, bounds }
             }
-            Err(error) => SocketAnswer::Error { message: error.to_string() },
+            Err(error) => Answer::Error { message: error.to_string() },
         }
     }
 
-    async fn replace(&self, id: &str, how: Replacing, bounds: FeeBounds) -> SocketAnswer {
+    async fn replace(&self, id: &str, how: Replacing, bounds: FeeBounds) -> Answer {
         let Some(wallet) = &self.wallet else { return no_wallet() };
         match wallet.replace(id, how, bounds).await {
-            Ok(ReplacedBatch { id, transactions }) => SocketAnswer::Replaced {
+            Ok(ReplacedBatch { id, transactions }) => Answer::Replaced {
                 id: id.as_str().to_owned(),
                 transactions: transactions.into_iter().map(|one| (one.of, one.hash)).collect(),
             },
-            Err(error) => SocketAnswer::Error { message: error.to_string() },
+            Err(error) => Answer::Error { message: error.to_string() },
         }
     }
 }
 
-fn no_wallet() -> SocketAnswer {
-    SocketAnswer::Error { message: "the wallet is not there".to_owned() }
-}
-
-impl WaitingList {
-    /// Returns the batches that wait now.
-    pub fn of(approvals: &Approvals) -> Self {
-        let withdrawn = approvals.withdrawn().into_iter().map(|(client, ids)| WithdrawnIds { client, ids });
-        Self::new(approvals.waiting(), withdrawn.collect())
-    }
-
-    fn new(waiting: Vec<Question>, withdrawn: Vec<WithdrawnIds>) -> Self {
-        let count = waiting.len();
-        let (mut batches, mut length) = (Vec::new(), 0);
-        for question in waiting {
-            // At least one is listed, so that an approver who decides on it sees the next.
-            if length > LONG_LIST {
-                break;
-            }
-            let listed = Listed::new(question);
-            length += listed.id.len() + listed.act.size();
-            batches.push(listed);
-        }
-        Self { more: count - batches.len(), batches, withdrawn }
-    }
-}
-
-impl Listed {
-    fn new(Question { number, asked, digest, waited, left }: Question) -> Self {
-        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        Self {
-            number,
-            id: asked.id.as_str().to_owned(),
-            digest,
-            from: asked.from,
-            chain_id: asked.chain_id,
-            asker: asked.asker,
-            waited_ms: ms(waited),
-            left_ms: ms(left),
-            act: asked.act,
-        }
-    }
+fn no_wallet() -> Answer {
+    Answer::Error { message: "the wallet is not there".to_owned() }
 }

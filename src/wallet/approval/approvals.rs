@@ -12,8 +12,11 @@ use std::{
 use alloy_primitives::{B256, keccak256, map::B256Map};
 use tokio::sync::{oneshot, watch};
 
-use super::{Asked, AskedAct, BatchId, DigestPrefix, WalletError, error::cut};
-use crate::telemetry::{Gauge, Metrics};
+use super::{Asked, AskedAct, DigestPrefix};
+use crate::{
+    telemetry::{Gauge, Metrics},
+    wallet::{BatchId, WalletError, error::cut},
+};
 
 /// Maximum number of withdrawn ids of all clients together, where no other is set.
 const MOST_WITHDRAWN: usize = 65_536;

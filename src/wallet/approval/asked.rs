@@ -3,7 +3,7 @@
 use alloy_primitives::{Address, B256, Bytes, U256};
 use serde::{Deserialize, Serialize};
 
-use super::{BatchId, typed::ShownField};
+use crate::wallet::{BatchId, ShownField};
 
 /// A request as it is shown to an approver, before anything is signed.
 #[derive(Clone, Debug, PartialEq, Eq)]

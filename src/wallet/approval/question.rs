@@ -6,14 +6,16 @@ use alloy_primitives::{Address, Bytes};
 use revm::bytecode::Bytecode;
 
 use super::{
-    Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker, BatchId, CallWords, MessageToSign,
-    PreparedBatch, ReadCall, SignatureRequest, SimulatedCall, Wallet, WalletError, WordReader, pending,
+    Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker, CallWords, ReadCall, WordReader,
 };
 use crate::{
     engine::{AccountOverride, Call, CallFees, Engine, Outputs, SimBlock, SimCall, Simulation, TokenInfo},
     ledger::{Chain, Selector, Snapshot},
     meter::{Meter, Stopped},
     state::{Lookup, Overlay},
+    wallet::{
+        BatchId, MessageToSign, PreparedBatch, SignatureRequest, SimulatedCall, Wallet, WalletError, ahead::pending,
+    },
 };
 
 /// Number of tokens that are asked for their symbols in one question. Each may use some gas.

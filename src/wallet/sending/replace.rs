@@ -5,17 +5,17 @@ use std::sync::Arc;
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, B256, TxKind, U256};
 
-use super::{
-    BatchId, FeeBounds, Ledger, Replacement, SigningError, TakenBatch, TxFields, Wallet,
-    data_fee::DataFee,
-    error::cut,
-    plan::{gas_fee, most_price, with_margin},
-};
 use crate::{
     engine::{Call, CallFees},
     pool::{PoolError, PoolPlace, Pooled},
     state::{Missed, Overlay},
     store::StoreError,
+    wallet::{
+        BatchId, FeeBounds, Ledger, Replacement, SigningError, TakenBatch, TxFields, Wallet,
+        data_fee::DataFee,
+        error::cut,
+        plan::{gas_fee, most_price, with_margin},
+    },
 };
 
 /// Gas of a transaction that does nothing.

@@ -1,5 +1,7 @@
 //! The command `presim wallet`: asks a running node through its socket, and prints the answer.
 
+mod show;
+
 use std::{
     io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Write},
     os::unix::net::UnixStream,
@@ -11,12 +13,15 @@ use clap::Subcommand;
 use rustix::termios::{QueueSelector, tcflush};
 use serde::de::Error;
 
-use super::{
-    BatchId, DigestPrefix, FeeBounds, SocketError,
-    show::{entry, plain, quote, shortened, table},
-    socket::{Listed, SocketAnswer, SocketRequest, socket_path},
+use self::show::{entry, plain, quote, shortened, table};
+use crate::{
+    shown,
+    wallet::{
+        BatchId, DigestPrefix, FeeBounds, SocketError,
+        protocol::{Answer, Listed, Request},
+        socket_path,
+    },
 };
-use crate::shown;
 
 /// Maximum time for the node to answer: longer than clients that came earlier may keep the node waiting.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -155,28 +160,28 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
             let text = format!("ID: {} bytes: a batch's id has {} at most", id.len(), BatchId::LONGEST);
             return Err(ClientError::Refused(text));
         }
-        WalletTask::List { .. } => SocketRequest::List {},
+        WalletTask::List { .. } => Request::List {},
         WalletTask::Watch => return watch(&path, out),
         WalletTask::Approve { id, digest: Some(digest) } => {
             let wrong = |error| ClientError::Refused(format!("DIGEST: {digest:?}: {error}"));
-            SocketRequest::Approve { id: id.clone(), digest: digest.parse::<DigestPrefix>().map_err(wrong)? }
+            Request::Approve { id: id.clone(), digest: digest.parse::<DigestPrefix>().map_err(wrong)? }
         }
         WalletTask::Approve { id, digest: None } => confirm(&path, id, out)?,
-        WalletTask::Reject { id } => SocketRequest::Reject { id: id.clone() },
+        WalletTask::Reject { id } => Request::Reject { id: id.clone() },
         WalletTask::Bump { id, yes } => {
             let (id, bounds) = quoted(&path, id, false, *yes, out)?;
-            SocketRequest::Bump { id, bounds }
+            Request::Bump { id, bounds }
         }
         WalletTask::Cancel { id, yes } => {
             let (id, bounds) = quoted(&path, id, true, *yes, out)?;
-            SocketRequest::Cancel { id, bounds }
+            Request::Cancel { id, bounds }
         }
     };
     let text = match ask(&path, &request)? {
-        SocketAnswer::Error { message } => return Err(ClientError::Refused(message)),
-        SocketAnswer::Approved { id } => format!("approved {}\n", plain(&id)),
-        SocketAnswer::Rejected { id } => format!("rejected {}\n", plain(&id)),
-        SocketAnswer::Replaced { id, transactions } => {
+        Answer::Error { message } => return Err(ClientError::Refused(message)),
+        Answer::Approved { id } => format!("approved {}\n", plain(&id)),
+        Answer::Rejected { id } => format!("rejected {}\n", plain(&id)),
+        Answer::Replaced { id, transactions } => {
             let done = if matches!(task, WalletTask::Cancel { .. }) { "cancels" } else { "bumped" };
             let lines = transactions.iter().map(|(old, new)| format!("  {old}\n  by {new}\n"));
             format!(
@@ -185,15 +190,15 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
                 lines.collect::<String>()
             )
         }
-        SocketAnswer::Next(_) | SocketAnswer::Quoted { .. } => {
+        Answer::Next(_) | Answer::Quoted { .. } => {
             return Err(strange(&path, "expected a decision or a list"));
         }
-        SocketAnswer::Waiting(list) if matches!(task, WalletTask::List { json: true }) => {
+        Answer::Waiting(list) if matches!(task, WalletTask::List { json: true }) => {
             let text = serde_json::to_string_pretty(&list).map(|text| shown::json(&text));
             format!("{}\n", text.map_err(|cause| ClientError::Strange { path, cause })?)
         }
-        SocketAnswer::Waiting(list) => table(&list),
-        SocketAnswer::Shown(batch) => entry(&batch),
+        Answer::Waiting(list) => table(&list),
+        Answer::Shown(batch) => entry(&batch),
     };
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader of a pipe may close it early.
@@ -203,13 +208,13 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
 }
 
 /// Shows a batch on the terminal, asks whether to approve it, and returns the request that approves exactly this batch.
-fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<SocketRequest, ClientError> {
+fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<Request, ClientError> {
     if !has_terminal() {
         return Err(ClientError::NoTerminal);
     }
-    let batch = match ask(path, &SocketRequest::Show { id: id.to_owned() })? {
-        SocketAnswer::Shown(batch) => batch,
-        SocketAnswer::Error { message } => return Err(ClientError::Refused(message)),
+    let batch = match ask(path, &Request::Show { id: id.to_owned() })? {
+        Answer::Shown(batch) => batch,
+        Answer::Error { message } => return Err(ClientError::Refused(message)),
         _ => return Err(strange(path, "expected a batch")),
     };
     show(out, &format!("{}\napprove it? [y/N] ", entry(&batch)))?;
@@ -228,9 +233,9 @@ fn quoted(
     yes: bool,
     out: &mut impl Write,
 ) -> Result<(String, FeeBounds), ClientError> {
-    let (id, transactions, bounds) = match ask(path, &SocketRequest::Quote { id: id.to_owned(), cancels })? {
-        SocketAnswer::Quoted { id, transactions, bounds } => (id, transactions, bounds),
-        SocketAnswer::Error { message } => return Err(ClientError::Refused(message)),
+    let (id, transactions, bounds) = match ask(path, &Request::Quote { id: id.to_owned(), cancels })? {
+        Answer::Quoted { id, transactions, bounds } => (id, transactions, bounds),
+        Answer::Error { message } => return Err(ClientError::Refused(message)),
         _ => return Err(strange(path, "expected the fees of a replacement")),
     };
     show(out, &quote(&id, transactions, &bounds))?;
@@ -252,10 +257,10 @@ fn watch(path: &Path, out: &mut impl Write) -> Result<(), ClientError> {
     // The first answer comes at once if something waits, and an error if no node listens.
     show(out, "waiting for what is to be approved; Ctrl-C ends\n")?;
     loop {
-        let batch = match ask(path, &SocketRequest::Next { from })? {
-            SocketAnswer::Next(Some(batch)) => batch,
-            SocketAnswer::Next(None) => continue,
-            SocketAnswer::Error { message } => return Err(ClientError::Refused(message)),
+        let batch = match ask(path, &Request::Next { from })? {
+            Answer::Next(Some(batch)) => batch,
+            Answer::Next(None) => continue,
+            Answer::Error { message } => return Err(ClientError::Refused(message)),
             _ => return Err(strange(path, "expected the next batch")),
         };
         from = batch.number + 1;
@@ -266,17 +271,17 @@ fn watch(path: &Path, out: &mut impl Write) -> Result<(), ClientError> {
             show(out, "\napprove it? [y/n] ")?;
             match line()?.as_str() {
                 "y" | "yes" => break approval(*batch),
-                "n" | "no" => break SocketRequest::Reject { id: batch.id.clone() },
+                "n" | "no" => break Request::Reject { id: batch.id.clone() },
                 // The end of the input.
                 "" => return Err(ClientError::NotApproved(shortened(&batch.id))),
                 _ => {}
             }
         };
         let done = match ask(path, &request)? {
-            SocketAnswer::Approved { id } => format!("approved {}\n", shortened(&id)),
-            SocketAnswer::Rejected { id } => format!("rejected {}\n", shortened(&id)),
+            Answer::Approved { id } => format!("approved {}\n", shortened(&id)),
+            Answer::Rejected { id } => format!("rejected {}\n", shortened(&id)),
             // The batch was withdrawn, its time was up, or another approver was faster.
-            SocketAnswer::Error { message } => format!("not decided: {}\n", shown::printable(&message)),
+            Answer::Error { message } => format!("not decided: {}\n", shown::printable(&message)),
             _ => return Err(strange(path, "expected a decision")),
         };
         show(out, &done)?;
@@ -284,8 +289,8 @@ fn watch(path: &Path, out: &mut impl Write) -> Result<(), ClientError> {
 }
 
 /// Returns the request that approves exactly this batch.
-fn approval(batch: Listed) -> SocketRequest {
-    SocketRequest::Approve { id: batch.id, digest: batch.digest.into() }
+fn approval(batch: Listed) -> Request {
+    Request::Approve { id: batch.id, digest: batch.digest.into() }
 }
 
 fn has_terminal() -> bool {
@@ -310,7 +315,7 @@ fn strange(path: &Path, expected: &str) -> ClientError {
     ClientError::Strange { path: path.into(), cause: serde_json::Error::custom(expected) }
 }
 
-fn ask(path: &Path, request: &SocketRequest) -> Result<SocketAnswer, ClientError> {
+fn ask(path: &Path, request: &Request) -> Result<Answer, ClientError> {
     let broken = |cause| ClientError::Broken { path: path.into(), cause };
     let strange = |cause| ClientError::Strange { path: path.into(), cause };
     let mut stream = UnixStream::connect(path).map_err(|cause| match cause.kind() {

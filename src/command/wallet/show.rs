@@ -3,13 +3,13 @@
 
 use alloy_primitives::{Bytes, U256};
 
-use super::{
-    AskedAct, AskedBatch, AskedMessage, AskedTypedData, FeeBounds, ShownField,
-    error::cut_to,
-    socket::{Listed, WaitingList, WithdrawnIds},
-    words::ether,
+use crate::{
+    shown::{self, escaped, printable, quoted},
+    wallet::{
+        AskedAct, AskedBatch, AskedMessage, AskedTypedData, FeeBounds, ShownField, ether,
+        protocol::{Listed, WaitingList, WithdrawnIds},
+    },
 };
-use crate::shown::{escaped, printable, quoted};
 
 /// Number of bytes of a call's data that a list shows.
 const SHOWN_DATA: usize = 36;
@@ -41,7 +41,7 @@ pub(super) fn table(list: &WaitingList) -> String {
     }
     for WithdrawnIds { client, ids } in &list.withdrawn {
         let client = match client {
-            Some(name) => format!("client {}", plain(&cut_to(name, SHOWN_ID))),
+            Some(name) => format!("client {}", plain(&shown::cut(name, SHOWN_ID))),
             None => "clients without a token".to_owned(),
         };
         text.push_str(&format!("\nids that stay taken because their requests were withdrawn: {ids}, of {client}\n"));
@@ -59,10 +59,10 @@ pub(super) fn entry(listed: &Listed) -> String {
         listed.chain_id,
     );
     if let Some(client) = &listed.asker.client {
-        text.push_str(&format!("  client   {}\n", plain(&cut_to(client, SHOWN_ID))));
+        text.push_str(&format!("  client   {}\n", plain(&shown::cut(client, SHOWN_ID))));
     }
     if let Some(page) = &listed.asker.page {
-        text.push_str(&format!("  page     {}\n", plain(&cut_to(page, SHOWN_ID))));
+        text.push_str(&format!("  page     {}\n", plain(&shown::cut(page, SHOWN_ID))));
     }
     let (waited, left) = (listed.waited_ms / 1000, listed.left_ms.div_ceil(1000));
     text.push_str(&format!("  waiting  {waited} s; rejected in {left} s\n"));
@@ -143,14 +143,16 @@ fn add_message(text: &mut String, AskedMessage { message, hash }: &AskedMessage)
         return;
     };
     let count = readable.split('\n').count();
-    let lines =
-        readable.split('\n').take(SHOWN_LINES).map(|line| format!("| {}", escaped(&cut_to(line, SHOWN_WIDTH), "\\")));
+    let lines = readable
+        .split('\n')
+        .take(SHOWN_LINES)
+        .map(|line| format!("| {}", escaped(&shown::cut(line, SHOWN_WIDTH), "\\")));
     add_lines(text, "message", lines);
     add_rest(text, count, "lines");
 }
 
 fn add_typed_data(text: &mut String, data: &AskedTypedData) {
-    let name = plain(&cut_to(&data.primary_type, SHOWN_ID));
+    let name = plain(&shown::cut(&data.primary_type, SHOWN_ID));
     text.push_str(&format!("  signs    typed data, {name}, as {} (EIP-712)\n", data.hash));
     if !data.domain.iter().any(|field| field.name == "chainId") {
         text.push_str("           The domain names no chain: the signature may be valid on others.\n");
@@ -162,12 +164,12 @@ fn add_typed_data(text: &mut String, data: &AskedTypedData) {
 
 fn add_fields(text: &mut String, title: &str, fields: &[ShownField]) {
     let shown = &fields[..fields.len().min(SHOWN_LINES)];
-    let names: Vec<String> = shown.iter().map(|field| printable(&cut_to(&field.name, SHOWN_WIDTH))).collect();
+    let names: Vec<String> = shown.iter().map(|field| printable(&shown::cut(&field.name, SHOWN_WIDTH))).collect();
     let width = names.iter().map(String::len).max().unwrap_or_default();
     let lines = names
         .iter()
         .zip(shown)
-        .map(|(name, field)| format!("{name:width$}  {}", printable(&cut_to(&field.value, SHOWN_WIDTH))));
+        .map(|(name, field)| format!("{name:width$}  {}", printable(&shown::cut(&field.value, SHOWN_WIDTH))));
     add_lines(text, title, lines);
     add_rest(text, fields.len(), "fields");
 }

@@ -1,0 +1,540 @@
+//! The transactions of the pool, shared by the senders and the block producer.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
+use alloy_eips::Encodable2718;
+use alloy_primitives::{Address, B256, Bytes, map::B256Map};
+use redb::WriteTransaction;
+use tokio::sync::{Notify, broadcast, watch};
+
+use super::{
+    Acknowledgement, Best, BlockFees, BlocksBuilt, Bundles, DropReason, DroppedTransaction, ForwardedTransaction,
+    PoolError, PoolPlace, PoolStatus, Pooled, SenderContent, SentTransaction, Settings, TxOutbox,
+    account::nonce_of,
+    queue::{Checked, Coming, Left, Queue},
+    rules,
+    table::{self, StoredTransaction, forget},
+};
+use crate::{
+    chain::ChainSpec,
+    ledger::{Chain, Snapshot, SnapshotId, Snapshots},
+    store::{Change, Commit, Done, Store, StoreError},
+};
+
+/// Number of transactions that a subscriber of [`Pool::subscribe`] may lag behind before it misses some.
+const BROADCAST: usize = 4_096;
+
+/// The transaction pool, shared by the senders and the block producer.
+///
+/// Signatures and blob proofs, whose checks take time, are checked before the lock is taken. Accounts are checked under
+/// the lock, against the newest snapshot at that moment. The transactions of a block leave the pool
+/// ([`advance`](Self::advance)) only after its snapshot was published. So under the lock each accepted transaction is
+/// in the newest snapshot or in the pool, and the next nonce that follows from both is right.
+///
+/// With a store, a transaction enters the pool at once but is *held*: it is neither mined nor visible until it is on
+/// the disk. A transaction that leaves without being mined is also deleted from the store.
+///
+/// On an upstream's chain the pool has the node's own transactions only, and it is their book: a transaction stays in it
+/// until its fate is final ([`forget_aside`](Self::forget_aside)), because a reorg may take it back.
+#[derive(Debug)]
+pub struct Pool {
+    spec: ChainSpec,
+    pub(super) settings: Settings,
+    pub(super) snapshots: Arc<Snapshots>,
+    store: Option<Store>,
+    pub(super) inner: Mutex<PoolState>,
+    /// The bundles that wait beside the transactions.
+    pub bundles: Bundles,
+    ready: broadcast::Sender<Arc<Recovered<TxEnvelope>>>,
+    dropped: broadcast::Sender<DroppedTransaction>,
+    /// Notified when transactions are on the disk.
+    pub(super) stored: Notify,
+    /// The outbox for the other nodes of a fleet, if there is one.
+    outbox: Option<Box<dyn TxOutbox>>,
+}
+
+/// A write to be committed together with transactions.
+struct PoolCommit {
+    store: Store,
+    write: Change,
+    then: Done,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct PoolState {
+    pub queue: Queue,
+    /// The producer's own transactions for the sub-block in progress. Not in the queue, but found by hash.
+    own: B256Map<Arc<Recovered<TxEnvelope>>>,
+}
+
+impl Pool {
+    /// Creates an empty pool that checks against the newest of `snapshots`, and keeps transactions in `store`, if any.
+    pub fn new(spec: ChainSpec, settings: Settings, snapshots: Arc<Snapshots>, store: Option<Store>) -> Self {
+        let queue = if settings.built == BlocksBuilt::Upstream { Queue::of_upstream() } else { Queue::default() };
+        Self {
+            bundles: Bundles::new(spec.clone(), settings, snapshots.clone()),
+            spec,
+            settings,
+            snapshots,
+            store,
+            inner: Mutex::new(PoolState { queue, own: B256Map::default() }),
+            ready: broadcast::Sender::new(BROADCAST),
+            dropped: broadcast::Sender::new(BROADCAST),
+            stored: Notify::new(),
+            outbox: None,
+        }
+    }
+
+    /// Returns the same, which also sends raw transactions to the other nodes of a fleet. If no blocks are built here, they
+    /// enter the pool only as the fleet has them.
+    #[must_use]
+    pub fn with_outbox(self, outbox: impl TxOutbox + 'static) -> Self {
+        Self { outbox: Some(Box::new(outbox)), ..self }
+    }
+
+    /// Returns whether the transactions that are sent here wait in the pool of another node, which builds the blocks.
+    pub fn sends_away(&self) -> bool {
+        self.outbox.as_ref().is_some_and(|outbox| outbox.is_elsewhere())
+    }
+
+    /// Restores the stored transactions, even beyond the limits. Logs and drops those that the accounts no longer
+    /// allow.
+    ///
+    /// # Errors
+    /// Returns [`StoreError::Damaged`] or [`StoreError::Open`] if the store cannot be read, and [`StoreError::Foreign`]
+    /// if it holds own transactions of another chain.
+    pub fn restore(&self) -> Result<(), StoreError> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let kept = store.read(table::read)?;
+        let here = self.spec.chain_id();
+        let chains = kept.iter().filter(|(_, own, _)| *own).filter_map(|(.., tx)| tx.chain_id());
+        if let Some(other) = chains.into_iter().find(|chain| *chain != here) {
+            return Err(store.foreign(format!(
+                "it holds transactions of chain {other} that wait, and this is chain {here}: give another --data-dir"
+            )));
+        }
+        let mut inner = self.lock();
+        let newest = self.snapshots.newest();
+        let (mut gone, mut own_again) = (Vec::new(), Vec::new());
+        for (arrived, own, tx) in kept {
+            let hash = *tx.tx_hash();
+            if own {
+                own_again.push((hash, tx.inner().encoded_2718().into()));
+            }
+            inner.queue.arrive_after(arrived - 1);
+            let here = own || self.outbox.is_none();
+            let coming = Coming { own, here, held: false, place: PoolPlace::Former };
+            if let Err(reason) = inner.queue.insert(tx.into(), coming, &newest.world, &self.settings) {
+                tracing::warn!(%hash, %reason, "a stored transaction is no longer valid: it is dropped");
+                gone.push(hash);
+            }
+        }
+        let left = inner.queue.take_left();
+        gone.extend(left.iter().map(Left::hash).filter(|hash| !inner.queue.is_aside(hash)));
+        self.forget(gone);
+        if let Some(outbox) = self.outbox.as_ref().filter(|_| !own_again.is_empty()) {
+            // The node may have stopped between storing and sending them. The fleet knows those that it has.
+            let _unawaited = outbox.send(own_again, Commit::done());
+        }
+        Ok(())
+    }
+
+    /// Adds a transaction in EIP-2718 bytes, with the sidecar of a blob transaction. Wait for the [`Acknowledgement`] to
+    /// acknowledge it. Where another node builds the blocks, the transaction is checked by itself here, and against its
+    /// sender's account and the pool there.
+    ///
+    /// # Errors
+    /// Returns the [`PoolError`] of the first check that fails, in geth's order.
+    pub fn add_raw(self: &Arc<Self>, raw: &[u8]) -> Result<(B256, Acknowledgement), PoolError> {
+        let sent = SentTransaction::decode(raw)?;
+        if !sent.tx.is_replay_protected() {
+            return Err(PoolError::Unprotected);
+        }
+        let hash = *sent.tx.tx_hash();
+        let bytes = || Bytes::copy_from_slice(raw);
+        if let Some(outbox) = self.outbox.as_ref().filter(|outbox| outbox.is_elsewhere()) {
+            self.check_outbox()?;
+            rules::check(&self.spec, self.snapshots.newest().header(), self.settings.min_tip, sent)?;
+            return Ok((hash, Acknowledgement::Checked(outbox.submit(hash, bytes()))));
+        }
+        if self.lock().queue.get(&hash).is_some() {
+            return Err(PoolError::AlreadyKnown);
+        }
+        self.check_outbox()?;
+        let kept = self.add_all([sent], Coming::HERE, None)?;
+        let commit = match &self.outbox {
+            Some(outbox) => outbox.send(vec![(hash, bytes())], kept),
+            None => kept,
+        };
+        Ok((hash, commit.into()))
+    }
+
+    fn check_outbox(&self) -> Result<(), PoolError> {
+        let is_full = self.outbox.as_ref().is_some_and(|outbox| !outbox.has_room());
+        if is_full { Err(PoolError::OutboxFull) } else { Ok(()) }
+    }
+
+    /// Adds a transaction that another node of the fleet has acknowledged, or waits to.
+    ///
+    /// # Errors
+    /// Returns [`PoolError`] if the bytes are no transaction.
+    pub fn add_sent(self: &Arc<Self>, raw: &[u8]) -> Result<ForwardedTransaction, PoolError> {
+        let sent = SentTransaction::decode(raw)?;
+        let hash = *sent.tx.tx_hash();
+        Ok(ForwardedTransaction { hash, verdict: self.add_all([sent], Coming { here: false, ..Coming::HERE }, None) })
+    }
+
+    /// Adds a transaction that this node has signed, with a nonce as `place` allows. See [`add_raw`](Self::add_raw).
+    ///
+    /// # Errors
+    /// Returns [`PoolError::NonceTaken`] if a free nonce is required and this one is taken, else as `add_raw`.
+    pub fn add_signed(self: &Arc<Self>, tx: Recovered<TxEnvelope>, place: PoolPlace) -> Result<Commit, PoolError> {
+        self.add_and_send([tx], place, None)
+    }
+
+    /// Adds transactions that this node has signed, and sends them to the fleet when they are stored.
+    fn add_and_send(
+        self: &Arc<Self>,
+        transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
+        place: PoolPlace,
+        beside: Option<PoolCommit>,
+    ) -> Result<Commit, PoolError> {
+        self.check_outbox()?;
+        let transactions = transactions.into_iter();
+        let Some(outbox) = &self.outbox else {
+            return self.add_all(
+                transactions.map(SentTransaction::from),
+                Coming { own: true, place, ..Coming::HERE },
+                beside,
+            );
+        };
+        let (transactions, bytes): (Vec<_>, Vec<_>) = transactions
+            .map(|tx| {
+                let bytes = (*tx.tx_hash(), tx.inner().encoded_2718().into());
+                (SentTransaction::from(tx), bytes)
+            })
+            .unzip();
+        let kept = self.add_all(transactions, Coming { own: true, place, ..Coming::HERE }, beside)?;
+        Ok(outbox.send(bytes, kept))
+    }
+
+    /// Adds transactions that this node has signed with nonces of its choice, in order, all or none of them. `beside`
+    /// is written to `store` in the same commit, and `then` is called with the outcome. Until then they are held.
+    ///
+    /// # Errors
+    /// Returns the [`PoolError`] of the first transaction that is rejected, [`PoolError::NonceTaken`] if its nonce is
+    /// taken. Transactions that were evicted for them are then restored.
+    pub fn add_own(
+        self: &Arc<Self>,
+        transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
+        store: &Store,
+        beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
+        then: impl FnOnce(Result<(), StoreError>) + Send + 'static,
+    ) -> Result<Commit, PoolError> {
+        self.add_own_at(PoolPlace::Free, transactions, store, beside, then)
+    }
+
+    /// Adds transactions as [`add_own`](Self::add_own) does, with nonces as `place` allows.
+    ///
+    /// # Errors
+    /// Returns the errors of `add_own`, and [`PoolError::ReplacementUnderpriced`] if a transaction pays too little more
+    /// than the one that it replaces.
+    pub fn add_own_at(
+        self: &Arc<Self>,
+        place: PoolPlace,
+        transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
+        store: &Store,
+        beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
+        then: impl FnOnce(Result<(), StoreError>) + Send + 'static,
+    ) -> Result<Commit, PoolError> {
+        let beside = PoolCommit { store: store.clone(), write: Box::new(beside), then: Box::new(then) };
+        self.add_and_send(transactions, place, Some(beside))
+    }
+
+    fn add_all(
+        self: &Arc<Self>,
+        sent: impl IntoIterator<Item = SentTransaction>,
+        coming: Coming,
+        beside: Option<PoolCommit>,
+    ) -> Result<Commit, PoolError> {
+        let head = self.snapshots.newest();
+        let check = |sent| rules::check(&self.spec, head.header(), self.settings.min_tip, sent).map(Checked::from);
+        let transactions: Vec<_> = sent.into_iter().map(check).collect::<Result<_, _>>()?;
+        let mut inner = self.lock();
+        let newest = self.snapshots.newest();
+        let coming = Coming { held: self.store.is_some() || beside.is_some(), ..coming };
+        let (mut pooled, mut ready) = (Vec::with_capacity(transactions.len()), Vec::new());
+        let taken = || {
+            for checked in transactions {
+                let hash = *checked.tx.tx_hash();
+                ready.extend(inner.queue.insert(checked, coming, &newest.world, &self.settings)?);
+                pooled.extend(inner.queue.get(&hash).cloned());
+            }
+            self.commit(&mut inner.queue, &pooled, beside)
+        };
+        match taken() {
+            Ok(commit) => {
+                self.notify_ready(ready);
+                Ok(commit)
+            }
+            Err(error) => {
+                let left = inner.queue.take_left();
+                inner.queue.undo(&pooled, left, &newest.world);
+                Err(error)
+            }
+        }
+    }
+
+    /// Stores transactions that have entered the queue, and releases them once they are on the disk. The same commit
+    /// deletes those that left for them. On an error, the latter stay in `Queue::left`.
+    fn commit(
+        self: &Arc<Self>,
+        queue: &mut Queue,
+        coming: &[Arc<Pooled>],
+        beside: Option<PoolCommit>,
+    ) -> Result<Commit, PoolError> {
+        let Some(store) = beside.as_ref().map(|beside| &beside.store).or(self.store.as_ref()).cloned() else {
+            let left = queue.take_left();
+            self.notify_dropped(queue, &left);
+            return Ok(Commit::done());
+        };
+        let left = queue.left().to_vec();
+        let (mut stored, mut gone) = (Vec::new(), Vec::new());
+        if self.store.is_some() {
+            stored.extend(coming.iter().map(|pooled| (*pooled.tx.tx_hash(), StoredTransaction::from(&**pooled))));
+            gone.extend(left.iter().map(Left::hash).filter(|hash| !queue.is_aside(hash)));
+        }
+        let (write, then) = beside.map(|beside| (beside.write, beside.then)).unzip();
+        let (pool, coming) = (Arc::downgrade(self), coming.to_vec());
+        let change = move |transaction: &WriteTransaction| {
+            forget(transaction, gone)?;
+            table::write(transaction, stored)?;
+            write.map_or(Ok(()), |write| write(transaction))
+        };
+        let commit = store.write_then(change, move |how| {
+            if let Some(pool) = pool.upgrade() {
+                pool.release_stored(&coming, left, how.is_ok());
+            }
+            if let Some(then) = then {
+                then(how);
+            }
+        })?;
+        queue.take_left();
+        Ok(commit)
+    }
+
+    /// Releases held transactions that are stored. If storing failed, removes them and restores those that left.
+    fn release_stored(&self, coming: &[Arc<Pooled>], mut left: Vec<Left>, kept: bool) {
+        let mut inner = self.lock();
+        let newest = self.snapshots.newest();
+        if kept {
+            for pooled in coming {
+                self.notify_ready(inner.queue.release(pooled, &newest.world));
+            }
+            self.notify_dropped(&inner.queue, &left);
+            self.stored.notify_one();
+        } else {
+            left.retain(|left| !left.pooled.is_held());
+            inner.queue.undo(coming, left, &newest.world);
+        }
+    }
+
+    /// Deletes transactions from the store without waiting: [`restore`](Self::restore) drops those still there.
+    fn forget(&self, hashes: Vec<B256>) {
+        if let Some(store) = self.store.as_ref().filter(|_| !hashes.is_empty()) {
+            let _soon = store.write(move |transaction| forget(transaction, hashes));
+        }
+    }
+
+    /// Returns the transaction with this hash, if it is in the pool and not held.
+    pub fn get(&self, hash: &B256) -> Option<Arc<Recovered<TxEnvelope>>> {
+        let inner = self.lock();
+        let pooled = inner.queue.get(hash).filter(|pooled| !pooled.is_held());
+        pooled.map(|pooled| pooled.tx.clone()).or_else(|| inner.own.get(hash).cloned())
+    }
+
+    /// Whether the pool holds the transaction with this hash, be it stored yet or not, and on an upstream's chain be it
+    /// settled yet or not. A transaction is on the disk a moment before the pool releases it.
+    pub fn has_place(&self, hash: &B256) -> bool {
+        let inner = self.lock();
+        inner.queue.get(hash).is_some() || inner.queue.is_aside(hash)
+    }
+
+    /// Returns the nonce for the next transaction of `address`: the first from `state_nonce` on that no transaction in
+    /// the pool uses, for itself or for an authorization of its sender. The result is never below the account's nonce
+    /// in the newest snapshot, even if the caller's snapshot is older.
+    pub fn next_nonce(&self, address: Address, state_nonce: u64) -> u64 {
+        self.next_nonces(address, state_nonce, 1)
+    }
+
+    /// Returns the first of `count` consecutive nonces that are free in the sense of [`next_nonce`](Self::next_nonce).
+    pub fn next_nonces(&self, address: Address, state_nonce: u64, count: u64) -> u64 {
+        let inner = self.lock();
+        let newest = self.snapshots.newest();
+        let nonce = nonce_of(&newest.world, &address);
+        let own = inner.own.values().filter(|tx| tx.signer() == address).map(|tx| tx.nonce() + 1).max();
+        inner.queue.next_nonces(&address, nonce.max(state_nonce).max(own.unwrap_or_default()), count)
+    }
+
+    /// Returns the nonce that is missing before the transaction with this hash can be mined, if it waits behind a gap.
+    pub fn gap_before(&self, hash: &B256) -> Option<u64> {
+        let inner = self.lock();
+        let tx = &inner.queue.get(hash)?.tx;
+        let newest = self.snapshots.newest();
+        let nonce = nonce_of(&newest.world, &tx.signer());
+        Some(inner.queue.next_nonce(&tx.signer(), nonce)).filter(|gap| *gap < tx.nonce())
+    }
+
+    /// Returns the published state, which includes all transactions that were mined and left the pool before the call.
+    pub fn published(&self) -> Arc<Chain> {
+        self.snapshots.load()
+    }
+
+    /// Returns a receiver that wakes on each publication.
+    pub fn changes(&self) -> watch::Receiver<SnapshotId> {
+        self.snapshots.changes()
+    }
+
+    /// Returns the number of transactions, including those behind a nonce gap.
+    pub fn len(&self) -> usize {
+        self.lock().queue.len()
+    }
+
+    /// Whether no transaction waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the pool holds a transaction of `address`.
+    pub fn has_sender(&self, address: &Address) -> bool {
+        self.lock().queue.has_sender(address)
+    }
+
+    /// Whether the pool holds a transaction of `address` that delegates its own account, to any address (EIP-7702).
+    pub fn delegates(&self, address: &Address) -> bool {
+        let inner = self.lock();
+        // A mined transaction leaves a moment after its snapshot was published.
+        inner.queue.delegates(address, nonce_of(&self.snapshots.newest().world, address))
+    }
+
+    /// Returns the transactions that can be mined on the snapshot `on` at these fees, best first.
+    pub fn best(&self, on: &Snapshot, fees: BlockFees) -> Best {
+        Best::new(fees, self.lock().queue.runs(&on.world))
+    }
+
+    /// Returns the transactions of all senders, in order of the senders' addresses. The producer's own transactions of
+    /// [`take_own`](Self::take_own) are not among them, because they do not wait.
+    pub fn content(&self) -> Vec<SenderContent> {
+        let mut content: Vec<_> = {
+            let inner = self.lock();
+            let world = &self.snapshots.newest().world;
+            inner.queue.senders().into_iter().map(|sender| inner.queue.content(sender, world)).collect()
+        };
+        content.sort_unstable_by_key(|sender| sender.address);
+        content
+    }
+
+    /// Returns the transactions of one sender.
+    pub fn content_from(&self, sender: Address) -> SenderContent {
+        let inner = self.lock();
+        inner.queue.content(sender, &self.snapshots.newest().world)
+    }
+
+    /// Returns the numbers of transactions.
+    pub fn status(&self) -> PoolStatus {
+        let inner = self.lock();
+        inner.queue.status(&self.snapshots.newest().world)
+    }
+
+    /// Removes a transaction that can never be mined.
+    pub fn remove(&self, hash: &B256) {
+        let mut inner = self.lock();
+        inner.queue.remove(hash, DropReason::Unminable);
+        let left = inner.queue.take_left();
+        self.notify_dropped(&inner.queue, &left);
+        self.forget(left.iter().map(Left::hash).collect());
+    }
+
+    /// Removes transactions and bundles that were mined or no longer can be. Called after each publication; looks up
+    /// each sender.
+    pub fn advance(&self) {
+        self.bundles.advance(&self.snapshots.load());
+        let mut inner = self.lock();
+        inner.own.clear();
+        if inner.queue.is_idle() {
+            return;
+        }
+        let published = self.snapshots.load();
+        let world = &published.newest.world;
+        inner.queue.drop_used(world);
+        inner.queue.take_back(world);
+        // Mined transactions were deleted from the store with the record of their sub-block.
+        let mut left = inner.queue.take_left();
+        left.retain(|left| published.transaction(&left.hash()).is_none());
+        self.notify_dropped(&inner.queue, &left);
+        self.forget(left.iter().map(Left::hash).collect());
+        for sender in inner.queue.senders() {
+            self.notify_ready(inner.queue.newly_ready(&sender, world));
+        }
+    }
+
+    /// Adds the producer's own transactions and returns them, except those of senders that are in the pool. Subscribers
+    /// are notified before the sub-block is published. The transactions do not wait in the queue, but
+    /// [`get`](Self::get) finds them, and their nonces count as taken, until [`advance`](Self::advance).
+    pub fn take_own(
+        &self,
+        transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
+    ) -> Vec<Arc<Recovered<TxEnvelope>>> {
+        let transactions: Vec<_> = transactions.into_iter().collect();
+        let mut inner = self.lock();
+        let mut taken = Vec::with_capacity(transactions.len());
+        for tx in transactions
+            .into_iter()
+            .filter(|tx| !inner.queue.has_sender(&tx.signer()))
+            .map(Arc::new)
+            .collect::<Vec<_>>()
+        {
+            inner.own.insert(*tx.tx_hash(), tx.clone());
+            let _ = self.ready.send(tx.clone());
+            taken.push(tx);
+        }
+        taken
+    }
+
+    /// Drops the transactions of [`take_own`](Self::take_own), because their sub-block was abandoned.
+    pub fn drop_own(&self) {
+        self.lock().own.clear();
+    }
+
+    /// Subscribes to transactions as they become ready to be mined: at once, or when the gap before them is filled.
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Recovered<TxEnvelope>>> {
+        self.ready.subscribe()
+    }
+
+    /// Subscribes to transactions that leave the pool without being mined.
+    pub fn dropped(&self) -> broadcast::Receiver<DroppedTransaction> {
+        self.dropped.subscribe()
+    }
+
+    fn notify_dropped(&self, queue: &Queue, left: &[Left]) {
+        // A transaction that stands aside may still be mined.
+        for left in left.iter().filter(|left| !queue.is_aside(&left.hash())) {
+            let dropped = DroppedTransaction { hash: left.hash(), reason: left.reason, here: left.pooled.here };
+            // Fails if there is no subscriber.
+            let _ = self.dropped.send(dropped);
+        }
+    }
+
+    fn notify_ready(&self, ready: Vec<Arc<Recovered<TxEnvelope>>>) {
+        for tx in ready {
+            // Fails if there is no subscriber.
+            let _ = self.ready.send(tx);
+        }
+    }
+
+    /// Locks the pool. A panic under the lock leaves it between two complete changes, so that it stays usable.
+    pub(super) fn lock(&self) -> MutexGuard<'_, PoolState> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

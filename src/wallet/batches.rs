@@ -1,0 +1,371 @@
+//! Batches from their arrival to the pool: what the rules, the plan, the approval and the signatures of a batch need of the
+//! wallet, and their order.
+
+use std::{cmp::Ordering, sync::Arc};
+
+use alloy_consensus::{TxEnvelope, transaction::Recovered};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, B256};
+
+use super::{
+    Accounts, AheadStates, Approvals, AtomicSupport, BatchExecutor, BatchId, BatchRequest, BatchSender, Delegation,
+    FeeBounds, Fees, Ledger, Sending, SigningAccount, Submitted, TakenBatch, TxFields, WalletError, WalletRules,
+    ahead::{Standing, pending},
+    data_fee::DataFee,
+    executor::has_code,
+    ledger::IdClaim,
+    plan::{Plan, PlannedTx, Planner},
+};
+use crate::{
+    chain::{ChainSpec, DEPLOYMENT_PROXY},
+    engine::{self, Call, CallFees},
+    ledger::{Chain, Snapshot},
+    meter::Meter,
+    pool::Pool,
+    state::{CodeCache, Overlay},
+    store::{Commit, StoreError},
+};
+
+/// Maximum number of retries with new nonces, if other transactions have taken the chosen ones.
+pub const NONCE_TRIES: u32 = 8;
+
+/// The settings of a wallet.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// Whether an approver is asked about each batch.
+    pub ask: bool,
+    /// Whether every batch is rejected.
+    pub deny: bool,
+    /// Maximum number of calls of a batch.
+    pub max_calls: usize,
+    /// Maximum length of the call data of a batch, all calls together, in bytes.
+    pub max_bytes: usize,
+    /// Whether accounts may be delegated to the batch executor.
+    pub allow_upgrade: bool,
+    /// Whether an atomic batch that reverts in the simulation is rejected.
+    pub refuse_reverts: bool,
+    /// Gas limit above what the simulation needed, in percent.
+    pub gas_margin: u64,
+    /// Fees above those of the plan to which an approver agrees, in percent.
+    pub fee_margin: u64,
+    /// Address of the batch executor. `None` stands for presim's own.
+    pub executor: Option<Address>,
+}
+
+/// The wallet of a node.
+#[derive(Debug)]
+pub struct Wallet {
+    /// The chain.
+    pub spec: ChainSpec,
+    /// Cache of analysed bytecode.
+    pub codes: Arc<CodeCache>,
+    /// The pool to which its transactions are added.
+    pub pool: Arc<Pool>,
+    /// The accounts that the wallet signs for.
+    pub accounts: Accounts,
+    /// The fees that its transactions offer.
+    pub fees: Fees,
+    /// The batches that wait for approval.
+    pub approvals: Arc<Approvals>,
+    /// The accepted batches.
+    pub ledger: Ledger,
+    /// The settings.
+    pub policy: Policy,
+    /// The rules and limits of its simulations.
+    pub rules: engine::SimulationRules,
+    /// The states after transactions that wait.
+    pub ahead: AheadStates,
+    /// The sending to an upstream. `None` on a chain of presim's own.
+    pub sending: Option<Arc<Sending>>,
+}
+
+/// A batch that has passed the rules and was simulated, but is not signed yet. Dropping it frees its id.
+#[derive(Debug)]
+pub struct PreparedBatch {
+    pub(super) batch: BatchRequest,
+    pub(super) claim: IdClaim,
+    pub(super) account: Address,
+    pub(super) plan: Plan,
+    /// The fees that an approver is shown.
+    pub(super) bounds: FeeBounds,
+    pub(super) standing: Standing,
+}
+
+impl PreparedBatch {
+    /// Returns the answer for the client once the batch is sent.
+    pub fn submitted(&self) -> Submitted {
+        Submitted { id: self.claim.id().clone(), simulation: self.plan.simulation.clone() }
+    }
+
+    /// Whether the batch is a transaction of `eth_sendTransaction`, whose answer is its hash.
+    pub const fn is_transaction(&self) -> bool {
+        self.batch.transaction.is_some()
+    }
+
+    /// Returns the snapshot on which the batch was simulated if one of its calls fails there, for which the client has set no gas
+    /// limit.
+    pub fn failed_on(&self) -> Option<&Arc<Snapshot>> {
+        let calls = self.batch.calls.iter().zip(&self.plan.simulation);
+        let mut failed = calls.filter(|(call, simulated)| call.gas_limit.is_none() && simulated.error.is_some());
+        failed.next().map(|_| &self.standing.snapshot)
+    }
+}
+
+impl Wallet {
+    /// Checks a batch, claims its id, and simulates it at `pending`. `client`: whether its client may use the wallet.
+    ///
+    /// # Errors
+    /// Returns the error of the first rule that the batch breaks ([`WalletRules::check`]), or that of the simulation.
+    pub fn admit(
+        &self,
+        batch: BatchRequest,
+        client: bool,
+        overlay: &mut Overlay,
+        mut meter: Meter,
+    ) -> Result<PreparedBatch, WalletError> {
+        let account = match batch.from {
+            Some(from) => self.accounts.find(from),
+            None => self.accounts.first(),
+        };
+        let address = account.map_or(Address::ZERO, SigningAccount::address);
+        let standing = self.standing(address, overlay, &mut meter)?;
+        let sender = BatchSender {
+            client,
+            account: account.is_some(),
+            delegated: self.delegation(&standing.snapshot, address, overlay) == Delegation::Executor,
+        };
+        let rules = WalletRules {
+            chain_id: self.spec.chain_id(),
+            atomic: self.is_prague(&standing.snapshot),
+            deny: self.policy.deny,
+            max_calls: self.policy.max_calls,
+            max_bytes: self.policy.max_bytes,
+            allow_upgrade: self.policy.allow_upgrade,
+        };
+        let id = batch.id.clone().unwrap_or_else(BatchId::random);
+        let claim = rules.check(&batch, sender, || {
+            let claim = self.ledger.reserve(id)?;
+            // In this order, because a withdrawn batch gives up its claim only after the approvals know its id.
+            self.approvals.check_id(claim.id()).map(|()| claim)
+        })?;
+        check_nonce(&batch, || self.next_nonces(address, standing.nonce, 1))?;
+        let plan = self.plan(&batch, address, &standing, overlay, meter)?;
+        let bounds = plan.bounds(self.policy.fee_margin);
+        Ok(PreparedBatch { batch, claim, account: address, plan, bounds, standing })
+    }
+
+    /// Simulates an approved batch again, at the current `pending`, because the chain has moved on since it was shown. Its prices
+    /// are lowered if its fees would exceed those shown.
+    ///
+    /// # Errors
+    /// Returns the error of the simulation, or [`WalletError::Rejected`] if something not approved would be signed.
+    pub fn renew(
+        &self,
+        prepared: &mut PreparedBatch,
+        overlay: &mut Overlay,
+        mut meter: Meter,
+    ) -> Result<(), WalletError> {
+        let standing = self.standing(prepared.account, overlay, &mut meter)?;
+        let mut plan = self.plan(&prepared.batch, prepared.account, &standing, overlay, meter)?;
+        let (approved, now) = (prepared.plan.terms(), plan.terms());
+        if approved != now {
+            return Err(WalletError::Rejected(format!(
+                "the chain has changed since the batch was shown: it was approved as {approved}, and would be {now}: send it again"
+            )));
+        }
+        // A plan without all of its state is made again.
+        if !overlay.has_missed() {
+            plan.fit_into(prepared.bounds, self.fees.least_price(&standing.published))?;
+        }
+        (prepared.plan, prepared.standing) = (plan, standing);
+        Ok(())
+    }
+
+    /// Checks that the store can be written. Called before fees are filled in, which may read old blocks from a store
+    /// that has failed.
+    ///
+    /// # Errors
+    /// Returns [`StoreError::Failed`] if a commit has failed.
+    pub fn check_store(&self) -> Result<(), StoreError> {
+        self.ledger.store().failure().map_or(Ok(()), |failure| Err(failure.clone()))
+    }
+
+    fn plan(
+        &self,
+        batch: &BatchRequest,
+        account: Address,
+        standing: &Standing,
+        overlay: &mut Overlay,
+        meter: Meter,
+    ) -> Result<Plan, WalletError> {
+        self.check_store()?;
+        let Standing { published, snapshot, nonce, .. } = standing;
+        let chosen = batch.transaction.as_ref();
+        let asked = match chosen.map(|chosen| chosen.fees).unwrap_or_default() {
+            CallFees::Market { max_fee, max_priority } => {
+                let tip = || self.sending.as_ref().and_then(|sending| sending.tip());
+                CallFees::Market { max_fee, max_priority: max_priority.or_else(tip) }
+            }
+            price => price,
+        };
+        let fees = self.fees.fill(asked, batch.atomic_required, published);
+        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), Meter::default());
+        let data_fee = self.sending.as_ref().and_then(|_| DataFee::at(&self.spec, snapshot, overlay));
+        let planner = Planner {
+            spec: &self.spec,
+            codes: &self.codes,
+            rules: &self.rules,
+            executor: self.executor(),
+            gas_margin: self.policy.gas_margin,
+            refuse_reverts: self.policy.refuse_reverts,
+            snapshot,
+            fees: fees.map_err(|error| WalletError::Refused(error.to_string()))?,
+            data_fee: data_fee.as_ref(),
+            access_list: chosen.and_then(|chosen| chosen.access_list.as_ref()),
+            delegation_waits: self.pool.delegates(&account) || self.has_strangers(account, *nonce),
+            allow_upgrade: self.policy.allow_upgrade,
+        };
+        planner.plan(batch, account, overlay, meter)
+    }
+
+    /// Whether the upstream has transactions of the account that wait and were sent elsewhere.
+    fn has_strangers(&self, account: Address, nonce: u64) -> bool {
+        let count = self.sending.as_ref().and_then(|sending| sending.count(&account));
+        count.is_some_and(|count| count > self.pool.next_nonce(account, nonce))
+    }
+
+    /// Signs a batch and adds its transactions to the pool. The batch is accepted once the [`Commit`] completes. Returns the
+    /// hash of its last transaction, too.
+    ///
+    /// # Errors
+    /// Returns the error of the signer or of the pool. Nothing of the batch is sent then.
+    pub fn submit(&self, prepared: PreparedBatch) -> Result<(Commit, Option<B256>), WalletError> {
+        let PreparedBatch { batch, claim, account, plan, standing, .. } = prepared;
+        let signer =
+            self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
+        let (id, claim) = (claim.id().clone(), Arc::new(claim));
+        let choosing = signer.choosing();
+        let taken_on = self.pool.published().head().number();
+        let mut tries = 0;
+        let sent = loop {
+            check_nonce(&batch, || self.next_nonces(account, standing.nonce, 1))?;
+            let transactions = self.sign(signer, &plan, standing.nonce)?;
+            let last = transactions.last().map(|tx| *tx.tx_hash());
+            let (deploying, shown) = transactions.split_at(if plan.atomic { transactions.len() - 1 } else { 0 });
+            let taken = TakenBatch {
+                from: account,
+                chain_id: self.spec.chain_id(),
+                atomic: plan.atomic,
+                executor: self.executor().address(),
+                transactions: shown.iter().map(|tx| *tx.tx_hash()).collect(),
+                // An earlier batch of the account may be about to deploy it.
+                deployment: deploying.first().map(|tx| *tx.tx_hash()).or(standing.deployment.filter(|_| plan.atomic)),
+                taken_on: Some(taken_on),
+                replacements: None,
+            };
+            let write = self.ledger.writing(&id, &taken);
+            // Keeps the claim to the id until the batch is on the disk.
+            let claimed = claim.clone();
+            match self.pool.add_own(transactions, self.ledger.store(), write, move |_| drop(claimed)) {
+                // A raw transaction of another holder of the key came first. What was signed here was not sent.
+                Err(error) if error.is_nonce() && tries < NONCE_TRIES => tries += 1,
+                done => break (done?, last),
+            }
+        };
+        drop(choosing);
+        Ok(sent)
+    }
+
+    /// Signs the transactions of a plan with the next nonces of the account, whose nonce at `pending` is `nonce`.
+    fn sign(
+        &self,
+        signer: &SigningAccount,
+        plan: &Plan,
+        nonce: u64,
+    ) -> Result<Vec<Recovered<TxEnvelope>>, WalletError> {
+        let chain_id = self.spec.chain_id();
+        let last = plan.transactions.len().saturating_sub(1);
+        let mut next = nonce;
+        let mut transactions = Vec::with_capacity(plan.transactions.len());
+        for (index, PlannedTx { call, gas, .. }) in plan.transactions.iter().enumerate() {
+            let upgrade = plan.upgrade.filter(|_| index == last);
+            // A transaction behind a gap may have the next nonce, or the one that the authorization needs.
+            let nonce = self.next_nonces(signer.address(), next, if upgrade.is_some() { 2 } else { 1 });
+            next = nonce + 1;
+            let mut call = Call { gas: None, ..call.clone() };
+            if let Some(executor) = upgrade {
+                // The transaction itself uses the nonce before the authorization's.
+                call.authorization_list = Some(vec![signer.authorize(executor, chain_id, nonce + 1)?]);
+            }
+            transactions.push(signer.sign(call, TxFields { chain_id, nonce, gas: *gas })?);
+        }
+        Ok(transactions)
+    }
+
+    /// Returns the first of `count` consecutive nonces from `nonce` on that are free, here and at the upstream.
+    fn next_nonces(&self, account: Address, nonce: u64, count: u64) -> u64 {
+        // Transactions that were sent elsewhere wait at the upstream.
+        let there = self.sending.as_ref().and_then(|sending| sending.count(&account));
+        self.pool.next_nonces(account, nonce.max(there.unwrap_or_default()), count)
+    }
+
+    /// Returns whether batches of an account can be atomic.
+    ///
+    /// # Errors
+    /// Returns [`WalletError::Unauthorized`] for a foreign account, [`WalletError::Refused`] if there is no `pending`.
+    pub fn support(
+        &self,
+        account: Address,
+        published: &Chain,
+        overlay: &Overlay,
+    ) -> Result<AtomicSupport, WalletError> {
+        if self.accounts.find(account).is_none() {
+            return Err(WalletError::foreign_account("params[0]", account));
+        }
+        let snapshot = pending(published)?;
+        Ok(match self.delegation(&snapshot, account, overlay) {
+            _ if !self.is_prague(&snapshot) || !self.can_be_executed(&snapshot, overlay) => AtomicSupport::Unsupported,
+            Delegation::Executor => AtomicSupport::Supported,
+            Delegation::Contract => AtomicSupport::Unsupported,
+            Delegation::None | Delegation::Other(_) if self.policy.allow_upgrade => AtomicSupport::Ready,
+            Delegation::None | Delegation::Other(_) => AtomicSupport::Unsupported,
+        })
+    }
+
+    /// Whether the batch executor is deployed, or can be.
+    fn can_be_executed(&self, snapshot: &Snapshot, overlay: &Overlay) -> bool {
+        let has_code = |address| has_code(snapshot, address, overlay);
+        has_code(self.executor().address()) || (self.executor().deployment().is_some() && has_code(DEPLOYMENT_PROXY))
+    }
+
+    fn standing(&self, account: Address, overlay: &mut Overlay, meter: &mut Meter) -> Result<Standing, WalletError> {
+        let is_own = self.accounts.find(account).is_some();
+        self.ahead.standing(account, is_own, self.executor(), overlay, meter)
+    }
+
+    fn executor(&self) -> BatchExecutor {
+        BatchExecutor::new(self.policy.executor)
+    }
+
+    fn delegation(&self, snapshot: &Snapshot, account: Address, overlay: &Overlay) -> Delegation {
+        let code = overlay.look_up(&snapshot.world, account).and_then(|account| account.code);
+        code.map_or(Delegation::None, |code| self.executor().delegation(&code))
+    }
+
+    fn is_prague(&self, snapshot: &Snapshot) -> bool {
+        self.spec.is_prague_active_at_timestamp(snapshot.header().timestamp)
+    }
+}
+
+/// Checks that the nonce which a client has chosen is the account's next one. Another would replace what waits, or wait itself
+/// until a later transaction makes it valid, and an approver is shown neither.
+fn check_nonce(batch: &BatchRequest, next: impl FnOnce() -> u64) -> Result<(), WalletError> {
+    let Some(nonce) = batch.transaction.as_ref().and_then(|chosen| chosen.nonce) else { return Ok(()) };
+    let next = next();
+    let problem = match nonce.cmp(&next) {
+        Ordering::Equal => return Ok(()),
+        Ordering::Less => "low",
+        Ordering::Greater => "high",
+    };
+    Err(WalletError::Refused(format!("nonce too {problem}: next nonce {next}, tx nonce {nonce}")))
+}
