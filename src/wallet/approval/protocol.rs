@@ -1,4 +1,4 @@
-//! What the node and an approver say to each other over the socket.
+//! The requests and answers that the node and an approver exchange over the socket.
 
 use std::time::Duration;
 
