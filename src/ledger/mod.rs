@@ -18,7 +18,7 @@ pub use caught_up::CaughtUp;
 pub use chain::{
     BlockChanges, BlockLogs, Chain, LateBlock, LateBounds, RetainedBlocks, Retention, Snapshots, Tags, Unfit,
 };
-pub use codec::{Frame, ImageContent, StateImage};
+pub use codec::{Frame, ImageContent, LeaderTime, StateImage, StreamMessage, frames};
 pub use divergence::{Divergence, Divergences};
 pub use open_block::OpenBlock;
 pub use record::Publication;
