@@ -44,7 +44,7 @@ pub fn applying(extent: Extent) {
     let mut reading = StreamReading::from(Applier::new(snapshots.mirror(), codes), 0);
     let epoch = SnapshotId::begin(follows.epoch() + 1);
     let begun = StreamMessage::Epoch { follows, leader: "a node".to_owned() };
-    let mut waiting = parts(epoch, &begun);
+    let mut waiting = parts(epoch, begun);
     snapshots.begin_epoch(epoch.epoch());
 
     let replica = snapshots.mirror();
@@ -64,7 +64,7 @@ pub fn applying(extent: Extent) {
         };
         let publication = Publication::from(step);
         let id = published.last.next();
-        waiting.extend(parts(id, &StreamMessage::of(&published, &publication).expect("a change of the chain")));
+        waiting.extend(parts(id, StreamMessage::of(&published, &publication).expect("a change of the chain")));
 
         let began = Instant::now();
         for part in waiting.drain(..) {
@@ -124,7 +124,7 @@ fn execute(
 }
 
 /// Returns the parts of a message as they arrive.
-fn parts(id: SnapshotId, message: &StreamMessage) -> Vec<ArrivedPart> {
+fn parts(id: SnapshotId, message: StreamMessage) -> Vec<ArrivedPart> {
     let bytes = message.write(LeaderTime::of(Instant::now()));
     let frames = frames(&bytes, NonZeroUsize::new(1 << 20).expect("not zero"));
     frames.into_iter().map(|Frame { index, count, bytes }| ArrivedPart { id, index, count, bytes }).collect()
