@@ -11,7 +11,7 @@ use presim::{
     chain::{ChainSpec, ChainTx},
     clock::SystemClock,
     config::Config,
-    ledger::{Frame, LeaderTime, OpenBlock, Publication, Snapshot, SnapshotId, Snapshots, StreamMessage, frames},
+    ledger::{Frame, LeaderTime, OpenBlock, Record, Snapshot, SnapshotId, Snapshots, Stamp, StreamMessage, frames},
     node::{self, OwnChain},
     rpc::StartupReason,
     source::{
@@ -45,7 +45,7 @@ pub fn applying(extent: Extent) {
     let epoch = SnapshotId::begin(follows.epoch() + 1);
     let begun = StreamMessage::Epoch { follows, leader: "a node".to_owned() };
     let mut waiting = parts(epoch, begun);
-    snapshots.begin_epoch(epoch.epoch());
+    snapshots.update(|chain| chain.begin_epoch(epoch.epoch()));
 
     let replica = snapshots.mirror();
     let mut sequence = 0;
@@ -62,9 +62,9 @@ pub fn applying(extent: Extent) {
             true => grown.transactions.iter().skip(before).map(|tx| tx.encoded_2718()).collect(),
             false => Vec::new(),
         };
-        let publication = Publication::from(step);
+        let record = Record::from(step);
         let id = published.last.next();
-        waiting.extend(parts(id, StreamMessage::of(&published, &publication).expect("a change of the chain")));
+        waiting.extend(parts(id, StreamMessage::of(&published, &record).expect("a change of the chain")));
 
         let began = Instant::now();
         for part in waiting.drain(..) {
@@ -81,7 +81,7 @@ pub fn applying(extent: Extent) {
         } else {
             checked.push(elapsed);
         }
-        snapshots.apply_as(id, publication);
+        snapshots.apply_as(Stamp::now(id), record).expect("it fits");
         pool.advance();
         assert_eq!(replica.newest().head_hash(), snapshots.newest().head_hash(), "both have the same head");
     }
@@ -119,7 +119,7 @@ fn execute(
     let applied = extend(spec, on, open, |sub_block| {
         senders.into_iter().for_each(|tx| sub_block.push(tx).expect("it is valid"));
     });
-    cell.apply_as(id, Publication::SubBlock(applied.snapshot));
+    cell.apply_as(Stamp::now(id), Record::SubBlock(applied.snapshot)).expect("it fits");
     began.elapsed()
 }
 
