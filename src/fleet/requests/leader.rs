@@ -62,7 +62,7 @@ pub enum ForwardError {
         "the wallet of the fleet is with the data directory of node {0}: ask that node, or start one on its data directory"
     )]
     WalletElsewhere(String),
-    /// It is not known which node has the wallet.
+    /// The place of the wallet is not known.
     #[error("it is not known which node has the wallet of the fleet: {0}: try again")]
     WalletUnknown(#[from] FleetError),
     /// A read was not answered in time.

@@ -26,7 +26,7 @@ pub struct Proof<'a> {
     pub time: u64,
     /// The HMAC of the texts.
     pub mac: [u8; 32],
-    /// What the proof is about: the node that is asked, the method and the parameters, which are the body, the dialect, the page,
+    /// The proven texts: the node that is asked, the method and the parameters, which are the body, the dialect, the page,
     /// the time and the nonce.
     pub texts: [&'a [u8]; 6],
 }
