@@ -17,7 +17,7 @@ mod time;
 
 pub use self::{
     change::ChangeRecord,
-    frame::{Frame, VERSION, frames, join, pack, unpack, unpack_short},
+    frame::{Frame, MAX_BYTES, VERSION, frames, join, pack, unpack, unpack_short, unpacked_bytes},
     health::MessageError,
     image::{ImageContent, LiveImage, StateImage},
     live::{CodesByHash, LiveCanonical, LiveHead, LiveMessage, LiveRecord, LiveSubBlock, StoredChanges},
