@@ -4,7 +4,11 @@ use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
 use async_nats::{
     Client, ConnectErrorKind, ConnectOptions, ServerAddr,
-    jetstream::{Context, context::ContextBuilder, kv, object_store, stream},
+    jetstream::{
+        Context,
+        context::{ContextBuilder, CreateStreamError},
+        kv, object_store, stream,
+    },
 };
 use futures::TryStreamExt;
 use tokio::sync::OnceCell;
@@ -169,8 +173,8 @@ impl FleetLink {
         };
         let refused = |what| move |error: &dyn std::fmt::Display| FleetError::nats(what, error);
         for stream in [stream, sent] {
-            let created = self.jetstream.get_or_create_stream(stream).await;
-            created.map_err(|error| refused("a stream of the fleet cannot be created (--publish-mb)")(&error))?;
+            let opened = self.open_or_create(stream).await;
+            opened.map_err(|error| refused("a stream of the fleet cannot be created (--publish-mb)")(&error))?;
         }
         let sent = self.jetstream.get_stream(self.names.pool_stream()).await;
         let known = sent.map_err(|error| refused("the stream of sent transactions cannot be opened")(&error))?;
@@ -181,8 +185,8 @@ impl FleetLink {
             updated.map_err(|error| refused("the stream of sent transactions cannot be updated")(&error))?;
         }
         for bucket in [self.names.facts(), self.names.lease()] {
-            let created = self.jetstream.get_or_create_stream(bucket_config(&bucket, copies)).await;
-            created.map_err(|error| refused("a bucket of the fleet cannot be created")(&error))?;
+            let opened = self.open_or_create(bucket_config(&bucket, copies)).await;
+            opened.map_err(|error| refused("a bucket of the fleet cannot be created")(&error))?;
         }
         if self.jetstream.get_object_store(&self.names.images()).await.is_err() {
             let config = object_store::Config {
@@ -191,9 +195,23 @@ impl FleetLink {
                 ..object_store::Config::default()
             };
             let created = self.jetstream.create_object_store(config).await;
-            created.map_err(|error| refused("the bucket of images cannot be created")(&error))?;
+            if let Err(error) = created
+                && self.jetstream.get_object_store(self.names.images()).await.is_err()
+            {
+                return Err(refused("the bucket of images cannot be created")(&error));
+            }
         }
         Ok(())
+    }
+
+    /// Opens a stream, and creates it if there is none. A server that creates the stream for another node at the same
+    /// moment refuses this node's creation, since the subjects of both overlap: the other's stream is opened then.
+    async fn open_or_create(&self, config: stream::Config) -> Result<(), CreateStreamError> {
+        let name = config.name.clone();
+        match self.jetstream.get_or_create_stream(config).await {
+            Err(error) if self.jetstream.get_stream(name).await.is_err() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Opens the fleet's stream.
