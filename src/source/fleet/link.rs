@@ -13,12 +13,10 @@ use async_nats::{
 use futures::TryStreamExt;
 use tokio::sync::OnceCell;
 
-use super::{Bucket, FleetError, FleetNames, Servers, Settings};
+use super::{ACK_TIMEOUT, Bucket, FleetError, FleetNames, REQUEST_TIMEOUT, Servers, Settings};
 
-/// The time that NATS may take for an answer before the question is repeated.
-const TIMEOUT: Duration = Duration::from_secs(2);
-/// The time that NATS may take to acknowledge a message before it is sent again.
-const ACK: Duration = Duration::from_secs(1);
+/// The time in which a server must take a connection, before another one is tried.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause before a lost connection is opened again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The bytes that are left for the headers of a part.
@@ -87,8 +85,8 @@ impl FleetLink {
         let failed = |problem: String| FleetError::Connect { servers: servers.to_string(), problem };
         let mut options = ConnectOptions::new()
             .name("presim")
-            .request_timeout(Some(TIMEOUT))
-            .connection_timeout(TIMEOUT)
+            .request_timeout(Some(REQUEST_TIMEOUT))
+            .connection_timeout(CONNECTION_TIMEOUT)
             .reconnect_delay_callback(|_| RETRY_PAUSE);
         let mut addresses = Vec::new();
         for url in &servers.0 {
@@ -136,7 +134,7 @@ impl FleetLink {
         if info.cluster.is_some() && is_old {
             return Err(FleetError::Cluster { found: info.version });
         }
-        let jetstream = ContextBuilder::new().timeout(TIMEOUT).ack_timeout(ACK).build(client.clone());
+        let jetstream = ContextBuilder::new().timeout(REQUEST_TIMEOUT).ack_timeout(ACK_TIMEOUT).build(client.clone());
         Ok((client, jetstream))
     }
 

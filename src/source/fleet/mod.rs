@@ -24,7 +24,10 @@ pub use self::{
     metrics::{FleetMetrics, FleetRole},
     parts::{ArrivedPart, end_of, find, headers},
     pool::{FleetOutbox, PoolFilling},
-    port::{Arrivals, Bucket, BucketEntry, FleetPort, PartAck, PlaceInStream, ShortMessage, StreamEnds, Topic},
+    port::{
+        ACK_TIMEOUT, Arrivals, Bucket, BucketEntry, FleetPort, PartAck, PlaceInStream, REPLY_TIMEOUT, REQUEST_TIMEOUT,
+        ShortMessage, StreamEnds, Topic,
+    },
     settings::{Servers, Settings},
     state::{FleetState, StateServing},
     verdicts::{PoolVerdicts, VerdictInbox},

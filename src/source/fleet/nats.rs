@@ -24,7 +24,7 @@ use tokio::{io::AsyncReadExt, time::timeout};
 
 use super::{
     Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetLink, FleetPort, ImageKey, PartAck, PlaceInStream,
-    ShortMessage, StreamEnds, Topic, headers, subject,
+    REPLY_TIMEOUT, ShortMessage, StreamEnds, Topic, headers, subject,
 };
 use crate::ledger::{SnapshotId, codec::Frame};
 
@@ -32,8 +32,6 @@ use crate::ledger::{SnapshotId, codec::Frame};
 const MAX_IMAGE_PART: usize = 128 << 10;
 /// The most time without a part of an image that is read.
 const IMAGE_PART_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time after which a question for the leader's clock counts as lost.
-const CLOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl FleetLink {
     async fn image_store(&self) -> Result<ObjectStore, FleetError> {
@@ -298,7 +296,7 @@ impl FleetPort for FleetLink {
 
     fn request(&self, topic: Topic) -> BoxFuture<'_, Option<Bytes>> {
         async move {
-            let question = async_nats::Request::new().timeout(Some(CLOCK_TIMEOUT));
+            let question = async_nats::Request::new().timeout(Some(REPLY_TIMEOUT));
             let reply = self.client.send_request(self.subject_of(topic), question).await;
             reply.ok().map(|reply| reply.payload)
         }

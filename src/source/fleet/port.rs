@@ -1,6 +1,6 @@
 //! The servers of a fleet as its nodes use them: NATS in production, and a model of them in the simulation of `benches/faults`.
 
-use std::{fmt, num::NonZeroUsize};
+use std::{fmt, num::NonZeroUsize, time::Duration};
 
 use bytes::Bytes;
 use futures::{future::BoxFuture, stream::BoxStream};
@@ -11,6 +11,13 @@ use crate::ledger::{
     SnapshotId,
     codec::{Frame, VERSION},
 };
+
+/// The time in which the servers must answer a request: twice that of a network that delays each message by 2 s, and some more.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time in which the stream must acknowledge a message, before that is sent again.
+pub const ACK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time in which another node must reply.
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The fate of a part that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,6 +245,16 @@ impl dyn FleetPort + '_ {
             return Err(FleetError::Version { fleet: self.fleet().to_owned(), theirs: version });
         }
         self.fact(FleetChain::KEY).await
+    }
+
+    /// Deletes all images but the newest, and what failed writes have left.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if NATS refuses, or does not answer.
+    pub async fn retain_newest_image(&self) -> Result<(), FleetError> {
+        let newest = self.fact::<ImageKey>(ImageKey::KEY).await?;
+        self.retain_images(&newest.into_iter().map(|newest| newest.name).collect::<Vec<_>>()).await
     }
 
     /// Asks the leader for a new image. A request that is lost is repeated by whoever waits.

@@ -114,8 +114,7 @@ async fn write(port: &dyn FleetPort, image: StateImage, sequence: u64, max_bytes
     match publish(port, &key, &bytes).await {
         Ok(newest) if newest == key => Ok(key),
         failed => {
-            let known = port.fact::<ImageKey>(ImageKey::KEY).await?;
-            port.retain_images(&known.into_iter().map(|known| known.name).collect::<Vec<_>>()).await?;
+            port.retain_newest_image().await?;
             failed?;
             Err(FleetError::Image("another node has written a newer one".to_owned()))
         }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::{
     sync::watch,
     task::JoinHandle,
-    time::{Instant, MissedTickBehavior},
+    time::{Instant, MissedTickBehavior, timeout},
 };
 
 use crate::{
@@ -20,6 +20,8 @@ const KEY: &str = "leader";
 pub const RENEWAL_INTERVAL: Duration = Duration::from_millis(250);
 /// The time without a renewal after which the lease is free, on the clock of the node that looks.
 const FREE_AFTER: Duration = Duration::from_secs(1);
+/// The time in which the lease must be read or renewed: another node has it long before a slower server answers.
+const LEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A look at the lease from a node that does not hold it.
 #[derive(Debug)]
@@ -53,7 +55,7 @@ impl LeaseWatch {
     ///
     /// Returns [`FleetError::Nats`] if NATS does not answer. Another node that is faster is no error.
     pub async fn try_take(&mut self) -> Result<Option<Lease>, FleetError> {
-        let entry = self.port.entry(Bucket::Lease, KEY).await?;
+        let entry = in_time(self.port.entry(Bucket::Lease, KEY)).await?;
         let revision = entry.map_or(0, |entry| entry.revision);
         let since = match self.seen {
             Some((seen, since)) if seen == revision => since,
@@ -62,7 +64,7 @@ impl LeaseWatch {
         if revision != 0 && since.elapsed() < FREE_AFTER {
             return Ok(None);
         }
-        let taken = self.port.update(Bucket::Lease, KEY, self.node.clone(), revision).await?;
+        let taken = in_time(self.port.update(Bucket::Lease, KEY, self.node.clone(), revision)).await?;
         Ok(taken.map(|revision| self.hold(revision)))
     }
 
@@ -90,7 +92,7 @@ impl LeaseWatch {
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 ticks.tick().await;
-                match renew(&*port, &node, revision).await {
+                match in_time(renew(&*port, &node, revision)).await {
                     Ok(Some(next)) => {
                         revision = next;
                         renewal.send_replace(Some(Instant::now()));
@@ -104,6 +106,12 @@ impl LeaseWatch {
         });
         Lease { port: self.port.clone(), renewed, renewing, metrics: None }
     }
+}
+
+/// Waits for an answer about the lease, as long as that is of use.
+async fn in_time<T>(answer: impl Future<Output = Result<T, FleetError>>) -> Result<T, FleetError> {
+    let late = |_| Err(FleetError::nats("the lease cannot be read", "the servers do not answer in time"));
+    timeout(LEASE_TIMEOUT, answer).await.unwrap_or_else(late)
 }
 
 /// Renews the lease of a node, whose last revision is `revision`. Returns the next one, or `None` if another node has it.
