@@ -36,7 +36,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    ledger::{SnapshotId, StateImage, epoch},
+    ledger::{FeedProblem, SnapshotId, StateImage, epoch},
     store::{Store, StoreError},
 };
 
@@ -107,6 +107,8 @@ enum NotBegun {
     #[error(transparent)]
     Epoch(#[from] EpochError),
     #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
     NotLeading(#[from] NotLeading),
     #[error("the stream goes on after what this node has read")]
     Behind,
@@ -131,11 +133,11 @@ impl Publisher {
             let lease = self.follow(feed, journal).await;
             match self.begin(feed, journal, lease, least).await {
                 Ok(epoch) => return epoch,
-                Err(NotBegun::Behind | NotBegun::NotLeading(_)) => self.ceased = Some(Instant::now()),
+                Err(NotBegun::Behind) => self.ceased = Some(Instant::now()),
                 Err(error) => {
                     tracing::warn!(%error, "this node cannot lead the fleet yet");
-                    self.repair().await;
-                    tokio::time::sleep(lease::RENEWAL_INTERVAL).await;
+                    self.ceased = Some(Instant::now());
+                    self.repair(feed).await;
                 }
             }
         }
@@ -168,18 +170,26 @@ impl Publisher {
                 Ok(None) => {}
                 Err(error) => {
                     tracing::debug!(%error, "the lease cannot be read");
-                    self.repair().await;
+                    self.repair(feed).await;
                 }
             }
         }
     }
 
-    /// Creates what the fleet needs on its servers and has lost there.
-    async fn repair(&self) {
-        if self.port.is_connected()
-            && let Err(error) = self.port.repair().await
-        {
+    /// Creates what the fleet needs on its servers and has lost there. Where no node leads, images may fill the servers, and
+    /// no leader deletes them: all but the newest are deleted.
+    async fn repair(&self, feed: &Feed) {
+        if !self.port.is_connected() {
+            return;
+        }
+        if let Err(error) = self.port.repair().await {
             tracing::debug!(%error, "what the fleet needs on its servers cannot be created");
+        }
+        let problem = feed.snapshots.load().feed().problem();
+        if matches!(problem, Some(FeedProblem::Partition | FeedProblem::Stream))
+            && let Err(error) = self.port.retain_newest_image().await
+        {
+            tracing::debug!(%error, "old images of the fleet cannot be deleted");
         }
     }
 
@@ -218,6 +228,8 @@ impl Publisher {
             self.follower.step(feed, journal, FleetRole::Standby).await;
         }
         let published = feed.snapshots.load();
+        // The chain goes on from what is shown.
+        journal.map_or(Ok(()), |journal| journal.take_back(published.last))?;
         let epoch = take_epoch(&*self.port, &self.store, &*self.clock, published.last.epoch().max(least)).await?;
         let (sequence, follows, node) = (end, published.last, self.limits.node.as_str());
         let lease = lease.counted(self.follower.metrics().clone());

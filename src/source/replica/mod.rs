@@ -50,6 +50,8 @@ pub struct Follower {
     base: ReplicaBase,
     /// The state as far as the stream was read; `None` while it begins anew.
     following: Option<Following>,
+    /// Whether the journal does not have that state, but what is shown, since the state began with an image.
+    is_detached: bool,
     pulse: PulseWatch,
     /// The id of the image after which the stream has a gap.
     useless: Option<u64>,
@@ -76,7 +78,8 @@ impl Follower {
     ) -> Self {
         let announced = following.state().load().feed();
         let (heard, following) = (now(), Some(following));
-        Self { port, base, following, pulse, useless: None, problem: None, heard, announced, chain, metrics }
+        let (is_detached, useless, problem) = (false, None, None);
+        Self { port, base, following, is_detached, pulse, useless, problem, heard, announced, chain, metrics }
     }
 
     /// Shows the state that was reached so far in `snapshots`, with the health of the feed.
@@ -125,6 +128,7 @@ impl Follower {
     async fn advance(&mut self, feed: &mut Feed, journal: Option<&Journal>, role: FleetRole) {
         let Some(following) = &mut self.following else {
             self.restart(journal, role).await;
+            self.attach(journal, feed);
             return self.show(feed);
         };
         let was_open = following.is_open();
@@ -136,7 +140,7 @@ impl Follower {
         let stepped = match opened {
             Ok(()) => tokio::select! {
                 biased;
-                stepped = following.next(journal) => stepped.map(Some),
+                stepped = following.next(journal.filter(|_| !self.is_detached)) => stepped.map(Some),
                 () = self.pulse.beat() => Ok(None),
                 () = tokio::time::sleep(RETRY_PAUSE) => Ok(None),
             },
@@ -147,6 +151,7 @@ impl Follower {
                 self.heard = arrived;
                 self.problem = None;
                 if last > feed.snapshots.load().last {
+                    self.attach(journal, feed);
                     self.show(feed);
                     feed.count(arrived);
                 }
@@ -208,14 +213,9 @@ impl Follower {
         };
         match begun {
             Ok(Some(following)) => {
-                if let Some(journal) = journal
-                    && let Err(error) = journal.replace_state(&following.state().load())
-                {
-                    tracing::error!(%error, "the image of the fleet cannot be written to the data directory");
-                    return tokio::time::sleep(RETRY_PAUSE).await;
-                }
                 self.problem = None;
                 self.following = Some(following);
+                self.is_detached = journal.is_some();
             }
             Ok(None) => {
                 self.port.want_image().await;
@@ -229,6 +229,20 @@ impl Follower {
                 }
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
+        }
+    }
+
+    /// Has the journal begin anew with the state that was reached, once that is newer than what is shown. Until then the
+    /// journal has what is shown, from which this node goes on if the stream has lost it.
+    fn attach(&mut self, journal: Option<&Journal>, feed: &Feed) {
+        let (Some(journal), Some(following), true) = (journal, &self.following, self.is_detached) else { return };
+        let reached = following.state().load();
+        if reached.last <= feed.snapshots.load().last {
+            return;
+        }
+        match journal.replace_state(&reached) {
+            Ok(()) => self.is_detached = false,
+            Err(error) => tracing::error!(%error, "the fleet's state cannot be written to the data directory"),
         }
     }
 
@@ -250,7 +264,8 @@ impl Follower {
     /// Returns the newest of what was reached and what `snapshots` show already.
     fn reached(&self, snapshots: &Snapshots) -> Arc<Chain> {
         let shown = snapshots.load();
-        let reached = self.following.as_ref().map(|following| following.state().load());
+        let reached = self.following.as_ref().filter(|_| !self.is_detached);
+        let reached = reached.map(|following| following.state().load());
         reached.filter(|reached| reached.last > shown.last).unwrap_or(shown)
     }
 
@@ -305,6 +320,7 @@ impl Follower {
     pub fn go_on_from(&mut self, snapshots: &Snapshots, sequence: u64) {
         let applier = Applier::new(snapshots.mirror(), self.base.codes.clone()).with_clock(self.base.clock.clone());
         self.following = Some(Following::from(self.port.clone(), applier, sequence));
+        self.is_detached = false;
     }
 }
 
