@@ -1,7 +1,7 @@
 //! Runs a script of a fleet.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     num::NonZeroUsize,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -34,6 +34,8 @@ use super::{
 use crate::disk::Disk;
 
 const IDS: &str = "an id names one state on all nodes";
+/// The last change of a node never goes back, and its newest snapshot only where messages were lost that the next leader has
+/// not read: the stream or its oldest messages were deleted, or nobody can read one.
 const BACK: &str = "no node goes back";
 const FIRST: &str = "the stream has what anyone is shown";
 const ORDER: &str = "the stream holds each id once, in order, and an epoch first";
@@ -43,7 +45,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const RECOVERY: Duration = Duration::from_secs(120);
 
 /// Totals of runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetCounts {
     pub steps: usize,
     /// The ids that were shown by any node, counted once.
@@ -53,6 +55,10 @@ pub struct FleetCounts {
     pub kills: usize,
     /// The longest time after the faults until all was well, in milliseconds.
     pub recovery_ms: u128,
+    /// The scripts about each fault.
+    pub scripts: BTreeMap<FleetFault, usize>,
+    /// The steps with each fault.
+    pub faults: BTreeMap<String, usize>,
 }
 
 impl FleetCounts {
@@ -62,14 +68,19 @@ impl FleetCounts {
         self.takeovers += other.takeovers;
         self.kills += other.kills;
         self.recovery_ms = self.recovery_ms.max(other.recovery_ms);
+        other.scripts.iter().for_each(|(fault, count)| *self.scripts.entry(*fault).or_default() += count);
+        other.faults.iter().for_each(|(fault, count)| *self.faults.entry(fault.clone()).or_default() += count);
     }
 }
 
 impl fmt::Display for FleetCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { steps, shown, takeovers, kills, recovery_ms } = self;
+        let Self { steps, shown, takeovers, kills, recovery_ms, scripts, faults } = self;
         write!(f, "{steps} steps, {shown} snapshots shown, {takeovers} epochs, {kills} kills, ")?;
-        write!(f, "at most {recovery_ms} ms until all was well again")
+        write!(f, "at most {recovery_ms} ms until all was well again\nscripts of fleets:")?;
+        scripts.iter().try_for_each(|(fault, count)| write!(f, " {fault:?} {count}"))?;
+        write!(f, "\nfaults of fleets:")?;
+        faults.iter().try_for_each(|(fault, count)| write!(f, " {fault} {count}"))
     }
 }
 
@@ -118,6 +129,8 @@ struct SimFleet {
     ids: BTreeMap<SnapshotId, B256>,
     /// The ids of the last change and of the newest snapshot that each node has shown last.
     last: [(SnapshotId, SnapshotId); NODES],
+    /// The nodes whose disk has failed.
+    failed: BTreeSet<usize>,
     counts: FleetCounts,
 }
 
@@ -156,7 +169,8 @@ impl SimFleet {
             old: Vec::new(),
             ids: BTreeMap::new(),
             last: Default::default(),
-            counts: FleetCounts::default(),
+            failed: BTreeSet::new(),
+            counts: FleetCounts { scripts: [(script.fault, 1)].into(), ..FleetCounts::default() },
         };
         // Where the first node's images are of no use, the other one begins.
         let first = usize::from(script.fault == FleetFault::LargeImages);
@@ -174,7 +188,7 @@ impl SimFleet {
     }
 
     /// Begins a fault of the servers, the ways to them, or the clocks.
-    fn begin(&self, step: FleetStep) {
+    fn begin(&mut self, step: FleetStep) {
         let until = |ms: u64| Some(Instant::now() + Duration::from_millis(ms));
         let mut servers = lock(&self.servers);
         match step {
@@ -195,14 +209,20 @@ impl SimFleet {
             FleetStep::LoseLease => servers.lose_bucket(Bucket::Lease),
             FleetStep::FailImages(count) => servers.failing_images = count,
             FleetStep::SlowImages(ms) => servers.image_time = Duration::from_millis(ms),
-            FleetStep::Garbage => servers.store_garbage(),
+            FleetStep::Foreign => servers.insert(None),
+            FleetStep::Corrupt(how) => servers.corrupts = Some(how),
             FleetStep::Jump(seconds) => self.clock.jump(seconds),
+            FleetStep::FailDisk { node, after } => {
+                self.nodes[node].disk.fail_after(after);
+                self.failed.insert(node);
+            }
             FleetStep::Wait(_) | FleetStep::Kill(_) | FleetStep::KillToOld(_) | FleetStep::Anew(_) => {}
         }
     }
 
     async fn step(&mut self, step: FleetStep) -> Result<(), Broken> {
         self.counts.steps += 1;
+        *self.counts.faults.entry(step.name()).or_default() += 1;
         self.begin(step);
         match step {
             FleetStep::Wait(ms) => self.wait(Duration::from_millis(ms)).await,
@@ -218,6 +238,9 @@ impl SimFleet {
         self.counts.kills += 1;
         self.nodes[node].kill().await;
         self.last[node] = Default::default();
+        if self.failed.remove(&node) {
+            self.nodes[node].disk = self.nodes[node].disk.copy();
+        }
         if is_old {
             self.nodes[node].disk = self.old[node].copy();
         }
@@ -245,7 +268,9 @@ impl SimFleet {
             let published = snapshots.load();
             let (last, newest) = (published.last, published.newest.id);
             let (last_before, newest_before) = self.last[node];
-            if last < last_before || newest < newest_before {
+            // A leader that has not read what was lost goes on from before it: what it has not read, it does not know.
+            let is_lossy = lock(&self.servers).has_lost && last.epoch() > last_before.epoch();
+            if last < last_before || newest < newest_before && !is_lossy {
                 let text = format!("node {node} went from {:#x} to {:#x}", newest_before.0, newest.0);
                 return Err((BACK, text));
             }
@@ -277,6 +302,9 @@ impl SimFleet {
             self.nodes[0].max_image_bytes = u64::MAX;
             self.restart(0, false, false).await?;
         }
+        while let Some(node) = self.failed.first().copied() {
+            self.restart(node, false, false).await?;
+        }
         let ended = Instant::now();
         self.restart(NODES - 1, false, false).await?;
         let target = lock(&self.servers).whole.last().copied().unwrap_or_default();
@@ -294,7 +322,7 @@ impl SimFleet {
                 self.counts.recovery_ms = ended.elapsed().as_millis();
                 let servers = lock(&self.servers);
                 self.counts.takeovers = servers.whole.iter().filter(|id| **id == SnapshotId::begin(id.epoch())).count();
-                return Ok(self.counts);
+                return Ok(self.counts.clone());
             }
         }
         let text = shown.iter().map(|one| match one {

@@ -4,6 +4,8 @@ use std::fmt;
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
+use super::servers::Corruption;
+
 /// The nodes that publish: one leads, another stands by.
 pub const INGESTERS: usize = 2;
 /// All nodes: those that publish, and replicas.
@@ -12,7 +14,7 @@ pub const NODES: usize = 4;
 const STEPS: std::ops::Range<usize> = 6..16;
 
 /// The fault that a script is about, beside others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FleetFault {
     /// The ways to the servers, acknowledgements, clocks, kills, and leaders that lose the lease.
     Usual,
@@ -34,12 +36,14 @@ pub enum FleetFault {
     OldDirectory,
     /// The fleet begins anew while the other node runs.
     Anew,
-    /// A message cannot be read.
+    /// A message cannot be read, or cannot be applied.
     Garbage,
+    /// A disk fails, while a leader takes back what the stream has not taken, too.
+    Disk,
 }
 
 impl FleetFault {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Usual,
         Self::DeletedStream,
         Self::Late,
@@ -51,6 +55,7 @@ impl FleetFault {
         Self::OldDirectory,
         Self::Anew,
         Self::Garbage,
+        Self::Disk,
     ];
 }
 
@@ -112,16 +117,30 @@ pub enum FleetStep {
     FailImages(u32),
     /// An image takes so long to write.
     SlowImages(u64),
-    /// A message comes to the stream that nobody can read.
-    Garbage,
+    /// A message comes to the stream that is none of presim's.
+    Foreign,
+    /// The next message of a leader comes to the stream with another content.
+    Corrupt(Corruption),
     /// A node is killed, and starts again.
     Kill(usize),
     /// The same, with the disk of the beginning.
     KillToOld(usize),
     /// A node that publishes is started again with `--publish-anew`.
     Anew(usize),
+    /// The disk of a node that publishes fails after so many operations, until that node starts again.
+    FailDisk {
+        node: usize,
+        after: usize,
+    },
     /// The clocks jump by seconds, backwards too.
     Jump(i64),
+}
+
+impl FleetStep {
+    /// Returns the name of the step, without its numbers.
+    pub fn name(&self) -> String {
+        format!("{self:?}").chars().take_while(|letter| letter.is_alphanumeric()).collect()
+    }
 }
 
 impl FleetScript {
@@ -129,12 +148,16 @@ impl FleetScript {
     pub fn of(seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0xf1ee7);
         let fault = FleetFault::ALL[(seed % FleetFault::ALL.len() as u64) as usize];
-        let (sub_blocks, traffic) = (rng.random_range(1..4), rng.random_range(0..3));
-        let image_every = if fault == FleetFault::FullStore { 1 } else { rng.random_range(3..60) };
+        let (mut sub_blocks, traffic) = (rng.random_range(1..4), rng.random_range(0..3));
+        let mut image_every = rng.random_range(3..60);
+        if fault == FleetFault::FullStore {
+            // Images grow with the chain, and two of them must have room beside the stream.
+            (sub_blocks, image_every) = (3, 1);
+        }
         let flags = (0..NODES).map(|node| {
             let mut flags = Vec::new();
             let mut add = |flag: &str, value: u32| flags.extend([flag.to_owned(), value.to_string()]);
-            add("--keep-blocks", rng.random_range(1..6));
+            add("--keep-blocks", rng.random_range(if node < INGESTERS { 2 } else { 1 }..6));
             add("--keep-snapshots", rng.random_range(4..40));
             if node < INGESTERS {
                 add("--sub-blocks", sub_blocks);
@@ -191,8 +214,12 @@ fn of(fault: FleetFault, rng: &mut SmallRng) -> FleetStep {
         (FleetFault::Refused, 0..=4) => FleetStep::Refuse { node: ingester, for_ms: rng.random_range(3_000..20_000) },
         (FleetFault::OldDirectory, 0..3) => FleetStep::KillToOld(ingester),
         (FleetFault::Anew, 0..2) => FleetStep::Anew(ingester),
-        (FleetFault::Garbage, 0..3) => FleetStep::Garbage,
-        (FleetFault::Garbage, 3) => FleetStep::Kill(ingester),
+        (FleetFault::Garbage, 0) => FleetStep::Foreign,
+        (FleetFault::Garbage, 1) => FleetStep::Corrupt(Corruption::Unreadable),
+        (FleetFault::Garbage, 2) => FleetStep::Corrupt(Corruption::Empty),
+        (FleetFault::Disk, 0) => FleetStep::FailDisk { node: ingester, after: rng.random_range(0..40) },
+        (FleetFault::Disk, 1 | 2) => FleetStep::CutKeys { node: ingester, for_ms: rng.random_range(1_000..4_000) },
+        (FleetFault::Disk | FleetFault::Garbage, 3) => FleetStep::Kill(ingester),
         (_, 5) => FleetStep::Kill(replica),
         _ => FleetStep::Wait(rng.random_range(100..4_000)),
     }

@@ -13,10 +13,10 @@ use std::{
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use presim::{
-    ledger::{Frame, SnapshotId},
+    ledger::{Frame, SnapshotId, StreamMessage, frames, join},
     source::fleet::{
-        Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetPort, ImageKey, PartAck, PlaceInStream,
-        ShortMessage, StreamEnds, Topic,
+        ACK_TIMEOUT, Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetPort, ImageKey, PartAck,
+        PlaceInStream, REPLY_TIMEOUT, REQUEST_TIMEOUT, ShortMessage, StreamEnds, Topic,
     },
 };
 use tokio::{
@@ -28,12 +28,6 @@ use super::script::NODES;
 
 /// A message of each so many is treated wrongly by a mutant.
 const OF: u64 = 7;
-/// The time in which the servers must answer, as in production.
-const TIMEOUT: Duration = Duration::from_secs(5);
-/// The time in which the stream must acknowledge a message, as in production.
-const ACK_TIMEOUT: Duration = Duration::from_secs(1);
-/// The time in which a reply must come.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The bytes of a part beside its content.
 const STORED: usize = 200;
 
@@ -69,6 +63,26 @@ pub struct Way {
     pub lost_acks: u32,
 }
 
+/// A fault of the content of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Corruption {
+    /// It cannot be read.
+    Unreadable,
+    /// It has no entries, so that it can be read and not applied. One of several parts cannot be read.
+    Empty,
+}
+
+impl Corruption {
+    fn of(self, frame: &Frame) -> alloy_primitives::Bytes {
+        let message = join(std::slice::from_ref(&frame.bytes)).ok();
+        let read = message.filter(|_| self == Self::Empty).and_then(|message| StreamMessage::read(&message).ok());
+        let Some((dated, StreamMessage::Change(mut change))) = read else { return vec![0; 3].into() };
+        change.entries.clear();
+        let written = StreamMessage::Change(change).write(dated);
+        frames(&written, NonZeroUsize::MAX).swap_remove(0).bytes
+    }
+}
+
 /// A part as it is stored; `None` is a message that is none of presim's.
 #[derive(Clone, Debug)]
 struct StoredPart {
@@ -99,6 +113,10 @@ pub struct Servers {
     /// The images that fail, and the time that one takes.
     pub failing_images: u32,
     pub image_time: Duration,
+    /// The fault of the next message's content.
+    pub corrupts: Option<Corruption>,
+    /// Whether messages were lost that only some nodes have read.
+    pub has_lost: bool,
     subscribers: Vec<(Topic, mpsc::UnboundedSender<(Instant, ShortMessage)>)>,
     replies: BTreeMap<String, oneshot::Sender<(Instant, Bytes)>>,
     changed: watch::Sender<u64>,
@@ -142,6 +160,8 @@ impl Servers {
             full: None,
             failing_images: 0,
             image_time: Duration::ZERO,
+            corrupts: None,
+            has_lost: false,
             subscribers: Vec::new(),
             replies: BTreeMap::new(),
             changed: watch::Sender::new(0),
@@ -156,12 +176,14 @@ impl Servers {
 
     /// Deletes all but the newest parts.
     pub fn purge(&mut self, keep: u64) {
+        self.has_lost = true;
         self.parts = self.parts.split_off(&(self.last.saturating_sub(keep) + 1));
     }
 
     /// Deletes the stream, and creates it anew if nobody else is to.
     pub fn delete_stream(&mut self, is_created: bool) {
         (self.parts, self.names, self.last) = Default::default();
+        self.has_lost = true;
         self.deleted += 1;
         self.is_missing = !is_created;
         self.changed.send_modify(|changes| *changes += 1);
@@ -187,13 +209,6 @@ impl Servers {
         self.images.clear();
     }
 
-    /// Stores a message that nobody can read, as the one that is next.
-    pub fn store_garbage(&mut self) {
-        let id = self.last_whole.unwrap_or_default().next();
-        let bytes = vec![0_u8; 3].into();
-        self.insert(Some((id, Frame { index: 0, count: 1, bytes })));
-    }
-
     fn stored(&self) -> usize {
         let parts = self.parts.values().filter_map(|stored| stored.part.as_ref());
         parts.map(|(_, frame)| frame.bytes.len() + STORED).sum()
@@ -206,7 +221,8 @@ impl Servers {
         !is_full && self.stored() + images + self.orphans + bytes <= self.bounds.1
     }
 
-    fn insert(&mut self, part: Option<(SnapshotId, Frame)>) {
+    /// Stores a part, or a message that is none of presim's.
+    pub fn insert(&mut self, part: Option<(SnapshotId, Frame)>) {
         self.last += 1;
         self.parts.insert(self.last, StoredPart { part, at: Instant::now() });
         while self.stored() > self.bounds.0 {
@@ -236,7 +252,12 @@ impl Servers {
     }
 
     fn store(&mut self, id: SnapshotId, frame: &Frame) {
-        self.insert(Some((id, frame.clone())));
+        let mut stored = frame.clone();
+        if let Some(corruption) = self.corrupts.take() {
+            self.has_lost = true;
+            stored.bytes = corruption.of(frame);
+        }
+        self.insert(Some((id, stored)));
         self.names.insert((id, frame.index));
         let begun = match self.coming.take() {
             Some((coming, next)) if (coming, next) == (id, frame.index) => Some(next),
@@ -309,7 +330,7 @@ impl ModelPort {
             self.pass(key).await;
             done
         };
-        timeout(TIMEOUT, asked).await.unwrap_or_else(|_| Err(lost("the servers do not answer")))
+        timeout(REQUEST_TIMEOUT, asked).await.unwrap_or_else(|_| Err(lost("the servers do not answer")))
     }
 
     fn send_now(&self, id: SnapshotId, parts: &[Frame], expected: u64) -> Vec<PartAck> {
