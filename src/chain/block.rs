@@ -92,7 +92,7 @@ impl SealedBlock {
         Self { header, body: None, logs: None, keeper: OnceLock::new() }
     }
 
-    /// Returns the same block with the logs of all its transactions, in order, in place of a body.
+    /// Sets the logs of all the transactions, in order, which are known although the body is not.
     #[must_use]
     pub fn with_logs(self, logs: Vec<TransactionLogs>) -> Self {
         Self { logs: Some(logs.into()), ..self }
@@ -131,7 +131,7 @@ impl SealedBlock {
         self.keeper.get().is_some()
     }
 
-    /// Returns the same block without its body in memory, or `None` if no keeper holds the body.
+    /// Returns the block without its body in memory, or `None` if no keeper holds the body.
     pub fn without_body(&self) -> Option<Self> {
         let keeper = self.keeper.get()?.clone();
         Some(Self { header: self.header.clone(), body: None, logs: None, keeper: keeper.into() })
@@ -147,7 +147,7 @@ impl SealedBlock {
         self.header.number
     }
 
-    /// Returns the same block with its body in memory, or `None` if the body is unknown or pruned.
+    /// Returns the block with its body in memory, or `None` if the body is unknown or pruned.
     pub fn with_body(&self) -> Option<Self> {
         Some(Self { body: Some(self.find_body()?), ..self.clone() })
     }

@@ -77,7 +77,7 @@ impl Natives {
         self.fork
     }
 
-    /// Returns the same and `more`, which are native at any time.
+    /// Sets `more` addresses that are native at any time.
     pub(super) fn with(self, more: &[Address]) -> Self {
         Self { more: (!more.is_empty()).then(|| more.into()), ..self }
     }

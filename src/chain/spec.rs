@@ -106,13 +106,13 @@ impl ChainSpec {
         self.config.chain_id
     }
 
-    /// Returns the same rules with another time between two blocks.
+    /// Sets the usual time between two blocks.
     #[must_use]
     pub fn with_block_time(self, block_time: Duration) -> Self {
         Self { block_time, ..self }
     }
 
-    /// Returns the same rules without EIP-3607: transactions of contracts are valid, as a devnet needs it whose clients
+    /// Lifts EIP-3607: transactions of contracts are valid, as a devnet needs it whose clients
     /// send in the name of any account.
     #[must_use]
     pub fn with_contracts_sending(self) -> Self {
@@ -135,7 +135,7 @@ impl ChainSpec {
         self.wrapper
     }
 
-    /// Returns the same rules with these native contracts beside those that the forks bring.
+    /// Sets these native contracts beside those that the forks bring.
     #[must_use]
     pub fn with_natives(self, more: &[Address]) -> Self {
         Self { natives: self.natives.with(more), ..self }

@@ -217,7 +217,7 @@ impl<'a> ChainExecutor<'a> {
         }
     }
 
-    /// Returns the same executor without the checks of nonces, balances and base fees, for transactions that are not the
+    /// Lifts the checks of nonces, balances and base fees, for transactions that are not the
     /// next of the block.
     #[must_use]
     pub fn lenient(mut self) -> Self {

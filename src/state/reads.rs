@@ -112,11 +112,6 @@ impl ReadSet {
         let slots: usize = self.accounts.iter().map(|account| account.slots.len()).sum();
         if self.accounts.len() + slots + self.hashes.len() > Self::MAX_READS { Self::everything() } else { self }
     }
-
-    /// Returns whether the account at `address` was accessed.
-    pub fn has_accessed(&self, address: &Address) -> bool {
-        self.everything || self.accounts.binary_search_by_key(address, |account| account.address).is_ok()
-    }
 }
 
 /// The part of a record that belongs to no account. An overlay holds it, beside what it records of each account.

@@ -6,7 +6,7 @@ use alloy_primitives::{
 };
 use revm::state::AccountInfo;
 
-use super::{AccountChange, AccountReads, Lookup, ReadSet, World};
+use super::{AccountChange, AccountReads, Lookup, World};
 
 /// The parts of the state in which two states may differ.
 #[derive(Clone, Debug, Default)]
@@ -65,21 +65,6 @@ impl Touched {
     /// Returns the accounts with the parts that are touched.
     pub fn accounts(&self) -> impl Iterator<Item = (&Address, &TouchedAccount)> {
         self.0.iter()
-    }
-}
-
-impl ReadSet {
-    /// Returns whether anything that was read of the state is among the `touched` parts. The fields of the block are
-    /// not part of the state.
-    pub fn is_touched(&self, touched: &Touched) -> bool {
-        self.everything
-            || self.accounts.iter().any(|read| {
-                touched.0.get(&read.address).is_some_and(|account| {
-                    account.parts.intersects(read.parts)
-                        || account.all_slots && !read.slots.is_empty()
-                        || read.slots.iter().any(|slot| account.slots.contains(slot))
-                })
-            })
     }
 }
 

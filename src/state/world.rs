@@ -107,24 +107,6 @@ impl World {
         }
     }
 
-    /// Returns the changes by which it differs from the upstream's state that it is based on, each account once. Empty if
-    /// all state is local.
-    pub fn changes_on_remote(&self) -> Vec<AccountChange> {
-        let Self::Remote(remote) = self else { return Vec::new() };
-        let changed = remote.changed.iter().map(|(address, account)| AccountChange {
-            address: *address,
-            info: Some(account.info()),
-            storage_cleared: !account.is_partial(),
-            slots: account.slots().map(|(slot, value)| (*slot, *value)).collect(),
-        });
-        let gone = remote.gone.iter().map(|address| AccountChange {
-            address: *address,
-            storage_cleared: true,
-            ..AccountChange::default()
-        });
-        changed.chain(gone).collect()
-    }
-
     /// Returns whether it is an upstream's state as that has it.
     pub fn is_unchanged_remote(&self) -> bool {
         matches!(self, Self::Remote(remote) if remote.changed.is_empty() && remote.gone.is_empty())

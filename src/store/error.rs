@@ -45,7 +45,7 @@ pub enum StoreError {
     Foreign {
         /// The data directory.
         path: PathBuf,
-        /// What the store holds, and what to do.
+        /// The chain or feed that the store holds, and the advice to the operator.
         problem: String,
     },
     /// A commit failed with this problem. No later write succeeds until the node is restarted.

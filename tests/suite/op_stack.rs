@@ -37,6 +37,7 @@ use serde_json::{Value, json};
 use crate::{
     block_traces::are_of,
     op_chain::{ATTRIBUTED, L1_BLOCK, SEQUENCER_FEE_VAULT, config},
+    read_sets::is_touched,
     support::{TestNode, number, shared},
 };
 
@@ -364,7 +365,7 @@ fn vaults_that_get_fees_are_read_only_by_code_that_looks() {
         overlay.set(vault, Some(U256::from(1_000_000)), None, None);
         let mut touched = Touched::default();
         touched.add(&open.world, &overlay.changed().1);
-        reads.is_touched(&touched)
+        is_touched(reads, &touched)
     };
     let signed = || SimCall::Signed(Box::new(Recovered::new_unchecked(chain.signed(1), from)));
     let price = CallFees::GasPrice(10_000_000_000);

@@ -12,7 +12,7 @@ use crate::{
         request::{SimBlock, Simulation, SimulationRules},
     },
     ledger::Snapshot,
-    state::{BlockReads, ReadSet},
+    state::BlockReads,
 };
 
 /// The block in which the first calls of a simulation run on a snapshot, if the request overrides nothing of it.
@@ -116,18 +116,5 @@ impl BlockContext {
             gas_left: later.gas_left.most(),
             recipients: fields.contains(BlockReads::FEE_RECIPIENT).then_some([one.beneficiary, other.beneficiary]),
         }
-    }
-}
-
-impl ReadSet {
-    /// Returns whether a run that read this may end otherwise after a change of its block. Changes of the state are not
-    /// considered.
-    pub fn follows_from(&self, change: &ContextChange) -> bool {
-        self.everything
-            || change.everything
-            || self.block.intersects(change.fields)
-            || self.gas > change.gas_left
-            || change.hashes && !self.hashes.is_empty()
-            || change.recipients.is_some_and(|recipients| recipients.iter().any(|address| self.has_accessed(address)))
     }
 }
