@@ -77,6 +77,7 @@ enum QuestionTask {
     Trace(TraceArgs),
 }
 
+#[expect(clippy::large_enum_variant, reason = "a command line is parsed once")]
 #[derive(Clone, Debug, Subcommand)]
 enum CommandTask {
     #[command(flatten)]

@@ -48,7 +48,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// Returns the start on a chain that is not presim's own, outside of a fleet.
+    /// Returns the start on a chain on which the node has no accounts and tests change nothing, outside of a fleet.
     pub fn of_foreign(spec: ChainSpec, snapshots: Snapshots, source: Box<dyn FeedSource>) -> Self {
         Self {
             spec,

@@ -34,9 +34,9 @@ enum Calls {
 
 /// The errors that a row of the table is about.
 enum Pattern {
-    /// Those with one of these codes.
+    /// Errors with one of these codes.
     Codes(&'static [i64]),
-    /// Those whose message has one of these parts, in lower case.
+    /// Errors whose message has one of these parts, in lower case.
     Texts(&'static [&'static str]),
 }
 
