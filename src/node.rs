@@ -448,7 +448,7 @@ impl Actors {
             bundles: config.max_watched,
             bytes: config.watch_mb << 20,
             share: config.watch_share,
-            keep: Duration::from_secs(config.watch_keep_s),
+            retention: Duration::from_secs(config.watch_keep_s),
         };
         let watches = Watches::new(limits, &executor, subscriptions.clone(), &metrics);
         let workforce = executor.clone();

@@ -93,25 +93,25 @@ pub enum AccessError {
     /// The file cannot be read.
     #[error("{file}: {cause}")]
     Read {
-        #[doc = "The file, after the flag that names it."]
+        /// The file, after the flag that names it.
         file: String,
-        #[doc = "Why."]
+        /// The reason.
         cause: io::Error,
     },
     /// The file is not TOML, or not of the right shape.
     #[error("{file}: {problem}: expected [[token]] tables with name, token and rate")]
     Shape {
-        #[doc = "The file, after the flag that names it."]
+        /// The file, after the flag that names it.
         file: String,
-        #[doc = "Why. The line is not shown: there may be a token in it."]
+        /// The reason. The line is not shown: there may be a token in it.
         problem: String,
     },
     /// A token is too easy to guess or used twice, or there is none.
     #[error("{file}: {problem}")]
     Token {
-        #[doc = "The file, after the flag that names it."]
+        /// The file, after the flag that names it.
         file: String,
-        #[doc = "What is wrong."]
+        /// The problem.
         problem: String,
     },
 }

@@ -16,7 +16,7 @@ use crate::telemetry::{Gauge, Metrics};
 pub const CPU_DMA_LATENCY: &str = "/dev/cpu_dma_latency";
 
 /// The interval at which the pace of requests is measured.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const MEASURE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// When idle cores are kept from sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -68,7 +68,7 @@ impl Awake {
             return std::future::pending().await;
         }
         let mut pace = Pace::new();
-        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        let mut ticks = tokio::time::interval(MEASURE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -105,7 +105,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// The number of times in [`LOOK_EVERY`] from which on the pace is fast.
+    /// The number of times in [`MEASURE_INTERVAL`] from which on the pace is fast.
     const FAST: u64 = 100;
     /// The number of measurements until the pace counts as slow again.
     const SLOW: u32 = 3;

@@ -104,7 +104,7 @@ impl Connections {
     }
 
     /// Closes stalled connections, at intervals.
-    pub async fn close_those_that_stand_still(self: Arc<Self>, timeout: Duration) {
+    pub async fn close_stalled(self: Arc<Self>, timeout: Duration) {
         let mut ticks = tokio::time::interval((timeout / 4).max(Duration::from_millis(1)));
         loop {
             ticks.tick().await;

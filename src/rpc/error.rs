@@ -106,7 +106,7 @@ impl RpcError {
         }
     }
 
-    /// Returns the same error, its text changed.
+    /// Changes the text of the error.
     pub fn with_message(self, change: impl FnOnce(&str) -> String) -> Self {
         let error = self.into_object();
         Self::Answer(ErrorObject::owned(error.code(), change(error.message()), error.data()))

@@ -19,11 +19,11 @@ use super::{
 };
 
 /// The time after which a filter that is not polled is dropped, as in geth.
-const KEPT: Duration = Duration::from_secs(5 * 60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// The filters of a node.
 ///
-/// At the bound, a new filter evicts one that was not polled for [`KEPT`], else the longest unpolled one of the client
+/// At the bound, a new filter evicts one that was not polled for [`IDLE_TIMEOUT`], else the longest unpolled one of the client
 /// that has most filters. So no client can keep another from having filters, and choosing the filter to evict takes one
 /// look per client, not per filter.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ struct Installed {
     owner: usize,
     /// The time of the installation or of the last poll.
     asked: Instant,
-    subject: Arc<Mutex<Watched>>,
+    subject: Arc<Mutex<FilterSubject>>,
 }
 
 /// A client that has filters.
@@ -60,7 +60,7 @@ struct Owner {
 
 /// The subject of a filter, and the position up to which its client knows it.
 #[derive(Debug)]
-pub enum Watched {
+pub enum FilterSubject {
     /// Hashes of sealed blocks.
     Blocks {
         /// The first block that the client does not know.
@@ -88,7 +88,7 @@ impl Filters {
     }
 
     /// Installs a filter for the client of this name, and returns its id.
-    pub fn install(&self, client: Option<&str>, subject: Watched) -> u64 {
+    pub fn install(&self, client: Option<&str>, subject: FilterSubject) -> u64 {
         // Declared before the lock is taken, so that it is dropped after the lock is released.
         let _evicted;
         let mut list = lock(&self.list);
@@ -120,7 +120,7 @@ impl Filters {
     /// # Errors
     ///
     /// Returns -32000 if there is no such filter, or the error of `act`.
-    pub fn with<T>(&self, id: u64, act: impl FnOnce(&mut Watched) -> Result<T>) -> Result<T> {
+    pub fn with<T>(&self, id: u64, act: impl FnOnce(&mut FilterSubject) -> Result<T>) -> Result<T> {
         let subject = lock(&self.list).ask(id);
         let subject = subject.ok_or_else(|| {
             RpcError::new(-32000, format!("params[0]: filter not found: {id:#x}: no such filter, or it has expired"))
@@ -141,9 +141,9 @@ impl FilterList {
 
     /// Returns the subject of a filter, and counts as a poll; `None` if there is no such filter, or it has just
     /// expired.
-    fn ask(&mut self, id: u64) -> Option<Arc<Mutex<Watched>>> {
+    fn ask(&mut self, id: u64) -> Option<Arc<Mutex<FilterSubject>>> {
         let installed = self.installed.get_mut(&id)?;
-        if installed.asked.elapsed() >= KEPT {
+        if installed.asked.elapsed() >= IDLE_TIMEOUT {
             self.remove(id);
             return None;
         }
@@ -164,7 +164,7 @@ impl FilterList {
     /// Evicts one filter, so that the client at index `newcomer` can install another.
     fn evict_for(&mut self, newcomer: usize) -> Option<Installed> {
         let oldest = self.owners.iter().filter_map(|owner| owner.filters.first()).min();
-        let expired = oldest.filter(|(asked, _)| asked.elapsed() >= KEPT);
+        let expired = oldest.filter(|(asked, _)| asked.elapsed() >= IDLE_TIMEOUT);
         let evicted = expired.or_else(|| {
             let owners = self.owners.iter().enumerate();
             // If several clients have most filters, the newcomer loses one of its own.

@@ -97,27 +97,27 @@ impl Front {
         }
     }
 
-    /// Returns the same, on state that is an upstream's.
+    /// Sets the completion of state that is an upstream's.
     #[must_use]
     pub fn with_remote(mut self, remote: StateCompletion) -> Self {
         Arc::make_mut(&mut self.runner).remote = Some(Arc::new(remote));
         self
     }
 
-    /// Returns the same, on a node of a fleet.
+    /// Sets the leader, on a node of a fleet.
     #[must_use]
     pub fn with_leader(mut self, leader: Arc<dyn Leader>) -> Self {
         Arc::make_mut(&mut self.runner).leader = Some(leader);
         self
     }
 
-    /// Returns the same, with these methods for testing.
+    /// Sets the scope of the methods for testing.
     #[must_use]
     pub fn with_testing(self, testing: Testing) -> Self {
         Self { testing, ..self }
     }
 
-    /// Returns the same, naming these contracts of the chain in its status.
+    /// Sets the contracts of the chain that the status names.
     #[must_use]
     pub fn with_contracts(self, contracts: Vec<(&'static str, Address)>) -> Self {
         Self { board: self.board.with_contracts(contracts), ..self }

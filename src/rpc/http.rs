@@ -31,8 +31,8 @@ use super::{
     origin::Origins,
     request::Caller,
     response::{HttpResponse, allow, refuse, respond},
-    server::ServerConfig,
     service::{Reply, Session},
+    settings::ServerConfig,
     ws,
 };
 use crate::executor::Flow;
@@ -50,19 +50,19 @@ pub struct HttpService {
 
 /// The first check of a request: the size of its head, its host, and the page that sends it.
 #[derive(Clone, Debug)]
-pub struct Gate<S> {
+pub struct RequestGuard<S> {
     origins: Arc<Origins>,
     link: Arc<Link>,
     inner: S,
 }
 
-impl<S> Gate<S> {
+impl<S> RequestGuard<S> {
     /// The most bytes of a request's URI.
     const LONGEST_URI: usize = 2 << 10;
     /// The most bytes of a request's headers, names and values.
     const LONGEST_HEAD: usize = 16 << 10;
 
-    /// Creates a gate before `inner`.
+    /// Creates a guard before `inner`.
     pub const fn new(origins: Arc<Origins>, link: Arc<Link>, inner: S) -> Self {
         Self { origins, link, inner }
     }
@@ -102,7 +102,7 @@ fn length(uri: &Uri) -> usize {
         + uri.path_and_query().map_or(0, |path| path.as_str().len())
 }
 
-impl<S, B> tower::Service<Request<B>> for Gate<S>
+impl<S, B> tower::Service<Request<B>> for RequestGuard<S>
 where
     S: tower::Service<Request<B>, Response = HttpResponse, Error = Infallible>,
 {
@@ -125,7 +125,7 @@ where
 
 /// The [`HttpService`] of one connection, as a tower service.
 #[derive(Clone, Debug)]
-pub struct Door {
+pub struct HttpConnection {
     pub service: Arc<HttpService>,
     pub link: Arc<Link>,
     pub entry: Arc<ConnectionEntry>,
@@ -133,7 +133,7 @@ pub struct Door {
     pub flow: Arc<Flow>,
 }
 
-impl tower::Service<Request<Incoming>> for Door {
+impl tower::Service<Request<Incoming>> for HttpConnection {
     type Response = HttpResponse;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<HttpResponse, Infallible>> + Send>>;
@@ -143,20 +143,20 @@ impl tower::Service<Request<Incoming>> for Door {
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let door = self.clone();
+        let connection = self.clone();
         Box::pin(async move {
-            let under_way = door.link.begin();
+            let under_way = connection.link.begin();
             let is_windowed = request.version() == Version::HTTP_2;
-            let mut response = door.serve(request).await;
+            let mut response = connection.serve(request).await;
             let body = response.body_mut();
             body.under_way = Some(under_way);
-            body.window = (is_windowed && !body.rest.is_empty()).then(|| door.link.open_window());
+            body.window = (is_windowed && !body.rest.is_empty()).then(|| connection.link.open_window());
             Ok(response)
         })
     }
 }
 
-impl Door {
+impl HttpConnection {
     async fn serve(&self, request: Request<Incoming>) -> HttpResponse {
         let service = &self.service;
         let path = request.uri().path();
@@ -373,7 +373,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Returns the same to a client, whose rate it counts against as a request does.
+/// Refuses a request of a client. The answer counts against the client's rate as a request does.
 fn refuse_to(client: Option<&Client>, status: StatusCode, error: RpcError) -> HttpResponse {
     match client.map(|client| client.admit(NonZeroU32::MIN)) {
         Some(Err(rate)) => refuse(StatusCode::TOO_MANY_REQUESTS, rate),

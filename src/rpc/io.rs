@@ -90,9 +90,9 @@ impl IoThreads {
     ) {
         let Some(thread) = self.threads.iter().min_by_key(|thread| thread.connections.load(Relaxed)) else { return };
         let Ok(stream) = stream.into_std() else { return };
-        let seat = Seat::take(&thread.connections);
+        let count = ConnectionCount::take(&thread.connections);
         thread.runtime.spawn(async move {
-            let _seat = seat;
+            let _count = count;
             // The stream was registered with the event loop that accepted it.
             match TcpStream::from_std(stream) {
                 Ok(stream) => serve(stream).await,
@@ -131,16 +131,16 @@ impl Drop for IoThreads {
 }
 
 /// A connection in the count of its thread.
-struct Seat(Arc<AtomicUsize>);
+struct ConnectionCount(Arc<AtomicUsize>);
 
-impl Seat {
+impl ConnectionCount {
     fn take(connections: &Arc<AtomicUsize>) -> Self {
         connections.fetch_add(1, Relaxed);
         Self(connections.clone())
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }

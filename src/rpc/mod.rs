@@ -44,6 +44,7 @@ mod runner;
 mod search;
 mod server;
 mod service;
+mod settings;
 mod startup;
 mod status;
 mod subscriptions;
@@ -69,8 +70,9 @@ pub use methods::{Backend, Handler, LeaderUse, MethodRoute, RequestLimits, Run, 
 pub use remote::{ForwardedMethods, StateCompletion};
 pub use request::{Caller, Request};
 pub use runner::{RequestRunner, Waiters};
-pub use server::{FrontActor, MetricsAccess, Serve, ServerConfig, Stop, serve_metrics};
+pub use server::{FrontActor, MetricsAccess, Serve, Stop, serve_metrics};
 pub use service::{Reply, ReplyLimits, Session};
+pub use settings::ServerConfig;
 pub use startup::{StartupReason, StartupServer};
 pub use status::StatusBoard;
 pub use subscriptions::{Subscriptions, announce};

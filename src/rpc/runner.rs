@@ -40,14 +40,14 @@ pub struct RequestRunner {
 /// Permits to wait for receipts. Waiting holds no worker: each publication wakes the task, which looks for its receipt.
 #[derive(Debug)]
 pub struct Waiters {
-    pub(super) seats: Semaphore,
+    pub(super) permits: Semaphore,
     pub(super) count: usize,
 }
 
 impl Waiters {
     /// Creates `count` permits.
     pub fn new(count: usize) -> Self {
-        Self { seats: Semaphore::new(count.min(Semaphore::MAX_PERMITS)), count }
+        Self { permits: Semaphore::new(count.min(Semaphore::MAX_PERMITS)), count }
     }
 }
 
@@ -132,7 +132,7 @@ impl RequestRunner {
         let step = RequestStep { runner: self.clone(), place, request, work };
         let Stepped { result, out, commit } = self.executor.submit(step, ticket.clone()).await?;
         let done = result?;
-        kept(commit, &ticket).await?;
+        wait_durable(commit, &ticket).await?;
         Ok((done, out))
     }
 }
@@ -201,7 +201,7 @@ where
 /// # Errors
 ///
 /// Returns an error if the commit failed, if the transaction is rejected, or if neither is known at the request's deadline.
-async fn kept(acknowledgement: Acknowledgement, ticket: &Ticket) -> Result<()> {
+async fn wait_durable(acknowledgement: Acknowledgement, ticket: &Ticket) -> Result<()> {
     let commit = match acknowledgement {
         Acknowledgement::Kept(commit) => commit,
         Acknowledgement::Checked(submitted) => return checked(submitted, ticket).await,

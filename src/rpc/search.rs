@@ -29,8 +29,8 @@ use crate::{
 /// The place of the runs.
 const PLACE: RunPlace = RunPlace::On(LaneName::Bundle);
 /// The fewest and the most variants of one run.
-const FEWEST: usize = 8;
-const MOST: usize = 256;
+const MIN_PART: usize = 8;
+const MAX_PART: usize = 256;
 /// The number of runs into which a long search is divided.
 const PARTS: usize = 16;
 
@@ -90,7 +90,7 @@ impl RequestRunner {
         values: &[Vec<U256>],
     ) -> Result<(Vec<Variant>, bool)> {
         self.count_variants(request, values.len())?;
-        let size = values.len().div_ceil(PARTS).clamp(FEWEST, MOST);
+        let size = values.len().div_ceil(PARTS).clamp(MIN_PART, MAX_PART);
         let batch = self.batch();
         let parts = values.chunks(size).map(|part| {
             let (begun, part) = (begun.clone(), part.to_vec());

@@ -1,7 +1,6 @@
 //! The server of the one port: accepts connections, bounds them, and closes them in order.
 
 use std::{
-    io,
     net::SocketAddr,
     sync::{
         Arc,
@@ -19,7 +18,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
+    net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::{AbortHandle, JoinHandle},
 };
@@ -33,60 +32,24 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use super::{
     access::Access,
     catch_up::MIN_SNAPSHOT,
-    connections::{ConnectionEntry, ConnectionLimits, Connections},
-    dialect::Dialect,
+    connections::{ConnectionEntry, Connections},
     error::RpcError,
     files::ServedFiles,
     front::Front,
-    http::{Door, Gate, HttpService},
+    http::{HttpConnection, HttpService, RequestGuard},
     io::IoThreads,
     link::{FIRST_HEAD, Link, LinkedStream},
     memory::IoMemory,
     origin::Origins,
     response::refuse,
-    service::ReplyLimits,
+    settings::ServerConfig,
     subscriptions::Subscriptions,
-    ws::{SocketBounds, Sockets, stopped},
+    ws::{Sockets, stopped},
 };
 use crate::{
     executor::Flow,
     telemetry::{Metrics, Pulse},
 };
-
-/// The settings of a server.
-#[derive(Clone, Debug)]
-pub struct ServerConfig {
-    /// The address to listen on.
-    pub listen: SocketAddr,
-    /// The dialect of `/`.
-    pub root: &'static Dialect,
-    /// The limits of a message and its answer.
-    pub limits: ReplyLimits,
-    /// Maximum time for a client to send a request.
-    pub read_timeout: Duration,
-    /// Maximum time that a request waits for the snapshot that it asks for at least.
-    pub max_catch_up: Duration,
-    /// Maximum time for which a connection may stand still.
-    pub io_timeout: Duration,
-    /// The hosts that requests may name, beside this machine's names and the address to listen on.
-    pub hosts: Vec<String>,
-    /// The origins of pages that may call.
-    pub origins: Vec<String>,
-    /// The limits on connections.
-    pub connections: ConnectionLimits,
-    /// The bounds of a WebSocket connection.
-    pub sockets: SocketBounds,
-    /// The address of the metrics.
-    pub metrics: Option<SocketAddr>,
-}
-
-impl ServerConfig {
-    /// Returns the same, for a node whose metrics are at this address.
-    #[must_use]
-    pub fn with_metrics(self, metrics: Option<SocketAddr>) -> Self {
-        Self { metrics, ..self }
-    }
-}
 
 /// The actor that owns the server, its port and its connections.
 pub struct FrontActor {
@@ -123,7 +86,7 @@ impl FrontActor {
         Self { config, io: Arc::new(io), front, subscriptions, access, memory, metrics, files, running: None }
     }
 
-    /// Returns the same, serving these files to browsers.
+    /// Sets the files that are served to browsers.
     #[must_use]
     pub fn with_files(self, files: ServedFiles) -> Self {
         Self { files, ..self }
@@ -143,37 +106,6 @@ pub struct Serve(pub TcpListener);
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Stop(pub Duration);
-
-impl ServerConfig {
-    /// Returns the hosts that requests may name, and the pages that may send them.
-    pub(super) fn origins(&self) -> Arc<Origins> {
-        let mut hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "[::1]".to_owned()];
-        if !self.listen.ip().is_unspecified() {
-            hosts.push(match self.listen {
-                SocketAddr::V4(addr) => addr.ip().to_string(),
-                SocketAddr::V6(addr) => format!("[{}]", addr.ip()),
-            });
-        }
-        hosts.extend(self.hosts.iter().cloned());
-        Arc::new(Origins::new(hosts, self.origins.clone()))
-    }
-
-    /// Binds the port.
-    ///
-    /// # Errors
-    ///
-    /// Returns the system's error if the port is taken, or not allowed for this process.
-    pub fn bind(&self) -> io::Result<TcpListener> {
-        let socket = if self.listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        socket.set_reuseaddr(true)?;
-        // Connections inherit the size. The system reports a socket as writable only when a third of its buffer is free
-        // again. With a buffer of the size to which it grows by itself, that takes a slow peer longer than it may
-        // stall.
-        socket.set_send_buffer_size(SEND_BUFFER)?;
-        socket.bind(self.listen)?;
-        socket.listen(BACKLOG)
-    }
-}
 
 impl Handler<Serve> for FrontActor {
     type Result = ();
@@ -205,8 +137,7 @@ impl Handler<Serve> for FrontActor {
             },
         };
         let accepting = tokio::spawn(acceptor.run(listener)).abort_handle();
-        let closing = tokio::spawn(connections.clone().close_those_that_stand_still(config.io_timeout.min(FIRST_HEAD)))
-            .abort_handle();
+        let closing = tokio::spawn(connections.clone().close_stalled(config.io_timeout.min(FIRST_HEAD))).abort_handle();
         self.running = Some(Running { stop, accepting, closing, connections });
     }
 }
@@ -244,12 +175,6 @@ const IDLE: Duration = Duration::from_secs(60);
 /// Bytes that are read ahead of a connection: the longest head, and HTTP/2's windows.
 const READ_AHEAD: usize = 48 << 10;
 
-/// Bytes that the system may buffer of the data sent over a connection.
-const SEND_BUFFER: u32 = 512 << 10;
-
-/// Connections that the system queues until they are accepted.
-const BACKLOG: u32 = 1024;
-
 /// Connections beyond the limit that get an error. Connections beyond these are dropped.
 const OVERFLOW: usize = 64;
 
@@ -282,7 +207,7 @@ impl Acceptor {
                 let connection = self.connection.clone();
                 self.io.deal(stream, |stream| connection.serve(stream, link, Arc::new(entry)));
             } else if let Ok(permit) = self.overflow.clone().try_acquire_owned() {
-                tokio::spawn(turn_away(stream, permit));
+                tokio::spawn(reject(stream, permit));
             }
         }
     }
@@ -290,8 +215,13 @@ impl Acceptor {
 
 impl Connection {
     async fn serve(mut self, stream: TcpStream, link: Arc<Link>, entry: Arc<ConnectionEntry>) {
-        let door = Door { service: self.service, link: link.clone(), entry: entry.clone(), flow: Flow::new() };
-        let service = TowerToHyperService::new(Gate::new(self.origins, link.clone(), self.cors.layer(door)));
+        let connection_service =
+            HttpConnection { service: self.service, link: link.clone(), entry: entry.clone(), flow: Flow::new() };
+        let service = TowerToHyperService::new(RequestGuard::new(
+            self.origins,
+            link.clone(),
+            self.cors.layer(connection_service),
+        ));
         let mut builder = auto::Builder::new(TokioExecutor::new());
         // Against peers that are silent between requests, or slow with a head.
         builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(READ_AHEAD);
@@ -324,7 +254,7 @@ impl Connection {
 }
 
 /// Answers the first request of a connection beyond the limit with an error, and closes the connection.
-async fn turn_away(stream: TcpStream, permit: OwnedSemaphorePermit) {
+async fn reject(stream: TcpStream, permit: OwnedSemaphorePermit) {
     let service = tower::service_fn(|_: http::Request<hyper::body::Incoming>| async {
         let mut response = refuse(StatusCode::SERVICE_UNAVAILABLE, RpcError::limit("too many connections are open"));
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

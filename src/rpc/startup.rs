@@ -31,7 +31,8 @@ use super::{
     http::is_for_operators,
     origin::Origins,
     response::{HttpResponse, refuse},
-    server::{ServerConfig, accept},
+    server::accept,
+    settings::ServerConfig,
 };
 
 /// Connections that are answered at once. More wait to be accepted.

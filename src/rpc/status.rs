@@ -27,11 +27,11 @@ use crate::{
 };
 
 /// The time within which no second reading is made, however many clients ask.
-const EVERY: Duration = Duration::from_millis(500);
+const READING_INTERVAL: Duration = Duration::from_millis(500);
 /// The time to which rates and percentiles refer, if clients ask that often.
 const WINDOW: Duration = Duration::from_secs(10);
 /// The most standing bundles that are listed.
-const STANDING: usize = 20;
+const STANDING_SHOWN: usize = 20;
 
 /// The readings of the last seconds. Nothing is read unless a client asks.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct StatusBoard {
     began: Instant,
     /// The contracts of the chain that the node knows by name.
     contracts: Vec<NamedContract>,
-    /// Oldest first, at most [`WINDOW`] long and [`EVERY`] apart.
+    /// Oldest first, at most [`WINDOW`] long and [`READING_INTERVAL`] apart.
     readings: Mutex<VecDeque<Arc<LoadReading>>>,
 }
 
@@ -177,7 +177,7 @@ impl StatusBoard {
         Self { metrics: metrics.clone(), began: Instant::now(), contracts: Vec::new(), readings: Mutex::default() }
     }
 
-    /// Returns the same, with these contracts of the chain.
+    /// Sets the contracts of the chain that the status names.
     #[must_use]
     pub fn with_contracts(self, contracts: Vec<(&'static str, Address)>) -> Self {
         let contracts = contracts.into_iter().map(|(name, address)| NamedContract { name, address }).collect();
@@ -223,7 +223,7 @@ impl StatusBoard {
         methods.sort_by(|one, other| other.per_second.total_cmp(&one.per_second).then(other.total.cmp(&one.total)));
         let (watches, client) = (watches.clone(), request.caller.client.clone());
         // A client may let thousands stand, and no connection waits for their order.
-        let standing = spawn_blocking(move || watches.best(client.as_deref().map(Client::name), STANDING)).await;
+        let standing = spawn_blocking(move || watches.best(client.as_deref().map(Client::name), STANDING_SHOWN)).await;
         let (count, best) = standing.map_err(|error| RpcError::internal(&error.to_string()))?;
         let cpu = newest.cpu_seconds.zip(first.cpu_seconds).map(|(now, then)| now - then);
         let status = NodeStatus {
@@ -258,7 +258,7 @@ impl StatusBoard {
     /// Returns the newest reading and the one that the window begins with. Reads the metrics if that is due.
     async fn read(&self) -> (Arc<LoadReading>, Arc<LoadReading>) {
         let mut readings = self.readings.lock().await;
-        if readings.back().is_none_or(|newest| newest.at.elapsed() >= EVERY) {
+        if readings.back().is_none_or(|newest| newest.at.elapsed() >= READING_INTERVAL) {
             let metrics = self.metrics.clone();
             // The text takes some hundreds of microseconds, for which no connection waits.
             let reading = spawn_blocking(move || Arc::new(LoadReading::of(&metrics.render()))).await;

@@ -26,7 +26,7 @@ impl RequestRunner {
     /// Returns the errors of `eth_sendRawTransaction`; -32005 if too many requests wait; 4 at the deadline, and 5 if
     /// the transaction cannot be mined at present, both with its hash as data.
     pub(super) async fn send_and_wait(self: &Arc<Self>, request: Request) -> Result<Vec<u8>> {
-        let Ok(_seat) = self.waiters.seats.try_acquire() else {
+        let Ok(_permit) = self.waiters.permits.try_acquire() else {
             let text = format!("too busy: {} requests wait for receipts already", self.waiters.count);
             return Err(RpcError::limit(text));
         };

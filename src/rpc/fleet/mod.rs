@@ -19,8 +19,8 @@ use super::{
     memory::IoMemory,
     methods::{LeaderUse, MethodRoute},
     request::Caller,
-    server::ServerConfig,
     service::Session,
+    settings::ServerConfig,
 };
 use crate::{
     executor::Flow,

@@ -10,7 +10,7 @@ use crate::{
     rpc::{
         encode,
         error::{Result, RpcError},
-        filters::Watched,
+        filters::FilterSubject,
         wire::{LogFilter, LogRange},
     },
 };
@@ -34,21 +34,21 @@ impl Backend {
             }
         }
         let next = run.published.head().number() + 1;
-        self.install(run, Watched::Logs { filter: Box::new(filter), range, next, late: BTreeMap::new() })
+        self.install(run, FilterSubject::Logs { filter: Box::new(filter), range, next, late: BTreeMap::new() })
     }
 
     /// Answers `eth_newBlockFilter`: a filter of hashes of blocks that are sealed from now on.
     pub(super) fn new_block_filter(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
         let next = run.published.head().number() + 1;
-        self.install(run, Watched::Blocks { next })
+        self.install(run, FilterSubject::Blocks { next })
     }
 
     /// Answers `eth_newPendingTransactionFilter`: a filter of hashes of transactions that enter the pool from now on.
     pub(super) fn new_pending_filter(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
-        self.install(run, Watched::Pending(self.pool.subscribe()))
+        self.install(run, FilterSubject::Pending(self.pool.subscribe()))
     }
 
-    fn install(&self, run: &mut Run<'_>, subject: Watched) -> Result<()> {
+    fn install(&self, run: &mut Run<'_>, subject: FilterSubject) -> Result<()> {
         encode::quantity(&mut run.out, self.filters.install(run.client, subject));
         Ok(())
     }
@@ -61,8 +61,8 @@ impl Backend {
     /// Answers `eth_getFilterLogs`: all logs of a filter's range, as `eth_getLogs` returns them.
     pub(super) fn get_filter_logs(&self, run: &mut Run<'_>, id: u64) -> Result<()> {
         self.filters.with(id, |watched| match watched {
-            Watched::Logs { filter, range, .. } => self.write_logs(run, filter, *range),
-            Watched::Blocks { .. } | Watched::Pending(_) => {
+            FilterSubject::Logs { filter, range, .. } => self.write_logs(run, filter, *range),
+            FilterSubject::Blocks { .. } | FilterSubject::Pending(_) => {
                 Err(RpcError::new(-32000, format!("params[0]: filter {id:#x} is not about logs")))
             }
         })
@@ -75,7 +75,7 @@ impl Backend {
         let head = published.head().number();
         self.filters.with(id, |watched| {
             match watched {
-                Watched::Blocks { next } => {
+                FilterSubject::Blocks { next } => {
                     let mut known = *next;
                     // The headers are known, even of blocks that are pruned already.
                     let blocks = (known..=head).filter_map(|number| published.sealed_block(number));
@@ -85,7 +85,7 @@ impl Backend {
                     });
                     *next = known;
                 }
-                Watched::Logs { filter, range, next, late } => {
+                FilterSubject::Logs { filter, range, next, late } => {
                     let (first, last) = ends(*range, head);
                     if let Err(pruned @ (UnknownBlock::History { oldest, .. } | UnknownBlock::Pruned { oldest, .. })) =
                         published.has_blocks(first.max(*next), last)
@@ -146,7 +146,7 @@ impl Backend {
                     out.push(b']');
                     (*next, *late) = (known, waiting);
                 }
-                Watched::Pending(transactions) => {
+                FilterSubject::Pending(transactions) => {
                     let fresh = std::iter::from_fn(|| {
                         loop {
                             match transactions.try_recv() {

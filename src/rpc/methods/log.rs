@@ -86,7 +86,7 @@ impl Backend {
         out.push(b'[');
         let sealed = sealed.into_iter().flat_map(|(from, to)| published.blocks(from, to));
         for (nth, block) in sealed.enumerate() {
-            if nth % BLOCKS_A_LOOK == 0 {
+            if nth % BLOCKS_PER_CHECK == 0 {
                 meter.check()?;
             }
             // The header is in memory, so a block whose bloom does not match costs only this check.
@@ -155,4 +155,4 @@ impl Backend {
 }
 
 /// Number of blocks between two checks of the deadline.
-const BLOCKS_A_LOOK: usize = 256;
+const BLOCKS_PER_CHECK: usize = 256;

@@ -20,7 +20,7 @@ use crate::{
 impl Backend {
     pub(super) fn call_many(&self, run: &mut Run<'_>, request: ManyRequest) -> Result<()> {
         let (dialect, rules) = (run.dialect, self.rules(run.dialect));
-        let (snapshot, overlay) = self.stand(&request, "params[1].transactionIndex", run)?;
+        let (snapshot, overlay) = self.set_up(&request, "params[1].transactionIndex", run)?;
         let bundles = self
             .engine(&rules, overlay)
             .call_many(snapshot.header(), &request.bundles)
@@ -34,19 +34,19 @@ impl Backend {
 
     /// Sets up the overlay for the calls of `request`: after the whole block, or after some of its transactions, which
     /// are replayed. `place` is the field of their count, for errors. Returns the block's snapshot and the overlay.
-    pub(super) fn stand<'a>(
+    pub(super) fn set_up<'a>(
         &self,
         request: &ManyRequest,
         place: &str,
         run: &'a mut Run<'_>,
     ) -> Result<(Arc<Snapshot>, &'a mut Overlay)> {
         run.limit_time(request.timeout);
-        self.stand_at(run, request.selector, request.index, place)
+        self.set_up_at(run, request.selector, request.index, place)
     }
 
     /// Sets up the overlay after the first `index` transactions of a block, or after the whole block. `place` is the
     /// field of the index, for errors. Returns the block's snapshot and the overlay.
-    pub(super) fn stand_at<'a>(
+    pub(super) fn set_up_at<'a>(
         &self,
         run: &'a mut Run<'_>,
         selector: Selector,

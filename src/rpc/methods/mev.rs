@@ -56,7 +56,7 @@ impl Backend {
         match done {
             Ok(done) => {
                 self.gas.increment(done.gas_used);
-                settle(&bundle, &done, number, &mut response);
+                fill_response(&bundle, &done, number, &mut response);
             }
             Err(SimulationError::BlockNumber { number, previous }) => {
                 return Err(RpcError::params(format!(
@@ -93,7 +93,7 @@ impl MevBundle {
 }
 
 /// Writes to `response` what a bundle that has run earns.
-fn settle(bundle: &MevBundle, done: &Simulated, number: u64, response: &mut SimBundleResponse) {
+fn fill_response(bundle: &MevBundle, done: &Simulated, number: u64, response: &mut SimBundleResponse) {
     let Some(block) = done.blocks.iter().find(|block| !block.filler) else { return };
     if let Some(failed) = block.calls.iter().rfind(|call| call.outcome != CallOutcome::Success) {
         response.exec_error = Some(match &failed.outcome {

@@ -103,7 +103,7 @@ pub enum WatchMethod {
     /// Bundles begin to stand.
     Begin,
     /// A connection takes standing bundles over.
-    Again,
+    Rewatch,
     /// A client polls for what changed.
     Results,
     /// Bundles no longer stand.
@@ -196,7 +196,7 @@ impl MethodRoute {
         Self::new("presim_search", On(Bundle), Handler::Search),
         // Bundles that stand.
         Self::new("presim_watch", On(Bundle), Handler::Watch(WatchMethod::Begin)),
-        Self::new("presim_rewatch", Inline, Handler::Watch(WatchMethod::Again)),
+        Self::new("presim_rewatch", Inline, Handler::Watch(WatchMethod::Rewatch)),
         Self::new("presim_results", Inline, Handler::Watch(WatchMethod::Results)),
         Self::new("presim_unwatch", Inline, Handler::Watch(WatchMethod::End)),
         // These run calls many times. Waiting short calls may run between two of them.

@@ -6,7 +6,9 @@ use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_primitives::B256;
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use super::{Subscription, Subscriptions, changes::ChangeTeller, feed::FeedTeller, logs::LogsOfBlocks, round::Round};
+use super::{
+    Subscription, Subscriptions, changes::ChangeAnnouncer, feed::FeedAnnouncer, logs::LogsOfBlocks, round::Round,
+};
 use crate::{
     chain::SealedBlock,
     ledger::{Block, Chain, LateBounds, Selector, SnapshotId, Snapshots},
@@ -32,7 +34,7 @@ async fn announce_each(
     late: LateBounds,
 ) {
     let mut changes = snapshots.changes();
-    let mut feed = FeedTeller::default();
+    let mut feed = FeedAnnouncer::default();
     let mut seen = LastAnnounced::at(&snapshots.load(), late);
     let mut pool_is_open = true;
     loop {
@@ -41,7 +43,7 @@ async fn announce_each(
         moved.as_mut().enable();
         if subscriptions.list().iter().any(Subscription::is_about_feed) {
             let published = snapshots.load();
-            subscriptions.announce(|round| feed.tell(&published, round));
+            subscriptions.announce(|round| feed.announce(&published, round));
         }
         tokio::select! {
             () = moved => {}
@@ -91,7 +93,7 @@ struct LastAnnounced {
     logs: LogsOfBlocks,
     /// The number of the block being built, and how many of its transactions were announced.
     open: (u64, usize),
-    changes: ChangeTeller,
+    changes: ChangeAnnouncer,
 }
 
 impl LastAnnounced {
@@ -99,7 +101,7 @@ impl LastAnnounced {
         let newest = &published.newest;
         let count = newest.open.as_ref().map_or(0, |open| open.transactions.len());
         let heads = VecDeque::from([(published.head().number(), published.head().hash())]);
-        let (changes, logs) = (ChangeTeller::at(published), LogsOfBlocks::after(published, late));
+        let (changes, logs) = (ChangeAnnouncer::at(published), LogsOfBlocks::after(published, late));
         let open = (newest.header().number, count);
         Self { snapshot: newest.id, returns: published.returns, heads, logs, open, changes }
     }
@@ -117,7 +119,7 @@ impl LastAnnounced {
         }
         self.changes.learn(published, round.list());
         for snapshot in published.snapshots_after(self.snapshot) {
-            self.changes.tell(snapshot, published, round);
+            self.changes.announce(snapshot, published, round);
             self.heads_to(snapshot.head.number().min(canonical), published, round);
             if let Some(open) = &snapshot.open {
                 if open.index == 0 {

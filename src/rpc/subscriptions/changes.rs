@@ -26,7 +26,7 @@ use crate::{
 const STEPS: usize = 512;
 
 /// The snapshot that was told last, and the way to the next.
-pub(super) struct ChangeTeller {
+pub(super) struct ChangeAnnouncer {
     history: StateHistory,
     last: Arc<Snapshot>,
     /// The subscriptions that began at an earlier snapshot and were told what changed since.
@@ -44,7 +44,7 @@ struct FreshTx<'a> {
 /// The changes between two snapshots.
 type Changes = BTreeMap<Address, AccountDiff>;
 
-impl ChangeTeller {
+impl ChangeAnnouncer {
     pub(super) fn at(published: &Chain) -> Self {
         let history = StateHistory::new(STEPS);
         Self { history, last: published.newest.clone(), started: HashSet::default() }
@@ -52,7 +52,7 @@ impl ChangeTeller {
 
     /// Learns the steps to the published snapshots, or forgets them if nobody is told.
     pub(super) fn learn(&mut self, published: &Chain, list: &[Subscription]) {
-        if !list.iter().any(is_told) {
+        if !list.iter().any(is_about_changes) {
             self.history = StateHistory::new(STEPS);
             return;
         }
@@ -62,11 +62,11 @@ impl ChangeTeller {
     }
 
     /// Tells a snapshot.
-    pub(super) fn tell(&mut self, snapshot: &Arc<Snapshot>, published: &Chain, round: &mut Round<'_>) {
+    pub(super) fn announce(&mut self, snapshot: &Arc<Snapshot>, published: &Chain, round: &mut Round<'_>) {
         let last = std::mem::replace(&mut self.last, snapshot.clone());
         let list = round.list();
         self.started.retain(|id| list.iter().any(|one| one.id == *id));
-        if !list.iter().any(is_told) {
+        if !list.iter().any(is_about_changes) {
             return;
         }
         let sealed = sealed_between(&last, snapshot, published);
@@ -89,9 +89,9 @@ impl ChangeTeller {
                             Some((changes, fresh_between(start, snapshot, sealed)))
                         });
                         let (changes, fresh): (_, Option<Vec<_>>) = news.unzip();
-                        tell_changes(one, filter, snapshot, changes, &fresh.unwrap_or_default(), round);
+                        notify_changes(one, filter, snapshot, changes, &fresh.unwrap_or_default(), round);
                     }
-                    _ => tell_changes(one, filter, snapshot, since_last.clone(), &fresh, round),
+                    _ => notify_changes(one, filter, snapshot, since_last.clone(), &fresh, round),
                 },
                 _ => {}
             }
@@ -106,12 +106,12 @@ impl ChangeTeller {
 }
 
 /// Returns whether a subscription is about snapshots or their changes.
-const fn is_told(one: &Subscription) -> bool {
+const fn is_about_changes(one: &Subscription) -> bool {
     matches!(one.subject, Subject::Snapshots | Subject::StateChanges(_))
 }
 
 /// Tells a subscription the changes that it asks for.
-fn tell_changes(
+fn notify_changes(
     one: &Subscription,
     filter: &ChangeFilter,
     snapshot: &Snapshot,

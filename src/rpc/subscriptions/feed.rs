@@ -10,21 +10,21 @@ use crate::{
 
 /// The state of the feed that was told last, and the subscriptions that were told one.
 #[derive(Debug, Default)]
-pub(super) struct FeedTeller {
-    told: Option<(&'static str, Option<FeedProblem>, Verified)>,
+pub(super) struct FeedAnnouncer {
+    announced: Option<(&'static str, Option<FeedProblem>, Verified)>,
     started: HashSet<u64>,
 }
 
-impl FeedTeller {
+impl FeedAnnouncer {
     /// Tells the state of the feed to all of its subscriptions if it has changed, otherwise to the new ones. Another lag
     /// alone is no change.
-    pub(super) fn tell(&mut self, published: &Chain, round: &mut Round<'_>) {
+    pub(super) fn announce(&mut self, published: &Chain, round: &mut Round<'_>) {
         let list = round.list();
         self.started.retain(|id| list.iter().any(|one| one.id == *id));
         let feed = published.feed();
         let state = Some((feed.as_str(), feed.cause(), published.newest.verified));
-        let has_changed = self.told != state;
-        self.told = state;
+        let has_changed = self.announced != state;
+        self.announced = state;
         let mut text = None;
         for one in list.iter().filter(|one| one.has_begun && one.is_about_feed()) {
             if self.started.insert(one.id) || has_changed {

@@ -60,12 +60,12 @@ impl LogsOfBlocks {
     /// Announces what can be announced by now.
     pub(super) fn catch_up(&mut self, published: &Chain, round: &mut Round<'_>) {
         for late in std::mem::take(&mut self.late) {
-            if !self.tell(&late, published, round) {
+            if !self.announce(&late, published, round) {
                 self.late.push(late);
             }
         }
         while let Some(first) = self.waiting.pop_front() {
-            let is_told = self.tell(&first, published, round);
+            let is_told = self.announce(&first, published, round);
             let may_wait = first.since.elapsed() < self.bounds.wait && self.bytes - first.bytes <= self.bounds.bytes;
             if !is_told && may_wait {
                 return self.waiting.push_front(first);
@@ -82,7 +82,7 @@ impl LogsOfBlocks {
     }
 
     /// Announces the logs of a block. Returns false if they are late.
-    fn tell(&mut self, block: &WaitingLogs, published: &Chain, round: &mut Round<'_>) -> bool {
+    fn announce(&mut self, block: &WaitingLogs, published: &Chain, round: &mut Round<'_>) -> bool {
         let logs = match published.logs_of(block.number, block.hash) {
             BlockLogs::Whole(whole) => AnnouncedLogs::Whole(whole),
             BlockLogs::Alone(alone) => AnnouncedLogs::Alone(alone),

@@ -151,7 +151,7 @@ impl Subscriptions {
 
     /// Passes news of standing bundles to the connection with this subscription, once the answer that names them is on
     /// its way. Returns whether there is one.
-    pub async fn tell_watcher(&self, subscription: u64, news: &Bytes) -> bool {
+    pub async fn notify_watcher(&self, subscription: u64, news: &Bytes) -> bool {
         loop {
             let mut moved = std::pin::pin!(self.moved.notified());
             moved.as_mut().enable();

@@ -77,7 +77,7 @@ impl WatchTask {
     fn rest(&self) -> Option<Duration> {
         self.look();
         let state = self.watch.state();
-        state.attendance.rest(self.list.limits.keep, state.behind().next().is_some(), Instant::now())
+        state.attendance.rest(self.list.limits.retention, state.behind().next().is_some(), Instant::now())
     }
 
     /// Notes whether a client has a connection. Returns whether bundles run.
@@ -112,10 +112,10 @@ impl WatchTask {
                         let every = |bundle: &Arc<WatchedBundle>| bundle.every_block;
                         state.bundles.behind(every).next().is_some()
                     };
-                state.settled = state.bundles.name();
+                state.complete_at = state.bundles.name();
                 state.long_rests_until = None;
                 state.bundles.advance(snapshot, context, history);
-                state.note_settled();
+                state.note_complete();
             }
             let due: Due = state
                 .bundles
@@ -180,10 +180,10 @@ impl WatchTask {
                 && !news.is_late()
                 && let Some(part) = news.part(self.connection())
             {
-                self.tell(&news, part).await;
+                self.send(&news, part).await;
             }
         }
-        self.tell_end(news).await;
+        self.send_end(news).await;
     }
 
     /// Returns the news of the current snapshot, which is late if its last part was told.

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The interval at which a long run on the only worker looks whether another job waits.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The end of the run of a long bundle.
 pub(super) struct LongEnd {
@@ -49,7 +49,7 @@ impl WatchTask {
 
     /// Runs the next long bundle on the newest snapshot, once a worker may take it.
     async fn run_long(self: Arc<Self>) -> Option<LongEnd> {
-        let _seat = self.list.long_seats.acquire().await;
+        let _permit = self.list.long_permits.acquire().await;
         let published = self.runner.snapshots.load();
         let snapshot = self.runner.backend.standing_on(&published, self.watch.selector).ok()?;
         let (running, chunk, place) = {
@@ -81,7 +81,7 @@ impl WatchTask {
             return std::future::pending().await;
         }
         loop {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
             if LaneName::ALL.iter().any(|lane| executor.waiting(*lane) > 0) {
                 return;
             }
@@ -109,7 +109,7 @@ impl WatchTask {
             self.watch.bytes.store(self.requests + state.bundles.bytes(), Relaxed);
             news
         };
-        self.tell_end(news).await;
+        self.send_end(news).await;
     }
 }
 

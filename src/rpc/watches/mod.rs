@@ -46,7 +46,7 @@ pub struct WatchLimits {
     /// Share of the workers that may run standing bundles while others wait.
     pub share: f64,
     /// Time for which bundles are kept without a connection or a poll.
-    pub keep: Duration,
+    pub retention: Duration,
 }
 
 /// All standing bundles of a node.
@@ -61,9 +61,9 @@ struct WatchList {
     /// Turns true when the node stops.
     stopping: watch::Sender<bool>,
     /// A permit for each worker. A run takes several while others wait, so that all runs together keep their share.
-    seats: Semaphore,
+    permits: Semaphore,
     /// A permit for each worker that may run a long bundle. Another worker is left for the others, if there is one.
-    long_seats: Semaphore,
+    long_permits: Semaphore,
     /// The number of these workers.
     most_long: usize,
     standing: Gauge,
@@ -100,7 +100,7 @@ struct WatchState {
     begins_block: bool,
     /// The last snapshot of which nothing more will be told: nothing is behind, or a newer one has come. `None` before
     /// the first.
-    settled: Option<SnapshotName>,
+    complete_at: Option<SnapshotName>,
 }
 
 impl Watches {
@@ -113,8 +113,8 @@ impl Watches {
             limits,
             subscriptions,
             stopping: watch::Sender::new(false),
-            seats: Semaphore::new(workers),
-            long_seats: Semaphore::new(long),
+            permits: Semaphore::new(workers),
+            long_permits: Semaphore::new(long),
             most_long: long,
             standing: metrics.gauge("presim_standing_bundles", "Bundles that stand.", &[]),
             runs: metrics.counter("presim_standing_runs_total", "Runs of standing bundles.", &[]),
@@ -222,14 +222,14 @@ impl WatchState {
     }
 
     /// Notes if nothing is behind.
-    fn note_settled(&mut self) {
+    fn note_complete(&mut self) {
         if self.behind().next().is_none() {
-            self.settled = self.bundles.name();
+            self.complete_at = self.bundles.name();
         }
     }
 
     /// Returns whether nothing is behind.
-    fn is_settled(&self) -> bool {
-        self.settled.is_some_and(|settled| self.bundles.at() == Some(settled.id))
+    fn is_complete(&self) -> bool {
+        self.complete_at.is_some_and(|complete_at| self.bundles.at() == Some(complete_at.id))
     }
 }

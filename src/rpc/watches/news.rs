@@ -24,7 +24,7 @@ impl Watch {
     }
 
     /// Writes what a client lacks that was told the news of snapshot `id`, and what is behind.
-    pub(super) fn write_again(&self, id: SnapshotId, out: &mut Vec<u8>) {
+    pub(super) fn write_rewatch(&self, id: SnapshotId, out: &mut Vec<u8>) {
         let state = self.state();
         let mut object = Object::new(out);
         encode::string(object.key("watch"), &self.id.to_string());
@@ -37,8 +37,8 @@ impl Watch {
         changed: impl Iterator<Item = (&'a StandingBundle<Arc<WatchedBundle>>, &'a StandingAnswer)>,
         state: &WatchState,
     ) {
-        match state.settled {
-            Some(settled) => self.write_block(&mut object, settled),
+        match state.complete_at {
+            Some(complete_at) => self.write_block(&mut object, complete_at),
             None => _ = object.quantity("id", 0),
         }
         // An answer may be newer than the snapshot of which all is told, so each names its own.
@@ -126,7 +126,7 @@ pub(super) struct News {
     /// Whether the last part of the current snapshot was told before.
     is_late: bool,
     /// The connection that the parts are for, by its subscription, and the number of those written.
-    told: (Option<u64>, usize),
+    sent: (Option<u64>, usize),
     /// The answers that are to be told.
     changed: ListParts,
     /// The bundles that are to be told as behind. Those of a snapshot are known at its end.
@@ -137,7 +137,7 @@ impl News {
     /// Creates the news of the current snapshot.
     pub(super) fn of(watch: &Arc<Watch>, name: SnapshotName, is_late: bool) -> Self {
         let (changed, behind) = (ListParts::default(), ListParts::default());
-        Self { watch: watch.clone(), name, is_late, told: (None, 0), changed, behind }
+        Self { watch: watch.clone(), name, is_late, sent: (None, 0), changed, behind }
     }
 
     /// Returns whether the last part of the current snapshot was told before.
@@ -165,13 +165,13 @@ impl News {
 
     /// Returns the connection that the parts are for.
     pub(super) const fn connection(&self) -> Option<u64> {
-        self.told.0
+        self.sent.0
     }
 
     /// Turns to a connection. One that takes the watch over counts the parts that it is told.
     fn turn_to(&mut self, connection: Option<u64>) {
-        if self.told.0 != connection {
-            self.told = (connection, 0);
+        if self.sent.0 != connection {
+            self.sent = (connection, 0);
         }
     }
 
@@ -218,9 +218,9 @@ impl News {
         if self.is_late {
             encode::value(object.key("late"), &true);
         } else {
-            object.number("part", self.told.1);
+            object.number("part", self.sent.1);
             encode::value(object.key("last"), &is_last);
-            self.told.1 += 1;
+            self.sent.1 += 1;
         }
         object.key("changed").extend_from_slice(&[b"[", changed, b"]"].concat());
         if let Some(behind) = behind {

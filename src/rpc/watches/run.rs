@@ -33,12 +33,12 @@ const CHUNK_TIME: Duration = Duration::from_millis(1);
 /// The strides of the meter after which a bundle is long, and may not hold others up: some tens of milliseconds at most,
 /// less than a sub-block takes, so that the others are told with each. Not a time, because a busy machine makes no
 /// bundle long.
-const LONG: u32 = 256;
+const LONG_STRIDES: u32 = 256;
 /// Gas that the precompiles of a bundle may use in that time.
 const LONG_PRECOMPILES: u64 = 2_000_000;
 /// The part of both bounds within which a long bundle must run to be one of the others again. Less than the whole, so
 /// that it does not change with each run, and counted as the bounds are, because a fast machine makes no bundle short.
-const SHORT: MeterCount = MeterCount { strides: LONG / 4, precompile_gas: LONG_PRECOMPILES / 4 };
+const SHORT: MeterCount = MeterCount { strides: LONG_STRIDES / 4, precompile_gas: LONG_PRECOMPILES / 4 };
 
 /// Bundles that run on a worker one after the other.
 pub(super) struct Chunk {
@@ -64,7 +64,7 @@ impl Backend {
         for (at, bundle) in &chunk.bundles {
             run.out = Vec::new();
             if !chunk.is_long {
-                run.meter.bound_to(LONG, LONG_PRECOMPILES);
+                run.meter.bound_to(LONG_STRIDES, LONG_PRECOMPILES);
             }
             let (snapshot, rules) = (&chunk.snapshot, &chunk.rules);
             let done = match &bundle.payload {
@@ -106,7 +106,7 @@ impl Backend {
             }
             let reads = run.overlay.reads();
             // An error is told whatever the objective, which it does not have.
-            let text = (name == "error" || bundle.tells(gained)).then(|| member(name, &text));
+            let text = (name == "error" || bundle.shows(gained)).then(|| member(name, &text));
             let MeterCount { strides, precompile_gas } = run.meter.spent();
             let is_long = chunk.is_long && (strides > SHORT.strides || precompile_gas > SHORT.precompile_gas);
             ended.push((*at, StandingRun::Answered { text, reads, gained, is_long }));
@@ -133,11 +133,11 @@ impl WatchList {
     ) -> Result<Vec<(u32, StandingRun)>> {
         let deadline = request.ticket.deadline();
         // With so many permits a run, no more runs of all watches are under way than this one alone may have.
-        let permits = runner.executor.workers().div_ceil(self.width(&runner.executor));
-        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
-        let seat = timeout_at(deadline.into(), self.seats.acquire_many(permits)).await;
+        let count = runner.executor.workers().div_ceil(self.width(&runner.executor));
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let permits = timeout_at(deadline.into(), self.permits.acquire_many(count)).await;
         let ended = run_on_worker(runner, request, chunk).await;
-        drop(seat);
+        drop(permits);
         ended
     }
 }
@@ -155,7 +155,7 @@ pub(super) async fn run_on_worker(
 
 impl WatchedBundle {
     /// Returns whether an answer with this objective is told.
-    fn tells(&self, gained: Option<I256>) -> bool {
+    fn shows(&self, gained: Option<I256>) -> bool {
         self.above.is_none_or(|above| gained.is_some_and(|gained| gained > above))
     }
 }

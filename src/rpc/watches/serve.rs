@@ -43,7 +43,7 @@ impl Watches {
         let mut out = begin(&request.id, "result");
         match method {
             WatchMethod::Begin => return self.begin(request, runner).await,
-            WatchMethod::Again => {
+            WatchMethod::Rewatch => {
                 let (id, since) = wire::parse_rewatch(&request.params, dialect)?;
                 let watch = list.find(id, client)?;
                 let starting = request.starting.as_ref().ok_or_else(|| {
@@ -51,7 +51,7 @@ impl Watches {
                 })?;
                 starting.watch(id)?;
                 watch.attend();
-                watch.write_again(since, &mut out);
+                watch.write_rewatch(since, &mut out);
             }
             WatchMethod::Results => {
                 let (id, since, wait) = wire::parse_results(&request.params, dialect)?;
@@ -92,7 +92,7 @@ impl Watches {
             long_rests_until: None,
             attendance: Attendance::new(Instant::now()),
             begins_block: true,
-            settled: None,
+            complete_at: None,
         };
         let watch = Arc::new(Watch {
             id: WatchId(rand::random()),
@@ -148,14 +148,14 @@ impl Watches {
         let has_changed = |state: &WatchState| state.bundles.changed_after(since).next().is_some();
         let is_done = || {
             let state = watch.state();
-            state.is_settled() && has_changed(&state)
+            state.is_complete() && has_changed(&state)
         };
         let mut news = watch.news.subscribe();
         watch.attend();
         if wait.is_zero() || is_done() {
             return Ok(());
         }
-        let Ok(_seat) = runner.waiters.seats.try_acquire() else {
+        let Ok(_permit) = runner.waiters.permits.try_acquire() else {
             let text = format!("too busy: {} requests wait already", runner.waiters.count);
             return Err(RpcError::limit(text));
         };

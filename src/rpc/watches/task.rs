@@ -46,10 +46,10 @@ impl WatchTask {
     }
 
     /// Tells the last news of a snapshot, with what is behind, or news that is late.
-    pub(super) async fn tell_end(&self, mut news: News) {
+    pub(super) async fn send_end(&self, mut news: News) {
         {
             let mut state = self.watch.state();
-            state.note_settled();
+            state.note_complete();
             if !news.is_late() {
                 state.bundles.announce_behind();
             }
@@ -57,7 +57,7 @@ impl WatchTask {
         let mut connection = self.connection();
         loop {
             for part in news.end(connection) {
-                self.tell(&news, part).await;
+                self.send(&news, part).await;
             }
             // A connection that takes the watch over meanwhile has the answers, but not the end of the snapshot.
             connection = self.connection();
@@ -90,10 +90,10 @@ impl WatchTask {
     }
 
     /// Tells news to the connection that it is for, unless another has taken the watch over.
-    pub(super) async fn tell(&self, news: &News, text: Vec<u8>) {
+    pub(super) async fn send(&self, news: &News, text: Vec<u8>) {
         if let Some(connection) = news.connection() {
             let text = self.list.subscriptions.memory().shared_text(text);
-            self.list.subscriptions.tell_watcher(connection, &text).await;
+            self.list.subscriptions.notify_watcher(connection, &text).await;
         }
     }
 }

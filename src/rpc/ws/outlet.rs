@@ -68,7 +68,7 @@ pub enum Outgoing {
 
 /// The bytes and notifications that are not sent yet.
 #[derive(Debug, Default)]
-pub struct Owed {
+pub struct Unsent {
     notifications: AtomicUsize,
     pub bytes: AtomicUsize,
 }
@@ -80,7 +80,7 @@ pub struct Outlet {
     /// The connection.
     pub link: Arc<Link>,
     /// The messages that are not sent yet.
-    pub owed: Owed,
+    pub unsent: Unsent,
     bounds: SocketBounds,
     /// The writer's queue.
     pub out: mpsc::UnboundedSender<Outgoing>,
@@ -96,12 +96,12 @@ impl Outlet {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Relaxed);
         let (ended, ending) = (AtomicBool::new(false), watch::Sender::new(None));
-        Self { id, link, owed: Owed::default(), bounds, out, ended, ending }
+        Self { id, link, unsent: Unsent::default(), bounds, out, ended, ending }
     }
 
     /// Counts bytes to be sent. Returns the reason to close if there are too many.
-    fn owe(&self, bytes: usize) -> Result<(), String> {
-        if self.owed.bytes.fetch_add(bytes, AcqRel) + bytes > self.bounds.max_unsent {
+    fn count(&self, bytes: usize) -> Result<(), String> {
+        if self.unsent.bytes.fetch_add(bytes, AcqRel) + bytes > self.bounds.max_unsent {
             return Err(format!("more than {} bytes are unsent", self.bounds.max_unsent));
         }
         Ok(())
@@ -109,18 +109,18 @@ impl Outlet {
 
     /// Passes an answer to the writer, unless too much waits there already.
     pub fn answer(&self, text: Bytes, permit: Option<OwnedSemaphorePermit>) -> Result<(), String> {
-        self.owe(text.len())?;
+        self.count(text.len())?;
         let _ = self.out.send(Outgoing::Answer(text, permit));
         Ok(())
     }
 
     /// Counts a notification to be sent. Returns the reason to close if there are too many, or too many bytes.
-    fn owe_notification(&self, size: usize) -> Result<SharedBytes, String> {
+    fn count_notification(&self, size: usize) -> Result<SharedBytes, String> {
         let most = self.bounds.max_notifications;
-        if self.owed.notifications.fetch_add(1, AcqRel) >= most {
+        if self.unsent.notifications.fetch_add(1, AcqRel) >= most {
             return Err(format!("more than {most} notifications are unsent"));
         }
-        self.owe(size)?;
+        self.count(size)?;
         let no_room = || "its unsent notifications find no room (--max-memory-io)".to_owned();
         self.link.share().try_share(size + ENTRY).ok_or_else(no_room)
     }
@@ -135,7 +135,7 @@ impl Subscriber for Outlet {
     }
 
     fn notify(&self, notification: Notification) -> bool {
-        match self.owe_notification(notification.size()) {
+        match self.count_notification(notification.size()) {
             Ok(held) => self.out.send(Outgoing::Notification(notification, held)).is_ok(),
             Err(reason) => {
                 tracing::info!(connection = self.id, reason, "a slow subscriber is disconnected");
@@ -160,14 +160,14 @@ pub async fn write(
     mut outgoing: mpsc::UnboundedReceiver<Outgoing>,
     outlet: Arc<Outlet>,
 ) -> SplitSink<Socket, Message> {
-    let owed = &outlet.owed;
+    let unsent = &outlet.unsent;
     while let Some(next) = outgoing.recv().await {
         let sent = match next {
             Outgoing::Answer(text, permit) => {
                 let bytes = text.len();
                 let sent = send(&mut sink, text).await;
                 drop(permit);
-                owed.bytes.fetch_sub(bytes, AcqRel);
+                unsent.bytes.fetch_sub(bytes, AcqRel);
                 sent
             }
             Outgoing::Notification(notification, held) => {
@@ -176,8 +176,8 @@ pub async fn write(
                 let is_ending = outlet.ending.borrow().is_some();
                 let sent = if is_ending { Ok(()) } else { send(&mut sink, notification.text().into()).await };
                 drop((notification, held));
-                owed.notifications.fetch_sub(1, AcqRel);
-                owed.bytes.fetch_sub(bytes, AcqRel);
+                unsent.notifications.fetch_sub(1, AcqRel);
+                unsent.bytes.fetch_sub(bytes, AcqRel);
                 sent
             }
             Outgoing::Ping => sink.send(Message::Ping(Bytes::new())).await,

@@ -83,7 +83,7 @@ impl ConnectionReader {
                     match message {
                         Some(Ok(message)) => {
                             if let Err(reason) = self.take(message, &mut permit) {
-                                return self.tell(reason);
+                                return self.close_with(reason);
                             }
                         }
                         Some(Err(error)) => return self.broken(&error),
@@ -92,17 +92,17 @@ impl ConnectionReader {
                 }
                 Some(done) = self.running.join_next(), if !self.running.is_empty() => {
                     if let Ok(Err(reason)) = done {
-                        return self.tell(reason);
+                        return self.close_with(reason);
                     }
                 }
-                reason = told_to_end(&mut ending) => return self.tell(reason),
+                reason = ending_reason(&mut ending) => return self.close_with(reason),
                 () = &mut withdrawn => {
                     let reason = "unauthorized: the token was withdrawn";
-                    self.last_words(RpcError::new(-32000, reason));
+                    self.send_closing_error(RpcError::new(-32000, reason));
                     return (CloseCode::Policy, reason.to_owned());
                 }
                 () = link.closed() => {
-                    return self.tell(link.problem().unwrap_or("it stood still, and its place is needed (--io-timeout-ms, --max-connections)").to_owned());
+                    return self.close_with(link.problem().unwrap_or("it stood still, and its place is needed (--io-timeout-ms, --max-connections)").to_owned());
                 }
                 _ = pings.tick() => {
                     if permit.is_some() && heard.elapsed() > SILENCE {
@@ -158,8 +158,8 @@ impl ConnectionReader {
     }
 
     /// Returns the close of a connection beyond a bound, after sending it the reason as its last message.
-    fn tell(&self, reason: String) -> (CloseCode, String) {
-        self.last_words(RpcError::limit(format!("closing the connection: {reason}")));
+    fn close_with(&self, reason: String) -> (CloseCode, String) {
+        self.send_closing_error(RpcError::limit(format!("closing the connection: {reason}")));
         (CloseCode::Policy, reason)
     }
 
@@ -167,12 +167,12 @@ impl ConnectionReader {
         match error {
             tungstenite::Error::Capacity(CapacityError::MessageTooLong { .. }) => {
                 let error = too_large(self.session.limits.max_body);
-                self.last_words(error.clone());
+                self.send_closing_error(error.clone());
                 (CloseCode::Size, error.into_object().message().to_owned())
             }
             tungstenite::Error::Io(error) if error.kind() == io::ErrorKind::FileTooLarge => {
                 let error = self.outlet.link.share().memory().full("a message", self.pieces.bytes());
-                self.last_words(error.clone());
+                self.send_closing_error(error.clone());
                 (CloseCode::Size, "a message finds no room (--max-memory-io)".to_owned())
             }
             tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => {
@@ -182,9 +182,9 @@ impl ConnectionReader {
         }
     }
 
-    fn last_words(&self, error: RpcError) {
+    fn send_closing_error(&self, error: RpcError) {
         let text = failure(&Id::Null, error);
-        self.outlet.owed.bytes.fetch_add(text.len(), AcqRel);
+        self.outlet.unsent.bytes.fetch_add(text.len(), AcqRel);
         let held = self.outlet.link.share().take_always(text.len());
         let _ = self.outlet.out.send(Outgoing::Answer(held.around(text), None));
     }
@@ -200,7 +200,7 @@ fn too_large(limit: usize) -> RpcError {
 }
 
 /// Returns the reason when a connection must end.
-async fn told_to_end(ending: &mut watch::Receiver<Option<String>>) -> String {
+async fn ending_reason(ending: &mut watch::Receiver<Option<String>>) -> String {
     let told = ending.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
     match told {
         Some(reason) => reason,

@@ -48,7 +48,7 @@ impl Backend {
         place: fn(usize, usize) -> String,
     ) -> Result<Vec<Vec<Trace>>> {
         let rules = self.rules(run.dialect);
-        let (snapshot, overlay) = self.stand(calls, index, run)?;
+        let (snapshot, overlay) = self.set_up(calls, index, run)?;
         let budget = TraceBudget::new(self.limits.max_trace);
         let (traces, gas_used) = self
             .engine(&rules, overlay)

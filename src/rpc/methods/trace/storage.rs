@@ -28,7 +28,7 @@ impl Backend {
         // Before the transactions that genesis does not have, its state is there.
         let is_genesis = self.select(run.published, request.selector)?.header().number == 0;
         let index = Some(request.index).filter(|index| *index > 0 || !is_genesis);
-        let (_, overlay) = self.stand_at(run, request.selector, index, "params[1]")?;
+        let (_, overlay) = self.set_up_at(run, request.selector, index, "params[1]")?;
         let world = overlay.changed_world();
         let world = world.local().ok_or_else(|| {
             RpcError::new(
