@@ -14,7 +14,7 @@ use syn::{
 };
 
 /// The layers in which files still use each other in circles.
-const OPEN: [&str; 3] = ["node", "rpc", "source"];
+const OPEN: [&str; 2] = ["rpc", "source"];
 
 /// The names of a module from the root of the crate on: `["chain", "op", "tx"]`.
 type Module = Vec<String>;
