@@ -66,9 +66,9 @@ pub struct Way {
 /// A fault of the content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corruption {
-    /// It cannot be read.
+    /// Bytes that cannot be read.
     Unreadable,
-    /// It names a change before it that nobody knows, so that it can be read and not applied. One of several parts cannot be read.
+    /// A change before it that nobody knows, so that it can be read and not applied. One of several parts cannot be read.
     Unfit,
 }
 
