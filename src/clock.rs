@@ -6,6 +6,11 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+/// Returns the present moment: of the runtime, whose clock a simulation may have paused.
+pub fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 /// A source of time.
 pub trait Clock: Debug + Send + Sync {
     /// Returns the time since the Unix epoch. It may jump, backwards too.

@@ -12,6 +12,7 @@ mod vitals;
 
 pub use self::{
     banner::Banner,
+    fleet::{Joining, PublishedChain, ReplicaJoining},
     memory::configure_memory,
     parts::{pool, wallet},
     start::OwnChain,
@@ -172,14 +173,14 @@ impl Node {
                 Some(servers) => runtime
                     .block_on(async {
                         let genesis = live::genesis(&beside.upstream, &config).await;
-                        fleet::publish_live(&config, servers, &codes, &store, reason, start, genesis).await
+                        fleet::publish_live(&config, servers, &codes, &store, &metrics, reason, start, genesis).await
                     })
                     .wrap_err_with(|| format!("--publish {servers}"))?,
             };
             (start, Some(Arc::new(beside)))
         } else if let Some(servers) = &config.fleet.publish {
             let runtime = talking.insert(fleet::runtime()?);
-            (fleet::publish(&config, servers, &codes, &store, reason, runtime)?, None)
+            (fleet::publish(&config, servers, &codes, &store, &metrics, reason, runtime)?, None)
         } else {
             (begin(&config, &codes, &store, reason)?, None)
         };

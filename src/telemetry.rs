@@ -126,6 +126,13 @@ impl Metrics {
         self.recorder.register_gauge(&key(name, labels), &METADATA)
     }
 
+    /// Returns a gauge whose label is known only when the node runs. The caller bounds the number of labels.
+    pub fn named_gauge(&self, name: &'static str, help: &'static str, label: (&'static str, String)) -> Gauge {
+        self.recorder.describe_gauge(KeyName::from(name), None::<Unit>, SharedString::from(help));
+        let key = Key::from_parts(name, vec![Label::new(label.0, label.1)]);
+        self.recorder.register_gauge(&key, &METADATA)
+    }
+
     /// Returns a histogram of seconds.
     pub fn histogram(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Histogram {
         self.recorder.describe_histogram(KeyName::from(name), Some(Unit::Seconds), SharedString::from(help));

@@ -2,24 +2,21 @@
 
 use std::{
     num::NonZeroUsize,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use alloy_eips::{Decodable2718, Encodable2718};
-use alloy_primitives::Bytes;
-use futures::{FutureExt, future::BoxFuture};
 use presim::{
     chain::{ChainSpec, ChainTx},
     clock::SystemClock,
     config::Config,
-    ledger::{Frame, OpenBlock, Record, Snapshot, SnapshotId, Snapshots, Stamp},
+    ledger::{Frame, LeaderTime, OpenBlock, Record, Snapshot, SnapshotId, Snapshots, Stamp, StreamMessage, frames},
     node::{self, OwnChain},
     rpc::StartupReason,
     source::{
         apply::extend,
         fleet::ArrivedPart,
-        publishing::{PartAck, PlaceInStream, StreamPort, StreamWriter},
         replica::{Applier, StreamReading},
     },
     state::CodeCache,
@@ -28,11 +25,10 @@ use presim::{
     upstream::recover,
 };
 
-use crate::{BUSY, Extent, at_most, percentiles, publishing::runtime};
+use crate::{BUSY, Extent, at_most, percentiles};
 
 /// Builds a chain of sub-blocks, each of which is then applied from its message and executed.
 pub fn applying(extent: Extent) {
-    let runtime = runtime();
     let flags = ["presim"].iter().chain(&BUSY).map(std::ffi::OsString::from);
     let config = Config::load(flags).expect("the flags are right");
     let metrics = Metrics::default();
@@ -45,12 +41,10 @@ pub fn applying(extent: Extent) {
     let mut devnet = devnet.expect("a devnet").devnet;
 
     let follows = snapshots.load().last;
-    let port = CaughtParts::default();
-    let caught = port.0.clone();
     let mut reading = StreamReading::from(Applier::new(snapshots.mirror(), codes), 0);
     let epoch = SnapshotId::begin(follows.epoch() + 1);
-    let leading = StreamWriter::lead(Box::new(port), 0, follows, epoch, "a node");
-    let mut writer = runtime.block_on(leading).expect("nobody else leads");
+    let begun = StreamMessage::Epoch { follows, leader: "a node".to_owned() };
+    let mut waiting = parts(epoch, begun);
     snapshots.update(|chain| chain.begin_epoch(epoch.epoch()));
 
     let replica = snapshots.mirror();
@@ -69,13 +63,11 @@ pub fn applying(extent: Extent) {
             false => Vec::new(),
         };
         let record = Record::from(step);
-        let stamp = Stamp::now(published.last.next());
-        let mut sending = writer.message(&published, stamp, &record).expect("a change of the chain");
-        assert!(runtime.block_on(writer.try_send(&mut sending)).expect("it leads"));
+        let id = published.last.next();
+        waiting.extend(parts(id, StreamMessage::of(&published, &record).expect("a change of the chain")));
 
-        let parts = std::mem::take(&mut *caught.lock().expect("one thread"));
         let began = Instant::now();
-        for part in parts {
+        for part in waiting.drain(..) {
             sequence += 1;
             reading.arrive(sequence, Some(part), None).expect("the next part");
         }
@@ -85,11 +77,11 @@ pub fn applying(extent: Extent) {
             applied.push(elapsed);
             count += texts.len();
             let open = on.open.as_ref().expect("a block");
-            executed.push(execute(&spec, &snapshots.mirror(), &on, open, stamp, &texts));
+            executed.push(execute(&spec, &snapshots.mirror(), &on, open, id, &texts));
         } else {
             checked.push(elapsed);
         }
-        snapshots.apply_as(stamp, record).expect("it fits");
+        snapshots.apply_as(Stamp::now(id), record).expect("it fits");
         pool.advance();
         assert_eq!(replica.newest().head_hash(), snapshots.newest().head_hash(), "both have the same head");
     }
@@ -117,7 +109,7 @@ fn execute(
     cell: &Snapshots,
     on: &Snapshot,
     open: &OpenBlock,
-    stamp: Stamp,
+    id: SnapshotId,
     texts: &[Vec<u8>],
 ) -> Duration {
     let began = Instant::now();
@@ -127,35 +119,13 @@ fn execute(
     let applied = extend(spec, on, open, |sub_block| {
         senders.into_iter().for_each(|tx| sub_block.push(tx).expect("it is valid"));
     });
-    cell.apply_as(stamp, Record::SubBlock(applied.snapshot)).expect("it fits");
+    cell.apply_as(Stamp::now(id), Record::SubBlock(applied.snapshot)).expect("it fits");
     began.elapsed()
 }
 
-/// A stream that hands over its parts at once.
-#[derive(Debug, Default)]
-struct CaughtParts(Arc<Mutex<Vec<ArrivedPart>>>);
-
-impl StreamPort for CaughtParts {
-    fn max_part(&self) -> NonZeroUsize {
-        NonZeroUsize::new(1 << 20).expect("not zero")
-    }
-
-    fn send<'a>(&'a self, id: SnapshotId, parts: &'a [Frame], _: u64) -> BoxFuture<'a, Vec<PartAck>> {
-        let arrive = |Frame { index, count, bytes }: &Frame| ArrivedPart {
-            id,
-            index: *index,
-            count: *count,
-            bytes: Bytes::copy_from_slice(bytes),
-        };
-        self.0.lock().expect("one thread").extend(parts.iter().map(arrive));
-        futures::future::ready(vec![PartAck::Taken; parts.len()]).boxed()
-    }
-
-    fn at(&self, _: u64) -> BoxFuture<'_, PlaceInStream> {
-        futures::future::ready(PlaceInStream::Empty).boxed()
-    }
-
-    fn is_held(&self) -> bool {
-        true
-    }
+/// Returns the parts of a message as they arrive.
+fn parts(id: SnapshotId, message: StreamMessage) -> Vec<ArrivedPart> {
+    let bytes = message.write(LeaderTime::of(Instant::now()));
+    let frames = frames(&bytes, NonZeroUsize::new(1 << 20).expect("not zero"));
+    frames.into_iter().map(|Frame { index, count, bytes }| ArrivedPart { id, index, count, bytes }).collect()
 }

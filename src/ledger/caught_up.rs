@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::clock::now;
+
 /// The moment from which others are counted.
 static BASE: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -47,6 +49,6 @@ impl CaughtUp {
         let (base, micros) = (*BASE, self.moment.load(Relaxed));
         let distance = Duration::from_micros(micros.unsigned_abs());
         let moment = if micros < 0 { base.checked_sub(distance) } else { base.checked_add(distance) };
-        moment.filter(|moment| moment.elapsed() >= self.late)
+        moment.filter(|moment| now().saturating_duration_since(*moment) >= self.late)
     }
 }

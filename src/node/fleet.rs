@@ -6,11 +6,10 @@ mod leader;
 use std::{sync::Arc, time::Duration};
 
 use alloy_primitives::B256;
-use async_nats::jetstream::kv::CreateErrorKind;
 use eyre::WrapErr;
 use tokio::{runtime::Runtime, sync::watch, time::Instant};
 
-use self::joining::{Joined, Joining};
+pub use self::joining::{Joining, PublishedChain};
 use super::{
     live::{self, LiveStart},
     start::{ChainOrigin, OwnChain, Start},
@@ -20,14 +19,17 @@ use crate::{
     clock::{Clock, SystemClock},
     config::Config,
     fleet::{Place, PublishingNode},
-    ledger::{SnapshotId, codec::VERSION},
+    ledger::{
+        SnapshotId, Snapshots,
+        codec::{MAX_BYTES, VERSION},
+    },
     rpc::StartupReason,
     source::{
         fleet::{
-            FleetChain, FleetError, FleetLink, FleetNames, FleetState, FollowedChain, ImageKey, NodeIdentity, Servers,
-            WALLET_KEY, fleets,
+            FleetChain, FleetError, FleetLink, FleetMetrics, FleetNames, FleetPort, FleetRoom, FleetState,
+            FollowedChain, ImageKey, NodeIdentity, Servers, WALLET_KEY, fleets,
         },
-        publishing::{Lease, LeaseWatch, PublishedLive, PublishedSource, Publisher, PublishingLimits, take_epoch},
+        publishing::{Lease, LeaseWatch, PublishedLive, Publisher, PublishingLimits, take_epoch},
         replica::{Applier, FollowError, Follower, Following, LeaderClock, PulseWatch, ReplicaBase, ReplicaSource},
     },
     state::CodeCache,
@@ -63,6 +65,7 @@ pub fn publish(
     servers: &Servers,
     codes: &Arc<CodeCache>,
     store: &Store,
+    metrics: &Metrics,
     reason: &StartupReason,
     runtime: &Runtime,
 ) -> eyre::Result<Start> {
@@ -70,22 +73,15 @@ pub fn publish(
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let origin = ChainOrigin::begin(config, codes, store, reason, &*clock)?;
     reason.set("it joins its fleet");
-    let joining = Joining { config, servers, codes, store, reason, clock: &*clock };
-    let Joined { link, origin, sequence, identity, lease } =
-        runtime.block_on(joining.publish(origin)).wrap_err_with(failed)?;
-    let OwnChain { spec, snapshots, devnet, accounts, builtin, trading } = OwnChain::open(config, origin, clock)?;
-    let base = replica_base(config, codes);
-    let applier = Applier::new(snapshots.mirror(), codes.clone()).with_clock(base.clock.clone());
-    let following = Following::from(link.clone(), applier, sequence);
-    let pulse = runtime.block_on(pulse(config, &link, &base)).wrap_err_with(failed)?;
-    let follower = Follower::new(link.clone(), base, following, pulse);
-    if lease.is_none() {
-        follower.show_in(&snapshots);
-    }
-    let publisher = publisher(config, link.clone(), store, follower, &identity, lease);
-    let fleet = Some(place(link, identity, &publisher));
-    let source = Box::new(PublishedSource { publisher, devnet });
-    Ok(Start { accounts, builtin, trading, fleet, ..Start::of_foreign(spec, snapshots, source) })
+    let joined = join(config, servers, origin.about.config.chain_id, origin.about.genesis);
+    let link = runtime.block_on(joined).wrap_err_with(failed)?;
+    let joining = Joining { config, port: Arc::new(link.clone()), codes, store, metrics, reason, clock };
+    let PublishedChain { chain, identity, mut source } =
+        runtime.block_on(joining.begin(origin)).wrap_err_with(failed)?;
+    let OwnChain { spec, snapshots, accounts, builtin, trading, .. } = chain;
+    let fleet = Some(place(link.clone(), identity, &source.publisher));
+    source.link = Some(link);
+    Ok(Start { accounts, builtin, trading, fleet, ..Start::of_foreign(spec, snapshots, Box::new(source)) })
 }
 
 /// Begins to publish the upstream's chain of `start`, or to stand by for the node that does.
@@ -93,11 +89,13 @@ pub fn publish(
 /// # Errors
 ///
 /// Returns an error that names the flag if the servers cannot be reached, or the fleet has another chain.
+#[expect(clippy::too_many_arguments, reason = "each is a part of the node")]
 pub async fn publish_live(
     config: &Config,
     servers: &Servers,
     codes: &Arc<CodeCache>,
     store: &Store,
+    metrics: &Metrics,
     reason: &StartupReason,
     start: LiveStart,
     genesis: B256,
@@ -114,49 +112,61 @@ pub async fn publish_live(
         block_time_ms: u64::try_from(spec.block_time().as_millis()).unwrap_or(u64::MAX),
         upstream: Some(FollowedChain { wrapper: spec.wrapper(), natives: config.live.native.clone() }),
     };
-    let theirs = agree(&link, &ours).await?;
+    let port: Arc<dyn FleetPort> = Arc::new(link.clone());
+    let identity = NodeIdentity::of(store, config.listen)?;
+    let mut leases = LeaseWatch::new(port.clone(), &identity.node);
+    let mut seized = clear(config, &*port, &mut leases).await?;
+    let theirs = port.write_fact(FleetChain::KEY, &ours, |_| seized.is_some()).await?;
     if theirs.genesis != genesis || theirs.upstream.is_none() {
-        return Err(other_chain(&link, &theirs, &ours).into());
+        return Err(other_chain(&*port, &theirs, &ours).into());
     }
+    take_wallet(config, &*port, &identity).await?;
     let base = replica_base(config, codes);
-    let pulse = pulse(config, &link, &base).await?;
-    let identity = identity(config, &link, store).await?;
+    let pulse = pulse(config, &port, &base).await?;
     let shown = own.mirror();
-    let mut leases = LeaseWatch::open(&link, &identity.node).await?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let (following, lease) = loop {
-        if let Some(following) = joined(&link, &base, reason).await? {
+        if let Some(following) = joined(&port, &base, reason).await? {
             shown.replace_all(following.state().load());
             break (following, None);
         }
         // Nothing was published yet, everything was deleted, or the node that has published has left no image.
         reason.set("it waits to lead its fleet, or for an image of its state");
-        if let Some(lease) = leases.try_take().await? {
-            let epoch = take_epoch(&link, store, own.load().last.epoch()).await?;
+        let lease = match seized.take() {
+            Some(lease) => Some(lease),
+            None => leases.try_take().await?,
+        };
+        if let Some(lease) = lease {
+            let epoch = take_epoch(&*port, store, &*clock, own.load().last.epoch()).await?;
             own.update(|chain| chain.rename(SnapshotId::begin(epoch)));
             shown.replace_all(own.load());
-            let sequence = link.stream().await?.cached_info().state.last_sequence;
+            let sequence = port.ends().await?.last;
             let applier = Applier::new(own.mirror(), codes.clone()).with_clock(base.clock.clone());
-            break (Following::from(link.clone(), applier, sequence), Some(lease));
+            break (Following::from(port.clone(), applier, sequence), Some(lease));
         }
-        link.want_image().await;
+        port.want_image().await;
         tokio::time::sleep(RETRY_PAUSE).await;
     };
-    let follower = Follower::new(link.clone(), base, following, pulse);
+    let follower = Follower::new(port.clone(), base, following, pulse, theirs.clone(), FleetMetrics::new(metrics));
     if lease.is_none() {
         follower.show_in(&shown);
     }
-    let publisher = publisher(config, link.clone(), store, follower, &identity, lease);
+    let publisher = publisher(config, port, store, follower, &identity, lease, theirs, clock);
     source.fetcher.join(Arc::new(FleetState::new(link.clone(), codes.clone(), true)));
     let remote = Some(source.fetcher.clone());
-    let fleet = Some(place(link, identity, &publisher));
-    let source = Box::new(PublishedLive { publisher, source, own: Arc::new(own) });
+    let fleet = Some(place(link.clone(), identity, &publisher));
+    let source = Box::new(PublishedLive { publisher, source, own: Arc::new(own), link });
     Ok(Start { fleet, remote, ..Start::of_foreign(spec, shown, source) })
 }
 
 /// Returns the state of a fleet that has an image, at the end of its stream; `None` if there is no image that can be read.
-async fn joined(link: &FleetLink, base: &ReplicaBase, reason: &StartupReason) -> Result<Option<Following>, FleetError> {
+async fn joined(
+    port: &Arc<dyn FleetPort>,
+    base: &ReplicaBase,
+    reason: &StartupReason,
+) -> Result<Option<Following>, FleetError> {
     reason.set("it reads the image of its fleet");
-    let mut following = match Following::bootstrap(link, base).await {
+    let mut following = match Following::bootstrap(port, base).await {
         Ok(Some(following)) => following,
         Ok(None) => return Ok(None),
         Err(error @ FleetError::Version { .. }) => return Err(error),
@@ -165,7 +175,7 @@ async fn joined(link: &FleetLink, base: &ReplicaBase, reason: &StartupReason) ->
             return Ok(None);
         }
     };
-    match tokio::time::timeout(IMAGE, come_to_the_end(link, &mut following)).await {
+    match tokio::time::timeout(IMAGE, come_to_the_end(&**port, &mut following)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, "the stream cannot be followed to its end yet"),
         Err(_) => tracing::info!("the end of the stream is not reached yet"),
@@ -173,35 +183,50 @@ async fn joined(link: &FleetLink, base: &ReplicaBase, reason: &StartupReason) ->
     Ok(Some(following))
 }
 
-/// Returns the identity of this node, and has the fleet know its name where it has the wallet, or takes that.
-async fn identity(config: &Config, link: &FleetLink, store: &Store) -> eyre::Result<NodeIdentity> {
-    let own = NodeIdentity::of(store, config.listen)?;
-    let owner: Option<NodeIdentity> = link.fact(WALLET_KEY).await?;
-    if config.fleet.take_wallet || owner.is_some_and(|owner| owner.id == own.id && owner != own) {
-        link.state_fact(WALLET_KEY, &own).await?;
+/// Has the fleet know the name of this node where it has the wallet, or takes that.
+async fn take_wallet(config: &Config, port: &dyn FleetPort, own: &NodeIdentity) -> Result<(), FleetError> {
+    let owner: Option<NodeIdentity> = port.fact(WALLET_KEY).await?;
+    if config.fleet.take_wallet || owner.is_some_and(|owner| owner.id == own.id && owner != *own) {
+        port.write_fact(WALLET_KEY, own, |_| true).await?;
     }
-    Ok(own)
+    Ok(())
+}
+
+/// Deletes what the fleet has if it is to begin anew. Returns the lease then, which was taken from the node that led.
+async fn clear(config: &Config, port: &dyn FleetPort, leases: &mut LeaseWatch) -> Result<Option<Lease>, FleetError> {
+    if !config.fleet.publish_anew {
+        return Ok(None);
+    }
+    let lease = leases.seize().await?;
+    port.clear().await?;
+    tracing::info!(fleet = port.fleet(), "the fleet begins anew");
+    Ok(Some(lease))
 }
 
 fn place(link: FleetLink, identity: NodeIdentity, publisher: &Publisher) -> Place {
     Place { link, publishes: Some(PublishingNode { identity, leads: publisher.leads.subscribe() }) }
 }
 
+#[expect(clippy::too_many_arguments, reason = "each is a part of the publisher")]
 fn publisher(
     config: &Config,
-    link: FleetLink,
+    port: Arc<dyn FleetPort>,
     store: &Store,
     follower: Follower,
     own: &NodeIdentity,
     lease: Option<Lease>,
+    chain: FleetChain,
+    clock: Arc<dyn Clock>,
 ) -> Publisher {
     let limits = PublishingLimits {
         node: own.node.clone(),
         image_every: config.fleet.image_every.into(),
         image_keep: Duration::from_secs(config.fleet.image_keep_s),
         stream_bytes: u64::from(config.fleet.publish_mb) << 20,
+        max_image_bytes: MAX_BYTES as u64,
     };
-    Publisher { link, store: store.clone(), follower, limits, leads: watch::Sender::new(false), lease }
+    let (store, leads) = (store.clone(), watch::Sender::new(false));
+    Publisher { port, chain, clock, store, follower, limits, leads, lease, ceased: None }
 }
 
 /// Returns the settings of following.
@@ -211,8 +236,8 @@ fn replica_base(config: &Config, codes: &Arc<CodeCache>) -> ReplicaBase {
 }
 
 /// Begins to listen to the leader.
-async fn pulse(config: &Config, link: &FleetLink, base: &ReplicaBase) -> Result<PulseWatch, FleetError> {
-    PulseWatch::open(link, &base.clock, Duration::from_millis(config.fleet.lagging_after_ms)).await
+async fn pulse(config: &Config, port: &Arc<dyn FleetPort>, base: &ReplicaBase) -> Result<PulseWatch, FleetError> {
+    PulseWatch::open(port, &base.clock, Duration::from_millis(config.fleet.lagging_after_ms)).await
 }
 
 /// Connects to the servers, and creates what the fleet of this chain needs there.
@@ -223,29 +248,9 @@ async fn join(config: &Config, servers: &Servers, chain_id: u64, genesis: B256) 
         Some(name) => FleetNames { fleet: name.0.clone() },
         None => FleetNames::of_chain(chain_id, genesis),
     };
-    let link = FleetLink { client, jetstream, names };
-    link.create(&settings).await?;
-    if config.fleet.publish_anew {
-        link.purge().await?;
-        tracing::info!(fleet = link.names.fleet, "the fleet begins anew");
-    }
+    let link = FleetLink::new(client, jetstream, names, Some(FleetRoom::of(&settings)));
+    link.create().await?;
     Ok(link)
-}
-
-/// Writes the chain of this node as the fleet's, unless it has one. Returns the fleet's.
-async fn agree(link: &FleetLink, ours: &FleetChain) -> Result<FleetChain, FleetError> {
-    loop {
-        if let Some(theirs) = link.chain().await? {
-            return Ok(theirs);
-        }
-        let unwritten = |problem: String| FleetError::nats("the fleet's chain cannot be written", problem);
-        let text = serde_json::to_vec(ours).map_err(|error| unwritten(error.to_string()))?;
-        match link.facts().await?.create(FleetChain::KEY, text.into()).await {
-            Ok(_) => return Ok(ours.clone()),
-            Err(error) if error.kind() == CreateErrorKind::AlreadyExists => {}
-            Err(error) => return Err(unwritten(error.to_string())),
-        }
-    }
 }
 
 /// Begins with the image of a fleet, whose stream this node then follows.
@@ -269,25 +274,9 @@ pub fn follow(
             Some(name) => FleetNames { fleet: name.0.clone() },
             None => only_fleet(&jetstream, deadline).await?,
         };
-        let link = FleetLink { client, jetstream, names };
-        reason.set("it waits for the chain of its fleet");
-        let chain =
-            patiently(deadline, &link, "no node has published a chain to it", async || link.chain().await).await?;
-        if chain.upstream.is_none() && config.live.verify_proofs {
-            let text =
-                "--verify-proofs: the fleet has a chain of its own, whose state roots are checked with each block";
-            return Err(eyre::eyre!("{text}: leave it out"));
-        }
-        let base = replica_base(config, codes);
-        let mut pulse = pulse(config, &link, &base).await?;
-        pulse.find_leader(LEADER).await;
-        reason.set("it reads the image of its fleet");
-        let following =
-            patiently(deadline, &link, "it has no image yet", async || Following::bootstrap(&link, &base).await);
-        let following = at_the_end(&link, &base, following.await?, reason).await;
-        let snapshots = following.state().mirror();
-        let follower = Follower::new(link.clone(), base.clone(), following, pulse).of_chain(chain.clone());
-        follower.show_in(&snapshots);
+        let link = FleetLink::new(client, jetstream, names, None);
+        let joining = ReplicaJoining { config, port: Arc::new(link.clone()), codes, metrics, reason };
+        let (chain, snapshots, follower) = joining.begin(deadline).await?;
         let remote = match &chain.upstream {
             Some(_) => Some(fetched(config, codes, metrics, &link).await?),
             None => None,
@@ -305,9 +294,59 @@ pub fn follow(
     if let Some(wrapper) = wrapper {
         spec = spec.with_wrapper(wrapper);
     }
-    let source = Box::new(ReplicaSource { follower });
+    let source = Box::new(ReplicaSource { follower, link: link.clone() });
     let fleet = Some(Place { link, publishes: None });
     Ok(Start { trading: chain.trading, fleet, remote, ..Start::of_foreign(spec, snapshots, source) })
+}
+
+/// A replica, as it joins its fleet.
+pub struct ReplicaJoining<'a> {
+    /// The settings.
+    pub config: &'a Config,
+    /// The connection to the fleet.
+    pub port: Arc<dyn FleetPort>,
+    /// The bytecode cache.
+    pub codes: &'a Arc<CodeCache>,
+    /// The node's metrics.
+    pub metrics: &'a Metrics,
+    /// The reason why the node is not ready.
+    pub reason: &'a StartupReason,
+}
+
+impl ReplicaJoining<'_> {
+    /// Begins with the fleet's image, and comes to the end of the stream. Waits for the fleet until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the fleet has no chain or no image, or the image cannot be used.
+    pub async fn begin(&self, deadline: Instant) -> eyre::Result<(FleetChain, Snapshots, Follower)> {
+        let Self { config, port, codes, metrics, reason } = self;
+        reason.set("it waits for the chain of its fleet");
+        let chain =
+            patiently(deadline, &**port, "no node has published a chain to it", async || port.chain().await).await?;
+        if chain.upstream.is_none() && config.live.verify_proofs {
+            let text =
+                "--verify-proofs: the fleet has a chain of its own, whose state roots are checked with each block";
+            return Err(eyre::eyre!("{text}: leave it out"));
+        }
+        let base = replica_base(config, codes);
+        let mut pulse = pulse(config, port, &base).await?;
+        pulse.find_leader(LEADER).await;
+        reason.set("it reads the image of its fleet");
+        let following = patiently(deadline, &**port, "it has no image yet", async || {
+            let begun = Following::bootstrap(port, &base).await;
+            if !matches!(begun, Ok(Some(_))) {
+                port.want_image().await;
+            }
+            begun
+        });
+        let following = at_the_end(port, &base, following.await?, reason).await;
+        let snapshots = following.state().mirror();
+        let metrics = FleetMetrics::new(metrics);
+        let follower = Follower::new(port.clone(), base, following, pulse, chain.clone(), metrics);
+        follower.show_in(&snapshots);
+        Ok((chain, snapshots, follower))
+    }
 }
 
 /// Returns the fetcher of the state of the fleet's upstream: over the leader, and to an upstream of this node's own if it has one.
@@ -329,12 +368,17 @@ async fn fetched(
 
 /// Returns the state at the end of the stream, so that a node which joins does not answer from the past. A failure on the way
 /// is logged, and the way is tried again: with a newer image if the stream does not lead on from this one.
-async fn at_the_end(link: &FleetLink, base: &ReplicaBase, begun: Following, reason: &StartupReason) -> Following {
+async fn at_the_end(
+    port: &Arc<dyn FleetPort>,
+    base: &ReplicaBase,
+    begun: Following,
+    reason: &StartupReason,
+) -> Following {
     let (mut following, mut useless, mut said) = (Some(begun), 0, String::new());
     loop {
         reason.set("it comes to the end of the stream of its fleet");
         let failed = match following.take() {
-            Some(mut reached) => match come_to_the_end(link, &mut reached).await {
+            Some(mut reached) => match come_to_the_end(&**port, &mut reached).await {
                 Ok(()) => return reached,
                 Err(FollowError::Fleet(error)) => {
                     following = Some(reached);
@@ -345,13 +389,13 @@ async fn at_the_end(link: &FleetLink, base: &ReplicaBase, begun: Following, reas
                     error.to_string()
                 }
             },
-            None => match newer_image(link, base, useless).await {
+            None => match newer_image(port, base, useless).await {
                 Ok(Some(newer)) => {
                     following = Some(newer);
                     continue;
                 }
                 Ok(None) => {
-                    link.want_image().await;
+                    port.want_image().await;
                     "there is no newer image yet".to_owned()
                 }
                 Err(error) => error.to_string(),
@@ -366,25 +410,29 @@ async fn at_the_end(link: &FleetLink, base: &ReplicaBase, begun: Following, reas
 }
 
 /// Begins with the fleet's newest image if that is newer than the image with the id `than`.
-async fn newer_image(link: &FleetLink, base: &ReplicaBase, than: u64) -> Result<Option<Following>, FleetError> {
-    match link.fact::<ImageKey>(ImageKey::KEY).await? {
-        Some(key) if key.id > than => Following::bootstrap(link, base).await,
+async fn newer_image(
+    port: &Arc<dyn FleetPort>,
+    base: &ReplicaBase,
+    than: u64,
+) -> Result<Option<Following>, FleetError> {
+    match port.fact::<ImageKey>(ImageKey::KEY).await? {
+        Some(key) if key.id > than => Following::bootstrap(port, base).await,
         _ => Ok(None),
     }
 }
 
 /// Follows the stream until nothing has come meanwhile that was not read.
-async fn come_to_the_end(link: &FleetLink, following: &mut Following) -> Result<(), FollowError> {
+async fn come_to_the_end(port: &dyn FleetPort, following: &mut Following) -> Result<(), FollowError> {
     loop {
-        let state = link.stream().await?.cached_info().state.clone();
+        let ends = port.ends().await?;
         following.open().await?;
-        if following.read() >= state.last_sequence {
+        if following.read() >= ends.last {
             return Ok(());
         }
-        if state.first_sequence > following.read() + 1 {
+        if ends.first > following.read() + 1 {
             return Err(FollowError::Gap(format!("the stream has no message {} any more", following.read() + 1)));
         }
-        while following.read() < state.last_sequence {
+        while following.read() < ends.last {
             match tokio::time::timeout(LOST, following.next(None)).await {
                 Ok(followed) => drop(followed?),
                 Err(_) => {
@@ -421,7 +469,7 @@ async fn only_fleet(jetstream: &async_nats::jetstream::Context, deadline: Instan
 /// Returns what a fleet will have soon, or the error that says what is missing.
 async fn patiently<T>(
     deadline: Instant,
-    link: &FleetLink,
+    port: &dyn FleetPort,
     missing: &str,
     look: impl AsyncFn() -> Result<Option<T>, FleetError>,
 ) -> Result<T, FleetError> {
@@ -434,7 +482,7 @@ async fn patiently<T>(
             Ok(None) => {
                 return Err(FleetError::Which(format!(
                     "fleet {}: {missing}: start a node with --publish",
-                    link.names.fleet
+                    port.fleet()
                 )));
             }
             Err(error) => return Err(error),
@@ -442,6 +490,6 @@ async fn patiently<T>(
     }
 }
 
-fn other_chain(link: &FleetLink, theirs: &FleetChain, ours: &FleetChain) -> FleetError {
-    FleetError::OtherChain { fleet: link.names.fleet.clone(), theirs: theirs.name(), ours: ours.name() }
+fn other_chain(port: &dyn FleetPort, theirs: &FleetChain, ours: &FleetChain) -> FleetError {
+    FleetError::OtherChain { fleet: port.fleet().to_owned(), theirs: theirs.name(), ours: ours.name() }
 }

@@ -126,7 +126,10 @@ fn no_seed_of_a_fleet_breaks_an_invariant() {
     });
     let total = total.into_inner().unwrap();
     say(&total.to_string());
-    assert!(total.takeovers > 100 && total.kills > 50 && total.anew > 20 && total.shown > 2_000, "{total}");
+    assert!(total.takeovers > 100 && total.kills > 50 && total.shown > 2_000, "{total}");
+    // Each fault has its scripts, and each kind of step, waiting too, comes several times.
+    assert!(total.scripts.len() == 12 && total.scripts.values().all(|scripts| *scripts >= 16), "{total}");
+    assert!(total.faults.len() == 23 && total.faults.values().all(|steps| *steps >= 4), "{total}");
 }
 
 #[test]

@@ -18,6 +18,7 @@ use tokio_tungstenite::{
 };
 
 use crate::{
+    fleet::{advance, ingester, server::NatsServer},
     live::follower,
     process::{Presim, command, eventually, file, free_port, refusal, scrape, text},
     support::{BOUND, Socket, TestNode, has_program, request, signal, token, token_file},
@@ -141,10 +142,19 @@ async fn the_dashboard_and_the_alerts_use_metrics_and_labels_that_are_exported()
     let counts = "presim_preconfirmed_total";
     eventually("the feed begins", async || live.node.metrics().render().contains(counts).then_some(())).await;
     exported(&live.node.metrics().render(), &mut all);
+    let server = NatsServer::start();
+    if let Some(server) = &server {
+        let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
+        advance(&leader, 2).await;
+        exported(&leader.node.metrics().render(), &mut all);
+    }
     // Prometheus adds these when it scrapes.
     let added = ["instance", "job"];
     let mut uses = 0;
     for (name, labels) in expressions().iter().flat_map(|expression| named(expression)) {
+        if server.is_none() && name.starts_with("presim_fleet_") {
+            continue;
+        }
         // Descriptions name a histogram without the suffix of its series.
         let known = all.get(&name).or_else(|| all.get(&format!("{name}_bucket")));
         let known = known.unwrap_or_else(|| panic!("{name} is not exported"));

@@ -38,7 +38,7 @@ use tempfile::NamedTempFile;
 use crate::disk::Disk;
 
 /// The time at which the simulated clock begins, in Unix seconds.
-const BEGIN: u64 = 1_800_000_000;
+pub const BEGIN: u64 = 1_800_000_000;
 /// Bytes of the cache of bytecode, and the bound of `--testing-limit`.
 const CODES: usize = 1 << 20;
 const TESTING: u32 = 16;
@@ -124,6 +124,11 @@ pub struct Life {
     source: Source,
 }
 
+/// Returns the genesis file of all nodes.
+pub fn genesis() -> &'static Path {
+    GENESIS.path()
+}
+
 /// Returns the settings of a node with these flags.
 pub fn config(flags: &[String], testing: bool) -> Config {
     let genesis = ["presim", "--genesis"].map(OsString::from).into_iter().chain([GENESIS.path().into()]);
@@ -177,9 +182,9 @@ impl Life {
 
 /// A disk that may lie about what is synced.
 #[derive(Debug)]
-struct SimDisk {
-    disk: Disk,
-    lies: bool,
+pub struct SimDisk {
+    pub disk: Disk,
+    pub lies: bool,
 }
 
 impl StorageBackend for SimDisk {

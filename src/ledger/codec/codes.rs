@@ -31,7 +31,9 @@ impl CodesByHash {
 
     /// Returns the codes as they travel.
     pub fn into_bytes(self) -> Vec<Bytes> {
-        self.0.into_values().map(|code| code.bytecode.original_bytes()).collect()
+        let mut codes: Vec<Code> = self.0.into_values().collect();
+        codes.sort_unstable_by_key(|code| code.hash);
+        codes.iter().map(|code| code.bytecode.original_bytes()).collect()
     }
 
     /// Returns the encoded form of the changes of steps, each account once, and adds the codes that their accounts did not have.
@@ -46,16 +48,16 @@ impl CodesByHash {
             }
         }
         match path {
-            [step] => step.changes().iter().map(StoredChange::from).collect(),
+            [step] => stored(step.changes()),
             // A later step may change an account again.
-            path => StateStep::merged(path).iter().map(StoredChange::from).collect(),
+            path => stored(&StateStep::merged(path)),
         }
     }
 
     /// Returns the encoded form of changes, and adds the codes of all their accounts.
     pub fn all_of(&mut self, changes: &[AccountChange]) -> Vec<StoredChange> {
         changes.iter().filter_map(|change| change.info.as_ref()).for_each(|info| self.add(&Code::of(info)));
-        changes.iter().map(StoredChange::from).collect()
+        stored(changes)
     }
 
     /// Returns the code with this hash.
@@ -87,4 +89,11 @@ impl CodesByHash {
         };
         changes.into_iter().map(read).collect()
     }
+}
+
+/// Returns the encoded form of changes, in the order of their addresses, so that the same changes have the same bytes.
+fn stored(changes: &[AccountChange]) -> Vec<StoredChange> {
+    let mut stored: Vec<_> = changes.iter().map(StoredChange::from).collect();
+    stored.sort_unstable_by_key(|change| change.address);
+    stored
 }

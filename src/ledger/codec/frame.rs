@@ -14,7 +14,7 @@ const MIN_COMPRESSED_BYTES: usize = 512;
 /// The level of the compression: a sub-block is compressed within its interval many times over.
 const LEVEL: i32 = 1;
 /// The most bytes of a message after decompression, which bound the memory that a message can take.
-const MAX_BYTES: usize = 1 << 31;
+pub const MAX_BYTES: usize = 1 << 31;
 /// The most bytes of a beat, an answer about the time, or a verdict.
 const MAX_SHORT_BYTES: usize = 1 << 16;
 
@@ -99,6 +99,14 @@ pub fn unpack(body: &[u8]) -> Result<Vec<u8>, FrameError> {
 /// Returns an error as [`join`] does, and for a longer message.
 pub fn unpack_short(body: &[u8]) -> Result<Vec<u8>, FrameError> {
     unpack_within(body, MAX_SHORT_BYTES)
+}
+
+/// Returns the bytes that a packed message has when it is unpacked.
+pub fn unpacked_bytes(body: &[u8]) -> u64 {
+    match body {
+        [_, ZSTD, a, b, c, d, e, f, g, h, ..] => u64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h]),
+        _ => (body.len() as u64).saturating_sub(2),
+    }
 }
 
 fn unpack_within(body: &[u8], most: usize) -> Result<Vec<u8>, FrameError> {

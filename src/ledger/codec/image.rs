@@ -225,10 +225,12 @@ fn accounts(world: &LocalWorld, codes: &mut CodesByHash) -> Vec<StoredChange> {
             address: *address,
             account: Maybe(Some((&**account).into())),
             storage_cleared: false,
-            slots: account.slots().map(|(key, value)| StoredSlot { key: *key, value: *value }).collect(),
+            slots: StoredSlot::sorted(account.slots()),
         }
     };
-    world.accounts().map(change).collect()
+    let mut accounts: Vec<StoredChange> = world.accounts().map(change).collect();
+    accounts.sort_unstable_by_key(|change| change.address);
+    accounts
 }
 
 /// Returns the state of an image after `block`, which is checked. The accounts are built on all threads, because the tries of

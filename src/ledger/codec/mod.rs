@@ -22,7 +22,7 @@ pub use self::{
     codes::CodesByHash,
     decode::EntryError,
     entry::{Block, Entry, Seal, SubBlock},
-    frame::{Frame, VERSION, frames, join, pack, unpack, unpack_short},
+    frame::{Frame, MAX_BYTES, VERSION, frames, join, pack, unpack, unpack_short, unpacked_bytes},
     image::StateImage,
     message::{StreamChanges, StreamMessage},
     stored::{Maybe, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredReceipt, StoredSubBlock},

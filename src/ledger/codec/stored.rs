@@ -204,8 +204,17 @@ impl From<&AccountChange> for StoredChange {
             address: change.address,
             account: Maybe(account),
             storage_cleared: change.storage_cleared,
-            slots: change.slots.iter().map(|(key, value)| StoredSlot { key: *key, value: *value }).collect(),
+            slots: StoredSlot::sorted(change.slots.iter()),
         }
+    }
+}
+
+impl StoredSlot {
+    /// Returns slots in the order of their keys.
+    pub fn sorted<'a>(slots: impl Iterator<Item = (&'a U256, &'a U256)>) -> Vec<Self> {
+        let mut slots: Vec<Self> = slots.map(|(key, value)| Self { key: *key, value: *value }).collect();
+        slots.sort_unstable_by_key(|slot| slot.key);
+        slots
     }
 }
 

@@ -65,7 +65,7 @@ pub enum FleetError {
         /// The chain of this node.
         ours: String,
     },
-    /// The history of this node is not that of the stream.
+    /// The history of this node goes on after the end of the stream.
     #[error(
         "the data directory ends with snapshot {ours:#x}, and the stream of fleet {fleet}, which ends with {theirs:#x}, does not have it: give another --data-dir, or begin the fleet anew with --publish-anew"
     )]

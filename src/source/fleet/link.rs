@@ -1,6 +1,6 @@
 //! The connection to the NATS servers of a fleet.
 
-use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
 use async_nats::{
     Client, ConnectErrorKind, ConnectOptions, ServerAddr,
@@ -11,15 +11,12 @@ use async_nats::{
     },
 };
 use futures::TryStreamExt;
-use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
 
-use super::{FleetChain, FleetError, FleetNames, ImageKey, Servers, Settings, WALLET_KEY};
-use crate::ledger::codec::VERSION;
+use super::{ACK_TIMEOUT, Bucket, FleetError, FleetNames, REQUEST_TIMEOUT, Servers, Settings};
 
-/// The time that NATS may take for an answer before the question is repeated.
-const TIMEOUT: Duration = Duration::from_secs(2);
-/// The time that NATS may take to acknowledge a message before it is sent again.
-const ACK: Duration = Duration::from_secs(1);
+/// The time in which a server must take a connection, before another one is tried.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause before a lost connection is opened again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The bytes that are left for the headers of a part.
@@ -36,9 +33,48 @@ pub struct FleetLink {
     pub jetstream: Context,
     /// The names of the fleet.
     pub names: FleetNames,
+    /// The room that the fleet takes on the servers; `None` on a replica, which creates nothing there.
+    pub room: Option<FleetRoom>,
+    /// The buckets that were opened.
+    buckets: Arc<[OnceCell<kv::Store>; 2]>,
+}
+
+/// The room that a fleet takes on its servers.
+#[derive(Clone, Copy, Debug)]
+pub struct FleetRoom {
+    /// The servers that store each message.
+    pub copies: usize,
+    /// The bytes of the stream.
+    pub bytes: i64,
+}
+
+impl FleetRoom {
+    /// Returns the room that the settings give.
+    pub fn of(settings: &Settings) -> Self {
+        Self { copies: settings.copies, bytes: i64::try_from(settings.stream_bytes).unwrap_or(i64::MAX) }
+    }
 }
 
 impl FleetLink {
+    /// Creates the connection to a fleet.
+    pub fn new(client: Client, jetstream: Context, names: FleetNames, room: Option<FleetRoom>) -> Self {
+        Self { client, jetstream, names, room, buckets: Arc::default() }
+    }
+
+    /// Opens a bucket.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if there is none, or NATS does not answer.
+    pub(super) async fn bucket(&self, bucket: Bucket) -> Result<&kv::Store, FleetError> {
+        let (cell, name) = match bucket {
+            Bucket::Facts => (&self.buckets[0], self.names.facts()),
+            Bucket::Lease => (&self.buckets[1], self.names.lease()),
+        };
+        let opened = cell.get_or_try_init(|| self.jetstream.get_key_value(name)).await;
+        opened.map_err(|error| FleetError::nats("a bucket of the fleet cannot be opened", error))
+    }
+
     /// Connects to the servers, as `settings` say.
     ///
     /// # Errors
@@ -49,8 +85,8 @@ impl FleetLink {
         let failed = |problem: String| FleetError::Connect { servers: servers.to_string(), problem };
         let mut options = ConnectOptions::new()
             .name("presim")
-            .request_timeout(Some(TIMEOUT))
-            .connection_timeout(TIMEOUT)
+            .request_timeout(Some(REQUEST_TIMEOUT))
+            .connection_timeout(CONNECTION_TIMEOUT)
             .reconnect_delay_callback(|_| RETRY_PAUSE);
         let mut addresses = Vec::new();
         for url in &servers.0 {
@@ -98,7 +134,7 @@ impl FleetLink {
         if info.cluster.is_some() && is_old {
             return Err(FleetError::Cluster { found: info.version });
         }
-        let jetstream = ContextBuilder::new().timeout(TIMEOUT).ack_timeout(ACK).build(client.clone());
+        let jetstream = ContextBuilder::new().timeout(REQUEST_TIMEOUT).ack_timeout(ACK_TIMEOUT).build(client.clone());
         Ok((client, jetstream))
     }
 
@@ -113,9 +149,8 @@ impl FleetLink {
     /// # Errors
     ///
     /// Returns [`FleetError::Nats`] if NATS refuses one, or does not answer.
-    pub async fn create(&self, settings: &Settings) -> Result<(), FleetError> {
-        let copies = settings.copies;
-        let most = i64::try_from(settings.stream_bytes).unwrap_or(i64::MAX);
+    pub async fn create(&self) -> Result<(), FleetError> {
+        let Some(FleetRoom { copies, bytes: most }) = self.room else { return Ok(()) };
         let stream = stream::Config {
             name: self.names.stream(),
             subjects: vec![self.names.feed()],
@@ -159,7 +194,7 @@ impl FleetLink {
             };
             let created = self.jetstream.create_object_store(config).await;
             if let Err(error) = created
-                && self.images().await.is_err()
+                && self.jetstream.get_object_store(self.names.images()).await.is_err()
             {
                 return Err(refused("the bucket of images cannot be created")(&error));
             }
@@ -177,25 +212,6 @@ impl FleetLink {
         }
     }
 
-    /// Deletes the fleet's stream and its facts, so that it begins anew. Its last epoch stays.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`FleetError::Nats`] if NATS refuses, or does not answer.
-    pub async fn purge(&self) -> Result<(), FleetError> {
-        let stream = self.stream().await?;
-        stream.purge().await.map_err(|error| FleetError::nats("the fleet's stream cannot be purged", error))?;
-        // Transactions that were sent to the chain of before may be valid on the new one.
-        if let Ok(sent) = self.jetstream.get_stream(self.names.pool_stream()).await {
-            sent.purge().await.map_err(|error| FleetError::nats("the sent transactions cannot be purged", error))?;
-        }
-        let facts = self.facts().await?;
-        for key in [FleetChain::KEY, ImageKey::KEY, WALLET_KEY] {
-            facts.purge(key).await.map_err(|error| FleetError::nats("the fleet's facts cannot be deleted", error))?;
-        }
-        Ok(())
-    }
-
     /// Opens the fleet's stream.
     ///
     /// # Errors
@@ -204,73 +220,6 @@ impl FleetLink {
     pub async fn stream(&self) -> Result<stream::Stream, FleetError> {
         let stream = self.jetstream.get_stream(self.names.stream()).await;
         stream.map_err(|error| FleetError::nats("the fleet's stream cannot be opened", error))
-    }
-
-    /// Opens the bucket of facts.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`FleetError::Nats`] if there is none, or NATS does not answer.
-    pub async fn facts(&self) -> Result<kv::Store, FleetError> {
-        let bucket = self.jetstream.get_key_value(self.names.facts()).await;
-        bucket.map_err(|error| FleetError::nats("the fleet's facts cannot be read", error))
-    }
-
-    /// Opens the bucket of images.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`FleetError::Nats`] if there is none, or NATS does not answer.
-    pub async fn images(&self) -> Result<object_store::ObjectStore, FleetError> {
-        let bucket = self.jetstream.get_object_store(&self.names.images()).await;
-        bucket.map_err(|error| FleetError::nats("the fleet's images cannot be read", error))
-    }
-
-    /// Returns a fact of the fleet; `None` if it is not known yet.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`FleetError::Nats`] if NATS does not answer, or the fact is malformed.
-    pub async fn fact<T: for<'a> Deserialize<'a>>(&self, key: &str) -> Result<Option<T>, FleetError> {
-        let value = self.facts().await?.get(key).await;
-        let value = value.map_err(|error| FleetError::nats("the fleet's facts cannot be read", error))?;
-        let read = value.filter(|value| !value.is_empty()).map(|value| serde_json::from_slice(&value));
-        read.transpose().map_err(|error| FleetError::nats("a fact of the fleet is malformed", error))
-    }
-
-    /// Writes a fact of the fleet.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`FleetError::Nats`] if NATS does not take it.
-    pub async fn state_fact(&self, key: &str, value: &impl Serialize) -> Result<(), FleetError> {
-        let text = serde_json::to_vec(value).map_err(|error| FleetError::nats("a fact cannot be written", error))?;
-        let put = self.facts().await?.put(key, text.into()).await;
-        put.map(drop).map_err(|error| FleetError::nats("a fact of the fleet cannot be written", error))
-    }
-
-    /// Asks the leader for a new image. A request that is lost is repeated by whoever waits.
-    pub async fn want_image(&self) {
-        if let Err(error) = self.client.publish(self.names.want_image(), Default::default()).await {
-            tracing::debug!(%error, "the leader cannot be asked for an image");
-        }
-    }
-
-    /// Returns the chain of the fleet; `None` if nobody has led it yet.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`FleetError::Version`] if the fleet is of another version, and [`FleetError::Nats`] if NATS does not answer.
-    pub async fn chain(&self) -> Result<Option<FleetChain>, FleetError> {
-        #[derive(Deserialize)]
-        struct FleetVersion {
-            version: u8,
-        }
-        let Some(FleetVersion { version }) = self.fact(FleetChain::KEY).await? else { return Ok(None) };
-        if version != VERSION {
-            return Err(FleetError::Version { fleet: self.names.fleet.clone(), theirs: version });
-        }
-        self.fact(FleetChain::KEY).await
     }
 }
 

@@ -3,8 +3,11 @@
 mod error;
 mod identity;
 mod link;
+mod metrics;
+mod nats;
 mod parts;
 mod pool;
+mod port;
 mod settings;
 mod state;
 mod verdicts;
@@ -17,9 +20,14 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     error::FleetError,
     identity::NodeIdentity,
-    link::{FleetLink, fleets},
+    link::{FleetLink, FleetRoom, fleets},
+    metrics::{FleetMetrics, FleetRole},
     parts::{ArrivedPart, end_of, find, headers},
     pool::{FleetOutbox, PoolFilling},
+    port::{
+        ACK_TIMEOUT, Arrivals, Bucket, BucketEntry, FleetPort, PartAck, PlaceInStream, REPLY_TIMEOUT, REQUEST_TIMEOUT,
+        ShortMessage, StreamEnds, Topic,
+    },
     settings::{Servers, Settings},
     state::{FleetState, StateServing},
     verdicts::{PoolVerdicts, VerdictInbox},

@@ -1,9 +1,9 @@
 //! The parts of messages in the stream.
 
 use alloy_primitives::Bytes;
-use async_nats::{HeaderMap, jetstream::stream};
+use async_nats::HeaderMap;
 
-use super::{FleetError, FleetLink};
+use super::{FleetError, FleetPort, PlaceInStream, StreamEnds};
 use crate::ledger::SnapshotId;
 
 /// The header with the id of a message.
@@ -44,67 +44,52 @@ impl ArrivedPart {
     }
 }
 
-/// Returns the sequence and the id of the stream's last message that is one of presim's; `None` if it has none.
+/// Returns the id of the stream's last message that is one of presim's; `None` if it has none.
 ///
 /// # Errors
 ///
 /// Returns [`FleetError::Nats`] if NATS does not answer.
-pub async fn end_of(link: &FleetLink) -> Result<Option<(u64, SnapshotId)>, FleetError> {
-    let stream = link.stream().await?;
-    let state = &stream.cached_info().state;
-    for sequence in (state.first_sequence.max(1)..=state.last_sequence).rev() {
-        if let Some((sequence, part)) = part_from(&stream, sequence, sequence).await? {
-            return Ok(Some((sequence, part.id)));
+pub async fn end_of(port: &dyn FleetPort) -> Result<Option<SnapshotId>, FleetError> {
+    let StreamEnds { first, last, .. } = port.ends().await?;
+    for sequence in (first.max(1)..=last).rev() {
+        if let PlaceInStream::Part { id, .. } = port.at(sequence).await? {
+            return Ok(Some(id));
         }
     }
     Ok(None)
 }
 
-/// Returns the sequence of the last part of the message `id`; `None` if the stream does not have it. Ids grow with the
+/// Returns the sequence of the last part of the message `wanted`; `None` if the stream does not have it. Ids grow with the
 /// sequence.
 ///
 /// # Errors
 ///
 /// Returns [`FleetError::Nats`] if NATS does not answer.
-pub async fn find(stream: &stream::Stream, id: SnapshotId) -> Result<Option<u64>, FleetError> {
-    let state = &stream.cached_info().state;
-    let (mut low, mut high) = (state.first_sequence, state.last_sequence);
+pub async fn find(port: &dyn FleetPort, wanted: SnapshotId) -> Result<Option<u64>, FleetError> {
+    let StreamEnds { first: mut low, last: mut high, .. } = port.ends().await?;
     let mut found = None;
     while low <= high {
         let middle = low + (high - low) / 2;
-        match part_from(stream, middle, high).await? {
-            None => match middle.checked_sub(1) {
-                Some(before) => high = before,
-                None => break,
-            },
-            Some((sequence, part)) if part.id < id => low = sequence + 1,
-            Some((sequence, part)) if part.id == id => {
-                if part.index + 1 == part.count {
+        let mut sequence = middle;
+        let part = loop {
+            match port.at(sequence).await? {
+                PlaceInStream::Part { id, is_last, .. } => break Some((id, is_last)),
+                _ if sequence == high => break None,
+                _ => sequence += 1,
+            }
+        };
+        match part {
+            Some((id, is_last)) if id <= wanted => {
+                if id == wanted && is_last {
                     found = Some(sequence);
                 }
                 low = sequence + 1;
             }
-            Some(_) => match middle.checked_sub(1) {
+            _ => match middle.checked_sub(1) {
                 Some(before) => high = before,
                 None => break,
             },
         }
     }
     Ok(found)
-}
-
-/// Returns the first part of presim's in a range of sequences.
-async fn part_from(stream: &stream::Stream, from: u64, to: u64) -> Result<Option<(u64, ArrivedPart)>, FleetError> {
-    for sequence in from..=to {
-        match stream.get_raw_message(sequence).await {
-            Ok(message) => {
-                if let Some(part) = ArrivedPart::read(Some(&message.headers), message.payload.into()) {
-                    return Ok(Some((sequence, part)));
-                }
-            }
-            Err(error) if error.kind() == stream::LastRawMessageErrorKind::NoMessageFound => {}
-            Err(error) => return Err(FleetError::nats("the stream cannot be read", error)),
-        }
-    }
-    Ok(None)
 }

@@ -62,10 +62,17 @@ impl Journal {
     ///
     /// Returns the errors of [`Store::write_now`](crate::store::Store::write_now); [`StoreError::Damaged`] if the base is after `last`.
     pub fn take_back(&self, last: SnapshotId) -> Result<(), StoreError> {
-        self.store.write_now(move |transaction| {
+        // Read before anything is written, because an error in a write fails the store.
+        self.store.read(|transaction| {
             if read_base(&transaction.open_table(ABOUT)?)?.id > last.0 {
                 return Err(corrupted("what is to be taken back is part of the base"));
             }
+            for row in transaction.open_table(RECORDS)?.range(last.0 + 1..)? {
+                Entry::decode(row?.1.value())?;
+            }
+            Ok(())
+        })?;
+        self.store.write_now(move |transaction| {
             let mut records = transaction.open_table(RECORDS)?;
             let mut back = Vec::new();
             loop {

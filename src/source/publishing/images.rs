@@ -1,54 +1,63 @@
 //! Images of the published state, from which nodes join the fleet.
 
 use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
-use async_nats::jetstream::object_store::{ObjectMetadata, ObjectStore};
-use futures::TryStreamExt;
-use tokio::{io::AsyncReadExt, task::JoinHandle, time::timeout};
+use tokio::{task::JoinHandle, time::Instant};
 
 use crate::{
-    ledger::{
-        SnapshotId,
-        codec::{LeaderTime, StateImage},
-    },
-    source::fleet::{FleetError, FleetLink, ImageKey},
+    ledger::codec::{LeaderTime, StateImage, unpacked_bytes},
+    source::fleet::{FleetError, FleetPort, ImageKey},
 };
 
-/// The most bytes of a part of an image.
-const CHUNK: usize = 128 << 10;
-/// The most time in which the images are listed.
-const LIST: Duration = Duration::from_secs(2);
-/// The most time without a part of an image that is read.
-const PART: Duration = Duration::from_secs(10);
+/// The pause after an image that was not written, which doubles with each that follows.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// The longest of these pauses.
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(60);
 
-/// Writes images beside the feed, one at a time, and deletes old ones.
+/// Writes images beside the feed, one at a time.
 #[derive(Debug)]
 pub struct ImageWriter {
-    link: FleetLink,
+    port: Arc<dyn FleetPort>,
+    /// The most bytes of an image, before compression.
+    max_bytes: u64,
     task: Option<JoinHandle<Result<ImageKey, FleetError>>>,
+    /// Whether an image is being written, for those who delete old ones.
+    is_writing: Arc<AtomicBool>,
     newest: Option<ImageKey>,
-    sweeping: JoinHandle<()>,
+    /// The moment until which no image is written, and the pause before it, if the last one was not written.
+    pause: Option<(Instant, Duration)>,
 }
 
 impl ImageWriter {
-    /// Creates the writer of a leader that writes images from the id `from` on. The newest image is `newest`. Images stay for
-    /// `keep` after a newer one is complete.
-    pub fn new(link: FleetLink, newest: Option<ImageKey>, from: SnapshotId, keep: Duration) -> Self {
-        let sweeping = tokio::spawn(sweep(link.clone(), from, keep));
-        Self { link, task: None, newest, sweeping }
+    /// Creates the writer of a leader. The newest image is `newest`. Readers take images of at most `max_bytes`.
+    pub fn new(port: Arc<dyn FleetPort>, newest: Option<ImageKey>, max_bytes: u64) -> Self {
+        Self { port, max_bytes, task: None, is_writing: Arc::default(), newest, pause: None }
     }
 
-    /// Returns the newest complete image.
-    pub const fn newest(&self) -> Option<&ImageKey> {
-        self.newest.as_ref()
+    /// Returns the flag that says whether an image is being written.
+    pub fn writing(&self) -> Arc<AtomicBool> {
+        self.is_writing.clone()
     }
 
-    /// Returns whether an image is being written.
-    pub const fn is_writing(&self) -> bool {
-        self.task.is_some()
+    /// Returns whether there is a complete image, as far as this node knows.
+    pub const fn has_image(&self) -> bool {
+        self.newest.is_some()
+    }
+
+    /// Notes that the newest image was lost.
+    pub fn lose(&mut self) {
+        self.newest = None;
+    }
+
+    /// Returns whether an image can be written: none is being written, and none has failed a moment ago.
+    pub fn can_write(&self) -> bool {
+        self.task.is_none() && self.pause.is_none_or(|(until, _)| Instant::now() >= until)
     }
 
     /// Begins to write an image, whose last change has the sequence `sequence` in the stream, unless it is the newest already.
@@ -56,130 +65,67 @@ impl ImageWriter {
         if self.newest.as_ref().is_some_and(|newest| newest.id == image.id.0) {
             return;
         }
-        let link = self.link.clone();
-        self.task = Some(tokio::spawn(async move { write(&link, image, sequence).await }));
+        let (port, max_bytes) = (self.port.clone(), self.max_bytes);
+        self.is_writing.store(true, Relaxed);
+        self.task = Some(tokio::spawn(async move { write(&*port, image, sequence, max_bytes).await }));
     }
 
-    /// Takes the outcome of the image that was being written, if it is done: its sequence if it is complete.
-    pub async fn done(&mut self) -> Option<u64> {
-        let task = self.task.take_if(|task| task.is_finished())?;
-        let key = match task.await {
-            Ok(Ok(key)) => key,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "an image of the fleet was not written");
-                return None;
+    /// Takes the outcome of the image that was being written, if it is done. Returns whether the image was not written.
+    pub async fn has_failed(&mut self) -> bool {
+        let Some(task) = self.task.take_if(|task| task.is_finished()) else { return false };
+        self.is_writing.store(false, Relaxed);
+        let written = task.await.unwrap_or_else(|error| Err(FleetError::Image(error.to_string())));
+        match written {
+            Ok(key) => {
+                tracing::info!(id = format!("{:#x}", key.id), bytes = key.bytes, "an image of the fleet is complete");
+                (self.newest, self.pause) = (Some(key), None);
+                false
             }
-            Err(_) => return None,
-        };
-        tracing::info!(id = format!("{:#x}", key.id), bytes = key.bytes, "an image of the fleet is complete");
-        let sequence = key.sequence;
-        self.newest = Some(key);
-        Some(sequence)
+            Err(error) => {
+                let pause = self.pause.map_or(RETRY_PAUSE, |(_, pause)| (pause * 2).min(MAX_RETRY_PAUSE));
+                tracing::warn!(%error, ?pause, "an image of the fleet was not written: it is tried again");
+                self.pause = Some((Instant::now() + pause, pause));
+                true
+            }
+        }
     }
 }
 
 impl Drop for ImageWriter {
     fn drop(&mut self) {
-        self.sweeping.abort();
         if let Some(task) = &self.task {
             task.abort();
         }
     }
 }
 
-/// Deletes the images that have not been the newest for `keep`, whichever node wrote them or was about to.
-async fn sweep(link: FleetLink, from: SnapshotId, keep: Duration) {
-    let mut old = BTreeMap::new();
-    let mut ticks = tokio::time::interval((keep / 4).clamp(Duration::from_secs(1), Duration::from_secs(60)));
-    loop {
-        ticks.tick().await;
-        if let Err(error) = sweep_once(&link, from, keep, &mut old).await {
-            tracing::debug!(%error, "old images are not deleted yet");
-        }
-    }
-}
-
-/// Looks at the images once. `old` has those that were not the newest before, each since when.
-async fn sweep_once(
-    link: &FleetLink,
-    from: SnapshotId,
-    keep: Duration,
-    old: &mut BTreeMap<String, Instant>,
-) -> Result<(), FleetError> {
-    let Some(newest) = link.fact::<ImageKey>(ImageKey::KEY).await? else { return Ok(()) };
-    let images = link.images().await?;
-    let unlisted = |problem: String| FleetError::nats("the images cannot be listed", problem);
-    let listed = images.list().await.map_err(|error| unlisted(error.to_string()))?;
-    // A list does not always end while images are written and deleted: NATS counts wrongly what is left of it.
-    let names = timeout(LIST, listed.map_ok(|image| image.name).try_collect::<Vec<_>>()).await;
-    let names = names.map_err(|_| unlisted(format!("not within {} s", LIST.as_secs())))?;
-    let names = names.map_err(|error| unlisted(error.to_string()))?;
-    // An image of this leader with a greater id than the newest is being written.
-    let is_older =
-        |name: &String| u64::from_str_radix(name, 16).is_ok_and(|id| id < newest.id || id > newest.id && id < from.0);
-    let now = Instant::now();
-    let since = |name: String| (old.get(&name).copied().unwrap_or(now), name);
-    let still: Vec<_> = names.into_iter().filter(is_older).map(since).collect();
-    old.clear();
-    for (since, name) in still {
-        if since.elapsed() <= keep {
-            old.insert(name, since);
-        } else {
-            images.delete(&name).await.map_err(deletion)?;
-        }
-    }
-    Ok(())
-}
-
-/// Writes an image, reads it back, and makes it the newest.
-async fn write(link: &FleetLink, image: StateImage, sequence: u64) -> Result<ImageKey, FleetError> {
+/// Writes an image, reads it back, and makes it the newest. An image that cannot be written leaves nothing.
+async fn write(port: &dyn FleetPort, image: StateImage, sequence: u64, max_bytes: u64) -> Result<ImageKey, FleetError> {
     let (id, dated) = (image.id, LeaderTime::of(image.published()));
     let bytes = tokio::task::spawn_blocking(move || image.write()).await;
     let bytes = bytes.map_err(|error| FleetError::Image(error.to_string()))?;
-    let images = link.images().await?;
+    let unpacked = unpacked_bytes(&bytes);
+    if unpacked > max_bytes {
+        let text = format!("the state takes {unpacked} bytes, and readers take images of at most {max_bytes}");
+        return Err(FleetError::Image(text));
+    }
     let name = format!("{:x}", id.0);
-    let chunk_size = Some(link.max_part().get().min(CHUNK));
-    let metadata = ObjectMetadata { name: name.clone(), chunk_size, ..ObjectMetadata::default() };
-    let written = images.put(metadata, &mut bytes.as_slice()).await;
-    written.map_err(|error| FleetError::nats("an image cannot be written", error))?;
     let key = ImageKey { name, id: id.0, sequence, bytes: bytes.len() as u64, dated: dated.0 };
-    if read(&images, &key).await? != bytes {
-        return Err(FleetError::Image("it reads otherwise than it was written".to_owned()));
-    }
-    let known: Option<ImageKey> = link.fact(ImageKey::KEY).await?;
-    if known.is_some_and(|known| known.id > key.id) {
-        images.delete(&key.name).await.map_err(deletion)?;
-        return Err(FleetError::Image("another node has written a newer one".to_owned()));
-    }
-    link.state_fact(ImageKey::KEY, &key).await?;
-    Ok(key)
-}
-
-fn deletion(error: impl std::fmt::Display) -> FleetError {
-    FleetError::nats("an image cannot be deleted", error)
-}
-
-/// Reads an image.
-///
-/// # Errors
-///
-/// Returns [`FleetError::Nats`] if there is none of this name, or it cannot be read whole, and [`FleetError::Image`] if it has
-/// another length than its key says.
-pub async fn read(images: &ObjectStore, key: &ImageKey) -> Result<Vec<u8>, FleetError> {
-    let unread = |problem: String| FleetError::nats("an image cannot be read", problem);
-    let object = images.get(&key.name).await.map_err(|error| unread(error.to_string()))?;
-    let mut object = object.take(key.bytes.saturating_add(1));
-    let mut bytes = Vec::new();
-    // The parts of an image that is deleted meanwhile never come.
-    loop {
-        let part = timeout(PART, object.read_buf(&mut bytes)).await;
-        let part = part.map_err(|_| unread(format!("no part came within {} s", PART.as_secs())))?;
-        if part.map_err(|error| unread(error.to_string()))? == 0 {
-            break;
+    match publish(port, &key, &bytes).await {
+        Ok(newest) if newest == key => Ok(key),
+        failed => {
+            port.retain_newest_image().await?;
+            failed?;
+            Err(FleetError::Image("another node has written a newer one".to_owned()))
         }
     }
-    if bytes.len() as u64 == key.bytes {
-        return Ok(bytes);
+}
+
+/// Writes the bytes of an image and makes it the newest. Returns the newest, which may be another node's.
+async fn publish(port: &dyn FleetPort, key: &ImageKey, bytes: &[u8]) -> Result<ImageKey, FleetError> {
+    port.put_image(&key.name, bytes).await?;
+    if port.image(key).await? != bytes {
+        return Err(FleetError::Image("it reads otherwise than it was written".to_owned()));
     }
-    Err(FleetError::Image(format!("it has other than the {} bytes that its key says", key.bytes)))
+    port.write_fact(ImageKey::KEY, key, |known| known.id <= key.id).await
 }

@@ -9,7 +9,11 @@ use tokio::time::Instant;
 use super::{LiveOutlet, OutletStep, Publisher, StreamWriter};
 use crate::{
     ledger::Snapshots,
-    source::{Feed, FeedSource, fleet::StateServing, live::LiveSource},
+    source::{
+        Feed, FeedSource,
+        fleet::{FleetLink, StateServing},
+        live::LiveSource,
+    },
 };
 
 /// The most bytes of changes that wait for the stream.
@@ -26,11 +30,13 @@ pub struct PublishedLive {
     pub source: LiveSource,
     /// The cell into which this node reads its source, and which nobody sees.
     pub own: Arc<Snapshots>,
+    /// The connection to the fleet.
+    pub link: FleetLink,
 }
 
 impl FeedSource for PublishedLive {
     fn run(self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
-        let Self { mut publisher, source, own } = *self;
+        let Self { mut publisher, source, own, link } = *self;
         let outlet = Arc::new(LiveOutlet::new(MAX_WAITING_BYTES));
         let (fetcher, remote) = (source.fetcher.clone(), source.remote.clone());
         let reading = Box::new(source).run(feed.beside(own.clone(), outlet.clone()));
@@ -39,12 +45,13 @@ impl FeedSource for PublishedLive {
                 let epoch = publisher.lead_next(&mut feed, None, own.load().last.epoch()).await;
                 reach_head(&own, &feed.snapshots).await;
                 outlet.begin(&own, epoch, feed.snapshots.load());
-                let serving = StateServing::begin(&publisher.link, fetcher.clone(), remote.clone());
+                let serving = StateServing::begin(&link, fetcher.clone(), remote.clone());
                 lead(&publisher, &mut feed, &own, &outlet).await;
                 drop(serving);
                 outlet.end();
-                tracing::warn!("another node leads the fleet now: this one follows it");
-                publisher.follower.begin_again();
+                tracing::warn!("this node leads the fleet no more: it follows");
+                publisher.ceased = Some(Instant::now());
+                publisher.follower.restart_with_image();
             }
         };
         async move {

@@ -10,42 +10,43 @@ mod lease;
 mod live;
 mod outlet;
 mod own;
-mod port;
+mod upkeep;
 mod writer;
 
 pub use self::{
-    images::{ImageWriter, read as read_image},
+    images::ImageWriter,
     lease::{Lease, LeaseWatch},
     live::PublishedLive,
     outlet::{LiveOutlet, OutletStep},
     own::PublishedSource,
-    port::{NatsPort, PartAck, PlaceInStream, StreamPort},
+    upkeep::{FleetUpkeep, ImageNeed},
     writer::{NotLeading, StreamSending, StreamWriter},
 };
 
-use std::time::{Duration, Instant};
+use std::{sync::Arc, time::Duration};
 
-use async_nats::Subscriber;
-use futures::StreamExt;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
+use self::upkeep::UpkeepLook;
 use super::{
     Feed,
-    fleet::{EPOCH_KEY, FleetError, FleetLink, ImageKey, subject},
+    fleet::{Bucket, EPOCH_KEY, FleetChain, FleetError, FleetPort, FleetRole, ImageKey},
     journal::Journal,
     replica::{Follower, Following, LeaderPulse},
 };
 use crate::{
-    clock::{Clock, SystemClock},
-    ledger::{SnapshotId, StateImage, epoch},
+    clock::Clock,
+    ledger::{FeedProblem, SnapshotId, StateImage, epoch},
     store::{Store, StoreError},
 };
 
-/// The time between two looks at the stream's limits.
+/// The most time between two looks whether an image is due.
 const LIMITS_INTERVAL: Duration = Duration::from_secs(1);
 /// The time without a state from which the stream can be followed, after which a node may lead from what it shows: a message
 /// of the stream or an image is lost, and no node leads that could mend it. Nodes that can follow lead before that.
 const LOST: Duration = Duration::from_secs(5);
+/// The time for which a node that could not publish leaves the lease to others.
+const LEASE_PAUSE: Duration = Duration::from_secs(3);
 /// The time without a new message, while a node that has the lease reads the stream to its end, after which it gives up.
 const STALLED: Duration = Duration::from_secs(2);
 
@@ -60,13 +61,19 @@ pub struct PublishingLimits {
     pub image_keep: Duration,
     /// The bytes of the stream, past which its oldest messages are deleted.
     pub stream_bytes: u64,
+    /// The most bytes of an image, before compression.
+    pub max_image_bytes: u64,
 }
 
 /// A node's part in publishing, whatever it publishes: it follows the leader, takes over, and leads.
 #[derive(Debug)]
 pub struct Publisher {
     /// The connection to the fleet.
-    pub link: FleetLink,
+    pub port: Arc<dyn FleetPort>,
+    /// The chain of the fleet.
+    pub chain: FleetChain,
+    /// The time, from which epochs follow.
+    pub clock: Arc<dyn Clock>,
     /// The node's store, for its epochs.
     pub store: Store,
     /// The follower of the stream.
@@ -77,6 +84,8 @@ pub struct Publisher {
     pub leads: watch::Sender<bool>,
     /// The lease, if this node took it before it began with a chain of its own.
     pub lease: Option<Lease>,
+    /// The moment at which this node ceased to lead, if it did.
+    pub ceased: Option<Instant>,
 }
 
 /// The reason why an epoch is not taken.
@@ -98,6 +107,8 @@ enum NotBegun {
     #[error(transparent)]
     Epoch(#[from] EpochError),
     #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
     NotLeading(#[from] NotLeading),
     #[error("the stream goes on after what this node has read")]
     Behind,
@@ -107,8 +118,7 @@ enum NotBegun {
 struct Leading {
     _pulse: LeaderPulse,
     images: ImageWriter,
-    /// Requests for an image.
-    asked: Option<Subscriber>,
+    upkeep: FleetUpkeep,
     looks: tokio::time::Interval,
     /// Whether an image is due, however few messages came after the last.
     is_wanted: bool,
@@ -123,10 +133,11 @@ impl Publisher {
             let lease = self.follow(feed, journal).await;
             match self.begin(feed, journal, lease, least).await {
                 Ok(epoch) => return epoch,
-                Err(NotBegun::Behind | NotBegun::NotLeading(_)) => {}
+                Err(NotBegun::Behind) => self.ceased = Some(Instant::now()),
                 Err(error) => {
                     tracing::warn!(%error, "this node cannot lead the fleet yet");
-                    tokio::time::sleep(lease::RENEWAL_INTERVAL).await;
+                    self.ceased = Some(Instant::now());
+                    self.repair(feed).await;
                 }
             }
         }
@@ -137,33 +148,48 @@ impl Publisher {
         if let Some(lease) = self.lease.take() {
             return lease;
         }
-        let (mut watch, mut lost) = (None, None);
-        let mut looked = Instant::now();
+        let mut watch = LeaseWatch::new(self.port.clone(), &self.limits.node);
+        let (mut lost, mut looked) = (None, Instant::now());
         loop {
-            self.follower.step(feed, journal).await;
-            let may_lead = match self.follower.following() {
+            self.follower.step(feed, journal, FleetRole::Standby).await;
+            let can_lead = match self.follower.following() {
                 Some(_) => {
                     lost = None;
                     true
                 }
+                None if self.follower.is_of_other_chain() => false,
                 None => lost.get_or_insert_with(Instant::now).elapsed() >= LOST,
             };
+            let may_lead = can_lead && self.ceased.is_none_or(|ceased| ceased.elapsed() >= LEASE_PAUSE);
             if looked.elapsed() < lease::RENEWAL_INTERVAL || !may_lead {
                 continue;
             }
             looked = Instant::now();
-            let taken = async {
-                let watch = match &mut watch {
-                    Some(watch) => watch,
-                    None => watch.insert(LeaseWatch::open(&self.link, &self.limits.node).await?),
-                };
-                watch.try_take().await
-            };
-            match taken.await {
+            match watch.try_take().await {
                 Ok(Some(lease)) => return lease,
                 Ok(None) => {}
-                Err(error) => tracing::debug!(%error, "the lease cannot be read"),
+                Err(error) => {
+                    tracing::debug!(%error, "the lease cannot be read");
+                    self.repair(feed).await;
+                }
             }
+        }
+    }
+
+    /// Creates what the fleet needs on its servers and has lost there. Where no node leads, images may fill the servers, and
+    /// no leader deletes them: all but the newest are deleted.
+    async fn repair(&self, feed: &Feed) {
+        if !self.port.is_connected() {
+            return;
+        }
+        if let Err(error) = self.port.repair().await {
+            tracing::debug!(%error, "what the fleet needs on its servers cannot be created");
+        }
+        let problem = feed.snapshots.load().feed().problem();
+        if matches!(problem, Some(FeedProblem::Partition | FeedProblem::Stream))
+            && let Err(error) = self.port.retain_newest_image().await
+        {
+            tracing::debug!(%error, "old images of the fleet cannot be deleted");
         }
     }
 
@@ -175,8 +201,8 @@ impl Publisher {
         lease: Lease,
         least: u64,
     ) -> Result<u64, NotBegun> {
-        let stream = self.link.stream().await?;
-        let (first, end) = (stream.cached_info().state.first_sequence, stream.cached_info().state.last_sequence);
+        let ends = self.port.ends().await?;
+        let (first, end) = (ends.first, ends.last);
         if self.follower.following().is_none() {
             tracing::warn!(end, "no node has the end of the stream: this one leads from what it shows");
             self.follower.go_on_from(&feed.snapshots, end);
@@ -199,33 +225,42 @@ impl Publisher {
             if !lease.is_held() {
                 return Err(NotLeading.into());
             }
-            self.follower.step(feed, journal).await;
+            self.follower.step(feed, journal, FleetRole::Standby).await;
         }
         let published = feed.snapshots.load();
-        let epoch = take_epoch(&self.link, &self.store, published.last.epoch().max(least)).await?;
+        // The chain goes on from what is shown.
+        journal.map_or(Ok(()), |journal| journal.take_back(published.last))?;
+        let epoch = take_epoch(&*self.port, &self.store, &*self.clock, published.last.epoch().max(least)).await?;
         let (sequence, follows, node) = (end, published.last, self.limits.node.as_str());
-        let port = Box::new(NatsPort::open(self.link.clone(), lease).await?);
-        let stream = StreamWriter::lead(port, sequence, follows, SnapshotId::begin(epoch), node).await?;
+        let lease = lease.counted(self.follower.metrics().clone());
+        let stream = StreamWriter::lead(lease, sequence, follows, SnapshotId::begin(epoch), node).await?;
         feed.snapshots.update(|chain| chain.begin_epoch(epoch));
         feed.stream = Some(stream);
         tracing::info!(epoch, "this node leads the fleet");
+        self.follower.begin_to_lead(node, SnapshotId::begin(epoch));
         Ok(epoch)
     }
 
     /// Begins the work of a node beside the chain while it leads.
     async fn leading(&self, feed: &Feed) -> Leading {
-        let newest = self.link.fact(ImageKey::KEY).await.ok().flatten();
-        let from = SnapshotId::begin(feed.snapshots.load().last.epoch());
-        let images = ImageWriter::new(self.link.clone(), newest, from, self.limits.image_keep);
-        let asked = self.link.client.subscribe(subject(self.link.names.want_image())).await.ok();
-        let is_wanted = images.newest().is_none();
+        let newest = self.port.fact(ImageKey::KEY).await.ok().flatten();
+        let images = ImageWriter::new(self.port.clone(), newest, self.limits.max_image_bytes);
+        let upkeep = FleetUpkeep::begin(UpkeepLook {
+            port: self.port.clone(),
+            chain: self.chain.clone(),
+            snapshots: feed.snapshots.clone(),
+            from: SnapshotId::begin(feed.snapshots.load().last.epoch()),
+            keep: self.limits.image_keep,
+            is_writing: images.writing(),
+            metrics: self.follower.metrics().clone(),
+        });
         self.leads.send_replace(true);
         Leading {
-            _pulse: LeaderPulse::begin(self.link.client.clone(), &self.link, feed.snapshots.clone()),
+            _pulse: LeaderPulse::begin(&self.port, feed.snapshots.clone(), self.limits.node.clone()),
+            is_wanted: !images.has_image(),
             images,
-            asked,
+            upkeep,
             looks: tokio::time::interval(LIMITS_INTERVAL),
-            is_wanted,
             leads: self.leads.clone(),
         }
     }
@@ -233,11 +268,11 @@ impl Publisher {
     /// Writes an image where one is due and what is published allows one: `may` is asked last.
     async fn write_due_image(&self, feed: &mut Feed, leading: &mut Leading, may: impl FnOnce() -> bool) {
         let Some(stream) = &mut feed.stream else { return };
-        leading.images.done().await;
+        leading.is_wanted |= leading.images.has_failed().await;
         let (messages, bytes) = stream.since_image();
         // Half of the stream is left for those who read the image.
         let is_due = leading.is_wanted || messages >= self.limits.image_every || bytes >= self.limits.stream_bytes / 4;
-        if leading.images.is_writing() || !is_due {
+        if !leading.images.can_write() || !is_due {
             return;
         }
         let published = feed.snapshots.load();
@@ -252,23 +287,18 @@ impl Publisher {
         }
     }
 
-    /// Waits until an image may be due for another reason than messages: a node asks for one, or the stream no longer has
-    /// what follows the newest.
+    /// Waits until an image may be due for another reason than messages.
     async fn look(&self, leading: &mut Leading) {
         tokio::select! {
-            _ = leading.looks.tick() => leading.is_wanted |= self.is_overtaken(&leading.images).await,
-            () = heard(&mut leading.asked) => leading.is_wanted = true,
+            biased;
+            need = leading.upkeep.need() => {
+                if need == ImageNeed::Lost {
+                    leading.images.lose();
+                }
+                leading.is_wanted = true;
+            }
+            _ = leading.looks.tick() => {}
         }
-    }
-
-    /// Returns whether the stream no longer has what follows the newest image, and no newer one is being written.
-    async fn is_overtaken(&self, images: &ImageWriter) -> bool {
-        if images.is_writing() {
-            return false;
-        }
-        let Ok(stream) = self.link.stream().await else { return false };
-        let first = stream.cached_info().state.first_sequence;
-        images.newest().is_none_or(|newest| first > newest.sequence + 1)
     }
 }
 
@@ -277,21 +307,16 @@ impl Publisher {
 /// # Errors
 ///
 /// Returns [`EpochError`] if NATS does not answer, or the store cannot be written.
-pub async fn take_epoch(link: &FleetLink, store: &Store, last: u64) -> Result<u64, EpochError> {
-    let unread = |error: &dyn std::fmt::Display| FleetError::nats("the fleet's epoch cannot be taken", error);
-    let facts = link.facts().await?;
+pub async fn take_epoch(port: &dyn FleetPort, store: &Store, clock: &dyn Clock, last: u64) -> Result<u64, EpochError> {
     loop {
-        let entry = facts.entry(EPOCH_KEY).await.map_err(|error| unread(&error))?;
+        let entry = port.entry(Bucket::Facts, EPOCH_KEY).await?;
         let (known, revision) = match &entry {
             Some(entry) => (serde_json::from_slice(&entry.value).unwrap_or(0), entry.revision),
             None => (0_u64, 0),
         };
-        let epoch = epoch::take(store, known.max(last), SystemClock::default().unix())?;
-        let text = serde_json::to_vec(&epoch).map_err(|error| unread(&error))?;
-        match facts.update(EPOCH_KEY, text.into(), revision).await {
-            Ok(_) => return Ok(epoch),
-            Err(error) if error.kind() == async_nats::jetstream::kv::UpdateErrorKind::WrongLastRevision => {}
-            Err(error) => return Err(unread(&error).into()),
+        let epoch = epoch::take(store, known.max(last), clock.unix())?;
+        if port.update(Bucket::Facts, EPOCH_KEY, epoch.to_string().into(), revision).await?.is_some() {
+            return Ok(epoch);
         }
     }
 }
@@ -299,16 +324,5 @@ pub async fn take_epoch(link: &FleetLink, store: &Store, last: u64) -> Result<u6
 impl Drop for Leading {
     fn drop(&mut self) {
         self.leads.send_replace(false);
-    }
-}
-
-/// Waits until a node asks for an image.
-async fn heard(asked: &mut Option<Subscriber>) {
-    let heard = match asked {
-        Some(subscriber) => subscriber.next().await,
-        None => None,
-    };
-    if heard.is_none() {
-        std::future::pending().await
     }
 }

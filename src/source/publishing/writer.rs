@@ -1,28 +1,38 @@
 //! The leader's end of the stream: each message is in the stream, with the sequence that was expected, before anyone sees it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::port::{PartAck, PlaceInStream, StreamPort};
-use crate::ledger::{
-    Chain, Record, SnapshotId, Stamp,
-    codec::{Frame, LeaderTime, StreamMessage, frames},
+use tokio::time::Instant;
+
+use super::lease::Lease;
+use crate::{
+    clock::now,
+    ledger::{
+        Chain, Record, SnapshotId, Stamp,
+        codec::{Frame, LeaderTime, StreamMessage, frames},
+    },
+    source::fleet::{PartAck, PlaceInStream},
 };
 
 /// The pause before a message that was not taken is sent again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
+/// The time for which a message is sent in vain while the lease is renewed, after which another node may publish what this one
+/// cannot.
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The bytes that a part takes in the stream beside its own: its subject and its headers.
 const STORED: usize = 200;
 
-/// Another node leads the fleet.
+/// This node leads the fleet no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("another node leads the fleet now")]
+#[error("this node leads the fleet no more")]
 pub struct NotLeading;
 
 /// The leader's end of the stream.
 #[derive(Debug)]
 pub struct StreamWriter {
-    port: Box<dyn StreamPort>,
+    lease: Lease,
     /// The sequence of the stream's last message, which is this node's.
     sequence: u64,
     /// The id of that message.
@@ -38,6 +48,7 @@ pub struct StreamSending {
     frames: Vec<Frame>,
     /// The number of parts that the stream is known to have.
     taken: usize,
+    begun: Instant,
 }
 
 impl StreamWriter {
@@ -48,15 +59,15 @@ impl StreamWriter {
     ///
     /// Returns [`NotLeading`] if another message was published meanwhile, which makes another node the leader.
     pub async fn lead(
-        port: Box<dyn StreamPort>,
+        lease: Lease,
         sequence: u64,
         follows: SnapshotId,
         epoch: SnapshotId,
         node: &str,
     ) -> Result<Self, NotLeading> {
-        let mut writer = Self { port, sequence, id: follows, since_image: (0, 0) };
+        let mut writer = Self { lease, sequence, id: follows, since_image: (0, 0) };
         let message = StreamMessage::Epoch { follows, leader: node.to_owned() };
-        let mut sending = writer.encoded(epoch, &message.write(LeaderTime::of(Instant::now())));
+        let mut sending = writer.encoded(epoch, &message.write(LeaderTime::of(now())));
         while !writer.try_send(&mut sending).await? {}
         Ok(writer)
     }
@@ -68,7 +79,7 @@ impl StreamWriter {
 
     /// Returns the message about a change that is encoded already.
     pub fn encoded(&self, id: SnapshotId, message: &[u8]) -> StreamSending {
-        StreamSending { id, frames: frames(message, self.port.max_part()), taken: 0 }
+        StreamSending { id, frames: frames(message, self.lease.max_part()), taken: 0, begun: Instant::now() }
     }
 
     /// Sends a message, and returns whether the stream has it. While it has not, the same is sent again: a part that had
@@ -76,11 +87,11 @@ impl StreamWriter {
     ///
     /// # Errors
     ///
-    /// Returns [`NotLeading`] if the stream has a message of another node in this one's place, or does not take this one
-    /// while another node holds the lease.
+    /// Returns [`NotLeading`] if the stream has a message of another node in this one's place or has lost its end, or does not
+    /// take this one while another node holds the lease, or for a time in which this node renews it.
     pub async fn try_send(&mut self, sending: &mut StreamSending) -> Result<bool, NotLeading> {
         let first = self.sequence + sending.taken as u64;
-        let acks = self.port.send(sending.id, &sending.frames[sending.taken..], first).await;
+        let acks = self.lease.send(sending.id, &sending.frames[sending.taken..], first).await;
         sending.taken += acks.iter().take_while(|ack| **ack == PartAck::Taken).count();
         if acks.contains(&PartAck::OutOfPlace) {
             self.look_for(sending).await?;
@@ -93,7 +104,7 @@ impl StreamWriter {
             self.since_image.1 += bytes as u64;
             return Ok(true);
         }
-        if !self.port.is_held() {
+        if !self.lease.is_held() || self.lease.is_renewed_since(sending.begun + PUBLISH_TIMEOUT) {
             return Err(NotLeading);
         }
         tokio::time::sleep(RETRY_PAUSE).await;
@@ -105,13 +116,16 @@ impl StreamWriter {
     ///
     /// # Errors
     ///
-    /// Returns [`NotLeading`] if the stream has a message of another node there.
+    /// Returns [`NotLeading`] if the stream has a message of another node there, or has lost its end.
     async fn look_for(&self, sending: &mut StreamSending) -> Result<(), NotLeading> {
         while let Some(frame) = sending.frames.get(sending.taken) {
-            match self.port.at(self.sequence + sending.taken as u64 + 1).await {
-                PlaceInStream::Part(id, index) if (id, index) == (sending.id, frame.index) => sending.taken += 1,
-                PlaceInStream::Part(..) | PlaceInStream::Foreign => return Err(NotLeading),
-                PlaceInStream::Empty | PlaceInStream::Unknown => return Ok(()),
+            match self.lease.at(self.sequence + sending.taken as u64 + 1).await {
+                Some(PlaceInStream::Part { id, index, .. }) if (id, index) == (sending.id, frame.index) => {
+                    sending.taken += 1;
+                }
+                Some(PlaceInStream::Part { .. } | PlaceInStream::Foreign) => return Err(NotLeading),
+                Some(PlaceInStream::Empty) if self.lease.has_lost(self.sequence).await => return Err(NotLeading),
+                Some(PlaceInStream::Empty) | None => return Ok(()),
             }
         }
         Ok(())
@@ -119,7 +133,7 @@ impl StreamWriter {
 
     /// Returns whether no other node has been seen to hold the lease.
     pub fn is_leased(&self) -> bool {
-        self.port.is_held()
+        self.lease.is_held()
     }
 
     /// Returns the sequence of the stream's last message, and its id.

@@ -10,12 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::ledger::codec::LeaderTime;
+use crate::{clock::now, ledger::codec::LeaderTime};
 
 /// The time for which a bound counts while there are newer ones, because clocks drift.
-const COUNTS: Duration = Duration::from_secs(60);
+const BOUND_MAX_AGE: Duration = Duration::from_secs(60);
 /// The leaders whose clocks are remembered.
-const LEADERS: usize = 4;
+const MAX_LEADERS: usize = 4;
 
 /// The bounds of the leaders' clocks, each by the epoch of its leader. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,7 @@ impl LeaderClock {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the leader of this epoch has replied `told` to a question that was asked at the moment `asked`.
+    /// Notes that the leader of this epoch has replied `announced` to a question that was asked at the moment `asked`.
     pub fn note(&self, epoch: u64, asked: Instant, announced: LeaderTime) {
         let mut clocks = self.lock();
         let ClockBounds(bounds) = clocks.entry(epoch).or_default();
@@ -40,10 +40,11 @@ impl LeaderClock {
             bounds.pop_back();
         }
         bounds.push_back((asked, ahead));
-        while bounds.len() > 1 && bounds.front().is_some_and(|(since, _)| since.elapsed() > COUNTS) {
+        while bounds.len() > 1 && bounds.front().is_some_and(|(since, _)| now().duration_since(*since) > BOUND_MAX_AGE)
+        {
             bounds.pop_front();
         }
-        while clocks.len() > LEADERS {
+        while clocks.len() > MAX_LEADERS {
             clocks.pop_first();
         }
     }
@@ -69,7 +70,7 @@ impl LeaderClock {
 
 /// Returns the moment at which a clock that is so many microseconds before this process's own shows a time, at most now.
 fn moment(dated: LeaderTime, ahead: i64) -> Instant {
-    let now = Instant::now();
+    let now = now();
     let age = LeaderTime::of(now).since(dated).saturating_add(ahead);
     now.checked_sub(Duration::from_micros(u64::try_from(age).unwrap_or(0))).unwrap_or(now)
 }

@@ -2,10 +2,6 @@
 
 use std::{fmt, sync::Arc, time::Instant};
 
-use async_nats::jetstream::{
-    consumer::{DeliverPolicy, push},
-    stream::Stream,
-};
 use futures::StreamExt;
 
 use super::{
@@ -14,14 +10,14 @@ use super::{
     reading::StreamReading,
 };
 use crate::{
+    clock::now,
     ledger::{
         Retention, SnapshotId, Snapshots,
         codec::{EntryError, LeaderTime, StateImage},
     },
     source::{
-        fleet::{ArrivedPart, FleetError, FleetLink, ImageKey},
+        fleet::{Arrivals, FleetError, FleetPort, ImageKey},
         journal::Journal,
-        publishing::read_image,
     },
     state::CodeCache,
 };
@@ -31,13 +27,13 @@ use crate::{
 /// It is a cell of its own: what is shown to clients is the newest of it, so that it goes back nowhere while the state begins
 /// anew with an image.
 pub struct Following {
-    link: FleetLink,
+    port: Arc<dyn FleetPort>,
     /// The state as far as the stream was read.
     reading: StreamReading,
     /// The id and the sequence from which this state began.
     origin: (u64, u64),
     /// The messages after the last one, while they are asked for.
-    messages: Option<push::Ordered>,
+    messages: Option<Arrivals>,
 }
 
 /// The settings and the caches with which a node follows, whatever image it begins with.
@@ -98,9 +94,9 @@ impl From<ApplyError> for FollowError {
 
 impl Following {
     /// Follows from `state`, whose last change is the message at `sequence`.
-    pub fn from(link: FleetLink, applier: Applier, sequence: u64) -> Self {
+    pub fn from(port: Arc<dyn FleetPort>, applier: Applier, sequence: u64) -> Self {
         let origin = (applier.state().load().last.0, sequence);
-        Self { link, reading: StreamReading::from(applier, sequence), origin, messages: None }
+        Self { port, reading: StreamReading::from(applier, sequence), origin, messages: None }
     }
 
     /// Begins with the newest image of the fleet; `None` if there is none yet.
@@ -108,17 +104,17 @@ impl Following {
     /// # Errors
     ///
     /// Returns [`FleetError::Nats`] if NATS does not answer, and [`FleetError::Image`] if the image cannot be used.
-    pub async fn bootstrap(link: &FleetLink, base: &ReplicaBase) -> Result<Option<Self>, FleetError> {
-        let Some(key) = link.fact::<ImageKey>(ImageKey::KEY).await? else { return Ok(None) };
-        let bytes = read_image(&link.images().await?, &key).await?;
+    pub async fn bootstrap(port: &Arc<dyn FleetPort>, base: &ReplicaBase) -> Result<Option<Self>, FleetError> {
+        let Some(key) = port.fact::<ImageKey>(ImageKey::KEY).await? else { return Ok(None) };
+        let bytes = port.image(&key).await?;
         let (base, read_key) = (base.clone(), key.clone());
         let read = tokio::task::spawn_blocking(move || base.read(&read_key, &bytes)).await;
         let applier = read.unwrap_or_else(|error| Err(error.to_string())).map_err(FleetError::Image)?;
         tracing::info!(id = format!("{:#x}", key.id), bytes = key.bytes, "the state begins with the fleet's image");
-        let state = link.stream().await?.cached_info().state.clone();
+        let ends = port.ends().await?;
         // The image has all that there is if nothing was published since the stream was created anew.
-        let sequence = if state.messages == 0 { key.sequence.min(state.last_sequence) } else { key.sequence };
-        Ok(Some(Self::from(link.clone(), applier, sequence)))
+        let sequence = if ends.messages == 0 { key.sequence.min(ends.last) } else { key.sequence };
+        Ok(Some(Self::from(port.clone(), applier, sequence)))
     }
 
     /// Returns the state as far as the stream was read.
@@ -155,17 +151,21 @@ impl Following {
     /// message that was applied, because it was created anew or has lost its end.
     pub async fn open(&mut self) -> Result<(), FollowError> {
         if self.messages.is_none() {
-            let stream = self.link.stream().await?;
-            let (end, read) = (stream.cached_info().state.last_sequence, self.sequence());
+            let (end, read) = (self.port.ends().await?.last, self.sequence());
             if end < read {
                 return Err(FollowError::Gap(format!(
                     "the stream was created anew or has lost its end: it ends with message {end}, and {read} was read"
                 )));
             }
-            self.messages = Some(open(&self.link, &stream, read + 1).await?);
+            self.messages = Some(self.port.read(read + 1).await?);
             self.reading.begin_again();
         }
         Ok(())
+    }
+
+    /// Returns whether the messages are asked for.
+    pub const fn is_open(&self) -> bool {
+        self.messages.is_some()
     }
 
     /// Waits for the next part of a message, and applies the message if the part is its last. Returns the id of the last
@@ -177,36 +177,12 @@ impl Following {
     /// applied, and [`FollowError::Fleet`] if NATS does not answer.
     pub async fn next(&mut self, journal: Option<&Journal>) -> Result<(SnapshotId, Instant), FollowError> {
         self.open().await?;
-        let Some(messages) = &mut self.messages else { return Ok((self.reading.last(), Instant::now())) };
+        let Some(messages) = &mut self.messages else { return Ok((self.reading.last(), now())) };
         let message = messages.next().await;
-        let arrived = Instant::now();
-        let message = match message {
-            Some(Ok(message)) => message,
-            other => {
-                self.ask_again();
-                let problem =
-                    other.and_then(Result::err).map_or_else(|| "it ended".to_owned(), |error| error.to_string());
-                return Err(FleetError::nats("the stream cannot be read", problem).into());
-            }
-        };
-        let sequence = message.info().map(|info| info.stream_sequence);
-        let sequence = sequence.map_err(|error| FleetError::nats("a message has no sequence", error))?;
-        let part = ArrivedPart::read(message.headers.as_ref(), message.payload.clone().into());
+        let arrived = now();
+        let arrival = message.unwrap_or_else(|| Err(FleetError::nats("the stream cannot be read", "it ended")));
+        let (sequence, part) = arrival.inspect_err(|_| self.ask_again())?;
         self.reading.arrive(sequence, part, journal)?;
         Ok((self.reading.last(), arrived))
     }
-}
-
-/// Asks for the messages of the stream from `sequence` on.
-async fn open(link: &FleetLink, stream: &Stream, sequence: u64) -> Result<push::Ordered, FleetError> {
-    let unread = |problem: String| FleetError::nats("the stream cannot be read", problem);
-    let consumer = push::OrderedConfig {
-        deliver_subject: link.client.new_inbox(),
-        filter_subject: link.names.feed(),
-        deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: sequence },
-        ..push::OrderedConfig::default()
-    };
-    let consumer = stream.create_consumer(consumer).await;
-    let consumer = consumer.map_err(|error| unread(error.to_string()))?;
-    consumer.messages().await.map_err(|error| unread(error.to_string()))
 }

@@ -26,25 +26,30 @@ use futures::{FutureExt, future::LocalBoxFuture};
 
 use super::{
     Feed, FeedSource,
-    fleet::{FleetChain, FleetLink, ImageKey, PoolFilling},
+    fleet::{FleetChain, FleetError, FleetLink, FleetMetrics, FleetPort, FleetRole, ImageKey, PoolFilling},
     journal::Journal,
 };
-use crate::ledger::{Chain, FeedProblem, FeedState, Snapshots};
+use crate::{
+    clock::now,
+    ledger::{Chain, FeedProblem, FeedState, SnapshotId, Snapshots},
+};
 
 /// The pause before something that failed is tried again, and the time between two looks at the feed's health.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// The time without a message, while the leader has published some, after which they are asked for again.
-const LOST: Duration = Duration::from_secs(1);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The messages by which a node may be behind before an image can be cheaper.
-const MAX_BEHIND: u64 = 500;
+const MAX_MESSAGES_BEHIND: u64 = 500;
 
 /// A node that follows: its state, and what it shows of it.
 #[derive(Debug)]
 pub struct Follower {
-    link: FleetLink,
+    port: Arc<dyn FleetPort>,
     base: ReplicaBase,
     /// The state as far as the stream was read; `None` while it begins anew.
     following: Option<Following>,
+    /// Whether the journal does not have that state, but what is shown, since the state began with an image.
+    is_detached: bool,
     pulse: PulseWatch,
     /// The id of the image after which the stream has a gap.
     useless: Option<u64>,
@@ -54,22 +59,25 @@ pub struct Follower {
     heard: Instant,
     /// The health of the leader's feed, as the stream has announced it last.
     announced: FeedState,
-    /// The chain whose rules this node has; `None` on a node that publishes, which joins no other.
-    chain: Option<FleetChain>,
+    /// The chain whose rules this node has.
+    chain: FleetChain,
+    metrics: FleetMetrics,
 }
 
 impl Follower {
     /// Creates a follower that goes on from `following`, and hears the leader by `pulse`.
-    pub fn new(link: FleetLink, base: ReplicaBase, following: Following, pulse: PulseWatch) -> Self {
+    pub fn new(
+        port: Arc<dyn FleetPort>,
+        base: ReplicaBase,
+        following: Following,
+        pulse: PulseWatch,
+        chain: FleetChain,
+        metrics: FleetMetrics,
+    ) -> Self {
         let announced = following.state().load().feed();
-        let (heard, following) = (Instant::now(), Some(following));
-        Self { link, base, following, pulse, useless: None, problem: None, heard, announced, chain: None }
-    }
-
-    /// Returns the same, which begins anew with no other chain than this.
-    #[must_use]
-    pub fn of_chain(self, chain: FleetChain) -> Self {
-        Self { chain: Some(chain), ..self }
+        let (heard, following) = (now(), Some(following));
+        let (is_detached, useless, problem) = (false, None, None);
+        Self { port, base, following, is_detached, pulse, useless, problem, heard, announced, chain, metrics }
     }
 
     /// Shows the state that was reached so far in `snapshots`, with the health of the feed.
@@ -79,17 +87,58 @@ impl Follower {
         snapshots.follow(&reached, health, self.pulse.caught_up());
     }
 
+    /// Follows for as long as it is polled.
+    pub async fn run(mut self, mut feed: Feed) {
+        loop {
+            self.step(&mut feed, None, FleetRole::Replica).await;
+        }
+    }
+
     /// Waits for the next message or for some time, applies the message, and shows the state that has been reached.
-    pub async fn step(&mut self, feed: &mut Feed, journal: Option<&Journal>) {
+    pub async fn step(&mut self, feed: &mut Feed, journal: Option<&Journal>, role: FleetRole) {
+        self.advance(feed, journal, role).await;
+        let last = feed.snapshots.load().last;
+        let newest = self.pulse.newest().filter(|newest| newest.epoch() == last.epoch());
+        self.metrics.show_role(role);
+        self.metrics.show_behind(newest.map_or(0, |newest| newest.changes_after(last)));
+        self.metrics.show_connected(self.port.is_connected());
+        self.metrics.show_leader(&self.pulse.leader().unwrap_or_default(), last);
+    }
+
+    /// Returns whether the fleet has another chain than this node.
+    pub fn is_of_other_chain(&self) -> bool {
+        self.problem == Some(FeedProblem::OtherChain)
+    }
+
+    /// Returns the metrics of this node's place in its fleet.
+    pub const fn metrics(&self) -> &FleetMetrics {
+        &self.metrics
+    }
+
+    /// Notes that the node, whose name is `node`, leads from the change `last` on.
+    pub fn begin_to_lead(&mut self, node: &str, last: SnapshotId) {
+        self.metrics.show_role(FleetRole::Leader);
+        self.metrics.show_leader(node, last);
+        self.metrics.show_behind(0);
+        self.metrics.count_takeover();
+    }
+
+    async fn advance(&mut self, feed: &mut Feed, journal: Option<&Journal>, role: FleetRole) {
         let Some(following) = &mut self.following else {
-            self.restart(journal).await;
+            self.restart(journal, role).await;
+            self.attach(journal, feed);
             return self.show(feed);
         };
+        let was_open = following.is_open();
         let opened = following.open().await;
+        if !was_open {
+            // The messages have the time of one that is lost to come.
+            self.heard = now();
+        }
         let stepped = match opened {
             Ok(()) => tokio::select! {
                 biased;
-                stepped = following.next(journal) => stepped.map(Some),
+                stepped = following.next(journal.filter(|_| !self.is_detached)) => stepped.map(Some),
                 () = self.pulse.beat() => Ok(None),
                 () = tokio::time::sleep(RETRY_PAUSE) => Ok(None),
             },
@@ -100,6 +149,7 @@ impl Follower {
                 self.heard = arrived;
                 self.problem = None;
                 if last > feed.snapshots.load().last {
+                    self.attach(journal, feed);
                     self.show(feed);
                     feed.count(arrived);
                 }
@@ -108,11 +158,13 @@ impl Follower {
             Ok(None) => {
                 let last = following.state().load().last;
                 let newest = self.pulse.newest().filter(|newest| *newest > last);
-                if newest.is_some() && self.heard.elapsed() >= LOST {
-                    self.heard = Instant::now();
+                if newest.is_some() && now().duration_since(self.heard) >= MESSAGE_TIMEOUT {
+                    self.heard = now();
                     following.ask_again();
                 }
-                if newest.is_some_and(|newest| newest.0 - last.0 > MAX_BEHIND && newest.epoch() == last.epoch()) {
+                if newest
+                    .is_some_and(|newest| newest.0 - last.0 > MAX_MESSAGES_BEHIND && newest.epoch() == last.epoch())
+                {
                     self.weigh().await;
                 }
             }
@@ -134,9 +186,11 @@ impl Follower {
     }
 
     /// Begins anew with an image, if there is one that helps, and asks the leader for one otherwise.
-    async fn restart(&mut self, journal: Option<&Journal>) {
-        if let (Some(ours), Ok(Some(theirs))) = (&self.chain, self.link.chain().await)
-            && !ours.is_continued_by(&theirs)
+    async fn restart(&mut self, journal: Option<&Journal>, role: FleetRole) {
+        let ours = &self.chain;
+        if let Ok(Some(theirs)) = self.port.chain().await
+            // A node that publishes has a pool and a directory of its chain alone.
+            && !(ours.is_continued_by(&theirs) && (role == FleetRole::Replica || ours.genesis == theirs.genesis))
         {
             if self.problem != Some(FeedProblem::OtherChain) {
                 tracing::error!(
@@ -148,45 +202,58 @@ impl Follower {
             self.problem = Some(FeedProblem::OtherChain);
             return tokio::time::sleep(RETRY_PAUSE).await;
         }
-        let begun = match self.link.fact::<ImageKey>(ImageKey::KEY).await {
+        let begun = match self.port.fact::<ImageKey>(ImageKey::KEY).await {
             Ok(Some(key)) if self.useless.is_none_or(|useless| key.id > useless) => {
-                Following::bootstrap(&self.link, &self.base).await
+                Following::bootstrap(&self.port, &self.base).await
             }
             Ok(_) => Ok(None),
             Err(error) => Err(error),
         };
         match begun {
             Ok(Some(following)) => {
-                if let Some(journal) = journal
-                    && let Err(error) = journal.replace_state(&following.state().load())
-                {
-                    tracing::error!(%error, "the image of the fleet cannot be written to the data directory");
-                    return tokio::time::sleep(RETRY_PAUSE).await;
-                }
+                self.problem = None;
                 self.following = Some(following);
+                self.is_detached = journal.is_some();
             }
             Ok(None) => {
-                self.link.want_image().await;
+                self.port.want_image().await;
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "the image of the fleet cannot be used: it is tried again");
+                if matches!(error, FleetError::Image(_)) {
+                    // Another image may be better.
+                    self.port.want_image().await;
+                }
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
+        }
+    }
+
+    /// Has the journal begin anew with the state that was reached, once that is newer than what is shown. Until then the
+    /// journal has what is shown, from which this node goes on if the stream has lost it.
+    fn attach(&mut self, journal: Option<&Journal>, feed: &Feed) {
+        let (Some(journal), Some(following), true) = (journal, &self.following, self.is_detached) else { return };
+        let reached = following.state().load();
+        if reached.last <= feed.snapshots.load().last {
+            return;
+        }
+        match journal.replace_state(&reached) {
+            Ok(()) => self.is_detached = false,
+            Err(error) => tracing::error!(%error, "the fleet's state cannot be written to the data directory"),
         }
     }
 
     /// Begins anew with an image, if it is nearer to the end of the stream and has fewer bytes than the messages up to it.
     async fn weigh(&mut self) {
         let Some(following) = &self.following else { return };
-        let (Ok(Some(key)), Ok(stream)) = (self.link.fact::<ImageKey>(ImageKey::KEY).await, self.link.stream().await)
+        let (Ok(Some(key)), Ok(ends)) = (self.port.fact::<ImageKey>(ImageKey::KEY).await, self.port.ends().await)
         else {
             return;
         };
-        let state = &stream.cached_info().state;
-        let each = state.bytes / state.messages.max(1);
+        let each = ends.bytes / ends.messages.max(1);
         let skipped = key.sequence.saturating_sub(following.sequence());
-        if skipped > MAX_BEHIND && skipped * each > key.bytes {
+        if skipped > MAX_MESSAGES_BEHIND && skipped * each > key.bytes {
             tracing::info!(skipped, "far behind the leader: the state begins anew with an image");
             self.following = None;
         }
@@ -195,7 +262,8 @@ impl Follower {
     /// Returns the newest of what was reached and what `snapshots` show already.
     fn reached(&self, snapshots: &Snapshots) -> Arc<Chain> {
         let shown = snapshots.load();
-        let reached = self.following.as_ref().map(|following| following.state().load());
+        let reached = self.following.as_ref().filter(|_| !self.is_detached);
+        let reached = reached.map(|following| following.state().load());
         reached.filter(|reached| reached.last > shown.last).unwrap_or(shown)
     }
 
@@ -242,14 +310,15 @@ impl Follower {
     }
 
     /// Begins anew with an image.
-    pub fn begin_again(&mut self) {
+    pub fn restart_with_image(&mut self) {
         self.following = None;
     }
 
     /// Continues from `snapshots`, whose last change is the message at `sequence`.
     pub fn go_on_from(&mut self, snapshots: &Snapshots, sequence: u64) {
         let applier = Applier::new(snapshots.mirror(), self.base.codes.clone()).with_clock(self.base.clock.clone());
-        self.following = Some(Following::from(self.link.clone(), applier, sequence));
+        self.following = Some(Following::from(self.port.clone(), applier, sequence));
+        self.is_detached = false;
     }
 }
 
@@ -258,16 +327,16 @@ impl Follower {
 pub struct ReplicaSource {
     /// The follower of the stream.
     pub follower: Follower,
+    /// The connection over which sent transactions come.
+    pub link: FleetLink,
 }
 
 impl FeedSource for ReplicaSource {
-    fn run(mut self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
+    fn run(self: Box<Self>, feed: Feed) -> LocalBoxFuture<'static, ()> {
         async move {
-            // For those who ask what waits, and are told of it. Nothing of it is mined here.
-            let _filling = PoolFilling::begin(self.follower.link.clone(), feed.pool.clone(), None);
-            loop {
-                self.follower.step(&mut feed, None).await;
-            }
+            // For those who ask what waits, and are notified of it. Nothing of it is mined here.
+            let _filling = PoolFilling::begin(self.link, feed.pool.clone(), None);
+            self.follower.run(feed).await;
         }
         .boxed_local()
     }

@@ -7,18 +7,18 @@ use std::{
 };
 
 use alloy_rlp::{RlpDecodable, RlpEncodable};
-use async_nats::Client;
 use bytes::Bytes;
 use futures::StreamExt;
 use tokio::{sync::watch, task::JoinHandle, time::MissedTickBehavior};
 
 use super::clock::LeaderClock;
 use crate::{
+    clock::now,
     ledger::{
         CaughtUp, FeedLag, FeedProblem, FeedState, SnapshotId, Snapshots,
         codec::{LeaderTime, pack, unpack_short},
     },
-    source::fleet::{FleetError, FleetLink, subject},
+    source::fleet::{FleetError, FleetPort, Topic},
     store::{decode, encode},
 };
 
@@ -27,11 +27,9 @@ const BEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// The time without a beat after which nothing is known of the leader.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// The time between two questions for the leader's clock.
-const ASK: Duration = Duration::from_secs(1);
-/// The time after which a question for the leader's clock counts as lost.
-const LOST: Duration = Duration::from_secs(10);
+const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 /// The changes of the leader that are remembered with the time at which it had them as its newest.
-const REMEMBERED: usize = 256;
+const MAX_REMEMBERED: usize = 256;
 
 /// A beat of the pulse.
 #[derive(RlpEncodable, RlpDecodable)]
@@ -50,6 +48,8 @@ struct ClockReply {
     /// The epoch of the leader.
     epoch: u64,
     at: u64,
+    /// The name of the leader, for people.
+    node: String,
 }
 
 fn write(message: &impl alloy_rlp::Encodable) -> Bytes {
@@ -82,6 +82,8 @@ struct HeardPulse {
     /// The newest id that is shown here, with the last time at which it was the leader's newest.
     shown: Option<(SnapshotId, LeaderTime)>,
     since: Instant,
+    /// The name of the leader, and its epoch.
+    leader: Option<(u64, String)>,
 }
 
 impl HeardPulse {
@@ -91,13 +93,13 @@ impl HeardPulse {
         if self.newest.is_some_and(|(newest, _)| id.epoch() < newest.epoch()) {
             return;
         }
-        self.newest = Some((id, Instant::now()));
+        self.newest = Some((id, now()));
         self.problem = FeedProblem::ALL.into_iter().find(|known| known.as_str() == problem);
         match self.ahead.back_mut() {
             Some(back) if back.0 == id => back.1 = at,
             _ => self.ahead.push_back((id, at)),
         }
-        if self.ahead.len() > REMEMBERED {
+        if self.ahead.len() > MAX_REMEMBERED {
             self.ahead.pop_front();
         }
     }
@@ -117,11 +119,11 @@ impl PulseWatch {
     /// # Errors
     ///
     /// Returns [`FleetError::Nats`] if NATS does not take the subscription.
-    pub async fn open(link: &FleetLink, clock: &LeaderClock, late: Duration) -> Result<Self, FleetError> {
-        let subscribed = link.client.subscribe(subject(link.names.pulse())).await;
-        let mut messages = subscribed.map_err(|error| FleetError::nats("the leader's pulse cannot be heard", error))?;
-        let since = Instant::now();
-        let heard = HeardPulse { newest: None, problem: None, ahead: VecDeque::new(), shown: None, since };
+    pub async fn open(port: &Arc<dyn FleetPort>, clock: &LeaderClock, late: Duration) -> Result<Self, FleetError> {
+        let mut messages = port.subscribe(Topic::Pulse).await?;
+        let since = now();
+        let heard =
+            HeardPulse { newest: None, problem: None, ahead: VecDeque::new(), shown: None, since, leader: None };
         let heard = Arc::new(Mutex::new(heard));
         let (tell, beats) = watch::channel(0);
         let hearing = {
@@ -135,9 +137,14 @@ impl PulseWatch {
                 }
             })
         };
-        let asking = tokio::spawn(ask(link.clone(), clock.clone(), beats.clone()));
+        let asking = tokio::spawn(ask(port.clone(), clock.clone(), beats.clone(), heard.clone()));
         let caught_up = Arc::new(CaughtUp::new(since, late));
         Ok(Self { heard, beats, clock: clock.clone(), caught_up, tasks: [hearing, asking] })
+    }
+
+    /// Returns the name of the leader, if it is known.
+    pub fn leader(&self) -> Option<String> {
+        lock(&self.heard).leader.as_ref().map(|(_, node)| node.clone())
     }
 
     /// Returns the id of the leader's last change, as far as it is known.
@@ -173,7 +180,7 @@ impl PulseWatch {
         heard.show(last);
         let proven = heard.shown.and_then(|(id, at)| self.clock.earliest(id.epoch(), at));
         self.caught_up.set(proven.unwrap_or(heard.since));
-        if heard.newest.map_or(heard.since, |(_, at)| at).elapsed() >= SILENT_AFTER {
+        if now().duration_since(heard.newest.map_or(heard.since, |(_, at)| at)) >= SILENT_AFTER {
             return FeedState::Degraded(FeedProblem::Partition);
         }
         let is_late = proven.is_none() || self.caught_up.late_since().is_some();
@@ -205,19 +212,27 @@ fn lock(heard: &Mutex<HeardPulse>) -> MutexGuard<'_, HeardPulse> {
 }
 
 /// Asks the leader for the time at intervals, and at once if a leader is heard whose clock is not known.
-async fn ask(link: FleetLink, clock: LeaderClock, mut beats: watch::Receiver<u64>) {
+async fn ask(
+    port: Arc<dyn FleetPort>,
+    clock: LeaderClock,
+    mut beats: watch::Receiver<u64>,
+    heard: Arc<Mutex<HeardPulse>>,
+) {
     loop {
-        let asked = Instant::now();
-        let question = async_nats::Request::new().timeout(Some(LOST));
-        let reply = link.client.send_request(link.names.clock(), question).await;
-        if let Some(ClockReply { epoch, at }) = reply.ok().and_then(|reply| read(&reply.payload)) {
+        let asked = now();
+        let reply = port.request(Topic::Clock).await;
+        if let Some(ClockReply { epoch, at, node }) = reply.and_then(|reply| read(&reply)) {
             clock.note(epoch, asked, LeaderTime(at));
+            let mut heard = lock(&heard);
+            if heard.leader.as_ref().is_none_or(|(known, _)| *known <= epoch) {
+                heard.leader = Some((epoch, node));
+            }
         }
         let unknown = async {
             let found = beats.wait_for(|epoch| *epoch != 0 && !clock.knows(*epoch)).await.is_ok();
-            tokio::time::sleep(if found { BEAT_INTERVAL } else { ASK }).await;
+            tokio::time::sleep(if found { BEAT_INTERVAL } else { CLOCK_INTERVAL }).await;
         };
-        let _ = tokio::time::timeout(ASK, unknown).await;
+        let _ = tokio::time::timeout(CLOCK_INTERVAL, unknown).await;
     }
 }
 
@@ -226,35 +241,36 @@ async fn ask(link: FleetLink, clock: LeaderClock, mut beats: watch::Receiver<u64
 pub struct LeaderPulse([JoinHandle<()>; 2]);
 
 impl LeaderPulse {
-    /// Says the newest id of `snapshots` at intervals, and answers what this node's clock shows, until it is dropped.
-    pub fn begin(client: Client, link: &FleetLink, snapshots: Arc<Snapshots>) -> Self {
-        let (pulse, clock) = (subject(link.names.pulse()), subject(link.names.clock()));
+    /// Says the newest id of `snapshots` at intervals, and answers what the clock of this node, whose name is `node`, shows,
+    /// until it is dropped.
+    pub fn begin(port: &Arc<dyn FleetPort>, snapshots: Arc<Snapshots>, node: String) -> Self {
         let epoch = snapshots.load().last.epoch();
         let beating = {
-            let client = client.clone();
+            let port = port.clone();
             tokio::spawn(async move {
                 let mut ticks = tokio::time::interval(BEAT_INTERVAL);
                 ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 loop {
                     ticks.tick().await;
                     // The time is read first, so that the beat is not younger than what it says.
-                    let at = LeaderTime::of(Instant::now()).0;
+                    let at = LeaderTime::of(now()).0;
                     let published = snapshots.load();
                     let problem =
                         published.feed().problem().map_or_else(String::new, |problem| problem.as_str().to_owned());
                     // A beat that is lost is followed by the next.
-                    let _ = client.publish(pulse.clone(), write(&Beat { id: published.last.0, at, problem })).await;
+                    port.publish(Topic::Pulse, write(&Beat { id: published.last.0, at, problem })).await;
                 }
             })
         };
+        let port = port.clone();
         let telling = tokio::spawn(async move {
             loop {
-                match client.subscribe(clock.clone()).await {
+                match port.subscribe(Topic::Clock).await {
                     Ok(mut questions) => {
                         while let Some(question) = questions.next().await {
                             let Some(reply) = question.reply else { continue };
-                            let at = LeaderTime::of(Instant::now()).0;
-                            let _ = client.publish(reply, write(&ClockReply { epoch, at })).await;
+                            let at = LeaderTime::of(now()).0;
+                            port.reply(reply, write(&ClockReply { epoch, at, node: node.clone() })).await;
                         }
                     }
                     Err(error) => tracing::debug!(%error, "questions for the time cannot be heard"),

@@ -17,7 +17,7 @@ mod recorded;
 mod relay;
 mod requests;
 mod sending;
-mod server;
+pub mod server;
 mod signing;
 mod wallet;
 

@@ -1,12 +1,13 @@
-//! A simulation of a fleet: production's leader and followers on a model of their stream, which loses what a script says.
+//! A simulation of a fleet: production's nodes, from their joining on, over a model of their servers, which lose what a script
+//! says.
 
 mod node;
 mod run;
 mod script;
-mod stream;
+mod servers;
 
 pub use self::{
     run::{FleetCounts, run_fleet},
     script::{FleetScript, FleetStep},
-    stream::FleetMutant,
+    servers::FleetMutant,
 };

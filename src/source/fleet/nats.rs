@@ -1,0 +1,314 @@
+//! The servers of a fleet, which are NATS's.
+
+use std::{fmt::Display, num::NonZeroUsize, time::Duration};
+
+use async_nats::{
+    connection::State,
+    jetstream::{
+        consumer::{DeliverPolicy, push},
+        context::PublishErrorKind,
+        kv::UpdateErrorKind,
+        message::PublishMessage,
+        object_store::{ObjectMetadata, ObjectStore},
+        stream::{RawMessageErrorKind, Stream},
+    },
+};
+use base64::{Engine, prelude::BASE64_URL_SAFE};
+use bytes::Bytes;
+use futures::{
+    FutureExt, StreamExt, TryStreamExt,
+    future::{BoxFuture, join_all},
+    stream::BoxStream,
+};
+use tokio::{io::AsyncReadExt, time::timeout};
+
+use super::{
+    Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetLink, FleetPort, ImageKey, PartAck, PlaceInStream,
+    REPLY_TIMEOUT, ShortMessage, StreamEnds, Topic, headers, subject,
+};
+use crate::ledger::{SnapshotId, codec::Frame};
+
+/// The most bytes of a part of an image.
+const MAX_IMAGE_PART: usize = 128 << 10;
+/// The most time without a part of an image that is read.
+const IMAGE_PART_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl FleetLink {
+    async fn image_store(&self) -> Result<ObjectStore, FleetError> {
+        let store = self.jetstream.get_object_store(&self.names.images()).await;
+        store.map_err(|error| FleetError::nats("the fleet's images cannot be read", error))
+    }
+
+    /// Opens the stream of the bucket of images. Returns the subjects of its messages, too: `$O.<bucket>.M.<name>` of an image,
+    /// and `$O.<bucket>.C.<nuid>` of its parts.
+    async fn image_subjects(&self) -> Result<(Stream, Vec<String>), FleetError> {
+        let (bucket, unlisted) =
+            (self.names.images(), |error: &dyn Display| FleetError::nats("the images cannot be listed", error));
+        let stream = self.jetstream.get_stream(format!("OBJ_{bucket}")).await.map_err(|error| unlisted(&error))?;
+        let listed = stream.info_with_subjects(format!("$O.{bucket}.>")).await.map_err(|error| unlisted(&error))?;
+        let subjects: Result<Vec<_>, _> = listed.map_ok(|(subject, _)| subject).try_collect().await;
+        Ok((stream, subjects.map_err(|error| unlisted(&error))?))
+    }
+
+    fn subject_of(&self, topic: Topic) -> String {
+        match topic {
+            Topic::Pulse => self.names.pulse(),
+            Topic::Clock => self.names.clock(),
+            Topic::WantImage => self.names.want_image(),
+        }
+    }
+
+    /// Returns the subject of an image's name and size.
+    fn image_subject(&self, name: &str) -> String {
+        format!("$O.{}.M.{}", self.names.images(), BASE64_URL_SAFE.encode(name))
+    }
+}
+
+impl FleetPort for FleetLink {
+    fn fleet(&self) -> &str {
+        &self.names.fleet
+    }
+
+    fn is_connected(&self) -> bool {
+        self.client.connection_state() == State::Connected
+    }
+
+    fn repair(&self) -> BoxFuture<'_, Result<(), FleetError>> {
+        self.create().boxed()
+    }
+
+    fn purge(&self) -> BoxFuture<'_, Result<(), FleetError>> {
+        async move {
+            let stream = self.stream().await?;
+            stream.purge().await.map_err(|error| FleetError::nats("the fleet's stream cannot be purged", error))?;
+            // Transactions that were sent to the chain of before may be valid on the new one.
+            if let Ok(sent) = self.jetstream.get_stream(self.names.pool_stream()).await {
+                let purged = sent.purge().await;
+                purged.map_err(|error| FleetError::nats("the sent transactions cannot be purged", error))?;
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn max_part(&self) -> NonZeroUsize {
+        Self::max_part(self)
+    }
+
+    fn ends(&self) -> BoxFuture<'_, Result<StreamEnds, FleetError>> {
+        async move {
+            let stream = self.stream().await?;
+            let state = &stream.cached_info().state;
+            let (first, last) = (state.first_sequence, state.last_sequence);
+            Ok(StreamEnds { first, last, messages: state.messages, bytes: state.bytes })
+        }
+        .boxed()
+    }
+
+    fn read(&self, from: u64) -> BoxFuture<'_, Result<Arrivals, FleetError>> {
+        async move {
+            let unread = |error: &dyn Display| FleetError::nats("the stream cannot be read", error);
+            let consumer = push::OrderedConfig {
+                deliver_subject: self.client.new_inbox(),
+                filter_subject: self.names.feed(),
+                deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },
+                ..push::OrderedConfig::default()
+            };
+            let consumer = self.stream().await?.create_consumer(consumer).await.map_err(|error| unread(&error))?;
+            let messages = consumer.messages().await.map_err(|error| unread(&error))?;
+            let arrivals = messages.map(|message| {
+                let message = message.map_err(|error| FleetError::nats("the stream cannot be read", error))?;
+                let sequence = message.info().map(|info| info.stream_sequence);
+                let sequence = sequence.map_err(|error| FleetError::nats("a message has no sequence", error))?;
+                Ok((sequence, ArrivedPart::read(message.headers.as_ref(), message.payload.clone().into())))
+            });
+            Ok(arrivals.boxed())
+        }
+        .boxed()
+    }
+
+    fn at(&self, sequence: u64) -> BoxFuture<'_, Result<PlaceInStream, FleetError>> {
+        async move {
+            let stream = self.stream().await?;
+            match stream.get_raw_message(sequence).await {
+                Ok(message) => Ok(match ArrivedPart::read(Some(&message.headers), message.payload.into()) {
+                    Some(ArrivedPart { id, index, count, .. }) => {
+                        PlaceInStream::Part { id, index, is_last: index + 1 == count }
+                    }
+                    None => PlaceInStream::Foreign,
+                }),
+                Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => {
+                    let is_before_end = self.ends().await?.last >= sequence;
+                    Ok(if is_before_end { PlaceInStream::Foreign } else { PlaceInStream::Empty })
+                }
+                Err(error) => Err(FleetError::nats("the stream cannot be read", error)),
+            }
+        }
+        .boxed()
+    }
+
+    fn send<'a>(&'a self, id: SnapshotId, parts: &'a [Frame], expected: u64) -> BoxFuture<'a, Vec<PartAck>> {
+        async move {
+            let mut acks = Vec::with_capacity(parts.len());
+            for (expected, frame) in (expected..).zip(parts) {
+                let message = PublishMessage::build()
+                    .headers(headers(id, frame.index, frame.count))
+                    .payload(frame.bytes.0.clone())
+                    .message_id(format!("{:x}-{}", id.0, frame.index))
+                    .expected_last_sequence(expected);
+                match self.jetstream.send_publish(subject(self.names.feed()), message).await {
+                    Ok(ack) => acks.push(ack.into_future()),
+                    Err(error) => {
+                        tracing::debug!(%error, "a message cannot be sent to the stream");
+                        break;
+                    }
+                }
+            }
+            // Awaited together, so that a message of several parts takes one round trip.
+            let acks = join_all(acks).await.into_iter().map(|ack| match ack {
+                Ok(_) => PartAck::Taken,
+                Err(error) => {
+                    tracing::debug!(%error, "the stream does not take a message");
+                    match error.kind() {
+                        PublishErrorKind::WrongLastSequence => PartAck::OutOfPlace,
+                        _ => PartAck::Unknown,
+                    }
+                }
+            });
+            acks.collect()
+        }
+        .boxed()
+    }
+
+    fn entry<'a>(&'a self, bucket: Bucket, key: &'a str) -> BoxFuture<'a, Result<Option<BucketEntry>, FleetError>> {
+        async move {
+            let entry = self.bucket(bucket).await?.entry(key).await;
+            let entry = entry.map_err(|error| FleetError::nats("a key of the fleet cannot be read", error))?;
+            Ok(entry.map(|entry| BucketEntry { value: entry.value, revision: entry.revision }))
+        }
+        .boxed()
+    }
+
+    fn update<'a>(
+        &'a self,
+        bucket: Bucket,
+        key: &'a str,
+        value: Bytes,
+        revision: u64,
+    ) -> BoxFuture<'a, Result<Option<u64>, FleetError>> {
+        async move {
+            match self.bucket(bucket).await?.update(key, value, revision).await {
+                Ok(revision) => Ok(Some(revision)),
+                Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(None),
+                Err(error) => Err(FleetError::nats("a key of the fleet cannot be written", error)),
+            }
+        }
+        .boxed()
+    }
+
+    fn put_image<'a>(&'a self, name: &'a str, mut bytes: &'a [u8]) -> BoxFuture<'a, Result<(), FleetError>> {
+        async move {
+            let chunk_size = Some(self.max_part().get().min(MAX_IMAGE_PART));
+            let metadata = ObjectMetadata { name: name.to_owned(), chunk_size, ..ObjectMetadata::default() };
+            let written = self.image_store().await?.put(metadata, &mut bytes).await;
+            written.map(drop).map_err(|error| FleetError::nats("an image cannot be written", error))
+        }
+        .boxed()
+    }
+
+    fn image<'a>(&'a self, key: &'a ImageKey) -> BoxFuture<'a, Result<Vec<u8>, FleetError>> {
+        async move {
+            let unread = |problem: String| FleetError::nats("an image cannot be read", problem);
+            let object = self.image_store().await?.get(&key.name).await.map_err(|error| unread(error.to_string()))?;
+            let mut object = object.take(key.bytes.saturating_add(1));
+            let mut bytes = Vec::new();
+            // The parts of an image that is deleted meanwhile never come.
+            loop {
+                let part = timeout(IMAGE_PART_TIMEOUT, object.read_buf(&mut bytes)).await;
+                let late = || unread(format!("no part came within {} s", IMAGE_PART_TIMEOUT.as_secs()));
+                if part.map_err(|_| late())?.map_err(|error| unread(error.to_string()))? == 0 {
+                    break;
+                }
+            }
+            if bytes.len() as u64 == key.bytes {
+                return Ok(bytes);
+            }
+            Err(FleetError::Image(format!("it has other than the {} bytes that its key says", key.bytes)))
+        }
+        .boxed()
+    }
+
+    fn images(&self) -> BoxFuture<'_, Result<Vec<String>, FleetError>> {
+        async move {
+            let (_, subjects) = self.image_subjects().await?;
+            let named = self.image_subject("");
+            let names = subjects.iter().filter_map(|subject| {
+                let name = BASE64_URL_SAFE.decode(subject.strip_prefix(&named)?).ok()?;
+                String::from_utf8(name).ok()
+            });
+            Ok(names.collect())
+        }
+        .boxed()
+    }
+
+    /// The client's own way to delete an image writes to the bucket first, for which a full server has no room.
+    fn retain_images<'a>(&'a self, kept: &'a [String]) -> BoxFuture<'a, Result<(), FleetError>> {
+        async move {
+            let (stream, subjects) = self.image_subjects().await?;
+            let store = self.image_store().await?;
+            let mut retained = Vec::new();
+            for name in kept {
+                if let Ok(info) = store.info(name).await {
+                    retained.push(self.image_subject(name));
+                    retained.push(format!("$O.{}.C.{}", self.names.images(), info.nuid));
+                }
+            }
+            for subject in subjects.iter().filter(|subject| !retained.contains(subject)) {
+                let purged = stream.purge().filter(subject).await;
+                purged.map_err(|error| FleetError::nats("an image cannot be deleted", error))?;
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn publish(&self, topic: Topic, payload: Bytes) -> BoxFuture<'_, ()> {
+        async move {
+            if let Err(error) = self.client.publish(subject(self.subject_of(topic)), payload).await {
+                tracing::debug!(?topic, %error, "a message is not sent");
+            }
+        }
+        .boxed()
+    }
+
+    fn subscribe(&self, topic: Topic) -> BoxFuture<'_, Result<BoxStream<'static, ShortMessage>, FleetError>> {
+        async move {
+            let subscribed = self.client.subscribe(subject(self.subject_of(topic))).await;
+            let messages = subscribed.map_err(|error| FleetError::nats("the leader cannot be heard", error))?;
+            let messages = messages.map(|message| ShortMessage {
+                payload: message.payload,
+                reply: message.reply.map(|reply| reply.to_string()),
+            });
+            Ok(messages.boxed())
+        }
+        .boxed()
+    }
+
+    fn request(&self, topic: Topic) -> BoxFuture<'_, Option<Bytes>> {
+        async move {
+            let question = async_nats::Request::new().timeout(Some(REPLY_TIMEOUT));
+            let reply = self.client.send_request(self.subject_of(topic), question).await;
+            reply.ok().map(|reply| reply.payload)
+        }
+        .boxed()
+    }
+
+    fn reply(&self, to: String, payload: Bytes) -> BoxFuture<'_, ()> {
+        async move {
+            if let Err(error) = self.client.publish(to, payload).await {
+                tracing::debug!(%error, "a reply is not sent");
+            }
+        }
+        .boxed()
+    }
+}
