@@ -341,7 +341,7 @@ impl Actors {
     async fn start(parts: Parts) -> eyre::Result<Self> {
         let Parts { ports, config, codes, start, beside, store, outbox, drops, keyed, access, metrics, contracts } =
             parts;
-        let Start { spec, snapshots, source, testing, accounts, fleet, remote, .. } = start;
+        let Start { spec, snapshots, source, sinks, testing, accounts, fleet, remote, .. } = start;
         let workers = config.workers();
         let executor = Executor::start(
             ExecutorConfig {
@@ -388,7 +388,7 @@ impl Actors {
         // The feed executes blocks, so it has a thread of its own that nothing else waits for.
         let feed_thread = Arbiter::new();
         let feed = {
-            let feed = StateFeed::new(source, Feed::new(snapshots.clone(), pool.clone(), &metrics));
+            let feed = StateFeed::new(source, Feed::new(snapshots.clone(), sinks, pool.clone(), &metrics));
             StateFeed::start_in_arbiter(&feed_thread.handle(), move |_| feed)
         };
         let lanes = LaneName::ALL.map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());

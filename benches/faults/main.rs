@@ -15,10 +15,9 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use sim::{
     Counts, FLEET_FOUND, FOUND, FleetCounts, FleetMutant, FleetScript, LIVE_FOUND, LiveCounts, LiveMutant, LiveScript,
-    Mutant, Script, Violation, run, run_fleet, run_live, shrink,
+    Mutant, Script, Violation, run, run_fleet, run_live, run_on_all_cores, shrink,
 };
 
 fn main() {
@@ -87,7 +86,7 @@ fn run_all(kind: &str, seeds: Vec<u64>, run: impl Fn(u64) -> Result<(), Violatio
     bar.set_prefix(kind.to_owned());
     bar.enable_steady_tick(Duration::from_millis(200));
     let broken = Mutex::new(Vec::new());
-    seeds.into_par_iter().for_each(|seed| {
+    run_on_all_cores(seeds, |seed| {
         if let Err(violation) = run(seed) {
             let mut broken = broken.lock().unwrap();
             broken.push((seed, violation));

@@ -23,13 +23,14 @@ use crate::{
         SnapshotId, Snapshots,
         codec::{MAX_BYTES, VERSION},
     },
+    publish::Sink,
     rpc::StartupReason,
     source::{
         fleet::{
             FleetChain, FleetError, FleetLink, FleetMetrics, FleetNames, FleetPort, FleetRoom, FleetState,
             FollowedChain, ImageKey, NodeIdentity, Servers, WALLET_KEY, fleets,
         },
-        publishing::{Lease, LeaseWatch, PublishedLive, Publisher, PublishingLimits, take_epoch},
+        publishing::{Lease, LeaseWatch, PublishedLive, Publisher, PublishingLimits, StreamSink, take_epoch},
         replica::{Applier, FollowError, Follower, Following, LeaderClock, PulseWatch, ReplicaBase, ReplicaSource},
     },
     state::CodeCache,
@@ -76,12 +77,12 @@ pub fn publish(
     let joined = join(config, servers, origin.about.config.chain_id, origin.about.genesis);
     let link = runtime.block_on(joined).wrap_err_with(failed)?;
     let joining = Joining { config, port: Arc::new(link.clone()), codes, store, metrics, reason, clock };
-    let PublishedChain { chain, identity, mut source } =
+    let PublishedChain { chain, identity, mut source, sinks } =
         runtime.block_on(joining.begin(origin)).wrap_err_with(failed)?;
     let OwnChain { spec, snapshots, accounts, builtin, trading, .. } = chain;
     let fleet = Some(place(link.clone(), identity, &source.publisher));
     source.link = Some(link);
-    Ok(Start { accounts, builtin, trading, fleet, ..Start::of_foreign(spec, snapshots, Box::new(source)) })
+    Ok(Start { sinks, accounts, builtin, trading, fleet, ..Start::of_foreign(spec, snapshots, Box::new(source)) })
 }
 
 /// Begins to publish the upstream's chain of `start`, or to stand by for the node that does.
@@ -155,8 +156,9 @@ pub async fn publish_live(
     source.fetcher.join(Arc::new(FleetState::new(link.clone(), codes.clone(), true)));
     let remote = Some(source.fetcher.clone());
     let fleet = Some(place(link.clone(), identity, &publisher));
+    let sinks: Vec<Box<dyn Sink>> = vec![Box::new(publisher.stream.clone())];
     let source = Box::new(PublishedLive { publisher, source, own: Arc::new(own), link });
-    Ok(Start { fleet, remote, ..Start::of_foreign(spec, shown, source) })
+    Ok(Start { sinks, fleet, remote, ..Start::of_foreign(spec, shown, source) })
 }
 
 /// Returns the state of a fleet that has an image, at the end of its stream; `None` if there is no image that can be read.
@@ -226,7 +228,7 @@ fn publisher(
         max_image_bytes: MAX_BYTES as u64,
     };
     let (store, leads) = (store.clone(), watch::Sender::new(false));
-    Publisher { port, chain, clock, store, follower, limits, leads, lease, ceased: None }
+    Publisher { port, chain, clock, store, follower, limits, leads, lease, ceased: None, stream: StreamSink::default() }
 }
 
 /// Returns the settings of following.

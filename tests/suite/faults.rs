@@ -5,11 +5,9 @@ mod sim;
 
 use std::sync::Mutex;
 
-use rayon::iter::{IntoParallelIterator, ParallelIterator};
-
 use self::sim::{
     Counts, FLEET_FOUND, FOUND, FleetCounts, FleetMutant, FleetScript, LIVE_FOUND, LiveCounts, LiveMutant, LiveScript,
-    Mutant, Script, run, run_fleet, run_live, shrink,
+    Mutant, Script, run, run_fleet, run_live, run_on_all_cores, shrink,
 };
 use crate::support::say;
 
@@ -20,13 +18,11 @@ const SEEDS: u64 = 200;
 fn no_seed_breaks_an_invariant() {
     let total = Mutex::new(Counts::default());
     let found = FOUND.iter().map(|(seed, _)| *seed);
-    (0..SEEDS).chain(found).collect::<Vec<_>>().into_par_iter().for_each(|seed| {
-        match run(&Script::of(seed), Mutant::None) {
-            Ok(counts) => total.lock().unwrap().add(&counts),
-            Err(violation) => {
-                let (script, violation) = shrink(Script::of(seed), violation, Mutant::None);
-                panic!("seed {seed}, shrunk to {script}{violation}");
-            }
+    run_on_all_cores((0..SEEDS).chain(found).collect(), |seed| match run(&Script::of(seed), Mutant::None) {
+        Ok(counts) => total.lock().unwrap().add(&counts),
+        Err(violation) => {
+            let (script, violation) = shrink(Script::of(seed), violation, Mutant::None);
+            panic!("seed {seed}, shrunk to {script}{violation}");
         }
     });
     let total = total.into_inner().unwrap();
@@ -69,7 +65,7 @@ const LIVE_SEEDS: u64 = 100;
 fn no_seed_of_a_live_chain_breaks_an_invariant() {
     let total = Mutex::new(LiveCounts::default());
     let found = LIVE_FOUND.iter().map(|(seed, _)| *seed);
-    (0..LIVE_SEEDS).chain(found).collect::<Vec<_>>().into_par_iter().for_each(|seed| {
+    run_on_all_cores((0..LIVE_SEEDS).chain(found).collect(), |seed| {
         match run_live(&LiveScript::of(seed), LiveMutant::None) {
             Ok(counts) => total.lock().unwrap().add(&counts),
             Err(violation) => {
@@ -115,7 +111,7 @@ const FLEET_SEEDS: u64 = 200;
 fn no_seed_of_a_fleet_breaks_an_invariant() {
     let total = Mutex::new(FleetCounts::default());
     let found = FLEET_FOUND.iter().map(|(seed, _)| *seed);
-    (0..FLEET_SEEDS).chain(found).collect::<Vec<_>>().into_par_iter().for_each(|seed| {
+    run_on_all_cores((0..FLEET_SEEDS).chain(found).collect(), |seed| {
         match run_fleet(&FleetScript::of(seed), FleetMutant::None) {
             Ok(counts) => total.lock().unwrap().add(&counts),
             Err(violation) => {

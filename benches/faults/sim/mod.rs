@@ -13,6 +13,8 @@ mod run;
 mod script;
 mod shrink;
 
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+
 pub use self::{
     fleet::{FleetCounts, FleetMutant, FleetScript, run_fleet},
     life::Mutant,
@@ -21,6 +23,13 @@ pub use self::{
     script::Script,
     shrink::shrink,
 };
+
+/// Runs seeds on all cores. Their threads are not those of rayon's global pool, for which a run waits: a node of a fleet reads images
+/// on them.
+pub fn run_on_all_cores(seeds: Vec<u64>, run: impl Fn(u64) + Sync) {
+    let pool = rayon::ThreadPoolBuilder::new().build().expect("threads");
+    pool.install(|| seeds.into_par_iter().for_each(run));
+}
 
 /// The seeds of live chains that found a bug, each with a line on what it found. The suite runs them all.
 pub const LIVE_FOUND: &[(u64, &str)] = &[

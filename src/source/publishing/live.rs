@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
 
-use super::{LiveOutlet, OutletStep, Publisher, StreamWriter};
+use super::{LiveOutlet, OutletStep, Publisher};
 use crate::{
     ledger::Snapshots,
     source::{
@@ -39,10 +39,10 @@ impl FeedSource for PublishedLive {
         let Self { mut publisher, source, own, link } = *self;
         let outlet = Arc::new(LiveOutlet::new(MAX_WAITING_BYTES));
         let (fetcher, remote) = (source.fetcher.clone(), source.remote.clone());
-        let reading = Box::new(source).run(feed.beside(own.clone(), outlet.clone()));
+        let reading = Box::new(source).run(feed.beside(own.clone(), Box::new(outlet.clone())));
         let publishing = async move {
             loop {
-                let epoch = publisher.lead_next(&mut feed, None, own.load().last.epoch()).await;
+                let epoch = publisher.lead_next(&mut feed, own.load().last.epoch()).await;
                 reach_head(&own, &feed.snapshots).await;
                 outlet.begin(&own, epoch, feed.snapshots.load());
                 let serving = StateServing::begin(&link, fetcher.clone(), remote.clone());
@@ -81,28 +81,27 @@ async fn reach_head(own: &Snapshots, seen: &Snapshots) {
 async fn lead(publisher: &Publisher, feed: &mut Feed, own: &Snapshots, outlet: &LiveOutlet) {
     let mut leading = publisher.leading(feed).await;
     // A quiet chain has no message that would find another leader.
-    while feed.stream.as_ref().is_some_and(StreamWriter::is_leased) {
+    while publisher.stream.is_leased().await {
         publisher.write_due_image(feed, &mut leading, || outlet.reset_codes_if_idle()).await;
         let step = tokio::select! {
             biased;
             step = outlet.next(own) => step,
             () = publisher.look(&mut leading) => continue,
         };
-        send_and_show(feed, step).await;
+        send_and_show(publisher, feed, step).await;
     }
-    feed.stream = None;
+    publisher.stream.end().await;
 }
 
 /// Sends a change to the stream, and shows it once the stream has it.
-async fn send_and_show(feed: &mut Feed, step: OutletStep) {
+async fn send_and_show(publisher: &Publisher, feed: &mut Feed, step: OutletStep) {
     let OutletStep { id, message, after, arrived } = step;
-    let Some(stream) = &feed.stream else { return };
-    let sending = stream.encoded(id, &message);
-    if feed.send_message(sending).await.is_err() {
+    publisher.stream.take_message(id, message);
+    let health = after.feed();
+    // A node that leads no more finds that out by its lease.
+    if feed.commit(after).await.is_err() {
         return;
     }
-    let health = after.feed();
-    feed.snapshots.replace_all(after);
     feed.status.show_state(health);
     feed.pool.advance();
     if let Some(arrived) = arrived {

@@ -10,6 +10,7 @@ mod lease;
 mod live;
 mod outlet;
 mod own;
+mod sink;
 mod upkeep;
 mod writer;
 
@@ -19,6 +20,7 @@ pub use self::{
     live::PublishedLive,
     outlet::{LiveOutlet, OutletStep},
     own::PublishedSource,
+    sink::StreamSink,
     upkeep::{FleetUpkeep, ImageNeed},
     writer::{NotLeading, StreamSending, StreamWriter},
 };
@@ -31,7 +33,6 @@ use self::upkeep::UpkeepLook;
 use super::{
     Feed,
     fleet::{Bucket, EPOCH_KEY, FleetChain, FleetError, FleetPort, FleetRole, ImageKey},
-    journal::Journal,
     replica::{Follower, Following, LeaderPulse},
 };
 use crate::{
@@ -86,6 +87,8 @@ pub struct Publisher {
     pub lease: Option<Lease>,
     /// The moment at which this node ceased to lead, if it did.
     pub ceased: Option<Instant>,
+    /// The sink of what this node publishes while it leads.
+    pub stream: StreamSink,
 }
 
 /// The reason why an epoch is not taken.
@@ -128,10 +131,10 @@ struct Leading {
 impl Publisher {
     /// Follows the leader until the lease is free, and this node has it and has read the stream to its end. Then begins to
     /// lead, in an epoch after `least` that is returned.
-    async fn lead_next(&mut self, feed: &mut Feed, journal: Option<&Journal>, least: u64) -> u64 {
+    async fn lead_next(&mut self, feed: &mut Feed, least: u64) -> u64 {
         loop {
-            let lease = self.follow(feed, journal).await;
-            match self.begin(feed, journal, lease, least).await {
+            let lease = self.follow(feed).await;
+            match self.begin(feed, lease, least).await {
                 Ok(epoch) => return epoch,
                 Err(NotBegun::Behind) => self.ceased = Some(Instant::now()),
                 Err(error) => {
@@ -144,14 +147,14 @@ impl Publisher {
     }
 
     /// Follows the leader until the lease is free, and takes it.
-    async fn follow(&mut self, feed: &mut Feed, journal: Option<&Journal>) -> Lease {
+    async fn follow(&mut self, feed: &mut Feed) -> Lease {
         if let Some(lease) = self.lease.take() {
             return lease;
         }
         let mut watch = LeaseWatch::new(self.port.clone(), &self.limits.node);
         let (mut lost, mut looked) = (None, Instant::now());
         loop {
-            self.follower.step(feed, journal, FleetRole::Standby).await;
+            self.follower.step(feed, FleetRole::Standby).await;
             let can_lead = match self.follower.following() {
                 Some(_) => {
                     lost = None;
@@ -194,13 +197,7 @@ impl Publisher {
     }
 
     /// Begins to lead after the last message of the stream, which must have been read.
-    async fn begin(
-        &mut self,
-        feed: &mut Feed,
-        journal: Option<&Journal>,
-        lease: Lease,
-        least: u64,
-    ) -> Result<u64, NotBegun> {
+    async fn begin(&mut self, feed: &mut Feed, lease: Lease, least: u64) -> Result<u64, NotBegun> {
         let ends = self.port.ends().await?;
         let (first, end) = (ends.first, ends.last);
         if self.follower.following().is_none() {
@@ -225,17 +222,17 @@ impl Publisher {
             if !lease.is_held() {
                 return Err(NotLeading.into());
             }
-            self.follower.step(feed, journal, FleetRole::Standby).await;
+            self.follower.step(feed, FleetRole::Standby).await;
         }
         let published = feed.snapshots.load();
         // The chain goes on from what is shown.
-        journal.map_or(Ok(()), |journal| journal.take_back(published.last))?;
+        self.follower.journal().map_or(Ok(()), |journal| journal.take_back(published.last))?;
         let epoch = take_epoch(&*self.port, &self.store, &*self.clock, published.last.epoch().max(least)).await?;
         let (sequence, follows, node) = (end, published.last, self.limits.node.as_str());
         let lease = lease.counted(self.follower.metrics().clone());
         let stream = StreamWriter::lead(lease, sequence, follows, SnapshotId::begin(epoch), node).await?;
         feed.snapshots.update(|chain| chain.begin_epoch(epoch));
-        feed.stream = Some(stream);
+        self.stream.begin(stream).await;
         tracing::info!(epoch, "this node leads the fleet");
         self.follower.begin_to_lead(node, SnapshotId::begin(epoch));
         Ok(epoch)
@@ -266,8 +263,9 @@ impl Publisher {
     }
 
     /// Writes an image where one is due and what is published allows one: `may` is asked last.
-    async fn write_due_image(&self, feed: &mut Feed, leading: &mut Leading, may: impl FnOnce() -> bool) {
-        let Some(stream) = &mut feed.stream else { return };
+    async fn write_due_image(&self, feed: &Feed, leading: &mut Leading, may: impl FnOnce() -> bool) {
+        let mut end = self.stream.writer().await;
+        let Some(stream) = &mut *end else { return };
         leading.is_wanted |= leading.images.has_failed().await;
         let (messages, bytes) = stream.since_image();
         // Half of the stream is left for those who read the image.

@@ -12,11 +12,15 @@ use std::{
 };
 
 use alloy_primitives::{B256, Bytes, map::B256Set};
+use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::sync::Notify;
 
-use crate::ledger::{
-    Chain, Record, SnapshotId, Snapshots, Unfit,
-    codec::{CodesByHash, Entry, LeaderTime, StreamChanges, StreamMessage},
+use crate::{
+    ledger::{
+        Chain, SnapshotId, Snapshots,
+        codec::{CodesByHash, Entry, LeaderTime, StreamChanges},
+    },
+    publish::{Change, Commit, Sink, Unpublished},
 };
 
 /// The most bytes of codes that readers have to know, past which later messages bring theirs again.
@@ -66,14 +70,14 @@ struct KnownToReaders {
 
 impl KnownToReaders {
     /// Returns the codes that a message has to bring, and whether readers have to forget those of earlier messages.
-    fn missing(&mut self, codes: CodesByHash) -> (Vec<Bytes>, bool) {
+    fn missing(&mut self, codes: &CodesByHash) -> (Vec<Bytes>, bool) {
         let forgets = self.bytes == 0 || self.bytes > KNOWN;
         if forgets {
             *self = Self::default();
         }
         let mut missing = Vec::new();
-        for (hash, code) in codes.0 {
-            if self.hashes.insert(hash) {
+        for (hash, code) in &codes.0 {
+            if self.hashes.insert(*hash) {
                 let code = code.bytecode.original_bytes();
                 self.bytes += B256::len_bytes() + code.len();
                 missing.push(code);
@@ -85,10 +89,16 @@ impl KnownToReaders {
 
 impl OutletQueue {
     /// Adds a message with `entries`, which lead to `after`.
-    fn push(&mut self, follows: Option<SnapshotId>, after: Arc<Chain>, entries: Vec<Entry>, codes: CodesByHash) {
+    fn push<'a>(
+        &mut self,
+        follows: Option<SnapshotId>,
+        after: Arc<Chain>,
+        entries: impl IntoIterator<Item = &'a Entry>,
+        codes: &CodesByHash,
+    ) {
         let (codes, forgets) = self.known.missing(codes);
-        let message = StreamMessage::Changes(StreamChanges { follows, entries, codes, forgets });
-        let message = message.write(LeaderTime::of(after.newest.published));
+        let dated = LeaderTime::of(after.newest.published);
+        let message = StreamChanges::write(dated, follows, entries, codes, forgets);
         self.bytes += message.len();
         self.steps.push_back(OutletStep { id: after.last, message, after, arrived: None });
     }
@@ -99,7 +109,7 @@ impl OutletQueue {
         self.is_overfull = false;
         let (chain, mut codes) = (snapshots.load(), CodesByHash::default());
         let entries = Entry::between(self.seen.as_deref(), &chain, &mut codes);
-        self.push(self.seen.as_ref().map(|seen| seen.last), chain, entries, codes);
+        self.push(self.seen.as_ref().map(|seen| seen.last), chain, &entries, &codes);
     }
 
     fn drop_steps(&mut self) {
@@ -116,41 +126,6 @@ impl LiveOutlet {
 
     fn lock(&self) -> MutexGuard<'_, OutletQueue> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Publishes a change into the chain's own cell, and sends it on its way if this node leads.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Unfit`] as [`Chain::apply`] does. Nothing has changed then.
-    pub fn apply(&self, snapshots: &Snapshots, record: Record) -> Result<SnapshotId, Unfit> {
-        let mut waiting = self.lock();
-        if !waiting.leads || waiting.is_overfull {
-            return snapshots.apply(record);
-        }
-        let mut codes = CodesByHash::default();
-        let encoded = Entry::of(&snapshots.load(), &record, &mut codes);
-        let id = snapshots.apply(record)?;
-        match encoded {
-            Some(encoded) => waiting.push(None, snapshots.load(), vec![encoded], codes),
-            // No other change is one of an upstream's chain.
-            None => waiting.is_overfull = true,
-        }
-        if waiting.bytes > self.held {
-            tracing::warn!("the stream of the fleet takes too little: the changes that wait for it are sent as one");
-            waiting.drop_steps();
-            waiting.is_overfull = true;
-        }
-        drop(waiting);
-        self.filled.notify_one();
-        Ok(id)
-    }
-
-    /// Notes that the input of the newest change arrived at `since`.
-    pub fn count(&self, since: Instant) {
-        if let Some(newest) = self.lock().steps.back_mut() {
-            newest.arrived = Some(since);
-        }
     }
 
     /// Begins to send changes in this epoch, the first of them all that is published in the chain's own cell. The fleet has
@@ -172,14 +147,14 @@ impl LiveOutlet {
     /// Waits for the next change on its way. `snapshots` is the chain's own cell.
     pub async fn next(&self, snapshots: &Snapshots) -> OutletStep {
         loop {
-            if let Some(step) = self.take(snapshots) {
+            if let Some(step) = self.take_step(snapshots) {
                 return step;
             }
             self.filled.notified().await;
         }
     }
 
-    fn take(&self, snapshots: &Snapshots) -> Option<OutletStep> {
+    fn take_step(&self, snapshots: &Snapshots) -> Option<OutletStep> {
         let mut waiting = self.lock();
         if waiting.is_overfull {
             waiting.push_all(snapshots.next_id(), snapshots);
@@ -202,6 +177,41 @@ impl LiveOutlet {
     }
 }
 
+/// The sink of the chain that nobody sees. It is waited for nowhere: the chain goes on while the stream takes nothing.
+impl Sink for Arc<LiveOutlet> {
+    fn take(&mut self, change: &Arc<Change>, after: &Arc<Chain>) -> bool {
+        let mut waiting = self.lock();
+        if !waiting.leads || waiting.is_overfull {
+            return false;
+        }
+        match &change.entry {
+            Some(entry) => waiting.push(None, after.clone(), [entry], &change.codes),
+            // No other change is one of an upstream's chain.
+            None => waiting.is_overfull = true,
+        }
+        if waiting.bytes > self.held {
+            tracing::warn!("the stream of the fleet takes too little: the changes that wait for it are sent as one");
+            waiting.drop_steps();
+            waiting.is_overfull = true;
+        }
+        drop(waiting);
+        self.filled.notify_one();
+        false
+    }
+
+    fn commit(&mut self) -> LocalBoxFuture<'_, Result<Commit, Unpublished>> {
+        std::future::ready(Ok(Commit::Done)).boxed_local()
+    }
+
+    fn discard(&mut self) {}
+
+    fn note_arrival(&mut self, since: Instant) {
+        if let Some(newest) = self.lock().steps.back_mut() {
+            newest.arrived = Some(since);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use alloy_consensus::Header;
@@ -209,7 +219,7 @@ mod tests {
     use super::*;
     use crate::{
         chain::{BlockBody, BlockHashes, SealedBlock},
-        ledger::{FeedState, Retention, Snapshot, Tags},
+        ledger::{FeedState, Record, Retention, Snapshot, Tags, codec::StreamMessage},
         state::{RemoteState, World},
     };
 
@@ -219,6 +229,12 @@ mod tests {
         let world = World::on(remote.newest().expect("its first block"));
         let first = Snapshot::at_head(world, Arc::new(block), BlockHashes::default());
         Snapshots::new(first, FeedState::Static, Retention { blocks: 8, snapshots: 8, history: 8 })
+    }
+
+    fn apply(outlet: &Arc<LiveOutlet>, own: &Snapshots, record: Record) {
+        let change = Change::of(&own.load(), own.next_id(), &record);
+        own.apply(record).expect("it fits");
+        assert!(!outlet.clone().take(&change, &own.load()), "nothing waits for the stream");
     }
 
     fn finalized(number: u64) -> Record {
@@ -235,11 +251,11 @@ mod tests {
 
     #[tokio::test]
     async fn changes_of_a_leader_come_in_order_after_all_that_there_was() {
-        let (outlet, own) = (LiveOutlet::new(1 << 20), chain());
-        outlet.apply(&own, finalized(1)).expect("it fits");
+        let (outlet, own) = (Arc::new(LiveOutlet::new(1 << 20)), chain());
+        apply(&outlet, &own, finalized(1));
         outlet.begin(&own, 9, own.load());
-        outlet.apply(&own, finalized(2)).expect("it fits");
-        outlet.apply(&own, Record::Feed(FeedState::Live { every_ms: 200 })).expect("it fits");
+        apply(&outlet, &own, finalized(2));
+        apply(&outlet, &own, Record::Feed(FeedState::Live { every_ms: 200 }));
         let steps = [outlet.next(&own).await, outlet.next(&own).await, outlet.next(&own).await];
         let ids = steps.each_ref().map(|step| step.id.0 - SnapshotId::begin(9).0);
         assert_eq!(ids, [1, 2, 3]);
@@ -250,27 +266,27 @@ mod tests {
 
     #[tokio::test]
     async fn what_the_stream_does_not_take_is_bounded_and_the_stream_gets_all_there_is_in_its_place() {
-        let (outlet, own) = (LiveOutlet::new(500), chain());
+        let (outlet, own) = (Arc::new(LiveOutlet::new(500)), chain());
         outlet.begin(&own, 9, own.load());
         assert!(is_whole(&outlet.next(&own).await));
         for number in 0..1_000 {
-            outlet.apply(&own, finalized(number)).expect("it fits");
+            apply(&outlet, &own, finalized(number));
             assert!(outlet.lock().bytes <= 500);
         }
         let step = outlet.next(&own).await;
         assert!(is_whole(&step));
         assert_eq!((step.id, finalized_after(&step)), (own.load().last, Some(999)));
-        outlet.apply(&own, finalized(1_000)).expect("it fits");
+        apply(&outlet, &own, finalized(1_000));
         let next = outlet.next(&own).await;
         assert_eq!((next.id, is_whole(&next)), (step.id.next(), false), "the changes after it come one by one again");
     }
 
     #[tokio::test]
     async fn a_node_that_stands_by_sends_nothing() {
-        let (outlet, own) = (LiveOutlet::new(500), chain());
+        let (outlet, own) = (Arc::new(LiveOutlet::new(500)), chain());
         outlet.begin(&own, 9, own.load());
         outlet.end();
-        outlet.apply(&own, finalized(1)).expect("it fits");
-        assert!(outlet.take(&own).is_none());
+        apply(&outlet, &own, finalized(1));
+        assert!(outlet.take_step(&own).is_none());
     }
 }

@@ -10,7 +10,6 @@ use crate::{
         Feed, FeedSource,
         devnet::DevnetSource,
         fleet::{FleetLink, PoolFilling, PoolVerdicts},
-        journal::Journal,
     },
 };
 
@@ -33,8 +32,7 @@ impl FeedSource for PublishedSource {
                 PoolFilling::begin(link, feed.pool.clone(), Some(verdicts))
             });
             loop {
-                let journal = self.devnet.as_ref().and_then(|devnet| devnet.journal.as_ref());
-                self.publisher.lead_next(&mut feed, journal, 0).await;
+                self.publisher.lead_next(&mut feed, 0).await;
                 self.lead(&mut feed).await;
             }
         }
@@ -43,26 +41,20 @@ impl FeedSource for PublishedSource {
 }
 
 impl PublishedSource {
-    fn journal(&self) -> Option<&Journal> {
-        self.devnet.as_ref()?.journal.as_ref()
-    }
-
-    /// Builds and publishes the chain until another node leads.
+    /// Builds and publishes the chain until another node leads, or this one's disk fails.
     async fn lead(&mut self, feed: &mut Feed) {
-        let state = match &self.devnet {
-            Some(devnet) => FeedState::Live { every_ms: u64::try_from(devnet.every.as_millis()).unwrap_or(u64::MAX) },
-            None => FeedState::Static,
-        };
-        let mut sequence = feed.stream.as_ref().map_or(0, |stream| stream.end().0);
+        let state = self.devnet.as_ref().map_or(FeedState::Static, DevnetSource::health);
+        let mut sequence = self.publisher.stream.writer().await.as_ref().map_or(0, |stream| stream.end().0);
         // The stream may end with the trouble of the leader before.
-        feed.publish_state(state).await;
+        feed.set_state(state);
+        let _ = feed.committed().await;
         let mut leading = self.publisher.leading(feed).await;
         let every = self.devnet.as_ref().map_or(LIMITS_INTERVAL, |devnet| devnet.every);
         let mut ticks = interval_at(Instant::now() + every, every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // A chain that stands still has no message that would find another leader.
-        while let Some(stream) = feed.stream.as_ref().filter(|stream| stream.is_leased()) {
-            sequence = stream.end().0;
+        while self.publisher.stream.is_leased().await && feed.failure().is_none() {
+            sequence = self.publisher.stream.writer().await.as_ref().map_or(sequence, |stream| stream.end().0);
             self.publisher.write_due_image(feed, &mut leading, || true).await;
             tokio::select! {
                 biased;
@@ -73,7 +65,7 @@ impl PublishedSource {
             }
         }
         drop(leading);
-        feed.stream = None;
+        self.publisher.stream.end().await;
         self.step_down(feed, sequence);
     }
 
@@ -82,7 +74,8 @@ impl PublishedSource {
         tracing::warn!("this node leads the fleet no more: it follows");
         self.publisher.ceased = Some(Instant::now());
         let last = feed.snapshots.load().last;
-        match self.journal().map_or(Ok(()), |journal| journal.take_back(last)) {
+        let taken_back = self.publisher.follower.journal().map_or(Ok(()), |journal| journal.take_back(last));
+        match taken_back {
             Ok(()) => self.publisher.follower.go_on_from(&feed.snapshots, sequence),
             Err(error) => {
                 tracing::error!(%error, "what the stream has not taken cannot be removed from the data directory: the state begins with an image");

@@ -8,7 +8,7 @@ use super::lease::Lease;
 use crate::{
     clock::now,
     ledger::{
-        Chain, Record, SnapshotId, Stamp,
+        SnapshotId,
         codec::{Frame, LeaderTime, StreamMessage, frames},
     },
     source::fleet::{PartAck, PlaceInStream},
@@ -67,18 +67,13 @@ impl StreamWriter {
     ) -> Result<Self, NotLeading> {
         let mut writer = Self { lease, sequence, id: follows, since_image: (0, 0) };
         let message = StreamMessage::Epoch { follows, leader: node.to_owned() };
-        let mut sending = writer.encoded(epoch, &message.write(LeaderTime::of(now())));
+        let mut sending = writer.sending(epoch, &message.write(LeaderTime::of(now())));
         while !writer.try_send(&mut sending).await? {}
         Ok(writer)
     }
 
-    /// Returns the message about a change; `None` if it is none of the stream's.
-    pub fn message(&self, on: &Chain, stamp: Stamp, record: &Record) -> Option<StreamSending> {
-        Some(self.encoded(stamp.id, &StreamMessage::of(on, record)?.write(LeaderTime::of(stamp.at))))
-    }
-
-    /// Returns the message about a change that is encoded already.
-    pub fn encoded(&self, id: SnapshotId, message: &[u8]) -> StreamSending {
+    /// Returns the encoded message about a change, on its way.
+    pub fn sending(&self, id: SnapshotId, message: &[u8]) -> StreamSending {
         StreamSending { id, frames: frames(message, self.lease.max_part()), taken: 0, begun: Instant::now() }
     }
 

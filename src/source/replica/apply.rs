@@ -8,7 +8,7 @@ use crate::{
         SnapshotId, Snapshots, Stamp, Unfit,
         codec::{CodesByHash, EntryError, LeaderTime, StreamChanges, StreamMessage, check},
     },
-    source::journal::Journal,
+    publish::{Change, journal::Journal},
     state::CodeCache,
     store::corrupted,
 };
@@ -114,10 +114,11 @@ impl Applier {
             for entry in changes.entries {
                 let record = entry.read(chain, &self.codes)?;
                 check(&record)?;
-                if let Some(journal) = journal {
-                    journal.record(chain, stamp.id, &record).map_err(|error| corrupted(error.to_string()))?;
-                }
+                let change = journal.map(|journal| (journal, Change::of(chain, stamp.id, &record)));
                 chain.apply(stamp, record)?;
+                if let Some((journal, change)) = change {
+                    journal.write(&change).map_err(|error| corrupted(error.to_string()))?;
+                }
             }
             Ok(())
         })

@@ -15,10 +15,8 @@ use crate::{
         Retention, SnapshotId, Snapshots,
         codec::{EntryError, LeaderTime, StateImage},
     },
-    source::{
-        fleet::{Arrivals, FleetError, FleetPort, ImageKey},
-        journal::Journal,
-    },
+    publish::journal::Journal,
+    source::fleet::{Arrivals, FleetError, FleetPort, ImageKey},
     state::CodeCache,
 };
 

@@ -27,11 +27,11 @@ use futures::{FutureExt, future::LocalBoxFuture};
 use super::{
     Feed, FeedSource,
     fleet::{FleetChain, FleetError, FleetLink, FleetMetrics, FleetPort, FleetRole, ImageKey, PoolFilling},
-    journal::Journal,
 };
 use crate::{
     clock::now,
     ledger::{Chain, FeedProblem, FeedState, SnapshotId, Snapshots},
+    publish::journal::Journal,
 };
 
 /// The pause before something that failed is tried again, and the time between two looks at the feed's health.
@@ -62,6 +62,8 @@ pub struct Follower {
     /// The chain whose rules this node has.
     chain: FleetChain,
     metrics: FleetMetrics,
+    /// The journal of the state, where the node publishes a chain of presim's own.
+    journal: Option<Journal>,
 }
 
 impl Follower {
@@ -77,7 +79,31 @@ impl Follower {
         let announced = following.state().load().feed();
         let (heard, following) = (now(), Some(following));
         let (is_detached, useless, problem) = (false, None, None);
-        Self { port, base, following, is_detached, pulse, useless, problem, heard, announced, chain, metrics }
+        Self {
+            port,
+            base,
+            following,
+            is_detached,
+            pulse,
+            useless,
+            problem,
+            heard,
+            announced,
+            chain,
+            metrics,
+            journal: None,
+        }
+    }
+
+    /// Returns the same, which writes what it applies to `journal` first.
+    #[must_use]
+    pub fn with_journal(self, journal: Option<Journal>) -> Self {
+        Self { journal, ..self }
+    }
+
+    /// Returns the journal of the state.
+    pub const fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
     }
 
     /// Shows the state that was reached so far in `snapshots`, with the health of the feed.
@@ -90,13 +116,13 @@ impl Follower {
     /// Follows for as long as it is polled.
     pub async fn run(mut self, mut feed: Feed) {
         loop {
-            self.step(&mut feed, None, FleetRole::Replica).await;
+            self.step(&mut feed, FleetRole::Replica).await;
         }
     }
 
     /// Waits for the next message or for some time, applies the message, and shows the state that has been reached.
-    pub async fn step(&mut self, feed: &mut Feed, journal: Option<&Journal>, role: FleetRole) {
-        self.advance(feed, journal, role).await;
+    pub async fn step(&mut self, feed: &mut Feed, role: FleetRole) {
+        self.advance(feed, role).await;
         let last = feed.snapshots.load().last;
         let newest = self.pulse.newest().filter(|newest| newest.epoch() == last.epoch());
         self.metrics.show_role(role);
@@ -123,10 +149,10 @@ impl Follower {
         self.metrics.count_takeover();
     }
 
-    async fn advance(&mut self, feed: &mut Feed, journal: Option<&Journal>, role: FleetRole) {
+    async fn advance(&mut self, feed: &mut Feed, role: FleetRole) {
         let Some(following) = &mut self.following else {
-            self.restart(journal, role).await;
-            self.attach(journal, feed);
+            self.restart(role).await;
+            self.attach(feed);
             return self.show(feed);
         };
         let was_open = following.is_open();
@@ -138,7 +164,7 @@ impl Follower {
         let stepped = match opened {
             Ok(()) => tokio::select! {
                 biased;
-                stepped = following.next(journal.filter(|_| !self.is_detached)) => stepped.map(Some),
+                stepped = following.next(self.journal.as_ref().filter(|_| !self.is_detached)) => stepped.map(Some),
                 () = self.pulse.beat() => Ok(None),
                 () = tokio::time::sleep(RETRY_PAUSE) => Ok(None),
             },
@@ -149,7 +175,7 @@ impl Follower {
                 self.heard = arrived;
                 self.problem = None;
                 if last > feed.snapshots.load().last {
-                    self.attach(journal, feed);
+                    self.attach(feed);
                     self.show(feed);
                     feed.count(arrived);
                 }
@@ -186,7 +212,7 @@ impl Follower {
     }
 
     /// Begins anew with an image, if there is one that helps, and asks the leader for one otherwise.
-    async fn restart(&mut self, journal: Option<&Journal>, role: FleetRole) {
+    async fn restart(&mut self, role: FleetRole) {
         let ours = &self.chain;
         if let Ok(Some(theirs)) = self.port.chain().await
             // A node that publishes has a pool and a directory of its chain alone.
@@ -213,7 +239,7 @@ impl Follower {
             Ok(Some(following)) => {
                 self.problem = None;
                 self.following = Some(following);
-                self.is_detached = journal.is_some();
+                self.is_detached = self.journal.is_some();
             }
             Ok(None) => {
                 self.port.want_image().await;
@@ -232,8 +258,8 @@ impl Follower {
 
     /// Has the journal begin anew with the state that was reached, once that is newer than what is shown. Until then the
     /// journal has what is shown, from which this node goes on if the stream has lost it.
-    fn attach(&mut self, journal: Option<&Journal>, feed: &Feed) {
-        let (Some(journal), Some(following), true) = (journal, &self.following, self.is_detached) else { return };
+    fn attach(&mut self, feed: &Feed) {
+        let (Some(journal), Some(following), true) = (&self.journal, &self.following, self.is_detached) else { return };
         let reached = following.state().load();
         if reached.last <= feed.snapshots.load().last {
             return;

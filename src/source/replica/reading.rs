@@ -6,7 +6,8 @@ use crate::{
         SnapshotId, Snapshots,
         codec::{StreamMessage, join},
     },
-    source::{fleet::ArrivedPart, journal::Journal},
+    publish::journal::Journal,
+    source::fleet::ArrivedPart,
 };
 
 /// The state of a fleet as far as its stream was read.

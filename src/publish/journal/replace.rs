@@ -79,7 +79,7 @@ impl Journal {
                 let newest = records.last()?.map(|(id, _)| id.value());
                 let Some(id) = newest.filter(|id| *id > last.0) else { break };
                 let entry = records.remove(id)?.map(|entry| Entry::decode(entry.value())).transpose()?;
-                back.splice(..0, entry.map_or_else(Vec::new, Entry::transactions));
+                back.splice(..0, entry.iter().flat_map(Entry::transactions).cloned());
             }
             drop(records);
             pool::put_back(transaction, back)

@@ -18,7 +18,7 @@ mod replace;
 mod restore;
 mod tables;
 
-pub use self::tables::ChainIdentity;
+pub use self::{commit::JournalSink, tables::ChainIdentity};
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// The journal of a chain: writes its blocks and records to a store, and restores the chain from it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Journal {
     store: Store,
     /// The number of newest blocks whose state is kept. The base is the oldest of them.
