@@ -26,7 +26,7 @@ pub use self::{
 
 /// Runs seeds on all cores. Their threads are not those of rayon's global pool, for which a run waits: a node of a fleet reads images
 /// on them.
-pub fn run_on_all_cores(seeds: Vec<u64>, run: impl Fn(u64) + Sync) {
+pub fn run_on_all_cores(seeds: Vec<u64>, run: impl Fn(u64) + Send + Sync) {
     let pool = rayon::ThreadPoolBuilder::new().build().expect("threads");
     pool.install(|| seeds.into_par_iter().for_each(run));
 }
