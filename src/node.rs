@@ -47,7 +47,7 @@ use crate::{
     config::{ApprovalPolicy, Config, StandardReceipts},
     engine::{Beginnings, install_kzg_verifier, load_kzg_settings},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
-    fleet::{LeaderClient, ServedRequests},
+    fleet::{LeaderClient, ServedRequests, pool::FleetOutbox},
     ledger::{Snapshots, epoch},
     page,
     pool::{DroppedTransaction, PoolDrops},
@@ -59,7 +59,6 @@ use crate::{
     source::{
         Feed, StateFeed, StopFeed,
         devnet::world::{Market, TradingPair, TradingWorld},
-        fleet::FleetOutbox,
     },
     state::CodeCache,
     store::{DataDir, Store, stored_bytes},

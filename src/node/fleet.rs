@@ -18,21 +18,22 @@ use crate::{
     chain::ChainSpec,
     clock::{Clock, SystemClock},
     config::Config,
-    fleet::{Place, PublishingNode},
+    fleet::{
+        Place, PublishingNode,
+        publishing::{Lease, LeaseWatch, PublishedLive, Publisher, PublishingLimits, StreamSink, take_epoch},
+        replica::{Applier, FollowError, Follower, Following, LeaderClock, PulseWatch, ReplicaBase, ReplicaSource},
+        servers::{
+            FleetChain, FleetError, FleetLink, FleetMetrics, FleetNames, FleetPort, FleetRoom, FollowedChain, ImageKey,
+            NodeIdentity, Servers, WALLET_KEY, fleets,
+        },
+        state::FleetState,
+    },
     ledger::{
         SnapshotId, Snapshots,
         codec::{MAX_BYTES, VERSION},
     },
     publish::Sink,
     rpc::StartupReason,
-    source::{
-        fleet::{
-            FleetChain, FleetError, FleetLink, FleetMetrics, FleetNames, FleetPort, FleetRoom, FleetState,
-            FollowedChain, ImageKey, NodeIdentity, Servers, WALLET_KEY, fleets,
-        },
-        publishing::{Lease, LeaseWatch, PublishedLive, Publisher, PublishingLimits, StreamSink, take_epoch},
-        replica::{Applier, FollowError, Follower, Following, LeaderClock, PulseWatch, ReplicaBase, ReplicaSource},
-    },
     state::CodeCache,
     store::Store,
     telemetry::Metrics,

@@ -3,10 +3,7 @@
 pub mod apply;
 pub mod chain_file;
 pub mod devnet;
-pub mod fleet;
 pub mod live;
-pub mod publishing;
-pub mod replica;
 pub mod status;
 pub mod testing;
 
@@ -78,7 +75,7 @@ impl Feed {
     }
 
     /// Counts a difference from a producer's word.
-    fn count_divergence(&self) {
+    pub fn count_divergence(&self) {
         self.divergences.increment(1);
     }
 
@@ -170,7 +167,11 @@ impl Feed {
             show(&mut self.status, &self.snapshots, before);
         }
         match &committed {
-            Ok(()) => self.snapshots.replace_all(after),
+            Ok(()) => {
+                let state = after.feed();
+                self.snapshots.replace_all(after);
+                self.status.show_state(state);
+            }
             Err(_) => self.sinks.iter_mut().for_each(|sink| sink.discard()),
         }
         committed

@@ -7,12 +7,12 @@ use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Sealable, U256};
 use presim::{
     chain::{BlockBody, BlockHashes, SealedBlock},
+    fleet::replica::Applier,
     ledger::{
         BlockChanges, Chain, FeedState, LeaderTime, OpenBlock, Record, Retention, Selector, Snapshot, SnapshotId,
         Snapshots, Stamp, StreamMessage, Tags, Verified,
     },
     publish::Change,
-    source::replica::Applier,
     state::{AccountChange, CodeCache, Lookup, RemoteState, World},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};

@@ -31,10 +31,10 @@ use tokio::{sync::watch, time::Instant};
 
 use self::upkeep::UpkeepLook;
 use super::{
-    Feed,
-    fleet::{Bucket, EPOCH_KEY, FleetChain, FleetError, FleetPort, FleetRole, ImageKey},
     replica::{Follower, Following, LeaderPulse},
+    servers::{Bucket, EPOCH_KEY, FleetChain, FleetError, FleetPort, FleetRole, ImageKey},
 };
+use crate::source::Feed;
 use crate::{
     clock::Clock,
     ledger::{FeedProblem, SnapshotId, StateImage, epoch},

@@ -6,11 +6,8 @@ mod link;
 mod metrics;
 mod nats;
 mod parts;
-mod pool;
 mod port;
 mod settings;
-mod state;
-mod verdicts;
 
 use alloy_genesis::ChainConfig;
 use alloy_primitives::{Address, B256};
@@ -22,17 +19,14 @@ pub use self::{
     identity::NodeIdentity,
     link::{FleetLink, FleetRoom, fleets},
     metrics::{FleetMetrics, FleetRole},
-    parts::{ArrivedPart, end_of, find, headers},
-    pool::{FleetOutbox, PoolFilling},
+    parts::{ArrivedPart, headers},
     port::{
         ACK_TIMEOUT, Arrivals, Bucket, BucketEntry, FleetPort, PartAck, PlaceInStream, REPLY_TIMEOUT, REQUEST_TIMEOUT,
-        ShortMessage, StreamEnds, Topic,
+        ShortMessage, StreamEnds, Topic, end_of, find,
     },
     settings::{Servers, Settings},
-    state::{FleetState, StateServing},
-    verdicts::{PoolVerdicts, VerdictInbox},
 };
-use super::devnet::world::TradingWorld;
+use crate::source::devnet::world::TradingWorld;
 
 /// The names of a fleet's subjects, its stream and its buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]

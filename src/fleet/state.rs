@@ -8,7 +8,7 @@ use async_nats::client::RequestErrorKind;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use tokio::{task::JoinHandle, time::Instant};
 
-use super::{FleetLink, subject};
+use super::servers::{FleetLink, subject};
 use crate::{
     ledger::codec::{pack, unpack},
     state::{CodeCache, FetchError, Fetched, Miss, Missed, RemoteImage, RemoteState, RemoteView, StateSource},

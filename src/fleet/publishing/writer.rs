@@ -7,11 +7,11 @@ use tokio::time::Instant;
 use super::lease::Lease;
 use crate::{
     clock::now,
+    fleet::servers::{PartAck, PlaceInStream},
     ledger::{
         SnapshotId,
         codec::{Frame, LeaderTime, StreamMessage, frames},
     },
-    source::fleet::{PartAck, PlaceInStream},
 };
 
 /// The pause before a message that was not taken is sent again.

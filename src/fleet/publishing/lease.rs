@@ -10,8 +10,8 @@ use tokio::{
 };
 
 use crate::{
+    fleet::servers::{Bucket, FleetError, FleetMetrics, FleetPort, PartAck, PlaceInStream},
     ledger::{SnapshotId, codec::Frame},
-    source::fleet::{Bucket, FleetError, FleetMetrics, FleetPort, PartAck, PlaceInStream},
 };
 
 /// The key of the lease in its bucket.

@@ -13,7 +13,7 @@ use async_nats::{
 use futures::TryStreamExt;
 use tokio::sync::OnceCell;
 
-use super::{ACK_TIMEOUT, Bucket, FleetError, FleetNames, REQUEST_TIMEOUT, Servers, Settings};
+use super::{ACK_TIMEOUT, Bucket, FleetError, FleetNames, REQUEST_TIMEOUT, Servers, Settings, error::CLUSTER};
 
 /// The time in which a server must take a connection, before another one is tried.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -21,8 +21,6 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The bytes that are left for the headers of a part.
 const HEADERS: usize = 1_024;
-/// The oldest version of a server of a cluster, because of what older ones lose when a server fails.
-pub const CLUSTER: (u64, u64) = (2, 12);
 
 /// A connection to the NATS servers of a fleet.
 #[derive(Clone, Debug)]

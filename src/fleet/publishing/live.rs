@@ -8,12 +8,9 @@ use tokio::time::Instant;
 
 use super::{LiveOutlet, OutletStep, Publisher};
 use crate::{
+    fleet::{servers::FleetLink, state::StateServing},
     ledger::Snapshots,
-    source::{
-        Feed, FeedSource,
-        fleet::{FleetLink, StateServing},
-        live::LiveSource,
-    },
+    source::{Feed, FeedSource, live::LiveSource},
 };
 
 /// The most bytes of changes that wait for the stream.
@@ -97,12 +94,10 @@ async fn lead(publisher: &Publisher, feed: &mut Feed, own: &Snapshots, outlet: &
 async fn send_and_show(publisher: &Publisher, feed: &mut Feed, step: OutletStep) {
     let OutletStep { id, message, after, arrived } = step;
     publisher.stream.take_message(id, message);
-    let health = after.feed();
     // A node that leads no more finds that out by its lease.
     if feed.commit(after).await.is_err() {
         return;
     }
-    feed.status.show_state(health);
     feed.pool.advance();
     if let Some(arrived) = arrived {
         feed.count(arrived);

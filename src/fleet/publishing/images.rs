@@ -11,8 +11,8 @@ use std::{
 use tokio::{task::JoinHandle, time::Instant};
 
 use crate::{
+    fleet::servers::{FleetError, FleetPort, ImageKey},
     ledger::codec::{LeaderTime, StateImage, unpacked_bytes},
-    source::fleet::{FleetError, FleetPort, ImageKey},
 };
 
 /// The pause after an image that was not written, which doubles with each that follows.

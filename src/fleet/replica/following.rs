@@ -5,18 +5,18 @@ use std::{fmt, sync::Arc, time::Instant};
 use futures::StreamExt;
 
 use super::{
-    apply::{Applier, ApplyError},
+    apply::Applier,
     clock::LeaderClock,
-    reading::StreamReading,
+    reading::{FollowError, StreamReading},
 };
 use crate::{
     clock::now,
+    fleet::servers::{Arrivals, FleetError, FleetPort, ImageKey},
     ledger::{
         Retention, SnapshotId, Snapshots,
-        codec::{EntryError, LeaderTime, StateImage},
+        codec::{LeaderTime, StateImage},
     },
     publish::journal::Journal,
-    source::fleet::{Arrivals, FleetError, FleetPort, ImageKey},
     state::CodeCache,
 };
 
@@ -64,29 +64,6 @@ impl fmt::Debug for Following {
             .field("origin", &self.origin)
             .field("sequence", &self.sequence())
             .finish_non_exhaustive()
-    }
-}
-
-/// The reason why the stream cannot be followed from here.
-#[derive(Debug, thiserror::Error)]
-pub enum FollowError {
-    /// NATS does not answer, or refuses. It may be tried again.
-    #[error(transparent)]
-    Fleet(#[from] FleetError),
-    /// The state has to begin anew with an image, because the stream does not have what comes next.
-    #[error("{0}")]
-    Gap(String),
-    /// A message cannot be applied, because it differs from what this node computes.
-    #[error("{0}")]
-    Mismatch(String),
-}
-
-impl From<ApplyError> for FollowError {
-    fn from(error: ApplyError) -> Self {
-        match error {
-            ApplyError::Gap { .. } | ApplyError::Entry(EntryError::Unfit(_)) => Self::Gap(error.to_string()),
-            ApplyError::Entry(_) => Self::Mismatch(error.to_string()),
-        }
     }
 }
 

@@ -1,14 +1,37 @@
 //! Reading a stream: its parts come in order, each message is applied once, and nothing goes over a gap.
 
-use super::{apply::Applier, following::FollowError};
+use super::apply::{Applier, ApplyError};
 use crate::{
+    fleet::servers::{ArrivedPart, FleetError},
     ledger::{
         SnapshotId, Snapshots,
-        codec::{StreamMessage, join},
+        codec::{EntryError, StreamMessage, join},
     },
     publish::journal::Journal,
-    source::fleet::ArrivedPart,
 };
+
+/// The reason why the stream cannot be followed from here.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    /// NATS does not answer, or refuses. It may be tried again.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+    /// The state has to begin anew with an image, because the stream does not have what comes next.
+    #[error("{0}")]
+    Gap(String),
+    /// A message cannot be applied, because it differs from what this node computes.
+    #[error("{0}")]
+    Mismatch(String),
+}
+
+impl From<ApplyError> for FollowError {
+    fn from(error: ApplyError) -> Self {
+        match error {
+            ApplyError::Gap { .. } | ApplyError::Entry(EntryError::Unfit(_)) => Self::Gap(error.to_string()),
+            ApplyError::Entry(_) => Self::Mismatch(error.to_string()),
+        }
+    }
+}
 
 /// The state of a fleet as far as its stream was read.
 #[derive(Debug)]

@@ -18,8 +18,8 @@ use tokio::{
 
 use crate::{
     clock::now,
+    fleet::servers::{FleetChain, FleetError, FleetMetrics, FleetPort, ImageKey, Topic},
     ledger::{FeedProblem, SnapshotId, Snapshots, codec::LeaderTime},
-    source::fleet::{FleetChain, FleetError, FleetMetrics, FleetPort, ImageKey, Topic},
 };
 
 /// The time between two looks at what the servers have.

@@ -19,7 +19,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{FleetError, subject};
+use super::servers::{FleetError, subject};
 use crate::{
     ledger::codec::{pack, unpack_short},
     pool::{DropReason, DroppedTransaction, Pool, PoolDrops, PoolError},

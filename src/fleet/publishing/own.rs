@@ -5,12 +5,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::{LIMITS_INTERVAL, Publisher};
 use crate::{
+    fleet::{pool::PoolFilling, servers::FleetLink, verdicts::PoolVerdicts},
     ledger::FeedState,
-    source::{
-        Feed, FeedSource,
-        devnet::DevnetSource,
-        fleet::{FleetLink, PoolFilling, PoolVerdicts},
-    },
+    source::{Feed, FeedSource, devnet::DevnetSource},
 };
 
 /// A chain that is published: built here while this node leads, followed while another does.

@@ -262,3 +262,53 @@ impl dyn FleetPort + '_ {
         self.publish(Topic::WantImage, Bytes::new()).await;
     }
 }
+
+/// Returns the id of the stream's last message that is one of presim's; `None` if it has none.
+///
+/// # Errors
+///
+/// Returns [`FleetError::Nats`] if NATS does not answer.
+pub async fn end_of(port: &dyn FleetPort) -> Result<Option<SnapshotId>, FleetError> {
+    let StreamEnds { first, last, .. } = port.ends().await?;
+    for sequence in (first.max(1)..=last).rev() {
+        if let PlaceInStream::Part { id, .. } = port.at(sequence).await? {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the sequence of the last part of the message `wanted`; `None` if the stream does not have it. Ids grow with the
+/// sequence.
+///
+/// # Errors
+///
+/// Returns [`FleetError::Nats`] if NATS does not answer.
+pub async fn find(port: &dyn FleetPort, wanted: SnapshotId) -> Result<Option<u64>, FleetError> {
+    let StreamEnds { first: mut low, last: mut high, .. } = port.ends().await?;
+    let mut found = None;
+    while low <= high {
+        let middle = low + (high - low) / 2;
+        let mut sequence = middle;
+        let part = loop {
+            match port.at(sequence).await? {
+                PlaceInStream::Part { id, is_last, .. } => break Some((id, is_last)),
+                _ if sequence == high => break None,
+                _ => sequence += 1,
+            }
+        };
+        match part {
+            Some((id, is_last)) if id <= wanted => {
+                if id == wanted && is_last {
+                    found = Some(sequence);
+                }
+                low = sequence + 1;
+            }
+            _ => match middle.checked_sub(1) {
+                Some(before) => high = before,
+                None => break,
+            },
+        }
+    }
+    Ok(found)
+}

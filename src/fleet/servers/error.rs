@@ -2,8 +2,10 @@
 
 use std::{io, path::PathBuf};
 
-use super::link::CLUSTER;
 use crate::ledger::codec::VERSION;
+
+/// The oldest version of a server of a cluster, because of what older ones lose when a server fails.
+pub const CLUSTER: (u64, u64) = (2, 12);
 
 /// The reason why a fleet cannot be joined.
 #[derive(Debug, thiserror::Error)]

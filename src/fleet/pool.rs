@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::{
-    FleetError, FleetLink, subject,
+    servers::{FleetError, FleetLink, subject},
     verdicts::{PoolVerdicts, REPLY, VerdictInbox},
 };
 use crate::{

@@ -14,11 +14,11 @@ use tokio::{sync::watch, task::JoinHandle, time::MissedTickBehavior};
 use super::clock::LeaderClock;
 use crate::{
     clock::now,
+    fleet::servers::{FleetError, FleetPort, Topic},
     ledger::{
         CaughtUp, FeedLag, FeedProblem, FeedState, SnapshotId, Snapshots,
         codec::{LeaderTime, pack, unpack_short},
     },
-    source::fleet::{FleetError, FleetPort, Topic},
     store::{decode, encode},
 };
 

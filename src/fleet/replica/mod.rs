@@ -12,9 +12,9 @@ mod reading;
 pub use self::{
     apply::{Applier, ApplyError},
     clock::LeaderClock,
-    following::{FollowError, Following, ReplicaBase},
+    following::{Following, ReplicaBase},
     pulse::{LeaderPulse, PulseWatch},
-    reading::StreamReading,
+    reading::{FollowError, StreamReading},
 };
 
 use std::{
@@ -25,9 +25,10 @@ use std::{
 use futures::{FutureExt, future::LocalBoxFuture};
 
 use super::{
-    Feed, FeedSource,
-    fleet::{FleetChain, FleetError, FleetLink, FleetMetrics, FleetPort, FleetRole, ImageKey, PoolFilling},
+    pool::PoolFilling,
+    servers::{FleetChain, FleetError, FleetLink, FleetMetrics, FleetPort, FleetRole, ImageKey},
 };
+use crate::source::{Feed, FeedSource};
 use crate::{
     clock::now,
     ledger::{Chain, FeedProblem, FeedState, SnapshotId, Snapshots},
