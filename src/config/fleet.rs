@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf};
 use clap::Args;
 
 use crate::{
-    fleet::servers::{Servers, Settings},
+    fleet::settings::{Servers, Settings},
     secrets::{SecretParser, secret_url},
 };
 

@@ -14,26 +14,30 @@ use super::{
     live::{self, LiveStart},
     start::{ChainOrigin, OwnChain, Start},
 };
+pub use crate::fleet::{Place, ServedRequests};
 use crate::{
     chain::ChainSpec,
     clock::{Clock, SystemClock},
     config::Config,
     fleet::{
-        Place, PublishingNode,
+        LeaderClient, PublishingNode,
+        pool::FleetOutbox,
         publishing::{Lease, LeaseWatch, PublishedLive, Publisher, PublishingLimits, StreamSink, take_epoch},
         replica::{Applier, FollowError, Follower, Following, LeaderClock, PulseWatch, ReplicaBase, ReplicaSource},
         servers::{
             FleetChain, FleetError, FleetLink, FleetMetrics, FleetNames, FleetPort, FleetRoom, FollowedChain, ImageKey,
-            NodeIdentity, Servers, WALLET_KEY, fleets,
+            NodeIdentity, WALLET_KEY, fleets,
         },
+        settings::Servers,
         state::FleetState,
     },
     ledger::{
         SnapshotId, Snapshots,
         codec::{MAX_BYTES, VERSION},
     },
+    pool::{PoolDrops, TxOutbox},
     publish::Sink,
-    rpc::StartupReason,
+    rpc::{Access, FleetAnswers, Front, IoMemory, Leader, ServerConfig, StartupReason},
     state::CodeCache,
     store::Store,
     telemetry::Metrics,
@@ -54,6 +58,39 @@ const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// Returns the threads on which NATS is talked to.
 pub fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().thread_name("presim-fleet").build()
+}
+
+/// Opens the outbox of transactions that are sent to this node, for the other nodes of its fleet.
+///
+/// # Errors
+///
+/// Returns an error if NATS does not take a subscription.
+pub fn outbox(place: &Place, runtime: &Runtime, drops: PoolDrops) -> eyre::Result<Box<dyn TxOutbox>> {
+    let leads = place.publishes.as_ref().map(|publishes| publishes.leads.clone());
+    Ok(Box::new(runtime.block_on(FleetOutbox::open(place.link.clone(), runtime.handle().clone(), leads, drops))?))
+}
+
+/// Returns the way to the leader of the fleet.
+pub fn leader(place: &Place) -> Arc<dyn Leader> {
+    Arc::new(LeaderClient::new(place.clone()))
+}
+
+/// Answers requests that arrive in the fleet.
+///
+/// # Errors
+///
+/// Returns an error if NATS does not take a subscription.
+pub async fn serve(
+    place: &Place,
+    config: &Config,
+    front: Arc<Front>,
+    access: Arc<Access>,
+    memory: Arc<IoMemory>,
+    server: ServerConfig,
+    has_keys: bool,
+) -> eyre::Result<ServedRequests> {
+    let answers = FleetAnswers::new(front, access, memory, server, has_keys, config.fleet.wallet_forwarded);
+    place.serve(Arc::new(answers)).await
 }
 
 /// Begins the chain of `config`, or goes on with that of the fleet, which this node then leads or stands by for.

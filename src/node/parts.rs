@@ -6,9 +6,8 @@ use crate::{
     chain::ChainSpec,
     config::Config,
     engine::{BaseFeeRule, SimulationRules},
-    fleet::pool::FleetOutbox,
     ledger::Snapshots,
-    pool::Pool,
+    pool::{Pool, TxOutbox},
     state::CodeCache,
     store::{Store, StoreError},
     wallet::{Accounts, AheadStates, Approvals, Fees, Ledger, Wallet},
@@ -25,7 +24,7 @@ pub fn pool(
     spec: &ChainSpec,
     snapshots: &Arc<Snapshots>,
     store: &Store,
-    outbox: Option<FleetOutbox>,
+    outbox: Option<Box<dyn TxOutbox>>,
 ) -> Result<Arc<Pool>, StoreError> {
     let kept = store.is_durable().then(|| store.clone());
     let pool = Pool::new(spec.clone(), config.pool(spec), snapshots.clone(), kept);

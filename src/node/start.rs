@@ -12,7 +12,6 @@ use crate::{
     chain::{BlockHashes, ChainSpec, genesis_block, set_forks},
     clock::{Clock, SystemClock},
     config::{Config, FeedName},
-    fleet::Place,
     ledger::{FeedState, Record, Snapshot, SnapshotId, Snapshots, epoch},
     publish::{
         Change, Sink,
@@ -47,7 +46,7 @@ pub struct Start {
     pub builtin: bool,
     pub trading: Option<TradingWorld>,
     /// The fleet, if the node is in one.
-    pub fleet: Option<Place>,
+    pub fleet: Option<super::fleet::Place>,
     /// The fetcher of the state that the node does not have, on an upstream's chain.
     pub remote: Option<Arc<Fetcher>>,
 }
@@ -208,6 +207,7 @@ impl ChainOrigin {
     }
 
     /// Replaces the state of the chain by another of the same fleet.
+    #[cfg(feature = "fleet")]
     pub fn replace(&mut self, about: ChainIdentity, snapshots: Snapshots) {
         (self.about, self.snapshots) = (about, snapshots);
     }

@@ -298,7 +298,7 @@ fn each_floor_uses_only_those_below_it() {
 fn no_files_use_each_other_in_a_circle() {
     let uses = House::read().uses(is_code);
     let circles = circles(&uses);
-    let text = |circle: &Vec<Module>| format!("{} files use each other:\n{}\n", circle.len(), list(&uses, circle));
+    let text = |circle: &BTreeSet<Module>| format!("{} files use each other:\n{}\n", circle.len(), list(&uses, circle));
     assert!(circles.is_empty(), "{}", circles.iter().map(text).collect::<String>());
 }
 

@@ -125,6 +125,7 @@ pub struct Life {
 }
 
 /// Returns the genesis file of all nodes.
+#[cfg(feature = "fleet")]
 pub fn genesis() -> &'static Path {
     GENESIS.path()
 }

@@ -13,7 +13,8 @@ use async_nats::{
 use futures::TryStreamExt;
 use tokio::sync::OnceCell;
 
-use super::{ACK_TIMEOUT, Bucket, FleetError, FleetNames, REQUEST_TIMEOUT, Servers, Settings, error::CLUSTER};
+use super::{ACK_TIMEOUT, Bucket, FleetError, FleetNames, REQUEST_TIMEOUT, error::CLUSTER};
+use crate::fleet::settings::{Servers, Settings};
 
 /// The time in which a server must take a connection, before another one is tried.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -116,7 +117,7 @@ impl FleetLink {
         if let (Some(cert), Some(key)) = (&settings.certificate, &settings.key) {
             options = options.add_client_certificate(cert.clone(), key.clone());
         }
-        let client = options.connect(addresses).await.map_err(|error| match settings.identity() {
+        let client = options.connect(addresses).await.map_err(|error| match identity(settings) {
             Some(flag)
                 if matches!(
                     error.kind(),
@@ -256,4 +257,14 @@ fn decoded(text: &str) -> String {
 fn version(text: &str) -> Option<(u64, u64)> {
     let mut parts = text.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// Returns the flag by whose file NATS knows this node, with the file.
+fn identity(settings: &Settings) -> Option<String> {
+    let files = [
+        ("--nats-credentials", &settings.credentials),
+        ("--nats-nkey-file", &settings.nkey_file),
+        ("--nats-cert", &settings.certificate),
+    ];
+    files.into_iter().find_map(|(flag, file)| Some(format!("{flag} {}", file.as_ref()?.display())))
 }

@@ -7,7 +7,6 @@ mod metrics;
 mod nats;
 mod parts;
 mod port;
-mod settings;
 
 use alloy_genesis::ChainConfig;
 use alloy_primitives::{Address, B256};
@@ -24,7 +23,6 @@ pub use self::{
         ACK_TIMEOUT, Arrivals, Bucket, BucketEntry, FleetPort, PartAck, PlaceInStream, REPLY_TIMEOUT, REQUEST_TIMEOUT,
         ShortMessage, StreamEnds, Topic, end_of, find,
     },
-    settings::{Servers, Settings},
 };
 use crate::source::devnet::world::TradingWorld;
 

@@ -25,18 +25,6 @@ pub struct Settings {
     pub stream_bytes: u64,
 }
 
-impl Settings {
-    /// Returns the flag by whose file NATS knows this node, with the file.
-    pub(super) fn identity(&self) -> Option<String> {
-        let files = [
-            ("--nats-credentials", &self.credentials),
-            ("--nats-nkey-file", &self.nkey_file),
-            ("--nats-cert", &self.certificate),
-        ];
-        files.into_iter().find_map(|(flag, file)| Some(format!("{flag} {}", file.as_ref()?.display())))
-    }
-}
-
 /// The servers of NATS: one, or several of a cluster.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Servers(pub Vec<Url>);
