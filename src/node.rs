@@ -49,6 +49,7 @@ use self::{
     start::{Start, begin},
 };
 use crate::{
+    chain::TradingWorld,
     clock::{Clock, SystemClock},
     config::{ApprovalPolicy, Config, StandardReceipts},
     engine::{Beginnings, install_kzg_verifier, load_kzg_settings},
@@ -63,7 +64,7 @@ use crate::{
     },
     source::{
         Feed, StateFeed, StopFeed,
-        devnet::world::{Market, TradingPair, TradingWorld},
+        devnet::world::{Market, TradingPair},
     },
     state::CodeCache,
     store::{DataDir, Store, stored_bytes},

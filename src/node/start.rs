@@ -9,7 +9,7 @@ use eyre::{WrapErr, bail};
 use serde::de::IgnoredAny;
 
 use crate::{
-    chain::{BlockHashes, ChainSpec, genesis_block, set_forks},
+    chain::{BlockHashes, ChainSpec, TradingWorld, genesis_block, set_forks},
     clock::{Clock, SystemClock},
     config::{Config, FeedName},
     ledger::{FeedState, Record, Snapshot, SnapshotId, Snapshots, epoch},
@@ -22,7 +22,7 @@ use crate::{
         FeedSource, Still, chain_file,
         devnet::{
             Devnet, DevnetSource, Traffic,
-            world::{self, Market, TradingWorld},
+            world::{self, Market},
         },
         testing::TestingSource,
     },
@@ -46,7 +46,7 @@ pub struct Start {
     pub builtin: bool,
     pub trading: Option<TradingWorld>,
     /// The fleet, if the node is in one.
-    pub fleet: Option<super::fleet::Place>,
+    pub fleet: Option<crate::fleet::Place>,
     /// The fetcher of the state that the node does not have, on an upstream's chain.
     pub remote: Option<Arc<Fetcher>>,
 }

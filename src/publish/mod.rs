@@ -45,9 +45,9 @@ pub trait Sink: fmt::Debug + Send {
 /// The outcome of a try to commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// What was taken is committed.
+    /// All that was taken is committed.
     Done,
-    /// It is not, for this reason, and may be later.
+    /// Something is not, for this reason, and may be later.
     Waits(FeedProblem),
 }
 

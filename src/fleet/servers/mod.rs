@@ -24,7 +24,7 @@ pub use self::{
         ShortMessage, StreamEnds, Topic, end_of, find,
     },
 };
-use crate::source::devnet::world::TradingWorld;
+use crate::chain::TradingWorld;
 
 /// The names of a fleet's subjects, its stream and its buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,12 +6,11 @@ use redb::{TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    chain::SealedBlock,
+    chain::{SealedBlock, TradingWorld},
     ledger::{
         SnapshotId,
         codec::{CodesByHash, Entry, StoredBody, StoredHeader},
     },
-    source::devnet::world::TradingWorld,
     store::{Store, StoreError, corrupted, encode, open_if_there},
 };
 
