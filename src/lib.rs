@@ -15,6 +15,7 @@
 //! - [`fleet`]: fleets: many machines that answer from one feed, over NATS.
 //! - [`wallet`]: EIP-5792 batches: rules, signing, approval and the ledger.
 //! - [`source`]: the sources of state, and the one actor that turns them into snapshots.
+//! - [`publish`]: where changes are written before anyone sees them: the sinks, and the journal on disk.
 //! - [`upstream`]: a node that is followed: its heads, its blocks, and the state that is missing here.
 //! - [`pool`]: the transaction pool.
 //! - [`executor`]: the scheduler: where and when each request runs, and which requests are rejected.
@@ -48,6 +49,7 @@ pub mod nearest;
 pub mod node;
 pub mod page;
 pub mod pool;
+pub mod publish;
 pub mod rpc;
 pub mod secrets;
 pub mod shown;

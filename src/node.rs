@@ -1,7 +1,12 @@
 //! A running node: builds its state, starts its actors in order, and stops them in the opposite order.
 
-mod banner;
+#[cfg(not(feature = "fleet"))]
+#[path = "node/alone.rs"]
 mod fleet;
+#[cfg(feature = "fleet")]
+mod fleet;
+
+mod banner;
 mod live;
 mod memory;
 mod parts;
@@ -10,9 +15,10 @@ mod start;
 mod supervisor;
 mod vitals;
 
+#[cfg(feature = "fleet")]
+pub use self::fleet::{Joining, PublishedChain, ReplicaJoining};
 pub use self::{
     banner::Banner,
-    fleet::{Joining, PublishedChain, ReplicaJoining},
     memory::configure_memory,
     parts::{pool, wallet},
     start::OwnChain,
@@ -43,23 +49,22 @@ use self::{
     start::{Start, begin},
 };
 use crate::{
+    chain::TradingWorld,
     clock::{Clock, SystemClock},
     config::{ApprovalPolicy, Config, StandardReceipts},
     engine::{Beginnings, install_kzg_verifier, load_kzg_settings},
     executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
-    fleet::{LeaderClient, ServedRequests},
     ledger::{Snapshots, epoch},
     page,
-    pool::{DroppedTransaction, PoolDrops},
+    pool::{DroppedTransaction, PoolDrops, TxOutbox},
     rpc::{
-        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, FleetAnswers, ForwardedMethods, Front,
-        FrontActor, IoMemory, IoThreads, MetricsAccess, RequestLimits, Serve, ServedFiles, ShapeLimits,
-        StateCompletion, Stop, Subscriptions, SyncTimeouts, Waiters, WatchLimits, Watches, announce,
+        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, ForwardedMethods, Front, FrontActor, IoMemory,
+        IoThreads, MetricsAccess, RequestLimits, Serve, ServedFiles, ShapeLimits, StateCompletion, Stop, Subscriptions,
+        SyncTimeouts, Waiters, WatchLimits, Watches, announce,
     },
     source::{
         Feed, StateFeed, StopFeed,
-        devnet::world::{Market, TradingPair, TradingWorld},
-        fleet::FleetOutbox,
+        devnet::world::{Market, TradingPair},
     },
     state::CodeCache,
     store::{DataDir, Store, stored_bytes},
@@ -198,13 +203,9 @@ impl Node {
         };
         // The transactions of an upstream's chain are in the upstream's pool.
         let place = start.fleet.as_ref().filter(|_| start.remote.is_none());
-        let links = place.map(|place| place.link.clone()).zip(talking.as_ref());
         let drops = PoolDrops::new(&metrics);
-        let outbox = links.map(|(link, runtime)| {
-            let leads = place.and_then(|place| place.publishes.as_ref()).map(|publishes| publishes.leads.clone());
-            runtime.block_on(FleetOutbox::open(link, runtime.handle().clone(), leads, drops.clone()))
-        });
-        let outbox = outbox.transpose()?;
+        let outbox = place.zip(talking.as_ref());
+        let outbox = outbox.map(|(place, runtime)| fleet::outbox(place, runtime, drops.clone())).transpose()?;
         let contracts = info.contracts();
         let parts =
             Parts { ports, config, codes, start, beside, store, outbox, drops, keyed, access, metrics, contracts };
@@ -311,7 +312,7 @@ struct Parts {
     beside: Option<Arc<UpstreamParts>>,
     store: Store,
     /// The outbox of sent transactions for the other nodes of a fleet.
-    outbox: Option<FleetOutbox>,
+    outbox: Option<Box<dyn TxOutbox>>,
     drops: PoolDrops,
     /// The accounts of key files.
     keyed: Vec<PrivateKeySigner>,
@@ -334,14 +335,14 @@ struct Actors {
     /// The task that sends the wallet's transactions to the upstream.
     sender: Option<JoinHandle<()>>,
     /// The answering of requests over NATS.
-    _served: Option<ServedRequests>,
+    _served: Option<fleet::ServedRequests>,
 }
 
 impl Actors {
     async fn start(parts: Parts) -> eyre::Result<Self> {
         let Parts { ports, config, codes, start, beside, store, outbox, drops, keyed, access, metrics, contracts } =
             parts;
-        let Start { spec, snapshots, source, testing, accounts, fleet, remote, .. } = start;
+        let Start { spec, snapshots, source, sinks, testing, accounts, fleet: place, remote, .. } = start;
         let workers = config.workers();
         let executor = Executor::start(
             ExecutorConfig {
@@ -388,7 +389,7 @@ impl Actors {
         // The feed executes blocks, so it has a thread of its own that nothing else waits for.
         let feed_thread = Arbiter::new();
         let feed = {
-            let feed = StateFeed::new(source, Feed::new(snapshots.clone(), pool.clone(), &metrics));
+            let feed = StateFeed::new(source, Feed::new(snapshots.clone(), sinks, pool.clone(), &metrics));
             StateFeed::start_in_arbiter(&feed_thread.handle(), move |_| feed)
         };
         let lanes = LaneName::ALL.map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
@@ -475,17 +476,15 @@ impl Actors {
                 ),
             });
         }
-        if let Some(place) = &fleet {
-            front = front.with_leader(Arc::new(LeaderClient::new(place.clone())));
+        if let Some(place) = &place {
+            front = front.with_leader(fleet::leader(place));
         }
         let front = Arc::new(front);
-        let served = match fleet {
+        let served = match &place {
             None => None,
             Some(place) => {
                 let (front, access, memory) = (front.clone(), access.clone(), memory.clone());
-                let most = config.fleet.wallet_forwarded;
-                let answers = FleetAnswers::new(front, access, memory, server.clone(), sends, most);
-                Some(place.serve(Arc::new(answers)).await?)
+                Some(fleet::serve(place, &config, front, access, memory, server.clone(), sends).await?)
             }
         };
         let files = if config.no_page { ServedFiles::default() } else { page::files(access.needs_token()) };

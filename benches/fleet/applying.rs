@@ -11,14 +11,15 @@ use presim::{
     chain::{ChainSpec, ChainTx},
     clock::SystemClock,
     config::Config,
+    fleet::{
+        replica::{Applier, StreamReading},
+        servers::ArrivedPart,
+    },
     ledger::{Frame, LeaderTime, OpenBlock, Record, Snapshot, SnapshotId, Snapshots, Stamp, StreamMessage, frames},
     node::{self, OwnChain},
+    publish::Change,
     rpc::StartupReason,
-    source::{
-        apply::extend,
-        fleet::ArrivedPart,
-        replica::{Applier, StreamReading},
-    },
+    source::apply::extend,
     state::CodeCache,
     store::Store,
     telemetry::Metrics,
@@ -44,7 +45,7 @@ pub fn applying(extent: Extent) {
     let mut reading = StreamReading::from(Applier::new(snapshots.mirror(), codes), 0);
     let epoch = SnapshotId::begin(follows.epoch() + 1);
     let begun = StreamMessage::Epoch { follows, leader: "a node".to_owned() };
-    let mut waiting = parts(epoch, begun);
+    let mut waiting = parts(epoch, &begun.write(LeaderTime::of(Instant::now())));
     snapshots.update(|chain| chain.begin_epoch(epoch.epoch()));
 
     let replica = snapshots.mirror();
@@ -64,7 +65,8 @@ pub fn applying(extent: Extent) {
         };
         let record = Record::from(step);
         let id = published.last.next();
-        waiting.extend(parts(id, StreamMessage::of(&published, &record).expect("a change of the chain")));
+        let message = Change::of(&published, id, &record).message(LeaderTime::of(Instant::now()));
+        waiting.extend(parts(id, &message.expect("a change of the chain")));
 
         let began = Instant::now();
         for part in waiting.drain(..) {
@@ -124,8 +126,7 @@ fn execute(
 }
 
 /// Returns the parts of a message as they arrive.
-fn parts(id: SnapshotId, message: StreamMessage) -> Vec<ArrivedPart> {
-    let bytes = message.write(LeaderTime::of(Instant::now()));
-    let frames = frames(&bytes, NonZeroUsize::new(1 << 20).expect("not zero"));
+fn parts(id: SnapshotId, message: &[u8]) -> Vec<ArrivedPart> {
+    let frames = frames(message, NonZeroUsize::new(1 << 20).expect("not zero"));
     frames.into_iter().map(|Frame { index, count, bytes }| ArrivedPart { id, index, count, bytes }).collect()
 }

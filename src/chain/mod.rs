@@ -18,6 +18,7 @@ mod ordered;
 mod receipt;
 mod schedule;
 mod spec;
+mod trading;
 mod tx;
 
 pub use access_list::{access_list_items, merged_access_list, most_access_list_items};
@@ -41,4 +42,5 @@ pub use op::{
 pub use ordered::ordered_roots;
 pub use receipt::{ChainReceipt, ChainReceiptBuilder, DepositReceiptFields};
 pub use spec::{ChainSpec, Fork};
+pub use trading::TradingWorld;
 pub use tx::{ChainTx, ChainTxType, UnknownTxType, initial_gas, initial_gas_terms};

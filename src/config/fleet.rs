@@ -5,8 +5,8 @@ use std::{fmt, path::PathBuf};
 use clap::Args;
 
 use crate::{
+    fleet::settings::{Servers, Settings},
     secrets::{SecretParser, secret_url},
-    source::fleet::{Servers, Settings},
 };
 
 /// The name of a fleet, which is a part of the names of its subjects, its stream and its buckets.

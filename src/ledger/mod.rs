@@ -5,6 +5,7 @@ mod block;
 mod caught_up;
 mod cell;
 mod chain;
+#[cfg_attr(not(feature = "fleet"), allow(dead_code, unused_imports, reason = "fleets alone have messages and images"))]
 pub(crate) mod codec;
 mod divergence;
 pub mod epoch;

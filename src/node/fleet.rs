@@ -14,24 +14,30 @@ use super::{
     live::{self, LiveStart},
     start::{ChainOrigin, OwnChain, Start},
 };
+pub use crate::fleet::{Place, ServedRequests};
 use crate::{
     chain::ChainSpec,
     clock::{Clock, SystemClock},
     config::Config,
-    fleet::{Place, PublishingNode},
+    fleet::{
+        LeaderClient, PublishingNode,
+        pool::FleetOutbox,
+        publishing::{Lease, LeaseWatch, PublishedLive, Publisher, PublishingLimits, StreamSink, take_epoch},
+        replica::{Applier, FollowError, Follower, Following, LeaderClock, PulseWatch, ReplicaBase, ReplicaSource},
+        servers::{
+            FleetChain, FleetError, FleetLink, FleetMetrics, FleetNames, FleetPort, FleetRoom, FollowedChain, ImageKey,
+            NodeIdentity, WALLET_KEY, fleets,
+        },
+        settings::Servers,
+        state::FleetState,
+    },
     ledger::{
         SnapshotId, Snapshots,
         codec::{MAX_BYTES, VERSION},
     },
-    rpc::StartupReason,
-    source::{
-        fleet::{
-            FleetChain, FleetError, FleetLink, FleetMetrics, FleetNames, FleetPort, FleetRoom, FleetState,
-            FollowedChain, ImageKey, NodeIdentity, Servers, WALLET_KEY, fleets,
-        },
-        publishing::{Lease, LeaseWatch, PublishedLive, Publisher, PublishingLimits, take_epoch},
-        replica::{Applier, FollowError, Follower, Following, LeaderClock, PulseWatch, ReplicaBase, ReplicaSource},
-    },
+    pool::{PoolDrops, TxOutbox},
+    publish::Sink,
+    rpc::{Access, FleetAnswers, Front, IoMemory, Leader, ServerConfig, StartupReason},
     state::CodeCache,
     store::Store,
     telemetry::Metrics,
@@ -52,6 +58,39 @@ const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// Returns the threads on which NATS is talked to.
 pub fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().thread_name("presim-fleet").build()
+}
+
+/// Opens the outbox of transactions that are sent to this node, for the other nodes of its fleet.
+///
+/// # Errors
+///
+/// Returns an error if NATS does not take a subscription.
+pub fn outbox(place: &Place, runtime: &Runtime, drops: PoolDrops) -> eyre::Result<Box<dyn TxOutbox>> {
+    let leads = place.publishes.as_ref().map(|publishes| publishes.leads.clone());
+    Ok(Box::new(runtime.block_on(FleetOutbox::open(place.link.clone(), runtime.handle().clone(), leads, drops))?))
+}
+
+/// Returns the way to the leader of the fleet.
+pub fn leader(place: &Place) -> Arc<dyn Leader> {
+    Arc::new(LeaderClient::new(place.clone()))
+}
+
+/// Answers requests that arrive in the fleet.
+///
+/// # Errors
+///
+/// Returns an error if NATS does not take a subscription.
+pub async fn serve(
+    place: &Place,
+    config: &Config,
+    front: Arc<Front>,
+    access: Arc<Access>,
+    memory: Arc<IoMemory>,
+    server: ServerConfig,
+    has_keys: bool,
+) -> eyre::Result<ServedRequests> {
+    let answers = FleetAnswers::new(front, access, memory, server, has_keys, config.fleet.wallet_forwarded);
+    place.serve(Arc::new(answers)).await
 }
 
 /// Begins the chain of `config`, or goes on with that of the fleet, which this node then leads or stands by for.
@@ -76,12 +115,12 @@ pub fn publish(
     let joined = join(config, servers, origin.about.config.chain_id, origin.about.genesis);
     let link = runtime.block_on(joined).wrap_err_with(failed)?;
     let joining = Joining { config, port: Arc::new(link.clone()), codes, store, metrics, reason, clock };
-    let PublishedChain { chain, identity, mut source } =
+    let PublishedChain { chain, identity, mut source, sinks } =
         runtime.block_on(joining.begin(origin)).wrap_err_with(failed)?;
     let OwnChain { spec, snapshots, accounts, builtin, trading, .. } = chain;
     let fleet = Some(place(link.clone(), identity, &source.publisher));
     source.link = Some(link);
-    Ok(Start { accounts, builtin, trading, fleet, ..Start::of_foreign(spec, snapshots, Box::new(source)) })
+    Ok(Start { sinks, accounts, builtin, trading, fleet, ..Start::of_foreign(spec, snapshots, Box::new(source)) })
 }
 
 /// Begins to publish the upstream's chain of `start`, or to stand by for the node that does.
@@ -155,8 +194,9 @@ pub async fn publish_live(
     source.fetcher.join(Arc::new(FleetState::new(link.clone(), codes.clone(), true)));
     let remote = Some(source.fetcher.clone());
     let fleet = Some(place(link.clone(), identity, &publisher));
+    let sinks: Vec<Box<dyn Sink>> = vec![Box::new(publisher.stream.clone())];
     let source = Box::new(PublishedLive { publisher, source, own: Arc::new(own), link });
-    Ok(Start { fleet, remote, ..Start::of_foreign(spec, shown, source) })
+    Ok(Start { sinks, fleet, remote, ..Start::of_foreign(spec, shown, source) })
 }
 
 /// Returns the state of a fleet that has an image, at the end of its stream; `None` if there is no image that can be read.
@@ -226,7 +266,7 @@ fn publisher(
         max_image_bytes: MAX_BYTES as u64,
     };
     let (store, leads) = (store.clone(), watch::Sender::new(false));
-    Publisher { port, chain, clock, store, follower, limits, leads, lease, ceased: None }
+    Publisher { port, chain, clock, store, follower, limits, leads, lease, ceased: None, stream: StreamSink::default() }
 }
 
 /// Returns the settings of following.

@@ -7,8 +7,7 @@ use crate::{
     config::Config,
     engine::{BaseFeeRule, SimulationRules},
     ledger::Snapshots,
-    pool::Pool,
-    source::fleet::FleetOutbox,
+    pool::{Pool, TxOutbox},
     state::CodeCache,
     store::{Store, StoreError},
     wallet::{Accounts, AheadStates, Approvals, Fees, Ledger, Wallet},
@@ -25,7 +24,7 @@ pub fn pool(
     spec: &ChainSpec,
     snapshots: &Arc<Snapshots>,
     store: &Store,
-    outbox: Option<FleetOutbox>,
+    outbox: Option<Box<dyn TxOutbox>>,
 ) -> Result<Arc<Pool>, StoreError> {
     let kept = store.is_durable().then(|| store.clone());
     let pool = Pool::new(spec.clone(), config.pool(spec), snapshots.clone(), kept);

@@ -9,19 +9,21 @@ use eyre::{WrapErr, bail};
 use serde::de::IgnoredAny;
 
 use crate::{
-    chain::{BlockHashes, ChainSpec, genesis_block, set_forks},
+    chain::{BlockHashes, ChainSpec, TradingWorld, genesis_block, set_forks},
     clock::{Clock, SystemClock},
     config::{Config, FeedName},
-    fleet::Place,
     ledger::{FeedState, Record, Snapshot, SnapshotId, Snapshots, epoch},
+    publish::{
+        Change, Sink,
+        journal::{ChainIdentity, Journal, JournalSink},
+    },
     rpc::{StartupReason, Testing},
     source::{
         FeedSource, Still, chain_file,
         devnet::{
             Devnet, DevnetSource, Traffic,
-            world::{self, Market, TradingWorld},
+            world::{self, Market},
         },
-        journal::{ChainIdentity, Journal},
         testing::TestingSource,
     },
     state::{CodeCache, LocalWorld},
@@ -34,6 +36,8 @@ pub struct Start {
     pub spec: ChainSpec,
     pub snapshots: Arc<Snapshots>,
     pub source: Box<dyn FeedSource>,
+    /// The places to which what the source publishes goes before it is visible.
+    pub sinks: Vec<Box<dyn Sink>>,
     /// The scope of the methods for testing.
     pub testing: Testing,
     /// The accounts that the node signs for.
@@ -42,7 +46,7 @@ pub struct Start {
     pub builtin: bool,
     pub trading: Option<TradingWorld>,
     /// The fleet, if the node is in one.
-    pub fleet: Option<Place>,
+    pub fleet: Option<crate::fleet::Place>,
     /// The fetcher of the state that the node does not have, on an upstream's chain.
     pub remote: Option<Arc<Fetcher>>,
 }
@@ -54,6 +58,7 @@ impl Start {
             spec,
             snapshots: Arc::new(snapshots),
             source,
+            sinks: Vec::new(),
             testing: Testing::Off,
             accounts: Vec::new(),
             builtin: false,
@@ -72,6 +77,8 @@ pub struct OwnChain {
     pub snapshots: Snapshots,
     /// The devnet that builds the chain; `None` if it stands still.
     pub devnet: Option<DevnetSource>,
+    /// The journal of what the devnet builds, if the store is durable. Every snapshot is on disk before it is visible.
+    pub journal: Option<Journal>,
     /// The accounts that the node signs for.
     pub accounts: Vec<PrivateKeySigner>,
     /// Whether the chain is the built-in devnet.
@@ -128,15 +135,22 @@ impl OwnChain {
                     let first = devnet.first(&head).wrap_err("the first block cannot be opened")?;
                     let first = first.into();
                     if let Some(journal) = &journal {
-                        journal.record(&snapshots.load(), snapshots.next_id(), &first)?;
+                        journal.write(&Change::of(&snapshots.load(), snapshots.next_id(), &first))?;
                     }
                     snapshots.apply(first)?;
                 }
-                let source = DevnetSource { devnet, journal, every: config.sub_block() };
+                let source = DevnetSource { devnet, every: config.sub_block() };
                 (Some(source), funded(&accounts.users, &head))
             }
         };
-        Ok(Self { spec, snapshots, devnet, accounts, builtin, trading })
+        let journal = journal.filter(|_| devnet.is_some());
+        Ok(Self { spec, snapshots, devnet, journal, accounts, builtin, trading })
+    }
+
+    /// Returns the places to which what the devnet publishes goes before it is visible.
+    pub fn sinks(&self) -> Vec<Box<dyn Sink>> {
+        let journal = self.journal.clone().map(|journal| Box::new(JournalSink::from(journal)) as Box<dyn Sink>);
+        journal.into_iter().collect()
     }
 }
 
@@ -193,6 +207,7 @@ impl ChainOrigin {
     }
 
     /// Replaces the state of the chain by another of the same fleet.
+    #[cfg(feature = "fleet")]
     pub fn replace(&mut self, about: ChainIdentity, snapshots: Snapshots) {
         (self.about, self.snapshots) = (about, snapshots);
     }
@@ -205,8 +220,9 @@ impl ChainOrigin {
 /// Returns an error as [`OwnChain::begin`] does.
 pub fn begin(config: &Config, codes: &Arc<CodeCache>, store: &Store, reason: &StartupReason) -> eyre::Result<Start> {
     let clock = Arc::new(SystemClock::default());
-    let OwnChain { spec, snapshots, devnet, accounts, builtin, trading } =
-        OwnChain::begin(config, codes, store, reason, clock)?;
+    let chain = OwnChain::begin(config, codes, store, reason, clock)?;
+    let sinks = chain.sinks();
+    let OwnChain { spec, snapshots, devnet, accounts, builtin, trading, .. } = chain;
     let (source, testing): (Box<dyn FeedSource>, _) = match devnet {
         None => (Box::new(Still), if config.testing { Testing::Static } else { Testing::Off }),
         Some(source) if config.testing => {
@@ -215,7 +231,7 @@ pub fn begin(config: &Config, codes: &Arc<CodeCache>, store: &Store, reason: &St
         }
         Some(source) => (Box::new(source), Testing::Off),
     };
-    Ok(Start { testing, accounts, builtin, trading, ..Start::of_foreign(spec, snapshots, source) })
+    Ok(Start { sinks, testing, accounts, builtin, trading, ..Start::of_foreign(spec, snapshots, source) })
 }
 
 /// Returns the rules of a chain whose newest block has this timestamp.

@@ -90,8 +90,8 @@ impl Pool {
     /// Sets the outbox, by which raw transactions also go to the other nodes of a fleet. If no blocks are built here, they
     /// enter the pool only as the fleet has them.
     #[must_use]
-    pub fn with_outbox(self, outbox: impl TxOutbox + 'static) -> Self {
-        Self { outbox: Some(Box::new(outbox)), ..self }
+    pub fn with_outbox(self, outbox: Box<dyn TxOutbox>) -> Self {
+        Self { outbox: Some(outbox), ..self }
     }
 
     /// Returns whether the transactions that are sent here wait in the pool of another node, which builds the blocks.

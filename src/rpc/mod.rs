@@ -24,6 +24,7 @@ mod encode;
 mod error;
 mod files;
 mod filters;
+#[cfg(feature = "fleet")]
 mod fleet;
 mod front;
 mod health;
@@ -61,6 +62,7 @@ pub use encode::{SimulationView, simulation as encode_simulation};
 pub use error::RpcError;
 pub use files::{ServedFile, ServedFiles};
 pub use filters::Filters;
+#[cfg(feature = "fleet")]
 pub use fleet::FleetAnswers;
 pub use front::Front;
 pub use io::IoThreads;

@@ -3,11 +3,7 @@
 pub mod apply;
 pub mod chain_file;
 pub mod devnet;
-pub mod fleet;
-pub mod journal;
 pub mod live;
-pub mod publishing;
-pub mod replica;
 pub mod status;
 pub mod testing;
 
@@ -20,15 +16,11 @@ use std::{
 use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, WrapFuture};
 use futures::{FutureExt, future::LocalBoxFuture};
 
-use self::{
-    journal::Journal,
-    publishing::{LiveOutlet, NotLeading, StreamSending, StreamWriter},
-    status::FeedStatus,
-};
+use self::status::FeedStatus;
 use crate::{
     ledger::{Chain, FeedProblem, FeedState, Record, SnapshotId, Snapshots, Stamp, Unfit},
     pool::Pool,
-    store::StoreError,
+    publish::{Change, Commit, Sink, Unpublished},
     telemetry::{Counter, Gauge, Histogram, Metrics, PUBLISH_SECONDS, Pulse},
 };
 
@@ -49,43 +41,18 @@ pub struct Feed {
     pub status: FeedStatus,
     /// The node's metrics.
     pub metrics: Metrics,
-    /// The stream of the fleet, while this node leads one.
-    pub stream: Option<StreamWriter>,
-    /// The outbox of changes for the stream of the fleet, where a change is shown only once the stream has it.
-    outlet: Option<Arc<LiveOutlet>>,
+    /// The places to which changes go before they are visible, in order.
+    sinks: Vec<Box<dyn Sink>>,
+    /// The chain after the changes that are not committed yet, if there are any.
+    uncommitted: Option<Arc<Chain>>,
     published: Counter,
     divergences: Counter,
     publish_seconds: Histogram,
 }
 
-/// The reason why a change is not published.
-#[derive(Debug, thiserror::Error)]
-pub enum Unpublished {
-    /// The change could not be written to the journal.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// Another node leads the fleet now.
-    #[error(transparent)]
-    NotLeading(#[from] NotLeading),
-    /// The change does not stand on what is published.
-    #[error(transparent)]
-    Unfit(#[from] Unfit),
-}
-
-impl Unpublished {
-    /// Returns the problem of the feed; `None` if another node leads the fleet.
-    pub const fn problem(&self) -> Option<FeedProblem> {
-        match self {
-            Self::Store(_) => Some(FeedProblem::Store),
-            Self::NotLeading(_) => None,
-            Self::Unfit(_) => Some(FeedProblem::Execution),
-        }
-    }
-}
-
 impl Feed {
-    /// Creates a feed into `snapshots`.
-    pub fn new(snapshots: Arc<Snapshots>, pool: Arc<Pool>, metrics: &Metrics) -> Self {
+    /// Creates a feed into `snapshots`, whose changes go to `sinks` first.
+    pub fn new(snapshots: Arc<Snapshots>, sinks: Vec<Box<dyn Sink>>, pool: Arc<Pool>, metrics: &Metrics) -> Self {
         Self {
             status: FeedStatus::new(snapshots.load().feed(), metrics),
             published: metrics.counter("presim_snapshots_total", "Snapshots published.", &[]),
@@ -100,151 +67,151 @@ impl Feed {
                 &[],
             ),
             metrics: metrics.clone(),
-            stream: None,
-            outlet: None,
+            sinks,
+            uncommitted: None,
             snapshots,
             pool,
         }
     }
 
     /// Counts a difference from a producer's word.
-    fn count_divergence(&self) {
+    pub fn count_divergence(&self) {
         self.divergences.increment(1);
     }
 
-    /// Returns a feed into `snapshots` that nobody sees: its changes go into `outlet`. It shares the metrics, but for the
-    /// health of the feed.
+    /// Returns a feed into `snapshots` that nobody sees: its changes go to `sink`. It shares the metrics, but for the health of the
+    /// feed and what is visible.
     #[must_use]
-    pub fn beside(&self, snapshots: Arc<Snapshots>, outlet: Arc<LiveOutlet>) -> Self {
-        Self {
-            status: FeedStatus::new(snapshots.load().feed(), &Metrics::default()),
-            pool: self.pool.clone(),
-            metrics: self.metrics.clone(),
-            stream: None,
-            outlet: Some(outlet),
-            published: self.published.clone(),
-            divergences: self.divergences.clone(),
-            publish_seconds: self.publish_seconds.clone(),
-            snapshots,
-        }
+    pub fn beside(&self, snapshots: Arc<Snapshots>, sink: Box<dyn Sink>) -> Self {
+        let unseen = Self::new(snapshots, vec![sink], self.pool.clone(), &Metrics::default());
+        Self { metrics: self.metrics.clone(), divergences: self.divergences.clone(), ..unseen }
     }
 
-    /// Publishes a change that is not recorded, and waits for nothing: other nodes have it first only where the feed has an
-    /// outlet.
+    /// Publishes a change, and returns its id. Where a sink is waited for, the change is visible once [`committed`](Self::committed)
+    /// has returned, and what is published meanwhile stands on it. Elsewhere it is visible at once, and without sinks nothing is
+    /// allocated besides the snapshot.
     ///
     /// # Errors
     ///
     /// Returns [`Unfit`] as [`Chain::apply`] does. Nothing has changed then.
-    pub fn apply(&self, record: Record) -> Result<SnapshotId, Unfit> {
-        match &self.outlet {
-            Some(outlet) => outlet.apply(&self.snapshots, record),
-            None => self.snapshots.apply(record),
+    pub fn publish(&mut self, record: Record) -> Result<SnapshotId, Unfit> {
+        if self.sinks.is_empty() {
+            return self.snapshots.apply(record);
         }
+        let before = self.uncommitted.clone().unwrap_or_else(|| self.snapshots.load());
+        let stamp = Stamp::now(before.last.next());
+        let change = Change::of(&before, stamp.id, &record);
+        let mut after = Chain::clone(&before);
+        after.apply(stamp, record)?;
+        let after = Arc::new(after);
+        let mut waits = self.uncommitted.is_some();
+        for sink in &mut self.sinks {
+            waits |= sink.take(&change, &after);
+        }
+        if waits {
+            self.uncommitted = Some(after);
+        } else {
+            self.snapshots.replace_all(after);
+        }
+        Ok(stamp.id)
     }
 
-    /// Publishes a change as [`apply`](Self::apply) does, which fits any chain.
-    pub fn note(&self, record: Record) {
-        if let Err(unfit) = self.apply(record) {
+    /// Publishes a change that fits any chain.
+    pub fn note(&mut self, record: Record) {
+        if let Err(unfit) = self.publish(record) {
             tracing::error!(%unfit, "a change of the chain is not published");
         }
     }
 
-    /// Publishes a change: writes it to the journal if there is one, sends it to the stream of the fleet if this node leads
-    /// one, and shows it only then. So whatever a client has seen is on disk and in the stream.
-    ///
-    /// Without a stream it does not wait, and without a journal it allocates nothing besides the snapshot.
+    /// Waits until what was published is committed by each sink, in their order, and shows it. So whatever a client has seen is on disk
+    /// and in the stream. While a sink cannot commit, the feed is degraded.
     ///
     /// # Errors
     ///
-    /// Returns [`Unpublished`] if the journal cannot be written, or another node leads the fleet. Nothing is shown then.
-    pub async fn publish(&mut self, journal: Option<&Journal>, record: Record) -> Result<SnapshotId, Unpublished> {
-        if journal.is_none() && self.stream.is_none() {
-            return Ok(self.apply(record)?);
-        }
-        let published = self.snapshots.load();
-        let stamp = Stamp::now(published.last.next());
-        if let Some(journal) = journal {
-            journal.record(&published, stamp.id, &record)?;
-        }
-        if self.stream.is_some() {
-            self.send(&published, stamp, &record).await?;
-        }
-        self.snapshots.apply_as(stamp, record)?;
-        Ok(stamp.id)
-    }
-
-    /// Sends a change to the stream of the fleet, and returns when the stream has it. While the stream takes nothing, the
-    /// feed is degraded and shows nothing new.
-    async fn send(&mut self, published: &Arc<Chain>, stamp: Stamp, record: &Record) -> Result<(), NotLeading> {
-        let Some(stream) = &self.stream else { return Ok(()) };
-        match stream.message(published, stamp, record) {
-            Some(sending) => self.send_message(sending).await,
+    /// Returns [`Unpublished`] if a sink cannot commit it. Nothing of it is shown then, or ever will be.
+    pub async fn committed(&mut self) -> Result<(), Unpublished> {
+        match self.uncommitted.take() {
+            Some(after) => self.commit(after).await,
             None => Ok(()),
         }
     }
 
-    /// Sends a message to the stream, and returns when the stream has it. While the stream takes nothing, the feed is
-    /// degraded.
-    async fn send_message(&mut self, mut sending: StreamSending) -> Result<(), NotLeading> {
-        let Some(stream) = &mut self.stream else { return Err(NotLeading) };
-        let before = self.status.state();
-        let mut is_shown = false;
-        let sent = loop {
-            match stream.try_send(&mut sending).await {
-                Ok(true) => break Ok(()),
-                Ok(false) if is_shown => {}
-                Ok(false) => {
-                    is_shown = true;
-                    tracing::warn!("the stream of the fleet takes nothing: nothing new is shown until it does");
-                    let degraded = FeedState::Degraded(FeedProblem::Stream);
-                    self.status.show_state(degraded);
-                    self.snapshots.update(|chain| chain.show_feed(degraded));
+    /// Waits as [`committed`](Self::committed) does for what the sinks have taken, and shows `after`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Unpublished`] as [`committed`](Self::committed) does.
+    pub async fn commit(&mut self, after: Arc<Chain>) -> Result<(), Unpublished> {
+        let (before, mut trouble) = (self.status.state(), None);
+        let mut committed = Ok(());
+        for sink in &mut self.sinks {
+            committed = loop {
+                match sink.commit().await {
+                    Ok(Commit::Done) => break Ok(()),
+                    Ok(Commit::Waits(problem)) if trouble == Some(problem) => {}
+                    Ok(Commit::Waits(problem)) => {
+                        trouble = Some(problem);
+                        tracing::warn!("nothing new is shown: {}", problem.meaning());
+                        show(&mut self.status, &self.snapshots, FeedState::Degraded(problem));
+                    }
+                    Err(unpublished) => break Err(unpublished),
                 }
-                Err(not_leading) => {
-                    self.stream = None;
-                    break Err(not_leading);
-                }
+            };
+            if committed.is_err() {
+                break;
             }
-        };
-        // A node that no longer leads has no trouble with the stream either.
-        if is_shown {
-            tracing::info!("the stream of the fleet is no trouble any more");
-            self.status.show_state(before);
-            self.snapshots.update(|chain| chain.show_feed(before));
         }
-        sent
+        // A node whose chain another one publishes now has no trouble with its sinks either.
+        if let Some(problem) = trouble {
+            tracing::info!("no trouble any more: {}", problem.meaning());
+            show(&mut self.status, &self.snapshots, before);
+        }
+        match &committed {
+            Ok(()) => {
+                let state = after.feed();
+                self.snapshots.replace_all(after);
+                self.status.show_state(state);
+            }
+            Err(_) => self.sinks.iter_mut().for_each(|sink| sink.discard()),
+        }
+        committed
     }
 
-    /// Sets the feed's health, and returns whether it has changed, as [`FeedStatus`] counts it.
+    /// Returns the reason why nothing can be published any more, if a sink knows one.
+    pub fn failure(&self) -> Option<Unpublished> {
+        self.sinks.iter().find_map(|sink| sink.failure())
+    }
+
+    /// Sets the feed's health, and returns whether it has changed, as [`FeedStatus`] counts it. It is visible as a change is that is
+    /// [published](Self::publish).
     pub fn set_state(&mut self, state: FeedState) -> bool {
         if state == self.status.state() {
             return false;
         }
         let is_other = self.status.show_state(state);
-        // Applied last, so that a client that sees the state finds it in the metrics, too.
+        // Published last, so that a client that sees the state finds it in the metrics, too.
         self.note(Record::Feed(state));
         is_other
     }
 
-    /// Sets the feed's health as [`set_state`](Self::set_state) does, for the whole fleet.
-    pub async fn publish_state(&mut self, state: FeedState) -> bool {
-        if state == self.status.state() {
-            return false;
-        }
-        let is_other = self.status.show_state(state);
-        // A node that no longer leads hears of the state from the leader.
-        let _ = self.publish(None, Record::Feed(state)).await;
-        is_other
+    /// Shows a health of the feed that concerns this node alone, and returns whether it has changed. It is no change of the chain.
+    pub fn show_state(&mut self, state: FeedState) -> bool {
+        show(&mut self.status, &self.snapshots, state)
     }
 
     /// Counts a snapshot that was just published, of input that arrived at `since`.
-    pub fn count(&self, since: Instant) {
-        if let Some(outlet) = &self.outlet {
-            return outlet.count(since);
-        }
+    pub fn count(&mut self, since: Instant) {
         self.published.increment(1);
         self.publish_seconds.record(since.elapsed());
+        self.sinks.iter_mut().for_each(|sink| sink.note_arrival(since));
     }
+}
+
+/// Shows a health of the feed, and returns whether it has changed.
+fn show(status: &mut FeedStatus, snapshots: &Snapshots, state: FeedState) -> bool {
+    let is_other = status.show_state(state);
+    snapshots.update(|chain| chain.show_feed(state));
+    is_other
 }
 
 /// A chain without a feed.

@@ -44,7 +44,7 @@ impl FeedStatus {
 
     /// Shows the feed's health in the metrics, and returns whether it has changed. Another reason counts as a change,
     /// another lag does not.
-    pub(super) fn show_state(&mut self, state: FeedState) -> bool {
+    pub fn show_state(&mut self, state: FeedState) -> bool {
         let is_other = (state.as_str(), state.cause()) != (self.state.as_str(), self.state.cause());
         self.state = state;
         if !is_other {

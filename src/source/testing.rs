@@ -15,7 +15,8 @@ use super::{
 };
 use crate::{
     clock::BlockClock,
-    ledger::{Chain, Record, Snapshot, Unfit},
+    ledger::{Chain, Record, Snapshot},
+    publish::Unpublished,
     state::{CodeCache, Overlay},
 };
 
@@ -229,7 +230,7 @@ impl TestingSource {
         }
         let began = Instant::now();
         let next = self.open(published.latest())?;
-        feed.apply(Record::SubBlock(next)).map_err(failed)?;
+        publish(feed, Record::SubBlock(next)).await?;
         feed.count(began);
         Ok(())
     }
@@ -256,7 +257,7 @@ impl TestingSource {
             Snapshot::at_head(world, latest.head.clone(), latest.hashes.clone()).after(latest, Arc::new(changes));
         self.devnet.devnet.clock.fix(published.newest.header().timestamp);
         let next = self.open(&edited)?;
-        feed.apply(Record::Seal { sealed: edited, next: Some(next) }).map_err(failed)?;
+        publish(feed, Record::Seal { sealed: edited, next: Some(next) }).await?;
         feed.pool.advance();
         feed.count(began);
         Ok(())
@@ -293,10 +294,17 @@ impl TestingSource {
     }
 }
 
-/// Returns the error of a change that does not stand on what is published.
-fn failed(unfit: Unfit) -> ChangeError {
-    tracing::error!(%unfit, "the change is not made");
-    ChangeError::Failed
+/// Publishes a change that a client has asked for.
+async fn publish(feed: &mut Feed, record: Record) -> Result<(), ChangeError> {
+    let published = feed.publish(record).map_err(Unpublished::Unfit);
+    let published = match published {
+        Ok(_) => feed.committed().await,
+        Err(unfit) => Err(unfit),
+    };
+    published.map_err(|error| {
+        tracing::error!(%error, "the change is not made");
+        ChangeError::Failed
+    })
 }
 
 impl FeedSource for TestingSource {

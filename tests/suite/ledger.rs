@@ -7,11 +7,12 @@ use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Sealable, U256};
 use presim::{
     chain::{BlockBody, BlockHashes, SealedBlock},
+    fleet::replica::Applier,
     ledger::{
         BlockChanges, Chain, FeedState, LeaderTime, OpenBlock, Record, Retention, Selector, Snapshot, SnapshotId,
         Snapshots, Stamp, StreamMessage, Tags, Verified,
     },
-    source::replica::Applier,
+    publish::Change,
     state::{AccountChange, CodeCache, Lookup, RemoteState, World},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -139,7 +140,7 @@ impl Pair {
         let id = SnapshotId(self.id + 1);
         // A sub-block that goes on names no block: the reader's own is meant.
         let names_its_block = !matches!(record, Record::Preconfirmed { opens: false, .. });
-        let message = StreamMessage::of(&before, &record).map(|message| message.write(LeaderTime(0)));
+        let message = Change::of(&before, id, &record).message(LeaderTime(0));
         if let Some(message) = &message {
             self.damage(id, message);
         }

@@ -26,6 +26,7 @@ mod faults;
 mod fees;
 mod filters;
 mod flashblocks;
+#[cfg(feature = "fleet")]
 mod fleet;
 mod floors;
 mod forks;
@@ -37,6 +38,7 @@ mod io_memory;
 mod io_peaks;
 mod keys;
 mod kzg;
+#[cfg(feature = "fleet")]
 mod ledger;
 mod licences;
 mod limits;

@@ -18,7 +18,6 @@ use tokio_tungstenite::{
 };
 
 use crate::{
-    fleet::{advance, ingester, server::NatsServer},
     live::follower,
     process::{Presim, command, eventually, file, free_port, refusal, scrape, text},
     support::{BOUND, Socket, TestNode, has_program, request, signal, token, token_file},
@@ -142,17 +141,13 @@ async fn the_dashboard_and_the_alerts_use_metrics_and_labels_that_are_exported()
     let counts = "presim_preconfirmed_total";
     eventually("the feed begins", async || live.node.metrics().render().contains(counts).then_some(())).await;
     exported(&live.node.metrics().render(), &mut all);
-    let server = NatsServer::start();
-    if let Some(server) = &server {
-        let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
-        advance(&leader, 2).await;
-        exported(&leader.node.metrics().render(), &mut all);
-    }
+    let fleet = metrics_of_fleet().await;
+    fleet.iter().for_each(|metrics| exported(metrics, &mut all));
     // Prometheus adds these when it scrapes.
     let added = ["instance", "job"];
     let mut uses = 0;
     for (name, labels) in expressions().iter().flat_map(|expression| named(expression)) {
-        if server.is_none() && name.starts_with("presim_fleet_") {
+        if fleet.is_none() && name.starts_with("presim_fleet_") {
             continue;
         }
         // Descriptions name a histogram without the suffix of its series.
@@ -164,6 +159,20 @@ async fn the_dashboard_and_the_alerts_use_metrics_and_labels_that_are_exported()
         uses += 1;
     }
     assert!(uses > 60, "only {uses} metrics were found");
+}
+
+/// Returns the metrics of a node that leads a fleet, where there is a server for one.
+#[cfg(feature = "fleet")]
+async fn metrics_of_fleet() -> Option<String> {
+    let server = crate::fleet::server::NatsServer::start()?;
+    let leader = crate::fleet::ingester(&server.url(), &["--sub-block-ms", "50"]);
+    crate::fleet::advance(&leader, 2).await;
+    Some(leader.node.metrics().render())
+}
+
+#[cfg(not(feature = "fleet"))]
+async fn metrics_of_fleet() -> Option<String> {
+    None
 }
 
 /// Writes the dashboard's expressions as rules, because `promtool` checks those.

@@ -125,6 +125,7 @@ pub struct Life {
 }
 
 /// Returns the genesis file of all nodes.
+#[cfg(feature = "fleet")]
 pub fn genesis() -> &'static Path {
     GENESIS.path()
 }
@@ -147,21 +148,19 @@ impl Life {
         };
         let codes = Arc::new(CodeCache::new(CODES));
         let chain = OwnChain::begin(config, &codes, &store, &StartupReason::default(), clock)?;
+        let sinks = if mutant == Mutant::NoJournal { Vec::new() } else { chain.sinks() };
         let snapshots = Arc::new(chain.snapshots);
         let pooled = if mutant == Mutant::ForgetfulPool { Store::in_memory(&metrics)? } else { store.clone() };
         let pool = node::pool(config, &chain.spec, &snapshots, &pooled, None)?;
         let approvals = Arc::new(Approvals::new(1, Duration::MAX, &metrics));
         let accounts = Accounts::new(chain.accounts, Vec::new());
         let wallet = node::wallet(config, &chain.spec, &codes, &pool, accounts, approvals, store.clone());
-        let mut devnet = chain.devnet.ok_or_else(|| eyre::eyre!("the chain stands still"))?;
-        if mutant == Mutant::NoJournal {
-            devnet.journal = None;
-        }
+        let devnet = chain.devnet.ok_or_else(|| eyre::eyre!("the chain stands still"))?;
         let source = match config.testing {
             true => Source::Testing(Box::new(TestingSource::new(devnet, codes, TESTING).0)),
             false => Source::Devnet(Box::new(devnet)),
         };
-        let feed = Feed::new(snapshots.clone(), pool.clone(), &metrics);
+        let feed = Feed::new(snapshots.clone(), sinks, pool.clone(), &metrics);
         Ok(Self { store, snapshots, pool, wallet, prepared: Vec::new(), feed, source })
     }
 

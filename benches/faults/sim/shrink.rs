@@ -1,9 +1,6 @@
 //! Shrinks a script that breaks an invariant.
 
-use super::{
-    FleetMutant, FleetScript, LiveMutant, LiveScript, Mutant, Script, Violation, fleet::FleetStep, run, run_fleet,
-    run_live,
-};
+use super::{LiveMutant, LiveScript, Mutant, Script, Violation, run, run_live};
 
 /// The maximum number of runs.
 const RUNS: usize = 400;
@@ -44,19 +41,6 @@ impl Shrinks for LiveScript {
 
     fn broken(&self, defect: LiveMutant) -> Option<Violation> {
         run_live(self, defect).err()
-    }
-}
-
-impl Shrinks for FleetScript {
-    type Defect = FleetMutant;
-    type OneStep = FleetStep;
-
-    fn steps(&mut self) -> &mut Vec<Self::OneStep> {
-        &mut self.steps
-    }
-
-    fn broken(&self, defect: FleetMutant) -> Option<Violation> {
-        run_fleet(self, defect).err()
     }
 }
 

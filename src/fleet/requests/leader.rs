@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use super::{AT_ONCE, CLIENT, LEFT, MIN_SNAPSHOT, PAGE, PATH, Place, proof::prove, wallet::WalletPlace};
-use crate::{ledger::SnapshotId, source::fleet::FleetError};
+use crate::{fleet::servers::FleetError, ledger::SnapshotId};
 
 /// A client of the leader of a node's fleet, and of the node that has the fleet's wallet.
 #[derive(Debug)]

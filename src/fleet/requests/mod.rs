@@ -18,7 +18,7 @@ pub use self::{
 
 use tokio::sync::watch;
 
-use crate::source::fleet::{FleetLink, NodeIdentity};
+use super::servers::{FleetLink, NodeIdentity};
 
 /// The header with the path that a request would have over HTTP.
 const PATH: &str = "x-presim-path";

@@ -2,7 +2,7 @@
 //! ledger, whichever node leads: the leader that is first asked for it takes it, by compare-and-set on a fact of the fleet.
 
 use super::Place;
-use crate::source::fleet::{FleetError, FleetPort, NodeIdentity, WALLET_KEY};
+use crate::fleet::servers::{FleetError, FleetPort, NodeIdentity, WALLET_KEY};
 
 /// The place of a fleet's wallet, as a node sees it.
 #[derive(Debug)]

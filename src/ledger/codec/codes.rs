@@ -30,10 +30,10 @@ impl CodesByHash {
     }
 
     /// Returns the codes as they travel.
-    pub fn into_bytes(self) -> Vec<Bytes> {
-        let mut codes: Vec<Code> = self.0.into_values().collect();
+    pub fn bytes(&self) -> Vec<Bytes> {
+        let mut codes: Vec<&Code> = self.0.values().collect();
         codes.sort_unstable_by_key(|code| code.hash);
-        codes.iter().map(|code| code.bytecode.original_bytes()).collect()
+        codes.into_iter().map(|code| code.bytecode.original_bytes()).collect()
     }
 
     /// Returns the encoded form of the changes of steps, each account once, and adds the codes that their accounts did not have.

@@ -230,11 +230,11 @@ impl Entry {
     }
 
     /// Returns the transactions that the entry brings, in order.
-    pub fn transactions(self) -> Vec<StoredTx> {
+    pub fn transactions(&self) -> &[StoredTx] {
         match self {
-            Self::SubBlock(sub_block) => sub_block.content.transactions,
-            Self::Seal(seal) => seal.block.body.0.map_or_else(Vec::new, |body| body.transactions),
-            _ => Vec::new(),
+            Self::SubBlock(sub_block) => &sub_block.content.transactions,
+            Self::Seal(seal) => seal.block.body.0.as_ref().map_or(&[], |body| &body.transactions),
+            _ => &[],
         }
     }
 }

@@ -141,7 +141,7 @@ impl StateImage {
             accounts: Maybe(accounts),
             entries: entries.iter().map(Entry::write).collect(),
             headers: blocks.iter().map(named).collect(),
-            codes: codes.into_bytes(),
+            codes: codes.bytes(),
         }))
     }
 

@@ -3,9 +3,9 @@
 use alloy_primitives::Bytes;
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 
-use super::{codes::CodesByHash, entry::Entry, health::MessageError, stored::Maybe, time::LeaderTime};
+use super::{entry::Entry, health::MessageError, stored::Maybe, time::LeaderTime};
 use crate::{
-    ledger::{Chain, Record, SnapshotId},
+    ledger::SnapshotId,
     store::{corrupted, decode, encode},
 };
 
@@ -51,25 +51,36 @@ struct ChangesFields {
 const EPOCH: u8 = 0;
 const CHANGES: u8 = 1;
 
-impl StreamMessage {
-    /// Returns the message about a change of `on`; `None` if the stream has no such changes.
-    pub fn of(on: &Chain, change: &Record) -> Option<Self> {
-        let mut codes = CodesByHash::default();
-        let entries = vec![Entry::of(on, change, &mut codes)?];
-        Some(Self::Changes(StreamChanges { follows: None, entries, codes: codes.into_bytes(), forgets: true }))
-    }
+fn framed(dated: LeaderTime, kind: u8, fields: &[u8]) -> Vec<u8> {
+    [dated.0.to_be_bytes().as_slice(), &[kind], fields].concat()
+}
 
+impl StreamChanges {
+    /// Returns the bytes of the message about changes with these fields, as [`StreamMessage::write`] does.
+    pub fn write<'a>(
+        dated: LeaderTime,
+        follows: Option<SnapshotId>,
+        entries: impl IntoIterator<Item = &'a Entry>,
+        codes: Vec<Bytes>,
+        forgets: bool,
+    ) -> Vec<u8> {
+        let follows = Maybe(follows.map(|id| id.0));
+        let entries = entries.into_iter().map(Entry::write).collect();
+        framed(dated, CHANGES, &encode(&ChangesFields { follows, entries, codes, forgets }))
+    }
+}
+
+impl StreamMessage {
     /// Returns the bytes of the message, with the time at which the newest snapshot after it was published.
-    pub fn write(self, dated: LeaderTime) -> Vec<u8> {
-        let (kind, fields) = match self {
-            Self::Epoch { follows, leader } => (EPOCH, encode(&EpochFields { follows: follows.0, leader })),
-            Self::Changes(StreamChanges { follows, entries, codes, forgets }) => {
-                let follows = Maybe(follows.map(|id| id.0));
-                let entries = entries.iter().map(Entry::write).collect();
-                (CHANGES, encode(&ChangesFields { follows, entries, codes, forgets }))
+    pub fn write(&self, dated: LeaderTime) -> Vec<u8> {
+        match self {
+            Self::Epoch { follows, leader } => {
+                framed(dated, EPOCH, &encode(&EpochFields { follows: follows.0, leader: leader.clone() }))
             }
-        };
-        [dated.0.to_be_bytes().as_slice(), &[kind], &fields].concat()
+            Self::Changes(StreamChanges { follows, entries, codes, forgets }) => {
+                StreamChanges::write(dated, *follows, entries, codes.clone(), *forgets)
+            }
+        }
     }
 
     /// Reads a message, and the time at which the newest snapshot after it was published.

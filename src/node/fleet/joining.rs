@@ -14,13 +14,14 @@ use crate::{
     chain::set_forks,
     clock::Clock,
     config::Config,
-    ledger::{Record, SnapshotId, Stamp, codec::VERSION},
-    rpc::StartupReason,
-    source::{
-        fleet::{FleetChain, FleetError, FleetMetrics, FleetPort, ImageKey, NodeIdentity, end_of, find},
+    fleet::{
         publishing::{Lease, LeaseWatch, PublishedSource, take_epoch},
         replica::{Applier, Follower, Following},
+        servers::{FleetChain, FleetError, FleetMetrics, FleetPort, ImageKey, NodeIdentity, end_of, find},
     },
+    ledger::{Record, SnapshotId, Stamp, codec::VERSION},
+    publish::Sink,
+    rpc::StartupReason,
     state::CodeCache,
     store::Store,
     telemetry::Metrics,
@@ -37,6 +38,8 @@ pub struct PublishedChain {
     pub identity: NodeIdentity,
     /// The source of the chain's states.
     pub source: PublishedSource,
+    /// The places to which what it publishes goes before it is visible.
+    pub sinks: Vec<Box<dyn Sink>>,
 }
 
 /// A place in a fleet from which a node goes on.
@@ -105,12 +108,15 @@ impl Joining<'_> {
         let following = Following::from(port.clone(), applier, sequence);
         let pulse = pulse(config, port, &base).await?;
         let follower = Follower::new(port.clone(), base, following, pulse, theirs.clone(), FleetMetrics::new(metrics));
+        let follower = follower.with_journal(chain.journal.clone());
         if lease.is_none() {
             follower.show_in(&chain.snapshots);
         }
         let publisher = publisher(config, port.clone(), store, follower, &identity, lease, theirs, clock.clone());
+        let mut sinks = chain.sinks();
+        sinks.push(Box::new(publisher.stream.clone()));
         let source = PublishedSource { publisher, devnet: chain.devnet.take(), link: None };
-        Ok(PublishedChain { chain, identity, source })
+        Ok(PublishedChain { chain, identity, source, sinks })
     }
 
     /// Finds the place of this node's chain in the fleet. A fleet that has published nothing begins with the chain of the node

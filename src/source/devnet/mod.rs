@@ -18,15 +18,15 @@ use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::{MissedTickBehavior, interval_at};
 
 use super::{
-    Feed, FeedSource, Unpublished,
+    Feed, FeedSource,
     apply::{Applied, SubBlock, SubBlockStep, extend, open_block, seal},
-    journal::Journal,
 };
 use crate::clock::{BlockClock, Clock};
 use crate::{
     chain::{Attributes, ChainSpec},
     ledger::{FeedProblem, FeedState, OpenBlock, Snapshot},
     pool::{BlockFees, Pool},
+    publish::Unpublished,
 };
 
 /// The builder of the devnet's snapshots.
@@ -192,8 +192,6 @@ impl Devnet {
 pub struct DevnetSource {
     /// The builder.
     pub devnet: Devnet,
-    /// The journal, if there is one. Every snapshot is on disk before it is published.
-    pub journal: Option<Journal>,
     /// The interval between sub-blocks.
     pub every: Duration,
 }
@@ -227,9 +225,13 @@ impl DevnetSource {
         let began = Instant::now();
         if let Err(error) = self.publish_next(feed, step).await {
             feed.pool.drop_own();
-            if let Some(problem) = error.problem()
-                && feed.publish_state(FeedState::Degraded(problem)).await
-            {
+            let is_other = match error.problem() {
+                // The trouble of this node's disk is no change of the chain.
+                Some(problem @ FeedProblem::Store) => feed.show_state(FeedState::Degraded(problem)),
+                Some(problem) => self.set_state(feed, FeedState::Degraded(problem)).await,
+                None => false,
+            };
+            if is_other {
                 tracing::error!(%error, "the devnet cannot continue");
             }
             return;
@@ -237,24 +239,35 @@ impl DevnetSource {
         feed.pool.advance();
         if feed.status.is_degraded() {
             tracing::info!("the devnet continues");
-            let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
-            feed.publish_state(FeedState::Live { every_ms }).await;
+            self.set_state(feed, self.health()).await;
         }
         feed.count(began);
     }
 
+    /// Returns the health of a feed that goes on.
+    pub fn health(&self) -> FeedState {
+        FeedState::Live { every_ms: u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX) }
+    }
+
+    async fn set_state(&self, feed: &mut Feed, state: FeedState) -> bool {
+        let is_other = feed.set_state(state);
+        // A node that no longer leads hears of the state from the leader.
+        let _ = feed.committed().await;
+        is_other
+    }
+
     async fn publish_next(&mut self, feed: &mut Feed, step: Step) -> Result<(), DevnetError> {
-        if let Some(failure) = self.journal.as_ref().and_then(Journal::failure) {
+        if let Some(failure) = feed.failure() {
             // The sub-block could not be written, and subscribers would hear of transactions that never come.
-            return Err(Unpublished::from(failure.clone()).into());
+            return Err(failure.into());
         }
         let step = step(&mut self.devnet, &feed.snapshots.newest(), &feed.pool)?;
         if let Some(sealed) = &step.sealed {
             let head = &sealed.snapshot.head;
             tracing::debug!(number = head.number(), hash = %head.hash(), "sealed");
         }
-        feed.publish(self.journal.as_ref(), step.into()).await?;
-        Ok(())
+        feed.publish(step.into()).map_err(Unpublished::Unfit)?;
+        Ok(feed.committed().await?)
     }
 }
 

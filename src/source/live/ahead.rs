@@ -213,7 +213,7 @@ impl Live {
         if self.feed.status.is_degraded() {
             self.set(self.live());
         }
-        match self.feed.apply(Record::Preconfirmed { complete, opens, open: snapshot }) {
+        match self.feed.publish(Record::Preconfirmed { complete, opens, open: snapshot }) {
             Ok(_) => self.feed.count(first.received.into_std()),
             Err(unfit) => {
                 tracing::warn!(%unfit, "a Flashblock is not applied");

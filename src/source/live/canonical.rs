@@ -170,7 +170,7 @@ impl Live {
                 tracing::warn!(from = head.number(), to = fork.number(), "the upstream took another branch");
                 // Nothing is answered from the dead branch while the other one is imported.
                 let feed = FeedState::Degraded(FeedProblem::Reorg);
-                let gone_back = self.feed.apply(Record::GoBack { number: fork.number(), feed });
+                let gone_back = self.feed.publish(Record::GoBack { number: fork.number(), feed });
                 if gone_back.is_err() && !path.is_empty() {
                     self.begin_restart(path.swap_remove(0));
                     return Ok(());
@@ -289,7 +289,7 @@ impl Live {
         });
         let is_refused = receipts.is_refused();
         let block = known_block(block, receipts);
-        let id = self.feed.apply(Record::Canonical { block, changes, verified })?;
+        let id = self.feed.publish(Record::Canonical { block, changes, verified })?;
         if self.feed.snapshots.newest().id == id {
             self.feed.count(began.into_std());
         }

@@ -2,6 +2,7 @@
 
 mod anew;
 mod cluster;
+mod faults;
 mod following;
 mod images;
 mod lateness;

@@ -1,4 +1,4 @@
-//! Each role of a fleet works with the permissions that `src/source/README.md` lists for it, and with no others.
+//! Each role of a fleet works with the permissions that `src/fleet/README.md` lists for it, and with no others.
 
 use async_nats::{ConnectOptions, HeaderMap};
 use futures::{FutureExt, StreamExt};
@@ -22,7 +22,7 @@ use crate::{
 
 /// Returns the part of the page on feeds that lists the permissions, for the fleet `test`.
 pub fn listed() -> String {
-    let page = include_str!("../../../src/source/README.md");
+    let page = include_str!("../../../src/fleet/README.md");
     let (_, after) = page.split_once("```hocon\n").expect("the page has a configuration");
     after.split_once("```").expect("it ends").0.replace("<fleet>", "test")
 }

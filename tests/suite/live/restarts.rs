@@ -135,7 +135,7 @@ impl SourceStage {
                 late: BOUND,
             },
         };
-        let feed = Feed::new(snapshots.clone(), pool, &metrics);
+        let feed = Feed::new(snapshots.clone(), Vec::new(), pool, &metrics);
         Self { upstream, snapshots, metrics, panics, feed, source }
     }
 

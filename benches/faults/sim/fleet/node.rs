@@ -165,7 +165,7 @@ async fn publish(
     let snapshots = Arc::new(published.chain.snapshots);
     let pool = node::pool(config, &published.chain.spec, &snapshots, &store, None)?;
     show(shown, &snapshots);
-    Box::new(published.source).run(Feed::new(snapshots, pool, &metrics)).await;
+    Box::new(published.source).run(Feed::new(snapshots, published.sinks, pool, &metrics)).await;
     Ok(())
 }
 
@@ -179,6 +179,6 @@ async fn follow(port: &ModelPort, config: &Config, shown: &Mutex<Option<Shown>>)
     let snapshots = Arc::new(snapshots);
     let pool = node::pool(config, &spec, &snapshots, &store, None)?;
     show(shown, &snapshots);
-    follower.run(Feed::new(snapshots, pool, &metrics)).await;
+    follower.run(Feed::new(snapshots, Vec::new(), pool, &metrics)).await;
     Ok(())
 }

@@ -12,8 +12,8 @@ use std::{
 use alloy_primitives::B256;
 use presim::{
     config::Config,
+    fleet::servers::Bucket,
     ledger::{FeedState, Selector, SnapshotId},
-    source::fleet::Bucket,
 };
 use tokio::{
     task::LocalSet,

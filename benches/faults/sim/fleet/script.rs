@@ -4,7 +4,11 @@ use std::fmt;
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
-use super::servers::Corruption;
+use super::{
+    super::{Violation, shrink::Shrinks},
+    run_fleet,
+    servers::{Corruption, FleetMutant},
+};
 
 /// The nodes that publish: one leads, another stands by.
 pub const INGESTERS: usize = 2;
@@ -231,5 +235,18 @@ impl fmt::Display for FleetScript {
         writeln!(f, "{steps} steps of a fleet about {fault:?}, with parts of {} bytes", self.max_part)?;
         self.flags.iter().try_for_each(|flags| writeln!(f, "  {}", flags.join(" ")))?;
         self.steps.iter().try_for_each(|step| writeln!(f, "  {step:?}"))
+    }
+}
+
+impl Shrinks for FleetScript {
+    type Defect = FleetMutant;
+    type OneStep = FleetStep;
+
+    fn steps(&mut self) -> &mut Vec<Self::OneStep> {
+        &mut self.steps
+    }
+
+    fn broken(&self, defect: FleetMutant) -> Option<Violation> {
+        run_fleet(self, defect).err()
     }
 }

@@ -13,11 +13,11 @@ use std::{
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use presim::{
-    ledger::{Frame, SnapshotId, StreamMessage, frames, join},
-    source::fleet::{
+    fleet::servers::{
         ACK_TIMEOUT, Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetPort, ImageKey, PartAck,
         PlaceInStream, REPLY_TIMEOUT, REQUEST_TIMEOUT, ShortMessage, StreamEnds, Topic,
     },
+    ledger::{Frame, SnapshotId, StreamMessage, frames, join},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},

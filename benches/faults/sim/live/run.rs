@@ -245,7 +245,7 @@ impl LiveWorld {
             built: BlocksBuilt::Nowhere,
         };
         let pool = Pool::new(self.truth.spec.clone(), limits, self.snapshots.clone(), None);
-        Feed::new(self.snapshots.clone(), Arc::new(pool), &self.metrics)
+        Feed::new(self.snapshots.clone(), Vec::new(), Arc::new(pool), &self.metrics)
     }
 
     async fn play(&mut self, script: &LiveScript) -> Result<LiveCounts, Violation> {

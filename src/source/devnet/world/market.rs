@@ -3,7 +3,7 @@
 use alloy_primitives::{Address, U256, keccak256};
 use alloy_sol_types::SolValue;
 
-use super::TradingWorld;
+use crate::chain::TradingWorld;
 use crate::state::World;
 
 /// Slot of a token's `balanceOf`. The README of this folder has the layout of all contracts.

@@ -13,17 +13,17 @@ use std::{collections::BTreeMap, ops::Range, sync::OnceLock};
 use alloy_eips::{eip2935, eip4788, eip7002, eip7251, eip7840::BlobParams, eip8282};
 use alloy_evm::Evm;
 use alloy_genesis::{ChainConfig, Genesis, GenesisAccount};
-use alloy_primitives::{Address, Bytes, TxKind, U256, address};
+use alloy_primitives::{Address, Bytes, TxKind, U256};
 use alloy_signer_local::{MnemonicBuilder, PrivateKeySigner, coins_bip39::English};
 use alloy_sol_types::{SolCall, SolValue, sol};
 use revm::{
     DatabaseCommit,
     context::{TxEnv, result::ExecutionResult},
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::{
-    chain::{BlockHashes, ChainSpec, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, genesis_block},
+    chain::{BlockHashes, ChainSpec, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, TradingWorld, genesis_block},
     engine::{Ethereum, RunEvm, RunPrecompiles, lift_checks},
     state::{CodeCache, LocalWorld, Overlay},
 };
@@ -62,30 +62,6 @@ sol! {
         function swapExactETHForTokens(uint256 amountOutMin, address[] calldata path, address to, uint256 deadline) external payable returns (uint256[] memory amounts);
         function swapExactTokensForETH(uint256 amountIn, uint256 amountOutMin, address[] calldata path, address to, uint256 deadline) external returns (uint256[] memory amounts);
     }
-}
-
-/// The addresses of the trading world's contracts.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct TradingWorld {
-    /// Wrapped ether.
-    pub weth: Address,
-    /// The token ALPHA.
-    pub alpha: Address,
-    /// The token BETA.
-    pub beta: Address,
-    /// The factory of the pairs. Stores of earlier versions do not name it.
-    #[serde(default = "usual_factory")]
-    pub factory: Address,
-    /// The router of the pairs.
-    pub router: Address,
-    /// The contract that uses gas without work, for traffic; `None` in a world of an earlier version, which has none.
-    #[serde(default)]
-    pub load: Option<Address>,
-}
-
-/// Returns the address of the factory in every trading world, because the first account creates it with its nonce 3.
-const fn usual_factory() -> Address {
-    address!("0xCf7Ed3AccA5a467e9e704C703E8D87F634fB0Fc9")
 }
 
 /// The reason why the trading world cannot be built: the artifacts do not fit the set-up.

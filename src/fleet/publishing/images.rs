@@ -1,0 +1,131 @@
+//! Images of the published state, from which nodes join the fleet.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::{task::JoinHandle, time::Instant};
+
+use crate::{
+    fleet::servers::{FleetError, FleetPort, ImageKey},
+    ledger::codec::{LeaderTime, StateImage, unpacked_bytes},
+};
+
+/// The pause after an image that was not written, which doubles with each that follows.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// The longest of these pauses.
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(60);
+
+/// Writes images beside the feed, one at a time.
+#[derive(Debug)]
+pub struct ImageWriter {
+    port: Arc<dyn FleetPort>,
+    /// The most bytes of an image, before compression.
+    max_bytes: u64,
+    task: Option<JoinHandle<Result<ImageKey, FleetError>>>,
+    /// Whether an image is being written, for those who delete old ones.
+    is_writing: Arc<AtomicBool>,
+    newest: Option<ImageKey>,
+    /// The moment until which no image is written, and the pause before it, if the last one was not written.
+    pause: Option<(Instant, Duration)>,
+}
+
+impl ImageWriter {
+    /// Creates the writer of a leader. The newest image is `newest`. Readers take images of at most `max_bytes`.
+    pub fn new(port: Arc<dyn FleetPort>, newest: Option<ImageKey>, max_bytes: u64) -> Self {
+        Self { port, max_bytes, task: None, is_writing: Arc::default(), newest, pause: None }
+    }
+
+    /// Returns the flag that says whether an image is being written.
+    pub fn writing(&self) -> Arc<AtomicBool> {
+        self.is_writing.clone()
+    }
+
+    /// Returns whether there is a complete image, as far as this node knows.
+    pub const fn has_image(&self) -> bool {
+        self.newest.is_some()
+    }
+
+    /// Notes that the newest image was lost.
+    pub fn lose(&mut self) {
+        self.newest = None;
+    }
+
+    /// Returns whether an image can be written: none is being written, and none has failed a moment ago.
+    pub fn can_write(&self) -> bool {
+        self.task.is_none() && self.pause.is_none_or(|(until, _)| Instant::now() >= until)
+    }
+
+    /// Begins to write an image, whose last change has the sequence `sequence` in the stream, unless it is the newest already.
+    pub fn write(&mut self, image: StateImage, sequence: u64) {
+        if self.newest.as_ref().is_some_and(|newest| newest.id == image.id.0) {
+            return;
+        }
+        let (port, max_bytes) = (self.port.clone(), self.max_bytes);
+        self.is_writing.store(true, Relaxed);
+        self.task = Some(tokio::spawn(async move { write(&*port, image, sequence, max_bytes).await }));
+    }
+
+    /// Takes the outcome of the image that was being written, if it is done. Returns whether the image was not written.
+    pub async fn has_failed(&mut self) -> bool {
+        let Some(task) = self.task.take_if(|task| task.is_finished()) else { return false };
+        self.is_writing.store(false, Relaxed);
+        let written = task.await.unwrap_or_else(|error| Err(FleetError::Image(error.to_string())));
+        match written {
+            Ok(key) => {
+                tracing::info!(id = format!("{:#x}", key.id), bytes = key.bytes, "an image of the fleet is complete");
+                (self.newest, self.pause) = (Some(key), None);
+                false
+            }
+            Err(error) => {
+                let pause = self.pause.map_or(RETRY_PAUSE, |(_, pause)| (pause * 2).min(MAX_RETRY_PAUSE));
+                tracing::warn!(%error, ?pause, "an image of the fleet was not written: it is tried again");
+                self.pause = Some((Instant::now() + pause, pause));
+                true
+            }
+        }
+    }
+}
+
+impl Drop for ImageWriter {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+/// Writes an image, reads it back, and makes it the newest. An image that cannot be written leaves nothing.
+async fn write(port: &dyn FleetPort, image: StateImage, sequence: u64, max_bytes: u64) -> Result<ImageKey, FleetError> {
+    let (id, dated) = (image.id, LeaderTime::of(image.published()));
+    let bytes = tokio::task::spawn_blocking(move || image.write()).await;
+    let bytes = bytes.map_err(|error| FleetError::Image(error.to_string()))?;
+    let unpacked = unpacked_bytes(&bytes);
+    if unpacked > max_bytes {
+        let text = format!("the state takes {unpacked} bytes, and readers take images of at most {max_bytes}");
+        return Err(FleetError::Image(text));
+    }
+    let name = format!("{:x}", id.0);
+    let key = ImageKey { name, id: id.0, sequence, bytes: bytes.len() as u64, dated: dated.0 };
+    match publish(port, &key, &bytes).await {
+        Ok(newest) if newest == key => Ok(key),
+        failed => {
+            port.retain_newest_image().await?;
+            failed?;
+            Err(FleetError::Image("another node has written a newer one".to_owned()))
+        }
+    }
+}
+
+/// Writes the bytes of an image and makes it the newest. Returns the newest, which may be another node's.
+async fn publish(port: &dyn FleetPort, key: &ImageKey, bytes: &[u8]) -> Result<ImageKey, FleetError> {
+    port.put_image(&key.name, bytes).await?;
+    if port.image(key).await? != bytes {
+        return Err(FleetError::Image("it reads otherwise than it was written".to_owned()));
+    }
+    port.write_fact(ImageKey::KEY, key, |known| known.id <= key.id).await
+}

@@ -1,0 +1,99 @@
+//! The sink of a leader: a change is in the stream before anyone sees it.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use futures::{FutureExt, future::LocalBoxFuture};
+use tokio::sync::MutexGuard;
+
+use super::{NotLeading, StreamSending, StreamWriter};
+use crate::{
+    ledger::{Chain, FeedProblem, SnapshotId, codec::LeaderTime},
+    publish::{Change, Commit, Sink, Unpublished},
+};
+
+/// The sink that sends changes to the stream, while this node leads. Its clones are one sink.
+#[derive(Clone, Debug, Default)]
+pub struct StreamSink {
+    writer: Arc<tokio::sync::Mutex<Option<StreamWriter>>>,
+    /// The messages that were taken and are not in the stream, by their ids.
+    taken: Arc<Mutex<VecDeque<(SnapshotId, Vec<u8>)>>>,
+    /// The first of them, on its way.
+    sending: Arc<Mutex<Option<StreamSending>>>,
+}
+
+impl StreamSink {
+    /// Returns the leader's end of the stream; nothing while another node leads.
+    pub async fn writer(&self) -> MutexGuard<'_, Option<StreamWriter>> {
+        self.writer.lock().await
+    }
+
+    /// Returns whether this node leads, and no other node has been seen to hold the lease.
+    pub async fn is_leased(&self) -> bool {
+        self.writer().await.as_ref().is_some_and(StreamWriter::is_leased)
+    }
+
+    /// Begins to send by `writer`.
+    pub async fn begin(&self, writer: StreamWriter) {
+        *self.writer().await = Some(writer);
+    }
+
+    /// Ends sending.
+    pub async fn end(&self) {
+        *self.writer().await = None;
+    }
+
+    /// Takes the message about a change that is encoded already.
+    pub fn take_message(&self, id: SnapshotId, message: Vec<u8>) {
+        lock(&self.taken).push_back((id, message));
+    }
+
+    async fn send(&self) -> Result<Commit, NotLeading> {
+        let mut end = self.writer().await;
+        let writer = end.as_mut().ok_or(NotLeading)?;
+        while let Some(mut sending) = self.next(writer) {
+            match writer.try_send(&mut sending).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    *lock(&self.sending) = Some(sending);
+                    return Ok(Commit::Waits(FeedProblem::Stream));
+                }
+                Err(not_leading) => {
+                    *end = None;
+                    return Err(not_leading);
+                }
+            }
+        }
+        Ok(Commit::Done)
+    }
+
+    /// Returns the message to send next.
+    fn next(&self, writer: &StreamWriter) -> Option<StreamSending> {
+        let sending = lock(&self.sending).take();
+        sending.or_else(|| lock(&self.taken).pop_front().map(|(id, message)| writer.sending(id, &message)))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sink for StreamSink {
+    fn take(&mut self, change: &Arc<Change>, after: &Arc<Chain>) -> bool {
+        let message = change.message(LeaderTime::of(after.newest.published));
+        let is_sent = message.is_some();
+        message.into_iter().for_each(|message| self.take_message(change.id, message));
+        is_sent
+    }
+
+    fn commit(&mut self) -> LocalBoxFuture<'_, Result<Commit, Unpublished>> {
+        async { self.send().await.map_err(|NotLeading| Unpublished::Superseded) }.boxed_local()
+    }
+
+    fn discard(&mut self) {
+        lock(&self.taken).clear();
+        *lock(&self.sending) = None;
+    }
+}

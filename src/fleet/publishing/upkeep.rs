@@ -1,0 +1,154 @@
+//! The leader's care for what the servers have of the fleet: what was lost is written again, and old images are deleted.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use futures::StreamExt;
+use tokio::{
+    sync::mpsc,
+    task::JoinHandle,
+    time::{Instant, MissedTickBehavior},
+};
+
+use crate::{
+    clock::now,
+    fleet::servers::{FleetChain, FleetError, FleetMetrics, FleetPort, ImageKey, Topic},
+    ledger::{FeedProblem, SnapshotId, Snapshots, codec::LeaderTime},
+};
+
+/// The time between two looks at what the servers have.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(2);
+/// The images beside the newest that stay for those who read them, however short their time was: the store of images has no
+/// other bound.
+const MAX_OLDER_IMAGES: usize = 2;
+
+/// A reason to write an image, beside the messages after the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageNeed {
+    /// A node asks for one, or the stream does not lead on from the newest.
+    Newer,
+    /// The servers have lost the newest.
+    Lost,
+}
+
+/// Looks at what the servers have, until it is dropped.
+#[derive(Debug)]
+pub struct FleetUpkeep {
+    needs: mpsc::Receiver<ImageNeed>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+/// A look at what the servers have.
+pub(super) struct UpkeepLook {
+    pub port: Arc<dyn FleetPort>,
+    pub chain: FleetChain,
+    pub snapshots: Arc<Snapshots>,
+    /// The first id of this leader.
+    pub from: SnapshotId,
+    /// The time for which an image stays after a newer one is complete.
+    pub keep: Duration,
+    pub is_writing: Arc<AtomicBool>,
+    pub metrics: FleetMetrics,
+}
+
+impl FleetUpkeep {
+    pub(super) fn begin(look: UpkeepLook) -> Self {
+        let (needed, needs) = mpsc::channel(1);
+        let (port, wanted) = (look.port.clone(), needed.clone());
+        let hearing = tokio::spawn(async move {
+            loop {
+                if let Ok(mut wishes) = port.subscribe(Topic::WantImage).await {
+                    while wishes.next().await.is_some() {
+                        // A full queue has a need already.
+                        let _ = wanted.try_send(ImageNeed::Newer);
+                    }
+                }
+                tokio::time::sleep(UPKEEP_INTERVAL).await;
+            }
+        });
+        let looking = tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(UPKEEP_INTERVAL);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut older = BTreeMap::new();
+            loop {
+                ticks.tick().await;
+                look.metrics.show_connected(look.port.is_connected());
+                match look.once(&mut older).await {
+                    Ok(Some(need)) => drop(needed.try_send(need)),
+                    Ok(None) => {}
+                    Err(error) => {
+                        tracing::debug!(%error, "what the fleet has on its servers cannot be read");
+                        if let Err(error) = look.port.repair().await {
+                            tracing::debug!(%error, "what the fleet needs on its servers cannot be created");
+                        }
+                    }
+                }
+            }
+        });
+        Self { needs, tasks: [hearing, looking] }
+    }
+
+    /// Waits for a reason to write an image.
+    pub async fn need(&mut self) -> ImageNeed {
+        match self.needs.recv().await {
+            Some(need) => need,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl UpkeepLook {
+    /// Writes the fleet's chain again if it was lost, and deletes old images. `older` has the images that were not the newest
+    /// at the look before, each since when. Returns a reason to write an image.
+    async fn once(&self, older: &mut BTreeMap<u64, Instant>) -> Result<Option<ImageNeed>, FleetError> {
+        self.port.write_fact(FleetChain::KEY, &self.chain, |_| false).await?;
+        let newest: Option<ImageKey> = self.port.fact(ImageKey::KEY).await?;
+        let (ends, images) = (self.port.ends().await?, self.port.images().await?);
+        let Some(newest) = newest.filter(|newest| images.contains(&newest.name)) else {
+            return Ok(Some(ImageNeed::Lost));
+        };
+        let age = LeaderTime::of(now()).since(LeaderTime(newest.dated));
+        self.metrics.show_image_age(Duration::from_micros(u64::try_from(age).unwrap_or(0)));
+        if !self.is_writing.load(Relaxed) {
+            self.delete_old(&newest, images, older).await?;
+        }
+        let leads_on = ends.first <= newest.sequence + 1 && newest.sequence <= ends.last;
+        Ok((!leads_on).then_some(ImageNeed::Newer))
+    }
+
+    /// Deletes the images that have not been the newest for some time, whichever node wrote them or was about to. While the
+    /// stream takes nothing, its room may be what they take: all but the newest are deleted then.
+    async fn delete_old(
+        &self,
+        newest: &ImageKey,
+        images: Vec<String>,
+        older: &mut BTreeMap<u64, Instant>,
+    ) -> Result<(), FleetError> {
+        let is_short = self.snapshots.load().feed().problem() == Some(FeedProblem::Stream);
+        let now = Instant::now();
+        let ids = images.iter().filter_map(|name| u64::from_str_radix(name, 16).ok());
+        // An image of this leader with a greater id than the newest is about to be.
+        let (old, mut kept): (Vec<u64>, Vec<u64>) =
+            ids.partition(|id| *id < newest.id || *id > newest.id && *id < self.from.0);
+        *older = old.into_iter().map(|id| (id, older.get(&id).copied().unwrap_or(now))).collect();
+        let young = older.iter().rev().filter(|(_, since)| !is_short && now.duration_since(**since) <= self.keep);
+        kept.extend(young.take(MAX_OLDER_IMAGES).map(|(id, _)| *id));
+        if kept.len() < images.len() || is_short {
+            let kept: Vec<String> = kept.into_iter().map(|id| format!("{id:x}")).collect();
+            self.port.retain_images(&kept).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for FleetUpkeep {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}

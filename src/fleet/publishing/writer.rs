@@ -1,0 +1,148 @@
+//! The leader's end of the stream: each message is in the stream, with the sequence that was expected, before anyone sees it.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::lease::Lease;
+use crate::{
+    clock::now,
+    fleet::servers::{PartAck, PlaceInStream},
+    ledger::{
+        SnapshotId,
+        codec::{Frame, LeaderTime, StreamMessage, frames},
+    },
+};
+
+/// The pause before a message that was not taken is sent again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// The time for which a message is sent in vain while the lease is renewed, after which another node may publish what this one
+/// cannot.
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The bytes that a part takes in the stream beside its own: its subject and its headers.
+const STORED: usize = 200;
+
+/// This node leads the fleet no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this node leads the fleet no more")]
+pub struct NotLeading;
+
+/// The leader's end of the stream.
+#[derive(Debug)]
+pub struct StreamWriter {
+    lease: Lease,
+    /// The sequence of the stream's last message, which is this node's.
+    sequence: u64,
+    /// The id of that message.
+    id: SnapshotId,
+    /// The messages and the bytes that were published since the newest image.
+    since_image: (u64, u64),
+}
+
+/// A message that is on its way.
+#[derive(Debug)]
+pub struct StreamSending {
+    id: SnapshotId,
+    frames: Vec<Frame>,
+    /// The number of parts that the stream is known to have.
+    taken: usize,
+    begun: Instant,
+}
+
+impl StreamWriter {
+    /// Begins to lead: the first message is the epoch, with the id `epoch`, after the message at `sequence` with the id
+    /// `follows`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`NotLeading`] if another message was published meanwhile, which makes another node the leader.
+    pub async fn lead(
+        lease: Lease,
+        sequence: u64,
+        follows: SnapshotId,
+        epoch: SnapshotId,
+        node: &str,
+    ) -> Result<Self, NotLeading> {
+        let mut writer = Self { lease, sequence, id: follows, since_image: (0, 0) };
+        let message = StreamMessage::Epoch { follows, leader: node.to_owned() };
+        let mut sending = writer.sending(epoch, &message.write(LeaderTime::of(now())));
+        while !writer.try_send(&mut sending).await? {}
+        Ok(writer)
+    }
+
+    /// Returns the encoded message about a change, on its way.
+    pub fn sending(&self, id: SnapshotId, message: &[u8]) -> StreamSending {
+        StreamSending { id, frames: frames(message, self.lease.max_part()), taken: 0, begun: Instant::now() }
+    }
+
+    /// Sends a message, and returns whether the stream has it. While it has not, the same is sent again: a part that had
+    /// arrived is recognised by its name, and one that had not must still be the next.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`NotLeading`] if the stream has a message of another node in this one's place or has lost its end, or does not
+    /// take this one while another node holds the lease, or for a time in which this node renews it.
+    pub async fn try_send(&mut self, sending: &mut StreamSending) -> Result<bool, NotLeading> {
+        let first = self.sequence + sending.taken as u64;
+        let acks = self.lease.send(sending.id, &sending.frames[sending.taken..], first).await;
+        sending.taken += acks.iter().take_while(|ack| **ack == PartAck::Taken).count();
+        if acks.contains(&PartAck::OutOfPlace) {
+            self.look_for(sending).await?;
+        }
+        if sending.taken == sending.frames.len() {
+            let bytes: usize = sending.frames.iter().map(|frame| frame.bytes.len() + STORED).sum();
+            self.sequence += sending.frames.len() as u64;
+            self.id = sending.id;
+            self.since_image.0 += 1;
+            self.since_image.1 += bytes as u64;
+            return Ok(true);
+        }
+        if !self.lease.is_held() || self.lease.is_renewed_since(sending.begun + PUBLISH_TIMEOUT) {
+            return Err(NotLeading);
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+        Ok(false)
+    }
+
+    /// Looks for the parts of a message in the stream, because it says that something else than they was to come: the
+    /// answer to an earlier try was lost, and the names of messages are forgotten after a time.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`NotLeading`] if the stream has a message of another node there, or has lost its end.
+    async fn look_for(&self, sending: &mut StreamSending) -> Result<(), NotLeading> {
+        while let Some(frame) = sending.frames.get(sending.taken) {
+            match self.lease.at(self.sequence + sending.taken as u64 + 1).await {
+                Some(PlaceInStream::Part { id, index, .. }) if (id, index) == (sending.id, frame.index) => {
+                    sending.taken += 1;
+                }
+                Some(PlaceInStream::Part { .. } | PlaceInStream::Foreign) => return Err(NotLeading),
+                Some(PlaceInStream::Empty) if self.lease.has_lost(self.sequence).await => return Err(NotLeading),
+                Some(PlaceInStream::Empty) | None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether no other node has been seen to hold the lease.
+    pub fn is_leased(&self) -> bool {
+        self.lease.is_held()
+    }
+
+    /// Returns the sequence of the stream's last message, and its id.
+    pub const fn end(&self) -> (u64, SnapshotId) {
+        (self.sequence, self.id)
+    }
+
+    /// Returns the messages and the bytes that were published since the newest image.
+    pub const fn since_image(&self) -> (u64, u64) {
+        self.since_image
+    }
+
+    /// Counts from here on what is published after the newest image.
+    pub const fn imaged(&mut self) {
+        self.since_image = (0, 0);
+    }
+}

@@ -1,0 +1,126 @@
+//! Applying the messages of a stream: no transaction is executed, and what the sealed headers say is checked.
+
+use std::sync::Arc;
+
+use super::clock::LeaderClock;
+use crate::{
+    ledger::{
+        SnapshotId, Snapshots, Stamp, Unfit,
+        codec::{CodesByHash, EntryError, LeaderTime, StreamChanges, StreamMessage, check},
+    },
+    publish::{Change, journal::Journal},
+    state::CodeCache,
+    store::corrupted,
+};
+
+/// Applies the messages of a stream to a state.
+#[derive(Debug)]
+pub struct Applier {
+    state: Snapshots,
+    cache: Arc<CodeCache>,
+    /// The codes that messages have brought, and that later ones name by their hashes.
+    codes: CodesByHash,
+    clock: LeaderClock,
+}
+
+/// The reason why a message is not applied.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// Messages before it are missing.
+    #[error("message {id:#x} is not the one after {last:#x}")]
+    Gap {
+        /// The message's id.
+        id: u64,
+        /// The id of the last change here.
+        last: u64,
+    },
+    /// The message cannot be read, does not fit the state, or is not what its headers say.
+    #[error(transparent)]
+    Entry(#[from] EntryError),
+}
+
+impl From<Unfit> for ApplyError {
+    fn from(unfit: Unfit) -> Self {
+        Self::Entry(unfit.into())
+    }
+}
+
+impl Applier {
+    /// Creates an applier of messages to `state`.
+    pub fn new(state: Snapshots, cache: Arc<CodeCache>) -> Self {
+        Self { state, cache, codes: CodesByHash::default(), clock: LeaderClock::default() }
+    }
+
+    /// Returns the same, which learns from `clock` how old a snapshot is.
+    #[must_use]
+    pub fn with_clock(self, clock: LeaderClock) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// Returns the state.
+    pub const fn state(&self) -> &Snapshots {
+        &self.state
+    }
+
+    /// Returns whether the message `id` was applied already, or bears an older epoch than one that was seen.
+    pub fn is_old(&self, id: SnapshotId) -> bool {
+        id <= self.state.load().last
+    }
+
+    /// Applies the message `id`, whose snapshot the leader has dated, after writing it to the journal if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ApplyError::Gap`] if it is not the next message, and [`ApplyError::Entry`] if it does not fit the state or a
+    /// block is not what its header says. The state is as it was then.
+    pub fn apply(
+        &mut self,
+        id: SnapshotId,
+        dated: LeaderTime,
+        message: StreamMessage,
+        journal: Option<&Journal>,
+    ) -> Result<(), ApplyError> {
+        let last = self.state.load().last;
+        let stamp = Stamp { id, at: self.clock.earliest_or_own(id.epoch(), dated) };
+        let is_next = match &message {
+            StreamMessage::Epoch { follows, .. } => *follows == last && id == SnapshotId::begin(id.epoch()),
+            // Changes that were never published one by one are not missing.
+            StreamMessage::Changes(changes) => changes.follows.map_or(id == last.next(), |follows| follows == last),
+        };
+        if !is_next {
+            return Err(ApplyError::Gap { id: id.0, last: last.0 });
+        }
+        match message {
+            StreamMessage::Epoch { leader, .. } => {
+                tracing::info!(leader, epoch = id.epoch(), "a node leads the fleet");
+                self.state.update(|chain| chain.begin_epoch(id.epoch()));
+                Ok(())
+            }
+            StreamMessage::Changes(changes) => Ok(self.apply_changes(stamp, changes, journal)?),
+        }
+    }
+
+    fn apply_changes(
+        &mut self,
+        stamp: Stamp,
+        changes: StreamChanges,
+        journal: Option<&Journal>,
+    ) -> Result<(), EntryError> {
+        if changes.forgets {
+            self.codes = CodesByHash::default();
+        }
+        self.codes.extend(changes.codes, &self.cache);
+        self.state.try_update(|chain| {
+            for entry in changes.entries {
+                let record = entry.read(chain, &self.codes)?;
+                check(&record)?;
+                let change = journal.map(|journal| (journal, Change::of(chain, stamp.id, &record)));
+                chain.apply(stamp, record)?;
+                if let Some((journal, change)) = change {
+                    journal.write(&change).map_err(|error| corrupted(error.to_string()))?;
+                }
+            }
+            Ok(())
+        })
+    }
+}

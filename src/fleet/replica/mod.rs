@@ -1,0 +1,370 @@
+//! A replica: follows the stream of a fleet, and answers from the same snapshots under the same ids as the leader.
+//!
+//! It applies and does not execute. It begins with the fleet's newest image, and goes over no gap: where a message is missing,
+//! it begins anew with an image, and shows what it has until it has come past that.
+
+mod apply;
+mod clock;
+mod following;
+mod pulse;
+mod reading;
+
+pub use self::{
+    apply::{Applier, ApplyError},
+    clock::LeaderClock,
+    following::{Following, ReplicaBase},
+    pulse::{LeaderPulse, PulseWatch},
+    reading::{FollowError, StreamReading},
+};
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{FutureExt, future::LocalBoxFuture};
+
+use super::{
+    pool::PoolFilling,
+    servers::{FleetChain, FleetError, FleetLink, FleetMetrics, FleetPort, FleetRole, ImageKey},
+};
+use crate::source::{Feed, FeedSource};
+use crate::{
+    clock::now,
+    ledger::{Chain, FeedProblem, FeedState, SnapshotId, Snapshots},
+    publish::journal::Journal,
+};
+
+/// The pause before something that failed is tried again, and the time between two looks at the feed's health.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// The time without a message, while the leader has published some, after which they are asked for again.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The messages by which a node may be behind before an image can be cheaper.
+const MAX_MESSAGES_BEHIND: u64 = 500;
+
+/// A node that follows: its state, and what it shows of it.
+#[derive(Debug)]
+pub struct Follower {
+    port: Arc<dyn FleetPort>,
+    base: ReplicaBase,
+    /// The state as far as the stream was read; `None` while it begins anew.
+    following: Option<Following>,
+    /// Whether the journal does not have that state, but what is shown, since the state began with an image.
+    is_detached: bool,
+    pulse: PulseWatch,
+    /// The id of the image after which the stream has a gap.
+    useless: Option<u64>,
+    /// The reason why the state begins anew, if it makes what is shown wrong.
+    problem: Option<FeedProblem>,
+    /// The time of the last message.
+    heard: Instant,
+    /// The health of the leader's feed, as the stream has announced it last.
+    announced: FeedState,
+    /// The chain whose rules this node has.
+    chain: FleetChain,
+    metrics: FleetMetrics,
+    /// The journal of the state, where the node publishes a chain of presim's own.
+    journal: Option<Journal>,
+}
+
+impl Follower {
+    /// Creates a follower that goes on from `following`, and hears the leader by `pulse`.
+    pub fn new(
+        port: Arc<dyn FleetPort>,
+        base: ReplicaBase,
+        following: Following,
+        pulse: PulseWatch,
+        chain: FleetChain,
+        metrics: FleetMetrics,
+    ) -> Self {
+        let announced = following.state().load().feed();
+        let (heard, following) = (now(), Some(following));
+        let (is_detached, useless, problem) = (false, None, None);
+        Self {
+            port,
+            base,
+            following,
+            is_detached,
+            pulse,
+            useless,
+            problem,
+            heard,
+            announced,
+            chain,
+            metrics,
+            journal: None,
+        }
+    }
+
+    /// Returns the same, which writes what it applies to `journal` first.
+    #[must_use]
+    pub fn with_journal(self, journal: Option<Journal>) -> Self {
+        Self { journal, ..self }
+    }
+
+    /// Returns the journal of the state.
+    pub const fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
+    }
+
+    /// Shows the state that was reached so far in `snapshots`, with the health of the feed.
+    pub fn show_in(&self, snapshots: &Snapshots) {
+        let reached = self.reached(snapshots);
+        let health = self.health(&reached);
+        snapshots.follow(&reached, health, self.pulse.caught_up());
+    }
+
+    /// Follows for as long as it is polled.
+    pub async fn run(mut self, mut feed: Feed) {
+        loop {
+            self.step(&mut feed, FleetRole::Replica).await;
+        }
+    }
+
+    /// Waits for the next message or for some time, applies the message, and shows the state that has been reached.
+    pub async fn step(&mut self, feed: &mut Feed, role: FleetRole) {
+        self.advance(feed, role).await;
+        let last = feed.snapshots.load().last;
+        let newest = self.pulse.newest().filter(|newest| newest.epoch() == last.epoch());
+        self.metrics.show_role(role);
+        self.metrics.show_behind(newest.map_or(0, |newest| newest.changes_after(last)));
+        self.metrics.show_connected(self.port.is_connected());
+        self.metrics.show_leader(&self.pulse.leader().unwrap_or_default(), last);
+    }
+
+    /// Returns whether the fleet has another chain than this node.
+    pub fn is_of_other_chain(&self) -> bool {
+        self.problem == Some(FeedProblem::OtherChain)
+    }
+
+    /// Returns the metrics of this node's place in its fleet.
+    pub const fn metrics(&self) -> &FleetMetrics {
+        &self.metrics
+    }
+
+    /// Notes that the node, whose name is `node`, leads from the change `last` on.
+    pub fn begin_to_lead(&mut self, node: &str, last: SnapshotId) {
+        self.metrics.show_role(FleetRole::Leader);
+        self.metrics.show_leader(node, last);
+        self.metrics.show_behind(0);
+        self.metrics.count_takeover();
+    }
+
+    async fn advance(&mut self, feed: &mut Feed, role: FleetRole) {
+        let Some(following) = &mut self.following else {
+            self.restart(role).await;
+            self.attach(feed);
+            return self.show(feed);
+        };
+        let was_open = following.is_open();
+        let opened = following.open().await;
+        if !was_open {
+            // The messages have the time of one that is lost to come.
+            self.heard = now();
+        }
+        let stepped = match opened {
+            Ok(()) => tokio::select! {
+                biased;
+                stepped = following.next(self.journal.as_ref().filter(|_| !self.is_detached)) => stepped.map(Some),
+                () = self.pulse.beat() => Ok(None),
+                () = tokio::time::sleep(RETRY_PAUSE) => Ok(None),
+            },
+            Err(error) => Err(error),
+        };
+        match stepped {
+            Ok(Some((last, arrived))) => {
+                self.heard = arrived;
+                self.problem = None;
+                if last > feed.snapshots.load().last {
+                    self.attach(feed);
+                    self.show(feed);
+                    feed.count(arrived);
+                }
+                return;
+            }
+            Ok(None) => {
+                let last = following.state().load().last;
+                let newest = self.pulse.newest().filter(|newest| *newest > last);
+                if newest.is_some() && now().duration_since(self.heard) >= MESSAGE_TIMEOUT {
+                    self.heard = now();
+                    following.ask_again();
+                }
+                if newest
+                    .is_some_and(|newest| newest.0 - last.0 > MAX_MESSAGES_BEHIND && newest.epoch() == last.epoch())
+                {
+                    self.weigh().await;
+                }
+            }
+            Err(FollowError::Fleet(error)) => {
+                tracing::debug!(%error, "the stream of the fleet cannot be read: it is tried again");
+                following.ask_again();
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the stream cannot be followed from here: the state begins anew with an image");
+                if matches!(error, FollowError::Mismatch(_)) {
+                    self.problem = Some(FeedProblem::Mismatch);
+                    feed.count_divergence();
+                }
+                self.give_up();
+            }
+        }
+        self.show(feed);
+    }
+
+    /// Begins anew with an image, if there is one that helps, and asks the leader for one otherwise.
+    async fn restart(&mut self, role: FleetRole) {
+        let ours = &self.chain;
+        if let Ok(Some(theirs)) = self.port.chain().await
+            // A node that publishes has a pool and a directory of its chain alone.
+            && !(ours.is_continued_by(&theirs) && (role == FleetRole::Replica || ours.genesis == theirs.genesis))
+        {
+            if self.problem != Some(FeedProblem::OtherChain) {
+                tracing::error!(
+                    ours = ours.name(),
+                    theirs = theirs.name(),
+                    "the fleet has another chain now: restart this node"
+                );
+            }
+            self.problem = Some(FeedProblem::OtherChain);
+            return tokio::time::sleep(RETRY_PAUSE).await;
+        }
+        let begun = match self.port.fact::<ImageKey>(ImageKey::KEY).await {
+            Ok(Some(key)) if self.useless.is_none_or(|useless| key.id > useless) => {
+                Following::bootstrap(&self.port, &self.base).await
+            }
+            Ok(_) => Ok(None),
+            Err(error) => Err(error),
+        };
+        match begun {
+            Ok(Some(following)) => {
+                self.problem = None;
+                self.following = Some(following);
+                self.is_detached = self.journal.is_some();
+            }
+            Ok(None) => {
+                self.port.want_image().await;
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the image of the fleet cannot be used: it is tried again");
+                if matches!(error, FleetError::Image(_)) {
+                    // Another image may be better.
+                    self.port.want_image().await;
+                }
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+
+    /// Has the journal begin anew with the state that was reached, once that is newer than what is shown. Until then the
+    /// journal has what is shown, from which this node goes on if the stream has lost it.
+    fn attach(&mut self, feed: &Feed) {
+        let (Some(journal), Some(following), true) = (&self.journal, &self.following, self.is_detached) else { return };
+        let reached = following.state().load();
+        if reached.last <= feed.snapshots.load().last {
+            return;
+        }
+        match journal.replace_state(&reached) {
+            Ok(()) => self.is_detached = false,
+            Err(error) => tracing::error!(%error, "the fleet's state cannot be written to the data directory"),
+        }
+    }
+
+    /// Begins anew with an image, if it is nearer to the end of the stream and has fewer bytes than the messages up to it.
+    async fn weigh(&mut self) {
+        let Some(following) = &self.following else { return };
+        let (Ok(Some(key)), Ok(ends)) = (self.port.fact::<ImageKey>(ImageKey::KEY).await, self.port.ends().await)
+        else {
+            return;
+        };
+        let each = ends.bytes / ends.messages.max(1);
+        let skipped = key.sequence.saturating_sub(following.sequence());
+        if skipped > MAX_MESSAGES_BEHIND && skipped * each > key.bytes {
+            tracing::info!(skipped, "far behind the leader: the state begins anew with an image");
+            self.following = None;
+        }
+    }
+
+    /// Returns the newest of what was reached and what `snapshots` show already.
+    fn reached(&self, snapshots: &Snapshots) -> Arc<Chain> {
+        let shown = snapshots.load();
+        let reached = self.following.as_ref().filter(|_| !self.is_detached);
+        let reached = reached.map(|following| following.state().load());
+        reached.filter(|reached| reached.last > shown.last).unwrap_or(shown)
+    }
+
+    /// Returns the health of the feed of a node that shows this.
+    fn health(&self, shown: &Chain) -> FeedState {
+        let health = self.pulse.health(shown.last, self.announced);
+        match self.problem {
+            Some(problem) if !health.is_degraded() => FeedState::Degraded(problem),
+            _ => health,
+        }
+    }
+
+    /// Shows the state that was reached and the health of the feed, if one of them is another than before.
+    fn show(&mut self, feed: &mut Feed) {
+        if let Some(following) = &self.following {
+            self.announced = following.state().load().feed();
+        }
+        let shown = feed.snapshots.load();
+        let reached = self.reached(&feed.snapshots);
+        let health = self.health(&reached);
+        let is_newer = reached.last > shown.last;
+        if is_newer || health != feed.status.state() {
+            feed.snapshots.follow(&reached, health, self.pulse.caught_up());
+        }
+        if is_newer {
+            feed.pool.advance();
+        }
+        if health != feed.status.state() && feed.status.show_state(health) {
+            match health.problem() {
+                Some(problem) => tracing::warn!("the feed is degraded: {}", problem.meaning()),
+                None => tracing::info!("the feed is {}", health.as_str()),
+            }
+        }
+    }
+
+    /// Returns the state as far as the stream was read; `None` while it begins anew.
+    pub const fn following(&self) -> Option<&Following> {
+        self.following.as_ref()
+    }
+
+    /// Begins anew with a newer image than the one with which this state began, because the stream does not lead on from it.
+    pub fn give_up(&mut self) {
+        self.useless = self.following.take().map(|following| following.origin().0).or(self.useless);
+    }
+
+    /// Begins anew with an image.
+    pub fn restart_with_image(&mut self) {
+        self.following = None;
+    }
+
+    /// Continues from `snapshots`, whose last change is the message at `sequence`.
+    pub fn go_on_from(&mut self, snapshots: &Snapshots, sequence: u64) {
+        let applier = Applier::new(snapshots.mirror(), self.base.codes.clone()).with_clock(self.base.clock.clone());
+        self.following = Some(Following::from(self.port.clone(), applier, sequence));
+        self.is_detached = false;
+    }
+}
+
+/// A replica's source of snapshots.
+#[derive(Debug)]
+pub struct ReplicaSource {
+    /// The follower of the stream.
+    pub follower: Follower,
+    /// The connection over which sent transactions come.
+    pub link: FleetLink,
+}
+
+impl FeedSource for ReplicaSource {
+    fn run(self: Box<Self>, feed: Feed) -> LocalBoxFuture<'static, ()> {
+        async move {
+            // For those who ask what waits, and are notified of it. Nothing of it is mined here.
+            let _filling = PoolFilling::begin(self.link, feed.pool.clone(), None);
+            self.follower.run(feed).await;
+        }
+        .boxed_local()
+    }
+}

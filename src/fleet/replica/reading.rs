@@ -1,0 +1,149 @@
+//! Reading a stream: its parts come in order, each message is applied once, and nothing goes over a gap.
+
+use super::apply::{Applier, ApplyError};
+use crate::{
+    fleet::servers::{ArrivedPart, FleetError},
+    ledger::{
+        SnapshotId, Snapshots,
+        codec::{EntryError, StreamMessage, join},
+    },
+    publish::journal::Journal,
+};
+
+/// The reason why the stream cannot be followed from here.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    /// NATS does not answer, or refuses. It may be tried again.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+    /// The state has to begin anew with an image, because the stream does not have what comes next.
+    #[error("{0}")]
+    Gap(String),
+    /// A message cannot be applied, because it differs from what this node computes.
+    #[error("{0}")]
+    Mismatch(String),
+}
+
+impl From<ApplyError> for FollowError {
+    fn from(error: ApplyError) -> Self {
+        match error {
+            ApplyError::Gap { .. } | ApplyError::Entry(EntryError::Unfit(_)) => Self::Gap(error.to_string()),
+            ApplyError::Entry(_) => Self::Mismatch(error.to_string()),
+        }
+    }
+}
+
+/// The state of a fleet as far as its stream was read.
+#[derive(Debug)]
+pub struct StreamReading {
+    applier: Applier,
+    /// The sequence of the last message that was applied.
+    sequence: u64,
+    /// The parts of a message whose last part has not come.
+    parts: Vec<ArrivedPart>,
+    /// The sequence of the last part.
+    read: u64,
+    /// The greatest id of a part that was read.
+    newest: SnapshotId,
+}
+
+impl StreamReading {
+    /// Reads on from the state of `applier`, whose last change is the message at `sequence`.
+    pub fn from(applier: Applier, sequence: u64) -> Self {
+        let newest = applier.state().load().last;
+        Self { applier, sequence, parts: Vec::new(), read: sequence, newest }
+    }
+
+    /// Returns the state as far as the stream was read.
+    pub const fn state(&self) -> &Snapshots {
+        self.applier.state()
+    }
+
+    /// Returns the sequence of the last message that was applied.
+    pub const fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Returns the sequence of the last part that was read, whose message may not have come whole.
+    pub const fn read(&self) -> u64 {
+        self.read
+    }
+
+    /// Returns the id of the last message that was applied.
+    pub fn last(&self) -> SnapshotId {
+        self.applier.state().load().last
+    }
+
+    /// Begins again after the last message that was applied.
+    pub fn begin_again(&mut self) {
+        self.parts.clear();
+        self.read = self.sequence;
+    }
+
+    /// Takes the part that has arrived with a sequence, and applies its message if the part is its last. `None` is a message
+    /// that is none of presim's. Parts without their last are dropped when another message begins.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FollowError::Gap`] if a message before it is missing or the message cannot be read, and [`FollowError::Mismatch`] if the message cannot be
+    /// applied.
+    pub fn arrive(
+        &mut self,
+        sequence: u64,
+        part: Option<ArrivedPart>,
+        journal: Option<&Journal>,
+    ) -> Result<(), FollowError> {
+        if sequence <= self.read {
+            return match part.filter(|part| part.id > self.newest) {
+                // The sequences of a stream never begin again, and its ids grow with them.
+                Some(_) => Err(FollowError::Gap(format!(
+                    "the stream was created anew: it has another message {sequence} than the one that was read"
+                ))),
+                None => Ok(()),
+            };
+        }
+        if sequence != self.read + 1 {
+            return Err(FollowError::Gap(format!(
+                "the stream has no message {}: the next is {sequence}",
+                self.read + 1
+            )));
+        }
+        self.read = sequence;
+        let Some(part) = part else {
+            tracing::warn!(sequence, "a message of the stream is none of presim's: it is ignored");
+            self.parts.clear();
+            self.sequence = sequence;
+            return Ok(());
+        };
+        if self
+            .parts
+            .last()
+            .is_some_and(|last| (last.id, last.index + 1, last.count) != (part.id, part.index, part.count))
+        {
+            self.parts.clear();
+        }
+        if self.parts.len() as u64 != u64::from(part.index) {
+            // The beginning of the message was published by a node that failed, or before this one's place.
+            self.sequence = sequence;
+            return Ok(());
+        }
+        let (id, is_last) = (part.id, part.index + 1 == part.count);
+        self.newest = self.newest.max(id);
+        self.parts.push(part);
+        if !is_last {
+            return Ok(());
+        }
+        let parts: Vec<_> = std::mem::take(&mut self.parts).into_iter().map(|part| part.bytes).collect();
+        if self.applier.is_old(id) {
+            self.sequence = sequence;
+            return Ok(());
+        }
+        let message = join(&parts).map_err(|error| error.to_string());
+        let message = message.and_then(|message| StreamMessage::read(&message).map_err(|error| error.to_string()));
+        let unread = |problem| FollowError::Gap(format!("message {sequence} of the stream cannot be read: {problem}"));
+        let (dated, message) = message.map_err(unread)?;
+        self.applier.apply(id, dated, message, journal)?;
+        self.sequence = sequence;
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! A fleet: its names, its connection to NATS, and what its nodes know of its chain.
+
+mod error;
+mod identity;
+mod link;
+mod metrics;
+mod nats;
+mod parts;
+mod port;
+
+use alloy_genesis::ChainConfig;
+use alloy_primitives::{Address, B256};
+use async_nats::Subject;
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    error::FleetError,
+    identity::NodeIdentity,
+    link::{FleetLink, FleetRoom, fleets},
+    metrics::{FleetMetrics, FleetRole},
+    parts::{ArrivedPart, headers},
+    port::{
+        ACK_TIMEOUT, Arrivals, Bucket, BucketEntry, FleetPort, PartAck, PlaceInStream, REPLY_TIMEOUT, REQUEST_TIMEOUT,
+        ShortMessage, StreamEnds, Topic, end_of, find,
+    },
+};
+use crate::chain::TradingWorld;
+
+/// The names of a fleet's subjects, its stream and its buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetNames {
+    /// The name of the fleet.
+    pub fleet: String,
+}
+
+impl FleetNames {
+    /// Returns the default name of the fleet of a chain: its id, and the beginning of its genesis hash.
+    pub fn of_chain(chain_id: u64, genesis: B256) -> Self {
+        Self { fleet: format!("{chain_id}-{}", const_hex::encode(&genesis[..4])) }
+    }
+
+    /// Returns the name of the stream.
+    pub fn stream(&self) -> String {
+        format!("presim_{}", self.fleet)
+    }
+
+    /// Returns the subject of the stream.
+    pub fn feed(&self) -> String {
+        format!("presim.{}.feed", self.fleet)
+    }
+
+    /// Returns the name of the stream of sent transactions.
+    pub fn pool_stream(&self) -> String {
+        format!("presim-pool_{}", self.fleet)
+    }
+
+    /// Returns the subject of sent transactions.
+    pub fn pool(&self) -> String {
+        format!("presim.{}.pool", self.fleet)
+    }
+
+    /// Returns the subject on which replicas answer JSON-RPC.
+    pub fn rpc(&self) -> String {
+        format!("presim.{}.rpc", self.fleet)
+    }
+
+    /// Returns the subject on which the leader answers what it knows of its upstream's state.
+    pub fn state(&self) -> String {
+        format!("presim.{}.state", self.fleet)
+    }
+
+    /// Returns the subject of requests that only the leader can answer. Only nodes of the fleet may publish to it.
+    pub fn leader(&self) -> String {
+        format!("presim.{}.leader", self.fleet)
+    }
+
+    /// Returns the subject of requests for the wallet that stays with the data directory `id`. Only nodes of the
+    /// fleet may publish to it.
+    pub fn wallet(&self, id: &str) -> String {
+        format!("presim.{}.wallet.{id}", self.fleet)
+    }
+
+    /// Returns the subject on which the leader says what its clock shows.
+    pub fn clock(&self) -> String {
+        format!("presim.{}.clock", self.fleet)
+    }
+
+    /// Returns the subject on which the leader says its newest id.
+    pub fn pulse(&self) -> String {
+        format!("presim.{}.pulse", self.fleet)
+    }
+
+    /// Returns the subject on which nodes ask the leader for a new image.
+    pub fn want_image(&self) -> String {
+        format!("presim.{}.want-image", self.fleet)
+    }
+
+    /// Returns the bucket with what nodes know of the fleet: its chain, its last epoch, and its newest image.
+    pub fn facts(&self) -> String {
+        format!("presim_{}", self.fleet)
+    }
+
+    /// Returns the bucket with the lease.
+    pub fn lease(&self) -> String {
+        format!("presim_{}_lease", self.fleet)
+    }
+
+    /// Returns the bucket with the images.
+    pub fn images(&self) -> String {
+        format!("presim_{}_images", self.fleet)
+    }
+}
+
+/// The facts that the nodes of a fleet know of its chain, beside its state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FleetChain {
+    /// The version of the codec.
+    pub version: u8,
+    /// The hash of the genesis block.
+    pub genesis: B256,
+    /// The geth-format `config` with the chain's forks.
+    pub config: ChainConfig,
+    /// Whether the chain is the built-in devnet.
+    pub builtin: bool,
+    /// The addresses of the trading world's contracts; `None` on a chain without them.
+    pub trading: Option<TradingWorld>,
+    /// Milliseconds between blocks, for simulations of several.
+    pub block_time_ms: u64,
+    /// The facts about an upstream's chain beside those; `None` on a chain of presim's own.
+    pub upstream: Option<FollowedChain>,
+}
+
+/// The facts that the nodes of a fleet know of an upstream's chain.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FollowedChain {
+    /// The contract that wraps the native currency, if it is known.
+    pub wrapper: Option<Address>,
+    /// Contracts that presim cannot execute, beside those that it knows of the chain.
+    pub natives: Vec<Address>,
+}
+
+impl FleetChain {
+    /// The key of the chain in the bucket of facts.
+    pub const KEY: &str = "chain";
+
+    /// Returns whether a node that has the rules of this chain can follow the other: it is the same, or a new one of the built-in
+    /// devnet.
+    pub fn is_continued_by(&self, other: &Self) -> bool {
+        let has_same_rules = (&self.config, self.block_time_ms, self.upstream.is_some())
+            == (&other.config, other.block_time_ms, other.upstream.is_some());
+        has_same_rules && (self.genesis == other.genesis || self.builtin && other.builtin)
+    }
+
+    /// Returns the chain's id and genesis, for people.
+    pub fn name(&self) -> String {
+        format!("{} of genesis {}", self.config.chain_id, self.genesis)
+    }
+}
+
+/// The newest complete image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageKey {
+    /// The name of the image in its bucket.
+    pub name: String,
+    /// The id of the last change in the image.
+    pub id: u64,
+    /// The sequence in the stream of that change.
+    pub sequence: u64,
+    /// The bytes of the image.
+    pub bytes: u64,
+    /// The time at which the image's newest snapshot was published, on the clock of the leader that wrote the image.
+    pub dated: u64,
+}
+
+impl ImageKey {
+    /// The key of the newest image in the bucket of facts.
+    pub const KEY: &str = "image";
+}
+
+/// The key of the [`NodeIdentity`] that has the wallet, in the bucket of facts.
+pub const WALLET_KEY: &str = "wallet";
+
+/// The key of the last epoch in the bucket of facts.
+pub const EPOCH_KEY: &str = "epoch";
+
+/// Returns a subject of NATS.
+pub fn subject(name: String) -> Subject {
+    Subject::from(name)
+}

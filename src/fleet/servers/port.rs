@@ -1,0 +1,314 @@
+//! The servers of a fleet as its nodes use them: NATS in production, and a model of them in the simulation of `benches/faults`.
+
+use std::{fmt, num::NonZeroUsize, time::Duration};
+
+use bytes::Bytes;
+use futures::{future::BoxFuture, stream::BoxStream};
+use serde::{Deserialize, Serialize};
+
+use super::{ArrivedPart, FleetChain, FleetError, ImageKey, WALLET_KEY};
+use crate::ledger::{
+    SnapshotId,
+    codec::{Frame, VERSION},
+};
+
+/// The time in which the servers must answer a request: twice that of a network that delays each message by 2 s, and some more.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time in which the stream must acknowledge a message, before that is sent again.
+pub const ACK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time in which another node must reply.
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The fate of a part that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartAck {
+    /// The stream has it.
+    Taken,
+    /// The stream ends with another message than the part was to follow.
+    OutOfPlace,
+    /// The stream does not take it, or does not answer.
+    Unknown,
+}
+
+/// The message at a place of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaceInStream {
+    /// A part of presim's.
+    Part {
+        /// The id of its message.
+        id: SnapshotId,
+        /// The index of the part.
+        index: u32,
+        /// Whether the message ends with it.
+        is_last: bool,
+    },
+    /// No message of presim's, or one that was deleted, so that nobody knows whose it was.
+    Foreign,
+    /// The stream ends before.
+    Empty,
+}
+
+/// The extent of the stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamEnds {
+    /// The sequence of the oldest message.
+    pub first: u64,
+    /// The sequence of the newest message, which stays where the messages are deleted.
+    pub last: u64,
+    /// The number of messages.
+    pub messages: u64,
+    /// The bytes of the messages.
+    pub bytes: u64,
+}
+
+/// The parts of a stream as they arrive, each with its sequence; `None` is a message that is none of presim's.
+pub type Arrivals = BoxStream<'static, Result<(u64, Option<ArrivedPart>), FleetError>>;
+
+/// A key-value bucket of a fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bucket {
+    /// The facts that nodes know of the fleet: its chain, its last epoch, and its newest image.
+    Facts,
+    /// The lease.
+    Lease,
+}
+
+/// The last value of a key.
+#[derive(Clone, Debug)]
+pub struct BucketEntry {
+    /// The value; empty if the key was deleted.
+    pub value: Bytes,
+    /// The revision, which the next update names.
+    pub revision: u64,
+}
+
+/// A subject of short messages, which nobody stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Topic {
+    /// The leader's newest id.
+    Pulse,
+    /// Questions for the leader's clock.
+    Clock,
+    /// Requests for an image.
+    WantImage,
+}
+
+/// A short message.
+#[derive(Clone, Debug)]
+pub struct ShortMessage {
+    /// The content.
+    pub payload: Bytes,
+    /// The address for a reply, if one is expected.
+    pub reply: Option<String>,
+}
+
+/// The servers of a fleet: a stream, buckets, images, and short messages.
+///
+/// Each call fails with [`FleetError::Nats`] if the servers do not answer in time, or refuse. The call may have had its effect
+/// then.
+pub trait FleetPort: fmt::Debug + Send + Sync {
+    /// Returns the name of the fleet.
+    fn fleet(&self) -> &str;
+
+    /// Returns whether the servers are reached.
+    fn is_connected(&self) -> bool;
+
+    /// Creates what the fleet needs on the servers and is missing there.
+    fn repair(&self) -> BoxFuture<'_, Result<(), FleetError>>;
+
+    /// Deletes the messages of the stream, and the sent transactions.
+    fn purge(&self) -> BoxFuture<'_, Result<(), FleetError>>;
+
+    /// Returns the most bytes of a part.
+    fn max_part(&self) -> NonZeroUsize;
+
+    /// Returns the extent of the stream.
+    fn ends(&self) -> BoxFuture<'_, Result<StreamEnds, FleetError>>;
+
+    /// Asks for the messages of the stream from a sequence on.
+    fn read(&self, from: u64) -> BoxFuture<'_, Result<Arrivals, FleetError>>;
+
+    /// Returns the message at a place of the stream.
+    fn at(&self, sequence: u64) -> BoxFuture<'_, Result<PlaceInStream, FleetError>>;
+
+    /// Sends parts of the message `id` one after the other, the first of which is to follow the message at `expected`. Where
+    /// one is refused, those after it are, too. Returns the fates of those that could be sent, in order. A part that the
+    /// stream has got before under the same name is taken, whatever it is to follow.
+    fn send<'a>(&'a self, id: SnapshotId, parts: &'a [Frame], expected: u64) -> BoxFuture<'a, Vec<PartAck>>;
+
+    /// Returns the last value of a key; `None` if it never had one.
+    fn entry<'a>(&'a self, bucket: Bucket, key: &'a str) -> BoxFuture<'a, Result<Option<BucketEntry>, FleetError>>;
+
+    /// Sets a key whose last revision is `revision`, 0 if it never had a value. Returns the revision that it has then, or
+    /// `None` if the key has another one.
+    fn update<'a>(
+        &'a self,
+        bucket: Bucket,
+        key: &'a str,
+        value: Bytes,
+        revision: u64,
+    ) -> BoxFuture<'a, Result<Option<u64>, FleetError>>;
+
+    /// Writes an image.
+    fn put_image<'a>(&'a self, name: &'a str, bytes: &'a [u8]) -> BoxFuture<'a, Result<(), FleetError>>;
+
+    /// Reads an image. Fails with [`FleetError::Image`] if it has another length than its key says.
+    fn image<'a>(&'a self, key: &'a ImageKey) -> BoxFuture<'a, Result<Vec<u8>, FleetError>>;
+
+    /// Returns the names of the images.
+    fn images(&self) -> BoxFuture<'_, Result<Vec<String>, FleetError>>;
+
+    /// Deletes all images but these, and what failed writes have left.
+    fn retain_images<'a>(&'a self, kept: &'a [String]) -> BoxFuture<'a, Result<(), FleetError>>;
+
+    /// Publishes a short message. One that is lost is repeated by whoever waits.
+    fn publish(&self, topic: Topic, payload: Bytes) -> BoxFuture<'_, ()>;
+
+    /// Listens to a topic.
+    fn subscribe(&self, topic: Topic) -> BoxFuture<'_, Result<BoxStream<'static, ShortMessage>, FleetError>>;
+
+    /// Publishes an empty message, and returns the first reply; `None` if none comes in time.
+    fn request(&self, topic: Topic) -> BoxFuture<'_, Option<Bytes>>;
+
+    /// Replies to a message.
+    fn reply(&self, to: String, payload: Bytes) -> BoxFuture<'_, ()>;
+}
+
+impl dyn FleetPort + '_ {
+    /// Returns a fact of the fleet; `None` if it is not known yet.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if NATS does not answer, or the fact is malformed.
+    pub async fn fact<T: for<'a> Deserialize<'a>>(&self, key: &str) -> Result<Option<T>, FleetError> {
+        let entry = self.entry(Bucket::Facts, key).await?.filter(|entry| !entry.value.is_empty());
+        let read = entry.map(|entry| serde_json::from_slice(&entry.value)).transpose();
+        read.map_err(|error| FleetError::nats("a fact of the fleet is malformed", error))
+    }
+
+    /// Writes a fact of the fleet where `replaces` accepts the known one. Returns the fact that the fleet has then.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if NATS does not take it.
+    pub async fn write_fact<T: Clone + Serialize + for<'a> Deserialize<'a>>(
+        &self,
+        key: &str,
+        value: &T,
+        replaces: impl Fn(&T) -> bool + Send,
+    ) -> Result<T, FleetError> {
+        let text = serde_json::to_vec(value).map_err(|error| FleetError::nats("a fact cannot be written", error))?;
+        let text = Bytes::from(text);
+        loop {
+            let entry = self.entry(Bucket::Facts, key).await?;
+            let revision = entry.as_ref().map_or(0, |entry| entry.revision);
+            if let Some(entry) = entry.filter(|entry| !entry.value.is_empty()) {
+                let known = serde_json::from_slice(&entry.value);
+                let known = known.map_err(|error| FleetError::nats("a fact of the fleet is malformed", error))?;
+                if !replaces(&known) {
+                    return Ok(known);
+                }
+            }
+            if self.update(Bucket::Facts, key, text.clone(), revision).await?.is_some() {
+                return Ok(value.clone());
+            }
+        }
+    }
+
+    /// Deletes the fleet's messages and what its nodes know of its chain, so that it begins anew. Its last epoch stays.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if NATS refuses, or does not answer.
+    pub async fn clear(&self) -> Result<(), FleetError> {
+        self.purge().await?;
+        for key in [FleetChain::KEY, ImageKey::KEY, WALLET_KEY] {
+            while let Some(entry) = self.entry(Bucket::Facts, key).await?.filter(|entry| !entry.value.is_empty()) {
+                self.update(Bucket::Facts, key, Bytes::new(), entry.revision).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the chain of the fleet; `None` if nobody has led it yet.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Version`] if the fleet is of another version, and [`FleetError::Nats`] if NATS does not answer.
+    pub async fn chain(&self) -> Result<Option<FleetChain>, FleetError> {
+        #[derive(Deserialize)]
+        struct FleetVersion {
+            version: u8,
+        }
+        let Some(FleetVersion { version }) = self.fact(FleetChain::KEY).await? else { return Ok(None) };
+        if version != VERSION {
+            return Err(FleetError::Version { fleet: self.fleet().to_owned(), theirs: version });
+        }
+        self.fact(FleetChain::KEY).await
+    }
+
+    /// Deletes all images but the newest, and what failed writes have left.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FleetError::Nats`] if NATS refuses, or does not answer.
+    pub async fn retain_newest_image(&self) -> Result<(), FleetError> {
+        let newest = self.fact::<ImageKey>(ImageKey::KEY).await?;
+        self.retain_images(&newest.into_iter().map(|newest| newest.name).collect::<Vec<_>>()).await
+    }
+
+    /// Asks the leader for a new image. A request that is lost is repeated by whoever waits.
+    pub async fn want_image(&self) {
+        self.publish(Topic::WantImage, Bytes::new()).await;
+    }
+}
+
+/// Returns the id of the stream's last message that is one of presim's; `None` if it has none.
+///
+/// # Errors
+///
+/// Returns [`FleetError::Nats`] if NATS does not answer.
+pub async fn end_of(port: &dyn FleetPort) -> Result<Option<SnapshotId>, FleetError> {
+    let StreamEnds { first, last, .. } = port.ends().await?;
+    for sequence in (first.max(1)..=last).rev() {
+        if let PlaceInStream::Part { id, .. } = port.at(sequence).await? {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the sequence of the last part of the message `wanted`; `None` if the stream does not have it. Ids grow with the
+/// sequence.
+///
+/// # Errors
+///
+/// Returns [`FleetError::Nats`] if NATS does not answer.
+pub async fn find(port: &dyn FleetPort, wanted: SnapshotId) -> Result<Option<u64>, FleetError> {
+    let StreamEnds { first: mut low, last: mut high, .. } = port.ends().await?;
+    let mut found = None;
+    while low <= high {
+        let middle = low + (high - low) / 2;
+        let mut sequence = middle;
+        let part = loop {
+            match port.at(sequence).await? {
+                PlaceInStream::Part { id, is_last, .. } => break Some((id, is_last)),
+                _ if sequence == high => break None,
+                _ => sequence += 1,
+            }
+        };
+        match part {
+            Some((id, is_last)) if id <= wanted => {
+                if id == wanted && is_last {
+                    found = Some(sequence);
+                }
+                low = sequence + 1;
+            }
+            _ => match middle.checked_sub(1) {
+                Some(before) => high = before,
+                None => break,
+            },
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,309 @@
+//! State of an upstream within a fleet: it is fetched once, by the leader, for all nodes that follow.
+
+use std::{sync::Arc, time::Duration};
+
+use alloy_primitives::{Address, B256, U256};
+use alloy_rlp::{RlpDecodable, RlpEncodable};
+use async_nats::client::RequestErrorKind;
+use futures::{FutureExt, StreamExt, future::BoxFuture};
+use tokio::{task::JoinHandle, time::Instant};
+
+use super::servers::{FleetLink, subject};
+use crate::{
+    ledger::codec::{pack, unpack},
+    state::{CodeCache, FetchError, Fetched, Miss, Missed, RemoteImage, RemoteState, RemoteView, StateSource},
+    store::{decode, encode},
+    upstream::{Fetcher, ProvenState},
+};
+
+/// The most pieces of state in one question.
+const MAX_PIECES: usize = 4_096;
+/// The questions that the leader answers at once.
+const UNDER_WAY: usize = 1_024;
+/// The time after which a question without an answer is put again: its leader may be gone.
+const ANSWERED: Duration = Duration::from_secs(2);
+/// The pause before a question that nobody could answer is put again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// The times that a block which the leader does not keep is asked for again: the leader may be the one that is behind.
+const MAX_RETRIES: usize = 10;
+/// The time that the leader gives its upstream.
+const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A question for state at one block.
+#[derive(RlpEncodable, RlpDecodable)]
+struct StateQuestion {
+    number: u64,
+    hash: B256,
+    accounts: Vec<Address>,
+    slots: Vec<WantedSlot>,
+    hashes: Vec<u64>,
+    /// Whether the accounts and slots have to come with their proofs.
+    proves: bool,
+}
+
+#[derive(RlpEncodable, RlpDecodable)]
+struct WantedSlot {
+    address: Address,
+    slot: U256,
+}
+
+/// An answer: its kind, and the state or the problem.
+#[derive(RlpEncodable, RlpDecodable)]
+struct StateReply {
+    kind: u8,
+    problem: String,
+    /// The state; if it comes with proofs, the hashes of blocks alone.
+    state: Vec<RemoteImage>,
+    proven: Vec<ProvenState>,
+}
+
+const KNOWN: u8 = 0;
+const NOT_KEPT: u8 = 1;
+const FAILED: u8 = 2;
+
+impl StateReply {
+    const fn without_state(kind: u8, problem: String) -> Self {
+        Self { kind, problem, state: Vec::new(), proven: Vec::new() }
+    }
+}
+
+impl StateQuestion {
+    fn of(view: &RemoteView, misses: &[Miss], proves: bool) -> Self {
+        let (mut accounts, mut slots, mut hashes) = (Vec::new(), Vec::new(), Vec::new());
+        for miss in misses {
+            match *miss {
+                Miss::Account(address) => accounts.push(address),
+                Miss::Slot(address, slot) => slots.push(WantedSlot { address, slot }),
+                Miss::BlockHash(number) => hashes.push(number),
+            }
+        }
+        Self { number: view.number(), hash: view.hash(), accounts, slots, hashes, proves }
+    }
+
+    fn misses(&self) -> impl Iterator<Item = Miss> {
+        let accounts = self.accounts.iter().map(|address| Miss::Account(*address));
+        let slots = self.slots.iter().map(|wanted| Miss::Slot(wanted.address, wanted.slot));
+        accounts.chain(slots).chain(self.hashes.iter().map(|number| Miss::BlockHash(*number)))
+    }
+}
+
+/// A client of the leader, by which a node that follows gets the state that its leader has or fetches.
+#[derive(Clone, Debug)]
+pub struct FleetState {
+    link: FleetLink,
+    codes: Arc<CodeCache>,
+    /// Whether to ask again while nobody leads, because this node has no upstream to ask instead.
+    is_patient: bool,
+}
+
+impl FleetState {
+    /// Creates a client with a cache of code. A node with an upstream `has_other` source of state.
+    pub const fn new(link: FleetLink, codes: Arc<CodeCache>, has_other: bool) -> Self {
+        Self { link, codes, is_patient: !has_other }
+    }
+
+    async fn fetch_all(
+        &self,
+        view: &RemoteView,
+        misses: &[Miss],
+        proves: bool,
+        deadline: Instant,
+    ) -> Result<(), FetchError> {
+        for some in misses.chunks(MAX_PIECES) {
+            let mut rest = some.to_vec();
+            while !rest.is_empty() {
+                let StateReply { state, proven, .. } = self.ask(view, &rest, proves, deadline).await?;
+                let is_alive = if proves {
+                    view.state().insert(view, checked(view, &rest, &state, &proven, &self.codes)?)
+                } else {
+                    state.into_iter().all(|known| view.state().import(view, known, &self.codes))
+                };
+                if !is_alive {
+                    return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+                }
+                let before = rest.len();
+                rest.retain(|miss| !view.knows(miss));
+                // An answer has as much as a message can, so the rest is asked for.
+                if rest.len() == before {
+                    return Err(fleet_error("the leader returns less than was asked for".to_owned()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask(
+        &self,
+        view: &RemoteView,
+        misses: &[Miss],
+        proves: bool,
+        deadline: Instant,
+    ) -> Result<StateReply, FetchError> {
+        let question = pack(&encode(&StateQuestion::of(view, misses, proves)));
+        let mut looks = 0;
+        loop {
+            let asked = async_nats::Request::new().payload(question.clone().into()).timeout(Some(ANSWERED));
+            let problem = match self.link.client.send_request(self.link.names.state(), asked).await {
+                Ok(message) => match read(&message.payload)? {
+                    reply @ StateReply { kind: KNOWN, .. } => return Ok(reply),
+                    StateReply { kind: NOT_KEPT, .. } if looks == MAX_RETRIES || !self.is_patient => {
+                        return Err(FetchError::NotKept { number: view.number(), hash: view.hash() });
+                    }
+                    StateReply { kind: NOT_KEPT, .. } => {
+                        looks += 1;
+                        "the leader does not have the block".to_owned()
+                    }
+                    StateReply { problem, .. } => return Err(fleet_error(problem)),
+                },
+                Err(error) if !self.is_patient => return Err(fleet_error(error.to_string())),
+                Err(error) => match error.kind() {
+                    RequestErrorKind::NoResponders => "nobody leads the fleet".to_owned(),
+                    _ => error.to_string(),
+                },
+            };
+            if !view.is_alive() {
+                return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+            }
+            if Instant::now() + RETRY_PAUSE >= deadline {
+                return Err(fleet_error(problem));
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    }
+}
+
+impl StateSource for FleetState {
+    fn fetch<'a>(
+        &'a self,
+        view: &'a RemoteView,
+        missed: &'a [Miss],
+        proves: bool,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<(), FetchError>> {
+        self.fetch_all(view, missed, proves, deadline).boxed()
+    }
+}
+
+/// Returns the error of a fleet that does not give state.
+fn fleet_error(problem: String) -> FetchError {
+    FetchError::Unavailable(format!("the state cannot be had from the fleet: {problem}"))
+}
+
+/// Returns the values of an answer whose proofs check, and the hashes of blocks that were asked for.
+fn checked(
+    view: &RemoteView,
+    asked: &[Miss],
+    state: &[RemoteImage],
+    proven: &[ProvenState],
+    codes: &CodeCache,
+) -> Result<Vec<Fetched>, FetchError> {
+    let hashes = state.iter().flat_map(|known| &known.hashes);
+    let hashes = hashes.filter(|known| asked.contains(&Miss::BlockHash(known.number)));
+    let mut values: Vec<Fetched> =
+        hashes.map(|known| Fetched::BlockHash { number: known.number, hash: known.hash }).collect();
+    for proven in proven {
+        values.extend(proven.check(view.hash(), codes).map_err(|problem| {
+            let (number, hash) = (view.number(), view.hash());
+            fleet_error(format!("the leader's state of block {number} ({hash}) is rejected: {problem}"))
+        })?);
+    }
+    Ok(values)
+}
+
+fn read(payload: &[u8]) -> Result<StateReply, FetchError> {
+    let unread = |problem: String| fleet_error(format!("the leader's answer cannot be read: {problem}"));
+    let bytes = unpack(payload).map_err(|error| unread(error.to_string()))?;
+    decode(&bytes).map_err(|error| unread(error.to_string()))
+}
+
+/// The answering of questions for state while this node leads, which ends when dropped.
+#[derive(Debug)]
+pub struct StateServing(JoinHandle<()>);
+
+impl StateServing {
+    /// Begins to answer: what the cache `remote` does not have, `fetcher` fetches, once however many nodes ask. Proofs are
+    /// fetched once, too.
+    pub fn begin(link: &FleetLink, fetcher: Arc<Fetcher>, remote: Arc<RemoteState>) -> Self {
+        let (link, runtime, proving) = (link.clone(), fetcher.runtime().clone(), fetcher.proving());
+        Self(runtime.spawn(async move {
+            loop {
+                match link.client.subscribe(subject(link.names.state())).await {
+                    Ok(questions) => {
+                        let answer = |message: async_nats::Message| {
+                            let (link, fetchers, remote) = (&link, (&fetcher, &proving), &remote);
+                            async move {
+                                let Some(reply) = message.reply else { return };
+                                let most = link.client.server_info().max_payload;
+                                let answer = reply_to(&message.payload, fetchers, remote, most).await;
+                                let _ = link.client.publish(reply, answer.into()).await;
+                            }
+                        };
+                        questions.for_each_concurrent(UNDER_WAY, answer).await;
+                    }
+                    Err(error) => tracing::debug!(%error, "questions for state cannot be heard"),
+                }
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        }))
+    }
+}
+
+impl Drop for StateServing {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The fetchers of values, and of their proofs.
+type Fetchers<'a> = (&'a Arc<Fetcher>, &'a Arc<Fetcher>);
+
+/// Returns the answer to a question, in at most `most` bytes.
+async fn reply_to(payload: &[u8], fetchers: Fetchers<'_>, remote: &Arc<RemoteState>, most: usize) -> Vec<u8> {
+    let question = unpack(payload).map_err(|error| error.to_string());
+    let question = question.and_then(|bytes| decode::<StateQuestion>(&bytes).map_err(|error| error.to_string()));
+    let reply = match question {
+        Ok(question) => known(&question, fetchers, remote, most).await.unwrap_or_else(|error| match error {
+            FetchError::Replaced { .. } | FetchError::NotKept { .. } => {
+                StateReply::without_state(NOT_KEPT, String::new())
+            }
+            error => StateReply::without_state(FAILED, error.to_string()),
+        }),
+        Err(problem) => StateReply::without_state(FAILED, problem),
+    };
+    pack(&encode(&reply))
+}
+
+async fn known(
+    question: &StateQuestion,
+    (values, proofs): Fetchers<'_>,
+    remote: &Arc<RemoteState>,
+    most: usize,
+) -> Result<StateReply, FetchError> {
+    let (number, hash) = (question.number, question.hash);
+    let view = remote.view(number, hash).ok_or(FetchError::NotKept { number, hash })?;
+    let wanted: Vec<Miss> = question.misses().take(MAX_PIECES).collect();
+    let fetcher = if question.proves { proofs } else { values };
+    let deadline = Instant::now() + UPSTREAM_TIMEOUT;
+    let missed = Missed::at(&view, wanted.iter().copied().filter(|miss| !fetcher.has(&view, miss)));
+    if !missed.is_empty() {
+        fetcher.fetch(&missed, None, deadline).await?;
+    }
+    // Codes and proofs are the large parts, and the first half of what is asked for may fit where all of it does not.
+    let mut count = wanted.len();
+    loop {
+        let some = wanted.iter().copied().take(count);
+        let mut reply = StateReply::without_state(KNOWN, String::new());
+        if question.proves {
+            reply.proven.push(fetcher.proven(&view, some.clone(), deadline).await?);
+        }
+        let plain = some.filter(|miss| !question.proves || matches!(miss, Miss::BlockHash(_)));
+        reply.state.push(RemoteState::export_some(&view, plain));
+        if !view.is_alive() {
+            return Err(FetchError::Replaced { number, hash });
+        }
+        if count <= 1 || encode(&reply).len() + 64 <= most {
+            return Ok(reply);
+        }
+        count /= 2;
+    }
+}

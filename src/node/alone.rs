@@ -1,0 +1,93 @@
+//! A build without fleets (the cargo feature `fleet`): it begins nothing in one, and its flags are refused.
+
+use std::sync::Arc;
+
+use alloy_primitives::B256;
+use eyre::bail;
+use tokio::runtime::Runtime;
+
+use super::{live::LiveStart, start::Start};
+use crate::{
+    config::Config,
+    fleet::settings::Servers,
+    pool::{PoolDrops, TxOutbox},
+    rpc::{Access, Front, IoMemory, Leader, ServerConfig, StartupReason},
+    state::CodeCache,
+    store::Store,
+    telemetry::Metrics,
+};
+
+/// A place in a fleet, which no node has.
+#[derive(Clone, Debug)]
+pub enum Place {}
+
+/// The answering of requests, of which none arrives.
+#[derive(Debug)]
+pub enum ServedRequests {}
+
+pub fn runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().build()
+}
+
+pub fn outbox(place: &Place, _: &Runtime, _: PoolDrops) -> eyre::Result<Box<dyn TxOutbox>> {
+    match *place {}
+}
+
+pub fn leader(place: &Place) -> Arc<dyn Leader> {
+    match *place {}
+}
+
+pub async fn serve(
+    place: &Place,
+    _: &Config,
+    _: Arc<Front>,
+    _: Arc<Access>,
+    _: Arc<IoMemory>,
+    _: ServerConfig,
+    _: bool,
+) -> eyre::Result<ServedRequests> {
+    match *place {}
+}
+
+pub fn publish(
+    _: &Config,
+    servers: &Servers,
+    _: &Arc<CodeCache>,
+    _: &Store,
+    _: &Metrics,
+    _: &StartupReason,
+    _: &Runtime,
+) -> eyre::Result<Start> {
+    refused("--publish", servers)
+}
+
+#[expect(clippy::too_many_arguments, reason = "a build with fleets has them")]
+pub async fn publish_live(
+    _: &Config,
+    servers: &Servers,
+    _: &Arc<CodeCache>,
+    _: &Store,
+    _: &Metrics,
+    _: &StartupReason,
+    _: LiveStart,
+    _: B256,
+) -> eyre::Result<Start> {
+    refused("--publish", servers)
+}
+
+pub fn follow(
+    _: &Config,
+    servers: &Servers,
+    _: &Arc<CodeCache>,
+    _: &Metrics,
+    _: &StartupReason,
+    _: &Runtime,
+) -> eyre::Result<Start> {
+    refused("--follow", servers)
+}
+
+fn refused(flag: &str, servers: &Servers) -> eyre::Result<Start> {
+    bail!(
+        "{flag} {servers}: this presim was built without fleets: build it with the cargo feature fleet, which is on by default"
+    )
+}

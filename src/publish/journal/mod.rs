@@ -1,0 +1,138 @@
+//! The chain on disk, from which a restarted node resumes.
+//!
+//! The store holds the blocks up to one of them (the *base*), the state after it, and a record of each snapshot that was
+//! published after the base. A restart reads the base and replays the records, which restores the same snapshots under
+//! the same ids, including those of recent blocks and of the block being built. The base follows the head at the
+//! distance of the blocks whose state is kept: sealing a block applies the oldest block's records to the base, and moves the
+//! block from there to the tables of blocks. A sub-block therefore writes only what it changed, and a body is stored once.
+//!
+//! Pruning deletes the body of a block, in the commit of a block that is sealed later. Headers stay.
+
+mod base;
+mod blocks;
+mod commit;
+mod format;
+mod progress;
+mod prune;
+mod replace;
+mod restore;
+mod tables;
+
+pub use self::{commit::JournalSink, tables::ChainIdentity};
+
+use std::sync::Arc;
+
+use alloy_primitives::KECCAK256_EMPTY;
+use redb::ReadableTableMetadata;
+
+use self::{
+    base::{Base, read_base, write_base},
+    blocks::Blocks,
+    tables::{ABOUT, ACCOUNTS, CODES, RECORDS, SLOTS, write_block},
+};
+use crate::{
+    chain::{BlockKeeper, SealedBlock},
+    ledger::{Snapshot, SnapshotId, codec::StoredAccount},
+    state::LocalWorld,
+    store::{Store, StoreError, encode, write_version},
+};
+
+/// The journal of a chain: writes its blocks and records to a store, and restores the chain from it.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    store: Store,
+    /// The number of newest blocks whose state is kept. The base is the oldest of them.
+    kept: u64,
+}
+
+impl Journal {
+    /// Creates a journal in `store` that keeps the states of the last `kept` blocks.
+    pub const fn new(store: Store, kept: u64) -> Self {
+        Self { store, kept }
+    }
+
+    /// Writes a new chain: `blocks` up to its head, and the head's state as the base.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Store::write_now`].
+    pub fn found(
+        &self,
+        identity: &ChainIdentity,
+        blocks: Vec<Arc<SealedBlock>>,
+        head: &Snapshot,
+    ) -> Result<(), StoreError> {
+        let identity = identity.clone();
+        let base = Base { number: head.head.number(), id: head.id.0 };
+        let world = head.world.clone();
+        let keeper = self.keeper();
+        let founded = blocks.clone();
+        self.store.write_now(move |transaction| {
+            for block in &blocks {
+                write_block(transaction, block)?;
+            }
+            let (mut accounts, mut slots) = (transaction.open_table(ACCOUNTS)?, transaction.open_table(SLOTS)?);
+            let mut codes = transaction.open_table(CODES)?;
+            // Sorted like the tables, because sorted inserts are faster.
+            let mut all: Vec<_> = world.local().into_iter().flat_map(LocalWorld::accounts).collect();
+            all.sort_unstable_by_key(|(address, _)| **address);
+            for (address, account) in all {
+                accounts.insert(address.0.0, encode(&StoredAccount::from(&**account)).as_slice())?;
+                if account.code.hash != KECCAK256_EMPTY {
+                    codes.insert(account.code.hash.0, account.code.bytecode.original_byte_slice())?;
+                }
+                let mut each: Vec<_> = account.slots().collect();
+                each.sort_unstable();
+                for (key, value) in each {
+                    slots.insert((address.0.0, key.to_be_bytes()), value.to_be_bytes())?;
+                }
+            }
+            let mut table = transaction.open_table(ABOUT)?;
+            identity.write(&mut table)?;
+            write_base(&mut table, base)?;
+            drop(table);
+            write_version(transaction)?;
+            transaction.open_table(RECORDS)?;
+            Ok(())
+        })?;
+        founded.iter().filter(|block| !block.is_bare()).for_each(|block| block.keep(keeper.clone()));
+        Ok(())
+    }
+
+    /// Returns the error of the commit that failed, or `None` while the store can be written.
+    pub fn failure(&self) -> Option<&StoreError> {
+        self.store.failure()
+    }
+
+    /// Returns the keeper that reads blocks from the store.
+    pub fn keeper(&self) -> Arc<dyn BlockKeeper> {
+        Arc::new(Blocks(self.store.weak()))
+    }
+
+    /// Returns the id of the snapshot that sealed the base.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Store::read`].
+    pub fn base_id(&self) -> Result<SnapshotId, StoreError> {
+        self.store.read(|transaction| Ok(SnapshotId(read_base(&transaction.open_table(ABOUT)?)?.id)))
+    }
+
+    /// Returns whether any snapshot was published after the base.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Store::read`].
+    pub fn has_records(&self) -> Result<bool, StoreError> {
+        self.store.read(|transaction| Ok(!transaction.open_table(RECORDS)?.is_empty()?))
+    }
+
+    /// Returns the number of the block whose state is the base.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Store::read`].
+    pub fn base(&self) -> Result<u64, StoreError> {
+        self.store.read(|transaction| Ok(read_base(&transaction.open_table(ABOUT)?)?.number))
+    }
+}
