@@ -1,24 +1,33 @@
 //! The model of a chain against a naive one, which holds plain lists: random sequences of records, some of which do not fit. A
-//! second chain follows by their encoded form, as a replica does.
+//! second chain follows by their encoded form, as a replica does, and a third is restored from the journal.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ffi::OsString, sync::Arc};
 
-use alloy_consensus::Header;
+use alloy_consensus::{Header, transaction::Recovered};
 use alloy_primitives::{Address, B256, Sealable, U256};
 use presim::{
-    chain::{BlockBody, BlockHashes, SealedBlock},
+    chain::{BlockBody, BlockHashes, ChainTx, SealedBlock},
+    clock::SystemClock,
+    config::Config,
     fleet::replica::Applier,
     ledger::{
         BlockChanges, Chain, FeedState, LeaderTime, OpenBlock, Record, Retention, Selector, Snapshot, SnapshotId,
         Snapshots, Stamp, StreamMessage, Tags, Verified,
     },
+    node::{self, OwnChain},
     publish::Change,
+    rpc::StartupReason,
+    source::Feed,
     state::{AccountChange, CodeCache, Lookup, RemoteState, World},
+    store::{DataDir, Store},
+    telemetry::Metrics,
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
 const SEQUENCES: u64 = 400;
 const RECORDS: usize = 60;
+/// The sequences of chains that are built here, each on a store of its own.
+const OWN_SEQUENCES: u64 = 8;
 const ACCOUNTS: u8 = 6;
 /// The damaged forms of a message that are read.
 const DAMAGED: usize = 20;
@@ -399,5 +408,132 @@ fn random_records_of_an_upstreams_chain_do_what_plain_lists_do() {
             pair.check(&pair.chain);
             pair.check(&pair.replica.state().load());
         }
+    }
+}
+
+/// A moment of a chain that is built here.
+struct NaiveMoment {
+    id: SnapshotId,
+    head: (u64, B256),
+    /// The transactions of the block being built.
+    open: Vec<B256>,
+    balances: Vec<U256>,
+}
+
+fn hashes<'a>(transactions: impl IntoIterator<Item = &'a Recovered<ChainTx>>) -> Vec<B256> {
+    transactions.into_iter().map(|tx| *tx.tx_hash()).collect()
+}
+
+/// A chain that is built here, with the plain list of what it was.
+struct Own {
+    accounts: Vec<Address>,
+    moments: Vec<NaiveMoment>,
+    /// The transactions of each sealed block, by its number.
+    blocks: BTreeMap<u64, Vec<B256>>,
+}
+
+impl Own {
+    /// Notes what the chain is now.
+    fn note(&mut self, newest: &Snapshot) {
+        let head = &newest.head;
+        self.blocks.entry(head.number()).or_insert_with(|| hashes(&head.body().transactions));
+        self.moments.push(NaiveMoment {
+            id: newest.id,
+            head: (head.number(), head.hash()),
+            open: newest.open.as_ref().map_or_else(Vec::new, |open| hashes(&open.transactions)),
+            balances: self.balances(&newest.world),
+        });
+    }
+
+    fn balances(&self, world: &World) -> Vec<U256> {
+        let balance = |address| world.account(address).map_or(U256::ZERO, |account| account.balance);
+        self.accounts.iter().map(balance).collect()
+    }
+
+    /// Compares a chain with the list. Returns the number of the moments that it retains.
+    fn check(&self, chain: &Chain) -> usize {
+        let last = self.moments.last().unwrap();
+        assert_eq!((chain.head().number(), chain.head().hash()), last.head);
+        let mut retained = 0;
+        for moment in &self.moments {
+            let Ok(found) = chain.select(Selector::Snapshot(moment.id)) else { continue };
+            retained += 1;
+            assert_eq!((found.head.number(), found.head_hash()), moment.head, "{:?}", moment.id);
+            let open = hashes(found.open.iter().flat_map(|open| &open.transactions));
+            assert_eq!(open, moment.open, "{:?}", moment.id);
+            assert_eq!(self.balances(&found.world), moment.balances, "{:?}", moment.id);
+        }
+        for (number, transactions) in self.blocks.range(chain.oldest_history()..) {
+            let block = chain.sealed_block(*number).unwrap();
+            assert_eq!(&hashes(&block.body().transactions), transactions, "block {number}");
+            for hash in transactions {
+                assert!(chain.is_mined(hash), "{hash} of block {number}");
+            }
+        }
+        let states = self.blocks.keys().filter(|number| **number >= chain.oldest_state());
+        for number in states {
+            // The moment of the seal opens the next block, without transactions.
+            let sealed = self.moments.iter().find(|moment| moment.head.0 == *number && moment.open.is_empty());
+            let after = chain.select(Selector::Number(*number)).unwrap();
+            let sealed = sealed.unwrap_or_else(|| panic!("block {number} was sealed"));
+            assert_eq!((after.head_hash(), self.balances(&after.world)), (sealed.head.1, sealed.balances.clone()));
+        }
+        retained
+    }
+}
+
+#[tokio::test]
+async fn random_blocks_of_an_own_chain_do_what_plain_lists_do() {
+    for seed in 0..OWN_SEQUENCES {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let (sub_blocks, traffic) = (random.random_range(1..5).to_string(), random.random_range(1..40).to_string());
+        let (blocks, snapshots) = (random.random_range(2..6).to_string(), random.random_range(4..20).to_string());
+        let seed = seed.to_string();
+        let flags = ["presim", "--sub-blocks", &sub_blocks, "--traffic", &traffic, "--traffic-seed", &seed];
+        let flags = flags.into_iter().chain(["--keep-blocks", &blocks, "--keep-snapshots", &snapshots]);
+        let config = Config::load(flags.map(OsString::from)).unwrap();
+        let (folder, metrics, codes) =
+            (tempfile::tempdir().unwrap(), Metrics::default(), Arc::new(CodeCache::new(1 << 24)));
+        let dir = DataDir::open(folder.path(), false).unwrap();
+        let begin = || {
+            let store = Store::open(&dir, &metrics).unwrap();
+            let clock = Arc::new(SystemClock::default());
+            let chain = OwnChain::begin(&config, &codes, &store, &StartupReason::default(), clock).unwrap();
+            (store, chain)
+        };
+        let (store, mut chain) = begin();
+        let sinks = chain.sinks();
+        let (shown, mut devnet) = (Arc::new(chain.snapshots), chain.devnet.take().unwrap().devnet);
+        let accounts = chain.accounts.iter().map(|account| account.address()).collect();
+        let mut own = Own { accounts, moments: Vec::new(), blocks: BTreeMap::new() };
+        own.note(&shown.newest());
+        let pool = node::pool(&config, &chain.spec, &shown, &store, None).unwrap();
+        let mut replica = Applier::new(shown.mirror(), codes.clone());
+        let mut feed = Feed::new(shown.clone(), sinks, pool.clone(), &metrics);
+        for _ in 0..RECORDS {
+            let (before, newest) = (shown.load(), shown.newest());
+            let step = match random.random_range(0..8) {
+                0 => devnet.last_step(&newest, &pool),
+                _ => devnet.step(&newest, &pool),
+            };
+            let record = Record::from(step.unwrap());
+            let message = Change::of(&before, before.last.next(), &record).message(LeaderTime(0)).unwrap();
+            let id = feed.publish(record).unwrap();
+            assert!(Arc::ptr_eq(&before, &shown.load()), "nothing is visible before it is on disk");
+            feed.committed().await.unwrap();
+            pool.advance();
+            let (dated, message) = StreamMessage::read(&message).unwrap();
+            replica.apply(id, dated, message, None).unwrap();
+            own.note(&shown.newest());
+            assert_eq!((shown.load().last, shown.newest().id, replica.state().load().last), (id, id, id));
+            let retained = own.check(&shown.load());
+            assert!(retained >= own.moments.len().min(4), "{retained} of {}", own.moments.len());
+            assert_eq!(own.check(&replica.state().load()), retained);
+        }
+        let retained = own.check(&shown.load());
+        drop((feed, pool, store, replica, chain.journal, shown));
+        let (_store, restored) = begin();
+        let restored = restored.snapshots.load();
+        assert!(own.check(&restored) <= retained + RECORDS);
     }
 }
