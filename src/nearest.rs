@@ -6,13 +6,13 @@ const SIMILAR: f64 = 0.8;
 const SLIPS: usize = 2;
 const LETTERS: usize = 4;
 /// Names from this length on, in bytes, are compared with none, so that the comparison stays cheap.
-const LONGEST: usize = 64;
+const MAX_LENGTH: usize = 64;
 /// Names whose lengths differ by more bytes are not compared.
 const DIFFERENCE: usize = 4;
 
 /// Returns the name that is most similar to `name`, if one is similar enough to be meant.
 pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    if name.len() >= LONGEST {
+    if name.len() >= MAX_LENGTH {
         return None;
     }
     let lower = name.to_ascii_lowercase();

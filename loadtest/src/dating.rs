@@ -19,7 +19,7 @@ pub const QUESTION: &str = r#"{"jsonrpc":"2.0","id":"loadtest-dating","method":"
 const ID: &str = r#""loadtest-dating""#;
 
 /// Most bytes of an answer to the [`QUESTION`].
-const LONGEST_ANSWER: usize = 4 << 10;
+const MAX_ANSWER: usize = 4 << 10;
 
 /// The way in which the snapshot of an answer becomes known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub fn answered(message: &[u8]) -> Option<Option<Stamp>> {
         result: Option<&'a RawValue>,
     }
     // The answer is short, so a long message need not be searched to its end.
-    memchr::memmem::find(&message[..message.len().min(LONGEST_ANSWER)], ID.as_bytes())?;
+    memchr::memmem::find(&message[..message.len().min(MAX_ANSWER)], ID.as_bytes())?;
     let DatedAnswer { id, result } = serde_json::from_slice(message).ok()?;
     is_answered_by(id).then(|| result.and_then(Stamp::of_result))
 }

@@ -11,9 +11,9 @@ use serde::Deserialize;
 use super::AbiBook;
 
 /// Maximum number of files of a folder that are read.
-const MOST_FILES: usize = 20_000;
+const MAX_FILES: usize = 20_000;
 /// Maximum bytes of a file that is read.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// The reason why ABI files cannot be read.
 #[expect(missing_docs, reason = "the names of the fields say what they hold")]
@@ -65,8 +65,8 @@ impl AbiBook {
                     pending.push(entry.path());
                 } else if kind.is_file() && entry.path().extension().is_some_and(|end| end == "json" || end == "abi") {
                     files += 1;
-                    if files > MOST_FILES {
-                        let problem = format!("it has more than {MOST_FILES} files: give the folder of the contracts");
+                    if files > MAX_FILES {
+                        let problem = format!("it has more than {MAX_FILES} files: give the folder of the contracts");
                         return Err(AbiFileError::TooLarge { path: path.to_owned(), problem });
                     }
                     match self.add_file(&entry.path()) {
@@ -83,8 +83,8 @@ impl AbiBook {
 
     fn add_file(&mut self, path: &Path) -> Result<(), AbiFileError> {
         let length = fs::metadata(path).map_err(|source| read_error(path, source))?.len();
-        if length > MOST_BYTES {
-            let problem = format!("{length} bytes: expected at most {MOST_BYTES}");
+        if length > MAX_BYTES {
+            let problem = format!("{length} bytes: expected at most {MAX_BYTES}");
             return Err(AbiFileError::TooLarge { path: path.to_owned(), problem });
         }
         let text = fs::read(path).map_err(|source| read_error(path, source))?;

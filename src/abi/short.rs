@@ -4,11 +4,11 @@ use alloy_dyn_abi::{DynSolType, Specifier};
 use alloy_primitives::U256;
 
 /// Maximum words that values have once they are decoded.
-const MOST_WORDS: usize = 4096;
+const MAX_WORDS: usize = 4096;
 
 /// Returns whether data that encode values of these types decode to at most 4,096 words.
 pub fn is_short(types: &[DynSolType], data: &[u8]) -> bool {
-    DecodedWords(MOST_WORDS).take_all(types, data).is_some()
+    DecodedWords(MAX_WORDS).take_all(types, data).is_some()
 }
 
 /// Returns whether the data of these parameters decode to at most 4,096 words.

@@ -17,7 +17,7 @@ use super::{
 use crate::abi::AbiBook;
 
 /// Maximum bytes of a bundle that is read.
-const LONGEST: u64 = 64 << 20;
+const MAX_LENGTH: u64 = 64 << 20;
 
 /// The ABIs by which data is decoded.
 #[derive(Clone, Debug, clap::Args)]
@@ -156,9 +156,9 @@ fn parsed(path: &Path) -> Result<(BundlePayload, Option<Value>), CommandError> {
         false => Box::new(File::open(path).map_err(|error| input(error.to_string()))?),
     };
     let mut text = String::new();
-    source.take(LONGEST + 1).read_to_string(&mut text).map_err(|error| input(error.to_string()))?;
-    if text.len() as u64 > LONGEST {
-        return Err(input(format!("more than {LONGEST} bytes: expected a bundle")));
+    source.take(MAX_LENGTH + 1).read_to_string(&mut text).map_err(|error| input(error.to_string()))?;
+    if text.len() as u64 > MAX_LENGTH {
+        return Err(input(format!("more than {MAX_LENGTH} bytes: expected a bundle")));
     }
     if text.trim().is_empty() {
         return Err(input("empty: expected a bundle in JSON".to_owned()));

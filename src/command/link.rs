@@ -62,7 +62,7 @@ pub struct NodeLink {
 }
 
 /// Maximum bytes of an answer over WebSocket.
-const LONGEST_ANSWER: usize = 1 << 30;
+const MAX_ANSWER: usize = 1 << 30;
 /// The time that a connection to an upstream may take before the node is left to try.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -199,8 +199,7 @@ fn check_listens(url: &Url) -> Result<(), CommandError> {
 
 async fn connect(url: &Url, token: Option<String>) -> Result<RpcClient, TransportError> {
     if matches!(url.scheme(), "ws" | "wss") {
-        let limits =
-            WebSocketConfig::default().max_message_size(Some(LONGEST_ANSWER)).max_frame_size(Some(LONGEST_ANSWER));
+        let limits = WebSocketConfig::default().max_message_size(Some(MAX_ANSWER)).max_frame_size(Some(MAX_ANSWER));
         let mut connection = ConnectionConfig::new().with_ws_config(limits);
         if let Some(auth) = token.map(Authorization::bearer).or_else(|| Authorization::extract_from_url(url)) {
             connection = connection.with_auth(auth);

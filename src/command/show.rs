@@ -17,9 +17,9 @@ use crate::{
 };
 
 /// Maximum number of characters of a call or a result in a table.
-const LONGEST_CELL: usize = 600;
+const MAX_CELL: usize = 600;
 /// Number of characters of a symbol that are shown.
-const LONGEST_SYMBOL: usize = 20;
+const MAX_SYMBOL: usize = 20;
 
 /// A call of a payload, as far as it is shown.
 #[derive(Clone, Debug, Default)]
@@ -265,11 +265,11 @@ fn listed(params: &[NamedValue]) -> String {
 
 /// Returns a contract's name for its token, escaped and cut.
 pub fn symbol(text: &str) -> String {
-    printable(&text.chars().take(LONGEST_SYMBOL).collect::<String>())
+    printable(&text.chars().take(MAX_SYMBOL).collect::<String>())
 }
 
 fn cut(text: &str) -> String {
-    match text.char_indices().nth(LONGEST_CELL) {
+    match text.char_indices().nth(MAX_CELL) {
         Some((end, _)) => format!("{}… ({} characters)", &text[..end], text.chars().count()),
         None => text.to_owned(),
     }

@@ -119,7 +119,7 @@ impl TxOutbox for FleetOutbox {
             }
             let _ = sender.send(Ok(()));
         });
-        Commit::told(done)
+        Commit::when(done)
     }
 }
 

@@ -112,7 +112,7 @@ pub fn publish(
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let origin = ChainOrigin::begin(config, codes, store, reason, &*clock)?;
     reason.set("it joins its fleet");
-    let joined = join(config, servers, origin.about.config.chain_id, origin.about.genesis);
+    let joined = join(config, servers, origin.identity.config.chain_id, origin.identity.genesis);
     let link = runtime.block_on(joined).wrap_err_with(failed)?;
     let joining = Joining { config, port: Arc::new(link.clone()), codes, store, metrics, reason, clock };
     let PublishedChain { chain, identity, mut source, sinks } =

@@ -116,10 +116,10 @@ impl OwnChain {
     ///
     /// Returns an error if the first block cannot be opened, or the store cannot be written.
     pub(super) fn open(config: &Config, origin: ChainOrigin, clock: Arc<dyn Clock>) -> eyre::Result<Self> {
-        let ChainOrigin { about, snapshots, journal, accounts, .. } = origin;
-        let spec = rules(config, &about, snapshots.newest().header().timestamp)?;
+        let ChainOrigin { identity, snapshots, journal, accounts, .. } = origin;
+        let spec = rules(config, &identity, snapshots.newest().header().timestamp)?;
         let head = snapshots.newest();
-        let (builtin, trading) = (about.builtin, about.trading);
+        let (builtin, trading) = (identity.builtin, identity.trading);
         // Nothing is mined on a static chain, so no account of the node is offered to send from.
         let (devnet, accounts) = match config.feed() {
             FeedName::Static => (None, Vec::new()),
@@ -130,7 +130,7 @@ impl OwnChain {
                         "the chain's rules have {at}, which presim does not execute: give --fork {name}=never, or a newer presim"
                     );
                 }
-                let mut devnet = devnet(config, &spec, &head, &accounts, about.trading, clock);
+                let mut devnet = devnet(config, &spec, &head, &accounts, identity.trading, clock);
                 if head.open.is_none() {
                     let first = devnet.first(&head).wrap_err("the first block cannot be opened")?;
                     let first = first.into();
@@ -156,7 +156,7 @@ impl OwnChain {
 
 /// A chain of presim's own as it was created or restored, before anything is built on it.
 pub struct ChainOrigin {
-    pub about: ChainIdentity,
+    pub identity: ChainIdentity,
     pub snapshots: Snapshots,
     /// The journal, if the store is durable.
     pub journal: Option<Journal>,
@@ -187,29 +187,29 @@ impl ChainOrigin {
             (Some(_), None) => "it takes up the chain of its store",
             (None, None) => "it builds its first block",
         });
-        let (about, snapshots) = match (known, &journal) {
-            (Some(about), Some(journal)) => resume(config, codes, &accounts, store, about, journal)?,
+        let (identity, snapshots) = match (known, &journal) {
+            (Some(identity), Some(journal)) => resume(config, codes, &accounts, store, identity, journal)?,
             (_, journal) => {
                 let epoch = epoch::after(0, clock.unix());
-                let (about, snapshots) =
+                let (identity, snapshots) =
                     found(config, codes, &accounts, clock.unix().as_secs(), SnapshotId::begin(epoch))?;
                 if let Some(journal) = journal {
                     let (published, head) = (snapshots.load(), snapshots.newest());
                     let blocks = (0..=head.head.number()).filter_map(|number| published.sealed_block(number));
-                    journal.found(&about, blocks.collect(), &head)?;
+                    journal.found(&identity, blocks.collect(), &head)?;
                     snapshots.update(|chain| chain.set_archive(journal.keeper()));
                     epoch::record(store, epoch)?;
                 }
-                (about, snapshots)
+                (identity, snapshots)
             }
         };
-        Ok(Self { about, snapshots, journal, is_new, accounts })
+        Ok(Self { identity, snapshots, journal, is_new, accounts })
     }
 
     /// Replaces the state of the chain by another of the same fleet.
     #[cfg(feature = "fleet")]
-    pub fn replace(&mut self, about: ChainIdentity, snapshots: Snapshots) {
-        (self.about, self.snapshots) = (about, snapshots);
+    pub fn replace(&mut self, identity: ChainIdentity, snapshots: Snapshots) {
+        (self.identity, self.snapshots) = (identity, snapshots);
     }
 }
 
@@ -239,8 +239,8 @@ pub fn begin(config: &Config, codes: &Arc<CodeCache>, store: &Store, reason: &St
 /// # Errors
 ///
 /// Returns an error if the chain's `config` has forks that presim does not know.
-pub fn rules(config: &Config, about: &ChainIdentity, timestamp: u64) -> eyre::Result<ChainSpec> {
-    let mut rules = about.config.clone();
+pub fn rules(config: &Config, identity: &ChainIdentity, timestamp: u64) -> eyre::Result<ChainSpec> {
+    let mut rules = identity.config.clone();
     set_forks(&mut rules, &config.fork)?;
     let mut spec = ChainSpec::new(rules, config.block_time())?;
     let prescribed = spec.prescribed_block_time(timestamp);
@@ -250,7 +250,7 @@ pub fn rules(config: &Config, about: &ChainIdentity, timestamp: u64) -> eyre::Re
     if config.testing {
         spec = spec.with_contracts_sending();
     }
-    if let Some(world) = &about.trading {
+    if let Some(world) = &identity.trading {
         spec = spec.with_wrapper(world.weth);
     }
     Ok(spec)
@@ -314,8 +314,8 @@ fn found(
         chain_file = Some(file_hash(file, "--chain")?);
     }
     let founded = snapshots.newest().head.number();
-    let about = ChainIdentity::new(hash, genesis_file, chain_file, founded, genesis.config, trading);
-    Ok((about, snapshots))
+    let identity = ChainIdentity::new(hash, genesis_file, chain_file, founded, genesis.config, trading);
+    Ok((identity, snapshots))
 }
 
 /// Restores the stored chain, if it is the one of `config`.
@@ -324,19 +324,19 @@ fn resume(
     codes: &CodeCache,
     accounts: &DevAccounts,
     store: &Store,
-    about: ChainIdentity,
+    identity: ChainIdentity,
     journal: &Journal,
 ) -> eyre::Result<(ChainIdentity, Snapshots)> {
-    check_same(config, codes, store, &about)?;
+    check_same(config, codes, store, &identity)?;
     if config.feed() == FeedName::Static && journal.has_records()? {
         return Err(store
             .foreign("it holds a devnet that has gone on, and --feed static would stop it in the middle: leave --feed static out")
             .into());
     }
-    journal.migrate(&about)?;
+    journal.migrate(&identity)?;
     journal.prune(config.retention().history)?;
     // The states before the base are only in the chain file.
-    let is_imported_again = config.chain.is_some() && journal.base()? == about.founded;
+    let is_imported_again = config.chain.is_some() && journal.base()? == identity.founded;
     let snapshots = if is_imported_again {
         // The chain has a genesis file, so it does not depend on the time.
         let epoch = SnapshotId::begin(journal.base_id()?.epoch());
@@ -349,39 +349,39 @@ fn resume(
     };
     let head = &snapshots.newest().head;
     tracing::info!(head = head.number(), hash = %head.hash(), "the chain continues where it was");
-    Ok((about, snapshots))
+    Ok((identity, snapshots))
 }
 
 /// Refuses a store that holds another chain than the flags name.
-fn check_same(config: &Config, codes: &CodeCache, store: &Store, about: &ChainIdentity) -> eyre::Result<()> {
+fn check_same(config: &Config, codes: &CodeCache, store: &Store, identity: &ChainIdentity) -> eyre::Result<()> {
     const CURE: &str = "give another --data-dir";
     let foreign = |problem: String| -> Result<(), StoreError> { Err(store.foreign(problem)) };
     match &config.genesis {
-        None if !about.builtin => foreign(format!(
+        None if !identity.builtin => foreign(format!(
             "it holds the chain of genesis {}, and without --genesis this is the built-in devnet: give its --genesis, or {CURE}",
-            about.genesis
+            identity.genesis
         ))?,
         None => {}
-        Some(path) if about.builtin => foreign(format!(
+        Some(path) if identity.builtin => foreign(format!(
             "it holds the built-in devnet, and --genesis {} is another chain: leave it out, or {CURE}",
             path.display()
         ))?,
         Some(path) => {
             let (mut genesis, file) = read_genesis(path)?;
             set_forks(&mut genesis.config, &config.fork)?;
-            if about.genesis_file != Some(file) {
+            if identity.genesis_file != Some(file) {
                 let spec = ChainSpec::new(genesis.config.clone(), config.block_time())?;
                 let hash =
                     genesis_block(&genesis, &spec, LocalWorld::of_genesis(&genesis, codes).state_root_in_parallel())
                         .hash();
-                if hash != about.genesis {
+                if hash != identity.genesis {
                     foreign(format!(
                         "it holds the chain of genesis {}, and --genesis {} is {hash}: give its own, or {CURE}",
-                        about.genesis,
+                        identity.genesis,
                         path.display()
                     ))?;
                 }
-                if genesis.config != about.config {
+                if genesis.config != identity.config {
                     foreign(format!(
                         "it holds a chain with other forks than the `config` of --genesis {} has: give its own, or {CURE}",
                         path.display()
@@ -391,7 +391,7 @@ fn check_same(config: &Config, codes: &CodeCache, store: &Store, about: &ChainId
         }
     }
     if let Some(file) = &config.chain
-        && about.chain_file != Some(file_hash(file, "--chain")?)
+        && identity.chain_file != Some(file_hash(file, "--chain")?)
     {
         foreign(format!("it did not begin with the blocks of --chain {}: give its own, or {CURE}", file.display()))?;
     }

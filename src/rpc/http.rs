@@ -58,9 +58,9 @@ pub struct RequestGuard<S> {
 
 impl<S> RequestGuard<S> {
     /// The most bytes of a request's URI.
-    const LONGEST_URI: usize = 2 << 10;
+    const MAX_URI: usize = 2 << 10;
     /// The most bytes of a request's headers, names and values.
-    const LONGEST_HEAD: usize = 16 << 10;
+    const MAX_HEAD: usize = 16 << 10;
 
     /// Creates a guard before `inner`.
     pub const fn new(origins: Arc<Origins>, link: Arc<Link>, inner: S) -> Self {
@@ -69,13 +69,13 @@ impl<S> RequestGuard<S> {
 
     fn check<B>(&self, request: &Request<B>) -> Result<(), (StatusCode, RpcError)> {
         let (uri, headers) = (request.uri(), request.headers());
-        if length(uri) > Self::LONGEST_URI {
-            let text = format!("URI of {} bytes: at most {}", length(uri), Self::LONGEST_URI);
+        if length(uri) > Self::MAX_URI {
+            let text = format!("URI of {} bytes: at most {}", length(uri), Self::MAX_URI);
             return Err((StatusCode::URI_TOO_LONG, RpcError::limit(text)));
         }
         let head: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-        if head > Self::LONGEST_HEAD {
-            let text = format!("headers of {head} bytes: at most {}", Self::LONGEST_HEAD);
+        if head > Self::MAX_HEAD {
+            let text = format!("headers of {head} bytes: at most {}", Self::MAX_HEAD);
             return Err((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, RpcError::limit(text)));
         }
         Origins::check_one_host(headers).map_err(|error| (StatusCode::BAD_REQUEST, error))?;

@@ -181,7 +181,7 @@ impl Store {
                 TrySendError::Disconnected(_) => StoreError::Stopping,
             },
         )?;
-        Ok(Commit::told(told))
+        Ok(Commit::when(told))
     }
 
     /// Writes, and blocks the calling thread until the write is on the disk.

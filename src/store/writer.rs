@@ -42,9 +42,9 @@ impl Commit {
         Self(None)
     }
 
-    /// Returns a commit that is done when `told` says so, for data that is also stored elsewhere.
-    pub const fn told(told: oneshot::Receiver<Result<(), StoreError>>) -> Self {
-        Self(Some(told))
+    /// Returns a commit that is done when `written` says so, for data that is also stored elsewhere.
+    pub const fn when(written: oneshot::Receiver<Result<(), StoreError>>) -> Self {
+        Self(Some(written))
     }
 
     /// Whether the commit was created by [`done`](Self::done).

@@ -133,7 +133,7 @@ impl Upstream {
     const MAX_WRONG_ANSWERS: usize = 3;
     /// The first and the longest pause before a retry.
     const FIRST_PAUSE: Duration = Duration::from_millis(20);
-    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+    const MAX_PAUSE: Duration = Duration::from_secs(5);
     /// The time for which calls are sent again because the nodes that answer them are behind.
     const BEHIND_TIMEOUT: Duration = Duration::from_secs(2);
     /// The part of a pause that always passes. The rest ends as soon as another call is answered.
@@ -355,7 +355,7 @@ impl Upstream {
         let mut results: Vec<Option<Result<T, UpstreamError>>> = asks.iter().map(|_| None).collect();
         let mut pauses = ExponentialBuilder::default()
             .with_min_delay(Self::FIRST_PAUSE)
-            .with_max_delay(Self::LONGEST_PAUSE)
+            .with_max_delay(Self::MAX_PAUSE)
             .without_max_times()
             .with_jitter();
         if let Some(seed) = self.config.jitter_seed {
@@ -397,7 +397,7 @@ impl Upstream {
             if !again && !waits_for_another || wrong >= Self::MAX_WRONG_ANSWERS {
                 break;
             }
-            let mut pause = pauses.next().unwrap_or(Self::LONGEST_PAUSE).max(wait.unwrap_or_default());
+            let mut pause = pauses.next().unwrap_or(Self::MAX_PAUSE).max(wait.unwrap_or_default());
             if waits_for_another {
                 pause = pause.min(Self::MIN_PAUSE);
             }

@@ -38,7 +38,7 @@ pub(super) fn install_tls() {
 pub(super) const REJECTED_BATCH: [u16; 2] = [400, 413];
 
 /// The longest pause that an upstream can ask for.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// An HTTP transport.
 #[derive(Clone, Debug)]
@@ -95,12 +95,12 @@ impl Http {
     }
 }
 
-/// Returns the pause that a `Retry-After` asks for in seconds, at most [`LONGEST_PAUSE`].
+/// Returns the pause that a `Retry-After` asks for in seconds, at most [`MAX_PAUSE`].
 fn read_retry_after(value: &str) -> Option<Duration> {
     let value = value.trim();
     let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     // A number that is too large for its type is a long pause, too.
-    is_number.then(|| value.parse().map_or(LONGEST_PAUSE, Duration::from_secs).min(LONGEST_PAUSE))
+    is_number.then(|| value.parse().map_or(MAX_PAUSE, Duration::from_secs).min(MAX_PAUSE))
 }
 
 fn shown(body: &[u8]) -> String {

@@ -22,7 +22,7 @@ struct PaceState {
 impl RequestPace {
     /// The first and the longest pause whose length the upstream does not name. Each is twice as long as the one before.
     const FIRST_PAUSE: Duration = Duration::from_millis(20);
-    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+    const MAX_PAUSE: Duration = Duration::from_secs(5);
 
     /// Begins a pause because of `problem`, of the length that the upstream has asked for, if it has.
     pub fn slow_down(&self, problem: &str, asked: Option<Duration>) {
@@ -33,7 +33,7 @@ impl RequestPace {
             // Requests that were under way together are one reason to pause.
             None if state.until.is_some_and(|until| now < until) => return,
             None => {
-                state.pause = (state.pause * 2).clamp(Self::FIRST_PAUSE, Self::LONGEST_PAUSE);
+                state.pause = (state.pause * 2).clamp(Self::FIRST_PAUSE, Self::MAX_PAUSE);
                 now + state.pause
             }
         };

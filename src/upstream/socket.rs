@@ -165,16 +165,16 @@ impl Socket {
 /// The shortest pause before a connection is opened again.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause after a connection that could not be opened, which costs the upstream little.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause after a connection that has brought nothing usable.
-const LONGEST_USELESS_PAUSE: Duration = Duration::from_secs(30);
+const MAX_USELESS_PAUSE: Duration = Duration::from_secs(30);
 /// The part of the time without anything usable that a pause takes.
 const PAUSE_PART: u32 = 8;
 
 /// Returns the pause before a connection is opened again. It grows with the time for which no connection has brought anything
 /// usable, so an upstream that is back after a short time is connected to again after a shorter one.
 fn pause(useless_for: Duration, was_open: bool) -> Duration {
-    let longest = if was_open { LONGEST_USELESS_PAUSE } else { LONGEST_PAUSE };
+    let longest = if was_open { MAX_USELESS_PAUSE } else { MAX_PAUSE };
     (useless_for / PAUSE_PART).clamp(FIRST_PAUSE, longest)
 }
 

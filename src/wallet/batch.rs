@@ -81,11 +81,11 @@ pub enum CallsState {
 
 impl BatchId {
     /// Maximum length of an id in bytes: 4096 bytes in hex (EIP-5792).
-    pub const LONGEST: usize = 8194;
+    pub const MAX_LENGTH: usize = 8194;
 
-    /// Creates an id from `text`. Returns `None` if the text is empty or longer than [`LONGEST`](Self::LONGEST).
+    /// Creates an id from `text`. Returns `None` if the text is empty or longer than [`MAX_LENGTH`](Self::MAX_LENGTH).
     pub fn new(text: String) -> Option<Self> {
-        (1..=Self::LONGEST).contains(&text.len()).then_some(Self(text))
+        (1..=Self::MAX_LENGTH).contains(&text.len()).then_some(Self(text))
     }
 
     /// Creates an id of 32 random bytes, which no other batch has.

@@ -152,9 +152,9 @@ impl From<SigningError> for WalletError {
 }
 
 /// Maximum length of a client's text in an error, in characters.
-const LONGEST_TEXT: usize = 80;
+const MAX_TEXT: usize = 80;
 
 /// Cuts a client's text to a length that fits in an error.
 pub(super) fn cut(text: &str) -> String {
-    shown::cut(text, LONGEST_TEXT)
+    shown::cut(text, MAX_TEXT)
 }

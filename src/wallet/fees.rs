@@ -17,7 +17,7 @@ const TIP_PERCENTILE: usize = 60;
 const IGNORED_TIP: u128 = 2;
 /// The tip that is suggested if recent blocks have none, and the maximum suggestion: 1 and 500 gwei.
 const DEFAULT_TIP: u128 = 1_000_000_000;
-const MOST_TIP: u128 = 500_000_000_000;
+const MAX_TIP: u128 = 500_000_000_000;
 
 /// The fees of the chain's next block, and the fees to offer for it.
 #[derive(Debug)]
@@ -122,5 +122,5 @@ fn suggested_tip(published: &Chain) -> u128 {
     }
     tips.sort_unstable();
     let at = tips.len().saturating_sub(1) * TIP_PERCENTILE / 100;
-    tips.get(at).copied().unwrap_or(DEFAULT_TIP).min(MOST_TIP)
+    tips.get(at).copied().unwrap_or(DEFAULT_TIP).min(MAX_TIP)
 }

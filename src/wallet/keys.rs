@@ -17,13 +17,13 @@ use zeroize::Zeroizing;
 use crate::secrets::{is_open_to_others, warn_of_others};
 
 /// Maximum length of a key file or a password file in bytes.
-const LONGEST_FILE: usize = 64 << 10;
+const MAX_FILE: usize = 64 << 10;
 /// Maximum memory of scrypt in bytes: four times what geth's keystores require.
-const MOST_SCRYPT_MEMORY: u64 = 1 << 30;
+const MAX_SCRYPT_MEMORY: u64 = 1 << 30;
 /// Maximum work of scrypt, n * r * p: 32 times what geth's keystores require.
-const MOST_SCRYPT_WORK: u64 = 1 << 26;
+const MAX_SCRYPT_WORK: u64 = 1 << 26;
 /// Maximum number of rounds of PBKDF2: 38 times what geth's keystores require.
-const MOST_PBKDF2_ROUNDS: u64 = 10_000_000;
+const MAX_PBKDF2_ROUNDS: u64 = 10_000_000;
 
 /// The reason why no key can be read from a file. The text never contains any part of a key.
 #[expect(missing_docs, reason = "the names of the fields say what they hold")]
@@ -33,7 +33,7 @@ pub enum KeyError {
     #[error("{flag} {}: cannot be read: {cause}", path.display())]
     Read { flag: &'static str, path: PathBuf, cause: std::io::Error },
     /// The file is longer than any key or password.
-    #[error("{flag} {}: more than {LONGEST_FILE} bytes: no key or password is that long", path.display())]
+    #[error("{flag} {}: more than {MAX_FILE} bytes: no key or password is that long", path.display())]
     TooLong { flag: &'static str, path: PathBuf },
     /// The file is neither a keystore nor a raw key.
     #[error("--wallet-key-file {}: expected a keystore (Web3 secret storage, JSON), or one private key: 64 hex digits", path.display())]
@@ -127,9 +127,9 @@ fn read(flag: &'static str, path: &Path) -> Result<(Zeroizing<Vec<u8>>, bool), K
     let file = File::open(path).map_err(fail)?;
     let open_to_others = is_open_to_others(&file).map_err(fail)?;
     // Full capacity from the start, because growing would leave copies of the key in memory.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST_FILE + 1));
-    file.take(LONGEST_FILE as u64 + 1).read_to_end(&mut bytes).map_err(fail)?;
-    if bytes.len() > LONGEST_FILE {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_FILE + 1));
+    file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes).map_err(fail)?;
+    if bytes.len() > MAX_FILE {
         return Err(KeyError::TooLong { flag, path: path.into() });
     }
     Ok((bytes, open_to_others))
@@ -231,13 +231,13 @@ fn check_keystore(text: &[u8]) -> Result<(), String> {
             let memory = n.saturating_add(p).saturating_mul(r).saturating_mul(128);
             let work = n.saturating_mul(r).saturating_mul(p);
             expect(
-                memory <= MOST_SCRYPT_MEMORY && work <= MOST_SCRYPT_WORK,
+                memory <= MAX_SCRYPT_MEMORY && work <= MAX_SCRYPT_WORK,
                 "crypto.kdfparams: too costly: expected 128 * r * (n + p) of at most 2^30, and n * r * p of at most 2^26",
             )
         }
         ("pbkdf2", None, None, None, Some(c)) => {
             expect(prf.as_deref() == Some("hmac-sha256"), "crypto.kdfparams.prf: expected hmac-sha256")?;
-            expect((1..=MOST_PBKDF2_ROUNDS).contains(&c), "crypto.kdfparams.c: expected 1 to 10000000")
+            expect((1..=MAX_PBKDF2_ROUNDS).contains(&c), "crypto.kdfparams.c: expected 1 to 10000000")
         }
         _ => Err("crypto.kdf: expected scrypt with n, r and p, or pbkdf2 with c and prf, in kdfparams".to_owned()),
     }

@@ -196,7 +196,7 @@ struct PlannedRun {
 }
 
 impl PlannedRun {
-    /// Returns the reason of a failure, cut to [`LONGEST_REASON`] characters, or `None` if the call succeeded.
+    /// Returns the reason of a failure, cut to [`MAX_REASON`] characters, or `None` if the call succeeded.
     fn failure(&self) -> Option<String> {
         let reason = match &self.result {
             ExecutionResult::Success { .. } => return None,
@@ -205,7 +205,7 @@ impl PlannedRun {
             }
             ExecutionResult::Halt { reason, .. } => HaltText(reason.clone()).to_string(),
         };
-        Some(shown::cut(&reason, LONGEST_REASON))
+        Some(shown::cut(&reason, MAX_REASON))
     }
 }
 
@@ -489,7 +489,7 @@ const TRANSFER_GAS: u64 = 21_000;
 /// halts on the chain, and the gas that it would need otherwise is unknown.
 const HALTING_GAS: u64 = 100_000;
 /// Maximum length of the reason of a failure in characters, because a contract may choose a long one.
-const LONGEST_REASON: usize = 256;
+const MAX_REASON: usize = 256;
 
 /// Returns the maximum price in wei per gas.
 pub(super) fn most_price(fees: CallFees) -> u128 {

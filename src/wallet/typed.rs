@@ -19,15 +19,15 @@ use crate::{
 
 /// Maximum numbers of types, of fields of all types, and of dimensions of an array. Real messages have fewer, and the
 /// work to hash a message is bounded by their product with the message's values.
-const MOST_TYPES: usize = 32;
-const MOST_FIELDS: usize = 256;
-const MOST_DIMENSIONS: usize = 4;
+const MAX_TYPES: usize = 32;
+const MAX_FIELDS: usize = 256;
+const MAX_DIMENSIONS: usize = 4;
 /// Maximum number of values in a message, and of fields in its primary type with all types in it written out.
-const MOST_VALUES: usize = 4096;
+const MAX_VALUES: usize = 4096;
 /// Maximum nesting of types.
 const DEEPEST: usize = 32;
 /// Maximum length of a name in bytes.
-const LONGEST_NAME: usize = 128;
+const MAX_NAME: usize = 128;
 
 /// A message of EIP-712 that can be signed: its types are closed and finite, and its domain and its values fit them.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,8 +64,8 @@ impl TypedMessage {
         check_types(&types, &primary_type)?;
         let domain = listed_domain(&types, domain)?;
         let values = count(&message);
-        if values > MOST_VALUES {
-            return Err(format!("message: {values} values: expected at most {MOST_VALUES}"));
+        if values > MAX_VALUES {
+            return Err(format!("message: {values} values: expected at most {MAX_VALUES}"));
         }
         let length = message.to_string().len();
         let data = TypedData { domain, resolver: Resolver::from(&types), primary_type, message };
@@ -112,10 +112,10 @@ impl TypedMessage {
 /// the primary type is of bounded size.
 fn check_types(types: &Eip712Types, primary_type: &str) -> Result<(), String> {
     let fields: usize = types.values().map(Vec::len).sum();
-    if types.len() > MOST_TYPES || fields > MOST_FIELDS {
+    if types.len() > MAX_TYPES || fields > MAX_FIELDS {
         let count = types.len();
         return Err(format!(
-            "types: {count} types with {fields} fields: expected at most {MOST_TYPES} and {MOST_FIELDS}"
+            "types: {count} types with {fields} fields: expected at most {MAX_TYPES} and {MAX_FIELDS}"
         ));
     }
     for (of, props) in types.iter() {
@@ -124,10 +124,10 @@ fn check_types(types: &Eip712Types, primary_type: &str) -> Result<(), String> {
         for prop in props {
             check_name(&place, prop.name())?;
             let dimensions = prop.type_name().matches('[').count();
-            if prop.type_name().len() > LONGEST_NAME || dimensions > MOST_DIMENSIONS {
+            if prop.type_name().len() > MAX_NAME || dimensions > MAX_DIMENSIONS {
                 let name = cut(prop.type_name());
                 return Err(format!(
-                    "{place}: type {name:?}: expected at most {LONGEST_NAME} bytes and {MOST_DIMENSIONS} dimensions"
+                    "{place}: type {name:?}: expected at most {MAX_NAME} bytes and {MAX_DIMENSIONS} dimensions"
                 ));
             }
         }
@@ -137,9 +137,9 @@ fn check_types(types: &Eip712Types, primary_type: &str) -> Result<(), String> {
     }
     let mut sizes = BTreeMap::new();
     let size = expanded(types, primary_type, 0, &mut sizes)?;
-    if size > MOST_VALUES {
+    if size > MAX_VALUES {
         return Err(format!(
-            "types: {primary_type} has more than {MOST_VALUES} fields with the types in it written out"
+            "types: {primary_type} has more than {MAX_VALUES} fields with the types in it written out"
         ));
     }
     Ok(())
@@ -149,12 +149,12 @@ fn check_name(place: &str, name: &str) -> Result<(), String> {
     let is_letter = |letter: char| letter.is_ascii_alphabetic() || letter == '_' || letter == '$';
     let is_name = name.starts_with(is_letter)
         && name.chars().all(|letter| is_letter(letter) || letter.is_ascii_digit())
-        && name.len() <= LONGEST_NAME;
+        && name.len() <= MAX_NAME;
     if is_name {
         return Ok(());
     }
     Err(format!(
-        "{place}: name {:?}: expected at most {LONGEST_NAME} letters, digits, _ and $, not a digit first",
+        "{place}: name {:?}: expected at most {MAX_NAME} letters, digits, _ and $, not a digit first",
         cut(name)
     ))
 }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The memory that the node may use above its idle memory.
-const MOST_MIB: u64 = 300;
+const MAX_MIB: u64 = 300;
 /// The maximum duration of an attack.
 const ATTACK: Duration = Duration::from_secs(8);
 
@@ -80,7 +80,7 @@ impl Victim {
         loop {
             self.serves().await;
             let (now, peak) = (self.mib("VmRSS"), self.mib("VmHWM"));
-            if now <= self.idle + MOST_MIB {
+            if now <= self.idle + MAX_MIB {
                 say(&format!("{attack}: {} MiB idle, {now} MiB under it, {peak} MiB at its peak", self.idle));
                 return;
             }

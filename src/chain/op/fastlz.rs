@@ -15,8 +15,8 @@ const TOO_FAR: usize = 1 << 13;
 /// The end of the data in which no match begins.
 const TAIL: usize = 13;
 /// The length of the longest literal run, and of the longest match less one, that take one instruction.
-const LONGEST_RUN: usize = 32;
-const LONGEST_MATCH: usize = 262;
+const MAX_RUN: usize = 32;
+const MAX_MATCH: usize = 262;
 
 /// Returns the estimated size of a transaction with this EIP-2718 encoding, in millionths of a byte.
 pub(super) fn estimated_size(encoded: &[u8]) -> u64 {
@@ -56,13 +56,13 @@ fn compressed_len(data: &[u8]) -> usize {
 
 /// Returns the length of a run of literal bytes: each instruction has a byte before up to 32 literals.
 const fn literals(count: usize) -> usize {
-    count + count.div_ceil(LONGEST_RUN)
+    count + count.div_ceil(MAX_RUN)
 }
 
 /// Returns the length of the instructions for a match whose third byte is followed by `more` equal bytes.
 const fn a_match(more: usize) -> usize {
-    let last = if more % LONGEST_MATCH >= 6 { 3 } else { 2 };
-    3 * (more / LONGEST_MATCH) + last
+    let last = if more % MAX_MATCH >= 6 { 3 } else { 2 };
+    3 * (more / MAX_MATCH) + last
 }
 
 /// Returns the sequence of three bytes at `at`.

@@ -26,9 +26,9 @@ use crate::{
 /// Maximum time for the node to answer: longer than clients that came earlier may keep the node waiting.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum length of an answer in bytes.
-const LONGEST_ANSWER: u64 = 1 << 30;
+const MAX_ANSWER: u64 = 1 << 30;
 /// Maximum length of a line from the terminal in bytes.
-const LONGEST_LINE: u64 = 4096;
+const MAX_LINE: u64 = 4096;
 
 /// The action on the batches and messages that wait for approval.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -135,9 +135,9 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         | WalletTask::Reject { id }
         | WalletTask::Bump { id, .. }
         | WalletTask::Cancel { id, .. }
-            if id.len() > BatchId::LONGEST =>
+            if id.len() > BatchId::MAX_LENGTH =>
         {
-            let text = format!("ID: {} bytes: a batch's id has {} at most", id.len(), BatchId::LONGEST);
+            let text = format!("ID: {} bytes: a batch's id has {} at most", id.len(), BatchId::MAX_LENGTH);
             return Err(ClientError::Refused(text));
         }
         WalletTask::List { .. } => Request::List {},
@@ -278,7 +278,7 @@ fn show(out: &mut impl Write, text: &str) -> Result<(), ClientError> {
 /// Reads a line from the terminal, in lower case. At the end of the input it is empty; a line without text is a space.
 fn line() -> Result<String, ClientError> {
     let mut line = String::new();
-    io::stdin().lock().take(LONGEST_LINE).read_line(&mut line).map_err(ClientError::Read)?;
+    io::stdin().lock().take(MAX_LINE).read_line(&mut line).map_err(ClientError::Read)?;
     match line.trim() {
         "" if !line.is_empty() => Ok(" ".to_owned()),
         text => Ok(text.to_ascii_lowercase()),
@@ -305,7 +305,7 @@ fn ask(path: &Path, request: &Request) -> Result<Answer, ClientError> {
     line.push(b'\n');
     stream.write_all(&line).map_err(broken)?;
     let mut answer = Vec::new();
-    BufReader::new(stream.take(LONGEST_ANSWER)).read_until(b'\n', &mut answer).map_err(broken)?;
+    BufReader::new(stream.take(MAX_ANSWER)).read_until(b'\n', &mut answer).map_err(broken)?;
     if answer.last() != Some(&b'\n') {
         return Err(broken(ErrorKind::UnexpectedEof.into()));
     }

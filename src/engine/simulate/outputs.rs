@@ -295,7 +295,7 @@ impl AssetRecord {
 /// A contract's description of its token. `None` where it says nothing that can be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenInfo {
-    /// The token's symbol: UTF-8 of at most [`TokenInfo::LONGEST`] bytes.
+    /// The token's symbol: UTF-8 of at most [`TokenInfo::MAX_LENGTH`] bytes.
     pub symbol: Option<String>,
     /// The number of decimals in which its values are shown.
     pub decimals: Option<u8>,
@@ -303,7 +303,7 @@ pub struct TokenInfo {
 
 impl TokenInfo {
     /// The longest symbol that is shown, in bytes.
-    pub const LONGEST: usize = 64;
+    pub const MAX_LENGTH: usize = 64;
     /// The gas that each question to a token may use.
     pub const GAS: u64 = 100_000;
 
@@ -317,7 +317,7 @@ impl TokenInfo {
             }
             data => sol_data::String::abi_decode_validate(data).ok()?,
         };
-        (text.len() <= Self::LONGEST && !text.is_empty()).then_some(text)
+        (text.len() <= Self::MAX_LENGTH && !text.is_empty()).then_some(text)
     }
 
     /// Reads a number of decimals.

@@ -169,22 +169,22 @@ impl Joining<'_> {
         let epoch = take_epoch(&*self.port, self.store, &*self.clock, origin.snapshots.load().last.epoch()).await?;
         origin.snapshots.update(|chain| chain.rename(SnapshotId::begin(epoch)));
         let Some(journal) = &origin.journal else { return Ok(origin) };
-        journal.replace(&origin.about, &origin.snapshots.load())?;
+        journal.replace(&origin.identity, &origin.snapshots.load())?;
         ChainOrigin::begin(self.config, self.codes, self.store, self.reason, &*self.clock)
     }
 
     /// Returns the chain of this node as the fleet is to know it.
     fn chain(&self, origin: &ChainOrigin) -> eyre::Result<FleetChain> {
         let timestamp = origin.snapshots.newest().header().timestamp;
-        let spec = rules(self.config, &origin.about, timestamp)?;
-        let mut config = origin.about.config.clone();
+        let spec = rules(self.config, &origin.identity, timestamp)?;
+        let mut config = origin.identity.config.clone();
         set_forks(&mut config, &self.config.fork)?;
         Ok(FleetChain {
             version: VERSION,
-            genesis: origin.about.genesis,
+            genesis: origin.identity.genesis,
             config,
-            builtin: origin.about.builtin,
-            trading: origin.about.trading,
+            builtin: origin.identity.builtin,
+            trading: origin.identity.trading,
             block_time_ms: u64::try_from(spec.block_time().as_millis()).unwrap_or(u64::MAX),
             upstream: None,
         })
@@ -205,19 +205,19 @@ impl Joining<'_> {
         });
         let following =
             following.await.wrap_err("begin the fleet anew with --publish-anew if no node has its state")?;
-        let about = origin.about.replaced_by(theirs.genesis, theirs.config, theirs.trading);
+        let identity = origin.identity.replaced_by(theirs.genesis, theirs.config, theirs.trading);
         let sequence = following.sequence();
         match &origin.journal {
             Some(journal) => {
                 let adopted = following.state().load();
-                journal.replace(&about, &adopted)?;
+                journal.replace(&identity, &adopted)?;
                 origin = ChainOrigin::begin(self.config, self.codes, self.store, self.reason, &*self.clock)?;
                 // The journal has no changes without a snapshot.
                 if origin.snapshots.load().last < adopted.last {
                     origin.snapshots.apply_as(Stamp::now(adopted.last), Record::Feed(adopted.feed()))?;
                 }
             }
-            None => origin.replace(about, following.state().mirror()),
+            None => origin.replace(identity, following.state().mirror()),
         }
         Ok(Joined { origin, sequence, lease: None })
     }

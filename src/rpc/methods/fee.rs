@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Maximum number of blocks in a fee history, as in geth. A longer one is cut.
-const MOST_BLOCKS: u64 = 1024;
+const MAX_BLOCKS: u64 = 1024;
 
 impl Backend {
     /// Answers `eth_gasPrice`: the price that a legacy transaction should offer to be in the next block.
@@ -79,7 +79,7 @@ impl Backend {
         let number = last.number();
         // The range must not begin before the earliest block.
         let earliest = published.find(Selector::Earliest)?.map_or(0, |first| first.number());
-        let count = count.min(MOST_BLOCKS).min(number - earliest + 1);
+        let count = count.min(MAX_BLOCKS).min(number - earliest + 1);
         let first = number + 1 - count;
         let sealed_end = if last.is_open() { number.saturating_sub(1) } else { number };
         // Without percentiles, headers are enough, and they outlast the bodies of pruned blocks.

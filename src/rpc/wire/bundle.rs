@@ -44,9 +44,9 @@ struct FlashbotsBundleParam {
 }
 
 /// Maximum number of a bundle's transactions that are sent, as Flashbots documents it for its relay.
-const MOST_SENT: usize = 100;
+const MAX_SENT: usize = 100;
 /// Maximum length of the name under which a bundle is replaced or cancelled, in bytes. A UUID has 36.
-const MOST_UUID: usize = 64;
+const MAX_UUID: usize = 64;
 
 /// A bundle to be mined, with the fields that Flashbots documents.
 #[derive(Debug, Deserialize)]
@@ -111,7 +111,7 @@ pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Re
 /// Parses a bundle to be mined, and decodes its transactions. Its name is returned beside it.
 pub fn parse_sent_bundle(params: &str, dialect: &Dialect) -> Result<(SentBundle, Option<String>)> {
     let SendBundleParams(bundle, ()) = parse(params, dialect)?;
-    check_count(bundle.txs.len(), MOST_SENT)?;
+    check_count(bundle.txs.len(), MAX_SENT)?;
     let transactions =
         bundle.txs.iter().enumerate().map(|(index, raw)| decode(raw, &format_args!("params[0].txs[{index}]")));
     let transactions = transactions.collect::<Result<Vec<_>, _>>()?;
@@ -165,10 +165,10 @@ fn check_count(count: usize, most: usize) -> Result<()> {
 
 fn check_uuid(uuid: &str) -> Result<()> {
     let length = uuid.len();
-    match (1..=MOST_UUID).contains(&length) {
+    match (1..=MAX_UUID).contains(&length) {
         true => Ok(()),
         false => Err(RpcError::params(format!(
-            "params[0].replacementUuid: {length} bytes: expected a UUID, or another text of 1 to {MOST_UUID} bytes"
+            "params[0].replacementUuid: {length} bytes: expected a UUID, or another text of 1 to {MAX_UUID} bytes"
         ))),
     }
 }

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Maximum number of percentiles in a request, as in geth.
-const MOST_PERCENTILES: usize = 100;
+const MAX_PERCENTILES: usize = 100;
 
 params! {
     FeeHistoryParams(Number<u64>, SelectorParam; Vec<f64>)
@@ -33,8 +33,8 @@ pub struct FeeHistoryRequest {
 pub fn parse_fee_history(params: &str, dialect: &Dialect) -> Result<FeeHistoryRequest> {
     let FeeHistoryParams(Number(count), SelectorParam(newest), percentiles, ()) = parse(params, dialect)?;
     if let Some(list) = &percentiles {
-        if list.len() > MOST_PERCENTILES {
-            return Err(RpcError::params(format!("params[2]: {} percentiles: at most {MOST_PERCENTILES}", list.len())));
+        if list.len() > MAX_PERCENTILES {
+            return Err(RpcError::params(format!("params[2]: {} percentiles: at most {MAX_PERCENTILES}", list.len())));
         }
         if let Some(index) = list.iter().position(|percentile| !(0.0..=100.0).contains(percentile)) {
             return Err(RpcError::params(format!(

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Maximum number of addresses in a filter, and of alternatives for one topic, as in geth.
-const MOST_ALTERNATIVES: usize = 1000;
+const MAX_ALTERNATIVES: usize = 1000;
 /// Maximum number of topics of a log.
 const TOPICS: usize = 4;
 
@@ -127,8 +127,8 @@ impl FilterParam {
 }
 
 fn bound(count: usize, place: &str) -> Result<()> {
-    if count > MOST_ALTERNATIVES {
-        return Err(RpcError::params(format!("{place}: too many: {count}, at most {MOST_ALTERNATIVES}")));
+    if count > MAX_ALTERNATIVES {
+        return Err(RpcError::params(format!("{place}: too many: {count}, at most {MAX_ALTERNATIVES}")));
     }
     Ok(())
 }

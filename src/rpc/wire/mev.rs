@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Maximum number of bundles within bundles, as in Flashbots' builder.
-const MOST_NESTED: usize = 5;
+const MAX_NESTED: usize = 5;
 /// The versions of MEV-Share's API, which have the same bundles.
 const VERSIONS: [&str; 2] = ["v0.1", "beta-1"];
 
@@ -183,8 +183,8 @@ impl MevBundleParam {
             let text = format!("{place}.version: {shown:?}: unknown version: expected one of {}", VERSIONS.join(", "));
             return Err(RpcError::params(text));
         }
-        if depth > MOST_NESTED {
-            return Err(RpcError::limit(format!("{place}: a bundle within {depth} others: at most {MOST_NESTED}")));
+        if depth > MAX_NESTED {
+            return Err(RpcError::limit(format!("{place}: a bundle within {depth} others: at most {MAX_NESTED}")));
         }
         if self.body.is_empty() {
             return Err(RpcError::params(format!("{place}.body: empty: expected at least one item")));

@@ -220,11 +220,11 @@ fn parse_aside<T: DeserializeOwned + Default>(
 
 /// Formats `[0].a.b` or `0.a.b` as `params[0].a.b`. Long names and long paths are cut.
 fn place(path: &str) -> String {
-    const LONGEST_NAME: usize = 80;
-    const LONGEST: usize = 400;
+    const MAX_NAME: usize = 80;
+    const MAX_LENGTH: usize = 400;
     let mut out = String::from("params");
     for part in path.split('.').filter(|part| !part.is_empty() && *part != "?") {
-        if out.len() > LONGEST {
+        if out.len() > MAX_LENGTH {
             out.push('…');
             break;
         }
@@ -235,7 +235,7 @@ fn place(path: &str) -> String {
         if !part.starts_with('[') {
             out.push('.');
         }
-        out.push_str(&cut(part, LONGEST_NAME));
+        out.push_str(&cut(part, MAX_NAME));
     }
     out
 }

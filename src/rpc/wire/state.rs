@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Maximum number of storage slots in a request, as in geth.
-const MOST_SLOTS: usize = 1024;
+const MAX_SLOTS: usize = 1024;
 
 params! {
     OneAddress(Fixed<20>) = "1 parameter: address";
@@ -86,8 +86,8 @@ pub fn parse_proof(params: &str, dialect: &Dialect) -> Result<ProofRequest> {
 }
 
 fn bound_slots(place: &str, count: usize) -> Result<()> {
-    if count > MOST_SLOTS {
-        return Err(RpcError::params(format!("{place}: too many storage slots: {count}, at most {MOST_SLOTS}")));
+    if count > MAX_SLOTS {
+        return Err(RpcError::params(format!("{place}: too many storage slots: {count}, at most {MAX_SLOTS}")));
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Maximum number of slots in a filter of changes.
-const MOST_SLOTS: usize = 1000;
+const MAX_SLOTS: usize = 1000;
 
 params! {
     SubscribeParams(SubscriptionKind; Options) = "1 or 2 parameters: what to subscribe to, options";
@@ -176,8 +176,8 @@ fn parse_change_filter(params: &str, dialect: &Dialect) -> Result<Option<ChangeF
     };
     let filter = filter.unwrap_or_default();
     let addresses = filter.address.map(|one| one.addresses("params[1].address")).transpose()?.unwrap_or_default();
-    if filter.slots.as_ref().is_some_and(|slots| slots.len() > MOST_SLOTS) {
-        return Err(RpcError::params(format!("params[1].slots: too many: expected at most {MOST_SLOTS}")));
+    if filter.slots.as_ref().is_some_and(|slots| slots.len() > MAX_SLOTS) {
+        return Err(RpcError::params(format!("params[1].slots: too many: expected at most {MAX_SLOTS}")));
     }
     Ok(Some(ChangeFilter {
         addresses: addresses.into_iter().collect(),

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// The longest `extraData` of a block (Yellow Paper, section 4.4.4).
-const LONGEST_EXTRA_DATA: usize = 32;
+const MAX_EXTRA_DATA: usize = 32;
 
 params! {
     One<T>(T) = "1 parameter";
@@ -217,9 +217,9 @@ pub fn parse_build_block(params: &str, dialect: &Dialect, limits: &ShapeLimits) 
     if count > most {
         return Err(RpcError::limit(format!("params[2]: too many transactions: {count}, at most {most}")));
     }
-    if let Some(data) = extra_data.as_ref().filter(|data| data.0.len() > LONGEST_EXTRA_DATA) {
+    if let Some(data) = extra_data.as_ref().filter(|data| data.0.len() > MAX_EXTRA_DATA) {
         let length = data.0.len();
-        return Err(RpcError::params(format!("params[3]: {length} bytes: expected at most {LONGEST_EXTRA_DATA}")));
+        return Err(RpcError::params(format!("params[3]: {length} bytes: expected at most {MAX_EXTRA_DATA}")));
     }
     let decoded = |list: Vec<Data>| list.iter().enumerate().map(|(index, raw)| transaction(raw, index)).collect();
     Ok(BuildBlockRequest {

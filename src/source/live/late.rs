@@ -17,7 +17,7 @@ use crate::{chain::SealedBlock, ledger::Chain, upstream::AnnouncedReceipts};
 /// The pause before the upstream is asked for a block's content for the second time. It doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause before the upstream is asked for a block's content again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+const MAX_PAUSE: Duration = Duration::from_secs(8);
 /// The blocks whose contents are asked for at once.
 const MAX_ASKED_AT_ONCE: usize = 8;
 
@@ -82,7 +82,7 @@ impl LateContents {
         let mut asked = Vec::new();
         for late in self.waiting.iter_mut().filter(|late| late.due <= now).take(MAX_ASKED_AT_ONCE) {
             late.due = now + late.pause;
-            late.pause = (2 * late.pause).min(LONGEST_PAUSE);
+            late.pause = (2 * late.pause).min(MAX_PAUSE);
             asked.push(chain.clone().content(late.hash));
         }
         if !asked.is_empty() {

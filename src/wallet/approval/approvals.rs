@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Maximum number of withdrawn ids of all clients together, where no other is set.
-const MOST_WITHDRAWN: usize = 65_536;
+const MAX_WITHDRAWN: usize = 65_536;
 /// Minimum length of an id's beginning in bytes. A shorter one, such as `0x`, would sooner or later name a wrong batch.
 const SHORTEST_BEGINNING: usize = 6;
 
@@ -140,7 +140,7 @@ impl Approvals {
         Self {
             questions: Mutex::default(),
             most,
-            most_withdrawn: MOST_WITHDRAWN,
+            most_withdrawn: MAX_WITHDRAWN,
             tokens: Arc::default(),
             timeout,
             gauges,

@@ -79,13 +79,15 @@ pub struct DigestPrefix(String);
 
 /// The error for a text that is not the beginning of a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a batch's digest or its first digits, {SHORTEST} to {LONGEST} in hex: `presim wallet list` shows it")]
+#[error(
+    "expected a batch's digest or its first digits, {SHORTEST} to {MAX_LENGTH} in hex: `presim wallet list` shows it"
+)]
 pub struct NoDigest;
 
 /// Minimum number of hex digits that name a batch.
 const SHORTEST: usize = 8;
 /// Number of hex digits of a whole digest.
-const LONGEST: usize = 64;
+const MAX_LENGTH: usize = 64;
 
 impl DigestPrefix {
     /// Whether `digest` begins with these digits.
@@ -106,7 +108,7 @@ impl FromStr for DigestPrefix {
     fn from_str(text: &str) -> Result<Self, NoDigest> {
         let digits = text.strip_prefix("0x").unwrap_or(text);
         let is_digest =
-            (SHORTEST..=LONGEST).contains(&digits.len()) && digits.bytes().all(|one| one.is_ascii_hexdigit());
+            (SHORTEST..=MAX_LENGTH).contains(&digits.len()) && digits.bytes().all(|one| one.is_ascii_hexdigit());
         if is_digest { Ok(Self(format!("0x{}", digits.to_ascii_lowercase()))) } else { Err(NoDigest) }
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Number of tokens that are asked for their symbols in one question. Each may use some gas.
-const MOST_TOKENS: usize = 64;
+const MAX_TOKENS: usize = 64;
 /// Seconds that an approver should know about: a contract that is younger is new to everybody.
 const A_DAY: u64 = 86_400;
 
@@ -150,7 +150,7 @@ impl<'a> QuestionReader<'a> {
             if let Some(known) = tokens.get(&token) {
                 return known.clone();
             }
-            if tokens.len() >= MOST_TOKENS {
+            if tokens.len() >= MAX_TOKENS {
                 return TokenInfo::default();
             }
             let mut engine = Engine { spec: &wallet.spec, rules: &wallet.rules, codes: &wallet.codes, overlay };

@@ -27,17 +27,17 @@ use crate::wallet::{BatchId, FeeBounds, Replacing, Wallet};
 /// The name of the socket in the data directory.
 pub const SOCKET: &str = "wallet.sock";
 /// Maximum length of a Unix socket's path in bytes (`sun_path` without its last byte, a zero).
-const LONGEST_PATH: usize = 107;
+const MAX_PATH: usize = 107;
 /// Maximum number of connections that are served at once. Further ones wait.
-const MOST_CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 /// Maximum length of a request in bytes. The longest id fits, with each of its bytes escaped.
-const LONGEST_REQUEST: usize = 6 * BatchId::LONGEST + 1024;
+const MAX_REQUEST: usize = 6 * BatchId::MAX_LENGTH + 1024;
 /// Maximum time for a client to send the request, and again to receive the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time that a client waits for the next batch before it asks again.
-const LONGEST_WAIT: Duration = Duration::from_secs(15);
+const MAX_WAIT: Duration = Duration::from_secs(15);
 /// Maximum number of clients that wait for the next batch. They are not among the connections that are served.
-const MOST_WATCHERS: usize = 16;
+const MAX_WATCHERS: usize = 16;
 
 /// The approver's socket. Served until it is dropped.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ struct Desk {
 pub enum SocketError {
     /// The path is too long for the address of a socket.
     #[error(
-        "{}: {} bytes: a Unix socket's path may have at most {LONGEST_PATH}: give a --data-dir with a shorter path",
+        "{}: {} bytes: a Unix socket's path may have at most {MAX_PATH}: give a --data-dir with a shorter path",
         path.display(), path.as_os_str().len()
     )]
     TooLong { path: PathBuf },
@@ -117,7 +117,7 @@ impl Drop for ApprovalSocket {
 /// Returns [`SocketError::TooLong`] if the path does not fit in the address of a socket.
 pub fn socket_path(data_dir: &Path) -> Result<PathBuf, SocketError> {
     let path = data_dir.join(SOCKET);
-    if path.as_os_str().len() > LONGEST_PATH { Err(SocketError::TooLong { path }) } else { Ok(path) }
+    if path.as_os_str().len() > MAX_PATH { Err(SocketError::TooLong { path }) } else { Ok(path) }
 }
 
 /// Returns device and inode of a file, or `None` if it does not exist.
@@ -152,8 +152,8 @@ fn bind(data_dir: &Path, path: &Path) -> Result<UnixListener, SocketError> {
 }
 
 async fn serve(listener: UnixListener, desk: Desk) {
-    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-    let watchers = Arc::new(Semaphore::new(MOST_WATCHERS));
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let watchers = Arc::new(Semaphore::new(MAX_WATCHERS));
     let mut connections = JoinSet::new();
     while let Ok(permit) = room.clone().acquire_owned().await {
         while connections.try_join_next().is_some() {}
@@ -183,7 +183,7 @@ async fn converse(
 ) -> io::Result<()> {
     let (read, mut write) = stream.split();
     let mut line = Vec::new();
-    let mut lines = BufReader::new(read.take(LONGEST_REQUEST as u64 + 1));
+    let mut lines = BufReader::new(read.take(MAX_REQUEST as u64 + 1));
     tokio::time::timeout(CLIENT_TIMEOUT, lines.read_until(b'\n', &mut line)).await??;
     let answer = match parse(&line) {
         Ok(Request::Next { from }) => {
@@ -205,8 +205,8 @@ async fn converse(
 }
 
 fn parse(line: &[u8]) -> Result<Request, String> {
-    if line.len() > LONGEST_REQUEST {
-        return Err(format!("the request has more than {LONGEST_REQUEST} bytes"));
+    if line.len() > MAX_REQUEST {
+        return Err(format!("the request has more than {MAX_REQUEST} bytes"));
     }
     // Without a newline, the request may be incomplete.
     let line = line.strip_suffix(b"\n").ok_or_else(|| "the request does not end with a newline".to_owned())?;
@@ -220,10 +220,10 @@ fn parse(line: &[u8]) -> Result<Request, String> {
 /// Waits for the first batch with at least this number.
 async fn next(from: u64, approvals: &Approvals, watchers: &Semaphore) -> Answer {
     let Ok(_permit) = watchers.try_acquire() else {
-        let message = format!("{MOST_WATCHERS} others watch already: end one of them");
+        let message = format!("{MAX_WATCHERS} others watch already: end one of them");
         return Answer::Error { message };
     };
-    let found = tokio::time::timeout(LONGEST_WAIT, approvals.next(from)).await.ok();
+    let found = tokio::time::timeout(MAX_WAIT, approvals.next(from)).await.ok();
     Answer::Next(found.map(|question| Box::new(question)))
 }
 

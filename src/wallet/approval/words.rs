@@ -58,7 +58,7 @@ sol! {
 /// ERC-2612's type of a permit (<https://eips.ethereum.org/EIPS/eip-2612>).
 const PERMIT: &str = "Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)";
 /// Maximum number of lines for a call.
-const MOST_LINES: usize = 64;
+const MAX_LINES: usize = 64;
 /// Maximum nesting of multicalls that is read.
 const DEEPEST: usize = 3;
 /// Number of characters of a symbol that are shown.
@@ -103,9 +103,9 @@ impl<'a> WordReader<'a> {
     pub fn call(&mut self, call: ReadCall<'_>) -> CallWords {
         let mut words = CallWords::default();
         self.read(call, 0, &mut words);
-        if words.lines.len() > MOST_LINES {
-            let more = words.lines.len() - MOST_LINES;
-            words.lines.truncate(MOST_LINES);
+        if words.lines.len() > MAX_LINES {
+            let more = words.lines.len() - MAX_LINES;
+            words.lines.truncate(MAX_LINES);
             words.lines.push(format!("and {more} lines more"));
         }
         words
@@ -174,7 +174,7 @@ impl<'a> WordReader<'a> {
         let plural = if calls.len() == 1 { "" } else { "s" };
         words.lines.push(format!("{:1$}multicall of {2} call{plural}:", "", 2 * depth, calls.len()));
         for data in calls.iter().filter(|_| depth < DEEPEST) {
-            if words.lines.len() > MOST_LINES {
+            if words.lines.len() > MAX_LINES {
                 return;
             }
             self.read(ReadCall { data, ..call }, depth + 1, words);

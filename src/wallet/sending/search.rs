@@ -23,7 +23,7 @@ use crate::{
 
 /// The pauses between two searches at the upstream for the same nonce: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+const MAX_PAUSE: Duration = Duration::from_secs(8);
 /// The most nonces whose takers are looked for at once.
 const MAX_NONCES_AT_ONCE: usize = 8;
 
@@ -55,7 +55,7 @@ impl Retry {
     fn postpone(&mut self) -> Duration {
         let now = Instant::now();
         self.due = now + self.pause;
-        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+        self.pause = (2 * self.pause).min(MAX_PAUSE);
         now - self.since
     }
 }

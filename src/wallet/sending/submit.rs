@@ -19,7 +19,7 @@ use crate::{
 /// The pause before a transaction is sent again that the upstream did not answer.
 const UNANSWERED_PAUSE: Duration = Duration::from_millis(250);
 /// Maximum length of the reason that a status shows, in characters.
-const LONGEST_REASON: usize = 200;
+const MAX_REASON: usize = 200;
 /// The reason why a transaction waits behind one that delegates its account.
 const BEHIND_DELEGATION: &str =
     "it is sent when an earlier transaction of the account, which delegates it (EIP-7702), is in a block";
@@ -137,5 +137,5 @@ fn split_behind_delegations(pool: &Pool) -> (Vec<Arc<Pooled>>, Vec<Arc<Pooled>>)
 }
 
 fn beginning(text: &str) -> String {
-    text.chars().take(LONGEST_REASON).collect()
+    text.chars().take(MAX_REASON).collect()
 }

@@ -22,7 +22,7 @@ use super::built::{BuiltChain, RlpBlock, high, sign, signer};
 
 const RECIPIENT: Address = Address::repeat_byte(0xaa);
 /// The most bytes of a block from Osaka on (EIP-7934).
-const MOST_BYTES: usize = 8_388_608;
+const MAX_BYTES: usize = 8_388_608;
 
 // The blocks of the template chain: the last before the merge, and the first ones of the forks after it.
 const LAST_OF_WORK: u64 = 10;
@@ -229,9 +229,9 @@ fn an_edited_block_is_refused_by_its_number_and_the_field() {
         ),
         // EIP-7934.
         (
-            filled(OSAKA, MOST_BYTES + 1),
+            filled(OSAKA, MAX_BYTES + 1),
             "size",
-            (format!("at most {MOST_BYTES} bytes (EIP-7934)"), (MOST_BYTES + 1).to_string()),
+            (format!("at most {MAX_BYTES} bytes (EIP-7934)"), (MAX_BYTES + 1).to_string()),
         ),
     ];
     for (block, field, (expected, got)) in rows {
@@ -243,7 +243,7 @@ fn an_edited_block_is_refused_by_its_number_and_the_field() {
         let error = chain.refusal(&with_uncles(LAST_OF_WORK, &uncles));
         assert!(error.contains("stateRoot"), "valid uncles, whose rewards the edited block lacks: {error}");
     }
-    let error = chain.refusal(&filled(OSAKA, MOST_BYTES));
+    let error = chain.refusal(&filled(OSAKA, MAX_BYTES));
     assert!(error.contains("block 15: transactionsRoot"), "a size at the limit: {error}");
 }
 
@@ -251,10 +251,10 @@ fn an_edited_block_is_refused_by_its_number_and_the_field() {
 #[test]
 fn a_block_before_osaka_may_have_more_bytes() {
     let chain = template(PRAGUE - 1);
-    let filling = filling(&chain.next(vec![], vec![]), 1, MOST_BYTES + 1);
+    let filling = filling(&chain.next(vec![], vec![]), 1, MAX_BYTES + 1);
     let block = chain.next(vec![filling], vec![]);
     // The gas that it used makes its header a few bytes longer.
-    assert!(block.length() > MOST_BYTES);
+    assert!(block.length() > MAX_BYTES);
     chain.import_with(&block).unwrap();
 }
 

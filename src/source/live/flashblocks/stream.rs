@@ -399,7 +399,7 @@ fn lost(error: tungstenite::Error, settings: &Settings) -> StreamError {
 
 /// Returns a server's reason to close, shortened for a log line.
 fn describe(code: u16, reason: &Utf8Bytes) -> String {
-    const LONGEST: usize = 123;
-    let reason: String = reason.chars().filter(|char| !char.is_control()).take(LONGEST).collect();
+    const MAX_LENGTH: usize = 123;
+    let reason: String = reason.chars().filter(|char| !char.is_control()).take(MAX_LENGTH).collect();
     if reason.is_empty() { code.to_string() } else { format!("{code} {reason}") }
 }
