@@ -22,7 +22,7 @@ use std::{
 use alloy_primitives::Address;
 use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind};
 
-use crate::{chain::ForkTime, ledger::Retention, nearest::nearest, rpc::KeepAwake};
+use crate::{chain::ForkTime, ledger::Retention, nearest::nearest};
 
 /// Simulates calls and bundles on the newest pre-confirmed state of an EVM chain.
 ///
@@ -173,10 +173,6 @@ pub struct Config {
     /// Threads for connections, which also run short calls inline. The default is one per core.
     #[arg(long, env = "PRESIM_IO_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
     pub io_threads: Option<u16>,
-    /// When to keep idle cores from sleeping, which saves the time to wake them: while requests arrive fast (`load`),
-    /// `always` or `never`. The first two need write access to `/dev/cpu_dma_latency` (Linux).
-    #[arg(long, env = "PRESIM_KEEP_AWAKE", value_name = "WHEN", value_enum, default_value_t = KeepAwake::Never, help_heading = "Limits")]
-    pub keep_awake: KeepAwake,
     /// Gas for all calls of a request together.
     #[arg(long, env = "PRESIM_GAS_CAP", value_name = "GAS", default_value_t = 50_000_000, help_heading = "Limits")]
     pub gas_cap: u64,

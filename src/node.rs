@@ -58,8 +58,8 @@ use crate::{
     page,
     pool::{DroppedTransaction, PoolDrops, TxOutbox},
     rpc::{
-        Access, AccessConfig, Awake, Backend, CPU_DMA_LATENCY, Filters, ForwardedMethods, Front, FrontActor, IoMemory,
-        IoThreads, MetricsAccess, RequestLimits, Serve, ServedFiles, ShapeLimits, StateCompletion, Stop, Subscriptions,
+        Access, AccessConfig, Backend, Filters, ForwardedMethods, Front, FrontActor, IoMemory, IoThreads,
+        MetricsAccess, RequestLimits, Serve, ServedFiles, ShapeLimits, StateCompletion, Stop, Subscriptions,
         SyncTimeouts, Waiters, WatchLimits, Watches, announce,
     },
     source::{
@@ -366,10 +366,6 @@ impl Actors {
             let executor = executor.clone();
             async move { executor.watch_thread().await }
         });
-        let awake = Awake::new(config.keep_awake).wrap_err_with(|| {
-            format!("cannot keep the cores awake: --keep-awake always needs write access to {CPU_DMA_LATENCY}")
-        })?;
-        tokio::spawn(awake.watch(io.loops(), metrics.clone()));
         let Ports { front: startup, metrics: metrics_port } = ports;
         let metrics_address = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
         let server = config.server().with_metrics(metrics_address);

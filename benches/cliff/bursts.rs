@@ -18,7 +18,7 @@ pub fn run(folder: &Path) {
     let bodies: Vec<String> = text.lines().map(|line| line.replace("\"latest\"", "\"pending\"")).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a thread");
     for (count, connections) in [(200, 1), (1000, 1), (1000, 50)] {
-        let node = Node::start(folder, &["--keep-awake", "never"]);
+        let node = Node::start(folder, &[]);
         let url = format!("ws://{}", node.address);
         let each = count / connections;
         let clients = (0..connections).map(|_| {

@@ -50,7 +50,7 @@ pub fn run() {
     let file = tokens.path().to_str().expect("the path is UTF-8");
     for (title, flags, has_tokens) in [("two tokens", &["--token-file", file][..], true), ("no tokens", &[], false)] {
         println!("  {title}");
-        let node = Node::devnet(&[&["--traffic", "0", "--keep-awake", "never"], flags].concat());
+        let node = Node::devnet(&[&["--traffic", "0"], flags].concat());
         let token = |name: &str| has_tokens.then(|| format!("token-of-{name}-client"));
         let bodies = |text: &str, name: &str| Bodies::new([text.to_owned()], "/", token(name).as_deref());
         let idle: Vec<LoadOutcome> =

@@ -31,7 +31,7 @@ fn body(gas: u64) -> String {
 }
 
 pub fn run() {
-    let node = Node::devnet(&["--workers", "1", "--traffic", "0", "--keep-awake", "never"]);
+    let node = Node::devnet(&["--workers", "1", "--traffic", "0"]);
     // A first guess measures how much gas is burnt per second.
     let guess = 2_000_000;
     let second = Duration::from_secs(1);

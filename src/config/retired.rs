@@ -11,10 +11,13 @@ pub struct RetiredSetting {
 }
 
 /// The names of the retired settings, each with the reason why it has no effect.
-const RETIRED: [(&str, &str); 1] = [(
-    "shard-size",
-    "a node of a fleet runs searches, batches and watches itself: a balancer in front of the replicas divides the load",
-)];
+const RETIRED: [(&str, &str); 2] = [
+    (
+        "shard-size",
+        "a node of a fleet runs searches, batches and watches itself: a balancer in front of the replicas divides the load",
+    ),
+    ("keep-awake", "the kernel is told which idle states cores may enter, by its power management or its command line"),
+];
 
 impl RetiredSetting {
     /// Returns the retired setting that `key` of a file names.

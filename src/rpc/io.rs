@@ -11,7 +11,7 @@ use std::{
 
 use tokio::{
     net::TcpStream,
-    runtime::{Builder, Handle, RuntimeMetrics},
+    runtime::{Builder, Handle},
     sync::{oneshot, watch},
 };
 
@@ -58,11 +58,6 @@ impl IoThreads {
             })
             .collect::<io::Result<_>>()?;
         Ok(Self { threads, stop })
-    }
-
-    /// Returns the metrics of each thread's event loop.
-    pub fn loops(&self) -> Vec<RuntimeMetrics> {
-        self.threads.iter().map(|thread| thread.runtime.metrics()).collect()
     }
 
     /// Runs the future of `task` on each thread, until the threads stop.

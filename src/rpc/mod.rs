@@ -14,7 +14,6 @@
 
 mod access;
 mod approve;
-mod awake;
 mod batch;
 mod catch_up;
 mod connections;
@@ -56,7 +55,6 @@ mod wire;
 mod ws;
 
 pub use access::{Access, AccessConfig, AccessError};
-pub use awake::{Awake, CPU_DMA_LATENCY, KeepAwake};
 pub use connections::ConnectionLimits;
 pub use encode::{SimulationView, simulation as encode_simulation};
 pub use error::RpcError;

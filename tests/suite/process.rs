@@ -418,10 +418,11 @@ fn a_setting_that_does_not_exist_is_refused_and_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retired_setting_is_named_in_a_warning_and_has_no_effect() {
-    let config = file("listen = \"127.0.0.1:0\"\nshard-size = 20\n");
+    let config = file("listen = \"127.0.0.1:0\"\nshard-size = 20\nkeep-awake = \"load\"\n");
     let config = text(config.path());
-    let cases: [(&[&str], Variables<'_>, &str); 2] = [
+    let cases: [(&[&str], Variables<'_>, &str); 3] = [
         (&["--config", config], &[], "`shard-size`"),
+        (&["--config", config], &[], "`keep-awake`"),
         (&["--listen", "127.0.0.1:0"], &[("PRESIM_SHARD_SIZE", "20")], "PRESIM_SHARD_SIZE"),
     ];
     for (flags, env, given) in cases {
@@ -524,63 +525,6 @@ async fn metrics_tell_of_the_feed_the_queues_and_the_caches() {
         eventually(name, async || scrape(&presim.http, &metrics).await.contains(&format!("\n{name}")).then_some(()))
             .await;
     }
-}
-
-/// Sends requests over eight connections, each after the last answer, until the returned set is dropped.
-fn flood(presim: &Presim) -> tokio::task::JoinSet<()> {
-    (0..8)
-        .map(|_| {
-            let (http, url) = (presim.http.clone(), presim.url.clone());
-            async move {
-                let body = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}).to_string();
-                loop {
-                    let request = http.post(&url).header("content-type", "application/json").body(body.clone());
-                    request.send().await.expect("it answers").bytes().await.expect("its answer is whole");
-                }
-            }
-        })
-        .collect()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn cores_are_kept_awake_while_requests_come_fast_or_the_log_says_why_not() {
-    let metrics = free_port();
-    let mut presim = Presim::start(&["--metrics", &metrics, "--keep-awake", "load"]);
-    if std::fs::OpenOptions::new().write(true).open("/dev/cpu_dma_latency").is_err() {
-        let _flood = flood(&presim);
-        let mut log = BufReader::new(presim.child.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("grant write access to /dev/cpu_dma_latency") {
-            line.clear();
-            assert!(log.read_line(&mut line).unwrap() > 0, "it is not logged");
-        }
-        return;
-    }
-    let shows = async |line: &str| {
-        eventually(line, async || scrape(&presim.http, &metrics).await.lines().any(|one| one == line).then_some(()))
-            .await;
-    };
-    shows("presim_cores_awake 0").await;
-    let flood = flood(&presim);
-    shows("presim_cores_awake 1").await;
-    drop(flood);
-    shows("presim_cores_awake 0").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn cores_are_always_kept_awake_or_it_does_not_start() {
-    if std::fs::OpenOptions::new().write(true).open("/dev/cpu_dma_latency").is_ok() {
-        let metrics = free_port();
-        let presim = Presim::start(&["--metrics", &metrics, "--keep-awake", "always"]);
-        eventually("held for good", async || {
-            scrape(&presim.http, &metrics).await.contains("presim_cores_awake 1\n").then_some(())
-        })
-        .await;
-        return;
-    }
-    let (code, told) = refusal(&["--listen", "127.0.0.1:0", "--keep-awake", "always"], &[]);
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("/dev/cpu_dma_latency") && told.contains("--keep-awake"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
