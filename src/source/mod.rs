@@ -209,6 +209,9 @@ impl Feed {
 
 /// Shows a health of the feed, and returns whether it has changed.
 fn show(status: &mut FeedStatus, snapshots: &Snapshots, state: FeedState) -> bool {
+    if state == status.state() {
+        return false;
+    }
     let is_other = status.show_state(state);
     snapshots.update(|chain| chain.show_feed(state));
     is_other

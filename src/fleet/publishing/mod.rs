@@ -163,7 +163,9 @@ impl Publisher {
                 None if self.follower.is_of_other_chain() => false,
                 None => lost.get_or_insert_with(Instant::now).elapsed() >= LOST,
             };
-            let may_lead = can_lead && self.ceased.is_none_or(|ceased| ceased.elapsed() >= LEASE_PAUSE);
+            let may_lead = can_lead
+                && !self.follower.has_failed_disk()
+                && self.ceased.is_none_or(|ceased| ceased.elapsed() >= LEASE_PAUSE);
             if looked.elapsed() < lease::RENEWAL_INTERVAL || !may_lead {
                 continue;
             }

@@ -107,6 +107,11 @@ impl Follower {
         self.journal.as_ref()
     }
 
+    /// Returns whether the journal can be written no more. A node shows nothing new then, and does not lead.
+    pub fn has_failed_disk(&self) -> bool {
+        self.journal.as_ref().is_some_and(|journal| journal.failure().is_some())
+    }
+
     /// Shows the state that was reached so far in `snapshots`, with the health of the feed.
     pub fn show_in(&self, snapshots: &Snapshots) {
         let reached = self.reached(snapshots);
@@ -262,7 +267,7 @@ impl Follower {
     fn attach(&mut self, feed: &Feed) {
         let (Some(journal), Some(following), true) = (&self.journal, &self.following, self.is_detached) else { return };
         let reached = following.state().load();
-        if reached.last <= feed.snapshots.load().last {
+        if reached.last <= feed.snapshots.load().last || self.has_failed_disk() {
             return;
         }
         match journal.replace_state(&reached) {
@@ -297,7 +302,8 @@ impl Follower {
     /// Returns the health of the feed of a node that shows this.
     fn health(&self, shown: &Chain) -> FeedState {
         let health = self.pulse.health(shown.last, self.announced);
-        match self.problem {
+        let disk = self.has_failed_disk().then_some(FeedProblem::Store);
+        match disk.or(self.problem) {
             Some(problem) if !health.is_degraded() => FeedState::Degraded(problem),
             _ => health,
         }
