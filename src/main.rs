@@ -88,9 +88,10 @@ fn run(config: Config, mut signals: Signals) -> eyre::Result<()> {
     let started = signals.unless_stopped(move || {
         let node = Node::start(config.clone())?;
         let banner = Banner::new(&config, node.info(), io::stdout().is_terminal());
+        // First, so that whoever has read the banner finds it in the log.
+        banner.log();
         // A node does not need a reader.
         let _ = writeln!(io::stdout(), "{banner}");
-        banner.log();
         Ok::<_, eyre::Report>(node)
     })?;
     let Some(node) = started else {

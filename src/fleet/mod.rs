@@ -1,4 +1,5 @@
-//! Fleets: many machines that answer from one feed, over NATS. Nothing outside of this room names NATS or a subject.
+//! Fleets: many machines that answer from one feed, over NATS. Outside of this room only the start of a node (`node/fleet`) knows NATS, and
+//! only its flags name it.
 //!
 //! One node leads: it [publishes](publishing) a chain, as a sink and as a source that stands by. The others [follow](replica) it. What
 //! they all have is on the [servers].

@@ -46,7 +46,7 @@ pub struct Start {
     pub builtin: bool,
     pub trading: Option<TradingWorld>,
     /// The fleet, if the node is in one.
-    pub fleet: Option<crate::fleet::Place>,
+    pub fleet: Option<super::fleet::Place>,
     /// The fetcher of the state that the node does not have, on an upstream's chain.
     pub remote: Option<Arc<Fetcher>>,
 }

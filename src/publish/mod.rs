@@ -25,6 +25,11 @@ pub trait Sink: fmt::Debug + Send {
         None
     }
 
+    /// Returns whether it takes changes now. A change that no sink takes is not encoded.
+    fn takes(&self) -> bool {
+        true
+    }
+
     /// Takes a change that leads to `after`. Returns whether it is visible only when it is committed.
     fn take(&mut self, change: &Arc<Change>, after: &Arc<Chain>) -> bool;
 

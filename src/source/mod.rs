@@ -88,14 +88,14 @@ impl Feed {
     }
 
     /// Publishes a change, and returns its id. Where a sink is waited for, the change is visible once [`committed`](Self::committed)
-    /// has returned, and what is published meanwhile stands on it. Elsewhere it is visible at once, and without sinks nothing is
+    /// has returned, and what is published meanwhile stands on it. Elsewhere it is visible at once, and where no sink takes it nothing is
     /// allocated besides the snapshot.
     ///
     /// # Errors
     ///
     /// Returns [`Unfit`] as [`Chain::apply`] does. Nothing has changed then.
     pub fn publish(&mut self, record: Record) -> Result<SnapshotId, Unfit> {
-        if self.sinks.is_empty() {
+        if self.uncommitted.is_none() && !self.sinks.iter().any(|sink| sink.takes()) {
             return self.snapshots.apply(record);
         }
         let before = self.uncommitted.clone().unwrap_or_else(|| self.snapshots.load());

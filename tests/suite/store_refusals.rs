@@ -103,6 +103,8 @@ impl Kept {
     /// Starts a node on this file. It must either refuse the file as damaged and leave it unchanged, or give the
     /// recorded answers. Returns whether it refused.
     async fn check(&self, content: &[u8], how: &str) -> bool {
+        // A new file: a thread of the node before, which holds its store, may write to the old one for a moment.
+        fs::remove_file(self.file()).unwrap();
         fs::write(self.file(), content).unwrap();
         match try_start_alone(self.dir.path()) {
             Err(error) => {

@@ -164,7 +164,7 @@ impl Publisher {
                 None => lost.get_or_insert_with(Instant::now).elapsed() >= LOST,
             };
             let may_lead = can_lead
-                && !self.follower.has_failed_disk()
+                && self.store.failure().is_none()
                 && self.ceased.is_none_or(|ceased| ceased.elapsed() >= LEASE_PAUSE);
             if looked.elapsed() < lease::RENEWAL_INTERVAL || !may_lead {
                 continue;

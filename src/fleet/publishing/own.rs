@@ -70,6 +70,9 @@ impl PublishedSource {
     fn step_down(&mut self, feed: &Feed, sequence: u64) {
         tracing::warn!("this node leads the fleet no more: it follows");
         self.publisher.ceased = Some(Instant::now());
+        if self.publisher.follower.has_failed_disk() {
+            return self.publisher.follower.restart_with_image();
+        }
         let last = feed.snapshots.load().last;
         let taken_back = self.publisher.follower.journal().map_or(Ok(()), |journal| journal.take_back(last));
         match taken_back {

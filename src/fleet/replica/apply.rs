@@ -71,8 +71,8 @@ impl Applier {
     ///
     /// # Errors
     ///
-    /// Returns [`ApplyError::Gap`] if it is not the next message, and [`ApplyError::Entry`] if it does not fit the state or a
-    /// block is not what its header says. The state is as it was then.
+    /// Returns [`ApplyError::Gap`] if it is not the next message, and [`ApplyError::Entry`] if it does not fit the state, a
+    /// block is not what its header says, or the journal cannot be written. The state is as it was then.
     pub fn apply(
         &mut self,
         id: SnapshotId,

@@ -156,6 +156,11 @@ impl Follower {
     }
 
     async fn advance(&mut self, feed: &mut Feed, role: FleetRole) {
+        if self.has_failed_disk() {
+            self.following = None;
+            tokio::time::sleep(RETRY_PAUSE).await;
+            return self.show(feed);
+        }
         let Some(following) = &mut self.following else {
             self.restart(role).await;
             self.attach(feed);
@@ -207,7 +212,7 @@ impl Follower {
             }
             Err(error) => {
                 tracing::warn!(%error, "the stream cannot be followed from here: the state begins anew with an image");
-                if matches!(error, FollowError::Mismatch(_)) {
+                if matches!(error, FollowError::Mismatch(_)) && !self.has_failed_disk() {
                     self.problem = Some(FeedProblem::Mismatch);
                     feed.count_divergence();
                 }
@@ -267,7 +272,7 @@ impl Follower {
     fn attach(&mut self, feed: &Feed) {
         let (Some(journal), Some(following), true) = (&self.journal, &self.following, self.is_detached) else { return };
         let reached = following.state().load();
-        if reached.last <= feed.snapshots.load().last || self.has_failed_disk() {
+        if reached.last <= feed.snapshots.load().last {
             return;
         }
         match journal.replace_state(&reached) {
@@ -301,9 +306,11 @@ impl Follower {
 
     /// Returns the health of the feed of a node that shows this.
     fn health(&self, shown: &Chain) -> FeedState {
+        if self.has_failed_disk() {
+            return FeedState::Degraded(FeedProblem::Store);
+        }
         let health = self.pulse.health(shown.last, self.announced);
-        let disk = self.has_failed_disk().then_some(FeedProblem::Store);
-        match disk.or(self.problem) {
+        match self.problem {
             Some(problem) if !health.is_degraded() => FeedState::Degraded(problem),
             _ => health,
         }
