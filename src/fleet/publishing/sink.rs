@@ -14,12 +14,15 @@ use crate::{
     publish::{Change, Commit, Sink, Unpublished},
 };
 
+/// A message that was taken, with its id.
+type TakenMessage = (SnapshotId, Vec<u8>);
+
 /// The sink that sends changes to the stream, while this node leads. Its clones are one sink.
 #[derive(Clone, Debug, Default)]
 pub struct StreamSink {
     writer: Arc<tokio::sync::Mutex<Option<StreamWriter>>>,
-    /// The messages that were taken and are not in the stream, by their ids.
-    taken: Arc<Mutex<VecDeque<(SnapshotId, Vec<u8>)>>>,
+    /// The messages that were taken and are not in the stream.
+    taken: Arc<Mutex<VecDeque<TakenMessage>>>,
     /// The first of them, on its way.
     sending: Arc<Mutex<Option<StreamSending>>>,
 }

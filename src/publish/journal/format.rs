@@ -78,7 +78,7 @@ const JOURNAL: TableDefinition<'_, (u64, u8), &[u8]> = TableDefinition::new("jou
 
 /// A record of versions 0 and 1.
 enum OldRecord {
-    SubBlock(SubBlock),
+    SubBlock(Box<SubBlock>),
     Seal(OldSeal),
 }
 
@@ -99,7 +99,8 @@ struct OldSeal {
 
 impl OldRecord {
     fn read(bytes: &[u8]) -> Result<Self, redb::Error> {
-        let sub_block = |opens, content| SubBlock { opens: Maybe(opens), content, verified: Verified::Full as u8 };
+        let sub_block =
+            |opens, content| Box::new(SubBlock { opens: Maybe(opens), content, verified: Verified::Full as u8 });
         Ok(match bytes.split_first() {
             Some((0, fields)) => {
                 let OldOpen { header, changes, access_list } = decode(fields)?;
@@ -130,8 +131,8 @@ fn write_records(transaction: &WriteTransaction) -> Result<(), redb::Error> {
                 let added = sub_block.content.transactions.len();
                 known = if sub_block.opens.0.is_some() { added } else { known + added };
                 match sealed {
-                    Some(seal) => Entry::Seal(Box::new(Seal { next: Maybe(Some(sub_block)), ..seal })),
-                    None => Entry::SubBlock(Box::new(sub_block)),
+                    Some(seal) => Entry::Seal(Box::new(Seal { next: Maybe(Some(*sub_block)), ..seal })),
+                    None => Entry::SubBlock(sub_block),
                 }
             }
             _ => return Err(corrupted("a block is sealed twice")),

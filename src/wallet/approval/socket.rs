@@ -224,7 +224,7 @@ async fn next(from: u64, approvals: &Approvals, watchers: &Semaphore) -> Answer 
         return Answer::Error { message };
     };
     let found = tokio::time::timeout(MAX_WAIT, approvals.next(from)).await.ok();
-    Answer::Next(found.map(|question| Box::new(question)))
+    Answer::Next(found.map(Box::new))
 }
 
 fn answer(request: Request, approvals: &Approvals) -> Answer {
