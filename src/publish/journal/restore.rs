@@ -56,7 +56,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// Returns [`StoreError::Damaged`] if the stored chain is inconsistent, and the other errors of [`Store::read`].
+    /// Returns [`StoreError::Damaged`] if the stored chain is inconsistent, and the other errors of [`Store::read`](crate::store::Store::read).
     pub fn restore(&self, codes: &CodeCache, feed: FeedState, kept: Retention) -> Result<Snapshots, StoreError> {
         self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.read(feed, kept))
     }
