@@ -16,7 +16,7 @@ mod supervisor;
 mod vitals;
 
 #[cfg(feature = "fleet")]
-pub use self::fleet::{Joining, PublishedChain, ReplicaJoining};
+pub use self::fleet::{PublishedChain, join};
 pub use self::{
     banner::Banner,
     memory::configure_memory,
@@ -334,7 +334,7 @@ struct Actors {
     socket: Option<ApprovalSocket>,
     /// The task that sends the wallet's transactions to the upstream.
     sender: Option<JoinHandle<()>>,
-    /// The answering of requests over NATS.
+    /// The answering of requests of the fleet.
     _served: Option<fleet::ServedRequests>,
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{ApprovalPolicy, Config, DialectName, FeedName, RevertPolicy, UpgradePolicy};
 use crate::{
     chain::ChainSpec,
+    fleet::settings::JoiningSettings,
     pool::{self, BlocksBuilt},
     rpc::{
         ConnectionLimits, ReplyLimits, ServerConfig, SocketBounds,
@@ -31,6 +32,23 @@ impl Config {
             contracts_may_send: spec.contracts_may_send(),
             bundles: self.pool_bundles as usize,
             built,
+        }
+    }
+
+    /// Returns the settings with which the node joins its fleet.
+    pub fn joining(&self) -> JoiningSettings {
+        JoiningSettings {
+            servers: self.fleet.settings(),
+            fleet: self.fleet.fleet.as_ref().map(|name| name.0.clone()),
+            listen: self.listen,
+            anew: self.fleet.publish_anew,
+            take_wallet: self.fleet.take_wallet,
+            verify_proofs: self.live.verify_proofs,
+            image_every: self.fleet.image_every.into(),
+            image_keep: Duration::from_secs(self.fleet.image_keep_s),
+            lagging_after: Duration::from_millis(self.fleet.lagging_after_ms),
+            kept: self.retention(),
+            cache: (self.live.cache_mb as usize) << 20,
         }
     }
 

@@ -1,5 +1,4 @@
-//! Fleets: many machines that answer from one feed, over NATS. Outside of this room only the start of a node (`node/fleet`) knows NATS, and
-//! only its flags name it.
+//! Fleets: many machines that answer from one feed, over NATS. Outside of this room only flags name NATS.
 //!
 //! One node leads: it [publishes](publishing) a chain, as a sink and as a source that stands by. The others [follow](replica) it. What
 //! they all have is on the [servers].
@@ -8,6 +7,8 @@
 
 pub mod settings;
 
+#[cfg(feature = "fleet")]
+pub mod joining;
 #[cfg(feature = "fleet")]
 pub mod pool;
 #[cfg(feature = "fleet")]

@@ -1,10 +1,10 @@
-//! The settings of a fleet's connection, stream and buckets.
+//! The settings of a fleet's connection, stream and buckets, and of a node's place in it.
 
-use std::{fmt, path::PathBuf};
+use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use url::Url;
 
-use crate::shown;
+use crate::{ledger::Retention, shown};
 
 /// The settings with which a node connects to NATS, and creates the stream and the buckets of its fleet.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +23,33 @@ pub struct Settings {
     pub copies: usize,
     /// Maximum length of the stream in bytes. The stream of sent transactions has a quarter more.
     pub stream_bytes: u64,
+}
+
+/// The settings with which a node joins its fleet.
+#[derive(Clone, Debug)]
+pub struct JoiningSettings {
+    /// The settings of the connection, of the stream and of the buckets.
+    pub servers: Settings,
+    /// The name of the fleet; `None` for the usual one.
+    pub fleet: Option<String>,
+    /// The address at which the node listens, which is a part of its name.
+    pub listen: SocketAddr,
+    /// Whether the fleet begins anew with the node's chain.
+    pub anew: bool,
+    /// Whether the node takes the fleet's wallet.
+    pub take_wallet: bool,
+    /// Whether the node is to check values of an upstream by their proofs.
+    pub verify_proofs: bool,
+    /// The messages after an image, past which a new one is written.
+    pub image_every: u64,
+    /// The time for which an image stays after a newer one is complete.
+    pub image_keep: Duration,
+    /// The time since the last moment of which a node that follows can prove that it shows all of then, from which it lags.
+    pub lagging_after: Duration,
+    /// The extent of the retained past.
+    pub kept: Retention,
+    /// The most bytes of an upstream's state.
+    pub cache: usize,
 }
 
 /// The servers of NATS: one, or several of a cluster.

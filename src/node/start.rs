@@ -15,7 +15,7 @@ use crate::{
     ledger::{FeedState, Record, Snapshot, SnapshotId, Snapshots, epoch},
     publish::{
         Change, Sink,
-        journal::{ChainIdentity, Journal, JournalSink},
+        journal::{ChainIdentity, ChainOrigin, Journal, JournalSink},
     },
     rpc::{StartupReason, Testing},
     source::{
@@ -101,7 +101,7 @@ impl OwnChain {
         reason: &StartupReason,
         clock: Arc<dyn Clock>,
     ) -> eyre::Result<Self> {
-        let origin = ChainOrigin::begin(config, codes, store, reason, &*clock)?;
+        let origin = origin(config, codes, store, reason, &*clock)?;
         if !origin.is_new {
             let last = origin.snapshots.load().last.epoch();
             let epoch = epoch::take(store, last, clock.unix())?;
@@ -116,7 +116,8 @@ impl OwnChain {
     ///
     /// Returns an error if the first block cannot be opened, or the store cannot be written.
     pub(super) fn open(config: &Config, origin: ChainOrigin, clock: Arc<dyn Clock>) -> eyre::Result<Self> {
-        let ChainOrigin { identity, snapshots, journal, accounts, .. } = origin;
+        let ChainOrigin { identity, snapshots, journal, .. } = origin;
+        let accounts = DevAccounts::derive()?;
         let spec = rules(config, &identity, snapshots.newest().header().timestamp)?;
         let head = snapshots.newest();
         let (builtin, trading) = (identity.builtin, identity.trading);
@@ -154,63 +155,44 @@ impl OwnChain {
     }
 }
 
-/// A chain of presim's own as it was created or restored, before anything is built on it.
-pub struct ChainOrigin {
-    pub identity: ChainIdentity,
-    pub snapshots: Snapshots,
-    /// The journal, if the store is durable.
-    pub journal: Option<Journal>,
-    /// Whether the chain was created by this start.
-    pub is_new: bool,
-    accounts: DevAccounts,
-}
-
-impl ChainOrigin {
-    /// Creates the chain that `config` names in an epoch of its own, or restores it from `store` as far as it had come.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error as [`OwnChain::begin`] does.
-    pub fn begin(
-        config: &Config,
-        codes: &Arc<CodeCache>,
-        store: &Store,
-        reason: &StartupReason,
-        clock: &dyn Clock,
-    ) -> eyre::Result<Self> {
-        let accounts = DevAccounts { users: world::dev_signers()?, traffic: world::traffic_signers()? };
-        let journal = store.is_durable().then(|| Journal::new(store.clone(), u64::from(config.keep_blocks)));
-        let known = if store.is_durable() { ChainIdentity::read(store)? } else { None };
-        let is_new = known.is_none();
-        reason.set(match (&known, &config.chain) {
-            (_, Some(_)) => "it imports the blocks of --chain",
-            (Some(_), None) => "it takes up the chain of its store",
-            (None, None) => "it builds its first block",
-        });
-        let (identity, snapshots) = match (known, &journal) {
-            (Some(identity), Some(journal)) => resume(config, codes, &accounts, store, identity, journal)?,
-            (_, journal) => {
-                let epoch = epoch::after(0, clock.unix());
-                let (identity, snapshots) =
-                    found(config, codes, &accounts, clock.unix().as_secs(), SnapshotId::begin(epoch))?;
-                if let Some(journal) = journal {
-                    let (published, head) = (snapshots.load(), snapshots.newest());
-                    let blocks = (0..=head.head.number()).filter_map(|number| published.sealed_block(number));
-                    journal.found(&identity, blocks.collect(), &head)?;
-                    snapshots.update(|chain| chain.set_archive(journal.keeper()));
-                    epoch::record(store, epoch)?;
-                }
-                (identity, snapshots)
+/// Creates the chain that `config` names in an epoch of its own, or restores it from `store` as far as it had come.
+///
+/// # Errors
+///
+/// Returns an error as [`OwnChain::begin`] does.
+pub fn origin(
+    config: &Config,
+    codes: &Arc<CodeCache>,
+    store: &Store,
+    reason: &StartupReason,
+    clock: &dyn Clock,
+) -> eyre::Result<ChainOrigin> {
+    let accounts = DevAccounts::derive()?;
+    let journal = store.is_durable().then(|| Journal::new(store.clone(), u64::from(config.keep_blocks)));
+    let known = if store.is_durable() { ChainIdentity::read(store)? } else { None };
+    let is_new = known.is_none();
+    reason.set(match (&known, &config.chain) {
+        (_, Some(_)) => "it imports the blocks of --chain",
+        (Some(_), None) => "it takes up the chain of its store",
+        (None, None) => "it builds its first block",
+    });
+    let (identity, snapshots) = match (known, &journal) {
+        (Some(identity), Some(journal)) => resume(config, codes, &accounts, store, identity, journal)?,
+        (_, journal) => {
+            let epoch = epoch::after(0, clock.unix());
+            let (identity, snapshots) =
+                found(config, codes, &accounts, clock.unix().as_secs(), SnapshotId::begin(epoch))?;
+            if let Some(journal) = journal {
+                let (published, head) = (snapshots.load(), snapshots.newest());
+                let blocks = (0..=head.head.number()).filter_map(|number| published.sealed_block(number));
+                journal.found(&identity, blocks.collect(), &head)?;
+                snapshots.update(|chain| chain.set_archive(journal.keeper()));
+                epoch::record(store, epoch)?;
             }
-        };
-        Ok(Self { identity, snapshots, journal, is_new, accounts })
-    }
-
-    /// Replaces the state of the chain by another of the same fleet.
-    #[cfg(feature = "fleet")]
-    pub fn replace(&mut self, identity: ChainIdentity, snapshots: Snapshots) {
-        (self.identity, self.snapshots) = (identity, snapshots);
-    }
+            (identity, snapshots)
+        }
+    };
+    Ok(ChainOrigin { identity, snapshots, journal, is_new })
 }
 
 /// Returns the chain for `config`, up to its newest sub-block.
@@ -437,6 +419,10 @@ struct DevAccounts {
 }
 
 impl DevAccounts {
+    fn derive() -> eyre::Result<Self> {
+        Ok(Self { users: world::dev_signers()?, traffic: world::traffic_signers()? })
+    }
+
     fn all(&self) -> Vec<PrivateKeySigner> {
         self.users.iter().chain(&self.traffic).cloned().collect()
     }

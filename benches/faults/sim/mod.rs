@@ -14,7 +14,7 @@ mod run;
 mod script;
 mod shrink;
 
-use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use std::{num::NonZero, sync::Mutex, thread};
 
 #[cfg(feature = "fleet")]
 pub use self::fleet::{FleetCounts, FleetMutant, FleetScript, run_fleet};
@@ -26,11 +26,20 @@ pub use self::{
     shrink::shrink,
 };
 
-/// Runs seeds on all cores. Their threads are not those of rayon's global pool, for which a run waits: a node of a fleet reads images
-/// on them.
-pub fn run_on_all_cores(seeds: Vec<u64>, run: impl Fn(u64) + Send + Sync) {
-    let pool = rayon::ThreadPoolBuilder::new().build().expect("threads");
-    pool.install(|| seeds.into_par_iter().for_each(run));
+/// Runs seeds on all cores. Their threads are none of rayon's: a node reads images and frees what it drops on those, and would
+/// wait until all seeds are done.
+pub fn run_on_all_cores(seeds: Vec<u64>, run: impl Fn(u64) + Sync) {
+    let seeds = Mutex::new(seeds.into_iter());
+    let next = || seeds.lock().expect("no thread panics with the lock").next();
+    thread::scope(|threads| {
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            threads.spawn(|| {
+                while let Some(seed) = next() {
+                    run(seed);
+                }
+            });
+        }
+    });
 }
 
 /// The seeds of live chains that found a bug, each with a line on what it found. The suite runs them all.

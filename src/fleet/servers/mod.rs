@@ -24,7 +24,10 @@ pub use self::{
         ShortMessage, StreamEnds, Topic, end_of, find,
     },
 };
-use crate::chain::TradingWorld;
+use crate::{
+    chain::{ChainSpec, TradingWorld},
+    ledger::codec::VERSION,
+};
 
 /// The names of a fleet's subjects, its stream and its buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,6 +145,19 @@ pub struct FollowedChain {
 impl FleetChain {
     /// The key of the chain in the bucket of facts.
     pub const KEY: &str = "chain";
+
+    /// Describes a chain with these rules, which is neither the built-in devnet nor an upstream's.
+    pub fn of(spec: &ChainSpec, genesis: B256) -> Self {
+        Self {
+            version: VERSION,
+            genesis,
+            config: spec.config().clone(),
+            builtin: false,
+            trading: None,
+            block_time_ms: u64::try_from(spec.block_time().as_millis()).unwrap_or(u64::MAX),
+            upstream: None,
+        }
+    }
 
     /// Returns whether a node that has the rules of this chain can follow the other: it is the same, or a new one of the built-in
     /// devnet.

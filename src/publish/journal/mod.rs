@@ -32,10 +32,23 @@ use self::{
 };
 use crate::{
     chain::{BlockKeeper, SealedBlock},
-    ledger::{Snapshot, SnapshotId, codec::StoredAccount},
+    ledger::{Snapshot, SnapshotId, Snapshots, codec::StoredAccount},
     state::LocalWorld,
     store::{Store, StoreError, encode, write_version},
 };
+
+/// A chain of presim's own as it was created or restored, before anything is built on it.
+#[derive(Debug)]
+pub struct ChainOrigin {
+    /// The description of the chain.
+    pub identity: ChainIdentity,
+    /// The chain up to its newest snapshot.
+    pub snapshots: Snapshots,
+    /// The journal, if the store is durable.
+    pub journal: Option<Journal>,
+    /// Whether the chain was created by this start.
+    pub is_new: bool,
+}
 
 /// The journal of a chain: writes its blocks and records to a store, and restores the chain from it.
 #[derive(Clone, Debug)]

@@ -4,22 +4,25 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicI64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use alloy_primitives::{Address, B256};
 use presim::{
     chain::ChainSpec,
     clock::Clock,
     config::Config,
+    fleet::joining::{self, Joining, PublisherJoining},
     ledger::{SnapshotId, Snapshots},
-    node::{self, Joining, ReplicaJoining},
+    node,
     rpc::StartupReason,
     source::{Feed, FeedSource},
     state::CodeCache,
     store::Store,
     telemetry::Metrics,
+    wallet::{BatchId, Ledger, TakenBatch},
 };
 use tokio::{
     task::JoinHandle,
@@ -84,12 +87,22 @@ pub struct SimNode {
     /// The disk of a node that publishes.
     pub disk: Disk,
     shown: Arc<Mutex<Option<Shown>>>,
+    /// Whether the disk has a batch of the node's wallet, which stays whatever chain the node goes on with.
+    has_batch: Arc<AtomicBool>,
     task: Option<JoinHandle<()>>,
 }
 
 impl SimNode {
     pub fn new(port: ModelPort, config: Config, max_image_bytes: u64) -> Self {
-        Self { port, config, max_image_bytes, disk: Disk::default(), shown: Arc::default(), task: None }
+        Self {
+            port,
+            config,
+            max_image_bytes,
+            disk: Disk::default(),
+            shown: Arc::default(),
+            has_batch: Arc::default(),
+            task: None,
+        }
     }
 
     /// Returns what the node shows; `None` until it has started.
@@ -101,11 +114,12 @@ impl SimNode {
     pub fn start(&mut self, clock: &Arc<FleetClock>, is_anew: bool) {
         let (port, mut config, disk) = (self.port.clone(), self.config.clone(), self.disk.clone());
         let (clock, shown, max_image_bytes) = (clock.clone(), self.shown.clone(), self.max_image_bytes);
+        let has_batch = self.has_batch.clone();
         config.fleet.publish_anew = is_anew;
         self.task = Some(tokio::task::spawn_local(async move {
             loop {
                 let started = match config.fleet.follow {
-                    None => publish(&port, &config, &disk, clock.clone(), &shown, max_image_bytes).await,
+                    None => publish(&port, &config, &disk, clock.clone(), &shown, max_image_bytes, &has_batch).await,
                     Some(_) => follow(&port, &config, &shown).await,
                 };
                 if let Err(error) = started {
@@ -147,6 +161,20 @@ fn show(shown: &Mutex<Option<Shown>>, snapshots: &Arc<Snapshots>) {
     *shown.lock().expect("the simulation has one thread") = Some(begun);
 }
 
+/// Returns a batch as a wallet stores it.
+fn batch() -> TakenBatch {
+    TakenBatch {
+        from: Address::repeat_byte(1),
+        chain_id: 1,
+        atomic: false,
+        executor: Address::ZERO,
+        transactions: vec![B256::repeat_byte(2)],
+        deployment: None,
+        taken_on: Some(1),
+        replacements: None,
+    }
+}
+
 async fn publish(
     port: &ModelPort,
     config: &Config,
@@ -154,13 +182,23 @@ async fn publish(
     clock: Arc<FleetClock>,
     shown: &Mutex<Option<Shown>>,
     max_image_bytes: u64,
+    has_batch: &AtomicBool,
 ) -> eyre::Result<()> {
     let (metrics, codes, reason) = (Metrics::default(), Arc::new(CodeCache::new(CODES)), StartupReason::default());
     let disk = SimDisk { disk: disk.clone(), lies: false };
     let store = Store::open_stepped(disk, Path::new("the simulated disk"), &metrics)?;
+    let (ledger, id, batch) = (Ledger::new(store.clone(), 1), BatchId::new("0x01".to_owned()), batch());
+    let id = id.expect("an id");
+    if !has_batch.load(Relaxed) {
+        store.write_now(ledger.writing(&id, &batch))?;
+        has_batch.store(true, Relaxed);
+    }
     let (port, clock) = (Arc::new(port.clone()), clock as Arc<dyn Clock>);
-    let joining = Joining { config, port, codes: &codes, store: &store, metrics: &metrics, reason: &reason, clock };
-    let mut published = joining.begin_chain().await?;
+    let (settings, report) = (config.joining(), |_: &str| ());
+    let node = Joining { settings: &settings, port, codes: &codes, metrics: &metrics, report: &report };
+    let joining = PublisherJoining { node, store: &store, clock };
+    let mut published = node::join(config, &reason, &joining).await?;
+    assert_eq!(ledger.get(&id)?.as_ref(), Some(&batch), "the wallet of the disk is lost");
     published.source.publisher.limits.max_image_bytes = max_image_bytes;
     let snapshots = Arc::new(published.chain.snapshots);
     let pool = node::pool(config, &published.chain.spec, &snapshots, &store, None)?;
@@ -170,11 +208,11 @@ async fn publish(
 }
 
 async fn follow(port: &ModelPort, config: &Config, shown: &Mutex<Option<Shown>>) -> eyre::Result<()> {
-    let (metrics, codes, reason) = (Metrics::default(), Arc::new(CodeCache::new(CODES)), StartupReason::default());
+    let (metrics, codes) = (Metrics::default(), Arc::new(CodeCache::new(CODES)));
     let store = Store::in_memory(&metrics)?;
-    let port = Arc::new(port.clone());
-    let joining = ReplicaJoining { config, port, codes: &codes, metrics: &metrics, reason: &reason };
-    let (chain, snapshots, follower) = joining.begin(Instant::now() + Duration::from_secs(60)).await?;
+    let (settings, report, port) = (config.joining(), |_: &str| (), Arc::new(port.clone()));
+    let joining = Joining { settings: &settings, port, codes: &codes, metrics: &metrics, report: &report };
+    let (chain, snapshots, follower) = joining.follow(Instant::now() + joining::START).await?;
     let spec = ChainSpec::new(chain.config, Duration::from_millis(chain.block_time_ms))?;
     let snapshots = Arc::new(snapshots);
     let pool = node::pool(config, &spec, &snapshots, &store, None)?;
