@@ -268,11 +268,13 @@ impl Servers {
             self.coming = Some((id, index + 1));
             return;
         }
+        // The first message of a stream may be that of the one before whose acknowledgement was lost with it.
+        let is_sent_again = self.last == u64::from(frame.count) && self.last_whole == Some(id);
         let follows = match self.last_whole {
             Some(last) if last.epoch() == id.epoch() => id == last.next(),
             last => id == SnapshotId::begin(id.epoch()) && last.is_none_or(|last| last < id),
         };
-        if !follows || !self.whole.insert(id) {
+        if !is_sent_again && !(follows && self.whole.insert(id)) {
             let text = format!("{:#x} follows {:#x}", id.0, self.last_whole.unwrap_or_default().0);
             self.broken.get_or_insert(text);
         }
