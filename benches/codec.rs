@@ -77,7 +77,7 @@ fn encode(criterion: &mut Criterion, name: &str, simulated: &[Simulated]) {
     };
     let mut write = |simulated: &Simulated| {
         out.clear();
-        rpc::encode_simulation(&mut out, simulated, &view).expect("it is short enough");
+        rpc::write_simulation(&mut out, simulated, &view).expect("it is short enough");
         black_box(&out).len()
     };
     let bytes: usize = simulated.iter().map(&mut write).sum();

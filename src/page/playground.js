@@ -52,6 +52,7 @@ export class PlaygroundView {
     const { node, model } = this.#app;
     const document = await node.call("rpc.discover").catch(() => ({ methods: [] }));
     const testing = document.methods.filter(({ name }) => !LEFT_OUT.has(name));
+    for (const method of testing) method.params = spellOut(method.params, document.components?.schemas ?? {});
     this.#methods = testing.sort((one, other) => one.name.localeCompare(other.name));
     fill(this.#account, model.accounts.map((address, index) => el("option", { value: address }, `${index}: ${address}`)), model.accounts.length === 0 && el("option", { value: `0x${"0".repeat(39)}1` }, "none of the node's"));
     this.#builder.meet();
@@ -211,6 +212,14 @@ function simulationOf(method, params) {
     return [{ ...rest, outputs: OUTPUTS }, state];
   }
   return null;
+}
+
+/** Returns a part of the document with the schemas in the place of their names. */
+function spellOut(part, schemas) {
+  if (Array.isArray(part)) return part.map((item) => spellOut(item, schemas));
+  if (part === null || typeof part !== "object") return part;
+  if (part.$ref) return spellOut(schemas[part.$ref.split("/").at(-1)] ?? {}, schemas);
+  return Object.fromEntries(Object.entries(part).map(([key, value]) => [key, spellOut(value, schemas)]));
 }
 
 /** Returns examples of a method's parameters on this chain: those of the usual methods, and else what its schema tells. */

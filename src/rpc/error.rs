@@ -38,6 +38,8 @@ pub enum RpcError {
     Unexecutable(Unexecutable),
     /// The executor did not run the request, or did not run it to its end.
     Refused(Refused),
+    /// The run was stopped by its bounds.
+    Stopped(Stopped),
 }
 
 /// The result of what may fail with an [`RpcError`].
@@ -124,7 +126,13 @@ impl RpcError {
                 Refused::Panicked { .. } | Refused::Store(_) => -32603,
                 Refused::Stopping => -32000,
             },
+            Self::Stopped(stopped) => SimulationError::Stopped(*stopped).code(),
         }
+    }
+
+    /// Returns whether the run did not end by the deadline.
+    pub const fn is_deadline(&self) -> bool {
+        matches!(self, Self::Refused(Refused::Deadline) | Self::Stopped(Stopped::Deadline))
     }
 
     /// Returns whether the request was rejected because too much else is to be done.
@@ -143,6 +151,9 @@ impl RpcError {
             }
             Self::UnknownBlock(error) => ErrorObject::owned(code, error.to_string(), None::<()>),
             Self::Unexecutable(why) => ErrorObject::owned(code, why.to_string(), None::<()>),
+            Self::Stopped(stopped) => {
+                ErrorObject::owned(code, SimulationError::Stopped(stopped).to_string(), None::<()>)
+            }
             Self::Refused(refused) => {
                 let data = refused.busy().map(|(lane, wait, flag)| Rejection {
                     full: format!("the {lane} lane"),
@@ -226,6 +237,7 @@ impl From<SimulationError> for RpcError {
             | SimulationError::IntrinsicGas { .. }
             | SimulationError::InsufficientFunds { .. } => Self::new(error.code(), format!("err: {text}")),
             SimulationError::InCall { error, .. } => Self::from(*error),
+            SimulationError::Stopped(stopped) => Self::Stopped(stopped),
             _ => Self::new(error.code(), text),
         }
     }
@@ -282,6 +294,6 @@ impl From<Refused> for RpcError {
 
 impl From<Stopped> for RpcError {
     fn from(stopped: Stopped) -> Self {
-        SimulationError::Stopped(stopped).into()
+        Self::Stopped(stopped)
     }
 }

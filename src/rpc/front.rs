@@ -129,7 +129,7 @@ impl Front {
         let mut by_upstream = false;
         if let Some(leader) = runner.leader_for(&request) {
             // Boxed, as below.
-            let asks = match method.leader == LeaderUse::Wallet && leader.publishes() {
+            let asks = match matches!(method.leader, LeaderUse::Wallet) && leader.publishes() {
                 true => leader.leaves_wallet_to_leader().await,
                 false => Ok(true),
             };
@@ -159,7 +159,7 @@ impl Front {
             (Handler::Run(run), Some(remote)) if remote.lacks_rules => {
                 Box::pin(runner.run_or_forward(remote, run, request, &mut by_upstream)).await
             }
-            (Handler::Run(run), _) => runner.run(run, request).await,
+            (Handler::Run(run), _) => runner.run(run, request).await.map(|(_, answer)| answer),
         };
         self.counted(method, arrived, Answered { answer, by_upstream })
     }

@@ -3,6 +3,7 @@
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
 use alloy_primitives::{Address, B256, Bytes, U256};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{Error, Visitor},
@@ -243,4 +244,40 @@ fn parse_word(text: &str) -> Result<U256, Cow<'static, str>> {
         return Err(format!("a storage word has at most 64 hex digits, this has {}", digits.len()).into());
     }
     decode_number(digits).ok_or_else(|| "a storage word has hex digits only".into())
+}
+
+/// Defines the named schema of a type that is a string.
+macro_rules! named {
+    ($([$($generic:ident)?] $type:ty => $name:literal, $pattern:literal, $description:literal;)*) => {$(
+        impl$(<$generic>)? JsonSchema for $type {
+            fn schema_name() -> Cow<'static, str> {
+                $name.into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({"type": "string", "pattern": $pattern, "description": $description})
+            }
+        }
+    )*};
+}
+
+named! {
+    [T] Quantity<T> => "Quantity", "^0x(0|[1-9a-f][0-9a-f]{0,63})$", "A number in hex without leading zeros.";
+    [] Data => "Bytes", "^0x([0-9a-fA-F]{2})*$", "Bytes in hex.";
+    [] Fixed<16> => "Id", "^0x[0-9a-fA-F]{32}$", "16 bytes in hex.";
+    [] Fixed<20> => "Address", "^0x[0-9a-fA-F]{40}$", "The address of an account.";
+    [] Fixed<32> => "Hash", "^0x[0-9a-fA-F]{64}$", "A hash, or other 32 bytes.";
+    [] Word => "Word", "^0x[0-9a-fA-F]{0,64}$", "A storage slot or its value: up to 32 bytes. Shorter hex is padded with zeros in front.";
+    [] SlotKey => "Word", "^0x[0-9a-fA-F]{0,64}$", "A storage slot or its value: up to 32 bytes. Shorter hex is padded with zeros in front.";
+}
+
+impl<T> JsonSchema for Number<T> {
+    fn schema_name() -> Cow<'static, str> {
+        "Number".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let quantity = generator.subschema_for::<Quantity<T>>();
+        json_schema!({"anyOf": [quantity, {"type": "integer", "minimum": 0}]})
+    }
 }

@@ -3,7 +3,7 @@
 //! [`http`] and [`ws`] are the two transports, behind the one port of [`server`], on which [`startup`] answers until
 //! the node has started, and [`health`] has its health. [`service`] turns the text of a message into the text of its answer, by jsonrpsee, and [`batch`] runs its entries. Each
 //! request in a message is a [`Request`], whose method [`front`] looks up in the table of [`methods`]. [`route`] decides
-//! which node answers it, and [`runner`] runs it on the executor. [`wire`] parses parameters into the engine's types, and
+//! which node answers it, and [`runner`] runs it on the executor. [`api`] has the methods by feature, [`wire`] parses parameters into the engine's types, and
 //! [`encode`] writes results. [`wait`] lets a request wait for its receipt, [`approve`] for an approval, and [`remote`] for
 //! state of an upstream.
 //!
@@ -13,12 +13,12 @@
 //! news, and [`filters`] answers clients that poll.
 
 mod access;
+mod api;
 mod approve;
 mod batch;
 mod catch_up;
 mod connections;
 pub mod dialect;
-mod discover;
 mod encode;
 mod error;
 mod files;
@@ -55,8 +55,8 @@ mod wire;
 mod ws;
 
 pub use access::{Access, AccessConfig, AccessError};
+pub use api::simulate::{SimulationView, parse_presim_simulation, parse_simulation, write_simulation};
 pub use connections::ConnectionLimits;
-pub use encode::{SimulationView, simulation as encode_simulation};
 pub use error::RpcError;
 pub use files::{ServedFile, ServedFiles};
 pub use filters::Filters;
@@ -79,5 +79,5 @@ pub use subscriptions::{Subscriptions, announce};
 pub use testing::Testing;
 pub use watches::{WatchLimits, Watches};
 
-pub use wire::{ShapeLimits, parse_call, parse_presim_simulation, parse_simulation};
+pub use wire::{ShapeLimits, parse_call};
 pub use ws::SocketBounds;

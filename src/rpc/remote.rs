@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use alloy_eips::RpcBlockHash;
-use alloy_primitives::{B256, keccak256};
+use alloy_primitives::{Address, B256, keccak256};
 use serde_json::value::RawValue;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
@@ -11,6 +11,7 @@ use tokio::{
 };
 
 use super::{
+    api::state::GetProof,
     catch_up::await_published,
     error::{Result, RpcError},
     hex::SlotKey,
@@ -213,8 +214,8 @@ impl StateCompletion {
     ///
     /// Returns an error if the state has changes that are in no canonical block, or the upstream's error.
     pub(super) async fn forward_proof(&self, request: &Request, out: &mut Vec<u8>) -> Result<()> {
-        let wanted = wire::parse_proof(&request.params, request.caller.dialect)?;
-        let snapshot = request.published.select(wanted.selector)?;
+        let wanted = GetProof::parse(&request.params, request.caller.dialect)?;
+        let snapshot = request.published.select(wanted.selector())?;
         let view = snapshot.world.remote().filter(|_| snapshot.world.is_unchanged_remote());
         let Some(view) = view else {
             let text = "the state has changes that no block has yet: there is no proof of it: expected a block";
@@ -227,7 +228,7 @@ impl StateCompletion {
             false => format!("{:#x}", key.slot),
         };
         let slots: Vec<String> = wanted.slots.iter().map(written).collect();
-        let ask = Ask::forwarded("eth_getProof", &(wanted.address, slots, at));
+        let ask = Ask::forwarded("eth_getProof", &(Address::from(wanted.address), slots, at));
         let proof = self.upstream()?.one(ask, request.ticket.deadline().into()).await.map_err(FetchError::from)?;
         out.extend_from_slice(proof.get().as_bytes());
         Ok(())

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::{
-    encode,
+    encode::{self, Lookup},
     error::{Result, RpcError},
     leader::{self, Leader},
-    methods::{Handler, LeaderUse, UpstreamUse},
+    methods::{Handler, LeaderUse, RunHandler, UpstreamUse},
     remote::StateCompletion,
     request::{Request, begin},
-    runner::{RequestRunner, Runs},
+    runner::RequestRunner,
     wire,
 };
 use crate::ledger::UnknownBlock;
@@ -25,7 +25,7 @@ impl RequestRunner {
             LeaderUse::Wallet => true,
             _ if stands_for_itself => false,
             LeaderUse::Always => true,
-            LeaderUse::AtPending => request.params.contains("\"pending\""),
+            LeaderUse::If(has_part) => has_part(&request.params, request.caller.dialect),
             LeaderUse::IfUnknown => match request.method.upstream {
                 UpstreamUse::IfUnknown => true,
                 UpstreamUse::Proves | UpstreamUse::Sends => self.has_no_upstream(),
@@ -40,14 +40,14 @@ impl RequestRunner {
         let mut out = begin(&request.id, "result");
         let mut own = None;
         let may_know =
-            request.method.leader == LeaderUse::IfUnknown && request.method.upstream == UpstreamUse::IfUnknown;
+            matches!(request.method.leader, LeaderUse::IfUnknown) && request.method.upstream == UpstreamUse::IfUnknown;
         if let (Handler::Run(run), true) = (request.method.handler, may_know) {
             match self.run(run, request.clone()).await {
-                Ok(answer) if self.is_unknown(&request, &answer[out.len()..]) => own = Some(Ok(answer)),
+                Ok((Lookup::Nothing, answer)) if !self.backend.withholds(&request) => own = Some(Ok(answer)),
                 // A snapshot is known by the nodes of the fleet under the same id, and an old one by none of them.
                 Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. })) => return Err(error),
                 Err(error @ RpcError::UnknownBlock(_)) => own = Some(Err(error)),
-                answered => return answered,
+                answered => return answered.map(|(_, answer)| answer),
             }
         }
         let start = out.len();
@@ -72,7 +72,7 @@ impl RequestRunner {
     pub(super) async fn run_or_forward(
         self: &Arc<Self>,
         remote: &StateCompletion,
-        run: Runs,
+        run: RunHandler,
         request: Request,
         by_upstream: &mut bool,
     ) -> Result<Vec<u8>> {
@@ -87,7 +87,7 @@ impl RequestRunner {
                 remote.execute(why, &request, &mut out, by_upstream).await?;
                 Ok(out)
             }
-            answered => answered,
+            answered => answered.map(|(_, answer)| answer),
         }
     }
 
@@ -95,7 +95,7 @@ impl RequestRunner {
     pub(super) async fn run_beside(
         self: &Arc<Self>,
         remote: &StateCompletion,
-        run: Runs,
+        run: RunHandler,
         request: Request,
     ) -> Result<Vec<u8>> {
         let mut out = begin(&request.id, "result");
@@ -106,13 +106,13 @@ impl RequestRunner {
                 encode::data(&mut out, remote.send_on(&raw, &request).await?.as_slice());
             }
             UpstreamUse::IfUnknown | UpstreamUse::Unasked => match self.run(run, request.clone()).await {
-                Ok(answer) if self.is_unknown(&request, &answer[out.len()..]) => {
+                Ok((Lookup::Nothing, _)) if !self.backend.withholds(&request) => {
                     self.forward(remote, &request, &mut out).await?;
                 }
                 // An upstream knows nothing of snapshots.
                 Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. })) => return Err(error),
                 Err(RpcError::UnknownBlock(_)) => self.forward(remote, &request, &mut out).await?,
-                answered => return answered,
+                answered => return answered.map(|(_, answer)| answer),
             },
         }
         Ok(out)
@@ -124,10 +124,5 @@ impl RequestRunner {
         remote.forward(request, out).await?;
         self.backend.withhold(request, &self.published(), out, start);
         Ok(())
-    }
-
-    /// Returns whether a result says that this node knows no such block or transaction: null, or no raw bytes.
-    fn is_unknown(&self, request: &Request, result: &[u8]) -> bool {
-        matches!(result, b"null" | b"\"0x\"") && !self.backend.withholds(request)
     }
 }

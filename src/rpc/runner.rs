@@ -7,9 +7,10 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use super::{
+    encode::Lookup,
     error::{Result, RpcError},
     leader::Leader,
-    methods::{Backend, RequestLimits, Run},
+    methods::{Backend, RequestLimits, Run, RunHandler},
     remote::StateCompletion,
     request::{Caller, Request},
 };
@@ -115,9 +116,9 @@ impl RequestRunner {
         self.remote.as_ref().is_some_and(|remote| remote.fetcher.upstream().is_none())
     }
 
-    /// Runs a request by its handler.
-    pub(super) async fn run(self: &Arc<Self>, run: Runs, request: Request) -> Result<Vec<u8>> {
-        self.run_step(request.method.place, request, run).await.map(|((), answer)| answer)
+    /// Runs a request by its handler. Returns the answer, and whether it is what was asked for.
+    pub(super) async fn run(self: &Arc<Self>, run: RunHandler, request: Request) -> Result<(Lookup, Vec<u8>)> {
+        self.run_step(request.method.place, request, run).await
     }
 
     /// Runs a step of a request at a place, and waits until its commit is on disk. Returns the step's value, and the
@@ -136,9 +137,6 @@ impl RequestRunner {
         Ok((done, out))
     }
 }
-
-/// The type of handlers that run on a snapshot.
-pub(super) type Runs = fn(&Backend, &mut Run<'_>) -> Result<()>;
 
 /// A request with the work that is done in one run: a handler, or a part of one.
 struct RequestStep<F> {

@@ -12,7 +12,8 @@ use std::{
 use alloy_primitives::{I256, U256};
 
 use super::{
-    encode::{self, SimulationView},
+    api::simulate::SimulationView,
+    encode,
     error::Result,
     methods::{Backend, Run},
     request::{Request, begin},
@@ -72,7 +73,7 @@ impl RequestRunner {
         let mut out = begin(&request.id, "result");
         match self.run_step(PLACE, request, finish).await {
             // No time is left to run the best variant for its outputs.
-            Err(error) if error.code() == -32016 => {
+            Err(error) if error.is_deadline() => {
                 let runs = variants.len();
                 encode::search(&mut out, &ranked(&begun.request, variants), runs, false, None)?;
                 encode::check_length(&out, self.limits().max_response)?;
@@ -106,7 +107,7 @@ impl RequestRunner {
                     complete &= is_whole;
                 }
                 // The part waited until the deadline, so the search answers with the others.
-                Err(error) if error.code() == -32016 => complete = false,
+                Err(error) if error.is_deadline() => complete = false,
                 Err(error) => return Err(error),
             }
         }
@@ -140,7 +141,7 @@ impl RequestRunner {
             }
         };
         match self.run_step(PLACE, request.clone(), work).await {
-            Err(error) if error.code() == -32016 => Ok((variants, false)),
+            Err(error) if error.is_deadline() => Ok((variants, false)),
             narrowed => Ok(narrowed?.0),
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::time::timeout;
 
 use super::{
+    api::block::write_receipt,
     catch_up::await_published,
     error::{Result, RpcError},
     methods::{Awaited, Backend, Run},
@@ -57,7 +58,7 @@ impl RequestRunner {
             Ok(Some(published)) => {
                 let request = Request { published, ticket: self.ticket(&request.caller), ..request };
                 let receipt = move |backend: &Backend, run: &mut Run<'_>| {
-                    backend.write_receipt(run, hash);
+                    write_receipt(backend, run, hash);
                     Ok(())
                 };
                 self.run_step(PLACE, request, receipt).await.map(|((), answer)| answer)

@@ -193,10 +193,26 @@ async fn refusal(node: &TestNode, path: &str, method: &str, params: Value) -> Op
 
 /// Reads the document. Returns a function that gives the parameters of a method.
 async fn document(node: &TestNode) -> impl Fn(&str) -> Vec<Value> {
-    let document = node.result("/", "rpc.discover", json!([])).await;
+    let document = node.result("/standard", "rpc.discover", json!([])).await;
     move |method| {
         let entry = document["methods"].as_array().unwrap().iter().find(|entry| entry["name"] == method);
-        entry.unwrap_or_else(|| panic!("{method} is not in the document"))["params"].as_array().unwrap().clone()
+        let entry = entry.unwrap_or_else(|| panic!("{method} is not in the document"));
+        spelt_out(&entry["params"], &document).as_array().unwrap().clone()
+    }
+}
+
+/// Returns a part of the document with the schemas in the place of their names.
+fn spelt_out(part: &Value, document: &Value) -> Value {
+    match part {
+        Value::Object(fields) => match fields.get("$ref").and_then(Value::as_str) {
+            Some(name) => {
+                let named = document.pointer(name.strip_prefix('#').unwrap());
+                spelt_out(named.unwrap_or_else(|| panic!("{name} is not in the document")), document)
+            }
+            None => fields.iter().map(|(name, value)| (name.clone(), spelt_out(value, document))).collect(),
+        },
+        Value::Array(items) => items.iter().map(|item| spelt_out(item, document)).collect(),
+        other => other.clone(),
     }
 }
 
@@ -226,13 +242,26 @@ async fn a_method_takes_as_many_parameters_as_the_document_has() {
 /// Objects by their JSON pointers, and the names of the fields that each may have.
 type Objects = Vec<(String, BTreeSet<String>)>;
 
+/// Returns the schema of an object that `schema` is, or that it has among its choices.
+fn object_of(schema: &Value) -> Option<&Value> {
+    let choices = ["oneOf", "anyOf"].into_iter().filter_map(|key| schema[key].as_array()).flatten();
+    match schema.get("type") {
+        Some(kind) if kind == "object" => Some(schema),
+        _ => choices.filter_map(object_of).next(),
+    }
+}
+
+/// Returns the schema of the items of a list that `schema` is, or that it has among its choices.
+fn items_of(schema: &Value) -> Option<&Value> {
+    let choices = ["oneOf", "anyOf"].into_iter().filter_map(|key| schema[key].as_array()).flatten();
+    schema.get("items").or_else(|| choices.filter_map(items_of).next())
+}
+
 /// Collects the objects in `value` whose fields `schema` names: their JSON pointers, and the names of those fields.
 fn objects(schema: &Value, value: &Value, at: &str, found: &mut Objects) {
     match value {
         Value::Object(fields) => {
-            let choices = schema["oneOf"].as_array().into_iter().flatten();
-            let schema =
-                choices.chain([schema]).find(|one| one.get("type") == Some(&json!("object"))).unwrap_or(schema);
+            let schema = object_of(schema).unwrap_or(schema);
             let named = schema["properties"].as_object();
             if let Some(named) = named.filter(|_| schema.get("additionalProperties").is_none()) {
                 found.push((at.to_owned(), named.keys().cloned().collect()));
@@ -244,7 +273,7 @@ fn objects(schema: &Value, value: &Value, at: &str, found: &mut Objects) {
         }
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                objects(&schema["items"], item, &format!("{at}/{index}"), found);
+                objects(items_of(schema).unwrap_or(&Value::Null), item, &format!("{at}/{index}"), found);
             }
         }
         _ => {}
@@ -253,10 +282,13 @@ fn objects(schema: &Value, value: &Value, at: &str, found: &mut Objects) {
 
 /// Returns every field name of a wire type in the sources: fields in camel case, renames and aliases.
 fn fields_of_sources() -> BTreeSet<String> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/rpc/wire");
+    let folders =
+        ["wire", "api", "api/simulate"].map(|folder| format!("{}/src/rpc/{folder}", env!("CARGO_MANIFEST_DIR")));
+    let entries = folders.into_iter().flat_map(|folder| std::fs::read_dir(folder).expect("the sources are there"));
+    let paths = entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file());
     let mut names = BTreeSet::new();
-    for entry in std::fs::read_dir(folder).expect("the sources are there") {
-        let text = std::fs::read_to_string(entry.expect("an entry").path()).expect("a source");
+    for path in paths {
+        let text = std::fs::read_to_string(path).expect("a source");
         for line in text.lines().map(str::trim) {
             let named = line.strip_prefix("#[serde(alias = \"").or(line.strip_prefix("#[serde(rename = \""));
             if let Some((name, _)) = named.and_then(|rest| rest.split_once('"')) {

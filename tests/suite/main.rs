@@ -52,6 +52,7 @@ mod op_chain;
 mod op_rules;
 mod op_stack;
 mod op_transactions;
+mod openrpc;
 mod operators;
 mod origins;
 mod page;

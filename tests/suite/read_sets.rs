@@ -9,7 +9,7 @@ use presim::{
     chain::{BlockGas, BlockHashes, ChainSpec, genesis_block},
     engine::{BaseFeeRule, BlockContext, ContextChange, Engine, Outputs, SimulationRules},
     ledger::{OpenBlock, Snapshot},
-    rpc::{ShapeLimits, SimulationView, dialect::PROJECT, encode_simulation, parse_presim_simulation},
+    rpc::{ShapeLimits, SimulationView, dialect::PROJECT, parse_presim_simulation, write_simulation},
     state::{AccountReads, BlockReads, CodeCache, LocalWorld, Overlay, ReadSet, Touched, World},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -179,7 +179,7 @@ impl Chain {
                     limit: usize::MAX,
                 };
                 assert!(!outputs.contains(Outputs::READ_SET));
-                encode_simulation(&mut out, &simulated, &view).unwrap();
+                write_simulation(&mut out, &simulated, &view).unwrap();
             }
             Err(error) => out = format!("{} {error}", error.code()).into_bytes(),
         }

@@ -27,7 +27,7 @@ impl Leader for LeaderClient {
         async move {
             let (caller, method) = (&request.caller, request.method);
             let client = caller.client.as_deref();
-            let (writes, is_for_wallet) = (method.commits, method.leader == LeaderUse::Wallet);
+            let (writes, is_for_wallet) = (method.commits, matches!(method.leader, LeaderUse::Wallet));
             // The answer to a read is not older than what this node shows. A write is not rejected for that.
             let bounds_age = !writes && !request.published.feed().is_degraded();
             let signer = client.filter(|client| is_for_wallet && client.may_sign());

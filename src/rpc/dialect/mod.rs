@@ -6,7 +6,7 @@ mod standard;
 pub use project::PROJECT;
 pub use standard::STANDARD;
 
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
 use alloy_primitives::Bytes;
 use jsonrpsee::types::ErrorObjectOwned;
@@ -59,6 +59,8 @@ pub struct Dialect {
     /// Writes the `error` of a failed call in a simulation as JSON. The text explains the data of a revert, if the
     /// request's own errors do.
     pub call_error: fn(&mut Vec<u8>, &CallOutcome, &Bytes, Option<String>),
+    /// The document of the methods, once it was asked for.
+    pub document: OnceLock<String>,
 }
 
 impl Dialect {

@@ -1,5 +1,7 @@
 //! presim's own contract, which `src/rpc/README.md` describes.
 
+use std::sync::OnceLock;
+
 use super::Dialect;
 use crate::{
     engine::{BaseFeeRule, CallOutcome, HaltText, revert_reason},
@@ -38,4 +40,5 @@ pub static PROJECT: Dialect = Dialect {
         },
         CallOutcome::Halt(reason) => encode::string(out, &HaltText(reason.clone()).to_string()),
     },
+    document: OnceLock::new(),
 };

@@ -1,6 +1,6 @@
 //! execution-apis in geth's manner, for client libraries with strict types.
 
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
 use alloy_primitives::Bytes;
 
@@ -47,6 +47,7 @@ pub static STANDARD: Dialect = Dialect {
             encode::value(out, &RpcError::new(VM_ERROR, text).into_object());
         }
     },
+    document: OnceLock::new(),
 };
 
 /// geth's code of a revert.

@@ -55,7 +55,7 @@ pub fn header(out: &mut Vec<u8>, header: &Sealed<Header>, time: Option<u64>, dia
 }
 
 /// Writes a header's fields in geth's order. Fields of inactive forks are written only with `early`, as empty values.
-pub(super) fn header_fields(object: &mut Object<'_>, header: &Header, hash: B256, early: bool) {
+pub fn header_fields(object: &mut Object<'_>, header: &Header, hash: B256, early: bool) {
     let or_early = |value: Option<u64>| value.or_else(|| early.then_some(0));
     let root_or_early = |value: Option<B256>, empty: B256| value.or_else(|| early.then_some(empty));
     object

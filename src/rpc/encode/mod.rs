@@ -2,23 +2,25 @@
 
 mod access_list;
 mod block;
+mod difference;
 mod node;
 mod payload;
 mod pool;
+pub mod schema;
 mod search;
-mod simulation;
 mod trace;
 mod wallet;
 
 pub use access_list::access_list;
 pub use block::{
-    LogPlace, block, flashblock, header, log, pooled_transaction, receipt, transaction, transaction_with_receipt,
+    LogPlace, block, flashblock, header, header_fields, log, pooled_transaction, receipt, seal_fields, transaction,
+    transaction_fields, transaction_with_receipt,
 };
+pub use difference::{signed, state_diff};
 pub use node::{divergences, feed, retained};
 pub use payload::built_block;
 pub use pool::{by_nonce, by_sender, summary};
 pub use search::search;
-pub use simulation::{SimulationView, simulation, state_diff};
 pub use trace::{TracePlace, each_frame, parity_results, trace};
 pub use wallet::{calls_status, capabilities, permissions, submitted};
 
@@ -158,12 +160,33 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Writes a value by `write`, or null if there is none.
-pub fn or_null<T>(out: &mut Vec<u8>, value: Option<T>, write: impl FnOnce(&mut Vec<u8>, T)) {
-    match value {
-        Some(value) => write(out, value),
-        None => out.extend_from_slice(b"null"),
+/// The end of a look-up. An upstream or the leader of the fleet may know what this node has not found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The result is what was asked for.
+    Found,
+    /// The result says that there is none.
+    Nothing,
+}
+
+impl From<()> for Lookup {
+    fn from((): ()) -> Self {
+        Self::Found
     }
+}
+
+/// Writes a value by `write`, or null if there is none.
+pub fn or_null<T>(out: &mut Vec<u8>, value: Option<T>, write: impl FnOnce(&mut Vec<u8>, T)) -> Lookup {
+    match value {
+        Some(value) => write(out, value).into(),
+        None => null(out),
+    }
+}
+
+/// Writes null.
+pub fn null(out: &mut Vec<u8>) -> Lookup {
+    out.extend_from_slice(b"null");
+    Lookup::Nothing
 }
 
 /// Writes `items` as an array, each by `write`.

@@ -2,14 +2,13 @@
 
 use alloy_primitives::U256;
 
-use super::{
-    Object, list, quantity_u256,
-    simulation::{SimulationView, simulation},
-    string,
-};
+use super::{Object, list, quantity_u256, string};
 use crate::{
     engine::{Simulated, Variant, VariantEnd},
-    rpc::error::Result,
+    rpc::{
+        api::simulate::{SimulationView, write_simulation},
+        error::Result,
+    },
 };
 
 /// Writes the best variants of a search, and the result of the best one if it is asked for. `runs` is the number of
@@ -30,7 +29,7 @@ pub fn search(
     object.number("runs", runs);
     object.key("complete").extend_from_slice(if complete { b"true" } else { b"false" });
     if let Some((simulated, view)) = result {
-        simulation(object.key("result"), simulated, &view)?;
+        write_simulation(object.key("result"), simulated, &view)?;
     }
     object.end();
     Ok(())

@@ -77,7 +77,7 @@ impl FleetAnswers {
         }
         let call = serde_json::from_slice::<ForwardedCall<'_>>(text).ok();
         let method = call.and_then(|call| MethodRoute::by_name(&call.method));
-        let is_of_wallet = method.is_some_and(|method| method.leader == LeaderUse::Wallet);
+        let is_of_wallet = method.is_some_and(|method| matches!(method.leader, LeaderUse::Wallet));
         let is_open = self.proofs.is_open(&self.access);
         match node.proof.as_ref().filter(|_| is_of_wallet) {
             Some(proof) => Ok((Some(self.proofs.client(&self.access, proof)?), true)),

@@ -175,13 +175,13 @@ impl Backend {
     }
 
     /// Returns the block that `selector` names, if it is known. Only its header may be known.
-    pub(super) fn find(&self, published: &Chain, selector: Selector) -> Result<Option<KnownBlock>> {
+    pub(in crate::rpc) fn find(&self, published: &Chain, selector: Selector) -> Result<Option<KnownBlock>> {
         self.admit(published, selector)?;
         Ok(published.find(selector)?)
     }
 
     /// Returns the block that `selector` names, if it is known.
-    pub(super) fn block(&self, published: &Chain, selector: Selector) -> Result<Option<Block>> {
+    pub(in crate::rpc) fn block(&self, published: &Chain, selector: Selector) -> Result<Option<Block>> {
         self.admit(published, selector)?;
         Ok(published.block(selector)?)
     }

@@ -1,8 +1,6 @@
 //! The methods: their table and their handlers. `src/rpc/README.md` has the steps to add one.
 
-mod access_list;
 mod backend;
-mod block;
 mod bundle;
 mod call;
 mod estimate;
@@ -12,10 +10,8 @@ mod log;
 mod many;
 mod mev;
 mod node;
-mod raw;
 mod send;
 mod signature;
-mod state;
 mod testing;
 mod trace;
 mod txpool;
@@ -34,8 +30,13 @@ use std::sync::LazyLock;
 use alloy_primitives::map::HashMap;
 
 use super::{
+    api::{
+        Method, block,
+        document::{Describe, describe, document},
+        simulate, state,
+    },
     dialect::Dialect,
-    encode,
+    encode::{self, Lookup},
     error::{Result, RpcError},
     wire::{self, HashParam, SelectorParam},
 };
@@ -68,13 +69,18 @@ pub struct MethodRoute {
     pub waits: WaitingPart,
     /// The part of the fleet's leader, or of the node that has its wallet, in answering.
     pub leader: LeaderUse,
+    /// The method's part of the document; `None` while that is written by hand.
+    pub describe: Option<Describe>,
 }
+
+/// A handler that is one run, from the parameters to the JSON of the result.
+pub type RunHandler = fn(&Backend, &mut Run<'_>) -> Result<Lookup>;
 
 /// The handler of a method.
 #[derive(Clone, Copy, Debug)]
 pub enum Handler {
-    /// One run, from the parameters to the JSON of the result.
-    Run(fn(&Backend, &mut Run<'_>) -> Result<()>),
+    /// One run.
+    Run(RunHandler),
     /// The node, about its load.
     Status,
     /// The connection, which is notified from now on.
@@ -124,12 +130,12 @@ pub enum UpstreamUse {
 }
 
 /// The part of another node of the fleet in answering a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum LeaderUse {
     /// The leader answers what an upstream would be asked, if the replica does not know it.
     IfUnknown,
-    /// The leader answers at `pending`, because the answer depends on its pool.
-    AtPending,
+    /// The leader answers these parameters, because the answer depends on its pool.
+    If(fn(&str, &Dialect) -> bool),
     /// The leader answers, because it has the pool, the bundles, the accounts, and the word of the chain's source.
     Always,
     /// The node that has the wallet of the fleet answers, because that has the ids of the batches and the keys.
@@ -152,7 +158,7 @@ macro_rules! run {
             $place,
             Handler::Run(|backend, run| {
                 let params = wire::$parse(run.params, run.dialect, &backend.limits.shape)?;
-                backend.$handler(run, params)
+                backend.$handler(run, params).map(Lookup::from)
             }),
         )
     };
@@ -163,7 +169,7 @@ macro_rules! run {
             Handler::Run(|$backend, $run| {
                 wire::parse_none($run.params, $run.dialect)?;
                 $write;
-                Ok(())
+                Ok(Lookup::Found)
             }),
         )
     };
@@ -173,7 +179,7 @@ macro_rules! run {
             $place,
             Handler::Run(|backend, run| {
                 let params = wire::$parse $(::<$block>)?(run.params, run.dialect)?;
-                backend.$handler(run, params)
+                backend.$handler(run, params).map(Lookup::from)
             }),
         )
     };
@@ -191,8 +197,8 @@ impl MethodRoute {
     pub const ALL: &[Self] = &numbered([
         // Calls and bundles. A small simulation ends sooner than it could be handed over to a worker.
         run!("eth_call", InlineThen(Short), parse_call, call),
-        run!("eth_simulateV1", InlineThen(Bundle), limited parse_simulation, simulate),
-        run!("presim_simulate", InlineThen(Bundle), limited parse_presim_simulation, simulate),
+        Self::run::<simulate::SimulateV1>("eth_simulateV1", InlineThen(Bundle)),
+        Self::run::<simulate::Simulate>("presim_simulate", InlineThen(Bundle)),
         Self::new("presim_search", On(Bundle), Handler::Search),
         // Bundles that stand.
         Self::new("presim_watch", On(Bundle), Handler::Watch(WatchMethod::Begin)),
@@ -222,44 +228,40 @@ impl MethodRoute {
         run!("trace_replayBlockTransactions", On(Bundle), parse_replay_block, replay_block),
         run!("trace_replayTransaction", On(Bundle), parse_replay_transaction, replay_transaction),
         // State.
-        run!("eth_getBalance", Inline, parse_account, get_balance),
-        run!("eth_getStorageAt", Inline, parse_slot, get_storage_at),
-        run!("eth_getStorageValues", Inline, parse_slots, get_storage_values),
-        run!("eth_getTransactionCount", Inline, parse_account, get_transaction_count).pending_by_leader(),
-        run!("eth_getCode", Inline, parse_code, get_code),
+        Self::run::<state::GetBalance>("eth_getBalance", Inline),
+        Self::run::<state::GetStorageAt>("eth_getStorageAt", Inline),
+        Self::run::<state::GetStorageValues>("eth_getStorageValues", Inline),
+        Self::run::<state::GetTransactionCount>("eth_getTransactionCount", Inline).by_leader_if(state::counts_pool),
+        Self::run::<state::GetCode>("eth_getCode", Inline),
         // A proof hashes the parts of the trie that are not hashed yet.
-        run!("eth_getProof", On(Read), parse_proof, get_proof).upstream(UpstreamUse::Proves),
+        Self::run::<state::GetProof>("eth_getProof", On(Read)).upstream(UpstreamUse::Proves),
         // Blocks and their contents. Responses are long, and the first request for the block being built hashes it.
         run!("eth_blockNumber", Inline, |_, run| encode::quantity(&mut run.out, run.published.head().number())),
-        history!("eth_getBlockByNumber", parse_block::<SelectorParam>, get_block),
-        history!("eth_getBlockByHash", parse_block::<HashParam>, get_block),
-        history!(
-            "eth_getBlockTransactionCountByNumber",
-            parse_one_block::<SelectorParam>,
-            get_transaction_count_of_block
-        ),
-        history!("eth_getBlockTransactionCountByHash", parse_one_block::<HashParam>, get_transaction_count_of_block),
-        history!("eth_getUncleCountByBlockNumber", parse_one_block::<SelectorParam>, get_uncle_count),
-        history!("eth_getUncleCountByBlockHash", parse_one_block::<HashParam>, get_uncle_count),
-        history!("eth_getBlockReceipts", parse_one_block::<SelectorParam>, get_block_receipts)
+        Self::history::<block::GetBlock<SelectorParam>>("eth_getBlockByNumber"),
+        Self::history::<block::GetBlock<HashParam>>("eth_getBlockByHash"),
+        Self::history::<block::GetTransactionCountOfBlock<SelectorParam>>("eth_getBlockTransactionCountByNumber"),
+        Self::history::<block::GetTransactionCountOfBlock<HashParam>>("eth_getBlockTransactionCountByHash"),
+        Self::history::<block::GetUncleCount<SelectorParam>>("eth_getUncleCountByBlockNumber"),
+        Self::history::<block::GetUncleCount<HashParam>>("eth_getUncleCountByBlockHash"),
+        Self::history::<block::GetBlockReceipts<SelectorParam>>("eth_getBlockReceipts")
             .waits(WaitingPart::BlockReceipts),
-        history!("eth_getTransactionByHash", parse_hash, get_transaction).waits(WaitingPart::Place),
-        history!("eth_getTransactionByBlockNumberAndIndex", parse_place::<SelectorParam>, get_transaction_at),
-        history!("eth_getTransactionByBlockHashAndIndex", parse_place::<HashParam>, get_transaction_at),
-        history!("eth_getTransactionReceipt", parse_hash, get_transaction_receipt).waits(WaitingPart::Receipt),
+        Self::history::<block::GetTransaction>("eth_getTransactionByHash").waits(WaitingPart::Place),
+        Self::history::<block::GetTransactionAt<SelectorParam>>("eth_getTransactionByBlockNumberAndIndex"),
+        Self::history::<block::GetTransactionAt<HashParam>>("eth_getTransactionByBlockHashAndIndex"),
+        Self::history::<block::GetTransactionReceipt>("eth_getTransactionReceipt").waits(WaitingPart::Receipt),
         history!("eth_getLogs", parse_logs, get_logs),
-        history!("eth_getHeaderByNumber", parse_one_block::<SelectorParam>, get_header),
-        history!("eth_getHeaderByHash", parse_one_block::<HashParam>, get_header),
+        Self::history::<block::GetHeader<SelectorParam>>("eth_getHeaderByNumber"),
+        Self::history::<block::GetHeader<HashParam>>("eth_getHeaderByHash"),
         // The same in raw bytes.
-        history!("debug_getRawHeader", parse_one_block::<SelectorParam>, get_raw_header),
-        history!("debug_getRawBlock", parse_one_block::<SelectorParam>, get_raw_block),
-        history!("debug_getRawReceipts", parse_one_block::<SelectorParam>, get_raw_receipts),
-        history!("debug_getRawTransaction", parse_hash, get_raw_transaction),
-        history!("eth_getBlockAccessList", parse_one_block::<SelectorParam>, get_block_access_list),
-        history!("debug_getRawBlockAccessList", parse_one_block::<SelectorParam>, get_raw_block_access_list),
-        history!("eth_getRawTransactionByHash", parse_hash, get_raw_transaction),
-        history!("eth_getRawTransactionByBlockNumberAndIndex", parse_place::<SelectorParam>, get_raw_transaction_at),
-        history!("eth_getRawTransactionByBlockHashAndIndex", parse_place::<HashParam>, get_raw_transaction_at),
+        Self::history::<block::GetRawHeader>("debug_getRawHeader"),
+        Self::history::<block::GetRawBlock>("debug_getRawBlock"),
+        Self::history::<block::GetRawReceipts>("debug_getRawReceipts"),
+        Self::history::<block::GetRawTransaction>("debug_getRawTransaction"),
+        Self::history::<block::GetBlockAccessList>("eth_getBlockAccessList"),
+        Self::history::<block::GetRawBlockAccessList>("debug_getRawBlockAccessList"),
+        Self::history::<block::GetRawTransaction>("eth_getRawTransactionByHash"),
+        Self::history::<block::GetRawTransactionAt<SelectorParam>>("eth_getRawTransactionByBlockNumberAndIndex"),
+        Self::history::<block::GetRawTransactionAt<HashParam>>("eth_getRawTransactionByBlockHashAndIndex"),
         // Fees.
         run!("eth_gasPrice", On(Read), parse_none, gas_price),
         run!("eth_maxPriorityFeePerGas", On(Read), parse_none, max_priority_fee),
@@ -315,7 +317,7 @@ impl MethodRoute {
         run!("presim_snapshot", Inline, parse_none, snapshot),
         run!("presim_divergences", Inline, parse_none, divergences).by_leader(),
         Self::new("presim_status", Inline, Handler::Status),
-        run!("rpc.discover", Inline, parse_none, discover),
+        run!("rpc.discover", On(Read), parse_none, discover),
         // Testing, under the names that anvil, hardhat and ganache have given.
         run!("testing_buildBlockV1", On(Bundle), limited parse_build_block, build_block).testing(),
         run!("anvil_impersonateAccount", Inline, parse_address, impersonate).testing(),
@@ -351,6 +353,14 @@ impl MethodRoute {
         BY_NAME.get(name).copied()
     }
 
+    /// Returns the document of all methods in a dialect, as JSON. It is made once.
+    pub fn document(dialect: &'static Dialect) -> &'static str {
+        dialect.document.get_or_init(|| {
+            let methods = Self::ALL.iter().map(|method| (method.name, method.describe));
+            document(dialect, methods).to_string()
+        })
+    }
+
     /// Returns -32601: there is no such method.
     pub fn unknown(name: &str) -> RpcError {
         let shown = cut(name, 80);
@@ -370,7 +380,19 @@ impl MethodRoute {
             testing: false,
             waits: WaitingPart::Nothing,
             leader: LeaderUse::IfUnknown,
+            describe: None,
         }
+    }
+
+    /// Builds the row of a method that is one run.
+    const fn run<M: Method>(name: &'static str, place: RunPlace) -> Self {
+        let handler = Handler::Run(|backend, run| wire::parse::<M>(run.params, run.dialect)?.run(backend, run));
+        Self { describe: Some(describe::<M>), ..Self::new(name, place, handler) }
+    }
+
+    /// Builds the row of a method that reads blocks or their contents, which an upstream may know if the node does not.
+    const fn history<M: Method>(name: &'static str) -> Self {
+        Self::run::<M>(name, On(Read)).upstream(UpstreamUse::IfUnknown)
     }
 
     /// Builds the row of a method that changes the chain, whose result is `done` if the change has no other.
@@ -394,9 +416,8 @@ impl MethodRoute {
         Self { leader: LeaderUse::Wallet, ..self }
     }
 
-    /// Marks a method that counts what waits in the pool, at `pending`.
-    const fn pending_by_leader(self) -> Self {
-        Self { leader: LeaderUse::AtPending, ..self }
+    const fn by_leader_if(self, has_part: fn(&str, &Dialect) -> bool) -> Self {
+        Self { leader: LeaderUse::If(has_part), ..self }
     }
 
     const fn testing(self) -> Self {

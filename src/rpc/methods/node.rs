@@ -2,12 +2,12 @@
 
 use alloy_primitives::{Bytes, keccak256};
 
-use super::{Backend, Run};
+use super::{Backend, MethodRoute, Run};
 use crate::{
     engine::precompiles_of,
     ledger::Selector,
     rpc::{
-        discover, encode,
+        encode,
         error::{Result, RpcError},
     },
 };
@@ -76,7 +76,7 @@ impl Backend {
 
     /// Answers `rpc.discover`: the `OpenRPC` document.
     pub(super) fn discover(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
-        run.out.extend_from_slice(discover::DOCUMENT.as_bytes());
+        run.out.extend_from_slice(MethodRoute::document(run.dialect).as_bytes());
         Ok(())
     }
 }

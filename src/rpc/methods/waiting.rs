@@ -30,13 +30,13 @@ impl Backend {
     }
 
     /// Returns whether what is in block `number` waits in `dialect` until `latest` has the block.
-    pub(super) fn is_waiting(&self, dialect: &Dialect, published: &Chain, number: u64) -> bool {
+    pub(in crate::rpc) fn is_waiting(&self, dialect: &Dialect, published: &Chain, number: u64) -> bool {
         self.waits_in(dialect) && number > published.head().number()
     }
 
     /// Returns the block of `selector`, whose receipts are asked for. In a dialect in which receipts wait, `None` if
     /// `latest` does not have the block yet, or if it is a block as a snapshot was building it.
-    pub(super) fn block_of_receipts(
+    pub(in crate::rpc) fn block_of_receipts(
         &self,
         dialect: &Dialect,
         published: &Chain,

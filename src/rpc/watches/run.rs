@@ -16,6 +16,7 @@ use crate::{
     ledger::{Chain, Selector, Snapshot},
     meter::MeterCount,
     rpc::{
+        api::simulate::simulate_on,
         encode,
         error::{Result, RpcError},
         methods::{Backend, Run},
@@ -69,7 +70,7 @@ impl Backend {
             let (snapshot, rules) = (&chunk.snapshot, &chunk.rules);
             let done = match &bundle.payload {
                 WatchedPayload::Simulate(request) => {
-                    self.simulate_on(run, snapshot, rules, request, true).map(|()| (None, true))
+                    simulate_on(self, run, snapshot, rules, request, true).map(|()| (None, true))
                 }
                 WatchedPayload::Search(request) => self.search_on(run, snapshot, rules, request),
             };

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use alloy_dyn_abi::{DynSolError, DynSolType, Specifier};
 use alloy_json_abi::{AbiItem, Error as AbiError, Param};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::value::RawValue;
 
@@ -18,7 +19,7 @@ const DEEPEST: usize = 16;
 /// An item of a contract's ABI, as JSON or as Solidity writes it. Items of another type than `error` are passed over,
 /// whatever they contain, because clients send whole ABIs, as any compiler has written them.
 #[derive(Debug)]
-pub(super) struct AbiItemParam(Option<CustomError>);
+pub struct AbiItemParam(Option<CustomError>);
 
 /// The errors that a contract declares, by which the data of a revert is explained.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +29,16 @@ pub struct CustomErrors(Vec<CustomError>);
 struct CustomError {
     name: String,
     error: DynSolError,
+}
+
+impl JsonSchema for AbiItemParam {
+    fn schema_name() -> Cow<'static, str> {
+        "AbiItem".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [{"type": "string"}, {"type": "object", "properties": {"type": {"type": "string"}}}]})
+    }
 }
 
 impl FromIterator<AbiItemParam> for CustomErrors {

@@ -175,7 +175,7 @@ fn check_uuid(uuid: &str) -> Result<()> {
 
 /// Decodes a transaction from its EIP-2718 bytes and recovers its sender. Drops the blobs of a transaction in network
 /// form, because execution does not depend on them.
-pub(super) fn transaction(raw: &Data, place: impl fmt::Display) -> Result<Recovered<TxEnvelope>> {
+pub fn transaction(raw: &Data, place: impl fmt::Display) -> Result<Recovered<TxEnvelope>> {
     let SentTransaction { tx, .. } = decode(raw, &place)?;
     tx.try_into_recovered().map_err(|error| RpcError::params(format!("{place}: no recoverable sender: {error}")))
 }

@@ -1,25 +1,28 @@
 //! Parameters of calls and simulations: the call object, state and block overrides.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     fmt::{self, Display},
 };
 
 use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B256, TxKind, U256};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{Error, IntoDeserializer, MapAccess, Visitor},
 };
 
-use super::{SelectorParam, parse, require, select};
+use super::{SelectorParam, parse, require, schema::add_aliases, select};
 use crate::{
     engine::{AccountOverride, BlockOverrides, Call, CallFees, CallRequest, StateOverrides, StorageOverride},
     ledger::Selector,
     rpc::{
         dialect::Dialect,
+        encode::schema::{AccessListItem, Authorization, Withdrawal},
         error::{Result, RpcError},
-        hex::{Data, Fixed, Quantity, Word},
+        hex::{Data, Fixed, Number, Quantity, Word},
     },
 };
 
@@ -41,9 +44,11 @@ params! {
         = "1 to 4 parameters: call, block, state overrides, block overrides";
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// A call. Fields that are absent have the values that a call without them has.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct CallObject {
+#[schemars(rename = "Call")]
+pub struct CallObject {
     from: Option<Fixed<20>>,
     /// `None` if the field is absent, `Some(None)` if it is null.
     #[serde(default, deserialize_with = "present")]
@@ -61,8 +66,10 @@ pub(super) struct CallObject {
     /// Says nothing, because the type follows from the other fields.
     #[serde(rename = "type")]
     kind: Option<TypeParam>,
+    #[schemars(with = "Option<Vec<AccessListItem>>")]
     access_list: Option<AccessList>,
     blob_versioned_hashes: Option<Vec<Fixed<32>>>,
+    #[schemars(with = "Option<Vec<Authorization>>")]
     authorization_list: Option<Vec<SignedAuthorization>>,
 }
 
@@ -72,6 +79,16 @@ enum TypeParam {
     Quantity,
     /// A JSON number, as web3.py sends it.
     Number(u64),
+}
+
+impl JsonSchema for TypeParam {
+    fn schema_name() -> Cow<'static, str> {
+        "TransactionType".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Number::<u64>::json_schema(generator)
+    }
 }
 
 const EXPECTED_TYPE: &str = "a quantity, like \"0x1f\"";
@@ -100,16 +117,18 @@ impl<'de> Deserialize<'de> for TypeParam {
     }
 }
 
-pub(super) type StateOverridesParam = BTreeMap<AddressKey, AccountOverrideParam>;
+pub type StateOverridesParam = BTreeMap<AddressKey, AccountOverrideParam>;
 
 /// An address as the key of a JSON object.
-#[derive(Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(transparent)]
-pub(super) struct AddressKey(pub(super) Fixed<20>);
+pub struct AddressKey(pub Fixed<20>);
 
-#[derive(Debug, Deserialize)]
+/// The values of an account that differ from its state.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct AccountOverrideParam {
+#[schemars(rename = "AccountOverride", transform = add_aliases(&[("movePrecompileToAddress", "movePrecompileTo")]))]
+pub struct AccountOverrideParam {
     balance: Option<Quantity<U256>>,
     nonce: Option<Quantity<u64>>,
     code: Option<Data>,
@@ -122,6 +141,21 @@ pub(super) struct AccountOverrideParam {
 /// The slots of an override with their values, in the order of the slots. If a slot is named twice, its last value counts.
 #[derive(Debug)]
 struct OverriddenSlots(Vec<(U256, U256)>);
+
+impl JsonSchema for OverriddenSlots {
+    fn schema_name() -> Cow<'static, str> {
+        "Slots".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let word = generator.subschema_for::<Word>();
+        json_schema!({
+            "type": "object",
+            "description": "Values of storage slots, by slot.",
+            "additionalProperties": word,
+        })
+    }
+}
 
 impl<'de> Deserialize<'de> for OverriddenSlots {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -153,9 +187,11 @@ impl<'de> Deserialize<'de> for OverriddenSlots {
     }
 }
 
-#[derive(Debug, Deserialize)]
+/// The values of a block that differ from those that it would have.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct BlockOverridesParam {
+#[schemars(rename = "BlockOverrides", transform = add_aliases(BLOCK_ALIASES))]
+pub struct BlockOverridesParam {
     number: Option<Quantity<U256>>,
     #[serde(alias = "timestamp")]
     time: Option<Quantity<u64>>,
@@ -169,10 +205,20 @@ pub(super) struct BlockOverridesParam {
     blob_base_fee: Option<Quantity<u128>>,
     #[serde(alias = "parentBeaconBlockRoot")]
     beacon_root: Option<Fixed<32>>,
+    #[schemars(with = "Option<Vec<Withdrawal>>")]
     withdrawals: Option<Withdrawals>,
     difficulty: Option<Quantity<U256>>,
     slot_number: Option<Quantity<u64>>,
 }
+
+/// The other names of fields of a block.
+const BLOCK_ALIASES: &[(&str, &str)] = &[
+    ("time", "timestamp"),
+    ("feeRecipient", "coinbase"),
+    ("prevRandao", "random"),
+    ("baseFeePerGas", "baseFee"),
+    ("beaconRoot", "parentBeaconBlockRoot"),
+];
 
 /// Parses the parameters of `eth_call`: a call with its overrides, and the block that it runs on.
 ///
@@ -207,7 +253,7 @@ fn call_request(params: &str, method: &'static str, dialect: &Dialect) -> Result
 }
 
 impl CallObject {
-    pub(super) fn into_call(self, place: impl Display, dialect: &Dialect) -> Result<Call> {
+    pub fn into_call(self, place: impl Display, dialect: &Dialect) -> Result<Call> {
         let to = match self.to {
             None if dialect.requires_to_and_selector => {
                 return Err(RpcError::params(format!(
@@ -275,7 +321,7 @@ impl CallObject {
     }
 }
 
-pub(super) fn state_overrides(overrides: StateOverridesParam, place: impl Display) -> Result<StateOverrides> {
+pub fn state_overrides(overrides: StateOverridesParam, place: impl Display) -> Result<StateOverrides> {
     overrides
         .into_iter()
         .map(|(AddressKey(address), account)| {
@@ -318,7 +364,7 @@ pub(super) fn call_block_overrides(
     block_overrides(overrides, place)
 }
 
-pub(super) fn block_overrides(overrides: BlockOverridesParam, place: impl Display) -> Result<BlockOverrides> {
+pub fn block_overrides(overrides: BlockOverridesParam, place: impl Display) -> Result<BlockOverrides> {
     let number = overrides.number.map(|number| u64::try_from(number.0)).transpose();
     Ok(BlockOverrides {
         number: number.map_err(|_| RpcError::params(format!("{place}.number: out of range: at most 64 bits")))?,

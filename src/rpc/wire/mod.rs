@@ -24,10 +24,10 @@ mod many;
 mod mev;
 mod objects;
 mod parity;
+mod schema;
 mod search;
 mod send;
 mod signature;
-mod simulation;
 mod state;
 mod subscribe;
 mod testing;
@@ -35,10 +35,13 @@ mod trace;
 mod wallet;
 mod watch;
 
-pub use abi_errors::CustomErrors;
-pub use block::{parse_block, parse_hash, parse_one_block, parse_place};
-pub use bundle::{ParsedBundle, parse_bundle, parse_cancelled_bundle, parse_sent_bundle};
-pub use call::{ShapeLimits, parse_access_list, parse_call, parse_estimate};
+pub use abi_errors::{AbiItemParam, CustomErrors};
+pub use block::{parse_hash, parse_one_block};
+pub use bundle::{ParsedBundle, parse_bundle, parse_cancelled_bundle, parse_sent_bundle, transaction};
+pub use call::{
+    AddressKey, BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides, parse_access_list,
+    parse_call, parse_estimate, state_overrides,
+};
 pub use fee::{FeeHistoryRequest, parse_fee_history};
 pub use log::{LogFilter, LogRange, parse_logs};
 pub use many::{ManyRequest, parse_call_many};
@@ -50,11 +53,7 @@ pub use parity::{
 pub use search::{SearchRequest, parse_search};
 pub use send::{parse_raw, parse_raw_sync, parse_sending};
 pub use signature::{parse_permissions, parse_personal, parse_switch, parse_typed_data};
-pub use simulation::{SimulationRequest, parse_presim_simulation, parse_simulation};
-pub use state::{
-    ProofRequest, Slots, StorageRangeRequest, parse_account, parse_address, parse_bytes, parse_code, parse_proof,
-    parse_slot, parse_slots, parse_storage_range,
-};
+pub use state::{StorageRangeRequest, parse_address, parse_bytes, parse_storage_range};
 pub use subscribe::{ChangeFilter, Shown, Subject, parse_id, parse_subscribe, parse_unsubscribe};
 pub use testing::{
     BuildBlockRequest, BuildTransaction, PayloadAttributes, parse_balance, parse_build_block, parse_evm_mine,
@@ -73,13 +72,14 @@ use std::{borrow::Cow, fmt};
 
 use alloy_eips::RpcBlockHash;
 use alloy_primitives::{B256, U256};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, Error, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 use serde_json::value::{RawValue, to_raw_value};
 
-use self::objects::ObjectsOnly;
+use self::objects::{ObjectsOnly, Positional};
 use super::{
     dialect::Dialect,
     error::{Result, RpcError},
@@ -95,7 +95,8 @@ use crate::{
 pub struct SelectorParam(Selector);
 
 /// The hash of a block, for methods that accept no other selector.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
 pub struct HashParam(Fixed<32>);
 
 impl From<SelectorParam> for Selector {
@@ -129,14 +130,18 @@ pub fn parse_none(params: &str, dialect: &Dialect) -> Result<()> {
     parse::<NoParams>(params, dialect).map(drop)
 }
 
-/// Parses `params`. Returns -32602 with the path of the wrong field, which is tracked only in a second parse.
-fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T> {
+/// Parses positional parameters.
+///
+/// # Errors
+///
+/// Returns -32602 with the path of the wrong field, which is tracked only in a second parse.
+pub fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T> {
     if !params.trim_start().starts_with('[') {
         return Err(RpcError::params("params: expected an array of positional parameters"));
     }
     let mut deserializer = serde_json::Deserializer::from_str(params);
     let mut unknown = UnknownField::of(dialect);
-    let parsed = serde_ignored::deserialize(ObjectsOnly(&mut deserializer), unknown.note());
+    let parsed = serde_ignored::deserialize(Positional(&mut deserializer), unknown.note());
     match (parsed, unknown.first) {
         (Ok(_), Some(path)) => Err(RpcError::params(format!("{}: unknown field", place(&path)))),
         (parsed, _) => {
@@ -170,7 +175,7 @@ impl UnknownField {
 #[cold]
 fn explain<T: DeserializeOwned>(params: &str, first: &serde_json::Error) -> RpcError {
     let mut deserializer = serde_json::Deserializer::from_str(params);
-    let (path, text) = match serde_path_to_error::deserialize::<_, T>(ObjectsOnly(&mut deserializer)) {
+    let (path, text) = match serde_path_to_error::deserialize::<_, T>(Positional(&mut deserializer)) {
         Err(error) => (error.path().to_string(), error.inner().to_string()),
         Ok(_) => (String::new(), first.to_string()),
     };
@@ -266,16 +271,47 @@ pub fn with_block(mut params: Vec<Box<RawValue>>, hash: B256) -> Vec<Box<RawValu
 }
 
 /// Returns the selector of a request, or `latest` if the request names none, as in geth.
-fn select(selector: Option<SelectorParam>) -> Selector {
+pub fn select(selector: Option<SelectorParam>) -> Selector {
     selector.map_or(Selector::Latest, |SelectorParam(selector)| selector)
 }
 
-/// Returns the selector of a request, or -32602 if it is missing and the dialect requires one, as on `/`.
-fn require(selector: Option<SelectorParam>, dialect: &Dialect) -> Result<Selector> {
+/// Returns the selector of a request.
+///
+/// # Errors
+///
+/// Returns -32602 if it is missing and the dialect requires one, as on `/`.
+pub fn require(selector: Option<SelectorParam>, dialect: &Dialect) -> Result<Selector> {
     if selector.is_none() && dialect.requires_to_and_selector {
         return Err(RpcError::params("params[1]: missing: expected a block selector, like \"pending\" or \"latest\""));
     }
     Ok(select(selector))
+}
+
+impl JsonSchema for SelectorParam {
+    fn schema_name() -> Cow<'static, str> {
+        "BlockSelector".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let (number, hash) = (generator.subschema_for::<Quantity<u64>>(), generator.subschema_for::<Fixed<32>>());
+        json_schema!({
+            "description": "latest (the newest sealed block), pending (the newest snapshot), safe, finalized, earliest, a number, a hash, or an object with one of blockNumber, blockHash and snapshotId.",
+            "anyOf": [
+                {"enum": ["latest", "pending", "safe", "finalized", "earliest"]},
+                number,
+                hash,
+                {
+                    "type": "object",
+                    "properties": {
+                        "blockNumber": number,
+                        "blockHash": hash,
+                        "requireCanonical": {"type": "boolean"},
+                        "snapshotId": number,
+                    },
+                },
+            ],
+        })
+    }
 }
 
 /// Length of a block hash in characters: `0x` and 64 hex digits.

@@ -14,6 +14,23 @@ use serde::{
 /// A deserializer, or a part of one, whose structs are objects at any depth.
 pub(super) struct ObjectsOnly<T>(pub T);
 
+/// The deserializer of positional parameters: a struct is an array of its fields in their order. Structs inside of them are
+/// objects.
+pub(super) struct Positional<D>(pub D);
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Positional<D> {
+    type Error = D::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.0.deserialize_seq(ObjectsOnly(visitor))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct str string option
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
 /// The visitor of a struct, which takes an object only.
 struct FieldsOnly<V>(V);
 

@@ -8,12 +8,7 @@ use serde::{
     de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use super::{
-    SelectorParam, ShapeLimits,
-    abi_errors::AbiItemParam,
-    parse,
-    simulation::{ConditionParam, OutputParam, SimBlockParam, SimulatePayload, SimulationRequest, conditions},
-};
+use super::{SelectorParam, ShapeLimits, abi_errors::AbiItemParam, parse};
 use crate::{
     engine::{
         Aim, BundleSearch, CallFees, CallPlace, Objective, SearchedValues, SimCall, Simulation, StorageOverride,
@@ -21,6 +16,7 @@ use crate::{
     },
     ledger::Selector,
     rpc::{
+        api::simulate::{ConditionParam, OutputParam, Payload, SimBlockParam, SimulationRequest, conditions},
         dialect::Dialect,
         error::{Result, RpcError},
         hex::{Fixed, Number, parse_quantity},
@@ -130,7 +126,7 @@ pub fn parse_search(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Re
     let RequireParam { when, least } = require.unwrap_or_default();
     let when = when.map(|when| conditions(when, &payload.block_state_calls, "params[0].require.when")).transpose()?;
     let shows = outputs.is_some();
-    let rest = SimulatePayload {
+    let rest = Payload {
         block_state_calls: payload.block_state_calls,
         trace_transfers: payload.trace_transfers,
         validation: payload.validation,

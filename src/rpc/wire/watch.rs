@@ -7,14 +7,14 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
-    SelectorParam, ShapeLimits, parse, parse_presim_simulation, parse_search,
+    SelectorParam, ShapeLimits, parse, parse_search,
     search::{SearchRequest, SignedParam},
-    simulation::SimulationRequest,
 };
 use crate::{
     engine::{Aim, SimCall, Simulation, VariedPart, VariedPlace},
     ledger::{Selector, SnapshotId},
     rpc::{
+        api::simulate::{SimulationRequest, parse_presim_simulation},
         dialect::Dialect,
         error::{Result, RpcError},
         hex::{Fixed, Number, Quantity},

@@ -7,7 +7,7 @@ use presim::{
     chain::ChainSpec,
     engine::{BaseFeeRule, BlockContext, Engine, Simulation, SimulationRules},
     ledger::Snapshot,
-    rpc::{ShapeLimits, SimulationView, dialect::PROJECT, encode_simulation, parse_presim_simulation},
+    rpc::{ShapeLimits, SimulationView, dialect::PROJECT, parse_presim_simulation, write_simulation},
     state::{AccountReads, CodeCache, Overlay, ReadSet, World},
     watch::{StandingBundles, StandingRun, StateHistory},
 };
@@ -127,7 +127,7 @@ impl LiveWatch {
                     reads: None,
                     limit: usize::MAX,
                 };
-                encode_simulation(&mut out, &simulated, &view).expect("there is no limit");
+                write_simulation(&mut out, &simulated, &view).expect("there is no limit");
             }
             Err(error) => out = format!("{} {error}", error.code()).into_bytes(),
         }

@@ -1,19 +1,13 @@
 //! The parameters of `eth_simulateV1` and `presim_simulate`.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use super::{
-    SelectorParam,
-    abi_errors::{AbiItemParam, CustomErrors},
-    bundle::transaction,
-    call::{BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides, state_overrides},
-    parse, require,
-};
 use crate::{
     engine::{CallPlace, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
     ledger::Selector,
@@ -21,6 +15,10 @@ use crate::{
         dialect::Dialect,
         error::{Result, RpcError},
         hex::Data,
+        wire::{
+            AbiItemParam, BlockOverridesParam, CallObject, CustomErrors, SelectorParam, ShapeLimits,
+            StateOverridesParam, block_overrides, parse, require, state_overrides, transaction,
+        },
     },
     shown::cut,
 };
@@ -45,36 +43,67 @@ impl SimulationRequest {
     }
 }
 
-params! {
-    SimulateParams<P>(P; SelectorParam) = "1 or 2 parameters: payload, block";
+/// Simulates bundles of calls in blocks that follow one another.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 or 2 parameters: payload, block")]
+pub struct SimulateV1 {
+    pub(super) payload: SimulateV1Payload,
+    #[serde(default)]
+    #[schemars(extend("x-needed" = "on /"))]
+    pub(super) block: Option<SelectorParam>,
+}
+
+/// Simulates as eth_simulateV1 does, and returns the named outputs only. See README.md for their shapes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 or 2 parameters: payload, block")]
+pub struct Simulate {
+    pub(super) payload: Payload,
+    #[serde(default)]
+    #[schemars(extend("x-needed" = "on /"))]
+    pub(super) block: Option<SelectorParam>,
 }
 
 /// The payload of `eth_simulateV1`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct SimulateV1Payload {
+pub(super) struct SimulateV1Payload {
+    /// The blocks, in their order.
+    #[schemars(length(min = 1))]
     block_state_calls: Vec<SimBlockParam>,
+    /// Whether transfers of ether are shown as logs.
     trace_transfers: Option<bool>,
+    /// Whether calls must be valid transactions, and pay for their gas.
     validation: Option<bool>,
+    /// Whether transactions are shown in full, and not by their hashes.
     return_full_transactions: Option<bool>,
 }
 
 /// The payload of `presim_simulate`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct SimulatePayload {
+pub struct Payload {
+    /// The blocks, in their order.
+    #[schemars(length(min = 1))]
     pub block_state_calls: Vec<SimBlockParam>,
+    /// Whether transfers of ether are shown as logs.
     pub trace_transfers: Option<bool>,
+    /// Whether calls must be valid transactions, and pay for their gas.
     pub validation: Option<bool>,
+    /// Whether transactions are shown in full, and not by their hashes.
     pub return_full_transactions: Option<bool>,
+    /// The parts of the result. Without it, those of eth_simulateV1.
     pub outputs: Option<Vec<OutputParam>>,
+    /// The ends that calls must have. Calls that are not named must succeed.
     pub when: Option<Vec<ConditionParam>>,
+    /// Items of an ABI, or texts like "error Name(uint256 value)", by which the data of reverts is explained.
     pub errors: Option<Vec<AbiItemParam>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct SimBlockParam {
+#[schemars(rename = "BlockCalls")]
+/// A block of a simulation.
+pub struct SimBlockParam {
     calls: Option<Vec<SimCallParam>>,
     state_overrides: Option<StateOverridesParam>,
     block_overrides: Option<BlockOverridesParam>,
@@ -87,15 +116,18 @@ enum SimCallParam {
     Signed(Data),
 }
 
-#[derive(Debug, Deserialize)]
-pub(super) struct ConditionParam {
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Condition")]
+/// The end that a call must have.
+pub struct ConditionParam {
     block: usize,
     call: usize,
     status: StatusParam,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", expecting = "\"success\", \"failure\" or \"any\"")]
+#[schemars(rename = "RequiredStatus")]
 enum StatusParam {
     Success,
     Failure,
@@ -104,7 +136,7 @@ enum StatusParam {
 
 /// The name of an output.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OutputParam(Outputs);
+pub struct OutputParam(Outputs);
 
 /// The names of the outputs, as requests have them.
 const OUTPUTS: [(&str, Outputs); 14] = [
@@ -130,17 +162,8 @@ const OUTPUTS: [(&str, Outputs); 14] = [
 ///
 /// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks or calls.
 pub fn parse_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest> {
-    let SimulateParams(payload, selector, ()) = parse::<SimulateParams<SimulateV1Payload>>(params, dialect)?;
-    let payload = SimulatePayload {
-        block_state_calls: payload.block_state_calls,
-        trace_transfers: payload.trace_transfers,
-        validation: payload.validation,
-        return_full_transactions: payload.return_full_transactions,
-        outputs: None,
-        when: None,
-        errors: None,
-    };
-    payload.into_request(selector, dialect, limits, false)
+    let SimulateV1 { payload, block } = parse(params, dialect)?;
+    Payload::from(payload).into_request(block, dialect, limits, false)
 }
 
 /// Parses the parameters of `presim_simulate`: those of `eth_simulateV1`, with `outputs`, `when` and `errors`, and with
@@ -150,11 +173,31 @@ pub fn parse_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -
 ///
 /// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks or calls.
 pub fn parse_presim_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest> {
-    let SimulateParams(payload, selector, ()) = parse::<SimulateParams<SimulatePayload>>(params, dialect)?;
-    payload.into_request(selector, dialect, limits, true)
+    let Simulate { payload, block } = parse(params, dialect)?;
+    payload.into_request(block, dialect, limits, true)
 }
 
-impl SimulatePayload {
+impl From<SimulateV1Payload> for Payload {
+    fn from(payload: SimulateV1Payload) -> Self {
+        let SimulateV1Payload { block_state_calls, trace_transfers, validation, return_full_transactions } = payload;
+        Self {
+            block_state_calls,
+            trace_transfers,
+            validation,
+            return_full_transactions,
+            outputs: None,
+            when: None,
+            errors: None,
+        }
+    }
+}
+
+impl Payload {
+    /// Returns the request.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks or calls.
     pub fn into_request(
         self,
         selector: Option<SelectorParam>,
@@ -210,7 +253,11 @@ impl SimulatePayload {
 }
 
 /// Returns how the calls of `blocks` must end, by the conditions at `place`.
-pub(super) fn conditions(when: Vec<ConditionParam>, blocks: &[SimBlockParam], place: &str) -> Result<Conditions> {
+///
+/// # Errors
+///
+/// Returns -32602 if there is no such call, or a call is named twice.
+pub fn conditions(when: Vec<ConditionParam>, blocks: &[SimBlockParam], place: &str) -> Result<Conditions> {
     let mut conditions = Conditions::default();
     for (index, ConditionParam { block, call, status }) in when.into_iter().enumerate() {
         let count = blocks.get(block).map(|block| block.calls.as_ref().map_or(0, Vec::len));
@@ -299,9 +346,33 @@ impl<'de> Deserialize<'de> for SimCallParam {
     }
 }
 
+impl JsonSchema for SimCallParam {
+    fn schema_name() -> Cow<'static, str> {
+        "SimulatedCall".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let (call, raw) = (generator.subschema_for::<CallObject>(), generator.subschema_for::<Data>());
+        json_schema!({
+            "description": "A call, or in presim_simulate the bytes of a signed transaction.",
+            "anyOf": [call, raw],
+        })
+    }
+}
+
+impl JsonSchema for OutputParam {
+    fn schema_name() -> Cow<'static, str> {
+        "Output".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"enum": OUTPUTS.map(|(name, _)| name)})
+    }
+}
+
 impl<'de> Deserialize<'de> for OutputParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        let name = Cow::<'de, str>::deserialize(deserializer)?;
         let found = OUTPUTS.iter().find(|(known, _)| *known == name);
         found.map(|(_, output)| Self(*output)).ok_or_else(|| {
             let shown = cut(&name, 80);

@@ -3,20 +3,22 @@
 use std::collections::BTreeMap;
 
 use alloy_consensus::{Header, Transaction, Typed2718};
-use alloy_primitives::{Address, B256, U256, map::AddressMap};
-use revm::state::AccountInfo;
+use alloy_primitives::{Address, B256, map::AddressMap};
 
-use super::{
-    Object, access_list,
-    block::{LogPlace, header_fields, log, seal_fields, transaction_fields},
-    data, list, quantity, quantity_u256, string, too_long, trace, value,
-};
 use crate::{
     engine::{
-        AccountDiff, Asset, BlockListing, CallOutcome, CallResult, CoinbaseIncome, NetChange, NumberedLog, Outputs,
-        Simulated, SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,
+        Asset, BlockListing, CallOutcome, CallResult, CoinbaseIncome, NetChange, NumberedLog, Outputs, Simulated,
+        SimulatedBlock, SimulatedTx, TokenInfo,
     },
-    rpc::{dialect::Dialect, error::Result, wire::CustomErrors},
+    rpc::{
+        dialect::Dialect,
+        encode::{
+            LogPlace, Object, access_list, data, header_fields, list, log, quantity, quantity_u256, seal_fields,
+            signed, state_diff, string, too_long, trace, transaction_fields, value,
+        },
+        error::Result,
+        wire::CustomErrors,
+    },
     state::{AccountRead, AccountReads, BlockReads, ReadSet},
 };
 
@@ -42,7 +44,7 @@ pub struct SimulationView<'a> {
 /// # Errors
 ///
 /// Returns -32005 if the response becomes longer than the limit.
-pub fn simulation(out: &mut Vec<u8>, simulated: &Simulated, view: &SimulationView<'_>) -> Result<()> {
+pub fn write_simulation(out: &mut Vec<u8>, simulated: &Simulated, view: &SimulationView<'_>) -> Result<()> {
     if let Some(place) = simulated.dropped {
         let mut object = Object::new(out);
         let mut dropped = Object::new(object.key("dropped"));
@@ -238,50 +240,6 @@ fn transaction(out: &mut Vec<u8>, tx: &SimulatedTx, index: u64, header: &Header,
     object.end();
 }
 
-/// Writes the changes of accounts, with the values before and after.
-pub fn state_diff(out: &mut Vec<u8>, diff: &BTreeMap<Address, AccountDiff>) {
-    let mut accounts = Object::new(out);
-    for (address, change) in diff {
-        let none = AccountInfo::default();
-        let ValueChange { from, to } = &change.info;
-        let (from, to) = (from.as_ref().unwrap_or(&none), to.as_ref().unwrap_or(&none));
-        let mut object = Object::new(accounts.hex_key(address.as_slice()));
-        if from.balance != to.balance {
-            let mut balance = Object::new(object.key("balance"));
-            if change.gets_fees {
-                let (lost, amount) = difference(from.balance, to.balance);
-                signed(balance.key("change"), lost, amount);
-            } else {
-                quantity_u256(balance.key("from"), from.balance);
-                quantity_u256(balance.key("to"), to.balance);
-            }
-            balance.end();
-        }
-        if from.nonce != to.nonce {
-            let mut nonce = Object::new(object.key("nonce"));
-            nonce.quantity("from", from.nonce).quantity("to", to.nonce);
-            nonce.end();
-        }
-        if from.code_hash != to.code_hash {
-            let bytes = |info: &AccountInfo| info.code.as_ref().map(|code| code.original_bytes()).unwrap_or_default();
-            let mut code = Object::new(object.key("code"));
-            code.data("from", &bytes(from)).data("to", &bytes(to));
-            code.end();
-        }
-        if !change.slots.is_empty() {
-            let mut storage = Object::new(object.key("storage"));
-            for (slot, ValueChange { from, to }) in &change.slots {
-                let mut values = Object::new(storage.hex_key(&slot.to_be_bytes::<32>()));
-                values.data("from", &from.to_be_bytes::<32>()).data("to", &to.to_be_bytes::<32>());
-                values.end();
-            }
-            storage.end();
-        }
-        object.end();
-    }
-    accounts.end();
-}
-
 /// Writes the net changes of assets, by account.
 fn asset_changes(
     out: &mut Vec<u8>,
@@ -326,18 +284,6 @@ fn coinbase(out: &mut Vec<u8>, income: &CoinbaseIncome) {
     let (lost, amount) = income.transfers();
     signed(object.key("transfers"), lost, amount);
     object.end();
-}
-
-/// Returns whether a value falls, and by how much it changes.
-fn difference(from: U256, to: U256) -> (bool, U256) {
-    if to < from { (true, from - to) } else { (false, to - from) }
-}
-
-/// Writes a number that may be negative as a decimal string, which the parsers of large numbers take.
-fn signed(out: &mut Vec<u8>, negative: bool, amount: U256) {
-    use std::io::Write;
-    let sign = if negative { "-" } else { "" };
-    let _ = write!(out, "\"{sign}{amount}\"");
 }
 
 /// Writes what a run read.

@@ -1,0 +1,79 @@
+//! The access lists of blocks (EIP-7928).
+
+use alloy_eips::eip7928::BlockAccessList;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::super::{Example, Method};
+use crate::{
+    ledger::{Selector, UnknownBlock},
+    rpc::{
+        encode::{self, Lookup, schema},
+        error::{Result, RpcError},
+        hex::Data,
+        methods::{Backend, Run},
+        wire::SelectorParam,
+    },
+};
+
+/// The code of execution-apis for what does not exist.
+const NOT_FOUND: i32 = -32001;
+
+/// The accounts and slots that a block has accessed, and their changes by transaction (EIP-7928); null for an unknown block and at
+/// pending, -32001 before Amsterdam.
+// The null is that of <https://github.com/ethereum/execution-apis/pull/851>.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: block")]
+pub struct GetBlockAccessList {
+    block: SelectorParam,
+}
+
+impl Method for GetBlockAccessList {
+    type Answer = Option<Vec<schema::AccountChanges>>;
+    const EXAMPLE: Example = Example { params: r#"["pending"]"#, answer: "null" };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        with_access_list(backend, run, self.block.into(), |out, list| {
+            Ok(encode::or_null(out, list, encode::access_list))
+        })
+    }
+}
+
+/// The access list of a block (EIP-7928) in RLP; -32001 if there is no such block, or if it is before Amsterdam.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: block")]
+pub struct GetRawBlockAccessList {
+    block: SelectorParam,
+}
+
+impl Method for GetRawBlockAccessList {
+    type Answer = Data;
+    const EXAMPLE: Example = Example { params: r#"["latest"]"#, answer: r#""0xc0""# };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        with_access_list(backend, run, self.block.into(), |out, list| {
+            let unknown =
+                || RpcError::new(NOT_FOUND, "Resource not found: there is no such block, or it is being built");
+            Ok(encode::data(out, &alloy_rlp::encode(list.ok_or_else(unknown)?)).into())
+        })
+    }
+}
+
+/// Calls `write` with the access list of a sealed block, or with `None` if there is no such block.
+fn with_access_list(
+    backend: &Backend,
+    run: &mut Run<'_>,
+    selector: Selector,
+    write: impl FnOnce(&mut Vec<u8>, Option<&BlockAccessList>) -> Result<Lookup>,
+) -> Result<Lookup> {
+    let found = if selector == Selector::Pending { None } else { backend.block(run.published, selector)? };
+    let Some(block) = found.filter(|block| !block.is_open()) else { return write(&mut run.out, None) };
+    let number = block.number();
+    if block.header().block_access_list_hash.is_none() {
+        let text = format!("Resource not found: block {number} is before Amsterdam, and has no access list");
+        return Err(RpcError::new(NOT_FOUND, text));
+    }
+    // An upstream's block comes without its list.
+    let list = block.access_list().ok_or(UnknownBlock::Partial { number })?;
+    write(&mut run.out, Some(list))
+}

@@ -1,0 +1,254 @@
+//! Blocks, the transactions in them, and their receipts.
+
+mod access_list;
+mod raw;
+
+pub use self::{
+    access_list::{GetBlockAccessList, GetRawBlockAccessList},
+    raw::{GetRawBlock, GetRawHeader, GetRawReceipts, GetRawTransaction, GetRawTransactionAt},
+};
+
+use alloy_consensus::transaction::Recovered;
+use alloy_primitives::B256;
+use schemars::JsonSchema;
+use serde::{Deserialize, de::DeserializeOwned};
+
+use super::{Example, Method};
+use crate::{
+    chain::ChainTx,
+    ledger::{Block, Chain, Included, Selector},
+    rpc::{
+        dialect::Dialect,
+        encode::{self, Lookup, schema},
+        error::Result,
+        hex::{Fixed, Quantity},
+        methods::{Backend, Run},
+    },
+};
+
+/// A parameter that names a block: any selector, or a hash alone.
+pub trait NamesBlock: DeserializeOwned + JsonSchema + Into<Selector> {}
+
+impl<B: DeserializeOwned + JsonSchema + Into<Selector>> NamesBlock for B {}
+
+/// A block, or null. pending is the one being built, with a provisional hash.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 or 2 parameters: block, whether to show transactions in full")]
+pub struct GetBlock<B> {
+    block: B,
+    /// Transactions in full; else their hashes.
+    #[serde(default)]
+    full: Option<bool>,
+}
+
+impl<B: NamesBlock> Method for GetBlock<B> {
+    type Answer = Option<schema::Block>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", false]"#,
+        answer: "null",
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let (block, dialect) = (backend.block(run.published, self.block.into())?, run.dialect);
+        let full = self.full.unwrap_or_default();
+        Ok(encode::or_null(&mut run.out, block, |out, block| encode::block(out, &block, full, dialect)))
+    }
+}
+
+/// A header, of a pruned block too; or null.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: block")]
+pub struct GetHeader<B> {
+    block: B,
+}
+
+impl<B: NamesBlock> Method for GetHeader<B> {
+    type Answer = Option<schema::Header>;
+    const EXAMPLE: Example =
+        Example { params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"]"#, answer: "null" };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let (block, dialect) = (backend.find(run.published, self.block.into())?, run.dialect);
+        Ok(encode::or_null(&mut run.out, block, |out, block| {
+            let header = block.header();
+            // Only the transactions of a block tell the milliseconds of its time.
+            let whole = backend.spec.has_base_time(header.timestamp).then(|| Block::load(block.clone())).flatten();
+            encode::header(out, header, whole.as_ref().and_then(Block::timestamp_ms), dialect);
+        }))
+    }
+}
+
+/// The number of transactions in a block.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: block")]
+pub struct GetTransactionCountOfBlock<B> {
+    block: B,
+}
+
+impl<B: NamesBlock> Method for GetTransactionCountOfBlock<B> {
+    type Answer = Option<Quantity<u64>>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"]"#,
+        answer: r#""0x10""#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        count(backend, run, self.block.into(), Block::len)
+    }
+}
+
+/// The number of uncles of a block.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: block")]
+pub struct GetUncleCount<B> {
+    block: B,
+}
+
+impl<B: NamesBlock> Method for GetUncleCount<B> {
+    type Answer = Option<Quantity<u64>>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"]"#,
+        answer: r#""0x0""#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        count(backend, run, self.block.into(), |block| block.ommers().len())
+    }
+}
+
+/// Writes the number that `count` gives for a block, or null if there is no such block.
+fn count(backend: &Backend, run: &mut Run<'_>, block: Selector, count: fn(&Block) -> usize) -> Result<Lookup> {
+    let block = backend.block(run.published, block)?;
+    Ok(encode::or_null(&mut run.out, block, |out, block| encode::quantity(out, count(&block) as u64)))
+}
+
+/// The receipts of a block, or null; on /standard of a sealed block alone.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: block")]
+pub struct GetBlockReceipts<B> {
+    block: B,
+}
+
+impl<B: NamesBlock> Method for GetBlockReceipts<B> {
+    type Answer = Option<Vec<schema::Receipt>>;
+    const EXAMPLE: Example = Example { params: r#"["latest"]"#, answer: "[]" };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let block = backend.block_of_receipts(run.dialect, run.published, self.block.into())?;
+        Ok(encode::or_null(&mut run.out, block, |out, block| {
+            encode::list(out, block.transactions(), |out, included| {
+                encode::receipt(out, &block, &included, &backend.spec);
+            });
+        }))
+    }
+}
+
+/// A transaction: sealed, pre-confirmed or in the pool; else null.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: a transaction's hash")]
+pub struct GetTransaction {
+    hash: Fixed<32>,
+}
+
+impl Method for GetTransaction {
+    type Answer = Option<schema::Transaction>;
+    const EXAMPLE: Example =
+        Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let hash = B256::from(self.hash);
+        let found = run.published.transaction(&hash);
+        if found.is_some() {
+            return Ok(show_transaction(backend, run.published, found, run.dialect, &mut run.out));
+        }
+        if let Some(tx) = backend.pool.get(&hash) {
+            return Ok(encode::pooled_transaction(&mut run.out, &tx).into());
+        }
+        // The transaction may have moved from the pool into a block that was published after the request arrived.
+        let published = backend.pool.published();
+        Ok(show_transaction(backend, &published, published.transaction(&hash), run.dialect, &mut run.out))
+    }
+}
+
+/// Writes a transaction that was found in a block, without the block if that waits.
+fn show_transaction(
+    backend: &Backend,
+    published: &Chain,
+    found: Option<(Block, usize)>,
+    dialect: &Dialect,
+    out: &mut Vec<u8>,
+) -> Lookup {
+    let waits = |block: &Block| backend.is_waiting(dialect, published, block.number());
+    // The chain's own transactions wait in no pool.
+    let is_shown = |(block, index): &(Block, usize)| {
+        let is_own = block.transaction(*index).is_some_and(|one| matches!(one.tx.inner(), ChainTx::Deposit(_)));
+        !(is_own && waits(block))
+    };
+    show(found.filter(is_shown), out, |block, included, out| match included.tx.inner() {
+        ChainTx::Signed(tx) if waits(block) => {
+            encode::pooled_transaction(out, &Recovered::new_unchecked(tx.clone(), included.tx.signer()));
+        }
+        _ => encode::transaction(out, block, included),
+    })
+}
+
+/// A transaction by its place, or null.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "2 parameters: block, index")]
+pub struct GetTransactionAt<B> {
+    block: B,
+    index: Quantity<u64>,
+}
+
+impl<B: NamesBlock> Method for GetTransactionAt<B> {
+    type Answer = Option<schema::Transaction>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "0x0"]"#,
+        answer: "null",
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let found = backend.block(run.published, self.block.into())?.map(|block| (block, position(self.index)));
+        Ok(show(found, &mut run.out, |block, included, out| encode::transaction(out, block, included)))
+    }
+}
+
+/// Returns an index of a list. One that does not fit `usize` is past the end of any block.
+fn position(index: Quantity<u64>) -> usize {
+    usize::try_from(index.0).unwrap_or(usize::MAX)
+}
+
+/// The receipt of a transaction that is sealed, or on / pre-confirmed, or null.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: a transaction's hash")]
+pub struct GetTransactionReceipt {
+    hash: Fixed<32>,
+}
+
+impl Method for GetTransactionReceipt {
+    type Answer = Option<schema::Receipt>;
+    const EXAMPLE: Example =
+        Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let told = |(block, _): &(Block, usize)| !backend.is_waiting(run.dialect, run.published, block.number());
+        let found = run.published.transaction(&self.hash.into()).filter(told);
+        Ok(show(found, &mut run.out, |block, included, out| encode::receipt(out, block, included, &backend.spec)))
+    }
+}
+
+/// Writes the receipt of a transaction, pre-confirmed or not.
+pub fn write_receipt(backend: &Backend, run: &mut Run<'_>, hash: B256) {
+    let found = run.published.transaction(&hash);
+    show(found, &mut run.out, |block, included, out| encode::receipt(out, block, included, &backend.spec));
+}
+
+/// Calls `write` for the transaction at an index of a block, or writes null if there is none.
+fn show(
+    found: Option<(Block, usize)>,
+    out: &mut Vec<u8>,
+    write: impl FnOnce(&Block, &Included<'_>, &mut Vec<u8>),
+) -> Lookup {
+    let transaction = found.as_ref().and_then(|(block, index)| Some((block, block.transaction(*index)?)));
+    encode::or_null(out, transaction, |out, (block, included)| write(block, &included, out))
+}

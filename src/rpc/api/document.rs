@@ -1,0 +1,113 @@
+//! The `OpenRPC` document, which `rpc.discover` returns: made of the types of the methods.
+
+use std::fmt;
+
+use schemars::{SchemaGenerator, generate::SchemaSettings};
+use serde::{
+    Deserializer,
+    de::{DeserializeOwned, Error, Visitor, value},
+    forward_to_deserialize_any,
+};
+use serde_json::{Map, Value, json};
+
+use super::{Example, Method};
+use crate::rpc::dialect::Dialect;
+
+/// The mark of a parameter that the dialect of `/` requires and that of execution-apis does not.
+const NEEDED: &str = "x-needed";
+
+/// Writes a method's part of the document.
+pub type Describe = fn(&str, &Dialect, &mut SchemaGenerator) -> Value;
+
+/// Returns the document in a dialect, with these methods, each by its name. A method that does not describe itself is described by
+/// hand.
+pub fn document<'a>(dialect: &Dialect, methods: impl Iterator<Item = (&'a str, Option<Describe>)>) -> Value {
+    let by_hand: Value = serde_json::from_str(include_str!("openrpc.json")).unwrap_or_default();
+    let by_hand = |name: &str| by_hand["methods"].as_array()?.iter().find(|method| method["name"] == name).cloned();
+    let settings = SchemaSettings::draft07().with(|settings| settings.definitions_path = "/components/schemas".into());
+    let mut generator = settings.into_generator();
+    let describe = |(name, describe): (&str, Option<Describe>)| match describe {
+        Some(describe) => describe(name, dialect, &mut generator),
+        None => by_hand(name).unwrap_or_default(),
+    };
+    let mut methods: Vec<Value> = methods.map(describe).collect();
+    methods.sort_by(|one, other| one["name"].as_str().cmp(&other["name"].as_str()));
+    json!({
+        "openrpc": "1.2.6",
+        "info": {
+            "title": "presim",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Simulation on the pre-confirmed state of a chain. / speaks presim's own contract, /standard speaks execution-apis.",
+        },
+        "methods": methods,
+        "components": {"schemas": generator.take_definitions(true)},
+    })
+}
+
+/// Describes a method by its types.
+pub fn describe<M: Method>(name: &str, dialect: &Dialect, generator: &mut SchemaGenerator) -> Value {
+    let schema = M::json_schema(generator).to_value();
+    let Example { params: given, answer } = M::EXAMPLE;
+    let given: Vec<Value> = serde_json::from_str(given).unwrap_or_default();
+    let answer: Value = serde_json::from_str(answer).unwrap_or_default();
+    let names = fields::<M>();
+    let params: Vec<Value> = names.iter().map(|name| parameter(name, &schema, dialect)).collect();
+    let given: Vec<Value> =
+        names.iter().zip(given).map(|(name, value)| json!({"name": name, "value": value})).collect();
+    json!({
+        "name": name,
+        "summary": schema["description"],
+        "paramStructure": "by-position",
+        "params": params,
+        "result": {"name": "result", "schema": generator.subschema_for::<M::Answer>()},
+        "examples": [{"name": "example", "params": given, "result": {"name": "result", "value": answer}}],
+    })
+}
+
+/// Describes the parameter that is a field of a method.
+fn parameter(name: &str, method: &Value, dialect: &Dialect) -> Value {
+    let mut schema = method["properties"][name].clone();
+    let is_needed = schema.as_object_mut().is_some_and(|schema| schema.remove(NEEDED).is_some());
+    let is_required = method["required"].as_array().is_some_and(|required| required.iter().any(|one| one == name));
+    let mut parameter = Map::new();
+    parameter.insert("name".to_owned(), name.into());
+    parameter.insert("required".to_owned(), (is_required || is_needed && dialect.requires_to_and_selector).into());
+    if let Some(description) = schema.as_object_mut().and_then(|schema| schema.remove("description")) {
+        parameter.insert("description".to_owned(), description);
+    }
+    parameter.insert("schema".to_owned(), schema);
+    parameter.into()
+}
+
+/// Returns the names of a struct's fields, in their order.
+fn fields<T: DeserializeOwned>() -> &'static [&'static str] {
+    struct Fields<'a>(&'a mut &'static [&'static str]);
+
+    impl<'de> Deserializer<'de> for Fields<'_> {
+        type Error = value::Error;
+
+        fn deserialize_struct<V: Visitor<'de>>(
+            self,
+            _: &'static str,
+            fields: &'static [&'static str],
+            visitor: V,
+        ) -> Result<V::Value, value::Error> {
+            *self.0 = fields;
+            self.deserialize_any(visitor)
+        }
+
+        fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, value::Error> {
+            Err(value::Error::custom(fmt::Error))
+        }
+
+        forward_to_deserialize_any! {
+            bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+            newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+        }
+    }
+
+    let mut fields: &[&str] = &[];
+    // The error ends the look, whose outcome is in `fields`.
+    let _ = T::deserialize(Fields(&mut fields));
+    fields
+}

@@ -1,0 +1,45 @@
+//! The methods, a file or a folder a feature.
+//!
+//! A method is a type. Its fields are the parameters, in the order that they have on the wire; [`Method::run`] is its handler,
+//! and [`Method::Answer`] the shape of its result. The document of `rpc.discover` is made of their comments and types. The
+//! table of methods has a row for each.
+
+pub mod block;
+pub mod document;
+pub mod simulate;
+pub mod state;
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+
+use super::{
+    encode::Lookup,
+    error::Result,
+    methods::{Backend, Run},
+};
+
+/// A method that is one run on a snapshot.
+///
+/// The first sentence of its comment is its summary in the document. It deserializes from an array of its fields.
+pub trait Method: DeserializeOwned + JsonSchema {
+    /// The shape of the result.
+    type Answer: JsonSchema;
+    /// A request and its answer, for the document.
+    const EXAMPLE: Example;
+
+    /// Runs the method, and writes the JSON of its result to `run.out`. Returns whether the result is what was asked for.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 with the path of a parameter that the method cannot have, or the error of the run.
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup>;
+}
+
+/// A request and its answer, as JSON.
+#[derive(Clone, Copy, Debug)]
+pub struct Example {
+    /// The parameters.
+    pub params: &'static str,
+    /// The result.
+    pub answer: &'static str,
+}

@@ -1,0 +1,288 @@
+//! Look-ups in the state of a block.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use revm::state::AccountInfo;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{Example, Method};
+use crate::{
+    ledger::Selector,
+    rpc::{
+        dialect::Dialect,
+        encode::{self, Lookup, Object},
+        error::{Result, RpcError},
+        hex::{Data, Fixed, Quantity, SlotKey, Word},
+        methods::{Backend, Run},
+        wire::{AddressKey, SelectorParam, parse, require, select},
+    },
+    state::Account,
+};
+
+/// Maximum number of storage slots in a request, as in geth.
+const MAX_SLOTS: usize = 1024;
+
+/// The balance of an account, in wei.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 or 2 parameters: address, block")]
+pub struct GetBalance {
+    address: Fixed<20>,
+    #[serde(default)]
+    block: Option<SelectorParam>,
+}
+
+impl Method for GetBalance {
+    type Answer = Quantity<U256>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "latest"]"#,
+        answer: r#""0x21e19e0c9bab2400000""#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let balance = account(backend, run, self.address, select(self.block), |account| account.balance)?;
+        encode::quantity_u256(&mut run.out, balance);
+        Ok(Lookup::Found)
+    }
+}
+
+/// The next nonce of an account; at pending it counts the transactions in the pool.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 or 2 parameters: address, block")]
+pub struct GetTransactionCount {
+    address: Fixed<20>,
+    #[serde(default)]
+    block: Option<SelectorParam>,
+}
+
+impl Method for GetTransactionCount {
+    type Answer = Quantity<u64>;
+    const EXAMPLE: Example =
+        Example { params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "pending"]"#, answer: r#""0x1""# };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let selector = select(self.block);
+        let nonce = account(backend, run, self.address, selector, |account| account.nonce)?;
+        // Pooled transactions count, because a client that sends several in a row would otherwise reuse a nonce.
+        let next = match selector {
+            Selector::Pending => backend.pool.next_nonce(self.address.into(), nonce),
+            _ => nonce,
+        };
+        encode::quantity(&mut run.out, next);
+        Ok(Lookup::Found)
+    }
+}
+
+/// The bytecode at an address.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 or 2 parameters: address, block")]
+pub struct GetCode {
+    address: Fixed<20>,
+    #[serde(default)]
+    #[schemars(extend("x-needed" = "on /"))]
+    block: Option<SelectorParam>,
+}
+
+impl Method for GetCode {
+    type Answer = Data;
+    const EXAMPLE: Example =
+        Example { params: r#"["0x5fbdb2315678afecb367f032d93f642f64180aa3", "pending"]"#, answer: r#""0x6001600055""# };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let selector = require(self.block, run.dialect)?;
+        let code = |account: AccountInfo| account.code.map(|code| code.original_bytes()).unwrap_or_default();
+        let code: Bytes = account(backend, run, self.address, selector, code)?;
+        encode::data(&mut run.out, &code);
+        Ok(Lookup::Found)
+    }
+}
+
+/// A storage slot of an account.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "2 or 3 parameters: address, storage slot, block")]
+pub struct GetStorageAt {
+    address: Fixed<20>,
+    slot: Word,
+    #[serde(default)]
+    block: Option<SelectorParam>,
+}
+
+impl Method for GetStorageAt {
+    type Answer = Word;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x5fbdb2315678afecb367f032d93f642f64180aa3", "0x0", "latest"]"#,
+        answer: r#""0x0000000000000000000000000000000000000000000000000000000000000001""#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let snapshot = backend.select(run.published, select(self.block))?;
+        let value = run.overlay.look_up_slot(&snapshot.world, self.address.into(), self.slot.0);
+        encode::data(&mut run.out, &value.to_be_bytes::<32>());
+        Ok(Lookup::Found)
+    }
+}
+
+/// Storage slots of several accounts.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 or 2 parameters: storage slots by address, block")]
+pub struct GetStorageValues {
+    /// Arrays of slots by address: 1,024 slots at the most.
+    slots: BTreeMap<AddressKey, Vec<Word>>,
+    #[serde(default)]
+    block: Option<SelectorParam>,
+}
+
+impl Method for GetStorageValues {
+    type Answer = BTreeMap<AddressKey, Vec<Word>>;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"0x5fbdb2315678afecb367f032d93f642f64180aa3": ["0x0"]}, "latest"]"#,
+        answer: r#"{"0x5fbdb2315678afecb367f032d93f642f64180aa3": ["0x0000000000000000000000000000000000000000000000000000000000000001"]}"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        if self.slots.is_empty() {
+            return Err(RpcError::params("params[0]: empty: expected at least one account"));
+        }
+        bound_slots("params[0]", self.slots.values().map(Vec::len).sum())?;
+        let snapshot = backend.select(run.published, select(self.block))?;
+        let overlay = &*run.overlay;
+        let mut object = Object::new(&mut run.out);
+        for (AddressKey(address), slots) in self.slots {
+            let address = Address::from(address);
+            encode::list(object.key(&format!("{address:#x}")), slots, |out, slot| {
+                let value = overlay.look_up_slot(&snapshot.world, address, slot.0);
+                encode::data(out, &value.to_be_bytes::<32>());
+            });
+        }
+        object.end();
+        Ok(Lookup::Found)
+    }
+}
+
+/// Merkle proofs of an account and of its storage slots (EIP-1186).
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "2 or 3 parameters: address, storage slots, block")]
+pub struct GetProof {
+    /// The account to prove.
+    pub address: Fixed<20>,
+    /// The account's storage slots to prove: 1,024 at the most.
+    pub slots: Vec<SlotKey>,
+    #[serde(default)]
+    block: Option<SelectorParam>,
+}
+
+/// The proofs of an account.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[expect(dead_code, reason = "the handler writes it")]
+pub struct AccountProof {
+    address: Fixed<20>,
+    /// The nodes on the path to the account in the state trie, from its root.
+    account_proof: Vec<Data>,
+    balance: Quantity<U256>,
+    code_hash: Fixed<32>,
+    nonce: Quantity<u64>,
+    storage_hash: Fixed<32>,
+    storage_proof: Vec<SlotProof>,
+}
+
+/// The proof of a slot.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "the handler writes it")]
+struct SlotProof {
+    /// The slot, as the request has written it.
+    key: Word,
+    value: Quantity<U256>,
+    /// The nodes on the path to the slot in the account's storage trie, from its root.
+    proof: Vec<Data>,
+}
+
+impl GetProof {
+    /// Parses the parameters.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 with the path of the wrong field, or if there are too many slots.
+    pub fn parse(params: &str, dialect: &Dialect) -> Result<Self> {
+        let request: Self = parse(params, dialect)?;
+        bound_slots("params[1]", request.slots.len())?;
+        Ok(request)
+    }
+
+    /// Returns the block in whose state the account is proved.
+    pub fn selector(&self) -> Selector {
+        select(self.block)
+    }
+}
+
+impl Method for GetProof {
+    type Answer = AccountProof;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x00000000000000000000000000000000000000aa", [], "latest"]"#,
+        answer: r#"{"address": "0x00000000000000000000000000000000000000aa", "accountProof": ["0xf8718080808080a0"], "balance": "0x0", "codeHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "nonce": "0x0", "storageHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "storageProof": []}"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        bound_slots("params[1]", self.slots.len())?;
+        let snapshot = backend.select(run.published, self.selector())?;
+        let world = snapshot.world.local();
+        let world =
+            world.ok_or_else(|| RpcError::internal("only the upstream can prove its state: nothing was forwarded"))?;
+        let (address, absent) = (Address::from(self.address), Account::default());
+        let account = world.account(&address).map_or(&absent, Arc::as_ref);
+        let trie = account.storage_trie();
+        let mut object = Object::new(&mut run.out);
+        object.data("address", address.as_slice());
+        nodes(object.key("accountProof"), &world.trie().proof(keccak256(address)));
+        encode::quantity_u256(object.key("balance"), account.balance);
+        object
+            .data("codeHash", account.code.hash.as_slice())
+            .quantity("nonce", account.nonce)
+            .data("storageHash", trie.root_hash().as_slice());
+        encode::list(object.key("storageProof"), self.slots, |out, key| {
+            let mut object = Object::new(out);
+            let word = B256::from(key.slot);
+            match key.in_full {
+                true => {
+                    object.data("key", word.as_slice());
+                }
+                false => encode::quantity_u256(object.key("key"), key.slot),
+            }
+            encode::quantity_u256(object.key("value"), account.slot(&key.slot));
+            nodes(object.key("proof"), &trie.proof(keccak256(word)));
+            object.end();
+        });
+        object.end();
+        Ok(Lookup::Found)
+    }
+}
+
+/// Returns whether a transaction count has what waits in the pool.
+pub fn counts_pool(params: &str, dialect: &Dialect) -> bool {
+    parse::<GetTransactionCount>(params, dialect).is_ok_and(|request| select(request.block) == Selector::Pending)
+}
+
+/// Returns the value that `get` reads from an account, or its default if the account does not exist.
+fn account<T: Default>(
+    backend: &Backend,
+    run: &Run<'_>,
+    address: Fixed<20>,
+    selector: Selector,
+    get: impl FnOnce(AccountInfo) -> T,
+) -> Result<T> {
+    let snapshot = backend.select(run.published, selector)?;
+    Ok(run.overlay.look_up(&snapshot.world, address.into()).map_or_else(T::default, get))
+}
+
+fn bound_slots(place: &str, count: usize) -> Result<()> {
+    if count > MAX_SLOTS {
+        return Err(RpcError::params(format!("{place}: too many storage slots: {count}, at most {MAX_SLOTS}")));
+    }
+    Ok(())
+}
+
+/// Writes the RLP of the nodes of a proof.
+fn nodes(out: &mut Vec<u8>, proof: &[Bytes]) {
+    encode::list(out, proof, |out, node| encode::data(out, node));
+}

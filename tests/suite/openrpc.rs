@@ -1,0 +1,139 @@
+//! The schemas of `rpc.discover` fit its own examples, and what a node takes and answers.
+
+use serde_json::{Value, json};
+
+use crate::support::TestNode;
+
+const ADDRESS: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
+/// A contract that logs a topic and reverts if it is called with data.
+const CODE: &str = "0x36600c5760015f5fa1005b5f5ffd";
+
+/// Requests whose parameters and answers are compared with the document, about a block and a transaction in it.
+fn requests(block: &Value, transaction: &Value) -> Vec<(&'static str, Value)> {
+    let overrides = json!({
+        "stateOverrides": {ADDRESS: {"balance": "0xffffffffffffffff", "code": CODE, "stateDiff": {"0x1": "0x2"}}},
+        "blockOverrides": {"timestamp": "0xffffffff", "withdrawals": []},
+    });
+    let calls = json!([
+        {"to": ADDRESS, "from": ADDRESS, "value": "0x1", "gas": "0xffff"},
+        {"to": ADDRESS, "data": "0x00", "accessList": [{"address": ADDRESS, "storageKeys": []}]},
+    ]);
+    let mut simulated = overrides;
+    simulated["calls"] = calls;
+    let payload = json!({"blockStateCalls": [simulated, {}], "traceTransfers": true, "returnFullTransactions": true});
+    let mut chosen = payload.clone();
+    chosen["outputs"] = json!([
+        "status",
+        "gasUsed",
+        "returnData",
+        "error",
+        "logs",
+        "header",
+        "transfers",
+        "stateDiff",
+        "accessList",
+        "blockAccessList",
+        "readSet",
+        "assets",
+        "coinbase",
+        "trace"
+    ]);
+    chosen["when"] = json!([{"block": 0, "call": 1, "status": "failure"}]);
+    chosen["errors"] = json!(["error Refused(uint256 why)", {"type": "function", "name": "run"}]);
+    let mut dropped = chosen.clone();
+    dropped["when"] = json!([{"block": 0, "call": 1, "status": "success"}]);
+    vec![
+        ("eth_getBlockByNumber", json!(["pending", true])),
+        ("eth_getBlockByNumber", json!(["0xffffff", false])),
+        ("eth_getBlockByHash", json!([block, true])),
+        ("eth_getBlockTransactionCountByNumber", json!(["latest"])),
+        ("eth_getBlockTransactionCountByHash", json!([block])),
+        ("eth_getUncleCountByBlockNumber", json!(["earliest"])),
+        ("eth_getUncleCountByBlockHash", json!([block])),
+        ("eth_getBlockReceipts", json!([block])),
+        ("eth_getTransactionByHash", json!([transaction])),
+        ("eth_getTransactionByHash", json!([block])),
+        ("eth_getTransactionByBlockNumberAndIndex", json!(["0x1", "0x0"])),
+        ("eth_getTransactionByBlockHashAndIndex", json!([block, "0x0"])),
+        ("eth_getTransactionReceipt", json!([transaction])),
+        ("eth_getHeaderByNumber", json!(["latest"])),
+        ("eth_getHeaderByHash", json!([block])),
+        ("debug_getRawHeader", json!(["latest"])),
+        ("debug_getRawBlock", json!(["0xffffff"])),
+        ("debug_getRawReceipts", json!([block])),
+        ("debug_getRawTransaction", json!([transaction])),
+        ("eth_getBlockAccessList", json!(["pending"])),
+        ("eth_getRawTransactionByHash", json!([block])),
+        ("eth_getRawTransactionByBlockNumberAndIndex", json!(["0x1", "0x0"])),
+        ("eth_getRawTransactionByBlockHashAndIndex", json!([block, "0x0"])),
+        ("eth_getBalance", json!([ADDRESS, "latest"])),
+        ("eth_getTransactionCount", json!([ADDRESS, {"blockNumber": "0x0"}])),
+        ("eth_getCode", json!([ADDRESS, "pending"])),
+        ("eth_getStorageAt", json!([ADDRESS, "0x0", "latest"])),
+        ("eth_getStorageValues", json!([{ADDRESS: ["0x0", "0x1"]}, "latest"])),
+        ("eth_getProof", json!([ADDRESS, ["0x0"], "latest"])),
+        ("eth_simulateV1", json!([payload, "pending"])),
+        ("presim_simulate", json!([payload, "latest"])),
+        ("presim_simulate", json!([chosen, "pending"])),
+        ("presim_simulate", json!([dropped, "pending"])),
+    ]
+}
+
+/// Panics if a value has not the shape of a schema of the document.
+fn check(document: &Value, schema: &Value, value: &Value, what: &str) {
+    let whole = json!({"components": document["components"], "allOf": [schema]});
+    let validator = jsonschema::draft7::new(&whole).unwrap_or_else(|error| panic!("{what}: {error}: {schema}"));
+    let problems: Vec<String> =
+        validator.iter_errors(value).map(|error| format!("{}: {error}", error.instance_path)).collect();
+    assert!(problems.is_empty(), "{what}: {problems:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_and_answers_have_the_shapes_of_the_document() {
+    let node = TestNode::start(&["--sub-block-ms", "50", "--sub-blocks", "2", "--log", "off"]);
+    node.sealed(2).await;
+    let block = node.result("/", "eth_getBlockByNumber", json!(["0x1", false])).await;
+    let (block, transaction) = (&block["hash"], &block["transactions"][0]);
+    for path in ["/", "/standard"] {
+        let document = node.result(path, "rpc.discover", json!([])).await;
+        let entry = |method: &str| {
+            let mut methods = document["methods"].as_array().unwrap().iter();
+            methods.find(|entry| entry["name"] == method).unwrap_or_else(|| panic!("{method} is not in the document"))
+        };
+        for (method, params) in requests(block, transaction) {
+            let (entry, what) = (entry(method), format!("{path} {method}"));
+            for (param, value) in entry["params"].as_array().unwrap().iter().zip(params.as_array().unwrap()) {
+                check(&document, &param["schema"], value, &format!("{what} {}", param["name"]));
+            }
+            let answer = node.result(path, method, params).await;
+            check(&document, &entry["result"]["schema"], &answer, &what);
+        }
+        let mut count = 0;
+        for entry in document["methods"].as_array().unwrap() {
+            for example in entry["examples"].as_array().into_iter().flatten() {
+                count += 1;
+                let what = format!("{path} {}, the example", entry["name"]);
+                for (param, given) in
+                    entry["params"].as_array().unwrap().iter().zip(example["params"].as_array().unwrap())
+                {
+                    check(&document, &param["schema"], &given["value"], &what);
+                }
+                check(&document, &entry["result"]["schema"], &example["result"]["value"], &what);
+            }
+        }
+        assert!(count > 5, "{count} examples");
+    }
+}
+
+/// A block is required where the dialect requires it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_document_describes_the_dialect_that_it_is_asked_in() {
+    let node = TestNode::quiet();
+    for (path, is_required) in [("/", true), ("/standard", false)] {
+        let document = node.result(path, "rpc.discover", json!([])).await;
+        let methods = document["methods"].as_array().unwrap();
+        let code = methods.iter().find(|entry| entry["name"] == "eth_getCode").unwrap();
+        assert_eq!(code["params"][1]["required"], is_required, "{path}");
+        assert_eq!(code["params"][1]["name"], "block");
+    }
+}
