@@ -2,8 +2,8 @@
 //!
 //! [`http`] and [`ws`] are the two transports, behind the one port of [`server`], on which [`startup`] answers until
 //! the node has started, and [`health`] has its health. [`service`] turns the text of a message into the text of its answer, by jsonrpsee, and [`batch`] runs its entries. Each
-//! request in a message is a [`Request`], whose method [`front`] looks up in the table of [`methods`]. [`route`] decides
-//! which node answers it, and [`runner`] runs it on the executor. [`api`] has the methods by feature, [`wire`] parses parameters into the engine's types, and
+//! request in a message is a [`Request`] of a method in the table of [`methods`], which [`front`] answers: [`route`] decides
+//! which node does, and [`runner`] runs it on the executor. [`api`] has the methods by feature, [`wire`] parses parameters into the engine's types, and
 //! [`encode`] writes results. [`wait`] lets a request wait for its receipt, [`approve`] for an approval, and [`remote`] for
 //! state of an upstream.
 //!
@@ -55,6 +55,7 @@ mod wire;
 mod ws;
 
 pub use access::{Access, AccessConfig, AccessError};
+pub use api::call::parse_call;
 pub use api::simulate::{SimulationView, parse_presim_simulation, parse_simulation, write_simulation};
 pub use connections::ConnectionLimits;
 pub use error::RpcError;
@@ -79,5 +80,5 @@ pub use subscriptions::{Subscriptions, announce};
 pub use testing::Testing;
 pub use watches::{WatchLimits, Watches};
 
-pub use wire::{ShapeLimits, parse_call};
+pub use wire::ShapeLimits;
 pub use ws::SocketBounds;

@@ -282,12 +282,14 @@ fn objects(schema: &Value, value: &Value, at: &str, found: &mut Objects) {
 
 /// Returns every field name of a wire type in the sources: fields in camel case, renames and aliases.
 fn fields_of_sources() -> BTreeSet<String> {
-    let folders =
-        ["wire", "api", "api/simulate"].map(|folder| format!("{}/src/rpc/{folder}", env!("CARGO_MANIFEST_DIR")));
-    let entries = folders.into_iter().flat_map(|folder| std::fs::read_dir(folder).expect("the sources are there"));
-    let paths = entries.map(|entry| entry.expect("an entry").path()).filter(|path| path.is_file());
+    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/src/rpc");
+    let mut paths = vec![std::path::PathBuf::from(format!("{sources}/wire")), format!("{sources}/api").into()];
     let mut names = BTreeSet::new();
-    for path in paths {
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            paths.extend(std::fs::read_dir(path).expect("a folder").map(|entry| entry.expect("an entry").path()));
+            continue;
+        }
         let text = std::fs::read_to_string(path).expect("a source");
         for line in text.lines().map(str::trim) {
             let named = line.strip_prefix("#[serde(alias = \"").or(line.strip_prefix("#[serde(rename = \""));

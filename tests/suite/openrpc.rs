@@ -1,6 +1,6 @@
 //! The schemas of `rpc.discover` fit its own examples, and what a node takes and answers.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::support::TestNode;
 
@@ -43,6 +43,14 @@ fn requests(block: &Value, transaction: &Value) -> Vec<(&'static str, Value)> {
     let mut dropped = chosen.clone();
     dropped["when"] = json!([{"block": 0, "call": 1, "status": "success"}]);
     vec![
+        ("eth_call", json!([{"to": ADDRESS}, "pending", {ADDRESS: {"nonce": "0x5"}}, {"random": block}])),
+        ("eth_estimateGas", json!([{"to": ADDRESS, "type": "0x2"}, "latest"])),
+        ("eth_gasPrice", json!([])),
+        ("eth_maxPriorityFeePerGas", json!([])),
+        ("eth_baseFee", json!([])),
+        ("eth_blobBaseFee", json!([])),
+        ("eth_feeHistory", json!(["0x2", "latest", [10, 50.5]])),
+        ("eth_createAccessList", json!([{"to": ADDRESS}, "latest"])),
         ("eth_getBlockByNumber", json!(["pending", true])),
         ("eth_getBlockByNumber", json!(["0xffffff", false])),
         ("eth_getBlockByHash", json!([block, true])),
@@ -79,9 +87,27 @@ fn requests(block: &Value, transaction: &Value) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Panics if a value has not the shape of a schema of the document.
+/// Returns a part of the document whose objects have no other fields than those that it names.
+fn closed(part: &Value) -> Value {
+    match part {
+        Value::Array(items) => items.iter().map(closed).collect(),
+        Value::Object(fields) => {
+            let mut fields: Map<String, Value> =
+                fields.iter().map(|(name, value)| (name.clone(), closed(value))).collect();
+            if fields.get("properties").is_some_and(Value::is_object)
+                && fields.get("type").is_some_and(Value::is_string)
+            {
+                fields.entry("additionalProperties").or_insert(false.into());
+            }
+            fields.into()
+        }
+        other => other.clone(),
+    }
+}
+
+/// Panics if a value has not the shape of a schema of the document, or has fields that it does not name.
 fn check(document: &Value, schema: &Value, value: &Value, what: &str) {
-    let whole = json!({"components": document["components"], "allOf": [schema]});
+    let whole = json!({"components": closed(&document["components"]), "allOf": [closed(schema)]});
     let validator = jsonschema::draft7::new(&whole).unwrap_or_else(|error| panic!("{what}: {error}: {schema}"));
     let problems: Vec<String> =
         validator.iter_errors(value).map(|error| format!("{}: {error}", error.instance_path)).collect();
@@ -110,6 +136,7 @@ async fn requests_and_answers_have_the_shapes_of_the_document() {
         }
         let mut count = 0;
         for entry in document["methods"].as_array().unwrap() {
+            assert!(entry["summary"].as_str().is_some_and(|text| !text.is_empty()), "{path} {}", entry["name"]);
             for example in entry["examples"].as_array().into_iter().flatten() {
                 count += 1;
                 let what = format!("{path} {}, the example", entry["name"]);

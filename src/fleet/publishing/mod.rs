@@ -91,7 +91,7 @@ pub struct Publisher {
     pub stream: StreamSink,
 }
 
-/// The reason why an epoch is not taken.
+/// The reason why an epoch is not taken, or a fleet is not joined.
 #[derive(Debug, thiserror::Error)]
 pub enum EpochError {
     /// NATS does not answer.

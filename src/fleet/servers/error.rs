@@ -79,7 +79,7 @@ pub enum FleetError {
         /// The id of the newest message of the stream.
         theirs: u64,
     },
-    /// There is no fleet, or more than one.
+    /// There is no such fleet, or more than one, or it is not what the flags say.
     #[error("{0}")]
     Which(String),
     /// The image cannot be used.

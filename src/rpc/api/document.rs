@@ -56,7 +56,7 @@ pub fn describe<M: Method>(name: &str, dialect: &Dialect, generator: &mut Schema
         names.iter().zip(given).map(|(name, value)| json!({"name": name, "value": value})).collect();
     json!({
         "name": name,
-        "summary": schema["description"],
+        "summary": in_one_line(&schema["description"]),
         "paramStructure": "by-position",
         "params": params,
         "result": {"name": "result", "schema": generator.subschema_for::<M::Answer>()},
@@ -73,10 +73,15 @@ fn parameter(name: &str, method: &Value, dialect: &Dialect) -> Value {
     parameter.insert("name".to_owned(), name.into());
     parameter.insert("required".to_owned(), (is_required || is_needed && dialect.requires_to_and_selector).into());
     if let Some(description) = schema.as_object_mut().and_then(|schema| schema.remove("description")) {
-        parameter.insert("description".to_owned(), description);
+        parameter.insert("description".to_owned(), in_one_line(&description));
     }
     parameter.insert("schema".to_owned(), schema);
     parameter.into()
+}
+
+/// Returns the text of a comment without its line breaks.
+fn in_one_line(comment: &Value) -> Value {
+    comment.as_str().unwrap_or_default().replace('\n', " ").into()
 }
 
 /// Returns the names of a struct's fields, in their order.

@@ -5,7 +5,9 @@
 //! table of methods has a row for each.
 
 pub mod block;
+pub mod call;
 pub mod document;
+pub mod fee;
 pub mod simulate;
 pub mod state;
 
@@ -20,7 +22,7 @@ use super::{
 
 /// A method that is one run on a snapshot.
 ///
-/// The first sentence of its comment is its summary in the document. It deserializes from an array of its fields.
+/// Its comment is its summary in the document. It deserializes from an array of its fields.
 pub trait Method: DeserializeOwned + JsonSchema {
     /// The shape of the result.
     type Answer: JsonSchema;

@@ -47,7 +47,7 @@ impl Method for GetBalance {
     }
 }
 
-/// The next nonce of an account; at pending it counts the transactions in the pool.
+/// The nonce of an account; at pending, with the transactions of the pool that follow.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: address, block")]
 pub struct GetTransactionCount {
@@ -98,7 +98,7 @@ impl Method for GetCode {
     }
 }
 
-/// A storage slot of an account.
+/// A storage slot, as 32 bytes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "2 or 3 parameters: address, storage slot, block")]
 pub struct GetStorageAt {
@@ -109,7 +109,7 @@ pub struct GetStorageAt {
 }
 
 impl Method for GetStorageAt {
-    type Answer = Word;
+    type Answer = Fixed<32>;
     const EXAMPLE: Example = Example {
         params: r#"["0x5fbdb2315678afecb367f032d93f642f64180aa3", "0x0", "latest"]"#,
         answer: r#""0x0000000000000000000000000000000000000000000000000000000000000001""#,
@@ -134,7 +134,7 @@ pub struct GetStorageValues {
 }
 
 impl Method for GetStorageValues {
-    type Answer = BTreeMap<AddressKey, Vec<Word>>;
+    type Answer = BTreeMap<AddressKey, Vec<Fixed<32>>>;
     const EXAMPLE: Example = Example {
         params: r#"[{"0x5fbdb2315678afecb367f032d93f642f64180aa3": ["0x0"]}, "latest"]"#,
         answer: r#"{"0x5fbdb2315678afecb367f032d93f642f64180aa3": ["0x0000000000000000000000000000000000000000000000000000000000000001"]}"#,
@@ -167,6 +167,7 @@ pub struct GetProof {
     /// The account to prove.
     pub address: Fixed<20>,
     /// The account's storage slots to prove: 1,024 at the most.
+    #[schemars(length(max = 1024))]
     pub slots: Vec<SlotKey>,
     #[serde(default)]
     block: Option<SelectorParam>,

@@ -184,7 +184,7 @@ pub fn or_null<T>(out: &mut Vec<u8>, value: Option<T>, write: impl FnOnce(&mut V
 }
 
 /// Writes null.
-pub fn null(out: &mut Vec<u8>) -> Lookup {
+fn null(out: &mut Vec<u8>) -> Lookup {
     out.extend_from_slice(b"null");
     Lookup::Nothing
 }

@@ -195,6 +195,22 @@ pub struct CallFrame {
     error: Option<String>,
     revert_reason: Option<String>,
     calls: Option<Vec<CallFrame>>,
+    logs: Option<Vec<FrameLog>>,
+    /// The gas of the first frame by its two dimensions, from Amsterdam on.
+    regular_gas_used: Option<Quantity<u64>>,
+    state_gas_used: Option<Quantity<u64>>,
+    gas_refund: Option<Quantity<u64>>,
+}
+
+/// A log of a call frame.
+#[derive(JsonSchema)]
+struct FrameLog {
+    address: Fixed<20>,
+    topics: Vec<Fixed<32>>,
+    data: Data,
+    /// The number of the frame's calls before the log.
+    position: Option<Quantity<u64>>,
+    index: Option<Quantity<u64>>,
 }
 
 /// The part of a block's access list about an account (EIP-7928).

@@ -2,9 +2,6 @@
 
 mod backend;
 mod bundle;
-mod call;
-mod estimate;
-mod fee;
 mod filter;
 mod log;
 mod many;
@@ -31,9 +28,9 @@ use alloy_primitives::map::HashMap;
 
 use super::{
     api::{
-        Method, block,
+        Method, block, call,
         document::{Describe, describe, document},
-        simulate, state,
+        fee, simulate, state,
     },
     dialect::Dialect,
     encode::{self, Lookup},
@@ -196,7 +193,7 @@ impl MethodRoute {
     /// All methods.
     pub const ALL: &[Self] = &numbered([
         // Calls and bundles. A small simulation ends sooner than it could be handed over to a worker.
-        run!("eth_call", InlineThen(Short), parse_call, call),
+        Self::run::<call::EthCall>("eth_call", InlineThen(Short)),
         Self::run::<simulate::SimulateV1>("eth_simulateV1", InlineThen(Bundle)),
         Self::run::<simulate::Simulate>("presim_simulate", InlineThen(Bundle)),
         Self::new("presim_search", On(Bundle), Handler::Search),
@@ -206,8 +203,8 @@ impl MethodRoute {
         Self::new("presim_results", Inline, Handler::Watch(WatchMethod::Results)),
         Self::new("presim_unwatch", Inline, Handler::Watch(WatchMethod::End)),
         // These run calls many times. Waiting short calls may run between two of them.
-        run!("eth_estimateGas", On(Bundle), parse_estimate, estimate_gas),
-        run!("eth_createAccessList", On(Bundle), parse_access_list, create_access_list),
+        Self::run::<call::EstimateGas>("eth_estimateGas", On(Bundle)),
+        Self::run::<call::CreateAccessList>("eth_createAccessList", On(Bundle)),
         run!("eth_callBundle", On(Bundle), limited parse_bundle, call_bundle),
         run!("mev_simBundle", On(Bundle), limited parse_sim_bundle, sim_bundle),
         run!("eth_callMany", On(Bundle), limited parse_call_many, call_many),
@@ -263,11 +260,11 @@ impl MethodRoute {
         Self::history::<block::GetRawTransactionAt<SelectorParam>>("eth_getRawTransactionByBlockNumberAndIndex"),
         Self::history::<block::GetRawTransactionAt<HashParam>>("eth_getRawTransactionByBlockHashAndIndex"),
         // Fees.
-        run!("eth_gasPrice", On(Read), parse_none, gas_price),
-        run!("eth_maxPriorityFeePerGas", On(Read), parse_none, max_priority_fee),
-        run!("eth_baseFee", Inline, parse_none, base_fee),
-        run!("eth_blobBaseFee", Inline, parse_none, blob_base_fee),
-        history!("eth_feeHistory", parse_fee_history, fee_history),
+        Self::run::<fee::GasPrice>("eth_gasPrice", On(Read)),
+        Self::run::<fee::MaxPriorityFee>("eth_maxPriorityFeePerGas", On(Read)),
+        Self::run::<fee::BaseFee>("eth_baseFee", Inline),
+        Self::run::<fee::BlobBaseFee>("eth_blobBaseFee", Inline),
+        Self::history::<fee::GetFeeHistory>("eth_feeHistory"),
         // Filters, for clients that cannot subscribe.
         run!("eth_newFilter", Inline, parse_logs, new_filter),
         run!("eth_newBlockFilter", Inline, parse_none, new_block_filter),

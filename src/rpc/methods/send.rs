@@ -10,6 +10,7 @@ use crate::{
     ledger::Snapshot,
     pool::PoolPlace,
     rpc::{
+        api::call::needed_gas,
         encode,
         error::{Result, RpcError},
         wire,
@@ -116,7 +117,7 @@ impl Backend {
         // Without fees, because the account was found to be able to pay.
         let call = Call { fees: CallFees::default(), nonce: None, ..call };
         run.meter = std::mem::take(&mut run.overlay.meter);
-        let checked = self.needed_gas(snapshot, &CallRequest { call, ..CallRequest::default() }, run);
+        let checked = needed_gas(self, snapshot, &CallRequest { call, ..CallRequest::default() }, run);
         run.ensure_complete()?;
         checked.map(drop)
     }
@@ -149,7 +150,7 @@ impl Backend {
             // The estimate uses the pre-confirmed state, which the transaction will run on.
             None => {
                 let request = CallRequest { call: call.clone(), ..CallRequest::default() };
-                self.needed_gas(&run.published.newest, &request, run)?
+                needed_gas(self, &run.published.newest, &request, run)?
             }
         };
         run.ensure_complete()?;

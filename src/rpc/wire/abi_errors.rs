@@ -37,7 +37,7 @@ impl JsonSchema for AbiItemParam {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"anyOf": [{"type": "string"}, {"type": "object", "properties": {"type": {"type": "string"}}}]})
+        json_schema!({"anyOf": [{"type": "string"}, {"type": "object", "properties": {"type": {"type": "string"}}, "additionalProperties": true}]})
     }
 }
 

@@ -1,6 +1,7 @@
 //! A block alone, and the hash of a transaction.
 
 use alloy_primitives::B256;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 use super::parse;
@@ -10,9 +11,9 @@ use crate::{
 };
 
 /// A parameter that names a block: any selector, or a hash alone.
-pub trait NamesBlock: DeserializeOwned + Into<Selector> {}
+pub trait NamesBlock: DeserializeOwned + JsonSchema + Into<Selector> {}
 
-impl<B: DeserializeOwned + Into<Selector>> NamesBlock for B {}
+impl<B: DeserializeOwned + JsonSchema + Into<Selector>> NamesBlock for B {}
 
 params! {
     OneBlock<B>(B) = "1 parameter: block";

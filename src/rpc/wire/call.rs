@@ -14,10 +14,9 @@ use serde::{
     de::{Error, IntoDeserializer, MapAccess, Visitor},
 };
 
-use super::{SelectorParam, parse, require, schema::add_aliases, select};
+use super::schema::add_aliases;
 use crate::{
-    engine::{AccountOverride, BlockOverrides, Call, CallFees, CallRequest, StateOverrides, StorageOverride},
-    ledger::Selector,
+    engine::{AccountOverride, BlockOverrides, Call, CallFees, StateOverrides, StorageOverride},
     rpc::{
         dialect::Dialect,
         encode::schema::{AccessListItem, Authorization, Withdrawal},
@@ -37,11 +36,6 @@ pub struct ShapeLimits {
     pub max_calls: usize,
     /// Maximum number of variants in a search.
     pub max_search_runs: usize,
-}
-
-params! {
-    CallParams(CallObject; SelectorParam, StateOverridesParam, BlockOverridesParam)
-        = "1 to 4 parameters: call, block, state overrides, block overrides";
 }
 
 /// A call. Fields that are absent have the values that a call without them has.
@@ -220,38 +214,6 @@ const BLOCK_ALIASES: &[(&str, &str)] = &[
     ("beaconRoot", "parentBeaconBlockRoot"),
 ];
 
-/// Parses the parameters of `eth_call`: a call with its overrides, and the block that it runs on.
-///
-/// # Errors
-///
-/// Returns -32602 with the path of the wrong field.
-pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector)> {
-    let (request, selector) = call_request(params, "eth_call", dialect)?;
-    Ok((request, require(selector, dialect)?))
-}
-
-/// Parses the parameters of `eth_estimateGas`. The block that the call runs on is `latest` by default.
-pub fn parse_estimate(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector)> {
-    let (request, selector) = call_request(params, "eth_estimateGas", dialect)?;
-    Ok((request, select(selector)))
-}
-
-/// Parses the parameters of `eth_createAccessList`. The block that the call runs on is `latest` by default.
-pub fn parse_access_list(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector)> {
-    let (request, selector) = call_request(params, "eth_createAccessList", dialect)?;
-    Ok((request, select(selector)))
-}
-
-fn call_request(params: &str, method: &'static str, dialect: &Dialect) -> Result<(CallRequest, Option<SelectorParam>)> {
-    let CallParams(call, selector, state, block, ()) = parse(params, dialect)?;
-    let request = CallRequest {
-        call: call.into_call("params[0]", dialect)?,
-        state: state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default(),
-        block: block.map(|block| call_block_overrides(block, "params[3]", method)).transpose()?.unwrap_or_default(),
-    };
-    Ok((request, selector))
-}
-
 impl CallObject {
     pub fn into_call(self, place: impl Display, dialect: &Dialect) -> Result<Call> {
         let to = match self.to {
@@ -350,7 +312,7 @@ pub fn state_overrides(overrides: StateOverridesParam, place: impl Display) -> R
 
 /// Converts the overrides of the block that a call of `method` runs in. Overrides that act between blocks are rejected,
 /// as in geth.
-pub(super) fn call_block_overrides(
+pub fn call_block_overrides(
     overrides: BlockOverridesParam,
     place: impl Display,
     method: &str,

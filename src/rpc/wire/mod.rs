@@ -1,6 +1,6 @@
 //! The parameters of the methods on the wire, and their conversion to the types that the other modules take.
 //!
-//! Malformed parameters are rejected here with the name of the field, so the other modules do not check them again.
+//! Malformed parameters are rejected with the name of the field, here or by the handlers, so the engine does not check them again.
 
 /// Defines the positional parameters of methods, each with the words by which an error counts them: those that must be
 /// there and, after a semicolon, those that may be.
@@ -18,7 +18,6 @@ mod abi_errors;
 mod block;
 mod bundle;
 mod call;
-mod fee;
 mod log;
 mod many;
 mod mev;
@@ -36,13 +35,12 @@ mod wallet;
 mod watch;
 
 pub use abi_errors::{AbiItemParam, CustomErrors};
-pub use block::{parse_hash, parse_one_block};
+pub use block::{NamesBlock, parse_hash, parse_one_block};
 pub use bundle::{ParsedBundle, parse_bundle, parse_cancelled_bundle, parse_sent_bundle, transaction};
 pub use call::{
-    AddressKey, BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides, parse_access_list,
-    parse_call, parse_estimate, state_overrides,
+    AddressKey, BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides,
+    call_block_overrides, state_overrides,
 };
-pub use fee::{FeeHistoryRequest, parse_fee_history};
 pub use log::{LogFilter, LogRange, parse_logs};
 pub use many::{ManyRequest, parse_call_many};
 pub use mev::{MevBundle, MevPart, SimBundleRequest, parse_sim_bundle};

@@ -11,7 +11,7 @@ pub use self::{
 use alloy_consensus::transaction::Recovered;
 use alloy_primitives::B256;
 use schemars::JsonSchema;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
 
 use super::{Example, Method};
 use crate::{
@@ -23,13 +23,9 @@ use crate::{
         error::Result,
         hex::{Fixed, Quantity},
         methods::{Backend, Run},
+        wire::NamesBlock,
     },
 };
-
-/// A parameter that names a block: any selector, or a hash alone.
-pub trait NamesBlock: DeserializeOwned + JsonSchema + Into<Selector> {}
-
-impl<B: DeserializeOwned + JsonSchema + Into<Selector>> NamesBlock for B {}
 
 /// A block, or null. pending is the one being built, with a provisional hash.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{
     super::{Example, Method},
-    NamesBlock, position,
+    position,
 };
 use crate::{
     ledger::{Block, Selector, UnknownBlock},
@@ -16,7 +16,7 @@ use crate::{
         error::Result,
         hex::{Data, Fixed, Quantity},
         methods::{Backend, Run},
-        wire::SelectorParam,
+        wire::{NamesBlock, SelectorParam},
     },
 };
 

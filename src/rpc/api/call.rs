@@ -1,0 +1,193 @@
+//! `eth_call`, and the gas and the access list that a call needs.
+
+use alloy_eips::eip2930::AccessList;
+use revm::context::result::ExecutionResult;
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Serialize};
+
+use super::{Example, Method};
+use crate::{
+    engine::{Accessed, CallRequest, Estimate, HaltText},
+    ledger::{Selector, Snapshot},
+    rpc::{
+        dialect::Dialect,
+        encode::{self, Lookup, schema::AccessListItem},
+        error::{Result, RpcError},
+        hex::{Data, Quantity},
+        methods::{Backend, Run},
+        wire::{
+            BlockOverridesParam, CallObject, SelectorParam, StateOverridesParam, call_block_overrides, parse, require,
+            select, state_overrides,
+        },
+    },
+};
+
+/// A call with its overrides, and the block that it runs on.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", expecting = "1 to 4 parameters: call, block, state overrides, block overrides")]
+#[schemars(inline)]
+struct CallParams {
+    call: CallObject,
+    #[serde(default)]
+    block: Option<SelectorParam>,
+    #[serde(default)]
+    state_overrides: Option<StateOverridesParam>,
+    #[serde(default)]
+    block_overrides: Option<BlockOverridesParam>,
+}
+
+impl CallParams {
+    /// Returns the parameters of `method`.
+    fn into_request(self, method: &str, dialect: &Dialect) -> Result<CallRequest> {
+        let (state, block) = (self.state_overrides, self.block_overrides);
+        Ok(CallRequest {
+            call: self.call.into_call("params[0]", dialect)?,
+            state: state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default(),
+            block: block.map(|block| call_block_overrides(block, "params[3]", method)).transpose()?.unwrap_or_default(),
+        })
+    }
+}
+
+/// Runs a call on the state of a block.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(transform = requires_block)]
+pub struct EthCall(CallParams);
+
+/// Marks the block as one that `/` requires.
+fn requires_block(schema: &mut Schema) {
+    if let Some(block) = schema.get_mut("properties").and_then(|fields| fields.get_mut("block")) {
+        block["x-needed"] = "on /".into();
+    }
+}
+
+/// Parses the parameters of `eth_call`.
+///
+/// # Errors
+///
+/// Returns -32602 with the path of the wrong field.
+pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector)> {
+    let EthCall(params) = parse(params, dialect)?;
+    let block = params.block;
+    Ok((params.into_request("eth_call", dialect)?, require(block, dialect)?))
+}
+
+impl Method for EthCall {
+    type Answer = Data;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"to": "0x5fbdb2315678afecb367f032d93f642f64180aa3", "data": "0x18160ddd"}, "pending"]"#,
+        answer: r#""0x0000000000000000000000000000000000000000000000000de0b6b3a7640000""#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let (dialect, block) = (run.dialect, self.0.block);
+        let request = self.0.into_request("eth_call", dialect)?;
+        let snapshot = backend.select(run.published, require(block, dialect)?)?;
+        let rules = backend.rules(dialect);
+        let result = backend
+            .engine(&rules, run.reset_to(&snapshot))
+            .call(snapshot.header(), &request)
+            .map_err(|error| RpcError::from(error).outside_simulation())?;
+        backend.gas.increment(result.tx_gas_used());
+        match result {
+            ExecutionResult::Success { output, .. } => Ok(encode::data(&mut run.out, output.data()).into()),
+            ExecutionResult::Revert { output, .. } => Err((dialect.revert)(output)),
+            ExecutionResult::Halt { reason, .. } => Err((dialect.halt)(HaltText(reason).to_string())),
+        }
+    }
+}
+
+/// The smallest gas limit with which a call succeeds on the state of a block: to the unit, not within a tolerance.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct EstimateGas(CallParams);
+
+impl Method for EstimateGas {
+    type Answer = Quantity<u64>;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"to": "0x00000000000000000000000000000000000000aa", "value": "0x1"}, "latest"]"#,
+        answer: r#""0x5208""#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let block = self.0.block;
+        let request = self.0.into_request("eth_estimateGas", run.dialect)?;
+        let snapshot = backend.select(run.published, select(block))?;
+        let gas = needed_gas(backend, &snapshot, &request, run)?;
+        Ok(encode::quantity(&mut run.out, gas).into())
+    }
+}
+
+/// Returns the smallest gas limit, within the dialect's tolerance, with which a call succeeds on `snapshot`.
+///
+/// # Errors
+///
+/// Returns the error of the call, or -32000 if its sender cannot pay for the gas.
+pub fn needed_gas(backend: &Backend, snapshot: &Snapshot, request: &CallRequest, run: &mut Run<'_>) -> Result<u64> {
+    let (dialect, rules) = (run.dialect, backend.rules(run.dialect));
+    let estimate = backend
+        .engine(&rules, run.reset_to(snapshot))
+        .estimate_gas(snapshot.header(), request)
+        .map_err(|error| RpcError::from(error).outside_simulation())?;
+    match estimate {
+        Estimate::Gas { limit, simulated } => {
+            backend.gas.increment(simulated);
+            Ok(limit)
+        }
+        Estimate::Revert(data) => Err((dialect.revert)(data)),
+        Estimate::Halt(reason) => Err((dialect.halt)(HaltText(reason).to_string())),
+        Estimate::TooLittle(allowance) => {
+            Err(RpcError::new(-32000, format!("gas required exceeds allowance ({allowance})")))
+        }
+    }
+}
+
+/// The access list (EIP-2930) of a call on the state of a block, and the gas that the call uses with it.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct CreateAccessList(CallParams);
+
+/// The result of `eth_createAccessList`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AccessListResult {
+    #[schemars(with = "Vec<AccessListItem>")]
+    access_list: AccessList,
+    /// The reason for which the call failed, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(serialize_with = "hex_quantity")]
+    #[schemars(with = "Quantity<u64>")]
+    gas_used: u64,
+}
+
+impl Method for CreateAccessList {
+    type Answer = AccessListResult;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"to": "0x00000000000000000000000000000000000000aa"}, "latest"]"#,
+        answer: r#"{"accessList": [], "gasUsed": "0x5208"}"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let block = self.0.block;
+        let request = self.0.into_request("eth_createAccessList", run.dialect)?;
+        let snapshot = backend.select(run.published, select(block))?;
+        let rules = backend.rules(run.dialect);
+        let Accessed { list, result, simulated } = backend
+            .engine(&rules, run.reset_to(&snapshot))
+            .create_access_list(snapshot.header(), &request)
+            .map_err(|error| RpcError::from(error).outside_simulation())?;
+        backend.gas.increment(simulated);
+        let gas_used = result.tx_gas_used();
+        let error = match result {
+            ExecutionResult::Success { .. } => None,
+            ExecutionResult::Revert { .. } => Some("execution reverted".to_owned()),
+            ExecutionResult::Halt { reason, .. } => Some(HaltText(reason).to_string()),
+        };
+        Ok(encode::value(&mut run.out, &AccessListResult { access_list: list, error, gas_used }).into())
+    }
+}
+
+fn hex_quantity<S: serde::Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{value:#x}"))
+}

@@ -1,0 +1,264 @@
+//! Fees: current, past and suggested.
+
+use alloy_consensus::{Header, Transaction};
+use alloy_primitives::U256;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{Example, Method};
+use crate::{
+    ledger::{Block, KnownBlock, Selector},
+    rpc::{
+        encode::{self, Lookup, Object},
+        error::{Result, RpcError},
+        hex::{Number, Quantity},
+        methods::{Backend, Run},
+        wire::SelectorParam,
+    },
+};
+
+/// Maximum number of blocks in a fee history, as in geth. A longer one is cut.
+const MAX_BLOCKS: u64 = 1024;
+/// Maximum number of percentiles in a request, as in geth.
+const MAX_PERCENTILES: usize = 100;
+
+/// The price in wei that a legacy transaction should offer for a unit of gas, to be in the next block.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct GasPrice {}
+
+impl Method for GasPrice {
+    type Answer = Quantity<u128>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x3b9aca07""# };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let base_fee = backend.wallet.fees.base_fee(run.published).unwrap_or_default();
+        let price = u128::from(base_fee).saturating_add(backend.wallet.fees.tip(run.published));
+        Ok(encode::quantity_u256(&mut run.out, U256::from(price)).into())
+    }
+}
+
+/// The tip that got transactions into the last blocks, in wei.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct MaxPriorityFee {}
+
+impl Method for MaxPriorityFee {
+    type Answer = Quantity<u128>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x3b9aca00""# };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        Ok(encode::quantity_u256(&mut run.out, U256::from(backend.wallet.fees.tip(run.published))).into())
+    }
+}
+
+/// The base fee of the block being built, or of the next, in wei; null before London.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct BaseFee {}
+
+impl Method for BaseFee {
+    type Answer = Option<Quantity<u64>>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x7""# };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        Ok(encode::or_null(&mut run.out, backend.wallet.fees.base_fee(run.published), encode::quantity))
+    }
+}
+
+/// The price of a unit of blob gas in the block being built, or the next, in wei; null before Cancun.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct BlobBaseFee {}
+
+impl Method for BlobBaseFee {
+    type Answer = Option<Quantity<u128>>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x1""# };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let published = run.published;
+        let fee = match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
+            Some(open) => blob_fee(backend, &open.header),
+            None => next_blob_fee(backend, &published.head().header),
+        };
+        Ok(encode::or_null(&mut run.out, fee, |out, fee| encode::quantity_u256(out, U256::from(fee))))
+    }
+}
+
+fn blob_fee(backend: &Backend, header: &Header) -> Option<u128> {
+    header.blob_fee(backend.spec.blob_params(header.timestamp)?)
+}
+
+fn next_blob_fee(backend: &Backend, header: &Header) -> Option<u128> {
+    let time = backend.spec.next_timestamp(header.timestamp);
+    let excess = backend.spec.next_excess_blob_gas(header, time)?;
+    Some(backend.spec.blob_params(time)?.calc_blob_fee(excess))
+}
+
+/// Base fees, how full blocks were, and the tips paid.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "2 or 3 parameters: block count, newest block, reward percentiles")]
+pub struct GetFeeHistory {
+    count: Number<u64>,
+    newest: SelectorParam,
+    /// Percentiles of the tips paid, from 0 to 100 in ascending order.
+    #[serde(default)]
+    #[schemars(length(max = 100), inner(range(min = 0, max = 100)))]
+    percentiles: Option<Vec<f64>>,
+}
+
+/// The fees of a range of blocks. The fees have one more entry than there are blocks: that of the next block.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[expect(dead_code, reason = "the handler writes it")]
+pub struct FeeHistory {
+    oldest_block: Quantity<u64>,
+    /// The tips by block and percentile.
+    reward: Option<Vec<Vec<Quantity<u128>>>>,
+    base_fee_per_gas: Vec<Quantity<u64>>,
+    gas_used_ratio: Vec<f64>,
+    base_fee_per_blob_gas: Vec<Quantity<u128>>,
+    blob_gas_used_ratio: Vec<f64>,
+}
+
+impl GetFeeHistory {
+    /// Returns the percentiles of the tips that are asked for. As in geth, an empty list asks for none.
+    fn percentiles(&self) -> Result<Option<&[f64]>> {
+        let list = self.percentiles.as_deref().unwrap_or_default();
+        if list.len() > MAX_PERCENTILES {
+            return Err(RpcError::params(format!("params[2]: {} percentiles: at most {MAX_PERCENTILES}", list.len())));
+        }
+        if let Some(index) = list.iter().position(|percentile| !(0.0..=100.0).contains(percentile)) {
+            return Err(RpcError::params(format!(
+                "params[2][{index}]: invalid percentile {}: expected 0 to 100",
+                list[index]
+            )));
+        }
+        if let Some(index) = list.windows(2).position(|pair| pair[0] > pair[1]) {
+            return Err(RpcError::params(format!(
+                "params[2][{}]: invalid percentile: less than the one before it: expected ascending order",
+                index + 1
+            )));
+        }
+        Ok(Some(list).filter(|list| !list.is_empty()))
+    }
+}
+
+impl Method for GetFeeHistory {
+    type Answer = FeeHistory;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x1", "latest", [50]]"#,
+        answer: r#"{"oldestBlock": "0x10", "reward": [["0x3b9aca00"]], "baseFeePerGas": ["0x8", "0x7"], "gasUsedRatio": [0.02], "baseFeePerBlobGas": ["0x1", "0x1"], "blobGasUsedRatio": [0]}"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let (percentiles, newest, published) = (self.percentiles()?, Selector::from(self.newest), run.published);
+        let Some(last) = backend.find(published, newest)? else {
+            let head = published.head().number();
+            return Err(RpcError::new(
+                -32000,
+                match newest {
+                    Selector::Number(number) => {
+                        format!("params[1]: request beyond head block: requested {number}, head {head}")
+                    }
+                    _ => "params[1]: unknown block".to_owned(),
+                },
+            ));
+        };
+        let number = last.number();
+        // The range must not begin before the earliest block.
+        let earliest = published.find(Selector::Earliest)?.map_or(0, |first| first.number());
+        let count = self.count.0.min(MAX_BLOCKS).min(number - earliest + 1);
+        let first = number + 1 - count;
+        let sealed_end = if last.is_open() { number.saturating_sub(1) } else { number };
+        // Without percentiles, headers are enough, and they outlast the bodies of pruned blocks.
+        let blocks: Vec<KnownBlock> = (count > 0)
+            .then(|| (first..=sealed_end).filter_map(|number| published.sealed_block(number)).map(KnownBlock::Sealed))
+            .into_iter()
+            .flatten()
+            .chain((count > 0 && last.is_open()).then(|| last.clone()))
+            .collect();
+        let mut reward = |known: &KnownBlock, percentiles: &[f64]| -> Result<Vec<u128>> {
+            // Checks the deadline, because sorting the transactions of a thousand blocks takes long.
+            run.meter.check()?;
+            let block = Block::load(known.clone()).ok_or_else(|| published.no_body(known.number()))?;
+            Ok(rewards(&block, percentiles))
+        };
+        let paid = |percentiles: &[f64]| -> Result<Vec<Vec<u128>>> {
+            blocks.iter().map(|known| reward(known, percentiles)).collect()
+        };
+        let rewards = percentiles.map(paid).transpose()?;
+        Ok(write_history(backend, &blocks, first, rewards.as_deref(), &mut run.out).into())
+    }
+}
+
+/// Writes the result of `eth_feeHistory`.
+fn write_history(
+    backend: &Backend,
+    blocks: &[KnownBlock],
+    first: u64,
+    rewards: Option<&[Vec<u128>]>,
+    out: &mut Vec<u8>,
+) {
+    let headers = || blocks.iter().map(|block| block.header().inner());
+    let last = headers().next_back();
+    let mut object = Object::new(out);
+    object.quantity("oldestBlock", if blocks.is_empty() { 0 } else { first });
+    if let Some(rewards) = rewards {
+        encode::list(object.key("reward"), rewards, |out, tips| {
+            encode::list(out, tips, |out, tip| encode::quantity_u256(out, U256::from(*tip)));
+        });
+    }
+    // The fees have one more entry than there are blocks, because the next block's fees follow from the last block.
+    let next = last.map(|last| {
+        backend
+            .spec
+            .next_base_fee(last, last.number + 1, backend.spec.next_timestamp(last.timestamp))
+            .unwrap_or_default()
+    });
+    let fees = headers().map(|header| header.base_fee_per_gas.unwrap_or_default()).chain(next);
+    encode::list(object.key("baseFeePerGas"), fees, encode::quantity);
+    encode::list(object.key("gasUsedRatio"), headers(), |out, header| ratio(out, header.gas_used, header.gas_limit));
+    let next = last.map(|last| next_blob_fee(backend, last).unwrap_or_default());
+    let fees = headers().map(|header| blob_fee(backend, header).unwrap_or_default()).chain(next);
+    encode::list(object.key("baseFeePerBlobGas"), fees, |out, fee| encode::quantity_u256(out, U256::from(fee)));
+    encode::list(object.key("blobGasUsedRatio"), headers(), |out, header| {
+        let most = backend.spec.blob_params(header.timestamp).map_or(0, |blobs| blobs.max_blob_gas_per_block());
+        ratio(out, header.blob_gas_used.unwrap_or_default(), most);
+    });
+    object.end();
+}
+
+/// Writes `part / whole` as a plain number, or 0 if `whole` is zero.
+fn ratio(out: &mut Vec<u8>, part: u64, whole: u64) {
+    let ratio = if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+    out.extend_from_slice(ratio.to_string().as_bytes());
+}
+
+/// Returns the tip paid at each percentile of the gas used in a block, in wei. All are zero if the block is empty.
+fn rewards(block: &Block, percentiles: &[f64]) -> Vec<u128> {
+    let base_fee = block.header().base_fee_per_gas.unwrap_or_default();
+    let mut paid: Vec<(u128, u64)> = block
+        .transactions()
+        .map(|included| (included.tx.effective_tip_per_gas(base_fee).unwrap_or_default(), included.gas_used))
+        .collect();
+    paid.sort_unstable();
+    let all = block.header().gas_used as f64;
+    let mut rest = paid.iter().copied();
+    let mut at = rest.next();
+    let mut sum = at.map_or(0, |(_, gas)| gas);
+    percentiles
+        .iter()
+        .map(|percentile| {
+            // As in geth, the threshold is a whole number of units of gas.
+            let threshold = (all * percentile / 100.0) as u64;
+            while sum < threshold {
+                let Some(next) = rest.next() else { break };
+                at = Some(next);
+                sum += next.1;
+            }
+            at.map_or(0, |(tip, _)| tip)
+        })
+        .collect()
+}
