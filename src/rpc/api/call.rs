@@ -90,7 +90,10 @@ impl Method for EthCall {
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         backend.gas.increment(result.tx_gas_used());
         match result {
-            ExecutionResult::Success { output, .. } => Ok(encode::data(&mut run.out, output.data()).into()),
+            ExecutionResult::Success { output, .. } => {
+                encode::data(&mut run.out, output.data());
+                Ok(Lookup::Found)
+            }
             ExecutionResult::Revert { output, .. } => Err((dialect.revert)(output)),
             ExecutionResult::Halt { reason, .. } => Err((dialect.halt)(HaltText(reason).to_string())),
         }
@@ -114,7 +117,8 @@ impl Method for EstimateGas {
         let request = self.0.into_request("eth_estimateGas", run.dialect)?;
         let snapshot = backend.select(run.published, select(block))?;
         let gas = needed_gas(backend, &snapshot, &request, run)?;
-        Ok(encode::quantity(&mut run.out, gas).into())
+        encode::quantity(&mut run.out, gas);
+        Ok(Lookup::Found)
     }
 }
 
@@ -184,7 +188,8 @@ impl Method for CreateAccessList {
             ExecutionResult::Revert { .. } => Some("execution reverted".to_owned()),
             ExecutionResult::Halt { reason, .. } => Some(HaltText(reason).to_string()),
         };
-        Ok(encode::value(&mut run.out, &AccessListResult { access_list: list, error, gas_used }).into())
+        encode::value(&mut run.out, &AccessListResult { access_list: list, error, gas_used });
+        Ok(Lookup::Found)
     }
 }
 

@@ -79,9 +79,9 @@ fn parameter(name: &str, method: &Value, dialect: &Dialect) -> Value {
     parameter.into()
 }
 
-/// Returns the text of a comment without its line breaks.
+/// Returns the text of a comment without its line breaks and its marks of code.
 fn in_one_line(comment: &Value) -> Value {
-    comment.as_str().unwrap_or_default().replace('\n', " ").into()
+    comment.as_str().unwrap_or_default().replace('\n', " ").replace('`', "").into()
 }
 
 /// Returns the names of a struct's fields, in their order.

@@ -35,7 +35,8 @@ impl Method for GasPrice {
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let base_fee = backend.wallet.fees.base_fee(run.published).unwrap_or_default();
         let price = u128::from(base_fee).saturating_add(backend.wallet.fees.tip(run.published));
-        Ok(encode::quantity_u256(&mut run.out, U256::from(price)).into())
+        encode::quantity_u256(&mut run.out, U256::from(price));
+        Ok(Lookup::Found)
     }
 }
 
@@ -49,7 +50,8 @@ impl Method for MaxPriorityFee {
     const EXAMPLE: Example = Example { params: "[]", answer: r#""0x3b9aca00""# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        Ok(encode::quantity_u256(&mut run.out, U256::from(backend.wallet.fees.tip(run.published))).into())
+        encode::quantity_u256(&mut run.out, U256::from(backend.wallet.fees.tip(run.published)));
+        Ok(Lookup::Found)
     }
 }
 
@@ -189,7 +191,8 @@ impl Method for GetFeeHistory {
             blocks.iter().map(|known| reward(known, percentiles)).collect()
         };
         let rewards = percentiles.map(paid).transpose()?;
-        Ok(write_history(backend, &blocks, first, rewards.as_deref(), &mut run.out).into())
+        write_history(backend, &blocks, first, rewards.as_deref(), &mut run.out);
+        Ok(Lookup::Found)
     }
 }
 

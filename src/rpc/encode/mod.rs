@@ -178,7 +178,10 @@ impl From<()> for Lookup {
 /// Writes a value by `write`, or null if there is none.
 pub fn or_null<T>(out: &mut Vec<u8>, value: Option<T>, write: impl FnOnce(&mut Vec<u8>, T)) -> Lookup {
     match value {
-        Some(value) => write(out, value).into(),
+        Some(value) => {
+            write(out, value);
+            Lookup::Found
+        }
         None => null(out),
     }
 }

@@ -274,7 +274,7 @@ impl Servers {
             Some(last) if last.epoch() == id.epoch() => id == last.next(),
             last => id == SnapshotId::begin(id.epoch()) && last.is_none_or(|last| last < id),
         };
-        if !is_sent_again && !(follows && self.whole.insert(id)) {
+        if !(is_sent_again || follows && self.whole.insert(id)) {
             let text = format!("{:#x} follows {:#x}", id.0, self.last_whole.unwrap_or_default().0);
             self.broken.get_or_insert(text);
         }

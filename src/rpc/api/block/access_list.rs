@@ -54,7 +54,8 @@ impl Method for GetRawBlockAccessList {
         with_access_list(backend, run, self.block.into(), |out, list| {
             let unknown =
                 || RpcError::new(NOT_FOUND, "Resource not found: there is no such block, or it is being built");
-            Ok(encode::data(out, &alloy_rlp::encode(list.ok_or_else(unknown)?)).into())
+            encode::data(out, &alloy_rlp::encode(list.ok_or_else(unknown)?));
+            Ok(Lookup::Found)
         })
     }
 }

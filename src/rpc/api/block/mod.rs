@@ -158,7 +158,8 @@ impl Method for GetTransaction {
             return Ok(show_transaction(backend, run.published, found, run.dialect, &mut run.out));
         }
         if let Some(tx) = backend.pool.get(&hash) {
-            return Ok(encode::pooled_transaction(&mut run.out, &tx).into());
+            encode::pooled_transaction(&mut run.out, &tx);
+            return Ok(Lookup::Found);
         }
         // The transaction may have moved from the pool into a block that was published after the request arrived.
         let published = backend.pool.published();

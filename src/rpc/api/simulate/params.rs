@@ -53,7 +53,7 @@ pub struct SimulateV1 {
     pub(super) block: Option<SelectorParam>,
 }
 
-/// Simulates as eth_simulateV1 does, and returns the named outputs only. See README.md for their shapes.
+/// Simulates as `eth_simulateV1` does, and returns the named outputs only. See README.md for their shapes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: payload, block")]
 pub struct Simulate {
@@ -91,7 +91,7 @@ pub struct Payload {
     pub validation: Option<bool>,
     /// Whether transactions are shown in full, and not by their hashes.
     pub return_full_transactions: Option<bool>,
-    /// The parts of the result. Without it, those of eth_simulateV1.
+    /// The parts of the result. Without it, those of `eth_simulateV1`.
     pub outputs: Option<Vec<OutputParam>>,
     /// The ends that calls must have. Calls that are not named must succeed.
     pub when: Option<Vec<ConditionParam>>,
