@@ -463,6 +463,7 @@ fn what_a_system_needs_is_printed() {
     assert!(serde_json::from_str::<Value>(&dashboard.out).unwrap()["panels"].is_array());
     fed("", &["print", "alerts"], &[]).expect(0, &["groups:", "alert:"]);
     fed("", &["print", "systemd"], &[]).expect(0, &["[Service]", "ExecStart="]);
+    fed("", &["print", "openrpc"], &[]).expect(0, &["eth_simulateV1", "#/components/schemas/Address"]);
 }
 
 #[test]

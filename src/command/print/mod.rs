@@ -8,6 +8,10 @@ use clap::Subcommand;
 use clap_complete::Shell;
 
 use super::error::CommandError;
+use crate::rpc::{
+    MethodRoute,
+    dialect::{PROJECT, STANDARD},
+};
 
 /// A file to be printed.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -30,6 +34,12 @@ pub enum PrintTask {
     Alerts,
     /// A unit of systemd that runs a node.
     Systemd,
+    /// The `OpenRPC` document of the methods, as `rpc.discover` returns it.
+    Openrpc {
+        /// Describe the methods as /standard has them, and not as / does.
+        #[arg(long)]
+        standard: bool,
+    },
 }
 
 /// Files for operators, embedded as they are.
@@ -65,6 +75,10 @@ impl PrintTask {
             Self::Grafana => out.write_all(GRAFANA.as_bytes())?,
             Self::Alerts => out.write_all(ALERTS.as_bytes())?,
             Self::Systemd => out.write_all(SYSTEMD.as_bytes())?,
+            Self::Openrpc { standard } => {
+                let dialect = if standard { &STANDARD } else { &PROJECT };
+                writeln!(out, "{}", MethodRoute::document(dialect))?;
+            }
         }
         Ok(out.flush()?)
     }
