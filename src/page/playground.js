@@ -283,7 +283,8 @@ function asked(params) {
 
 /** Returns a value that a schema allows. */
 function sample(name, schema, { account, token, hash }) {
-  const one = schema.oneOf?.[0] ?? schema.anyOf?.[0] ?? schema;
+  let one = schema;
+  for (let choices = []; choices; choices = one.oneOf ?? one.anyOf ?? one.allOf) one = choices[0] ?? one;
   if (one.enum) return one.enum[0];
   if (/\{64\}/.test(one.pattern ?? "") || /hash/i.test(name)) return hash;
   if (BLOCK_NAMES.test(name)) return "pending";
