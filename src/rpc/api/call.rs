@@ -67,9 +67,14 @@ fn requires_block(schema: &mut Schema) {
 ///
 /// Returns -32602 with the path of the wrong field.
 pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector)> {
-    let EthCall(params) = parse(params, dialect)?;
-    let block = params.block;
-    Ok((params.into_request("eth_call", dialect)?, require(block, dialect)?))
+    parse::<EthCall>(params, dialect)?.into_request(dialect)
+}
+
+impl EthCall {
+    fn into_request(self, dialect: &Dialect) -> Result<(CallRequest, Selector)> {
+        let block = self.0.block;
+        Ok((self.0.into_request("eth_call", dialect)?, require(block, dialect)?))
+    }
 }
 
 impl Method for EthCall {
@@ -80,9 +85,9 @@ impl Method for EthCall {
     };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let (dialect, block) = (run.dialect, self.0.block);
-        let request = self.0.into_request("eth_call", dialect)?;
-        let snapshot = backend.select(run.published, require(block, dialect)?)?;
+        let dialect = run.dialect;
+        let (request, selector) = self.into_request(dialect)?;
+        let snapshot = backend.select(run.published, selector)?;
         let rules = backend.rules(dialect);
         let result = backend
             .engine(&rules, run.reset_to(&snapshot))

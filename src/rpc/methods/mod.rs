@@ -182,13 +182,6 @@ macro_rules! run {
     };
 }
 
-/// Builds the row of a method that reads blocks or their contents, which an upstream may know if the node does not.
-macro_rules! history {
-    ($name:literal, $parse:ident $(::<$block:ty>)?, $handler:ident) => {
-        run!($name, On(Read), $parse $(::<$block>)?, $handler).upstream(UpstreamUse::IfUnknown)
-    };
-}
-
 impl MethodRoute {
     /// All methods.
     pub const ALL: &[Self] = &numbered([
@@ -246,7 +239,7 @@ impl MethodRoute {
         Self::history::<block::GetTransactionAt<SelectorParam>>("eth_getTransactionByBlockNumberAndIndex"),
         Self::history::<block::GetTransactionAt<HashParam>>("eth_getTransactionByBlockHashAndIndex"),
         Self::history::<block::GetTransactionReceipt>("eth_getTransactionReceipt").waits(WaitingPart::Receipt),
-        history!("eth_getLogs", parse_logs, get_logs),
+        run!("eth_getLogs", On(Read), parse_logs, get_logs).upstream(UpstreamUse::IfUnknown),
         Self::history::<block::GetHeader<SelectorParam>>("eth_getHeaderByNumber"),
         Self::history::<block::GetHeader<HashParam>>("eth_getHeaderByHash"),
         // The same in raw bytes.
