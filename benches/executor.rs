@@ -22,8 +22,8 @@ use criterion::{Criterion, Throughput};
 use futures::future::join_all;
 use presim::{
     engine::Outputs,
-    executor::{Executor, ExecutorConfig, Flow, LaneName, Refused, RunPlace, Task},
     meter::Meter,
+    scheduler::{Executor, ExecutorConfig, Flow, LaneName, Refused, RunPlace, Task},
     state::{Missed, Overlay},
     telemetry::Metrics,
 };

@@ -18,7 +18,7 @@
 //! - [`publish`]: where changes are written before anyone sees them: the sinks, and the journal on disk.
 //! - [`upstream`]: a node that is followed: its heads, its blocks, and the state that is missing here.
 //! - [`pool`]: the transaction pool.
-//! - [`executor`]: the scheduler: where and when each request runs, and which requests are rejected.
+//! - [`scheduler`]: where and when each request runs, and which requests are rejected.
 //! - [`watch`]: standing bundles: what they have read and answered, and what is due.
 //! - [`engine`]: pure simulation, from a snapshot and a request to a result.
 //! - [`ledger`]: what is published of a chain: snapshots with their block context, history, and the records of changes.
@@ -41,7 +41,6 @@ pub mod clock;
 pub mod command;
 pub mod config;
 pub mod engine;
-pub mod executor;
 pub mod fleet;
 pub mod ledger;
 pub mod meter;
@@ -51,6 +50,7 @@ pub mod page;
 pub mod pool;
 pub mod publish;
 pub mod rpc;
+pub mod scheduler;
 pub mod secrets;
 pub mod shown;
 pub mod source;

@@ -53,7 +53,6 @@ use crate::{
     clock::{Clock, SystemClock},
     config::{ApprovalPolicy, Config, StandardReceipts},
     engine::{Beginnings, install_kzg_verifier, load_kzg_settings},
-    executor::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     ledger::{Snapshots, epoch},
     page,
     pool::{DroppedTransaction, PoolDrops, TxOutbox},
@@ -62,6 +61,7 @@ use crate::{
         MetricsAccess, RequestLimits, Serve, ServedFiles, ShapeLimits, StateCompletion, Stop, Subscriptions,
         SyncTimeouts, Waiters, WatchLimits, Watches, announce,
     },
+    scheduler::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     source::{
         Feed, StateFeed, StopFeed,
         devnet::world::{Market, TradingPair},

@@ -39,7 +39,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("revm", HANDLER),
     ("alloy_evm", HANDLER),
     ("presim::engine", "simulation around the EVM"),
-    ("presim::executor", EXECUTOR),
+    ("presim::scheduler", EXECUTOR),
     ("rayon", EXECUTOR),
     ("crossbeam", EXECUTOR),
     ("metrics", "metrics"),

@@ -7,8 +7,8 @@ use futures::future::join_all;
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
-    executor::{Executor, LaneActor, LaneName},
     rpc::FrontActor,
+    scheduler::{Executor, LaneActor, LaneName},
     source::StateFeed,
     telemetry::Pulse,
 };

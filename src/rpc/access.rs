@@ -24,7 +24,7 @@ use super::{
     ws::OfferedTokenError,
 };
 use crate::{
-    executor::Flow,
+    scheduler::Flow,
     secrets::{is_open_to_others, warn_of_others},
 };
 

@@ -14,7 +14,7 @@ use super::{
     wire,
 };
 use crate::{
-    executor::{LaneName, RunPlace},
+    scheduler::{LaneName, RunPlace},
     wallet::{Asked, SignatureRequest, SigningAccount, WalletError},
 };
 

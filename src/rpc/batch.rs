@@ -16,7 +16,7 @@ use super::{
     error::RpcError,
     service::{Encoded, Message, NOT_A_REQUEST},
 };
-use crate::executor;
+use crate::scheduler;
 
 /// An entry of a batch: a call, or the answer to an entry that is none or was rejected.
 type Entry<'a> = Result<Call<'a>, Encoded>;
@@ -81,7 +81,7 @@ impl Message {
     }
 
     /// Runs an entry. Returns `None` if the answers are too long together.
-    async fn run_entry(&self, entry: Entry<'_>, batch: &Arc<executor::Batch>, bytes: &AnswerBytes) -> Option<Encoded> {
+    async fn run_entry(&self, entry: Entry<'_>, batch: &Arc<scheduler::Batch>, bytes: &AnswerBytes) -> Option<Encoded> {
         if bytes.are_too_many() {
             return None;
         }

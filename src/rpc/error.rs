@@ -12,10 +12,10 @@ use serde::Serialize;
 use crate::{
     chain::Unexecutable,
     engine::SimulationError,
-    executor::Refused,
     ledger::UnknownBlock,
     meter::Stopped,
     pool::{BundleRefusal, PoolError},
+    scheduler::Refused,
     store::StoreError,
 };
 

@@ -19,8 +19,8 @@ use super::{
     watches::Watches,
 };
 use crate::{
-    executor::Executor,
     ledger::Snapshots,
+    scheduler::Executor,
     telemetry::{Counter, Histogram, Metrics},
 };
 

@@ -35,7 +35,7 @@ use super::{
     settings::ServerConfig,
     ws,
 };
-use crate::executor::Flow;
+use crate::scheduler::Flow;
 
 /// The service of a connection's requests.
 #[derive(Debug)]

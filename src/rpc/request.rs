@@ -14,10 +14,10 @@ use super::{
     subscriptions::Starting,
 };
 use crate::{
-    executor::{Flow, Ticket},
     ledger::Chain,
     meter::Meter,
     pool::Acknowledgement,
+    scheduler::{Flow, Ticket},
     state::Overlay,
     store::Commit,
 };

@@ -15,10 +15,10 @@ use super::{
     request::{Caller, Request},
 };
 use crate::{
-    executor::{Batch, Executor, RunPlace, Task, Ticket},
     ledger::{Chain, Snapshots},
     meter::Meter,
     pool::{Acknowledgement, Pool, SubmittedTransaction},
+    scheduler::{Batch, Executor, RunPlace, Task, Ticket},
     state::{Missed, Overlay},
     store::StoreError,
     upstream::UpstreamState,

@@ -22,9 +22,9 @@ use super::{
 };
 use crate::{
     engine::{Beginning, Outputs, SearchedValues, SimulationError, SimulationRules, Variant, VariantEnd},
-    executor::{LaneName, RunPlace},
     ledger::Snapshot,
     meter::Stopped,
+    scheduler::{LaneName, RunPlace},
 };
 
 /// The place of the runs.

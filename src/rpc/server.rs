@@ -47,7 +47,7 @@ use super::{
     ws::{Sockets, stopped},
 };
 use crate::{
-    executor::Flow,
+    scheduler::Flow,
     telemetry::{Metrics, Pulse},
 };
 

@@ -31,7 +31,7 @@ use super::{
     request::{Caller, Request, begin},
     subscriptions::Starting,
 };
-use crate::{executor, ledger::Chain};
+use crate::{ledger::Chain, scheduler};
 
 /// Limits on one message and its answer.
 #[derive(Clone, Copy, Debug)]
@@ -214,7 +214,7 @@ impl Message {
     pub(super) async fn run_call(
         &self,
         Call { id, method, params, .. }: Call<'_>,
-        batch: Option<&Arc<executor::Batch>>,
+        batch: Option<&Arc<scheduler::Batch>>,
     ) -> Encoded {
         // jsonrpsee has copied the parameters, so the copy is used.
         let params = params.map(|params| ByteString::from(Box::<str>::from(params.into_owned()).into_string()));
@@ -229,7 +229,7 @@ impl Message {
         name: &str,
         params: Option<ByteString>,
         room: AnswerRoom,
-        batch: Option<&Arc<executor::Batch>>,
+        batch: Option<&Arc<scheduler::Batch>>,
     ) -> Encoded {
         let parsed = Instant::now();
         let Self { session, published, starting } = self;

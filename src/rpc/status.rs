@@ -21,8 +21,8 @@ use super::{
     wire,
 };
 use crate::{
-    executor::LaneName,
     ledger::{FeedLag, FeedProblem, FeedState},
+    scheduler::LaneName,
     telemetry::{MetricSample, Metrics},
 };
 

@@ -14,7 +14,7 @@ use super::{
     runner::RequestRunner,
     wire,
 };
-use crate::executor::{LaneName, RunPlace};
+use crate::scheduler::{LaneName, RunPlace};
 
 /// The place of the method's runs.
 const PLACE: RunPlace = RunPlace::On(LaneName::Read);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bytestring::ByteString;
 use presim::{
-    executor::{Executor, ExecutorConfig, Flow},
     rpc::{
         Caller, Front, IoMemory, ReplyLimits, Session, Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT,
     },
+    scheduler::{Executor, ExecutorConfig, Flow},
     telemetry::Metrics,
 };
 use serde::Deserialize;

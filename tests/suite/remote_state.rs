@@ -20,12 +20,12 @@ use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use jsonrpsee::types::Id;
 use presim::{
-    executor::{Executor, ExecutorConfig, Flow},
     ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
     rpc::{
         AnswerRoom, Caller, ForwardedMethods, Front, IoMemory, MethodRoute, Request, RpcError, StateCompletion,
         Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT,
     },
+    scheduler::{Executor, ExecutorConfig, Flow},
     state::{Fetched, RemoteState, World},
     store::{DataDir, read_image, write_image},
     telemetry::Metrics,

@@ -23,8 +23,8 @@ use super::{
     settings::ServerConfig,
 };
 use crate::{
-    executor::Flow,
     fleet::{Answers, ArrivedRequest, ForwardingNode, WALLET_TOKEN_REFUSED, too_large},
+    scheduler::Flow,
 };
 
 /// The answers to requests that arrive in a fleet.

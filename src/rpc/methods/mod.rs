@@ -38,8 +38,8 @@ use super::{
     wire::{self, HashParam, SelectorParam},
 };
 use crate::{
-    executor::{LaneName, RunPlace},
     nearest::nearest,
+    scheduler::{LaneName, RunPlace},
     shown::cut,
     source::testing::ChainChange,
     wallet::SignatureRequest,

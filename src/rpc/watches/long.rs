@@ -18,7 +18,7 @@ use super::{
     task::{WatchTask, stale_by},
 };
 use crate::{
-    executor::LaneName,
+    scheduler::LaneName,
     watch::{Attendance, ChainPlace, StandingRun, StateHistory},
 };
 

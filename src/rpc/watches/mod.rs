@@ -27,8 +27,8 @@ use super::{
     wire::{WatchId, WatchedBundle},
 };
 use crate::{
-    executor::Executor,
     ledger::Selector,
+    scheduler::Executor,
     telemetry::{Counter, Gauge, Metrics},
     watch::{Attendance, SnapshotName, StandingBundle, StandingBundles},
 };

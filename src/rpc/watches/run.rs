@@ -12,7 +12,6 @@ use tokio::time::timeout_at;
 use super::WatchList;
 use crate::{
     engine::SimulationRules,
-    executor::{LaneName, RunPlace},
     ledger::{Chain, Selector, Snapshot},
     meter::MeterCount,
     rpc::{
@@ -24,6 +23,7 @@ use crate::{
         runner::RequestRunner,
         wire::{WatchedBundle, WatchedPayload},
     },
+    scheduler::{LaneName, RunPlace},
     watch::StandingRun,
 };
 

@@ -12,7 +12,6 @@ use tokio::{
 
 use super::{WATCH_BYTES, Watch, WatchState, Watches, task::WatchTask};
 use crate::{
-    executor::{LaneName, RunPlace},
     ledger::SnapshotId,
     rpc::{
         access::Client,
@@ -23,6 +22,7 @@ use crate::{
         runner::RequestRunner,
         wire::{self, WatchId, WatchRequest},
     },
+    scheduler::{LaneName, RunPlace},
     watch::{Attendance, StandingBundles},
 };
 

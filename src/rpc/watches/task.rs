@@ -12,7 +12,6 @@ use super::{
 };
 use crate::{
     engine::SimulationRules,
-    executor::Ticket,
     ledger::Chain,
     rpc::{
         error::RpcError,
@@ -21,6 +20,7 @@ use crate::{
         request::{Caller, Request},
         runner::RequestRunner,
     },
+    scheduler::Ticket,
     state::ReadSet,
     watch::StandingRun,
 };

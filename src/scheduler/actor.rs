@@ -7,7 +7,7 @@ use std::{
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, ResponseFuture};
 
-use super::{flow::LaneName, lane::Lane, scheduler::Executor};
+use super::{flow::LaneName, lane::Lane, submit::Executor};
 use crate::telemetry::{Gauge, Metrics, Pulse};
 
 /// Exports one lane's metrics and drains it at shutdown. Jobs go straight to the lane's queue, not through the actor.

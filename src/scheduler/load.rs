@@ -366,7 +366,7 @@ pub fn nanos(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::executor::{Flow, LaneName};
+    use crate::scheduler::{Flow, LaneName};
 
     const COST: Duration = Duration::from_millis(4);
 

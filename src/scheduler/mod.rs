@@ -28,7 +28,7 @@ mod inline;
 mod job;
 mod lane;
 mod load;
-mod scheduler;
+mod submit;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -37,5 +37,5 @@ pub use actor::{Drain, LaneActor};
 pub use batch::Batch;
 pub use flow::{Flow, LaneName};
 pub use lane::{ExecutorConfig, Refused};
-pub use scheduler::Executor;
+pub use submit::Executor;
 pub use task::{RunPlace, Task, Ticket};
