@@ -232,7 +232,7 @@ fn in_process(chain: &BodiesChain, requests: &[Value]) {
     let simulations: Vec<Simulation> = requests
         .iter()
         .map(|request| {
-            let method = presim::rpc::MethodRoute::by_name("eth_simulateV1").expect("a method");
+            let method = presim::rpc::table::by_name("eth_simulateV1").expect("a method");
             let mut params = request["params"].clone();
             params[0].as_object_mut().expect("a payload").remove("outputs");
             for call in params[0]["blockStateCalls"][0]["calls"].as_array_mut().expect("calls") {

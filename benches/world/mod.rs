@@ -20,7 +20,9 @@ use presim::{
     ledger::{Chain, FeedState, Retention, Snapshot, Snapshots},
     meter::{Meter, Stopped},
     pool::{self, BlocksBuilt, Pool},
-    rpc::{Backend, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT},
+    rpc::{
+        Backend, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT, table,
+    },
     state::{CodeCache, LocalWorld, Overlay},
     store::{Commit, Store},
     telemetry::Metrics,
@@ -73,7 +75,7 @@ pub fn parse_body(text: &str) -> Body {
         params: Box<RawValue>,
     }
     let Envelope { method, params } = serde_json::from_str(text).expect("a request");
-    Body { text: text.to_owned(), method: MethodRoute::by_name(&method).expect("a method"), params }
+    Body { text: text.to_owned(), method: table::by_name(&method).expect("a method"), params }
 }
 
 impl BodiesChain {

@@ -6,10 +6,12 @@
 
 mod attendance;
 mod history;
+mod id;
 mod index;
 
 pub use attendance::Attendance;
 pub use history::{KnownStep, StateHistory};
+pub use id::WatchId;
 pub use index::ReadIndex;
 
 use std::{cmp::Reverse, sync::Arc};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use alloy_primitives::{Address, B256, U256, hex, keccak256};
-use presim::rpc::MethodRoute;
+use presim::rpc::table;
 use serde_json::{Value, json};
 
 use crate::support::{TestNode, number};
@@ -877,6 +877,6 @@ async fn the_document_lists_the_methods_and_no_others() {
     let document = node.result("/", "rpc.discover", json!([])).await;
     let listed: BTreeSet<&str> =
         document["methods"].as_array().unwrap().iter().map(|method| method["name"].as_str().unwrap()).collect();
-    let answered: BTreeSet<&str> = MethodRoute::ALL.iter().map(|method| method.name).collect();
+    let answered: BTreeSet<&str> = table::ALL.iter().map(|method| method.info.name).collect();
     assert_eq!(listed, answered);
 }

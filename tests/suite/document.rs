@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use presim::rpc::MethodRoute;
+use presim::rpc::table;
 use serde_json::{Map, Value, json};
 
 use crate::support::TestNode;
@@ -143,7 +143,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("increaseTime", json!([1])),
         ("setNextBlockTimestamp", json!(["0xfffffffff"])),
     ] {
-        let named = MethodRoute::ALL.iter().map(|row| row.name).filter(|name| name.rsplit('_').next() == Some(method));
+        let named = table::ALL.iter().map(|row| row.info.name).filter(|name| name.rsplit('_').next() == Some(method));
         let new = named.filter(|name| *name != "evm_mine").map(|name| (name, params.clone())).collect::<Vec<_>>();
         examples.extend(new);
     }
@@ -179,7 +179,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         examples.push(one(method, json!("0x1")));
     }
     let known: BTreeSet<&str> = examples.iter().map(|(method, _)| *method).collect();
-    let rest = MethodRoute::ALL.iter().map(|method| method.name).filter(|name| !known.contains(name));
+    let rest = table::ALL.iter().map(|method| method.info.name).filter(|name| !known.contains(name));
     examples.extend(rest.map(|name| (name, json!([]))).collect::<Vec<_>>());
     examples
 }

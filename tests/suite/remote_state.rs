@@ -22,8 +22,8 @@ use jsonrpsee::types::Id;
 use presim::{
     ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
     rpc::{
-        AnswerRoom, Caller, ForwardedMethods, Front, IoMemory, MethodRoute, Request, RpcError, StateCompletion,
-        Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT,
+        AnswerRoom, Caller, ForwardedMethods, Front, IoMemory, Request, RpcError, StateCompletion, Subscriptions,
+        Waiters, WatchLimits, Watches, dialect::PROJECT, table,
     },
     scheduler::{Executor, ExecutorConfig, Flow},
     state::{Fetched, RemoteState, World},
@@ -239,17 +239,18 @@ async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcEr
         flow: Flow::new(),
         until: None,
     });
+    let method = table::by_name(method).unwrap();
     let request = Request {
         id: Id::Number(1),
-        method: MethodRoute::by_name(method).unwrap(),
+        method: &method.info,
         params: ByteString::from(params.to_string()),
         room,
-        ticket: front.runner.ticket(&caller),
+        ticket: front.services.runner.ticket(&caller),
         caller,
-        published: front.runner.published(),
+        published: front.services.runner.published(),
         starting: None,
     };
-    let mut answer = front.answer(request).await.answer?;
+    let mut answer = front.answer(method, request).await.answer?;
     answer.push(b'}');
     Ok(serde_json::from_slice::<Value>(&answer).unwrap()["result"].take())
 }

@@ -9,8 +9,8 @@ use clap_complete::Shell;
 
 use super::error::CommandError;
 use crate::rpc::{
-    MethodRoute,
     dialect::{PROJECT, STANDARD},
+    table,
 };
 
 /// A file to be printed.
@@ -77,7 +77,7 @@ impl PrintTask {
             Self::Systemd => out.write_all(SYSTEMD.as_bytes())?,
             Self::Openrpc { standard } => {
                 let dialect = if standard { &STANDARD } else { &PROJECT };
-                writeln!(out, "{}", MethodRoute::document(dialect))?;
+                writeln!(out, "{}", table::document(dialect))?;
             }
         }
         Ok(out.flush()?)

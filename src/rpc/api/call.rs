@@ -10,15 +10,20 @@ use crate::{
     engine::{Accessed, CallRequest, Estimate, HaltText},
     ledger::{Selector, Snapshot},
     rpc::{
-        dialect::Dialect,
-        encode::{self, Lookup, schema::AccessListItem},
-        error::{Result, RpcError},
-        hex::{Data, Quantity},
-        methods::{Backend, Run},
-        wire::{
+        json::{
+            self, Lookup,
+            hex::{Data, Quantity},
+            schema::AccessListItem,
+        },
+        params::{
             BlockOverridesParam, CallObject, SelectorParam, StateOverridesParam, call_block_overrides, parse, require,
             select, state_overrides,
         },
+        protocol::{
+            dialect::Dialect,
+            error::{Result, RpcError},
+        },
+        run::{Backend, Run},
     },
 };
 
@@ -96,7 +101,7 @@ impl Method for EthCall {
         backend.gas.increment(result.tx_gas_used());
         match result {
             ExecutionResult::Success { output, .. } => {
-                encode::data(&mut run.out, output.data());
+                json::data(&mut run.out, output.data());
                 Ok(Lookup::Found)
             }
             ExecutionResult::Revert { output, .. } => Err((dialect.revert)(output)),
@@ -122,7 +127,7 @@ impl Method for EstimateGas {
         let request = self.0.into_request("eth_estimateGas", run.dialect)?;
         let snapshot = backend.select(run.published, select(block))?;
         let gas = needed_gas(backend, &snapshot, &request, run)?;
-        encode::quantity(&mut run.out, gas);
+        json::quantity(&mut run.out, gas);
         Ok(Lookup::Found)
     }
 }
@@ -193,7 +198,7 @@ impl Method for CreateAccessList {
             ExecutionResult::Revert { .. } => Some("execution reverted".to_owned()),
             ExecutionResult::Halt { reason, .. } => Some(HaltText(reason).to_string()),
         };
-        encode::value(&mut run.out, &AccessListResult { access_list: list, error, gas_used });
+        json::value(&mut run.out, &AccessListResult { access_list: list, error, gas_used });
         Ok(Lookup::Found)
     }
 }

@@ -11,7 +11,7 @@ use serde::{
 use serde_json::{Map, Value, json};
 
 use super::{Example, Method};
-use crate::rpc::dialect::Dialect;
+use crate::rpc::protocol::dialect::Dialect;
 
 /// The mark of a parameter that the dialect of `/` requires and that of execution-apis does not.
 const NEEDED: &str = "x-needed";

@@ -10,11 +10,13 @@ use super::{Example, Method};
 use crate::{
     ledger::{Block, KnownBlock, Selector},
     rpc::{
-        encode::{self, Lookup, Object},
-        error::{Result, RpcError},
-        hex::{Number, Quantity},
-        methods::{Backend, Run},
-        wire::SelectorParam,
+        json::{
+            self, Lookup, Object,
+            hex::{Number, Quantity},
+        },
+        params::SelectorParam,
+        protocol::error::{Result, RpcError},
+        run::{Backend, Run},
     },
 };
 
@@ -35,7 +37,7 @@ impl Method for GasPrice {
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let base_fee = backend.wallet.fees.base_fee(run.published).unwrap_or_default();
         let price = u128::from(base_fee).saturating_add(backend.wallet.fees.tip(run.published));
-        encode::quantity_u256(&mut run.out, U256::from(price));
+        json::quantity_u256(&mut run.out, U256::from(price));
         Ok(Lookup::Found)
     }
 }
@@ -50,7 +52,7 @@ impl Method for MaxPriorityFee {
     const EXAMPLE: Example = Example { params: "[]", answer: r#""0x3b9aca00""# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        encode::quantity_u256(&mut run.out, U256::from(backend.wallet.fees.tip(run.published)));
+        json::quantity_u256(&mut run.out, U256::from(backend.wallet.fees.tip(run.published)));
         Ok(Lookup::Found)
     }
 }
@@ -65,7 +67,7 @@ impl Method for BaseFee {
     const EXAMPLE: Example = Example { params: "[]", answer: r#""0x7""# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        Ok(encode::or_null(&mut run.out, backend.wallet.fees.base_fee(run.published), encode::quantity))
+        Ok(json::or_null(&mut run.out, backend.wallet.fees.base_fee(run.published), json::quantity))
     }
 }
 
@@ -84,7 +86,7 @@ impl Method for BlobBaseFee {
             Some(open) => blob_fee(backend, &open.header),
             None => next_blob_fee(backend, &published.head().header),
         };
-        Ok(encode::or_null(&mut run.out, fee, |out, fee| encode::quantity_u256(out, U256::from(fee))))
+        Ok(json::or_null(&mut run.out, fee, |out, fee| json::quantity_u256(out, U256::from(fee))))
     }
 }
 
@@ -209,8 +211,8 @@ fn write_history(
     let mut object = Object::new(out);
     object.quantity("oldestBlock", if blocks.is_empty() { 0 } else { first });
     if let Some(rewards) = rewards {
-        encode::list(object.key("reward"), rewards, |out, tips| {
-            encode::list(out, tips, |out, tip| encode::quantity_u256(out, U256::from(*tip)));
+        json::list(object.key("reward"), rewards, |out, tips| {
+            json::list(out, tips, |out, tip| json::quantity_u256(out, U256::from(*tip)));
         });
     }
     // The fees have one more entry than there are blocks, because the next block's fees follow from the last block.
@@ -221,12 +223,12 @@ fn write_history(
             .unwrap_or_default()
     });
     let fees = headers().map(|header| header.base_fee_per_gas.unwrap_or_default()).chain(next);
-    encode::list(object.key("baseFeePerGas"), fees, encode::quantity);
-    encode::list(object.key("gasUsedRatio"), headers(), |out, header| ratio(out, header.gas_used, header.gas_limit));
+    json::list(object.key("baseFeePerGas"), fees, json::quantity);
+    json::list(object.key("gasUsedRatio"), headers(), |out, header| ratio(out, header.gas_used, header.gas_limit));
     let next = last.map(|last| next_blob_fee(backend, last).unwrap_or_default());
     let fees = headers().map(|header| blob_fee(backend, header).unwrap_or_default()).chain(next);
-    encode::list(object.key("baseFeePerBlobGas"), fees, |out, fee| encode::quantity_u256(out, U256::from(fee)));
-    encode::list(object.key("blobGasUsedRatio"), headers(), |out, header| {
+    json::list(object.key("baseFeePerBlobGas"), fees, |out, fee| json::quantity_u256(out, U256::from(fee)));
+    json::list(object.key("blobGasUsedRatio"), headers(), |out, header| {
         let most = backend.spec.blob_params(header.timestamp).map_or(0, |blobs| blobs.max_blob_gas_per_block());
         ratio(out, header.blob_gas_used.unwrap_or_default(), most);
     });

@@ -4,20 +4,37 @@
 //! and [`Method::Answer`] the shape of its result. The document of `rpc.discover` is made of their comments and types. The
 //! table of methods has a row for each.
 
+pub mod approve;
 pub mod block;
+pub mod bundle;
 pub mod call;
 pub mod document;
 pub mod fee;
+pub mod filter;
+pub mod log;
+pub mod many;
+pub mod mev;
+pub mod node;
+pub mod pool;
+pub mod search;
+pub mod send;
+pub mod signature;
 pub mod simulate;
 pub mod state;
+pub mod status;
+pub mod subscribe;
+pub mod testing;
+pub mod trace;
+pub mod wallet;
+pub mod watch;
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 use super::{
-    encode::Lookup,
-    error::Result,
-    methods::{Backend, Run},
+    json::Lookup,
+    protocol::error::Result,
+    run::{Backend, Run},
 };
 
 /// A method that is one run on a snapshot.

@@ -11,12 +11,16 @@ use super::{Example, Method};
 use crate::{
     ledger::Selector,
     rpc::{
-        dialect::Dialect,
-        encode::{self, Lookup, Object},
-        error::{Result, RpcError},
-        hex::{Data, Fixed, Quantity, SlotKey, Word},
-        methods::{Backend, Run},
-        wire::{AddressKey, SelectorParam, parse, require, select},
+        json::{
+            self, Lookup, Object,
+            hex::{Data, Fixed, Quantity, SlotKey, Word},
+        },
+        params::{AddressKey, SelectorParam, parse, require, select},
+        protocol::{
+            dialect::Dialect,
+            error::{Result, RpcError},
+        },
+        run::{Backend, Run},
     },
     state::Account,
 };
@@ -42,7 +46,7 @@ impl Method for GetBalance {
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let balance = account(backend, run, self.address, select(self.block), |account| account.balance)?;
-        encode::quantity_u256(&mut run.out, balance);
+        json::quantity_u256(&mut run.out, balance);
         Ok(Lookup::Found)
     }
 }
@@ -69,7 +73,7 @@ impl Method for GetTransactionCount {
             Selector::Pending => backend.pool.next_nonce(self.address.into(), nonce),
             _ => nonce,
         };
-        encode::quantity(&mut run.out, next);
+        json::quantity(&mut run.out, next);
         Ok(Lookup::Found)
     }
 }
@@ -93,7 +97,7 @@ impl Method for GetCode {
         let selector = require(self.block, run.dialect)?;
         let code = |account: AccountInfo| account.code.map(|code| code.original_bytes()).unwrap_or_default();
         let code: Bytes = account(backend, run, self.address, selector, code)?;
-        encode::data(&mut run.out, &code);
+        json::data(&mut run.out, &code);
         Ok(Lookup::Found)
     }
 }
@@ -118,7 +122,7 @@ impl Method for GetStorageAt {
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let snapshot = backend.select(run.published, select(self.block))?;
         let value = run.overlay.look_up_slot(&snapshot.world, self.address.into(), self.slot.0);
-        encode::data(&mut run.out, &value.to_be_bytes::<32>());
+        json::data(&mut run.out, &value.to_be_bytes::<32>());
         Ok(Lookup::Found)
     }
 }
@@ -150,9 +154,9 @@ impl Method for GetStorageValues {
         let mut object = Object::new(&mut run.out);
         for (AddressKey(address), slots) in self.slots {
             let address = Address::from(address);
-            encode::list(object.key(&format!("{address:#x}")), slots, |out, slot| {
+            json::list(object.key(&format!("{address:#x}")), slots, |out, slot| {
                 let value = overlay.look_up_slot(&snapshot.world, address, slot.0);
-                encode::data(out, &value.to_be_bytes::<32>());
+                json::data(out, &value.to_be_bytes::<32>());
             });
         }
         object.end();
@@ -236,21 +240,21 @@ impl Method for GetProof {
         let mut object = Object::new(&mut run.out);
         object.data("address", address.as_slice());
         nodes(object.key("accountProof"), &world.trie().proof(keccak256(address)));
-        encode::quantity_u256(object.key("balance"), account.balance);
+        json::quantity_u256(object.key("balance"), account.balance);
         object
             .data("codeHash", account.code.hash.as_slice())
             .quantity("nonce", account.nonce)
             .data("storageHash", trie.root_hash().as_slice());
-        encode::list(object.key("storageProof"), self.slots, |out, key| {
+        json::list(object.key("storageProof"), self.slots, |out, key| {
             let mut object = Object::new(out);
             let word = B256::from(key.slot);
             match key.in_full {
                 true => {
                     object.data("key", word.as_slice());
                 }
-                false => encode::quantity_u256(object.key("key"), key.slot),
+                false => json::quantity_u256(object.key("key"), key.slot),
             }
-            encode::quantity_u256(object.key("value"), account.slot(&key.slot));
+            json::quantity_u256(object.key("value"), account.slot(&key.slot));
             nodes(object.key("proof"), &trie.proof(keccak256(word)));
             object.end();
         });
@@ -285,5 +289,5 @@ fn bound_slots(place: &str, count: usize) -> Result<()> {
 
 /// Writes the RLP of the nodes of a proof.
 fn nodes(out: &mut Vec<u8>, proof: &[Bytes]) {
-    encode::list(out, proof, |out, node| encode::data(out, node));
+    json::list(out, proof, |out, node| json::data(out, node));
 }

@@ -8,11 +8,10 @@ use super::super::{Example, Method};
 use crate::{
     ledger::{Selector, UnknownBlock},
     rpc::{
-        encode::{self, Lookup, schema},
-        error::{Result, RpcError},
-        hex::Data,
-        methods::{Backend, Run},
-        wire::SelectorParam,
+        json::{self, Lookup, hex::Data, schema},
+        params::SelectorParam,
+        protocol::error::{Result, RpcError},
+        run::{Backend, Run},
     },
 };
 
@@ -33,9 +32,7 @@ impl Method for GetBlockAccessList {
     const EXAMPLE: Example = Example { params: r#"["pending"]"#, answer: "null" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        with_access_list(backend, run, self.block.into(), |out, list| {
-            Ok(encode::or_null(out, list, encode::access_list))
-        })
+        with_access_list(backend, run, self.block.into(), |out, list| Ok(json::or_null(out, list, json::access_list)))
     }
 }
 
@@ -54,7 +51,7 @@ impl Method for GetRawBlockAccessList {
         with_access_list(backend, run, self.block.into(), |out, list| {
             let unknown =
                 || RpcError::new(NOT_FOUND, "Resource not found: there is no such block, or it is being built");
-            encode::data(out, &alloy_rlp::encode(list.ok_or_else(unknown)?));
+            json::data(out, &alloy_rlp::encode(list.ok_or_else(unknown)?));
             Ok(Lookup::Found)
         })
     }

@@ -18,12 +18,14 @@ use crate::{
     chain::ChainTx,
     ledger::{Block, Chain, Included, Selector},
     rpc::{
-        dialect::Dialect,
-        encode::{self, Lookup, schema},
-        error::Result,
-        hex::{Fixed, Quantity},
-        methods::{Backend, Run},
-        wire::NamesBlock,
+        json::{
+            self, Lookup,
+            hex::{Fixed, Quantity},
+            schema,
+        },
+        params::NamesBlock,
+        protocol::{dialect::Dialect, error::Result},
+        run::{Backend, Run},
     },
 };
 
@@ -47,7 +49,7 @@ impl<B: NamesBlock> Method for GetBlock<B> {
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (block, dialect) = (backend.block(run.published, self.block.into())?, run.dialect);
         let full = self.full.unwrap_or_default();
-        Ok(encode::or_null(&mut run.out, block, |out, block| encode::block(out, &block, full, dialect)))
+        Ok(json::or_null(&mut run.out, block, |out, block| json::block(out, &block, full, dialect)))
     }
 }
 
@@ -65,11 +67,11 @@ impl<B: NamesBlock> Method for GetHeader<B> {
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (block, dialect) = (backend.find(run.published, self.block.into())?, run.dialect);
-        Ok(encode::or_null(&mut run.out, block, |out, block| {
+        Ok(json::or_null(&mut run.out, block, |out, block| {
             let header = block.header();
             // Only the transactions of a block tell the milliseconds of its time.
             let whole = backend.spec.has_base_time(header.timestamp).then(|| Block::load(block.clone())).flatten();
-            encode::header(out, header, whole.as_ref().and_then(Block::timestamp_ms), dialect);
+            json::header(out, header, whole.as_ref().and_then(Block::timestamp_ms), dialect);
         }))
     }
 }
@@ -115,7 +117,7 @@ impl<B: NamesBlock> Method for GetUncleCount<B> {
 /// Writes the number that `count` gives for a block, or null if there is no such block.
 fn count(backend: &Backend, run: &mut Run<'_>, block: Selector, count: fn(&Block) -> usize) -> Result<Lookup> {
     let block = backend.block(run.published, block)?;
-    Ok(encode::or_null(&mut run.out, block, |out, block| encode::quantity(out, count(&block) as u64)))
+    Ok(json::or_null(&mut run.out, block, |out, block| json::quantity(out, count(&block) as u64)))
 }
 
 /// The receipts of a block, or null; on /standard of a sealed block alone.
@@ -131,9 +133,9 @@ impl<B: NamesBlock> Method for GetBlockReceipts<B> {
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let block = backend.block_of_receipts(run.dialect, run.published, self.block.into())?;
-        Ok(encode::or_null(&mut run.out, block, |out, block| {
-            encode::list(out, block.transactions(), |out, included| {
-                encode::receipt(out, &block, &included, &backend.spec);
+        Ok(json::or_null(&mut run.out, block, |out, block| {
+            json::list(out, block.transactions(), |out, included| {
+                json::receipt(out, &block, &included, &backend.spec);
             });
         }))
     }
@@ -158,7 +160,7 @@ impl Method for GetTransaction {
             return Ok(show_transaction(backend, run.published, found, run.dialect, &mut run.out));
         }
         if let Some(tx) = backend.pool.get(&hash) {
-            encode::pooled_transaction(&mut run.out, &tx);
+            json::pooled_transaction(&mut run.out, &tx);
             return Ok(Lookup::Found);
         }
         // The transaction may have moved from the pool into a block that was published after the request arrived.
@@ -183,9 +185,9 @@ fn show_transaction(
     };
     show(found.filter(is_shown), out, |block, included, out| match included.tx.inner() {
         ChainTx::Signed(tx) if waits(block) => {
-            encode::pooled_transaction(out, &Recovered::new_unchecked(tx.clone(), included.tx.signer()));
+            json::pooled_transaction(out, &Recovered::new_unchecked(tx.clone(), included.tx.signer()));
         }
-        _ => encode::transaction(out, block, included),
+        _ => json::transaction(out, block, included),
     })
 }
 
@@ -206,7 +208,7 @@ impl<B: NamesBlock> Method for GetTransactionAt<B> {
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let found = backend.block(run.published, self.block.into())?.map(|block| (block, position(self.index)));
-        Ok(show(found, &mut run.out, |block, included, out| encode::transaction(out, block, included)))
+        Ok(show(found, &mut run.out, |block, included, out| json::transaction(out, block, included)))
     }
 }
 
@@ -230,14 +232,14 @@ impl Method for GetTransactionReceipt {
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let told = |(block, _): &(Block, usize)| !backend.is_waiting(run.dialect, run.published, block.number());
         let found = run.published.transaction(&self.hash.into()).filter(told);
-        Ok(show(found, &mut run.out, |block, included, out| encode::receipt(out, block, included, &backend.spec)))
+        Ok(show(found, &mut run.out, |block, included, out| json::receipt(out, block, included, &backend.spec)))
     }
 }
 
 /// Writes the receipt of a transaction, pre-confirmed or not.
 pub fn write_receipt(backend: &Backend, run: &mut Run<'_>, hash: B256) {
     let found = run.published.transaction(&hash);
-    show(found, &mut run.out, |block, included, out| encode::receipt(out, block, included, &backend.spec));
+    show(found, &mut run.out, |block, included, out| json::receipt(out, block, included, &backend.spec));
 }
 
 /// Calls `write` for the transaction at an index of a block, or writes null if there is none.
@@ -247,5 +249,5 @@ fn show(
     write: impl FnOnce(&Block, &Included<'_>, &mut Vec<u8>),
 ) -> Lookup {
     let transaction = found.as_ref().and_then(|(block, index)| Some((block, block.transaction(*index)?)));
-    encode::or_null(out, transaction, |out, (block, included)| write(block, &included, out))
+    json::or_null(out, transaction, |out, (block, included)| write(block, &included, out))
 }

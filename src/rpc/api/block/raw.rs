@@ -12,11 +12,13 @@ use super::{
 use crate::{
     ledger::{Block, Selector, UnknownBlock},
     rpc::{
-        encode::{self, Lookup},
-        error::Result,
-        hex::{Data, Fixed, Quantity},
-        methods::{Backend, Run},
-        wire::{NamesBlock, SelectorParam},
+        json::{
+            self, Lookup,
+            hex::{Data, Fixed, Quantity},
+        },
+        params::{NamesBlock, SelectorParam},
+        protocol::error::Result,
+        run::{Backend, Run},
     },
 };
 
@@ -70,8 +72,8 @@ impl Method for GetRawReceipts {
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let selector = self.block.into();
         let block = or_unknown(backend.block(run.published, selector)?, selector)?;
-        Ok(encode::or_null(&mut run.out, block, |out, block| {
-            encode::list(out, block.transactions(), |out, one| encode::data(out, &one.receipt.encoded_2718()));
+        Ok(json::or_null(&mut run.out, block, |out, block| {
+            json::list(out, block.transactions(), |out, one| json::data(out, &one.receipt.encoded_2718()));
         }))
     }
 }
@@ -137,6 +139,6 @@ fn raw_transaction(found: Option<(Block, usize)>) -> Option<Vec<u8>> {
 
 /// Writes bytes, or `0x` if there are none, as in geth.
 fn bytes(out: &mut Vec<u8>, found: Option<Vec<u8>>) -> Lookup {
-    encode::data(out, found.as_deref().unwrap_or_default());
+    json::data(out, found.as_deref().unwrap_or_default());
     if found.is_some() { Lookup::Found } else { Lookup::Nothing }
 }

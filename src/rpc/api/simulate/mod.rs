@@ -18,9 +18,9 @@ use crate::{
     engine::{Outputs, SimulationRules},
     ledger::Snapshot,
     rpc::{
-        encode::Lookup,
-        error::Result,
-        methods::{Backend, Run},
+        json::Lookup,
+        protocol::error::Result,
+        run::{Backend, Run},
     },
 };
 

@@ -12,12 +12,14 @@ use crate::{
     engine::{CallPlace, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
     ledger::Selector,
     rpc::{
-        dialect::Dialect,
-        error::{Result, RpcError},
-        hex::Data,
-        wire::{
+        json::hex::Data,
+        params::{
             AbiItemParam, BlockOverridesParam, CallObject, CustomErrors, SelectorParam, ShapeLimits,
             StateOverridesParam, block_overrides, parse, require, state_overrides, transaction,
+        },
+        protocol::{
+            dialect::Dialect,
+            error::{Result, RpcError},
         },
     },
     shown::cut,

@@ -11,13 +11,12 @@ use crate::{
         SimulatedBlock, SimulatedTx, TokenInfo,
     },
     rpc::{
-        dialect::Dialect,
-        encode::{
+        json::{
             LogPlace, Object, access_list, data, header_fields, list, log, quantity, quantity_u256, seal_fields,
             signed, state_diff, string, too_long, trace, transaction_fields, value,
         },
-        error::Result,
-        wire::CustomErrors,
+        params::CustomErrors,
+        protocol::{dialect::Dialect, error::Result},
     },
     state::{AccountRead, AccountReads, BlockReads, ReadSet},
 };

@@ -7,11 +7,9 @@ use std::collections::BTreeMap;
 use alloy_primitives::U256;
 use schemars::JsonSchema;
 
-use crate::rpc::{
-    encode::schema::{
-        AccessListItem, AccountChanges, AccountDifference, BlockTransaction, CallFrame, Header, Log, Withdrawal,
-    },
+use crate::rpc::json::{
     hex::{Data, Fixed, Quantity, Word},
+    schema::{AccessListItem, AccountChanges, AccountDifference, BlockTransaction, CallFrame, Header, Log, Withdrawal},
 };
 
 /// The blocks of a simulation, or the call that has not ended as it had to.

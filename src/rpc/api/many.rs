@@ -1,0 +1,109 @@
+//! `eth_callMany`, and the position in a block where bundles run.
+
+use std::sync::Arc;
+
+use revm::context::result::ExecutionResult;
+
+use crate::rpc::run::{Backend, Run};
+use crate::{
+    engine::{self, HaltText, ManyError},
+    ledger::{Block, Selector, Snapshot},
+    rpc::{
+        json,
+        params::ManyRequest,
+        protocol::{
+            dialect::Dialect,
+            error::{Result, RpcError},
+        },
+    },
+    state::Overlay,
+};
+
+impl Backend {
+    pub fn call_many(&self, run: &mut Run<'_>, request: ManyRequest) -> Result<()> {
+        let (dialect, rules) = (run.dialect, self.rules(run.dialect));
+        let (snapshot, overlay) = self.set_up(&request, "params[1].transactionIndex", run)?;
+        let bundles = self
+            .engine(&rules, overlay)
+            .call_many(snapshot.header(), &request.bundles)
+            .map_err(|error| refusal(error, in_bundles))?;
+        self.gas.increment(bundles.iter().flatten().map(ExecutionResult::tx_gas_used).sum());
+        json::list(&mut run.out, &bundles, |out, bundle| {
+            json::list(out, bundle, |out, result| call_result(out, result, dialect));
+        });
+        Ok(())
+    }
+
+    /// Sets up the overlay for the calls of `request`: after the whole block, or after some of its transactions, which
+    /// are replayed. `place` is the field of their count, for errors. Returns the block's snapshot and the overlay.
+    pub fn set_up<'a>(
+        &self,
+        request: &ManyRequest,
+        place: &str,
+        run: &'a mut Run<'_>,
+    ) -> Result<(Arc<Snapshot>, &'a mut Overlay)> {
+        run.limit_time(request.timeout);
+        self.set_up_at(run, request.selector, request.index, place)
+    }
+
+    /// Sets up the overlay after the first `index` transactions of a block, or after the whole block. `place` is the
+    /// field of the index, for errors. Returns the block's snapshot and the overlay.
+    pub fn set_up_at<'a>(
+        &self,
+        run: &'a mut Run<'_>,
+        selector: Selector,
+        index: Option<u64>,
+        place: &str,
+    ) -> Result<(Arc<Snapshot>, &'a mut Overlay)> {
+        let snapshot = self.select(run.published, selector)?;
+        let Some(index) = index else {
+            let overlay = run.reset_to(&snapshot);
+            return Ok((snapshot, overlay));
+        };
+        let block = Block::newest(&snapshot).ok_or_else(|| run.published.no_body(snapshot.header().number))?;
+        let (number, transactions) = (block.number(), block.len());
+        let count = usize::try_from(index).ok().filter(|count| *count <= transactions).ok_or_else(|| {
+            RpcError::params(format!("{place}: {index}: out of range: block {number} has {transactions} transactions"))
+        })?;
+        let parent = number.checked_sub(1).ok_or_else(|| {
+            RpcError::params(format!("{place}: no transaction in genesis: omit the field, or name another block"))
+        })?;
+        let parent = run.published.select(Selector::Number(parent))?;
+        let overlay = run.reset_to(&parent);
+        engine::replay(&self.spec, &block, count, overlay)?;
+        Ok((snapshot, overlay))
+    }
+}
+
+/// Returns the path of a bundle's call in the parameters.
+pub fn in_bundles(bundle: usize, call: usize) -> String {
+    format!("params[0][{bundle}].transactions[{call}]")
+}
+
+/// Converts the error of bundles, and names the call that caused it.
+pub fn refusal(error: ManyError, place: impl FnOnce(usize, usize) -> String) -> RpcError {
+    match error {
+        ManyError::Request(error) => RpcError::from(error).outside_simulation(),
+        ManyError::Call { bundle, call, error } => {
+            let error = RpcError::from(*error).outside_simulation();
+            error.with_message(|text| format!("{}: {text}", place(bundle, call)))
+        }
+    }
+}
+
+fn call_result(out: &mut Vec<u8>, result: &ExecutionResult, dialect: &Dialect) {
+    let mut object = json::Object::new(out);
+    match result {
+        ExecutionResult::Success { output, .. } => {
+            object.data("value", output.data());
+        }
+        ExecutionResult::Revert { output, .. } => {
+            (dialect.many_error)(object.key("error"), &(dialect.revert)(output.clone()).into_object());
+        }
+        ExecutionResult::Halt { reason, .. } => {
+            let error = (dialect.halt)(HaltText(reason.clone()).to_string()).into_object();
+            (dialect.many_error)(object.key("error"), &error);
+        }
+    }
+    object.end();
+}

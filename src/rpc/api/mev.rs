@@ -1,0 +1,202 @@
+//! `mev_simBundle`: a bundle as MEV-Share has it, run as `presim_simulate` runs signed transactions. What it earns and
+//! refunds is counted as in Flashbots' builder.
+
+use std::time::{Duration, Instant};
+
+use alloy_primitives::{I256, TxHash, U256};
+use alloy_rpc_types_eth::Log;
+use alloy_rpc_types_mev::{SimBundleLogs, SimBundleResponse};
+
+use crate::rpc::run::{Backend, Run};
+use crate::{
+    engine::{CallOutcome, CallResult, HaltText, NumberedLog, Simulated, SimulationError},
+    rpc::{
+        json,
+        params::{MevBundle, MevPart, SimBundleRequest},
+        protocol::error::{Result, RpcError},
+    },
+};
+
+/// Gas that a transaction which pays a refund may use, as in Flashbots' builder.
+const REFUND_GAS: u64 = 30_000;
+
+impl Backend {
+    pub fn sim_bundle(
+        &self,
+        run: &mut Run<'_>,
+        SimBundleRequest { bundle, simulation, parent, timeout }: SimBundleRequest,
+    ) -> Result<()> {
+        let snapshot = self.select(run.published, parent)?;
+        let timeout = timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis);
+        if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
+            run.meter.limit_time(deadline);
+        }
+        let (rules, client) = (self.rules(run.dialect), run.client);
+        let asked = simulation.blocks.first().and_then(|block| block.block.number);
+        let number = asked.unwrap_or_else(|| snapshot.head.header.number.saturating_add(1));
+        let mut response = SimBundleResponse {
+            success: false,
+            error: None,
+            state_block: snapshot.header().number,
+            mev_gas_price: U256::ZERO,
+            profit: U256::ZERO,
+            refundable_value: U256::ZERO,
+            gas_used: 0,
+            logs: None,
+            exec_error: None,
+            revert: None,
+        };
+        let done = match bundle.may_land_in(number) {
+            false => Err(SimulationError::Refused(format!("invalid inclusion: the bundle is not for block {number}"))),
+            true => {
+                let mut engine = self.engine(&rules, run.reset_to(&snapshot));
+                self.beginnings.simulate(&mut engine, client, &snapshot, &simulation)
+            }
+        };
+        match done {
+            Ok(done) => {
+                self.gas.increment(done.gas_used);
+                fill_response(&bundle, &done, number, &mut response);
+            }
+            Err(SimulationError::BlockNumber { number, previous }) => {
+                return Err(RpcError::params(format!(
+                    "params[1].blockNumber: {number}: expected a block after parentBlock, {previous}"
+                )));
+            }
+            Err(SimulationError::BlockTime { time, previous }) => {
+                return Err(RpcError::params(format!(
+                    "params[1].timestamp: {time}: expected a time after that of the previous block, {previous}"
+                )));
+            }
+            Err(
+                error @ (SimulationError::Stopped(_)
+                | SimulationError::Internal(_)
+                | SimulationError::TooManyBlocks { .. }),
+            ) => return Err(RpcError::from(error).outside_simulation()),
+            // A refusal by the chain is an answer here.
+            Err(error) => response.error = Some(error.to_string()),
+        }
+        json::value(&mut run.out, &response);
+        Ok(())
+    }
+}
+
+impl MevBundle {
+    /// Returns whether the block may include the bundle and all bundles in it.
+    fn may_land_in(&self, number: u64) -> bool {
+        self.blocks.contains(&number)
+            && self.items.iter().all(|item| match &item.part {
+                MevPart::Tx(_) => true,
+                MevPart::Bundle(bundle) => bundle.may_land_in(number),
+            })
+    }
+}
+
+/// Writes to `response` what a bundle that has run earns.
+fn fill_response(bundle: &MevBundle, done: &Simulated, number: u64, response: &mut SimBundleResponse) {
+    let Some(block) = done.blocks.iter().find(|block| !block.filler) else { return };
+    if let Some(failed) = block.calls.iter().rfind(|call| call.outcome != CallOutcome::Success) {
+        response.exec_error = Some(match &failed.outcome {
+            CallOutcome::Halt(reason) => HaltText(reason.clone()).to_string(),
+            _ => "execution reverted".to_owned(),
+        });
+        response.revert = Some(failed.return_data.clone()).filter(|data| !data.is_empty());
+    }
+    // A transaction that breaks the bundle is the last, and counts for nothing.
+    let ran = match done.dropped {
+        Some(_) => block.calls.split_last().map_or(&[][..], |(_, before)| before),
+        None => &block.calls,
+    };
+    let mut account = BundleAccount { base_fee: block.base_fee, number, left: ran, index: 0 };
+    let (earned, logs) = account.of(bundle);
+    let unsigned = |value: I256| U256::try_from(value).unwrap_or_default();
+    response.gas_used = earned.gas;
+    response.refundable_value = unsigned(earned.refundable);
+    response.error = match () {
+        () if done.dropped.is_some() => Some("tx failed".to_owned()),
+        () if !earned.pays || earned.profit.is_negative() => Some("negative profit".to_owned()),
+        () => None,
+    };
+    response.profit = unsigned(earned.profit);
+    if response.error.is_none() {
+        response.success = true;
+        response.mev_gas_price = response.profit.checked_div(U256::from(earned.gas)).unwrap_or_default();
+        response.logs = Some(logs);
+    }
+}
+
+/// The earnings of a bundle.
+struct BundleEarnings {
+    /// Wei that the producer keeps.
+    profit: I256,
+    /// Wei that the items without a refund have paid to the producer.
+    refundable: I256,
+    /// Gas of the transactions and of the refunds' payments.
+    gas: u64,
+    /// Whether each refund is worth its payment.
+    pays: bool,
+}
+
+/// The walk through the results of a bundle's transactions.
+struct BundleAccount<'a> {
+    base_fee: u64,
+    number: u64,
+    /// The results that are not yet accounted for.
+    left: &'a [CallResult],
+    /// The index of the first of them.
+    index: u64,
+}
+
+impl BundleAccount<'_> {
+    fn of(&mut self, bundle: &MevBundle) -> (BundleEarnings, Vec<SimBundleLogs>) {
+        let mut all = BundleEarnings { profit: I256::ZERO, refundable: I256::ZERO, gas: 0, pays: true };
+        let mut logs = Vec::with_capacity(bundle.items.len());
+        for item in &bundle.items {
+            let before = self.left;
+            match &item.part {
+                MevPart::Tx(hash) => {
+                    let Some((call, left)) = self.left.split_first() else { break };
+                    logs.push(SimBundleLogs { tx_logs: Some(self.logs_of(call, *hash)), bundle_logs: None });
+                    (self.left, self.index) = (left, self.index + 1);
+                    all.gas += call.gas_used;
+                }
+                MevPart::Bundle(inner) => {
+                    let (earned, inner) = self.of(inner);
+                    logs.push(SimBundleLogs { tx_logs: None, bundle_logs: Some(inner) });
+                    all.gas += earned.gas;
+                    all.pays &= earned.pays && !earned.profit.is_negative();
+                }
+            }
+            // A bundle in the bundle pays its refunds itself: what its transactions pay to the producer counts here.
+            let ran = &before[..before.len() - self.left.len()];
+            let income = ran.iter().filter_map(|call| call.income).fold(I256::ZERO, I256::saturating_add);
+            all.profit = all.profit.saturating_add(income);
+            if item.refund.is_none() {
+                all.refundable = all.refundable.saturating_add(income);
+            }
+        }
+        for item in &bundle.items {
+            let Some(percent) = item.refund else { continue };
+            let gas = REFUND_GAS * item.part.recipients();
+            let cost = U256::from(gas) * U256::from(self.base_fee);
+            let refund = U256::try_from(all.refundable).unwrap_or_default().saturating_mul(U256::from(percent))
+                / U256::from(100);
+            all.gas += gas;
+            all.pays &= cost <= refund;
+            all.profit = all.profit.saturating_sub(I256::try_from(refund).unwrap_or(I256::MAX));
+        }
+        (all, logs)
+    }
+
+    fn logs_of(&self, call: &CallResult, hash: TxHash) -> Vec<Log> {
+        let log = |log: &NumberedLog| Log {
+            inner: log.log.clone(),
+            block_number: Some(self.number),
+            transaction_hash: Some(hash),
+            transaction_index: Some(self.index),
+            log_index: Some(log.number),
+            ..Log::default()
+        };
+        call.logs.iter().map(log).collect()
+    }
+}

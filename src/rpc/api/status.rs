@@ -1,0 +1,410 @@
+//! `presim_status`: the load of the node in the last seconds, read from its metrics when a client asks.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use alloy_primitives::Address;
+use serde::Serialize;
+use tokio::{sync::Mutex, task::spawn_blocking};
+
+use super::{
+    node::CLIENT_VERSION,
+    watch::{StandingSummary, Watches},
+};
+use crate::rpc::{
+    json, params,
+    protocol::error::{Outcome, Result, RpcError},
+    run::{
+        access::Client,
+        request::{Request, begin},
+        runner::RequestRunner,
+    },
+};
+use crate::{
+    ledger::{FeedLag, FeedProblem, FeedState},
+    scheduler::LaneName,
+    telemetry::{MetricSample, Metrics},
+};
+
+/// The time within which no second reading is made, however many clients ask.
+const READING_INTERVAL: Duration = Duration::from_millis(500);
+/// The time to which rates and percentiles refer, if clients ask that often.
+const WINDOW: Duration = Duration::from_secs(10);
+/// The most standing bundles that are listed.
+const STANDING_SHOWN: usize = 20;
+
+/// The readings of the last seconds. Nothing is read unless a client asks.
+#[derive(Debug)]
+pub struct StatusBoard {
+    metrics: Metrics,
+    watches: Watches,
+    began: Instant,
+    /// The contracts of the chain that the node knows by name.
+    contracts: Vec<NamedContract>,
+    /// Oldest first, at most [`WINDOW`] long and [`READING_INTERVAL`] apart.
+    readings: Mutex<VecDeque<Arc<LoadReading>>>,
+}
+
+/// The part of the metrics that the status needs, at one moment.
+#[derive(Clone, Debug)]
+struct LoadReading {
+    at: Instant,
+    /// By method. Requests without a known method are `unknown`.
+    methods: BTreeMap<String, MethodReading>,
+    lanes: BTreeMap<String, LaneStatus>,
+    subscriptions: u64,
+    pool: u64,
+    io_bytes: u64,
+    code_bytes: u64,
+    resident_bytes: Option<u64>,
+    cpu_seconds: Option<f64>,
+}
+
+/// The requests of a method since the start of the node.
+#[derive(Clone, Debug, Default)]
+struct MethodReading {
+    ok: u64,
+    /// Requests with an error, but the next.
+    failed: u64,
+    /// Requests beyond a limit.
+    limited: u64,
+    /// The answered requests that took at most so many seconds, by ascending bound.
+    within: Vec<(f64, u64)>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct NamedContract {
+    name: &'static str,
+    address: Address,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+struct LaneStatus {
+    waiting: u64,
+    running: u64,
+    rejected: u64,
+    overloaded: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeStatus<'a> {
+    version: &'static str,
+    chain_id: String,
+    uptime_ms: u64,
+    /// The CPU workers.
+    workers: usize,
+    /// The share of one core that the process used in the window, in per cent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_percent: Option<f64>,
+    memory: MemoryStatus,
+    subscriptions: u64,
+    pool: u64,
+    /// The time to which rates and percentiles refer.
+    window_ms: u64,
+    requests: RequestsStatus,
+    methods: Vec<MethodStatus<'a>>,
+    lanes: &'a BTreeMap<String, LaneStatus>,
+    standing: StandingStatus,
+    contracts: &'a [NamedContract],
+    feed: FeedSummary,
+    /// The warning of `/health`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<String>,
+}
+
+/// The state of the feed, with its cause in words.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FeedSummary {
+    state: &'static str,
+    /// The time between two sub-blocks, if the feed is live or late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    every_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meaning: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct MemoryStatus {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resident_bytes: Option<u64>,
+    io_bytes: u64,
+    code_bytes: u64,
+}
+
+/// Requests since the start, and a second.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RequestsStatus {
+    total: u64,
+    rejected: u64,
+    per_second: f64,
+    rejected_per_second: f64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct MethodStatus<'a> {
+    method: &'a str,
+    total: u64,
+    per_second: f64,
+    failed_per_second: f64,
+    rejected_per_second: f64,
+    p50_us: u64,
+    p99_us: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct StandingStatus {
+    count: usize,
+    best: Vec<StandingSummary>,
+}
+
+impl FeedSummary {
+    fn of(feed: FeedState) -> Self {
+        let every_ms = match feed {
+            FeedState::Live { every_ms } | FeedState::Lagging(FeedLag { every_ms, .. }) => Some(every_ms),
+            FeedState::Static | FeedState::Degraded(_) => None,
+        };
+        Self { state: feed.as_str(), every_ms, meaning: feed.cause().map(FeedProblem::meaning) }
+    }
+}
+
+impl StatusBoard {
+    /// Creates a board that reads `metrics`.
+    pub fn new(metrics: &Metrics, watches: Watches) -> Self {
+        Self {
+            metrics: metrics.clone(),
+            watches,
+            began: Instant::now(),
+            contracts: Vec::new(),
+            readings: Mutex::default(),
+        }
+    }
+
+    /// Sets the contracts of the chain that the status names.
+    #[must_use]
+    pub fn with_contracts(self, contracts: Vec<(&'static str, Address)>) -> Self {
+        let contracts = contracts.into_iter().map(|(name, address)| NamedContract { name, address }).collect();
+        Self { contracts, ..self }
+    }
+
+    /// Answers `presim_status`: the load of the last seconds, and the client's standing bundles.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 if there are parameters.
+    pub async fn answer(&self, request: Request, runner: &RequestRunner) -> Result<Vec<u8>> {
+        params::parse_none(&request.params, request.caller.dialect)?;
+        let (first, newest) = self.read().await;
+        let window = newest.at.duration_since(first.at);
+        let nothing = MethodReading::default();
+        let rate = |now: u64, then: u64| match window.as_secs_f64() {
+            seconds if seconds > 0.0 => (now.saturating_sub(then) as f64 / seconds * 10.0).round() / 10.0,
+            _ => 0.0,
+        };
+        let mut requests = RequestsStatus::default();
+        let mut methods: Vec<_> = newest
+            .methods
+            .iter()
+            .filter(|(_, now)| now.total() > 0)
+            .map(|(method, now)| {
+                let then = first.methods.get(method).unwrap_or(&nothing);
+                requests.total += now.total();
+                requests.rejected += now.limited;
+                requests.per_second += rate(now.total(), then.total());
+                requests.rejected_per_second += rate(now.limited, then.limited);
+                MethodStatus {
+                    method,
+                    total: now.total(),
+                    per_second: rate(now.total(), then.total()),
+                    failed_per_second: rate(now.failed, then.failed),
+                    rejected_per_second: rate(now.limited, then.limited),
+                    p50_us: now.quantile(then, 0.5),
+                    p99_us: now.quantile(then, 0.99),
+                }
+            })
+            .collect();
+        methods.sort_by(|one, other| other.per_second.total_cmp(&one.per_second).then(other.total.cmp(&one.total)));
+        let (watches, client) = (self.watches.clone(), request.caller.client.clone());
+        // A client may let thousands stand, and no connection waits for their order.
+        let standing = spawn_blocking(move || watches.best(client.as_deref().map(Client::name), STANDING_SHOWN)).await;
+        let (count, best) = standing.map_err(|error| RpcError::internal(&error.to_string()))?;
+        let cpu = newest.cpu_seconds.zip(first.cpu_seconds).map(|(now, then)| now - then);
+        let status = NodeStatus {
+            version: CLIENT_VERSION,
+            chain_id: format!("{:#x}", runner.backend.spec.chain_id()),
+            uptime_ms: millis(self.began.elapsed()),
+            workers: runner.executor.workers(),
+            cpu_percent: cpu
+                .filter(|_| !window.is_zero())
+                .map(|used| (used / window.as_secs_f64() * 1000.0).round() / 10.0),
+            memory: MemoryStatus {
+                resident_bytes: newest.resident_bytes,
+                io_bytes: newest.io_bytes,
+                code_bytes: newest.code_bytes,
+            },
+            subscriptions: newest.subscriptions,
+            pool: newest.pool,
+            window_ms: millis(window),
+            requests,
+            methods,
+            lanes: &newest.lanes,
+            standing: StandingStatus { count, best },
+            contracts: &self.contracts,
+            feed: FeedSummary::of(runner.published().feed()),
+            warning: runner.unknown_fork(),
+        };
+        let mut out = begin(&request.id, "result");
+        json::bounded_value(&mut out, &status, runner.limits().max_response)?;
+        Ok(out)
+    }
+
+    /// Returns the newest reading and the one that the window begins with. Reads the metrics if that is due.
+    async fn read(&self) -> (Arc<LoadReading>, Arc<LoadReading>) {
+        let mut readings = self.readings.lock().await;
+        if readings.back().is_none_or(|newest| newest.at.elapsed() >= READING_INTERVAL) {
+            let metrics = self.metrics.clone();
+            // The text takes some hundreds of microseconds, for which no connection waits.
+            let reading = spawn_blocking(move || Arc::new(LoadReading::of(&metrics.render()))).await;
+            readings.extend(reading);
+        }
+        // A reading from before a pause would make the window long.
+        let is_over = |readings: &VecDeque<Arc<LoadReading>>| {
+            readings
+                .get(1)
+                .is_some_and(|second| second.at.elapsed() >= WINDOW || readings[0].at.elapsed() >= 2 * WINDOW)
+        };
+        while is_over(&readings) {
+            readings.pop_front();
+        }
+        let newest = readings.back().cloned().unwrap_or_else(|| Arc::new(LoadReading::of("")));
+        (readings.front().cloned().unwrap_or_else(|| newest.clone()), newest)
+    }
+}
+
+impl LoadReading {
+    fn of(text: &str) -> Self {
+        let mut reading = Self {
+            at: Instant::now(),
+            methods: BTreeMap::new(),
+            lanes: LaneName::ALL.iter().map(|lane| (lane.to_string(), LaneStatus::default())).collect(),
+            subscriptions: 0,
+            pool: 0,
+            io_bytes: 0,
+            code_bytes: 0,
+            resident_bytes: None,
+            cpu_seconds: None,
+        };
+        MetricSample::all(text).for_each(|sample| reading.add(sample));
+        reading
+    }
+
+    fn add(&mut self, sample: MetricSample<'_>) {
+        // Counts are small enough to be exact, and a negative value does not occur.
+        let count = sample.value as u64;
+        match sample.name {
+            "presim_requests_total" => {
+                let Some((method, outcome)) = sample.label("method").zip(sample.label("outcome")) else { return };
+                let method = self.methods.entry(method.to_owned()).or_default();
+                match outcome {
+                    _ if outcome == Outcome::Ok.as_str() => method.ok += count,
+                    _ if outcome == Outcome::Limited.as_str() => method.limited += count,
+                    _ => method.failed += count,
+                }
+            }
+            "presim_request_seconds_bucket" => {
+                let (Some(method), Some(outcome), Some(bound)) =
+                    (sample.label("method"), sample.label("outcome"), sample.label("le"))
+                else {
+                    return;
+                };
+                // Rejections take no time, and would hide that of the others.
+                if let (false, Ok(bound)) = (outcome == Outcome::Limited.as_str(), bound.parse::<f64>()) {
+                    self.methods.entry(method.to_owned()).or_default().add(bound, count);
+                }
+            }
+            "presim_queue_depth" => self.lane(sample, |lane| lane.waiting = count),
+            "presim_jobs_running" => self.lane(sample, |lane| lane.running = count),
+            "presim_queue_refused_total" => self.lane(sample, |lane| lane.rejected = count),
+            "presim_queue_overloaded" => self.lane(sample, |lane| lane.overloaded = count > 0),
+            "presim_subscriptions" => self.subscriptions += count,
+            "presim_pool_transactions" => self.pool += count,
+            "presim_io_memory_bytes" => self.io_bytes = count,
+            "presim_code_cache_bytes" => self.code_bytes += count,
+            "process_resident_memory_bytes" => self.resident_bytes = Some(count),
+            "process_cpu_seconds_total" => self.cpu_seconds = Some(sample.value),
+            _ => {}
+        }
+    }
+
+    fn lane(&mut self, sample: MetricSample<'_>, set: impl FnOnce(&mut LaneStatus)) {
+        if let Some(lane) = sample.label("lane").and_then(|lane| self.lanes.get_mut(lane)) {
+            set(lane);
+        }
+    }
+}
+
+impl MethodReading {
+    fn add(&mut self, bound: f64, count: u64) {
+        match self.within.iter_mut().find(|(known, _)| *known == bound) {
+            Some((_, sum)) => *sum += count,
+            None => self.within.push((bound, count)),
+        }
+    }
+
+    const fn total(&self) -> u64 {
+        self.ok + self.failed + self.limited
+    }
+
+    /// Returns about how many microseconds a share of the requests since `before` took at most. Between the bounds of a
+    /// bucket, the requests count as spread evenly.
+    fn quantile(&self, before: &Self, share: f64) -> u64 {
+        let since = |at: usize| {
+            let (bound, count) = self.within[at];
+            let known = before.within.iter().find(|(other, _)| *other == bound).map_or(0, |(_, count)| *count);
+            (bound, count.saturating_sub(known) as f64)
+        };
+        let counts: Vec<(f64, f64)> = (0..self.within.len()).map(since).collect();
+        let wanted = counts.last().map_or(0.0, |(_, all)| all * share);
+        let (mut low, mut below) = (0.0, 0.0);
+        for (bound, count) in counts {
+            if count >= wanted && count > below {
+                // Requests beyond the last bound count as that bound.
+                let high = if bound.is_finite() { bound } else { low };
+                return ((low + (high - low) * (wanted - below) / (count - below)) * 1e6).round() as u64;
+            }
+            (low, below) = (if bound.is_finite() { bound } else { low }, count);
+        }
+        0
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(counts: &[(f64, u64)]) -> MethodReading {
+        MethodReading { within: counts.to_vec(), ..MethodReading::default() }
+    }
+
+    #[test]
+    fn a_percentile_is_that_of_the_window() {
+        let then = reading(&[(0.001, 1_000), (0.01, 1_000), (f64::INFINITY, 1_000)]);
+        let now = reading(&[(0.001, 1_000), (0.01, 1_100), (f64::INFINITY, 1_100)]);
+        // All hundred of the window took between one and ten milliseconds.
+        assert_eq!(now.quantile(&then, 0.5), 5_500);
+        assert_eq!(now.quantile(&now, 0.5), 0, "nothing was asked in the window");
+        let slow = reading(&[(0.001, 0), (0.01, 0), (f64::INFINITY, 10)]);
+        assert_eq!(slow.quantile(&MethodReading::default(), 0.99), 10_000, "beyond the last bound");
+    }
+}

@@ -1,0 +1,225 @@
+//! The loop of a watch: it follows the snapshots, and runs what each may have changed.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt, stream::FuturesUnordered};
+use tokio::{sync::watch, task::JoinSet, time::sleep};
+
+use super::request::WatchedBundle;
+use super::{
+    long::LongEnd,
+    news::News,
+    run::Chunk,
+    task::{WatchTask, stale_by},
+};
+use crate::{
+    engine::BlockContext,
+    ledger::{Chain, Snapshot, SnapshotId},
+    rpc::run::request::Request,
+    watch::{StandingRun, StateHistory},
+};
+
+/// The most bundles of one run on a worker.
+const CHUNK: usize = 64;
+/// The number of steps between states that are remembered.
+const STEPS: usize = 512;
+
+/// Bundles that are due, each with its index in its watch.
+type Due = VecDeque<(u32, Arc<WatchedBundle>)>;
+
+impl WatchTask {
+    /// Follows the snapshots until the watch is removed.
+    pub async fn follow(self: Arc<Self>) {
+        let mut changes = self.runner.snapshots.changes();
+        let mut history = StateHistory::new(STEPS);
+        let mut seen = SnapshotId::default();
+        let mut block = None;
+        // Dropped with this task, which ends the runs.
+        let mut long: JoinSet<Option<LongEnd>> = JoinSet::new();
+        loop {
+            changes.borrow_and_update();
+            let is_attended = self.look();
+            if is_attended {
+                let published = self.runner.snapshots.load();
+                published.snapshots_after(seen).for_each(|snapshot| history.learn(snapshot));
+                history.learn(published.latest());
+                seen = published.newest.id;
+                if let Ok(snapshot) = self.runner.backend.standing_on(&published, self.watch.selector) {
+                    self.catch_up(&published, &snapshot, &history, &mut block, &mut changes, &mut long).await;
+                }
+            } else {
+                // Of what was left only the bundles and their answers are kept. The snapshots that the node retains tell
+                // what is due when a client comes back.
+                (history, seen) = (StateHistory::new(STEPS), SnapshotId::default());
+            }
+            let Some(rest) = self.rest() else {
+                self.list.remove(self.watch.id);
+                return;
+            };
+            tokio::select! {
+                // Ends of runs go first, because there are few, and snapshots may always be waiting.
+                biased;
+                Some(ended) = long.join_next() => self.end_long(ended.ok().flatten(), &history).await,
+                changed = changes.changed(), if is_attended => if changed.is_err() { return },
+                () = self.watch.wake.notified() => {}
+                () = sleep(rest) => {}
+            }
+            if !self.list.watches().contains_key(&self.watch.id) {
+                return;
+            }
+        }
+    }
+
+    /// Returns for how long nothing is to be done if nothing happens, or `None` if the time of the watch is over.
+    fn rest(&self) -> Option<Duration> {
+        self.look();
+        let state = self.watch.state();
+        state.attendance.rest(self.list.limits.retention, state.behind().next().is_some(), Instant::now())
+    }
+
+    /// Notes whether a client has a connection. Returns whether bundles run.
+    fn look(&self) -> bool {
+        let has_connection = self.connection().is_some();
+        let mut state = self.watch.state();
+        let now = Instant::now();
+        state.attendance.update(has_connection, now);
+        state.attendance.may_run(now)
+    }
+
+    /// Moves to a snapshot, and runs what is due, as long as no newer snapshot comes.
+    async fn catch_up(
+        self: &Arc<Self>,
+        published: &Arc<Chain>,
+        snapshot: &Arc<Snapshot>,
+        history: &StateHistory,
+        block: &mut Option<u64>,
+        changes: &mut watch::Receiver<SnapshotId>,
+        long: &mut JoinSet<Option<LongEnd>>,
+    ) {
+        let Ok(context) = BlockContext::of(&self.runner.backend.spec, snapshot, &self.rules) else { return };
+        let (due, is_new) = {
+            let mut state = self.watch.state();
+            let is_new = state.bundles.at() != Some(snapshot.id);
+            if is_new {
+                let number = snapshot.header().number;
+                let opens = block.replace(number) != Some(number);
+                // Bundles that run once a block and were passed over run on its next snapshot.
+                state.begins_block = opens
+                    || state.begins_block && {
+                        let every = |bundle: &Arc<WatchedBundle>| bundle.every_block;
+                        state.bundles.behind(every).next().is_some()
+                    };
+                state.complete_at = state.bundles.name();
+                state.long_rests_until = None;
+                state.bundles.advance(snapshot, context, history);
+                state.note_complete();
+            }
+            let due: Due = state
+                .bundles
+                .due(state.may_run())
+                .into_iter()
+                .map(|at| (at, state.bundles.bundles()[at as usize].request.clone()))
+                .collect();
+            (due, is_new)
+        };
+        if is_new || !due.is_empty() {
+            self.run_due(published, snapshot, due, changes).await;
+        }
+        self.begin_long(long);
+    }
+
+    /// Runs bundles side by side, and tells their answers as they come.
+    async fn run_due(
+        &self,
+        published: &Arc<Chain>,
+        snapshot: &Arc<Snapshot>,
+        mut due: Due,
+        changes: &watch::Receiver<SnapshotId>,
+    ) {
+        let batch = self.runner.executor.batch();
+        let mut running = FuturesUnordered::new();
+        let Some(mut news) = self.news() else { return };
+        let mut stale_chunk = 1;
+        loop {
+            let is_newest = self.is_newest(snapshot, changes);
+            let width = self.list.width(&self.runner.executor);
+            while is_newest && running.len() < width && !due.is_empty() {
+                let bundles = self.next_chunk(&mut due, &mut stale_chunk);
+                let (snapshot, rules) = (snapshot.clone(), self.rules);
+                let chunk = Arc::new(Chunk { bundles, snapshot, rules, is_long: false });
+                let ticket = self.runner.executor.ticket(&self.caller.flow).of(&batch);
+                running.push(self.run_chunk(self.request(published.clone(), ticket), chunk));
+            }
+            let Some((chunk, ended)) = running.next().await else { break };
+            let ran = ended.len();
+            // A run that was too long is repeated.
+            let whole = ended.iter().filter(|(_, run)| !matches!(run, StandingRun::TooLong)).count();
+            self.list.runs.increment(whole as u64);
+            {
+                let mut room = self.list.room(self.watch.owner.as_deref());
+                let mut state = self.watch.state();
+                for (at, run) in ended {
+                    let run = Self::within_room(&state, at, run, &mut room);
+                    if news.is_late() {
+                        let is_answer = matches!(run, StandingRun::Answered { .. });
+                        let stale = state.bundles.bundles()[at as usize].stale().cloned();
+                        state.bundles.record(at, run);
+                        news.add_late(&state, at, is_answer, stale.as_ref());
+                    } else if let Some((name, answer)) = state.bundles.record(at, run) {
+                        news.add(name, &answer.text);
+                    }
+                }
+                self.watch.bytes.store(self.requests + state.bundles.bytes(), Relaxed);
+            }
+            chunk.bundles[ran..].iter().rev().for_each(|bundle| due.push_front(bundle.clone()));
+            let is_last = running.is_empty() && (due.is_empty() || !self.is_newest(snapshot, changes));
+            while !is_last
+                && !news.is_late()
+                && let Some(part) = news.part(self.connection())
+            {
+                self.send(&news, part).await;
+            }
+        }
+        self.send_end(news).await;
+    }
+
+    /// Returns the news of the current snapshot, which is late if its last part was told.
+    fn news(&self) -> Option<News> {
+        let state = self.watch.state();
+        Some(News::of(&self.watch, state.bundles.name()?, state.bundles.has_announced_behind()))
+    }
+
+    /// Returns whether bundles still stand on this snapshot. A newer one supersedes it.
+    fn is_newest(&self, snapshot: &Snapshot, changes: &watch::Receiver<SnapshotId>) -> bool {
+        let stands = |published: &Chain| {
+            let newest = self.runner.backend.standing_on(published, self.watch.selector);
+            newest.is_ok_and(|newest| newest.id == snapshot.id)
+        };
+        changes.has_changed().is_ok_and(|has_changed| !has_changed || stands(&self.runner.snapshots.load()))
+    }
+
+    /// Takes the next bundles that run on a worker together. Those whose last run gave no answer are apart from the
+    /// others, and few at first, so that the one among them that is to blame is soon alone.
+    fn next_chunk(&self, due: &mut Due, stale_chunk: &mut usize) -> Vec<(u32, Arc<WatchedBundle>)> {
+        let state = self.watch.state();
+        let bundles = state.bundles.bundles();
+        let is_stale = |(at, _): &(u32, Arc<WatchedBundle>)| bundles[*at as usize].stale().is_some();
+        let count = if due.front().is_some_and(is_stale) {
+            std::mem::replace(stale_chunk, (2 * *stale_chunk).min(CHUNK)).min(due.len())
+        } else {
+            due.iter().take(CHUNK).take_while(|bundle| !is_stale(bundle)).count()
+        };
+        due.drain(..count).collect()
+    }
+
+    /// Runs a chunk. Returns it with the ends of the runs, of which there may be fewer.
+    async fn run_chunk(&self, request: Request, chunk: Arc<Chunk>) -> (Arc<Chunk>, Vec<(u32, StandingRun)>) {
+        let ended = self.list.run_chunk(&self.runner, request, &chunk).await;
+        let ended = ended.unwrap_or_else(|error| stale_by(&chunk, &error));
+        (chunk, ended)
+    }
+}

@@ -1,0 +1,232 @@
+//! News of standing bundles, as clients are told it.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{Watch, WatchState, WatchedBundle};
+use crate::{
+    ledger::{Selector, SnapshotId},
+    rpc::json::{self, Object},
+    watch::{BELOW, SnapshotName, StandingAnswer, StandingBundle},
+};
+
+/// The length of a list of answers or of names above which a notification is divided.
+const NOTIFICATION: usize = 1 << 20;
+
+impl Watch {
+    /// Writes the answer of a poll: what changed after `id`, and what is behind. The next poll is from the last snapshot
+    /// of which nothing more will be told, so that it tells what comes late.
+    pub fn write_results(&self, id: SnapshotId, out: &mut Vec<u8>) {
+        let state = self.state();
+        let object = Object::new(out);
+        self.write_changes(object, state.bundles.changed_after(id), &state);
+    }
+
+    /// Writes what a client lacks that was told the news of snapshot `id`, and what is behind.
+    pub fn write_rewatch(&self, id: SnapshotId, out: &mut Vec<u8>) {
+        let state = self.state();
+        let mut object = Object::new(out);
+        json::string(object.key("watch"), &self.id.to_string());
+        self.write_changes(object, state.bundles.news_since(id), &state);
+    }
+
+    fn write_changes<'a>(
+        &self,
+        mut object: Object<'_>,
+        changed: impl Iterator<Item = (&'a StandingBundle<Arc<WatchedBundle>>, &'a StandingAnswer)>,
+        state: &WatchState,
+    ) {
+        match state.complete_at {
+            Some(complete_at) => self.write_block(&mut object, complete_at),
+            None => _ = object.quantity("id", 0),
+        }
+        // An answer may be newer than the snapshot of which all is told, so each names its own.
+        json::list(object.key("changed"), changed, |out, (bundle, answer)| {
+            let name = state.bundles.holds_at(bundle);
+            self.write_answer(out, &bundle.name, name, &answer.text);
+        });
+        let behind = state.behind();
+        json::list(object.key("behind"), behind, |out, bundle| self.write_behind(out, state, bundle));
+        object.end();
+    }
+
+    /// Writes the names of a snapshot: its id, and the sealed block on whose state bundles run if they stand on sealed
+    /// blocks. Such a block's state has no id of its own: the id selects what `pending` was, the block opened on it.
+    fn write_name(&self, object: &mut Object<'_>, name: SnapshotName) {
+        object.quantity("id", name.id.0);
+        if self.selector == Selector::Latest {
+            object.quantity("blockNumber", name.sealed);
+        }
+    }
+
+    /// Writes the names of a snapshot and of the block that is being built there, if bundles stand on it.
+    fn write_block(&self, object: &mut Object<'_>, name: SnapshotName) {
+        self.write_name(object, name);
+        if self.selector == Selector::Pending {
+            object.quantity("blockNumber", name.number).quantity("timestamp", name.timestamp);
+            object.optional_quantity("baseFeePerGas", name.base_fee);
+        }
+    }
+
+    /// Writes an answer, and the snapshot for which it holds if that is not the one of the whole notification.
+    fn write_answer(&self, out: &mut Vec<u8>, bundle: &str, name: Option<SnapshotName>, text: &[u8]) {
+        let mut object = Object::new(out);
+        json::string(object.key("name"), bundle);
+        if let Some(name) = name {
+            self.write_name(&mut object, name);
+        }
+        object.member(text);
+        object.end();
+    }
+
+    fn write_behind(&self, out: &mut Vec<u8>, state: &WatchState, bundle: &StandingBundle<Arc<WatchedBundle>>) {
+        let mut object = Object::new(out);
+        json::string(object.key("name"), &bundle.name);
+        match state.bundles.holds_at(bundle) {
+            Some(name) => self.write_name(&mut object, name),
+            None => object.key("id").extend_from_slice(b"null"),
+        }
+        if let Some(reason) = bundle.stale() {
+            object.key("stale").extend_from_slice(reason);
+        }
+        object.end();
+    }
+}
+
+/// The elements of a JSON list, divided so that each part fits into a notification.
+#[derive(Default)]
+struct ListParts(VecDeque<Vec<u8>>);
+
+impl ListParts {
+    /// Adds an element. Only a part of a single element may be longer than a notification.
+    fn add(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let Some(last) = self.0.back_mut() else {
+            let mut first = Vec::new();
+            write(&mut first);
+            self.0.push_back(first);
+            return;
+        };
+        let end = last.len();
+        last.push(b',');
+        write(last);
+        if last.len() > NOTIFICATION {
+            let next = last[end + 1..].to_vec();
+            last.truncate(end);
+            self.0.push_back(next);
+        }
+    }
+}
+
+/// The news of a snapshot in parts, or what comes after the last of them.
+pub struct News {
+    watch: Arc<Watch>,
+    /// The snapshot for which the answers hold.
+    name: SnapshotName,
+    /// Whether the last part of the current snapshot was told before.
+    is_late: bool,
+    /// The connection that the parts are for, by its subscription, and the number of those written.
+    sent: (Option<u64>, usize),
+    /// The answers that are to be told.
+    changed: ListParts,
+    /// The bundles that are to be told as behind. Those of a snapshot are known at its end.
+    behind: ListParts,
+}
+
+impl News {
+    /// Creates the news of the current snapshot.
+    pub fn of(watch: &Arc<Watch>, name: SnapshotName, is_late: bool) -> Self {
+        let (changed, behind) = (ListParts::default(), ListParts::default());
+        Self { watch: watch.clone(), name, is_late, sent: (None, 0), changed, behind }
+    }
+
+    /// Returns whether the last part of the current snapshot was told before.
+    pub const fn is_late(&self) -> bool {
+        self.is_late
+    }
+
+    /// Adds an answer that was told never before.
+    pub fn add(&mut self, name: &str, text: &[u8]) {
+        self.changed.add(|out| self.watch.write_answer(out, name, None, text));
+    }
+
+    /// Adds the end of a bundle's run to news that is late. An answer is told even if it is the one before, because the
+    /// bundle was told as behind. `stale` is the reason that was told.
+    pub fn add_late(&mut self, state: &WatchState, at: u32, is_answer: bool, stale: Option<&Bytes>) {
+        let bundle = &state.bundles.bundles()[at as usize];
+        if is_answer {
+            let text = bundle.announced().map_or(BELOW, |told| told.text.as_ref());
+            self.add(&bundle.name, text);
+        }
+        if bundle.is_due() && (is_answer || bundle.stale() != stale) {
+            self.behind.add(|out| self.watch.write_behind(out, state, bundle));
+        }
+    }
+
+    /// Returns the connection that the parts are for.
+    pub const fn connection(&self) -> Option<u64> {
+        self.sent.0
+    }
+
+    /// Turns to a connection. One that takes the watch over counts the parts that it is told.
+    fn turn_to(&mut self, connection: Option<u64>) {
+        if self.sent.0 != connection {
+            self.sent = (connection, 0);
+        }
+    }
+
+    /// Returns a part for a connection, if there is one to tell.
+    pub fn part(&mut self, connection: Option<u64>) -> Option<Vec<u8>> {
+        self.turn_to(connection);
+        let changed = self.changed.0.pop_front()?;
+        Some(self.write(&changed, None, false))
+    }
+
+    /// Returns the last parts for a connection, with what is behind.
+    pub fn end(&mut self, connection: Option<u64>) -> Vec<Vec<u8>> {
+        self.turn_to(connection);
+        let mut parts = Vec::new();
+        if self.is_late {
+            while !self.changed.0.is_empty() || !self.behind.0.is_empty() {
+                let [changed, behind] = [&mut self.changed, &mut self.behind].map(|list| list.0.pop_front());
+                parts.push(self.write(&changed.unwrap_or_default(), Some(&behind.unwrap_or_default()), false));
+            }
+            return parts;
+        }
+        let mut behind = ListParts::default();
+        {
+            let state = self.watch.state();
+            state.behind().for_each(|bundle| behind.add(|out| self.watch.write_behind(out, &state, bundle)));
+        }
+        let mut behind = behind.0;
+        let first = behind.pop_front().unwrap_or_default();
+        // The last answers and the first names may share a part.
+        let fits = |changed: &Vec<u8>| changed.len() + first.len() <= NOTIFICATION;
+        let shared = if self.changed.0.back().is_none_or(fits) { self.changed.0.pop_back() } else { None };
+        parts.extend(std::iter::from_fn(|| self.part(connection)));
+        parts.push(self.write(&shared.unwrap_or_default(), Some(&first), behind.is_empty()));
+        while let Some(names) = behind.pop_front() {
+            parts.push(self.write(b"", Some(&names), behind.is_empty()));
+        }
+        parts
+    }
+
+    fn write(&mut self, changed: &[u8], behind: Option<&[u8]>, is_last: bool) -> Vec<u8> {
+        let mut out = Vec::with_capacity(changed.len() + behind.map_or(0, <[u8]>::len) + 192);
+        let mut object = Object::new(&mut out);
+        self.watch.write_block(&mut object, self.name);
+        if self.is_late {
+            json::value(object.key("late"), &true);
+        } else {
+            object.number("part", self.sent.1);
+            json::value(object.key("last"), &is_last);
+            self.sent.1 += 1;
+        }
+        object.key("changed").extend_from_slice(&[b"[", changed, b"]"].concat());
+        if let Some(behind) = behind {
+            object.key("behind").extend_from_slice(&[b"[", behind, b"]"].concat());
+        }
+        object.end();
+        out
+    }
+}

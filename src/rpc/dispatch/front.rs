@@ -1,0 +1,193 @@
+//! The path of a request: routed by the table of methods, run by the executor, and counted.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
+
+use alloy_primitives::Address;
+
+use super::{
+    method::{Handler, MethodRoute},
+    services::Services,
+    table,
+};
+use crate::rpc::{
+    api::{status::StatusBoard, testing::changes::Testing, watch::Watches},
+    protocol::error::{Outcome, Result, RpcError},
+    run::{
+        Backend, LeaderUse, UpstreamUse,
+        leader::Leader,
+        remote::StateCompletion,
+        request::Request,
+        runner::{RequestRunner, Waiters},
+    },
+};
+use crate::{
+    ledger::Snapshots,
+    scheduler::Executor,
+    telemetry::{Counter, Histogram, Metrics},
+};
+
+/// The handler of all requests, whatever their transport.
+#[derive(Debug)]
+pub struct Front {
+    /// What the methods use.
+    pub services: Services,
+    metrics: Metrics,
+    /// Counters by method and outcome, each created on its first use.
+    counts: Vec<[OnceLock<Counted>; Outcome::ALL.len()]>,
+    unknown: Counted,
+    /// The counter of requests that were rejected because of load.
+    refusals: Counted,
+}
+
+/// The answer to a request, or its error.
+#[derive(Debug)]
+pub struct Answered {
+    /// The answer up to the end of its result, or the error that answers the request instead.
+    pub answer: Result<Vec<u8>>,
+    /// Whether the upstream executed the request, because presim cannot.
+    pub by_upstream: bool,
+}
+
+#[derive(Debug)]
+struct Counted {
+    requests: Counter,
+    seconds: Histogram,
+}
+
+impl Front {
+    /// Creates a front before `backend` counting into `metrics`.
+    pub fn new(
+        backend: Arc<Backend>,
+        snapshots: Arc<Snapshots>,
+        executor: Executor,
+        waiters: Waiters,
+        watches: Watches,
+        metrics: &Metrics,
+    ) -> Self {
+        let counts = table::ALL.iter().map(|_| Default::default()).collect();
+        let unknown = Counted::new(metrics, "unknown", Outcome::Invalid);
+        let refusals = Counted {
+            requests: metrics.counter("presim_refusals_total", "Requests refused because a lane was too busy.", &[]),
+            seconds: metrics.histogram(
+                "presim_refusal_seconds",
+                "From a request being parsed to its refusal being ready to be written.",
+                &[],
+            ),
+        };
+        Self {
+            services: Services {
+                runner: Arc::new(RequestRunner {
+                    backend,
+                    executor,
+                    snapshots,
+                    waiters: Arc::new(waiters),
+                    remote: None,
+                    leader: None,
+                }),
+                testing: Testing::Off,
+                board: StatusBoard::new(metrics, watches.clone()),
+                watches,
+            },
+            metrics: metrics.clone(),
+            counts,
+            unknown,
+            refusals,
+        }
+    }
+
+    /// Sets the completion of state that is an upstream's.
+    #[must_use]
+    pub fn with_remote(mut self, remote: StateCompletion) -> Self {
+        Arc::make_mut(&mut self.services.runner).remote = Some(Arc::new(remote));
+        self
+    }
+
+    /// Sets the leader, on a node of a fleet.
+    #[must_use]
+    pub fn with_leader(mut self, leader: Arc<dyn Leader>) -> Self {
+        Arc::make_mut(&mut self.services.runner).leader = Some(leader);
+        self
+    }
+
+    /// Sets the scope of the methods for testing.
+    #[must_use]
+    pub fn with_testing(mut self, testing: Testing) -> Self {
+        self.services.testing = testing;
+        self
+    }
+
+    /// Sets the contracts of the chain that the status names.
+    #[must_use]
+    pub fn with_contracts(mut self, contracts: Vec<(&'static str, Address)>) -> Self {
+        self.services.board = self.services.board.with_contracts(contracts);
+        self
+    }
+
+    /// Answers a request of a method.
+    pub async fn answer(&self, method: &MethodRoute, request: Request) -> Answered {
+        let arrived = Instant::now();
+        let mut by_upstream = false;
+        let answer = self.answer_here_or_elsewhere(method.handler, request, &mut by_upstream).await;
+        let outcome = answer.as_ref().map_or_else(RpcError::outcome, |_| Outcome::Ok);
+        self.counts[method.info.index][outcome as usize]
+            .get_or_init(|| Counted::new(&self.metrics, method.info.name, outcome))
+            .count(arrived);
+        Answered { answer, by_upstream }
+    }
+
+    /// Has this node answer a request, or the one that can. Rare futures are boxed, because they are large and would be moved with every
+    /// request.
+    async fn answer_here_or_elsewhere(
+        &self,
+        handler: Handler,
+        request: Request,
+        by_upstream: &mut bool,
+    ) -> Result<Vec<u8>> {
+        let (method, runner) = (request.method, &self.services.runner);
+        if let Some(leader) = runner.leader_for(&request)
+            && (!matches!(method.leader, LeaderUse::Wallet)
+                || !leader.publishes()
+                || leader.leaves_wallet_to_leader().await?)
+        {
+            return Box::pin(runner.ask(leader, handler, request)).await;
+        }
+        match (handler, &runner.remote) {
+            (Handler::Serve(serve), _) => serve(&self.services, request).await,
+            (Handler::Run(run), Some(remote)) if method.upstream != UpstreamUse::Unasked => {
+                Box::pin(runner.run_beside(remote, run, request)).await
+            }
+            (Handler::Run(run), Some(remote)) if remote.lacks_rules => {
+                Box::pin(runner.run_or_forward(remote, run, request, by_upstream)).await
+            }
+            (Handler::Run(run), _) => runner.run(run, request).await.map(|(_, answer)| answer),
+        }
+    }
+
+    /// Counts a request with an unknown method.
+    pub fn count_unknown(&self, parsed: Instant) {
+        self.unknown.count(parsed);
+    }
+
+    /// Counts the rejection of a request that was parsed at `parsed`.
+    pub fn count_refusal(&self, parsed: Instant) {
+        self.refusals.count(parsed);
+    }
+}
+
+impl Counted {
+    fn new(metrics: &Metrics, method: &'static str, outcome: Outcome) -> Self {
+        let labels = [("method", method), ("outcome", outcome.as_str())];
+        Self {
+            requests: metrics.counter("presim_requests_total", "Requests answered.", &labels),
+            seconds: metrics.histogram("presim_request_seconds", "From a request's arrival to its answer.", &labels),
+        }
+    }
+
+    fn count(&self, arrived: Instant) {
+        self.requests.increment(1);
+        self.seconds.record(arrived.elapsed());
+    }
+}

@@ -1,0 +1,95 @@
+//! A row of the table of methods.
+
+use futures::future::BoxFuture;
+
+use super::services::Services;
+use crate::{
+    rpc::{
+        api::{
+            Method,
+            document::{Describe, describe},
+        },
+        params,
+        protocol::{dialect::Dialect, error::Result},
+        run::{LeaderUse, MethodInfo, RunHandler, UpstreamUse, WaitingPart, request::Request},
+    },
+    scheduler::{
+        LaneName::Read,
+        RunPlace::{self, On},
+    },
+};
+
+/// A row of the table of methods.
+#[derive(Clone, Copy, Debug)]
+pub struct MethodRoute {
+    /// What of the method its requests carry.
+    pub info: MethodInfo,
+    /// The handler that answers the method.
+    pub handler: Handler,
+    /// The method's part of the document; `None` while that is written by hand.
+    pub describe: Option<Describe>,
+}
+
+/// The handler of a method.
+#[derive(Clone, Copy, Debug)]
+pub enum Handler {
+    /// One run.
+    Run(RunHandler),
+    /// Several runs, or none: what a method does beside them.
+    Serve(ServeHandler),
+}
+
+/// A handler that may wait, and run a request in several steps.
+pub type ServeHandler = for<'a> fn(&'a Services, Request) -> BoxFuture<'a, Result<Vec<u8>>>;
+
+impl MethodRoute {
+    pub const fn new(name: &'static str, place: RunPlace, handler: Handler) -> Self {
+        Self { info: MethodInfo::new(name, place), handler, describe: None }
+    }
+
+    /// Builds the row of a method that is one run.
+    pub const fn run<M: Method>(name: &'static str, place: RunPlace) -> Self {
+        let handler = Handler::Run(|backend, run| params::parse::<M>(run.params, run.dialect)?.run(backend, run));
+        Self { describe: Some(describe::<M>), ..Self::new(name, place, handler) }
+    }
+
+    /// Builds the row of a method that reads blocks or their contents, which an upstream may know if the node does not.
+    pub const fn history<M: Method>(name: &'static str) -> Self {
+        Self::run::<M>(name, On(Read)).upstream(UpstreamUse::IfUnknown)
+    }
+
+    pub const fn upstream(mut self, upstream: UpstreamUse) -> Self {
+        self.info.upstream = upstream;
+        self
+    }
+
+    pub const fn waits(mut self, waits: WaitingPart) -> Self {
+        self.info.waits = waits;
+        self
+    }
+
+    pub const fn by_leader(mut self) -> Self {
+        self.info.leader = LeaderUse::Always;
+        self
+    }
+
+    pub const fn by_wallet(mut self) -> Self {
+        self.info.leader = LeaderUse::Wallet;
+        self
+    }
+
+    pub const fn by_leader_if(mut self, has_part: fn(&str, &Dialect) -> bool) -> Self {
+        self.info.leader = LeaderUse::If(has_part);
+        self
+    }
+
+    pub const fn testing(mut self) -> Self {
+        self.info.testing = true;
+        self
+    }
+
+    pub const fn commits(mut self) -> Self {
+        self.info.commits = true;
+        self
+    }
+}

@@ -1,0 +1,12 @@
+//! From the text of a message to the text of its answer.
+//!
+//! [`service`] parses a message by jsonrpsee, and [`batch`] runs its entries. Each request is of a method in the [`table`]; [`front`] has
+//! it answered, and [`route`] decides which node answers.
+
+pub mod batch;
+pub mod front;
+pub mod method;
+pub mod route;
+pub mod service;
+pub mod services;
+pub mod table;

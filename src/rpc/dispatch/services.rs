@@ -1,0 +1,21 @@
+//! The parts of the node that methods use beside the runner of requests.
+
+use std::sync::Arc;
+
+use crate::rpc::{
+    api::{status::StatusBoard, testing::changes::Testing, watch::Watches},
+    run::runner::RequestRunner,
+};
+
+/// The parts of the node that methods use.
+#[derive(Debug)]
+pub struct Services {
+    /// The executor with what a run needs.
+    pub runner: Arc<RequestRunner>,
+    /// The standing bundles.
+    pub watches: Watches,
+    /// The scope of the methods for testing.
+    pub testing: Testing,
+    /// The load that the status shows.
+    pub board: StatusBoard,
+}

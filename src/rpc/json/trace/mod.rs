@@ -1,0 +1,321 @@
+//! Traces in the formats of geth and Parity, written frame by frame and step by step. No tree is built, however deep the
+//! calls are.
+
+mod vm;
+
+use std::collections::{BTreeMap, HashMap};
+
+use alloy_primitives::{Address, B256, Bytes, U256};
+use alloy_rpc_types_trace::{
+    geth::CallFrame,
+    parity::{LocalizedTransactionTrace, TransactionTrace},
+};
+use revm::bytecode::opcode::OpCode;
+use revm_inspectors::tracing::types::CallTraceNode;
+
+use super::{Object, bounded_value, check_length, data, quantity, quantity_u256, string, value};
+use crate::{
+    engine::{ParityTrace, Steps, Trace, TraceStep, TracedGas, frame_error},
+    rpc::protocol::error::{Result, RpcError},
+};
+
+/// The position of a traced transaction on the chain.
+#[derive(Clone, Copy, Debug)]
+pub struct TracePlace {
+    /// The block's number.
+    pub number: u64,
+    /// The block's hash.
+    pub block: B256,
+    /// The transaction's hash.
+    pub transaction: B256,
+    /// The transaction's index in the block.
+    pub index: usize,
+}
+
+impl TracePlace {
+    /// Returns a frame with its position.
+    pub fn localized(&self, trace: TransactionTrace) -> LocalizedTransactionTrace {
+        LocalizedTransactionTrace {
+            trace,
+            block_hash: Some(self.block),
+            block_number: Some(self.number),
+            transaction_hash: Some(self.transaction),
+            transaction_position: Some(self.index as u64),
+        }
+    }
+}
+
+/// Writes a trace; that of a transaction of the chain with its `place`. Returns -32005 if the response becomes longer
+/// than `limit` bytes.
+pub fn trace(out: &mut Vec<u8>, trace: &Trace, place: Option<&TracePlace>, limit: usize) -> Result<()> {
+    match trace {
+        Trace::Steps { steps, gas, failed, output } => self::steps(out, (steps, gas, *failed, output), limit),
+        Trace::Calls { frames, with_logs, gas } => calls(out, frames, *with_logs, gas, limit),
+        Trace::FlatCalls { frames, block_number, parity_errors } => {
+            let number = place.is_none().then_some(*block_number);
+            flat_calls(out, frames, (place, number), *parity_errors, limit)
+        }
+        Trace::PreState(frame) => bounded_value(out, frame, limit),
+        Trace::FourByte(frame) => bounded_value(out, frame, limit),
+        Trace::StateGas(gas) => {
+            let mut object = Object::new(out);
+            object.quantity("gasUsed", gas.gas.tx_gas_used());
+            for (name, gas) in dimensions(gas) {
+                object.quantity(name, gas);
+            }
+            object.end();
+            Ok(())
+        }
+        Trace::Noop => {
+            out.extend_from_slice(b"{}");
+            Ok(())
+        }
+        Trace::Parity(trace) => parity_results(out, trace, None, limit),
+        Trace::Mux(traces) => {
+            let mut object = Object::new(out);
+            for (name, one) in traces {
+                self::trace(object.key(name), one, place, limit)?;
+            }
+            object.end();
+            Ok(())
+        }
+    }
+}
+
+/// Writes the struct logger's result, as the `opcode-tracer` schema of execution-apis defines it.
+fn steps(
+    out: &mut Vec<u8>,
+    (steps, gas, failed, output): (&Steps, &TracedGas, bool, &Bytes),
+    limit: usize,
+) -> Result<()> {
+    // The slots that each contract has read or written so far.
+    let mut storage: HashMap<Address, BTreeMap<U256, U256>> = HashMap::new();
+    let mut object = Object::new(out);
+    value(object.key("gas"), &gas.gas.tx_gas_used());
+    for (name, gas) in dimensions(gas).into_iter().filter(|_| gas.has_two_dimensions) {
+        value(object.key(name), &gas);
+    }
+    value(object.key("failed"), &failed);
+    object.data("returnValue", output);
+    let out = object.key("structLogs");
+    out.push(b'[');
+    for (index, one) in steps.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        let slots = one.slot.as_ref().map(|slot| {
+            let slots = storage.entry(slot.address).or_default();
+            slots.insert(slot.key, slot.value);
+            &*slots
+        });
+        step(out, one, slots);
+        check_length(out, limit)?;
+    }
+    out.push(b']');
+    object.end();
+    Ok(())
+}
+
+fn step(out: &mut Vec<u8>, step: &TraceStep, slots: Option<&BTreeMap<U256, U256>>) {
+    let mut object = Object::new(out);
+    value(object.key("pc"), &step.pc);
+    match OpCode::new(step.op) {
+        Some(op) => string(object.key("op"), op.as_str()),
+        None => string(object.key("op"), &format!("opcode {:#x} not defined", step.op)),
+    }
+    value(object.key("gas"), &step.gas);
+    value(object.key("gasCost"), &step.gas_cost);
+    value(object.key("depth"), &step.depth);
+    if let Some(error) = &step.error {
+        string(object.key("error"), error);
+    }
+    if let Some(stack) = &step.stack {
+        super::list(object.key("stack"), stack, |out, word| quantity_u256(out, *word));
+    }
+    if !step.return_data.is_empty() {
+        data(object.key("returnData"), &step.return_data);
+    }
+    if let Some(memory) = step.memory.as_ref().filter(|memory| !memory.is_empty()) {
+        super::list(object.key("memory"), memory.chunks(32), |out, word| {
+            data(out, word);
+        });
+    }
+    if let Some(slots) = slots {
+        let mut object = Object::new(object.key("storage"));
+        for (key, slot) in slots {
+            data(object.key(&B256::from(*key).to_string()), &slot.to_be_bytes::<32>());
+        }
+        object.end();
+    }
+    if step.refund > 0 {
+        value(object.key("refund"), &step.refund);
+    }
+    object.end();
+}
+
+/// Writes `callTracer`'s result. Frames that failed, and the frames inside them, have no logs.
+fn calls(out: &mut Vec<u8>, frames: &[CallTraceNode], with_logs: bool, gas: &TracedGas, limit: usize) -> Result<()> {
+    let mut failed: Vec<bool> = Vec::with_capacity(frames.len());
+    for frame in frames {
+        // A parent comes before its children.
+        let parent = frame.parent.and_then(|parent| failed.get(parent)).copied().unwrap_or(false);
+        failed.push(parent || !frame.trace.success);
+    }
+    let open = |out: &mut Vec<u8>, index: usize, node: &CallTraceNode| {
+        let logs = with_logs && failed.get(index) == Some(&false);
+        let mut frame = node.geth_empty_call_frame(logs);
+        frame.error = node.status().and_then(frame_error);
+        if index == 0 {
+            frame.gas_used = U256::from(gas.gas.tx_gas_used());
+        }
+        open_frame(out, &frame, limit)
+    };
+    let Some(root) = frames.first() else { return Err(RpcError::internal("a call that ran has no frame")) };
+    open(out, 0, root)?;
+    for (name, gas) in dimensions(gas).into_iter().filter(|_| gas.has_two_dimensions) {
+        out.extend_from_slice(b",\"");
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b"\":");
+        quantity(out, gas);
+    }
+    // The open frames, each with the number of its children that are written.
+    let mut path: Vec<(&CallTraceNode, usize)> = vec![(root, 0)];
+    while let Some((node, written)) = path.last_mut() {
+        let child = node.children.get(*written).and_then(|index| frames.get(*index).map(|child| (*index, child)));
+        let Some((index, child)) = child else {
+            // geth shows a self-destruction as the last call of its frame.
+            if let Some(selfdestruct) = node.geth_selfdestruct_call_trace() {
+                begin_call(out, *written);
+                open_frame(out, &selfdestruct, limit)?;
+                out.push(b'}');
+                *written += 1;
+            }
+            out.extend_from_slice(if *written > 0 { b"]}" } else { b"}" });
+            path.pop();
+            continue;
+        };
+        begin_call(out, *written);
+        *written += 1;
+        open(out, index, child)?;
+        path.push((child, 0));
+    }
+    Ok(())
+}
+
+/// Returns the gas of a traced call in both dimensions, as a block counts them, and its refund. The names, and the traces
+/// that have them, are those of execution-apis (<https://github.com/ethereum/execution-apis/pull/852>).
+fn dimensions(gas: &TracedGas) -> [(&'static str, u64); 3] {
+    [
+        ("regularGasUsed", gas.gas.block_regular_gas_used()),
+        ("stateGasUsed", gas.gas.block_state_gas_used()),
+        ("gasRefund", gas.gas.final_refunded()),
+    ]
+}
+
+/// Writes a frame without its calls and without its end.
+fn open_frame(out: &mut Vec<u8>, frame: &CallFrame, limit: usize) -> Result<()> {
+    bounded_value(out, frame, limit)?;
+    out.pop();
+    Ok(())
+}
+
+fn begin_call(out: &mut Vec<u8>, written: usize) {
+    out.extend_from_slice(if written == 0 { b",\"calls\":[" } else { b"," });
+}
+
+/// Writes `flatCallTracer`'s result: the list of frames.
+fn flat_calls(
+    out: &mut Vec<u8>,
+    frames: &[CallTraceNode],
+    (place, block_number): (Option<&TracePlace>, Option<u64>),
+    parity_errors: bool,
+    limit: usize,
+) -> Result<()> {
+    let mut first = true;
+    out.push(b'[');
+    each_frame(frames, parity_errors, |trace| {
+        if !std::mem::take(&mut first) {
+            out.push(b',');
+        }
+        let trace = match place {
+            Some(place) => place.localized(trace),
+            None => LocalizedTransactionTrace {
+                trace,
+                block_hash: None,
+                block_number,
+                transaction_hash: None,
+                transaction_position: None,
+            },
+        };
+        bounded_value(out, &trace, limit)
+    })?;
+    out.push(b']');
+    Ok(())
+}
+
+/// Writes one of Parity's traces, that of a replayed transaction with its hash. Returns -32005 if the response becomes
+/// longer than `limit` bytes.
+pub fn parity_results(out: &mut Vec<u8>, trace: &ParityTrace, hash: Option<B256>, limit: usize) -> Result<()> {
+    let mut object = Object::new(out);
+    object.data("output", &trace.output);
+    bounded_value(object.key("stateDiff"), &trace.state_diff, limit)?;
+    let frames = object.key("trace");
+    frames.push(b'[');
+    let mut first = true;
+    each_frame(&trace.frames, true, |frame| {
+        if !std::mem::take(&mut first) {
+            frames.push(b',');
+        }
+        bounded_value(frames, &frame, limit)
+    })?;
+    frames.push(b']');
+    match &trace.vm {
+        Some(vm) => vm::vm_trace(object.key("vmTrace"), &vm.steps, &vm.codes, limit)?,
+        None => object.key("vmTrace").extend_from_slice(b"null"),
+    }
+    object.optional_hash("transactionHash", hash);
+    object.end();
+    check_length(out, limit)
+}
+
+/// Passes each frame in Parity's form to `visit`: in the order of their start, a self-destruction at the end of its
+/// frame.
+pub fn each_frame(
+    frames: &[CallTraceNode],
+    parity_errors: bool,
+    mut visit: impl FnMut(TransactionTrace) -> Result<()>,
+) -> Result<()> {
+    // The open frames, each with the number of its children that are written.
+    let mut path: Vec<(&CallTraceNode, usize)> = Vec::new();
+    // The index of each open frame, except the outermost, in its parent.
+    let mut address: Vec<usize> = Vec::new();
+    let mut next = frames.first();
+    while let Some(node) = next.take() {
+        let mut shown = node.parity_transaction_trace(address.clone());
+        if node.is_selfdestruct() {
+            shown.subtraces += 1;
+        }
+        if !parity_errors {
+            shown.error = node.status().and_then(frame_error);
+        }
+        visit(shown)?;
+        path.push((node, 0));
+        // Descends to the next child, or ascends to the first frame that has a child left.
+        while let Some((node, written)) = path.last_mut() {
+            if let Some(child) = node.children.get(*written) {
+                address.push(*written);
+                *written += 1;
+                next = frames.get(*child);
+                break;
+            }
+            address.push(*written);
+            if let Some(trace) = node.parity_selfdestruct_trace(address.clone()) {
+                visit(trace)?;
+            }
+            address.pop();
+            address.pop();
+            path.pop();
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! Log filters: blocks, addresses and topics.
+
+use alloy_primitives::{Address, B256, Bloom, Log};
+use alloy_rpc_types_eth::Filter;
+use serde::{Deserialize, Deserializer};
+
+use super::{SelectorParam, parse, select};
+use crate::{
+    ledger::Selector,
+    rpc::{
+        json::hex::Fixed,
+        protocol::{
+            dialect::Dialect,
+            error::{Result, RpcError},
+        },
+    },
+};
+
+/// Maximum number of addresses in a filter, and of alternatives for one topic, as in geth.
+const MAX_ALTERNATIVES: usize = 1000;
+/// Maximum number of topics of a log.
+const TOPICS: usize = 4;
+
+params! {
+    LogsParams(FilterParam) = "1 parameter: a filter";
+}
+
+/// A filter object of `eth_getLogs`, `eth_newFilter` or a subscription.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct FilterParam {
+    from_block: Option<SelectorParam>,
+    to_block: Option<SelectorParam>,
+    block_hash: Option<Fixed<32>>,
+    address: Option<OneOrMany<20>>,
+    topics: Option<Vec<Option<OneOrMany<32>>>>,
+}
+
+/// One value in a list of alternatives. Null matches any value, as in geth.
+type Alternative<const N: usize> = Option<Fixed<N>>;
+
+/// One value or a list of alternatives.
+#[derive(Debug)]
+pub(super) struct OneOrMany<const N: usize>(Vec<Alternative<N>>);
+
+/// A filter of logs by their addresses and topics.
+#[derive(Clone, Debug, Default)]
+pub struct LogFilter {
+    /// The addresses, and the topics at each position. An empty set matches all.
+    filter: Filter,
+    /// Minimum number of topics of a log. As in geth, positions that match any topic count too.
+    topics: usize,
+}
+
+impl LogFilter {
+    /// Returns whether a log matches.
+    pub fn matches(&self, log: &Log) -> bool {
+        self.topics <= log.topics().len() && self.filter.matches(log)
+    }
+
+    /// Returns whether the logs of a bloom may include one that matches.
+    pub fn matches_bloom(&self, bloom: Bloom) -> bool {
+        self.filter.matches_bloom(bloom)
+    }
+}
+
+/// The blocks that are searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogRange {
+    /// One block, by its hash.
+    Block(B256),
+    /// The blocks from the first selector to the second, both included.
+    Range(Selector, Selector),
+}
+
+/// Parses a filter and the blocks that it searches.
+pub fn parse_logs(params: &str, dialect: &Dialect) -> Result<(LogFilter, LogRange)> {
+    let LogsParams(filter, ()) = parse(params, dialect)?;
+    let range = match (filter.block_hash, filter.from_block, filter.to_block) {
+        (Some(hash), None, None) => LogRange::Block(hash.into()),
+        (Some(_), ..) => {
+            return Err(RpcError::params(
+                "params[0].blockHash: given together with fromBlock or toBlock: expected either a hash or a range",
+            ));
+        }
+        (None, from, to) => LogRange::Range(select(from), select(to)),
+    };
+    Ok((filter.into_filter("params[0]")?, range))
+}
+
+impl OneOrMany<20> {
+    /// Returns the addresses. Errors name `place`.
+    pub(super) fn addresses(self, place: &str) -> Result<Vec<Address>> {
+        bound(self.0.len(), place)?;
+        if let Some(index) = self.0.iter().position(Option::is_none) {
+            return Err(RpcError::params(format!("{place}[{index}]: null: expected an address")));
+        }
+        Ok(self.0.into_iter().flatten().map(Address::from).collect())
+    }
+}
+
+impl FilterParam {
+    /// Converts to a filter for logs of any block. Errors name fields of `place`.
+    pub(super) fn into_filter(self, place: &str) -> Result<LogFilter> {
+        let addresses = self.address.map(|list| list.addresses(&format!("{place}.address")));
+        let addresses = addresses.transpose()?.unwrap_or_default();
+        let topics = self.topics.unwrap_or_default();
+        if topics.len() > TOPICS {
+            return Err(RpcError::params(format!(
+                "{place}.topics: {} topics: a log has at most {TOPICS}",
+                topics.len()
+            )));
+        }
+        let count = topics.len();
+        let mut filter = Filter::new().address(addresses);
+        for (index, alternatives) in topics.into_iter().enumerate() {
+            let alternatives = alternatives.map_or_else(Vec::new, |list| list.0);
+            bound(alternatives.len(), &format!("{place}.topics[{index}]"))?;
+            let alternatives: Option<Vec<B256>> = alternatives.into_iter().map(|topic| topic.map(B256::from)).collect();
+            filter.topics[index] = alternatives.unwrap_or_default().into();
+        }
+        Ok(LogFilter { filter, topics: count })
+    }
+
+    /// Returns whether the filter names blocks, which has no meaning in a subscription.
+    pub(super) const fn names_blocks(&self) -> bool {
+        self.from_block.is_some() || self.to_block.is_some() || self.block_hash.is_some()
+    }
+}
+
+fn bound(count: usize, place: &str) -> Result<()> {
+    if count > MAX_ALTERNATIVES {
+        return Err(RpcError::params(format!("{place}: too many: {count}, at most {MAX_ALTERNATIVES}")));
+    }
+    Ok(())
+}
+
+impl<'de, const N: usize> Deserialize<'de> for OneOrMany<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ListVisitor<const N: usize>;
+
+        impl<'de, const N: usize> serde::de::Visitor<'de> for ListVisitor<N> {
+            type Value = OneOrMany<N>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{N} bytes in hex, or a list of them")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                Fixed::deserialize(serde::de::value::StrDeserializer::new(text)).map(|one| OneOrMany(vec![Some(one)]))
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, seq: A) -> Result<Self::Value, A::Error> {
+                Vec::deserialize(serde::de::value::SeqAccessDeserializer::new(seq)).map(OneOrMany)
+            }
+        }
+
+        deserializer.deserialize_any(ListVisitor)
+    }
+}

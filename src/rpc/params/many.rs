@@ -1,0 +1,185 @@
+//! The parameters of `eth_callMany`: bundles of calls.
+
+use std::{fmt, time::Duration};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, Visitor},
+};
+
+use super::{
+    SelectorParam, ShapeLimits,
+    call::{BlockOverridesParam, CallObject, StateOverridesParam, call_block_overrides, state_overrides},
+    parse, select,
+};
+use crate::{
+    engine::{Bundle, Bundles},
+    ledger::Selector,
+    rpc::{
+        json::hex::parse_quantity,
+        protocol::{
+            dialect::Dialect,
+            error::{Result, RpcError},
+        },
+    },
+    shown::cut,
+};
+
+/// Bundles of calls, and the position in a block where they run.
+#[derive(Debug)]
+pub struct ManyRequest {
+    /// The bundles, and the state overrides before them.
+    pub bundles: Bundles,
+    /// The block on whose state the bundles run.
+    pub selector: Selector,
+    /// The number of that block's transactions that run before the bundles. `None` means all of them.
+    pub index: Option<u64>,
+    /// The request's own time limit. `None` leaves the node's limit.
+    pub timeout: Option<Duration>,
+}
+
+params! {
+    CallManyParams(Vec<CallManyBundleParam>; StateContextParam, StateOverridesParam, Milliseconds)
+        = "1 to 4 parameters: bundles, state context, state overrides, timeout in milliseconds";
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CallManyBundleParam {
+    transactions: Vec<CallObject>,
+    #[serde(alias = "blockOverrides")]
+    block_override: Option<BlockOverridesParam>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct StateContextParam {
+    block_number: Option<SelectorParam>,
+    transaction_index: Option<IndexParam>,
+}
+
+/// A count of a block's transactions, or `None` (-1 in JSON) for all of them.
+#[derive(Clone, Copy, Debug)]
+struct IndexParam(Option<u64>);
+
+#[derive(Clone, Copy, Debug)]
+struct Milliseconds(u64);
+
+/// Parses the parameters of `eth_callMany`.
+pub fn parse_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ManyRequest> {
+    let CallManyParams(bundles, context, state, timeout, ()) = parse(params, dialect)?;
+    let (selector, index) = context.unwrap_or_default().into_place();
+    let state = state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default();
+    let bundles = Bundles { state, bundles: into_bundles(bundles, "eth_callMany", dialect, limits)? };
+    // Zero sets no limit, as in Erigon, which defines the method.
+    let timeout = timeout.filter(|time| time.0 > 0).map(|time| Duration::from_millis(time.0));
+    Ok(ManyRequest { bundles, selector, index, timeout })
+}
+
+/// Converts the bundles in the first parameter of `method`. A bundle has the limits of a simulation's block.
+pub(super) fn into_bundles(
+    bundles: Vec<CallManyBundleParam>,
+    method: &str,
+    dialect: &Dialect,
+    limits: &ShapeLimits,
+) -> Result<Vec<Bundle>> {
+    if bundles.iter().all(|bundle| bundle.transactions.is_empty()) {
+        return Err(RpcError::params("params[0]: empty bundles: expected at least one with a transaction"));
+    }
+    if bundles.len() > limits.max_blocks {
+        let text = format!("params[0]: too many bundles: {}, at most {}", bundles.len(), limits.max_blocks);
+        return Err(RpcError::limit(text));
+    }
+    let mut calls = 0;
+    for (index, bundle) in bundles.iter().enumerate() {
+        let count = bundle.transactions.len();
+        calls += count;
+        if count > limits.max_block_calls || calls > limits.max_calls {
+            return Err(RpcError::limit(format!(
+                "params[0][{index}].transactions: too many calls: at most {} in a bundle and {} in all",
+                limits.max_block_calls, limits.max_calls
+            )));
+        }
+    }
+    let bundles = bundles.into_iter().enumerate();
+    bundles.map(|(index, bundle)| bundle.into_bundle(format_args!("params[0][{index}]"), method, dialect)).collect()
+}
+
+impl CallManyBundleParam {
+    fn into_bundle(self, place: impl fmt::Display, method: &str, dialect: &Dialect) -> Result<Bundle> {
+        let calls = self.transactions.into_iter().enumerate();
+        Ok(Bundle {
+            calls: calls
+                .map(|(index, call)| call.into_call(format_args!("{place}.transactions[{index}]"), dialect))
+                .collect::<Result<_, _>>()?,
+            block: self
+                .block_override
+                .map(|block| call_block_overrides(block, format_args!("{place}.blockOverride"), method))
+                .transpose()?
+                .unwrap_or_default(),
+        })
+    }
+}
+
+impl StateContextParam {
+    /// Returns the block, and the number of its transactions that run first. `None` means all of them.
+    pub(super) fn into_place(self) -> (Selector, Option<u64>) {
+        (select(self.block_number), self.transaction_index.and_then(|index| index.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for IndexParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct IndexVisitor;
+
+        impl Visitor<'_> for IndexVisitor {
+            type Value = IndexParam;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a count of the block's transactions, or -1 for all of them")
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<IndexParam, E> {
+                match u64::try_from(number) {
+                    Ok(count) => Ok(IndexParam(Some(count))),
+                    Err(_) if number == -1 => Ok(IndexParam(None)),
+                    Err(_) => Err(E::invalid_value(serde::de::Unexpected::Signed(number), &self)),
+                }
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<IndexParam, E> {
+                Ok(IndexParam(Some(number)))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<IndexParam, E> {
+                let count = parse_quantity(text)
+                    .and_then(|count| u64::try_from(count).map_err(|_| "out of range: at most 64 bits".into()));
+                count
+                    .map(|count| IndexParam(Some(count)))
+                    .map_err(|reason| E::custom(format_args!("{:?}: {reason}", cut(text, 80))))
+            }
+        }
+
+        deserializer.deserialize_any(IndexVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Milliseconds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MillisecondsVisitor;
+
+        impl Visitor<'_> for MillisecondsVisitor {
+            type Value = Milliseconds;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a timeout in milliseconds, a whole number from 0")
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Milliseconds, E> {
+                Ok(Milliseconds(number))
+            }
+        }
+
+        deserializer.deserialize_u64(MillisecondsVisitor)
+    }
+}

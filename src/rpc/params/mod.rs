@@ -1,0 +1,363 @@
+//! The parameters of the methods on the wire, and their conversion to the types that the other modules take.
+//!
+//! Malformed parameters are rejected with the name of the field, here or by the handlers, so the engine does not check them again.
+
+/// Defines the positional parameters of methods, each with the words by which an error counts them: those that must be
+/// there and, after a semicolon, those that may be.
+macro_rules! params {
+    ($($(#[$doc:meta])* $name:ident $(<$generic:ident>)? ($($needed:ty),* $(; $($optional:ty),+)?) = $expected:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(expecting = $expected)]
+        // The last field is there because serde reads a struct of one field from the array itself.
+        struct $name $(<$generic>)? ($($needed,)* $($(#[serde(default)] Option<$optional>,)+)? #[serde(skip)] ());
+    )*};
+}
+
+mod abi_errors;
+mod block;
+mod bundle;
+mod call;
+mod log;
+mod many;
+mod mev;
+mod objects;
+mod parity;
+mod schema;
+mod send;
+mod signature;
+mod state;
+mod subscribe;
+mod testing;
+mod trace;
+mod wallet;
+
+pub use self::abi_errors::{AbiItemParam, CustomErrors};
+pub use self::block::{NamesBlock, parse_hash, parse_one_block};
+pub use self::bundle::{ParsedBundle, parse_bundle, parse_cancelled_bundle, parse_sent_bundle, transaction};
+pub use self::call::{
+    AddressKey, BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides,
+    call_block_overrides, state_overrides,
+};
+pub use self::log::{LogFilter, LogRange, parse_logs};
+pub use self::many::{ManyRequest, parse_call_many};
+pub use self::mev::{MevBundle, MevPart, SimBundleRequest, parse_sim_bundle};
+pub use self::parity::{
+    TraceSearch, parse_parity_call, parse_parity_call_many, parse_replay_block, parse_replay_transaction,
+    parse_trace_filter, parse_trace_get,
+};
+pub use self::send::{parse_raw, parse_raw_sync, parse_sending};
+pub use self::signature::{parse_permissions, parse_personal, parse_switch, parse_typed_data};
+pub use self::state::{StorageRangeRequest, parse_address, parse_bytes, parse_storage_range};
+pub use self::subscribe::{ChangeFilter, Shown, Subject, parse_id, parse_subscribe, parse_unsubscribe};
+pub use self::testing::{
+    BuildBlockRequest, BuildTransaction, PayloadAttributes, parse_balance, parse_build_block, parse_evm_mine,
+    parse_mine, parse_nonce, parse_return, parse_save, parse_seconds, parse_set_code, parse_set_storage,
+    parse_timestamp,
+};
+pub use self::trace::{
+    ReplayRequest, TraceRequest, parse_trace_block, parse_trace_call, parse_trace_many, parse_trace_transaction,
+};
+pub use self::wallet::{CapabilitiesRequest, parse_batch, parse_batch_id, parse_capabilities};
+
+use std::{borrow::Cow, fmt};
+
+use alloy_eips::RpcBlockHash;
+use alloy_primitives::{B256, U256};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+use serde_json::value::{RawValue, to_raw_value};
+
+use self::objects::{ObjectsOnly, Positional};
+use super::{
+    json::hex::{Fixed, Quantity},
+    protocol::{
+        dialect::Dialect,
+        error::{Result, RpcError},
+    },
+};
+use crate::{
+    ledger::{Selector, SnapshotId},
+    shown::cut,
+};
+
+/// A block selector: a tag, a number, a hash, or an object of EIP-1898 or with a `snapshotId`.
+#[derive(Clone, Copy, Debug)]
+pub struct SelectorParam(Selector);
+
+/// The hash of a block, for methods that accept no other selector.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct HashParam(Fixed<32>);
+
+impl From<SelectorParam> for Selector {
+    fn from(SelectorParam(selector): SelectorParam) -> Self {
+        selector
+    }
+}
+
+impl From<HashParam> for Selector {
+    fn from(HashParam(hash): HashParam) -> Self {
+        Self::Hash(hash.into())
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SelectorObject {
+    block_number: Option<Quantity<u64>>,
+    block_hash: Option<Fixed<32>>,
+    #[serde(rename = "requireCanonical")]
+    _require_canonical: Option<bool>,
+    snapshot_id: Option<Quantity<u64>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "no parameters")]
+struct NoParams();
+
+/// Checks that a request has no parameters.
+pub fn parse_none(params: &str, dialect: &Dialect) -> Result<()> {
+    parse::<NoParams>(params, dialect).map(drop)
+}
+
+/// Parses positional parameters.
+///
+/// # Errors
+///
+/// Returns -32602 with the path of the wrong field, which is tracked only in a second parse.
+pub fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T> {
+    if !params.trim_start().starts_with('[') {
+        return Err(RpcError::params("params: expected an array of positional parameters"));
+    }
+    let mut deserializer = serde_json::Deserializer::from_str(params);
+    let mut unknown = UnknownField::of(dialect);
+    let parsed = serde_ignored::deserialize(Positional(&mut deserializer), unknown.note());
+    match (parsed, unknown.first) {
+        (Ok(_), Some(path)) => Err(RpcError::params(format!("{}: unknown field", place(&path)))),
+        (parsed, _) => {
+            parsed.and_then(|value| deserializer.end().map(|()| value)).map_err(|error| explain::<T>(params, &error))
+        }
+    }
+}
+
+/// The first field of a request that no type has, on a path whose dialect refuses such fields.
+struct UnknownField {
+    is_refused: bool,
+    first: Option<String>,
+}
+
+impl UnknownField {
+    const fn of(dialect: &Dialect) -> Self {
+        Self { is_refused: dialect.refuses_unknown_fields, first: None }
+    }
+
+    /// Returns what serde tells of each. It has one type for all parameters, so that what they have in common is compiled
+    /// once.
+    fn note(&mut self) -> impl FnMut(serde_ignored::Path<'_>) + use<'_> {
+        |path| {
+            if self.is_refused {
+                self.first.get_or_insert_with(|| path.to_string());
+            }
+        }
+    }
+}
+
+#[cold]
+fn explain<T: DeserializeOwned>(params: &str, first: &serde_json::Error) -> RpcError {
+    let mut deserializer = serde_json::Deserializer::from_str(params);
+    let (path, text) = match serde_path_to_error::deserialize::<_, T>(Positional(&mut deserializer)) {
+        Err(error) => (error.path().to_string(), error.inner().to_string()),
+        Ok(_) => (String::new(), first.to_string()),
+    };
+    // Drops the line and the column, because the path names the field.
+    let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
+    let text = if text == "trailing characters" { "more parameters than the method takes" } else { text };
+    RpcError::params(format!("{}: {}", place(&path), in_words_of_json(text)))
+}
+
+/// Replaces the type that serde expected by its name in JSON.
+fn in_words_of_json(text: &str) -> Cow<'_, str> {
+    let Some((before, expected)) = text.rsplit_once("expected ") else { return text.into() };
+    let word = match expected {
+        "a sequence" => "an array",
+        "a map" => "an object",
+        "f64" => "a number",
+        "usize" | "u64" => "a whole number, not below 0",
+        "u8" => "a whole number from 0 to 255",
+        "value" => "a string",
+        other if other.starts_with("struct ") => "an object",
+        _ => return text.into(),
+    };
+    format!("{before}expected {word}").into()
+}
+
+/// Parses a value that was set aside because its type depends on another field. Errors name the wrong field.
+fn parse_aside<T: DeserializeOwned + Default>(
+    aside: Option<&serde_json::Value>,
+    place: &str,
+    dialect: &Dialect,
+) -> Result<T> {
+    let Some(value) = aside.filter(|value| !value.is_null()) else { return Ok(T::default()) };
+    let mut unknown = UnknownField::of(dialect);
+    let mut track = serde_path_to_error::Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(value, &mut track);
+    let parsed = serde_ignored::deserialize(ObjectsOnly(tracked), unknown.note());
+    match (parsed, unknown.first) {
+        (Err(error), _) => {
+            let path = track.path().to_string();
+            let dot = if path == "." { String::new() } else { format!(".{path}") };
+            Err(RpcError::params(format!("{place}{dot}: {}", in_words_of_json(&error.to_string()))))
+        }
+        (Ok(_), Some(path)) => Err(RpcError::params(format!("{place}.{}: unknown field", cut(&path, 80)))),
+        (Ok(value), _) => Ok(value),
+    }
+}
+
+/// Formats `[0].a.b` or `0.a.b` as `params[0].a.b`. Long names and long paths are cut.
+fn place(path: &str) -> String {
+    const MAX_NAME: usize = 80;
+    const MAX_LENGTH: usize = 400;
+    let mut out = String::from("params");
+    for part in path.split('.').filter(|part| !part.is_empty() && *part != "?") {
+        if out.len() > MAX_LENGTH {
+            out.push('…');
+            break;
+        }
+        if part.bytes().all(|byte| byte.is_ascii_digit()) {
+            out.push_str(&format!("[{part}]"));
+            continue;
+        }
+        if !part.starts_with('[') {
+            out.push('.');
+        }
+        out.push_str(&cut(part, MAX_NAME));
+    }
+    out
+}
+
+/// Parses the parameters of a method whose second one selects a block, `latest` by default, and returns them with it.
+///
+/// # Errors
+///
+/// Returns -32602 if the parameters are no array, or the second one is no block.
+pub fn parse_at_block(params: &str) -> Result<(Vec<Box<RawValue>>, Selector)> {
+    let params: Vec<Box<RawValue>> = serde_json::from_str(params)
+        .map_err(|error| RpcError::params(format!("params: {error}: expected an array")))?;
+    let selector = params.get(1).map(|block| serde_json::from_str::<Option<SelectorParam>>(block.get())).transpose();
+    let selector = selector.map_err(|error| RpcError::params(format!("params[1]: {error}")))?;
+    Ok((params, select(selector.flatten())))
+}
+
+/// Returns the parameters with the block of this hash as the second one.
+pub fn with_block(mut params: Vec<Box<RawValue>>, hash: B256) -> Vec<Box<RawValue>> {
+    let block = RpcBlockHash { block_hash: hash, require_canonical: Some(false) };
+    // A hash is always JSON.
+    let block = to_raw_value(&block).unwrap_or_else(|_| RawValue::NULL.to_owned());
+    match params.get_mut(1) {
+        Some(place) => *place = block,
+        None => params.push(block),
+    }
+    params
+}
+
+/// Returns the selector of a request, or `latest` if the request names none, as in geth.
+pub fn select(selector: Option<SelectorParam>) -> Selector {
+    selector.map_or(Selector::Latest, |SelectorParam(selector)| selector)
+}
+
+/// Returns the selector of a request.
+///
+/// # Errors
+///
+/// Returns -32602 if it is missing and the dialect requires one, as on `/`.
+pub fn require(selector: Option<SelectorParam>, dialect: &Dialect) -> Result<Selector> {
+    if selector.is_none() && dialect.requires_to_and_selector {
+        return Err(RpcError::params("params[1]: missing: expected a block selector, like \"pending\" or \"latest\""));
+    }
+    Ok(select(selector))
+}
+
+impl JsonSchema for SelectorParam {
+    fn schema_name() -> Cow<'static, str> {
+        "BlockSelector".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let (number, hash) = (generator.subschema_for::<Quantity<u64>>(), generator.subschema_for::<Fixed<32>>());
+        json_schema!({
+            "description": "latest (the newest sealed block), pending (the newest snapshot), safe, finalized, earliest, a number, a hash, or an object with one of blockNumber, blockHash and snapshotId.",
+            "anyOf": [
+                {"enum": ["latest", "pending", "safe", "finalized", "earliest"]},
+                number,
+                hash,
+                {
+                    "type": "object",
+                    "properties": {
+                        "blockNumber": number,
+                        "blockHash": hash,
+                        "requireCanonical": {"type": "boolean"},
+                        "snapshotId": number,
+                    },
+                },
+            ],
+        })
+    }
+}
+
+/// Length of a block hash in characters: `0x` and 64 hex digits.
+const HASH_TEXT: usize = 66;
+
+impl<'de> Deserialize<'de> for SelectorParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct SelectorVisitor;
+
+        impl<'de> Visitor<'de> for SelectorVisitor {
+            type Value = SelectorParam;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a block selector: a hex number, a block hash, latest, pending, safe, finalized, earliest, or an object with blockNumber, blockHash or snapshotId")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<SelectorParam, E> {
+                Ok(SelectorParam(match text {
+                    "latest" => Selector::Latest,
+                    "pending" => Selector::Pending,
+                    "safe" => Selector::Safe,
+                    "finalized" => Selector::Finalized,
+                    "earliest" => Selector::Earliest,
+                    // A number of this length is past 64 bits, so this is a hash.
+                    hash if hash.len() == HASH_TEXT => {
+                        Selector::Hash(super::json::hex::parse_fixed(hash).map_err(E::custom)?.into())
+                    }
+                    number => {
+                        let number: U256 = super::json::hex::parse_quantity(number).map_err(|reason| {
+                            let shown = cut(number, 80);
+                            E::custom(format_args!(
+                                "{shown:?}: {reason}: expected a hex number, a block hash, latest, pending, safe, finalized or earliest"
+                            ))
+                        })?;
+                        Selector::Number(
+                            number.try_into().map_err(|_| E::custom("block number out of range: at most 64 bits"))?,
+                        )
+                    }
+                }))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SelectorParam, A::Error> {
+                let object = SelectorObject::deserialize(MapAccessDeserializer::new(map))?;
+                match (object.block_number, object.block_hash, object.snapshot_id) {
+                    (Some(number), None, None) => Ok(SelectorParam(Selector::Number(number.0))),
+                    (None, Some(hash), None) => Ok(SelectorParam(Selector::Hash(hash.into()))),
+                    (None, None, Some(id)) => Ok(SelectorParam(Selector::Snapshot(SnapshotId(id.0)))),
+                    _ => Err(A::Error::custom("expected exactly one of blockNumber, blockHash and snapshotId")),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(SelectorVisitor)
+    }
+}

@@ -1,0 +1,283 @@
+//! The parameters of the wallet's methods (EIP-5792).
+
+use std::{borrow::Cow, fmt};
+
+use alloy_primitives::{Address, U256};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess, Visitor},
+};
+use serde_json::{Map, Value, value::RawValue};
+
+use super::parse;
+use crate::{
+    rpc::{
+        json::hex::{Data, Fixed, Quantity},
+        protocol::{
+            dialect::Dialect,
+            error::{Result, RpcError},
+        },
+    },
+    shown::cut,
+    wallet::{BatchCall, BatchId, BatchRequest, Requested, WalletError},
+};
+
+/// The supported version of `wallet_sendCalls` requests.
+const VERSION: &str = "2.0.0";
+/// The name of the call capability that sets the call's gas limit.
+const GAS_LIMIT: &str = "gasLimitOverride";
+
+params! {
+    SendCallsParams(BatchParam) = "1 parameter: the batch";
+    BatchIdParams(IdParam) = "1 parameter: the id of a batch";
+    CapabilitiesParams(Fixed<20>; Vec<Quantity<U256>>) = "1 or 2 parameters: the account, chain ids";
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BatchParam {
+    #[serde(rename = "version")]
+    _version: VersionParam,
+    id: Option<IdParam>,
+    from: Option<Fixed<20>>,
+    chain_id: ChainIdParam,
+    atomic_required: bool,
+    calls: Vec<CallParam>,
+    capabilities: Option<CapabilitiesOf<false>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct CallParam {
+    to: Option<Fixed<20>>,
+    value: Option<Quantity<U256>>,
+    data: Option<Data>,
+    capabilities: Option<CapabilitiesOf<true>>,
+}
+
+/// The parsed parameters of `wallet_getCapabilities`.
+#[derive(Clone, Debug)]
+pub struct CapabilitiesRequest {
+    /// The account whose capabilities are requested.
+    pub account: Address,
+    /// The ids of the requested chains. `None` means all chains.
+    chains: Option<Vec<U256>>,
+}
+
+impl CapabilitiesRequest {
+    /// Returns whether the request includes this chain.
+    pub fn asks_for(&self, chain_id: u64) -> bool {
+        self.chains.as_ref().is_none_or(|chains| chains.contains(&U256::from(chain_id)))
+    }
+}
+
+/// Parses the batch of `wallet_sendCalls`. The version is checked before anything else.
+///
+/// # Errors
+///
+/// Returns [`WalletError::Version`] if the request names another version, whatever else is wrong with it. Returns
+/// [`WalletError::Shape`] with the name of the field if the request is malformed.
+pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, WalletError> {
+    if let Some(version) = version(params).filter(|version| version != VERSION) {
+        let shown = cut(&version, 80);
+        return Err(WalletError::Version(format!("params[0].version: {shown:?}: expected {VERSION:?}")));
+    }
+    let shape = |error: RpcError| WalletError::Shape(error.into_object().message().to_owned());
+    let SendCallsParams(batch, ()) = parse(params, dialect).map_err(shape)?;
+    if dialect.requires_to_and_selector && batch.from.is_none() {
+        return Err(WalletError::Shape("params[0].from: missing: expected an address: 0x and 40 hex digits".into()));
+    }
+    if batch.calls.is_empty() {
+        return Err(WalletError::Shape("params[0].calls: empty: expected at least one call".into()));
+    }
+    let calls = batch.calls.into_iter().enumerate().map(|(index, call)| call.into_call(index, dialect));
+    Ok(BatchRequest {
+        id: batch.id.map(|IdParam(id)| id),
+        from: batch.from.map(Address::from),
+        chain_id: batch.chain_id.0,
+        atomic_required: batch.atomic_required,
+        calls: calls.collect::<Result<_, _>>()?,
+        capabilities: batch.capabilities.unwrap_or_default().others,
+        transaction: None,
+    })
+}
+
+/// Parses the batch id of `wallet_getCallsStatus` and `wallet_showCallsStatus`.
+pub fn parse_batch_id(params: &str, dialect: &Dialect) -> Result<BatchId> {
+    let BatchIdParams(IdParam(id), ()) = parse(params, dialect)?;
+    Ok(id)
+}
+
+/// Parses the account and the chain ids of `wallet_getCapabilities`.
+pub fn parse_capabilities(params: &str, dialect: &Dialect) -> Result<CapabilitiesRequest> {
+    let CapabilitiesParams(account, chains, ()) = parse(params, dialect)?;
+    let chains = chains.map(|chains| chains.into_iter().map(|Quantity(id)| id).collect());
+    Ok(CapabilitiesRequest { account: account.into(), chains })
+}
+
+/// Returns the version that a request names, even if the rest of the request is malformed.
+fn version(params: &str) -> Option<Cow<'_, str>> {
+    #[derive(Deserialize)]
+    struct Versioned<'a> {
+        #[serde(borrow)]
+        version: &'a RawValue,
+    }
+
+    /// A string, borrowed unless it contains escapes.
+    #[derive(Deserialize)]
+    struct CowText<'a>(#[serde(borrow)] Cow<'a, str>);
+
+    let params: Vec<&RawValue> = serde_json::from_str(params).ok()?;
+    let Versioned { version } = serde_json::from_str(params.first()?.get()).ok()?;
+    serde_json::from_str(version.get()).ok().map(|CowText(text)| text)
+}
+
+impl CallParam {
+    fn into_call(self, index: usize, dialect: &Dialect) -> Result<BatchCall, WalletError> {
+        let missing = |field: &str, expected: &str| {
+            Err(WalletError::Shape(format!("params[0].calls[{index}].{field}: missing: expected {expected}")))
+        };
+        if dialect.requires_to_and_selector && self.to.is_none() {
+            return missing("to", "an address: 0x and 40 hex digits");
+        }
+        if dialect.requires_to_and_selector && self.value.is_none() {
+            return missing("value", "a quantity, like \"0x1f\"");
+        }
+        let CapabilitiesOf { gas_limit, others } = self.capabilities.unwrap_or_default();
+        Ok(BatchCall {
+            to: self.to.map(Address::from),
+            value: self.value.map(|value| value.0).unwrap_or_default(),
+            data: self.data.map(|data| data.0).unwrap_or_default(),
+            gas_limit,
+            capabilities: others,
+        })
+    }
+}
+
+/// A visitor that parses a string. The text describes the expected form.
+struct TextVisitor<F>(&'static str, F);
+
+impl<T, F: FnOnce(&str) -> Option<T>> Visitor<'_> for TextVisitor<F> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        let Self(expected, parse) = self;
+        parse(text).ok_or_else(|| {
+            let length = text.len();
+            E::custom(format_args!("{:?}: {length} bytes: expected {expected}", cut(text, 80)))
+        })
+    }
+}
+
+/// The text [`VERSION`]. [`parse_batch`] has rejected any other text before.
+#[derive(Debug)]
+struct VersionParam;
+
+impl<'de> Deserialize<'de> for VersionParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let parse = |text: &str| (text == VERSION).then_some(Self);
+        deserializer.deserialize_str(TextVisitor("a version: \"2.0.0\"", parse))
+    }
+}
+
+#[derive(Debug)]
+struct IdParam(BatchId);
+
+impl<'de> Deserialize<'de> for IdParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let parse = |text: &str| BatchId::new(text.to_owned()).map(Self);
+        deserializer.deserialize_str(TextVisitor("the id of a batch: a string of 1 to 8194 bytes", parse))
+    }
+}
+
+/// A chain id: lower-case hex digits of any length, without leading zeros. `None` if it exceeds 64 bits.
+#[derive(Debug)]
+struct ChainIdParam(Option<u64>);
+
+impl<'de> Deserialize<'de> for ChainIdParam {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected = "a chain id: 0x and lower-case hex digits without leading zeros";
+        deserializer.deserialize_str(TextVisitor(expected, |text: &str| {
+            let digits = text.strip_prefix("0x")?;
+            let plain = !digits.is_empty() && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+            let leads = digits.starts_with('0') && digits != "0";
+            // Well-formed digits fail to parse only if they exceed 64 bits.
+            (plain && !leads).then(|| Self(u64::from_str_radix(digits, 16).ok()))
+        }))
+    }
+}
+
+/// The requested capabilities. Those of a call (`CALL`) may include its gas limit.
+#[derive(Debug, Default)]
+struct CapabilitiesOf<const CALL: bool> {
+    gas_limit: Option<u64>,
+    others: Vec<Requested>,
+}
+
+impl<'de, const CALL: bool> Deserialize<'de> for CapabilitiesOf<CALL> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CapabilitiesVisitor<const CALL: bool>;
+
+        impl<'de, const CALL: bool> Visitor<'de> for CapabilitiesVisitor<CALL> {
+            type Value = CapabilitiesOf<CALL>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of capabilities by name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut asked = CapabilitiesOf::default();
+                while let Some(name) = map.next_key::<String>()? {
+                    if CALL && name == GAS_LIMIT {
+                        let GasLimitParam(limit) = map.next_value()?;
+                        if asked.gas_limit.replace(limit).is_some() {
+                            return Err(A::Error::duplicate_field(GAS_LIMIT));
+                        }
+                    } else {
+                        let CapabilityParam { optional, .. } = map.next_value()?;
+                        asked.others.push(Requested { name, optional });
+                    }
+                }
+                Ok(asked)
+            }
+        }
+
+        deserializer.deserialize_map(CapabilitiesVisitor)
+    }
+}
+
+/// A capability: whether it is optional. Its own fields are ignored.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "a capability: an object, which may have a boolean `optional`")]
+struct CapabilityParam {
+    #[serde(default)]
+    optional: bool,
+    #[serde(flatten)]
+    _fields: Map<String, Value>,
+}
+
+/// The capability `gasLimitOverride`, with the gas limit in its `value`.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "an object with the gas limit as its `value`")]
+struct GasLimitFields {
+    value: Quantity<u64>,
+    #[serde(rename = "optional", default)]
+    _optional: bool,
+    #[serde(flatten)]
+    _fields: Map<String, Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "GasLimitFields")]
+struct GasLimitParam(u64);
+
+impl TryFrom<GasLimitFields> for GasLimitParam {
+    type Error = &'static str;
+
+    fn try_from(GasLimitFields { value: Quantity(limit), .. }: GasLimitFields) -> Result<Self, Self::Error> {
+        if limit == 0 { Err("value: 0x0: expected a gas limit above zero") } else { Ok(Self(limit)) }
+    }
+}

@@ -1,0 +1,4 @@
+//! Errors, and the dialects of JSON-RPC.
+
+pub mod dialect;
+pub mod error;

@@ -1,0 +1,401 @@
+//! Access to the node and its wallet: bearer tokens, each with a rate limit and a client of its own in the scheduler.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use arc_swap::ArcSwap;
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use hmac::{Hmac, Mac};
+use serde::Deserialize;
+use sha2::Sha256;
+use tokio::sync::watch;
+use toml::Spanned;
+
+use crate::rpc::{
+    protocol::error::{Result, RpcError},
+    server::ws::OfferedTokenError,
+};
+use crate::{
+    scheduler::Flow,
+    secrets::{is_open_to_others, warn_of_others},
+};
+
+/// The clients that may use the node, and those that may use its wallet.
+///
+/// A token of either file may use the node. Without a token file, requests without a token may, too. With a wallet
+/// token file, only its tokens may use the wallet; without one, every client of the node may.
+#[derive(Debug)]
+pub struct Access {
+    token_file: Option<PathBuf>,
+    wallet_token_file: Option<PathBuf>,
+    /// Replaced as a whole when the files are read again.
+    clients: ArcSwap<Vec<Arc<Client>>>,
+    /// The number of these clients.
+    count: Arc<AtomicUsize>,
+}
+
+/// The token files, and the rate limit of each token.
+#[derive(Clone, Copy, Debug)]
+pub struct AccessConfig<'a> {
+    /// The file of tokens for the node alone.
+    pub token_file: Option<&'a Path>,
+    /// The file of tokens for the node and its wallet.
+    pub wallet_token_file: Option<&'a Path>,
+}
+
+/// A client's secret. Never printed.
+struct Token(String);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// A client with a token.
+#[derive(Debug)]
+pub struct Client {
+    name: String,
+    token: Token,
+    /// Whether the token is in the wallet token file.
+    wallet: bool,
+    limit: ArcSwap<RateLimit>,
+    /// The client as the scheduler sees it.
+    flow: Arc<Flow>,
+    /// Turns true when the token is no longer in its file.
+    withdrawn: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct RateLimit {
+    /// Requests per second.
+    rate: NonZeroU32,
+    limiter: DefaultDirectRateLimiter,
+}
+
+impl RateLimit {
+    fn new(rate: NonZeroU32) -> Self {
+        Self { rate, limiter: RateLimiter::direct(Quota::per_second(rate)) }
+    }
+}
+
+/// The reason why a token file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// The file cannot be read.
+    #[error("{file}: {cause}")]
+    Read {
+        /// The file, after the flag that names it.
+        file: String,
+        /// The reason.
+        cause: io::Error,
+    },
+    /// The file is not TOML, or not of the right shape.
+    #[error("{file}: {problem}: expected [[token]] tables with name, token and rate")]
+    Shape {
+        /// The file, after the flag that names it.
+        file: String,
+        /// The reason. The line is not shown: there may be a token in it.
+        problem: String,
+    },
+    /// A token is too easy to guess or used twice, or there is none.
+    #[error("{file}: {problem}")]
+    Token {
+        /// The file, after the flag that names it.
+        file: String,
+        /// The problem.
+        problem: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenFile {
+    #[serde(default)]
+    token: Vec<TokenEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenEntry {
+    name: String,
+    token: Spanned<String>,
+    rate: NonZeroU32,
+}
+
+/// The content of a token file.
+struct Tokens {
+    /// The file's path, after the flag that names it.
+    file: String,
+    text: String,
+    entries: Vec<TokenEntry>,
+}
+
+impl Tokens {
+    /// The shortest token accepted, in bytes.
+    const SHORTEST: usize = 16;
+
+    /// Reads the file that `flag` names, and logs a warning if other users can read it.
+    fn read(flag: &str, path: &Path) -> Result<Self, AccessError> {
+        let file = format!("{flag} {}", path.display());
+        let (text, open_to_others) = read(path).map_err(|cause| AccessError::Read { file: file.clone(), cause })?;
+        let TokenFile { token: entries } = toml::from_str(&text)
+            .map_err(|error| AccessError::Shape { file: file.clone(), problem: problem(&text, &error) })?;
+        if entries.is_empty() {
+            return Err(AccessError::Token { file, problem: "no [[token]] in it: it would let nobody in".into() });
+        }
+        let tokens = Self { file, text, entries };
+        let is_short = |entry: &&TokenEntry| entry.token.get_ref().len() < Self::SHORTEST;
+        if let Some(entry @ TokenEntry { name, token, .. }) = tokens.entries.iter().find(is_short) {
+            let (bytes, least) = (token.get_ref().len(), Self::SHORTEST);
+            return Err(tokens.wrong(entry, format!("token of {name:?}: {bytes} bytes: expected at least {least}")));
+        }
+        if open_to_others {
+            warn_of_others(path, "tokens");
+        }
+        Ok(tokens)
+    }
+
+    /// Returns the error for an entry, with the number of its token's line.
+    fn wrong(&self, entry: &TokenEntry, problem: String) -> AccessError {
+        let line = line(&self.text, entry.token.span().start);
+        AccessError::Token { file: self.file.clone(), problem: format!("line {line}: {problem}") }
+    }
+}
+
+/// Returns a file's text, and whether others than its owner can read it.
+fn read(path: &Path) -> io::Result<(String, bool)> {
+    let mut file = File::open(path)?;
+    let open_to_others = is_open_to_others(&file)?;
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok((text, open_to_others))
+}
+
+impl Access {
+    /// Reads the token files.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`AccessError`] if a file cannot be read, has the wrong shape or no token, or if a token is too short
+    /// or occurs twice.
+    pub fn new(config: &AccessConfig<'_>) -> Result<Self, AccessError> {
+        let access = Self {
+            token_file: config.token_file.map(Path::to_path_buf),
+            wallet_token_file: config.wallet_token_file.map(Path::to_path_buf),
+            clients: ArcSwap::default(),
+            count: Arc::default(),
+        };
+        access.read_files()?;
+        Ok(access)
+    }
+
+    /// Returns the number of clients with a token, which changes when the files are read again.
+    pub fn token_count(&self) -> Arc<AtomicUsize> {
+        self.count.clone()
+    }
+
+    /// Returns whether there is a file to read again.
+    pub const fn has_files(&self) -> bool {
+        self.token_file.is_some() || self.wallet_token_file.is_some()
+    }
+
+    /// Reads the token files again, and returns the number of tokens. A client whose name and token are still there
+    /// keeps its share and its connections, and gets the new rate. WebSocket connections of a token that is gone are
+    /// closed.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`AccessError`] as [`new`](Self::new) does. The tokens then stay as they were.
+    pub fn read_files(&self) -> Result<usize, AccessError> {
+        let read = |flag, path: Option<&Path>| path.map(|path| Tokens::read(flag, path)).transpose();
+        let node = read("--token-file", self.token_file.as_deref())?;
+        let wallet = read("--wallet-token-file", self.wallet_token_file.as_deref())?;
+        let files = [(node, false), (wallet, true)];
+        let mut entries: Vec<(TokenEntry, bool)> = Vec::new();
+        for (file, wallet) in files {
+            let Some(mut tokens) = file else { continue };
+            for entry in std::mem::take(&mut tokens.entries) {
+                if let Some((other, of_wallet)) =
+                    entries.iter().find(|(other, _)| other.token.get_ref() == entry.token.get_ref())
+                {
+                    let place = if *of_wallet == wallet { "" } else { " of --token-file" };
+                    let problem = format!("{:?}{place} and {:?} have the same token", other.name, entry.name);
+                    return Err(tokens.wrong(&entry, problem));
+                }
+                entries.push((entry, wallet));
+            }
+        }
+        // Both files are right, so nothing fails from here on.
+        let before = self.clients.load_full();
+        let clients: Vec<Arc<Client>> = entries
+            .into_iter()
+            .map(|(TokenEntry { name, token, rate }, wallet)| {
+                let token = token.into_inner();
+                let same = |old: &&Arc<Client>| old.name == name && old.token.0 == token && old.wallet == wallet;
+                let Some(old) = before.iter().find(same) else {
+                    return Arc::new(Client {
+                        name,
+                        token: Token(token),
+                        wallet,
+                        limit: ArcSwap::from_pointee(RateLimit::new(rate)),
+                        flow: Flow::new(),
+                        withdrawn: watch::Sender::new(false),
+                    });
+                };
+                if old.limit.load().rate != rate {
+                    old.limit.store(Arc::new(RateLimit::new(rate)));
+                }
+                old.clone()
+            })
+            .collect();
+        let count = clients.len();
+        let kept = Arc::new(clients);
+        self.clients.store(kept.clone());
+        self.count.store(count, Relaxed);
+        for old in before.iter().filter(|old| !kept.iter().any(|client| Arc::ptr_eq(client, old))) {
+            old.withdrawn.send_replace(true);
+        }
+        Ok(count)
+    }
+
+    /// Returns the client that an `Authorization` header names; `None` if there is no header and none is needed.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`RpcError`] if the header is missing but needed, or its token is in no file.
+    pub fn client(&self, authorization: Option<&[u8]>) -> Result<Option<Arc<Client>>> {
+        let clients = self.clients.load();
+        if clients.is_empty() || (authorization.is_none() && self.token_file.is_none()) {
+            return Ok(None);
+        }
+        // The name of the scheme is case-insensitive (RFC 9110, 11.1).
+        let token = authorization
+            .and_then(|value| value.split_at_checked(SCHEME.len()))
+            .and_then(|(scheme, token)| scheme.eq_ignore_ascii_case(SCHEME).then_some(token));
+        let found = token.and_then(|token| clients.iter().find(|client| same(client.token.0.as_bytes(), token)));
+        found.cloned().map(Some).ok_or_else(|| {
+            RpcError::new(
+                -32000,
+                "unauthorized: expected a header `Authorization: Bearer TOKEN` with a token of this node",
+            )
+        })
+    }
+
+    /// Returns the clients of the wallet whose tokens have this name.
+    pub fn wallet_clients(&self, name: &str) -> impl Iterator<Item = Arc<Client>> {
+        let clients = self.clients.load_full();
+        let named: Vec<_> = clients.iter().filter(|client| client.wallet && client.name == name).cloned().collect();
+        named.into_iter()
+    }
+
+    /// Returns the client of a request without an `Authorization` header. A WebSocket may offer its `token` instead,
+    /// because a page cannot set headers of an upgrade.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`RpcError`] as [`client`](Self::client) does.
+    pub fn client_of_socket(&self, token: Option<Result<Vec<u8>, OfferedTokenError>>) -> Result<Option<Arc<Client>>> {
+        match token {
+            None => self.client(None),
+            Some(Ok(token)) => self.client(Some(&[SCHEME, &token].concat())),
+            Some(Err(error)) => Err(RpcError::new(-32000, format!("unauthorized: {error}"))),
+        }
+    }
+
+    /// Returns whether a request without a token is refused.
+    pub const fn needs_token(&self) -> bool {
+        self.token_file.is_some()
+    }
+
+    /// Returns whether this client, or one without a name, may use the wallet.
+    pub fn may_use_wallet(&self, client: Option<&Client>) -> bool {
+        self.wallet_token_file.is_none() || client.is_some_and(|client| client.wallet)
+    }
+}
+
+/// The part of the header before the token.
+const SCHEME: &[u8] = b"Bearer ";
+
+/// Returns the problem of a token file and its line number, without the content of the line.
+fn problem(text: &str, error: &toml::de::Error) -> String {
+    format!("line {}: {}", line(text, error.span().map_or(0, |span| span.start)), error.message())
+}
+
+/// Returns the number of the line that has the byte at this index.
+fn line(text: &str, at: usize) -> usize {
+    1 + text.get(..at).unwrap_or_default().matches('\n').count()
+}
+
+/// Compares in constant time.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}
+
+impl Client {
+    /// Returns the client's name in the token file.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns whether the client's token is one of the wallet.
+    pub const fn may_sign(&self) -> bool {
+        self.wallet
+    }
+
+    /// Returns the HMAC-SHA-256 of some texts, keyed with the token.
+    pub fn proof(&self, texts: &[&[u8]]) -> [u8; 32] {
+        self.mac(texts).finalize().into_bytes().into()
+    }
+
+    /// Returns whether `proof` is the HMAC of these texts. Compares in constant time.
+    pub fn has_proved(&self, texts: &[&[u8]], proof: &[u8]) -> bool {
+        self.mac(texts).verify_slice(proof).is_ok()
+    }
+
+    fn mac(&self, texts: &[&[u8]]) -> Hmac<Sha256> {
+        // A key of HMAC has any length.
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.token.0.as_bytes())
+            .unwrap_or_else(|error| panic!("a key of any length is taken: {error}"));
+        for text in texts {
+            // With the lengths, so that no two lists of texts are the same.
+            mac.update(&(text.len() as u64).to_be_bytes());
+            mac.update(text);
+        }
+        mac
+    }
+
+    /// Counts `requests` more against the client's rate.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32005 if the rate is exceeded.
+    pub fn admit(&self, requests: NonZeroU32) -> Result<()> {
+        let limit = self.limit.load();
+        match limit.limiter.check_n(requests) {
+            Ok(Ok(())) => Ok(()),
+            _ => {
+                let (name, rate) = (&self.name, limit.rate);
+                Err(RpcError::limit(format!("rate limit: {name:?} may send {rate} requests per second")))
+            }
+        }
+    }
+
+    /// Returns when the token is no longer in its file.
+    pub async fn withdrawn(&self) {
+        let _ = self.withdrawn.subscribe().wait_for(|withdrawn| *withdrawn).await;
+    }
+
+    /// Returns the client as the scheduler sees it.
+    pub const fn flow(&self) -> &Arc<Flow> {
+        &self.flow
+    }
+}

@@ -1,0 +1,65 @@
+//! Requests that only another node of a fleet can answer.
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::request::Request;
+use crate::rpc::protocol::error::{Result, RpcError};
+
+/// The leader of a node's fleet, and the node that has the fleet's wallet.
+pub trait Leader: std::fmt::Debug + Send + Sync {
+    /// Returns whether this node leads the fleet.
+    fn leads(&self) -> bool;
+
+    /// Returns whether this node publishes, whether it leads or stands by.
+    fn publishes(&self) -> bool;
+
+    /// Checks that this node, which publishes, may answer for the wallet. Returns whether the leader has to be asked
+    /// instead, because no node has the wallet yet.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32000 if another node has the wallet, or it is not known which one has it.
+    fn leaves_wallet_to_leader(&self) -> BoxFuture<'_, Result<bool>>;
+
+    /// Sends a request to the node that can answer it, with the time that it has left, and returns the JSON of the answer.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32000 if the node is not there, which has changed nothing then; -32016 if it does not answer a write in time, so
+    /// that nobody knows what it has done; -32005 if too many requests are under way.
+    fn forward<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Bytes>>;
+}
+
+/// An answer of the leader.
+#[derive(Deserialize)]
+struct LeaderAnswer<'a> {
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    error: Option<LeaderError>,
+}
+
+#[derive(Deserialize)]
+struct LeaderError {
+    code: i32,
+    message: String,
+    data: Option<Box<RawValue>>,
+}
+
+/// Returns the JSON of the result that another node gives.
+///
+/// # Errors
+///
+/// Returns the error of that node, and those of [`Leader::forward`].
+pub async fn ask(leader: &dyn Leader, request: &Request) -> Result<Box<RawValue>> {
+    let answer = leader.forward(request).await?;
+    let unreadable = |error: serde_json::Error| RpcError::internal(&format!("the leader's answer: {error}"));
+    let LeaderAnswer { result, error } = serde_json::from_slice(&answer).map_err(unreadable)?;
+    match (result, error) {
+        (_, Some(LeaderError { code, message, data: Some(data) })) => Err(RpcError::with_data(code, message, data)),
+        (_, Some(LeaderError { code, message, data: None })) => Err(RpcError::new(code, message)),
+        (result, None) => Ok(result.map_or_else(|| RawValue::NULL.to_owned(), ToOwned::to_owned)),
+    }
+}

@@ -1,0 +1,67 @@
+//! The facts of a method by which its requests are answered.
+
+use super::WaitingPart;
+use crate::{rpc::protocol::dialect::Dialect, scheduler::RunPlace};
+
+/// What of a method its requests carry.
+#[derive(Clone, Copy, Debug)]
+pub struct MethodInfo {
+    /// The method's name on the wire.
+    pub name: &'static str,
+    /// The index of the method's row in the table.
+    pub index: usize,
+    /// Whether the method runs inline, on a worker, or both.
+    pub place: RunPlace,
+    /// The upstream's part in answering, if the state is an upstream's.
+    pub upstream: UpstreamUse,
+    /// Whether the method commits something, so that its response must not be lost.
+    pub commits: bool,
+    /// Whether the method exists only with `--testing`.
+    pub testing: bool,
+    /// The part of the answer that waits until `latest` has its block, where the dialect says so.
+    pub waits: WaitingPart,
+    /// The part of the fleet's leader, or of the node that has its wallet, in answering.
+    pub leader: LeaderUse,
+}
+
+impl MethodInfo {
+    /// Creates the facts of a method that the node answers itself, and that commits nothing.
+    pub const fn new(name: &'static str, place: RunPlace) -> Self {
+        Self {
+            name,
+            index: 0,
+            place,
+            upstream: UpstreamUse::Unasked,
+            commits: false,
+            testing: false,
+            waits: WaitingPart::Nothing,
+            leader: LeaderUse::IfUnknown,
+        }
+    }
+}
+
+/// The upstream's part in answering a request, if the state is an upstream's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamUse {
+    /// The node answers the request itself.
+    Unasked,
+    /// The node answers, or forwards the request if it does not know the block or the transaction.
+    IfUnknown,
+    /// The request is forwarded, because a proof requires the whole state.
+    Proves,
+    /// The transaction is forwarded.
+    Sends,
+}
+
+/// The part of another node of the fleet in answering a request.
+#[derive(Clone, Copy, Debug)]
+pub enum LeaderUse {
+    /// The leader answers what an upstream would be asked, if the replica does not know it.
+    IfUnknown,
+    /// The leader answers these parameters, because the answer depends on its pool.
+    If(fn(&str, &Dialect) -> bool),
+    /// The leader answers, because it has the pool, the bundles, the accounts, and the word of the chain's source.
+    Always,
+    /// The node that has the wallet of the fleet answers, because that has the ids of the batches and the keys.
+    Wallet,
+}

@@ -1,0 +1,22 @@
+//! One request, and its runs on the executor.
+//!
+//! [`request`] is a request with its client, [`runner`] runs it on the executor, and [`backend`] has what a run uses. Where a run has
+//! missed state of an upstream, [`remote`] fetches it. [`leader`] is the node of a fleet that answers what this one cannot. [`access`]
+//! has the clients with their rights and rates, [`memory`] the bytes that connections hold, and [`filters`] what clients poll.
+
+pub mod access;
+pub mod backend;
+pub mod catch_up;
+pub mod filters;
+pub mod leader;
+pub mod memory;
+pub mod method;
+pub mod remote;
+pub mod request;
+pub mod runner;
+pub mod subscriptions;
+pub mod waiting;
+
+pub use backend::{Backend, RequestLimits, Run, RunHandler};
+pub use method::{LeaderUse, MethodInfo, UpstreamUse};
+pub use waiting::WaitingPart;

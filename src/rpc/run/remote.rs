@@ -1,0 +1,258 @@
+//! Requests on the state of an upstream: run, fetch the missed state, run again.
+
+use std::sync::Arc;
+
+use alloy_eips::RpcBlockHash;
+use alloy_primitives::{Address, B256, keccak256};
+use serde_json::value::RawValue;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::{Instant, timeout_at},
+};
+
+use super::{catch_up::await_published, request::Request};
+use crate::rpc::{
+    api::state::GetProof,
+    json::hex::SlotKey,
+    params,
+    protocol::error::{Result, RpcError},
+};
+use crate::{
+    chain::Unexecutable,
+    ledger::{Chain, Snapshots},
+    state::{FetchError, Missed},
+    telemetry::Counter,
+    upstream::{Ask, Fetcher, Hints, Refusal, Upstream, UpstreamError},
+};
+
+/// The completion of state that requests need and the cache does not have.
+#[derive(Debug)]
+pub struct StateCompletion {
+    /// Fetches missed state.
+    pub fetcher: Arc<Fetcher>,
+    /// The most rounds of one request that may miss state.
+    pub rounds: usize,
+    /// The published snapshots, for a newer one.
+    pub snapshots: Arc<Snapshots>,
+    /// Whether presim cannot execute everything on the chain, so that a run may have to be executed by the upstream.
+    pub lacks_rules: bool,
+    /// The methods that presim does not have and that the upstream answers.
+    pub forwarded: ForwardedMethods,
+    /// Counts the runs that the upstream executed.
+    pub executed: Counter,
+    /// The requests that the upstream may answer at once.
+    pub permits: Semaphore,
+}
+
+/// The names of methods that are forwarded, each possibly with a `*` at its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForwardedMethods(pub Vec<String>);
+
+impl ForwardedMethods {
+    /// Returns whether a method is forwarded.
+    pub fn has(&self, method: &str) -> bool {
+        self.0.iter().any(|name| match name.strip_suffix('*') {
+            Some(prefix) => method.starts_with(prefix),
+            None => name == method,
+        })
+    }
+}
+
+/// The methods that an upstream can execute in place of a run, with the block in their second parameter.
+const EXECUTED: [&str; 4] = ["eth_call", "eth_estimateGas", "eth_createAccessList", "eth_simulateV1"];
+
+impl StateCompletion {
+    /// Fetches the state that a run of `request` has missed, for the `round`th time, so that it can run again. Returns
+    /// another snapshot to run on if the request's block is no longer part of the upstream's chain.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32603 with the cause if the upstream does not return the state, the deadline has passed, or this was
+    /// the last round.
+    pub async fn complete(&self, round: usize, missed: &Missed, request: &Request) -> Result<Option<Arc<Chain>>> {
+        let hints = (round == 1).then(|| Hints::of(&request.params));
+        if round > self.rounds {
+            return Err(FetchError::Rounds(self.rounds).into());
+        }
+        let deadline = request.ticket.deadline();
+        match self.fetcher.fetch(missed, hints.as_ref(), deadline.into()).await {
+            // Nothing was answered yet, so the request can run on the new branch. Entries of a batch cannot, because
+            // all of them run on one snapshot.
+            Err(error @ FetchError::Replaced { .. }) if !request.ticket.is_entry() => {
+                let newer = || Some(self.snapshots.load()).filter(|newest| !Arc::ptr_eq(newest, &request.published));
+                let newer = timeout_at(deadline.into(), await_published(&self.snapshots, newer)).await;
+                newer.map(Some).map_err(|_| RpcError::from(error))
+            }
+            done => Ok(done.map(|()| None)?),
+        }
+    }
+
+    /// Returns the upstream.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32000 on a node that has none.
+    fn upstream(&self) -> Result<&Arc<Upstream>> {
+        let text = "only an upstream can answer this, and this node of the fleet has none (--upstream): ask the leader";
+        self.fetcher.upstream().ok_or_else(|| RpcError::new(-32000, text))
+    }
+
+    /// Returns a question about blocks from before presim began to follow, as it was put.
+    pub async fn forward(&self, request: &Request, out: &mut Vec<u8>) -> Result<()> {
+        let params = RawValue::from_string(request.params.to_string());
+        let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
+        let answer = Ask::forwarded(request.method.name, &params);
+        let answer = self.upstream()?.one(answer, request.ticket.deadline().into()).await.map_err(upstream_error)?;
+        out.extend_from_slice(answer.get().as_bytes());
+        Ok(())
+    }
+
+    /// Has the upstream execute a request that presim cannot, at the block that the request names.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32000 if the upstream cannot execute it: it is another method, or on a state that no block has. Returns
+    /// the upstream's error as the dialect has it. `by_upstream` is set if the upstream has answered.
+    pub async fn execute(
+        &self,
+        why: Unexecutable,
+        request: &Request,
+        out: &mut Vec<u8>,
+        by_upstream: &mut bool,
+    ) -> Result<()> {
+        let (method, dialect) = (request.method.name, request.caller.dialect);
+        let cannot = |upstream: &str| {
+            let error = RpcError::Unexecutable(why);
+            Err(error.with_message(|text| format!("{text}, nor can the upstream for it: {upstream}")))
+        };
+        if !EXECUTED.contains(&method) {
+            return cannot("expected eth_call, eth_estimateGas, eth_createAccessList or, on /standard, eth_simulateV1");
+        }
+        if method == "eth_simulateV1" && !dialect.state_roots {
+            return cannot(
+                "the upstream answers eth_simulateV1 in the standard dialect: expected a request to /standard",
+            );
+        }
+        let (params, selector) = params::parse_at_block(&request.params)?;
+        let snapshot = request.published.select(selector)?;
+        let is_block = snapshot.open.is_none() && snapshot.world.is_unchanged_remote();
+        let Some(view) = snapshot.world.remote().filter(|_| is_block) else {
+            return cannot("the block being built has changes that no block of the upstream has yet: expected latest");
+        };
+        let params = params::with_block(params, view.hash());
+        let ask = Ask::forwarded(method, &params);
+        let _permit = self.permit()?;
+        let answer = self.upstream()?.one(ask, request.ticket.deadline().into()).await;
+        *by_upstream = answer.as_ref().map_or_else(UpstreamError::is_answer, |_| true);
+        if *by_upstream {
+            self.executed.increment(1);
+        }
+        match answer {
+            Ok(answer) => out.extend_from_slice(answer.get().as_bytes()),
+            Err(error) => {
+                if let UpstreamError::Refused { meaning: Refusal::Reverted, data: Some(data), .. } = &error
+                    && let Ok(data) = serde_json::from_str(data)
+                {
+                    return Err((dialect.revert)(data));
+                }
+                return Err(upstream_error(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a permit to have the upstream answer a request, so that the feed's own questions always have room.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32005 if as many requests as may are under way.
+    fn permit(&self) -> Result<SemaphorePermit<'_>> {
+        self.permits.try_acquire().map_err(|_| {
+            RpcError::new(
+                -32005,
+                "the upstream answers as many requests as may be under way (--upstream-concurrency): try again",
+            )
+        })
+    }
+
+    /// Forwards a method that presim does not have, and returns the upstream's result.
+    ///
+    /// # Errors
+    ///
+    /// Returns the upstream's error.
+    pub async fn forward_unknown(&self, method: &str, params: &str, deadline: Instant) -> Result<Box<RawValue>> {
+        let params = RawValue::from_string(params.to_owned());
+        let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
+        let ask = Ask::forwarded(method.to_owned(), &params);
+        let _permit = self.permit()?;
+        self.upstream()?.one(ask, deadline).await.map_err(upstream_error)
+    }
+
+    /// Forwards a signed transaction to the upstream, and returns its hash.
+    ///
+    /// # Errors
+    ///
+    /// Returns the upstream's error.
+    pub async fn send_on(&self, raw: &[u8], request: &Request) -> Result<B256> {
+        let ask = Ask::<B256>::typed("eth_sendRawTransaction", &(const_hex::encode_prefixed(raw),));
+        match self.upstream()?.one(ask, request.ticket.deadline().into()).await {
+            // The transaction was sent twice, because the first answer was lost.
+            Err(error) if error.meaning() == Some(Refusal::AlreadyKnown) => Ok(keccak256(raw)),
+            sent => sent.map_err(upstream_error),
+        }
+    }
+
+    /// Answers `eth_getProof` of an upstream's state, which only the upstream can prove.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the state has changes that are in no canonical block, or the upstream's error.
+    pub async fn forward_proof(&self, request: &Request, out: &mut Vec<u8>) -> Result<()> {
+        let wanted = GetProof::parse(&request.params, request.caller.dialect)?;
+        let snapshot = request.published.select(wanted.selector())?;
+        let view = snapshot.world.remote().filter(|_| snapshot.world.is_unchanged_remote());
+        let Some(view) = view else {
+            let text = "the state has changes that no block has yet: there is no proof of it: expected a block";
+            return Err(RpcError::new(-32000, text));
+        };
+        let at = RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) };
+        // In the client's spelling, which the answer repeats.
+        let written = |key: &SlotKey| match key.in_full {
+            true => B256::from(key.slot).to_string(),
+            false => format!("{:#x}", key.slot),
+        };
+        let slots: Vec<String> = wanted.slots.iter().map(written).collect();
+        let ask = Ask::forwarded("eth_getProof", &(Address::from(wanted.address), slots, at));
+        let proof = self.upstream()?.one(ask, request.ticket.deadline().into()).await.map_err(FetchError::from)?;
+        out.extend_from_slice(proof.get().as_bytes());
+        Ok(())
+    }
+}
+
+/// Returns the upstream's error, with its code and text if it has answered.
+fn upstream_error(error: UpstreamError) -> RpcError {
+    match error {
+        UpstreamError::Refused { code, message, data, .. } => {
+            let code = i32::try_from(code).unwrap_or(-32000);
+            match data.and_then(|data| RawValue::from_string(data).ok()) {
+                Some(data) => RpcError::with_data(code, message, data),
+                None => RpcError::new(code, message),
+            }
+        }
+        UpstreamError::Behind { error: Some((code, message)), .. } => {
+            RpcError::new(i32::try_from(code).unwrap_or(-32000), message)
+        }
+        error => FetchError::from(error).into(),
+    }
+}
+
+impl From<FetchError> for RpcError {
+    fn from(error: FetchError) -> Self {
+        let code = match error {
+            FetchError::Unavailable(_) | FetchError::Deadline(_) | FetchError::Rounds(_) => -32603,
+            FetchError::Replaced { .. } | FetchError::NotKept { .. } => -32000,
+            FetchError::Busy(_) => -32005,
+        };
+        Self::new(code, error.to_string())
+    }
+}

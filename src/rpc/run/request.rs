@@ -1,0 +1,108 @@
+//! One request, from its text to its answer.
+
+use std::{sync::Arc, time::Instant};
+
+use bytestring::ByteString;
+use jsonrpsee::types::Id;
+
+use super::{
+    Backend, Run,
+    access::Client,
+    memory::{AnswerRoom, MemoryShare},
+};
+use super::{MethodInfo, subscriptions::Starting};
+use crate::rpc::{json, protocol::dialect::Dialect};
+use crate::{
+    ledger::Chain,
+    meter::Meter,
+    pool::Acknowledgement,
+    scheduler::{Flow, Ticket},
+    state::Overlay,
+    store::Commit,
+};
+
+/// The client of a connection: its dialect and its rights.
+#[derive(Debug)]
+pub struct Caller {
+    /// The dialect.
+    pub dialect: &'static Dialect,
+    /// The client of the token, if there is one.
+    pub client: Option<Arc<Client>>,
+    /// Whether the client may use the wallet.
+    pub may_use_wallet: bool,
+    /// The origin of the page that calls, if its browser names it.
+    pub page: Option<Box<str>>,
+    /// The connection's share of memory.
+    pub share: Arc<MemoryShare>,
+    /// The scheduler's client: that of the token, or of the connection.
+    pub flow: Arc<Flow>,
+    /// The deadline that another node of the fleet has set, if it forwards the client's request.
+    pub until: Option<Instant>,
+}
+
+/// A request: a method, its parameters, and the snapshot it runs on. It can run any number of times.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The id of the answer.
+    pub id: Id<'static>,
+    /// The method.
+    pub method: &'static MethodInfo,
+    /// The parameters as JSON.
+    pub params: ByteString,
+    /// The client.
+    pub caller: Arc<Caller>,
+    /// The publication at the time of the message's arrival.
+    pub published: Arc<Chain>,
+    /// The deadline, and the batch that the request is an entry of.
+    pub ticket: Ticket,
+    /// The subscriptions that the message starts; `None` over HTTP.
+    pub starting: Option<Arc<Starting>>,
+    /// The memory that the answer takes.
+    pub room: AnswerRoom,
+}
+
+impl Request {
+    /// Returns the JSON of the request, with another id.
+    pub fn text(&self) -> String {
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}","params":{}}}"#, self.method.name, self.params)
+    }
+
+    /// Runs the request once, in `overlay`, within the bounds of `meter`. `work` is a handler, or a step of one.
+    pub fn run<'a, T>(
+        &'a self,
+        overlay: &'a mut Overlay,
+        meter: Meter,
+        backend: &Backend,
+        work: impl FnOnce(&Backend, &mut Run<'_>) -> T,
+    ) -> (T, Vec<u8>, Acknowledgement) {
+        let mut run = Run {
+            params: &self.params,
+            published: &self.published,
+            dialect: self.caller.dialect,
+            client: self.caller.client.as_deref().map(Client::name),
+            may_use_wallet: self.caller.may_use_wallet,
+            page: self.caller.page.as_deref(),
+            overlay,
+            meter,
+            out: begin(&self.id, "result"),
+            commit: Commit::done().into(),
+        };
+        let done = work(backend, &mut run);
+        (done, run.out, run.commit)
+    }
+}
+
+/// Returns an answer up to the value of its `result` or its `error`.
+pub fn begin(id: &Id<'_>, member: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    match id {
+        Id::Null => out.extend_from_slice(b"null"),
+        Id::Number(number) => out.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes()),
+        Id::Str(text) => json::string(&mut out, text),
+    }
+    out.extend_from_slice(b",\"");
+    out.extend_from_slice(member.as_bytes());
+    out.extend_from_slice(b"\":");
+    out
+}

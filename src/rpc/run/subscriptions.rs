@@ -1,0 +1,337 @@
+//! The subscriptions of connections, and the delivery of notifications to them.
+//!
+//! Delivery never waits for a connection: bytes that a connection has not taken are counted, and a connection beyond its bound loses its
+//! subscriptions and is closed with the reason.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use bytes::Bytes;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+
+use super::memory::IoMemory;
+use crate::rpc::{
+    json,
+    params::{self, Subject},
+    protocol::{
+        dialect::Dialect,
+        error::{Result, RpcError},
+    },
+};
+use crate::{
+    telemetry::{Counter, Gauge, Metrics},
+    watch::WatchId,
+};
+
+/// All subscriptions of a node.
+pub struct Subscriptions {
+    list: Mutex<Vec<Subscription>>,
+    /// The most subscriptions of one connection.
+    most: usize,
+    /// The memory in which notifications count until they are sent.
+    memory: Arc<IoMemory>,
+    open: Gauge,
+    pub dropped: Counter,
+    /// Wakes tasks that wait for a subscription to begin or to end.
+    pub moved: Notify,
+}
+
+impl std::fmt::Debug for Subscriptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Subscriptions").field("open", &self.list().len()).finish_non_exhaustive()
+    }
+}
+
+/// One subscription.
+pub struct Subscription {
+    pub id: u64,
+    pub subject: Subject,
+    pub dialect: &'static Dialect,
+    pub subscriber: Arc<dyn Subscriber>,
+    /// The notification up to its result.
+    pub prefix: Bytes,
+    /// Whether the answer with its id was passed to the writer. Nothing is sent before.
+    pub has_begun: bool,
+}
+
+/// A notification of a subscription. Its text is assembled when it is sent; until then all subscribers share the
+/// result.
+#[derive(Clone, Debug)]
+pub struct Notification {
+    pub prefix: Bytes,
+    pub result: Bytes,
+}
+
+impl Notification {
+    const END: &[u8] = b"}}";
+
+    /// Returns the length of the text in bytes.
+    pub const fn size(&self) -> usize {
+        self.prefix.len() + self.result.len() + Self::END.len()
+    }
+
+    /// Returns the JSON.
+    pub fn text(&self) -> Vec<u8> {
+        [&self.prefix, &self.result, Self::END].concat()
+    }
+}
+
+/// A receiver of notifications: a connection.
+pub trait Subscriber: std::fmt::Debug + Send + Sync {
+    /// Returns the connection's id.
+    fn id(&self) -> u64;
+
+    /// Passes on a notification without waiting. Returns false if the connection cannot take it; the connection is then
+    /// being closed.
+    fn notify(&self, notification: Notification) -> bool;
+
+    /// Notes that the connection has ended, so that nothing can be subscribed on it any more.
+    fn end(&self);
+
+    /// Returns whether it has.
+    fn has_ended(&self) -> bool;
+}
+
+/// The subscriptions that one message requests. They begin when its answer is on its way, so that no notification
+/// overtakes the answer with its id.
+#[derive(Debug)]
+pub struct Starting {
+    subscriptions: Arc<Subscriptions>,
+    subscriber: Arc<dyn Subscriber>,
+    dialect: &'static Dialect,
+    /// The ids that were promised but have not begun.
+    ids: Mutex<Vec<u64>>,
+    /// The message's permit to be under way.
+    permit: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl Subscriptions {
+    /// Creates an empty list. A connection may have up to `most` subscriptions.
+    pub fn new(most: usize, memory: Arc<IoMemory>, metrics: &Metrics) -> Self {
+        Self {
+            list: Mutex::default(),
+            most,
+            memory,
+            open: metrics.gauge("presim_subscriptions", "Subscriptions that are open.", &[]),
+            dropped: metrics.counter(
+                "presim_subscribers_dropped_total",
+                "Connections closed because they did not take their notifications.",
+                &[],
+            ),
+            moved: Notify::new(),
+        }
+    }
+
+    /// Ends a connection's subscriptions, including those that requests under way still ask for.
+    pub fn forget(&self, subscriber: &dyn Subscriber) {
+        self.change(|list| {
+            subscriber.end();
+            list.retain(|one| one.subscriber.id() != subscriber.id());
+        });
+    }
+
+    fn unsubscribe(&self, id: u64, subscriber: &dyn Subscriber) -> bool {
+        self.change(|list| {
+            let found = list.iter().position(|one| one.id == id && one.subscriber.id() == subscriber.id());
+            found.map(|index| list.swap_remove(index)).is_some()
+        })
+    }
+
+    /// Returns the subscription by which a connection is told of standing bundles.
+    pub fn watcher(&self, watch: WatchId) -> Option<u64> {
+        self.list().iter().find(|one| one.is_about(watch)).map(|one| one.id)
+    }
+
+    /// Passes news of standing bundles to the connection with this subscription, once the answer that names them is on
+    /// its way. Returns whether there is one.
+    pub async fn notify_watcher(&self, subscription: u64, news: &Bytes) -> bool {
+        loop {
+            let mut moved = std::pin::pin!(self.moved.notified());
+            moved.as_mut().enable();
+            let full = {
+                let list = self.list();
+                let Some(one) = list.iter().find(|one| one.id == subscription) else { return false };
+                if !one.has_begun {
+                    None
+                } else if one.subscriber.notify(Notification { prefix: one.prefix.clone(), result: news.clone() }) {
+                    return true;
+                } else {
+                    Some(one.subscriber.id())
+                }
+            };
+            match full {
+                None => moved.await,
+                Some(full) => {
+                    self.dropped.increment(1);
+                    self.change(|list| list.retain(|one| one.subscriber.id() != full));
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Ends the notifications of standing bundles.
+    pub fn end_watch(&self, watch: WatchId) {
+        self.change(|list| list.retain(|one| !one.is_about(watch)));
+    }
+
+    /// Returns the memory in which notifications count until they are sent.
+    pub const fn memory(&self) -> &Arc<IoMemory> {
+        &self.memory
+    }
+
+    pub fn change<T>(&self, change: impl FnOnce(&mut Vec<Subscription>) -> T) -> T {
+        let mut list = self.list();
+        let changed = change(&mut list);
+        self.open.set(list.len() as f64);
+        drop(list);
+        self.moved.notify_waiters();
+        changed
+    }
+
+    /// Locks the list. A panic leaves it consistent, because each change is one step, so a poisoned lock is taken all
+    /// the same.
+    pub fn list(&self) -> MutexGuard<'_, Vec<Subscription>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Starting {
+    /// Creates the subscriptions of a message of `subscriber`.
+    pub fn new(
+        subscriptions: Arc<Subscriptions>,
+        subscriber: Arc<dyn Subscriber>,
+        dialect: &'static Dialect,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        Self { subscriptions, subscriber, dialect, ids: Mutex::default(), permit: Mutex::new(permit) }
+    }
+
+    /// Releases the message's permit to be under way, because it waits for something with a bound of its own.
+    pub fn release(&self) -> Option<OwnedSemaphorePermit> {
+        self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Answers `eth_subscribe`.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 if the parameters are invalid, and -32005 if the connection has too many subscriptions.
+    pub fn subscribe(&self, params: &str, out: &mut Vec<u8>) -> Result<()> {
+        let subject = params::parse_subscribe(params, self.dialect)?;
+        json::quantity(out, self.start(subject)?);
+        Ok(())
+    }
+
+    /// Lets the connection be told of standing bundles, in the place of another one.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32005 if the connection has too many subscriptions.
+    pub fn watch(&self, watch: WatchId) -> Result<()> {
+        self.subscriptions.end_watch(watch);
+        self.start(Subject::Watch(watch)).map(drop)
+    }
+
+    /// Returns all subscriptions of the node.
+    pub const fn subscriptions(&self) -> &Arc<Subscriptions> {
+        &self.subscriptions
+    }
+
+    /// Answers `eth_unsubscribe`.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 if the parameters are invalid.
+    pub fn unsubscribe(&self, params: &str, out: &mut Vec<u8>) -> Result<()> {
+        let id = params::parse_unsubscribe(params, self.dialect)?;
+        if !self.subscriptions.unsubscribe(id, self.subscriber.as_ref()) {
+            return Err(RpcError::new(
+                -32000,
+                format!("params[0]: subscription not found: {id:#x} does not belong to this connection"),
+            ));
+        }
+        out.extend_from_slice(b"true");
+        Ok(())
+    }
+
+    fn start(&self, subject: Subject) -> Result<u64> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let most = self.subscriptions.most;
+        let connection = self.subscriber.id();
+        let id = self.subscriptions.change(|list| {
+            if self.subscriber.has_ended() {
+                return Err(RpcError::new(-32000, "the connection is being closed"));
+            }
+            // Subscriptions promised to other messages count, too.
+            if list.iter().filter(|one| one.subscriber.id() == connection).count() >= most {
+                return Err(RpcError::limit(format!(
+                    "this connection has {most} subscriptions already: unsubscribe first"
+                )));
+            }
+            let id = NEXT.fetch_add(1, Relaxed);
+            list.push(Subscription::new(id, subject, self.dialect, self.subscriber.clone()));
+            Ok(id)
+        })?;
+        self.ids().push(id);
+        Ok(id)
+    }
+
+    /// Sends the answer with `send`, which is given the message's permit, and begins the promised subscriptions if that
+    /// succeeds.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of `send`.
+    pub fn begin<E>(&self, send: impl FnOnce(Option<OwnedSemaphorePermit>) -> Result<(), E>) -> Result<(), E> {
+        let permit = self.release();
+        if self.ids().is_empty() {
+            return send(permit);
+        }
+        self.subscriptions.change(|list| {
+            // Nothing is announced while the list is locked.
+            send(permit)?;
+            let ids = std::mem::take(&mut *self.ids());
+            list.iter_mut().filter(|one| ids.contains(&one.id)).for_each(|one| one.has_begun = true);
+            Ok(())
+        })
+    }
+
+    /// Drops the promised subscriptions, because the answer that names them is not sent.
+    pub fn abandon(&self) {
+        let ids = std::mem::take(&mut *self.ids());
+        if !ids.is_empty() {
+            self.subscriptions.change(|list| list.retain(|one| !ids.contains(&one.id)));
+        }
+    }
+
+    fn ids(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Starting {
+    /// Drops the promised subscriptions if the connection has ended before the answer.
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+impl Subscription {
+    fn new(id: u64, subject: Subject, dialect: &'static Dialect, subscriber: Arc<dyn Subscriber>) -> Self {
+        let name = match subject {
+            Subject::Watch(watch) => watch.to_string(),
+            _ => format!("{id:#x}"),
+        };
+        let prefix =
+            format!(r#"{{"jsonrpc":"2.0","method":"eth_subscription","params":{{"subscription":"{name}","result":"#);
+        Self { id, subject, dialect, subscriber, prefix: prefix.into(), has_begun: false }
+    }
+
+    fn is_about(&self, watch: WatchId) -> bool {
+        matches!(self.subject, Subject::Watch(own) if own == watch)
+    }
+}

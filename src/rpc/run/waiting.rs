@@ -1,0 +1,103 @@
+//! Receipts that imply their block: in a dialect that says so, receipts and the block of a transaction are told when `latest`
+//! has the block. So whoever has a receipt finds its effects at `latest`, and the next nonce of its sender.
+
+use alloy_primitives::U64;
+use serde_json::Value;
+
+use super::Backend;
+use super::request::Request;
+use crate::{
+    ledger::{Block, Chain, Selector},
+    rpc::{
+        params,
+        protocol::{dialect::Dialect, error::Result},
+    },
+};
+
+/// The part of an answer that waits until `latest` has its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitingPart {
+    /// No part.
+    Nothing,
+    /// A receipt, which is null until then.
+    Receipt,
+    /// The receipts of a block, which are null until then.
+    BlockReceipts,
+    /// The block of a transaction, which is shown as one that waits until then.
+    Place,
+}
+
+impl Backend {
+    /// Returns whether what `dialect` tells of receipts waits until `latest` has their block.
+    fn waits_in(&self, dialect: &Dialect) -> bool {
+        dialect.receipts_wait && self.receipts_wait
+    }
+
+    /// Returns whether what is in block `number` waits in `dialect` until `latest` has the block.
+    pub(in crate::rpc) fn is_waiting(&self, dialect: &Dialect, published: &Chain, number: u64) -> bool {
+        self.waits_in(dialect) && number > published.head().number()
+    }
+
+    /// Returns the block of `selector`, whose receipts are asked for. In a dialect in which receipts wait, `None` if
+    /// `latest` does not have the block yet, or if it is a block as a snapshot was building it.
+    pub(in crate::rpc) fn block_of_receipts(
+        &self,
+        dialect: &Dialect,
+        published: &Chain,
+        selector: Selector,
+    ) -> Result<Option<Block>> {
+        let block = self.block(published, selector)?;
+        if !self.waits_in(dialect) {
+            return Ok(block);
+        }
+        match block {
+            Some(block) if self.is_waiting(dialect, published, block.number()) => Ok(None),
+            // The hash of the block while it was being built stands for the block that became of it.
+            Some(block) if block.is_open() => match selector {
+                Selector::Hash(_) => self.block(published, Selector::Number(block.number())),
+                _ => Ok(None),
+            },
+            block => Ok(block),
+        }
+    }
+
+    /// Returns whether null, as this node's answer to `request`, stands for receipts that the node does not tell yet.
+    pub(in crate::rpc) fn withholds(&self, request: &Request) -> bool {
+        let (published, dialect) = (&request.published, request.caller.dialect);
+        if !self.waits_in(dialect) {
+            return false;
+        }
+        match request.method.waits {
+            WaitingPart::Nothing | WaitingPart::Place => false,
+            WaitingPart::Receipt => {
+                params::parse_hash(&request.params, dialect).is_ok_and(|hash| published.transaction(&hash).is_some())
+            }
+            WaitingPart::BlockReceipts => params::parse_one_block::<params::SelectorParam>(&request.params, dialect)
+                .is_ok_and(|selector| published.find(selector).is_ok_and(|block| block.is_some())),
+        }
+    }
+
+    /// Withholds what waits in the answer of another node to `request`: that node may have blocks that `latest` does not
+    /// have here yet. The answer is what is in `out` after `start`.
+    pub(in crate::rpc) fn withhold(&self, request: &Request, now: &Chain, out: &mut Vec<u8>, start: usize) {
+        let waits = request.method.waits;
+        if waits == WaitingPart::Nothing || !self.waits_in(request.caller.dialect) {
+            return;
+        }
+        let Ok(mut answer) = serde_json::from_slice::<Value>(&out[start..]) else { return };
+        let first = if waits == WaitingPart::BlockReceipts { answer.get(0) } else { Some(&answer) };
+        let number = first.and_then(|one| one.get("blockNumber")?.as_str()?.parse::<U64>().ok());
+        if number.is_none_or(|number| number.to::<u64>() <= now.head().number()) {
+            return;
+        }
+        out.truncate(start);
+        if waits == WaitingPart::Place {
+            for key in ["blockHash", "blockNumber", "blockTimestamp", "transactionIndex"] {
+                answer[key] = Value::Null;
+            }
+            out.extend_from_slice(answer.to_string().as_bytes());
+        } else {
+            out.extend_from_slice(b"null");
+        }
+    }
+}

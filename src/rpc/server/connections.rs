@@ -1,0 +1,194 @@
+//! The open connections: their bounds, and the choice of one to close for a new one.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+
+use super::link::Link;
+use crate::rpc::run::memory::IoMemory;
+use crate::telemetry::{Gauge, Metrics};
+
+/// Bounds on the number of open connections.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionLimits {
+    /// The number of HTTP connections, and of WebSocket connections (`--max-connections`).
+    pub most: usize,
+    /// The number of connections per address, HTTP and WebSocket together (`--max-connections-per-address`); `None` for
+    /// [`ConnectionLimits::PER_FOREIGN_ADDRESS`].
+    pub per_address: Option<usize>,
+}
+
+impl ConnectionLimits {
+    /// The default number of connections per address that is not loopback.
+    const PER_FOREIGN_ADDRESS: usize = 128;
+
+    fn of_address(&self, address: IpAddr) -> usize {
+        let default = if address.is_loopback() { usize::MAX } else { Self::PER_FOREIGN_ADDRESS };
+        self.per_address.unwrap_or(default)
+    }
+}
+
+/// The open connections.
+///
+/// At a bound, a connection is closed for the new one, so that silent connections cannot lock others out: one of a peer
+/// that is not known yet ([`Link::is_known`]), else one without a request under way, and of several the one that has been
+/// idle longest. A WebSocket connection of a known peer is never closed for another, because clients keep it open on purpose.
+/// The table is used when a connection opens, closes or is upgraded, and by no request.
+#[derive(Debug)]
+pub struct Connections {
+    limits: ConnectionLimits,
+    memory: Arc<IoMemory>,
+    table: Mutex<Table>,
+    /// The number of connections whose tasks have not ended.
+    alive: watch::Sender<usize>,
+    http: Gauge,
+    web_socket: Gauge,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// The connections in the order in which they were accepted.
+    open: BTreeMap<u64, Open>,
+    next: u64,
+    web_sockets: usize,
+}
+
+#[derive(Debug)]
+struct Open {
+    link: Arc<Link>,
+    address: IpAddr,
+    is_web_socket: bool,
+}
+
+/// An open connection's entry, removed on drop.
+#[derive(Debug)]
+pub struct ConnectionEntry {
+    connections: Arc<Connections>,
+    number: u64,
+}
+
+impl Connections {
+    /// Creates an empty table. The bytes that connections hold count in `memory`.
+    pub fn new(limits: ConnectionLimits, memory: Arc<IoMemory>, metrics: &Metrics) -> Self {
+        let gauge = |kind| metrics.gauge("presim_connections", "Open connections, by kind.", &[("kind", kind)]);
+        let (http, web_socket) = (gauge("http"), gauge("websocket"));
+        Self { limits, memory, table: Mutex::default(), alive: watch::Sender::new(0), http, web_socket }
+    }
+
+    /// Returns the bytes that all connections hold.
+    pub const fn memory(&self) -> &Arc<IoMemory> {
+        &self.memory
+    }
+
+    /// Adds a connection from `address`, and closes an idle one if necessary. Returns `None` if there is no room.
+    pub fn enter(self: &Arc<Self>, address: IpAddr, link: Arc<Link>) -> Option<ConnectionEntry> {
+        let address = network(address);
+        let mut table = self.table();
+        let of_address = table.open.values().filter(|open| open.address == address).count();
+        if of_address >= self.limits.of_address(address) && !table.evict(|open| open.address == address) {
+            return None;
+        }
+        if table.open.len() - table.web_sockets >= self.limits.most && !table.evict(|open| !open.is_web_socket) {
+            return None;
+        }
+        let number = table.next;
+        table.next += 1;
+        table.open.insert(number, Open { link, address, is_web_socket: false });
+        self.show(&table);
+        self.alive.send_modify(|alive| *alive += 1);
+        Some(ConnectionEntry { connections: self.clone(), number })
+    }
+
+    /// Closes stalled connections, at intervals.
+    pub async fn close_stalled(self: Arc<Self>, timeout: Duration) {
+        let mut ticks = tokio::time::interval((timeout / 4).max(Duration::from_millis(1)));
+        loop {
+            ticks.tick().await;
+            for open in self.table().open.values() {
+                if let Some(problem) = open.link.problem() {
+                    tracing::debug!(address = %open.address, problem, "a connection is closed");
+                    open.link.close();
+                }
+            }
+        }
+    }
+
+    /// Returns when no connection's task is left.
+    pub async fn all_ended(&self) {
+        let _ = self.alive.subscribe().wait_for(|alive| *alive == 0).await;
+    }
+
+    fn show(&self, table: &Table) {
+        self.http.set((table.open.len() - table.web_sockets) as f64);
+        self.web_socket.set(table.web_sockets as f64);
+    }
+
+    /// Locks the table. A panic leaves it consistent, because each change is one step, so a poisoned lock is taken all
+    /// the same.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Closes a connection for which `may` is true: of a peer that is not known if there is one, else an idle one, and of
+    /// several the one that has been idle longest. Returns false if there is none.
+    fn evict(&mut self, may: impl Fn(&Open) -> bool) -> bool {
+        let goes = |open: &Open| !open.link.is_known() || (open.link.is_idle() && !open.is_web_socket);
+        let candidates = self.open.iter().filter(|(_, open)| may(open) && goes(open));
+        let first = candidates.min_by_key(|(_, open)| (open.link.is_known(), open.link.idle_since()));
+        let number = first.map(|(number, _)| *number);
+        let Some(evicted) = number.and_then(|number| self.open.remove(&number)) else { return false };
+        self.web_sockets -= usize::from(evicted.is_web_socket);
+        evicted.link.close();
+        true
+    }
+}
+
+impl ConnectionEntry {
+    /// Counts the connection among the WebSocket connections from now on. At the bound on their number, closes one that has
+    /// brought no request. Returns false if there is none.
+    pub fn upgrade(&self) -> bool {
+        let mut table = self.connections.table();
+        let table = &mut *table;
+        let has_room = table.web_sockets < self.connections.limits.most || table.evict(|open| open.is_web_socket);
+        match table.open.get_mut(&self.number) {
+            Some(open) if has_room => {
+                table.web_sockets += 1;
+                open.is_web_socket = true;
+                self.connections.show(table);
+                true
+            }
+            // The connection was just evicted, or there is no room.
+            _ => false,
+        }
+    }
+}
+
+impl Drop for ConnectionEntry {
+    fn drop(&mut self) {
+        let mut table = self.connections.table();
+        if table.open.remove(&self.number).is_some_and(|open| open.is_web_socket) {
+            table.web_sockets -= 1;
+        }
+        self.connections.show(&table);
+        drop(table);
+        self.connections.alive.send_modify(|alive| *alive -= 1);
+    }
+}
+
+/// Returns the address by which connections are counted: for IPv6 the network of 64 bits that one customer has (RFC
+/// 6177).
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) if !address.is_loopback() => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
+        address => address,
+    }
+}

@@ -1,0 +1,387 @@
+//! The HTTP transport: JSON-RPC in POST bodies without a router, `/health` and `/ready`, and the upgrade to WebSocket.
+
+use std::{
+    convert::Infallible,
+    future::{self, Future, Ready},
+    num::NonZeroU32,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use bytestring::ByteString;
+use futures::future::Either;
+use http::{HeaderMap, Method as HttpMethod, Request, StatusCode, Uri, Version, header};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
+use tokio::time::timeout;
+
+use super::{
+    connections::ConnectionEntry,
+    files::ServedFiles,
+    health::{health, ready},
+    link::Link,
+    origin::Origins,
+    response::{HttpResponse, allow, refuse, respond},
+    settings::ServerConfig,
+    ws,
+};
+use crate::rpc::{
+    dispatch::{
+        front::Front,
+        service::{Reply, Session},
+    },
+    protocol::{dialect::STANDARD, error::RpcError},
+    run::{
+        access::{Access, Client},
+        catch_up::{MIN_SNAPSHOT, min_snapshot, published_from},
+        memory::HeldBytes,
+        request::Caller,
+    },
+};
+use crate::scheduler::Flow;
+
+/// The service of a connection's requests.
+#[derive(Debug)]
+pub struct HttpService {
+    pub front: Arc<Front>,
+    pub access: Arc<Access>,
+    pub config: ServerConfig,
+    pub sockets: ws::Sockets,
+    /// The files for browsers.
+    pub files: ServedFiles,
+}
+
+/// The first check of a request: the size of its head, its host, and the page that sends it.
+#[derive(Clone, Debug)]
+pub struct RequestGuard<S> {
+    origins: Arc<Origins>,
+    link: Arc<Link>,
+    inner: S,
+}
+
+impl<S> RequestGuard<S> {
+    /// The most bytes of a request's URI.
+    const MAX_URI: usize = 2 << 10;
+    /// The most bytes of a request's headers, names and values.
+    const MAX_HEAD: usize = 16 << 10;
+
+    /// Creates a guard before `inner`.
+    pub const fn new(origins: Arc<Origins>, link: Arc<Link>, inner: S) -> Self {
+        Self { origins, link, inner }
+    }
+
+    fn check<B>(&self, request: &Request<B>) -> Result<(), (StatusCode, RpcError)> {
+        let (uri, headers) = (request.uri(), request.headers());
+        if length(uri) > Self::MAX_URI {
+            let text = format!("URI of {} bytes: at most {}", length(uri), Self::MAX_URI);
+            return Err((StatusCode::URI_TOO_LONG, RpcError::limit(text)));
+        }
+        let head: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+        if head > Self::MAX_HEAD {
+            let text = format!("headers of {head} bytes: at most {}", Self::MAX_HEAD);
+            return Err((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, RpcError::limit(text)));
+        }
+        Origins::check_one_host(headers).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
+        if !is_for_operators(uri) {
+            self.origins.check_host(headers, uri).map_err(|error| (StatusCode::FORBIDDEN, error))?;
+        }
+        // A page that merely reads, like a link or a tab, can do no harm.
+        let looks = matches!(*request.method(), HttpMethod::GET | HttpMethod::HEAD) && !ws::is_upgrade(request);
+        if !looks {
+            self.origins.check_page(headers, uri).map_err(|error| (StatusCode::FORBIDDEN, error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether a path is for load balancers and monitoring, which name a node by whatever address they have of it.
+pub fn is_for_operators(uri: &Uri) -> bool {
+    matches!(uri.path(), "/health" | "/ready" | "/metrics")
+}
+
+/// Returns the length of a URI in bytes.
+fn length(uri: &Uri) -> usize {
+    uri.authority().map_or(0, |authority| authority.as_str().len())
+        + uri.path_and_query().map_or(0, |path| path.as_str().len())
+}
+
+impl<S, B> tower::Service<Request<B>> for RequestGuard<S>
+where
+    S: tower::Service<Request<B>, Response = HttpResponse, Error = Infallible>,
+{
+    type Response = HttpResponse;
+    type Error = Infallible;
+    type Future = Either<Ready<Result<HttpResponse, Infallible>>, S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        self.link.greet(request.version() < Version::HTTP_2 && !ws::is_upgrade(&request));
+        match self.check(&request) {
+            Ok(()) => Either::Right(self.inner.call(request)),
+            Err((status, error)) => Either::Left(future::ready(Ok(refuse(status, error)))),
+        }
+    }
+}
+
+/// The [`HttpService`] of one connection, as a tower service.
+#[derive(Clone, Debug)]
+pub struct HttpConnection {
+    pub service: Arc<HttpService>,
+    pub link: Arc<Link>,
+    pub entry: Arc<ConnectionEntry>,
+    /// The scheduler's client for this connection, unless the request has a token.
+    pub flow: Arc<Flow>,
+}
+
+impl tower::Service<Request<Incoming>> for HttpConnection {
+    type Response = HttpResponse;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<HttpResponse, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        let connection = self.clone();
+        Box::pin(async move {
+            let under_way = connection.link.begin();
+            let is_windowed = request.version() == Version::HTTP_2;
+            let mut response = connection.serve(request).await;
+            let body = response.body_mut();
+            body.under_way = Some(under_way);
+            body.window = (is_windowed && !body.rest.is_empty()).then(|| connection.link.open_window());
+            Ok(response)
+        })
+    }
+}
+
+impl HttpConnection {
+    async fn serve(&self, request: Request<Incoming>) -> HttpResponse {
+        let service = &self.service;
+        let path = request.uri().path();
+        let runner = &service.front.services.runner;
+        if !service.access.needs_token() && !ws::is_upgrade(&request) {
+            self.link.know();
+        }
+        match path {
+            "/health" => {
+                return health(&runner.published(), runner.upstream(), runner.unknown_fork(), runner.store_failure());
+            }
+            "/ready" => return ready(&runner.published(), runner.store_failure()),
+            _ => {}
+        }
+        if let Some(file) = service.files.answer(&request) {
+            return file;
+        }
+        let client = match request.headers().get(header::AUTHORIZATION) {
+            Some(authorization) => service.access.client(Some(authorization.as_bytes())),
+            None => service.access.client_of_socket(ws::offered_token(&request)),
+        };
+        if matches!(client, Ok(Some(_))) {
+            self.link.know();
+        }
+        let dialect = match path {
+            "/" | "" => service.config.root,
+            "/standard" | "/standard/" => &STANDARD,
+            "/metrics" => {
+                let error = RpcError::request(match service.config.metrics.filter(|_| client.is_ok()) {
+                    Some(address) => format!("metrics are served at http://{address}/metrics"),
+                    None => {
+                        "no metrics are served here: --metrics ADDR:PORT serves them on a port of their own".to_owned()
+                    }
+                });
+                return refuse_to(client.ok().flatten().as_deref(), StatusCode::NOT_FOUND, error);
+            }
+            _ => {
+                let error = RpcError::request("no such path: expected /, /standard, /health or /ready");
+                return refuse_to(client.ok().flatten().as_deref(), StatusCode::NOT_FOUND, error);
+            }
+        };
+        let client = match client {
+            Ok(client) => client,
+            Err(error) => return refuse(StatusCode::UNAUTHORIZED, error),
+        };
+        let may_use_wallet = service.access.may_use_wallet(client.as_deref());
+        let share = self.link.share().clone();
+        let flow = client.as_deref().map_or(&self.flow, Client::flow).clone();
+        let page = request.headers().get(header::ORIGIN).and_then(|origin| origin.to_str().ok()).map(Box::from);
+        let caller = Arc::new(Caller { dialect, client, may_use_wallet, page, share, flow, until: None });
+        let session = Session { front: service.front.clone(), caller, limits: service.config.limits };
+        if ws::is_upgrade(&request) {
+            return service.sockets.accept(request, session, self.link.clone(), self.entry.clone());
+        }
+        let client = session.caller.client.as_deref();
+        if request.method() != HttpMethod::POST {
+            let error = RpcError::request("expected a POST with a JSON-RPC body, or a WebSocket upgrade");
+            let has_page = !service.files.is_empty() && matches!(path, "/" | "");
+            let methods = if has_page { "GET, HEAD, POST" } else { "POST" };
+            return allow(refuse_to(client, StatusCode::METHOD_NOT_ALLOWED, error), methods);
+        }
+        if !is_json(request.headers()) {
+            let error = RpcError::request("content-type: expected application/json");
+            return refuse_to(client, StatusCode::UNSUPPORTED_MEDIA_TYPE, error);
+        }
+        let least = request.headers().get(MIN_SNAPSHOT).map(|value| value.to_str().unwrap_or_default());
+        let least = match min_snapshot(least) {
+            Ok(least) => least,
+            Err(error) => return refuse_to(client, StatusCode::BAD_REQUEST, error),
+        };
+        match self.read(request.into_body()).await {
+            Ok((body, held)) => {
+                let published = match published_from(&runner.snapshots, least, service.config.max_catch_up).await {
+                    Ok(published) => published,
+                    Err(error) => {
+                        return respond(session.reject(&body, error), Some((&runner.published(), false)));
+                    }
+                };
+                let Reply { text, single, by_upstream } = session.answer(body, held, &published, None).await;
+                respond(text, single.then_some((&published, by_upstream)))
+            }
+            Err((status, error)) => refuse_to(client, status, error),
+        }
+    }
+
+    /// Reads a body. It stays unread while the connection may hold no more bytes.
+    ///
+    /// # Errors
+    ///
+    /// Returns the HTTP status and the error that answer the request.
+    async fn read(&self, body: Incoming) -> Result<(ByteString, HeldBytes), (StatusCode, RpcError)> {
+        let late = || (StatusCode::REQUEST_TIMEOUT, RpcError::new(-32016, "the body did not arrive in time"));
+        let (bytes, held) = timeout(self.service.config.read_timeout + self.link.timeout(), self.collect(body))
+            .await
+            .map_err(|_| late())?
+            .map_err(|problem| match problem {
+                Unread::TooLong(most) => {
+                    let text = format!("body too large: at most {most} bytes (--max-body)");
+                    (StatusCode::PAYLOAD_TOO_LARGE, RpcError::limit(text))
+                }
+                Unread::Late => late(),
+                Unread::NoRoom(bytes) => {
+                    (StatusCode::SERVICE_UNAVAILABLE, self.link.share().memory().full("the body", bytes))
+                }
+                Unread::Broken(error) => {
+                    (StatusCode::BAD_REQUEST, RpcError::parse(format!("the body ended early: {error}")))
+                }
+            })?;
+        let text = ByteString::try_from(bytes)
+            .map_err(|error| (StatusCode::BAD_REQUEST, RpcError::parse(format!("parse error: not UTF-8: {error}"))))?;
+        Ok((text, held))
+    }
+
+    async fn collect(&self, mut body: Incoming) -> Result<(Bytes, HeldBytes), Unread> {
+        let most = self.service.config.limits.max_body;
+        let stated = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        if stated > most {
+            return Err(Unread::TooLong(most));
+        }
+        let share = self.link.share();
+        let mut held = share.clone().nothing();
+        let mut parts = BodyParts::of(stated);
+        if !share.can_ever_hold(stated) {
+            return Err(Unread::NoRoom(stated));
+        }
+        loop {
+            let frame = match timeout(self.link.timeout(), body.frame()).await {
+                Ok(None) => return Ok((parts.whole(), held)),
+                Ok(Some(frame)) => frame.map_err(Unread::Broken)?,
+                Err(_) => {
+                    // An HTTP/1 connection ends with its body, and an HTTP/2 connection takes no further requests.
+                    self.link.close();
+                    return Err(Unread::Late);
+                }
+            };
+            let Ok(part) = frame.into_data() else { continue };
+            let length = held.bytes() + part.len();
+            if length > most {
+                return Err(Unread::TooLong(most));
+            }
+            if !share.can_ever_hold(length) {
+                return Err(Unread::NoRoom(length));
+            }
+            let room = timeout(self.link.timeout(), held.wait_to_grow(part.len())).await;
+            room.map_err(|_| Unread::NoRoom(stated.max(length)))?;
+            parts.push(part);
+        }
+    }
+}
+
+/// The parts of a body: in one block if few bytes are announced, else in several, which are joined when all have
+/// arrived. Reserving the announced size would take memory before its bytes are there, and small parts would each keep
+/// the buffer that they were read into.
+struct BodyParts {
+    stated: usize,
+    /// The only part, which most bodies have.
+    first: Option<Bytes>,
+    blocks: Vec<Vec<u8>>,
+}
+
+impl BodyParts {
+    const BLOCK: usize = 64 << 10;
+
+    /// Creates a list of parts for a body of `stated` bytes.
+    const fn of(stated: usize) -> Self {
+        Self { stated, first: None, blocks: Vec::new() }
+    }
+
+    fn push(&mut self, part: Bytes) {
+        if self.first.is_none() && self.blocks.is_empty() {
+            self.first = Some(part);
+            return;
+        }
+        for part in self.first.take().into_iter().chain([part]) {
+            let mut rest = &part[..];
+            while !rest.is_empty() {
+                match self.blocks.last_mut() {
+                    Some(block) if block.len() < block.capacity() => {
+                        let (now, later) = rest.split_at(rest.len().min(block.capacity() - block.len()));
+                        block.extend_from_slice(now);
+                        rest = later;
+                    }
+                    _ => self.blocks.push(Vec::with_capacity(self.stated.clamp(1 << 10, Self::BLOCK))),
+                }
+            }
+        }
+    }
+
+    fn whole(mut self) -> Bytes {
+        match (self.first, self.blocks.len()) {
+            (Some(only), _) => only,
+            (None, 1) => self.blocks.remove(0).into(),
+            (None, _) => self.blocks.concat().into(),
+        }
+    }
+}
+
+/// The reason why a body was not read.
+enum Unread {
+    /// The body exceeds this many bytes.
+    TooLong(usize),
+    /// A part of the body did not arrive in time.
+    Late,
+    /// No room became free for its bytes.
+    NoRoom(usize),
+    /// The connection failed.
+    Broken(hyper::Error),
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|value| {
+        let kind = value.split(';').next().unwrap_or_default().trim();
+        kind.eq_ignore_ascii_case("application/json") || kind.eq_ignore_ascii_case("application/json-rpc")
+    })
+}
+
+/// Refuses a request of a client. The answer counts against the client's rate as a request does.
+fn refuse_to(client: Option<&Client>, status: StatusCode, error: RpcError) -> HttpResponse {
+    match client.map(|client| client.admit(NonZeroU32::MIN)) {
+        Some(Err(rate)) => refuse(StatusCode::TOO_MANY_REQUESTS, rate),
+        _ => refuse(status, error),
+    }
+}

@@ -1,0 +1,275 @@
+//! A connection as both transports see it: the bytes it holds, its progress, and whether it may be closed for another.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
+    },
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    sync::Notify,
+};
+
+use crate::rpc::run::memory::MemoryShare;
+
+/// The time that the first head of a request may take from the accept of its connection.
+pub const FIRST_HEAD: Duration = Duration::from_secs(5);
+
+/// One connection.
+///
+/// A connection is closed when it stalls for [`Link::timeout`], or for [`FIRST_HEAD`] if that is shorter, from accept to
+/// the first complete head of a request. It is closed when it stalls for [`Link::timeout`] while the socket takes none of the written bytes; while the parts of an HTTP/2 answer wait for the peer's window;
+/// and while a WebSocket message is incomplete. [`Link::problem`] reports a stall, and is called for every connection
+/// at intervals.
+#[derive(Debug)]
+pub struct Link {
+    share: Arc<MemoryShare>,
+    timeout: Duration,
+    opened: Instant,
+    /// Whether the head of a request has arrived.
+    greeted: AtomicBool,
+    /// Whether the peer has sent a valid token, or a request if none is needed.
+    known: AtomicBool,
+    /// Milliseconds from `opened` to the end of the last request; 0 before that.
+    idle_since: AtomicU64,
+    /// Whether bytes that arrive while nothing is under way belong to a head, which they do after the first request of
+    /// HTTP/1.
+    reads_heads: AtomicBool,
+    /// Requests whose answer is not written to the socket yet.
+    under_way: AtomicUsize,
+    /// Milliseconds from `opened` to when the socket took no more; 0 while it takes what is written.
+    blocked: AtomicU64,
+    /// The number of HTTP/2 answers whose parts wait for the peer's window, and the milliseconds from `opened` to when
+    /// a part was last sent.
+    windowed: AtomicUsize,
+    window_moved: AtomicU64,
+    /// Milliseconds from `opened` to the last progress of an incomplete head or message; 0 if there is none.
+    piece_moved: AtomicU64,
+    close: Notify,
+}
+
+/// A request under way, until dropped.
+#[derive(Debug)]
+pub struct UnderWay(Arc<Link>);
+
+/// An answer that is sent through an HTTP/2 window, until dropped.
+#[derive(Debug)]
+pub struct Windowed(Arc<Link>);
+
+impl Link {
+    /// Creates a connection that was just accepted.
+    pub fn new(share: Arc<MemoryShare>, timeout: Duration) -> Self {
+        Self {
+            share,
+            timeout,
+            opened: Instant::now(),
+            greeted: AtomicBool::new(false),
+            known: AtomicBool::new(false),
+            idle_since: AtomicU64::new(0),
+            reads_heads: AtomicBool::new(false),
+            under_way: AtomicUsize::new(0),
+            blocked: AtomicU64::new(0),
+            windowed: AtomicUsize::new(0),
+            window_moved: AtomicU64::new(0),
+            piece_moved: AtomicU64::new(0),
+            close: Notify::new(),
+        }
+    }
+
+    /// Returns the bytes that the connection makes the node hold.
+    pub const fn share(&self) -> &Arc<MemoryShare> {
+        &self.share
+    }
+
+    /// Returns the time that the connection may stall (`--io-timeout-ms`).
+    pub const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Notes that the head of a request has arrived. After one of HTTP/1 that is not an upgrade, another may follow.
+    pub fn greet(&self, is_http1: bool) {
+        self.greeted.store(true, Relaxed);
+        self.reads_heads.store(is_http1, Relaxed);
+        self.piece_is_whole();
+    }
+
+    /// Begins a request.
+    pub fn begin(self: &Arc<Self>) -> UnderWay {
+        self.under_way.fetch_add(1, AcqRel);
+        UnderWay(self.clone())
+    }
+
+    /// Begins an answer that is sent through an HTTP/2 window.
+    pub fn open_window(self: &Arc<Self>) -> Windowed {
+        self.windowed.fetch_add(1, AcqRel);
+        self.window_moves();
+        Windowed(self.clone())
+    }
+
+    /// Returns whether nothing is under way, so that the connection may be closed for another.
+    pub fn is_idle(&self) -> bool {
+        self.under_way.load(Acquire) == 0 && self.blocked.load(Relaxed) == 0
+    }
+
+    /// Notes that the peer has sent a valid token, or a request if none is needed.
+    pub fn know(&self) {
+        self.known.store(true, Relaxed);
+    }
+
+    /// Returns whether the peer has sent a valid token, or a request if none is needed.
+    pub fn is_known(&self) -> bool {
+        self.known.load(Relaxed)
+    }
+
+    /// Returns the time since which nothing is under way.
+    pub fn idle_since(&self) -> Instant {
+        self.opened + Duration::from_millis(self.idle_since.load(Relaxed))
+    }
+
+    /// Requests that the connection's task closes it.
+    pub fn close(&self) {
+        self.close.notify_one();
+    }
+
+    /// Returns when the connection is to be closed.
+    pub async fn closed(&self) {
+        self.close.notified().await;
+    }
+
+    /// Returns the reason to close the connection, if it stalls.
+    pub fn problem(&self) -> Option<&'static str> {
+        let stood = |since: u64, most: Duration| self.now().saturating_sub(since) > millis(most);
+        let stood_since = |since: u64| stood(since, self.timeout);
+        let blocked = self.blocked.load(Relaxed);
+        if blocked > 0 && stood_since(blocked) {
+            Some("the peer does not read what it is sent")
+        } else if self.windowed.load(Acquire) > 0 && stood_since(self.window_moved.load(Relaxed)) {
+            Some("the peer opens no window for its answers")
+        } else if !self.greeted.load(Relaxed) && stood(0, self.timeout.min(FIRST_HEAD)) {
+            Some("the head of a first request did not come")
+        } else {
+            let piece = self.piece_moved.load(Relaxed);
+            (piece > 0 && stood_since(piece)).then_some(
+                "the rest of a head or a message did not come, or no room for it came free (--max-memory-io)",
+            )
+        }
+    }
+
+    /// Notes progress of a head or a message that is not complete yet.
+    pub fn piece_moves(&self) {
+        self.piece_moved.store(self.now(), Relaxed);
+    }
+
+    /// Notes that no head and no message is incomplete.
+    pub fn piece_is_whole(&self) {
+        self.piece_moved.store(0, Relaxed);
+    }
+
+    fn window_moves(&self) {
+        self.window_moved.store(self.now(), Relaxed);
+    }
+
+    /// Returns the milliseconds since the connection was accepted, plus one, because 0 means never.
+    fn now(&self) -> u64 {
+        millis(self.opened.elapsed()) + 1
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX - 1)
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.idle_since.store(self.0.now(), Relaxed);
+        self.0.under_way.fetch_sub(1, AcqRel);
+    }
+}
+
+impl Windowed {
+    /// Notes that a part of the answer was sent.
+    pub fn moves(&self) {
+        self.0.window_moves();
+    }
+}
+
+impl Drop for Windowed {
+    fn drop(&mut self) {
+        self.0.window_moves();
+        self.0.windowed.fetch_sub(1, AcqRel);
+    }
+}
+
+/// A connection's socket, which notes in its [`Link`] when it takes no more bytes.
+#[derive(Debug)]
+pub struct LinkedStream {
+    stream: TcpStream,
+    link: Arc<Link>,
+}
+
+impl LinkedStream {
+    /// Returns the socket of `link`.
+    pub const fn new(stream: TcpStream, link: Arc<Link>) -> Self {
+        Self { stream, link }
+    }
+
+    fn note<T>(&self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match written {
+            // The clock is read when the socket's buffer becomes full, not on each write.
+            Poll::Pending if self.link.blocked.load(Relaxed) == 0 => self.link.blocked.store(self.link.now(), Relaxed),
+            Poll::Pending => {}
+            Poll::Ready(_) => self.link.blocked.store(0, Relaxed),
+        }
+        written
+    }
+}
+
+impl AsyncRead for LinkedStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let done = Pin::new(&mut self.stream).poll_read(cx, into);
+        let link = &self.link;
+        if into.filled().len() > before && link.reads_heads.load(Relaxed) && link.under_way.load(Relaxed) == 0 {
+            link.piece_moves();
+        }
+        done
+    }
+}
+
+impl AsyncWrite for LinkedStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, from);
+        self.note(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, from);
+        self.note(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

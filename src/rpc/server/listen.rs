@@ -1,0 +1,361 @@
+//! The server of the one port: accepts connections, bounds them, and closes them in order.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use actix::{Actor, Context, Handler, Message, ResponseFuture};
+use futures::future::join_all;
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::{AbortHandle, JoinHandle},
+};
+use tower::{
+    Layer,
+    layer::util::Identity,
+    util::{Either, option_layer},
+};
+use tower_http::cors::{AllowOrigin, CorsLayer};
+
+use super::{
+    connections::{ConnectionEntry, Connections},
+    files::ServedFiles,
+    http::{HttpConnection, HttpService, RequestGuard},
+    io::IoThreads,
+    link::{FIRST_HEAD, Link, LinkedStream},
+    origin::Origins,
+    response::refuse,
+    settings::ServerConfig,
+    ws::{Sockets, stopped},
+};
+use crate::rpc::{
+    dispatch::front::Front,
+    protocol::error::RpcError,
+    run::subscriptions::Subscriptions,
+    run::{access::Access, catch_up::MIN_SNAPSHOT, memory::IoMemory},
+};
+use crate::{
+    scheduler::Flow,
+    telemetry::{Metrics, Pulse},
+};
+
+/// The actor that owns the server, its port and its connections.
+pub struct FrontActor {
+    config: ServerConfig,
+    io: Arc<IoThreads>,
+    front: Arc<Front>,
+    subscriptions: Arc<Subscriptions>,
+    access: Arc<Access>,
+    memory: Arc<IoMemory>,
+    files: ServedFiles,
+    metrics: Metrics,
+    running: Option<Running>,
+}
+
+struct Running {
+    stop: watch::Sender<bool>,
+    accepting: AbortHandle,
+    closing: AbortHandle,
+    connections: Arc<Connections>,
+}
+
+impl FrontActor {
+    /// Creates a server that does not listen yet.
+    pub fn new(
+        config: ServerConfig,
+        io: IoThreads,
+        front: Arc<Front>,
+        subscriptions: Arc<Subscriptions>,
+        access: Arc<Access>,
+        memory: Arc<IoMemory>,
+        metrics: Metrics,
+    ) -> Self {
+        let files = ServedFiles::default();
+        Self { config, io: Arc::new(io), front, subscriptions, access, memory, metrics, files, running: None }
+    }
+
+    /// Sets the files that are served to browsers.
+    #[must_use]
+    pub fn with_files(self, files: ServedFiles) -> Self {
+        Self { files, ..self }
+    }
+}
+
+impl Actor for FrontActor {
+    type Context = Context<Self>;
+}
+
+/// Serves the connections of this listener.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Serve(pub TcpListener);
+
+/// Accepts no more connections, and lets requests under way end, at most for this long.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Stop(pub Duration);
+
+impl Handler<Serve> for FrontActor {
+    type Result = ();
+
+    fn handle(&mut self, Serve(listener): Serve, _: &mut Self::Context) {
+        let config = &self.config;
+        let origins = config.origins();
+        let connections = Arc::new(Connections::new(config.connections, self.memory.clone(), &self.metrics));
+        let (stop, stopping) = watch::channel(false);
+        let sockets =
+            Sockets { subscriptions: self.subscriptions.clone(), bounds: config.sockets, stopping: stopping.clone() };
+        let service = Arc::new(HttpService {
+            front: self.front.clone(),
+            access: self.access.clone(),
+            config: config.clone(),
+            sockets,
+            files: self.files.clone(),
+        });
+        let acceptor = Acceptor {
+            io: self.io.clone(),
+            connections: connections.clone(),
+            timeout: config.io_timeout,
+            overflow: Arc::new(Semaphore::new(OVERFLOW)),
+            connection: Connection {
+                service,
+                origins: origins.clone(),
+                cors: option_layer(origins.is_open().then(|| cors(origins.clone()))),
+                stopping,
+            },
+        };
+        let accepting = tokio::spawn(acceptor.run(listener)).abort_handle();
+        let closing = tokio::spawn(connections.clone().close_stalled(config.io_timeout.min(FIRST_HEAD))).abort_handle();
+        self.running = Some(Running { stop, accepting, closing, connections });
+    }
+}
+
+impl Handler<Stop> for FrontActor {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, Stop(grace): Stop, _: &mut Self::Context) -> Self::Result {
+        let running = self.running.take();
+        let front = self.front.clone();
+        Box::pin(async move {
+            let Some(Running { stop, accepting, closing, connections }) = running else { return };
+            let _ = stop.send(true);
+            front.services.watches.stop_waiting();
+            accepting.abort();
+            let _ = tokio::time::timeout(grace, connections.all_ended()).await;
+            closing.abort();
+        })
+    }
+}
+
+impl Handler<Pulse> for FrontActor {
+    type Result = ResponseFuture<bool>;
+
+    /// Answers when each thread of connections has answered.
+    fn handle(&mut self, _: Pulse, _: &mut Self::Context) -> Self::Result {
+        let answers = self.io.pulse();
+        Box::pin(async move { join_all(answers).await.into_iter().all(|answer| answer.is_ok()) })
+    }
+}
+
+/// The time that a connection may be silent between requests, and may take for the head of each.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Bytes that are read ahead of a connection: the longest head, and HTTP/2's windows.
+const READ_AHEAD: usize = 48 << 10;
+
+/// Connections beyond the limit that get an error. Connections beyond these are dropped.
+const OVERFLOW: usize = 64;
+
+struct Acceptor {
+    io: Arc<IoThreads>,
+    connections: Arc<Connections>,
+    timeout: Duration,
+    overflow: Arc<Semaphore>,
+    connection: Connection,
+}
+
+/// The parts that serve a connection.
+#[derive(Clone)]
+struct Connection {
+    service: Arc<HttpService>,
+    origins: Arc<Origins>,
+    /// Absent if no page may call, because then the headers are not needed.
+    cors: Either<CorsLayer, Identity>,
+    stopping: watch::Receiver<bool>,
+}
+
+impl Acceptor {
+    async fn run(self, listener: TcpListener) {
+        loop {
+            let Some((stream, peer)) = accept(&listener).await else { continue };
+            // Answers are small and urgent.
+            let _ = stream.set_nodelay(true);
+            let link = Arc::new(Link::new(self.connections.memory().share(), self.timeout));
+            if let Some(entry) = self.connections.enter(peer.ip(), link.clone()) {
+                let connection = self.connection.clone();
+                self.io.deal(stream, |stream| connection.serve(stream, link, Arc::new(entry)));
+            } else if let Ok(permit) = self.overflow.clone().try_acquire_owned() {
+                tokio::spawn(reject(stream, permit));
+            }
+        }
+    }
+}
+
+impl Connection {
+    async fn serve(mut self, stream: TcpStream, link: Arc<Link>, entry: Arc<ConnectionEntry>) {
+        let connection_service =
+            HttpConnection { service: self.service, link: link.clone(), entry: entry.clone(), flow: Flow::new() };
+        let service = TowerToHyperService::new(RequestGuard::new(
+            self.origins,
+            link.clone(),
+            self.cors.layer(connection_service),
+        ));
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        // Against peers that are silent between requests, or slow with a head.
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(READ_AHEAD);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(IDLE)
+            .max_header_list_size(READ_AHEAD as u32)
+            .initial_stream_window_size(READ_AHEAD as u32)
+            .initial_connection_window_size(READ_AHEAD as u32);
+        let stream = TokioIo::new(LinkedStream::new(stream, link.clone()));
+        let connection = builder.serve_connection_with_upgrades(stream, service);
+        tokio::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = link.closed() => Ok(()),
+            () = stopped(&mut self.stopping) => {
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    ended = connection => ended,
+                    () = link.closed() => Ok(()),
+                }
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(error, "a connection ended");
+        }
+        drop(entry);
+    }
+}
+
+/// Answers the first request of a connection beyond the limit with an error, and closes the connection.
+async fn reject(stream: TcpStream, permit: OwnedSemaphorePermit) {
+    let service = tower::service_fn(|_: http::Request<hyper::body::Incoming>| async {
+        let mut response = refuse(StatusCode::SERVICE_UNAVAILABLE, RpcError::limit("too many connections are open"));
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        Ok::<_, std::convert::Infallible>(response)
+    });
+    let connection = auto::Builder::new(TokioExecutor::new())
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+        .into_owned();
+    let _ = tokio::time::timeout(Duration::from_secs(1), connection).await;
+    drop(permit);
+}
+
+fn cors(origins: Arc<Origins>) -> CorsLayer {
+    CorsLayer::new()
+        .allow_methods([Method::POST])
+        .allow_headers([header::CONTENT_TYPE, header::AUTHORIZATION, HeaderName::from_static(MIN_SNAPSHOT)])
+        .expose_headers([HeaderName::from_static("x-presim-snapshot")])
+        // A listed page of the internet may call a node on the user's machine (Private Network Access).
+        .allow_private_network(true)
+        .allow_origin(AllowOrigin::predicate(move |origin, _| {
+            origin.to_str().is_ok_and(|origin| origins.allows(origin))
+        }))
+}
+
+/// Scrapers that may be connected at once. For one more, the one that has been idle longest is disconnected.
+const SCRAPERS: usize = 16;
+
+/// The access to the metrics.
+#[derive(Clone, Debug)]
+pub struct MetricsAccess {
+    /// The tokens, if the port can be reached from other machines.
+    pub tokens: Option<Arc<Access>>,
+}
+
+impl MetricsAccess {
+    fn check(&self, request: &http::Request<hyper::body::Incoming>) -> Result<(), (StatusCode, RpcError)> {
+        Origins::check_one_host(request.headers()).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
+        let Some(tokens) = &self.tokens else { return Ok(()) };
+        let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        tokens.client(authorization).map(drop).map_err(|error| (StatusCode::UNAUTHORIZED, error))
+    }
+}
+
+/// Serves `GET /metrics` on a port of its own.
+pub async fn serve_metrics(listener: TcpListener, metrics: Metrics, access: MetricsAccess) {
+    let began = Instant::now();
+    let now = move || u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let mut scrapers: Vec<ScraperConnection> = Vec::new();
+    loop {
+        let Some((stream, _)) = accept(&listener).await else { continue };
+        scrapers.retain(|scraper| !scraper.task.is_finished());
+        if scrapers.len() >= SCRAPERS
+            && let Some(idlest) = (0..scrapers.len()).min_by_key(|index| scrapers[*index].active.load(Relaxed))
+        {
+            scrapers.swap_remove(idlest).task.abort();
+        }
+        let (metrics, access) = (metrics.clone(), access.clone());
+        let active = Arc::new(AtomicU64::new(now()));
+        let asked = active.clone();
+        let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+            asked.store(now(), Relaxed);
+            let (status, text) = match access.check(&request) {
+                Err((status, error)) => (status, format!("{}\n", error.into_object().message())),
+                Ok(()) if request.uri().path() == "/metrics" => (StatusCode::OK, metrics.render()),
+                Ok(()) => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),
+            };
+            let mut response = http::Response::new(http_body_util::Full::new(bytes::Bytes::from(text)));
+            *response.status_mut() = status;
+            let kind = HeaderValue::from_static("text/plain; version=0.0.4");
+            response.headers_mut().insert(header::CONTENT_TYPE, kind);
+            std::future::ready(Ok::<_, std::convert::Infallible>(response))
+        });
+        let task = tokio::spawn(async move {
+            let mut builder = hyper::server::conn::http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(FIRST_HEAD);
+            // A scraper that reads nothing would keep its place.
+            let _ = tokio::time::timeout(SCRAPE, builder.serve_connection(TokioIo::new(stream), service)).await;
+        });
+        scrapers.push(ScraperConnection { active, task });
+    }
+}
+
+/// A connection to the metrics.
+struct ScraperConnection {
+    /// Time of its last request, or of its accept, in microseconds since the metrics are served.
+    active: Arc<AtomicU64>,
+    task: JoinHandle<()>,
+}
+
+/// The time that a scraper may stay connected.
+const SCRAPE: Duration = Duration::from_secs(120);
+
+/// Accepts the next connection with its address; `None` if that failed.
+pub async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
+    match listener.accept().await {
+        Ok(accepted) => Some(accepted),
+        Err(error) => {
+            // Mostly a lack of file descriptors. Connections that end will free some.
+            tracing::warn!(%error, "cannot accept a connection");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            None
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! HTTP responses: bodies in parts, cache headers, and errors.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use hyper::body::{Body, Frame, SizeHint};
+use jsonrpsee::types::Id;
+
+use super::link::{UnderWay, Windowed};
+use crate::ledger::Chain;
+use crate::rpc::{dispatch::service::failure, json, protocol::error::RpcError};
+
+/// A response whose body is complete in memory.
+pub type HttpResponse = Response<AnswerBody>;
+
+/// The bytes of a response, sent in parts.
+///
+/// A part is sent when the peer has room for it, so that a stalled HTTP/2 response is noticed. The request counts as
+/// under way until all parts are sent.
+#[derive(Debug, Default)]
+pub struct AnswerBody {
+    pub rest: Bytes,
+    pub under_way: Option<UnderWay>,
+    pub window: Option<Windowed>,
+}
+
+impl AnswerBody {
+    /// The bytes of a part.
+    const PART: usize = 64 << 10;
+
+    fn new(bytes: impl Into<Bytes>) -> Self {
+        Self { rest: bytes.into(), under_way: None, window: None }
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.rest.is_empty() {
+            return Poll::Ready(None);
+        }
+        let part = self.rest.len().min(Self::PART);
+        self.window.as_ref().inspect(|window| window.moves());
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(part)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
+
+/// Returns a response with a JSON body. A response to a request names the newest snapshot at its arrival, and whether the
+/// upstream executed the request.
+pub fn respond(body: impl Into<Bytes>, published: Option<(&Chain, bool)>) -> HttpResponse {
+    let mut response = Response::new(AnswerBody::new(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(freshness) = published.and_then(|(published, by_upstream)| freshness(published, by_upstream)) {
+        headers.insert("x-presim-snapshot", freshness);
+    }
+    response
+}
+
+/// Returns an error of HTTP's, with a JSON-RPC body.
+pub fn refuse(status: StatusCode, error: RpcError) -> HttpResponse {
+    let mut response = respond(failure(&Id::Null, error), None);
+    *response.status_mut() = status;
+    response
+}
+
+/// Names the methods of the path in `Allow`, if the response refuses another method (RFC 9110, 15.5.6).
+pub fn allow(mut response: HttpResponse, methods: &'static str) -> HttpResponse {
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+    }
+    response
+}
+
+/// Returns the header with the newest snapshot, for answers to a single request.
+fn freshness(published: &Chain, by_upstream: bool) -> Option<HeaderValue> {
+    let newest = &published.newest;
+    let mut text = Vec::with_capacity(128);
+    let mut decimal = itoa::Buffer::new();
+    text.extend_from_slice(b"id=");
+    json::hex(&mut text, newest.id.0);
+    text.extend_from_slice(b", block=");
+    text.extend_from_slice(decimal.format(newest.header().number).as_bytes());
+    text.extend_from_slice(b", index=");
+    text.extend_from_slice(decimal.format(newest.index()).as_bytes());
+    text.extend_from_slice(b", age_ms=");
+    text.extend_from_slice(decimal.format(newest.published.elapsed().as_millis()).as_bytes());
+    text.extend_from_slice(b", feed=");
+    let feed = published.feed();
+    text.extend_from_slice(feed.as_str().as_bytes());
+    if let Some(lag) = feed.lag() {
+        text.extend_from_slice(b", lag_ms=");
+        text.extend_from_slice(decimal.format(lag.ms()).as_bytes());
+        text.extend_from_slice(b", lag_sub_blocks=");
+        text.extend_from_slice(decimal.format(lag.waiting).as_bytes());
+    }
+    text.extend_from_slice(b", verified=");
+    text.extend_from_slice(newest.verified.as_str().as_bytes());
+    if by_upstream {
+        text.extend_from_slice(b", execution=upstream");
+    }
+    HeaderValue::from_maybe_shared(Bytes::from(text)).ok()
+}

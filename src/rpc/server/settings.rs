@@ -1,0 +1,78 @@
+//! The settings of a server.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::net::{TcpListener, TcpSocket};
+
+use super::{connections::ConnectionLimits, origin::Origins, ws::SocketBounds};
+use crate::rpc::{dispatch::service::ReplyLimits, protocol::dialect::Dialect};
+
+/// Bytes that the system may buffer of the data sent over a connection.
+const SEND_BUFFER: u32 = 512 << 10;
+
+/// Connections that the system queues until they are accepted.
+const BACKLOG: u32 = 1024;
+
+/// The settings of a server.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// The address to listen on.
+    pub listen: SocketAddr,
+    /// The dialect of `/`.
+    pub root: &'static Dialect,
+    /// The limits of a message and its answer.
+    pub limits: ReplyLimits,
+    /// Maximum time for a client to send a request.
+    pub read_timeout: Duration,
+    /// Maximum time that a request waits for the snapshot that it asks for at least.
+    pub max_catch_up: Duration,
+    /// Maximum time for which a connection may stand still.
+    pub io_timeout: Duration,
+    /// The hosts that requests may name, beside this machine's names and the address to listen on.
+    pub hosts: Vec<String>,
+    /// The origins of pages that may call.
+    pub origins: Vec<String>,
+    /// The limits on connections.
+    pub connections: ConnectionLimits,
+    /// The bounds of a WebSocket connection.
+    pub sockets: SocketBounds,
+    /// The address of the metrics.
+    pub metrics: Option<SocketAddr>,
+}
+
+impl ServerConfig {
+    /// Sets the address of the metrics.
+    #[must_use]
+    pub fn with_metrics(self, metrics: Option<SocketAddr>) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// Returns the hosts that requests may name, and the pages that may send them.
+    pub fn origins(&self) -> Arc<Origins> {
+        let mut hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "[::1]".to_owned()];
+        if !self.listen.ip().is_unspecified() {
+            hosts.push(match self.listen {
+                SocketAddr::V4(addr) => addr.ip().to_string(),
+                SocketAddr::V6(addr) => format!("[{}]", addr.ip()),
+            });
+        }
+        hosts.extend(self.hosts.iter().cloned());
+        Arc::new(Origins::new(hosts, self.origins.clone()))
+    }
+
+    /// Binds the port.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error if the port is taken, or not allowed for this process.
+    pub fn bind(&self) -> io::Result<TcpListener> {
+        let socket = if self.listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        // Connections inherit the size. The system reports a socket as writable only when a third of its buffer is free
+        // again. With a buffer of the size to which it grows by itself, that takes a slow peer longer than it may
+        // stall.
+        socket.set_send_buffer_size(SEND_BUFFER)?;
+        socket.bind(self.listen)?;
+        socket.listen(BACKLOG)
+    }
+}
