@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use schemars::{SchemaGenerator, generate::SchemaSettings};
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde::{
     Deserializer,
     de::{DeserializeOwned, Error, Visitor, value},
@@ -10,7 +10,7 @@ use serde::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Example, Method};
+use super::Example;
 use crate::rpc::protocol::dialect::Dialect;
 
 /// The mark of a parameter that the dialect of `/` requires and that of execution-apis does not.
@@ -44,13 +44,17 @@ pub fn document<'a>(dialect: &Dialect, methods: impl Iterator<Item = (&'a str, O
     })
 }
 
-/// Describes a method by its types.
-pub fn describe<M: Method>(name: &str, dialect: &Dialect, generator: &mut SchemaGenerator) -> Value {
-    let schema = M::json_schema(generator).to_value();
-    let Example { params: given, answer } = M::EXAMPLE;
+/// Describes a method by the types of its parameters and of its result.
+pub fn describe<P: DeserializeOwned + JsonSchema, A: JsonSchema>(
+    Example { params: given, answer }: Example,
+    name: &str,
+    dialect: &Dialect,
+    generator: &mut SchemaGenerator,
+) -> Value {
+    let schema = P::json_schema(generator).to_value();
     let given: Vec<Value> = serde_json::from_str(given).unwrap_or_default();
     let answer: Value = serde_json::from_str(answer).unwrap_or_default();
-    let names = fields::<M>();
+    let names = fields::<P>();
     let params: Vec<Value> = names.iter().map(|name| parameter(name, &schema, dialect)).collect();
     let given: Vec<Value> =
         names.iter().zip(given).map(|(name, value)| json!({"name": name, "value": value})).collect();
@@ -59,7 +63,7 @@ pub fn describe<M: Method>(name: &str, dialect: &Dialect, generator: &mut Schema
         "summary": in_one_line(&schema["description"]),
         "paramStructure": "by-position",
         "params": params,
-        "result": {"name": "result", "schema": generator.subschema_for::<M::Answer>()},
+        "result": {"name": "result", "schema": generator.subschema_for::<A>()},
         "examples": [{"name": "example", "params": given, "result": {"name": "result", "value": answer}}],
     })
 }

@@ -28,13 +28,15 @@ pub mod trace;
 pub mod wallet;
 pub mod watch;
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 use super::{
     json::Lookup,
     protocol::error::Result,
-    run::{Backend, Run},
+    run::{Backend, Run, request::Request, runner::RequestRunner},
 };
 
 /// A method that is one run on a snapshot.
@@ -52,6 +54,30 @@ pub trait Method: DeserializeOwned + JsonSchema {
     ///
     /// Returns -32602 with the path of a parameter that the method cannot have, or the error of the run.
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup>;
+}
+
+/// A method of several runs, or of none: what it does beside them may wait.
+///
+/// Its comment is its summary in the document. It deserializes from an array of its fields, which it does itself, because long
+/// parameters are parsed on a worker.
+pub trait Serve: DeserializeOwned + JsonSchema {
+    /// The part of the node that the method uses beside the runner; `()` for none.
+    type Part: Sync + 'static;
+    /// The shape of the result.
+    type Answer: JsonSchema;
+    /// A request and its answer, for the document.
+    const EXAMPLE: Example;
+
+    /// Answers a request: returns the answer up to the end of its result.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 with the path of a parameter that the method cannot have, or the error that answers the request.
+    fn serve<'a>(
+        part: &'a Self::Part,
+        runner: &'a Arc<RequestRunner>,
+        request: Request,
+    ) -> impl Future<Output = Result<Vec<u8>>> + Send + 'a;
 }
 
 /// A request and its answer, as JSON.

@@ -6,7 +6,7 @@ use super::services::Services;
 use crate::{
     rpc::{
         api::{
-            Method,
+            Method, Serve,
             document::{Describe, describe},
         },
         params,
@@ -50,7 +50,22 @@ impl MethodRoute {
     /// Builds the row of a method that is one run.
     pub const fn run<M: Method>(name: &'static str, place: RunPlace) -> Self {
         let handler = Handler::Run(|backend, run| params::parse::<M>(run.params, run.dialect)?.run(backend, run));
-        Self { describe: Some(describe::<M>), ..Self::new(name, place, handler) }
+        Self::new(name, place, handler)
+            .described(|name, dialect, schemas| describe::<M, M::Answer>(M::EXAMPLE, name, dialect, schemas))
+    }
+
+    /// Builds the row of a method that may wait.
+    pub const fn serve<M: Serve>(name: &'static str, place: RunPlace) -> Self
+    where
+        Services: AsRef<M::Part>,
+    {
+        let handler = Handler::Serve(|node, request| Box::pin(M::serve(node.as_ref(), &node.runner, request)));
+        Self::new(name, place, handler)
+            .described(|name, dialect, schemas| describe::<M, M::Answer>(M::EXAMPLE, name, dialect, schemas))
+    }
+
+    const fn described(self, describe: Describe) -> Self {
+        Self { describe: Some(describe), ..self }
     }
 
     /// Builds the row of a method that reads blocks or their contents, which an upstream may know if the node does not.

@@ -19,3 +19,27 @@ pub struct Services {
     /// The load that the status shows.
     pub board: StatusBoard,
 }
+
+impl AsRef<()> for Services {
+    fn as_ref(&self) -> &() {
+        &()
+    }
+}
+
+impl AsRef<Watches> for Services {
+    fn as_ref(&self) -> &Watches {
+        &self.watches
+    }
+}
+
+impl AsRef<Testing> for Services {
+    fn as_ref(&self) -> &Testing {
+        &self.testing
+    }
+}
+
+impl AsRef<StatusBoard> for Services {
+    fn as_ref(&self) -> &StatusBoard {
+        &self.board
+    }
+}
