@@ -302,6 +302,38 @@ fn no_files_use_each_other_in_a_circle() {
     assert!(circles.is_empty(), "{}", circles.iter().map(text).collect::<String>());
 }
 
+/// Returns the uses of one folder's children by another, a child being a file or a folder: those of `uses` between the files in them.
+fn between_children(uses: &Uses, folder: &[String]) -> Uses {
+    let child =
+        |file: &Module| (file.len() > folder.len() && file.starts_with(folder)).then(|| file[..=folder.len()].to_vec());
+    let mut between = Uses::new();
+    for (file, others) in uses {
+        let Some(from) = child(file) else { continue };
+        let into = between.entry(from.clone()).or_default();
+        for (other, names) in others {
+            let Some(to) = child(other).filter(|to| *to != from) else { continue };
+            let named = |name: &String| format!("{} by {name}", file.join("::"));
+            into.entry(to).or_default().extend(names.iter().map(named));
+        }
+    }
+    between
+}
+
+#[test]
+fn no_folders_use_each_other_in_a_circle() {
+    let uses = House::read().uses(is_code);
+    let folders: BTreeSet<&[String]> =
+        uses.keys().flat_map(|file| (0..file.len()).map(|depth| &file[..depth])).collect();
+    let mut text = String::new();
+    for folder in folders {
+        let between = between_children(&uses, folder);
+        for circle in circles(&between) {
+            writeln!(text, "in {}:\n{}", folder.join("::"), list(&between, &circle)).unwrap();
+        }
+    }
+    assert!(text.is_empty(), "{text}");
+}
+
 #[test]
 fn names_are_found_however_they_are_written() {
     let found = Names::of(

@@ -12,7 +12,7 @@ use crate::{
         json,
         params::ManyRequest,
         protocol::{
-            dialect::Dialect,
+            dialect::{Dialect, ErrorForm},
             error::{Result, RpcError},
         },
     },
@@ -93,17 +93,18 @@ pub fn refusal(error: ManyError, place: impl FnOnce(usize, usize) -> String) -> 
 
 fn call_result(out: &mut Vec<u8>, result: &ExecutionResult, dialect: &Dialect) {
     let mut object = json::Object::new(out);
-    match result {
+    let error = match result {
         ExecutionResult::Success { output, .. } => {
             object.data("value", output.data());
+            return object.end();
         }
-        ExecutionResult::Revert { output, .. } => {
-            (dialect.many_error)(object.key("error"), &(dialect.revert)(output.clone()).into_object());
-        }
-        ExecutionResult::Halt { reason, .. } => {
-            let error = (dialect.halt)(HaltText(reason.clone()).to_string()).into_object();
-            (dialect.many_error)(object.key("error"), &error);
-        }
+        ExecutionResult::Revert { output, .. } => (dialect.revert)(output.clone()),
+        ExecutionResult::Halt { reason, .. } => (dialect.halt)(HaltText(reason.clone()).to_string()),
+    };
+    let (out, error) = (object.key("error"), error.into_object());
+    match dialect.many_error {
+        ErrorForm::Text => json::string(out, error.message()),
+        ErrorForm::Object => json::value(out, &error),
     }
     object.end();
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use alloy_eips::RpcBlockHash;
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use revm::state::AccountInfo;
 use schemars::JsonSchema;
@@ -20,9 +21,10 @@ use crate::{
             dialect::Dialect,
             error::{Result, RpcError},
         },
-        run::{Backend, Run},
+        run::{Backend, Run, remote::StateCompletion, request::Request},
     },
-    state::Account,
+    state::{Account, FetchError},
+    upstream::Ask,
 };
 
 /// Maximum number of storage slots in a request, as in geth.
@@ -169,10 +171,10 @@ impl Method for GetStorageValues {
 #[serde(expecting = "2 or 3 parameters: address, storage slots, block")]
 pub struct GetProof {
     /// The account to prove.
-    pub address: Fixed<20>,
+    address: Fixed<20>,
     /// The account's storage slots to prove: 1,024 at the most.
     #[schemars(length(max = 1024))]
-    pub slots: Vec<SlotKey>,
+    slots: Vec<SlotKey>,
     #[serde(default)]
     block: Option<SelectorParam>,
 }
@@ -209,14 +211,14 @@ impl GetProof {
     /// # Errors
     ///
     /// Returns -32602 with the path of the wrong field, or if there are too many slots.
-    pub fn parse(params: &str, dialect: &Dialect) -> Result<Self> {
+    fn parse(params: &str, dialect: &Dialect) -> Result<Self> {
         let request: Self = parse(params, dialect)?;
         bound_slots("params[1]", request.slots.len())?;
         Ok(request)
     }
 
     /// Returns the block in whose state the account is proved.
-    pub fn selector(&self) -> Selector {
+    fn selector(&self) -> Selector {
         select(self.block)
     }
 }
@@ -261,6 +263,32 @@ impl Method for GetProof {
         object.end();
         Ok(Lookup::Found)
     }
+}
+
+/// Answers `eth_getProof` of an upstream's state, which only the upstream can prove.
+///
+/// # Errors
+///
+/// Returns an error if the state has changes that are in no canonical block, or the upstream's error.
+pub async fn forward_proof(remote: &StateCompletion, request: &Request, out: &mut Vec<u8>) -> Result<()> {
+    let wanted = GetProof::parse(&request.params, request.caller.dialect)?;
+    let snapshot = request.published.select(wanted.selector())?;
+    let view = snapshot.world.remote().filter(|_| snapshot.world.is_unchanged_remote());
+    let Some(view) = view else {
+        let text = "the state has changes that no block has yet: there is no proof of it: expected a block";
+        return Err(RpcError::new(-32000, text));
+    };
+    let at = RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) };
+    // In the client's spelling, which the answer repeats.
+    let written = |key: &SlotKey| match key.in_full {
+        true => B256::from(key.slot).to_string(),
+        false => format!("{:#x}", key.slot),
+    };
+    let slots: Vec<String> = wanted.slots.iter().map(written).collect();
+    let ask = Ask::forwarded("eth_getProof", &(Address::from(wanted.address), slots, at));
+    let proof = remote.upstream()?.one(ask, request.ticket.deadline().into()).await.map_err(FetchError::from)?;
+    out.extend_from_slice(proof.get().as_bytes());
+    Ok(())
 }
 
 /// Returns whether a transaction count has what waits in the pool.

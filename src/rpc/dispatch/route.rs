@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::method::Handler;
 use crate::ledger::UnknownBlock;
 use crate::rpc::{
+    api::state,
     json::{self, Lookup},
     params,
     protocol::error::{Result, RpcError},
@@ -103,7 +104,7 @@ impl RequestRunner {
     ) -> Result<Vec<u8>> {
         let mut out = begin(&request.id, "result");
         match request.method.upstream {
-            UpstreamUse::Proves => remote.forward_proof(&request, &mut out).await?,
+            UpstreamUse::Proves => state::forward_proof(remote, &request, &mut out).await?,
             UpstreamUse::Sends => {
                 let raw = params::parse_raw(&request.params, request.caller.dialect)?;
                 json::data(&mut out, remote.send_on(&raw, &request).await?.as_slice());

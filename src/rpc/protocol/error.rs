@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use alloy_primitives::B256;
+use alloy_primitives::{B256, Bytes};
 use jsonrpsee::types::{ErrorObject, ErrorObjectOwned};
 use serde::Serialize;
 
@@ -19,6 +19,8 @@ use crate::{
     store::StoreError,
 };
 
+/// geth's code of a revert.
+const REVERTED: i32 = 3;
 /// EIP-7966: no receipt came in time.
 const RECEIPT_TIMEOUT: i32 = 4;
 /// EIP-7966: a transaction cannot be mined at present.
@@ -52,6 +54,15 @@ impl RpcError {
             Cow::Borrowed(text) => ErrorObject::borrowed(code, text, None),
             Cow::Owned(text) => ErrorObject::owned(code, text, None::<()>),
         })
+    }
+
+    /// Creates geth's error of a revert: code 3, and the reason in the message.
+    pub fn reverted(reason: Option<String>, data: Bytes) -> Self {
+        let message = match reason {
+            Some(reason) => format!("execution reverted: {reason}"),
+            None => "execution reverted".to_owned(),
+        };
+        Self::with_data(REVERTED, message, data)
     }
 
     /// Creates an error with this code, text and `data`.

@@ -19,10 +19,7 @@ use sha2::Sha256;
 use tokio::sync::watch;
 use toml::Spanned;
 
-use crate::rpc::{
-    protocol::error::{Result, RpcError},
-    server::ws::OfferedTokenError,
-};
+use crate::rpc::protocol::error::{Result, RpcError};
 use crate::{
     scheduler::Flow,
     secrets::{is_open_to_others, warn_of_others},
@@ -303,11 +300,11 @@ impl Access {
     /// # Errors
     ///
     /// Returns an [`RpcError`] as [`client`](Self::client) does.
-    pub fn client_of_socket(&self, token: Option<Result<Vec<u8>, OfferedTokenError>>) -> Result<Option<Arc<Client>>> {
+    pub fn client_of_socket(&self, token: Option<Result<Vec<u8>>>) -> Result<Option<Arc<Client>>> {
         match token {
             None => self.client(None),
             Some(Ok(token)) => self.client(Some(&[SCHEME, &token].concat())),
-            Some(Err(error)) => Err(RpcError::new(-32000, format!("unauthorized: {error}"))),
+            Some(Err(error)) => Err(error),
         }
     }
 

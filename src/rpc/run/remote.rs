@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use alloy_eips::RpcBlockHash;
-use alloy_primitives::{Address, B256, keccak256};
+use alloy_primitives::{B256, keccak256};
 use serde_json::value::RawValue;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
@@ -12,8 +11,6 @@ use tokio::{
 
 use super::{catch_up::await_published, request::Request};
 use crate::rpc::{
-    api::state::GetProof,
-    json::hex::SlotKey,
     params,
     protocol::error::{Result, RpcError},
 };
@@ -92,7 +89,7 @@ impl StateCompletion {
     /// # Errors
     ///
     /// Returns -32000 on a node that has none.
-    fn upstream(&self) -> Result<&Arc<Upstream>> {
+    pub fn upstream(&self) -> Result<&Arc<Upstream>> {
         let text = "only an upstream can answer this, and this node of the fleet has none (--upstream): ask the leader";
         self.fetcher.upstream().ok_or_else(|| RpcError::new(-32000, text))
     }
@@ -200,32 +197,6 @@ impl StateCompletion {
             Err(error) if error.meaning() == Some(Refusal::AlreadyKnown) => Ok(keccak256(raw)),
             sent => sent.map_err(upstream_error),
         }
-    }
-
-    /// Answers `eth_getProof` of an upstream's state, which only the upstream can prove.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the state has changes that are in no canonical block, or the upstream's error.
-    pub async fn forward_proof(&self, request: &Request, out: &mut Vec<u8>) -> Result<()> {
-        let wanted = GetProof::parse(&request.params, request.caller.dialect)?;
-        let snapshot = request.published.select(wanted.selector())?;
-        let view = snapshot.world.remote().filter(|_| snapshot.world.is_unchanged_remote());
-        let Some(view) = view else {
-            let text = "the state has changes that no block has yet: there is no proof of it: expected a block";
-            return Err(RpcError::new(-32000, text));
-        };
-        let at = RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) };
-        // In the client's spelling, which the answer repeats.
-        let written = |key: &SlotKey| match key.in_full {
-            true => B256::from(key.slot).to_string(),
-            false => format!("{:#x}", key.slot),
-        };
-        let slots: Vec<String> = wanted.slots.iter().map(written).collect();
-        let ask = Ask::forwarded("eth_getProof", &(Address::from(wanted.address), slots, at));
-        let proof = self.upstream()?.one(ask, request.ticket.deadline().into()).await.map_err(FetchError::from)?;
-        out.extend_from_slice(proof.get().as_bytes());
-        Ok(())
     }
 }
 

@@ -7,8 +7,8 @@ use alloy_primitives::{Address, B256, map::AddressMap};
 
 use crate::{
     engine::{
-        Asset, BlockListing, CallOutcome, CallResult, CoinbaseIncome, NetChange, NumberedLog, Outputs, Simulated,
-        SimulatedBlock, SimulatedTx, TokenInfo,
+        Asset, BlockListing, CallOutcome, CallResult, CoinbaseIncome, HaltText, NetChange, NumberedLog, Outputs,
+        Simulated, SimulatedBlock, SimulatedTx, TokenInfo, revert_reason,
     },
     rpc::{
         json::{
@@ -16,7 +16,10 @@ use crate::{
             signed, state_diff, string, too_long, trace, transaction_fields, value,
         },
         params::CustomErrors,
-        protocol::{dialect::Dialect, error::Result},
+        protocol::{
+            dialect::{Dialect, ErrorForm},
+            error::{Result, RpcError},
+        },
     },
     state::{AccountRead, AccountReads, BlockReads, ReadSet},
 };
@@ -187,7 +190,7 @@ fn call_result(
     if outputs.contains(Outputs::ERROR) && call.outcome != CallOutcome::Success {
         let custom = view.errors.filter(|_| call.outcome == CallOutcome::Revert);
         let custom = custom.and_then(|errors| errors.explain(&call.return_data));
-        (dialect.call_error)(object.key("error"), &call.outcome, &call.return_data, custom);
+        call_error(object.key("error"), call, custom, dialect.call_error);
     }
     if outputs.contains(Outputs::TRANSFERS) {
         list(object.key("transfers"), &call.transfers, |out, transfer| {
@@ -325,3 +328,27 @@ fn read_set(out: &mut Vec<u8>, reads: &ReadSet) {
     }
     object.end();
 }
+
+/// Writes the error of a failed call. `custom` explains the data of a revert, if the request's own errors do.
+fn call_error(out: &mut Vec<u8>, call: &CallResult, custom: Option<String>, form: ErrorForm) {
+    let reason = || custom.or_else(|| revert_reason(&call.return_data));
+    match (&call.outcome, form) {
+        (CallOutcome::Success, _) => {}
+        (CallOutcome::Revert, ErrorForm::Text) => {
+            string(out, reason().as_deref().unwrap_or("execution reverted"));
+        }
+        (CallOutcome::Revert, ErrorForm::Object) => {
+            value(out, &RpcError::reverted(reason(), call.return_data.clone()).into_object());
+        }
+        (CallOutcome::Halt(reason), form) => {
+            let text = HaltText(reason.clone()).to_string();
+            match form {
+                ErrorForm::Text => string(out, &text),
+                ErrorForm::Object => value(out, &RpcError::new(VM_ERROR, text).into_object()),
+            }
+        }
+    }
+}
+
+/// The code of execution-apis for a call that the EVM halted.
+const VM_ERROR: i32 = -32015;

@@ -9,11 +9,10 @@ pub use self::standard::STANDARD;
 use std::{sync::OnceLock, time::Duration};
 
 use alloy_primitives::Bytes;
-use jsonrpsee::types::ErrorObjectOwned;
 
 use super::error::RpcError;
 use crate::{
-    engine::{BaseFeeRule, CallOutcome, SimulationError},
+    engine::{BaseFeeRule, SimulationError},
     wallet::WalletError,
 };
 
@@ -54,13 +53,21 @@ pub struct Dialect {
     pub not_atomic: (i32, &'static str),
     /// Returns the error of an `eth_call` that the EVM halted.
     pub halt: fn(String) -> RpcError,
-    /// Writes the `error` of a failed call in `eth_callMany` as JSON: the error that `eth_call` would return.
-    pub many_error: fn(&mut Vec<u8>, &ErrorObjectOwned),
-    /// Writes the `error` of a failed call in a simulation as JSON. The text explains the data of a revert, if the
-    /// request's own errors do.
-    pub call_error: fn(&mut Vec<u8>, &CallOutcome, &Bytes, Option<String>),
+    /// The form of the `error` of a failed call in `eth_callMany`: the error that `eth_call` would return.
+    pub many_error: ErrorForm,
+    /// The form of the `error` of a failed call in a simulation.
+    pub call_error: ErrorForm,
     /// The document of the methods, once it was asked for.
     pub document: OnceLock<String>,
+}
+
+/// The form of the error of a call in a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorForm {
+    /// The reason, as a string.
+    Text,
+    /// An object with code, message and data.
+    Object,
 }
 
 impl Dialect {

@@ -2,11 +2,8 @@
 
 use std::sync::OnceLock;
 
-use super::Dialect;
-use crate::{
-    engine::{BaseFeeRule, CallOutcome, HaltText, revert_reason},
-    rpc::{json, protocol::error::RpcError},
-};
+use super::{Dialect, ErrorForm};
+use crate::{engine::BaseFeeRule, rpc::protocol::error::RpcError};
 
 /// The dialect of `/` by default.
 pub static PROJECT: Dialect = Dialect {
@@ -30,15 +27,7 @@ pub static PROJECT: Dialect = Dialect {
     // EIP-5792's code for an unsupported chain, with the contract's message.
     not_atomic: (5710, "EIP-7702 not supported on the specified chain ID"),
     halt: |reason| RpcError::new(-32000, reason),
-    many_error: |out, error| json::value(out, error),
-    // A string: the revert reason.
-    call_error: |out, outcome, data, custom| match outcome {
-        CallOutcome::Success => {}
-        CallOutcome::Revert => match custom.or_else(|| revert_reason(data)) {
-            Some(reason) => json::string(out, &reason),
-            None => json::string(out, "execution reverted"),
-        },
-        CallOutcome::Halt(reason) => json::string(out, &HaltText(reason.clone()).to_string()),
-    },
+    many_error: ErrorForm::Object,
+    call_error: ErrorForm::Text,
     document: OnceLock::new(),
 };

@@ -4,10 +4,10 @@ use std::{sync::OnceLock, time::Duration};
 
 use alloy_primitives::Bytes;
 
-use super::Dialect;
+use super::{Dialect, ErrorForm};
 use crate::{
-    engine::{BaseFeeRule, CallOutcome, HaltText, revert_reason},
-    rpc::{json, protocol::error::RpcError},
+    engine::{BaseFeeRule, revert_reason},
+    rpc::protocol::error::RpcError,
 };
 
 /// The dialect of `/standard`.
@@ -34,35 +34,12 @@ pub static STANDARD: Dialect = Dialect {
     // EIP-5792's `AtomicityNotSupported`.
     not_atomic: (5760, "The wallet does not support atomic execution but the request requires it"),
     halt: |reason| RpcError::new(-32000, reason),
-    // A string, as reth and alloy's types have it.
-    many_error: |out, error| json::string(out, error.message()),
-    call_error: |out, outcome, data, custom| match outcome {
-        CallOutcome::Success => {}
-        CallOutcome::Revert => {
-            let reason = custom.or_else(|| revert_reason(data));
-            json::value(out, &reverted_with(reason, data.clone()).into_object());
-        }
-        CallOutcome::Halt(reason) => {
-            let text = HaltText(reason.clone()).to_string();
-            json::value(out, &RpcError::new(VM_ERROR, text).into_object());
-        }
-    },
+    // As reth and alloy's types have it.
+    many_error: ErrorForm::Text,
+    call_error: ErrorForm::Object,
     document: OnceLock::new(),
 };
 
-/// geth's code of a revert.
-const REVERTED: i32 = 3;
-/// The code of execution-apis for a call that the EVM halted.
-const VM_ERROR: i32 = -32015;
-
 fn reverted(data: Bytes) -> RpcError {
-    reverted_with(revert_reason(&data), data)
-}
-
-fn reverted_with(reason: Option<String>, data: Bytes) -> RpcError {
-    let message = match reason {
-        Some(reason) => format!("execution reverted: {reason}"),
-        None => "execution reverted".to_owned(),
-    };
-    RpcError::with_data(REVERTED, message, data)
+    RpcError::reverted(revert_reason(&data), data)
 }

@@ -10,7 +10,7 @@ mod outlet;
 mod reader;
 
 pub use self::{
-    offer::{OfferedTokenError, is_upgrade, offered_token},
+    offer::{is_upgrade, offered_token},
     outlet::SocketBounds,
     reader::stopped,
 };

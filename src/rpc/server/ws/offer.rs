@@ -3,15 +3,12 @@
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use http::{HeaderValue, Request, header};
 
+use crate::rpc::protocol::error::{Result, RpcError};
+
 /// The subprotocol of presim's page.
 const PROTOCOL: &str = "presim";
 /// The beginning of the subprotocol that is a token: `presim.token.` and the token in base64url (RFC 4648, 5).
 const TOKEN_PROTOCOL: &str = "presim.token.";
-
-/// The reason why a token that a WebSocket offers cannot be read. The token is not shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the subprotocol {TOKEN_PROTOCOL}…: no base64url: expected the token in base64url without padding")]
-pub struct OfferedTokenError;
 
 /// Returns the subprotocols that a request offers, in order.
 fn offered<B>(request: &Request<B>) -> impl Iterator<Item = &str> {
@@ -20,9 +17,23 @@ fn offered<B>(request: &Request<B>) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the token that a WebSocket upgrade offers among its subprotocols.
-pub fn offered_token<B>(request: &Request<B>) -> Option<Result<Vec<u8>, OfferedTokenError>> {
+///
+/// # Errors
+///
+/// Returns -32000 if it is no base64url. The token is not shown.
+pub fn offered_token<B>(request: &Request<B>) -> Option<Result<Vec<u8>>> {
     let text = offered(request).find_map(|protocol| protocol.strip_prefix(TOKEN_PROTOCOL))?;
-    is_upgrade(request).then(|| BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|_| OfferedTokenError))
+    is_upgrade(request).then(|| BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|_| not_base64url()))
+}
+
+#[cold]
+fn not_base64url() -> RpcError {
+    RpcError::new(
+        -32000,
+        format!(
+            "unauthorized: the subprotocol {TOKEN_PROTOCOL}…: no base64url: expected the token in base64url without padding"
+        ),
+    )
 }
 
 /// Returns the subprotocol that the node selects among those that a request offers (RFC 6455, 4.2.2): the page's, so
