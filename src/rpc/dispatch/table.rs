@@ -6,7 +6,7 @@ use alloy_primitives::map::HashMap;
 
 use super::method::{Handler, MethodRoute};
 use crate::rpc::{
-    api::{block, call, document, fee, node::CLIENT_VERSION, simulate, state, subscribe, watch::serve::WatchMethod},
+    api::{block, call, document, fee, node::CLIENT_VERSION, search, simulate, state, subscribe, watch},
     json::{self, Lookup},
     params::{self, HashParam, SelectorParam},
     protocol::{dialect::Dialect, error::RpcError},
@@ -64,32 +64,12 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<call::EthCall>("eth_call", InlineThen(Short)),
     MethodRoute::run::<simulate::SimulateV1>("eth_simulateV1", InlineThen(Bundle)),
     MethodRoute::run::<simulate::Simulate>("presim_simulate", InlineThen(Bundle)),
-    MethodRoute::new(
-        "presim_search",
-        On(Bundle),
-        Handler::Serve(|node, request| Box::pin(node.runner.search(request))),
-    ),
+    MethodRoute::serve::<search::request::Search>("presim_search", On(Bundle)),
     // Bundles that stand.
-    MethodRoute::new(
-        "presim_watch",
-        On(Bundle),
-        Handler::Serve(|node, request| Box::pin(node.watches.answer(WatchMethod::Begin, request, &node.runner))),
-    ),
-    MethodRoute::new(
-        "presim_rewatch",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.watches.answer(WatchMethod::Rewatch, request, &node.runner))),
-    ),
-    MethodRoute::new(
-        "presim_results",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.watches.answer(WatchMethod::Results, request, &node.runner))),
-    ),
-    MethodRoute::new(
-        "presim_unwatch",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.watches.answer(WatchMethod::End, request, &node.runner))),
-    ),
+    MethodRoute::serve::<watch::request::Begin>("presim_watch", On(Bundle)),
+    MethodRoute::serve::<watch::request::Rewatch>("presim_rewatch", Inline),
+    MethodRoute::serve::<watch::request::Results>("presim_results", Inline),
+    MethodRoute::serve::<watch::request::End>("presim_unwatch", Inline),
     // These run calls many times. Waiting short calls may run between two of them.
     MethodRoute::run::<call::EstimateGas>("eth_estimateGas", On(Bundle)),
     MethodRoute::run::<call::CreateAccessList>("eth_createAccessList", On(Bundle)),

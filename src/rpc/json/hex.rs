@@ -264,6 +264,7 @@ macro_rules! named {
 named! {
     [T] Quantity<T> => "Quantity", "^0x(0|[1-9a-f][0-9a-f]{0,63})$", "A number in hex without leading zeros.";
     [] Data => "Bytes", "^0x([0-9a-fA-F]{2})*$", "Bytes in hex.";
+    [] Fixed<16> => "WatchId", "^0x[0-9a-fA-F]{32}$", "The name of standing bundles.";
     [] Fixed<20> => "Address", "^0x[0-9a-fA-F]{40}$", "The address of an account.";
     [] Fixed<32> => "Hash", "^0x[0-9a-fA-F]{64}$", "A hash, or other 32 bytes.";
     [] Word => "Word", "^0x[0-9a-fA-F]{0,64}$", "A storage slot or its value: up to 32 bytes. Shorter hex is padded with zeros in front.";

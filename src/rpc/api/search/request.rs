@@ -1,14 +1,15 @@
 //! The parameters of `presim_search`.
 
-use std::{fmt::Display, str::FromStr};
+use std::{borrow::Cow, fmt::Display, str::FromStr};
 
 use alloy_primitives::{Address, B256, I256, U256};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use crate::rpc::params::{AbiItemParam, SelectorParam, ShapeLimits, parse};
+use crate::rpc::params::{AbiItemParam, SelectorParam, ShapeLimits};
 use crate::{
     engine::{
         Aim, BundleSearch, CallFees, CallPlace, Objective, SearchedValues, SimCall, Simulation, StorageOverride,
@@ -37,29 +38,51 @@ pub struct SearchRequest {
     pub shown: Option<SimulationRequest>,
 }
 
-#[derive(Debug, Deserialize)]
+/// Runs a bundle with many values of one field or two, and returns those that serve an objective best.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: payload, block")]
-struct SearchParams(SearchPayload, #[serde(default)] Option<SelectorParam>);
+pub struct Search {
+    payload: SearchPayload,
+    #[serde(default)]
+    block: Option<SelectorParam>,
+}
 
-#[derive(Debug, Deserialize)]
+/// The payload of `presim_search`.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct SearchPayload {
+pub struct SearchPayload {
+    /// The blocks, in their order.
+    #[schemars(length(min = 1))]
     block_state_calls: Vec<SimBlockParam>,
+    /// Whether transfers of ether are shown as logs.
     trace_transfers: Option<bool>,
+    /// Whether calls must be valid transactions, and pay for their gas.
     validation: Option<bool>,
+    /// Whether transactions are shown in full, and not by their hashes.
     return_full_transactions: Option<bool>,
+    /// The parts of the best variant's result. Without it, there is no result.
     outputs: Option<Vec<OutputParam>>,
+    /// Items of an ABI, or texts like "error Name(uint256 value)", by which the data of reverts is explained.
     errors: Option<Vec<AbiItemParam>>,
+    /// The fields that vary, each with values in one form.
+    #[schemars(length(min = 1, max = 2))]
     vary: Vec<VaryParam>,
+    /// The amount that the search maximizes; gasUsed is minimized.
     objective: ObjectiveParam,
     require: Option<RequireParam>,
+    /// The number of variants that are returned. 1 by default.
+    #[schemars(range(min = 1))]
     top: Option<usize>,
 }
 
-/// A place that varies, and its values: in one of four forms.
-#[derive(Debug, Deserialize)]
+/// A field that varies, and its values in one of four forms: a list, steps, points, or a range whose best value is looked for.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Vary")]
 struct VaryParam {
+    /// blocks[0].calls[1].data (with word), .value, .gas, .gasPrice, .maxFeePerGas or .maxPriorityFeePerGas, or
+    /// blocks[0].stateOverrides.ADDRESS.stateDiff.SLOT.
     path: String,
+    /// Word n of the data begins at byte 4 + 32n.
     word: Option<usize>,
     values: Option<Vec<Number<U256>>>,
     from: Option<Number<U256>>,
@@ -70,14 +93,18 @@ struct VaryParam {
     maximize: Option<MaximizeParam>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// The distance between points: the same difference, or the same factor.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Scale")]
 #[serde(rename_all = "camelCase", expecting = "\"linear\" or \"geometric\"")]
 enum ScaleParam {
     Linear,
     Geometric,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// A range in which the best value is looked for, to within a tolerance.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Maximize")]
 struct MaximizeParam {
     from: Number<U256>,
     to: Number<U256>,
@@ -86,22 +113,35 @@ struct MaximizeParam {
 
 #[derive(Debug)]
 enum ObjectiveParam {
-    Coinbase,
-    GasUsed,
-    Account(AccountObjectiveParam),
+    Named(NamedObjective),
+    Account(AccountObjective),
 }
 
-#[derive(Debug, Deserialize)]
+/// The income of the block's producer, or the gas that the bundle uses.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[schemars(inline)]
 #[serde(rename_all = "camelCase")]
-struct AccountObjectiveParam {
+enum NamedObjective {
+    Coinbase,
+    GasUsed,
+}
+
+/// The gain of an account, in wei or in a token, less the gas at a price.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct AccountObjective {
     account: Fixed<20>,
     token: Option<Fixed<20>>,
     gas_price: Option<Number<U256>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// The conditions on variants.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[schemars(rename = "Require")]
 struct RequireParam {
+    /// The ends that calls must have. Calls that are not named must succeed.
     when: Option<Vec<ConditionParam>>,
+    /// The least objective.
     least: Option<SignedParam>,
 }
 
@@ -116,71 +156,91 @@ impl SearchRequest {
     }
 }
 
-/// Parses the parameters of `presim_search`.
-///
-/// # Errors
-///
-/// Returns -32602 with the path of the wrong field, -38026 if there are too many blocks or calls, or -32005 if there
-/// are too many variants.
-pub fn parse_search(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SearchRequest> {
-    let SearchParams(payload, selector) = parse(params, dialect)?;
-    let SearchPayload { vary, objective, require, top, outputs, .. } = payload;
-    let RequireParam { when, least } = require.unwrap_or_default();
-    let when = when.map(|when| conditions(when, &payload.block_state_calls, "params[0].require.when")).transpose()?;
-    let shows = outputs.is_some();
-    let rest = Payload {
-        block_state_calls: payload.block_state_calls,
-        trace_transfers: payload.trace_transfers,
-        validation: payload.validation,
-        return_full_transactions: payload.return_full_transactions,
-        outputs,
-        when: None,
-        errors: payload.errors,
-    };
-    let shown = rest.into_request(selector, dialect, limits, true)?;
-    let selector = shown.selector;
-    let simulation = Simulation { when, ..shown.simulation };
-    if vary.is_empty() || vary.len() > 2 {
-        let text = format!("params[0].vary: {} places: expected one, or two as a grid", vary.len());
-        return Err(RpcError::params(text));
+impl Search {
+    /// Checks a search against the limits, and converts it.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 with the path of the wrong field, -38026 if there are too many blocks or calls, or -32005 if there
+    /// are too many variants.
+    pub fn into_request(self, dialect: &Dialect, limits: &ShapeLimits) -> Result<SearchRequest> {
+        self.payload.into_request(self.block, dialect, limits)
     }
-    let mut places = Vec::with_capacity(vary.len());
-    for (index, one) in vary.iter().enumerate() {
-        let place =
-            one.place(&simulation).map_err(|problem| RpcError::params(format!("params[0].vary[{index}].{problem}")))?;
-        if places.contains(&place) {
-            return Err(RpcError::params(format!(
-                "params[0].vary[{index}].path: names the same place again: expected another"
-            )));
+}
+
+impl SearchPayload {
+    /// Checks a search on the state of a block, and converts it. Errors name fields of `params[0]`.
+    ///
+    /// # Errors
+    ///
+    /// Returns those of [`Search::into_request`].
+    pub fn into_request(
+        self,
+        selector: Option<SelectorParam>,
+        dialect: &Dialect,
+        limits: &ShapeLimits,
+    ) -> Result<SearchRequest> {
+        let payload = self;
+        let SearchPayload { vary, objective, require, top, outputs, .. } = payload;
+        let RequireParam { when, least } = require.unwrap_or_default();
+        let when =
+            when.map(|when| conditions(when, &payload.block_state_calls, "params[0].require.when")).transpose()?;
+        let shows = outputs.is_some();
+        let rest = Payload {
+            block_state_calls: payload.block_state_calls,
+            trace_transfers: payload.trace_transfers,
+            validation: payload.validation,
+            return_full_transactions: payload.return_full_transactions,
+            outputs,
+            when: None,
+            errors: payload.errors,
+        };
+        let shown = rest.into_request(selector, dialect, limits, true)?;
+        let selector = shown.selector;
+        let simulation = Simulation { when, ..shown.simulation };
+        if vary.is_empty() || vary.len() > 2 {
+            let text = format!("params[0].vary: {} places: expected one, or two as a grid", vary.len());
+            return Err(RpcError::params(text));
         }
-        places.push(place);
-    }
-    let values = values(&vary, &places, limits.max_search_runs)?;
-    let aim = match objective {
-        ObjectiveParam::Coinbase => Aim::Gain(Objective::Coinbase, U256::ZERO),
-        ObjectiveParam::GasUsed => Aim::GasUsed,
-        ObjectiveParam::Account(AccountObjectiveParam { account, token, gas_price }) => {
-            let account = Address::from(account);
-            let objective = match token {
-                Some(token) => Objective::Token { account, token: token.into() },
-                None => Objective::Ether(account),
-            };
-            Aim::Gain(objective, gas_price.map_or(U256::ZERO, |price| price.0))
+        let mut places = Vec::with_capacity(vary.len());
+        for (index, one) in vary.iter().enumerate() {
+            let place = one
+                .place(&simulation)
+                .map_err(|problem| RpcError::params(format!("params[0].vary[{index}].{problem}")))?;
+            if places.contains(&place) {
+                return Err(RpcError::params(format!(
+                    "params[0].vary[{index}].path: names the same place again: expected another"
+                )));
+            }
+            places.push(place);
         }
-    };
-    if aim == Aim::GasUsed && least.is_some() {
-        return Err(RpcError::params(
-            "params[0].require.least: not with the objective gasUsed, of which less is better",
-        ));
+        let values = values(&vary, &places, limits.max_search_runs)?;
+        let aim = match objective {
+            ObjectiveParam::Named(NamedObjective::Coinbase) => Aim::Gain(Objective::Coinbase, U256::ZERO),
+            ObjectiveParam::Named(NamedObjective::GasUsed) => Aim::GasUsed,
+            ObjectiveParam::Account(AccountObjective { account, token, gas_price }) => {
+                let account = Address::from(account);
+                let objective = match token {
+                    Some(token) => Objective::Token { account, token: token.into() },
+                    None => Objective::Ether(account),
+                };
+                Aim::Gain(objective, gas_price.map_or(U256::ZERO, |price| price.0))
+            }
+        };
+        if aim == Aim::GasUsed && least.is_some() {
+            return Err(RpcError::params(
+                "params[0].require.least: not with the objective gasUsed, of which less is better",
+            ));
+        }
+        let top = top.unwrap_or(1);
+        if top == 0 || top > limits.max_search_runs {
+            let text = format!("params[0].top: {top}: expected a number from 1 to {}", limits.max_search_runs);
+            return Err(RpcError::params(text));
+        }
+        let search = BundleSearch { simulation, places, values, aim, least: least.map(|least| least.0), top };
+        let shown = shows.then(|| SimulationRequest { simulation: Simulation::default(), ..shown });
+        Ok(SearchRequest { search, selector, shown })
     }
-    let top = top.unwrap_or(1);
-    if top == 0 || top > limits.max_search_runs {
-        let text = format!("params[0].top: {top}: expected a number from 1 to {}", limits.max_search_runs);
-        return Err(RpcError::params(text));
-    }
-    let search = BundleSearch { simulation, places, values, aim, least: least.map(|least| least.0), top };
-    let shown = shows.then(|| SimulationRequest { simulation: Simulation::default(), ..shown });
-    Ok(SearchRequest { search, selector, shown })
 }
 
 /// Returns the values of all variants.
@@ -420,18 +480,39 @@ impl<'de> Deserialize<'de> for ObjectiveParam {
 
             fn visit_str<E: Error>(self, text: &str) -> Result<ObjectiveParam, E> {
                 match text {
-                    "coinbase" => Ok(ObjectiveParam::Coinbase),
-                    "gasUsed" => Ok(ObjectiveParam::GasUsed),
+                    "coinbase" => Ok(ObjectiveParam::Named(NamedObjective::Coinbase)),
+                    "gasUsed" => Ok(ObjectiveParam::Named(NamedObjective::GasUsed)),
                     _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
                 }
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ObjectiveParam, A::Error> {
-                AccountObjectiveParam::deserialize(MapAccessDeserializer::new(map)).map(ObjectiveParam::Account)
+                AccountObjective::deserialize(MapAccessDeserializer::new(map)).map(ObjectiveParam::Account)
             }
         }
 
         deserializer.deserialize_any(ObjectiveVisitor)
+    }
+}
+
+impl JsonSchema for ObjectiveParam {
+    fn schema_name() -> Cow<'static, str> {
+        "Objective".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let forms = [generator.subschema_for::<NamedObjective>(), generator.subschema_for::<AccountObjective>()];
+        json_schema!({"anyOf": forms})
+    }
+}
+
+impl JsonSchema for SignedParam {
+    fn schema_name() -> Cow<'static, str> {
+        "SignedNumber".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "description": "A quantity, or a decimal number, which may be negative."})
     }
 }
 
@@ -443,7 +524,7 @@ fn is_decimal(text: &str) -> bool {
 
 impl<'de> Deserialize<'de> for SignedParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        let text = Cow::<'de, str>::deserialize(deserializer)?;
         let value = match text.strip_prefix("0x") {
             Some(_) => parse_quantity(&text).ok().and_then(|value| I256::try_from(value).ok()),
             // `from_str` reads the empty text, signs before digits of any base, and separators.

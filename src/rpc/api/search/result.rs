@@ -1,15 +1,56 @@
 //! The result of `presim_search`.
 
 use alloy_primitives::U256;
+use schemars::JsonSchema;
 
-use crate::rpc::json::{Object, list, quantity_u256, string};
+use crate::rpc::json::{Object, hex::Quantity, list, quantity_u256, string};
 use crate::{
     engine::{Simulated, Variant, VariantEnd},
     rpc::{
-        api::simulate::{SimulationView, write_simulation},
+        api::simulate::{DroppedCall, SimulatedBlocks, SimulationView, write_simulation},
         protocol::error::Result,
     },
 };
+
+/// The outcome of a search.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "the handler writes it")]
+pub struct Found {
+    /// The best variants, the best first.
+    best: Vec<FoundVariant>,
+    /// The number of variants that ran.
+    runs: usize,
+    /// Whether all variants ran in time.
+    complete: bool,
+    /// The best variant's outputs, if they are asked for.
+    result: Option<SimulatedBlocks>,
+}
+
+/// A variant, and how it ended.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[expect(dead_code, reason = "the handler writes it")]
+struct FoundVariant {
+    /// The values of the fields that vary.
+    values: Vec<Quantity<U256>>,
+    /// A decimal number, which may be negative.
+    objective: Option<String>,
+    gas_used: Option<Quantity<u64>>,
+    /// 1 if all calls ended as they had to, and the objective is at least that which is required.
+    status: Quantity<u64>,
+    /// The first call that did not end as it had to.
+    dropped: Option<DroppedCall>,
+    /// The error of a variant that cannot run.
+    error: Option<RefusedVariant>,
+}
+
+/// The error of a variant that cannot run.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "the handler writes it")]
+struct RefusedVariant {
+    code: i32,
+    message: String,
+}
 
 /// Writes the best variants of a search, and the result of the best one if it is asked for. `runs` is the number of
 /// variants that ran.

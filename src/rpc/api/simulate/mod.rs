@@ -10,7 +10,7 @@ pub use self::{
         parse_presim_simulation, parse_simulation,
     },
     result::{SimulationView, write_simulation},
-    schema::SimulatedBlocks,
+    schema::{DroppedCall, SimulatedBlocks},
 };
 
 use super::{Example, Method};

@@ -3,13 +3,86 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
+use schemars::JsonSchema;
+use serde_json::Value;
 
 use super::{Watch, WatchState, WatchedBundle};
 use crate::{
     ledger::{Selector, SnapshotId},
-    rpc::json::{self, Object},
+    rpc::{
+        api::{search::result::Found, simulate::SimulatedBlocks},
+        json::{
+            self, Object,
+            hex::{Fixed, Quantity},
+        },
+    },
     watch::{BELOW, SnapshotName, StandingAnswer, StandingBundle},
 };
+
+/// The answers that changed after a snapshot.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[expect(dead_code, reason = "`Watch` writes it")]
+pub struct Changes {
+    /// The name of the bundles, in an answer to `presim_rewatch`.
+    watch: Option<Fixed<16>>,
+    /// The last snapshot of which all is told.
+    id: Quantity<u64>,
+    /// The number of the block that is being built there, or of the sealed block on which the bundles stand.
+    block_number: Option<Quantity<u64>>,
+    timestamp: Option<Quantity<u64>>,
+    base_fee_per_gas: Option<Quantity<u64>>,
+    changed: Vec<ChangedAnswer>,
+    /// The bundles whose answers hold only up to a snapshot.
+    behind: Vec<BehindBundle>,
+}
+
+/// An answer that changed.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[expect(dead_code, reason = "`Watch` writes it")]
+struct ChangedAnswer {
+    name: String,
+    /// The snapshot for which the answer holds, if it is not the last one of which all is told.
+    id: Option<Quantity<u64>>,
+    block_number: Option<Quantity<u64>>,
+    /// The result of the bundle's method.
+    result: Option<WatchedResult>,
+    error: Option<RunError>,
+    /// Whether the objective is not above the one that is asked for.
+    below: Option<bool>,
+}
+
+/// The result of `presim_simulate` or `presim_search`.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "`Watch` writes it")]
+enum WatchedResult {
+    Simulated(SimulatedBlocks),
+    Found(Found),
+}
+
+/// The error of a bundle that cannot run.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "`Watch` writes it")]
+struct RunError {
+    code: i32,
+    message: String,
+    data: Option<Value>,
+}
+
+/// A bundle whose answer holds only up to a snapshot.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[expect(dead_code, reason = "`Watch` writes it")]
+struct BehindBundle {
+    name: String,
+    /// The last snapshot for which the answer holds. Null if there is no answer.
+    id: Option<Quantity<u64>>,
+    block_number: Option<Quantity<u64>>,
+    /// The reason why the bundle does not run.
+    stale: Option<RunError>,
+}
 
 /// The length of a list of answers or of names above which a notification is divided.
 const NOTIFICATION: usize = 1 << 20;

@@ -1,13 +1,14 @@
 //! The parameters of the methods for standing bundles.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use alloy_primitives::I256;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::rpc::{
-    api::search::request::{SearchRequest, SignedParam, parse_search},
+    api::search::request::{Search, SearchPayload, SearchRequest, SignedParam},
     params::{SelectorParam, ShapeLimits, parse},
 };
 use crate::watch::WatchId;
@@ -15,7 +16,7 @@ use crate::{
     engine::{Aim, SimCall, Simulation, VariedPart, VariedPlace},
     ledger::{Selector, SnapshotId},
     rpc::{
-        api::simulate::{SimulationRequest, parse_presim_simulation},
+        api::simulate::{Payload, SimulationRequest, parse_presim_simulation},
         json::hex::{Fixed, Number, Quantity},
         protocol::{
             dialect::Dialect,
@@ -56,106 +57,146 @@ pub enum WatchedPayload {
     Search(Box<SearchRequest>),
 }
 
-#[derive(Debug, Deserialize)]
+/// Lets bundles stand: each runs again when a new snapshot changes what it has read, and what changes is told.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: the bundles, \"pending\" or \"latest\"")]
-struct WatchParams(Vec<WatchedParam>, #[serde(default)] Option<SelectorParam>);
+pub struct Begin {
+    #[schemars(length(min = 1))]
+    bundles: Vec<WatchedParam>,
+    /// pending or latest: the snapshots on which the bundles run. pending by default.
+    #[serde(default)]
+    block: Option<SelectorParam>,
+}
 
-#[derive(Debug, Deserialize)]
+/// A bundle with its name, and the news of it that is told.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "WatchedBundle")]
 struct WatchedParam {
     name: String,
+    /// A simulation. Every unsigned call names its gas.
+    #[schemars(with = "Option<Payload>")]
     simulate: Option<Box<RawValue>>,
+    /// A search. Every unsigned call names its gas.
+    #[schemars(with = "Option<SearchPayload>")]
     search: Option<Box<RawValue>>,
+    /// block: the bundle runs on newly opened blocks only.
     every: Option<EveryParam>,
     only: Option<OnlyParam>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// The snapshots on which a bundle runs.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Every")]
 #[serde(rename_all = "camelCase", expecting = "\"block\" or \"snapshot\"")]
 enum EveryParam {
     Block,
     Snapshot,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// The condition under which answers are told.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Only")]
 struct OnlyParam {
+    /// The objective above which answers are told.
     above: SignedParam,
 }
 
-#[derive(Debug, Deserialize)]
+/// Tells a connection what changed after a snapshot, and what changes from now on.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "2 parameters: the watch, the id of a snapshot")]
-struct RewatchParams(Fixed<16>, Quantity<u64>);
+pub struct Rewatch {
+    watch: Fixed<16>,
+    id: Quantity<u64>,
+}
 
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "2 or 3 parameters: the watch, the id of a snapshot, milliseconds to wait")]
-struct ResultsParams(Fixed<16>, Quantity<u64>, #[serde(default)] Option<Number<u64>>);
+/// What changed in the answers of standing bundles after a snapshot. Waits until something has.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(
+    rename_all = "camelCase",
+    expecting = "2 or 3 parameters: the watch, the id of a snapshot, milliseconds to wait"
+)]
+pub struct Results {
+    watch: Fixed<16>,
+    id: Quantity<u64>,
+    /// Milliseconds to wait for a change. 0 by default.
+    #[serde(default)]
+    wait_ms: Option<Number<u64>>,
+}
 
-#[derive(Debug, Deserialize)]
+/// Takes standing bundles back.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: the watch")]
-struct UnwatchParams {
+pub struct End {
     watch: Fixed<16>,
 }
 
-/// Parses the bundles of `presim_watch`, at most `most` in at most `room` bytes.
-///
-/// # Errors
-///
-/// Returns -32602 with the path of the wrong field, -32005 if there are too many bundles or if they take more bytes, or
-/// the errors of `presim_simulate` and `presim_search`.
-pub fn parse_watch(
-    params: &str,
-    dialect: &Dialect,
-    limits: &ShapeLimits,
-    most: usize,
-    room: usize,
-) -> Result<WatchRequest> {
-    let WatchParams(bundles, selector) = parse(params, dialect)?;
-    let selector = selector.map_or(Selector::Pending, Selector::from);
-    if !matches!(selector, Selector::Pending | Selector::Latest) {
-        return Err(RpcError::params("params[1]: one state: expected \"pending\" or \"latest\", which move on"));
-    }
-    if bundles.is_empty() {
-        return Err(RpcError::params("params[0]: empty: expected at least one bundle"));
-    }
-    if bundles.len() > most {
-        let text = format!("params[0]: too many bundles: {}, at most {most} (--max-watched)", bundles.len());
-        return Err(RpcError::limit(text));
-    }
-    let mut names = HashSet::with_capacity(bundles.len());
-    if let Some((index, one)) = bundles.iter().enumerate().find(|(_, one)| !names.insert(one.name.as_str())) {
-        let name = cut(&one.name, 80);
-        return Err(RpcError::params(format!("params[0][{index}].name: {name:?} again: expected another name")));
-    }
-    let (mut watched, mut bytes) = (Vec::with_capacity(bundles.len()), 0);
-    for (index, bundle) in bundles.into_iter().enumerate() {
-        let name = bundle.name.clone();
-        let bundle = bundle.into_watched(&format!("params[0][{index}]"), dialect, limits)?;
-        bytes += name.len() + bundle.size();
-        if bytes > room {
-            let count = index + 1;
-            let text = format!("params[0]: {count} bundles take {bytes} bytes, and {room} are left (--watch-mb)");
+impl Begin {
+    /// Checks the bundles, of which there may be `most` in `room` bytes, and converts them.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 with the path of the wrong field, -32005 if there are too many bundles or if they take more bytes, or
+    /// the errors of `presim_simulate` and `presim_search`.
+    pub fn into_request(
+        self,
+        dialect: &Dialect,
+        limits: &ShapeLimits,
+        most: usize,
+        room: usize,
+    ) -> Result<WatchRequest> {
+        let Self { bundles, block } = self;
+        let selector = block.map_or(Selector::Pending, Selector::from);
+        if !matches!(selector, Selector::Pending | Selector::Latest) {
+            return Err(RpcError::params("params[1]: one state: expected \"pending\" or \"latest\", which move on"));
+        }
+        if bundles.is_empty() {
+            return Err(RpcError::params("params[0]: empty: expected at least one bundle"));
+        }
+        if bundles.len() > most {
+            let text = format!("params[0]: too many bundles: {}, at most {most} (--max-watched)", bundles.len());
             return Err(RpcError::limit(text));
         }
-        watched.push((name, bundle));
+        let mut names = HashSet::with_capacity(bundles.len());
+        if let Some((index, one)) = bundles.iter().enumerate().find(|(_, one)| !names.insert(one.name.as_str())) {
+            let name = cut(&one.name, 80);
+            return Err(RpcError::params(format!("params[0][{index}].name: {name:?} again: expected another name")));
+        }
+        let (mut watched, mut bytes) = (Vec::with_capacity(bundles.len()), 0);
+        for (index, bundle) in bundles.into_iter().enumerate() {
+            let name = bundle.name.clone();
+            let bundle = bundle.into_watched(&format!("params[0][{index}]"), dialect, limits)?;
+            bytes += name.len() + bundle.size();
+            if bytes > room {
+                let count = index + 1;
+                let text = format!("params[0]: {count} bundles take {bytes} bytes, and {room} are left (--watch-mb)");
+                return Err(RpcError::limit(text));
+            }
+            watched.push((name, bundle));
+        }
+        Ok(WatchRequest { bundles: watched, selector, bytes })
     }
-    Ok(WatchRequest { bundles: watched, selector, bytes })
 }
 
-/// Parses the parameters of `presim_rewatch`.
-pub fn parse_rewatch(params: &str, dialect: &Dialect) -> Result<(WatchId, SnapshotId)> {
-    let RewatchParams(watch, Quantity(id)) = parse(params, dialect)?;
-    Ok((WatchId(watch.0), SnapshotId(id)))
+impl Rewatch {
+    /// Returns the watch, and the snapshot whose news the client knows.
+    pub const fn parts(&self) -> (WatchId, SnapshotId) {
+        (WatchId(self.watch.0), SnapshotId(self.id.0))
+    }
 }
 
-/// Parses the parameters of `presim_results`. The last value is how long to wait, in milliseconds.
-pub fn parse_results(params: &str, dialect: &Dialect) -> Result<(WatchId, SnapshotId, u64)> {
-    let ResultsParams(watch, Quantity(id), wait) = parse(params, dialect)?;
-    Ok((WatchId(watch.0), SnapshotId(id), wait.map_or(0, |wait| wait.0)))
+impl Results {
+    /// Returns the watch, the snapshot whose news the client knows, and the time to wait.
+    pub fn parts(&self) -> (WatchId, SnapshotId, Duration) {
+        let wait = self.wait_ms.as_ref().map_or(0, |wait| wait.0);
+        (WatchId(self.watch.0), SnapshotId(self.id.0), Duration::from_millis(wait))
+    }
 }
 
-/// Parses the parameter of `presim_unwatch`.
-pub fn parse_unwatch(params: &str, dialect: &Dialect) -> Result<WatchId> {
-    let UnwatchParams { watch } = parse(params, dialect)?;
-    Ok(WatchId(watch.0))
+impl End {
+    /// Returns the watch.
+    pub const fn watch(&self) -> WatchId {
+        WatchId(self.watch.0)
+    }
 }
 
 impl WatchedParam {
@@ -174,8 +215,9 @@ impl WatchedParam {
                 WatchedPayload::Simulate(request)
             }
             (None, Some(search)) => {
-                let request =
-                    parse_search(&payload_of(search), dialect, limits).map_err(|error| at("search", error))?;
+                let request = parse::<Search>(&payload_of(search), dialect)
+                    .and_then(|search| search.into_request(dialect, limits))
+                    .map_err(|error| at("search", error))?;
                 check_gas(&request.search.simulation, &request.search.places)
                     .map_err(|path| RpcError::params(format!("{place}.search.{path}.gas: missing: {NEEDS_GAS}")))?;
                 WatchedPayload::Search(Box::new(request))

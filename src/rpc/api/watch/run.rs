@@ -16,7 +16,7 @@ use crate::{
     ledger::{Chain, Selector, Snapshot},
     meter::MeterCount,
     rpc::{
-        api::simulate::simulate_on,
+        api::{search::search_on, simulate::simulate_on},
         json,
         protocol::error::{Result, RpcError},
         run::{Backend, Run, request::Request, runner::RequestRunner},
@@ -70,7 +70,7 @@ impl Backend {
                 WatchedPayload::Simulate(request) => {
                     simulate_on(self, run, snapshot, rules, request, true).map(|()| (None, true))
                 }
-                WatchedPayload::Search(request) => self.search_on(run, snapshot, rules, request),
+                WatchedPayload::Search(request) => search_on(self, run, snapshot, rules, request),
             };
             // The deadline is that of all runs.
             run.meter = std::mem::take(&mut run.overlay.meter);
