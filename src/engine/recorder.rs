@@ -183,7 +183,7 @@ impl Recorder {
         Some(outermost)
     }
 
-    /// Ends a frame with `bytes` of output. Returns the same as [`Self::enter`].
+    /// Ends a frame with `bytes` of output. Returns what [`Self::enter`] does.
     fn leave(&mut self, context: &mut impl ContextTr, bytes: usize) -> Option<bool> {
         self.depth -= 1;
         let outermost = self.depth == 0;

@@ -119,7 +119,7 @@ impl Snapshot {
         Self::new(world, head, None, hashes)
     }
 
-    /// Returns the same, as the state `before` with these changes.
+    /// Sets the state before, and the changes that lead from there.
     #[must_use]
     pub fn after(mut self, before: &Self, changes: Arc<Vec<AccountChange>>) -> Self {
         let step = StateStep::new(before.state, before.world.clone(), self.state, changes);
@@ -127,18 +127,18 @@ impl Snapshot {
         self
     }
 
-    /// Returns the same, verified to this extent.
+    /// Sets the extent to which the snapshot is verified.
     #[must_use]
     pub fn with_verified(self, verified: Verified) -> Self {
         Self { verified, ..self }
     }
 
-    /// Returns the same, under an id.
+    /// Sets the id.
     pub(super) fn named(self, id: SnapshotId) -> Self {
         Self { id, ..self }
     }
 
-    /// Returns the same, published as the stamp says.
+    /// Sets the id and the moment of publication.
     pub(super) fn stamped(self, stamp: Stamp) -> Self {
         Self { id: stamp.id, published: stamp.at, ..self }
     }
@@ -159,12 +159,12 @@ impl Snapshot {
         }
     }
 
-    /// Returns the same snapshot on the same block, of which more is known.
+    /// Returns a copy on `head`, which is the same block with more of it known.
     pub(super) fn with_head(&self, head: Arc<SealedBlock>) -> Self {
         Self { head, provisional: self.provisional.clone(), ..self.copy() }
     }
 
-    /// Returns the same moment with another state, which no id selects.
+    /// Returns a copy with another state, which no id selects.
     #[must_use]
     pub fn with_world(&self, world: World) -> Self {
         let (id, published, verified) = (self.id, self.published, self.verified);

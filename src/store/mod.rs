@@ -187,7 +187,7 @@ impl Store {
     /// Writes, and blocks the calling thread until the write is on the disk.
     ///
     /// # Errors
-    /// Returns the same errors as [`Commit::wait`].
+    /// Returns the errors of [`Commit::wait`].
     pub fn write_now(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,

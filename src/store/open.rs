@@ -75,7 +75,7 @@ impl Store {
     /// Opens a store on the given backend. Errors show `name` as its directory.
     ///
     /// # Errors
-    /// Returns the same errors as [`open`](Self::open).
+    /// Returns the errors of [`open`](Self::open).
     pub fn open_on(backend: impl StorageBackend, name: &Path, metrics: &Metrics) -> Result<Self, StoreError> {
         Self::on(backend, name, true, Runner::thread, metrics)
     }
@@ -85,7 +85,7 @@ impl Store {
     /// too. Writes that still wait when the store is dropped are lost.
     ///
     /// # Errors
-    /// Returns the same errors as [`open`](Self::open).
+    /// Returns the errors of [`open`](Self::open).
     pub fn open_stepped(backend: impl StorageBackend, name: &Path, metrics: &Metrics) -> Result<Self, StoreError> {
         Self::on(backend, name, true, Runner::owner, metrics)
     }

@@ -129,7 +129,7 @@ async fn renew(port: &dyn FleetPort, node: &Bytes, revision: u64) -> Result<Opti
 }
 
 impl Lease {
-    /// Returns the same lease, which counts the parts that the stream has not acknowledged.
+    /// Sets the metrics, which count the parts that the stream has not acknowledged.
     #[must_use]
     pub fn counted(mut self, metrics: FleetMetrics) -> Self {
         self.metrics = Some(metrics);

@@ -51,7 +51,7 @@ impl Applier {
         Self { state, cache, codes: CodesByHash::default(), clock: LeaderClock::default() }
     }
 
-    /// Returns the same, which learns from `clock` how old a snapshot is.
+    /// Sets the clock by which the age of a snapshot is known.
     #[must_use]
     pub fn with_clock(self, clock: LeaderClock) -> Self {
         Self { clock, ..self }

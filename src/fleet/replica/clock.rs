@@ -61,8 +61,8 @@ impl LeaderClock {
         Some(moment(dated, ahead))
     }
 
-    /// Returns the same. Without a bound the leader's clock counts as that of this process: both began with the time of day of
-    /// their machines.
+    /// Returns the earliest moment that `dated` can be. Without a bound the leader's clock counts as that of this process, because both
+    /// began with the time of day of their machines.
     pub fn earliest_or_own(&self, epoch: u64, dated: LeaderTime) -> Instant {
         self.earliest(epoch, dated).unwrap_or_else(|| moment(dated, 0))
     }

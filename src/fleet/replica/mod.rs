@@ -96,7 +96,7 @@ impl Follower {
         }
     }
 
-    /// Returns the same, which writes what it applies to `journal` first.
+    /// Sets the journal, to which changes are written before they are applied.
     #[must_use]
     pub fn with_journal(self, journal: Option<Journal>) -> Self {
         Self { journal, ..self }

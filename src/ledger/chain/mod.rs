@@ -177,8 +177,7 @@ impl Chain {
         self.feed = feed;
     }
 
-    /// Returns the same as a node shows it that follows: with the health of the feed, and the word on whether the node has caught
-    /// up.
+    /// Returns a copy for a node that follows: with the health of the feed, and whether the node has caught up.
     #[must_use]
     pub fn followed(&self, feed: FeedState, caught_up: &Arc<CaughtUp>) -> Self {
         Self { feed, caught_up: Some(caught_up.clone()), ..self.clone() }

@@ -251,7 +251,7 @@ impl SubBlock {
         Self::of(next, before, known_lists, codes.new_of(path))
     }
 
-    /// Returns the same of a pre-confirmed block, whose access lists only its producer needs.
+    /// Returns the entry of a pre-confirmed block. Its access lists are left out, because only its producer needs them.
     pub fn preconfirmed(next: &Snapshot, before: Option<&OpenBlock>, changes: Vec<StoredChange>) -> Option<Self> {
         Self::of(next, before, usize::MAX, changes)
     }

@@ -65,7 +65,7 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// Returns the same errors as [`restore`](Self::restore).
+    /// Returns the errors of [`restore`](Self::restore).
     pub fn replay_on(&self, snapshots: &Snapshots, codes: &CodeCache) -> Result<(), StoreError> {
         self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.go_on(snapshots))
     }

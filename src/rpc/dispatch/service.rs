@@ -8,7 +8,6 @@ use std::{borrow::Cow, num::NonZeroU32, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use bytestring::ByteString;
-use futures::FutureExt;
 use http::{HeaderValue, header};
 use http_body_util::{BodyExt, Full};
 use jsonrpsee::{
@@ -137,7 +136,7 @@ impl Session {
         *request.method_mut() = http::Method::POST;
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let most = BatchRequestConfig::Limit(u32::try_from(self.limits.max_batch).unwrap_or(u32::MAX));
-        let message = Carried(Message::new(self, published, starting));
+        let message = Message::new(self, published, starting);
         let mut response = call_with_service(request, most, u32::MAX, message).await;
         drop(held);
         let EncodedAnswer { text, by_upstream } = match response.extensions_mut().remove::<EncodedAnswer>() {
@@ -318,49 +317,28 @@ impl Message {
 }
 
 impl RpcServiceT for Message {
-    type MethodResponse = Encoded;
-    type NotificationResponse = Encoded;
-    type BatchResponse = Encoded;
-
-    fn call<'a>(&self, request: Call<'a>) -> impl Future<Output = Encoded> + Send + 'a {
-        let message = self.clone();
-        async move {
-            match message.session.admit() {
-                Ok(()) => message.run_call(request, None).await,
-                Err(error) => message.session.failure(&request.id, error),
-            }
-        }
-    }
-
-    fn batch<'a>(&self, requests: Batch<'a>) -> impl Future<Output = Encoded> + Send + 'a {
-        let message = self.clone();
-        async move { message.run_batch(requests).await }
-    }
-
-    fn notification<'a>(&self, _: Notification<'a>) -> impl Future<Output = Encoded> + Send + 'a {
-        std::future::ready(self.without_id())
-    }
-}
-
-/// A [`Message`] whose answers jsonrpsee can carry.
-#[derive(Clone, Debug)]
-struct Carried(Message);
-
-impl RpcServiceT for Carried {
     type MethodResponse = MethodResponse;
     type NotificationResponse = MethodResponse;
     type BatchResponse = MethodResponse;
 
     fn call<'a>(&self, request: Call<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
-        self.0.call(request).map(MethodResponse::from)
+        let message = self.clone();
+        async move {
+            let answer = match message.session.admit() {
+                Ok(()) => message.run_call(request, None).await,
+                Err(error) => message.session.failure(&request.id, error),
+            };
+            answer.into()
+        }
     }
 
     fn batch<'a>(&self, requests: Batch<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
-        self.0.batch(requests).map(MethodResponse::from)
+        let message = self.clone();
+        async move { message.run_batch(requests).await.into() }
     }
 
-    fn notification<'a>(&self, entry: Notification<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
-        self.0.notification(entry).map(MethodResponse::from)
+    fn notification<'a>(&self, _: Notification<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
+        std::future::ready(self.without_id().into())
     }
 }
 

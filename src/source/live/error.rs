@@ -107,7 +107,7 @@ impl LiveError {
         Err(Self::Mismatch { what, computed, announced, transaction: None })
     }
 
-    /// Returns the same error, as one of a transaction.
+    /// Sets the transaction that does not match.
     pub(super) fn of_transaction(mut self, hash: B256) -> Self {
         if let Self::Mismatch { transaction, .. } = &mut self {
             *transaction = Some(hash);

@@ -35,7 +35,7 @@ impl Overlay {
         self.missed.borrow().unexecutable()
     }
 
-    /// Returns the same as [`unexecutable`](Self::unexecutable), and forgets it.
+    /// Takes what [`unexecutable`](Self::unexecutable) returns.
     pub fn take_unexecutable(&mut self) -> Option<Unexecutable> {
         let why = self.unexecutable()?;
         self.take_missed();

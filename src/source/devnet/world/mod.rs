@@ -76,9 +76,9 @@ pub enum WorldError {
     /// A step of the set-up failed.
     #[error("the trading world: {step}: {problem}")]
     SubBlockStep {
-        #[doc = "Which one."]
+        /// The step.
         step: &'static str,
-        #[doc = "What happened."]
+        /// The reason of the failure.
         problem: String,
     },
 }
