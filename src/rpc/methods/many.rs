@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use revm::context::result::ExecutionResult;
-
 use super::{Backend, Run};
 use crate::{
-    engine::{self, HaltText, ManyError},
+    engine::{self, CallOutcome, CallResult, HaltText, RunError},
     ledger::{Block, Selector, Snapshot},
     rpc::{
         dialect::Dialect,
@@ -21,13 +19,13 @@ impl Backend {
     pub(super) fn call_many(&self, run: &mut Run<'_>, request: ManyRequest) -> Result<()> {
         let (dialect, rules) = (run.dialect, self.rules(run.dialect));
         let (snapshot, overlay) = self.set_up(&request, "params[1].transactionIndex", run)?;
-        let bundles = self
+        let done = self
             .engine(&rules, overlay)
-            .call_many(snapshot.header(), &request.bundles)
+            .call_many(&snapshot, &request.state, &request.bundles, &[])
             .map_err(|error| refusal(error, in_bundles))?;
-        self.gas.increment(bundles.iter().flatten().map(ExecutionResult::tx_gas_used).sum());
-        encode::list(&mut run.out, &bundles, |out, bundle| {
-            encode::list(out, bundle, |out, result| call_result(out, result, dialect));
+        self.gas.increment(done.gas_used);
+        encode::list(&mut run.out, &done.blocks, |out, bundle| {
+            encode::list(out, &bundle.calls, |out, result| call_result(out, result, dialect));
         });
         Ok(())
     }
@@ -79,26 +77,24 @@ pub(super) fn in_bundles(bundle: usize, call: usize) -> String {
 }
 
 /// Converts the error of bundles, and names the call that caused it.
-pub(super) fn refusal(error: ManyError, place: impl FnOnce(usize, usize) -> String) -> RpcError {
-    match error {
-        ManyError::Request(error) => RpcError::from(error).outside_simulation(),
-        ManyError::Call { bundle, call, error } => {
-            let error = RpcError::from(*error).outside_simulation();
-            error.with_message(|text| format!("{}: {text}", place(bundle, call)))
-        }
+pub(super) fn refusal(RunError { place, error }: RunError, path: impl FnOnce(usize, usize) -> String) -> RpcError {
+    let error = RpcError::from(error).outside_simulation();
+    match place {
+        Some(place) => error.with_message(|text| format!("{}: {text}", path(place.block, place.call))),
+        None => error,
     }
 }
 
-fn call_result(out: &mut Vec<u8>, result: &ExecutionResult, dialect: &Dialect) {
+fn call_result(out: &mut Vec<u8>, result: &CallResult, dialect: &Dialect) {
     let mut object = encode::Object::new(out);
-    match result {
-        ExecutionResult::Success { output, .. } => {
-            object.data("value", output.data());
+    match &result.outcome {
+        CallOutcome::Success => {
+            object.data("value", &result.return_data);
         }
-        ExecutionResult::Revert { output, .. } => {
-            (dialect.many_error)(object.key("error"), &(dialect.revert)(output.clone()).into_object());
+        CallOutcome::Revert => {
+            (dialect.many_error)(object.key("error"), &(dialect.revert)(result.return_data.clone()).into_object());
         }
-        ExecutionResult::Halt { reason, .. } => {
+        CallOutcome::Halt(reason) => {
             let error = (dialect.halt)(HaltText(reason.clone()).to_string()).into_object();
             (dialect.many_error)(object.key("error"), &error);
         }
