@@ -138,7 +138,8 @@ fn execute(case: &Case, fork: &str, world: &World) -> Result<Outcome, String> {
     let env = OpStack::env(spec, &header);
     let precompiles = RunPrecompiles::of(spec, env.cfg_env.spec);
     let mut evm = RunEvm::<OpStack>::new(&mut alone, env, precompiles);
-    let result = evm.commit_signed(FromTxWithEncoded::from_encoded_tx(tx.inner(), case.sender, case.tx.clone()));
+    let result =
+        evm.commit_signed(FromTxWithEncoded::from_encoded_tx(tx.inner(), case.sender, case.tx.clone()), |_, _| ());
     let post = case.diff(changes(evm.rest()));
 
     let result = match (in_block, result) {

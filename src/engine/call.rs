@@ -1,9 +1,14 @@
 //! `eth_call`, and the preparation of calls for the other methods.
 
+use std::convert::Infallible;
+
 use alloy_consensus::Header;
 use alloy_evm::EvmEnv;
 use revm::{
-    context::{BlockEnv, TxEnv, result::ExecutionResult},
+    context::{
+        BlockEnv, TxEnv,
+        result::{EVMError, ExecutionResult},
+    },
     context_interface::block::BlobExcessGasAndPrice,
 };
 
@@ -25,14 +30,31 @@ impl Engine<'_> {
     ///
     /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn call(&mut self, header: &Header, request: &CallRequest) -> Result<ExecutionResult, SimulationError> {
-        with_family!(self.spec, |F| {
-            let PreparedCall { env, precompiles, tx } = self.prepare::<F>(header, request)?;
-            let base_fee = env.block_env.basefee;
-            let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
-            let ran = evm.run(tx);
-            evm.rest();
-            ran.map_err(|error| explain(error, &request.call, base_fee, self.overlay))
-        })
+        with_family!(self.spec, |F| self.call_on::<F>(header, request, |evm, tx| evm.run(tx)))
+    }
+
+    /// As [`Engine::call`], but keeps the call's changes in the overlay.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
+    pub fn commit_call(&mut self, header: &Header, request: &CallRequest) -> Result<ExecutionResult, SimulationError> {
+        self.overlay.meter.between_calls()?;
+        with_family!(self.spec, |F| self.call_on::<F>(header, request, |evm, tx| evm.commit(tx)))
+    }
+
+    fn call_on<F: FamilyEvm>(
+        &mut self,
+        header: &Header,
+        request: &CallRequest,
+        run: impl FnOnce(&mut RunEvm<'_, F>, TxEnv) -> Result<ExecutionResult, EVMError<Infallible>>,
+    ) -> Result<ExecutionResult, SimulationError> {
+        let PreparedCall { env, precompiles, tx } = self.prepare::<F>(header, request)?;
+        let base_fee = env.block_env.basefee;
+        let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
+        let ran = run(&mut evm, tx);
+        evm.rest();
+        ran.map_err(|error| explain(error, &request.call, base_fee, self.overlay))
     }
 
     /// Applies the state overrides of `request` to the overlay, and returns all else that its runs need.
@@ -68,15 +90,30 @@ pub(super) fn environment<F: FamilyEvm>(
     header: &Header,
     overrides: &BlockOverrides,
 ) -> EvmEnv<F::Spec> {
-    let mut header = header.clone();
-    header.number = overrides.number.unwrap_or(header.number);
-    header.timestamp = overrides.time.unwrap_or(header.timestamp);
+    let mut env = F::env(spec, &overridden(spec, header, overrides));
+    if let Some(price) = overrides.blob_base_fee {
+        set_blob_base_fee(&mut env.block_env, price);
+    }
+    env
+}
+
+/// Returns `header` with the overrides that calls in its block see, but for the price of blob gas.
+pub(super) fn overridden(spec: &ChainSpec, header: &Header, overrides: &BlockOverrides) -> Header {
+    let mut header = Header {
+        number: overrides.number.unwrap_or(header.number),
+        timestamp: overrides.time.unwrap_or(header.timestamp),
+        gas_limit: overrides.gas_limit.unwrap_or(header.gas_limit),
+        beneficiary: overrides.fee_recipient.unwrap_or(header.beneficiary),
+        mix_hash: overrides.prev_randao.unwrap_or(header.mix_hash),
+        base_fee_per_gas: overrides.base_fee.or(header.base_fee_per_gas),
+        slot_number: overrides.slot_number.or(header.slot_number),
+        difficulty: overrides.difficulty.unwrap_or(header.difficulty),
+        ..header.clone()
+    };
     if spec.blob_params(header.timestamp).is_some() {
         header.excess_blob_gas.get_or_insert(0);
     }
-    let mut env = F::env(spec, &header);
-    override_block(overrides, &mut env.block_env);
-    env
+    header
 }
 
 /// Returns the transaction of a call, with at most `gas_cap` gas, and the account's nonce if the call has none. Lifts
@@ -97,15 +134,19 @@ pub(super) fn fill<F: FamilyEvm>(
         market: spec.is_market(env),
     };
     lift_checks(env);
-    let free = call.fees.is_free();
-    env.cfg_env.disable_base_fee = free;
-    if free && base_fee == BaseFeeRule::ZeroWhenFree {
-        env.block_env.basefee = 0;
+    env.cfg_env.disable_base_fee = call.fees.is_free();
+    waive_fees(call, base_fee, &mut env.block_env);
+    tx_env(call, filled)
+}
+
+/// Sets the fees that a call alone in its block sees: none for what it offers nothing for.
+pub(super) fn waive_fees(call: &Call, base_fee: BaseFeeRule, block: &mut BlockEnv) {
+    if call.fees.is_free() && base_fee == BaseFeeRule::ZeroWhenFree {
+        block.basefee = 0;
     }
     if call.blob_hashes.is_some() && call.max_fee_per_blob_gas.unwrap_or_default() == 0 {
-        set_blob_base_fee(&mut env.block_env, 0);
+        set_blob_base_fee(block, 0);
     }
-    tx_env(call, filled)
 }
 
 /// Lifts the checks that an unsigned call cannot or need not pass. From Amsterdam on, the cap of a transaction's gas bounds
@@ -119,24 +160,6 @@ pub fn lift_checks<S>(env: &mut EvmEnv<S>) {
         cfg.tx_gas_limit_cap = Some(u64::MAX);
     }
     cfg.tx_chain_id_check = false;
-}
-
-/// Applies the block overrides that a call sees to `env`.
-pub(super) fn override_block(overrides: &BlockOverrides, env: &mut BlockEnv) {
-    use alloy_primitives::U256;
-    env.number = overrides.number.map_or(env.number, U256::from);
-    env.timestamp = overrides.time.map_or(env.timestamp, U256::from);
-    env.gas_limit = overrides.gas_limit.unwrap_or(env.gas_limit);
-    env.beneficiary = overrides.fee_recipient.unwrap_or(env.beneficiary);
-    env.prevrandao = env.prevrandao.map(|random| overrides.prev_randao.unwrap_or(random));
-    env.basefee = overrides.base_fee.unwrap_or(env.basefee);
-    env.slot_num = overrides.slot_number.unwrap_or(env.slot_num);
-    if env.prevrandao.is_none() {
-        env.difficulty = overrides.difficulty.unwrap_or(env.difficulty);
-    }
-    if let Some(price) = overrides.blob_base_fee {
-        set_blob_base_fee(env, price);
-    }
 }
 
 pub(super) fn set_blob_base_fee(env: &mut BlockEnv, price: u128) {

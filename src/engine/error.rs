@@ -138,6 +138,22 @@ pub enum SimulationError {
     Stopped(#[from] Stopped),
 }
 
+/// The reason why a request's calls did not run to their end.
+#[derive(Debug)]
+pub struct RunError {
+    /// The call that is refused. `None` if the reason belongs to no single call: an override or the block is invalid,
+    /// the meter stopped the run, or the node has a fault.
+    pub place: Option<CallPlace>,
+    /// The reason.
+    pub error: SimulationError,
+}
+
+impl From<SimulationError> for RunError {
+    fn from(error: SimulationError) -> Self {
+        Self { place: None, error }
+    }
+}
+
 impl SimulationError {
     /// Returns the JSON-RPC error code. Codes from -38010 to -38026 are those of execution-apis.
     pub fn code(&self) -> i32 {
@@ -160,18 +176,23 @@ impl SimulationError {
             Self::Stopped(_) => -32016,
         }
     }
+}
 
-    /// Names the call of a simulation that is refused, if this is the reason.
-    pub(super) fn in_call(self, place: CallPlace) -> Self {
-        match self {
-            Self::NonceTooLow { .. }
-            | Self::NonceTooHigh { .. }
-            | Self::BaseFeeTooHigh { .. }
-            | Self::IntrinsicGas { .. }
-            | Self::InsufficientFunds { .. }
-            | Self::BlockGasLimit { .. }
-            | Self::InitCodeSize { .. } => Self::InCall { place, error: Box::new(self) },
-            other => other,
+impl From<RunError> for SimulationError {
+    /// Names the call where the reason is one of execution-apis.
+    fn from(RunError { place, error }: RunError) -> Self {
+        match (place, &error) {
+            (
+                Some(place),
+                Self::NonceTooLow { .. }
+                | Self::NonceTooHigh { .. }
+                | Self::BaseFeeTooHigh { .. }
+                | Self::IntrinsicGas { .. }
+                | Self::InsufficientFunds { .. }
+                | Self::BlockGasLimit { .. }
+                | Self::InitCodeSize { .. },
+            ) => Self::InCall { place, error: Box::new(error) },
+            _ => error,
         }
     }
 }

@@ -27,20 +27,18 @@ mod transfers;
 pub use access_list::Accessed;
 pub use beginnings::Beginnings;
 pub use block_executor::{BlockProgress, BlockResult, ChainExecutor};
-pub use bundle::{BundleError, BundleResult, BundleTx};
+pub use bundle::{BundleResult, BundleTx};
 pub use call::lift_checks;
-pub use error::{HaltText, SimulationError, frame_error, revert_reason};
+pub use error::{HaltText, RunError, SimulationError, frame_error, revert_reason};
 pub use estimate::Estimate;
 pub use evm::{Ethereum, FamilyEvm, OpBlockFees, OpContext, OpHandler, OpStack, RunEvm};
 pub use fees::market_tx;
 pub use kzg::{install_kzg_verifier, kzg_settings, load_kzg_settings};
-pub use many::ManyError;
 pub use precompiles::{RunPrecompiles, precompiles_of};
 pub use replay::{replay, trace_block};
 pub use request::{
-    AccountOverride, BaseFeeRule, BlockOverrides, Bundle, Bundles, Call, CallFees, CallPlace, CallRequest, Conditions,
-    Objective, Outputs, RequiredEnd, SignedBundle, SimBlock, SimCall, Simulation, SimulationRules, StateOverrides,
-    StorageOverride,
+    AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, CallPlace, CallRequest, Conditions, Objective,
+    Outputs, RequiredEnd, SimBlock, SimCall, Simulation, SimulationRules, StateOverrides, StorageOverride,
 };
 pub use search::{Aim, BundleSearch, SearchedValues, ValueList, Variant, VariantEnd, VariedPart, VariedPlace};
 pub use simulate::{

@@ -353,43 +353,6 @@ impl From<Call> for SimCall {
     }
 }
 
-/// The parameters of an `eth_callBundle`. An absent field keeps the block's own value.
-#[derive(Clone, Debug)]
-pub struct SignedBundle {
-    /// Signed transactions with their senders, in order.
-    pub transactions: Vec<Recovered<TxEnvelope>>,
-    /// The number of the block that the bundle is meant for.
-    pub number: u64,
-    /// The block's timestamp in seconds.
-    pub timestamp: Option<u64>,
-    /// The recipient of the block's fees.
-    pub coinbase: Option<Address>,
-    /// The block's gas limit.
-    pub gas_limit: Option<u64>,
-    /// The block's difficulty. Ignored from the merge on.
-    pub difficulty: Option<U256>,
-    /// The block's base fee in wei.
-    pub base_fee: Option<u64>,
-}
-
-/// Bundles of calls, each on the state that the previous one left: `eth_callMany`, and the traces of calls.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bundles {
-    /// Overrides of the state before the first call.
-    pub state: StateOverrides,
-    /// The bundles, in order.
-    pub bundles: Vec<Bundle>,
-}
-
-/// Calls that run in one block.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bundle {
-    /// The calls, in order.
-    pub calls: Vec<Call>,
-    /// Overrides of the block in which the calls run.
-    pub block: BlockOverrides,
-}
-
 /// The rules that a caller of the engine sets: limits, and the points in which the dialects differ.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimulationRules {

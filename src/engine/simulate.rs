@@ -13,6 +13,8 @@ mod reads;
 mod results;
 mod simulator;
 
+pub(super) use plan::{CallRules, PlannedBlock, PlannedHeader};
+
 pub use context::{BlockContext, ContextChange};
 pub use outputs::{AccountDiff, Asset, CoinbaseIncome, NetChange, TokenInfo, ValueChange};
 pub use progress::{Beginning, Until};
@@ -20,6 +22,7 @@ pub use results::{BlockListing, CallOutcome, CallResult, Simulated, SimulatedBlo
 
 use alloy_consensus::Header;
 use alloy_primitives::Address;
+use alloy_rpc_types_trace::geth::CallConfig;
 
 use self::{
     plan::plan,
@@ -31,10 +34,11 @@ use self::{
 use super::{
     Engine,
     call::{environment, lift_checks},
-    error::SimulationError,
+    error::{RunError, SimulationError},
     evm::{FamilyEvm, RunEvm, with_family},
     precompiles::RunPrecompiles,
     request::{BlockOverrides, Outputs, Simulation},
+    trace::Tracer,
 };
 use crate::{
     ledger::Snapshot,
@@ -49,8 +53,8 @@ impl Engine<'_> {
     ///
     /// Returns a [`SimulationError`] if a block or a call is refused, or if the meter stopped the run.
     pub fn simulate(&mut self, snapshot: &Snapshot, simulation: &Simulation) -> Result<Simulated, SimulationError> {
-        let done = with_family!(self.spec, |F| self.simulate_from::<F>(snapshot, simulation, None, None));
-        done.map(|state| state.end(self.rules, simulation))
+        let state = self.simulate_from(snapshot, simulation, None, None)?;
+        Ok(state.end(self.rules, simulation))
     }
 
     /// Runs the beginning of `simulation`, from a shorter beginning if there is one, up to the call at `until`, or up to
@@ -73,7 +77,7 @@ impl Engine<'_> {
             }
             self.overlay.restore(&from.overlay);
         }
-        let progress = with_family!(self.spec, |F| self.simulate_from::<F>(snapshot, simulation, from, Some(until)))?;
+        let progress = self.simulate_from(snapshot, simulation, from, Some(until))?;
         Ok(Beginning { overlay: self.overlay.save(), progress })
     }
 
@@ -93,8 +97,8 @@ impl Engine<'_> {
         if beginning.progress.dropped.is_some() {
             return Ok(beginning.progress.clone().end(self.rules, simulation));
         }
-        let done = with_family!(self.spec, |F| self.simulate_from::<F>(snapshot, simulation, Some(beginning), None));
-        done.map(|state| state.end(self.rules, simulation))
+        let state = self.simulate_from(snapshot, simulation, Some(beginning), None)?;
+        Ok(state.end(self.rules, simulation))
     }
 
     /// Asks a contract for the symbol and the decimals of its token, on the state under the overlay and in the block of
@@ -111,23 +115,64 @@ impl Engine<'_> {
         })
     }
 
-    fn simulate_from<F: FamilyEvm>(
+    fn simulate_from(
         &mut self,
         snapshot: &Snapshot,
         simulation: &Simulation,
         from: Option<&Beginning>,
         until: Option<Until>,
     ) -> Result<RunProgress, SimulationError> {
-        let Self { spec, rules, codes, ref mut overlay } = *self;
-        note_plan(simulation, overlay);
-        let plan = plan(spec, snapshot, simulation, rules)?;
+        note_plan(simulation, self.overlay);
+        let plan = plan(self.spec, snapshot, simulation, self.rules)?;
         if let [first, _, ..] = plan.as_slice()
-            && spec.changes_after(first.number, first.time)
+            && self.spec.changes_after(first.number, first.time)
         {
             // A later block may be the first of a fork.
-            overlay.note_block(BlockReads::NUMBER | BlockReads::TIMESTAMP);
+            self.overlay.note_block(BlockReads::NUMBER | BlockReads::TIMESTAMP);
         }
-        let mut state = from.map_or_else(|| RunProgress::new(rules), |from| from.progress.clone());
+        let state = from.map_or_else(|| RunProgress::new(self.rules), |from| from.progress.clone());
+        let outputs = simulation.outputs;
+        let frames =
+            Tracer::Calls(CallConfig { with_log: Some(outputs.contains(Outputs::LOGS)), ..Default::default() });
+        let tracers = if outputs.contains(Outputs::TRACE) { std::slice::from_ref(&frames) } else { &[] };
+        Ok(self.run_blocks(snapshot, plan, simulation, tracers, state, until)?)
+    }
+
+    /// Runs the blocks of `plan` on `snapshot`, and traces each call by the next of `tracers`. The flags are those of
+    /// `simulation`, and its blocks are not looked at.
+    pub(super) fn run_plan(
+        &mut self,
+        snapshot: &Snapshot,
+        plan: Vec<PlannedBlock<'_>>,
+        simulation: &Simulation,
+        tracers: &[Tracer],
+    ) -> Result<Simulated, RunError> {
+        let state = RunProgress::new(self.rules);
+        Ok(self.run_blocks(snapshot, plan, simulation, tracers, state, None)?.end(self.rules, simulation))
+    }
+
+    fn run_blocks(
+        &mut self,
+        snapshot: &Snapshot,
+        plan: Vec<PlannedBlock<'_>>,
+        simulation: &Simulation,
+        tracers: &[Tracer],
+        state: RunProgress,
+        until: Option<Until>,
+    ) -> Result<RunProgress, RunError> {
+        with_family!(self.spec, |F| self.run_blocks_on::<F>(snapshot, plan, simulation, tracers, state, until))
+    }
+
+    fn run_blocks_on<F: FamilyEvm>(
+        &mut self,
+        snapshot: &Snapshot,
+        plan: Vec<PlannedBlock<'_>>,
+        simulation: &Simulation,
+        tracers: &[Tracer],
+        mut state: RunProgress,
+        until: Option<Until>,
+    ) -> Result<RunProgress, RunError> {
+        let Self { spec, rules, codes, ref mut overlay } = *self;
         state.blocks.reserve_exact(plan.len().saturating_sub(state.blocks.len()));
         let shows_transfers = simulation.outputs.intersects(Outputs::TRANSFERS | Outputs::ASSETS);
         let transfers = match (simulation.trace_transfers, shows_transfers) {
@@ -144,6 +189,7 @@ impl Engine<'_> {
             // Each block sets its own environment.
             evm: RunEvm::<F>::new(overlay, env, precompiles).with_transfers(transfers),
             simulation,
+            tracers,
             state,
             parent: &snapshot.head.header,
             roots: snapshot.world.local().filter(|_| rules.state_roots).map(StateRoots::of),
@@ -155,6 +201,10 @@ impl Engine<'_> {
         if !matches!(ran, Ok(BlockEnd::Paused)) {
             overlay.note_block(state.block_reads);
         }
-        ran.map(|_| state)
+        match ran {
+            Ok(_) => Ok(state),
+            Err(error @ (SimulationError::Stopped(_) | SimulationError::Internal(_))) => Err(error.into()),
+            Err(error) => Err(RunError { place: state.at, error }),
+        }
     }
 }

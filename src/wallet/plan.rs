@@ -13,10 +13,7 @@ use super::{
 };
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY, initial_gas_terms},
-    engine::{
-        self, Bundle, Bundles, Call, CallFees, CallRequest, Engine, Estimate, HaltText, ManyError, SimulationError,
-        SimulationRules,
-    },
+    engine::{self, Call, CallFees, CallRequest, Engine, Estimate, HaltText, SimulationError, SimulationRules},
     ledger::Snapshot,
     meter::{Meter, Stopped},
     shown,
@@ -470,16 +467,8 @@ impl Planner<'_> {
     }
 
     fn run_with(&self, call: &Call, gas: u64, overlay: &mut Overlay) -> Result<ExecutionResult, SimulationError> {
-        let bundle = Bundle { calls: vec![Call { gas: Some(gas), ..call.clone() }], ..Bundle::default() };
-        let request = Bundles { bundles: vec![bundle], ..Bundles::default() };
-        let ran = self.engine(overlay).call_many(self.snapshot.header(), &request);
-        let mut ran = ran.map_err(|error| match error {
-            ManyError::Request(error) => error,
-            ManyError::Call { error, .. } => *error,
-        })?;
-        ran.pop()
-            .and_then(|mut bundle| bundle.pop())
-            .ok_or_else(|| SimulationError::Internal("the run of a call has no result".to_owned()))
+        let request = CallRequest { call: Call { gas: Some(gas), ..call.clone() }, ..CallRequest::default() };
+        self.engine(overlay).commit_call(self.snapshot.header(), &request)
     }
 }
 

@@ -71,6 +71,11 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         &mut self.inner.ctx.cfg
     }
 
+    /// Returns the block of the next run.
+    pub const fn block_mut(&mut self) -> &mut BlockEnv {
+        &mut self.inner.ctx.block
+    }
+
     /// Runs an unsigned call, and discards its changes.
     ///
     /// # Errors
@@ -123,23 +128,13 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         self.keep(result, see)
     }
 
-    /// Runs a signed transaction, which pays all fees of its chain, and keeps its changes in the overlay.
+    /// Runs a signed transaction, which pays all fees of its chain, and keeps its changes in the overlay. Shows the state
+    /// that the transaction has touched to `see`.
     ///
     /// # Errors
     ///
     /// Returns an [`EVMError`](revm::context::result::EVMError) if the transaction is invalid, or if the meter stopped the run.
-    pub fn commit_signed(&mut self, tx: F::Tx) -> Result<ExecutionResult, Error> {
-        let result = self.execute(tx, true);
-        self.keep(result, |_, _| ())
-    }
-
-    /// As [`RunEvm::commit_signed`], among unsigned calls, which pay no other fees. Shows the state that the
-    /// transaction has touched to `see`.
-    ///
-    /// # Errors
-    ///
-    /// Returns an [`EVMError`](revm::context::result::EVMError) if the transaction is invalid, or if the meter stopped the run.
-    pub fn commit_signed_seen(
+    pub fn commit_signed(
         &mut self,
         tx: F::Tx,
         see: impl FnOnce(&EvmState, &Overlay),

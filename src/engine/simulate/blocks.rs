@@ -10,7 +10,7 @@ use revm::database::DatabaseCommitExt;
 use super::{
     calls::{BlockCalls, BlockRun, system_call},
     outputs::{AssetRecord, CoinbaseIncome, ValueChange, difference},
-    plan::PlannedBlock,
+    plan::{CallRules, PlannedBlock},
     progress::{RunProgress, Until},
     questions::measure,
     reads::{producer_balance, unrecorded},
@@ -117,7 +117,9 @@ impl<F: FamilyEvm> Simulator<'_, F> {
 
     /// Returns a block's header as it is before the calls run.
     fn header(&self, planned: &PlannedBlock<'_>) -> Header {
-        let has_free_base_fee = !self.simulation.validation && self.rules.base_fee == BaseFeeRule::ZeroWhenFree;
+        let has_free_base_fee = !self.simulation.validation
+            && self.rules.base_fee == BaseFeeRule::ZeroWhenFree
+            && matches!(planned.rules, CallRules::Simulation);
         let header = planned.header(self.spec, self.parent());
         match (planned.block.block.base_fee, header.base_fee_per_gas) {
             (None, Some(_)) if has_free_base_fee => Header { base_fee_per_gas: Some(0), ..header },
@@ -141,13 +143,25 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             set_blob_base_fee(&mut env.block_env, price);
         }
         let begun = self.state.run.take();
-        let precompiles = match begun {
-            Some(_) => overrides::precompiles(&planned.block.state, self.spec, env.cfg_env.spec)?,
-            None => overrides::apply(&planned.block.state, self.evm.db_mut(), self.codes, self.spec, env.cfg_env.spec)?,
+        let first_state = match planned.rules {
+            CallRules::Many(state) => Some(state),
+            CallRules::Simulation | CallRules::Bundle => None,
+        };
+        let is_whole = first_state.is_none();
+        let (state, fork) = (first_state.unwrap_or(&planned.block.state), env.cfg_env.spec);
+        let precompiles = match begun.is_none() && (is_whole || place.is_first) {
+            true => overrides::apply(state, self.evm.db_mut(), self.codes, self.spec, fork)?,
+            false => overrides::precompiles(state, self.spec, fork)?,
         };
         // The block's hash is needed where it is shown, and where a later block follows from it; the access list's accesses
         // are recorded with what the hash needs.
-        let lists = outputs.intersects(Outputs::HEADER | Outputs::BLOCK_ACCESS_LIST) || !place.is_last;
+        let lists = is_whole && (outputs.intersects(Outputs::HEADER | Outputs::BLOCK_ACCESS_LIST) || !place.is_last);
+        // A simulation's calls have the gas that the block being built has left, and count theirs alone.
+        let used_before = planned.continues.map_or_else(BlockGas::default, |open| open.gas);
+        let (taken, used_before) = match planned.rules {
+            CallRules::Bundle => (BlockGas::default(), used_before),
+            CallRules::Simulation | CallRules::Many(_) => (used_before, BlockGas::default()),
+        };
         let calls = BlockCalls {
             spec: self.spec,
             simulation: self.simulation,
@@ -156,12 +170,11 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             base_fee: header.base_fee_per_gas.unwrap_or_default(),
             blob_base_fee: env.block_env.blob_excess_gas_and_price.map_or(0, |blob| blob.blob_gasprice),
             fee_recipient: header.beneficiary,
-            // The gas that the block being built has used is not available. `gasUsed` counts only the simulated calls.
-            available: GasLeft::of(
-                self.spec,
-                header,
-                planned.continues.map_or_else(BlockGas::default, |open| open.gas),
-            ),
+            rules: self.rules,
+            call_rules: planned.rules,
+            block: first_state.map(|_| env.block_env.clone()),
+            available: GasLeft::of(self.spec, header, taken),
+            used_before,
             header,
             blob_gas: (
                 self.spec.blob_params(header.timestamp).map_or(0, |params| params.max_blob_gas_per_block()),
@@ -185,7 +198,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         if is_new && lists_accesses {
             evm.db_mut().list_accesses(0);
         }
-        if is_new && planned.continues.is_none() {
+        if is_new && is_whole && planned.continues.is_none() {
             unrecorded(evm, |evm| system_call(system_calls::begin_block(self.spec, header, evm)))?;
             // The block's deposit would have set them.
             if let Some(millis) = planned.millis {
@@ -203,14 +216,23 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             }
             evm.db_mut().meter.between_calls()?;
             evm.db_mut().next_access_index();
+            self.state.at = Some(place);
+            let tracer = self.tracers.first();
+            if self.tracers.len() > 1 {
+                self.tracers = &self.tracers[1..];
+            }
             let RunProgress { gas_left, traces, .. } = &mut self.state;
-            let done = calls.run(call, evm, &mut ran, gas_left, traces).map_err(|error| error.in_call(place))?;
+            let done = calls.run(call, evm, &mut ran, gas_left, (tracer, traces))?;
             if when.as_ref().is_some_and(|when| !when.allow(place, done)) {
                 return Ok((ran, BlockEnd::Broken(index)));
             }
         }
+        self.state.at = None;
         if matches!(until, Some(Until::Call(_))) {
             return Ok((ran, BlockEnd::Paused));
+        }
+        if !is_whole {
+            return Ok((ran, BlockEnd::Done));
         }
         if let Some(from) = ran.producer_had {
             let to = evm.db_mut().balance_and_nonce(header.beneficiary).0;

@@ -16,11 +16,10 @@ use alloy_evm::{
 };
 use alloy_primitives::{Address, Bloom, Bytes, Log, TxKind, U256, logs_bloom};
 use alloy_rlp::Encodable;
-use alloy_rpc_types_trace::geth::CallConfig;
 use revm::{
     DatabaseCommit,
     context::{
-        CfgEnv, Transaction, TxEnv,
+        BlockEnv, CfgEnv, Transaction, TxEnv,
         result::{EVMError, ExecutionResult, ResultGas},
     },
     state::EvmState,
@@ -28,19 +27,21 @@ use revm::{
 
 use super::{
     outputs::{AssetRecord, CoinbaseIncome, DestroyedAccount, DiffRecord, difference},
+    plan::CallRules,
     results::{CallOutcome, CallResult},
 };
 use crate::{
     chain::{BlockGas, ChainSpec, Family, GasLeft},
     engine::{
         access_list::AccessRecorder,
+        call::waive_fees,
         error::{SimulationError, explain},
         evm::{FamilyEvm, RunEvm, TxSetup, inspect},
         fees::{
             FilledCall, ListedTx, check_blob_gas, check_blob_type, check_chain, check_signer_chain, tx_env, unsigned_tx,
         },
         recorder::traced,
-        request::{Call, Outputs, SimCall, Simulation},
+        request::{Call, Outputs, SimCall, Simulation, SimulationRules},
         trace::{Trace, TraceBudget, Tracer},
         transfers::{NumberedLog, Transfer},
     },
@@ -58,8 +59,14 @@ pub(super) struct BlockCalls<'a, F: FamilyEvm> {
     pub base_fee: u64,
     pub blob_base_fee: u128,
     pub fee_recipient: Address,
-    /// Gas of the block for simulated calls.
+    /// The rules of the node and the dialect, and those of the block's calls.
+    pub rules: &'a SimulationRules,
+    pub call_rules: CallRules<'a>,
+    /// The block as calls see it, if each may see other fees.
+    pub block: Option<BlockEnv>,
+    /// Gas of the block for simulated calls, and what of it was used before them.
     pub available: GasLeft,
+    pub used_before: BlockGas,
     /// The block's header before the calls.
     pub header: &'a Header,
     /// Blob gas that the block may have, and that it had before the simulated calls.
@@ -126,13 +133,13 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         evm: &mut RunEvm<'_, F>,
         ran: &mut BlockRun,
         gas_left: &mut u64,
-        traces: &mut TraceBudget,
+        (tracer, traces): (Option<&Tracer>, &mut TraceBudget),
     ) -> Result<bool, SimulationError> {
         let counts_income = self.simulation.outputs.contains(Outputs::COINBASE);
         let had = counts_income.then(|| evm.db_mut().balance_and_nonce(self.fee_recipient).0);
         let executed = match call {
-            SimCall::Unsigned(call) => self.unsigned(call, evm, ran, *gas_left, traces)?,
-            SimCall::Signed(tx) => self.signed(tx, evm, ran, *gas_left, traces)?,
+            SimCall::Unsigned(call) => self.unsigned(call, evm, ran, *gas_left, (tracer, traces))?,
+            SimCall::Signed(tx) => self.signed(tx, evm, ran, *gas_left, (tracer, traces))?,
         };
         let income = had.map(|had| difference(had, evm.db_mut().balance_and_nonce(self.fee_recipient).0));
         let marks = evm.db().log_numbers.marks(executed.result.logs().len());
@@ -150,11 +157,15 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         evm: &mut RunEvm<'_, F>,
         ran: &mut BlockRun,
         gas_left: u64,
-        traces: &mut TraceBudget,
+        traces: (Option<&Tracer>, &mut TraceBudget),
     ) -> Result<ExecutedCall, SimulationError> {
         let validation = self.simulation.validation;
+        let is_alone = self.block.is_some();
         check_chain(call, self.spec)?;
-        let gas = self.gas(call.gas, ran.block_gas, gas_left, evm.db_mut())?;
+        let gas = match is_alone {
+            true => self.capped_gas(call.gas, gas_left)?,
+            false => self.gas(call.gas, ran.block_gas, gas_left, evm.db_mut())?,
+        };
         let filled = FilledCall {
             gas,
             nonce: call.nonce.unwrap_or_else(|| evm.db_mut().balance_and_nonce(call.from).1),
@@ -169,15 +180,21 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         } else {
             // Nonces are not checked here, and revm rejects a nonce of `u64::MAX`.
             tx.nonce = tx.nonce.min(u64::MAX - 1);
-            if tx.max_fee_per_blob_gas == 0 {
+            if tx.max_fee_per_blob_gas == 0 && !is_alone {
                 tx.max_fee_per_blob_gas = self.blob_base_fee;
             }
         }
         let wraps = !validation
+            && !is_alone
             && matches!(call.to, TxKind::Call(_))
             && evm.db_mut().balance_and_nonce(call.from).1 == u64::MAX;
         let pays_nothing = !validation && call.fees.is_free();
         evm.cfg_mut().disable_base_fee = pays_nothing;
+        if let Some(block) = &self.block {
+            let mut block = block.clone();
+            waive_fees(call, self.rules.base_fee, &mut block);
+            *evm.block_mut() = block;
+        }
         self.note_fees(!pays_nothing, call.blob_hashes.is_some(), evm.db_mut());
         let tip = tip(&tx, self.base_fee);
         let blobs = call.blob_hashes.as_ref().map_or(0, Vec::len);
@@ -197,21 +214,34 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         evm: &mut RunEvm<'_, F>,
         ran: &mut BlockRun,
         gas_left: u64,
-        traces: &mut TraceBudget,
+        traces: (Option<&Tracer>, &mut TraceBudget),
     ) -> Result<ExecutedCall, SimulationError> {
         let from = tx.signer();
-        let refused = |problem: String| SimulationError::Refused(format!("transaction {}: {problem}", tx.tx_hash()));
-        check_signer_chain(tx, self.spec).and_then(|()| check_blob_type(tx, self.spec)).map_err(refused)?;
-        self.check_blob_gas(tx, ran.blob_gas_used, evm.db_mut()).map_err(refused)?;
-        let gas = self.gas(Some(tx.gas_limit()), ran.block_gas, gas_left, evm.db_mut())?;
-        if gas < tx.gas_limit() {
-            return Err(refused(format!(
-                "the node's gas cap (--gas-cap): {gas} gas is left for the request, the transaction's gas limit is {}",
-                tx.gas_limit()
-            )));
+        let is_bundle = matches!(self.call_rules, CallRules::Bundle);
+        let refused = |problem: String| match is_bundle {
+            true => SimulationError::Refused(problem),
+            false => SimulationError::Refused(format!("transaction {}: {problem}", tx.tx_hash())),
+        };
+        check_signer_chain(tx, self.spec).map_err(refused)?;
+        if !is_bundle {
+            self.check_blobs(tx, ran.blob_gas_used, evm.db_mut()).map_err(refused)?;
         }
-        evm.db_mut().note_account(from, AccountReads::NONCE);
-        check_nonce(from, tx.nonce(), evm.db_mut().balance_and_nonce(from).1)?;
+        let asked = tx.gas_limit();
+        let gas = self.gas(Some(asked), ran.block_gas, gas_left, evm.db_mut())?;
+        if gas < asked {
+            let left = match is_bundle {
+                true => format!("the bundle has used {} of {}", self.rules.gas_cap - gas_left, self.rules.gas_cap),
+                false => format!("{gas} gas is left for the request"),
+            };
+            let limit = format!("the node's gas cap (--gas-cap): {left}, the transaction's gas limit is {asked}");
+            return Err(refused(limit));
+        }
+        if is_bundle {
+            self.check_blobs(tx, ran.blob_gas_used, evm.db_mut()).map_err(refused)?;
+        } else {
+            evm.db_mut().note_account(from, AccountReads::NONCE);
+            check_nonce(from, tx.nonce(), evm.db_mut().balance_and_nonce(from).1)?;
+        }
         self.note_fees(true, tx.is_eip4844(), evm.db_mut());
         let listed = ran.listing.is_some().then(|| ListedTx::signed(tx));
         let lifted = std::mem::replace(evm.cfg_mut(), self.strict.clone());
@@ -224,6 +254,17 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         Ok(ExecutedCall { listed, tip, blobs, ..executed? })
     }
 
+    /// Returns the gas limit of a call that asks for `asked`, and that the block does not bound.
+    fn capped_gas(&self, asked: Option<u64>, gas_left: u64) -> Result<u64, SimulationError> {
+        match gas_left {
+            0 => Err(SimulationError::Refused(format!(
+                "no gas is left: the previous calls have used the {} that a request may use: set the gas of each call, or raise --gas-cap",
+                self.rules.gas_cap
+            ))),
+            left => Ok(asked.map_or(left, |gas| gas.min(left))),
+        }
+    }
+
     /// Returns the gas limit of a call that asks for `asked`, and records what of the block this depends on.
     fn gas(
         &self,
@@ -232,6 +273,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         gas_left: u64,
         overlay: &mut Overlay,
     ) -> Result<u64, SimulationError> {
+        let used = self.used_before.plus(used);
         let remaining = self.available.after(used).most();
         let asked_gas = asked.unwrap_or(remaining);
         let gas = asked_gas.min(gas_left);
@@ -249,8 +291,10 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         Ok(gas)
     }
 
-    /// Checks that the block has room for the blobs of a transaction (EIP-4844), after those of the calls before.
-    fn check_blob_gas(&self, tx: &TxEnvelope, used: u64, overlay: &mut Overlay) -> Result<(), String> {
+    /// Checks that the chain has blobs and the block has room for those of a transaction (EIP-4844), after those of the
+    /// calls before.
+    fn check_blobs(&self, tx: &TxEnvelope, used: u64, overlay: &mut Overlay) -> Result<(), String> {
+        check_blob_type(tx, self.spec)?;
         if tx.blob_gas_used().is_none_or(|needs| needs == 0) {
             return Ok(());
         }
@@ -276,7 +320,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         tx: CallTx<F>,
         evm: &mut RunEvm<'_, F>,
         ran: &mut BlockRun,
-        traces: &mut TraceBudget,
+        (tracer, traces): (Option<&Tracer>, &mut TraceBudget),
         explain: impl FnOnce(EVMError<Infallible>, &mut Overlay) -> SimulationError,
     ) -> Result<ExecutedCall, SimulationError> {
         let outputs = self.simulation.outputs;
@@ -290,10 +334,10 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
                 destroyed = DestroyedAccount::all_of(state, before);
             }
         };
-        if !outputs.intersects(Outputs::TRACE | Outputs::ACCESS_LIST) {
+        if tracer.is_none() && accesses.is_none() {
             let done = match tx {
                 CallTx::Unsigned(tx) => evm.commit_seen(tx, see),
-                CallTx::Signed(tx) => evm.commit_signed_seen(tx, see),
+                CallTx::Signed(tx) => evm.commit_signed(tx, see),
             };
             let result = done.map_err(|error| explain(error, evm.db_mut()))?;
             return Ok(ExecutedCall { destroyed, ..ExecutedCall::of(result) });
@@ -304,16 +348,14 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
             CallTx::Unsigned(tx) => TxSetup::unsigned(tx, env, precompiles),
             CallTx::Signed(tx) => TxSetup { tx, waived: None, env, precompiles },
         };
-        let (trace, ran) = match &mut accesses {
-            Some(accesses) if !outputs.contains(Outputs::TRACE) => {
-                let ran = inspect::<F, _>(evm.db_mut(), setup, accesses);
-                (None, ran.map_err(|error| explain(error, evm.db_mut()))?)
-            }
-            accesses => {
-                let config = CallConfig { with_log: Some(outputs.contains(Outputs::LOGS)), ..Default::default() };
-                let tracer = Tracer::Calls(config);
-                let (trace, ran) = traced::<F>(setup, &tracer, accesses.as_mut(), traces, evm.db_mut(), explain)?;
+        let (trace, ran) = match (tracer, &mut accesses) {
+            (Some(tracer), accesses) => {
+                let (trace, ran) = traced::<F>(setup, tracer, accesses.as_mut(), traces, evm.db_mut(), explain)?;
                 (Some(trace), ran)
+            }
+            (None, accesses) => {
+                let ran = inspect::<F, _>(evm.db_mut(), setup, accesses.get_or_insert_default());
+                (None, ran.map_err(|error| explain(error, evm.db_mut()))?)
             }
         };
         see(&ran.state, evm.db_mut());

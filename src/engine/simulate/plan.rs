@@ -3,55 +3,68 @@
 use std::{borrow::Cow, time::Duration};
 
 use alloy_consensus::Header;
-use alloy_primitives::{Address, B256, Sealed, U256};
+use alloy_primitives::{Sealed, U256};
 
 use crate::{
     chain::{Attributes, ChainSpec, Family, block_instant},
     engine::{
         error::SimulationError,
-        request::{BlockOverrides, SimBlock, Simulation, SimulationRules},
+        request::{BlockOverrides, SimBlock, Simulation, SimulationRules, StateOverrides},
     },
     ledger::{OpenBlock, Snapshot},
 };
 
 /// A block to simulate. Its number and time are settled; its parent's results are not known yet.
-pub(super) struct PlannedBlock<'a> {
-    pub(super) block: Cow<'a, SimBlock>,
-    pub(super) number: u64,
+pub(in crate::engine) struct PlannedBlock<'a> {
+    pub block: Cow<'a, SimBlock>,
+    pub number: u64,
     /// Unix time, in seconds.
-    pub(super) time: u64,
+    pub time: u64,
     /// The milliseconds beyond it, if the chain's blocks tell them.
-    pub(super) millis: Option<u64>,
-    pub(super) filler: bool,
+    pub millis: Option<u64>,
+    pub filler: bool,
     /// The block being built, if this block continues it.
-    pub(super) continues: Option<&'a OpenBlock>,
-    /// Header fields that follow from the previous block and the overrides.
-    pub(super) gas_limit: u64,
-    pub(super) fee_recipient: Address,
-    pub(super) prev_randao: B256,
-    pub(super) beacon_root: B256,
-    pub(super) difficulty: U256,
+    pub continues: Option<&'a OpenBlock>,
+    pub header: PlannedHeader,
+    pub rules: CallRules<'a>,
+}
+
+/// The header of a planned block before its calls run.
+pub(in crate::engine) enum PlannedHeader {
+    /// This header, whatever the parent is.
+    Given(Header),
+    /// The header that follows from the parent, with these fields from the previous block and the overrides.
+    Next { attributes: Attributes, difficulty: U256 },
+}
+
+/// The rules by which the calls of a block are filled in and checked.
+#[derive(Clone, Copy)]
+pub(in crate::engine) enum CallRules<'a> {
+    /// The rules of geth's `eth_simulateV1`.
+    Simulation,
+    /// The rules of `eth_callBundle`: gas is checked before blobs, and the EVM checks fees before nonces.
+    Bundle,
+    /// The rules of Erigon's `eth_callMany`. The calls run in a block that neither begins nor ends, whose gas does not bound
+    /// them, under the state overrides of the first block.
+    Many(&'a StateOverrides),
 }
 
 impl PlannedBlock<'_> {
     /// Returns the header before the calls run, on `parent`, with the base fee that the chain or an override sets.
     pub(super) fn header(&self, spec: &ChainSpec, parent: &Sealed<Header>) -> Header {
+        let (attributes, difficulty) = match &self.header {
+            PlannedHeader::Given(header) => return header.clone(),
+            PlannedHeader::Next { attributes, difficulty } => (*attributes, *difficulty),
+        };
         let overrides = &self.block.block;
         let base_fee = overrides.base_fee.map(Some).unwrap_or_else(|| match self.continues {
             Some(open) => open.header.base_fee_per_gas,
             None => spec.next_base_fee(parent, self.number, self.time),
         });
-        let attributes = Attributes {
-            timestamp: self.time,
-            fee_recipient: self.fee_recipient,
-            prev_randao: self.prev_randao,
-            beacon_root: self.beacon_root,
-            gas_limit: self.gas_limit,
-        };
         let next = spec.next_header(parent, self.number, attributes);
         let slot_number = self.continues.map_or(next.slot_number, |open| open.header.slot_number);
         Header {
-            difficulty: self.difficulty,
+            difficulty,
             base_fee_per_gas: base_fee,
             slot_number: overrides.slot_number.filter(|_| next.block_access_list_hash.is_some()).or(slot_number),
             ..next
@@ -83,25 +96,26 @@ pub(super) fn plan<'a>(
         let overrides = &block.block;
         let inherited_root = continues.and_then(|open| open.header.parent_beacon_block_root).unwrap_or_default();
         let inherited_randao = continues.filter(|_| rules.keeps_prev_randao).map(|open| open.header.mix_hash);
-        let one = PlannedBlock {
+        let attributes = Attributes {
+            timestamp: time.as_secs(),
+            fee_recipient: overrides.fee_recipient.unwrap_or(fee_recipient),
+            prev_randao: overrides.prev_randao.or(inherited_randao).unwrap_or_default(),
+            beacon_root: overrides.beacon_root.unwrap_or(inherited_root),
+            gas_limit: overrides.gas_limit.unwrap_or(gas_limit),
+        };
+        let difficulty =
+            if spec.is_post_merge(number) { U256::ZERO } else { overrides.difficulty.unwrap_or(difficulty) };
+        last = (attributes.gas_limit, attributes.fee_recipient, difficulty);
+        planned.push(PlannedBlock {
             number,
             time: time.as_secs(),
             millis: spec.has_base_time(time.as_secs()).then(|| time.subsec_millis().into()),
             filler,
             continues,
-            gas_limit: overrides.gas_limit.unwrap_or(gas_limit),
-            fee_recipient: overrides.fee_recipient.unwrap_or(fee_recipient),
-            prev_randao: overrides.prev_randao.or(inherited_randao).unwrap_or_default(),
-            beacon_root: overrides.beacon_root.unwrap_or(inherited_root),
-            difficulty: if spec.is_post_merge(number) {
-                U256::ZERO
-            } else {
-                overrides.difficulty.unwrap_or(difficulty)
-            },
+            header: PlannedHeader::Next { attributes, difficulty },
+            rules: CallRules::Simulation,
             block,
-        };
-        last = (one.gas_limit, one.fee_recipient, one.difficulty);
-        planned.push(one);
+        });
     };
     // The open block's own time if it is that block, else one step after the previous block.
     let default_time = |number: u64, before: Duration| match open {

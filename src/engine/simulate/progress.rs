@@ -74,17 +74,19 @@ pub(super) struct RunProgress {
     /// By how much the objective has grown.
     pub gained: I256,
     pub tokens: Tokens,
+    /// The call that runs, or that ran last.
+    pub at: Option<CallPlace>,
     /// The call that broke the bundle.
     pub dropped: Option<CallPlace>,
 }
 
 impl RunProgress {
-    pub(super) fn new(rules: &SimulationRules) -> Self {
+    pub fn new(rules: &SimulationRules) -> Self {
         Self { gas_left: rules.gas_cap, traces: TraceBudget::new(rules.max_trace), ..Self::default() }
     }
 
     /// Returns the results of a run that has come to its end.
-    pub(super) fn end(self, rules: &SimulationRules, simulation: &Simulation) -> Simulated {
+    pub fn end(self, rules: &SimulationRules, simulation: &Simulation) -> Simulated {
         Simulated {
             blocks: self.blocks,
             dropped: self.dropped,

@@ -10,6 +10,7 @@ use crate::{
     engine::{
         evm::{FamilyEvm, RunEvm},
         request::{Simulation, SimulationRules},
+        trace::Tracer,
     },
     state::{CodeCache, Overlay, StateRoots},
 };
@@ -21,6 +22,8 @@ pub(super) struct Simulator<'a, F: FamilyEvm> {
     /// The EVM over the overlay. It serves one block after the other.
     pub evm: RunEvm<'a, F>,
     pub simulation: &'a Simulation,
+    /// The tracers of the calls to come. The last one serves all further calls. Empty if no call is traced.
+    pub tracers: &'a [Tracer],
     pub state: RunProgress,
     /// The header of the snapshot's head.
     pub parent: &'a Sealed<Header>,

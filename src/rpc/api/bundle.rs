@@ -6,12 +6,11 @@ use std::{
 };
 
 use alloy_primitives::{Address, B256, Bytes, I256, U256};
-use revm::context::result::ExecutionResult;
 use serde::{Serialize, Serializer};
 
 use crate::rpc::run::{Backend, Run};
 use crate::{
-    engine::{BundleError, BundleResult, BundleTx, HaltText, SimulationError},
+    engine::{BundleResult, BundleTx, CallOutcome, HaltText, RunError, SimBlock, SimCall, SimulationError},
     pool::{BundleName, SentBundle},
     rpc::{
         json,
@@ -93,7 +92,8 @@ impl Backend {
             run.meter.limit_time(deadline);
         }
         let rules = self.rules(run.dialect);
-        let result = self.engine(&rules, run.reset_to(&snapshot)).call_bundle(&snapshot, &bundle).map_err(refusal)?;
+        let result = self.engine(&rules, run.reset_to(&snapshot)).call_bundle(&snapshot, &bundle);
+        let result = result.map_err(|error| refusal(error, &bundle))?;
         let result = CallBundleResult::from(result);
         self.gas.increment(result.total_gas_used);
         json::value(&mut run.out, &result);
@@ -102,18 +102,22 @@ impl Backend {
 }
 
 /// Converts the error of a bundle, and names the field of the request that caused it.
-fn refusal(error: BundleError) -> RpcError {
-    match error {
-        BundleError::Block(SimulationError::BlockNumber { number, previous }) => RpcError::params(format!(
+fn refusal(RunError { place, error }: RunError, bundle: &SimBlock) -> RpcError {
+    match (error, place) {
+        (SimulationError::BlockNumber { number, previous }, _) => RpcError::params(format!(
             "params[0].blockNumber: {number}: expected a block after the state block, {previous}, or, at pending, the block being built"
         )),
-        BundleError::Block(SimulationError::BlockTime { time, previous }) => RpcError::params(format!(
+        (SimulationError::BlockTime { time, previous }, _) => RpcError::params(format!(
             "params[0].timestamp: {time}: expected a time after that of the previous block, {previous}"
         )),
-        BundleError::Block(error) => RpcError::from(error).outside_simulation(),
-        BundleError::Transaction { index, hash, error } => {
-            let error = RpcError::from(*error).outside_simulation();
-            error.with_message(|text| format!("params[0].txs[{index}] ({hash}): {text}"))
+        (error, place) => {
+            let error = RpcError::from(error).outside_simulation();
+            match place.and_then(|place| Some((place.call, bundle.calls.get(place.call)?))) {
+                Some((index, SimCall::Signed(tx))) => {
+                    error.with_message(|text| format!("params[0].txs[{index}] ({}): {text}", tx.tx_hash()))
+                }
+                _ => error,
+            }
         }
     }
 }
@@ -139,13 +143,14 @@ impl From<BundleResult> for CallBundleResult {
 
 impl From<BundleTx> for TxResult {
     fn from(tx: BundleTx) -> Self {
-        let gas_used = tx.result.tx_gas_used();
-        let (value, error, revert) = match tx.result {
-            ExecutionResult::Success { output, .. } => (Some(output.into_data()), None, None),
-            ExecutionResult::Revert { output, .. } => {
+        let gas_used = tx.result.gas_used;
+        let output = tx.result.return_data;
+        let (value, error, revert) = match tx.result.outcome {
+            CallOutcome::Success => (Some(output), None, None),
+            CallOutcome::Revert => {
                 (None, Some("execution reverted".to_owned()), Some(output).filter(|data| !data.is_empty()))
             }
-            ExecutionResult::Halt { reason, .. } => (None, Some(HaltText(reason).to_string()), None),
+            CallOutcome::Halt(reason) => (None, Some(HaltText(reason).to_string()), None),
         };
         Self {
             coinbase_diff: tx.coinbase_diff,

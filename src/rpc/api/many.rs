@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use revm::context::result::ExecutionResult;
-
 use crate::rpc::run::{Backend, Run};
 use crate::{
-    engine::{self, HaltText, ManyError},
+    engine::{self, CallOutcome, CallResult, HaltText, RunError},
     ledger::{Block, Selector, Snapshot},
     rpc::{
         json,
@@ -23,13 +21,13 @@ impl Backend {
     pub fn call_many(&self, run: &mut Run<'_>, request: ManyRequest) -> Result<()> {
         let (dialect, rules) = (run.dialect, self.rules(run.dialect));
         let (snapshot, overlay) = self.set_up(&request, "params[1].transactionIndex", run)?;
-        let bundles = self
+        let done = self
             .engine(&rules, overlay)
-            .call_many(snapshot.header(), &request.bundles)
+            .call_many(&snapshot, &request.state, &request.bundles, &[])
             .map_err(|error| refusal(error, in_bundles))?;
-        self.gas.increment(bundles.iter().flatten().map(ExecutionResult::tx_gas_used).sum());
-        json::list(&mut run.out, &bundles, |out, bundle| {
-            json::list(out, bundle, |out, result| call_result(out, result, dialect));
+        self.gas.increment(done.gas_used);
+        json::list(&mut run.out, &done.blocks, |out, bundle| {
+            json::list(out, &bundle.calls, |out, result| call_result(out, result, dialect));
         });
         Ok(())
     }
@@ -81,25 +79,23 @@ pub fn in_bundles(bundle: usize, call: usize) -> String {
 }
 
 /// Converts the error of bundles, and names the call that caused it.
-pub fn refusal(error: ManyError, place: impl FnOnce(usize, usize) -> String) -> RpcError {
-    match error {
-        ManyError::Request(error) => RpcError::from(error).outside_simulation(),
-        ManyError::Call { bundle, call, error } => {
-            let error = RpcError::from(*error).outside_simulation();
-            error.with_message(|text| format!("{}: {text}", place(bundle, call)))
-        }
+pub fn refusal(RunError { place, error }: RunError, path: impl FnOnce(usize, usize) -> String) -> RpcError {
+    let error = RpcError::from(error).outside_simulation();
+    match place {
+        Some(place) => error.with_message(|text| format!("{}: {text}", path(place.block, place.call))),
+        None => error,
     }
 }
 
-fn call_result(out: &mut Vec<u8>, result: &ExecutionResult, dialect: &Dialect) {
+fn call_result(out: &mut Vec<u8>, result: &CallResult, dialect: &Dialect) {
     let mut object = json::Object::new(out);
-    let error = match result {
-        ExecutionResult::Success { output, .. } => {
-            object.data("value", output.data());
+    let error = match &result.outcome {
+        CallOutcome::Success => {
+            object.data("value", &result.return_data);
             return object.end();
         }
-        ExecutionResult::Revert { output, .. } => (dialect.revert)(output.clone()),
-        ExecutionResult::Halt { reason, .. } => (dialect.halt)(HaltText(reason.clone()).to_string()),
+        CallOutcome::Revert => (dialect.revert)(result.return_data.clone()),
+        CallOutcome::Halt(reason) => (dialect.halt)(HaltText(reason.clone()).to_string()),
     };
     let (out, error) = (object.key("error"), error.into_object());
     match dialect.many_error {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::{SelectorParam, ShapeLimits, parse};
 use crate::{
-    engine::SignedBundle,
+    engine::{BlockOverrides, SimBlock, SimCall},
     ledger::Selector,
     pool::{SentBundle, SentTransaction},
     rpc::{
@@ -75,8 +75,8 @@ struct CancelledBundleParam {
 /// The parsed parameters of `eth_callBundle`.
 #[derive(Debug)]
 pub struct ParsedBundle {
-    /// The bundle, its transactions decoded and their senders recovered.
-    pub bundle: SignedBundle,
+    /// The block of the bundle, with its transactions decoded and their senders recovered.
+    pub bundle: SimBlock,
     /// The block whose state the bundle runs on.
     pub state: Selector,
     /// The client's time limit in milliseconds. `None` and zero leave the node's own limit.
@@ -93,18 +93,22 @@ pub fn parse_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Re
             "params[0].transactionIndex: {index}: not supported: expected -1, or a snapshotId in stateBlockNumber"
         )));
     }
-    let transactions =
-        bundle.txs.iter().enumerate().map(|(index, raw)| transaction(raw, format_args!("params[0].txs[{index}]")));
+    let calls =
+        bundle.txs.iter().enumerate().map(|(index, raw)| {
+            Ok(SimCall::Signed(Box::new(transaction(raw, format_args!("params[0].txs[{index}]"))?)))
+        });
+    let calls = calls.collect::<Result<_>>()?;
+    let block = BlockOverrides {
+        number: Some(bundle.block_number.0),
+        time: bundle.timestamp.map(|time| time.0),
+        fee_recipient: bundle.coinbase.map(Address::from),
+        gas_limit: bundle.gas_limit.map(|gas| gas.0),
+        difficulty: bundle.difficulty.map(|difficulty| difficulty.0),
+        base_fee: bundle.base_fee.map(|fee| fee.0),
+        ..BlockOverrides::default()
+    };
     Ok(ParsedBundle {
-        bundle: SignedBundle {
-            transactions: transactions.collect::<Result<_, _>>()?,
-            number: bundle.block_number.0,
-            timestamp: bundle.timestamp.map(|time| time.0),
-            coinbase: bundle.coinbase.map(Address::from),
-            gas_limit: bundle.gas_limit.map(|gas| gas.0),
-            difficulty: bundle.difficulty.map(|difficulty| difficulty.0),
-            base_fee: bundle.base_fee.map(|fee| fee.0),
-        },
+        bundle: SimBlock { calls, block, ..SimBlock::default() },
         state: bundle.state_block_number.0,
         timeout: bundle.timeout.map(|timeout| timeout.0),
     })

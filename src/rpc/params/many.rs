@@ -13,7 +13,7 @@ use super::{
     parse, select,
 };
 use crate::{
-    engine::{Bundle, Bundles},
+    engine::{SimBlock, SimCall, StateOverrides},
     ledger::Selector,
     rpc::{
         json::hex::parse_quantity,
@@ -28,8 +28,10 @@ use crate::{
 /// Bundles of calls, and the position in a block where they run.
 #[derive(Debug)]
 pub struct ManyRequest {
-    /// The bundles, and the state overrides before them.
-    pub bundles: Bundles,
+    /// Overrides of the state before the first call.
+    pub state: StateOverrides,
+    /// The bundles, as blocks without overrides of the state.
+    pub bundles: Vec<SimBlock>,
     /// The block on whose state the bundles run.
     pub selector: Selector,
     /// The number of that block's transactions that run before the bundles. `None` means all of them.
@@ -70,10 +72,10 @@ pub fn parse_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) ->
     let CallManyParams(bundles, context, state, timeout, ()) = parse(params, dialect)?;
     let (selector, index) = context.unwrap_or_default().into_place();
     let state = state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default();
-    let bundles = Bundles { state, bundles: into_bundles(bundles, "eth_callMany", dialect, limits)? };
+    let bundles = into_bundles(bundles, "eth_callMany", dialect, limits)?;
     // Zero sets no limit, as in Erigon, which defines the method.
     let timeout = timeout.filter(|time| time.0 > 0).map(|time| Duration::from_millis(time.0));
-    Ok(ManyRequest { bundles, selector, index, timeout })
+    Ok(ManyRequest { state, bundles, selector, index, timeout })
 }
 
 /// Converts the bundles in the first parameter of `method`. A bundle has the limits of a simulation's block.
@@ -82,7 +84,7 @@ pub(super) fn into_bundles(
     method: &str,
     dialect: &Dialect,
     limits: &ShapeLimits,
-) -> Result<Vec<Bundle>> {
+) -> Result<Vec<SimBlock>> {
     if bundles.iter().all(|bundle| bundle.transactions.is_empty()) {
         return Err(RpcError::params("params[0]: empty bundles: expected at least one with a transaction"));
     }
@@ -106,11 +108,14 @@ pub(super) fn into_bundles(
 }
 
 impl CallManyBundleParam {
-    fn into_bundle(self, place: impl fmt::Display, method: &str, dialect: &Dialect) -> Result<Bundle> {
+    fn into_bundle(self, place: impl fmt::Display, method: &str, dialect: &Dialect) -> Result<SimBlock> {
         let calls = self.transactions.into_iter().enumerate();
-        Ok(Bundle {
+        Ok(SimBlock {
+            state: StateOverrides::default(),
             calls: calls
-                .map(|(index, call)| call.into_call(format_args!("{place}.transactions[{index}]"), dialect))
+                .map(|(index, call)| {
+                    call.into_call(format_args!("{place}.transactions[{index}]"), dialect).map(SimCall::from)
+                })
                 .collect::<Result<_, _>>()?,
             block: self
                 .block_override

@@ -11,7 +11,7 @@ use super::{
     parse, select,
 };
 use crate::{
-    engine::{Bundle, Bundles, ParityOptions, StateOverrides, Tracer},
+    engine::{ParityOptions, SimBlock, StateOverrides, Tracer},
     ledger::Selector,
     rpc::{
         json::hex::{Fixed, Number},
@@ -92,7 +92,8 @@ pub fn parse_parity_call(params: &str, dialect: &Dialect) -> Result<TraceRequest
     let ParityCallParams(call, types, selector, state, block, ()) = parse(params, dialect)?;
     let state = state.map(|state| state_overrides(state, "params[3]")).transpose()?.unwrap_or_default();
     let block = block.map(|block| call_block_overrides(block, "params[4]", "trace_call")).transpose()?;
-    let bundle = Bundle { calls: vec![call.into_call("params[0]", dialect)?], block: block.unwrap_or_default() };
+    let calls = vec![call.into_call("params[0]", dialect)?.into()];
+    let bundle = SimBlock { calls, block: block.unwrap_or_default(), ..SimBlock::default() };
     Ok(request(state, bundle, select(selector), vec![types.tracer()]))
 }
 
@@ -103,18 +104,18 @@ pub fn parse_parity_call_many(params: &str, dialect: &Dialect, limits: &ShapeLim
     if calls.len() > most {
         return Err(RpcError::limit(format!("params[0]: too many calls: {}, at most {most}", calls.len())));
     }
-    let (mut bundle, mut tracers) = (Bundle::default(), Vec::with_capacity(calls.len()));
+    let (mut bundle, mut tracers) = (SimBlock::default(), Vec::with_capacity(calls.len()));
     for (index, TypedCall(call, types)) in calls.into_iter().enumerate() {
-        bundle.calls.push(call.into_call(format_args!("params[0][{index}][0]"), dialect)?);
+        bundle.calls.push(call.into_call(format_args!("params[0][{index}][0]"), dialect)?.into());
         tracers.push(types.tracer());
     }
     let selector = selector.map_or(Selector::Pending, Selector::from);
     Ok(request(StateOverrides::default(), bundle, selector, tracers))
 }
 
-fn request(state: StateOverrides, bundle: Bundle, selector: Selector, tracers: Vec<Tracer>) -> TraceRequest {
-    let bundles = Bundles { state, bundles: vec![bundle] };
-    TraceRequest { calls: ManyRequest { bundles, selector, index: None, timeout: None }, tracers }
+fn request(state: StateOverrides, bundle: SimBlock, selector: Selector, tracers: Vec<Tracer>) -> TraceRequest {
+    let bundles = vec![bundle];
+    TraceRequest { calls: ManyRequest { state, bundles, selector, index: None, timeout: None }, tracers }
 }
 
 /// Parses the parameters of `trace_replayBlockTransactions`.

@@ -15,7 +15,7 @@ use super::{
     parse, parse_aside, select,
 };
 use crate::{
-    engine::{Bundle, Bundles, StepOptions, Tracer},
+    engine::{SimBlock, StepOptions, Tracer},
     ledger::Selector,
     rpc::{
         json::hex::{Fixed, Quantity},
@@ -106,9 +106,10 @@ pub fn parse_trace_call(params: &str, dialect: &Dialect) -> Result<TraceRequest>
         .transpose()?
         .unwrap_or_default();
     let state = options.take_state()?;
-    let bundle = Bundle { calls: vec![call.into_call("params[0]", dialect)?], block };
+    let calls = vec![call.into_call("params[0]", dialect)?.into()];
     let calls = ManyRequest {
-        bundles: Bundles { state, bundles: vec![bundle] },
+        state,
+        bundles: vec![SimBlock { calls, block, ..SimBlock::default() }],
         selector,
         index: options.tx_index.map(|index| index.0),
         timeout: options.timeout("params[2]")?,
@@ -136,7 +137,7 @@ pub fn parse_trace_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -
     }
     let state = options.take_state()?;
     let timeout = options.timeout("params[2]")?;
-    let calls = ManyRequest { bundles: Bundles { state, bundles }, selector, index, timeout };
+    let calls = ManyRequest { state, bundles, selector, index, timeout };
     Ok(TraceRequest { calls, tracers: vec![options.tracer("params[2]", dialect)?] })
 }
 

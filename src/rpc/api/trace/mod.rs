@@ -4,10 +4,12 @@ mod parity;
 mod replay;
 mod storage;
 
+use std::sync::Arc;
+
 use super::many::{in_bundles, refusal};
 use crate::rpc::run::{Backend, Run};
 use crate::{
-    engine::{Trace, TraceBudget},
+    engine::Trace,
     rpc::{
         json,
         params::TraceRequest,
@@ -44,15 +46,16 @@ impl Backend {
         TraceRequest { calls, tracers }: &TraceRequest,
         index: &str,
         place: fn(usize, usize) -> String,
-    ) -> Result<Vec<Vec<Trace>>> {
+    ) -> Result<Vec<Vec<Arc<Trace>>>> {
         let rules = self.rules(run.dialect);
         let (snapshot, overlay) = self.set_up(calls, index, run)?;
-        let budget = TraceBudget::new(self.limits.max_trace);
-        let (traces, gas_used) = self
+        let done = self
             .engine(&rules, overlay)
-            .trace_many(snapshot.header(), &calls.bundles, tracers, budget)
+            .call_many(&snapshot, &calls.state, &calls.bundles, tracers)
             .map_err(|error| refusal(error, place))?;
-        self.gas.increment(gas_used);
-        Ok(traces)
+        self.gas.increment(done.gas_used);
+        let traces =
+            done.blocks.into_iter().map(|bundle| bundle.calls.into_iter().filter_map(|call| call.trace).collect());
+        Ok(traces.collect())
     }
 }
