@@ -6,7 +6,7 @@ use alloy_primitives::map::HashMap;
 
 use super::method::{Handler, MethodRoute};
 use crate::rpc::{
-    api::{block, call, document, fee, node::CLIENT_VERSION, search, simulate, state, subscribe, watch},
+    api::{block, call, document, fee, mev, node::CLIENT_VERSION, search, simulate, state, subscribe, watch},
     json::{self, Lookup},
     params::{self, HashParam, SelectorParam},
     protocol::{dialect::Dialect, error::RpcError},
@@ -74,7 +74,7 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<call::EstimateGas>("eth_estimateGas", On(Bundle)),
     MethodRoute::run::<call::CreateAccessList>("eth_createAccessList", On(Bundle)),
     run!("eth_callBundle", On(Bundle), limited parse_bundle, call_bundle),
-    run!("mev_simBundle", On(Bundle), limited parse_sim_bundle, sim_bundle),
+    MethodRoute::run::<mev::SimBundle>("mev_simBundle", On(Bundle)),
     run!("eth_callMany", On(Bundle), limited parse_call_many, call_many),
     run!("debug_traceCall", On(Bundle), parse_trace_call, trace_call),
     run!("debug_traceCallMany", On(Bundle), limited parse_trace_many, trace_call_many),

@@ -20,7 +20,6 @@ mod bundle;
 mod call;
 mod log;
 mod many;
-mod mev;
 mod objects;
 mod parity;
 mod schema;
@@ -41,11 +40,11 @@ pub use self::call::{
 };
 pub use self::log::{LogFilter, LogRange, parse_logs};
 pub use self::many::{ManyRequest, parse_call_many};
-pub use self::mev::{MevBundle, MevPart, SimBundleRequest, parse_sim_bundle};
 pub use self::parity::{
     TraceSearch, parse_parity_call, parse_parity_call_many, parse_replay_block, parse_replay_transaction,
     parse_trace_filter, parse_trace_get,
 };
+pub use self::schema::add_aliases;
 pub use self::send::{parse_raw, parse_raw_sync, parse_sending};
 pub use self::signature::{parse_permissions, parse_personal, parse_switch, parse_typed_data};
 pub use self::state::{StorageRangeRequest, parse_address, parse_bytes, parse_storage_range};

@@ -4,19 +4,17 @@
 use std::ops::RangeInclusive;
 
 use alloy_primitives::{Address, B256};
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
-use super::{SelectorParam, ShapeLimits, bundle::transaction, parse};
 use crate::{
     engine::{BlockOverrides, CallPlace, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
     ledger::Selector,
     rpc::{
         json::hex::{Data, Fixed, Number},
-        protocol::{
-            dialect::Dialect,
-            error::{Result, RpcError},
-        },
+        params::{SelectorParam, ShapeLimits, add_aliases, transaction},
+        protocol::error::{Result, RpcError},
     },
     shown::cut,
 };
@@ -26,26 +24,40 @@ const MAX_NESTED: usize = 5;
 /// The versions of MEV-Share's API, which have the same bundles.
 const VERSIONS: [&str; 2] = ["v0.1", "beta-1"];
 
-params! {
-    SimBundleParams(MevBundleParam; SimBundleBlockParam)
-        = "1 or 2 parameters: the bundle, and the block in which it runs";
+/// Runs a bundle of MEV-Share in one block, and tells what its producer keeps and what it refunds.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 or 2 parameters: the bundle, and the block in which it runs")]
+pub struct SimBundle {
+    bundle: MevBundleParam,
+    #[serde(default)]
+    block: Option<SimBundleBlockParam>,
 }
 
-#[derive(Debug, Deserialize)]
+/// A bundle of MEV-Share.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "MevBundle")]
 #[serde(rename_all = "camelCase")]
 struct MevBundleParam {
+    /// v0.1 or beta-1.
     version: String,
     inclusion: InclusionParam,
+    /// Signed transactions, and bundles, in order. A transaction that cannot revert breaks the bundle if it does.
+    #[schemars(length(min = 1))]
     body: Vec<MevItemParam>,
     validity: Option<ValidityParam>,
-    // These are for those who share a bundle.
+    /// Has no effect: it is for those who share a bundle.
     #[serde(rename = "privacy")]
+    #[schemars(with = "Option<Value>")]
     _privacy: Option<Box<RawValue>>,
+    /// Has no effect: it is for those who share a bundle.
     #[serde(rename = "metadata")]
+    #[schemars(with = "Option<Value>")]
     _metadata: Option<Box<RawValue>>,
 }
 
-#[derive(Debug, Deserialize)]
+/// The blocks that may include a bundle.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Inclusion")]
 #[serde(rename_all = "camelCase")]
 struct InclusionParam {
     block: Number<u64>,
@@ -53,40 +65,54 @@ struct InclusionParam {
 }
 
 /// An item of a bundle, which has one of the fields `tx`, `bundle` and `hash`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "MevItem")]
 #[serde(rename_all = "camelCase")]
 struct MevItemParam {
     tx: Option<Data>,
     bundle: Option<Box<MevBundleParam>>,
+    /// Rejected: only MEV-Share knows the transaction with this hash.
     hash: Option<Fixed<32>>,
     can_revert: Option<bool>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// The refunds of a bundle.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[schemars(rename = "Validity")]
 #[serde(rename_all = "camelCase")]
 struct ValidityParam {
     refund: Option<Vec<RefundParam>>,
     refund_config: Option<Vec<RecipientParam>>,
 }
 
-#[derive(Debug, Deserialize)]
+/// The refund to the owner of an item.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Refund")]
 #[serde(rename_all = "camelCase")]
 struct RefundParam {
     body_idx: usize,
+    #[schemars(range(max = 100))]
     percent: u8,
 }
 
-#[derive(Debug, Deserialize)]
+/// An address to which a bundle around this one refunds.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "RefundRecipient")]
 struct RecipientParam {
     #[serde(rename = "address")]
     _address: Fixed<20>,
+    #[schemars(range(max = 100))]
     percent: u8,
 }
 
 /// The block in which a bundle runs, under the names of Flashbots and of alloy.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[schemars(rename = "SimBundleBlock", transform = add_aliases(&[
+    ("blockNumber", "number"), ("coinbase", "feeRecipient"), ("timestamp", "time"), ("baseFee", "baseFeePerGas"),
+]))]
 #[serde(rename_all = "camelCase")]
 struct SimBundleBlockParam {
+    /// The block on which the bundle runs; latest by default.
     parent_block: Option<SelectorParam>,
     #[serde(alias = "number")]
     block_number: Option<Number<u64>>,
@@ -97,6 +123,7 @@ struct SimBundleBlockParam {
     gas_limit: Option<Number<u64>>,
     #[serde(alias = "baseFeePerGas")]
     base_fee: Option<Number<u64>>,
+    /// Milliseconds.
     timeout: Option<Number<u64>>,
 }
 
@@ -142,33 +169,39 @@ pub enum MevPart {
     Bundle(MevBundle),
 }
 
-/// Parses a bundle and the block in which it runs, decodes the transactions and recovers their senders.
-pub fn parse_sim_bundle(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimBundleRequest> {
-    let SimBundleParams(bundle, block, ()) = parse(params, dialect)?;
-    let block = block.unwrap_or_default();
-    let mut calls = FlatCalls { calls: Vec::new(), when: Conditions::default(), most: limits.max_block_calls };
-    let bundle = bundle.into_bundle("params[0]", 0, &mut calls)?;
-    let overrides = BlockOverrides {
-        number: block.block_number.map(|number| number.0),
-        time: block.timestamp.map(|time| time.0),
-        gas_limit: block.gas_limit.map(|gas| gas.0),
-        fee_recipient: block.coinbase.map(Address::from),
-        base_fee: block.base_fee.map(|fee| fee.0),
-        ..BlockOverrides::default()
-    };
-    let simulation = Simulation {
-        blocks: vec![SimBlock { block: overrides, calls: calls.calls, ..SimBlock::default() }],
-        validation: true,
-        outputs: Outputs::STATUS | Outputs::GAS_USED | Outputs::RETURN_DATA | Outputs::LOGS | Outputs::COINBASE,
-        when: Some(calls.when),
-        ..Simulation::default()
-    };
-    Ok(SimBundleRequest {
-        bundle,
-        simulation,
-        parent: block.parent_block.map_or(Selector::Latest, Selector::from),
-        timeout: block.timeout.map(|timeout| timeout.0),
-    })
+impl SimBundle {
+    /// Converts the bundle and the block in which it runs: decodes the transactions and recovers their senders.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 with the path of the wrong field, or -32005 if there are too many transactions or bundles in bundles.
+    pub fn into_request(self, limits: &ShapeLimits) -> Result<SimBundleRequest> {
+        let Self { bundle, block } = self;
+        let block = block.unwrap_or_default();
+        let mut calls = FlatCalls { calls: Vec::new(), when: Conditions::default(), most: limits.max_block_calls };
+        let bundle = bundle.into_bundle("params[0]", 0, &mut calls)?;
+        let overrides = BlockOverrides {
+            number: block.block_number.map(|number| number.0),
+            time: block.timestamp.map(|time| time.0),
+            gas_limit: block.gas_limit.map(|gas| gas.0),
+            fee_recipient: block.coinbase.map(Address::from),
+            base_fee: block.base_fee.map(|fee| fee.0),
+            ..BlockOverrides::default()
+        };
+        let simulation = Simulation {
+            blocks: vec![SimBlock { block: overrides, calls: calls.calls, ..SimBlock::default() }],
+            validation: true,
+            outputs: Outputs::STATUS | Outputs::GAS_USED | Outputs::RETURN_DATA | Outputs::LOGS | Outputs::COINBASE,
+            when: Some(calls.when),
+            ..Simulation::default()
+        };
+        Ok(SimBundleRequest {
+            bundle,
+            simulation,
+            parent: block.parent_block.map_or(Selector::Latest, Selector::from),
+            timeout: block.timeout.map(|timeout| timeout.0),
+        })
+    }
 }
 
 /// The transactions of a bundle and of those in it, in the order in which they run.

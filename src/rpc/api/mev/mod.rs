@@ -1,37 +1,74 @@
 //! `mev_simBundle`: a bundle as MEV-Share has it, run as `presim_simulate` runs signed transactions. What it earns and
 //! refunds is counted as in Flashbots' builder.
 
-use std::time::{Duration, Instant};
+mod request;
+
+pub use self::request::SimBundle;
+
+use std::time::Duration;
 
 use alloy_primitives::{I256, TxHash, U256};
 use alloy_rpc_types_eth::Log;
 use alloy_rpc_types_mev::{SimBundleLogs, SimBundleResponse};
+use schemars::JsonSchema;
 
-use crate::rpc::run::{Backend, Run};
+use self::request::{MevBundle, MevPart, SimBundleRequest};
+use super::{Example, Method};
 use crate::{
     engine::{CallOutcome, CallResult, HaltText, NumberedLog, Simulated, SimulationError},
     rpc::{
-        json,
-        params::{MevBundle, MevPart, SimBundleRequest},
+        json::{
+            self, Lookup,
+            hex::{Data, Quantity},
+            schema,
+        },
         protocol::error::{Result, RpcError},
+        run::{Backend, Run},
     },
 };
 
 /// Gas that a transaction which pays a refund may use, as in Flashbots' builder.
 const REFUND_GAS: u64 = 30_000;
 
-impl Backend {
-    pub fn sim_bundle(
-        &self,
-        run: &mut Run<'_>,
-        SimBundleRequest { bundle, simulation, parent, timeout }: SimBundleRequest,
-    ) -> Result<()> {
-        let snapshot = self.select(run.published, parent)?;
-        let timeout = timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis);
-        if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
-            run.meter.limit_time(deadline);
-        }
-        let (rules, client) = (self.rules(run.dialect), run.client);
+/// The outcome of a bundle.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[expect(dead_code, reason = "alloy's type writes it")]
+pub struct SimBundleResult {
+    success: bool,
+    error: Option<String>,
+    state_block: Quantity<u64>,
+    mev_gas_price: Quantity<U256>,
+    profit: Quantity<U256>,
+    refundable_value: Quantity<U256>,
+    gas_used: Quantity<u64>,
+    logs: Option<Vec<ItemLogs>>,
+    /// The reason for which a transaction failed.
+    exec_error: Option<String>,
+    revert: Option<Data>,
+}
+
+/// The logs of an item of a bundle: of a transaction, or of the items of a bundle.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[expect(dead_code, reason = "alloy's type writes it")]
+struct ItemLogs {
+    tx_logs: Option<Vec<schema::Log>>,
+    bundle_logs: Option<Vec<Self>>,
+}
+
+impl Method for SimBundle {
+    type Answer = SimBundleResult;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"version": "v0.1", "inclusion": {"block": "0x2"}, "body": [{"tx": "0x02f86e827a69", "canRevert": false}]}, {"parentBlock": "latest"}]"#,
+        answer: r#"{"success": true, "stateBlock": "0x1", "mevGasPrice": "0x3b9aca00", "profit": "0x1319718a5000", "refundableValue": "0x1319718a5000", "gasUsed": "0x5208", "logs": [{"txLogs": []}]}"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let SimBundleRequest { bundle, simulation, parent, timeout } = self.into_request(&backend.limits.shape)?;
+        let snapshot = backend.select(run.published, parent)?;
+        run.limit_time(timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis));
+        let (rules, client) = (backend.rules(run.dialect), run.client);
         let asked = simulation.blocks.first().and_then(|block| block.block.number);
         let number = asked.unwrap_or_else(|| snapshot.head.header.number.saturating_add(1));
         let mut response = SimBundleResponse {
@@ -49,13 +86,13 @@ impl Backend {
         let done = match bundle.may_land_in(number) {
             false => Err(SimulationError::Refused(format!("invalid inclusion: the bundle is not for block {number}"))),
             true => {
-                let mut engine = self.engine(&rules, run.reset_to(&snapshot));
-                self.beginnings.simulate(&mut engine, client, &snapshot, &simulation)
+                let mut engine = backend.engine(&rules, run.reset_to(&snapshot));
+                backend.beginnings.simulate(&mut engine, client, &snapshot, &simulation)
             }
         };
         match done {
             Ok(done) => {
-                self.gas.increment(done.gas_used);
+                backend.gas.increment(done.gas_used);
                 fill_response(&bundle, &done, number, &mut response);
             }
             Err(SimulationError::BlockNumber { number, previous }) => {
@@ -77,7 +114,7 @@ impl Backend {
             Err(error) => response.error = Some(error.to_string()),
         }
         json::value(&mut run.out, &response);
-        Ok(())
+        Ok(Lookup::Found)
     }
 }
 
