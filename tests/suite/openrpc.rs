@@ -8,8 +8,9 @@ const ADDRESS: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
 /// A contract that logs a topic and reverts if it is called with data.
 const CODE: &str = "0x36600c5760015f5fa1005b5f5ffd";
 
-/// Requests whose parameters and answers are compared with the document, about a block and a transaction in it.
-fn requests(block: &Value, transaction: &Value) -> Vec<(&'static str, Value)> {
+/// Requests whose parameters and answers are compared with the document, about a block, a transaction in it, and two filters: of
+/// logs and of blocks.
+fn requests(block: &Value, transaction: &Value, [logs, blocks]: &[Value; 2]) -> Vec<(&'static str, Value)> {
     let overrides = json!({
         "stateOverrides": {ADDRESS: {"balance": "0xffffffffffffffff", "code": CODE, "stateDiff": {"0x1": "0x2"}}},
         "blockOverrides": {"timestamp": "0xffffffff", "withdrawals": []},
@@ -64,6 +65,15 @@ fn requests(block: &Value, transaction: &Value) -> Vec<(&'static str, Value)> {
         ("eth_getTransactionByBlockNumberAndIndex", json!(["0x1", "0x0"])),
         ("eth_getTransactionByBlockHashAndIndex", json!([block, "0x0"])),
         ("eth_getTransactionReceipt", json!([transaction])),
+        ("eth_getLogs", json!([{"fromBlock": "earliest", "toBlock": "pending"}])),
+        ("eth_getLogs", json!([{"blockHash": block, "address": [ADDRESS], "topics": [null, block, [block, null]]}])),
+        ("eth_newFilter", json!([{"fromBlock": "0x0", "toBlock": "latest", "address": ADDRESS, "topics": []}])),
+        ("eth_newBlockFilter", json!([])),
+        ("eth_newPendingTransactionFilter", json!([])),
+        ("eth_getFilterLogs", json!([logs])),
+        ("eth_getFilterChanges", json!([logs])),
+        ("eth_getFilterChanges", json!([blocks])),
+        ("eth_uninstallFilter", json!(["0x1"])),
         ("eth_getHeaderByNumber", json!(["latest"])),
         ("eth_getHeaderByHash", json!([block])),
         ("debug_getRawHeader", json!(["latest"])),
@@ -117,6 +127,10 @@ fn check(document: &Value, schema: &Value, value: &Value, what: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_and_answers_have_the_shapes_of_the_document() {
     let node = TestNode::start(&["--sub-block-ms", "50", "--sub-blocks", "2", "--log", "off"]);
+    let filters = [
+        node.result("/", "eth_newFilter", json!([{"fromBlock": "earliest"}])).await,
+        node.result("/", "eth_newBlockFilter", json!([])).await,
+    ];
     node.sealed(2).await;
     let block = node.result("/", "eth_getBlockByNumber", json!(["0x1", false])).await;
     let (block, transaction) = (&block["hash"], &block["transactions"][0]);
@@ -126,7 +140,7 @@ async fn requests_and_answers_have_the_shapes_of_the_document() {
             let mut methods = document["methods"].as_array().unwrap().iter();
             methods.find(|entry| entry["name"] == method).unwrap_or_else(|| panic!("{method} is not in the document"))
         };
-        for (method, params) in requests(block, transaction) {
+        for (method, params) in requests(block, transaction, &filters) {
             let (entry, what) = (entry(method), format!("{path} {method}"));
             for (param, value) in entry["params"].as_array().unwrap().iter().zip(params.as_array().unwrap()) {
                 check(&document, &param["schema"], value, &format!("{what} {}", param["name"]));

@@ -10,7 +10,6 @@ pub mod bundle;
 pub mod call;
 pub mod document;
 pub mod fee;
-pub mod filter;
 pub mod log;
 pub mod many;
 pub mod mev;

@@ -6,7 +6,7 @@ use alloy_primitives::map::HashMap;
 
 use super::method::{Handler, MethodRoute};
 use crate::rpc::{
-    api::{block, call, document, fee, mev, node::CLIENT_VERSION, search, simulate, state, subscribe, watch},
+    api::{block, call, document, fee, log, mev, node::CLIENT_VERSION, search, simulate, state, subscribe, watch},
     json::{self, Lookup},
     params::{self, HashParam, SelectorParam},
     protocol::{dialect::Dialect, error::RpcError},
@@ -114,7 +114,7 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::history::<block::GetTransactionAt<SelectorParam>>("eth_getTransactionByBlockNumberAndIndex"),
     MethodRoute::history::<block::GetTransactionAt<HashParam>>("eth_getTransactionByBlockHashAndIndex"),
     MethodRoute::history::<block::GetTransactionReceipt>("eth_getTransactionReceipt").waits(WaitingPart::Receipt),
-    run!("eth_getLogs", On(Read), parse_logs, get_logs).upstream(UpstreamUse::IfUnknown),
+    MethodRoute::history::<log::GetLogs>("eth_getLogs"),
     MethodRoute::history::<block::GetHeader<SelectorParam>>("eth_getHeaderByNumber"),
     MethodRoute::history::<block::GetHeader<HashParam>>("eth_getHeaderByHash"),
     // The same in raw bytes.
@@ -134,12 +134,12 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<fee::BlobBaseFee>("eth_blobBaseFee", Inline),
     MethodRoute::history::<fee::GetFeeHistory>("eth_feeHistory"),
     // Filters, for clients that cannot subscribe.
-    run!("eth_newFilter", Inline, parse_logs, new_filter),
-    run!("eth_newBlockFilter", Inline, parse_none, new_block_filter),
-    run!("eth_newPendingTransactionFilter", Inline, parse_none, new_pending_filter),
-    run!("eth_getFilterChanges", On(Read), parse_id, get_filter_changes),
-    run!("eth_getFilterLogs", On(Read), parse_id, get_filter_logs),
-    run!("eth_uninstallFilter", Inline, parse_id, uninstall_filter),
+    MethodRoute::run::<log::NewFilter>("eth_newFilter", Inline),
+    MethodRoute::run::<log::NewBlockFilter>("eth_newBlockFilter", Inline),
+    MethodRoute::run::<log::NewPendingTransactionFilter>("eth_newPendingTransactionFilter", Inline),
+    MethodRoute::run::<log::GetFilterChanges>("eth_getFilterChanges", On(Read)),
+    MethodRoute::run::<log::GetFilterLogs>("eth_getFilterLogs", On(Read)),
+    MethodRoute::run::<log::UninstallFilter>("eth_uninstallFilter", Inline),
     // Subscriptions.
     MethodRoute::new(
         "eth_subscribe",

@@ -1,18 +1,20 @@
 //! Log filters: blocks, addresses and topics.
 
+use std::borrow::Cow;
+
+use alloy_consensus::TxReceipt;
 use alloy_primitives::{Address, B256, Bloom, Log};
 use alloy_rpc_types_eth::Filter;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer};
 
-use super::{SelectorParam, parse, select};
+use super::{SelectorParam, select};
 use crate::{
-    ledger::Selector,
+    chain::SealedBlock,
+    ledger::{Block, Selector},
     rpc::{
-        json::hex::Fixed,
-        protocol::{
-            dialect::Dialect,
-            error::{Result, RpcError},
-        },
+        json::{LogPlace, hex::Fixed},
+        protocol::error::{Result, RpcError},
     },
 };
 
@@ -21,18 +23,17 @@ const MAX_ALTERNATIVES: usize = 1000;
 /// Maximum number of topics of a log.
 const TOPICS: usize = 4;
 
-params! {
-    LogsParams(FilterParam) = "1 parameter: a filter";
-}
-
 /// A filter object of `eth_getLogs`, `eth_newFilter` or a subscription.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct FilterParam {
+#[schemars(rename = "LogFilter")]
+pub struct FilterParam {
     from_block: Option<SelectorParam>,
     to_block: Option<SelectorParam>,
     block_hash: Option<Fixed<32>>,
     address: Option<OneOrMany<20>>,
+    /// The topics by their position. Null matches any topic.
+    #[schemars(length(max = 4))]
     topics: Option<Vec<Option<OneOrMany<32>>>>,
 }
 
@@ -41,7 +42,7 @@ type Alternative<const N: usize> = Option<Fixed<N>>;
 
 /// One value or a list of alternatives.
 #[derive(Debug)]
-pub(super) struct OneOrMany<const N: usize>(Vec<Alternative<N>>);
+pub struct OneOrMany<const N: usize>(Vec<Alternative<N>>);
 
 /// A filter of logs by their addresses and topics.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +63,28 @@ impl LogFilter {
     pub fn matches_bloom(&self, bloom: Bloom) -> bool {
         self.filter.matches_bloom(bloom)
     }
+
+    /// Returns the matching logs of a block's transactions from the index `start` on, each with its position and its index
+    /// in the block. The blooms of the block and of each receipt are checked first.
+    pub fn logs_in<'a>(&'a self, block: &'a Block, start: usize) -> impl Iterator<Item = (LogPlace<'a>, u64, &'a Log)> {
+        // The bloom of a block being built takes all its receipts, that of a receipt is there.
+        let may_match = block.is_open() || self.matches_bloom(block.header().logs_bloom);
+        let transactions = may_match.then(|| block.transactions_from(start)).into_iter().flatten();
+        transactions.filter(|included| self.matches_bloom(included.receipt.bloom())).flat_map(move |included| {
+            let mut place = None;
+            let logs = included.receipt.logs().iter().zip(included.first_log..);
+            // Only a log that matches takes the hash of the block.
+            logs.filter(|(log, _)| self.matches(log))
+                .map(move |(log, index)| (*place.get_or_insert_with(|| LogPlace::of(block, &included)), index, log))
+        })
+    }
+
+    /// Returns the matching logs of a block whose transactions are not known, as [`logs_in`](Self::logs_in) does.
+    pub fn logs_alone_in<'a>(&'a self, block: &'a SealedBlock) -> impl Iterator<Item = (LogPlace<'a>, u64, &'a Log)> {
+        let may_match = self.matches_bloom(block.header.logs_bloom);
+        let logs = may_match.then(|| LogPlace::of_logs_alone(block)).into_iter().flatten();
+        logs.filter(|(.., log)| self.matches(log))
+    }
 }
 
 /// The blocks that are searched.
@@ -73,24 +96,9 @@ pub enum LogRange {
     Range(Selector, Selector),
 }
 
-/// Parses a filter and the blocks that it searches.
-pub fn parse_logs(params: &str, dialect: &Dialect) -> Result<(LogFilter, LogRange)> {
-    let LogsParams(filter, ()) = parse(params, dialect)?;
-    let range = match (filter.block_hash, filter.from_block, filter.to_block) {
-        (Some(hash), None, None) => LogRange::Block(hash.into()),
-        (Some(_), ..) => {
-            return Err(RpcError::params(
-                "params[0].blockHash: given together with fromBlock or toBlock: expected either a hash or a range",
-            ));
-        }
-        (None, from, to) => LogRange::Range(select(from), select(to)),
-    };
-    Ok((filter.into_filter("params[0]")?, range))
-}
-
 impl OneOrMany<20> {
     /// Returns the addresses. Errors name `place`.
-    pub(super) fn addresses(self, place: &str) -> Result<Vec<Address>> {
+    pub fn addresses(self, place: &str) -> Result<Vec<Address>> {
         bound(self.0.len(), place)?;
         if let Some(index) = self.0.iter().position(Option::is_none) {
             return Err(RpcError::params(format!("{place}[{index}]: null: expected an address")));
@@ -100,8 +108,19 @@ impl OneOrMany<20> {
 }
 
 impl FilterParam {
+    /// Returns the blocks that the filter searches.
+    pub fn range(&self) -> Result<LogRange> {
+        match (self.block_hash, self.from_block, self.to_block) {
+            (Some(hash), None, None) => Ok(LogRange::Block(hash.into())),
+            (Some(_), ..) => Err(RpcError::params(
+                "params[0].blockHash: given together with fromBlock or toBlock: expected either a hash or a range",
+            )),
+            (None, from, to) => Ok(LogRange::Range(select(from), select(to))),
+        }
+    }
+
     /// Converts to a filter for logs of any block. Errors name fields of `place`.
-    pub(super) fn into_filter(self, place: &str) -> Result<LogFilter> {
+    pub fn into_filter(self, place: &str) -> Result<LogFilter> {
         let addresses = self.address.map(|list| list.addresses(&format!("{place}.address")));
         let addresses = addresses.transpose()?.unwrap_or_default();
         let topics = self.topics.unwrap_or_default();
@@ -123,7 +142,7 @@ impl FilterParam {
     }
 
     /// Returns whether the filter names blocks, which has no meaning in a subscription.
-    pub(super) const fn names_blocks(&self) -> bool {
+    pub const fn names_blocks(&self) -> bool {
         self.from_block.is_some() || self.to_block.is_some() || self.block_hash.is_some()
     }
 }
@@ -133,6 +152,26 @@ fn bound(count: usize, place: &str) -> Result<()> {
         return Err(RpcError::params(format!("{place}: too many: {count}, at most {MAX_ALTERNATIVES}")));
     }
     Ok(())
+}
+
+impl<const N: usize> JsonSchema for OneOrMany<N>
+where
+    Fixed<N>: JsonSchema,
+{
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "OneOrMany".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let one = generator.subschema_for::<Fixed<N>>();
+        // An address cannot be null.
+        let item = if N == 20 { one.clone() } else { generator.subschema_for::<Alternative<N>>() };
+        json_schema!({"anyOf": [one, {"type": "array", "items": item, "maxItems": MAX_ALTERNATIVES}]})
+    }
 }
 
 impl<'de, const N: usize> Deserialize<'de> for OneOrMany<N> {

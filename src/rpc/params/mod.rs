@@ -38,7 +38,7 @@ pub use self::call::{
     AddressKey, BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides,
     call_block_overrides, state_overrides,
 };
-pub use self::log::{LogFilter, LogRange, parse_logs};
+pub use self::log::{FilterParam, LogFilter, LogRange};
 pub use self::many::{ManyRequest, parse_call_many};
 pub use self::parity::{
     TraceSearch, parse_parity_call, parse_parity_call_many, parse_replay_block, parse_replay_transaction,
@@ -48,7 +48,7 @@ pub use self::schema::add_aliases;
 pub use self::send::{parse_raw, parse_raw_sync, parse_sending};
 pub use self::signature::{parse_permissions, parse_personal, parse_switch, parse_typed_data};
 pub use self::state::{StorageRangeRequest, parse_address, parse_bytes, parse_storage_range};
-pub use self::subscribe::{ChangeFilter, Shown, Subject, parse_id, parse_subscribe, parse_unsubscribe};
+pub use self::subscribe::{ChangeFilter, Shown, Subject, parse_subscribe, parse_unsubscribe};
 pub use self::testing::{
     BuildBlockRequest, BuildTransaction, PayloadAttributes, parse_balance, parse_build_block, parse_evm_mine,
     parse_mine, parse_nonce, parse_return, parse_save, parse_seconds, parse_set_code, parse_set_storage,

@@ -197,11 +197,6 @@ pub fn parse_unsubscribe(params: &str, dialect: &Dialect) -> Result<u64> {
             WatchId(watch.0)
         )));
     }
-    parse_id(params, dialect)
-}
-
-/// Parses the id of a subscription or a filter.
-pub fn parse_id(params: &str, dialect: &Dialect) -> Result<u64> {
     let SubscriptionIdParams(Quantity(id), ()) = parse(params, dialect)?;
     Ok(id)
 }

@@ -2,80 +2,166 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use tokio::sync::broadcast::error::TryRecvError;
 
-use super::log::write;
-use crate::rpc::run::{Backend, Run};
+use super::{write, write_logs};
 use crate::{
     ledger::{BlockLogs, Selector, UnknownBlock},
     rpc::{
-        json,
-        params::{LogFilter, LogRange},
+        api::{Example, Method},
+        json::{
+            self, Lookup,
+            hex::{Fixed, Quantity},
+            schema,
+        },
+        params::{FilterParam, LogRange},
         protocol::error::{Result, RpcError},
-        run::filters::FilterSubject,
+        run::{Backend, Run, filters::FilterSubject},
     },
 };
 
-impl Backend {
-    /// Answers `eth_newFilter`: a filter of logs in blocks that are sealed from now on.
-    pub fn new_filter(&self, run: &mut Run<'_>, (filter, range): (LogFilter, LogRange)) -> Result<()> {
-        if matches!(range, LogRange::Block(_)) {
+/// Installs a filter for logs of blocks that are sealed from now on. The result is its id.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: a filter")]
+pub struct NewFilter {
+    filter: FilterParam,
+}
+
+impl Method for NewFilter {
+    type Answer = Quantity<u64>;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"address": "0x5fbdb2315678afecb367f032d93f642f64180aa3"}]"#,
+        answer: r#""0x1f2e3d4c5b6a7988""#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let range = self.filter.range()?;
+        let filter = Box::new(self.filter.into_filter("params[0]")?);
+        let LogRange::Range(from, to) = range else {
             return Err(RpcError::params(
                 "params[0].blockHash: not supported by a filter, which covers future blocks: use eth_getLogs",
             ));
-        }
-        if let LogRange::Range(from, to) = range {
-            for (end, selector) in [("fromBlock", from), ("toBlock", to)] {
-                if matches!(selector, Selector::Hash(_) | Selector::Snapshot(_)) {
-                    let text = format!(
-                        "params[0].{end}: one block, but a filter covers future blocks: expected a tag or a number"
-                    );
-                    return Err(RpcError::params(text));
-                }
+        };
+        for (end, selector) in [("fromBlock", from), ("toBlock", to)] {
+            if matches!(selector, Selector::Hash(_) | Selector::Snapshot(_)) {
+                let text = format!(
+                    "params[0].{end}: one block, but a filter covers future blocks: expected a tag or a number"
+                );
+                return Err(RpcError::params(text));
             }
         }
         let next = run.published.head().number() + 1;
-        self.install(run, FilterSubject::Logs { filter: Box::new(filter), range, next, late: BTreeMap::new() })
+        install(backend, run, FilterSubject::Logs { filter, range, next, late: BTreeMap::new() })
     }
+}
 
-    /// Answers `eth_newBlockFilter`: a filter of hashes of blocks that are sealed from now on.
-    pub fn new_block_filter(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
+/// Installs a filter for the hashes of blocks that are sealed from now on.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct NewBlockFilter {}
+
+impl Method for NewBlockFilter {
+    type Answer = Quantity<u64>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x1f2e3d4c5b6a7988""# };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let next = run.published.head().number() + 1;
-        self.install(run, FilterSubject::Blocks { next })
+        install(backend, run, FilterSubject::Blocks { next })
     }
+}
 
-    /// Answers `eth_newPendingTransactionFilter`: a filter of hashes of transactions that enter the pool from now on.
-    pub fn new_pending_filter(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
-        self.install(run, FilterSubject::Pending(self.pool.subscribe()))
+/// Installs a filter for the hashes of transactions that enter the pool from now on.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct NewPendingTransactionFilter {}
+
+impl Method for NewPendingTransactionFilter {
+    type Answer = Quantity<u64>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x1f2e3d4c5b6a7988""# };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        install(backend, run, FilterSubject::Pending(backend.pool.subscribe()))
     }
+}
 
-    fn install(&self, run: &mut Run<'_>, subject: FilterSubject) -> Result<()> {
-        json::quantity(&mut run.out, self.filters.install(run.client, subject));
-        Ok(())
+fn install(backend: &Backend, run: &mut Run<'_>, subject: FilterSubject) -> Result<Lookup> {
+    json::quantity(&mut run.out, backend.filters.install(run.client, subject));
+    Ok(Lookup::Found)
+}
+
+/// Forgets a filter. The result is false if there is none.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: the id of a subscription or filter")]
+pub struct UninstallFilter {
+    id: Quantity<u64>,
+}
+
+impl Method for UninstallFilter {
+    type Answer = bool;
+    const EXAMPLE: Example = Example { params: r#"["0x1f2e3d4c5b6a7988"]"#, answer: "true" };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        json::value(&mut run.out, &backend.filters.uninstall(self.id.0));
+        Ok(Lookup::Found)
     }
+}
 
-    pub fn uninstall_filter(&self, run: &mut Run<'_>, id: u64) -> Result<()> {
-        json::value(&mut run.out, &self.filters.uninstall(id));
-        Ok(())
-    }
+/// All logs of a filter, as eth_getLogs has them.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: the id of a subscription or filter")]
+pub struct GetFilterLogs {
+    id: Quantity<u64>,
+}
 
-    /// Answers `eth_getFilterLogs`: all logs of a filter's range, as `eth_getLogs` returns them.
-    pub fn get_filter_logs(&self, run: &mut Run<'_>, id: u64) -> Result<()> {
-        self.filters.with(id, |watched| match watched {
-            FilterSubject::Logs { filter, range, .. } => self.write_logs(run, filter, *range),
+impl Method for GetFilterLogs {
+    type Answer = Vec<schema::Log>;
+    const EXAMPLE: Example = Example { params: r#"["0x1f2e3d4c5b6a7988"]"#, answer: "[]" };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let id = self.id.0;
+        backend.filters.with(id, |subject| match subject {
+            FilterSubject::Logs { filter, range, .. } => write_logs(backend, run, filter, *range),
             FilterSubject::Blocks { .. } | FilterSubject::Pending(_) => {
                 Err(RpcError::new(-32000, format!("params[0]: filter {id:#x} is not about logs")))
             }
-        })
+        })?;
+        Ok(Lookup::Found)
     }
+}
 
-    /// Answers `eth_getFilterChanges`: the entries since the last poll. Those beyond the limits wait for the next poll.
-    pub fn get_filter_changes(&self, run: &mut Run<'_>, id: u64) -> Result<()> {
+/// The hashes or logs that are new to a filter since it was last polled.
+///
+/// Those beyond the limits wait for the next poll.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: the id of a subscription or filter")]
+pub struct GetFilterChanges {
+    id: Quantity<u64>,
+}
+
+/// An entry of a filter: the hash of a block or a transaction, or a log.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "the handler writes it")]
+pub enum FilterEntry {
+    Hash(Fixed<32>),
+    Log(Box<schema::Log>),
+}
+
+impl Method for GetFilterChanges {
+    type Answer = Vec<FilterEntry>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x1f2e3d4c5b6a7988"]"#,
+        answer: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let Run { published, meter, out, .. } = run;
-        let (most, start) = (self.limits.max_logs, out.len());
+        let (most, start) = (backend.limits.max_logs, out.len());
         let head = published.head().number();
-        self.filters.with(id, |watched| {
-            match watched {
+        backend.filters.with(self.id.0, |subject| {
+            match subject {
                 FilterSubject::Blocks { next } => {
                     let mut known = *next;
                     // The headers are known, even of blocks that are pruned already.
@@ -112,7 +198,7 @@ impl Backend {
                                 continue;
                             }
                             BlockLogs::Late { block, since } if filter.matches_bloom(block.header.logs_bloom) => {
-                                if published.waits_for(number, since, self.limits.late) {
+                                if published.waits_for(number, since, backend.limits.late) {
                                     break;
                                 }
                                 waiting.insert(number, hash);
@@ -128,9 +214,9 @@ impl Backend {
                             BlockLogs::Late { .. } | BlockLogs::Unknown => {}
                         }
                         // Two bytes are reserved for the ends of the array and of the response.
-                        if out.len() + 2 > self.limits.max_response {
+                        if out.len() + 2 > backend.limits.max_response {
                             if end == start + 1 {
-                                return Err(json::too_long(self.limits.max_response));
+                                return Err(json::too_long(backend.limits.max_response));
                             }
                             out.truncate(end);
                             break;
@@ -162,7 +248,8 @@ impl Backend {
                 }
             }
             Ok(())
-        })
+        })?;
+        Ok(Lookup::Found)
     }
 }
 
