@@ -10,7 +10,13 @@ const CODE: &str = "0x36600c5760015f5fa1005b5f5ffd";
 
 /// Requests whose parameters and answers are compared with the document, about a block, a transaction in it, and two filters: of
 /// logs and of blocks.
-fn requests(block: &Value, transaction: &Value, [logs, blocks]: &[Value; 2]) -> Vec<(&'static str, Value)> {
+fn requests(
+    block: &Value,
+    transaction: &Value,
+    [logs, blocks]: &[Value; 2],
+    raw: &Value,
+    watch: &Value,
+) -> Vec<(&'static str, Value)> {
     let overrides = json!({
         "stateOverrides": {ADDRESS: {"balance": "0xffffffffffffffff", "code": CODE, "stateDiff": {"0x1": "0x2"}}},
         "blockOverrides": {"timestamp": "0xffffffff", "withdrawals": []},
@@ -43,7 +49,48 @@ fn requests(block: &Value, transaction: &Value, [logs, blocks]: &[Value; 2]) -> 
     chosen["errors"] = json!(["error Refused(uint256 why)", {"type": "function", "name": "run"}]);
     let mut dropped = chosen.clone();
     dropped["when"] = json!([{"block": 0, "call": 1, "status": "success"}]);
+    let mut searched = payload.clone();
+    for call in searched["blockStateCalls"][0]["calls"].as_array_mut().unwrap() {
+        call["gas"] = "0xffff".into();
+    }
+    let mut watched = chosen.clone();
+    watched["blockStateCalls"] = searched["blockStateCalls"].clone();
+    searched["vary"] =
+        json!([{"path": "blocks[0].calls[0].value", "from": "0x1", "to": 9, "points": 3, "scale": "linear"}]);
+    searched["objective"] = json!({"account": ADDRESS, "gasPrice": "0x0"});
+    searched["require"] = json!({"when": [{"block": 0, "call": 1, "status": "any"}], "least": "-5"});
+    searched["outputs"] = json!(["status"]);
+    let bundles = json!([
+        {"name": "one", "simulate": watched, "every": "snapshot"},
+        {"name": "two", "search": searched, "every": "block", "only": {"above": "0"}},
+    ]);
+    let inclusion = json!({"block": "0x1", "maxBlock": 2});
+    let shared = json!({
+        "version": "v0.1",
+        "inclusion": inclusion,
+        "body": [{"tx": raw, "canRevert": true}],
+        "validity": {"refund": [], "refundConfig": [{"address": ADDRESS, "percent": 10}]},
+    });
+    let around = json!({"version": "beta-1", "inclusion": inclusion, "body": [{"bundle": shared}]});
     vec![
+        ("presim_search", json!([searched, "pending"])),
+        ("presim_watch", json!([bundles, "latest"])),
+        ("presim_results", json!([watch, "0x0", 50])),
+        ("presim_unwatch", json!(["0x00000000000000000000000000000001"])),
+        ("mev_simBundle", json!([around, {"parentBlock": "0x0", "coinbase": ADDRESS, "baseFee": "0x1"}])),
+        (
+            "eth_callBundle",
+            json!([{"txs": [raw], "blockNumber": "0x1", "stateBlockNumber": "0x0", "transactionIndex": -1}]),
+        ),
+        (
+            "eth_callMany",
+            json!([
+                [{"transactions": [{"to": ADDRESS}], "blockOverride": {"number": "0xffff"}}, {"transactions": []}],
+                {"blockNumber": "latest", "transactionIndex": 0},
+                {ADDRESS: {"code": "0x5f5ffd"}},
+                100,
+            ]),
+        ),
         ("eth_call", json!([{"to": ADDRESS}, "pending", {ADDRESS: {"nonce": "0x5"}}, {"random": block}])),
         ("eth_estimateGas", json!([{"to": ADDRESS, "type": "0x2"}, "latest"])),
         ("eth_gasPrice", json!([])),
@@ -134,13 +181,17 @@ async fn requests_and_answers_have_the_shapes_of_the_document() {
     node.sealed(2).await;
     let block = node.result("/", "eth_getBlockByNumber", json!(["0x1", false])).await;
     let (block, transaction) = (&block["hash"], &block["transactions"][0]);
+    let raw = node.result("/", "debug_getRawTransaction", json!([transaction])).await;
+    let standing =
+        json!([[{"name": "one", "simulate": {"blockStateCalls": [{"calls": [{"to": ADDRESS, "gas": "0xffff"}]}]}}]]);
+    let watch = node.result("/", "presim_watch", standing).await;
     for path in ["/", "/standard"] {
         let document = node.result(path, "rpc.discover", json!([])).await;
         let entry = |method: &str| {
             let mut methods = document["methods"].as_array().unwrap().iter();
             methods.find(|entry| entry["name"] == method).unwrap_or_else(|| panic!("{method} is not in the document"))
         };
-        for (method, params) in requests(block, transaction, &filters) {
+        for (method, params) in requests(block, transaction, &filters, &raw, &watch["watch"]) {
             let (entry, what) = (entry(method), format!("{path} {method}"));
             for (param, value) in entry["params"].as_array().unwrap().iter().zip(params.as_array().unwrap()) {
                 check(&document, &param["schema"], value, &format!("{what} {}", param["name"]));
