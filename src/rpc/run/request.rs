@@ -6,19 +6,15 @@ use bytestring::ByteString;
 use jsonrpsee::types::Id;
 
 use super::{
-    Backend, Run,
+    MethodInfo,
     access::Client,
     memory::{AnswerRoom, MemoryShare},
+    subscriptions::Starting,
 };
-use super::{MethodInfo, subscriptions::Starting};
 use crate::rpc::{json, protocol::dialect::Dialect};
 use crate::{
     ledger::Chain,
-    meter::Meter,
-    pool::Acknowledgement,
     scheduler::{Flow, Ticket},
-    state::Overlay,
-    store::Commit,
 };
 
 /// The client of a connection: its dialect and its rights.
@@ -65,30 +61,6 @@ impl Request {
     /// Returns the JSON of the request, with another id.
     pub fn text(&self) -> String {
         format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}","params":{}}}"#, self.method.name, self.params)
-    }
-
-    /// Runs the request once, in `overlay`, within the bounds of `meter`. `work` is a handler, or a step of one.
-    pub fn run<'a, T>(
-        &'a self,
-        overlay: &'a mut Overlay,
-        meter: Meter,
-        backend: &Backend,
-        work: impl FnOnce(&Backend, &mut Run<'_>) -> T,
-    ) -> (T, Vec<u8>, Acknowledgement) {
-        let mut run = Run {
-            params: &self.params,
-            published: &self.published,
-            dialect: self.caller.dialect,
-            client: self.caller.client.as_deref().map(Client::name),
-            may_use_wallet: self.caller.may_use_wallet,
-            page: self.caller.page.as_deref(),
-            overlay,
-            meter,
-            out: begin(&self.id, "result"),
-            commit: Commit::done().into(),
-        };
-        let done = work(backend, &mut run);
-        (done, run.out, run.commit)
     }
 }
 

@@ -11,6 +11,7 @@ use super::{
     leader::Leader,
     remote::StateCompletion,
     request::{Caller, Request},
+    step::{RequestStep, StepOutcome},
 };
 use crate::rpc::{
     json::Lookup,
@@ -18,10 +19,8 @@ use crate::rpc::{
 };
 use crate::{
     ledger::{Chain, Snapshots},
-    meter::Meter,
     pool::{Acknowledgement, Pool, SubmittedTransaction},
-    scheduler::{Batch, Executor, RunPlace, Task, Ticket},
-    state::{Missed, Overlay},
+    scheduler::{Batch, Executor, RunPlace, Ticket},
     store::StoreError,
     upstream::UpstreamState,
     wallet::Wallet,
@@ -132,67 +131,11 @@ impl RequestRunner {
         work: impl Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
     ) -> Result<(T, Vec<u8>)> {
         let ticket = request.ticket.clone();
-        let step = RequestStep { runner: self.clone(), place, request, work };
-        let Stepped { result, out, commit } = self.executor.submit(step, ticket.clone()).await?;
+        let step = RequestStep { backend: self.backend.clone(), remote: self.remote.clone(), place, request, work };
+        let StepOutcome { result, out, commit } = self.executor.submit(step, ticket.clone()).await?;
         let done = result?;
         wait_durable(commit, &ticket).await?;
         Ok((done, out))
-    }
-}
-
-/// A request with the work that is done in one run: a handler, or a part of one.
-struct RequestStep<F> {
-    runner: Arc<RequestRunner>,
-    place: RunPlace,
-    request: Request,
-    work: F,
-}
-
-/// The outcome of a step.
-struct Stepped<T> {
-    result: Result<T>,
-    out: Vec<u8>,
-    commit: Acknowledgement,
-}
-
-impl<T, F> Task for RequestStep<F>
-where
-    T: Send + 'static,
-    F: Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
-{
-    type Done = Stepped<T>;
-    type Error = RpcError;
-
-    fn place(&self) -> RunPlace {
-        self.place
-    }
-
-    fn size(&self) -> usize {
-        self.request.params.len()
-    }
-
-    fn run(&self, overlay: &mut Overlay, meter: Meter) -> Stepped<T> {
-        let (mut result, mut out, commit) = self.request.run(&mut *overlay, meter, &self.runner.backend, &self.work);
-        // An answer counts for its connection from the moment when it is made, because it may wait for the connection's
-        // thread.
-        if result.is_ok() && !overlay.has_missed() && !self.request.method.commits && self.place != RunPlace::Inline {
-            result = self.request.room.take(&mut out).and(result);
-        }
-        Stepped { result, out, commit }
-    }
-
-    async fn fetch(&self, missed: Missed, round: usize) -> Result<Option<Self>> {
-        if let Some(why) = missed.unexecutable() {
-            return Err(RpcError::Unexecutable(why));
-        }
-        let Some(remote) = &self.runner.remote else {
-            return Err(RpcError::internal("a run has missed state on a chain whose state is local"));
-        };
-        let published = remote.complete(round, &missed, &self.request).await?;
-        Ok(published.map(|published| {
-            let request = Request { published, ..self.request.clone() };
-            Self { runner: self.runner.clone(), place: self.place, request, work: self.work.clone() }
-        }))
     }
 }
 
