@@ -95,7 +95,7 @@ impl<T: Task> QueuedWork for QueuedTask<T> {
     }
 }
 
-/// Runs a task. Returns the payload if the task panics.
+/// Runs a task. Returns the payload if the task panics, and drops the overlay, which may be left in any state.
 pub fn run_caught<T: Task>(
     task: &T,
     overlay: &mut Overlay,
@@ -105,6 +105,7 @@ pub fn run_caught<T: Task>(
         let done = task.run(overlay, meter);
         RunOutcome { done, too_long: overlay.meter.stopped() == Some(Stopped::TooLong), missed: overlay.take_missed() }
     }))
+    .inspect_err(|_| *overlay = Overlay::of_thread())
 }
 
 /// Counts a panic and writes it to the log. Returns the error that answers the request. A failed store is no panic: see

@@ -32,6 +32,7 @@ mod submit;
 mod task;
 #[cfg(test)]
 mod tests;
+mod worker;
 
 pub use actor::{Drain, LaneActor};
 pub use batch::Batch;

@@ -1,7 +1,6 @@
 //! The executor: decides where and when each request runs.
 
 use std::{
-    cell::{Cell, RefCell},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -14,15 +13,16 @@ use tokio::sync::oneshot;
 use super::{
     batch::{Batch, JobPermit},
     flow::{Bound, FairQueue, Flow, Job, LaneName, QueueName, WorkerHooks},
-    inline::Inline,
+    inline::ThreadQueue,
     job::{CancelOnDrop, QueuedTask, RunOutcome, panicked, run_caught},
     lane::{ExecutorConfig, Lane, Refused},
     load::Demand,
     task::{RunPlace, Task, Ticket},
+    worker::Worker,
 };
 use crate::{
     meter::{Meter, Pause},
-    state::{Missed, Overlay},
+    state::Missed,
     telemetry::Metrics,
 };
 
@@ -38,20 +38,14 @@ pub struct Executor {
 pub struct ExecutorState {
     lanes: [Arc<Lane>; LaneName::ALL.len()],
     queues: [FairQueue; QueueName::ALL.len()],
-    inline: Inline,
+    /// Number of threads that run a request inline or are about to.
+    busy_inline: AtomicUsize,
     beside: WorkerHooks,
     turns: AtomicUsize,
     stopping: AtomicBool,
     began: Instant,
     /// When a rejection was last logged, in seconds from `began`; 0 for never.
     last_warning: AtomicU64,
-}
-
-thread_local! {
-    /// The overlays of this thread's runs: one for its own job, one for a job that runs in its pause.
-    static OVERLAYS: RefCell<Vec<Overlay>> = const { RefCell::new(Vec::new()) };
-    /// When the job of this thread may next be paused for another; `None` while it is paused.
-    static NEXT_PAUSE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 impl Executor {
@@ -90,7 +84,7 @@ impl Executor {
             },
             lanes: LaneName::ALL.map(|name| Arc::new(Lane::new(name, &config, metrics))),
             queues: Default::default(),
-            inline: Inline::default(),
+            busy_inline: AtomicUsize::new(0),
             turns: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             began: Instant::now(),
@@ -110,7 +104,8 @@ impl Executor {
 
     /// Estimates the queue in the calling thread's sockets. Each thread that reads requests runs one such future.
     pub async fn watch_thread(&self) {
-        Inline::sample_queue(self.config.queue_wait).await;
+        let queue = Worker::with_queue(Arc::clone);
+        queue.sample(self.config.queue_wait).await;
     }
 
     /// Creates the batch of requests that have just arrived as one.
@@ -133,7 +128,8 @@ impl Executor {
             RunPlace::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= Self::INLINE_BYTES),
         };
         let lane = self.lane(lane);
-        if Inline::read() > lane.backlog_limit() && !matches!(lane.name, LaneName::Read | LaneName::Watch) {
+        let backlog_age = Worker::with_queue(|queue| queue.count_read());
+        if backlog_age > lane.backlog_limit() && !matches!(lane.name, LaneName::Read | LaneName::Watch) {
             lane.overload();
         }
         let demand = lane.weigh(&ticket.flow);
@@ -204,7 +200,9 @@ impl Executor {
         if demand != Demand::AtEase && known.is_often_too_long() {
             return Ok(None);
         }
-        let Some(permit) = self.shared.inline.enter(demand, self.config.overload_wait) else {
+        let enter =
+            |queue: &Arc<_>| ThreadQueue::enter(queue, &self.shared.busy_inline, demand, self.config.overload_wait);
+        let Some(permit) = Worker::with_queue(enter) else {
             // The lane's workers would only take time from the inline threads, and move each answer between threads.
             if demand == Demand::AboveShare && self.all_cores_are_busy() {
                 return Err(self.overloaded(lane));
@@ -271,14 +269,14 @@ impl Executor {
         if self.shared.queues.iter().any(|queue| queue.waiting() > 0) {
             std::thread::yield_now();
         }
-        let done = with_overlay(|overlay| run_caught(task, overlay, meter));
+        let done = Worker::with_overlay(|overlay| run_caught(task, overlay, meter));
         done.map_err(|panic| panicked(&self.shared.beside.panics, panic.as_ref()))
     }
 
     /// Returns whether requests occupy as many threads as there are workers. By default there is one worker per core.
     fn all_cores_are_busy(&self) -> bool {
         let inside: usize = self.shared.lanes.iter().map(|lane| lane.inside()).sum();
-        self.shared.inline.busy() + inside >= self.config.workers.max(1)
+        self.shared.busy_inline.load(Relaxed) + inside >= self.config.workers.max(1)
     }
 
     /// Rejects a request of a client above its share that cannot begin soon.
@@ -327,7 +325,7 @@ impl Executor {
     /// inline.
     pub fn is_asked(&self) -> bool {
         let lanes = self.shared.lanes.iter().filter(|lane| lane.name != LaneName::Watch);
-        self.shared.inline.busy() > 0 || lanes.map(|lane| lane.inside()).sum::<usize>() > 0
+        self.shared.busy_inline.load(Relaxed) > 0 || lanes.map(|lane| lane.inside()).sum::<usize>() > 0
     }
 
     /// Returns the lane with this name.
@@ -381,44 +379,29 @@ impl ExecutorState {
             // Another worker has taken the waiting job's client off the list, for as long as it takes to pop one job.
             std::thread::yield_now();
         };
-        NEXT_PAUSE.set(Some(Instant::now()));
-        with_overlay(|overlay| job.work.run(&self.beside, overlay, Bound::Deadline));
-        NEXT_PAUSE.set(None);
+        Worker::with_pauses(|| {
+            Worker::with_overlay(|overlay| job.work.run(&self.beside, overlay, Bound::Deadline));
+        });
     }
 
-    /// Runs one job in the pause of another: a read, or a job with a small bound. The paused run then gets as much time
-    /// as that job took, so that a stream of such jobs has half of the worker, and the paused run the other half.
+    /// Runs one job in the pause of another: a read, or a job with a small bound.
     fn run_one_while_paused(self: &Arc<Self>) {
         const PASSING: [QueueName; 3] = [QueueName::Read, QueueName::Short, QueueName::Bundle];
         if PASSING.iter().all(|queue| self.queues[*queue as usize].waiting() == 0) {
             return;
         }
-        let Some(next) = NEXT_PAUSE.get() else { return };
-        let began = Instant::now();
-        if began < next {
-            return;
-        }
-        let found = PASSING.into_iter().find_map(|queue| Some((queue, self.pop(queue)?)));
-        let Some((queue, mut job)) = found else { return };
-        NEXT_PAUSE.set(None);
-        let bound = if queue == QueueName::Read { Bound::None } else { Bound::Strides(Executor::PAUSE_STRIDES) };
-        let ended = with_overlay(|overlay| job.work.run(&self.beside, overlay, bound));
-        NEXT_PAUSE.set(Some(Instant::now() + began.elapsed()));
-        if !ended {
-            let flow = job.work.flow();
-            self.push(if queue == QueueName::Short { QueueName::LongShort } else { QueueName::LongBundle }, &flow, job);
-            // The turn spawned for this job may have passed meanwhile, and found nothing.
-            let shared = self.clone();
-            rayon::spawn(move || shared.turn());
-        }
+        Worker::pause(|| {
+            let found = PASSING.into_iter().find_map(|queue| Some((queue, self.pop(queue)?)));
+            let Some((queue, mut job)) = found else { return };
+            let bound = if queue == QueueName::Read { Bound::None } else { Bound::Strides(Executor::PAUSE_STRIDES) };
+            if !Worker::with_overlay(|overlay| job.work.run(&self.beside, overlay, bound)) {
+                let flow = job.work.flow();
+                let long = if queue == QueueName::Short { QueueName::LongShort } else { QueueName::LongBundle };
+                self.push(long, &flow, job);
+                // The turn spawned for this job may have passed meanwhile, and found nothing.
+                let shared = self.clone();
+                rayon::spawn(move || shared.turn());
+            }
+        });
     }
-}
-
-/// Runs `run` in an overlay of this thread.
-fn with_overlay<T>(run: impl FnOnce(&mut Overlay) -> T) -> T {
-    let mut overlay = OVERLAYS.with_borrow_mut(Vec::pop).unwrap_or_else(Overlay::of_thread);
-    let done = run(&mut overlay);
-    overlay.rest();
-    OVERLAYS.with_borrow_mut(|overlays| overlays.push(overlay));
-    done
 }
