@@ -2,12 +2,12 @@
 
 use std::{
     sync::{Arc, atomic::Ordering::Acquire},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, ResponseFuture};
 
-use super::{flow::LaneName, lane::Lane, submit::Executor};
+use super::{constants::MEASURE_INTERVAL, flow::LaneName, lane::Lane, submit::Executor};
 use crate::telemetry::{Gauge, Metrics, Pulse};
 
 /// Exports one lane's metrics and drains it at shutdown. Jobs go straight to the lane's queue, not through the actor.
@@ -20,9 +20,6 @@ pub struct LaneActor {
 }
 
 impl LaneActor {
-    /// Interval at which the lane's load is measured and its gauges are set.
-    const INTERVAL: Duration = Duration::from_millis(100);
-
     /// Creates the actor of `lane` and registers its gauges with `metrics`.
     pub fn new(lane: LaneName, executor: Executor, metrics: &Metrics) -> Self {
         let labels = [("lane", lane.into())];
@@ -40,7 +37,7 @@ impl Actor for LaneActor {
     type Context = Context<Self>;
 
     fn started(&mut self, context: &mut Self::Context) {
-        context.run_interval(Self::INTERVAL, |actor, _| {
+        context.run_interval(MEASURE_INTERVAL, |actor, _| {
             let lane = &actor.lane;
             lane.load.measure(Instant::now());
             actor.waiting.set(actor.executor.waiting(lane.name) as f64);

@@ -58,6 +58,13 @@ pub enum QueueName {
 impl QueueName {
     pub const ALL: [Self; 6] = [Self::Read, Self::Short, Self::Bundle, Self::LongShort, Self::LongBundle, Self::Watch];
 
+    /// The queue with which a worker begins a turn, by the turn's number: two of four turns begin with long jobs and one with
+    /// bundles, so that short calls keep none waiting forever.
+    pub const FIRST: [Self; 4] = [Self::LongBundle, Self::LongShort, Self::Bundle, Self::Read];
+
+    /// The queues of jobs that may run in the pause of a long run.
+    pub const PASSING: [Self; 3] = [Self::Read, Self::Short, Self::Bundle];
+
     /// Returns the queue for a job of `lane`.
     pub const fn of(lane: LaneName, is_long: bool) -> Self {
         match (lane, is_long) {
@@ -154,16 +161,17 @@ impl FairQueue {
         self.list(queue, flow);
     }
 
-    /// Takes the next job. `quantum` is the mean run time of a job, in nanoseconds.
+    /// Takes the next job. `quantum` is the mean run time of a job, in nanoseconds; 0 if it is not known, when no client
+    /// owes more than one turn.
     pub fn pop(&self, name: QueueName, quantum: u64) -> Option<Job> {
-        let quantum = i64::try_from(quantum).unwrap_or(i64::MAX).max(1_000);
+        let quantum = i64::try_from(quantum).unwrap_or(i64::MAX);
         while let Some(flow) = self.flows.pop() {
             let queue = &flow.queues[name as usize];
             if self.flows.is_empty() {
                 // The only client competes with no other, so it starts without credit or debt.
                 queue.credit.store(0, Relaxed);
-            } else if queue.credit.load(Relaxed) < 0 {
-                queue.credit.fetch_add(quantum, Relaxed);
+            } else if let credit @ ..0 = queue.credit.load(Relaxed) {
+                queue.credit.fetch_add(if quantum == 0 { -credit } else { quantum }, Relaxed);
                 self.flows.push(flow);
                 continue;
             }

@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::load::{Cost, Demand, nanos};
+use super::{
+    constants::{ALWAYS_ADMITTED, INLINE_WAIT, LONG_BACKLOG_WAIT, LONG_SAMPLES, LONG_SOCKET_QUEUE, SAMPLE_INTERVAL},
+    load::{Cost, Demand, nanos},
+};
 
 /// The inline requests of one thread, which runs one at a time while the others from its connections wait.
 #[derive(Debug, Default)]
@@ -32,12 +35,6 @@ pub struct InlinePermit<'a> {
 }
 
 impl ThreadQueue {
-    /// Number of requests that may always wait for a thread while their lane is at ease.
-    const ALWAYS_ADMITTED: usize = 8;
-    /// Most requests that may wait for a thread, and their longest expected wait if they are more than [`Self::ALWAYS_ADMITTED`].
-    const MAX_WAITING: usize = 1024;
-    const MAX_WAIT: Duration = Duration::from_millis(2);
-
     /// Returns a permit to run on the thread, or `None` if the expected wait is too long. `overload_wait` is in per cent
     /// of a request's run time, and `busy` counts the threads that run a request inline or are about to.
     pub fn enter<'a>(
@@ -54,18 +51,13 @@ impl ThreadQueue {
         let wait = (before as u64).saturating_mul(self.cost.mean());
         let longest = match demand {
             Demand::AboveShare | Demand::BelowShare => self.cost.most().saturating_mul(overload_wait.into()) / 100,
-            Demand::AtEase | Demand::Unknown if before > Self::ALWAYS_ADMITTED => nanos(Self::MAX_WAIT),
+            Demand::AtEase | Demand::Unknown if before > ALWAYS_ADMITTED => nanos(INLINE_WAIT),
             Demand::AtEase | Demand::Unknown => u64::MAX,
         };
-        (before == 0 || (before <= Self::MAX_WAITING && wait <= longest)).then_some(permit)
+        // Before the first sample, the expected wait is not known.
+        let is_known = before <= ALWAYS_ADMITTED || self.cost.mean() > 0;
+        (before == 0 || (is_known && wait <= longest)).then_some(permit)
     }
-
-    /// Time between two samples of a thread's queue.
-    const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
-    /// Consecutive samples that must show a long queue. One is not enough: a pause of the whole process looks the same.
-    const LONG_SAMPLES: u32 = 2;
-    /// Number of waiting requests above which a thread's queue is long, if their wait is long too.
-    const LONG_QUEUE: f64 = 32.0;
 
     /// Counts a request that the thread has read. Returns how long its sockets have held a long queue.
     pub fn count_read(&self) -> Duration {
@@ -77,21 +69,21 @@ impl ThreadQueue {
     ///
     /// An event waits until all events that were ready before it are handled. So a timer is late by that time, and the
     /// requests read meanwhile are those that waited. As in a [lane](super::lane::Lane), the queue is long if many
-    /// requests wait, and wait for longer than an eightieth of `queue_wait`.
+    /// requests wait, and wait for long.
     pub async fn sample(&self, queue_wait: Duration) {
         let (mut short, mut long_samples) = (Instant::now(), 0);
         loop {
-            let (due, read) = (Instant::now() + Self::SAMPLE_INTERVAL, self.read.load(Relaxed));
+            let (due, read) = (Instant::now() + SAMPLE_INTERVAL, self.read.load(Relaxed));
             tokio::time::sleep_until(due.into()).await;
             let late = due.elapsed();
             let read = self.read.load(Relaxed).wrapping_sub(read) as f64;
-            let waited = read * late.as_secs_f64() / (Self::SAMPLE_INTERVAL + late).as_secs_f64();
-            if waited > Self::LONG_QUEUE && late > queue_wait / 80 {
+            let waited = read * late.as_secs_f64() / (SAMPLE_INTERVAL + late).as_secs_f64();
+            if waited > LONG_SOCKET_QUEUE && late > queue_wait / LONG_BACKLOG_WAIT {
                 long_samples += 1;
             } else {
                 (short, long_samples) = (Instant::now(), 0);
             }
-            let backlog_age = if long_samples < Self::LONG_SAMPLES { 0 } else { nanos(short.elapsed()) };
+            let backlog_age = if long_samples < LONG_SAMPLES { 0 } else { nanos(short.elapsed()) };
             self.backlog_age.store(backlog_age, Relaxed);
         }
     }

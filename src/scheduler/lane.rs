@@ -14,6 +14,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{
+    constants::{ALWAYS_ADMITTED, AT_EASE_PART, BACKLOG_WAIT, BETWEEN_ARRIVALS, LONG_BACKLOG_WAIT, LONG_QUEUE},
     flow::{Flow, LaneName},
     load::{Cost, Demand, Load, nanos},
 };
@@ -125,15 +126,6 @@ pub struct Lane {
 pub struct LanePermit(Arc<Lane>);
 
 impl Lane {
-    /// Requests per worker that may always wait while the lane is at ease: a few clients with long requests are served.
-    const ALWAYS_ADMITTED: usize = 8;
-    /// Requests per worker above which a standing queue counts as long at a shorter wait.
-    const LONG_QUEUE: usize = 64;
-    /// A queue may stand in the sockets for the time that the lane has been at ease, divided by this.
-    const AT_EASE_PART: u32 = 4;
-    /// No request is rejected for a wait up to this, because workers would otherwise run dry between two arrivals.
-    const BETWEEN_ARRIVALS: Duration = Duration::from_micros(200);
-
     pub fn new(name: LaneName, config: &ExecutorConfig, metrics: &Metrics) -> Self {
         let labels = [("lane", name.into())];
         Self {
@@ -204,7 +196,7 @@ impl Lane {
     /// Returns how long a queue may stand in the sockets of a thread: `--queue-wait-ms`, or less if the lane was
     /// overloaded lately. A lane loaded near its capacity is at ease now and then, with the same queue in the sockets.
     pub fn backlog_limit(&self) -> Duration {
-        self.queue_wait.min(self.load.at_ease_for() / Self::AT_EASE_PART)
+        self.queue_wait.min(self.load.at_ease_for() / AT_EASE_PART)
     }
 
     pub fn inside(&self) -> usize {
@@ -218,7 +210,7 @@ impl Lane {
     fn has_backlog(&self, waiting: usize) -> bool {
         let now = nanos(self.began.elapsed()).max(1);
         let since = self.backlog_since.load(Relaxed);
-        if waiting <= Self::ALWAYS_ADMITTED * self.workers {
+        if waiting <= ALWAYS_ADMITTED * self.workers {
             if since > 0 {
                 self.backlog_since.store(0, Relaxed);
             }
@@ -229,7 +221,8 @@ impl Lane {
             return false;
         }
         let (wait, most) = (self.wait(waiting), self.queue_wait);
-        let is_long = wait > most / 4 || (waiting > Self::LONG_QUEUE * self.workers && wait > most / 80);
+        let is_long =
+            wait > most / BACKLOG_WAIT || (waiting > LONG_QUEUE * self.workers && wait > most / LONG_BACKLOG_WAIT);
         is_long && now.saturating_sub(since) > nanos(most)
     }
 
@@ -257,7 +250,7 @@ impl Lane {
         match demand {
             Demand::AtEase => {
                 let stands = self.has_backlog(waiting);
-                match waiting > Self::ALWAYS_ADMITTED * self.workers {
+                match waiting > ALWAYS_ADMITTED * self.workers {
                     true if stands => Duration::ZERO,
                     true => self.queue_wait,
                     false => Duration::MAX,
@@ -266,7 +259,7 @@ impl Lane {
             Demand::BelowShare => Duration::MAX,
             Demand::AboveShare | Demand::Unknown => {
                 let soon = self.cost.most().saturating_mul(self.overload_wait) / 100;
-                Duration::from_nanos(soon).max(Self::BETWEEN_ARRIVALS)
+                Duration::from_nanos(soon).max(BETWEEN_ARRIVALS)
             }
         }
     }

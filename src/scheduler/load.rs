@@ -11,6 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::constants::{
+    BETWEEN_ARRIVALS, BUCKET_DEPTH, CLIENTS_WINDOW, DEVIATIONS, LEAST_RATE, OFTEN_TOO_LONG, QUOTA_DEPTH, QUOTA_RATE,
+    QUOTA_REQUESTS, RATES, SAMPLES,
+};
+
 /// The run time of requests in nanoseconds: a mean and a mean deviation with exponential weights, as in RFC 6298.
 #[derive(Debug, Default)]
 pub struct Cost {
@@ -19,9 +24,6 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Approximate number of samples in the mean.
-    const WEIGHT: u64 = 16;
-
     /// Returns the mean; 0 before the first sample.
     pub fn mean(&self) -> u64 {
         self.mean.load(Relaxed)
@@ -29,7 +31,7 @@ impl Cost {
 
     /// Returns the mean plus twice the deviation, which few requests exceed.
     pub fn most(&self) -> u64 {
-        self.mean().saturating_add(self.deviation.load(Relaxed).saturating_mul(2))
+        self.mean().saturating_add(self.deviation.load(Relaxed).saturating_mul(DEVIATIONS))
     }
 
     /// Adds a sample. One of two concurrent samples may be lost, which does not matter to a mean of many.
@@ -39,7 +41,7 @@ impl Cost {
             self.mean.store(took, Relaxed);
             return;
         }
-        let weigh = |mean: u64, new: u64| mean - mean / Self::WEIGHT + new / Self::WEIGHT;
+        let weigh = |mean: u64, new: u64| mean - mean / SAMPLES + new / SAMPLES;
         self.deviation.store(weigh(self.deviation.load(Relaxed), took.abs_diff(mean)), Relaxed);
         self.mean.store(weigh(mean, took), Relaxed);
     }
@@ -73,18 +75,13 @@ impl Default for ClientBucket {
 }
 
 impl FlowLane {
-    /// Approximate number of samples in the share.
-    const WEIGHT: u64 = 16;
-    /// Above this share, a quarter, requests are often too long.
-    const OFTEN: u64 = 1 << 14;
-
     /// Adds an inline run. The cost of a run that was too long is learnt when it runs again on a worker; for a client
     /// without samples it is until then the mean `on_workers`. One of two concurrent samples may be lost.
     pub fn learn_inline(&self, took: Duration, too_long: bool, on_workers: &Cost) {
         let is_first = self.cost.mean() == 0;
         let share = self.too_long.load(Relaxed);
         let new = if too_long { 1 << 16 } else { 0 };
-        self.too_long.store(if is_first { new } else { share - share / Self::WEIGHT + new / Self::WEIGHT }, Relaxed);
+        self.too_long.store(if is_first { new } else { share - share / SAMPLES + new / SAMPLES }, Relaxed);
         if !too_long {
             self.cost.learn(took);
         } else if is_first {
@@ -94,7 +91,7 @@ impl FlowLane {
 
     /// Returns whether the client's requests are often too long to run inline, so that an overloaded lane does not try.
     pub fn is_often_too_long(&self) -> bool {
-        self.too_long.load(Relaxed) > Self::OFTEN
+        self.too_long.load(Relaxed) > OFTEN_TOO_LONG
     }
 
     /// Returns 0 if the client's requests are short, 1 if they are often too long to run inline or have no samples yet.
@@ -165,10 +162,10 @@ struct LaneBucket {
     window_began: Instant,
     window: u64,
     clients: [u32; 2],
-    /// Run time served per time, at least [`Load::LEAST_RATE`] so that the bucket drains if nothing is served; and its
+    /// Run time served per time, at least [`LEAST_RATE`] so that the bucket drains if nothing is served; and its
     /// values in the last windows.
     rate: f64,
-    rates: [f64; Load::WINDOWS],
+    rates: [f64; RATES],
     rate_window: usize,
     measured: (Instant, u64),
 }
@@ -187,24 +184,6 @@ pub enum Demand {
 }
 
 impl Load {
-    const LEAST_RATE: f64 = 0.01;
-    /// Number of windows of which the highest rate counts.
-    const WINDOWS: usize = 10;
-    /// Depth of the lane's bucket: the work of this time at the current rate, or of this many requests if that is more.
-    const DEPTH: Duration = Duration::from_millis(75);
-    const DEPTH_REQUESTS: u64 = 16;
-    /// A window is long enough to serve this many requests, so that its rate means something.
-    const WINDOW_REQUESTS: u64 = 16;
-    /// Length of the window in which clients are counted.
-    const CLIENTS_WINDOW: Duration = Duration::from_millis(250);
-    /// A client below its share has used at most one part in this many of its bucket's depth.
-    const BELOW_SHARE_PARTS: f64 = 4.0;
-    /// The part of the rate that clients share. The rest drains the queue, or serves requests that find it short.
-    const SHARED: f64 = 0.8;
-    /// Longest expected wait of a client below its share: this time, or that of this many requests if it is longer.
-    const SHARED_WAIT: Duration = Duration::from_micros(200);
-    const SHARED_REQUESTS: u64 = 2;
-
     /// Creates the load of a lane at ease.
     pub fn new(workers: usize) -> Self {
         let now = Instant::now();
@@ -223,8 +202,8 @@ impl Load {
                 window_began: now,
                 window: 1,
                 clients: [0; 2],
-                rate: Self::LEAST_RATE,
-                rates: [0.0; Self::WINDOWS],
+                rate: LEAST_RATE,
+                rates: [0.0; RATES],
                 rate_window: 0,
                 measured: (now, 0),
             }),
@@ -262,14 +241,14 @@ impl Load {
         let (began, before) = bucket.measured;
         let (time, work) = (nanos(now.saturating_duration_since(began)), served - before);
         // A run counts only when it ends, so windows must be long if requests are.
-        if time < cost.saturating_mul(Self::WINDOW_REQUESTS) / self.workers as u64 && work > 0 {
+        if time < cost.saturating_mul(SAMPLES) / self.workers as u64 && work > 0 {
             return;
         }
         bucket.measured = (now, served);
-        bucket.rate_window = (bucket.rate_window + 1) % Self::WINDOWS;
+        bucket.rate_window = (bucket.rate_window + 1) % RATES;
         let index = bucket.rate_window;
         bucket.rates[index] = work as f64 / time.max(1) as f64;
-        bucket.rate = bucket.rates.iter().copied().fold(Self::LEAST_RATE, f64::max);
+        bucket.rate = bucket.rates.iter().copied().fold(LEAST_RATE, f64::max);
         bucket.drain(now, cost);
         if self.is_overloaded() && bucket.level <= 0.0 {
             self.ease(now);
@@ -294,7 +273,7 @@ impl Load {
         };
         let depth = bucket.depth(cost);
         bucket.level = (bucket.level + own as f64).min(depth);
-        if now.saturating_duration_since(bucket.window_began) > Self::CLIENTS_WINDOW {
+        if now.saturating_duration_since(bucket.window_began) > CLIENTS_WINDOW {
             bucket.window_began = now;
             bucket.window += 1;
             bucket.clients = [0, bucket.clients[0]];
@@ -306,15 +285,14 @@ impl Load {
         }
         let clients = f64::from(bucket.clients[0].max(bucket.clients[1]).max(1));
         // The depth of the client's bucket: a few of its own requests, or its part of the lane's depth.
-        let most = (depth / clients).max(Self::BELOW_SHARE_PARTS * own as f64);
-        let share = bucket.rate * Self::SHARED / clients;
+        let most = (depth / clients).max(QUOTA_DEPTH * own as f64);
+        let share = bucket.rate * QUOTA_RATE / clients;
         let drained = nanos(now.saturating_duration_since(account.at)) as f64 * share;
         account.level = (account.level - drained).max(0.0);
         account.at = now;
         let waiting = self.shared[lane.class()].load(Relaxed) as u64;
-        let longest = nanos(Self::SHARED_WAIT).max(own.saturating_mul(Self::SHARED_REQUESTS));
-        if account.level > most / Self::BELOW_SHARE_PARTS || waiting.saturating_mul(own) / self.workers as u64 > longest
-        {
+        let longest = nanos(BETWEEN_ARRIVALS).max(own.saturating_mul(QUOTA_REQUESTS));
+        if account.level > most / QUOTA_DEPTH || waiting.saturating_mul(own) / self.workers as u64 > longest {
             return above;
         }
         account.level += own as f64;
@@ -348,7 +326,7 @@ impl Load {
 
 impl LaneBucket {
     fn depth(&self, cost: u64) -> f64 {
-        (nanos(Load::DEPTH) as f64 * self.rate).max(cost.saturating_mul(Load::DEPTH_REQUESTS) as f64)
+        (nanos(BUCKET_DEPTH) as f64 * self.rate).max(cost.saturating_mul(SAMPLES) as f64)
     }
 
     fn drain(&mut self, now: Instant, cost: u64) {

@@ -23,6 +23,7 @@
 
 mod actor;
 mod batch;
+mod constants;
 mod flow;
 mod inline;
 mod job;

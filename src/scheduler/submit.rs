@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::{
     batch::{Batch, JobPermit},
+    constants::{BATCH_ENTRIES, INLINE_BYTES, INLINE_STRIDES, PAUSE_BYTES, PAUSE_STRIDES, WARNING_INTERVAL},
     flow::{Bound, FairQueue, Flow, Job, LaneName, QueueName, WorkerHooks},
     inline::ThreadQueue,
     job::{CancelOnDrop, QueuedTask, RunOutcome, panicked, run_caught},
@@ -49,17 +50,6 @@ pub struct ExecutorState {
 }
 
 impl Executor {
-    /// Bound of an inline run, in strides of the meter: some hundreds of microseconds at most.
-    const INLINE_STRIDES: u32 = 10;
-    /// Bound of a run in the pause of another, in strides: some milliseconds at most.
-    const PAUSE_STRIDES: u32 = 64;
-    /// Most bytes of parameters of a request that runs inline. A request with more takes long to run, or to parse.
-    const INLINE_BYTES: usize = 8 << 10;
-    /// Most bytes of parameters of a request that runs in the pause of another.
-    const PAUSE_BYTES: usize = 64 << 10;
-    /// Turns in a round. Two begin with long jobs and one with bundles, so that short calls keep none waiting forever.
-    const ROUND: usize = 4;
-
     /// Starts the workers.
     ///
     /// # Errors
@@ -110,8 +100,7 @@ impl Executor {
 
     /// Creates the batch of requests that have just arrived as one.
     pub fn batch(&self) -> Arc<Batch> {
-        // Several entries per worker may be in the lanes, so that no worker idles until the front submits the next.
-        Arc::new(Batch::new(4 * self.config.workers.max(1)))
+        Arc::new(Batch::new(BATCH_ENTRIES * self.config.workers.max(1)))
     }
 
     /// Runs a task to its end, and returns the result of its last run. Dropping the future cancels the task: a run that
@@ -125,7 +114,7 @@ impl Executor {
         let (lane, may_be_inline) = match task.place() {
             RunPlace::Inline => return self.look_up(task).await,
             RunPlace::On(lane) => (lane, false),
-            RunPlace::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= Self::INLINE_BYTES),
+            RunPlace::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= INLINE_BYTES),
         };
         let lane = self.lane(lane);
         let backlog_age = Worker::with_queue(|queue| queue.count_read());
@@ -134,7 +123,7 @@ impl Executor {
         }
         let demand = lane.weigh(&ticket.flow);
         let _share = lane.load.share(demand, ticket.flow.lane(lane.name));
-        let mut is_long = task.size() > Self::PAUSE_BYTES;
+        let mut is_long = task.size() > PAUSE_BYTES;
         let mut missed = Missed::default();
         if may_be_inline && let Some(ran) = self.run_inline(lane, &task, &ticket, demand).await? {
             is_long = ran.too_long && ran.missed.is_empty();
@@ -213,7 +202,7 @@ impl Executor {
         // thread that runs a request reads and rejects none.
         tokio::task::yield_now().await;
         let began = Instant::now();
-        let ran = self.run_here(task, Meter::short(Self::INLINE_STRIDES))?;
+        let ran = self.run_here(task, Meter::short(INLINE_STRIDES))?;
         let took = began.elapsed();
         permit.served(took);
         lane.load.serve(took);
@@ -291,7 +280,9 @@ impl Executor {
         let Some((_, wait, flag)) = refused.busy() else { return refused };
         let last_warning = &self.shared.last_warning;
         let (now, last) = (1 + self.shared.began.elapsed().as_secs(), last_warning.load(Relaxed));
-        if (last == 0 || now >= last + 60) && last_warning.compare_exchange(last, now, Relaxed, Relaxed).is_ok() {
+        if (last == 0 || now >= last + WARNING_INTERVAL.as_secs())
+            && last_warning.compare_exchange(last, now, Relaxed, Relaxed).is_ok()
+        {
             tracing::warn!(
                 lane = %lane.name,
                 wait_ms = wait.as_millis(),
@@ -363,14 +354,9 @@ impl ExecutorState {
 
     /// Runs one job: the first of the highest queue that has one. Some turns begin with a lower queue.
     fn turn(&self) {
-        let first = match self.turns.fetch_add(1, Relaxed) % Executor::ROUND {
-            0 => Some(QueueName::LongBundle),
-            1 => Some(QueueName::LongShort),
-            2 => Some(QueueName::Bundle),
-            _ => None,
-        };
+        let first = QueueName::FIRST[self.turns.fetch_add(1, Relaxed) % QueueName::FIRST.len()];
         let mut job = loop {
-            if let Some(job) = first.into_iter().chain(QueueName::ALL).find_map(|queue| self.pop(queue)) {
+            if let Some(job) = [first].into_iter().chain(QueueName::ALL).find_map(|queue| self.pop(queue)) {
                 break job;
             }
             if self.queues.iter().all(|queue| queue.waiting() == 0) {
@@ -386,14 +372,13 @@ impl ExecutorState {
 
     /// Runs one job in the pause of another: a read, or a job with a small bound.
     fn run_one_while_paused(self: &Arc<Self>) {
-        const PASSING: [QueueName; 3] = [QueueName::Read, QueueName::Short, QueueName::Bundle];
-        if PASSING.iter().all(|queue| self.queues[*queue as usize].waiting() == 0) {
+        if QueueName::PASSING.iter().all(|queue| self.queues[*queue as usize].waiting() == 0) {
             return;
         }
         Worker::pause(|| {
-            let found = PASSING.into_iter().find_map(|queue| Some((queue, self.pop(queue)?)));
+            let found = QueueName::PASSING.into_iter().find_map(|queue| Some((queue, self.pop(queue)?)));
             let Some((queue, mut job)) = found else { return };
-            let bound = if queue == QueueName::Read { Bound::None } else { Bound::Strides(Executor::PAUSE_STRIDES) };
+            let bound = if queue == QueueName::Read { Bound::None } else { Bound::Strides(PAUSE_STRIDES) };
             if !Worker::with_overlay(|overlay| job.work.run(&self.beside, overlay, bound)) {
                 let flow = job.work.flow();
                 let long = if queue == QueueName::Short { QueueName::LongShort } else { QueueName::LongBundle };
