@@ -10,7 +10,7 @@ use std::sync::{
 
 use crossbeam::queue::SegQueue;
 
-use super::load::FlowLane;
+use super::load::ClientLoad;
 use crate::{meter::Pause, state::Overlay, telemetry::Counter};
 
 /// The name of a lane, as metrics and errors show it.
@@ -82,7 +82,7 @@ impl QueueName {
 #[derive(Debug)]
 pub struct Flow {
     queues: [FlowQueue; QueueName::ALL.len()],
-    lanes: [FlowLane; LaneName::ALL.len()],
+    loads: [ClientLoad; LaneName::ALL.len()],
 }
 
 /// A client's jobs in one queue.
@@ -98,12 +98,12 @@ struct FlowQueue {
 impl Flow {
     /// Creates a client without samples.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { queues: Default::default(), lanes: Default::default() })
+        Arc::new(Self { queues: Default::default(), loads: Default::default() })
     }
 
-    /// Returns the statistics of the client's requests in `lane`.
-    pub const fn lane(&self, lane: LaneName) -> &FlowLane {
-        &self.lanes[lane as usize]
+    /// Returns the load that the client puts on `lane`.
+    pub const fn load(&self, lane: LaneName) -> &ClientLoad {
+        &self.loads[lane as usize]
     }
 }
 

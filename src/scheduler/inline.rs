@@ -13,7 +13,8 @@ use std::{
 
 use super::{
     constants::{ALWAYS_ADMITTED, INLINE_WAIT, LONG_BACKLOG_WAIT, LONG_SAMPLES, LONG_SOCKET_QUEUE, SAMPLE_INTERVAL},
-    load::{Cost, Demand, nanos},
+    cost::{Cost, nanos},
+    load::Demand,
 };
 
 /// The inline requests of one thread, which runs one at a time while the others from its connections wait.
@@ -50,7 +51,7 @@ impl ThreadQueue {
         let permit = InlinePermit { queue: self.clone(), busy };
         let wait = (before as u64).saturating_mul(self.cost.mean());
         let longest = match demand {
-            Demand::AboveShare | Demand::BelowShare => self.cost.most().saturating_mul(overload_wait.into()) / 100,
+            Demand::AboveQuota | Demand::BelowQuota => self.cost.overload_wait(overload_wait),
             Demand::AtEase | Demand::Unknown if before > ALWAYS_ADMITTED => nanos(INLINE_WAIT),
             Demand::AtEase | Demand::Unknown => u64::MAX,
         };

@@ -77,7 +77,7 @@ impl<T: Task> QueuedWork for QueuedTask<T> {
             {
                 return false;
             }
-            self.ticket.flow.lane(self.lane.name).cost.learn(took);
+            self.ticket.flow.load(self.lane.name).cost.learn(took);
             // The permit is released before the answer is sent, so that the client's next request finds it free.
             if let Some(permit) = self.permit.take() {
                 permit.served(took);

@@ -15,8 +15,9 @@ use tokio::sync::Notify;
 
 use super::{
     constants::{ALWAYS_ADMITTED, AT_EASE_PART, BACKLOG_WAIT, BETWEEN_ARRIVALS, LONG_BACKLOG_WAIT, LONG_QUEUE},
-    flow::{Flow, LaneName},
-    load::{Cost, Demand, Load, nanos},
+    cost::{Cost, nanos},
+    flow::LaneName,
+    load::{Demand, Load},
 };
 use crate::{
     store::StoreError,
@@ -95,8 +96,8 @@ impl Refused {
 /// A lane: the number of requests that wait or run in it, and the rules by which it admits more.
 ///
 /// A lane at ease admits a request if few wait, or if the expected wait is short (`--queue-wait-ms`) and there is no
-/// standing queue. An overloaded lane ([`Load`]) admits a request if it can begin soon (`--overload-wait`), or if its
-/// client asks for less than its share. The expected wait follows from the requests ahead and their mean run time.
+/// backlog. An overloaded lane ([`Load`]) admits a request if it can begin soon (`--overload-wait`), or if its client
+/// asks for less than its quota. The expected wait follows from the requests ahead and their mean run time.
 #[derive(Debug)]
 pub struct Lane {
     pub name: LaneName,
@@ -105,7 +106,7 @@ pub struct Lane {
     most: usize,
     queue_wait: Duration,
     /// Longest expected wait while the lane is overloaded, in per cent of a request's run time.
-    overload_wait: u64,
+    overload_wait: u32,
     /// Number of requests that wait or run.
     inside: AtomicUsize,
     /// Number of jobs that run on a worker.
@@ -138,7 +139,7 @@ impl Lane {
                 LaneName::Watch => usize::MAX,
             },
             queue_wait: config.queue_wait,
-            overload_wait: config.overload_wait.into(),
+            overload_wait: config.overload_wait,
             inside: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             cost: Cost::default(),
@@ -153,14 +154,6 @@ impl Lane {
             ),
             waited: metrics.histogram("presim_queue_wait_seconds", "Time from a job's arrival to its start.", &labels),
         }
-    }
-
-    /// Returns the demand of `flow`, a request of which has just arrived.
-    pub fn weigh(&self, flow: &Flow) -> Demand {
-        if !self.load.is_overloaded() {
-            return Demand::AtEase;
-        }
-        self.load.weigh(flow.lane(self.name), Instant::now())
     }
 
     /// Admits a request of a client with this demand.
@@ -179,51 +172,24 @@ impl Lane {
             Refused::QueueFull { lane: self.name, waiting: self.most, wait }
         } else if !matches!(self.name, LaneName::Read | LaneName::Watch)
             && waiting > 0
-            && wait > self.longest_wait(waiting, demand)
+            && wait > self.longest_wait(waiting, wait, demand)
         {
             Refused::Overloaded { lane: self.name, wait, was_at_ease: demand == Demand::AtEase }
         } else {
             return Ok(permit);
         };
-        self.overload();
+        self.load.overload(Instant::now());
         Err(refused)
     }
 
-    pub fn overload(&self) {
-        self.load.overload(Instant::now());
-    }
-
-    /// Returns how long a queue may stand in the sockets of a thread: `--queue-wait-ms`, or less if the lane was
-    /// overloaded lately. A lane loaded near its capacity is at ease now and then, with the same queue in the sockets.
+    /// Returns the longest age of a backlog in the sockets of a thread: `--queue-wait-ms`, or less if the lane was
+    /// overloaded lately.
     pub fn backlog_limit(&self) -> Duration {
         self.queue_wait.min(self.load.at_ease_for() / AT_EASE_PART)
     }
 
     pub fn inside(&self) -> usize {
         self.inside.load(Acquire)
-    }
-
-    /// Returns whether the lane has a long standing queue, rather than a burst that is being worked off (`CoDel`'s
-    /// distinction, RFC 8289): for longer than a request may wait, there were always more than a few waiting requests.
-    /// Clients that wait for their answers cause such a queue too, so it is only long if many requests wait, or if they
-    /// wait for long.
-    fn has_backlog(&self, waiting: usize) -> bool {
-        let now = nanos(self.began.elapsed()).max(1);
-        let since = self.backlog_since.load(Relaxed);
-        if waiting <= ALWAYS_ADMITTED * self.workers {
-            if since > 0 {
-                self.backlog_since.store(0, Relaxed);
-            }
-            return false;
-        }
-        if since == 0 {
-            self.backlog_since.store(now, Relaxed);
-            return false;
-        }
-        let (wait, most) = (self.wait(waiting), self.queue_wait);
-        let is_long =
-            wait > most / BACKLOG_WAIT || (waiting > LONG_QUEUE * self.workers && wait > most / LONG_BACKLOG_WAIT);
-        is_long && now.saturating_sub(since) > nanos(most)
     }
 
     /// Returns the expected wait of the next request.
@@ -246,22 +212,38 @@ impl Lane {
         Duration::from_nanos((waiting as u64).saturating_mul(self.cost.mean()) / self.workers as u64)
     }
 
-    fn longest_wait(&self, waiting: usize, demand: Demand) -> Duration {
+    /// Returns the longest expected wait of a request that is admitted.
+    fn longest_wait(&self, waiting: usize, wait: Duration, demand: Demand) -> Duration {
         match demand {
-            Demand::AtEase => {
-                let stands = self.has_backlog(waiting);
-                match waiting > ALWAYS_ADMITTED * self.workers {
-                    true if stands => Duration::ZERO,
-                    true => self.queue_wait,
-                    false => Duration::MAX,
+            Demand::AtEase if waiting <= ALWAYS_ADMITTED * self.workers => {
+                if self.backlog_since.load(Relaxed) > 0 {
+                    self.backlog_since.store(0, Relaxed);
                 }
+                Duration::MAX
             }
-            Demand::BelowShare => Duration::MAX,
-            Demand::AboveShare | Demand::Unknown => {
-                let soon = self.cost.most().saturating_mul(self.overload_wait) / 100;
-                Duration::from_nanos(soon).max(BETWEEN_ARRIVALS)
+            Demand::AtEase if self.has_backlog(waiting, wait) => Duration::ZERO,
+            Demand::AtEase => self.queue_wait,
+            Demand::BelowQuota => Duration::MAX,
+            Demand::AboveQuota | Demand::Unknown => {
+                Duration::from_nanos(self.cost.overload_wait(self.overload_wait)).max(BETWEEN_ARRIVALS)
             }
         }
+    }
+
+    /// Returns whether many requests wait because of a long backlog, rather than a burst that is being worked off
+    /// (`CoDel`'s distinction, RFC 8289): for longer than a request may wait, there were always more than a few waiting
+    /// requests. Clients that wait for their answers cause such a backlog too, so it is only long if many requests wait,
+    /// or if they wait for long.
+    fn has_backlog(&self, waiting: usize, wait: Duration) -> bool {
+        let (now, most) = (nanos(self.began.elapsed()).max(1), self.queue_wait);
+        let is_long =
+            wait > most / BACKLOG_WAIT || (waiting > LONG_QUEUE * self.workers && wait > most / LONG_BACKLOG_WAIT);
+        match self.backlog_since.load(Relaxed) {
+            0 => self.backlog_since.store(now, Relaxed),
+            since if is_long => return now.saturating_sub(since) > nanos(most),
+            _ => {}
+        }
+        false
     }
 }
 

@@ -14,16 +14,17 @@
 //! that job took. So reads, sends and short calls wait for no long run, and a long run has at least half of its worker.
 //!
 //! **Which.** Each lane bounds the number of waiting requests ([`lane`]). A lane at ease admits bursts: as many
-//! requests as the workers can finish within `--queue-wait-ms`. When it must reject a request, or when a standing queue
+//! requests as the workers can finish within `--queue-wait-ms`. When it must reject a request, or when a backlog
 //! builds up in the sockets of a thread that reads requests ([`inline`]), it is overloaded until its measured load has
 //! fallen ([`load`]). An overloaded lane admits requests that can begin soon, so that admitted requests are answered
-//! about as fast as ever, and every request of a client that asks for less than its share.
+//! about as fast as ever, and every request of a client that asks for less than its quota.
 //!
 //! The entries of a batch share one permit ([`batch`]), and a few of them run at a time.
 
 mod actor;
 mod batch;
 mod constants;
+mod cost;
 mod flow;
 mod inline;
 mod job;

@@ -119,10 +119,10 @@ impl Executor {
         let lane = self.lane(lane);
         let backlog_age = Worker::with_queue(|queue| queue.count_read());
         if backlog_age > lane.backlog_limit() && !matches!(lane.name, LaneName::Read | LaneName::Watch) {
-            lane.overload();
+            lane.load.overload(Instant::now());
         }
-        let demand = lane.weigh(&ticket.flow);
-        let _share = lane.load.share(demand, ticket.flow.lane(lane.name));
+        let demand = lane.load.weigh(ticket.flow.load(lane.name), Instant::now);
+        let _permit = lane.load.count_below_quota(demand, ticket.flow.load(lane.name));
         let mut is_long = task.size() > PAUSE_BYTES;
         let mut missed = Missed::default();
         if may_be_inline && let Some(ran) = self.run_inline(lane, &task, &ticket, demand).await? {
@@ -185,7 +185,7 @@ impl Executor {
         ticket: &Ticket,
         demand: Demand,
     ) -> Result<Option<RunOutcome<T::Done>>, Refused> {
-        let known = ticket.flow.lane(lane.name);
+        let known = ticket.flow.load(lane.name);
         if demand != Demand::AtEase && known.is_often_too_long() {
             return Ok(None);
         }
@@ -193,7 +193,7 @@ impl Executor {
             |queue: &Arc<_>| ThreadQueue::enter(queue, &self.shared.busy_inline, demand, self.config.overload_wait);
         let Some(permit) = Worker::with_queue(enter) else {
             // The lane's workers would only take time from the inline threads, and move each answer between threads.
-            if demand == Demand::AboveShare && self.all_cores_are_busy() {
+            if demand == Demand::AboveQuota && self.all_cores_are_busy() {
                 return Err(self.overloaded(lane));
             }
             return Ok(None);
@@ -232,7 +232,7 @@ impl Executor {
         let (answer, answered) = oneshot::channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let on_drop = CancelOnDrop(Some(cancelled.clone()));
-        let own = ticket.flow.lane(lane.name).cost.mean();
+        let own = ticket.flow.load(lane.name).cost.mean();
         let waiting = QueuedTask {
             task: task.clone(),
             ticket: ticket.clone(),
@@ -268,7 +268,7 @@ impl Executor {
         self.shared.busy_inline.load(Relaxed) + inside >= self.config.workers.max(1)
     }
 
-    /// Rejects a request of a client above its share that cannot begin soon.
+    /// Rejects a request of a client above its quota that cannot begin soon.
     fn overloaded(&self, lane: &Lane) -> Refused {
         let wait = lane.expected_wait();
         self.rejected(lane, Refused::Overloaded { lane: lane.name, wait, was_at_ease: false })
