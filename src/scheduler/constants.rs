@@ -54,8 +54,6 @@ pub const LONG_QUEUE: usize = 64;
 pub const LONG_SOCKET_QUEUE: f64 = 32.0;
 /// Time between two samples of the queue in a thread's sockets: a sixteenth of the default of `--queue-wait-ms`.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
-/// Consecutive samples that must show a long queue. One is not enough: a pause of the whole process looks the same.
-pub const LONG_SAMPLES: u32 = 2;
 /// Divisor of the time for which a lane has been at ease: the age that a backlog in the sockets may have. A lane loaded
 /// near its capacity is at ease now and then, with the same queue in the sockets.
 pub const AT_EASE_PART: u32 = 4;
@@ -64,15 +62,13 @@ pub const AT_EASE_PART: u32 = 4;
 
 /// Time between two measurements of a lane's load, when its gauges are set, too.
 pub const MEASURE_INTERVAL: Duration = Duration::from_millis(100);
-/// Number of measurements of which the highest rate counts: those of a second, because a lane serves less than it can
-/// while little is asked.
-pub const RATES: usize = 10;
+/// Number of measurements of which the highest rate and the most clients count: those of a second, because a lane serves
+/// less than it can while little is asked, and not every client asks in each interval.
+pub const MEASUREMENTS: usize = 10;
 /// Least rate of a lane, in run time per time, so that its bucket drains even if nothing is served.
 pub const LEAST_RATE: f64 = 0.01;
 /// Depth of a lane's bucket in time at the lane's rate: for so long at least, an overload outlasts its cause.
 pub const BUCKET_DEPTH: Duration = Duration::from_millis(75);
-/// Time in which the clients of an overloaded lane are counted.
-pub const CLIENTS_WINDOW: Duration = Duration::from_millis(250);
 /// Part of a lane's rate that is divided among the clients. The rest drains the queue.
 pub const QUOTA_RATE: f64 = 0.8;
 /// Divisor of a client's part of the lane's bucket: the depth of the client's own bucket.
@@ -80,7 +76,12 @@ pub const QUOTA_DEPTH: f64 = 4.0;
 /// Requests of clients below their quota that may wait for each worker, so that they begin soon, too.
 pub const QUOTA_REQUESTS: u64 = 2;
 
-// Logs.
+// Supervision.
 
+/// Time between two looks at a lane that is drained, because requests that end need not report to a node that stops.
+pub const DRAIN_POLL: Duration = Duration::from_millis(10);
+/// Time past the deadlines of all requests in which the workers must have answered a pulse. Some parts of a run, such as a
+/// precompile, do not read the clock, and a busy machine delays them.
+pub const PULSE_GRACE: Duration = Duration::from_secs(5);
 /// Time between two warnings about the rejections of a lane.
 pub const WARNING_INTERVAL: Duration = Duration::from_secs(60);

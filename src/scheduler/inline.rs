@@ -3,16 +3,13 @@
 use std::{
     sync::{
         Arc,
-        atomic::{
-            AtomicU64, AtomicUsize,
-            Ordering::{AcqRel, Relaxed},
-        },
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
 use super::{
-    constants::{ALWAYS_ADMITTED, INLINE_WAIT, LONG_BACKLOG_WAIT, LONG_SAMPLES, LONG_SOCKET_QUEUE, SAMPLE_INTERVAL},
+    constants::{ALWAYS_ADMITTED, INLINE_WAIT, LONG_BACKLOG_WAIT, LONG_SOCKET_QUEUE, SAMPLE_INTERVAL},
     cost::{Cost, nanos},
     load::Demand,
 };
@@ -44,7 +41,7 @@ impl ThreadQueue {
         demand: Demand,
         overload_wait: u32,
     ) -> Option<InlinePermit<'a>> {
-        let before = self.inside.fetch_add(1, AcqRel);
+        let before = self.inside.fetch_add(1, Relaxed);
         if before == 0 {
             busy.fetch_add(1, Relaxed);
         }
@@ -72,20 +69,18 @@ impl ThreadQueue {
     /// requests read meanwhile are those that waited. As in a [lane](super::lane::Lane), the queue is long if many
     /// requests wait, and wait for long.
     pub async fn sample(&self, queue_wait: Duration) {
-        let (mut short, mut long_samples) = (Instant::now(), 0);
+        let mut since = None;
         loop {
             let (due, read) = (Instant::now() + SAMPLE_INTERVAL, self.read.load(Relaxed));
             tokio::time::sleep_until(due.into()).await;
-            let late = due.elapsed();
+            let now = Instant::now();
+            let late = now.saturating_duration_since(due);
             let read = self.read.load(Relaxed).wrapping_sub(read) as f64;
             let waited = read * late.as_secs_f64() / (SAMPLE_INTERVAL + late).as_secs_f64();
-            if waited > LONG_SOCKET_QUEUE && late > queue_wait / LONG_BACKLOG_WAIT {
-                long_samples += 1;
-            } else {
-                (short, long_samples) = (Instant::now(), 0);
-            }
-            let backlog_age = if long_samples < LONG_SAMPLES { 0 } else { nanos(short.elapsed()) };
-            self.backlog_age.store(backlog_age, Relaxed);
+            let is_long = waited > LONG_SOCKET_QUEUE && late > queue_wait / LONG_BACKLOG_WAIT;
+            // One long sample is not enough for an age: a pause of the whole process looks the same.
+            since = is_long.then(|| since.unwrap_or(now));
+            self.backlog_age.store(since.map_or(0, |since| nanos(now - since)), Relaxed);
         }
     }
 }
@@ -99,7 +94,7 @@ impl InlinePermit<'_> {
 
 impl Drop for InlinePermit<'_> {
     fn drop(&mut self) {
-        if self.queue.inside.fetch_sub(1, AcqRel) == 1 {
+        if self.queue.inside.fetch_sub(1, Relaxed) == 1 {
             self.busy.fetch_sub(1, Relaxed);
         }
     }

@@ -3,18 +3,15 @@
 use std::{
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{
-            AtomicBool, AtomicU64, AtomicUsize,
-            Ordering::{Acquire, Relaxed, Release},
-        },
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
 use super::{
     constants::{
-        BETWEEN_ARRIVALS, BUCKET_DEPTH, CLIENTS_WINDOW, LEAST_RATE, OFTEN_TOO_LONG, QUOTA_DEPTH, QUOTA_RATE,
-        QUOTA_REQUESTS, RATES, SAMPLES,
+        BETWEEN_ARRIVALS, BUCKET_DEPTH, LEAST_RATE, MEASUREMENTS, OFTEN_TOO_LONG, QUOTA_DEPTH, QUOTA_RATE,
+        QUOTA_REQUESTS, SAMPLES,
     },
     cost::{Cost, nanos, weighted},
 };
@@ -45,7 +42,7 @@ pub struct ClientLoad {
     pub cost: Cost,
     /// The part of the recent requests that were too long to run inline, in 65,536ths.
     too_long: AtomicU64,
-    /// The client's requests below its quota, and the window in which it was last counted.
+    /// The client's requests below its quota, and the interval in which it was last counted.
     asked: Mutex<(Bucket, u64)>,
 }
 
@@ -130,18 +127,18 @@ impl Drop for QuotaPermit<'_> {
     }
 }
 
-/// The bucket of a lane, the rates at which it may drain, and the number of clients that fill it.
+/// The bucket of a lane, with the rate at which it drains, and the number of clients that fill it.
 #[derive(Debug)]
 struct LaneBucket {
     bucket: Bucket,
-    /// Run time served per time in the last measurements, the newest first.
-    rates: [f64; RATES],
     /// The last measurement, and the run time served until then.
     measured: (Instant, u64),
-    /// The window in which clients are counted: its start, its number, the clients in it, and those in the one before.
-    window_began: Instant,
-    window: u64,
-    clients: [u32; 2],
+    /// Number of the current interval between two measurements.
+    interval: u64,
+    /// Run time served per time in the last intervals, the newest first.
+    rates: [f64; MEASUREMENTS],
+    /// Number of clients in the current interval and those before.
+    clients: [u32; MEASUREMENTS],
 }
 
 /// The demand of a client when a request of it arrives, compared with its quota in the lane.
@@ -172,17 +169,16 @@ impl Load {
             newcomers: ClientLoad::default(),
             asked: Mutex::new(LaneBucket {
                 bucket: Bucket::empty(now),
-                rates: [0.0; RATES],
                 measured: (now, 0),
-                window_began: now,
-                window: 1,
-                clients: [0; 2],
+                interval: 1,
+                rates: [0.0; MEASUREMENTS],
+                clients: [0; MEASUREMENTS],
             }),
         }
     }
 
     pub fn is_overloaded(&self) -> bool {
-        self.is_overloaded.load(Acquire)
+        self.is_overloaded.load(Relaxed)
     }
 
     /// Returns the time since the lane's last overload ended; [`Duration::MAX`] if none has ended.
@@ -210,6 +206,9 @@ impl Load {
             return;
         }
         asked.measured = (now, served);
+        asked.interval += 1;
+        asked.clients.rotate_right(1);
+        asked.clients[0] = 0;
         asked.rates.rotate_right(1);
         asked.rates[0] = work as f64 / time.max(1) as f64;
         if self.is_overloaded() {
@@ -227,7 +226,7 @@ impl Load {
             return Some(depth);
         }
         self.eased.store(nanos(now.saturating_duration_since(self.began)).max(1), Relaxed);
-        self.is_overloaded.store(false, Release);
+        self.is_overloaded.store(false, Relaxed);
         None
     }
 
@@ -245,8 +244,8 @@ impl Load {
         };
         asked.bucket.level = (asked.bucket.level + cost as f64).min(depth);
         let mut own = lock(&client.asked);
-        let (bucket, window) = &mut *own;
-        let clients = asked.count_client(now, window);
+        let (bucket, interval) = &mut *own;
+        let clients = asked.count_client(interval);
         bucket.drain(now, asked.rate() * QUOTA_RATE / clients);
         let quota = (depth / clients / QUOTA_DEPTH).max(cost as f64);
         let waiting = self.below_quota[client.class()].load(Relaxed) as u64;
@@ -274,7 +273,7 @@ impl Load {
         }
         let mut asked = lock(&self.asked);
         asked.bucket = Bucket { level: asked.depth(&self.cost), at: now };
-        self.is_overloaded.store(true, Release);
+        self.is_overloaded.store(true, Relaxed);
     }
 }
 
@@ -288,18 +287,12 @@ impl LaneBucket {
         (nanos(BUCKET_DEPTH) as f64 * self.rate()).max(cost.mean().saturating_mul(SAMPLES) as f64)
     }
 
-    /// Counts a client that was last counted in the window `counted`. Returns the number of clients in a window.
-    fn count_client(&mut self, now: Instant, counted: &mut u64) -> f64 {
-        if now.saturating_duration_since(self.window_began) > CLIENTS_WINDOW {
-            self.window_began = now;
-            self.window += 1;
-            self.clients = [0, self.clients[0]];
-        }
-        if *counted != self.window {
-            *counted = self.window;
+    /// Counts a client that was last counted in the interval `counted`. Returns the number of clients.
+    fn count_client(&mut self, counted: &mut u64) -> f64 {
+        if std::mem::replace(counted, self.interval) != self.interval {
             self.clients[0] += 1;
         }
-        f64::from(self.clients[0].max(self.clients[1]).max(1))
+        self.clients.iter().copied().fold(1, u32::max).into()
     }
 }
 
