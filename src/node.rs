@@ -37,6 +37,7 @@ use actix::{Actor, Addr, Arbiter, System};
 use alloy_primitives::Address;
 use alloy_signer_local::PrivateKeySigner;
 use eyre::{WrapErr, eyre};
+use futures::future::join_all;
 use tokio::{
     runtime::Runtime,
     sync::{Semaphore, broadcast, oneshot},
@@ -448,7 +449,6 @@ impl Actors {
             retention: Duration::from_secs(config.watch_keep_s),
         };
         let watches = Watches::new(limits, &executor, subscriptions.clone(), &metrics);
-        let workforce = executor.clone();
         let mut front = Front::new(backend, snapshots.clone(), executor, waiters, watches, &metrics)
             .with_testing(testing)
             .with_contracts(contracts);
@@ -488,7 +488,7 @@ impl Actors {
             FrontActor::new(server, io, front, subscriptions, access, memory, metrics).with_files(files).start();
         let port = tokio::task::spawn_blocking(|| startup.hand_over()).await??;
         front.send(Serve(tokio::net::TcpListener::from_std(port)?)).await?;
-        let vitals = Vitals::new(front.clone(), lanes.clone(), feed.clone(), workforce);
+        let vitals = Vitals { front: front.clone(), lanes: lanes.clone(), feed: feed.clone() };
         Ok(Self { front, lanes, feed, feed_thread, beside, approvals, vitals, socket, sender, _served: served })
     }
 
@@ -497,9 +497,8 @@ impl Actors {
     async fn stop(self) {
         self.approvals.stop();
         let _ = self.front.send(Stop(GRACE)).await;
-        for lane in &self.lanes {
-            let _ = tokio::time::timeout(GRACE, lane.send(Drain)).await;
-        }
+        let drained = join_all(self.lanes.iter().map(|lane| lane.send(Drain)));
+        let _ = tokio::time::timeout(GRACE, drained).await;
         drop(self.socket);
         if let Some(sender) = self.sender {
             // The task may be stopped anywhere, because what waits is on the disk, and is sent after the next start.

@@ -59,7 +59,7 @@ impl Watchdog {
     }
 }
 
-async fn report(mut vitals: Vitals, every: Duration) {
+async fn report(vitals: Vitals, every: Duration) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

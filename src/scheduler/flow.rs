@@ -1,17 +1,17 @@
-//! Clients, their jobs, and the queues that share the workers fairly among clients.
+//! Clients, their jobs, and the queues that divide the workers fairly among clients.
 
 use std::sync::{
     Arc,
     atomic::{
         AtomicBool, AtomicI64, AtomicUsize,
-        Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
+        Ordering::{Relaxed, SeqCst},
     },
 };
 
 use crossbeam::queue::SegQueue;
 
-use super::load::FlowLane;
-use crate::{meter::Pause, state::Overlay, telemetry::Counter};
+use super::load::ClientLoad;
+use crate::meter::Pause;
 
 /// The name of a lane, as metrics and errors show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::IntoStaticStr)]
@@ -23,7 +23,7 @@ pub enum LaneName {
     Short,
     /// Simulations of bundles, and other requests of many calls.
     Bundle,
-    /// Bundles that stand, which run behind all others.
+    /// Watched bundles, which run behind all others.
     Watch,
 }
 
@@ -51,12 +51,29 @@ pub enum QueueName {
     LongShort,
     /// Bundles too long for either.
     LongBundle,
-    /// Bundles that stand.
+    /// Watched bundles.
     Watch,
 }
 
 impl QueueName {
     pub const ALL: [Self; 6] = [Self::Read, Self::Short, Self::Bundle, Self::LongShort, Self::LongBundle, Self::Watch];
+
+    /// Returns the lane whose jobs are in the queue.
+    pub const fn lane(self) -> LaneName {
+        match self {
+            Self::Read => LaneName::Read,
+            Self::Short | Self::LongShort => LaneName::Short,
+            Self::Bundle | Self::LongBundle => LaneName::Bundle,
+            Self::Watch => LaneName::Watch,
+        }
+    }
+
+    /// The queue with which a worker begins a turn, by the turn's number: two of four turns begin with long jobs and one with
+    /// bundles, so that short calls keep none waiting forever.
+    pub const FIRST: [Self; 4] = [Self::LongBundle, Self::LongShort, Self::Bundle, Self::Read];
+
+    /// The queues of jobs that may run in the pause of a long run.
+    pub const PASSING: [Self; 3] = [Self::Read, Self::Short, Self::Bundle];
 
     /// Returns the queue for a job of `lane`.
     pub const fn of(lane: LaneName, is_long: bool) -> Self {
@@ -75,7 +92,7 @@ impl QueueName {
 #[derive(Debug)]
 pub struct Flow {
     queues: [FlowQueue; QueueName::ALL.len()],
-    lanes: [FlowLane; LaneName::ALL.len()],
+    loads: [ClientLoad; LaneName::ALL.len()],
 }
 
 /// A client's jobs in one queue.
@@ -91,12 +108,12 @@ struct FlowQueue {
 impl Flow {
     /// Creates a client without samples.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { queues: Default::default(), lanes: Default::default() })
+        Arc::new(Self { queues: Default::default(), loads: Default::default() })
     }
 
-    /// Returns the statistics of the client's requests in `lane`.
-    pub const fn lane(&self, lane: LaneName) -> &FlowLane {
-        &self.lanes[lane as usize]
+    /// Returns the load that the client puts on `lane`.
+    pub const fn load(&self, lane: LaneName) -> &ClientLoad {
+        &self.loads[lane as usize]
     }
 }
 
@@ -107,35 +124,14 @@ pub struct Job {
     pub work: Box<dyn QueuedWork>,
 }
 
-/// The bound of a run on a worker. Every run also ends at its deadline.
-#[derive(Clone, Copy)]
-pub enum Bound {
-    /// No bound but the deadline. The run pauses for other jobs.
-    Deadline,
-    /// No bound but the deadline. The run does not pause.
-    None,
-    /// At most this many strides of the meter. The run does not pause.
-    Strides(u32),
-}
-
 /// A queued task of any type.
 pub trait QueuedWork: Send {
-    /// Runs the task and answers its request. Returns false if the task exceeded `bound` and must run again.
-    fn run(&mut self, beside: &WorkerHooks, overlay: &mut Overlay, bound: Bound) -> bool;
-
-    fn flow(&self) -> Arc<Flow>;
+    /// Runs the task and answers its request. The run calls `pause` whenever it pauses. Returns false if it exceeded
+    /// `strides` of its meter and must run again. Every run also ends at its deadline.
+    fn run(&mut self, pause: Option<&Pause>, strides: Option<u32>) -> bool;
 }
 
-/// The hooks that a worker gives to every run.
-#[derive(Debug)]
-pub struct WorkerHooks {
-    /// Called whenever a run pauses: runs one other job.
-    pub pause: Pause,
-    /// Counts the jobs that panicked.
-    pub panics: Counter,
-}
-
-/// A queue that shares run time fairly among clients (deficit round robin, Shreedhar and Varghese 1995).
+/// A queue that divides run time fairly among clients (deficit round robin, Shreedhar and Varghese 1995).
 ///
 /// The list holds each client with jobs once. A turn removes the first client. If it has credit, one of its jobs is
 /// taken and charged to it, and the client goes to the end of the list if it has more jobs. Otherwise it goes to the
@@ -149,21 +145,22 @@ pub struct FairQueue {
 impl FairQueue {
     pub fn push(&self, name: QueueName, flow: &Arc<Flow>, job: Job) {
         let queue = &flow.queues[name as usize];
-        self.waiting.fetch_add(1, AcqRel);
+        self.waiting.fetch_add(1, Relaxed);
         queue.jobs.push(job);
         self.list(queue, flow);
     }
 
-    /// Takes the next job. `quantum` is the mean run time of a job, in nanoseconds.
-    pub fn pop(&self, name: QueueName, quantum: u64) -> Option<Job> {
-        let quantum = i64::try_from(quantum).unwrap_or(i64::MAX).max(1_000);
+    /// Takes the next job with its client. `quantum` is the mean run time of a job, in nanoseconds; 0 if it is not known, when no client
+    /// owes more than one turn.
+    pub fn pop(&self, name: QueueName, quantum: u64) -> Option<(Arc<Flow>, Job)> {
+        let quantum = i64::try_from(quantum).unwrap_or(i64::MAX);
         while let Some(flow) = self.flows.pop() {
             let queue = &flow.queues[name as usize];
             if self.flows.is_empty() {
                 // The only client competes with no other, so it starts without credit or debt.
                 queue.credit.store(0, Relaxed);
-            } else if queue.credit.load(Relaxed) < 0 {
-                queue.credit.fetch_add(quantum, Relaxed);
+            } else if let credit @ ..0 = queue.credit.load(Relaxed) {
+                queue.credit.fetch_add(if quantum == 0 { -credit } else { quantum }, Relaxed);
                 self.flows.push(flow);
                 continue;
             }
@@ -179,16 +176,16 @@ impl FairQueue {
             if !queue.jobs.is_empty() {
                 self.list(queue, &flow);
             }
-            if job.is_some() {
-                self.waiting.fetch_sub(1, AcqRel);
-                return job;
+            if let Some(job) = job {
+                self.waiting.fetch_sub(1, Relaxed);
+                return Some((flow, job));
             }
         }
         None
     }
 
     pub fn waiting(&self) -> usize {
-        self.waiting.load(Acquire)
+        self.waiting.load(Relaxed)
     }
 
     fn list(&self, queue: &FlowQueue, flow: &Arc<Flow>) {

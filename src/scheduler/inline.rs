@@ -3,23 +3,20 @@
 use std::{
     sync::{
         Arc,
-        atomic::{
-            AtomicU64, AtomicUsize,
-            Ordering::{AcqRel, Relaxed},
-        },
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
-use super::load::{Cost, Demand, nanos};
-
-thread_local! {
-    static HERE: Arc<ThreadSlot> = Arc::default();
-}
+use super::{
+    constants::{ALWAYS_ADMITTED, INLINE_WAIT, LONG_BACKLOG_WAIT, LONG_SOCKET_QUEUE, SAMPLE_INTERVAL},
+    cost::{Cost, nanos},
+    load::Demand,
+};
 
 /// The inline requests of one thread, which runs one at a time while the others from its connections wait.
 #[derive(Debug, Default)]
-struct ThreadSlot {
+pub struct ThreadQueue {
     inside: AtomicUsize,
     cost: Cost,
     /// Number of requests that the thread has read.
@@ -28,99 +25,76 @@ struct ThreadSlot {
     backlog_age: AtomicU64,
 }
 
-/// The threads on which requests run inline.
-#[derive(Debug, Default)]
-pub struct Inline {
-    /// Number of threads that run a request inline or are about to.
-    busy: Arc<AtomicUsize>,
-}
-
 /// A permit to run inline on a thread. Released on drop.
 #[derive(Debug)]
-pub struct InlinePermit {
-    slot: Arc<ThreadSlot>,
-    busy: Arc<AtomicUsize>,
+pub struct InlinePermit<'a> {
+    queue: Arc<ThreadQueue>,
+    busy: &'a AtomicUsize,
 }
 
-impl Inline {
-    /// Number of requests that may always wait for a thread while their lane is at ease.
-    const ALWAYS_ADMITTED: usize = 8;
-    /// Most requests that may wait for a thread, and their longest expected wait if they are more than [`Self::ALWAYS_ADMITTED`].
-    const MAX_WAITING: usize = 1024;
-    const MAX_WAIT: Duration = Duration::from_millis(2);
-
-    /// Returns a permit to run on the calling thread, or `None` if the expected wait is too long. `overload_wait` is in
-    /// per cent of a request's run time.
-    pub fn enter(&self, demand: Demand, overload_wait: u32) -> Option<InlinePermit> {
-        let slot = HERE.with(Arc::clone);
-        let before = slot.inside.fetch_add(1, AcqRel);
+impl ThreadQueue {
+    /// Returns a permit to run on the thread, or `None` if the expected wait is too long. `overload_wait` is in per cent
+    /// of a request's run time, and `busy` counts the threads that run a request inline or are about to.
+    pub fn enter<'a>(
+        self: &Arc<Self>,
+        busy: &'a AtomicUsize,
+        demand: Demand,
+        overload_wait: u32,
+    ) -> Option<InlinePermit<'a>> {
+        let before = self.inside.fetch_add(1, Relaxed);
         if before == 0 {
-            self.busy.fetch_add(1, Relaxed);
+            busy.fetch_add(1, Relaxed);
         }
-        let wait = (before as u64).saturating_mul(slot.cost.mean());
+        let permit = InlinePermit { queue: self.clone(), busy };
+        let wait = (before as u64).saturating_mul(self.cost.mean());
         let longest = match demand {
-            Demand::AboveShare | Demand::BelowShare => slot.cost.most().saturating_mul(overload_wait.into()) / 100,
-            Demand::AtEase | Demand::Unknown if before > Self::ALWAYS_ADMITTED => nanos(Self::MAX_WAIT),
+            Demand::AboveQuota | Demand::BelowQuota => self.cost.overload_wait(overload_wait),
+            Demand::AtEase | Demand::Unknown if before > ALWAYS_ADMITTED => nanos(INLINE_WAIT),
             Demand::AtEase | Demand::Unknown => u64::MAX,
         };
-        let permit = InlinePermit { slot, busy: self.busy.clone() };
-        (before == 0 || (before <= Self::MAX_WAITING && wait <= longest)).then_some(permit)
+        // Before the first sample, the expected wait is not known.
+        let is_known = before <= ALWAYS_ADMITTED || self.cost.mean() > 0;
+        (before == 0 || (is_known && wait <= longest)).then_some(permit)
     }
 
-    /// Time between two samples of a thread's queue.
-    const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
-    /// Consecutive samples that must show a long queue. One is not enough: a pause of the whole process looks the same.
-    const LONG_SAMPLES: u32 = 2;
-    /// Number of waiting requests above which a thread's queue is long, if their wait is long too.
-    const LONG_QUEUE: f64 = 32.0;
-
-    /// Counts a request that the calling thread has read. Returns how long its sockets have held a long queue.
-    pub fn read() -> Duration {
-        HERE.with(|slot| {
-            slot.read.fetch_add(1, Relaxed);
-            Duration::from_nanos(slot.backlog_age.load(Relaxed))
-        })
+    /// Counts a request that the thread has read. Returns how long its sockets have held a long queue.
+    pub fn count_read(&self) -> Duration {
+        self.read.fetch_add(1, Relaxed);
+        Duration::from_nanos(self.backlog_age.load(Relaxed))
     }
 
-    /// Estimates the queue in the calling thread's sockets, for as long as the thread's event loop runs.
+    /// Estimates the queue in the sockets of the thread, which polls this future for as long as its event loop runs.
     ///
     /// An event waits until all events that were ready before it are handled. So a timer is late by that time, and the
     /// requests read meanwhile are those that waited. As in a [lane](super::lane::Lane), the queue is long if many
-    /// requests wait, and wait for longer than an eightieth of `queue_wait`.
-    pub async fn sample_queue(queue_wait: Duration) {
-        let slot = HERE.with(Arc::clone);
-        let (mut short, mut long_samples) = (Instant::now(), 0);
+    /// requests wait, and wait for long.
+    pub async fn sample(&self, queue_wait: Duration) {
+        let mut since = None;
         loop {
-            let (due, read) = (Instant::now() + Self::SAMPLE_INTERVAL, slot.read.load(Relaxed));
+            let (due, read) = (Instant::now() + SAMPLE_INTERVAL, self.read.load(Relaxed));
             tokio::time::sleep_until(due.into()).await;
-            let late = due.elapsed();
-            let read = slot.read.load(Relaxed).wrapping_sub(read) as f64;
-            let waited = read * late.as_secs_f64() / (Self::SAMPLE_INTERVAL + late).as_secs_f64();
-            if waited > Self::LONG_QUEUE && late > queue_wait / 80 {
-                long_samples += 1;
-            } else {
-                (short, long_samples) = (Instant::now(), 0);
-            }
-            let backlog_age = if long_samples < Self::LONG_SAMPLES { 0 } else { nanos(short.elapsed()) };
-            slot.backlog_age.store(backlog_age, Relaxed);
+            let now = Instant::now();
+            let late = now.saturating_duration_since(due);
+            let read = self.read.load(Relaxed).wrapping_sub(read) as f64;
+            let waited = read * late.as_secs_f64() / (SAMPLE_INTERVAL + late).as_secs_f64();
+            let is_long = waited > LONG_SOCKET_QUEUE && late > queue_wait / LONG_BACKLOG_WAIT;
+            // One long sample is not enough for an age: a pause of the whole process looks the same.
+            since = is_long.then(|| since.unwrap_or(now));
+            self.backlog_age.store(since.map_or(0, |since| nanos(now - since)), Relaxed);
         }
     }
-
-    pub fn busy(&self) -> usize {
-        self.busy.load(Relaxed)
-    }
 }
 
-impl InlinePermit {
+impl InlinePermit<'_> {
     /// Releases the permit after a run of length `took`, which counts towards the thread's cost.
     pub fn served(self, took: Duration) {
-        self.slot.cost.learn(took);
+        self.queue.cost.learn(took);
     }
 }
 
-impl Drop for InlinePermit {
+impl Drop for InlinePermit<'_> {
     fn drop(&mut self) {
-        if self.slot.inside.fetch_sub(1, AcqRel) == 1 {
+        if self.queue.inside.fetch_sub(1, Relaxed) == 1 {
             self.busy.fetch_sub(1, Relaxed);
         }
     }

@@ -1,13 +1,11 @@
 //! Tasks that wait for a worker, and their runs.
 
 use std::{
+    any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
-        atomic::{
-            AtomicBool, AtomicUsize,
-            Ordering::{AcqRel, Relaxed},
-        },
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
 };
@@ -16,24 +14,25 @@ use tokio::sync::oneshot;
 
 use super::{
     batch::JobPermit,
-    flow::{Bound, Flow, QueuedWork, WorkerHooks},
+    flow::QueuedWork,
     lane::{Lane, Refused},
     task::{Task, Ticket},
+    worker::Worker,
 };
 use crate::{
-    meter::{Meter, Stopped},
+    meter::{Meter, Pause, Stopped},
     state::{Missed, Overlay},
     store::StoreError,
     telemetry::Counter,
 };
 
 /// The result of one run, and how the run ended.
-pub struct RunOutcome<D> {
-    pub done: D,
-    /// Whether the run was stopped because it exceeded the bound of its meter.
-    pub too_long: bool,
-    /// State that the run did not find. If there is any, the other fields mean nothing.
+pub struct RunOutcome<A> {
+    pub answer: A,
+    /// State that the run did not find. If there is any, the answer means nothing.
     pub missed: Missed,
+    /// Whether the run missed nothing, but was stopped because it exceeded the bound of its meter.
+    pub too_long: bool,
 }
 
 /// A queued task, with its ticket, its permit in the lane and the channel for its answer.
@@ -50,7 +49,7 @@ pub struct QueuedTask<T: Task> {
 }
 
 impl<T: Task> QueuedWork for QueuedTask<T> {
-    fn run(&mut self, beside: &WorkerHooks, overlay: &mut Overlay, bound: Bound) -> bool {
+    fn run(&mut self, pause: Option<&Pause>, strides: Option<u32>) -> bool {
         if let Some(arrived) = self.arrived.take() {
             self.lane.waited.record(arrived.elapsed());
         }
@@ -58,87 +57,84 @@ impl<T: Task> QueuedWork for QueuedTask<T> {
             return true;
         }
         let began = Instant::now();
-        let done = if began >= self.ticket.deadline {
-            Err(Refused::Deadline)
-        } else {
-            let pause = matches!(bound, Bound::Deadline).then(|| beside.pause.clone());
-            let mut meter = Meter::until(self.ticket.deadline, self.cancelled.clone(), pause);
-            if let Bound::Strides(strides) = bound {
-                meter.bound(strides);
-            }
-            self.lane.running.fetch_add(1, AcqRel);
-            let done = run_caught(self.task.as_ref(), overlay, meter);
-            self.lane.running.fetch_sub(1, AcqRel);
+        if began >= self.ticket.deadline {
+            self.answer(Err(Refused::Deadline));
+            return true;
+        }
+        let mut meter = Meter::until(self.ticket.deadline, self.cancelled.clone(), pause.cloned());
+        if let Some(strides) = strides {
+            meter.bound(strides);
+        }
+        Worker::with_overlay(|overlay| {
+            self.lane.running.fetch_add(1, Relaxed);
+            let ran = run_caught(self.task.as_ref(), overlay, meter, &self.lane.panics);
+            self.lane.running.fetch_sub(1, Relaxed);
             let took = began.elapsed();
             self.lane.load.serve(took);
-            if let (Bound::Strides(_), Ok(ran)) = (bound, &done)
-                && ran.too_long
-                && ran.missed.is_empty()
-            {
+            if strides.is_some() && ran.as_ref().is_ok_and(|ran| ran.too_long) {
                 return false;
             }
-            self.ticket.flow.lane(self.lane.name).cost.learn(took);
+            self.ticket.flow.load(self.lane.name).cost.learn(took);
             // The permit is released before the answer is sent, so that the client's next request finds it free.
             if let Some(permit) = self.permit.take() {
                 permit.served(took);
             }
-            done.map_err(|panic| panicked(&beside.panics, panic.as_ref()))
-        };
-        if let Some(answer) = self.answer.take() {
-            let _ = answer.send(done);
-        }
-        true
-    }
-
-    fn flow(&self) -> Arc<Flow> {
-        self.ticket.flow.clone()
+            self.answer(ran);
+            true
+        })
     }
 }
 
-/// Runs a task. Returns the payload if the task panics.
+impl<T: Task> QueuedTask<T> {
+    fn answer(&mut self, ran: Result<RunOutcome<T::Done>, Refused>) {
+        if let Some(answer) = self.answer.take() {
+            let _ = answer.send(ran);
+        }
+    }
+}
+
+/// Runs a task. If it panics, counts the panic, writes it to the log, and drops the overlay, which may be left in any
+/// state.
+///
+/// # Errors
+///
+/// Returns the error that answers the request if the task panics. A failed store is no panic: see
+/// [`BlockKeeper`](crate::chain::BlockKeeper).
 pub fn run_caught<T: Task>(
     task: &T,
     overlay: &mut Overlay,
     meter: Meter,
-) -> Result<RunOutcome<T::Done>, Box<dyn std::any::Any + Send>> {
-    catch_unwind(AssertUnwindSafe(|| {
-        let done = task.run(overlay, meter);
-        RunOutcome { done, too_long: overlay.meter.stopped() == Some(Stopped::TooLong), missed: overlay.take_missed() }
-    }))
+    panics: &Counter,
+) -> Result<RunOutcome<T::Done>, Refused> {
+    let run = AssertUnwindSafe(|| {
+        let answer = task.run(overlay, meter);
+        let missed = overlay.take_missed();
+        let too_long = missed.is_empty() && overlay.meter.stopped() == Some(Stopped::TooLong);
+        RunOutcome { answer, missed, too_long }
+    });
+    catch_unwind(run).map_err(|panic| {
+        *overlay = Overlay::of_thread();
+        panicked(panics, panic.as_ref())
+    })
 }
 
-/// Counts a panic and writes it to the log. Returns the error that answers the request. A failed store is no panic: see
-/// [`BlockKeeper`](crate::chain::BlockKeeper).
-pub fn panicked(panics: &Counter, panic: &(dyn std::any::Any + Send)) -> Refused {
+fn panicked(panics: &Counter, panic: &(dyn Any + Send)) -> Refused {
     if let Some(failure) = panic.downcast_ref::<StoreError>() {
         return Refused::Store(failure.clone());
     }
-    static NEXT: AtomicUsize = AtomicUsize::new(1);
-    let id = NEXT.fetch_add(1, Relaxed) as u64;
-    let text = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("no text");
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let id = NEXT.fetch_add(1, Relaxed);
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     panics.increment(1);
-    tracing::error!(id, panic = text, "a job panicked");
+    tracing::error!(id, panic = text.unwrap_or("no text"), "a job panicked");
     Refused::Panicked { id }
 }
 
-/// Cancels a job by setting the flag, if its request is dropped before the job ends.
-pub struct CancelOnDrop(pub Option<Arc<AtomicBool>>);
-
-impl CancelOnDrop {
-    /// Leaves the flag unset, because the job has ended.
-    pub fn disarm(mut self) {
-        self.0 = None;
-    }
-}
+/// Cancels a job when its request is dropped, which changes nothing if the job has ended.
+pub struct CancelOnDrop(pub Arc<AtomicBool>);
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        if let Some(flag) = &self.0 {
-            flag.store(true, Relaxed);
-        }
+        self.0.store(true, Relaxed);
     }
 }

@@ -3,19 +3,18 @@
 use std::{
     sync::{
         Arc,
-        atomic::{
-            AtomicU64, AtomicUsize,
-            Ordering::{AcqRel, Acquire, Relaxed},
-        },
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
-use tokio::sync::Notify;
-
 use super::{
-    flow::{Flow, LaneName},
-    load::{Cost, Demand, Load, nanos},
+    constants::{
+        ALWAYS_ADMITTED, AT_EASE_PART, BACKLOG_WAIT, BETWEEN_ARRIVALS, LONG_BACKLOG_WAIT, LONG_QUEUE, WARNING_INTERVAL,
+    },
+    cost::{Cost, nanos},
+    flow::LaneName,
+    load::{Demand, Load},
 };
 use crate::{
     store::StoreError,
@@ -91,20 +90,18 @@ impl Refused {
     }
 }
 
-/// A lane: the number of requests that wait or run in it, and the rules by which it admits more.
+/// A lane: its bounds and deadline, the number of requests that wait or run in it, and the rules by which it admits more.
+/// Requests call it; its life belongs to its [actor](super::actor::LaneActor).
 ///
 /// A lane at ease admits a request if few wait, or if the expected wait is short (`--queue-wait-ms`) and there is no
-/// standing queue. An overloaded lane ([`Load`]) admits a request if it can begin soon (`--overload-wait`), or if its
-/// client asks for less than its share. The expected wait follows from the requests ahead and their mean run time.
+/// backlog. An overloaded lane ([`Load`]) admits a request if it can begin soon (`--overload-wait`), or if its client
+/// asks for less than its quota. The expected wait follows from the requests ahead and their mean run time.
 #[derive(Debug)]
 pub struct Lane {
     pub name: LaneName,
-    workers: usize,
+    config: ExecutorConfig,
     /// Most requests that may wait.
     most: usize,
-    queue_wait: Duration,
-    /// Longest expected wait while the lane is overloaded, in per cent of a request's run time.
-    overload_wait: u64,
     /// Number of requests that wait or run.
     inside: AtomicUsize,
     /// Number of jobs that run on a worker.
@@ -115,60 +112,57 @@ pub struct Lane {
     began: Instant,
     /// When more than a few requests began to wait, in nanoseconds from `began`; 0 while few wait.
     backlog_since: AtomicU64,
-    is_empty: Notify,
-    pub refused: Counter,
+    is_closed: AtomicBool,
+    rejected: Counter,
+    /// When a rejection was last logged, in seconds from `began`; 0 for never.
+    last_warning: AtomicU64,
     pub waited: Histogram,
+    /// Counts the jobs of all lanes that panicked.
+    pub panics: Counter,
 }
 
 /// A permit to wait or run in a lane. Released on drop.
 #[derive(Debug)]
-pub struct LanePermit(Arc<Lane>);
+pub struct LanePermit {
+    lane: Arc<Lane>,
+    /// Total run time of the jobs that had the permit, in nanoseconds; 0 if none has run.
+    took: AtomicU64,
+}
 
 impl Lane {
-    /// Requests per worker that may always wait while the lane is at ease: a few clients with long requests are served.
-    const ALWAYS_ADMITTED: usize = 8;
-    /// Requests per worker above which a standing queue counts as long at a shorter wait.
-    const LONG_QUEUE: usize = 64;
-    /// A queue may stand in the sockets for the time that the lane has been at ease, divided by this.
-    const AT_EASE_PART: u32 = 4;
-    /// No request is rejected for a wait up to this, because workers would otherwise run dry between two arrivals.
-    const BETWEEN_ARRIVALS: Duration = Duration::from_micros(200);
-
     pub fn new(name: LaneName, config: &ExecutorConfig, metrics: &Metrics) -> Self {
         let labels = [("lane", name.into())];
         Self {
             name,
-            workers: config.workers.max(1),
+            config: *config,
             most: match name {
                 LaneName::Read | LaneName::Short => config.queue_short,
                 LaneName::Bundle => config.queue_bundle,
-                // The standing bundles are run a few at a time.
+                // The watched bundles are run a few at a time.
                 LaneName::Watch => usize::MAX,
             },
-            queue_wait: config.queue_wait,
-            overload_wait: config.overload_wait.into(),
             inside: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             cost: Cost::default(),
-            load: Load::new(config.workers.max(1)),
+            load: Load::new(config.workers),
             began: Instant::now(),
             backlog_since: AtomicU64::new(0),
-            is_empty: Notify::new(),
-            refused: metrics.counter(
+            is_closed: AtomicBool::new(false),
+            rejected: metrics.counter(
                 "presim_queue_refused_total",
                 "Requests rejected because their lane was full or overloaded.",
                 &labels,
             ),
+            last_warning: AtomicU64::new(0),
             waited: metrics.histogram("presim_queue_wait_seconds", "Time from a job's arrival to its start.", &labels),
+            panics: metrics.counter("presim_panics_total", "Jobs that panicked and were answered with -32603.", &[]),
         }
     }
 
-    /// Returns the demand of `flow`, a request of which has just arrived.
-    pub fn weigh(&self, flow: &Flow) -> Demand {
-        if !self.load.is_overloaded() {
-            return Demand::AtEase;
-        }
-        self.load.weigh(flow.lane(self.name), Instant::now())
+    /// Returns whether the lane rejects requests for their expected wait. Reads are short, and few watched bundles run at
+    /// a time.
+    pub const fn may_be_overloaded(&self) -> bool {
+        matches!(self.name, LaneName::Short | LaneName::Bundle)
     }
 
     /// Admits a request of a client with this demand.
@@ -178,111 +172,117 @@ impl Lane {
     /// Returns [`Refused::QueueFull`] if as many requests wait as may, and [`Refused::Overloaded`] if the expected wait
     /// is too long for the demand. Either error leaves the lane overloaded.
     pub fn admit(self: &Arc<Self>, demand: Demand) -> Result<LanePermit, Refused> {
-        // The permit is taken before the check, so that two requests at once never share the last one.
-        let permit = LanePermit(self.clone());
-        let inside = self.inside.fetch_add(1, AcqRel) + 1;
-        let waiting = inside.saturating_sub(self.workers);
+        // The permit is taken before the check, so that two requests at once never both get the last one.
+        let permit = LanePermit { lane: self.clone(), took: AtomicU64::new(0) };
+        let inside = self.inside.fetch_add(1, Relaxed) + 1;
+        let waiting = inside.saturating_sub(self.config.workers);
         let wait = self.wait(waiting);
         let refused = if waiting > self.most {
             Refused::QueueFull { lane: self.name, waiting: self.most, wait }
-        } else if !matches!(self.name, LaneName::Read | LaneName::Watch)
-            && waiting > 0
-            && wait > self.longest_wait(waiting, demand)
-        {
+        } else if waiting > 0 && self.may_be_overloaded() && wait > self.longest_wait(waiting, wait, demand) {
             Refused::Overloaded { lane: self.name, wait, was_at_ease: demand == Demand::AtEase }
         } else {
             return Ok(permit);
         };
-        self.overload();
+        self.load.overload(Instant::now());
         Err(refused)
     }
 
-    pub fn overload(&self) {
-        self.load.overload(Instant::now());
+    /// Counts a rejection, and logs a warning at most once in `WARNING_INTERVAL`.
+    pub fn reject(&self, refused: Refused) -> Refused {
+        self.rejected.increment(1);
+        let Some((_, wait, flag)) = refused.busy() else { return refused };
+        let (now, last) = (1 + self.began.elapsed().as_secs(), self.last_warning.load(Relaxed));
+        let is_due = last == 0 || now >= last + WARNING_INTERVAL.as_secs();
+        if is_due && self.last_warning.compare_exchange(last, now, Relaxed, Relaxed).is_ok() {
+            tracing::warn!(lane = %self.name, wait_ms = wait.as_millis(), flag, "requests are rejected: {refused}");
+        }
+        refused
     }
 
-    /// Returns how long a queue may stand in the sockets of a thread: `--queue-wait-ms`, or less if the lane was
-    /// overloaded lately. A lane loaded near its capacity is at ease now and then, with the same queue in the sockets.
+    /// Returns the longest age of a backlog in the sockets of a thread: `--queue-wait-ms`, or less if the lane was
+    /// overloaded lately.
     pub fn backlog_limit(&self) -> Duration {
-        self.queue_wait.min(self.load.at_ease_for() / Self::AT_EASE_PART)
+        self.config.queue_wait.min(self.load.at_ease_for() / AT_EASE_PART)
     }
 
+    /// Returns the number of requests that wait or run.
     pub fn inside(&self) -> usize {
-        self.inside.load(Acquire)
-    }
-
-    /// Returns whether the lane has a long standing queue, rather than a burst that is being worked off (`CoDel`'s
-    /// distinction, RFC 8289): for longer than a request may wait, there were always more than a few waiting requests.
-    /// Clients that wait for their answers cause such a queue too, so it is only long if many requests wait, or if they
-    /// wait for long.
-    fn has_backlog(&self, waiting: usize) -> bool {
-        let now = nanos(self.began.elapsed()).max(1);
-        let since = self.backlog_since.load(Relaxed);
-        if waiting <= Self::ALWAYS_ADMITTED * self.workers {
-            if since > 0 {
-                self.backlog_since.store(0, Relaxed);
-            }
-            return false;
-        }
-        if since == 0 {
-            self.backlog_since.store(now, Relaxed);
-            return false;
-        }
-        let (wait, most) = (self.wait(waiting), self.queue_wait);
-        let is_long = wait > most / 4 || (waiting > Self::LONG_QUEUE * self.workers && wait > most / 80);
-        is_long && now.saturating_sub(since) > nanos(most)
+        self.inside.load(Relaxed)
     }
 
     /// Returns the expected wait of the next request.
     pub fn expected_wait(&self) -> Duration {
-        self.wait((self.inside() + 1).saturating_sub(self.workers))
+        self.wait((self.inside() + 1).saturating_sub(self.config.workers))
     }
 
-    /// Waits until no request waits or runs in the lane.
-    pub async fn drained(&self) {
-        loop {
-            let emptied = self.is_empty.notified();
-            if self.inside() == 0 {
-                return;
-            }
-            emptied.await;
-        }
+    /// Returns the time from a request's arrival to its deadline.
+    pub const fn deadline(&self) -> Duration {
+        self.config.deadline
+    }
+
+    /// Rejects every further job that is to run on a worker.
+    pub fn close(&self) {
+        self.is_closed.store(true, Relaxed);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Relaxed)
     }
 
     fn wait(&self, waiting: usize) -> Duration {
-        Duration::from_nanos((waiting as u64).saturating_mul(self.cost.mean()) / self.workers as u64)
+        Duration::from_nanos((waiting as u64).saturating_mul(self.cost.mean()) / self.config.workers as u64)
     }
 
-    fn longest_wait(&self, waiting: usize, demand: Demand) -> Duration {
+    /// Returns the longest expected wait of a request that is admitted.
+    fn longest_wait(&self, waiting: usize, wait: Duration, demand: Demand) -> Duration {
         match demand {
-            Demand::AtEase => {
-                let stands = self.has_backlog(waiting);
-                match waiting > Self::ALWAYS_ADMITTED * self.workers {
-                    true if stands => Duration::ZERO,
-                    true => self.queue_wait,
-                    false => Duration::MAX,
+            Demand::AtEase if waiting <= ALWAYS_ADMITTED * self.config.workers => {
+                if self.backlog_since.load(Relaxed) > 0 {
+                    self.backlog_since.store(0, Relaxed);
                 }
+                Duration::MAX
             }
-            Demand::BelowShare => Duration::MAX,
-            Demand::AboveShare | Demand::Unknown => {
-                let soon = self.cost.most().saturating_mul(self.overload_wait) / 100;
-                Duration::from_nanos(soon).max(Self::BETWEEN_ARRIVALS)
+            Demand::AtEase if self.has_backlog(waiting, wait) => Duration::ZERO,
+            Demand::AtEase => self.config.queue_wait,
+            Demand::BelowQuota => Duration::MAX,
+            Demand::AboveQuota | Demand::Unknown => {
+                Duration::from_nanos(self.cost.overload_wait(self.config.overload_wait)).max(BETWEEN_ARRIVALS)
             }
         }
+    }
+
+    /// Returns whether many requests wait because of a long backlog, rather than a burst that is being worked off
+    /// (`CoDel`'s distinction, RFC 8289): for longer than a request may wait, there were always more than a few waiting
+    /// requests. Clients that wait for their answers cause such a backlog too, so it is only long if many requests wait,
+    /// or if they wait for long.
+    fn has_backlog(&self, waiting: usize, wait: Duration) -> bool {
+        let (now, most) = (nanos(self.began.elapsed()).max(1), self.config.queue_wait);
+        let is_long = wait > most / BACKLOG_WAIT
+            || (waiting > LONG_QUEUE * self.config.workers && wait > most / LONG_BACKLOG_WAIT);
+        match self.backlog_since.load(Relaxed) {
+            0 => self.backlog_since.store(now, Relaxed),
+            since if is_long => return now.saturating_sub(since) > nanos(most),
+            _ => {}
+        }
+        false
     }
 }
 
 impl LanePermit {
-    /// Releases the permit after a run of length `took`, which counts towards the lane's cost.
-    pub fn served(self, took: Duration) {
-        self.0.cost.learn(took);
+    /// Adds a run of length `took`. The runs together count towards the lane's cost as one request.
+    pub fn add(&self, took: Duration) {
+        self.took.fetch_add(nanos(took), Relaxed);
     }
 }
 
 impl Drop for LanePermit {
     fn drop(&mut self) {
-        if self.0.inside.fetch_sub(1, AcqRel) == 1 {
-            self.0.is_empty.notify_waiters();
+        let took = *self.took.get_mut();
+        // A request that was cancelled before it ran says nothing about the cost of requests.
+        if took > 0 {
+            self.lane.cost.learn(Duration::from_nanos(took));
         }
+        self.lane.inside.fetch_sub(1, Relaxed);
     }
 }

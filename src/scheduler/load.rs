@@ -1,90 +1,65 @@
-//! Measures the cost of requests, and whether a lane is asked for more than it can serve.
+//! The load of a lane and of its clients: buckets of run time, which requests fill and time drains.
 
 use std::{
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{
-            AtomicBool, AtomicU64, AtomicUsize,
-            Ordering::{Acquire, Relaxed, Release},
-        },
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
-/// The run time of requests in nanoseconds: a mean and a mean deviation with exponential weights, as in RFC 6298.
-#[derive(Debug, Default)]
-pub struct Cost {
-    mean: AtomicU64,
-    deviation: AtomicU64,
-}
+use super::{
+    constants::{
+        BETWEEN_ARRIVALS, BUCKET_DEPTH, LEAST_RATE, MEASUREMENTS, OFTEN_TOO_LONG, QUOTA_DEPTH, QUOTA_RATE,
+        QUOTA_REQUESTS, SAMPLES,
+    },
+    cost::{Cost, nanos, weighted},
+};
 
-impl Cost {
-    /// Approximate number of samples in the mean.
-    const WEIGHT: u64 = 16;
-
-    /// Returns the mean; 0 before the first sample.
-    pub fn mean(&self) -> u64 {
-        self.mean.load(Relaxed)
-    }
-
-    /// Returns the mean plus twice the deviation, which few requests exceed.
-    pub fn most(&self) -> u64 {
-        self.mean().saturating_add(self.deviation.load(Relaxed).saturating_mul(2))
-    }
-
-    /// Adds a sample. One of two concurrent samples may be lost, which does not matter to a mean of many.
-    pub fn learn(&self, took: Duration) {
-        let (took, mean) = (nanos(took), self.mean());
-        if mean == 0 {
-            self.mean.store(took, Relaxed);
-            return;
-        }
-        let weigh = |mean: u64, new: u64| mean - mean / Self::WEIGHT + new / Self::WEIGHT;
-        self.deviation.store(weigh(self.deviation.load(Relaxed), took.abs_diff(mean)), Relaxed);
-        self.mean.store(weigh(mean, took), Relaxed);
-    }
-}
-
-/// The statistics of a client's requests in one lane.
-#[derive(Debug, Default)]
-pub struct FlowLane {
-    pub cost: Cost,
-    /// The recent share of requests that were too long to run inline, in 65,536ths.
-    too_long: AtomicU64,
-    /// The client's use of the lane while it is overloaded; [`Load::weigh`] updates it.
-    account: Mutex<ClientBucket>,
-}
-
-/// A client's use of an overloaded lane: a leaky bucket that drains at the client's fair share of the lane's rate.
+/// A leaky bucket: run time that was asked for, and has not drained yet.
 #[derive(Debug)]
-pub struct ClientBucket {
-    /// Admitted run time that has not drained yet, in nanoseconds.
-    pub level: f64,
-    /// When the level was last updated.
-    pub at: Instant,
-    /// Number of the window in which the client was last counted.
-    pub window: u64,
+struct Bucket {
+    /// In nanoseconds.
+    level: f64,
+    at: Instant,
 }
 
-impl Default for ClientBucket {
-    fn default() -> Self {
-        Self { level: 0.0, at: Instant::now(), window: 0 }
+impl Bucket {
+    fn empty(now: Instant) -> Self {
+        Self { level: 0.0, at: now }
+    }
+
+    /// Drains the bucket at `rate`, in run time per time, until `now`.
+    fn drain(&mut self, now: Instant, rate: f64) {
+        let drained = nanos(now.saturating_duration_since(self.at)) as f64 * rate;
+        *self = Self { level: (self.level - drained).max(0.0), at: now };
     }
 }
 
-impl FlowLane {
-    /// Approximate number of samples in the share.
-    const WEIGHT: u64 = 16;
-    /// Above this share, a quarter, requests are often too long.
-    const OFTEN: u64 = 1 << 14;
+/// The load that one client puts on one lane.
+#[derive(Debug)]
+pub struct ClientLoad {
+    pub cost: Cost,
+    /// The part of the recent requests that were too long to run inline, in 65,536ths.
+    too_long: AtomicU64,
+    /// The client's requests below its quota, and the interval in which it was last counted.
+    asked: Mutex<(Bucket, u64)>,
+}
 
+impl Default for ClientLoad {
+    fn default() -> Self {
+        let asked = Mutex::new((Bucket::empty(Instant::now()), 0));
+        Self { cost: Cost::default(), too_long: AtomicU64::new(0), asked }
+    }
+}
+
+impl ClientLoad {
     /// Adds an inline run. The cost of a run that was too long is learnt when it runs again on a worker; for a client
     /// without samples it is until then the mean `on_workers`. One of two concurrent samples may be lost.
     pub fn learn_inline(&self, took: Duration, too_long: bool, on_workers: &Cost) {
         let is_first = self.cost.mean() == 0;
-        let share = self.too_long.load(Relaxed);
         let new = if too_long { 1 << 16 } else { 0 };
-        self.too_long.store(if is_first { new } else { share - share / Self::WEIGHT + new / Self::WEIGHT }, Relaxed);
+        self.too_long.store(if is_first { new } else { weighted(self.too_long.load(Relaxed), new) }, Relaxed);
         if !too_long {
             self.cost.learn(took);
         } else if is_first {
@@ -94,39 +69,34 @@ impl FlowLane {
 
     /// Returns whether the client's requests are often too long to run inline, so that an overloaded lane does not try.
     pub fn is_often_too_long(&self) -> bool {
-        self.too_long.load(Relaxed) > Self::OFTEN
+        self.too_long.load(Relaxed) > OFTEN_TOO_LONG
     }
 
     /// Returns 0 if the client's requests are short, 1 if they are often too long to run inline or have no samples yet.
     fn class(&self) -> usize {
         usize::from(self.cost.mean() == 0 || self.is_often_too_long())
     }
-
-    /// Locks the client's account. A panic leaves it consistent, so a poisoned lock is taken all the same.
-    pub fn account(&self) -> MutexGuard<'_, ClientBucket> {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The load of a lane: the work that clients ask for, compared with what the lane can serve.
 ///
-/// A lane is at ease until it must reject a request, or until a standing queue builds up in the sockets of a thread
-/// that reads requests. Then it is overloaded, and admits only requests that can begin soon. It is at ease again when
-/// the load has fallen, not when rejections happen to stop: a lane that admits little rejects now and then even at 40 %
-/// of its capacity, since requests come in clusters.
+/// A lane is at ease until it must reject a request, or until a backlog builds up in the sockets of a thread that reads
+/// requests. Then it is overloaded, and admits only requests that can begin soon. It is at ease again when the load has
+/// fallen, not when rejections happen to stop: a lane that admits little rejects now and then even at 40 % of its
+/// capacity, since requests come in clusters.
 ///
-/// The load is measured with a leaky bucket. Each arriving request, admitted or not, fills it by the request's cost,
-/// and it drains at the rate that the lane has shown it can serve. It is full when the lane becomes overloaded, and
-/// stays full while clients ask for more than can be served. When they ask for less, it drains at the difference, and
-/// the lane is at ease when the bucket is empty.
+/// The load is the level of a bucket. Each arriving request, admitted or not, fills it by the request's cost, and it
+/// drains at the rate that the lane has shown it can serve. It is full when the lane becomes overloaded, and stays full
+/// while clients ask for more than can be served. When they ask for less, it drains at the difference, and the lane is
+/// at ease when the bucket is empty.
 ///
-/// The rate is the highest run time per second among the last windows. It is measured because a core does not spend all
-/// of its time on runs: if requests are short, most of the time goes to reading and writing them.
+/// The rate is the highest run time per second among the last measurements. It is measured because a core does not spend
+/// all of its time on runs: if requests are short, most of the time goes to reading and writing them.
 ///
-/// An overloaded lane weighs each client in the same way. Requests that are admitted because the client asks for less
-/// than its share fill the client's bucket, which drains at an equal share of most of the rate; the rest of the rate
-/// empties the queue. A client whose bucket is nearly empty is admitted, unless many such requests come at once.
-/// Clients without samples have one share together, so that no client gains by appearing as a new one for each request.
+/// Each client of an overloaded lane has a bucket of the same kind. It drains at the client's quota, an equal part of
+/// most of the rate; the rest of the rate empties the queue. A request that finds the bucket not yet full is below the
+/// quota: it is admitted and fills the bucket, unless many such requests come at once. Clients without samples have one
+/// bucket together, so that no client gains by appearing as a new one for each request.
 #[derive(Debug)]
 pub struct Load {
     workers: usize,
@@ -138,73 +108,53 @@ pub struct Load {
     cost: Cost,
     /// Total run time served, in nanoseconds.
     served: AtomicU64,
-    /// Waiting or running requests of clients below their share, by [`FlowLane::class`], so that long requests do not
-    /// hold up short ones.
-    shared: [AtomicUsize; 2],
-    /// The share of all clients without samples.
-    newcomers: FlowLane,
-    bucket: Mutex<LaneBucket>,
+    /// Waiting or running requests below their quotas, by [`ClientLoad::class`], so that long requests do not hold up
+    /// short ones.
+    below_quota: [AtomicUsize; 2],
+    /// The load of all clients without samples.
+    newcomers: ClientLoad,
+    /// Locked only while the lane is overloaded, and when the load is measured.
+    asked: Mutex<LaneBucket>,
 }
 
-/// Counts a waiting or running request of a client below its share. Released on drop.
+/// Counts a waiting or running request below its client's quota. Released on drop.
 #[derive(Debug)]
-pub struct SharePermit<'a>(&'a AtomicUsize);
+pub struct QuotaPermit<'a>(&'a AtomicUsize);
 
-impl Drop for SharePermit<'_> {
+impl Drop for QuotaPermit<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }
 }
 
+/// The bucket of a lane, with the rate at which it drains, and the number of clients that fill it.
 #[derive(Debug)]
 struct LaneBucket {
-    /// Run time that has not drained yet, in nanoseconds.
-    level: f64,
-    at: Instant,
-    /// The window in which clients are counted: its start, its number, the clients in it, and those in the one before.
-    window_began: Instant,
-    window: u64,
-    clients: [u32; 2],
-    /// Run time served per time, at least [`Load::LEAST_RATE`] so that the bucket drains if nothing is served; and its
-    /// values in the last windows.
-    rate: f64,
-    rates: [f64; Load::WINDOWS],
-    rate_window: usize,
+    bucket: Bucket,
+    /// The last measurement, and the run time served until then.
     measured: (Instant, u64),
+    /// Number of the current interval between two measurements.
+    interval: u64,
+    /// Run time served per time in the last intervals, the newest first.
+    rates: [f64; MEASUREMENTS],
+    /// Number of clients in the current interval and those before.
+    clients: [u32; MEASUREMENTS],
 }
 
-/// The demand of a client when a request of it arrives, compared with the share of its lane that it may use.
+/// The demand of a client when a request of it arrives, compared with its quota in the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
     /// The lane is at ease.
     AtEase,
-    /// The lane is overloaded, and the client asks for less than its share.
-    BelowShare,
-    /// The lane is overloaded, and the client asks for its share or more, or too many others ask for less.
-    AboveShare,
-    /// The lane is overloaded, and the client is one of those without samples, who ask for more than their share.
+    /// The lane is overloaded, and the client asks for less than its quota.
+    BelowQuota,
+    /// The lane is overloaded, and the client asks for its quota or more, or too many others ask for less.
+    AboveQuota,
+    /// The lane is overloaded, and the client is one of those without samples, who ask for more than their quota.
     Unknown,
 }
 
 impl Load {
-    const LEAST_RATE: f64 = 0.01;
-    /// Number of windows of which the highest rate counts.
-    const WINDOWS: usize = 10;
-    /// Depth of the lane's bucket: the work of this time at the current rate, or of this many requests if that is more.
-    const DEPTH: Duration = Duration::from_millis(75);
-    const DEPTH_REQUESTS: u64 = 16;
-    /// A window is long enough to serve this many requests, so that its rate means something.
-    const WINDOW_REQUESTS: u64 = 16;
-    /// Length of the window in which clients are counted.
-    const CLIENTS_WINDOW: Duration = Duration::from_millis(250);
-    /// A client below its share has used at most one part in this many of its bucket's depth.
-    const BELOW_SHARE_PARTS: f64 = 4.0;
-    /// The part of the rate that clients share. The rest drains the queue, or serves requests that find it short.
-    const SHARED: f64 = 0.8;
-    /// Longest expected wait of a client below its share: this time, or that of this many requests if it is longer.
-    const SHARED_WAIT: Duration = Duration::from_micros(200);
-    const SHARED_REQUESTS: u64 = 2;
-
     /// Creates the load of a lane at ease.
     pub fn new(workers: usize) -> Self {
         let now = Instant::now();
@@ -215,24 +165,20 @@ impl Load {
             eased: AtomicU64::new(0),
             cost: Cost::default(),
             served: AtomicU64::new(0),
-            shared: Default::default(),
-            newcomers: FlowLane::default(),
-            bucket: Mutex::new(LaneBucket {
-                level: 0.0,
-                at: now,
-                window_began: now,
-                window: 1,
-                clients: [0; 2],
-                rate: Self::LEAST_RATE,
-                rates: [0.0; Self::WINDOWS],
-                rate_window: 0,
+            below_quota: Default::default(),
+            newcomers: ClientLoad::default(),
+            asked: Mutex::new(LaneBucket {
+                bucket: Bucket::empty(now),
                 measured: (now, 0),
+                interval: 1,
+                rates: [0.0; MEASUREMENTS],
+                clients: [0; MEASUREMENTS],
             }),
         }
     }
 
     pub fn is_overloaded(&self) -> bool {
-        self.is_overloaded.load(Acquire)
+        self.is_overloaded.load(Relaxed)
     }
 
     /// Returns the time since the lane's last overload ended; [`Duration::MAX`] if none has ended.
@@ -243,124 +189,116 @@ impl Load {
         }
     }
 
-    fn ease(&self, now: Instant) {
-        self.eased.store(nanos(now.saturating_duration_since(self.began)).max(1), Relaxed);
-        self.is_overloaded.store(false, Release);
-    }
-
     /// Adds a run of length `took` to the run time served.
     pub fn serve(&self, took: Duration) {
         self.cost.learn(took);
         self.served.fetch_add(nanos(took), Relaxed);
     }
 
-    /// Measures the rate, and ends the overload if the bucket is empty. Called about every tenth of a second.
+    /// Measures the rate, and ends the overload if the bucket is empty. Called at each `MEASURE_INTERVAL`.
     pub fn measure(&self, now: Instant) {
-        let cost = self.cost.mean();
-        let served = self.served.load(Relaxed);
-        let mut bucket = self.bucket();
-        let (began, before) = bucket.measured;
+        let (cost, served) = (self.cost.mean(), self.served.load(Relaxed));
+        let mut asked = lock(&self.asked);
+        let (began, before) = asked.measured;
         let (time, work) = (nanos(now.saturating_duration_since(began)), served - before);
-        // A run counts only when it ends, so windows must be long if requests are.
-        if time < cost.saturating_mul(Self::WINDOW_REQUESTS) / self.workers as u64 && work > 0 {
+        // A run counts only when it ends, so the time between measurements must be long if requests are.
+        if time < cost.saturating_mul(SAMPLES) / self.workers as u64 && work > 0 {
             return;
         }
-        bucket.measured = (now, served);
-        bucket.rate_window = (bucket.rate_window + 1) % Self::WINDOWS;
-        let index = bucket.rate_window;
-        bucket.rates[index] = work as f64 / time.max(1) as f64;
-        bucket.rate = bucket.rates.iter().copied().fold(Self::LEAST_RATE, f64::max);
-        bucket.drain(now, cost);
-        if self.is_overloaded() && bucket.level <= 0.0 {
-            self.ease(now);
+        asked.measured = (now, served);
+        asked.interval += 1;
+        asked.clients.rotate_right(1);
+        asked.clients[0] = 0;
+        asked.rates.rotate_right(1);
+        asked.rates[0] = work as f64 / time.max(1) as f64;
+        if self.is_overloaded() {
+            self.drain(&mut asked, now);
         }
     }
 
-    /// Weighs an arriving request of the client whose statistics are `lane`.
-    pub fn weigh(&self, lane: &FlowLane, now: Instant) -> Demand {
+    /// Drains the bucket of an overloaded lane. Returns its depth; `None` if it is empty, which ends the overload.
+    fn drain(&self, asked: &mut LaneBucket, now: Instant) -> Option<f64> {
+        let depth = asked.depth(&self.cost);
+        let rate = asked.rate();
+        asked.bucket.drain(now, rate);
+        asked.bucket.level = asked.bucket.level.min(depth);
+        if asked.bucket.level > 0.0 {
+            return Some(depth);
+        }
+        self.eased.store(nanos(now.saturating_duration_since(self.began)).max(1), Relaxed);
+        self.is_overloaded.store(false, Relaxed);
+        None
+    }
+
+    /// Weighs an arriving request of `client`. Reads the clock only if the lane is overloaded.
+    pub fn weigh(&self, client: &ClientLoad, now: impl FnOnce() -> Instant) -> Demand {
         if !self.is_overloaded() {
             return Demand::AtEase;
         }
-        let cost = self.cost.mean();
-        let mut bucket = self.bucket();
-        bucket.drain(now, cost);
-        if bucket.level <= 0.0 {
-            self.ease(now);
-            return Demand::AtEase;
-        }
-        let (lane, own, above) = match lane.cost.mean() {
-            0 => (&self.newcomers, cost, Demand::Unknown),
-            own => (lane, own, Demand::AboveShare),
+        let now = now();
+        let mut asked = lock(&self.asked);
+        let Some(depth) = self.drain(&mut asked, now) else { return Demand::AtEase };
+        let (client, cost, above) = match client.cost.mean() {
+            0 => (&self.newcomers, self.cost.mean(), Demand::Unknown),
+            own => (client, own, Demand::AboveQuota),
         };
-        let depth = bucket.depth(cost);
-        bucket.level = (bucket.level + own as f64).min(depth);
-        if now.saturating_duration_since(bucket.window_began) > Self::CLIENTS_WINDOW {
-            bucket.window_began = now;
-            bucket.window += 1;
-            bucket.clients = [0, bucket.clients[0]];
-        }
-        let mut account = lane.account();
-        if account.window != bucket.window {
-            account.window = bucket.window;
-            bucket.clients[0] += 1;
-        }
-        let clients = f64::from(bucket.clients[0].max(bucket.clients[1]).max(1));
-        // The depth of the client's bucket: a few of its own requests, or its part of the lane's depth.
-        let most = (depth / clients).max(Self::BELOW_SHARE_PARTS * own as f64);
-        let share = bucket.rate * Self::SHARED / clients;
-        let drained = nanos(now.saturating_duration_since(account.at)) as f64 * share;
-        account.level = (account.level - drained).max(0.0);
-        account.at = now;
-        let waiting = self.shared[lane.class()].load(Relaxed) as u64;
-        let longest = nanos(Self::SHARED_WAIT).max(own.saturating_mul(Self::SHARED_REQUESTS));
-        if account.level > most / Self::BELOW_SHARE_PARTS || waiting.saturating_mul(own) / self.workers as u64 > longest
-        {
+        asked.bucket.level = (asked.bucket.level + cost as f64).min(depth);
+        let mut own = lock(&client.asked);
+        let (bucket, interval) = &mut *own;
+        let clients = asked.count_client(interval);
+        bucket.drain(now, asked.rate() * QUOTA_RATE / clients);
+        let quota = (depth / clients / QUOTA_DEPTH).max(cost as f64);
+        let waiting = self.below_quota[client.class()].load(Relaxed) as u64;
+        let longest = nanos(BETWEEN_ARRIVALS).max(cost.saturating_mul(QUOTA_REQUESTS));
+        if bucket.level > quota || waiting.saturating_mul(cost) / self.workers as u64 > longest {
             return above;
         }
-        account.level += own as f64;
-        Demand::BelowShare
+        bucket.level += cost as f64;
+        Demand::BelowQuota
     }
 
-    /// Counts a request among those of clients below their share, if that is its demand.
-    pub fn share(&self, demand: Demand, lane: &FlowLane) -> Option<SharePermit<'_>> {
-        (demand == Demand::BelowShare).then(|| {
-            let shared = &self.shared[lane.class()];
-            shared.fetch_add(1, Relaxed);
-            SharePermit(shared)
+    /// Counts a request among those below their quotas, if that is its demand.
+    pub fn count_below_quota(&self, demand: Demand, client: &ClientLoad) -> Option<QuotaPermit<'_>> {
+        (demand == Demand::BelowQuota).then(|| {
+            let count = &self.below_quota[client.class()];
+            count.fetch_add(1, Relaxed);
+            QuotaPermit(count)
         })
     }
 
+    /// Makes the lane overloaded, if it is not.
     pub fn overload(&self, now: Instant) {
         if self.is_overloaded() {
             return;
         }
-        let mut bucket = self.bucket();
-        bucket.level = bucket.depth(self.cost.mean());
-        bucket.at = now;
-        self.is_overloaded.store(true, Release);
-    }
-
-    /// Locks the bucket. A panic leaves it consistent, so a poisoned lock is taken all the same.
-    fn bucket(&self) -> MutexGuard<'_, LaneBucket> {
-        self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut asked = lock(&self.asked);
+        asked.bucket = Bucket { level: asked.depth(&self.cost), at: now };
+        self.is_overloaded.store(true, Relaxed);
     }
 }
 
 impl LaneBucket {
-    fn depth(&self, cost: u64) -> f64 {
-        (nanos(Load::DEPTH) as f64 * self.rate).max(cost.saturating_mul(Load::DEPTH_REQUESTS) as f64)
+    fn rate(&self) -> f64 {
+        self.rates.iter().copied().fold(LEAST_RATE, f64::max)
     }
 
-    fn drain(&mut self, now: Instant, cost: u64) {
-        let drained = nanos(now.saturating_duration_since(self.at)) as f64 * self.rate;
-        self.level = (self.level - drained).clamp(0.0, self.depth(cost));
-        self.at = now;
+    /// Returns the depth of the bucket, in nanoseconds. `cost` is that of a request of the lane.
+    fn depth(&self, cost: &Cost) -> f64 {
+        (nanos(BUCKET_DEPTH) as f64 * self.rate()).max(cost.mean().saturating_mul(SAMPLES) as f64)
+    }
+
+    /// Counts a client that was last counted in the interval `counted`. Returns the number of clients.
+    fn count_client(&mut self, counted: &mut u64) -> f64 {
+        if std::mem::replace(counted, self.interval) != self.interval {
+            self.clients[0] += 1;
+        }
+        self.clients.iter().copied().fold(1, u32::max).into()
     }
 }
 
-/// Converts a time to nanoseconds, saturating at [`u64::MAX`].
-pub fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+/// Locks a bucket. A panic leaves it consistent, so a poisoned lock is taken all the same.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -385,7 +323,7 @@ mod tests {
             Self { load: Load::new(1), now, free: now, measured: now }
         }
 
-        /// Sends a request of `flow` after some time and returns its demand. A request above its share is served only
+        /// Sends a request of `flow` after some time and returns its demand. A request above its quota is served only
         /// if it waits for at most one other.
         fn ask(&mut self, flow: &Flow, after: Duration) -> Demand {
             self.now += after;
@@ -393,21 +331,21 @@ mod tests {
                 self.measured += Duration::from_millis(100);
                 self.load.measure(self.measured);
             }
-            let known = flow.lane(LaneName::Bundle);
-            known.cost.learn(COST);
-            let demand = self.load.weigh(known, self.now);
-            if demand != Demand::AboveShare || self.free <= self.now + COST {
+            let client = flow.load(LaneName::Bundle);
+            client.cost.learn(COST);
+            let demand = self.load.weigh(client, || self.now);
+            if demand != Demand::AboveQuota || self.free <= self.now + COST {
                 self.free = self.free.max(self.now) + COST;
                 self.load.serve(COST);
             }
             demand
         }
 
-        /// Asks for this share of what the worker can do, for some time.
-        fn run(&mut self, flow: &Flow, share: f64, time: Duration) {
+        /// Asks for this part of what the worker can do, for some time.
+        fn run(&mut self, flow: &Flow, part: f64, time: Duration) {
             let end = self.now + time;
             while self.now < end {
-                self.ask(flow, COST.div_f64(share));
+                self.ask(flow, COST.div_f64(part));
             }
         }
 
@@ -429,18 +367,18 @@ mod tests {
 
     #[test]
     fn a_lane_is_at_ease_soon_after_the_load_has_fallen() {
-        for (share, within) in [(0.4, 300), (0.8, 1_000)] {
+        for (part, within) in [(0.4, 300), (0.8, 1_000)] {
             let (mut lane, flow) = (SimulatedLane::new(), Flow::new());
             lane.overload(&flow);
             lane.run(&flow, 3.0, Duration::from_millis(1_500));
             assert!(lane.load.is_overloaded());
-            lane.run(&flow, share, Duration::from_millis(within));
-            assert!(!lane.load.is_overloaded(), "{share}");
+            lane.run(&flow, part, Duration::from_millis(within));
+            assert!(!lane.load.is_overloaded(), "{part}");
         }
     }
 
     #[test]
-    fn a_client_below_its_share_is_told_from_one_above() {
+    fn a_client_below_its_quota_is_told_from_one_above() {
         let (mut lane, greedy, modest) = (SimulatedLane::new(), Flow::new(), Flow::new());
         lane.overload(&greedy);
         let mut demands = [Vec::new(), Vec::new()];
@@ -453,22 +391,22 @@ mod tests {
         }
         let [greedy, modest] = demands.map(|all| {
             let late = &all[all.len() / 4..];
-            late.iter().filter(|one| **one == Demand::AboveShare).count() as f64 / late.len() as f64
+            late.iter().filter(|one| **one == Demand::AboveQuota).count() as f64 / late.len() as f64
         });
-        assert!(greedy > 0.8, "{greedy} of the greedy client's requests are above its share");
+        assert!(greedy > 0.8, "{greedy} of the greedy client's requests are above its quota");
         assert_eq!(modest, 0.0);
     }
 
     #[test]
-    fn who_comes_anew_for_each_request_has_the_share_of_one() {
+    fn who_comes_anew_for_each_request_has_the_quota_of_one() {
         let (mut lane, flow) = (SimulatedLane::new(), Flow::new());
         lane.overload(&flow);
         let newcomers = (0..1_000).map(|_| {
             lane.ask(&flow, COST / 3);
-            lane.load.weigh(Flow::new().lane(LaneName::Bundle), lane.now)
+            lane.load.weigh(Flow::new().load(LaneName::Bundle), || lane.now)
         });
-        // Two clients, each of which asks for three times the rate, share four fifths of it.
-        let admitted = newcomers.filter(|demand| *demand == Demand::BelowShare).count();
+        // Two clients, each of which asks for three times the rate, divide four fifths of it.
+        let admitted = newcomers.filter(|demand| *demand == Demand::BelowQuota).count();
         assert!((110..160).contains(&admitted), "{admitted} of 1,000");
     }
 }

@@ -9,29 +9,36 @@
 //!
 //! **When.** A worker takes reads and sends first, then short calls, then bundles, then requests that have proved long
 //! (a multilevel feedback queue). Some of its turns begin with a lower queue, so that no job waits forever. Within a
-//! queue the clients share the run time fairly ([`flow`]). Whenever the meter of a run reads the clock, the run pauses
+//! queue the run time is divided fairly among the clients ([`flow`]). Whenever the meter of a run reads the clock, the run pauses
 //! for one short job: a read, or a call or a bundle with a small bound. The paused run then continues for as long as
 //! that job took. So reads, sends and short calls wait for no long run, and a long run has at least half of its worker.
 //!
 //! **Which.** Each lane bounds the number of waiting requests ([`lane`]). A lane at ease admits bursts: as many
-//! requests as the workers can finish within `--queue-wait-ms`. When it must reject a request, or when a standing queue
+//! requests as the workers can finish within `--queue-wait-ms`. When it must reject a request, or when a backlog
 //! builds up in the sockets of a thread that reads requests ([`inline`]), it is overloaded until its measured load has
 //! fallen ([`load`]). An overloaded lane admits requests that can begin soon, so that admitted requests are answered
-//! about as fast as ever, and every request of a client that asks for less than its share.
+//! about as fast as ever, and every request of a client that asks for less than its quota.
 //!
-//! The entries of a batch share one permit ([`batch`]), and a few of them run at a time.
+//! The entries of a batch have one permit together ([`batch`]), and a few of them run at a time.
+//!
+//! Each lane has an actor ([`actor`]), which owns its life: its bounds and deadlines, load and metrics, its drain at
+//! shutdown, and the pulse of its workers.
 
 mod actor;
 mod batch;
+mod constants;
+mod cost;
 mod flow;
 mod inline;
 mod job;
 mod lane;
 mod load;
+mod pool;
 mod submit;
 mod task;
 #[cfg(test)]
 mod tests;
+mod worker;
 
 pub use actor::{Drain, LaneActor};
 pub use batch::Batch;

@@ -1,106 +1,57 @@
 //! The executor: decides where and when each request runs.
 
 use std::{
-    cell::{Cell, RefCell},
     sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use tokio::sync::oneshot;
 
 use super::{
     batch::{Batch, JobPermit},
-    flow::{Bound, FairQueue, Flow, Job, LaneName, QueueName, WorkerHooks},
-    inline::Inline,
-    job::{CancelOnDrop, QueuedTask, RunOutcome, panicked, run_caught},
+    constants::{BATCH_ENTRIES, INLINE_BYTES, INLINE_STRIDES, PAUSE_BYTES},
+    flow::{Flow, Job, LaneName, QueueName},
+    job::{CancelOnDrop, QueuedTask, RunOutcome, run_caught},
     lane::{ExecutorConfig, Lane, Refused},
     load::Demand,
+    pool::Pool,
     task::{RunPlace, Task, Ticket},
+    worker::Worker,
 };
-use crate::{
-    meter::{Meter, Pause},
-    state::{Missed, Overlay},
-    telemetry::Metrics,
-};
+use crate::{meter::Meter, state::Missed, telemetry::Metrics};
 
 /// Runs requests inline or on the workers of a rayon pool. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Executor {
-    shared: Arc<ExecutorState>,
-    pool: Arc<rayon::ThreadPool>,
+    pool: Arc<Pool>,
+    threads: Arc<rayon::ThreadPool>,
     config: ExecutorConfig,
 }
 
-#[derive(Debug)]
-pub struct ExecutorState {
-    lanes: [Arc<Lane>; LaneName::ALL.len()],
-    queues: [FairQueue; QueueName::ALL.len()],
-    inline: Inline,
-    beside: WorkerHooks,
-    turns: AtomicUsize,
-    stopping: AtomicBool,
-    began: Instant,
-    /// When a rejection was last logged, in seconds from `began`; 0 for never.
-    last_warning: AtomicU64,
-}
-
-thread_local! {
-    /// The overlays of this thread's runs: one for its own job, one for a job that runs in its pause.
-    static OVERLAYS: RefCell<Vec<Overlay>> = const { RefCell::new(Vec::new()) };
-    /// When the job of this thread may next be paused for another; `None` while it is paused.
-    static NEXT_PAUSE: Cell<Option<Instant>> = const { Cell::new(None) };
+/// The way of a request to a worker.
+struct Route<'a> {
+    lane: &'a Arc<Lane>,
+    ticket: Ticket,
+    demand: Demand,
+    is_long: bool,
 }
 
 impl Executor {
-    /// Bound of an inline run, in strides of the meter: some hundreds of microseconds at most.
-    const INLINE_STRIDES: u32 = 10;
-    /// Bound of a run in the pause of another, in strides: some milliseconds at most.
-    const PAUSE_STRIDES: u32 = 64;
-    /// Most bytes of parameters of a request that runs inline. A request with more takes long to run, or to parse.
-    const INLINE_BYTES: usize = 8 << 10;
-    /// Most bytes of parameters of a request that runs in the pause of another.
-    const PAUSE_BYTES: usize = 64 << 10;
-    /// Turns in a round. Two begin with long jobs and one with bundles, so that short calls keep none waiting forever.
-    const ROUND: usize = 4;
-
     /// Starts the workers.
     ///
     /// # Errors
     ///
     /// Returns [`rayon::ThreadPoolBuildError`] if the system does not provide the threads.
     pub fn start(config: ExecutorConfig, metrics: &Metrics) -> Result<Self, rayon::ThreadPoolBuildError> {
-        let shared = Arc::new_cyclic(|shared: &Weak<ExecutorState>| ExecutorState {
-            beside: WorkerHooks {
-                pause: {
-                    let shared = shared.clone();
-                    Pause::new(move || {
-                        if let Some(shared) = shared.upgrade() {
-                            shared.run_one_while_paused();
-                        }
-                    })
-                },
-                panics: metrics.counter(
-                    "presim_panics_total",
-                    "Jobs that panicked and were answered with -32603.",
-                    &[],
-                ),
-            },
-            lanes: LaneName::ALL.map(|name| Arc::new(Lane::new(name, &config, metrics))),
-            queues: Default::default(),
-            inline: Inline::default(),
-            turns: AtomicUsize::new(0),
-            stopping: AtomicBool::new(false),
-            began: Instant::now(),
-            last_warning: AtomicU64::new(0),
-        });
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(config.workers.max(1))
+        let config = ExecutorConfig { workers: config.workers.max(1), ..config };
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(config.workers)
             .thread_name(|index| format!("presim-worker-{index}"))
             .build()?;
-        Ok(Self { shared, pool: Arc::new(pool), config })
+        Ok(Self { pool: Pool::new(&config, metrics), threads: Arc::new(threads), config })
     }
 
     /// Creates a ticket for a request of `flow` that has just arrived. Its deadline counts from now.
@@ -110,16 +61,16 @@ impl Executor {
 
     /// Estimates the queue in the calling thread's sockets. Each thread that reads requests runs one such future.
     pub async fn watch_thread(&self) {
-        Inline::sample_queue(self.config.queue_wait).await;
+        let queue = Worker::with_queue(Arc::clone);
+        queue.sample(self.config.queue_wait).await;
     }
 
     /// Creates the batch of requests that have just arrived as one.
     pub fn batch(&self) -> Arc<Batch> {
-        // Several entries per worker may be in the lanes, so that no worker idles until the front submits the next.
-        Arc::new(Batch::new(4 * self.config.workers.max(1)))
+        Arc::new(Batch::new(BATCH_ENTRIES * self.config.workers))
     }
 
-    /// Runs a task to its end, and returns the result of its last run. Dropping the future cancels the task: a run that
+    /// Runs a task to its end, and returns the answer of its last run. Dropping the future cancels the task: a run that
     /// waits never begins, and a run that has begun is stopped.
     ///
     /// # Errors
@@ -128,37 +79,42 @@ impl Executor {
     /// panicked, or if the node is stopping. Returns the error of [`Task::fetch`] if state cannot be fetched.
     pub async fn submit<T: Task>(&self, task: T, ticket: Ticket) -> Result<T::Done, T::Error> {
         let (lane, may_be_inline) = match task.place() {
-            RunPlace::Inline => return self.look_up(task).await,
+            RunPlace::Inline => {
+                let ran = self.run_once_inline(self.lane(LaneName::Read), &task, Meter::default())?;
+                if ran.missed.is_empty() {
+                    return Ok(ran.answer);
+                }
+                return Box::pin(self.complete(task, None, ran.missed)).await;
+            }
             RunPlace::On(lane) => (lane, false),
-            RunPlace::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= Self::INLINE_BYTES),
+            RunPlace::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= INLINE_BYTES),
         };
         let lane = self.lane(lane);
-        if Inline::read() > lane.backlog_limit() && !matches!(lane.name, LaneName::Read | LaneName::Watch) {
-            lane.overload();
+        let backlog_age = Worker::with_queue(|queue| queue.count_read());
+        if backlog_age > lane.backlog_limit() && lane.may_be_overloaded() {
+            lane.load.overload(Instant::now());
         }
-        let demand = lane.weigh(&ticket.flow);
-        let _share = lane.load.share(demand, ticket.flow.lane(lane.name));
-        let mut is_long = task.size() > Self::PAUSE_BYTES;
+        let client = ticket.flow.load(lane.name);
+        let demand = lane.load.weigh(client, Instant::now);
+        let _permit = lane.load.count_below_quota(demand, client);
+        let mut is_long = task.size() > PAUSE_BYTES;
         let mut missed = Missed::default();
-        if may_be_inline && let Some(ran) = self.run_inline(lane, &task, &ticket, demand).await? {
-            is_long = ran.too_long && ran.missed.is_empty();
-            if !is_long && ran.missed.is_empty() {
-                return Ok(ran.done);
+        if may_be_inline && let Some(ran) = self.try_inline(lane, &task, &ticket, demand).await? {
+            if ran.missed.is_empty() && !ran.too_long {
+                return Ok(ran.answer);
             }
-            missed = ran.missed;
+            (is_long, missed) = (ran.too_long, ran.missed);
         }
+        let route = Route { lane, ticket, demand, is_long };
         // The box keeps the future small for requests that end inline.
-        Box::pin(self.run_to_end(lane, task, ticket, demand, is_long, missed)).await
+        Box::pin(self.complete(task, Some(route), missed)).await
     }
 
-    /// Runs a task on workers, and again whenever the state that it missed has been fetched.
-    async fn run_to_end<T: Task>(
+    /// Runs a task on workers, or inline if it is a look-up, and again whenever the state that it missed has been fetched.
+    async fn complete<T: Task>(
         &self,
-        lane: &Arc<Lane>,
         task: T,
-        ticket: Ticket,
-        demand: Demand,
-        is_long: bool,
+        route: Option<Route<'_>>,
         mut missed: Missed,
     ) -> Result<T::Done, T::Error> {
         let (mut task, mut round) = (Arc::new(task), 0);
@@ -169,45 +125,35 @@ impl Executor {
                     task = Arc::new(other);
                 }
             }
-            let ran = self.run_on(lane, &task, &ticket, demand, is_long).await?;
+            let ran = match &route {
+                Some(route) => self.run_on_worker(&task, route).await?,
+                None => self.run_once_inline(self.lane(LaneName::Read), task.as_ref(), Meter::default())?,
+            };
             if ran.missed.is_empty() {
-                return Ok(ran.done);
+                return Ok(ran.answer);
             }
             missed = ran.missed;
         }
     }
 
-    /// Runs a look-up inline, and again whenever the state that it missed has been fetched.
-    async fn look_up<T: Task>(&self, mut task: T) -> Result<T::Done, T::Error> {
-        let mut round = 0;
-        loop {
-            let ran = self.run_here(&task, Meter::default())?;
-            if ran.missed.is_empty() {
-                return Ok(ran.done);
-            }
-            round += 1;
-            if let Some(other) = task.fetch(ran.missed, round).await? {
-                task = other;
-            }
-        }
-    }
-
     /// Runs a task once inline with a small bound. Returns `None` if the task must run on a worker instead.
-    async fn run_inline<T: Task>(
+    async fn try_inline<T: Task>(
         &self,
         lane: &Lane,
         task: &T,
         ticket: &Ticket,
         demand: Demand,
     ) -> Result<Option<RunOutcome<T::Done>>, Refused> {
-        let known = ticket.flow.lane(lane.name);
-        if demand != Demand::AtEase && known.is_often_too_long() {
+        let client = ticket.flow.load(lane.name);
+        if demand != Demand::AtEase && client.is_often_too_long() {
             return Ok(None);
         }
-        let Some(permit) = self.shared.inline.enter(demand, self.config.overload_wait) else {
+        let busy = &self.pool.busy_inline;
+        let Some(permit) = Worker::with_queue(|queue| queue.enter(busy, demand, self.config.overload_wait)) else {
             // The lane's workers would only take time from the inline threads, and move each answer between threads.
-            if demand == Demand::AboveShare && self.all_cores_are_busy() {
-                return Err(self.overloaded(lane));
+            if demand == Demand::AboveQuota && self.all_cores_are_busy() {
+                let wait = lane.expected_wait();
+                return Err(lane.reject(Refused::Overloaded { lane: lane.name, wait, was_at_ease: false }));
             }
             return Ok(None);
         };
@@ -215,210 +161,94 @@ impl Executor {
         // thread that runs a request reads and rejects none.
         tokio::task::yield_now().await;
         let began = Instant::now();
-        let ran = self.run_here(task, Meter::short(Self::INLINE_STRIDES))?;
+        let ran = self.run_once_inline(lane, task, Meter::short(INLINE_STRIDES))?;
         let took = began.elapsed();
         permit.served(took);
         lane.load.serve(took);
-        let too_long = ran.too_long && ran.missed.is_empty();
-        known.learn_inline(took, too_long, &lane.cost);
+        client.learn_inline(took, ran.too_long, &lane.cost);
         Ok(Some(ran))
     }
 
     /// Runs a task once on a worker.
-    async fn run_on<T: Task>(
-        &self,
-        lane: &Arc<Lane>,
-        task: &Arc<T>,
-        ticket: &Ticket,
-        demand: Demand,
-        is_long: bool,
-    ) -> Result<RunOutcome<T::Done>, Refused> {
-        if self.shared.stopping.load(Relaxed) {
+    async fn run_on_worker<T: Task>(&self, task: &Arc<T>, route: &Route<'_>) -> Result<RunOutcome<T::Done>, Refused> {
+        let Route { lane, ticket, demand, is_long } = route;
+        if lane.is_closed() {
             return Err(Refused::Stopping);
         }
         let _entry = ticket.entry().await;
         let permit = match &ticket.batch {
-            Some(batch) => batch.enter(lane, demand),
-            None => lane.admit(demand).map(JobPermit::Own),
+            Some(batch) => batch.enter(lane, *demand),
+            None => lane.admit(*demand).map(JobPermit::Own),
         };
-        let permit = permit.map_err(|refused| self.rejected(lane, refused))?;
+        let permit = permit.map_err(|refused| lane.reject(refused))?;
         let (answer, answered) = oneshot::channel();
         let cancelled = Arc::new(AtomicBool::new(false));
-        let on_drop = CancelOnDrop(Some(cancelled.clone()));
-        let own = ticket.flow.lane(lane.name).cost.mean();
-        let waiting = QueuedTask {
+        let _cancel = CancelOnDrop(cancelled.clone());
+        let own = ticket.flow.load(lane.name).cost.mean();
+        let cost = if own == 0 { lane.cost.mean() } else { own };
+        let work = Box::new(QueuedTask {
             task: task.clone(),
             ticket: ticket.clone(),
             cancelled,
-            lane: lane.clone(),
+            lane: Arc::clone(lane),
             permit: Some(permit),
             answer: Some(answer),
             arrived: Some(Instant::now()),
-        };
-        let cost = if own == 0 { lane.cost.mean() } else { own };
-        self.shared.push(QueueName::of(lane.name, is_long), &ticket.flow, Job { cost, work: Box::new(waiting) });
-        let shared = self.shared.clone();
+        });
+        self.pool.push(QueueName::of(lane.name, *is_long), &ticket.flow, Job { cost, work });
+        let pool = self.pool.clone();
         // Each job spawns one turn. A turn may find that its job has already run in the pause of another.
-        self.pool.spawn(move || shared.turn());
-        let done = answered.await.unwrap_or(Err(Refused::Stopping));
-        on_drop.disarm();
-        done
+        self.threads.spawn(move || pool.turn());
+        answered.await.unwrap_or(Err(Refused::Stopping))
     }
 
-    /// Runs a task on the calling thread and catches its panic. Handing a short task to a worker would cost more.
-    fn run_here<T: Task>(&self, task: &T, meter: Meter) -> Result<RunOutcome<T::Done>, Refused> {
+    /// Runs a task once on the calling thread. Handing a short task to a worker would cost more.
+    fn run_once_inline<T: Task>(&self, lane: &Lane, task: &T, meter: Meter) -> Result<RunOutcome<T::Done>, Refused> {
         // The system may let a thread that never sleeps continue for milliseconds while a worker waits for its core.
-        if self.shared.queues.iter().any(|queue| queue.waiting() > 0) {
+        if self.pool.waiting(QueueName::ALL) > 0 {
             std::thread::yield_now();
         }
-        let done = with_overlay(|overlay| run_caught(task, overlay, meter));
-        done.map_err(|panic| panicked(&self.shared.beside.panics, panic.as_ref()))
+        Worker::with_overlay(|overlay| run_caught(task, overlay, meter, &lane.panics))
+    }
+
+    /// Returns the number of requests that run inline, wait in `lanes`, or run there.
+    fn under_way(&self, lanes: &[LaneName]) -> usize {
+        let inside: usize = lanes.iter().map(|lane| self.lane(*lane).inside()).sum();
+        self.pool.busy_inline.load(Relaxed) + inside
     }
 
     /// Returns whether requests occupy as many threads as there are workers. By default there is one worker per core.
     fn all_cores_are_busy(&self) -> bool {
-        let inside: usize = self.shared.lanes.iter().map(|lane| lane.inside()).sum();
-        self.shared.inline.busy() + inside >= self.config.workers.max(1)
+        self.under_way(&LaneName::ALL) >= self.config.workers
     }
 
-    /// Rejects a request of a client above its share that cannot begin soon.
-    fn overloaded(&self, lane: &Lane) -> Refused {
-        let wait = lane.expected_wait();
-        self.rejected(lane, Refused::Overloaded { lane: lane.name, wait, was_at_ease: false })
-    }
-
-    /// Counts a rejection, and logs a warning at most once a minute.
-    fn rejected(&self, lane: &Lane, refused: Refused) -> Refused {
-        lane.refused.increment(1);
-        let Some((_, wait, flag)) = refused.busy() else { return refused };
-        let last_warning = &self.shared.last_warning;
-        let (now, last) = (1 + self.shared.began.elapsed().as_secs(), last_warning.load(Relaxed));
-        if (last == 0 || now >= last + 60) && last_warning.compare_exchange(last, now, Relaxed, Relaxed).is_ok() {
-            tracing::warn!(
-                lane = %lane.name,
-                wait_ms = wait.as_millis(),
-                flag,
-                "requests are rejected: {refused}"
-            );
-        }
-        refused
-    }
-
-    /// Returns the time from a request's arrival to its deadline.
-    pub const fn deadline(&self) -> Duration {
-        self.config.deadline
+    /// Returns whether anyone waits for an answer: a request is in a lane other than that of watched bundles, or runs
+    /// inline.
+    pub fn is_asked(&self) -> bool {
+        self.under_way(&[LaneName::Read, LaneName::Short, LaneName::Bundle]) > 0
     }
 
     /// Returns a receiver that gets a message from a worker, after the jobs that wait now.
     pub fn pulse(&self) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
-        self.pool.spawn(move || {
+        self.threads.spawn(move || {
             let _ = sender.send(());
         });
         receiver
     }
 
     /// Returns the number of workers.
-    pub fn workers(&self) -> usize {
-        self.config.workers.max(1)
-    }
-
-    /// Returns whether anyone waits for an answer: a request is in a lane other than that of standing bundles, or runs
-    /// inline.
-    pub fn is_asked(&self) -> bool {
-        let lanes = self.shared.lanes.iter().filter(|lane| lane.name != LaneName::Watch);
-        self.shared.inline.busy() > 0 || lanes.map(|lane| lane.inside()).sum::<usize>() > 0
+    pub const fn workers(&self) -> usize {
+        self.config.workers
     }
 
     /// Returns the lane with this name.
     pub fn lane(&self, lane: LaneName) -> &Arc<Lane> {
-        &self.shared.lanes[lane as usize]
+        &self.pool.lanes[lane as usize]
     }
 
     /// Returns the number of jobs that wait in a lane.
     pub fn waiting(&self, lane: LaneName) -> usize {
-        let queues = [false, true].map(|is_long| QueueName::of(lane, is_long));
-        let waiting = |queue: QueueName| self.shared.queues[queue as usize].waiting();
-        if queues[0] == queues[1] { waiting(queues[0]) } else { queues.map(waiting).iter().sum() }
+        self.pool.waiting(QueueName::ALL.into_iter().filter(|queue| queue.lane() == lane))
     }
-
-    /// Rejects every further job that is to run on a worker.
-    pub fn close(&self) {
-        self.shared.stopping.store(true, Relaxed);
-    }
-}
-
-impl ExecutorState {
-    fn push(&self, queue: QueueName, flow: &Arc<Flow>, job: Job) {
-        self.queues[queue as usize].push(queue, flow, job);
-    }
-
-    fn pop(&self, queue: QueueName) -> Option<Job> {
-        let lane = match queue {
-            QueueName::Read => LaneName::Read,
-            QueueName::Short | QueueName::LongShort => LaneName::Short,
-            QueueName::Bundle | QueueName::LongBundle => LaneName::Bundle,
-            QueueName::Watch => LaneName::Watch,
-        };
-        self.queues[queue as usize].pop(queue, self.lanes[lane as usize].cost.mean())
-    }
-
-    /// Runs one job: the first of the highest queue that has one. Some turns begin with a lower queue.
-    fn turn(&self) {
-        let first = match self.turns.fetch_add(1, Relaxed) % Executor::ROUND {
-            0 => Some(QueueName::LongBundle),
-            1 => Some(QueueName::LongShort),
-            2 => Some(QueueName::Bundle),
-            _ => None,
-        };
-        let mut job = loop {
-            if let Some(job) = first.into_iter().chain(QueueName::ALL).find_map(|queue| self.pop(queue)) {
-                break job;
-            }
-            if self.queues.iter().all(|queue| queue.waiting() == 0) {
-                return;
-            }
-            // Another worker has taken the waiting job's client off the list, for as long as it takes to pop one job.
-            std::thread::yield_now();
-        };
-        NEXT_PAUSE.set(Some(Instant::now()));
-        with_overlay(|overlay| job.work.run(&self.beside, overlay, Bound::Deadline));
-        NEXT_PAUSE.set(None);
-    }
-
-    /// Runs one job in the pause of another: a read, or a job with a small bound. The paused run then gets as much time
-    /// as that job took, so that a stream of such jobs has half of the worker, and the paused run the other half.
-    fn run_one_while_paused(self: &Arc<Self>) {
-        const PASSING: [QueueName; 3] = [QueueName::Read, QueueName::Short, QueueName::Bundle];
-        if PASSING.iter().all(|queue| self.queues[*queue as usize].waiting() == 0) {
-            return;
-        }
-        let Some(next) = NEXT_PAUSE.get() else { return };
-        let began = Instant::now();
-        if began < next {
-            return;
-        }
-        let found = PASSING.into_iter().find_map(|queue| Some((queue, self.pop(queue)?)));
-        let Some((queue, mut job)) = found else { return };
-        NEXT_PAUSE.set(None);
-        let bound = if queue == QueueName::Read { Bound::None } else { Bound::Strides(Executor::PAUSE_STRIDES) };
-        let ended = with_overlay(|overlay| job.work.run(&self.beside, overlay, bound));
-        NEXT_PAUSE.set(Some(Instant::now() + began.elapsed()));
-        if !ended {
-            let flow = job.work.flow();
-            self.push(if queue == QueueName::Short { QueueName::LongShort } else { QueueName::LongBundle }, &flow, job);
-            // The turn spawned for this job may have passed meanwhile, and found nothing.
-            let shared = self.clone();
-            rayon::spawn(move || shared.turn());
-        }
-    }
-}
-
-/// Runs `run` in an overlay of this thread.
-fn with_overlay<T>(run: impl FnOnce(&mut Overlay) -> T) -> T {
-    let mut overlay = OVERLAYS.with_borrow_mut(Vec::pop).unwrap_or_else(Overlay::of_thread);
-    let done = run(&mut overlay);
-    overlay.rest();
-    OVERLAYS.with_borrow_mut(|overlays| overlays.push(overlay));
-    done
 }

@@ -2,8 +2,10 @@
 
 use std::{sync::Arc, time::Instant};
 
+use tokio::sync::SemaphorePermit;
+
 use super::{
-    batch::{Batch, EntryPermit},
+    batch::Batch,
     flow::{Flow, LaneName},
     lane::Refused,
 };
@@ -12,7 +14,7 @@ use crate::{
     state::{Missed, Overlay},
 };
 
-/// The place where a request runs.
+/// The thread on which a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunPlace {
     /// Inline, because the request is a look-up.
@@ -25,12 +27,12 @@ pub enum RunPlace {
 
 /// A request as the executor sees it: work that can run any number of times, on any thread.
 pub trait Task: Sized + Send + Sync + 'static {
-    /// The result of a run.
+    /// What a run returns.
     type Done: Send + 'static;
     /// The error that answers a request without a result.
     type Error: From<Refused>;
 
-    /// Returns the place where the task runs.
+    /// Returns where the task runs.
     fn place(&self) -> RunPlace;
 
     /// Returns the size of the parameters in bytes. A task with large ones takes long to parse, and never runs inline.
@@ -40,7 +42,7 @@ pub trait Task: Sized + Send + Sync + 'static {
     /// [has missed](Overlay::has_missed) state or was too long for its meter, so such a run must have no other effect.
     fn run(&self, overlay: &mut Overlay, meter: Meter) -> Self::Done;
 
-    /// Fetches the state that a run has missed; `round` counts from 1. Returns a task to run in place of this one, if
+    /// Fetches the state that a run has missed; `round` counts from 1. Returns a task to run instead of this one, if
     /// there is one. No worker waits meanwhile.
     ///
     /// # Errors
@@ -80,7 +82,8 @@ impl Ticket {
     }
 
     /// Waits until the batch may run one more entry. Returns `None` at once if the request is not in a batch.
-    pub(super) async fn entry(&self) -> Option<EntryPermit<'_>> {
-        Some(self.batch.as_ref()?.entry().await)
+    pub(super) async fn entry(&self) -> Option<SemaphorePermit<'_>> {
+        // `acquire` fails only if the semaphore is closed, and it never is.
+        self.batch.as_ref()?.entries.acquire().await.ok()
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::{Executor, ExecutorConfig, Flow, LaneName, Refused, RunPlace, Task};
 use crate::{
     meter::Meter,
-    state::{Missed, Overlay},
+    state::{LogOrigin, Missed, Overlay},
     telemetry::Metrics,
 };
 
@@ -170,5 +170,26 @@ async fn no_job_is_forgotten() {
         });
         let ends = tokio::time::timeout(BOUND, join_all(ends)).await.expect("all jobs end in time");
         assert!(ends.into_iter().all(|end| end.expect("no panic").is_ok()));
+    }
+}
+
+#[tokio::test]
+async fn an_overlay_is_used_again_unless_its_run_has_panicked() {
+    let executor = with_workers(1);
+    for panics in [false, true] {
+        let flow = Flow::new();
+        let first = submit(&executor, &flow, LaneName::Bundle, move |overlay, _| {
+            overlay.log_numbers.restart();
+            overlay.log_numbers.push(0, LogOrigin::Contract);
+            assert!(!panics, "the test wants it");
+        });
+        assert_eq!(first.await.expect("it is caught").is_err(), panics);
+        let found = Arc::new(Mutex::new(None));
+        let next = found.clone();
+        let second = submit(&executor, &flow, LaneName::Bundle, move |overlay, _| {
+            *next.lock().expect("no panic") = Some(overlay.log_numbers.marks(1).len());
+        });
+        second.await.expect("no panic").expect("the job runs");
+        assert_eq!(*found.lock().expect("no panic"), Some(usize::from(!panics)));
     }
 }

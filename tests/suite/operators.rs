@@ -504,7 +504,7 @@ fn the_service_manager_is_told_of_the_start_the_watchdog_and_the_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_watchdog_hears_of_every_part_and_of_none_that_has_ended() {
     let TestNode { node, .. } = TestNode::quiet();
-    let mut vitals = node.vitals();
+    let vitals = node.vitals();
     assert_eq!(vitals.check(BOUND).await, Ok(()));
     tokio::task::spawn_blocking(move || node.stop()).await.unwrap();
     let error = vitals.check(Duration::from_secs(1)).await.expect_err("nothing works any more");
