@@ -131,7 +131,7 @@ impl RequestRunner {
     ) -> Result<(T, Vec<u8>)> {
         let ticket = request.ticket.clone();
         let step = RequestStep { runner: self.clone(), place, request, work };
-        let Stepped { result, out, commit } = self.executor.submit(step, ticket.clone()).await?;
+        let StepOutcome { result, out, commit } = self.executor.submit(step, ticket.clone()).await?;
         let done = result?;
         wait_durable(commit, &ticket).await?;
         Ok((done, out))
@@ -147,7 +147,7 @@ struct RequestStep<F> {
 }
 
 /// The outcome of a step.
-struct Stepped<T> {
+struct StepOutcome<T> {
     result: Result<T>,
     out: Vec<u8>,
     commit: Acknowledgement,
@@ -158,7 +158,7 @@ where
     T: Send + 'static,
     F: Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
 {
-    type Done = Stepped<T>;
+    type Answer = StepOutcome<T>;
     type Error = RpcError;
 
     fn place(&self) -> RunPlace {
@@ -169,14 +169,14 @@ where
         self.request.params.len()
     }
 
-    fn run(&self, overlay: &mut Overlay, meter: Meter) -> Stepped<T> {
+    fn run(&self, overlay: &mut Overlay, meter: Meter) -> StepOutcome<T> {
         let (mut result, mut out, commit) = self.request.run(&mut *overlay, meter, &self.runner.backend, &self.work);
         // An answer counts for its connection from the moment when it is made, because it may wait for the connection's
         // thread.
         if result.is_ok() && !overlay.has_missed() && !self.request.method.commits && self.place != RunPlace::Inline {
             result = self.request.room.take(&mut out).and(result);
         }
-        Stepped { result, out, commit }
+        StepOutcome { result, out, commit }
     }
 
     async fn fetch(&self, missed: Missed, round: usize) -> Result<Option<Self>> {
