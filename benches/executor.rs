@@ -80,7 +80,7 @@ struct Work<F> {
 }
 
 impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
-    type Done = ();
+    type Answer = ();
     type Error = Refused;
 
     fn place(&self) -> RunPlace {

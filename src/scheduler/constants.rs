@@ -21,7 +21,7 @@ pub const PAUSE_BYTES: usize = 64 << 10;
 /// next.
 pub const BATCH_ENTRIES: usize = 4;
 
-// What requests cost.
+// The cost of requests.
 
 /// Number of requests on which a mean or a rate is based, and which a lane's bucket holds at least. Of fewer, a single
 /// long one would decide.

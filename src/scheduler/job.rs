@@ -43,7 +43,7 @@ pub struct QueuedTask<T: Task> {
     pub cancelled: Arc<AtomicBool>,
     pub lane: Arc<Lane>,
     pub permit: Option<JobPermit>,
-    pub answer: Option<oneshot::Sender<Result<RunOutcome<T::Done>, Refused>>>,
+    pub answer: Option<oneshot::Sender<Result<RunOutcome<T::Answer>, Refused>>>,
     /// When the task was queued; `None` once its first run has begun.
     pub arrived: Option<Instant>,
 }
@@ -86,7 +86,7 @@ impl<T: Task> QueuedWork for QueuedTask<T> {
 }
 
 impl<T: Task> QueuedTask<T> {
-    fn answer(&mut self, ran: Result<RunOutcome<T::Done>, Refused>) {
+    fn answer(&mut self, ran: Result<RunOutcome<T::Answer>, Refused>) {
         if let Some(answer) = self.answer.take() {
             let _ = answer.send(ran);
         }
@@ -105,7 +105,7 @@ pub fn run_caught<T: Task>(
     overlay: &mut Overlay,
     meter: Meter,
     panics: &Counter,
-) -> Result<RunOutcome<T::Done>, Refused> {
+) -> Result<RunOutcome<T::Answer>, Refused> {
     let run = AssertUnwindSafe(|| {
         let answer = task.run(overlay, meter);
         let missed = overlay.take_missed();

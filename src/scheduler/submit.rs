@@ -77,7 +77,7 @@ impl Executor {
     ///
     /// Returns [`Refused`] if the request was rejected, if its deadline passed before a worker was free, if it
     /// panicked, or if the node is stopping. Returns the error of [`Task::fetch`] if state cannot be fetched.
-    pub async fn submit<T: Task>(&self, task: T, ticket: Ticket) -> Result<T::Done, T::Error> {
+    pub async fn submit<T: Task>(&self, task: T, ticket: Ticket) -> Result<T::Answer, T::Error> {
         let (lane, may_be_inline) = match task.place() {
             RunPlace::Inline => {
                 let ran = self.run_once_inline(self.lane(LaneName::Read), &task, Meter::default())?;
@@ -116,7 +116,7 @@ impl Executor {
         task: T,
         route: Option<Route<'_>>,
         mut missed: Missed,
-    ) -> Result<T::Done, T::Error> {
+    ) -> Result<T::Answer, T::Error> {
         let (mut task, mut round) = (Arc::new(task), 0);
         loop {
             if !missed.is_empty() {
@@ -143,7 +143,7 @@ impl Executor {
         task: &T,
         ticket: &Ticket,
         demand: Demand,
-    ) -> Result<Option<RunOutcome<T::Done>>, Refused> {
+    ) -> Result<Option<RunOutcome<T::Answer>>, Refused> {
         let client = ticket.flow.load(lane.name);
         if demand != Demand::AtEase && client.is_often_too_long() {
             return Ok(None);
@@ -170,7 +170,7 @@ impl Executor {
     }
 
     /// Runs a task once on a worker.
-    async fn run_on_worker<T: Task>(&self, task: &Arc<T>, route: &Route<'_>) -> Result<RunOutcome<T::Done>, Refused> {
+    async fn run_on_worker<T: Task>(&self, task: &Arc<T>, route: &Route<'_>) -> Result<RunOutcome<T::Answer>, Refused> {
         let Route { lane, ticket, demand, is_long } = route;
         if lane.is_closed() {
             return Err(Refused::Stopping);
@@ -203,7 +203,7 @@ impl Executor {
     }
 
     /// Runs a task once on the calling thread. Handing a short task to a worker would cost more.
-    fn run_once_inline<T: Task>(&self, lane: &Lane, task: &T, meter: Meter) -> Result<RunOutcome<T::Done>, Refused> {
+    fn run_once_inline<T: Task>(&self, lane: &Lane, task: &T, meter: Meter) -> Result<RunOutcome<T::Answer>, Refused> {
         // The system may let a thread that never sleeps continue for milliseconds while a worker waits for its core.
         if self.pool.waiting(QueueName::ALL) > 0 {
             std::thread::yield_now();

@@ -27,8 +27,8 @@ pub enum RunPlace {
 
 /// A request as the executor sees it: work that can run any number of times, on any thread.
 pub trait Task: Sized + Send + Sync + 'static {
-    /// What a run returns.
-    type Done: Send + 'static;
+    /// The answer that a run returns.
+    type Answer: Send + 'static;
     /// The error that answers a request without a result.
     type Error: From<Refused>;
 
@@ -40,7 +40,7 @@ pub trait Task: Sized + Send + Sync + 'static {
 
     /// Runs once, for as long as `meter` allows. The task must reset `overlay` first. The executor repeats a run that
     /// [has missed](Overlay::has_missed) state or was too long for its meter, so such a run must have no other effect.
-    fn run(&self, overlay: &mut Overlay, meter: Meter) -> Self::Done;
+    fn run(&self, overlay: &mut Overlay, meter: Meter) -> Self::Answer;
 
     /// Fetches the state that a run has missed; `round` counts from 1. Returns a task to run instead of this one, if
     /// there is one. No worker waits meanwhile.

@@ -43,7 +43,7 @@ where
     T: Send + 'static,
     F: Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
 {
-    type Done = StepOutcome<T>;
+    type Answer = StepOutcome<T>;
     type Error = RpcError;
 
     fn place(&self) -> RunPlace {
