@@ -18,7 +18,8 @@ use super::{
     Engine,
     call::PreparedCall,
     error::{SimulationError, explain},
-    evm::{FamilyEvm, TxSetup, inspect, seen_info, with_family},
+    evm::{FamilyEvm, TxSetup, inspect, with_family},
+    reads::seen_info,
     request::CallRequest,
 };
 use crate::state::Overlay;

@@ -13,6 +13,7 @@ mod kzg;
 mod many;
 mod overrides;
 mod precompiles;
+mod reads;
 mod recorder;
 mod replay;
 mod request;

@@ -9,11 +9,10 @@ mod outputs;
 mod plan;
 mod progress;
 mod questions;
-mod reads;
 mod results;
 mod simulator;
 
-pub(super) use plan::{CallRules, PlannedBlock, PlannedHeader};
+pub(super) use plan::{BlockPlace, CallRules, PlannedBlock, PlannedHeader};
 
 pub use context::{BlockContext, ContextChange};
 pub use outputs::{AccountDiff, Asset, CoinbaseIncome, NetChange, TokenInfo, ValueChange};
@@ -28,7 +27,6 @@ use self::{
     plan::plan,
     progress::RunProgress,
     questions::token_info,
-    reads::note_plan,
     simulator::{BlockEnd, Simulator},
 };
 use super::{
@@ -37,12 +35,13 @@ use super::{
     error::{RunError, SimulationError},
     evm::{FamilyEvm, RunEvm, with_family},
     precompiles::RunPrecompiles,
+    reads::note_plan,
     request::{BlockOverrides, Outputs, Simulation},
     trace::Tracer,
 };
 use crate::{
     ledger::Snapshot,
-    state::{BlockReads, StateRoots, TransferLogs},
+    state::{StateRoots, TransferLogs},
 };
 
 impl Engine<'_> {
@@ -122,20 +121,14 @@ impl Engine<'_> {
         from: Option<&Beginning>,
         until: Option<Until>,
     ) -> Result<RunProgress, SimulationError> {
-        note_plan(simulation, self.overlay);
-        let plan = plan(self.spec, snapshot, simulation, self.rules)?;
-        if let [first, _, ..] = plan.as_slice()
-            && self.spec.changes_after(first.number, first.time)
-        {
-            // A later block may be the first of a fork.
-            self.overlay.note_block(BlockReads::NUMBER | BlockReads::TIMESTAMP);
-        }
+        let plan = plan(self.spec, snapshot, simulation, self.rules);
+        note_plan(self.spec, simulation, plan.as_deref().ok(), self.overlay);
         let state = from.map_or_else(|| RunProgress::new(self.rules), |from| from.progress.clone());
         let outputs = simulation.outputs;
         let frames =
             Tracer::Calls(CallConfig { with_log: Some(outputs.contains(Outputs::LOGS)), ..Default::default() });
         let tracers = if outputs.contains(Outputs::TRACE) { std::slice::from_ref(&frames) } else { &[] };
-        Ok(self.run_blocks(snapshot, plan, simulation, tracers, state, until)?)
+        Ok(self.run_blocks(snapshot, plan?, simulation, tracers, state, until)?)
     }
 
     /// Runs the blocks of `plan` on `snapshot`, and traces each call by the next of `tracers`. The flags are those of
@@ -199,7 +192,7 @@ impl Engine<'_> {
         let overlay = evm.rest();
         // The causes of an error are read, too.
         if !matches!(ran, Ok(BlockEnd::Paused)) {
-            overlay.note_block(state.block_reads);
+            overlay.note_block(state.reads.fields);
         }
         match ran {
             Ok(_) => Ok(state),

@@ -33,7 +33,7 @@ pub(in crate::engine) type Host<'a, F> = Context<
     Journal<&'a mut Overlay>,
     <F as FamilyEvm>::Chain,
 >;
-pub(super) type Instructions<'a, F> = EthInstructions<EthInterpreter, Host<'a, F>>;
+pub(in crate::engine) type Instructions<'a, F> = EthInstructions<EthInterpreter, Host<'a, F>>;
 pub(in crate::engine) type InnerEvm<'a, F, I> = Inner<Host<'a, F>, I, Instructions<'a, F>, RunPrecompiles, EthFrame>;
 
 /// An EVM over an overlay. The overlay's meter may stop it: each `JUMPDEST` and each call ticks the meter. Each log
@@ -41,7 +41,7 @@ pub(in crate::engine) type InnerEvm<'a, F, I> = Inner<Host<'a, F>, I, Instructio
 ///
 /// The allocations of a run (frames with their stacks, the journal, the memory) stay on its thread for the next run.
 pub struct RunEvm<'a, F: FamilyEvm = Ethereum, I = NoOpInspector> {
-    pub(super) inner: InnerEvm<'a, F, I>,
+    pub(in crate::engine) inner: InnerEvm<'a, F, I>,
     /// Whether transfers of the native currency are written as logs.
     pub(super) transfers: bool,
     /// The depth of the deepest frame so far.

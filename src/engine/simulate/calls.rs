@@ -42,6 +42,7 @@ use crate::{
         },
         recorder::traced,
         request::{Call, Outputs, SimCall, Simulation, SimulationRules},
+        system_calls,
         trace::{Trace, TraceBudget, Tracer},
         transfers::{NumberedLog, Transfer},
     },
@@ -143,7 +144,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         };
         let income = had.map(|had| difference(had, evm.db_mut().balance_and_nonce(self.fee_recipient).0));
         let marks = evm.db().log_numbers.marks(executed.result.logs().len());
-        let result = system_call(ran.add(executed, call.sender(), marks, self))?;
+        let result = ran.add(executed, call.sender(), marks, self).map_err(system_calls::refused)?;
         let result = CallResult { income, ..result };
         *gas_left = gas_left.saturating_sub(result.gas_used);
         let success = result.outcome == CallOutcome::Success;
@@ -175,8 +176,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let listed = ran.listing.is_some().then(|| unsigned_tx(call, filled)).transpose()?;
         let mut tx = tx_env(call, filled);
         if validation {
-            evm.db_mut().note_account(call.from, AccountReads::NONCE);
-            check_nonce(call.from, tx.nonce, evm.db_mut().balance_and_nonce(call.from).1)?;
+            check_nonce(call.from, tx.nonce, evm.db_mut())?;
         } else {
             // Nonces are not checked here, and revm rejects a nonce of `u64::MAX`.
             tx.nonce = tx.nonce.min(u64::MAX - 1);
@@ -239,8 +239,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         if is_bundle {
             self.check_blobs(tx, ran.blob_gas_used, evm.db_mut()).map_err(refused)?;
         } else {
-            evm.db_mut().note_account(from, AccountReads::NONCE);
-            check_nonce(from, tx.nonce(), evm.db_mut().balance_and_nonce(from).1)?;
+            check_nonce(from, tx.nonce(), evm.db_mut())?;
         }
         self.note_fees(true, tx.is_eip4844(), evm.db_mut());
         let listed = ran.listing.is_some().then(|| ListedTx::signed(tx));
@@ -479,7 +478,9 @@ impl BlockRun {
 
 /// Checks a call's nonce before its fees, which is geth's order; revm checks fees first. The largest nonce is invalid
 /// (EIP-2681).
-fn check_nonce(address: Address, tx: u64, state: u64) -> Result<(), SimulationError> {
+fn check_nonce(address: Address, tx: u64, overlay: &mut Overlay) -> Result<(), SimulationError> {
+    overlay.note_account(address, AccountReads::NONCE);
+    let state = overlay.balance_and_nonce(address).1;
     match tx.cmp(&state) {
         Ordering::Less => Err(SimulationError::NonceTooLow { address, tx, state }),
         Ordering::Greater => Err(SimulationError::NonceTooHigh { address, tx, state }),
@@ -488,11 +489,6 @@ fn check_nonce(address: Address, tx: u64, state: u64) -> Result<(), SimulationEr
         }
         Ordering::Equal => Ok(()),
     }
-}
-
-/// Returns the result of a system call, whose failure refuses the block.
-pub(super) fn system_call<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T, SimulationError> {
-    result.map_err(|error| SimulationError::Refused(format!("system call: {error}")))
 }
 
 /// Returns a receipt's encoding (EIP-2718).

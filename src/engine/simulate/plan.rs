@@ -72,6 +72,15 @@ impl PlannedBlock<'_> {
     }
 }
 
+/// The place of a block in its simulation.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct BlockPlace {
+    /// The block's index among those that the request asks for.
+    pub asked: usize,
+    pub is_first: bool,
+    pub is_last: bool,
+}
+
 /// Returns the blocks with their numbers and times, and with fillers in the gaps.
 pub(super) fn plan<'a>(
     spec: &ChainSpec,

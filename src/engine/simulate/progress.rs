@@ -10,10 +10,11 @@ use super::{
 };
 use crate::{
     engine::{
+        reads::RunReads,
         request::{CallPlace, Simulation, SimulationRules},
         trace::TraceBudget,
     },
-    state::{BlockReads, SavedOverlay},
+    state::SavedOverlay,
 };
 
 /// The place up to which a simulation's beginning runs.
@@ -64,10 +65,7 @@ pub(super) struct RunProgress {
     /// continues it. The hash is that of the block with the simulated calls alone.
     pub parent: Option<Sealed<Header>>,
     pub gas_left: u64,
-    /// Whether any block so far has begun with its system calls.
-    pub begun: bool,
-    /// The fields of the first block that have been read so far, or that follow from such.
-    pub block_reads: BlockReads,
+    pub reads: RunReads,
     pub traces: TraceBudget,
     /// The objective before the first call.
     pub before: U256,

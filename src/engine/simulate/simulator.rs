@@ -41,15 +41,6 @@ pub(super) enum BlockEnd {
     Broken(usize),
 }
 
-/// The place of a block in its simulation.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BlockPlace {
-    /// The block's index among those that the request asks for.
-    pub asked: usize,
-    pub is_first: bool,
-    pub is_last: bool,
-}
-
 impl<F: FamilyEvm> Simulator<'_, F> {
     /// Returns the state after what has run, as far as it differs from the snapshot's.
     pub(super) fn overlay(&mut self) -> &mut Overlay {
