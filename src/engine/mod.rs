@@ -8,6 +8,7 @@ mod call;
 mod error;
 mod estimate;
 mod evm;
+mod families;
 mod fees;
 mod kzg;
 mod many;

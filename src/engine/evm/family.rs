@@ -66,6 +66,8 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
 
     /// Whether vaults get a part of the fees.
     const HAS_VAULTS: bool;
+    /// Whether blocks have requests (EIP-7685). If not, their list is empty.
+    const HAS_REQUESTS: bool;
 
     /// Returns the environment in which the transactions of `header`'s block run.
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<Self::Spec>;
@@ -133,6 +135,7 @@ impl FamilyEvm for Ethereum {
     type Chain = ();
 
     const HAS_VAULTS: bool = false;
+    const HAS_REQUESTS: bool = true;
 
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv {
         spec.evm_env(header)
@@ -183,6 +186,7 @@ impl FamilyEvm for OpStack {
     type Chain = OpBlockFees;
 
     const HAS_VAULTS: bool = true;
+    const HAS_REQUESTS: bool = false;
 
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<OpFork> {
         spec.op_evm_env(header)

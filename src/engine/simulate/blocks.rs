@@ -17,7 +17,7 @@ use super::{
     simulator::{BlockEnd, Simulator},
 };
 use crate::{
-    chain::{BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, BlockGas, Family, GasLeft, L1_FEE_VAULT, OPERATOR_FEE_VAULT},
+    chain::{BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, BlockGas, GasLeft, L1_FEE_VAULT, OPERATOR_FEE_VAULT},
     engine::{
         call::{lift_checks, set_blob_base_fee},
         error::SimulationError,
@@ -172,9 +172,8 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             market: self.spec.is_market(&env),
             base_fee: header.base_fee_per_gas.unwrap_or_default(),
             blob_base_fee: env.block_env.blob_excess_gas_and_price.map_or(0, |blob| blob.blob_gasprice),
-            fee_recipient: header.beneficiary,
             rules: self.rules,
-            call_rules: planned.rules,
+            planned,
             block: first_state.map(|_| env.block_env.clone()),
             available: GasLeft::of(self.spec, header, taken),
             used_before,
@@ -183,16 +182,14 @@ impl<F: FamilyEvm> Simulator<'_, F> {
                 self.spec.blob_params(header.timestamp).map_or(0, |params| params.max_blob_gas_per_block()),
                 planned.continues.map_or(0, |open| open.blob_gas_used),
             ),
-            continues: planned.continues.is_some(),
-            sets_gas_limit: planned.block.block.gas_limit.is_some(),
         };
         let is_new = begun.is_none();
         if is_new {
             self.overlay().log_numbers.restart();
         }
-        let had = self.simulation.counts_income().then(|| self.overlay().balance_and_nonce(header.beneficiary).0);
+        let counts_income = self.simulation.counts_income();
         let mut ran = begun.unwrap_or_else(|| BlockRun {
-            producer_had: had,
+            producer_had: counts_income.then(|| self.overlay().balance_and_nonce(header.beneficiary).0),
             ..BlockRun::new(planned.block.calls.len(), outputs, lists)
         });
         let evm = &mut self.evm;
@@ -261,8 +258,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             if !list.deposits.is_empty() {
                 requests.push_request_with_type(eip6110::DEPOSIT_REQUEST_TYPE, std::mem::take(&mut list.deposits));
             }
-            // The OP stack has no requests: their list is empty.
-            if self.spec.family() == Family::Ethereum {
+            if F::HAS_REQUESTS {
                 system_calls::end_block(self.spec, evm, &mut requests)?;
             }
             list.requests = Some(requests);

@@ -27,11 +27,11 @@ use revm::{
 
 use super::{
     outputs::{AssetRecord, CoinbaseIncome, DestroyedAccount, DiffRecord, difference},
-    plan::CallRules,
+    plan::{CallRules, PlannedBlock},
     results::{CallOutcome, CallResult},
 };
 use crate::{
-    chain::{BlockGas, ChainSpec, Family, GasLeft},
+    chain::{BlockGas, ChainSpec, GasLeft},
     engine::{
         access_list::AccessRecorder,
         call::waive_fees,
@@ -40,7 +40,7 @@ use crate::{
         fees::{
             FilledCall, ListedTx, check_blob_gas, check_blob_type, check_chain, check_signer_chain, tx_env, unsigned_tx,
         },
-        recorder::traced,
+        recorder::trace,
         request::{Call, Outputs, SimCall, Simulation, SimulationRules},
         system_calls,
         trace::{Trace, TraceBudget, Tracer},
@@ -59,10 +59,9 @@ pub(super) struct BlockCalls<'a, F: FamilyEvm> {
     pub market: bool,
     pub base_fee: u64,
     pub blob_base_fee: u128,
-    pub fee_recipient: Address,
-    /// The rules of the node and the dialect, and those of the block's calls.
+    /// The rules of the node and the dialect.
     pub rules: &'a SimulationRules,
-    pub call_rules: CallRules<'a>,
+    pub planned: &'a PlannedBlock<'a>,
     /// The block as calls see it, if each may see other fees.
     pub block: Option<BlockEnv>,
     /// Gas of the block for simulated calls, and what of it was used before them.
@@ -72,10 +71,6 @@ pub(super) struct BlockCalls<'a, F: FamilyEvm> {
     pub header: &'a Header,
     /// Blob gas that the block may have, and that it had before the simulated calls.
     pub blob_gas: (u64, u64),
-    /// Whether the block continues the one being built.
-    pub continues: bool,
-    /// Whether an override sets the block's gas limit.
-    pub sets_gas_limit: bool,
 }
 
 /// The results of a block's calls so far, and the values that its header needs.
@@ -137,12 +132,12 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         (tracer, traces): (Option<&Tracer>, &mut TraceBudget),
     ) -> Result<bool, SimulationError> {
         let counts_income = self.simulation.outputs.contains(Outputs::COINBASE);
-        let had = counts_income.then(|| evm.db_mut().balance_and_nonce(self.fee_recipient).0);
+        let had = counts_income.then(|| evm.db_mut().balance_and_nonce(self.header.beneficiary).0);
         let executed = match call {
             SimCall::Unsigned(call) => self.unsigned(call, evm, ran, *gas_left, (tracer, traces))?,
             SimCall::Signed(tx) => self.signed(tx, evm, ran, *gas_left, (tracer, traces))?,
         };
-        let income = had.map(|had| difference(had, evm.db_mut().balance_and_nonce(self.fee_recipient).0));
+        let income = had.map(|had| difference(had, evm.db_mut().balance_and_nonce(self.header.beneficiary).0));
         let marks = evm.db().log_numbers.marks(executed.result.logs().len());
         let result = ran.add(executed, call.sender(), marks, self).map_err(system_calls::refused)?;
         let result = CallResult { income, ..result };
@@ -217,7 +212,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         traces: (Option<&Tracer>, &mut TraceBudget),
     ) -> Result<ExecutedCall, SimulationError> {
         let from = tx.signer();
-        let is_bundle = matches!(self.call_rules, CallRules::Bundle);
+        let is_bundle = matches!(self.planned.rules, CallRules::Bundle);
         let refused = |problem: String| match is_bundle {
             true => SimulationError::Refused(problem),
             false => SimulationError::Refused(format!("transaction {}: {problem}", tx.tx_hash())),
@@ -279,7 +274,8 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let fits = self.available.check(used, asked_gas);
         let is_bound = fits.is_ok() && (asked.is_some() || gas < remaining);
         // With another gas limit, the bound would be another, too. A bound is recorded in one dimension alone.
-        match (self.continues, is_bound && !self.sets_gas_limit && !self.available.has_two_dimensions()) {
+        let sets_limit = self.planned.block.block.gas_limit.is_some();
+        match (self.planned.continues.is_some(), is_bound && !sets_limit && !self.available.has_two_dimensions()) {
             (true, true) => {
                 overlay.note_gas(used.regular.saturating_add(if asked.is_some() { asked_gas } else { gas + 1 }));
             }
@@ -349,7 +345,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         };
         let (trace, ran) = match (tracer, &mut accesses) {
             (Some(tracer), accesses) => {
-                let (trace, ran) = traced::<F>(setup, tracer, accesses.as_mut(), traces, evm.db_mut(), explain)?;
+                let (trace, ran) = trace::<F>(setup, tracer, accesses.as_mut(), traces, evm.db_mut(), explain)?;
                 (Some(trace), ran)
             }
             (None, accesses) => {
@@ -436,7 +432,7 @@ impl BlockRun {
         };
         let written = || logs.iter().zip(marks).filter(|(_, mark)| mark.origin.is_real()).map(|(log, _)| log);
         if let (Some(list), Some(listed)) = (&mut self.listing, listed) {
-            if block.spec.family() == Family::Ethereum {
+            if F::HAS_REQUESTS {
                 let deposits = block.spec.deposit_contract_address().unwrap_or(MAINNET_DEPOSIT_CONTRACT_ADDRESS);
                 eip6110::accumulate_deposits_from_logs(deposits, written(), &mut list.deposits)?;
             }
