@@ -18,7 +18,8 @@ use super::{
     Engine,
     call::PreparedCall,
     error::{SimulationError, explain},
-    evm::{FamilyEvm, TxSetup, inspect, seen_info, with_family},
+    evm::{FamilyEvm, TxSetup, inspect},
+    reads::seen_info,
     request::CallRequest,
 };
 use crate::state::Overlay;
@@ -35,19 +36,7 @@ pub struct Accessed {
 }
 
 impl Engine<'_> {
-    /// Finds the access list of a call in `header`'s block, beginning with the call's own list.
-    ///
-    /// The accounts and slots touched may depend on the list, because gas does. So the call runs with a growing list
-    /// until a run adds nothing (geth's `AccessList`). The call pays for each entry, so its gas bounds the runs.
-    ///
-    /// # Errors
-    ///
-    /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
-    pub fn create_access_list(&mut self, header: &Header, request: &CallRequest) -> Result<Accessed, SimulationError> {
-        with_family!(self.spec, |F| self.access_list_of::<F>(header, request))
-    }
-
-    fn access_list_of<F: FamilyEvm>(
+    pub(super) fn access_list_on<F: FamilyEvm>(
         &mut self,
         header: &Header,
         request: &CallRequest,

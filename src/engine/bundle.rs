@@ -10,7 +10,7 @@ use super::{
     call::overridden,
     error::{RunError, SimulationError},
     request::{Outputs, SimBlock, SimCall, Simulation, SimulationRules},
-    simulate::{CallResult, CallRules, PlannedBlock, PlannedHeader},
+    simulate::{BlocksToRun, CallResult, CallRules, PlannedBlock, PlannedHeader},
 };
 use crate::{
     chain::{Attributes, ChainSpec, block_instant},
@@ -61,7 +61,9 @@ impl Engine<'_> {
         let simulation = Simulation { outputs: Outputs::COINBASE, ..Simulation::default() };
         let mut hash = Keccak256::new();
         let mut transactions = Vec::with_capacity(bundle.calls.len());
-        for block in self.run_plan(snapshot, vec![planned], &simulation, &[])?.blocks {
+        let plan = vec![planned];
+        let run = BlocksToRun { plan, simulation: &simulation, tracers: &[], from: None, until: None };
+        for block in self.run_blocks(snapshot, run)?.end(self.rules, &simulation).blocks {
             for (call, result) in bundle.calls.iter().zip(block.calls) {
                 let SimCall::Signed(tx) = call else { continue };
                 hash.update(tx.tx_hash());
@@ -118,7 +120,7 @@ fn planned<'a>(
         millis: spec.has_base_time(time).then_some(millis.into()),
         filler: false,
         continues,
-        header: PlannedHeader::Given(header),
+        header: PlannedHeader::Given(header.into()),
         rules: CallRules::Bundle,
     })
 }

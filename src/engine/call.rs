@@ -1,21 +1,16 @@
 //! `eth_call`, and the preparation of calls for the other methods.
 
-use std::convert::Infallible;
-
 use alloy_consensus::Header;
 use alloy_evm::EvmEnv;
 use revm::{
-    context::{
-        BlockEnv, TxEnv,
-        result::{EVMError, ExecutionResult},
-    },
+    context::{BlockEnv, TxEnv, result::ExecutionResult},
     context_interface::block::BlobExcessGasAndPrice,
 };
 
 use super::{
     Engine,
     error::{SimulationError, explain},
-    evm::{FamilyEvm, RunEvm, with_family},
+    evm::{FamilyEvm, RunEvm},
     fees::{FilledCall, check_chain, tx_env},
     overrides,
     precompiles::RunPrecompiles,
@@ -24,35 +19,20 @@ use super::{
 use crate::{chain::ChainSpec, state::Overlay};
 
 impl Engine<'_> {
-    /// Runs a call in `header`'s block, and discards its changes.
-    ///
-    /// # Errors
-    ///
-    /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
-    pub fn call(&mut self, header: &Header, request: &CallRequest) -> Result<ExecutionResult, SimulationError> {
-        with_family!(self.spec, |F| self.call_on::<F>(header, request, |evm, tx| evm.run(tx)))
-    }
-
-    /// As [`Engine::call`], but keeps the call's changes in the overlay.
-    ///
-    /// # Errors
-    ///
-    /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
-    pub fn commit_call(&mut self, header: &Header, request: &CallRequest) -> Result<ExecutionResult, SimulationError> {
-        self.overlay.meter.between_calls()?;
-        with_family!(self.spec, |F| self.call_on::<F>(header, request, |evm, tx| evm.commit(tx)))
-    }
-
-    fn call_on<F: FamilyEvm>(
+    /// Runs a call in `header`'s block. Its changes stay in the overlay if `keeps` says so.
+    pub(super) fn call_on<F: FamilyEvm>(
         &mut self,
         header: &Header,
         request: &CallRequest,
-        run: impl FnOnce(&mut RunEvm<'_, F>, TxEnv) -> Result<ExecutionResult, EVMError<Infallible>>,
+        keeps: bool,
     ) -> Result<ExecutionResult, SimulationError> {
+        if keeps {
+            self.overlay.meter.between_calls()?;
+        }
         let PreparedCall { env, precompiles, tx } = self.prepare::<F>(header, request)?;
         let base_fee = env.block_env.basefee;
         let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
-        let ran = run(&mut evm, tx);
+        let ran = if keeps { evm.commit(tx) } else { evm.run(tx) };
         evm.rest();
         ran.map_err(|error| explain(error, &request.call, base_fee, self.overlay))
     }

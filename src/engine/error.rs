@@ -145,12 +145,12 @@ pub struct RunError {
     /// the meter stopped the run, or the node has a fault.
     pub place: Option<CallPlace>,
     /// The reason.
-    pub error: SimulationError,
+    pub error: Box<SimulationError>,
 }
 
 impl From<SimulationError> for RunError {
     fn from(error: SimulationError) -> Self {
-        Self { place: None, error }
+        Self { place: None, error: error.into() }
     }
 }
 
@@ -181,7 +181,7 @@ impl SimulationError {
 impl From<RunError> for SimulationError {
     /// Names the call where the reason is one of execution-apis.
     fn from(RunError { place, error }: RunError) -> Self {
-        match (place, &error) {
+        match (place, &*error) {
             (
                 Some(place),
                 Self::NonceTooLow { .. }
@@ -191,8 +191,8 @@ impl From<RunError> for SimulationError {
                 | Self::InsufficientFunds { .. }
                 | Self::BlockGasLimit { .. }
                 | Self::InitCodeSize { .. },
-            ) => Self::InCall { place, error: Box::new(error) },
-            _ => error,
+            ) => Self::InCall { place, error },
+            _ => *error,
         }
     }
 }

@@ -17,7 +17,7 @@ use super::{
     Engine,
     call::PreparedCall,
     error::{SimulationError, explain},
-    evm::{FamilyEvm, MAX_TX_GAS_LIMIT, RunEvm, with_family},
+    evm::{FamilyEvm, MAX_TX_GAS_LIMIT, RunEvm},
     request::{Call, CallRequest, SimulationRules},
 };
 use crate::state::Overlay;
@@ -44,20 +44,7 @@ pub enum Estimate {
 const TRANSFER_GAS: u64 = 21_000;
 
 impl Engine<'_> {
-    /// Finds the smallest gas limit with which a call succeeds in `header`'s block.
-    ///
-    /// The search is geth's. The call has succeeded with the limit that is returned. Without a tolerance
-    /// ([`SimulationRules::estimate_tolerance`]), it has failed with one less, or has used more than that. The search
-    /// does not go below the gas that the call used with all it may have, even if it could do something else with less.
-    ///
-    /// # Errors
-    ///
-    /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
-    pub fn estimate_gas(&mut self, header: &Header, request: &CallRequest) -> Result<Estimate, SimulationError> {
-        with_family!(self.spec, |F| self.estimate_on::<F>(header, request))
-    }
-
-    fn estimate_on<F: FamilyEvm>(
+    pub(super) fn estimate_on<F: FamilyEvm>(
         &mut self,
         header: &Header,
         request: &CallRequest,

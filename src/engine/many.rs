@@ -7,7 +7,7 @@ use super::{
     call::overridden,
     error::RunError,
     request::{BlockOverrides, Outputs, SimBlock, Simulation, StateOverrides},
-    simulate::{CallRules, PlannedBlock, PlannedHeader, Simulated},
+    simulate::{BlocksToRun, CallRules, PlannedBlock, PlannedHeader, Simulated},
     trace::Tracer,
 };
 use crate::ledger::Snapshot;
@@ -49,13 +49,15 @@ impl Engine<'_> {
                 filler: false,
                 continues: None,
                 rules: CallRules::Many(state),
-                header: PlannedHeader::Given(header),
+                header: PlannedHeader::Given(header.into()),
             };
             (number, time) = (planned.number.saturating_add(1), planned.time.saturating_add(1));
             slot = block.slot_number.map(|slot| slot.saturating_add(1));
             planned
         });
         let simulation = Simulation { outputs: Outputs::empty(), ..Simulation::default() };
-        self.run_plan(snapshot, plan.collect(), &simulation, tracers)
+        let plan = plan.collect();
+        let run = BlocksToRun { plan, simulation: &simulation, tracers, from: None, until: None };
+        Ok(self.run_blocks(snapshot, run)?.end(self.rules, &simulation))
     }
 }

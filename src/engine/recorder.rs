@@ -381,23 +381,9 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> f
     }
 }
 
-/// Runs a transaction, and keeps its changes in `overlay`. Returns its trace and the gas used. `explain` converts an
-/// error of the EVM.
+/// Runs a transaction. Returns its trace, and its result, whose changes are not kept. Also records in `accesses` what the
+/// run accesses. `explain` converts an error of the EVM.
 pub(super) fn trace<F: FamilyEvm>(
-    setup: TxSetup<F>,
-    tracer: &Tracer,
-    budget: &mut TraceBudget,
-    overlay: &mut Overlay,
-    explain: impl FnOnce(EVMError<Infallible>, &mut Overlay) -> SimulationError,
-) -> Result<(Trace, u64), SimulationError> {
-    let (trace, ran) = traced(setup, tracer, None, budget, overlay, explain)?;
-    let gas_used = ran.result.tx_gas_used();
-    revm::DatabaseCommit::commit(overlay, ran.state);
-    Ok((trace, gas_used))
-}
-
-/// As [`trace`]. Returns the result, whose changes are not kept. Also records in `accesses` what the run accesses.
-pub(super) fn traced<F: FamilyEvm>(
     setup: TxSetup<F>,
     tracer: &Tracer,
     accesses: Option<&mut AccessRecorder>,

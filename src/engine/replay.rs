@@ -3,12 +3,13 @@
 use std::{fmt::Display, ops::Range};
 
 use alloy_evm::block::BlockExecutionError;
+use revm::DatabaseCommit;
 
 use super::{
     block_executor::ChainExecutor,
     error::SimulationError,
     evm::{FamilyEvm, TxSetup, with_family},
-    recorder,
+    recorder::trace,
     trace::{Trace, TraceBudget, Tracer},
 };
 use crate::{
@@ -75,15 +76,18 @@ fn trace_on<F: FamilyEvm, E: From<SimulationError>>(
         overlay.meter.between_calls().map_err(SimulationError::from)?;
         let setup = TxSetup::<F>::signed(included.tx, spec, env.clone());
         let mut budget = TraceBudget::new(limit);
-        let ran = recorder::trace(setup, tracer, &mut budget, overlay, |error, overlay| failure(block, error, overlay));
-        match ran {
+        let failed = |error, overlay: &mut Overlay| failure(block, error, overlay);
+        match trace(setup, tracer, None, &mut budget, overlay, failed) {
             Err(SimulationError::Internal(_)) if overlay.has_missed() => {}
             Err(error) => return Err(error.into()),
-            Ok((_, used)) if used != included.gas_used && !overlay.has_missed() => {
-                let differs = format!("transaction {} used {used} gas, not {}", included.index, included.gas_used);
-                return Err(failure(block, differs, overlay).into());
+            Ok((_, ran)) if ran.result.tx_gas_used() != included.gas_used && !overlay.has_missed() => {
+                let (index, used, was) = (included.index, ran.result.tx_gas_used(), included.gas_used);
+                return Err(failure(block, format!("transaction {index} used {used} gas, not {was}"), overlay).into());
             }
-            Ok((trace, _)) => take(&included, trace)?,
+            Ok((trace, ran)) => {
+                overlay.commit(ran.state);
+                take(&included, trace)?;
+            }
         }
     }
     Ok(())

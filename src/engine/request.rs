@@ -275,6 +275,11 @@ impl Default for Simulation {
 }
 
 impl Simulation {
+    /// Returns whether the income of the blocks' producers is counted.
+    pub(super) fn counts_income(&self) -> bool {
+        self.outputs.contains(Outputs::COINBASE) || self.objective == Some(Objective::Coinbase)
+    }
+
     /// Returns the number of calls in all blocks.
     pub fn calls(&self) -> usize {
         self.blocks.iter().map(|block| block.calls.len()).sum()

@@ -9,11 +9,12 @@ mod outputs;
 mod plan;
 mod progress;
 mod questions;
-mod reads;
 mod results;
 mod simulator;
 
-pub(super) use plan::{CallRules, PlannedBlock, PlannedHeader};
+pub(super) use plan::{BlockPlace, CallRules, PlannedBlock, PlannedHeader};
+pub(super) use progress::RunProgress;
+pub(super) use simulator::BlocksToRun;
 
 pub use context::{BlockContext, ContextChange};
 pub use outputs::{AccountDiff, Asset, CoinbaseIncome, NetChange, TokenInfo, ValueChange};
@@ -26,23 +27,22 @@ use alloy_rpc_types_trace::geth::CallConfig;
 
 use self::{
     plan::plan,
-    progress::RunProgress,
     questions::token_info,
-    reads::note_plan,
     simulator::{BlockEnd, Simulator},
 };
 use super::{
     Engine,
     call::{environment, lift_checks},
     error::{RunError, SimulationError},
-    evm::{FamilyEvm, RunEvm, with_family},
+    evm::{FamilyEvm, RunEvm},
     precompiles::RunPrecompiles,
+    reads::note_plan,
     request::{BlockOverrides, Outputs, Simulation},
     trace::Tracer,
 };
 use crate::{
     ledger::Snapshot,
-    state::{BlockReads, StateRoots, TransferLogs},
+    state::{StateRoots, TransferLogs},
 };
 
 impl Engine<'_> {
@@ -101,18 +101,14 @@ impl Engine<'_> {
         Ok(state.end(self.rules, simulation))
     }
 
-    /// Asks a contract for the symbol and the decimals of its token, on the state under the overlay and in the block of
-    /// `header`. What the contract does not tell in time is `None`.
-    pub fn token_info(&mut self, header: &Header, token: Address) -> TokenInfo {
-        with_family!(self.spec, |F| {
-            let mut env = environment::<F>(self.spec, header, &BlockOverrides::default());
-            lift_checks(&mut env);
-            let precompiles = RunPrecompiles::of(self.spec, env.cfg_env.spec);
-            let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
-            let info = token_info(token, &mut evm);
-            evm.rest();
-            info
-        })
+    pub(super) fn token_info_on<F: FamilyEvm>(&mut self, header: &Header, token: Address) -> TokenInfo {
+        let mut env = environment::<F>(self.spec, header, &BlockOverrides::default());
+        lift_checks(&mut env);
+        let precompiles = RunPrecompiles::of(self.spec, env.cfg_env.spec);
+        let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
+        let info = token_info(token, &mut evm);
+        evm.rest();
+        info
     }
 
     fn simulate_from(
@@ -122,57 +118,23 @@ impl Engine<'_> {
         from: Option<&Beginning>,
         until: Option<Until>,
     ) -> Result<RunProgress, SimulationError> {
-        note_plan(simulation, self.overlay);
-        let plan = plan(self.spec, snapshot, simulation, self.rules)?;
-        if let [first, _, ..] = plan.as_slice()
-            && self.spec.changes_after(first.number, first.time)
-        {
-            // A later block may be the first of a fork.
-            self.overlay.note_block(BlockReads::NUMBER | BlockReads::TIMESTAMP);
-        }
-        let state = from.map_or_else(|| RunProgress::new(self.rules), |from| from.progress.clone());
+        let plan = plan(self.spec, snapshot, simulation, self.rules);
+        note_plan(self.spec, simulation, plan.as_deref().ok(), self.overlay);
         let outputs = simulation.outputs;
         let frames =
             Tracer::Calls(CallConfig { with_log: Some(outputs.contains(Outputs::LOGS)), ..Default::default() });
         let tracers = if outputs.contains(Outputs::TRACE) { std::slice::from_ref(&frames) } else { &[] };
-        Ok(self.run_blocks(snapshot, plan, simulation, tracers, state, until)?)
+        let from = from.map(|from| &from.progress);
+        Ok(self.run_blocks(snapshot, BlocksToRun { plan: plan?, simulation, tracers, from, until })?)
     }
 
-    /// Runs the blocks of `plan` on `snapshot`, and traces each call by the next of `tracers`. The flags are those of
-    /// `simulation`, and its blocks are not looked at.
-    pub(super) fn run_plan(
+    pub(super) fn run_blocks_on<F: FamilyEvm>(
         &mut self,
         snapshot: &Snapshot,
-        plan: Vec<PlannedBlock<'_>>,
-        simulation: &Simulation,
-        tracers: &[Tracer],
-    ) -> Result<Simulated, RunError> {
-        let state = RunProgress::new(self.rules);
-        Ok(self.run_blocks(snapshot, plan, simulation, tracers, state, None)?.end(self.rules, simulation))
-    }
-
-    fn run_blocks(
-        &mut self,
-        snapshot: &Snapshot,
-        plan: Vec<PlannedBlock<'_>>,
-        simulation: &Simulation,
-        tracers: &[Tracer],
-        state: RunProgress,
-        until: Option<Until>,
-    ) -> Result<RunProgress, RunError> {
-        with_family!(self.spec, |F| self.run_blocks_on::<F>(snapshot, plan, simulation, tracers, state, until))
-    }
-
-    fn run_blocks_on<F: FamilyEvm>(
-        &mut self,
-        snapshot: &Snapshot,
-        plan: Vec<PlannedBlock<'_>>,
-        simulation: &Simulation,
-        tracers: &[Tracer],
-        mut state: RunProgress,
-        until: Option<Until>,
+        BlocksToRun { plan, simulation, tracers, from, until }: BlocksToRun<'_>,
     ) -> Result<RunProgress, RunError> {
         let Self { spec, rules, codes, ref mut overlay } = *self;
+        let mut state = from.cloned().unwrap_or_else(|| RunProgress::new(rules));
         state.blocks.reserve_exact(plan.len().saturating_sub(state.blocks.len()));
         let shows_transfers = simulation.outputs.intersects(Outputs::TRANSFERS | Outputs::ASSETS);
         let transfers = match (simulation.trace_transfers, shows_transfers) {
@@ -199,12 +161,12 @@ impl Engine<'_> {
         let overlay = evm.rest();
         // The causes of an error are read, too.
         if !matches!(ran, Ok(BlockEnd::Paused)) {
-            overlay.note_block(state.block_reads);
+            overlay.note_block(state.reads.fields);
         }
         match ran {
             Ok(_) => Ok(state),
             Err(error @ (SimulationError::Stopped(_) | SimulationError::Internal(_))) => Err(error.into()),
-            Err(error) => Err(RunError { place: state.at, error }),
+            Err(error) => Err(RunError { place: state.at, error: error.into() }),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! there is no account, nothing is done, as by the EVM. All else runs in the EVM: other code, a precompile at the
 //! address, a queue with requests.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, fmt::Display};
 
 use alloy_consensus::Header;
 use alloy_eips::{
@@ -27,7 +27,11 @@ use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256, Bytes, U256, b256};
 use revm::Database;
 
-use super::evm::{FamilyEvm, RunEvm};
+use super::{
+    error::SimulationError,
+    evm::{FamilyEvm, RunEvm},
+    reads::unrecorded,
+};
 use crate::{chain::ChainSpec, state::Overlay};
 
 /// A system contract, and the hash of the code that its EIP gives it.
@@ -73,39 +77,42 @@ const KEPT: u64 = 8_191;
 ///
 /// # Errors
 ///
-/// Returns a [`BlockExecutionError`] if one of them fails.
+/// Returns a [`SimulationError`] if one of them fails.
 pub(super) fn begin_block<F: FamilyEvm>(
     spec: &ChainSpec,
     header: &Header,
     evm: &mut RunEvm<'_, F>,
-) -> Result<(), BlockExecutionError> {
-    let mut system = SystemCaller::new(spec);
-    let Header { timestamp, parent_hash, parent_beacon_block_root, .. } = *header;
-    // The genesis block has no system calls.
-    let parent = header.number.checked_sub(1);
-    let parent_of_prague = parent.filter(|_| spec.is_prague_active_at_timestamp(timestamp));
-    let is_run = parent_of_prague.is_some_and(|parent| {
-        PARENT_HASHES.is_run(evm, |overlay, contract| {
-            write(overlay, contract, U256::from(parent % KEPT), parent_hash.into());
-            true
-        })
-    });
-    if !is_run {
-        system.apply_blockhashes_contract_call(parent_hash, evm)?;
-    }
-    let has_root = parent.is_some() && spec.is_cancun_active_at_timestamp(timestamp);
-    let is_run = parent_beacon_block_root.filter(|_| has_root).is_some_and(|root| {
-        BEACON_ROOTS.is_run(evm, |overlay, contract| {
-            let place = timestamp % KEPT;
-            write(overlay, contract, U256::from(place), U256::from(timestamp));
-            write(overlay, contract, U256::from(place + KEPT), root.into());
-            true
-        })
-    });
-    if !is_run {
-        system.apply_beacon_root_contract_call(parent_beacon_block_root, evm)?;
-    }
-    Ok(())
+) -> Result<(), SimulationError> {
+    let run = |evm: &mut RunEvm<'_, F>| -> Result<(), BlockExecutionError> {
+        let mut system = SystemCaller::new(spec);
+        let Header { timestamp, parent_hash, parent_beacon_block_root, .. } = *header;
+        // The genesis block has no system calls.
+        let parent = header.number.checked_sub(1);
+        let parent_of_prague = parent.filter(|_| spec.is_prague_active_at_timestamp(timestamp));
+        let is_run = parent_of_prague.is_some_and(|parent| {
+            PARENT_HASHES.is_run(evm, |overlay, contract| {
+                write(overlay, contract, U256::from(parent % KEPT), parent_hash.into());
+                true
+            })
+        });
+        if !is_run {
+            system.apply_blockhashes_contract_call(parent_hash, evm)?;
+        }
+        let has_root = parent.is_some() && spec.is_cancun_active_at_timestamp(timestamp);
+        let is_run = parent_beacon_block_root.filter(|_| has_root).is_some_and(|root| {
+            BEACON_ROOTS.is_run(evm, |overlay, contract| {
+                let place = timestamp % KEPT;
+                write(overlay, contract, U256::from(place), U256::from(timestamp));
+                write(overlay, contract, U256::from(place + KEPT), root.into());
+                true
+            })
+        });
+        if !is_run {
+            system.apply_beacon_root_contract_call(parent_beacon_block_root, evm)?;
+        }
+        Ok(())
+    };
+    unrecorded(evm, run).map_err(refused)
 }
 
 /// Runs the system calls that come after the last call of a block of Prague or later. Appends the requests that they
@@ -113,33 +120,41 @@ pub(super) fn begin_block<F: FamilyEvm>(
 ///
 /// # Errors
 ///
-/// Returns a [`BlockExecutionError`] if one of them fails.
+/// Returns a [`SimulationError`] if one of them fails.
 pub(super) fn end_block<F: FamilyEvm>(
     spec: &ChainSpec,
     evm: &mut RunEvm<'_, F>,
     requests: &mut Requests,
-) -> Result<(), BlockExecutionError> {
-    let mut system = SystemCaller::new(spec);
-    let mut push = |kind: u8, found: Bytes| {
-        if !found.is_empty() {
-            requests.push_request_with_type(kind, found);
+) -> Result<(), SimulationError> {
+    let run = |evm: &mut RunEvm<'_, F>| -> Result<(), BlockExecutionError> {
+        let mut system = SystemCaller::new(spec);
+        let mut push = |kind: u8, found: Bytes| {
+            if !found.is_empty() {
+                requests.push_request_with_type(kind, found);
+            }
+        };
+        if !WITHDRAWALS.is_run(evm) {
+            push(WITHDRAWAL_REQUEST_TYPE, system.apply_withdrawal_requests_contract_call(evm)?);
         }
+        if !CONSOLIDATIONS.is_run(evm) {
+            push(CONSOLIDATION_REQUEST_TYPE, system.apply_consolidation_requests_contract_call(evm)?);
+        }
+        if spec.is_amsterdam_active_at_timestamp(evm.block().timestamp.saturating_to()) {
+            if !BUILDER_DEPOSITS.is_run(evm) {
+                push(BUILDER_DEPOSIT_REQUEST_TYPE, system.apply_builder_deposit_requests_contract_call(evm)?);
+            }
+            if !BUILDER_EXITS.is_run(evm) {
+                push(BUILDER_EXIT_REQUEST_TYPE, system.apply_builder_exit_requests_contract_call(evm)?);
+            }
+        }
+        Ok(())
     };
-    if !WITHDRAWALS.is_run(evm) {
-        push(WITHDRAWAL_REQUEST_TYPE, system.apply_withdrawal_requests_contract_call(evm)?);
-    }
-    if !CONSOLIDATIONS.is_run(evm) {
-        push(CONSOLIDATION_REQUEST_TYPE, system.apply_consolidation_requests_contract_call(evm)?);
-    }
-    if spec.is_amsterdam_active_at_timestamp(evm.block().timestamp.saturating_to()) {
-        if !BUILDER_DEPOSITS.is_run(evm) {
-            push(BUILDER_DEPOSIT_REQUEST_TYPE, system.apply_builder_deposit_requests_contract_call(evm)?);
-        }
-        if !BUILDER_EXITS.is_run(evm) {
-            push(BUILDER_EXIT_REQUEST_TYPE, system.apply_builder_exit_requests_contract_call(evm)?);
-        }
-    }
-    Ok(())
+    unrecorded(evm, run).map_err(refused)
+}
+
+/// Returns the refusal of a block of which a system call, or what follows from one, fails.
+pub(super) fn refused(error: impl Display) -> SimulationError {
+    SimulationError::Refused(format!("system call: {error}"))
 }
 
 impl SystemContract {

@@ -33,7 +33,7 @@ pub(in crate::engine) type Host<'a, F> = Context<
     Journal<&'a mut Overlay>,
     <F as FamilyEvm>::Chain,
 >;
-pub(super) type Instructions<'a, F> = EthInstructions<EthInterpreter, Host<'a, F>>;
+pub(in crate::engine) type Instructions<'a, F> = EthInstructions<EthInterpreter, Host<'a, F>>;
 pub(in crate::engine) type InnerEvm<'a, F, I> = Inner<Host<'a, F>, I, Instructions<'a, F>, RunPrecompiles, EthFrame>;
 
 /// An EVM over an overlay. The overlay's meter may stop it: each `JUMPDEST` and each call ticks the meter. Each log
@@ -41,7 +41,7 @@ pub(in crate::engine) type InnerEvm<'a, F, I> = Inner<Host<'a, F>, I, Instructio
 ///
 /// The allocations of a run (frames with their stacks, the journal, the memory) stay on its thread for the next run.
 pub struct RunEvm<'a, F: FamilyEvm = Ethereum, I = NoOpInspector> {
-    pub(super) inner: InnerEvm<'a, F, I>,
+    pub(in crate::engine) inner: InnerEvm<'a, F, I>,
     /// Whether transfers of the native currency are written as logs.
     pub(super) transfers: bool,
     /// The depth of the deepest frame so far.
@@ -66,6 +66,8 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
 
     /// Whether vaults get a part of the fees.
     const HAS_VAULTS: bool;
+    /// Whether blocks have requests (EIP-7685). If not, their list is empty.
+    const HAS_REQUESTS: bool;
 
     /// Returns the environment in which the transactions of `header`'s block run.
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<Self::Spec>;
@@ -133,6 +135,7 @@ impl FamilyEvm for Ethereum {
     type Chain = ();
 
     const HAS_VAULTS: bool = false;
+    const HAS_REQUESTS: bool = true;
 
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv {
         spec.evm_env(header)
@@ -183,6 +186,7 @@ impl FamilyEvm for OpStack {
     type Chain = OpBlockFees;
 
     const HAS_VAULTS: bool = true;
+    const HAS_REQUESTS: bool = false;
 
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<OpFork> {
         spec.op_evm_env(header)

@@ -4,7 +4,6 @@ mod family;
 mod interpret;
 mod meter;
 mod op;
-mod record;
 mod run;
 
 pub use family::{Ethereum, FamilyEvm, OpStack, RunEvm};
@@ -29,8 +28,8 @@ use crate::{
 };
 
 pub(super) use family::{Host, MAX_TX_GAS_LIMIT, with_family};
+pub(super) use meter::{At, Metered, call, extcodecopy, put, selfdestruct};
 pub(super) use op::{OpBlock, op_precompiles};
-pub(super) use record::seen_info;
 
 /// A transaction that is ready to run once, with its environment and precompiles.
 #[derive(Debug)]

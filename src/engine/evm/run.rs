@@ -28,11 +28,10 @@ use super::{
     family::{Error, FamilyEvm, Host, InnerEvm, Instructions, RunEvm},
     interpret::interpret,
     meter::meter,
-    record::record,
 };
 use crate::{
     chain::Fork,
-    engine::{precompiles::RunPrecompiles, transfers::FrameTransfer},
+    engine::{precompiles::RunPrecompiles, reads::record, transfers::FrameTransfer},
     state::{LogOrigin, Overlay, TransferLogs},
 };
 

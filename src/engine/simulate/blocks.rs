@@ -8,17 +8,16 @@ use alloy_primitives::{Address, U256};
 use revm::database::DatabaseCommitExt;
 
 use super::{
-    calls::{BlockCalls, BlockRun, system_call},
+    calls::{BlockCalls, BlockRun},
     outputs::{AssetRecord, CoinbaseIncome, ValueChange, difference},
-    plan::{CallRules, PlannedBlock},
+    plan::{BlockPlace, CallRules, PlannedBlock},
     progress::{RunProgress, Until},
     questions::measure,
-    reads::{producer_balance, unrecorded},
     results::SimulatedBlock,
-    simulator::{BlockEnd, BlockPlace, Simulator},
+    simulator::{BlockEnd, Simulator},
 };
 use crate::{
-    chain::{BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, BlockGas, Family, GasLeft, L1_FEE_VAULT, OPERATOR_FEE_VAULT},
+    chain::{BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, BlockGas, GasLeft, L1_FEE_VAULT, OPERATOR_FEE_VAULT},
     engine::{
         call::{lift_checks, set_blob_base_fee},
         error::SimulationError,
@@ -54,7 +53,11 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             if end == Some(Until::Overrides(place.asked)) {
                 return Ok(BlockEnd::Paused);
             }
-            match self.block(planned, place, end)? {
+            let ran = self.block(&planned, place, end);
+            let RunProgress { reads, blocks, .. } = &mut self.state;
+            let ended = blocks.last().filter(|_| matches!(ran, Ok(BlockEnd::Done | BlockEnd::Broken(_))));
+            reads.note_block::<F>(&planned, place, self.simulation, ended, self.evm.db_mut());
+            match ran? {
                 BlockEnd::Done => {}
                 BlockEnd::Paused => return Ok(BlockEnd::Paused),
                 BlockEnd::Broken(call) => {
@@ -69,7 +72,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
     /// Runs a block, or what is left of it, up to `until`.
     fn block(
         &mut self,
-        planned: PlannedBlock<'_>,
+        planned: &PlannedBlock<'_>,
         place: BlockPlace,
         until: Option<Until>,
     ) -> Result<BlockEnd, SimulationError> {
@@ -78,9 +81,8 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         if let Some(simulated) = self.state.parent.as_ref().filter(|_| self.state.run.is_none()) {
             self.evm.db_mut().push_hash(simulated.number, simulated.hash());
         }
-        let mut header = self.header(&planned);
-        let ran = self.run(&planned, &header, place, until);
-        self.note_fields(&planned, place);
+        let mut header = self.header(planned);
+        let ran = self.run(planned, &header, place, until);
         let (mut ran, end) = ran.map_err(|error| {
             // If the meter stopped the run, that is the reason, whatever the EVM's error says.
             self.overlay().meter.stopped().map_or(error, SimulationError::from)
@@ -93,7 +95,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         let access_list = ran.listing.as_mut().and_then(|list| list.access_list.take());
         header.block_access_list_hash = access_list.as_deref().map(compute_block_access_list_hash);
         let listing = match ran.listing.take() {
-            Some(list) if matches!(end, BlockEnd::Done) => Some(self.listed(&planned, &mut header, &ran, list)),
+            Some(list) if matches!(end, BlockEnd::Done) => Some(self.listed(planned, &mut header, &ran, list)),
             _ => None,
         };
         let gets_fees = |address: &Address| {
@@ -101,10 +103,11 @@ impl<F: FamilyEvm> Simulator<'_, F> {
                 || F::HAS_VAULTS && [L1_FEE_VAULT, BASE_FEE_VAULT, OPERATOR_FEE_VAULT].contains(address)
         };
         let diff = ran.diff.map(|diff| diff.finish(gets_fees));
-        self.note_outputs(&planned, header.beneficiary, !ran.fees.is_zero(), diff.as_ref());
         self.state.blocks.push(SimulatedBlock {
             filler: planned.filler,
             base_fee: header.base_fee_per_gas.unwrap_or_default(),
+            fee_recipient: header.beneficiary,
+            fees: ran.fees,
             calls: ran.calls,
             listing: listing.filter(|_| outputs.contains(Outputs::HEADER)),
             access_list: access_list.filter(|_| outputs.contains(Outputs::BLOCK_ACCESS_LIST)),
@@ -169,9 +172,8 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             market: self.spec.is_market(&env),
             base_fee: header.base_fee_per_gas.unwrap_or_default(),
             blob_base_fee: env.block_env.blob_excess_gas_and_price.map_or(0, |blob| blob.blob_gasprice),
-            fee_recipient: header.beneficiary,
             rules: self.rules,
-            call_rules: planned.rules,
+            planned,
             block: first_state.map(|_| env.block_env.clone()),
             available: GasLeft::of(self.spec, header, taken),
             used_before,
@@ -180,16 +182,14 @@ impl<F: FamilyEvm> Simulator<'_, F> {
                 self.spec.blob_params(header.timestamp).map_or(0, |params| params.max_blob_gas_per_block()),
                 planned.continues.map_or(0, |open| open.blob_gas_used),
             ),
-            continues: planned.continues.is_some(),
-            sets_gas_limit: planned.block.block.gas_limit.is_some(),
         };
-        let counts_income = outputs.contains(Outputs::COINBASE) || objective == Some(Objective::Coinbase);
         let is_new = begun.is_none();
         if is_new {
             self.overlay().log_numbers.restart();
         }
+        let counts_income = self.simulation.counts_income();
         let mut ran = begun.unwrap_or_else(|| BlockRun {
-            producer_had: counts_income.then(|| producer_balance::<F>(header.beneficiary, self.overlay())),
+            producer_had: counts_income.then(|| self.overlay().balance_and_nonce(header.beneficiary).0),
             ..BlockRun::new(planned.block.calls.len(), outputs, lists)
         });
         let evm = &mut self.evm;
@@ -199,7 +199,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             evm.db_mut().list_accesses(0);
         }
         if is_new && is_whole && planned.continues.is_none() {
-            unrecorded(evm, |evm| system_call(system_calls::begin_block(self.spec, header, evm)))?;
+            system_calls::begin_block(self.spec, header, evm)?;
             // The block's deposit would have set them.
             if let Some(millis) = planned.millis {
                 evm.db_mut().set_slot(BASE_TIME, BASE_TIME_SLOT, U256::from(millis));
@@ -258,9 +258,8 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             if !list.deposits.is_empty() {
                 requests.push_request_with_type(eip6110::DEPOSIT_REQUEST_TYPE, std::mem::take(&mut list.deposits));
             }
-            // The OP stack has no requests: their list is empty.
-            if self.spec.family() == Family::Ethereum {
-                unrecorded(evm, |evm| system_call(system_calls::end_block(self.spec, evm, &mut requests)))?;
+            if F::HAS_REQUESTS {
+                system_calls::end_block(self.spec, evm, &mut requests)?;
             }
             list.requests = Some(requests);
         }

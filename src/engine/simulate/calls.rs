@@ -27,11 +27,11 @@ use revm::{
 
 use super::{
     outputs::{AssetRecord, CoinbaseIncome, DestroyedAccount, DiffRecord, difference},
-    plan::CallRules,
+    plan::{CallRules, PlannedBlock},
     results::{CallOutcome, CallResult},
 };
 use crate::{
-    chain::{BlockGas, ChainSpec, Family, GasLeft},
+    chain::{BlockGas, ChainSpec, GasLeft},
     engine::{
         access_list::AccessRecorder,
         call::waive_fees,
@@ -40,8 +40,9 @@ use crate::{
         fees::{
             FilledCall, ListedTx, check_blob_gas, check_blob_type, check_chain, check_signer_chain, tx_env, unsigned_tx,
         },
-        recorder::traced,
+        recorder::trace,
         request::{Call, Outputs, SimCall, Simulation, SimulationRules},
+        system_calls,
         trace::{Trace, TraceBudget, Tracer},
         transfers::{NumberedLog, Transfer},
     },
@@ -58,10 +59,9 @@ pub(super) struct BlockCalls<'a, F: FamilyEvm> {
     pub market: bool,
     pub base_fee: u64,
     pub blob_base_fee: u128,
-    pub fee_recipient: Address,
-    /// The rules of the node and the dialect, and those of the block's calls.
+    /// The rules of the node and the dialect.
     pub rules: &'a SimulationRules,
-    pub call_rules: CallRules<'a>,
+    pub planned: &'a PlannedBlock<'a>,
     /// The block as calls see it, if each may see other fees.
     pub block: Option<BlockEnv>,
     /// Gas of the block for simulated calls, and what of it was used before them.
@@ -71,10 +71,6 @@ pub(super) struct BlockCalls<'a, F: FamilyEvm> {
     pub header: &'a Header,
     /// Blob gas that the block may have, and that it had before the simulated calls.
     pub blob_gas: (u64, u64),
-    /// Whether the block continues the one being built.
-    pub continues: bool,
-    /// Whether an override sets the block's gas limit.
-    pub sets_gas_limit: bool,
 }
 
 /// The results of a block's calls so far, and the values that its header needs.
@@ -136,14 +132,14 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         (tracer, traces): (Option<&Tracer>, &mut TraceBudget),
     ) -> Result<bool, SimulationError> {
         let counts_income = self.simulation.outputs.contains(Outputs::COINBASE);
-        let had = counts_income.then(|| evm.db_mut().balance_and_nonce(self.fee_recipient).0);
+        let had = counts_income.then(|| evm.db_mut().balance_and_nonce(self.header.beneficiary).0);
         let executed = match call {
             SimCall::Unsigned(call) => self.unsigned(call, evm, ran, *gas_left, (tracer, traces))?,
             SimCall::Signed(tx) => self.signed(tx, evm, ran, *gas_left, (tracer, traces))?,
         };
-        let income = had.map(|had| difference(had, evm.db_mut().balance_and_nonce(self.fee_recipient).0));
+        let income = had.map(|had| difference(had, evm.db_mut().balance_and_nonce(self.header.beneficiary).0));
         let marks = evm.db().log_numbers.marks(executed.result.logs().len());
-        let result = system_call(ran.add(executed, call.sender(), marks, self))?;
+        let result = ran.add(executed, call.sender(), marks, self).map_err(system_calls::refused)?;
         let result = CallResult { income, ..result };
         *gas_left = gas_left.saturating_sub(result.gas_used);
         let success = result.outcome == CallOutcome::Success;
@@ -175,8 +171,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let listed = ran.listing.is_some().then(|| unsigned_tx(call, filled)).transpose()?;
         let mut tx = tx_env(call, filled);
         if validation {
-            evm.db_mut().note_account(call.from, AccountReads::NONCE);
-            check_nonce(call.from, tx.nonce, evm.db_mut().balance_and_nonce(call.from).1)?;
+            check_nonce(call.from, tx.nonce, evm.db_mut())?;
         } else {
             // Nonces are not checked here, and revm rejects a nonce of `u64::MAX`.
             tx.nonce = tx.nonce.min(u64::MAX - 1);
@@ -217,7 +212,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         traces: (Option<&Tracer>, &mut TraceBudget),
     ) -> Result<ExecutedCall, SimulationError> {
         let from = tx.signer();
-        let is_bundle = matches!(self.call_rules, CallRules::Bundle);
+        let is_bundle = matches!(self.planned.rules, CallRules::Bundle);
         let refused = |problem: String| match is_bundle {
             true => SimulationError::Refused(problem),
             false => SimulationError::Refused(format!("transaction {}: {problem}", tx.tx_hash())),
@@ -239,8 +234,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         if is_bundle {
             self.check_blobs(tx, ran.blob_gas_used, evm.db_mut()).map_err(refused)?;
         } else {
-            evm.db_mut().note_account(from, AccountReads::NONCE);
-            check_nonce(from, tx.nonce(), evm.db_mut().balance_and_nonce(from).1)?;
+            check_nonce(from, tx.nonce(), evm.db_mut())?;
         }
         self.note_fees(true, tx.is_eip4844(), evm.db_mut());
         let listed = ran.listing.is_some().then(|| ListedTx::signed(tx));
@@ -280,7 +274,8 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let fits = self.available.check(used, asked_gas);
         let is_bound = fits.is_ok() && (asked.is_some() || gas < remaining);
         // With another gas limit, the bound would be another, too. A bound is recorded in one dimension alone.
-        match (self.continues, is_bound && !self.sets_gas_limit && !self.available.has_two_dimensions()) {
+        let sets_limit = self.planned.block.block.gas_limit.is_some();
+        match (self.planned.continues.is_some(), is_bound && !sets_limit && !self.available.has_two_dimensions()) {
             (true, true) => {
                 overlay.note_gas(used.regular.saturating_add(if asked.is_some() { asked_gas } else { gas + 1 }));
             }
@@ -350,7 +345,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         };
         let (trace, ran) = match (tracer, &mut accesses) {
             (Some(tracer), accesses) => {
-                let (trace, ran) = traced::<F>(setup, tracer, accesses.as_mut(), traces, evm.db_mut(), explain)?;
+                let (trace, ran) = trace::<F>(setup, tracer, accesses.as_mut(), traces, evm.db_mut(), explain)?;
                 (Some(trace), ran)
             }
             (None, accesses) => {
@@ -437,7 +432,7 @@ impl BlockRun {
         };
         let written = || logs.iter().zip(marks).filter(|(_, mark)| mark.origin.is_real()).map(|(log, _)| log);
         if let (Some(list), Some(listed)) = (&mut self.listing, listed) {
-            if block.spec.family() == Family::Ethereum {
+            if F::HAS_REQUESTS {
                 let deposits = block.spec.deposit_contract_address().unwrap_or(MAINNET_DEPOSIT_CONTRACT_ADDRESS);
                 eip6110::accumulate_deposits_from_logs(deposits, written(), &mut list.deposits)?;
             }
@@ -479,7 +474,9 @@ impl BlockRun {
 
 /// Checks a call's nonce before its fees, which is geth's order; revm checks fees first. The largest nonce is invalid
 /// (EIP-2681).
-fn check_nonce(address: Address, tx: u64, state: u64) -> Result<(), SimulationError> {
+fn check_nonce(address: Address, tx: u64, overlay: &mut Overlay) -> Result<(), SimulationError> {
+    overlay.note_account(address, AccountReads::NONCE);
+    let state = overlay.balance_and_nonce(address).1;
     match tx.cmp(&state) {
         Ordering::Less => Err(SimulationError::NonceTooLow { address, tx, state }),
         Ordering::Greater => Err(SimulationError::NonceTooHigh { address, tx, state }),
@@ -488,11 +485,6 @@ fn check_nonce(address: Address, tx: u64, state: u64) -> Result<(), SimulationEr
         }
         Ordering::Equal => Ok(()),
     }
-}
-
-/// Returns the result of a system call, whose failure refuses the block.
-pub(super) fn system_call<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T, SimulationError> {
-    result.map_err(|error| SimulationError::Refused(format!("system call: {error}")))
 }
 
 /// Returns a receipt's encoding (EIP-2718).

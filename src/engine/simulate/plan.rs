@@ -32,7 +32,7 @@ pub(in crate::engine) struct PlannedBlock<'a> {
 /// The header of a planned block before its calls run.
 pub(in crate::engine) enum PlannedHeader {
     /// This header, whatever the parent is.
-    Given(Header),
+    Given(Box<Header>),
     /// The header that follows from the parent, with these fields from the previous block and the overrides.
     Next { attributes: Attributes, difficulty: U256 },
 }
@@ -53,7 +53,7 @@ impl PlannedBlock<'_> {
     /// Returns the header before the calls run, on `parent`, with the base fee that the chain or an override sets.
     pub(super) fn header(&self, spec: &ChainSpec, parent: &Sealed<Header>) -> Header {
         let (attributes, difficulty) = match &self.header {
-            PlannedHeader::Given(header) => return header.clone(),
+            PlannedHeader::Given(header) => return Header::clone(header),
             PlannedHeader::Next { attributes, difficulty } => (*attributes, *difficulty),
         };
         let overrides = &self.block.block;
@@ -70,6 +70,15 @@ impl PlannedBlock<'_> {
             ..next
         }
     }
+}
+
+/// The place of a block in its simulation.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct BlockPlace {
+    /// The block's index among those that the request asks for.
+    pub asked: usize,
+    pub is_first: bool,
+    pub is_last: bool,
 }
 
 /// Returns the blocks with their numbers and times, and with fillers in the gaps.

@@ -10,10 +10,11 @@ use super::{
 };
 use crate::{
     engine::{
+        reads::RunReads,
         request::{CallPlace, Simulation, SimulationRules},
         trace::TraceBudget,
     },
-    state::{BlockReads, SavedOverlay},
+    state::SavedOverlay,
 };
 
 /// The place up to which a simulation's beginning runs.
@@ -53,40 +54,37 @@ impl Beginning {
 
 /// The progress of a simulation, besides the state in the overlay.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RunProgress {
+pub(in crate::engine) struct RunProgress {
     /// The index of the planned block that runs.
-    pub index: usize,
+    pub(super) index: usize,
     /// The blocks that have run.
-    pub blocks: Vec<SimulatedBlock>,
+    pub(super) blocks: Vec<SimulatedBlock>,
     /// The calls of the current block so far, if it has begun.
-    pub run: Option<BlockRun>,
+    pub(super) run: Option<BlockRun>,
     /// The header of the simulated block before the current one, with the gas of the block being built too if that block
     /// continues it. The hash is that of the block with the simulated calls alone.
-    pub parent: Option<Sealed<Header>>,
-    pub gas_left: u64,
-    /// Whether any block so far has begun with its system calls.
-    pub begun: bool,
-    /// The fields of the first block that have been read so far, or that follow from such.
-    pub block_reads: BlockReads,
-    pub traces: TraceBudget,
+    pub(super) parent: Option<Sealed<Header>>,
+    pub(super) gas_left: u64,
+    pub(super) reads: RunReads,
+    pub(super) traces: TraceBudget,
     /// The objective before the first call.
-    pub before: U256,
+    pub(super) before: U256,
     /// By how much the objective has grown.
-    pub gained: I256,
-    pub tokens: Tokens,
+    pub(super) gained: I256,
+    pub(super) tokens: Tokens,
     /// The call that runs, or that ran last.
-    pub at: Option<CallPlace>,
+    pub(super) at: Option<CallPlace>,
     /// The call that broke the bundle.
-    pub dropped: Option<CallPlace>,
+    pub(super) dropped: Option<CallPlace>,
 }
 
 impl RunProgress {
-    pub fn new(rules: &SimulationRules) -> Self {
+    pub(super) fn new(rules: &SimulationRules) -> Self {
         Self { gas_left: rules.gas_cap, traces: TraceBudget::new(rules.max_trace), ..Self::default() }
     }
 
     /// Returns the results of a run that has come to its end.
-    pub fn end(self, rules: &SimulationRules, simulation: &Simulation) -> Simulated {
+    pub(in crate::engine) fn end(self, rules: &SimulationRules, simulation: &Simulation) -> Simulated {
         Simulated {
             blocks: self.blocks,
             dropped: self.dropped,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use alloy_consensus::Header;
 use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7928::BlockAccessList};
-use alloy_primitives::{Address, B256, Bytes, I256, Sealed, map::AddressMap};
+use alloy_primitives::{Address, B256, Bytes, I256, Sealed, U256, map::AddressMap};
 use alloy_rlp::Encodable;
 use revm::context::result::HaltReason;
 
@@ -38,6 +38,10 @@ pub struct SimulatedBlock {
     pub filler: bool,
     /// The base fee, wei. Zero before London.
     pub base_fee: u64,
+    /// The recipient of the fees.
+    pub fee_recipient: Address,
+    /// The producer's fees for gas, without the base fee, wei.
+    pub fees: U256,
     /// The results of the calls, in order.
     pub calls: Vec<CallResult>,
     /// The block as a chain would have it ([`Outputs::HEADER`](crate::engine::Outputs::HEADER)).

@@ -4,7 +4,10 @@ use alloy_consensus::Header;
 use alloy_evm::Evm;
 use alloy_primitives::Sealed;
 
-use super::progress::RunProgress;
+use super::{
+    plan::PlannedBlock,
+    progress::{RunProgress, Until},
+};
 use crate::{
     chain::ChainSpec,
     engine::{
@@ -15,6 +18,19 @@ use crate::{
     state::{CodeCache, Overlay, StateRoots},
 };
 
+/// Blocks of calls to run one after the other.
+pub(in crate::engine) struct BlocksToRun<'a> {
+    pub plan: Vec<PlannedBlock<'a>>,
+    /// The flags of the request. Its own blocks are those of the plan, or none.
+    pub simulation: &'a Simulation,
+    /// The tracers of the calls, in order. The last one serves all further calls. Empty if no call is traced.
+    pub tracers: &'a [Tracer],
+    /// The blocks and calls that have run. `None` if none has.
+    pub from: Option<&'a RunProgress>,
+    /// The place up to which the blocks run. `None` runs all.
+    pub until: Option<Until>,
+}
+
 pub(super) struct Simulator<'a, F: FamilyEvm> {
     pub spec: &'a ChainSpec,
     pub codes: &'a CodeCache,
@@ -22,7 +38,7 @@ pub(super) struct Simulator<'a, F: FamilyEvm> {
     /// The EVM over the overlay. It serves one block after the other.
     pub evm: RunEvm<'a, F>,
     pub simulation: &'a Simulation,
-    /// The tracers of the calls to come. The last one serves all further calls. Empty if no call is traced.
+    /// The tracers of the calls to come, as in [`BlocksToRun`].
     pub tracers: &'a [Tracer],
     pub state: RunProgress,
     /// The header of the snapshot's head.
@@ -39,15 +55,6 @@ pub(super) enum BlockEnd {
     Paused,
     /// The call with this index did not end as the bundle requires.
     Broken(usize),
-}
-
-/// The place of a block in its simulation.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BlockPlace {
-    /// The block's index among those that the request asks for.
-    pub asked: usize,
-    pub is_first: bool,
-    pub is_last: bool,
 }
 
 impl<F: FamilyEvm> Simulator<'_, F> {

@@ -103,7 +103,7 @@ impl Backend {
 
 /// Converts the error of a bundle, and names the field of the request that caused it.
 fn refusal(RunError { place, error }: RunError, bundle: &SimBlock) -> RpcError {
-    match (error, place) {
+    match (*error, place) {
         (SimulationError::BlockNumber { number, previous }, _) => RpcError::params(format!(
             "params[0].blockNumber: {number}: expected a block after the state block, {previous}, or, at pending, the block being built"
         )),

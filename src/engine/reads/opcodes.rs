@@ -1,4 +1,4 @@
-//! The record of what a run reads, in the overlay of the run.
+//! The record of what transactions, frames and opcodes read.
 //!
 //! Slots and block hashes are recorded where the overlay reads them from its base. All else is recorded here: by the
 //! opcodes that show it to code, where a frame begins, and where a transaction begins. A run that records nothing uses
@@ -21,14 +21,13 @@ use revm::{
     state::AccountInfo,
 };
 
-use super::{
-    family::{FamilyEvm, RunEvm},
-    meter::{At, Metered, call, extcodecopy, put, selfdestruct},
+use crate::{
+    engine::evm::{At, FamilyEvm, Metered, RunEvm, call, extcodecopy, put, selfdestruct},
+    state::{AccountReads, BlockReads, Overlay},
 };
-use crate::state::{AccountReads, BlockReads, Overlay};
 
 /// Replaces the metered opcodes that show state or a field of the block by ones that also record this.
-pub(super) fn record<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthInterpreter, C>) {
+pub(in crate::engine) fn record<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthInterpreter, C>) {
     let mut put = |code: u8, run: fn(At<'_, C>) -> InstructionExecResult| put(instructions, code, run);
     put(opcode::BALANCE, |mut at| {
         account(&mut at, 0, AccountReads::BALANCE);
@@ -142,7 +141,7 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
     /// of each account that it delegates (EIP-7702) what decides whether the delegation is valid.
     ///
     /// An unsigned call that offers nothing and sends nothing pays with any balance.
-    pub(super) fn note_transaction_if_recorded(&mut self, is_signed: bool) {
+    pub(in crate::engine) fn note_transaction_if_recorded(&mut self, is_signed: bool) {
         if self.inner.ctx.journaled_state.database.records_reads() {
             self.note_transaction(is_signed);
         }
@@ -168,7 +167,7 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
     /// Records what a frame reads as it begins: the codes that it runs, the funds that it transfers, and whether a
     /// contract may be created.
     #[cold]
-    pub(super) fn note_frame(&mut self, init: &FrameInit) {
+    pub(in crate::engine) fn note_frame(&mut self, init: &FrameInit) {
         let journal = &mut self.inner.ctx.journaled_state;
         match &init.frame_input {
             FrameInput::Call(call) => {

@@ -1,24 +1,18 @@
 //! Reads of a simulation besides those of its calls: by its plan, by the headers of its blocks, and by its outputs.
 
-use std::collections::BTreeMap;
-
 use alloy_eips::{
     eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS, eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
     eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
 };
 use alloy_evm::Evm;
-use alloy_primitives::{Address, U256};
+use alloy_primitives::Address;
 
-use super::{
-    outputs::AccountDiff,
-    plan::PlannedBlock,
-    simulator::{BlockPlace, Simulator},
-};
 use crate::{
-    chain::BASE_TIME,
+    chain::{BASE_TIME, ChainSpec},
     engine::{
         evm::{FamilyEvm, RunEvm},
         request::{Outputs, Simulation},
+        simulate::{AccountDiff, BlockPlace, PlannedBlock, SimulatedBlock},
     },
     state::{AccountReads, BlockReads, Overlay},
 };
@@ -28,10 +22,21 @@ const BEFORE_CALLS: [Address; 3] = [HISTORY_STORAGE_ADDRESS, BEACON_ROOTS_ADDRES
 /// The contracts that system calls run after the calls of a block, if another block follows.
 const AFTER_CALLS: [Address; 2] = [WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS];
 
-/// Records what the plan of a simulation reads, besides what its calls do.
-pub(super) fn note_plan(simulation: &Simulation, overlay: &mut Overlay) {
+/// Records what the plan of a simulation reads, besides what its calls do. `plan` is `None` if it is refused.
+pub(in crate::engine) fn note_plan(
+    spec: &ChainSpec,
+    simulation: &Simulation,
+    plan: Option<&[PlannedBlock<'_>]>,
+    overlay: &mut Overlay,
+) {
     if simulation.outputs.intersects(Outputs::HEADER | Outputs::BLOCK_ACCESS_LIST) {
         overlay.note_everything();
+    }
+    if let Some([first, _, ..]) = plan
+        && spec.changes_after(first.number, first.time)
+    {
+        // A later block may be the first of a fork.
+        overlay.note_block(BlockReads::NUMBER | BlockReads::TIMESTAMP);
     }
     for block in &simulation.blocks {
         // A block that is set must come after the snapshot's, and the gap between the two is filled.
@@ -48,14 +53,36 @@ pub(super) fn note_plan(simulation: &Simulation, overlay: &mut Overlay) {
     }
 }
 
-impl<F: FamilyEvm> Simulator<'_, F> {
-    /// Converts the fields that a block's calls have read to those of the first block from which they follow.
-    pub(super) fn note_fields(&mut self, planned: &PlannedBlock<'_>, place: BlockPlace) {
-        if !self.overlay().records_reads() {
+/// The reads of a run of blocks, as far as they are noted when it ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::engine) struct RunReads {
+    /// The fields of the first block that have been read so far, or that follow from such.
+    pub fields: BlockReads,
+    /// Whether any block so far has begun with its system calls.
+    begun: bool,
+}
+
+impl RunReads {
+    /// Records what the run of a block has read besides what its calls did: converts the fields of the block to those of
+    /// the first block from which they follow. If the block has `ended`, also records what its outputs show.
+    pub fn note_block<F: FamilyEvm>(
+        &mut self,
+        planned: &PlannedBlock<'_>,
+        place: BlockPlace,
+        simulation: &Simulation,
+        ended: Option<&SimulatedBlock>,
+        overlay: &mut Overlay,
+    ) {
+        if !overlay.records_reads() {
             return;
         }
-        self.state.begun |= planned.continues.is_none();
-        let mut read = self.overlay().take_block_reads();
+        self.begun |= planned.continues.is_none();
+        let mut read = overlay.take_block_reads();
+        // A vault that is the fee recipient gets more than the producer's fees.
+        read.set(
+            BlockReads::FEE_RECIPIENT,
+            read.contains(BlockReads::FEE_RECIPIENT) || F::HAS_VAULTS && simulation.counts_income(),
+        );
         let set = &planned.block.block;
         for (is_set, field) in [
             (set.gas_limit.is_some(), BlockReads::GAS_LIMIT),
@@ -79,54 +106,40 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         }
         // Writes that are not recorded have changed these contracts: before the calls the parent's hash and the block's
         // time, and after the calls what follows from requests.
-        let overlay = self.evm.db_mut();
         let has_accessed = |contract: &Address| overlay.has_accessed(contract);
-        if self.state.begun && BEFORE_CALLS.iter().any(has_accessed) {
+        if self.begun && BEFORE_CALLS.iter().any(has_accessed) {
             read = BlockReads::all();
         }
         let follows = !place.is_first
-            && (self.state.begun && BEFORE_CALLS.iter().any(has_accessed) || AFTER_CALLS.iter().any(has_accessed));
+            && (self.begun && BEFORE_CALLS.iter().any(has_accessed) || AFTER_CALLS.iter().any(has_accessed));
         if follows {
             overlay.note_everything();
         }
-        self.state.block_reads |= read;
-    }
-
-    /// Records what the outputs of a block show beside the results of its calls: the changes in `diff`, and what the fees
-    /// add to a balance, which is less where that would overflow.
-    pub(super) fn note_outputs(
-        &mut self,
-        planned: &PlannedBlock<'_>,
-        fee_recipient: Address,
-        has_fees: bool,
-        diff: Option<&BTreeMap<Address, AccountDiff>>,
-    ) {
-        let shows_fees = has_fees && self.simulation.outputs.intersects(Outputs::STATE_DIFF | Outputs::COINBASE);
+        self.fields |= read;
+        let Some(ended) = ended else { return };
+        // The fees add less to a balance where the sum would overflow.
+        let recipient = ended.fee_recipient;
+        let shows_fees =
+            !ended.fees.is_zero() && simulation.outputs.intersects(Outputs::STATE_DIFF | Outputs::COINBASE);
         if shows_fees {
-            self.overlay().note_account(fee_recipient, AccountReads::EXISTENCE);
+            overlay.note_account(recipient, AccountReads::EXISTENCE);
         }
-        let names_recipient = diff.is_some_and(|diff| shows_fees || diff.contains_key(&fee_recipient));
+        let names_recipient = ended.diff.as_ref().is_some_and(|diff| shows_fees || diff.contains_key(&recipient));
         if names_recipient && planned.block.block.fee_recipient.is_none() {
-            self.state.block_reads |= BlockReads::FEE_RECIPIENT;
+            self.fields |= BlockReads::FEE_RECIPIENT;
         }
-        for (address, change) in diff.into_iter().flatten() {
-            note_diff(*address, change, self.overlay());
+        for (address, change) in ended.diff.iter().flatten() {
+            note_diff(*address, change, overlay);
         }
     }
-}
-
-/// Returns the balance of the block's producer before the calls, to compare it with the one after them.
-pub(super) fn producer_balance<F: FamilyEvm>(fee_recipient: Address, overlay: &mut Overlay) -> U256 {
-    if F::HAS_VAULTS {
-        // A vault that is the fee recipient gets more than the producer's fees.
-        overlay.note_block(BlockReads::FEE_RECIPIENT);
-    }
-    overlay.balance_and_nonce(fee_recipient).0
 }
 
 /// Runs system calls without recording what they read. What they write is recorded as read where code reads it. Their
 /// contracts are those of their EIPs, whose code never changes.
-pub(super) fn unrecorded<F: FamilyEvm, T>(evm: &mut RunEvm<'_, F>, run: impl FnOnce(&mut RunEvm<'_, F>) -> T) -> T {
+pub(in crate::engine) fn unrecorded<F: FamilyEvm, T>(
+    evm: &mut RunEvm<'_, F>,
+    run: impl FnOnce(&mut RunEvm<'_, F>) -> T,
+) -> T {
     let records = evm.db().records_reads();
     evm.db_mut().record_reads(false);
     let done = run(evm);
