@@ -2,12 +2,14 @@
 
 use alloy_eips::eip2930::AccessList;
 use alloy_primitives::{Address, Bytes, U256};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::CallFees;
 
 /// The id of a batch: the text that its sender gave, or 32 random bytes in hex.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("minLength" = 1, "maxLength" = 8194))]
 pub struct BatchId(String);
 
 /// The request of `wallet_sendCalls` (EIP-5792). Its form and its version have been checked.

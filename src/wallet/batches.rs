@@ -9,7 +9,7 @@ use alloy_primitives::{Address, B256};
 
 use super::{
     Accounts, AheadStates, Approvals, AtomicSupport, BatchExecutor, BatchId, BatchRequest, BatchSender, Delegation,
-    FeeBounds, Fees, Ledger, Policy, Sending, SigningAccount, Submitted, TakenBatch, TxFields, WalletError,
+    FeeBounds, Fees, Ledger, Policy, Sending, SigningAccount, SimulatedCall, TakenBatch, TxFields, WalletError,
     WalletRules,
     ahead::{Standing, pending},
     data_fee::DataFee,
@@ -70,9 +70,14 @@ pub struct PreparedBatch {
 }
 
 impl PreparedBatch {
-    /// Returns the answer for the client once the batch is sent.
-    pub fn submitted(&self) -> Submitted {
-        Submitted { id: self.claim.id().clone(), simulation: self.plan.simulation.clone() }
+    /// Returns the id that the sender gave, or a random one.
+    pub fn id(&self) -> &BatchId {
+        self.claim.id()
+    }
+
+    /// Returns the result of each call in the simulation at `pending`, in order. It is empty if all were simulated as one.
+    pub fn simulation(&self) -> &[SimulatedCall] {
+        &self.plan.simulation
     }
 
     /// Whether the batch is a transaction of `eth_sendTransaction`, whose answer is its hash.

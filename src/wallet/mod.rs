@@ -47,6 +47,6 @@ pub use self::{
     rules::{BatchSender, Policy, WalletRules},
     sending::{ReplaceError, ReplacedBatch, ReplacementQuote, Replacing, Sending, SendingSettings, WalletSender},
     signature::{MessageToSign, SignatureRequest},
-    status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, Submitted, TakenTx, WaitingTx},
+    status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, TakenTx, WaitingTx},
     typed::{ShownField, TypedMessage},
 };

@@ -1,17 +1,10 @@
 //! The answers of the wallet about a batch and about its capabilities.
 
 use alloy_primitives::{B256, Log};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{BatchId, CallsState};
-
-/// The answer for an accepted batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Submitted {
-    /// The id that the sender gave, or a random one.
-    pub id: BatchId,
-    /// The result of each call in the simulation at `pending`, in order. Empty if all were simulated as one.
-    pub simulation: Vec<SimulatedCall>,
-}
 
 /// The result of a call in a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +72,8 @@ pub struct CallsReceipt {
 }
 
 /// The capability `atomic` of EIP-5792: whether an account's batches can be atomic on a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum AtomicSupport {
     /// The account is delegated to the batch executor.
     Supported,
@@ -87,15 +81,4 @@ pub enum AtomicSupport {
     Ready,
     /// The chain is before Prague, the account or the executor does not allow it, or the policy forbids the delegation.
     Unsupported,
-}
-
-impl AtomicSupport {
-    /// Returns the `status` of the capability.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Supported => "supported",
-            Self::Ready => "ready",
-            Self::Unsupported => "unsupported",
-        }
-    }
 }

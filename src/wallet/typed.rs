@@ -8,6 +8,7 @@ use alloy_dyn_abi::{
 };
 use alloy_primitives::{B256, U256};
 use alloy_sol_types::Eip712Domain;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -47,7 +48,7 @@ pub struct TypedMessage {
 }
 
 /// A field of a message, as it is shown to an approver.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ShownField {
     /// The field's name after the names of the fields around it, such as `order.items[0].token`.
     pub name: String,

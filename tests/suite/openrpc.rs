@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::support::TestNode;
+use crate::{sending, support::TestNode};
 
 const ADDRESS: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
 /// A contract that logs a topic and reverts if it is called with data.
@@ -227,5 +227,70 @@ async fn the_document_describes_the_dialect_that_it_is_asked_in() {
         let code = methods.iter().find(|entry| entry["name"] == "eth_getCode").unwrap();
         assert_eq!(code["params"][1]["required"], is_required, "{path}");
         assert_eq!(code["params"][1]["name"], "block");
+    }
+}
+
+/// What is sent on one path is not sent on the other again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sent_or_signed_has_the_shape_of_the_document() {
+    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "50", "--sub-blocks", "2"]);
+    for (index, path) in ["/", "/standard"].into_iter().enumerate() {
+        let document = node.result(path, "rpc.discover", json!([])).await;
+        let (sender, other) = (sending::key(index), sending::key(index + 2));
+        let signed = |nonce| sending::raw(sending::plain(nonce), &sender);
+        let next = node.node.snapshots().newest().head.number() + 2;
+        let bundle = json!({
+            "txs": [sending::raw(sending::plain(0), &other)], "blockNumber": next, "minTimestamp": 0,
+            "maxTimestamp": "0xffffffff", "revertingTxHashes": [], "uuid": path,
+        });
+        let account = other.address();
+        let batch = json!({
+            "version": "2.0.0", "id": path, "from": account, "chainId": "0x7a69", "atomicRequired": false,
+            "calls": [{"to": ADDRESS, "value": "0x1", "capabilities": {"gasLimitOverride": {"value": "0xffff"}}}],
+            "capabilities": {"other": {"optional": true}},
+        });
+        let typed_data = json!({
+            "types": {"EIP712Domain": [{"name": "name", "type": "string"}], "Mail": [{"name": "text", "type": "string"}]},
+            "primaryType": "Mail", "domain": {"name": "Post"}, "message": {"text": "hi"},
+        });
+        for (method, params) in [
+            ("eth_accounts", json!([])),
+            ("eth_sendBundle", json!([bundle])),
+            ("eth_cancelBundle", json!([{"replacementUuid": path}])),
+            ("eth_sendRawTransaction", json!([signed(0)])),
+            ("eth_sendRawTransactionSync", json!([signed(1), 60_000])),
+            ("eth_sendRawTransaction", json!([signed(4)])),
+            ("eth_sendTransaction", json!([{"from": sender.address(), "to": ADDRESS, "nonce": "0x5"}])),
+            ("txpool_status", json!([])),
+            ("txpool_content", json!([])),
+            ("txpool_contentFrom", json!([sender.address()])),
+            ("txpool_inspect", json!([])),
+            ("wallet_getCapabilities", json!([account, ["0x7a69"]])),
+            ("wallet_sendCalls", json!([batch])),
+            ("wallet_getCallsStatus", json!([path])),
+            ("wallet_showCallsStatus", json!([path])),
+            ("presim_approvals", json!([])),
+            ("eth_requestAccounts", json!([])),
+            ("wallet_getPermissions", json!([])),
+            ("wallet_requestPermissions", json!([{"eth_accounts": {}}])),
+            ("wallet_switchEthereumChain", json!([{"chainId": "0x7a69"}])),
+            ("personal_sign", json!(["hi", account, "secret"])),
+            ("eth_signTypedData_v4", json!([account, typed_data])),
+            ("eth_signTypedData_v4", json!([account, typed_data.to_string()])),
+        ] {
+            let what = format!("{path} {method}");
+            let entry = document["methods"].as_array().unwrap().iter().find(|entry| entry["name"] == method).unwrap();
+            for (param, value) in entry["params"].as_array().unwrap().iter().zip(params.as_array().unwrap()) {
+                check(&document, &param["schema"], value, &format!("{what} {}", param["name"]));
+            }
+            let answer = node.result(path, method, params).await;
+            check(&document, &entry["result"]["schema"], &answer, &what);
+        }
+        node.sealed(node.node.snapshots().newest().head.number() + 2).await;
+        let status = node.result(path, "wallet_getCallsStatus", json!([path])).await;
+        assert_eq!(status["receipts"].as_array().map(Vec::len), Some(1), "{status}");
+        let entry =
+            document["methods"].as_array().unwrap().iter().find(|entry| entry["name"] == "wallet_getCallsStatus");
+        check(&document, &entry.unwrap()["result"]["schema"], &status, "the status of a batch that is mined");
     }
 }

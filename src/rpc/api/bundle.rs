@@ -1,4 +1,4 @@
-//! Signed bundles, with the fields that Flashbots documents: `eth_callBundle` runs them, `eth_sendBundle` has them mined.
+//! Runs of signed bundles (`eth_callBundle`), with the fields that Flashbots documents.
 
 use std::{
     fmt::Display,
@@ -11,7 +11,6 @@ use serde::{Serialize, Serializer};
 use crate::rpc::run::{Backend, Run};
 use crate::{
     engine::{BundleResult, BundleTx, CallOutcome, HaltText, RunError, SimBlock, SimCall, SimulationError},
-    pool::{BundleName, SentBundle},
     rpc::{
         json,
         params::ParsedBundle,
@@ -62,29 +61,7 @@ struct TxResult {
     revert: Option<Bytes>,
 }
 
-/// The result of `eth_sendBundle`.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct SendBundleResult {
-    bundle_hash: B256,
-}
-
 impl Backend {
-    /// Answers `eth_sendBundle`.
-    pub fn send_bundle(&self, run: &mut Run<'_>, (bundle, uuid): (SentBundle, Option<String>)) -> Result<()> {
-        let name = uuid.map(|uuid| BundleName { client: run.client.map(str::to_owned), uuid });
-        let bundle_hash = self.pool.bundles.add(SentBundle { name, ..bundle })?;
-        json::value(&mut run.out, &SendBundleResult { bundle_hash });
-        Ok(())
-    }
-
-    /// Answers `eth_cancelBundle`: whether a bundle waited.
-    pub fn cancel_bundle(&self, run: &mut Run<'_>, uuid: String) -> Result<()> {
-        let name = BundleName { client: run.client.map(str::to_owned), uuid };
-        json::value(&mut run.out, &self.pool.bundles.cancel(&name)?);
-        Ok(())
-    }
-
     pub fn call_bundle(&self, run: &mut Run<'_>, ParsedBundle { bundle, state, timeout }: ParsedBundle) -> Result<()> {
         let snapshot = self.select(run.published, state)?;
         let timeout = timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis);

@@ -4,7 +4,6 @@
 //! and [`Method::Answer`] the shape of its result. The document of `rpc.discover` is made of their comments and types. The
 //! table of methods has a row for each.
 
-pub mod approve;
 pub mod block;
 pub mod bundle;
 pub mod call;
@@ -17,7 +16,6 @@ pub mod node;
 pub mod pool;
 pub mod search;
 pub mod send;
-pub mod signature;
 pub mod simulate;
 pub mod state;
 pub mod status;

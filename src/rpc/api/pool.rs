@@ -1,38 +1,144 @@
-//! The content of the transaction pool. The pool is locked only while its transactions are collected.
+//! The content of the transaction pool, as geth's `txpool` methods return it. The pool is locked only while its transactions are
+//! collected.
 
-use alloy_primitives::Address;
+use std::{collections::BTreeMap, sync::Arc};
 
-use crate::rpc::run::{Backend, Run};
+use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Example, Method};
 use crate::{
-    pool::PoolStatus,
+    pool::{PoolStatus, SenderContent},
     rpc::{
-        json::{self, Object},
+        json::{
+            self, Lookup, Object,
+            hex::{Fixed, Quantity},
+            schema,
+        },
         protocol::error::Result,
+        run::{Backend, Run},
     },
 };
 
-impl Backend {
-    /// Answers `txpool_status`: the numbers of transactions that can be mined now, and of those behind a nonce gap.
-    pub fn pool_status(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
-        let PoolStatus { pending, queued } = self.pool.status();
+/// The transactions of a sender, in order of their nonces.
+type Transactions = [Arc<Recovered<TxEnvelope>>];
+/// A writer of one transaction in the pool.
+type WriteTx = fn(&mut Vec<u8>, &Recovered<TxEnvelope>);
+
+/// The states of a transaction in the pool, and the transactions of a sender in them.
+const STATES: [(&str, fn(&SenderContent) -> &Transactions); 2] =
+    [("pending", |sender| &sender.pending), ("queued", |sender| &sender.queued)];
+
+/// Content of the pool by its state: what can be mined now, and what is behind a nonce gap.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct ByState<T> {
+    pending: T,
+    queued: T,
+}
+
+/// The numbers of transactions in the pool that can be mined now, and of those behind a nonce gap.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct Status {}
+
+impl Method for Status {
+    type Answer = ByState<Quantity<usize>>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#"{"pending": "0x3", "queued": "0x0"}"# };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let PoolStatus { pending, queued } = backend.pool.status();
+        let counts = ByState { pending: Quantity(pending), queued: Quantity(queued) };
+        json::value(&mut run.out, &counts);
+        Ok(Lookup::Found)
+    }
+}
+
+/// The transactions in the pool by state, sender and nonce. Those behind a nonce gap are queued.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct Content {}
+
+impl Method for Content {
+    type Answer = ByState<BTreeMap<String, BTreeMap<u64, schema::Transaction>>>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#"{"pending": {}, "queued": {}}"# };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        by_sender(backend, &mut run.out, json::pooled_transaction)
+    }
+}
+
+/// The content of the pool with a line of text for each transaction.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct Inspect {}
+
+impl Method for Inspect {
+    type Answer = ByState<BTreeMap<String, BTreeMap<u64, String>>>;
+    const EXAMPLE: Example = Example {
+        params: "[]",
+        answer: r#"{"pending": {"0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266": {"0": "0x00000000000000000000000000000000000aBCdE: 1 wei + 21000 gas × 10000000000 wei"}}, "queued": {}}"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        by_sender(backend, &mut run.out, |out, tx| {
+            let to = tx.to().map_or_else(|| "contract creation".to_owned(), |to| to.to_checksum(None));
+            let (value, gas, price) = (tx.value(), tx.gas_limit(), tx.max_fee_per_gas());
+            json::string(out, &format!("{to}: {value} wei + {gas} gas × {price} wei"));
+        })
+    }
+}
+
+/// The transactions of one sender in the pool by state and nonce.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: address")]
+pub struct ContentFrom {
+    address: Fixed<20>,
+}
+
+impl Method for ContentFrom {
+    type Answer = ByState<BTreeMap<u64, schema::Transaction>>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"#,
+        answer: r#"{"pending": {}, "queued": {}}"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let sender = backend.pool.content_from(self.address.into());
         let mut object = Object::new(&mut run.out);
-        object.quantity("pending", pending as u64).quantity("queued", queued as u64);
+        for (state, transactions) in STATES {
+            by_nonce(backend, object.key(state), transactions(&sender), json::pooled_transaction)?;
+        }
         object.end();
-        Ok(())
+        Ok(Lookup::Found)
     }
+}
 
-    pub fn pool_content(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
-        let content = self.pool.content();
-        json::by_sender(&mut run.out, &content, self.limits.max_response, json::pooled_transaction)
+/// Writes all transactions by state, sender and nonce, each by `write`.
+fn by_sender(backend: &Backend, out: &mut Vec<u8>, write: WriteTx) -> Result<Lookup> {
+    let senders = backend.pool.content();
+    let mut object = Object::new(out);
+    for (state, transactions) in STATES {
+        let mut object = Object::new(object.key(state));
+        for sender in senders.iter().filter(|sender| !transactions(sender).is_empty()) {
+            // The checksum (EIP-55) is in the case of the letters, as in geth.
+            by_nonce(backend, object.key(&sender.address.to_checksum(None)), transactions(sender), write)?;
+        }
+        object.end();
     }
+    object.end();
+    Ok(Lookup::Found)
+}
 
-    pub fn pool_content_from(&self, run: &mut Run<'_>, sender: Address) -> Result<()> {
-        let content = self.pool.content_from(sender);
-        json::by_nonce(&mut run.out, &content, self.limits.max_response, json::pooled_transaction)
+/// Writes the transactions of a sender by nonce. Returns -32005 if the response becomes too long.
+fn by_nonce(backend: &Backend, out: &mut Vec<u8>, transactions: &Transactions, write: WriteTx) -> Result<()> {
+    let mut object = Object::new(out);
+    for tx in transactions {
+        let out = object.key(itoa::Buffer::new().format(tx.nonce()));
+        write(out, tx);
+        json::check_length(out, backend.limits.max_response)?;
     }
-
-    /// Answers `txpool_inspect`: the content of the pool with a line of text for each transaction.
-    pub fn pool_inspect(&self, run: &mut Run<'_>, (): ()) -> Result<()> {
-        json::by_sender(&mut run.out, &self.pool.content(), self.limits.max_response, json::summary)
-    }
+    object.end();
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::method::Handler;
 use crate::ledger::UnknownBlock;
 use crate::rpc::{
-    api::state,
+    api::{send::SendRaw, state},
     json::{self, Lookup},
     params,
     protocol::error::{Result, RpcError},
@@ -106,8 +106,8 @@ impl RequestRunner {
         match request.method.upstream {
             UpstreamUse::Proves => state::forward_proof(remote, &request, &mut out).await?,
             UpstreamUse::Sends => {
-                let raw = params::parse_raw(&request.params, request.caller.dialect)?;
-                json::data(&mut out, remote.send_on(&raw, &request).await?.as_slice());
+                let SendRaw { transaction } = params::parse(&request.params, request.caller.dialect)?;
+                json::data(&mut out, remote.send_on(&transaction.0, &request).await?.as_slice());
             }
             UpstreamUse::IfUnknown | UpstreamUse::Unasked => match self.run(run, request.clone()).await {
                 Ok((Lookup::Nothing, _)) if !self.backend.withholds(&request) => {

@@ -6,7 +6,7 @@ use alloy_primitives::map::HashMap;
 
 use super::method::{Handler, MethodRoute};
 use crate::rpc::{
-    api::{block, call, document, fee, log, mev, node::CLIENT_VERSION, search, simulate, state, subscribe, watch},
+    api::{block, call, document, fee, log, mev, node::CLIENT_VERSION, pool, search, send, simulate, state, subscribe, wallet, watch},
     json::{self, Lookup},
     params::{self, HashParam, SelectorParam},
     protocol::{dialect::Dialect, error::RpcError},
@@ -152,58 +152,32 @@ pub const ALL: &[MethodRoute] = &numbered([
         Handler::Serve(|_, request| Box::pin(async move { subscribe::unsubscribe(&request) })),
     ),
     // Sending. Computing signatures and blob proofs takes long.
-    run!("eth_sendRawTransaction", On(Read), parse_raw, send_raw).upstream(UpstreamUse::Sends).commits(),
-    MethodRoute::new(
-        "eth_sendRawTransactionSync",
-        On(Read),
-        Handler::Serve(|node, request| Box::pin(node.runner.send_and_wait(request))),
-    )
-    .upstream(UpstreamUse::Sends)
-    .commits(),
-    MethodRoute::new(
-        "eth_sendTransaction",
-        On(Read),
-        Handler::Serve(|node, request| Box::pin(node.runner.send_transaction(request))),
-    )
-    .commits()
-    .by_leader(),
-    run!("eth_sendBundle", On(Read), parse_sent_bundle, send_bundle).commits().by_leader(),
-    run!("eth_cancelBundle", Inline, parse_cancelled_bundle, cancel_bundle).commits().by_leader(),
-    run!("eth_accounts", Inline, parse_none, accounts).by_leader(),
+    MethodRoute::run::<send::SendRaw>("eth_sendRawTransaction", On(Read)).upstream(UpstreamUse::Sends).commits(),
+    MethodRoute::serve::<send::SendRawSync>("eth_sendRawTransactionSync", On(Read))
+        .upstream(UpstreamUse::Sends)
+        .commits(),
+    MethodRoute::serve::<send::SendTransaction>("eth_sendTransaction", On(Read)).commits().by_leader(),
+    MethodRoute::run::<send::SendBundle>("eth_sendBundle", On(Read)).commits().by_leader(),
+    MethodRoute::run::<send::CancelBundle>("eth_cancelBundle", Inline).commits().by_leader(),
+    MethodRoute::run::<send::Accounts>("eth_accounts", Inline).by_leader(),
     // The pool.
-    run!("txpool_status", On(Read), parse_none, pool_status).by_leader(),
-    run!("txpool_content", On(Read), parse_none, pool_content).by_leader(),
-    run!("txpool_contentFrom", On(Read), parse_address, pool_content_from).by_leader(),
-    run!("txpool_inspect", On(Read), parse_none, pool_inspect).by_leader(),
+    MethodRoute::run::<pool::Status>("txpool_status", On(Read)).by_leader(),
+    MethodRoute::run::<pool::Content>("txpool_content", On(Read)).by_leader(),
+    MethodRoute::run::<pool::ContentFrom>("txpool_contentFrom", On(Read)).by_leader(),
+    MethodRoute::run::<pool::Inspect>("txpool_inspect", On(Read)).by_leader(),
     // The wallet. A batch is simulated, and may have many calls.
-    MethodRoute::new(
-        "wallet_sendCalls",
-        On(Bundle),
-        Handler::Serve(|node, request| Box::pin(node.runner.send_calls(request))),
-    )
-    .commits()
-    .by_wallet(),
-    run!("wallet_getCallsStatus", On(Read), parse_batch_id, get_calls_status).by_wallet(),
-    run!("wallet_showCallsStatus", On(Read), parse_batch_id, show_calls_status).by_wallet(),
-    run!("wallet_getCapabilities", On(Read), parse_capabilities, get_capabilities).by_wallet(),
-    run!("presim_approvals", On(Read), parse_none, waiting_approvals).by_wallet(),
+    MethodRoute::serve::<wallet::SendCalls>("wallet_sendCalls", On(Bundle)).commits().by_wallet(),
+    MethodRoute::run::<wallet::GetCallsStatus>("wallet_getCallsStatus", On(Read)).by_wallet(),
+    MethodRoute::run::<wallet::ShowCallsStatus>("wallet_showCallsStatus", On(Read)).by_wallet(),
+    MethodRoute::run::<wallet::GetCapabilities>("wallet_getCapabilities", On(Read)).by_wallet(),
+    MethodRoute::run::<wallet::GetApprovals>("presim_approvals", On(Read)).by_wallet(),
     // The wallet as pages know it from browsers.
-    run!("eth_requestAccounts", Inline, parse_none, request_accounts).by_wallet(),
-    run!("wallet_getPermissions", Inline, parse_none, get_permissions).by_wallet(),
-    run!("wallet_requestPermissions", Inline, parse_permissions, request_permissions).by_wallet(),
-    run!("wallet_switchEthereumChain", Inline, parse_switch, switch_chain),
-    MethodRoute::new(
-        "personal_sign",
-        On(Read),
-        Handler::Serve(|node, request| Box::pin(node.runner.sign_message(params::parse_personal, request))),
-    )
-    .by_wallet(),
-    MethodRoute::new(
-        "eth_signTypedData_v4",
-        On(Read),
-        Handler::Serve(|node, request| Box::pin(node.runner.sign_message(params::parse_typed_data, request))),
-    )
-    .by_wallet(),
+    MethodRoute::run::<wallet::RequestAccounts>("eth_requestAccounts", Inline).by_wallet(),
+    MethodRoute::run::<wallet::GetPermissions>("wallet_getPermissions", Inline).by_wallet(),
+    MethodRoute::run::<wallet::RequestPermissions>("wallet_requestPermissions", Inline).by_wallet(),
+    MethodRoute::run::<wallet::SwitchChain>("wallet_switchEthereumChain", Inline),
+    MethodRoute::serve::<wallet::PersonalSign>("personal_sign", On(Read)).by_wallet(),
+    MethodRoute::serve::<wallet::SignTypedData>("eth_signTypedData_v4", On(Read)).by_wallet(),
     // The node and its chain.
     run!("eth_chainId", Inline, |backend, run| json::quantity(&mut run.out, backend.spec.chain_id())),
     run!("net_version", Inline, |backend, run| json::string(&mut run.out, &backend.spec.chain_id().to_string())),

@@ -5,10 +5,8 @@ mod block;
 mod difference;
 pub mod hex;
 mod node;
-mod pool;
 pub mod schema;
 mod trace;
-mod wallet;
 
 pub use self::access_list::access_list;
 pub use self::block::{
@@ -17,9 +15,7 @@ pub use self::block::{
 };
 pub use self::difference::{signed, state_diff};
 pub use self::node::{divergences, feed, retained};
-pub use self::pool::{by_nonce, by_sender, summary};
 pub use self::trace::{TracePlace, each_frame, parity_results, trace};
-pub use self::wallet::{calls_status, capabilities, permissions, submitted};
 
 use alloy_primitives::{B256, U256};
 use serde::Serialize;

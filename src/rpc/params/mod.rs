@@ -23,30 +23,26 @@ mod many;
 mod objects;
 mod parity;
 mod schema;
-mod send;
-mod signature;
 mod state;
 mod subscribe;
 mod testing;
 mod trace;
-mod wallet;
 
 pub use self::abi_errors::{AbiItemParam, CustomErrors};
 pub use self::block::{NamesBlock, parse_hash, parse_one_block};
-pub use self::bundle::{ParsedBundle, parse_bundle, parse_cancelled_bundle, parse_sent_bundle, transaction};
+pub use self::bundle::{ParsedBundle, check_count, decode, parse_bundle, transaction};
 pub use self::call::{
     AddressKey, BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides,
     call_block_overrides, state_overrides,
 };
 pub use self::log::{FilterParam, LogFilter, LogRange};
 pub use self::many::{ManyRequest, parse_call_many};
+pub use self::objects::ObjectsOnly;
 pub use self::parity::{
     TraceSearch, parse_parity_call, parse_parity_call_many, parse_replay_block, parse_replay_transaction,
     parse_trace_filter, parse_trace_get,
 };
 pub use self::schema::add_aliases;
-pub use self::send::{parse_raw, parse_raw_sync, parse_sending};
-pub use self::signature::{parse_permissions, parse_personal, parse_switch, parse_typed_data};
 pub use self::state::{StorageRangeRequest, parse_address, parse_bytes, parse_storage_range};
 pub use self::subscribe::{ChangeFilter, Shown, Subject, parse_subscribe, parse_unsubscribe};
 pub use self::testing::{
@@ -57,7 +53,6 @@ pub use self::testing::{
 pub use self::trace::{
     ReplayRequest, TraceRequest, parse_trace_block, parse_trace_call, parse_trace_many, parse_trace_transaction,
 };
-pub use self::wallet::{CapabilitiesRequest, parse_batch, parse_batch_id, parse_capabilities};
 
 use std::{borrow::Cow, fmt};
 
@@ -70,7 +65,7 @@ use serde::{
 };
 use serde_json::value::{RawValue, to_raw_value};
 
-use self::objects::{ObjectsOnly, Positional};
+use self::objects::Positional;
 use super::{
     json::hex::{Fixed, Quantity},
     protocol::{

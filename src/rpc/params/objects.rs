@@ -12,7 +12,7 @@ use serde::{
 };
 
 /// A deserializer, or a part of one, whose structs are objects at any depth.
-pub(super) struct ObjectsOnly<T>(pub T);
+pub struct ObjectsOnly<T>(pub T);
 
 /// The deserializer of positional parameters: a struct is an array of its fields in their order. Structs inside of them are
 /// objects.

@@ -11,6 +11,7 @@ use std::{
 
 use alloy_primitives::{B256, keccak256, map::B256Map};
 use parking_lot::Mutex;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
@@ -56,12 +57,13 @@ struct ApprovalGauges {
 }
 
 /// A waiting request.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Question {
     /// Number of the request in the order of arrival.
     pub number: u64,
     /// Digest of the request.
+    #[schemars(with = "String")]
     pub digest: B256,
     /// Time that the request has waited.
     pub waited_ms: u64,

@@ -1,17 +1,19 @@
 //! The requests that wait for an approver, as they are shown.
 
 use alloy_primitives::{Address, B256, Bytes, U256};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::wallet::{BatchId, ShownField};
 
 /// A request as it is shown to an approver, before anything is signed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Asked {
     /// Id of the request: that of the batch, or a random one.
     pub id: BatchId,
     /// The account that signs.
+    #[schemars(with = "String")]
     pub from: Address,
     /// EIP-155 chain id.
     pub chain_id: u64,
@@ -24,7 +26,7 @@ pub struct Asked {
 }
 
 /// The client of a request, as far as it is known.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Asker {
     /// Name of the client's token.
     pub client: Option<String>,
@@ -33,7 +35,7 @@ pub struct Asker {
 }
 
 /// The act to be approved.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub enum AskedAct {
     /// A batch is signed and sent.
@@ -71,19 +73,22 @@ impl AskedAct {
 }
 
 /// A batch to be approved.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AskedBatch {
     /// Whether all calls are executed or none.
     pub atomic: bool,
     /// The code that the account is to be delegated to (EIP-7702). `None` if the batch needs no delegation.
+    #[schemars(with = "Option<String>")]
     pub upgrade: Option<Address>,
     /// Number of transactions to be signed, including one that deploys the batch executor.
     pub transactions: usize,
     /// Maximum gas fees of the transactions in wei. Transactions with higher ones are not signed.
+    #[schemars(with = "String")]
     pub most_fees: U256,
     /// The fees that a chain of the OP stack takes beside gas, for data on L1 and for its operator, in wei, as estimated.
     #[serde(default, skip_serializing_if = "U256::is_zero")]
+    #[schemars(with = "String")]
     pub data_fees: U256,
     /// The calls, in order.
     pub calls: Vec<AskedCall>,
@@ -92,14 +97,17 @@ pub struct AskedBatch {
 }
 
 /// A call as it is shown to an approver.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AskedCall {
     /// The callee. `None` creates a contract.
+    #[schemars(with = "Option<String>")]
     pub to: Option<Address>,
     /// Value in wei.
+    #[schemars(with = "String")]
     pub value: U256,
     /// Call data.
+    #[schemars(with = "String")]
     pub data: Bytes,
     /// The gas limit that the client set for this call (`gasLimitOverride`).
     pub gas_limit: Option<u64>,
@@ -110,16 +118,18 @@ pub struct AskedCall {
 }
 
 /// A message to be signed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AskedMessage {
     /// The message, without the prefix of EIP-191.
+    #[schemars(with = "String")]
     pub message: Bytes,
     /// The hash that is signed.
+    #[schemars(with = "String")]
     pub hash: B256,
 }
 
 /// Typed data to be signed (EIP-712).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AskedTypedData {
     /// The fields of the domain.
@@ -131,5 +141,6 @@ pub struct AskedTypedData {
     /// The signature's use in words, in lines. Empty if the type is not known.
     pub words: Vec<String>,
     /// The hash that is signed.
+    #[schemars(with = "String")]
     pub hash: B256,
 }

@@ -1,5 +1,6 @@
 //! The requests and answers that the node and an approver exchange over the socket.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Approvals, DigestPrefix, Question};
@@ -55,7 +56,7 @@ pub enum Answer {
 }
 
 /// The waiting batches.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitingList {
     /// The batches, beginning with the one that has waited longest.
@@ -68,7 +69,7 @@ pub struct WaitingList {
 }
 
 /// The withdrawn ids of one client.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WithdrawnIds {
     /// Name of the client's token. `None` stands for all clients without a token.
     pub client: Option<String>,

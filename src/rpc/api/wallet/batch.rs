@@ -1,22 +1,20 @@
-//! The parameters of the wallet's methods (EIP-5792).
+//! The batch of `wallet_sendCalls`, and the id of a batch (EIP-5792).
 
 use std::{borrow::Cow, fmt};
 
 use alloy_primitives::{Address, U256};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, Visitor},
 };
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value, json, value::RawValue};
 
-use super::parse;
 use crate::{
     rpc::{
         json::hex::{Data, Fixed, Quantity},
-        protocol::{
-            dialect::Dialect,
-            error::{Result, RpcError},
-        },
+        params::parse,
+        protocol::{dialect::Dialect, error::RpcError},
     },
     shown::cut,
     wallet::{BatchCall, BatchId, BatchRequest, Requested, WalletError},
@@ -27,91 +25,81 @@ const VERSION: &str = "2.0.0";
 /// The name of the call capability that sets the call's gas limit.
 const GAS_LIMIT: &str = "gasLimitOverride";
 
-params! {
-    SendCallsParams(BatchParam) = "1 parameter: the batch";
-    BatchIdParams(IdParam) = "1 parameter: the id of a batch";
-    CapabilitiesParams(Fixed<20>; Vec<Quantity<U256>>) = "1 or 2 parameters: the account, chain ids";
+/// Signs and sends a batch of calls (EIP-5792): as one EIP-7702 transaction where it is to be atomic, else a transaction a call.
+/// Errors in the order in which they are checked: -32000 version, -32602 form, 5710 chain (on /standard 5760 where a batch cannot
+/// be atomic on it), 4100 account, 4001 rejected, 5700 capability, 5720 id, 5740 size, 5750 upgrade; data says what was wrong.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: the batch")]
+pub struct SendCalls {
+    batch: BatchParam,
 }
 
-#[derive(Debug, Deserialize)]
+/// A batch of calls.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "Batch")]
 struct BatchParam {
     #[serde(rename = "version")]
+    #[schemars(with = "String", extend("const" = VERSION))]
     _version: VersionParam,
+    /// 32 random bytes in hex where it is absent.
     id: Option<IdParam>,
+    /// Required on /. Elsewhere the wallet's first account where it is absent.
     from: Option<Fixed<20>>,
+    #[schemars(with = "Quantity<u64>")]
     chain_id: ChainIdParam,
     atomic_required: bool,
+    #[schemars(length(min = 1))]
     calls: Vec<CallParam>,
+    /// Supported: atomic. Any other must be optional.
     capabilities: Option<CapabilitiesOf<false>>,
 }
 
-#[derive(Debug, Deserialize)]
+/// A call of a batch.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "BatchCall")]
 struct CallParam {
+    /// Required on /. Elsewhere the call creates a contract where it is absent.
     to: Option<Fixed<20>>,
+    /// Wei. Required on /.
     value: Option<Quantity<U256>>,
     data: Option<Data>,
     capabilities: Option<CapabilitiesOf<true>>,
 }
 
-/// The parsed parameters of `wallet_getCapabilities`.
-#[derive(Clone, Debug)]
-pub struct CapabilitiesRequest {
-    /// The account whose capabilities are requested.
-    pub account: Address,
-    /// The ids of the requested chains. `None` means all chains.
-    chains: Option<Vec<U256>>,
-}
-
-impl CapabilitiesRequest {
-    /// Returns whether the request includes this chain.
-    pub fn asks_for(&self, chain_id: u64) -> bool {
-        self.chains.as_ref().is_none_or(|chains| chains.contains(&U256::from(chain_id)))
+impl SendCalls {
+    /// Parses the batch. The version is checked before anything else.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`WalletError::Version`] if the request names another version, whatever else is wrong with it. Returns
+    /// [`WalletError::Shape`] with the name of the field if the request is malformed.
+    pub fn parse(params: &str, dialect: &Dialect) -> Result<BatchRequest, WalletError> {
+        if let Some(version) = version(params).filter(|version| version != VERSION) {
+            let shown = cut(&version, 80);
+            return Err(WalletError::Version(format!("params[0].version: {shown:?}: expected {VERSION:?}")));
+        }
+        let shape = |error: RpcError| WalletError::Shape(error.into_object().message().to_owned());
+        let Self { batch } = parse(params, dialect).map_err(shape)?;
+        if dialect.requires_to_and_selector && batch.from.is_none() {
+            return Err(WalletError::Shape(
+                "params[0].from: missing: expected an address: 0x and 40 hex digits".into(),
+            ));
+        }
+        if batch.calls.is_empty() {
+            return Err(WalletError::Shape("params[0].calls: empty: expected at least one call".into()));
+        }
+        let calls = batch.calls.into_iter().enumerate().map(|(index, call)| call.into_call(index, dialect));
+        Ok(BatchRequest {
+            id: batch.id.map(|IdParam(id)| id),
+            from: batch.from.map(Address::from),
+            chain_id: batch.chain_id.0,
+            atomic_required: batch.atomic_required,
+            calls: calls.collect::<Result<_, _>>()?,
+            capabilities: batch.capabilities.unwrap_or_default().others,
+            transaction: None,
+        })
     }
-}
-
-/// Parses the batch of `wallet_sendCalls`. The version is checked before anything else.
-///
-/// # Errors
-///
-/// Returns [`WalletError::Version`] if the request names another version, whatever else is wrong with it. Returns
-/// [`WalletError::Shape`] with the name of the field if the request is malformed.
-pub fn parse_batch(params: &str, dialect: &Dialect) -> Result<BatchRequest, WalletError> {
-    if let Some(version) = version(params).filter(|version| version != VERSION) {
-        let shown = cut(&version, 80);
-        return Err(WalletError::Version(format!("params[0].version: {shown:?}: expected {VERSION:?}")));
-    }
-    let shape = |error: RpcError| WalletError::Shape(error.into_object().message().to_owned());
-    let SendCallsParams(batch, ()) = parse(params, dialect).map_err(shape)?;
-    if dialect.requires_to_and_selector && batch.from.is_none() {
-        return Err(WalletError::Shape("params[0].from: missing: expected an address: 0x and 40 hex digits".into()));
-    }
-    if batch.calls.is_empty() {
-        return Err(WalletError::Shape("params[0].calls: empty: expected at least one call".into()));
-    }
-    let calls = batch.calls.into_iter().enumerate().map(|(index, call)| call.into_call(index, dialect));
-    Ok(BatchRequest {
-        id: batch.id.map(|IdParam(id)| id),
-        from: batch.from.map(Address::from),
-        chain_id: batch.chain_id.0,
-        atomic_required: batch.atomic_required,
-        calls: calls.collect::<Result<_, _>>()?,
-        capabilities: batch.capabilities.unwrap_or_default().others,
-        transaction: None,
-    })
-}
-
-/// Parses the batch id of `wallet_getCallsStatus` and `wallet_showCallsStatus`.
-pub fn parse_batch_id(params: &str, dialect: &Dialect) -> Result<BatchId> {
-    let BatchIdParams(IdParam(id), ()) = parse(params, dialect)?;
-    Ok(id)
-}
-
-/// Parses the account and the chain ids of `wallet_getCapabilities`.
-pub fn parse_capabilities(params: &str, dialect: &Dialect) -> Result<CapabilitiesRequest> {
-    let CapabilitiesParams(account, chains, ()) = parse(params, dialect)?;
-    let chains = chains.map(|chains| chains.into_iter().map(|Quantity(id)| id).collect());
-    Ok(CapabilitiesRequest { account: account.into(), chains })
 }
 
 /// Returns the version that a request names, even if the rest of the request is malformed.
@@ -172,7 +160,7 @@ impl<T, F: FnOnce(&str) -> Option<T>> Visitor<'_> for TextVisitor<F> {
     }
 }
 
-/// The text [`VERSION`]. [`parse_batch`] has rejected any other text before.
+/// The text [`VERSION`]. [`SendCalls::parse`] has rejected any other text before.
 #[derive(Debug)]
 struct VersionParam;
 
@@ -183,8 +171,9 @@ impl<'de> Deserialize<'de> for VersionParam {
     }
 }
 
-#[derive(Debug)]
-struct IdParam(BatchId);
+#[derive(Debug, JsonSchema)]
+#[schemars(transparent)]
+pub struct IdParam(pub BatchId);
 
 impl<'de> Deserialize<'de> for IdParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -215,6 +204,22 @@ impl<'de> Deserialize<'de> for ChainIdParam {
 struct CapabilitiesOf<const CALL: bool> {
     gas_limit: Option<u64>,
     others: Vec<Requested>,
+}
+
+impl<const CALL: bool> JsonSchema for CapabilitiesOf<CALL> {
+    fn schema_name() -> Cow<'static, str> {
+        if CALL { "CallCapabilities" } else { "BatchCapabilities" }.into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let capability = generator.subschema_for::<CapabilityParam>();
+        let mut schema = json_schema!({"type": "object", "additionalProperties": capability});
+        if CALL {
+            let gas_limit = generator.subschema_for::<GasLimitFields>();
+            schema.insert("properties".to_owned(), json!({GAS_LIMIT: gas_limit}));
+        }
+        schema
+    }
 }
 
 impl<'de, const CALL: bool> Deserialize<'de> for CapabilitiesOf<CALL> {
@@ -250,7 +255,8 @@ impl<'de, const CALL: bool> Deserialize<'de> for CapabilitiesOf<CALL> {
 }
 
 /// A capability: whether it is optional. Its own fields are ignored.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Capability")]
 #[serde(expecting = "a capability: an object, which may have a boolean `optional`")]
 struct CapabilityParam {
     #[serde(default)]
@@ -260,9 +266,11 @@ struct CapabilityParam {
 }
 
 /// The capability `gasLimitOverride`, with the gas limit in its `value`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "GasLimitOverride")]
 #[serde(expecting = "an object with the gas limit as its `value`")]
 struct GasLimitFields {
+    /// Gas limit of this call, above zero.
     value: Quantity<u64>,
     #[serde(rename = "optional", default)]
     _optional: bool,

@@ -1,0 +1,153 @@
+//! Bundles of signed transactions that are to be mined, with the fields that Flashbots documents.
+
+use alloy_primitives::{B256, map::B256Map};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    pool::{BundleName, SentBundle},
+    rpc::{
+        api::{Example, Method},
+        json::{
+            self, Lookup,
+            hex::{Data, Fixed, Number},
+        },
+        params::{add_aliases, check_count, decode},
+        protocol::error::{Result, RpcError},
+        run::{Backend, Run},
+    },
+};
+
+/// Maximum number of a bundle's transactions, as Flashbots documents it for its relay.
+const MAX_TRANSACTIONS: usize = 100;
+/// Maximum length of the name under which a bundle is replaced or cancelled, in bytes. A UUID has 36.
+const MAX_UUID: usize = 64;
+/// The other names of fields of a bundle.
+const ALIASES: &[(&str, &str)] = &[("replacementUuid", "uuid")];
+
+/// Has signed transactions mined in a block of the devnet, one after the other and all of them, or none. The bundle is tried in
+/// each sub-block of its block. It waits in memory, and is lost at a restart.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: the bundle")]
+pub struct SendBundle {
+    bundle: Bundle,
+}
+
+/// A bundle to be mined.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "BundleToMine", transform = add_aliases(ALIASES))]
+struct Bundle {
+    /// Signed transactions of any type, those with blobs in their network form; at most 300,000 bytes.
+    #[schemars(length(min = 1, max = 100))]
+    txs: Vec<Data>,
+    /// The block being built, or one of the 25 after it.
+    block_number: Number<u64>,
+    /// The earliest timestamp of the block, in Unix seconds; 0 for none.
+    min_timestamp: Option<Number<u64>>,
+    /// The latest timestamp of the block, in Unix seconds; 0 for none.
+    max_timestamp: Option<Number<u64>>,
+    /// The transactions of the bundle that may fail, and are in the block all the same.
+    reverting_tx_hashes: Option<Vec<Fixed<32>>>,
+    /// A name of the bundle. A later bundle with this name replaces it.
+    #[serde(alias = "uuid")]
+    #[schemars(length(min = 1, max = 64))]
+    replacement_uuid: Option<String>,
+}
+
+/// The hash of a bundle that waits to be mined.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BundleHash {
+    /// The Keccak hash of the transactions' hashes.
+    bundle_hash: Fixed<32>,
+}
+
+impl Bundle {
+    /// Checks the bundle, and decodes its transactions. Its name is that of the client of `run`.
+    fn into_sent(self, run: &Run<'_>) -> Result<SentBundle> {
+        check_count(self.txs.len(), MAX_TRANSACTIONS)?;
+        let transactions =
+            self.txs.iter().enumerate().map(|(index, raw)| decode(raw, &format_args!("params[0].txs[{index}]")));
+        let transactions = transactions.collect::<Result<Vec<_>, _>>()?;
+        let mut indices = B256Map::default();
+        for (index, sent) in transactions.iter().enumerate() {
+            if let Some(first) = indices.insert(*sent.tx.tx_hash(), index) {
+                return Err(RpcError::params(format!(
+                    "params[0].txs[{index}]: expected another transaction than txs[{first}]"
+                )));
+            }
+        }
+        let may_revert: Vec<B256> = self.reverting_tx_hashes.into_iter().flatten().map(B256::from).collect();
+        if let Some((index, hash)) = may_revert.iter().enumerate().find(|(_, hash)| !indices.contains_key(*hash)) {
+            return Err(RpcError::params(format!(
+                "params[0].revertingTxHashes[{index}]: {hash}: expected the hash of a transaction of the bundle"
+            )));
+        }
+        // Zero means that there is no bound, as in mev-geth.
+        let [min_timestamp, max_timestamp] =
+            [self.min_timestamp, self.max_timestamp].map(|time| time.map_or(0, |time| time.0));
+        if max_timestamp != 0 && max_timestamp < min_timestamp {
+            return Err(RpcError::params(format!(
+                "params[0].maxTimestamp: {max_timestamp}: expected at least minTimestamp, {min_timestamp}"
+            )));
+        }
+        let name = self.replacement_uuid.map(|uuid| name(uuid, run)).transpose()?;
+        let max_timestamp = if max_timestamp == 0 { u64::MAX } else { max_timestamp };
+        Ok(SentBundle { transactions, block: self.block_number.0, min_timestamp, max_timestamp, may_revert, name })
+    }
+}
+
+impl Method for SendBundle {
+    type Answer = BundleHash;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"txs": ["0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33"], "blockNumber": "0x2a"}]"#,
+        answer: r#"{"bundleHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"}"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let bundle_hash = backend.pool.bundles.add(self.bundle.into_sent(run)?)?;
+        json::value(&mut run.out, &BundleHash { bundle_hash: Fixed(bundle_hash.0) });
+        Ok(Lookup::Found)
+    }
+}
+
+/// Cancels the bundles with a name that are not mined yet. Says whether there were any.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: an object with the replacementUuid")]
+pub struct CancelBundle {
+    bundle: NamedBundle,
+}
+
+/// The name of a bundle to be cancelled.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(transform = add_aliases(ALIASES))]
+struct NamedBundle {
+    /// The name that `eth_sendBundle` was given.
+    #[serde(alias = "uuid")]
+    #[schemars(length(min = 1, max = 64))]
+    replacement_uuid: String,
+}
+
+impl Method for CancelBundle {
+    type Answer = bool;
+    const EXAMPLE: Example = Example { params: r#"[{"replacementUuid": "one"}]"#, answer: "true" };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let name = name(self.bundle.replacement_uuid, run)?;
+        json::value(&mut run.out, &backend.pool.bundles.cancel(&name)?);
+        Ok(Lookup::Found)
+    }
+}
+
+/// Returns the name that the client of `run` has given a bundle.
+fn name(uuid: String, run: &Run<'_>) -> Result<BundleName> {
+    let length = uuid.len();
+    match (1..=MAX_UUID).contains(&length) {
+        true => Ok(BundleName { client: run.client.map(str::to_owned), uuid }),
+        false => Err(RpcError::params(format!(
+            "params[0].replacementUuid: {length} bytes: expected a UUID, or another text of 1 to {MAX_UUID} bytes"
+        ))),
+    }
+}

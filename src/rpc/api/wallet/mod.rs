@@ -1,0 +1,19 @@
+//! The wallet: batches of calls (EIP-5792), and what pages ask of a browser's wallet.
+
+mod approval;
+mod batch;
+mod calls;
+mod capabilities;
+mod message;
+mod page;
+mod status;
+
+pub use self::{
+    approval::{GetApprovals, answer},
+    batch::SendCalls,
+    calls::{Waiting, prepare, send_approved, send_or_ask},
+    capabilities::GetCapabilities,
+    message::{PersonalSign, SignTypedData},
+    page::{GetPermissions, RequestAccounts, RequestPermissions, SwitchChain},
+    status::{GetCallsStatus, ShowCallsStatus},
+};

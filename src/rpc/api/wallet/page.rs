@@ -1,0 +1,165 @@
+//! What pages ask of a browser's wallet: accounts and permissions (EIP-2255), and chains (EIP-3326).
+
+use alloy_primitives::U256;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::rpc::{
+    api::{Example, Method},
+    json::{
+        self, Lookup,
+        hex::{Fixed, Quantity},
+    },
+    protocol::error::{Result, RpcError},
+    run::{Backend, Run},
+};
+
+/// EIP-3326's code for a chain that the wallet does not have.
+const UNRECOGNIZED_CHAIN: i32 = 4902;
+
+/// The accounts that the client may use (EIP-1102): all of the wallet's. Error 4100 without a token of the wallet where it needs
+/// one, 4001 where the wallet rejects everything.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct RequestAccounts {}
+
+impl Method for RequestAccounts {
+    type Answer = Vec<Fixed<20>>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"# };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        connect(backend, run)?;
+        json::value(&mut run.out, &accounts(backend));
+        Ok(Lookup::Found)
+    }
+}
+
+/// A permission of a client (EIP-2255).
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Permission {
+    /// The origin of the page, where the request names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    invoker: Option<String>,
+    #[schemars(extend("const" = "eth_accounts"))]
+    parent_capability: &'static str,
+    /// Clients take the accounts from the first caveat, as other wallets have it.
+    caveats: [Caveat; 1],
+}
+
+/// The limit of a permission: the accounts that it is for.
+#[derive(Serialize, JsonSchema)]
+struct Caveat {
+    #[schemars(extend("const" = "restrictReturnedAccounts"))]
+    r#type: &'static str,
+    value: Vec<Fixed<20>>,
+}
+
+impl Permission {
+    fn of(backend: &Backend, run: &Run<'_>) -> Self {
+        Self {
+            invoker: run.page.map(str::to_owned),
+            parent_capability: "eth_accounts",
+            caveats: [Caveat { r#type: "restrictReturnedAccounts", value: accounts(backend) }],
+        }
+    }
+}
+
+/// The client's permissions (EIP-2255): that of eth_accounts, or none where the client may not use the wallet.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct GetPermissions {}
+
+impl Method for GetPermissions {
+    type Answer = Vec<Permission>;
+    const EXAMPLE: Example = Example { params: "[]", answer: RequestPermissions::EXAMPLE.answer };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let permission = connect(backend, run).ok().map(|()| Permission::of(backend, run));
+        json::value(&mut run.out, &Vec::from_iter(permission));
+        Ok(Lookup::Found)
+    }
+}
+
+/// Grants the permission of eth_accounts (EIP-2255), the only one that there is, to a client that may use the wallet. Errors as
+/// for eth_requestAccounts.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: an object of permissions by name")]
+pub struct RequestPermissions {
+    #[serde(rename = "permissions")]
+    _permissions: PermissionsParam,
+}
+
+/// Permissions by name.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct PermissionsParam {
+    #[serde(rename = "eth_accounts")]
+    _eth_accounts: CaveatsParam,
+}
+
+/// Caveats by name. They are ignored.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "an object of caveats by name")]
+struct CaveatsParam {
+    #[serde(flatten)]
+    _caveats: Map<String, Value>,
+}
+
+impl Method for RequestPermissions {
+    type Answer = Vec<Permission>;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"eth_accounts": {}}]"#,
+        answer: r#"[{"parentCapability": "eth_accounts", "caveats": [{"type": "restrictReturnedAccounts", "value": ["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]}]}]"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        connect(backend, run)?;
+        let permission = Permission::of(backend, run);
+        json::value(&mut run.out, &[permission]);
+        Ok(Lookup::Found)
+    }
+}
+
+/// null where the chain is the node's own (EIP-3326), else error 4902.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: an object with the chainId")]
+pub struct SwitchChain {
+    chain: ChainParam,
+}
+
+/// A chain.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct ChainParam {
+    chain_id: Quantity<U256>,
+}
+
+impl Method for SwitchChain {
+    type Answer = ();
+    const EXAMPLE: Example = Example { params: r#"[{"chainId": "0x7a69"}]"#, answer: "null" };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        backend.wallet.check_use(run.may_use_wallet).map_err(|error| run.dialect.wallet_error(error))?;
+        let (chain_id, own) = (self.chain.chain_id.0, backend.spec.chain_id());
+        if chain_id != U256::from(own) {
+            return Err(RpcError::with_data(
+                UNRECOGNIZED_CHAIN,
+                format!("Unrecognized chain ID {chain_id:#x}"),
+                format!("params[0].chainId: {chain_id:#x}: expected {own:#x}, the only chain of this node"),
+            ));
+        }
+        json::value(&mut run.out, &());
+        Ok(Lookup::Found)
+    }
+}
+
+/// Checks that the client may use the accounts. Such a client is connected to all of them.
+fn connect(backend: &Backend, run: &Run<'_>) -> Result<()> {
+    let checked = backend.wallet.check_use(run.may_use_wallet).and_then(|()| backend.wallet.check_policy());
+    checked.map_err(|error| run.dialect.wallet_error(error))
+}
+
+fn accounts(backend: &Backend) -> Vec<Fixed<20>> {
+    backend.wallet.accounts.addresses().map(|address| Fixed(address.0.0)).collect()
+}
