@@ -15,7 +15,7 @@ use crate::rpc::{
 use crate::{
     nearest::nearest,
     scheduler::{LaneName, RunPlace},
-    shown::cut,
+    shown,
 };
 
 use LaneName::{Bundle, Read, Short};
@@ -408,10 +408,10 @@ pub fn document(dialect: &'static Dialect) -> &'static str {
 
 /// Returns -32601: there is no such method.
 pub fn unknown(name: &str) -> RpcError {
-    let shown = cut(name, 80);
+    let shown = shown::wrong(name);
     let meant = nearest(name, ALL.iter().map(|method| method.info.name));
     let meant = meant.map_or_else(String::new, |near| format!("did you mean {near}? "));
-    RpcError::new(-32601, format!("method {shown:?} does not exist: {meant}rpc.discover lists those that do"))
+    RpcError::new(-32601, format!("method {shown} does not exist: {meant}rpc.discover lists those that do"))
 }
 
 /// Sets the index of each row.

@@ -81,7 +81,7 @@ use super::{
 };
 use crate::{
     ledger::{Selector, SnapshotId},
-    shown::cut,
+    shown::{self, cut},
 };
 
 /// A block selector: a tag, a number, a hash, or an object of EIP-1898 or with a `snapshotId`.
@@ -335,9 +335,9 @@ impl<'de> Deserialize<'de> for SelectorParam {
                     }
                     number => {
                         let number: U256 = super::json::hex::parse_quantity(number).map_err(|reason| {
-                            let shown = cut(number, 80);
+                            let shown = shown::wrong(number);
                             E::custom(format_args!(
-                                "{shown:?}: {reason}: expected a hex number, a block hash, latest, pending, safe, finalized or earliest"
+                                "{shown}: {reason}: expected a hex number, a block hash, latest, pending, safe, finalized or earliest"
                             ))
                         })?;
                         Selector::Number(

@@ -21,7 +21,7 @@ use crate::{
             error::{Result, RpcError},
         },
     },
-    shown::cut,
+    shown,
     wallet::{MessageToSign, SignatureRequest, TypedMessage},
 };
 
@@ -112,8 +112,8 @@ pub fn parse_personal(params: &str, dialect: &Dialect) -> Result<SignatureReques
         (_, Some(account)) => (account, "params[1]", first, "params[0]"),
         (Some(account), None) => (account, "params[0]", second, "params[1]"),
         (None, None) => {
-            let shown = cut(&second, 80);
-            return Err(RpcError::params(format!("params[1]: {shown:?}: expected an account: 0x and 40 hex digits")));
+            let shown = shown::wrong(&second);
+            return Err(RpcError::params(format!("params[1]: {shown}: expected an account: 0x and 40 hex digits")));
         }
     };
     let message = MessageToSign::Personal(message_bytes(message, message_place)?);
