@@ -2,10 +2,10 @@
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
-use alloy_primitives::{Address, B256, Bytes, U256};
+use alloy_primitives::{Address, B256, Bytes, FixedBytes, U256};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize, Serializer,
     de::{Error, Visitor},
 };
 
@@ -83,6 +83,24 @@ impl From<Fixed<20>> for Address {
 impl From<Fixed<32>> for B256 {
     fn from(bytes: Fixed<32>) -> Self {
         Self(bytes.0)
+    }
+}
+
+impl<T: fmt::LowerHex> Serialize for Quantity<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:#x}", self.0))
+    }
+}
+
+impl Serialize for Data {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<const N: usize> Serialize for Fixed<N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        FixedBytes(self.0).serialize(serializer)
     }
 }
 

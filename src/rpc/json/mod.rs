@@ -4,7 +4,6 @@ mod access_list;
 mod block;
 mod difference;
 pub mod hex;
-mod node;
 mod pool;
 pub mod schema;
 mod trace;
@@ -16,7 +15,6 @@ pub use self::block::{
     transaction_fields, transaction_with_receipt,
 };
 pub use self::difference::{signed, state_diff};
-pub use self::node::{divergences, feed, retained};
 pub use self::pool::{by_nonce, by_sender, summary};
 pub use self::trace::{TracePlace, each_frame, parity_results, trace};
 pub use self::wallet::{calls_status, capabilities, permissions, submitted};

@@ -1,7 +1,10 @@
 //! Log filters: blocks, addresses and topics.
 
+use std::borrow::Cow;
+
 use alloy_primitives::{Address, B256, Bloom, Log};
 use alloy_rpc_types_eth::Filter;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer};
 
 use super::{SelectorParam, parse, select};
@@ -26,13 +29,16 @@ params! {
 }
 
 /// A filter object of `eth_getLogs`, `eth_newFilter` or a subscription.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct FilterParam {
+#[schemars(rename = "LogFilter")]
+pub struct FilterParam {
     from_block: Option<SelectorParam>,
     to_block: Option<SelectorParam>,
     block_hash: Option<Fixed<32>>,
     address: Option<OneOrMany<20>>,
+    /// The topics by their position. Null matches any topic.
+    #[schemars(length(max = 4))]
     topics: Option<Vec<Option<OneOrMany<32>>>>,
 }
 
@@ -41,7 +47,7 @@ type Alternative<const N: usize> = Option<Fixed<N>>;
 
 /// One value or a list of alternatives.
 #[derive(Debug)]
-pub(super) struct OneOrMany<const N: usize>(Vec<Alternative<N>>);
+pub struct OneOrMany<const N: usize>(Vec<Alternative<N>>);
 
 /// A filter of logs by their addresses and topics.
 #[derive(Clone, Debug, Default)]
@@ -90,7 +96,7 @@ pub fn parse_logs(params: &str, dialect: &Dialect) -> Result<(LogFilter, LogRang
 
 impl OneOrMany<20> {
     /// Returns the addresses. Errors name `place`.
-    pub(super) fn addresses(self, place: &str) -> Result<Vec<Address>> {
+    pub fn addresses(self, place: &str) -> Result<Vec<Address>> {
         bound(self.0.len(), place)?;
         if let Some(index) = self.0.iter().position(Option::is_none) {
             return Err(RpcError::params(format!("{place}[{index}]: null: expected an address")));
@@ -101,7 +107,7 @@ impl OneOrMany<20> {
 
 impl FilterParam {
     /// Converts to a filter for logs of any block. Errors name fields of `place`.
-    pub(super) fn into_filter(self, place: &str) -> Result<LogFilter> {
+    pub fn into_filter(self, place: &str) -> Result<LogFilter> {
         let addresses = self.address.map(|list| list.addresses(&format!("{place}.address")));
         let addresses = addresses.transpose()?.unwrap_or_default();
         let topics = self.topics.unwrap_or_default();
@@ -123,7 +129,7 @@ impl FilterParam {
     }
 
     /// Returns whether the filter names blocks, which has no meaning in a subscription.
-    pub(super) const fn names_blocks(&self) -> bool {
+    pub const fn names_blocks(&self) -> bool {
         self.from_block.is_some() || self.to_block.is_some() || self.block_hash.is_some()
     }
 }
@@ -133,6 +139,26 @@ fn bound(count: usize, place: &str) -> Result<()> {
         return Err(RpcError::params(format!("{place}: too many: {count}, at most {MAX_ALTERNATIVES}")));
     }
     Ok(())
+}
+
+impl<const N: usize> JsonSchema for OneOrMany<N>
+where
+    Fixed<N>: JsonSchema,
+{
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "OneOrMany".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let one = generator.subschema_for::<Fixed<N>>();
+        // An address cannot be null.
+        let item = if N == 20 { one.clone() } else { generator.subschema_for::<Alternative<N>>() };
+        json_schema!({"anyOf": [one, {"type": "array", "items": item, "maxItems": MAX_ALTERNATIVES}]})
+    }
 }
 
 impl<'de, const N: usize> Deserialize<'de> for OneOrMany<N> {

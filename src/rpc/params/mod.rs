@@ -28,7 +28,6 @@ mod send;
 mod signature;
 mod state;
 mod subscribe;
-mod testing;
 mod trace;
 mod wallet;
 
@@ -39,7 +38,7 @@ pub use self::call::{
     AddressKey, BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides,
     call_block_overrides, state_overrides,
 };
-pub use self::log::{LogFilter, LogRange, parse_logs};
+pub use self::log::{FilterParam, LogFilter, LogRange, OneOrMany, parse_logs};
 pub use self::many::{ManyRequest, parse_call_many};
 pub use self::mev::{MevBundle, MevPart, SimBundleRequest, parse_sim_bundle};
 pub use self::parity::{
@@ -48,13 +47,8 @@ pub use self::parity::{
 };
 pub use self::send::{parse_raw, parse_raw_sync, parse_sending};
 pub use self::signature::{parse_permissions, parse_personal, parse_switch, parse_typed_data};
-pub use self::state::{StorageRangeRequest, parse_address, parse_bytes, parse_storage_range};
-pub use self::subscribe::{ChangeFilter, Shown, Subject, parse_id, parse_subscribe, parse_unsubscribe};
-pub use self::testing::{
-    BuildBlockRequest, BuildTransaction, PayloadAttributes, parse_balance, parse_build_block, parse_evm_mine,
-    parse_mine, parse_nonce, parse_return, parse_save, parse_seconds, parse_set_code, parse_set_storage,
-    parse_timestamp,
-};
+pub use self::state::{StorageRangeRequest, parse_address, parse_storage_range};
+pub use self::subscribe::parse_id;
 pub use self::trace::{
     ReplayRequest, TraceRequest, parse_trace_block, parse_trace_call, parse_trace_many, parse_trace_transaction,
 };
