@@ -112,8 +112,6 @@ fn hop(executor: &Executor, runtime: &Runtime, metrics: &Metrics) {
             group.throughput(Throughput::Elements(at_once as u64));
             group.bench_function(format!("{lane}_{at_once}_at_once"), |bencher| {
                 bencher.iter_custom(|rounds| {
-                    // The recorded samples are aggregated regularly, as in the node.
-                    metrics.upkeep();
                     let executor = executor.clone();
                     runtime
                         .block_on(async { tokio::spawn(empty_jobs(executor, lane, at_once, rounds)).await })

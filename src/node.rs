@@ -392,7 +392,7 @@ impl Actors {
         let lanes = LaneName::ALL.map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
         let memory = Arc::new(IoMemory::new(config.max_memory_io as usize, 2 * config.max_connections as usize));
         let gauges = SizeGauges::new(&metrics, config.data_dir.clone());
-        tokio::spawn(run_upkeep(metrics.clone(), gauges, codes.clone(), memory.clone()));
+        tokio::spawn(show_sizes(gauges, codes.clone(), memory.clone()));
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, memory.clone(), &metrics));
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone(), config.live.late()));
         let signers = Accounts::new(accounts, keyed);
@@ -560,11 +560,10 @@ async fn count_drops(mut dropped: broadcast::Receiver<DroppedTransaction>, drops
     }
 }
 
-async fn run_upkeep(metrics: Metrics, gauges: SizeGauges, codes: Arc<CodeCache>, memory: Arc<IoMemory>) {
-    let mut ticks = tokio::time::interval(Metrics::UPKEEP);
+async fn show_sizes(gauges: SizeGauges, codes: Arc<CodeCache>, memory: Arc<IoMemory>) {
+    let mut ticks = tokio::time::interval(Metrics::SIZE_INTERVAL);
     loop {
         ticks.tick().await;
-        metrics.upkeep();
         gauges.show(&codes, &memory);
     }
 }

@@ -69,6 +69,11 @@ pub fn quoted(text: &str) -> String {
     format!("\"{}\"", escaped(text, "\"\\"))
 }
 
+/// Quotes a wrong value of a request for the error that rejects it. A long value is cut.
+pub fn wrong(value: &str) -> String {
+    format!("{:?}", cut(value, 80))
+}
+
 /// Returns the first `most` characters of a text, followed by `…` if there are more.
 pub fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {

@@ -1,20 +1,21 @@
 //! Observability: structured logs, and metrics in the Prometheus format.
 
-mod reading;
-
 pub use metrics::{Counter, Gauge, Histogram};
-pub use reading::MetricSample;
 
 use std::{
+    borrow::Cow,
+    collections::BTreeMap,
     fmt,
     io::IsTerminal,
-    sync::Arc,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
 use actix::Message;
-use metrics::{Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use metrics::HistogramFn;
 use tracing::field::Field;
 use tracing_subscriber::{
     field::MakeExt,
@@ -69,35 +70,56 @@ fn escaped_fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
 }
 
 /// A node's metrics. Each node has its own, so that several can run in one process.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Metrics {
-    recorder: Arc<PrometheusRecorder>,
-    handle: PrometheusHandle,
-    /// Processor time, memory, threads and files of the process, which are read when the metrics are rendered.
-    process: metrics_process::Collector,
+    /// By name.
+    families: Arc<Mutex<BTreeMap<&'static str, Family>>>,
     began: Instant,
 }
 
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Metrics")
-    }
+/// The metrics of one name.
+#[derive(Debug)]
+struct Family {
+    help: &'static str,
+    series: BTreeMap<LabelSet, Series>,
+}
+
+/// The names and values of a metric's labels.
+type LabelSet = Vec<(&'static str, Cow<'static, str>)>;
+
+/// A metric with one set of labels.
+#[derive(Clone, Debug)]
+enum Series {
+    Counter(Arc<AtomicU64>),
+    /// The bits of an `f64`.
+    Gauge(Arc<AtomicU64>),
+    Histogram(Arc<Buckets>),
+}
+
+/// The values of a histogram, in seconds.
+#[derive(Debug)]
+struct Buckets {
+    /// The upper bounds, ascending.
+    bounds: Vec<f64>,
+    /// The number of values up to each bound and above the one before, and beyond the last.
+    counts: Vec<AtomicU64>,
+    /// The sum of the values, in nanoseconds.
+    sum: AtomicU64,
+}
+
+/// A metric, as the node itself reads it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<'a> {
+    /// The metric's name.
+    pub name: &'static str,
+    help: &'static str,
+    labels: &'a LabelSet,
+    series: &'a Series,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let builder = PrometheusBuilder::new();
-        let builder = builder
-            .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)
-            .and_then(|builder| builder.set_buckets_for_metric(Matcher::Full(PUBLISH_SECONDS.into()), &fine_seconds()));
-        // Only an empty list of buckets is rejected.
-        let builder = builder.unwrap_or_else(|_| PrometheusBuilder::new());
-        let recorder = builder.build_recorder();
-        let handle = recorder.handle();
-        let recorder = Arc::new(recorder);
-        let process = metrics_process::Collector::default();
-        metrics::with_local_recorder(&*recorder, || process.describe());
-        let metrics = Self { recorder, handle, process, began: Instant::now() };
+        let metrics = Self { families: Arc::default(), began: Instant::now() };
         let labels = [
             ("version", env!("CARGO_PKG_VERSION")),
             ("arch", std::env::consts::ARCH),
@@ -114,45 +136,185 @@ impl Default for Metrics {
 type Labels<'a> = &'a [(&'static str, &'static str)];
 
 impl Metrics {
+    /// The interval at which the node sets the gauges of its sizes.
+    pub const SIZE_INTERVAL: Duration = Duration::from_secs(5);
+
     /// Returns a counter. Create it once and keep it, because creating it looks it up.
     pub fn counter(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Counter {
-        self.recorder.describe_counter(KeyName::from(name), None::<Unit>, SharedString::from(help));
-        self.recorder.register_counter(&key(name, labels), &METADATA)
+        match self.series(name, help, owned(labels), || Series::Counter(Arc::default())) {
+            Series::Counter(value) => Counter::from_arc(value),
+            _ => Counter::noop(),
+        }
     }
 
     /// Returns a gauge.
     pub fn gauge(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Gauge {
-        self.recorder.describe_gauge(KeyName::from(name), None::<Unit>, SharedString::from(help));
-        self.recorder.register_gauge(&key(name, labels), &METADATA)
+        self.gauge_of(name, help, owned(labels))
     }
 
     /// Returns a gauge whose label is known only when the node runs. The caller bounds the number of labels.
     pub fn named_gauge(&self, name: &'static str, help: &'static str, label: (&'static str, String)) -> Gauge {
-        self.recorder.describe_gauge(KeyName::from(name), None::<Unit>, SharedString::from(help));
-        let key = Key::from_parts(name, vec![Label::new(label.0, label.1)]);
-        self.recorder.register_gauge(&key, &METADATA)
+        self.gauge_of(name, help, vec![(label.0, label.1.into())])
+    }
+
+    fn gauge_of(&self, name: &'static str, help: &'static str, labels: LabelSet) -> Gauge {
+        match self.series(name, help, labels, || Series::Gauge(Arc::default())) {
+            Series::Gauge(value) => Gauge::from_arc(value),
+            _ => Gauge::noop(),
+        }
     }
 
     /// Returns a histogram of seconds.
     pub fn histogram(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Histogram {
-        self.recorder.describe_histogram(KeyName::from(name), Some(Unit::Seconds), SharedString::from(help));
-        self.recorder.register_histogram(&key(name, labels), &METADATA)
+        let bounds = || if name == PUBLISH_SECONDS { fine_seconds() } else { SECONDS.to_vec() };
+        match self.series(name, help, owned(labels), || Series::Histogram(Arc::new(Buckets::new(bounds())))) {
+            Series::Histogram(buckets) => Histogram::from_arc(buckets),
+            _ => Histogram::noop(),
+        }
     }
 
-    /// Returns all metrics in Prometheus' text format.
-    pub fn render(&self) -> String {
+    fn series(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: LabelSet,
+        create: impl FnOnce() -> Series,
+    ) -> Series {
+        let mut families = self.families();
+        let family = families.entry(name).or_insert_with(|| Family { help, series: BTreeMap::new() });
+        family.series.entry(labels).or_insert_with(create).clone()
+    }
+
+    fn families(&self) -> MutexGuard<'_, BTreeMap<&'static str, Family>> {
+        self.families.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the metrics of the process, and the time since its start.
+    fn measure(&self) {
         let uptime = self.gauge("presim_uptime_seconds", "Time since the node began to start.", &[]);
         uptime.set(self.began.elapsed().as_secs_f64());
-        metrics::with_local_recorder(&*self.recorder, || self.process.collect());
-        self.handle.render()
+        let process = metrics_process::collector::collect();
+        if let Some(seconds) = process.cpu_seconds_total {
+            let help = "Total user and system CPU time spent in seconds.";
+            self.counter("process_cpu_seconds_total", help, &[]).absolute(seconds as u64);
+        }
+        for (name, help, value) in [
+            ("process_open_fds", "Number of open file descriptors.", process.open_fds),
+            ("process_max_fds", "Maximum number of open file descriptors.", process.max_fds),
+            ("process_virtual_memory_bytes", "Virtual memory size in bytes.", process.virtual_memory_bytes),
+            (
+                "process_virtual_memory_max_bytes",
+                "Maximum amount of virtual memory available in bytes.",
+                process.virtual_memory_max_bytes,
+            ),
+            ("process_resident_memory_bytes", "Resident memory size in bytes.", process.resident_memory_bytes),
+            (
+                "process_start_time_seconds",
+                "Start time of the process since unix epoch in seconds.",
+                process.start_time_seconds,
+            ),
+            ("process_threads", "Number of OS threads in the process.", process.threads),
+        ] {
+            if let Some(value) = value {
+                self.gauge(name, help, &[]).set(value as f64);
+            }
+        }
     }
 
-    /// The interval at which [`Metrics::upkeep`] must be called.
-    pub const UPKEEP: Duration = Duration::from_secs(5);
+    /// Passes each metric to `read`.
+    pub fn read(&self, mut read: impl FnMut(Sample<'_>)) {
+        self.measure();
+        for (name, family) in &*self.families() {
+            family.series.iter().for_each(|(labels, series)| read(Sample { name, help: family.help, labels, series }));
+        }
+    }
 
-    /// Merges recorded samples into their buckets. Without it, they accumulate between two scrapes.
-    pub fn upkeep(&self) {
-        self.handle.run_upkeep();
+    /// Returns all metrics in Prometheus' text format
+    /// (<https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>).
+    pub fn render(&self) -> String {
+        let (mut text, mut last) = (String::new(), "");
+        self.read(|sample| {
+            let Sample { name, help, .. } = sample;
+            if std::mem::replace(&mut last, name) != name {
+                text += &format!("# HELP {name} {help}\n# TYPE {name} {}\n", sample.kind());
+            }
+            sample.write(&mut text);
+        });
+        text
+    }
+}
+
+fn owned(labels: Labels<'_>) -> LabelSet {
+    labels.iter().map(|(name, value)| (*name, Cow::Borrowed(*value))).collect()
+}
+
+impl Buckets {
+    fn new(bounds: Vec<f64>) -> Self {
+        let counts = (0..=bounds.len()).map(|_| AtomicU64::default()).collect();
+        Self { bounds, counts, sum: AtomicU64::default() }
+    }
+}
+
+impl HistogramFn for Buckets {
+    fn record(&self, seconds: f64) {
+        self.counts[self.bounds.partition_point(|bound| *bound < seconds)].fetch_add(1, Relaxed);
+        self.sum.fetch_add((seconds * 1e9).round() as u64, Relaxed);
+    }
+}
+
+impl Sample<'_> {
+    /// Returns the value of a label.
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.labels.iter().find(|(label, _)| *label == name).map(|(_, value)| value.as_ref())
+    }
+
+    /// Returns the value of a counter or a gauge; the sum of a histogram's values.
+    pub fn value(&self) -> f64 {
+        match self.series {
+            Series::Counter(value) => value.load(Relaxed) as f64,
+            Series::Gauge(value) => f64::from_bits(value.load(Relaxed)),
+            Series::Histogram(buckets) => buckets.sum.load(Relaxed) as f64 / 1e9,
+        }
+    }
+
+    /// Returns the upper bounds of a histogram's buckets, the last one infinite, each with the number of values up to it.
+    pub fn buckets(&self) -> Vec<(f64, u64)> {
+        let Series::Histogram(buckets) = self.series else { return Vec::new() };
+        let mut sum = 0;
+        let up_to = |(bound, count): (f64, &AtomicU64)| {
+            sum += count.load(Relaxed);
+            (bound, sum)
+        };
+        buckets.bounds.iter().copied().chain([f64::INFINITY]).zip(&buckets.counts).map(up_to).collect()
+    }
+
+    const fn kind(&self) -> &'static str {
+        match self.series {
+            Series::Counter(_) => "counter",
+            Series::Gauge(_) => "gauge",
+            Series::Histogram(_) => "histogram",
+        }
+    }
+
+    fn write(&self, text: &mut String) {
+        let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let labels = self.labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
+        let labels: Vec<String> = labels.collect();
+        let mut line = |part: &str, bound: Option<String>, value: f64| {
+            let all: Vec<String> = labels.iter().cloned().chain(bound).collect();
+            let braces = if all.is_empty() { String::new() } else { format!("{{{}}}", all.join(",")) };
+            *text += &format!("{}{part}{braces} {value}\n", self.name);
+        };
+        if !matches!(self.series, Series::Histogram(_)) {
+            return line("", None, self.value());
+        }
+        let buckets = self.buckets();
+        for (bound, count) in &buckets {
+            let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
+            line("_bucket", Some(format!("le=\"{bound}\"")), *count as f64);
+        }
+        line("_sum", None, self.value());
+        line("_count", None, buckets.last().map_or(0, |(_, count)| *count) as f64);
     }
 }
 
@@ -161,18 +323,9 @@ impl Metrics {
 #[rtype(result = "bool")]
 pub struct Pulse;
 
-static METADATA: Metadata<'static> = Metadata::new("presim", Level::INFO, Some(module_path!()));
-
-fn key(name: &'static str, labels: Labels<'_>) -> Key {
-    Key::from_parts(name, labels.iter().map(|(name, value)| Label::new(*name, *value)).collect::<Vec<_>>())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{
-        io,
-        sync::{Mutex, PoisonError},
-    };
+    use std::io;
 
     use tracing::subscriber::with_default;
 
@@ -208,5 +361,39 @@ mod tests {
         let shown = r"no\n2026 INFO forged\r\u{1b}[2J\u{202e}";
         let target = module_path!();
         assert_eq!(log, format!(" WARN {target}: the upstream said {shown} error={shown} count=3\n"));
+    }
+
+    #[test]
+    fn metrics_are_read_and_rendered() {
+        let metrics = Metrics::default();
+        metrics.counter("presim_one_total", "One.", &[]).increment(3);
+        metrics.named_gauge("presim_two", "Two.", ("name", "a\"b".to_owned())).set(1.5);
+        let labels = [("method", "eth_call"), ("outcome", "ok")];
+        metrics.histogram("presim_three_seconds", "Three.", &labels).record(Duration::from_micros(150));
+        let text = metrics.render();
+        for line in [
+            "# HELP presim_one_total One.",
+            "# TYPE presim_one_total counter",
+            "presim_one_total 3",
+            r#"presim_two{name="a\"b"} 1.5"#,
+            "# TYPE presim_three_seconds histogram",
+            r#"presim_three_seconds_bucket{method="eth_call",outcome="ok",le="0.0001"} 0"#,
+            r#"presim_three_seconds_bucket{method="eth_call",outcome="ok",le="0.0002"} 1"#,
+            r#"presim_three_seconds_bucket{method="eth_call",outcome="ok",le="+Inf"} 1"#,
+            r#"presim_three_seconds_sum{method="eth_call",outcome="ok"} 0.00015"#,
+            r#"presim_three_seconds_count{method="eth_call",outcome="ok"} 1"#,
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line} is not in {text}");
+        }
+        let mut found = 0;
+        metrics.read(|sample| match sample.name {
+            "presim_one_total" => found += usize::from(sample.value() == 3.0 && sample.label("method").is_none()),
+            "presim_three_seconds" => {
+                assert_eq!((sample.label("method"), sample.buckets()[2]), (Some("eth_call"), (2e-4, 1)));
+                found += 1;
+            }
+            _ => {}
+        });
+        assert_eq!(found, 2);
     }
 }

@@ -136,7 +136,7 @@ impl RemoteGauges {
 
     /// Shows the size of the cache that the newest of `snapshots` reads, at intervals.
     pub async fn run(self, snapshots: Arc<Snapshots>) {
-        let mut shown = tokio::time::interval(Metrics::UPKEEP);
+        let mut shown = tokio::time::interval(Metrics::SIZE_INTERVAL);
         loop {
             shown.tick().await;
             if let Some(view) = snapshots.newest().world.remote() {

@@ -1,8 +1,12 @@
 //! The schemas of `rpc.discover` fit its own examples, and what a node takes and answers.
 
+use presim::rpc::table;
 use serde_json::{Map, Value, json};
 
-use crate::{sending, support::TestNode};
+use crate::{
+    sending,
+    support::{Socket, TestNode},
+};
 
 const ADDRESS: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
 /// A contract that logs a topic and reverts if it is called with data.
@@ -141,6 +145,50 @@ fn requests(
         ("presim_simulate", json!([payload, "latest"])),
         ("presim_simulate", json!([chosen, "pending"])),
         ("presim_simulate", json!([dropped, "pending"])),
+        ("eth_blockNumber", json!([])),
+        ("eth_chainId", json!([])),
+        ("net_version", json!([])),
+        ("net_listening", json!([])),
+        ("net_peerCount", json!([])),
+        ("eth_syncing", json!([])),
+        ("eth_config", json!([])),
+        ("eth_capabilities", json!([])),
+        ("web3_clientVersion", json!([])),
+        ("web3_sha3", json!(["0x00"])),
+        ("presim_snapshot", json!([])),
+        ("presim_divergences", json!([])),
+        ("presim_status", json!([])),
+        ("rpc.discover", json!([])),
+        ("eth_subscribe", json!(["newPendingTransactions", true])),
+        ("eth_subscribe", json!(["logs", {"address": [ADDRESS], "topics": [block, null, [block, null]]}])),
+        ("eth_subscribe", json!(["presim_stateChanges", {"address": ADDRESS, "slots": ["0x1"], "from": "0x0"}])),
+    ]
+}
+
+/// Requests of a devnet under test, about a block of its chain.
+fn testing_requests(parent: &Value) -> Vec<(&'static str, Value)> {
+    let withdrawal = json!({"index": "0x0", "validatorIndex": "0x0", "address": ADDRESS, "amount": "0x1"});
+    let attributes = json!({
+        "timestamp": "0xffffffff",
+        "prevRandao": parent,
+        "suggestedFeeRecipient": ADDRESS,
+        "withdrawals": [withdrawal],
+        "parentBeaconBlockRoot": parent,
+    });
+    vec![
+        ("anvil_impersonateAccount", json!([ADDRESS])),
+        ("hardhat_stopImpersonatingAccount", json!([ADDRESS])),
+        ("evm_snapshot", json!([])),
+        ("anvil_revert", json!(["0xffff"])),
+        ("anvil_mine", json!(["0x1", 1])),
+        ("hardhat_mine", json!([])),
+        ("evm_mine", json!([{"blocks": 1}])),
+        ("anvil_setBalance", json!([ADDRESS, "0xffffffffffffffff"])),
+        ("hardhat_setCode", json!([ADDRESS, "0x"])),
+        ("anvil_setStorageAt", json!([ADDRESS, "0x0", parent])),
+        ("evm_setAccountNonce", json!([ADDRESS, 1000])),
+        ("evm_increaseTime", json!([60])),
+        ("testing_buildBlockV1", json!([parent, attributes, null, "0x"])),
     ]
 }
 
@@ -185,19 +233,31 @@ async fn requests_and_answers_have_the_shapes_of_the_document() {
     let standing =
         json!([[{"name": "one", "simulate": {"blockStateCalls": [{"calls": [{"to": ADDRESS, "gas": "0xffff"}]}]}}]]);
     let watch = node.result("/", "presim_watch", standing).await;
+    let testing = TestNode::quiet_with(&["--testing"]);
+    let parent = testing.result("/", "eth_getBlockByNumber", json!(["earliest", false])).await;
     for path in ["/", "/standard"] {
         let document = node.result(path, "rpc.discover", json!([])).await;
+        let mut socket = Socket::open(&node, path).await;
         let entry = |method: &str| {
             let mut methods = document["methods"].as_array().unwrap().iter();
             methods.find(|entry| entry["name"] == method).unwrap_or_else(|| panic!("{method} is not in the document"))
         };
-        for (method, params) in requests(block, transaction, &filters, &raw, &watch["watch"]) {
+        for (method, params) in
+            [requests(block, transaction, &filters, &raw, &watch["watch"]), testing_requests(&parent["hash"])].concat()
+        {
             let (entry, what) = (entry(method), format!("{path} {method}"));
             for (param, value) in entry["params"].as_array().unwrap().iter().zip(params.as_array().unwrap()) {
                 check(&document, &param["schema"], value, &format!("{what} {}", param["name"]));
             }
-            let answer = node.result(path, method, params).await;
+            let answer = match method.ends_with("subscribe") {
+                true => socket.call(method, params).await["result"].take(),
+                false if table::by_name(method).unwrap().info.testing => testing.result(path, method, params).await,
+                false => node.result(path, method, params).await,
+            };
             check(&document, &entry["result"]["schema"], &answer, &what);
+            if method == "eth_subscribe" {
+                assert_eq!(socket.call("eth_unsubscribe", json!([answer])).await["result"], true);
+            }
         }
         let mut count = 0;
         for entry in document["methods"].as_array().unwrap() {

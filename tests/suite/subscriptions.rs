@@ -563,7 +563,6 @@ async fn a_slow_subscriber_is_told_why_and_let_go_and_nobody_else_notices() {
 
 /// Returns the cumulative count of a histogram at each bound, in order; the last is the total.
 fn buckets(node: &TestNode, name: &str) -> Vec<(f64, f64)> {
-    node.node.metrics().upkeep();
     let text = node.node.metrics().render();
     let bucket = |line: &str| {
         let (bound, count) = line.strip_prefix(name)?.strip_prefix("_bucket{le=\"")?.split_once("\"} ")?;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde::{
-    Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{DeserializeOwned, Error, Visitor, value},
     forward_to_deserialize_any,
 };
@@ -16,12 +16,39 @@ use crate::rpc::protocol::dialect::Dialect;
 /// The mark of a parameter that the dialect of `/` requires and that of execution-apis does not.
 const NEEDED: &str = "x-needed";
 
+/// This document.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct Discover {}
+
+/// The document.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct OpenRpc {
+    openrpc: &'static str,
+    info: Info,
+    methods: Vec<Value>,
+    components: Components,
+}
+
+/// The interface that the document describes.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Info {
+    title: &'static str,
+    version: &'static str,
+    description: &'static str,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Components {
+    schemas: Map<String, Value>,
+}
+
 /// Writes a method's part of the document.
 pub type Describe = fn(&str, &Dialect, &mut SchemaGenerator) -> Value;
 
 /// Returns the document in a dialect, with these methods, each by its name. A method that does not describe itself is described by
 /// hand.
-pub fn document<'a>(dialect: &Dialect, methods: impl Iterator<Item = (&'a str, Option<Describe>)>) -> Value {
+pub fn document<'a>(dialect: &Dialect, methods: impl Iterator<Item = (&'a str, Option<Describe>)>) -> OpenRpc {
     let by_hand: Value = serde_json::from_str(include_str!("openrpc.json")).unwrap_or_default();
     let by_hand = |name: &str| by_hand["methods"].as_array()?.iter().find(|method| method["name"] == name).cloned();
     let settings = SchemaSettings::draft07().with(|settings| settings.definitions_path = "/components/schemas".into());
@@ -32,16 +59,16 @@ pub fn document<'a>(dialect: &Dialect, methods: impl Iterator<Item = (&'a str, O
     };
     let mut methods: Vec<Value> = methods.map(describe).collect();
     methods.sort_by(|one, other| one["name"].as_str().cmp(&other["name"].as_str()));
-    json!({
-        "openrpc": "1.2.6",
-        "info": {
-            "title": "presim",
-            "version": env!("CARGO_PKG_VERSION"),
-            "description": "Simulation on the pre-confirmed state of a chain. / speaks presim's own contract, /standard speaks execution-apis.",
+    OpenRpc {
+        openrpc: "1.2.6",
+        info: Info {
+            title: "presim",
+            version: env!("CARGO_PKG_VERSION"),
+            description: "Simulation on the pre-confirmed state of a chain. / speaks presim's own contract, /standard speaks execution-apis.",
         },
-        "methods": methods,
-        "components": {"schemas": generator.take_definitions(true)},
-    })
+        methods,
+        components: Components { schemas: generator.take_definitions(true) },
+    }
 }
 
 /// Describes a method by the types of its parameters and of its result.

@@ -7,26 +7,32 @@ use std::{
 };
 
 use alloy_primitives::Address;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::{sync::Mutex, task::spawn_blocking};
 
 use super::{
+    Example, Serve,
     node::CLIENT_VERSION,
     watch::{StandingSummary, Watches},
 };
-use crate::rpc::{
-    json, params,
-    protocol::error::{Outcome, Result, RpcError},
-    run::{
-        access::Client,
-        request::{Request, begin},
-        runner::RequestRunner,
-    },
-};
 use crate::{
     ledger::{FeedLag, FeedProblem, FeedState},
+    rpc::{
+        json::{
+            self,
+            hex::{Fixed, Quantity},
+        },
+        params,
+        protocol::error::{Outcome, Result, RpcError},
+        run::{
+            access::Client,
+            request::{Request, begin},
+            runner::RequestRunner,
+        },
+    },
     scheduler::LaneName,
-    telemetry::{MetricSample, Metrics},
+    telemetry::{Metrics, Sample},
 };
 
 /// The time within which no second reading is made, however many clients ask.
@@ -35,6 +41,12 @@ const READING_INTERVAL: Duration = Duration::from_millis(500);
 const WINDOW: Duration = Duration::from_secs(10);
 /// The most standing bundles that are listed.
 const STANDING_SHOWN: usize = 20;
+
+/// The load of the node in the last seconds, by method and lane, its memory, the state of the feed, and the client's standing bundles
+/// with the best objective.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct GetStatus {}
 
 /// The readings of the last seconds. Nothing is read unless a client asks.
 #[derive(Debug)]
@@ -75,13 +87,16 @@ struct MethodReading {
     within: Vec<(f64, u64)>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+/// A contract of the chain that the node knows by name.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 struct NamedContract {
     name: &'static str,
+    #[schemars(with = "Fixed<20>")]
     address: Address,
 }
 
-#[derive(Clone, Debug, Default, Serialize)]
+/// The load of a lane.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 struct LaneStatus {
     waiting: u64,
     running: u64,
@@ -89,15 +104,16 @@ struct LaneStatus {
     overloaded: bool,
 }
 
-#[derive(Debug, Serialize)]
+/// The load of the node.
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct NodeStatus<'a> {
+pub struct NodeStatus<'a> {
     version: &'static str,
-    chain_id: String,
+    chain_id: Quantity<u64>,
     uptime_ms: u64,
     /// The CPU workers.
     workers: usize,
-    /// The share of one core that the process used in the window, in per cent.
+    /// The part of one core that the process used in the window, in per cent.
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_percent: Option<f64>,
     memory: MemoryStatus,
@@ -116,19 +132,21 @@ struct NodeStatus<'a> {
     warning: Option<String>,
 }
 
-/// The state of the feed, with its cause in words.
-#[derive(Debug, Serialize)]
+/// The state of the feed.
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct FeedSummary {
+    #[schemars(extend("enum" = ["live", "lagging", "static", "degraded"]))]
     state: &'static str,
     /// The time between two sub-blocks, if the feed is live or late.
     #[serde(skip_serializing_if = "Option::is_none")]
     every_ms: Option<u64>,
+    /// The cause in words, if the feed is late or degraded.
     #[serde(skip_serializing_if = "Option::is_none")]
     meaning: Option<&'static str>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct MemoryStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,7 +156,7 @@ struct MemoryStatus {
 }
 
 /// Requests since the start, and a second.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct RequestsStatus {
     total: u64,
@@ -147,7 +165,7 @@ struct RequestsStatus {
     rejected_per_second: f64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct MethodStatus<'a> {
     method: &'a str,
@@ -159,10 +177,85 @@ struct MethodStatus<'a> {
     p99_us: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct StandingStatus {
     count: usize,
     best: Vec<StandingSummary>,
+}
+
+impl Serve for GetStatus {
+    type Part = StatusBoard;
+    type Answer = NodeStatus<'static>;
+    const EXAMPLE: Example = Example {
+        params: "[]",
+        answer: r#"{"version": "presim/v0.1.0", "chainId": "0x7a69", "uptimeMs": 60000, "workers": 4, "cpuPercent": 1.5, "memory": {"residentBytes": 73400320, "ioBytes": 0, "codeBytes": 4096}, "subscriptions": 1, "pool": 0, "windowMs": 10000, "requests": {"total": 100, "rejected": 0, "perSecond": 10.0, "rejectedPerSecond": 0.0}, "methods": [{"method": "eth_call", "total": 100, "perSecond": 10.0, "failedPerSecond": 0.0, "rejectedPerSecond": 0.0, "p50Us": 75, "p99Us": 199}], "lanes": {"short": {"waiting": 0, "running": 0, "rejected": 0, "overloaded": false}}, "standing": {"count": 0, "best": []}, "contracts": [], "feed": {"state": "live", "everyMs": 200}}"#,
+    };
+
+    async fn serve<'a>(board: &'a StatusBoard, runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
+        params::parse::<Self>(&request.params, request.caller.dialect)?;
+        let (first, newest) = board.read().await;
+        let window = newest.at.duration_since(first.at);
+        let nothing = MethodReading::default();
+        let rate = |now: u64, then: u64| match window.as_secs_f64() {
+            seconds if seconds > 0.0 => (now.saturating_sub(then) as f64 / seconds * 10.0).round() / 10.0,
+            _ => 0.0,
+        };
+        let mut requests = RequestsStatus::default();
+        let mut methods: Vec<_> = newest
+            .methods
+            .iter()
+            .filter(|(_, now)| now.total() > 0)
+            .map(|(method, now)| {
+                let then = first.methods.get(method).unwrap_or(&nothing);
+                requests.total += now.total();
+                requests.rejected += now.limited;
+                requests.per_second += rate(now.total(), then.total());
+                requests.rejected_per_second += rate(now.limited, then.limited);
+                MethodStatus {
+                    method,
+                    total: now.total(),
+                    per_second: rate(now.total(), then.total()),
+                    failed_per_second: rate(now.failed, then.failed),
+                    rejected_per_second: rate(now.limited, then.limited),
+                    p50_us: now.quantile(then, 0.5),
+                    p99_us: now.quantile(then, 0.99),
+                }
+            })
+            .collect();
+        methods.sort_by(|one, other| other.per_second.total_cmp(&one.per_second).then(other.total.cmp(&one.total)));
+        let (watches, client) = (board.watches.clone(), request.caller.client.clone());
+        // A client may let thousands stand, and no connection waits for their order.
+        let standing = spawn_blocking(move || watches.best(client.as_deref().map(Client::name), STANDING_SHOWN)).await;
+        let (count, best) = standing.map_err(|error| RpcError::internal(&error.to_string()))?;
+        let cpu = newest.cpu_seconds.zip(first.cpu_seconds).map(|(now, then)| now - then);
+        let status = NodeStatus {
+            version: CLIENT_VERSION,
+            chain_id: Quantity(runner.backend.spec.chain_id()),
+            uptime_ms: millis(board.began.elapsed()),
+            workers: runner.executor.workers(),
+            cpu_percent: cpu
+                .filter(|_| !window.is_zero())
+                .map(|used| (used / window.as_secs_f64() * 1000.0).round() / 10.0),
+            memory: MemoryStatus {
+                resident_bytes: newest.resident_bytes,
+                io_bytes: newest.io_bytes,
+                code_bytes: newest.code_bytes,
+            },
+            subscriptions: newest.subscriptions,
+            pool: newest.pool,
+            window_ms: millis(window),
+            requests,
+            methods,
+            lanes: &newest.lanes,
+            standing: StandingStatus { count, best },
+            contracts: &board.contracts,
+            feed: FeedSummary::of(runner.published().feed()),
+            warning: runner.unknown_fork(),
+        };
+        let mut out = begin(&request.id, "result");
+        json::bounded_value(&mut out, &status, runner.limits().max_response)?;
+        Ok(out)
+    }
 }
 
 impl FeedSummary {
@@ -194,84 +287,13 @@ impl StatusBoard {
         Self { contracts, ..self }
     }
 
-    /// Answers `presim_status`: the load of the last seconds, and the client's standing bundles.
-    ///
-    /// # Errors
-    ///
-    /// Returns -32602 if there are parameters.
-    pub async fn answer(&self, request: Request, runner: &RequestRunner) -> Result<Vec<u8>> {
-        params::parse_none(&request.params, request.caller.dialect)?;
-        let (first, newest) = self.read().await;
-        let window = newest.at.duration_since(first.at);
-        let nothing = MethodReading::default();
-        let rate = |now: u64, then: u64| match window.as_secs_f64() {
-            seconds if seconds > 0.0 => (now.saturating_sub(then) as f64 / seconds * 10.0).round() / 10.0,
-            _ => 0.0,
-        };
-        let mut requests = RequestsStatus::default();
-        let mut methods: Vec<_> = newest
-            .methods
-            .iter()
-            .filter(|(_, now)| now.total() > 0)
-            .map(|(method, now)| {
-                let then = first.methods.get(method).unwrap_or(&nothing);
-                requests.total += now.total();
-                requests.rejected += now.limited;
-                requests.per_second += rate(now.total(), then.total());
-                requests.rejected_per_second += rate(now.limited, then.limited);
-                MethodStatus {
-                    method,
-                    total: now.total(),
-                    per_second: rate(now.total(), then.total()),
-                    failed_per_second: rate(now.failed, then.failed),
-                    rejected_per_second: rate(now.limited, then.limited),
-                    p50_us: now.quantile(then, 0.5),
-                    p99_us: now.quantile(then, 0.99),
-                }
-            })
-            .collect();
-        methods.sort_by(|one, other| other.per_second.total_cmp(&one.per_second).then(other.total.cmp(&one.total)));
-        let (watches, client) = (self.watches.clone(), request.caller.client.clone());
-        // A client may let thousands stand, and no connection waits for their order.
-        let standing = spawn_blocking(move || watches.best(client.as_deref().map(Client::name), STANDING_SHOWN)).await;
-        let (count, best) = standing.map_err(|error| RpcError::internal(&error.to_string()))?;
-        let cpu = newest.cpu_seconds.zip(first.cpu_seconds).map(|(now, then)| now - then);
-        let status = NodeStatus {
-            version: CLIENT_VERSION,
-            chain_id: format!("{:#x}", runner.backend.spec.chain_id()),
-            uptime_ms: millis(self.began.elapsed()),
-            workers: runner.executor.workers(),
-            cpu_percent: cpu
-                .filter(|_| !window.is_zero())
-                .map(|used| (used / window.as_secs_f64() * 1000.0).round() / 10.0),
-            memory: MemoryStatus {
-                resident_bytes: newest.resident_bytes,
-                io_bytes: newest.io_bytes,
-                code_bytes: newest.code_bytes,
-            },
-            subscriptions: newest.subscriptions,
-            pool: newest.pool,
-            window_ms: millis(window),
-            requests,
-            methods,
-            lanes: &newest.lanes,
-            standing: StandingStatus { count, best },
-            contracts: &self.contracts,
-            feed: FeedSummary::of(runner.published().feed()),
-            warning: runner.unknown_fork(),
-        };
-        let mut out = begin(&request.id, "result");
-        json::bounded_value(&mut out, &status, runner.limits().max_response)?;
-        Ok(out)
-    }
-
     /// Returns the newest reading and the one that the window begins with. Reads the metrics if that is due.
     async fn read(&self) -> (Arc<LoadReading>, Arc<LoadReading>) {
         let mut readings = self.readings.lock().await;
         if readings.back().is_none_or(|newest| newest.at.elapsed() >= READING_INTERVAL) {
             let metrics = self.metrics.clone();
-            // The text takes some hundreds of microseconds, for which no connection waits.
-            let reading = spawn_blocking(move || Arc::new(LoadReading::of(&metrics.render()))).await;
+            // The files of the process take some hundreds of microseconds, for which no connection waits.
+            let reading = spawn_blocking(move || Arc::new(LoadReading::of(&metrics))).await;
             readings.extend(reading);
         }
         // A reading from before a pause would make the window long.
@@ -283,14 +305,20 @@ impl StatusBoard {
         while is_over(&readings) {
             readings.pop_front();
         }
-        let newest = readings.back().cloned().unwrap_or_else(|| Arc::new(LoadReading::of("")));
+        let newest = readings.back().cloned().unwrap_or_else(|| Arc::new(LoadReading::new()));
         (readings.front().cloned().unwrap_or_else(|| newest.clone()), newest)
     }
 }
 
 impl LoadReading {
-    fn of(text: &str) -> Self {
-        let mut reading = Self {
+    fn of(metrics: &Metrics) -> Self {
+        let mut reading = Self::new();
+        metrics.read(|sample| reading.add(sample));
+        reading
+    }
+
+    fn new() -> Self {
+        Self {
             at: Instant::now(),
             methods: BTreeMap::new(),
             lanes: LaneName::ALL.iter().map(|lane| (lane.to_string(), LaneStatus::default())).collect(),
@@ -300,14 +328,12 @@ impl LoadReading {
             code_bytes: 0,
             resident_bytes: None,
             cpu_seconds: None,
-        };
-        MetricSample::all(text).for_each(|sample| reading.add(sample));
-        reading
+        }
     }
 
-    fn add(&mut self, sample: MetricSample<'_>) {
+    fn add(&mut self, sample: Sample<'_>) {
         // Counts are small enough to be exact, and a negative value does not occur.
-        let count = sample.value as u64;
+        let count = sample.value() as u64;
         match sample.name {
             "presim_requests_total" => {
                 let Some((method, outcome)) = sample.label("method").zip(sample.label("outcome")) else { return };
@@ -318,15 +344,12 @@ impl LoadReading {
                     _ => method.failed += count,
                 }
             }
-            "presim_request_seconds_bucket" => {
-                let (Some(method), Some(outcome), Some(bound)) =
-                    (sample.label("method"), sample.label("outcome"), sample.label("le"))
-                else {
-                    return;
-                };
+            "presim_request_seconds" => {
+                let Some((method, outcome)) = sample.label("method").zip(sample.label("outcome")) else { return };
                 // Rejections take no time, and would hide that of the others.
-                if let (false, Ok(bound)) = (outcome == Outcome::Limited.as_str(), bound.parse::<f64>()) {
-                    self.methods.entry(method.to_owned()).or_default().add(bound, count);
+                if outcome != Outcome::Limited.as_str() {
+                    let method = self.methods.entry(method.to_owned()).or_default();
+                    sample.buckets().into_iter().for_each(|(bound, count)| method.add(bound, count));
                 }
             }
             "presim_queue_depth" => self.lane(sample, |lane| lane.waiting = count),
@@ -338,12 +361,12 @@ impl LoadReading {
             "presim_io_memory_bytes" => self.io_bytes = count,
             "presim_code_cache_bytes" => self.code_bytes += count,
             "process_resident_memory_bytes" => self.resident_bytes = Some(count),
-            "process_cpu_seconds_total" => self.cpu_seconds = Some(sample.value),
+            "process_cpu_seconds_total" => self.cpu_seconds = Some(sample.value()),
             _ => {}
         }
     }
 
-    fn lane(&mut self, sample: MetricSample<'_>, set: impl FnOnce(&mut LaneStatus)) {
+    fn lane(&mut self, sample: Sample<'_>, set: impl FnOnce(&mut LaneStatus)) {
         if let Some(lane) = sample.label("lane").and_then(|lane| self.lanes.get_mut(lane)) {
             set(lane);
         }

@@ -6,8 +6,9 @@ use super::services::Services;
 use crate::{
     rpc::{
         api::{
-            Method, Serve,
+            Example, Method, Serve,
             document::{Describe, describe},
+            testing::changes::{Answer, Change},
         },
         params,
         protocol::{dialect::Dialect, error::Result},
@@ -15,7 +16,7 @@ use crate::{
     },
     scheduler::{
         LaneName::Read,
-        RunPlace::{self, On},
+        RunPlace::{self, Inline, On},
     },
 };
 
@@ -62,6 +63,17 @@ impl MethodRoute {
         let handler = Handler::Serve(|node, request| Box::pin(M::serve(node.as_ref(), &node.runner, request)));
         Self::new(name, place, handler)
             .described(|name, dialect, schemas| describe::<M, M::Answer>(M::EXAMPLE, name, dialect, schemas))
+    }
+
+    /// Builds the row of a method that changes a devnet under test, and answers `A`.
+    pub const fn change<C: Change, A: Answer>(name: &'static str) -> Self {
+        let handler = Handler::Serve(|node, request| Box::pin(node.testing.change::<C, A>(request)));
+        Self::new(name, Inline, handler)
+            .described(|name, dialect, schemas| {
+                describe::<C, A>(Example { params: C::EXAMPLE, answer: A::JSON }, name, dialect, schemas)
+            })
+            .commits()
+            .testing()
     }
 
     const fn described(self, describe: Describe) -> Self {

@@ -382,12 +382,9 @@ async fn decided_before(text: &str, response: HttpResponse, max_batch: usize) ->
             RpcError::limit(format!("batch of more than {max_batch} requests: send several (--max-batch)"))
         }
         Ok(_) => {
-            // The error names the field that makes it an invalid request.
-            let problem = serde_json::from_str::<Call<'_>>(text).err();
-            match problem.map(|error| error.to_string()) {
-                Some(problem) if !problem.contains("expected struct") => {
-                    RpcError::request(format!("invalid request: {problem}"))
-                }
+            // The error names the field that makes an object an invalid request.
+            match serde_json::from_str::<Call<'_>>(text) {
+                Err(problem) if text.starts_with('{') => RpcError::request(format!("invalid request: {problem}")),
                 _ => RpcError::request(NOT_A_REQUEST),
             }
         }

@@ -6,24 +6,34 @@ use alloy_primitives::map::HashMap;
 
 use super::method::{Handler, MethodRoute};
 use crate::rpc::{
-    api::{block, call, document, fee, log, mev, node::CLIENT_VERSION, pool, search, send, simulate, state, subscribe, wallet, watch},
-    json::{self, Lookup},
+    api::{
+        Example, Method, block, call,
+        document::{self, Discover},
+        fee, log, mev, node, pool, search, send, simulate, state,
+        status::GetStatus,
+        subscribe,
+        testing::{self, changes, impersonate},
+        wallet, watch,
+    },
+    json::{Lookup, hex::Quantity},
     params::{self, HashParam, SelectorParam},
-    protocol::{dialect::Dialect, error::RpcError},
-    run::{UpstreamUse, WaitingPart},
+    protocol::{
+        dialect::Dialect,
+        error::{Result, RpcError},
+    },
+    run::{Backend, Run, UpstreamUse, WaitingPart},
 };
 use crate::{
     nearest::nearest,
     scheduler::{LaneName, RunPlace},
-    shown::cut,
+    shown,
 };
 
 use LaneName::{Bundle, Read, Short};
 use RunPlace::{Inline, InlineThen, On};
 
 /// Builds a row whose handler is one run: a method of [`Backend`], and the function of [`wire`] that parses its
-/// parameters. A `limited` parser also takes the limits on the shape of a request. A result without parameters may be
-/// written in the row.
+/// parameters. A `limited` parser also takes the limits on the shape of a request.
 macro_rules! run {
     ($name:literal, $place:expr, limited $parse:ident, $handler:ident) => {
         MethodRoute::new(
@@ -32,17 +42,6 @@ macro_rules! run {
             Handler::Run(|backend, run| {
                 let params = params::$parse(run.params, run.dialect, &backend.limits.shape)?;
                 backend.$handler(run, params).map(Lookup::from)
-            }),
-        )
-    };
-    ($name:literal, $place:expr, |$backend:pat_param, $run:ident| $write:expr) => {
-        MethodRoute::new(
-            $name,
-            $place,
-            Handler::Run(|$backend, $run| {
-                params::parse_none($run.params, $run.dialect)?;
-                $write;
-                Ok(Lookup::Found)
             }),
         )
     };
@@ -101,7 +100,7 @@ pub const ALL: &[MethodRoute] = &numbered([
     // A proof hashes the parts of the trie that are not hashed yet.
     MethodRoute::run::<state::GetProof>("eth_getProof", On(Read)).upstream(UpstreamUse::Proves),
     // Blocks and their contents. Responses are long, and the first request for the block being built hashes it.
-    run!("eth_blockNumber", Inline, |_, run| json::quantity(&mut run.out, run.published.head().number())),
+    MethodRoute::run::<node::BlockNumber>("eth_blockNumber", Inline),
     MethodRoute::history::<block::GetBlock<SelectorParam>>("eth_getBlockByNumber"),
     MethodRoute::history::<block::GetBlock<HashParam>>("eth_getBlockByHash"),
     MethodRoute::history::<block::GetTransactionCountOfBlock<SelectorParam>>("eth_getBlockTransactionCountByNumber"),
@@ -141,16 +140,8 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<log::GetFilterLogs>("eth_getFilterLogs", On(Read)),
     MethodRoute::run::<log::UninstallFilter>("eth_uninstallFilter", Inline),
     // Subscriptions.
-    MethodRoute::new(
-        "eth_subscribe",
-        Inline,
-        Handler::Serve(|_, request| Box::pin(async move { subscribe::subscribe(&request) })),
-    ),
-    MethodRoute::new(
-        "eth_unsubscribe",
-        Inline,
-        Handler::Serve(|_, request| Box::pin(async move { subscribe::unsubscribe(&request) })),
-    ),
+    MethodRoute::serve::<subscribe::Subscribe>("eth_subscribe", Inline),
+    MethodRoute::serve::<subscribe::Unsubscribe>("eth_unsubscribe", Inline),
     // Sending. Computing signatures and blob proofs takes long.
     MethodRoute::run::<send::SendRaw>("eth_sendRawTransaction", On(Read)).upstream(UpstreamUse::Sends).commits(),
     MethodRoute::serve::<send::SendRawSync>("eth_sendRawTransactionSync", On(Read))
@@ -179,170 +170,45 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::serve::<wallet::PersonalSign>("personal_sign", On(Read)).by_wallet(),
     MethodRoute::serve::<wallet::SignTypedData>("eth_signTypedData_v4", On(Read)).by_wallet(),
     // The node and its chain.
-    run!("eth_chainId", Inline, |backend, run| json::quantity(&mut run.out, backend.spec.chain_id())),
-    run!("net_version", Inline, |backend, run| json::string(&mut run.out, &backend.spec.chain_id().to_string())),
-    run!("net_listening", Inline, |_, run| json::value(&mut run.out, &true)),
-    // presim follows a feed and has no peers.
-    run!("net_peerCount", Inline, |_, run| json::quantity(&mut run.out, 0)),
-    run!("eth_syncing", Inline, |_, run| json::value(&mut run.out, &false)),
-    run!("eth_config", Inline, parse_none, fork_config),
-    run!("eth_capabilities", Inline, parse_none, capabilities),
-    run!("web3_clientVersion", Inline, |_, run| json::string(&mut run.out, CLIENT_VERSION)),
-    run!("web3_sha3", On(Read), parse_bytes, sha3),
-    run!("presim_snapshot", Inline, parse_none, snapshot),
-    run!("presim_divergences", Inline, parse_none, divergences).by_leader(),
-    MethodRoute::new(
-        "presim_status",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.board.answer(request, &node.runner))),
-    ),
-    run!("rpc.discover", On(Read), |_, run| run.out.extend_from_slice(document(run.dialect).as_bytes())),
+    MethodRoute::run::<node::ChainId>("eth_chainId", Inline),
+    MethodRoute::run::<node::NetVersion>("net_version", Inline),
+    MethodRoute::run::<node::Listening>("net_listening", Inline),
+    MethodRoute::run::<node::PeerCount>("net_peerCount", Inline),
+    MethodRoute::run::<node::Syncing>("eth_syncing", Inline),
+    MethodRoute::run::<node::GetConfig>("eth_config", Inline),
+    MethodRoute::run::<node::GetCapabilities>("eth_capabilities", Inline),
+    MethodRoute::run::<node::ClientVersion>("web3_clientVersion", Inline),
+    MethodRoute::run::<node::Sha3>("web3_sha3", On(Read)),
+    MethodRoute::run::<node::GetSnapshot>("presim_snapshot", Inline),
+    MethodRoute::run::<node::GetDivergences>("presim_divergences", Inline).by_leader(),
+    MethodRoute::serve::<GetStatus>("presim_status", Inline),
+    MethodRoute::run::<Discover>("rpc.discover", On(Read)),
     // Testing, under the names that anvil, hardhat and ganache have given.
-    run!("testing_buildBlockV1", On(Bundle), limited parse_build_block, build_block).testing(),
-    run!("anvil_impersonateAccount", Inline, parse_address, impersonate).testing(),
-    run!("hardhat_impersonateAccount", Inline, parse_address, impersonate).testing(),
-    run!("anvil_stopImpersonatingAccount", Inline, parse_address, stop_impersonating).testing(),
-    run!("hardhat_stopImpersonatingAccount", Inline, parse_address, stop_impersonating).testing(),
-    MethodRoute::new(
-        "anvil_mine",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_mine, "null", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "hardhat_mine",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_mine, "true", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "evm_mine",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_evm_mine, "\"0x0\"", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "anvil_setBalance",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_balance, "null", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "hardhat_setBalance",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_balance, "true", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "anvil_setCode",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_set_code, "null", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "hardhat_setCode",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_set_code, "true", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "anvil_setStorageAt",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_set_storage, "true", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "hardhat_setStorageAt",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_set_storage, "true", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "anvil_setNonce",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_nonce, "null", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "hardhat_setNonce",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_nonce, "true", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "evm_setAccountNonce",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_nonce, "true", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "anvil_snapshot",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_save, "null", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "evm_snapshot",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_save, "null", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "anvil_revert",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_return, "null", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "evm_revert",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_return, "null", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "anvil_increaseTime",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_seconds, "null", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "evm_increaseTime",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_seconds, "null", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "anvil_setNextBlockTimestamp",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_timestamp, "null", request))),
-    )
-    .commits()
-    .testing(),
-    MethodRoute::new(
-        "evm_setNextBlockTimestamp",
-        Inline,
-        Handler::Serve(|node, request| Box::pin(node.testing.change(params::parse_timestamp, "null", request))),
-    )
-    .commits()
-    .testing(),
+    MethodRoute::run::<testing::build::BuildBlock>("testing_buildBlockV1", On(Bundle)).testing(),
+    MethodRoute::run::<impersonate::Begin>("anvil_impersonateAccount", Inline).testing(),
+    MethodRoute::run::<impersonate::Begin>("hardhat_impersonateAccount", Inline).testing(),
+    MethodRoute::run::<impersonate::Stop>("anvil_stopImpersonatingAccount", Inline).testing(),
+    MethodRoute::run::<impersonate::Stop>("hardhat_stopImpersonatingAccount", Inline).testing(),
+    MethodRoute::change::<changes::Mine, ()>("anvil_mine"),
+    MethodRoute::change::<changes::Mine, changes::True>("hardhat_mine"),
+    MethodRoute::change::<changes::MineAt, changes::Zero>("evm_mine"),
+    MethodRoute::change::<changes::SetBalance, ()>("anvil_setBalance"),
+    MethodRoute::change::<changes::SetBalance, changes::True>("hardhat_setBalance"),
+    MethodRoute::change::<changes::SetCode, ()>("anvil_setCode"),
+    MethodRoute::change::<changes::SetCode, changes::True>("hardhat_setCode"),
+    MethodRoute::change::<changes::SetStorageAt, changes::True>("anvil_setStorageAt"),
+    MethodRoute::change::<changes::SetStorageAt, changes::True>("hardhat_setStorageAt"),
+    MethodRoute::change::<changes::SetNonce, ()>("anvil_setNonce"),
+    MethodRoute::change::<changes::SetNonce, changes::True>("hardhat_setNonce"),
+    MethodRoute::change::<changes::SetNonce, changes::True>("evm_setAccountNonce"),
+    MethodRoute::change::<changes::Save, Quantity<u64>>("anvil_snapshot"),
+    MethodRoute::change::<changes::Save, Quantity<u64>>("evm_snapshot"),
+    MethodRoute::change::<changes::Return, bool>("anvil_revert"),
+    MethodRoute::change::<changes::Return, bool>("evm_revert"),
+    MethodRoute::change::<changes::MoveClock, i64>("anvil_increaseTime"),
+    MethodRoute::change::<changes::MoveClock, i64>("evm_increaseTime"),
+    MethodRoute::change::<changes::SetClock, ()>("anvil_setNextBlockTimestamp"),
+    MethodRoute::change::<changes::SetClock, ()>("evm_setNextBlockTimestamp"),
 ]);
 
 /// Returns the method called `name`.
@@ -352,20 +218,35 @@ pub fn by_name(name: &str) -> Option<&'static MethodRoute> {
     BY_NAME.get(name).copied()
 }
 
+impl Method for Discover {
+    type Answer = document::OpenRpc;
+    const EXAMPLE: Example = Example {
+        params: "[]",
+        answer: r#"{"openrpc": "1.2.6", "info": {"title": "presim", "version": "0.1.0", "description": "Simulation."}, "methods": [], "components": {"schemas": {}}}"#,
+    };
+
+    fn run(self, _: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        run.out.extend_from_slice(document(run.dialect).as_bytes());
+        Ok(Lookup::Found)
+    }
+}
+
 /// Returns the document of all methods in a dialect, as JSON. It is made once.
 pub fn document(dialect: &'static Dialect) -> &'static str {
     dialect.document.get_or_init(|| {
         let methods = ALL.iter().map(|method| (method.info.name, method.describe));
-        document::document(dialect, methods).to_string()
+        let document = document::document(dialect, methods);
+        // Serializing plain data to a string cannot fail.
+        serde_json::to_string(&document).unwrap_or_default()
     })
 }
 
 /// Returns -32601: there is no such method.
 pub fn unknown(name: &str) -> RpcError {
-    let shown = cut(name, 80);
+    let shown = shown::wrong(name);
     let meant = nearest(name, ALL.iter().map(|method| method.info.name));
     let meant = meant.map_or_else(String::new, |near| format!("did you mean {near}? "));
-    RpcError::new(-32601, format!("method {shown:?} does not exist: {meant}rpc.discover lists those that do"))
+    RpcError::new(-32601, format!("method {shown} does not exist: {meant}rpc.discover lists those that do"))
 }
 
 /// Sets the index of each row.

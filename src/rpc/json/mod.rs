@@ -4,7 +4,6 @@ mod access_list;
 mod block;
 mod difference;
 pub mod hex;
-mod node;
 pub mod schema;
 mod trace;
 
@@ -14,7 +13,6 @@ pub use self::block::{
     transaction_fields, transaction_with_receipt,
 };
 pub use self::difference::{signed, state_diff};
-pub use self::node::{divergences, feed, retained};
 pub use self::trace::{TracePlace, each_frame, parity_results, trace};
 
 use alloy_primitives::{B256, U256};

@@ -22,7 +22,7 @@ use crate::{
             error::{Result, RpcError},
         },
     },
-    shown::cut,
+    shown,
 };
 
 /// Bundles of calls, and the position in a block where they run.
@@ -161,7 +161,7 @@ impl<'de> Deserialize<'de> for IndexParam {
                     .and_then(|count| u64::try_from(count).map_err(|_| "out of range: at most 64 bits".into()));
                 count
                     .map(|count| IndexParam(Some(count)))
-                    .map_err(|reason| E::custom(format_args!("{:?}: {reason}", cut(text, 80))))
+                    .map_err(|reason| E::custom(format_args!("{}: {reason}", shown::wrong(text))))
             }
         }
 

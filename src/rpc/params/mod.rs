@@ -24,8 +24,6 @@ mod objects;
 mod parity;
 mod schema;
 mod state;
-mod subscribe;
-mod testing;
 mod trace;
 
 pub use self::abi_errors::{AbiItemParam, CustomErrors};
@@ -35,7 +33,7 @@ pub use self::call::{
     AddressKey, BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides,
     call_block_overrides, state_overrides,
 };
-pub use self::log::{FilterParam, LogFilter, LogRange};
+pub use self::log::{FilterParam, LogFilter, LogRange, OneOrMany};
 pub use self::many::{ManyRequest, parse_call_many};
 pub use self::objects::ObjectsOnly;
 pub use self::parity::{
@@ -43,13 +41,7 @@ pub use self::parity::{
     parse_trace_filter, parse_trace_get,
 };
 pub use self::schema::add_aliases;
-pub use self::state::{StorageRangeRequest, parse_address, parse_bytes, parse_storage_range};
-pub use self::subscribe::{ChangeFilter, Shown, Subject, parse_subscribe, parse_unsubscribe};
-pub use self::testing::{
-    BuildBlockRequest, BuildTransaction, PayloadAttributes, parse_balance, parse_build_block, parse_evm_mine,
-    parse_mine, parse_nonce, parse_return, parse_save, parse_seconds, parse_set_code, parse_set_storage,
-    parse_timestamp,
-};
+pub use self::state::{StorageRangeRequest, parse_storage_range};
 pub use self::trace::{
     ReplayRequest, TraceRequest, parse_trace_block, parse_trace_call, parse_trace_many, parse_trace_transaction,
 };
@@ -75,7 +67,7 @@ use super::{
 };
 use crate::{
     ledger::{Selector, SnapshotId},
-    shown::cut,
+    shown::{self, cut},
 };
 
 /// A block selector: a tag, a number, a hash, or an object of EIP-1898 or with a `snapshotId`.
@@ -329,9 +321,9 @@ impl<'de> Deserialize<'de> for SelectorParam {
                     }
                     number => {
                         let number: U256 = super::json::hex::parse_quantity(number).map_err(|reason| {
-                            let shown = cut(number, 80);
+                            let shown = shown::wrong(number);
                             E::custom(format_args!(
-                                "{shown:?}: {reason}: expected a hex number, a block hash, latest, pending, safe, finalized or earliest"
+                                "{shown}: {reason}: expected a hex number, a block hash, latest, pending, safe, finalized or earliest"
                             ))
                         })?;
                         Selector::Number(

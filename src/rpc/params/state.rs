@@ -1,6 +1,6 @@
 //! An address, bytes, and a page of a contract's storage.
 
-use alloy_primitives::{Address, B256, Bytes};
+use alloy_primitives::{Address, B256};
 
 use super::{SelectorParam, parse};
 use crate::{
@@ -16,7 +16,6 @@ use crate::{
 
 params! {
     OneAddress(Fixed<20>) = "1 parameter: address";
-    OneData(Data) = "1 parameter: bytes in hex";
     StorageRangeParams(SelectorParam, Number<u64>, Fixed<20>, Data, Number<u64>)
         = "5 parameters: block, transaction index, address, first hashed key, most results";
 }
@@ -25,12 +24,6 @@ params! {
 pub fn parse_address(params: &str, dialect: &Dialect) -> Result<Address> {
     let OneAddress(address, ()) = parse(params, dialect)?;
     Ok(address.into())
-}
-
-/// Parses bytes of any length.
-pub fn parse_bytes(params: &str, dialect: &Dialect) -> Result<Bytes> {
-    let OneData(Data(bytes), ()) = parse(params, dialect)?;
-    Ok(bytes)
 }
 
 /// A page of a contract's storage, in the middle of a block.

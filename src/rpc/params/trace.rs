@@ -24,7 +24,7 @@ use crate::{
             error::{Result, RpcError},
         },
     },
-    shown::cut,
+    shown::{self, cut},
 };
 
 /// Calls to trace, and the tracer.
@@ -169,8 +169,8 @@ impl CallOptions {
         let Some(text) = &self.timeout else { return Ok(None) };
         go_duration(text).map(Some).ok_or_else(|| {
             RpcError::params(format!(
-                "{place}.timeout: {:?}: expected a duration, like \"5s\", \"1m30s\" or \"250ms\"",
-                cut(text, 80)
+                "{place}.timeout: {}: expected a duration, like \"5s\", \"1m30s\" or \"250ms\"",
+                shown::wrong(text)
             ))
         })
     }
@@ -244,8 +244,8 @@ fn tracer(
         }
         unknown => {
             return Err(RpcError::params(format!(
-                "{name_place}: {:?}: unknown tracer: expected one of {TRACERS}",
-                cut(unknown, 80)
+                "{name_place}: {}: unknown tracer: expected one of {TRACERS}",
+                shown::wrong(unknown)
             )));
         }
     })

@@ -8,20 +8,23 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
+use alloy_primitives::{
+    U256,
+    map::{AddressSet, HashSet},
+};
 use bytes::Bytes;
-
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::memory::IoMemory;
 use crate::rpc::{
-    json,
-    params::{self, Subject},
+    params::LogFilter,
     protocol::{
         dialect::Dialect,
         error::{Result, RpcError},
     },
 };
 use crate::{
+    ledger::SnapshotId,
     telemetry::{Counter, Gauge, Metrics},
     watch::WatchId,
 };
@@ -43,6 +46,56 @@ impl std::fmt::Debug for Subscriptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Subscriptions").field("open", &self.list().len()).finish_non_exhaustive()
     }
+}
+
+/// The subject of a subscription, which determines the notifications that it sends.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// The header of each sealed block.
+    NewHeads,
+    /// The logs of sealed blocks that match the filter.
+    Logs(LogFilter),
+    /// Each transaction that enters the pool.
+    NewPendingTransactions {
+        /// Whether the transaction is sent in full instead of as its hash.
+        full: bool,
+    },
+    /// The block being built, in full, after each sub-block.
+    NewFlashblocks,
+    /// Each pre-confirmed transaction.
+    NewFlashblockTransactions(Shown),
+    /// The logs of pre-confirmed transactions that match the filter.
+    PendingLogs(LogFilter),
+    /// Each snapshot: its place, its new transactions, and the accounts that it touches.
+    Snapshots,
+    /// The changes of the state with each snapshot.
+    StateChanges(ChangeFilter),
+    /// The state of the feed: at once, and on each change.
+    Feed,
+    /// The answers of standing bundles.
+    Watch(WatchId),
+}
+
+/// The changes of the state that a client asks for.
+#[derive(Clone, Debug, Default)]
+pub struct ChangeFilter {
+    /// The accounts. All, if it names none.
+    pub addresses: AddressSet,
+    /// The slots, of which alone changes are told. If it names none, changes of all slots and of the accounts are told.
+    pub slots: HashSet<U256>,
+    /// The snapshot since which the first notification tells the changes.
+    pub from: Option<SnapshotId>,
+}
+
+/// The form in which a pre-confirmed transaction is shown.
+#[derive(Clone, Debug)]
+pub enum Shown {
+    /// The hash of a transaction.
+    Hash,
+    /// The full transaction, with the fields of its receipt.
+    Full,
+    /// The full transaction, only if one of its logs matches the filter.
+    Matching(Box<LogFilter>),
 }
 
 /// One subscription.
@@ -215,17 +268,6 @@ impl Starting {
         self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Answers `eth_subscribe`.
-    ///
-    /// # Errors
-    ///
-    /// Returns -32602 if the parameters are invalid, and -32005 if the connection has too many subscriptions.
-    pub fn subscribe(&self, params: &str, out: &mut Vec<u8>) -> Result<()> {
-        let subject = params::parse_subscribe(params, self.dialect)?;
-        json::quantity(out, self.start(subject)?);
-        Ok(())
-    }
-
     /// Lets the connection be told of standing bundles, in the place of another one.
     ///
     /// # Errors
@@ -241,24 +283,17 @@ impl Starting {
         &self.subscriptions
     }
 
-    /// Answers `eth_unsubscribe`.
+    /// Ends a subscription of the connection. Returns whether there was one with this id.
+    pub fn unsubscribe(&self, id: u64) -> bool {
+        self.subscriptions.unsubscribe(id, self.subscriber.as_ref())
+    }
+
+    /// Promises a subscription, and returns its id.
     ///
     /// # Errors
     ///
-    /// Returns -32602 if the parameters are invalid.
-    pub fn unsubscribe(&self, params: &str, out: &mut Vec<u8>) -> Result<()> {
-        let id = params::parse_unsubscribe(params, self.dialect)?;
-        if !self.subscriptions.unsubscribe(id, self.subscriber.as_ref()) {
-            return Err(RpcError::new(
-                -32000,
-                format!("params[0]: subscription not found: {id:#x} does not belong to this connection"),
-            ));
-        }
-        out.extend_from_slice(b"true");
-        Ok(())
-    }
-
-    fn start(&self, subject: Subject) -> Result<u64> {
+    /// Returns -32005 if the connection has too many subscriptions, and -32000 if it is being closed.
+    pub fn start(&self, subject: Subject) -> Result<u64> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let most = self.subscriptions.most;
         let connection = self.subscriber.id();

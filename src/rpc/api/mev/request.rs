@@ -16,7 +16,7 @@ use crate::{
         params::{SelectorParam, ShapeLimits, add_aliases, transaction},
         protocol::error::{Result, RpcError},
     },
-    shown::cut,
+    shown,
 };
 
 /// Maximum number of bundles within bundles, as in Flashbots' builder.
@@ -214,8 +214,8 @@ struct FlatCalls {
 impl MevBundleParam {
     fn into_bundle(self, place: &str, depth: usize, calls: &mut FlatCalls) -> Result<MevBundle> {
         if !VERSIONS.contains(&self.version.as_str()) {
-            let shown = cut(&self.version, 80);
-            let text = format!("{place}.version: {shown:?}: unknown version: expected one of {}", VERSIONS.join(", "));
+            let shown = shown::wrong(&self.version);
+            let text = format!("{place}.version: {shown}: unknown version: expected one of {}", VERSIONS.join(", "));
             return Err(RpcError::params(text));
         }
         if depth > MAX_NESTED {

@@ -24,7 +24,7 @@ use crate::{
             error::{Result, RpcError},
         },
     },
-    shown::cut,
+    shown::{self, cut},
 };
 
 /// A search, the state that it runs on, and how the best variant is shown.
@@ -531,8 +531,8 @@ impl<'de> Deserialize<'de> for SignedParam {
             None => Some(&*text).filter(|text| is_decimal(text)).and_then(|text| I256::from_str(text).ok()),
         };
         value.map(Self).ok_or_else(|| {
-            let shown = cut(&text, 80);
-            D::Error::custom(format_args!("{shown:?}: expected a quantity, or a decimal number in a string"))
+            let shown = shown::wrong(&text);
+            D::Error::custom(format_args!("{shown}: expected a quantity, or a decimal number in a string"))
         })
     }
 }

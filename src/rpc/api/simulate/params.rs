@@ -22,7 +22,7 @@ use crate::{
             error::{Result, RpcError},
         },
     },
-    shown::cut,
+    shown,
 };
 
 /// A simulation, the state that it runs on, and how its results are shown.
@@ -377,9 +377,9 @@ impl<'de> Deserialize<'de> for OutputParam {
         let name = Cow::<'de, str>::deserialize(deserializer)?;
         let found = OUTPUTS.iter().find(|(known, _)| *known == name);
         found.map(|(_, output)| Self(*output)).ok_or_else(|| {
-            let shown = cut(&name, 80);
+            let shown = shown::wrong(&name);
             let names: Vec<&str> = OUTPUTS.iter().map(|(name, _)| *name).collect();
-            D::Error::custom(format_args!("{shown:?}: unknown output: expected one of {}", names.join(", ")))
+            D::Error::custom(format_args!("{shown}: unknown output: expected one of {}", names.join(", ")))
         })
     }
 }

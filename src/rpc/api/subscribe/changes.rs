@@ -10,14 +10,13 @@ use alloy_primitives::{Address, B256, Log, U256, map::HashSet};
 use revm::{Database, state::AccountInfo};
 
 use super::round::Round;
-use crate::rpc::run::subscriptions::Subscription;
 use crate::{
     chain::{BlockBody, ChainReceipt, ChainTx},
     engine::{AccountDiff, ValueChange},
     ledger::{Chain, Selector, Snapshot, SnapshotId},
     rpc::{
         json::{self, Object},
-        params::{ChangeFilter, Subject},
+        run::subscriptions::{ChangeFilter, Subject, Subscription},
     },
     state::Overlay,
     watch::{KnownStep, StateHistory},

@@ -1,13 +1,30 @@
 //! `presim_feed`: the state of the feed, told on each change.
 
 use alloy_primitives::map::HashSet;
+use serde::Serialize;
 
 use super::round::Round;
-use crate::rpc::run::subscriptions::Subscription;
 use crate::{
     ledger::{Chain, FeedProblem, Verified},
-    rpc::{json, params::Subject},
+    rpc::{
+        json,
+        run::subscriptions::{Subject, Subscription},
+    },
 };
+
+/// The state of the feed, its cause and its lag if there are any, and how far the newest snapshot is verified.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FeedNotification {
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lag_ms: Option<u128>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lag_sub_blocks: Option<u32>,
+    verified: &'static str,
+}
 
 /// The state of the feed that was told last, and the subscriptions that were told one.
 #[derive(Debug, Default)]
@@ -29,7 +46,14 @@ impl FeedAnnouncer {
         let mut text = None;
         for one in list.iter().filter(|one| one.has_begun && one.is_about_feed()) {
             if self.started.insert(one.id) || has_changed {
-                let text = text.get_or_insert_with(|| round.encoded(|out| json::feed(out, published)));
+                let notification = || FeedNotification {
+                    state: feed.as_str(),
+                    cause: feed.cause().map(FeedProblem::as_str),
+                    lag_ms: feed.lag().map(|lag| lag.ms()),
+                    lag_sub_blocks: feed.lag().map(|lag| lag.waiting),
+                    verified: published.newest.verified.as_str(),
+                };
+                let text = text.get_or_insert_with(|| round.encoded(|out| json::value(out, &notification())));
                 round.send(one, text.clone());
             }
         }

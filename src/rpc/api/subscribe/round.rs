@@ -6,15 +6,16 @@ use alloy_consensus::{Header, TxEnvelope, TxReceipt, transaction::Recovered};
 use alloy_primitives::{Log, Sealed};
 use bytes::Bytes;
 
-use crate::rpc::run::subscriptions::{Notification, Subscription};
 use crate::{
     chain::SealedBlock,
     ledger::{Block, Included, SnapshotId},
     rpc::{
         json::{self, LogPlace},
-        params::{Shown, Subject},
         protocol::dialect::Dialect,
-        run::memory::IoMemory,
+        run::{
+            memory::IoMemory,
+            subscriptions::{Notification, Shown, Subject, Subscription},
+        },
     },
 };
 

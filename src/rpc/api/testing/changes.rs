@@ -1,19 +1,30 @@
-//! The methods that change a devnet under test (`--testing`). The chain's source makes the changes.
+//! The methods that change a devnet under test, under the names of anvil, hardhat and ganache. The chain's source makes the changes.
 
+use std::fmt;
+
+use alloy_primitives::U256;
+use schemars::JsonSchema;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error, IntoDeserializer, MapAccess, Visitor, value::MapAccessDeserializer},
+};
 use tokio::time::timeout_at;
 
-use crate::rpc::{
-    json,
-    protocol::{
-        dialect::Dialect,
-        error::{Result, RpcError},
+use crate::{
+    rpc::{
+        json::{
+            self,
+            hex::{Data, Fixed, Number, Quantity, Word},
+        },
+        params,
+        protocol::error::{Result, RpcError},
+        run::{
+            MethodInfo,
+            request::{Request, begin},
+        },
     },
-    run::{
-        MethodInfo,
-        request::{Request, begin},
-    },
+    source::testing::{AccountEdit, ChainChange, ChainControl, ChangeError, ChangeOutcome},
 };
-use crate::source::testing::{ChainChange, ChainControl, ChangeError, ChangeOutcome};
 
 /// The scope of the methods for testing.
 #[derive(Clone, Debug)]
@@ -26,8 +37,178 @@ pub enum Testing {
     Devnet(ChainControl),
 }
 
-/// The type of parsers of changes.
-type ParsesChange = fn(&str, &Dialect) -> Result<ChainChange>;
+/// A change of the chain. Its comment is its summary in the document, and its fields are the parameters.
+pub trait Change: DeserializeOwned + JsonSchema + 'static {
+    /// Parameters, for the document.
+    const EXAMPLE: &'static str;
+
+    /// Returns the change that the chain's source makes.
+    fn into_change(self) -> ChainChange;
+}
+
+/// The answer to a change, as the tool that has named the method gives it.
+pub trait Answer: JsonSchema + 'static {
+    /// The JSON of the answer; an example of it, if the change has an outcome of its own.
+    const JSON: &'static str;
+}
+
+/// Defines answers by their JSON.
+macro_rules! answers {
+    ($($type:ty = $json:literal;)*) => {$(
+        impl Answer for $type {
+            const JSON: &'static str = $json;
+        }
+    )*};
+}
+
+answers! {
+    () = "null";
+    True = "true";
+    Zero = r#""0x0""#;
+    Quantity<u64> = r#""0x1""#;
+    bool = "true";
+    i64 = "3600";
+}
+
+/// Hardhat's answer.
+#[derive(JsonSchema)]
+#[schemars(inline, extend("const" = true))]
+#[expect(dead_code, reason = "a shape")]
+pub struct True(bool);
+
+/// Ganache's answer.
+#[derive(JsonSchema)]
+#[schemars(inline, extend("const" = "0x0"))]
+#[expect(dead_code, reason = "a shape")]
+pub struct Zero(String);
+
+/// Defines changes: the words by which an error counts their parameters, the parameters, an example of these, and the change.
+macro_rules! changes {
+    ($($(#[$doc:meta])* $name:ident = $expecting:literal, { $($params:tt)* }, $example:literal, |$given:ident| $change:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Deserialize, JsonSchema)]
+        #[serde(expecting = $expecting)]
+        pub struct $name { $($params)* }
+
+        impl Change for $name {
+            const EXAMPLE: &'static str = $example;
+
+            fn into_change(self) -> ChainChange {
+                let $given = self;
+                $change
+            }
+        }
+    )*};
+}
+
+changes! {
+    /// With --testing: mines blocks on a devnet, the first with what waits in the pool.
+    Mine = "at most 2 parameters: number of blocks, seconds between them", {
+        /// The default is 1.
+        #[serde(default)]
+        blocks: Option<Number<u64>>,
+        /// Seconds between two of the blocks.
+        #[serde(default)]
+        interval: Option<Number<u64>>,
+    }, r#"["0x2", 12]"#, |given| mine(given.blocks, given.interval, None);
+
+    /// With --testing: mines a block, or several.
+    MineAt = "at most 1 parameter: a timestamp, or an object of timestamp and blocks", {
+        /// The timestamp of the first block, or an object.
+        #[serde(default)]
+        options: Option<MineOptions>,
+    }, r#"[{"blocks": 2}]"#, |given| match given.options {
+        None => mine(None, None, None),
+        Some(MineOptions::At(timestamp)) => mine(None, None, Some(timestamp)),
+        Some(MineOptions::Object(MineObject { timestamp, blocks })) => mine(blocks, None, timestamp),
+    };
+
+    /// With --testing: sets the balance of an account.
+    SetBalance = "2 parameters: address, balance", { address: Fixed<20>, balance: Number<U256> },
+        r#"["0x00000000000000000000000000000000000000aa", "0xde0b6b3a7640000"]"#,
+        |given| edit(given.address, |account| account.balance = Some(given.balance.0));
+
+    /// With --testing: sets the nonce of an account.
+    SetNonce = "2 parameters: address, nonce", { address: Fixed<20>, nonce: Number<u64> },
+        r#"["0x00000000000000000000000000000000000000aa", "0x1"]"#,
+        |given| edit(given.address, |account| account.nonce = Some(given.nonce.0));
+
+    /// With --testing: sets the code of an account.
+    SetCode = "2 parameters: address, code", { address: Fixed<20>, code: Data },
+        r#"["0x00000000000000000000000000000000000000aa", "0x6001600055"]"#,
+        |given| edit(given.address, |account| account.code = Some(given.code.0));
+
+    /// With --testing: sets a storage slot.
+    SetStorageAt = "3 parameters: address, storage slot, value", { address: Fixed<20>, slot: Word, value: Word },
+        r#"["0x00000000000000000000000000000000000000aa", "0x0", "0x1"]"#,
+        |given| edit(given.address, |account| account.slot = Some((given.slot.0, given.value.0)));
+
+    /// With --testing: saves the chain's state and returns an id to return to it.
+    Save = "no parameters", {}, "[]", |_given| ChainChange::Save;
+
+    /// With --testing: returns to a saved state, which is forgotten with those saved after it. Returns whether there was one.
+    Return = "1 parameter", { id: Number<u64> }, r#"["0x1"]"#, |given| ChainChange::Return(given.id.0);
+
+    /// With --testing: moves the clock of the blocks forward. Returns the seconds that it is ahead.
+    MoveClock = "1 parameter", { seconds: Number<u64> }, "[3600]", |given| ChainChange::MoveClock(given.seconds.0);
+
+    /// With --testing: sets the timestamp of the next block. The clock continues from there.
+    SetClock = "1 parameter", { timestamp: Number<u64> }, "[4102444800]", |given| ChainChange::SetClock(given.timestamp.0);
+}
+
+fn mine(blocks: Option<Number<u64>>, interval: Option<Number<u64>>, timestamp: Option<Number<u64>>) -> ChainChange {
+    let number = |given: Option<Number<u64>>| given.map(|Number(number)| number);
+    ChainChange::Mine { blocks: number(blocks).unwrap_or(1), interval: number(interval), timestamp: number(timestamp) }
+}
+
+fn edit(address: Fixed<20>, set: impl FnOnce(&mut AccountEdit)) -> ChainChange {
+    let mut account = AccountEdit { address: address.into(), ..AccountEdit::default() };
+    set(&mut account);
+    ChainChange::Edit(account)
+}
+
+/// A timestamp, or an object.
+#[derive(Debug, JsonSchema)]
+#[serde(untagged)]
+enum MineOptions {
+    At(Number<u64>),
+    Object(MineObject),
+}
+
+/// The timestamp of the first block, and the number of blocks.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct MineObject {
+    timestamp: Option<Number<u64>>,
+    blocks: Option<Number<u64>>,
+}
+
+impl<'de> Deserialize<'de> for MineOptions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OptionsVisitor;
+
+        impl<'de> Visitor<'de> for OptionsVisitor {
+            type Value = MineOptions;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a timestamp, or an object of timestamp and blocks")
+            }
+
+            fn visit_u64<E: Error>(self, value: u64) -> Result<MineOptions, E> {
+                Number::deserialize(value.into_deserializer()).map(MineOptions::At)
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<MineOptions, E> {
+                Number::deserialize(text.into_deserializer()).map(MineOptions::At)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<MineOptions, A::Error> {
+                MineObject::deserialize(MapAccessDeserializer::new(map)).map(MineOptions::Object)
+            }
+        }
+
+        deserializer.deserialize_any(OptionsVisitor)
+    }
+}
 
 impl Testing {
     /// Checks that the node has the method: it lacks those for testing without `--testing`.
@@ -44,18 +225,18 @@ impl Testing {
         }
     }
 
-    /// Changes the chain, if it is a devnet under test.
+    /// Makes a change, if the chain is a devnet under test, and answers the request.
     ///
     /// # Errors
     ///
     /// Returns -32601 on a static chain, the error of the parameters, -32000 if the change cannot be made, -32005 if too
     /// many wait, and -32016 at the deadline.
-    pub async fn change(&self, parse: ParsesChange, done: &str, request: Request) -> Result<Vec<u8>> {
+    pub async fn change<C: Change, A: Answer>(&self, request: Request) -> Result<Vec<u8>> {
         let Self::Devnet(control) = self else {
             let text = format!("{} needs a devnet: this chain is static", request.method.name);
             return Err(RpcError::new(-32601, text));
         };
-        let change = parse(&request.params, request.caller.dialect)?;
+        let change = params::parse::<C>(&request.params, request.caller.dialect)?.into_change();
         let outcome = match timeout_at(request.ticket.deadline().into(), control.make(change)).await {
             Ok(made) => made.map_err(|error| match error {
                 ChangeError::Busy => RpcError::limit(error.to_string()),
@@ -68,7 +249,7 @@ impl Testing {
         };
         let mut out = begin(&request.id, "result");
         match outcome {
-            ChangeOutcome::Done => out.extend_from_slice(done.as_bytes()),
+            ChangeOutcome::Done => out.extend_from_slice(A::JSON.as_bytes()),
             ChangeOutcome::Saved(id) => json::quantity(&mut out, id),
             ChangeOutcome::Returned(returned) => json::value(&mut out, &returned),
             ChangeOutcome::Ahead(seconds) => json::value(&mut out, &seconds),

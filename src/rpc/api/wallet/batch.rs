@@ -16,7 +16,7 @@ use crate::{
         params::parse,
         protocol::{dialect::Dialect, error::RpcError},
     },
-    shown::cut,
+    shown,
     wallet::{BatchCall, BatchId, BatchRequest, Requested, WalletError},
 };
 
@@ -76,8 +76,8 @@ impl SendCalls {
     /// [`WalletError::Shape`] with the name of the field if the request is malformed.
     pub fn parse(params: &str, dialect: &Dialect) -> Result<BatchRequest, WalletError> {
         if let Some(version) = version(params).filter(|version| version != VERSION) {
-            let shown = cut(&version, 80);
-            return Err(WalletError::Version(format!("params[0].version: {shown:?}: expected {VERSION:?}")));
+            let shown = shown::wrong(&version);
+            return Err(WalletError::Version(format!("params[0].version: {shown}: expected {VERSION:?}")));
         }
         let shape = |error: RpcError| WalletError::Shape(error.into_object().message().to_owned());
         let Self { batch } = parse(params, dialect).map_err(shape)?;
@@ -155,7 +155,7 @@ impl<T, F: FnOnce(&str) -> Option<T>> Visitor<'_> for TextVisitor<F> {
         let Self(expected, parse) = self;
         parse(text).ok_or_else(|| {
             let length = text.len();
-            E::custom(format_args!("{:?}: {length} bytes: expected {expected}", cut(text, 80)))
+            E::custom(format_args!("{}: {length} bytes: expected {expected}", shown::wrong(text)))
         })
     }
 }

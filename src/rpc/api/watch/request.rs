@@ -23,7 +23,7 @@ use crate::{
             error::{Result, RpcError},
         },
     },
-    shown::cut,
+    shown,
 };
 
 /// The bundles that a client lets stand.
@@ -158,8 +158,8 @@ impl Begin {
         }
         let mut names = HashSet::with_capacity(bundles.len());
         if let Some((index, one)) = bundles.iter().enumerate().find(|(_, one)| !names.insert(one.name.as_str())) {
-            let name = cut(&one.name, 80);
-            return Err(RpcError::params(format!("params[0][{index}].name: {name:?} again: expected another name")));
+            let name = shown::wrong(&one.name);
+            return Err(RpcError::params(format!("params[0][{index}].name: {name} again: expected another name")));
         }
         let (mut watched, mut bytes) = (Vec::with_capacity(bundles.len()), 0);
         for (index, bundle) in bundles.into_iter().enumerate() {

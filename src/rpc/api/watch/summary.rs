@@ -3,13 +3,14 @@
 use std::{cmp::Reverse, sync::Arc};
 
 use alloy_primitives::I256;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Watch, Watches};
 use crate::watch::StandingBundle;
 
 /// A standing bundle, as the status of the node shows it to its client.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StandingSummary {
     name: String,
