@@ -1,36 +1,124 @@
 //! Runs of signed bundles (`eth_callBundle`), with the fields that Flashbots documents.
 
-use std::{
-    fmt::Display,
-    time::{Duration, Instant},
-};
+use std::{fmt::Display, time::Duration};
 
 use alloy_primitives::{Address, B256, Bytes, I256, U256};
-use serde::{Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
 
-use crate::rpc::run::{Backend, Run};
+use super::{Example, Method};
 use crate::{
-    engine::{BundleResult, BundleTx, CallOutcome, HaltText, RunError, SimBlock, SimCall, SimulationError},
+    engine::{
+        BlockOverrides, BundleResult, BundleTx, CallOutcome, HaltText, RunError, SimBlock, SimCall, SimulationError,
+    },
     rpc::{
-        json,
-        params::ParsedBundle,
+        json::{
+            self, Lookup,
+            hex::{Data, Fixed, Number},
+        },
+        params::{SelectorParam, ShapeLimits, check_count, transaction},
         protocol::error::{Result, RpcError},
+        run::{Backend, Run},
     },
 };
 
+/// Runs signed transactions in the block that they are meant for: at pending after those of the block being built. One that the block
+/// cannot have refuses them all.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: the bundle")]
+pub struct CallBundle {
+    bundle: BundleParam,
+}
+
+/// A bundle, with the fields that Flashbots documents.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "SignedBundle")]
+#[serde(rename_all = "camelCase")]
+struct BundleParam {
+    /// Signed transactions of any type, with or without their blobs.
+    #[schemars(length(min = 1))]
+    txs: Vec<Data>,
+    block_number: Number<u64>,
+    /// The block whose state the bundle runs on.
+    state_block_number: SelectorParam,
+    timestamp: Option<Number<u64>>,
+    coinbase: Option<Fixed<20>>,
+    gas_limit: Option<Number<u64>>,
+    difficulty: Option<Number<U256>>,
+    base_fee: Option<Number<u64>>,
+    /// Milliseconds; 0 for as many as the node gives.
+    timeout: Option<Number<u64>>,
+    /// -1: the bundle runs after all transactions of the state's block.
+    transaction_index: Option<i64>,
+}
+
+impl BundleParam {
+    /// Returns the block of the bundle, with its transactions decoded and their senders recovered.
+    fn block(&self, limits: &ShapeLimits) -> Result<SimBlock> {
+        check_count(self.txs.len(), limits.max_block_calls)?;
+        // A state named by its block includes all transactions of the block, which is what -1 means.
+        if let Some(index) = self.transaction_index.filter(|index| *index != -1) {
+            return Err(RpcError::params(format!(
+                "params[0].transactionIndex: {index}: not supported: expected -1, or a snapshotId in stateBlockNumber"
+            )));
+        }
+        let call =
+            |(index, raw)| Ok(SimCall::Signed(Box::new(transaction(raw, format_args!("params[0].txs[{index}]"))?)));
+        let calls = self.txs.iter().enumerate().map(call).collect::<Result<_>>()?;
+        let block = BlockOverrides {
+            number: Some(self.block_number.0),
+            time: self.timestamp.map(|time| time.0),
+            fee_recipient: self.coinbase.map(Address::from),
+            gas_limit: self.gas_limit.map(|gas| gas.0),
+            difficulty: self.difficulty.map(|difficulty| difficulty.0),
+            base_fee: self.base_fee.map(|fee| fee.0),
+            ..BlockOverrides::default()
+        };
+        Ok(SimBlock { calls, block, ..SimBlock::default() })
+    }
+}
+
+impl Method for CallBundle {
+    type Answer = CallBundleResult;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"txs": ["0x02f86e827a69"], "blockNumber": "0x2", "stateBlockNumber": "latest"}]"#,
+        answer: r#"{"bundleGasPrice": "1000000000", "bundleHash": "0x73b1e258c7a42fd0230b2fd05529c5d4b6fcb66c227783f8bece8aeacdd1db2e", "coinbaseDiff": "21000000000000", "ethSentToCoinbase": "0", "gasFees": "21000000000000", "results": [], "stateBlockNumber": 1, "totalGasUsed": 21000}"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let block = self.bundle.block(&backend.limits.shape)?;
+        let snapshot = backend.select(run.published, self.bundle.state_block_number.into())?;
+        // Zero leaves the node's own limit.
+        run.limit_time(
+            self.bundle.timeout.filter(|timeout| timeout.0 > 0).map(|timeout| Duration::from_millis(timeout.0)),
+        );
+        let rules = backend.rules(run.dialect);
+        let result = backend.engine(&rules, run.reset_to(&snapshot)).call_bundle(&snapshot, &block);
+        let result = CallBundleResult::from(result.map_err(|error| refusal(error, &block))?);
+        backend.gas.increment(result.total_gas_used);
+        json::value(&mut run.out, &result);
+        Ok(Lookup::Found)
+    }
+}
+
 /// The result of `eth_callBundle`. Wei are decimal strings, gas and block numbers are JSON numbers. A producer's loss
 /// is negative, as in mev-geth. alloy's `EthCallBundleResponse` reads every result without a loss.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct CallBundleResult {
+pub struct CallBundleResult {
     #[serde(serialize_with = "decimal")]
+    #[schemars(with = "String")]
     bundle_gas_price: I256,
+    #[schemars(with = "Fixed<32>")]
     bundle_hash: B256,
     #[serde(serialize_with = "decimal")]
+    #[schemars(with = "String")]
     coinbase_diff: I256,
     #[serde(serialize_with = "decimal")]
+    #[schemars(with = "String")]
     eth_sent_to_coinbase: I256,
     #[serde(serialize_with = "decimal")]
+    #[schemars(with = "String")]
     gas_fees: U256,
     results: Vec<TxResult>,
     state_block_number: u64,
@@ -38,44 +126,36 @@ struct CallBundleResult {
 }
 
 /// The result of a transaction of the bundle.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct TxResult {
     #[serde(serialize_with = "decimal")]
+    #[schemars(with = "String")]
     coinbase_diff: I256,
     #[serde(serialize_with = "decimal")]
+    #[schemars(with = "String")]
     eth_sent_to_coinbase: I256,
+    #[schemars(with = "Fixed<20>")]
     from_address: Address,
     #[serde(serialize_with = "decimal")]
+    #[schemars(with = "String")]
     gas_fees: U256,
     #[serde(serialize_with = "decimal")]
+    #[schemars(with = "String")]
     gas_price: I256,
     gas_used: u64,
+    #[schemars(with = "Option<Fixed<20>>")]
     to_address: Option<Address>,
+    #[schemars(with = "Fixed<32>")]
     tx_hash: B256,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Data>")]
     value: Option<Bytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Data>")]
     revert: Option<Bytes>,
-}
-
-impl Backend {
-    pub fn call_bundle(&self, run: &mut Run<'_>, ParsedBundle { bundle, state, timeout }: ParsedBundle) -> Result<()> {
-        let snapshot = self.select(run.published, state)?;
-        let timeout = timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis);
-        if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
-            run.meter.limit_time(deadline);
-        }
-        let rules = self.rules(run.dialect);
-        let result = self.engine(&rules, run.reset_to(&snapshot)).call_bundle(&snapshot, &bundle);
-        let result = result.map_err(|error| refusal(error, &bundle))?;
-        let result = CallBundleResult::from(result);
-        self.gas.increment(result.total_gas_used);
-        json::value(&mut run.out, &result);
-        Ok(())
-    }
 }
 
 /// Converts the error of a bundle, and names the field of the request that caused it.

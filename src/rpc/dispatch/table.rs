@@ -7,7 +7,7 @@ use alloy_primitives::map::HashMap;
 use super::method::{Handler, MethodRoute};
 use crate::rpc::{
     api::{
-        Example, Method, block, call,
+        Example, Method, block, bundle, call,
         document::{self, Discover},
         fee, log, mev, node, pool, search, send, simulate, state,
         status::GetStatus,
@@ -72,7 +72,7 @@ pub const ALL: &[MethodRoute] = &numbered([
     // These run calls many times. Waiting short calls may run between two of them.
     MethodRoute::run::<call::EstimateGas>("eth_estimateGas", On(Bundle)),
     MethodRoute::run::<call::CreateAccessList>("eth_createAccessList", On(Bundle)),
-    run!("eth_callBundle", On(Bundle), limited parse_bundle, call_bundle),
+    MethodRoute::run::<bundle::CallBundle>("eth_callBundle", On(Bundle)),
     MethodRoute::run::<mev::SimBundle>("mev_simBundle", On(Bundle)),
     run!("eth_callMany", On(Bundle), limited parse_call_many, call_many),
     run!("debug_traceCall", On(Bundle), parse_trace_call, trace_call),

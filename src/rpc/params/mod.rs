@@ -28,7 +28,7 @@ mod trace;
 
 pub use self::abi_errors::{AbiItemParam, CustomErrors};
 pub use self::block::{NamesBlock, parse_hash, parse_one_block};
-pub use self::bundle::{ParsedBundle, check_count, decode, parse_bundle, transaction};
+pub use self::bundle::{check_count, decode, transaction};
 pub use self::call::{
     AddressKey, BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides,
     call_block_overrides, state_overrides,
@@ -99,15 +99,6 @@ struct SelectorObject {
     #[serde(rename = "requireCanonical")]
     _require_canonical: Option<bool>,
     snapshot_id: Option<Quantity<u64>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(expecting = "no parameters")]
-struct NoParams();
-
-/// Checks that a request has no parameters.
-pub fn parse_none(params: &str, dialect: &Dialect) -> Result<()> {
-    parse::<NoParams>(params, dialect).map(drop)
 }
 
 /// Parses positional parameters.

@@ -15,15 +15,8 @@ use crate::{
 };
 
 params! {
-    OneAddress(Fixed<20>) = "1 parameter: address";
     StorageRangeParams(SelectorParam, Number<u64>, Fixed<20>, Data, Number<u64>)
         = "5 parameters: block, transaction index, address, first hashed key, most results";
-}
-
-/// Parses an address alone.
-pub fn parse_address(params: &str, dialect: &Dialect) -> Result<Address> {
-    let OneAddress(address, ()) = parse(params, dialect)?;
-    Ok(address.into())
 }
 
 /// A page of a contract's storage, in the middle of a block.
