@@ -32,7 +32,7 @@ fn main() {
     for name in WORKLOADS {
         let Some(bodies) = bodies(name) else { continue };
         parse(&mut criterion, name, &bodies);
-        if bodies.iter().all(|body| body.method.name == "eth_simulateV1") {
+        if bodies.iter().all(|body| body.method.info.name == "eth_simulateV1") {
             let simulated = bodies.iter().map(|body| chain.simulate(&simulation(body), &mut Overlay::default()));
             encode(&mut criterion, name, &simulated.collect::<Vec<_>>());
         }

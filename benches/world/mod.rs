@@ -197,7 +197,7 @@ impl BodiesChain {
     /// Does a worker's part of a request: parse, run, encode. The result is in `out`.
     pub fn answer(&self, body: &Body, overlay: &mut Overlay, out: &mut Vec<u8>) {
         out.clear();
-        let Handler::Run(handler) = body.method.handler else { panic!("{} does not run", body.method.name) };
+        let Handler::Run(handler) = body.method.handler else { panic!("{} does not run", body.method.info.name) };
         let mut run = Run {
             params: body.params.get(),
             published: &self.published,

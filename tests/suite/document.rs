@@ -283,7 +283,7 @@ fn objects(schema: &Value, value: &Value, at: &str, found: &mut Objects) {
 /// Returns every field name of a wire type in the sources: fields in camel case, renames and aliases.
 fn fields_of_sources() -> BTreeSet<String> {
     let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/src/rpc");
-    let mut paths = vec![std::path::PathBuf::from(format!("{sources}/wire")), format!("{sources}/api").into()];
+    let mut paths = vec![std::path::PathBuf::from(format!("{sources}/params")), format!("{sources}/api").into()];
     let mut names = BTreeSet::new();
     while let Some(path) = paths.pop() {
         if path.is_dir() {

@@ -8,9 +8,9 @@ const ADDRESS: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
 /// A contract that logs a topic and reverts if it is called with data.
 const CODE: &str = "0x36600c5760015f5fa1005b5f5ffd";
 
-/// Requests whose parameters and answers are compared with the document, about a block, a transaction in it, and two filters: of
-/// logs and of blocks.
-fn requests(block: &Value, transaction: &Value, [logs, blocks]: &[Value; 2]) -> Vec<(&'static str, Value)> {
+/// Requests whose parameters and answers are compared with the document, about a block, a transaction in it, two filters
+/// (of logs and of blocks), and a contract with storage.
+fn requests(block: &Value, transaction: &Value, [logs, blocks, weth]: &[Value; 3]) -> Vec<(&'static str, Value)> {
     let overrides = json!({
         "stateOverrides": {ADDRESS: {"balance": "0xffffffffffffffff", "code": CODE, "stateDiff": {"0x1": "0x2"}}},
         "blockOverrides": {"timestamp": "0xffffffff", "withdrawals": []},
@@ -43,7 +43,32 @@ fn requests(block: &Value, transaction: &Value, [logs, blocks]: &[Value; 2]) -> 
     chosen["errors"] = json!(["error Refused(uint256 why)", {"type": "function", "name": "run"}]);
     let mut dropped = chosen.clone();
     dropped["when"] = json!([{"block": 0, "call": 1, "status": "success"}]);
-    vec![
+    let (called, code) = (json!({"to": ADDRESS, "data": "0x00", "gas": "0xffff"}), json!({ADDRESS: {"code": CODE}}));
+    let tracers = json!([
+        {"enableMemory": true, "enableReturnData": true, "limit": 9},
+        {"tracer": "callTracer", "tracerConfig": {"withLog": true}},
+        {"tracer": "flatCallTracer"},
+        {"tracer": "prestateTracer"},
+        {"tracer": "prestateTracer", "tracerConfig": {"diffMode": true}},
+        {"tracer": "4byteTracer"},
+        {"tracer": "stateGasTracer"},
+        {"tracer": "noopTracer", "timeout": "5s"},
+        {"tracer": "muxTracer", "tracerConfig": {"callTracer": {"onlyTopCall": true}, "stateGasTracer": {}}},
+    ]);
+    let traces = tracers.as_array().unwrap().iter().flat_map(|options| {
+        let mut of_call = options.clone();
+        of_call["stateOverrides"] = code.clone();
+        let bundles = json!([{"transactions": [called, {"to": ADDRESS}], "blockOverride": {"time": "0xffffffff"}}]);
+        let context = json!({"blockNumber": "latest", "transactionIndex": -1});
+        [
+            ("debug_traceCall", json!([called, "latest", of_call])),
+            ("debug_traceCallMany", json!([bundles, context, of_call])),
+            ("debug_traceBlockByNumber", json!(["0x1", options])),
+            ("debug_traceBlockByHash", json!([block, options])),
+            ("debug_traceTransaction", json!([transaction, options])),
+        ]
+    });
+    let others = vec![
         ("eth_call", json!([{"to": ADDRESS}, "pending", {ADDRESS: {"nonce": "0x5"}}, {"random": block}])),
         ("eth_estimateGas", json!([{"to": ADDRESS, "type": "0x2"}, "latest"])),
         ("eth_gasPrice", json!([])),
@@ -84,6 +109,19 @@ fn requests(block: &Value, transaction: &Value, [logs, blocks]: &[Value; 2]) -> 
         ("eth_getRawTransactionByHash", json!([block])),
         ("eth_getRawTransactionByBlockNumberAndIndex", json!(["0x1", "0x0"])),
         ("eth_getRawTransactionByBlockHashAndIndex", json!([block, "0x0"])),
+        ("debug_storageRangeAt", json!([block, 1, weth, "0x", 2])),
+        ("trace_call", json!([called, ["trace", "vmTrace", "stateDiff"], "latest", code, {}])),
+        (
+            "trace_callMany",
+            json!([[[{"to": ADDRESS, "from": ADDRESS, "value": "0x1"}, ["trace", "stateDiff"]], [called, []]]]),
+        ),
+        ("trace_block", json!(["0x1"])),
+        ("trace_transaction", json!([transaction])),
+        ("trace_transaction", json!([block])),
+        ("trace_get", json!([transaction, ["0x0"]])),
+        ("trace_filter", json!([{"fromBlock": "0x1", "toBlock": "0x1", "mode": "union", "after": 1, "count": "0x2"}])),
+        ("trace_replayBlockTransactions", json!(["0x1", ["trace", "vmTrace", "stateDiff"]])),
+        ("trace_replayTransaction", json!([transaction, ["vmTrace"]])),
         ("eth_getBalance", json!([ADDRESS, "latest"])),
         ("eth_getTransactionCount", json!([ADDRESS, {"blockNumber": "0x0"}])),
         ("eth_getCode", json!([ADDRESS, "pending"])),
@@ -94,7 +132,8 @@ fn requests(block: &Value, transaction: &Value, [logs, blocks]: &[Value; 2]) -> 
         ("presim_simulate", json!([payload, "latest"])),
         ("presim_simulate", json!([chosen, "pending"])),
         ("presim_simulate", json!([dropped, "pending"])),
-    ]
+    ];
+    traces.chain(others).collect()
 }
 
 /// Returns a part of the document whose objects have no other fields than those that it names.
@@ -127,9 +166,10 @@ fn check(document: &Value, schema: &Value, value: &Value, what: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_and_answers_have_the_shapes_of_the_document() {
     let node = TestNode::start(&["--sub-block-ms", "50", "--sub-blocks", "2", "--log", "off"]);
-    let filters = [
+    let others = [
         node.result("/", "eth_newFilter", json!([{"fromBlock": "earliest"}])).await,
         node.result("/", "eth_newBlockFilter", json!([])).await,
+        json!(node.node.info().trading.unwrap().weth),
     ];
     node.sealed(2).await;
     let block = node.result("/", "eth_getBlockByNumber", json!(["0x1", false])).await;
@@ -140,7 +180,7 @@ async fn requests_and_answers_have_the_shapes_of_the_document() {
             let mut methods = document["methods"].as_array().unwrap().iter();
             methods.find(|entry| entry["name"] == method).unwrap_or_else(|| panic!("{method} is not in the document"))
         };
-        for (method, params) in requests(block, transaction, &filters) {
+        for (method, params) in requests(block, transaction, &others) {
             let (entry, what) = (entry(method), format!("{path} {method}"));
             for (param, value) in entry["params"].as_array().unwrap().iter().zip(params.as_array().unwrap()) {
                 check(&document, &param["schema"], value, &format!("{what} {}", param["name"]));

@@ -1,7 +1,8 @@
 //! The parameters of `eth_callMany`: bundles of calls.
 
-use std::{fmt, time::Duration};
+use std::{borrow::Cow, fmt, time::Duration};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{Error, Visitor},
@@ -10,13 +11,15 @@ use serde::{
 use super::{
     SelectorParam, ShapeLimits,
     call::{BlockOverridesParam, CallObject, StateOverridesParam, call_block_overrides, state_overrides},
-    parse, select,
+    parse,
+    schema::add_aliases,
+    select,
 };
 use crate::{
     engine::{Bundle, Bundles},
     ledger::Selector,
     rpc::{
-        json::hex::parse_quantity,
+        json::hex::{Quantity, parse_quantity},
         protocol::{
             dialect::Dialect,
             error::{Result, RpcError},
@@ -43,18 +46,23 @@ params! {
         = "1 to 4 parameters: bundles, state context, state overrides, timeout in milliseconds";
 }
 
-#[derive(Debug, Deserialize)]
+/// Calls that run in a block.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct CallManyBundleParam {
+#[schemars(rename = "CallBundle", transform = add_aliases(&[("blockOverride", "blockOverrides")]))]
+pub struct CallManyBundleParam {
     transactions: Vec<CallObject>,
     #[serde(alias = "blockOverrides")]
     block_override: Option<BlockOverridesParam>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// A position in a block.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct StateContextParam {
+#[schemars(rename = "StateContext")]
+pub struct StateContextParam {
     block_number: Option<SelectorParam>,
+    /// The number of the block's transactions that run first, or -1 for all of them.
     transaction_index: Option<IndexParam>,
 }
 
@@ -77,7 +85,7 @@ pub fn parse_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) ->
 }
 
 /// Converts the bundles in the first parameter of `method`. A bundle has the limits of a simulation's block.
-pub(super) fn into_bundles(
+pub fn into_bundles(
     bundles: Vec<CallManyBundleParam>,
     method: &str,
     dialect: &Dialect,
@@ -123,8 +131,19 @@ impl CallManyBundleParam {
 
 impl StateContextParam {
     /// Returns the block, and the number of its transactions that run first. `None` means all of them.
-    pub(super) fn into_place(self) -> (Selector, Option<u64>) {
+    pub fn into_place(self) -> (Selector, Option<u64>) {
         (select(self.block_number), self.transaction_index.and_then(|index| index.0))
+    }
+}
+
+impl JsonSchema for IndexParam {
+    fn schema_name() -> Cow<'static, str> {
+        "TransactionIndex".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let quantity = generator.subschema_for::<Quantity<u64>>();
+        json_schema!({"anyOf": [quantity, {"type": "integer", "minimum": -1}]})
     }
 }
 

@@ -22,14 +22,12 @@ mod log;
 mod many;
 mod mev;
 mod objects;
-mod parity;
 mod schema;
 mod send;
 mod signature;
 mod state;
 mod subscribe;
 mod testing;
-mod trace;
 mod wallet;
 
 pub use self::abi_errors::{AbiItemParam, CustomErrors};
@@ -40,23 +38,16 @@ pub use self::call::{
     call_block_overrides, state_overrides,
 };
 pub use self::log::{FilterParam, LogFilter, LogRange};
-pub use self::many::{ManyRequest, parse_call_many};
+pub use self::many::{CallManyBundleParam, ManyRequest, StateContextParam, into_bundles, parse_call_many};
 pub use self::mev::{MevBundle, MevPart, SimBundleRequest, parse_sim_bundle};
-pub use self::parity::{
-    TraceSearch, parse_parity_call, parse_parity_call_many, parse_replay_block, parse_replay_transaction,
-    parse_trace_filter, parse_trace_get,
-};
 pub use self::send::{parse_raw, parse_raw_sync, parse_sending};
 pub use self::signature::{parse_permissions, parse_personal, parse_switch, parse_typed_data};
-pub use self::state::{StorageRangeRequest, parse_address, parse_bytes, parse_storage_range};
+pub use self::state::{parse_address, parse_bytes};
 pub use self::subscribe::{ChangeFilter, Shown, Subject, parse_subscribe, parse_unsubscribe};
 pub use self::testing::{
     BuildBlockRequest, BuildTransaction, PayloadAttributes, parse_balance, parse_build_block, parse_evm_mine,
     parse_mine, parse_nonce, parse_return, parse_save, parse_seconds, parse_set_code, parse_set_storage,
     parse_timestamp,
-};
-pub use self::trace::{
-    ReplayRequest, TraceRequest, parse_trace_block, parse_trace_call, parse_trace_many, parse_trace_transaction,
 };
 pub use self::wallet::{CapabilitiesRequest, parse_batch, parse_batch_id, parse_capabilities};
 
@@ -196,7 +187,7 @@ fn in_words_of_json(text: &str) -> Cow<'_, str> {
 }
 
 /// Parses a value that was set aside because its type depends on another field. Errors name the wrong field.
-fn parse_aside<T: DeserializeOwned + Default>(
+pub fn parse_aside<T: DeserializeOwned + Default>(
     aside: Option<&serde_json::Value>,
     place: &str,
     dialect: &Dialect,
