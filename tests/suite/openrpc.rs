@@ -12,12 +12,12 @@ const ADDRESS: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
 /// A contract that logs a topic and reverts if it is called with data.
 const CODE: &str = "0x36600c5760015f5fa1005b5f5ffd";
 
-/// Requests whose parameters and answers are compared with the document, about a block, a transaction in it, and two filters: of
-/// logs and of blocks.
+/// Requests whose parameters and answers are compared with the document, about a block, a transaction in it, and two filters (of
+/// logs and of blocks), and a contract with storage.
 fn requests(
     block: &Value,
     transaction: &Value,
-    [logs, blocks]: &[Value; 2],
+    [logs, blocks, weth]: &[Value; 3],
     raw: &Value,
     watch: &Value,
 ) -> Vec<(&'static str, Value)> {
@@ -76,7 +76,32 @@ fn requests(
         "validity": {"refund": [], "refundConfig": [{"address": ADDRESS, "percent": 10}]},
     });
     let around = json!({"version": "beta-1", "inclusion": inclusion, "body": [{"bundle": shared}]});
-    vec![
+    let (called, code) = (json!({"to": ADDRESS, "data": "0x00", "gas": "0xffff"}), json!({ADDRESS: {"code": CODE}}));
+    let tracers = json!([
+        {"enableMemory": true, "enableReturnData": true, "limit": 9},
+        {"tracer": "callTracer", "tracerConfig": {"withLog": true}},
+        {"tracer": "flatCallTracer"},
+        {"tracer": "prestateTracer"},
+        {"tracer": "prestateTracer", "tracerConfig": {"diffMode": true}},
+        {"tracer": "4byteTracer"},
+        {"tracer": "stateGasTracer"},
+        {"tracer": "noopTracer", "timeout": "5s"},
+        {"tracer": "muxTracer", "tracerConfig": {"callTracer": {"onlyTopCall": true}, "stateGasTracer": {}}},
+    ]);
+    let traces = tracers.as_array().unwrap().iter().flat_map(|options| {
+        let mut of_call = options.clone();
+        of_call["stateOverrides"] = code.clone();
+        let bundles = json!([{"transactions": [called, {"to": ADDRESS}], "blockOverride": {"time": "0xffffffff"}}]);
+        let context = json!({"blockNumber": "latest", "transactionIndex": -1});
+        [
+            ("debug_traceCall", json!([called, "latest", of_call])),
+            ("debug_traceCallMany", json!([bundles, context, of_call])),
+            ("debug_traceBlockByNumber", json!(["0x1", options])),
+            ("debug_traceBlockByHash", json!([block, options])),
+            ("debug_traceTransaction", json!([transaction, options])),
+        ]
+    });
+    let others = vec![
         ("presim_search", json!([searched, "pending"])),
         ("presim_watch", json!([bundles, "latest"])),
         ("presim_results", json!([watch, "0x0", 50])),
@@ -135,6 +160,19 @@ fn requests(
         ("eth_getRawTransactionByHash", json!([block])),
         ("eth_getRawTransactionByBlockNumberAndIndex", json!(["0x1", "0x0"])),
         ("eth_getRawTransactionByBlockHashAndIndex", json!([block, "0x0"])),
+        ("debug_storageRangeAt", json!([block, 1, weth, "0x", 2])),
+        ("trace_call", json!([called, ["trace", "vmTrace", "stateDiff"], "latest", code, {}])),
+        (
+            "trace_callMany",
+            json!([[[{"to": ADDRESS, "from": ADDRESS, "value": "0x1"}, ["trace", "stateDiff"]], [called, []]]]),
+        ),
+        ("trace_block", json!(["0x1"])),
+        ("trace_transaction", json!([transaction])),
+        ("trace_transaction", json!([block])),
+        ("trace_get", json!([transaction, ["0x0"]])),
+        ("trace_filter", json!([{"fromBlock": "0x1", "toBlock": "0x1", "mode": "union", "after": 1, "count": "0x2"}])),
+        ("trace_replayBlockTransactions", json!(["0x1", ["trace", "vmTrace", "stateDiff"]])),
+        ("trace_replayTransaction", json!([transaction, ["vmTrace"]])),
         ("eth_getBalance", json!([ADDRESS, "latest"])),
         ("eth_getTransactionCount", json!([ADDRESS, {"blockNumber": "0x0"}])),
         ("eth_getCode", json!([ADDRESS, "pending"])),
@@ -162,7 +200,8 @@ fn requests(
         ("eth_subscribe", json!(["newPendingTransactions", true])),
         ("eth_subscribe", json!(["logs", {"address": [ADDRESS], "topics": [block, null, [block, null]]}])),
         ("eth_subscribe", json!(["presim_stateChanges", {"address": ADDRESS, "slots": ["0x1"], "from": "0x0"}])),
-    ]
+    ];
+    traces.chain(others).collect()
 }
 
 /// Requests of a devnet under test, about a block of its chain.
@@ -222,9 +261,10 @@ fn check(document: &Value, schema: &Value, value: &Value, what: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_and_answers_have_the_shapes_of_the_document() {
     let node = TestNode::start(&["--sub-block-ms", "50", "--sub-blocks", "2", "--log", "off"]);
-    let filters = [
+    let others = [
         node.result("/", "eth_newFilter", json!([{"fromBlock": "earliest"}])).await,
         node.result("/", "eth_newBlockFilter", json!([])).await,
+        json!(node.node.info().trading.unwrap().weth),
     ];
     node.sealed(2).await;
     let block = node.result("/", "eth_getBlockByNumber", json!(["0x1", false])).await;
@@ -242,9 +282,8 @@ async fn requests_and_answers_have_the_shapes_of_the_document() {
             let mut methods = document["methods"].as_array().unwrap().iter();
             methods.find(|entry| entry["name"] == method).unwrap_or_else(|| panic!("{method} is not in the document"))
         };
-        for (method, params) in
-            [requests(block, transaction, &filters, &raw, &watch["watch"]), testing_requests(&parent["hash"])].concat()
-        {
+        let asked = requests(block, transaction, &others, &raw, &watch["watch"]);
+        for (method, params) in [asked, testing_requests(&parent["hash"])].concat() {
             let (entry, what) = (entry(method), format!("{path} {method}"));
             for (param, value) in entry["params"].as_array().unwrap().iter().zip(params.as_array().unwrap()) {
                 check(&document, &param["schema"], value, &format!("{what} {}", param["name"]));

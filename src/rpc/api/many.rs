@@ -1,14 +1,22 @@
 //! `eth_callMany`, and the position in a block where bundles run.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{Example, Method};
 
 use crate::rpc::run::{Backend, Run};
 use crate::{
     engine::{self, CallOutcome, CallResult, HaltText, RunError},
     ledger::{Block, Selector, Snapshot},
     rpc::{
-        json,
-        params::ManyRequest,
+        json::{self, Lookup, hex::Data},
+        params::{
+            CallManyBundleParam, ManyRequest, Milliseconds, StateContextParam, StateOverridesParam, into_bundles,
+            state_overrides,
+        },
         protocol::{
             dialect::{Dialect, ErrorForm},
             error::{Result, RpcError},
@@ -17,21 +25,73 @@ use crate::{
     state::Overlay,
 };
 
-impl Backend {
-    pub fn call_many(&self, run: &mut Run<'_>, request: ManyRequest) -> Result<()> {
-        let (dialect, rules) = (run.dialect, self.rules(run.dialect));
-        let (snapshot, overlay) = self.set_up(&request, "params[1].transactionIndex", run)?;
-        let done = self
+/// Runs bundles of calls, each on what those before it left.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(
+    rename_all = "camelCase",
+    expecting = "1 to 4 parameters: bundles, state context, state overrides, timeout in milliseconds"
+)]
+pub struct CallMany {
+    /// The bundles, which run one after another. A bundle without overrides of its block runs in the block after that of the one
+    /// before: number and timestamp plus one.
+    bundles: Vec<CallManyBundleParam>,
+    /// The block on whose state the bundles run, by default the latest, and the number of its transactions that run first.
+    #[serde(default)]
+    state_context: Option<StateContextParam>,
+    /// Applied once, before the first call.
+    #[serde(default)]
+    state_overrides: Option<StateOverridesParam>,
+    /// Milliseconds, which can only shorten the node's own limit; 0 leaves it.
+    #[serde(default)]
+    timeout: Option<Milliseconds>,
+}
+
+/// The value that a call returned, or its error: an object on /, and a text on /standard.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "the handler writes it")]
+pub struct CalledValue {
+    value: Option<Data>,
+    error: Option<CallError>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(inline)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "the handler writes it")]
+enum CallError {
+    Text(String),
+    Object { code: i32, message: String, data: Option<Data> },
+}
+
+impl Method for CallMany {
+    type Answer = Vec<Vec<CalledValue>>;
+    const EXAMPLE: Example = Example {
+        params: r#"[[{"transactions": [{"to": "0x00000000000000000000000000000000000000aa"}]}], {"blockNumber": "latest"}]"#,
+        answer: r#"[[{"value": "0x"}]]"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let (dialect, rules) = (run.dialect, backend.rules(run.dialect));
+        let (selector, index) = self.state_context.unwrap_or_default().into_place();
+        let state = self.state_overrides.map(|state| state_overrides(state, "params[2]")).transpose()?;
+        let bundles = into_bundles(self.bundles, "eth_callMany", dialect, &backend.limits.shape)?;
+        // Zero sets no limit, as in Erigon, which defines the method.
+        let timeout = self.timeout.filter(|time| time.0 > 0).map(|time| Duration::from_millis(time.0));
+        let request = ManyRequest { state: state.unwrap_or_default(), bundles, selector, index, timeout };
+        let (snapshot, overlay) = backend.set_up(&request, "params[1].transactionIndex", run)?;
+        let done = backend
             .engine(&rules, overlay)
             .call_many(&snapshot, &request.state, &request.bundles, &[])
             .map_err(|error| refusal(error, in_bundles))?;
-        self.gas.increment(done.gas_used);
+        backend.gas.increment(done.gas_used);
         json::list(&mut run.out, &done.blocks, |out, bundle| {
             json::list(out, &bundle.calls, |out, result| call_result(out, result, dialect));
         });
-        Ok(())
+        Ok(Lookup::Found)
     }
+}
 
+impl Backend {
     /// Sets up the overlay for the calls of `request`: after the whole block, or after some of its transactions, which
     /// are replayed. `place` is the field of their count, for errors. Returns the block's snapshot and the overlay.
     pub fn set_up<'a>(

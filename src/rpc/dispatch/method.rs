@@ -27,8 +27,8 @@ pub struct MethodRoute {
     pub info: MethodInfo,
     /// The handler that answers the method.
     pub handler: Handler,
-    /// The method's part of the document; `None` while that is written by hand.
-    pub describe: Option<Describe>,
+    /// Writes the method's part of the document.
+    pub describe: Describe,
 }
 
 /// The handler of a method.
@@ -44,15 +44,16 @@ pub enum Handler {
 pub type ServeHandler = for<'a> fn(&'a Services, Request) -> BoxFuture<'a, Result<Vec<u8>>>;
 
 impl MethodRoute {
-    pub const fn new(name: &'static str, place: RunPlace, handler: Handler) -> Self {
-        Self { info: MethodInfo::new(name, place), handler, describe: None }
+    const fn new(name: &'static str, place: RunPlace, handler: Handler, describe: Describe) -> Self {
+        Self { info: MethodInfo::new(name, place), handler, describe }
     }
 
     /// Builds the row of a method that is one run.
     pub const fn run<M: Method>(name: &'static str, place: RunPlace) -> Self {
         let handler = Handler::Run(|backend, run| params::parse::<M>(run.params, run.dialect)?.run(backend, run));
-        Self::new(name, place, handler)
-            .described(|name, dialect, schemas| describe::<M, M::Answer>(M::EXAMPLE, name, dialect, schemas))
+        Self::new(name, place, handler, |name, dialect, schemas| {
+            describe::<M, M::Answer>(M::EXAMPLE, name, dialect, schemas)
+        })
     }
 
     /// Builds the row of a method that may wait.
@@ -61,23 +62,19 @@ impl MethodRoute {
         Services: AsRef<M::Part>,
     {
         let handler = Handler::Serve(|node, request| Box::pin(M::serve(node.as_ref(), &node.runner, request)));
-        Self::new(name, place, handler)
-            .described(|name, dialect, schemas| describe::<M, M::Answer>(M::EXAMPLE, name, dialect, schemas))
+        Self::new(name, place, handler, |name, dialect, schemas| {
+            describe::<M, M::Answer>(M::EXAMPLE, name, dialect, schemas)
+        })
     }
 
     /// Builds the row of a method that changes a devnet under test, and answers `A`.
     pub const fn change<C: Change, A: Answer>(name: &'static str) -> Self {
         let handler = Handler::Serve(|node, request| Box::pin(node.testing.change::<C, A>(request)));
-        Self::new(name, Inline, handler)
-            .described(|name, dialect, schemas| {
-                describe::<C, A>(Example { params: C::EXAMPLE, answer: A::JSON }, name, dialect, schemas)
-            })
-            .commits()
-            .testing()
-    }
-
-    const fn described(self, describe: Describe) -> Self {
-        Self { describe: Some(describe), ..self }
+        Self::new(name, Inline, handler, |name, dialect, schemas| {
+            describe::<C, A>(Example { params: C::EXAMPLE, answer: A::JSON }, name, dialect, schemas)
+        })
+        .commits()
+        .testing()
     }
 
     /// Builds the row of a method that reads blocks or their contents, which an upstream may know if the node does not.

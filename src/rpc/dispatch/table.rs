@@ -4,19 +4,19 @@ use std::sync::LazyLock;
 
 use alloy_primitives::map::HashMap;
 
-use super::method::{Handler, MethodRoute};
+use super::method::MethodRoute;
 use crate::rpc::{
     api::{
         Example, Method, block, bundle, call,
         document::{self, Discover},
-        fee, log, mev, node, pool, search, send, simulate, state,
+        fee, log, many, mev, node, pool, search, send, simulate, state,
         status::GetStatus,
         subscribe,
         testing::{self, changes, impersonate},
-        wallet, watch,
+        trace, wallet, watch,
     },
     json::{Lookup, hex::Quantity},
-    params::{self, HashParam, SelectorParam},
+    params::{HashParam, SelectorParam},
     protocol::{
         dialect::Dialect,
         error::{Result, RpcError},
@@ -31,31 +31,6 @@ use crate::{
 
 use LaneName::{Bundle, Read, Short};
 use RunPlace::{Inline, InlineThen, On};
-
-/// Builds a row whose handler is one run: a method of [`Backend`], and the function of [`wire`] that parses its
-/// parameters. A `limited` parser also takes the limits on the shape of a request.
-macro_rules! run {
-    ($name:literal, $place:expr, limited $parse:ident, $handler:ident) => {
-        MethodRoute::new(
-            $name,
-            $place,
-            Handler::Run(|backend, run| {
-                let params = params::$parse(run.params, run.dialect, &backend.limits.shape)?;
-                backend.$handler(run, params).map(Lookup::from)
-            }),
-        )
-    };
-    ($name:literal, $place:expr, $parse:ident $(::<$block:ty>)?, $handler:ident) => {
-        MethodRoute::new(
-            $name,
-            $place,
-            Handler::Run(|backend, run| {
-                let params = params::$parse $(::<$block>)?(run.params, run.dialect)?;
-                backend.$handler(run, params).map(Lookup::from)
-            }),
-        )
-    };
-}
 
 /// All methods.
 pub const ALL: &[MethodRoute] = &numbered([
@@ -74,23 +49,23 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<call::CreateAccessList>("eth_createAccessList", On(Bundle)),
     MethodRoute::run::<bundle::CallBundle>("eth_callBundle", On(Bundle)),
     MethodRoute::run::<mev::SimBundle>("mev_simBundle", On(Bundle)),
-    run!("eth_callMany", On(Bundle), limited parse_call_many, call_many),
-    run!("debug_traceCall", On(Bundle), parse_trace_call, trace_call),
-    run!("debug_traceCallMany", On(Bundle), limited parse_trace_many, trace_call_many),
+    MethodRoute::run::<many::CallMany>("eth_callMany", On(Bundle)),
+    MethodRoute::run::<trace::geth::Call>("debug_traceCall", On(Bundle)),
+    MethodRoute::run::<trace::geth::CallMany>("debug_traceCallMany", On(Bundle)),
     // Blocks of the past, run again.
-    run!("debug_traceBlockByNumber", On(Bundle), parse_trace_block::<SelectorParam>, trace_block),
-    run!("debug_traceBlockByHash", On(Bundle), parse_trace_block::<HashParam>, trace_block),
-    run!("debug_traceTransaction", On(Bundle), parse_trace_transaction, trace_transaction),
-    run!("debug_storageRangeAt", On(Bundle), parse_storage_range, storage_range),
+    MethodRoute::run::<trace::geth::Block<SelectorParam>>("debug_traceBlockByNumber", On(Bundle)),
+    MethodRoute::run::<trace::geth::Block<HashParam>>("debug_traceBlockByHash", On(Bundle)),
+    MethodRoute::run::<trace::geth::Transaction>("debug_traceTransaction", On(Bundle)),
+    MethodRoute::run::<trace::StorageRange>("debug_storageRangeAt", On(Bundle)),
     // Parity's traces.
-    run!("trace_call", On(Bundle), parse_parity_call, trace_call),
-    run!("trace_callMany", On(Bundle), limited parse_parity_call_many, parity_call_many),
-    run!("trace_block", On(Bundle), parse_one_block::<SelectorParam>, parity_block),
-    run!("trace_transaction", On(Bundle), parse_hash, parity_transaction),
-    run!("trace_get", On(Bundle), parse_trace_get, parity_get),
-    run!("trace_filter", On(Bundle), parse_trace_filter, parity_filter),
-    run!("trace_replayBlockTransactions", On(Bundle), parse_replay_block, replay_block),
-    run!("trace_replayTransaction", On(Bundle), parse_replay_transaction, replay_transaction),
+    MethodRoute::run::<trace::parity::Call>("trace_call", On(Bundle)),
+    MethodRoute::run::<trace::parity::CallMany>("trace_callMany", On(Bundle)),
+    MethodRoute::run::<trace::frames::Block>("trace_block", On(Bundle)),
+    MethodRoute::run::<trace::frames::Transaction>("trace_transaction", On(Bundle)),
+    MethodRoute::run::<trace::frames::Get>("trace_get", On(Bundle)),
+    MethodRoute::run::<trace::frames::Filter>("trace_filter", On(Bundle)),
+    MethodRoute::run::<trace::parity::ReplayBlock>("trace_replayBlockTransactions", On(Bundle)),
+    MethodRoute::run::<trace::parity::ReplayTransaction>("trace_replayTransaction", On(Bundle)),
     // State.
     MethodRoute::run::<state::GetBalance>("eth_getBalance", Inline),
     MethodRoute::run::<state::GetStorageAt>("eth_getStorageAt", Inline),

@@ -195,6 +195,21 @@ pub fn list<T>(out: &mut Vec<u8>, items: impl IntoIterator<Item = T>, mut write:
     out.push(b']');
 }
 
+/// Writes `items` as an array, each by `write`, up to the first error.
+pub fn try_list<T>(
+    out: &mut Vec<u8>,
+    items: impl IntoIterator<Item = T>,
+    mut write: impl FnMut(&mut Vec<u8>, T) -> Result<()>,
+) -> Result<()> {
+    let mut written = Ok(());
+    list(out, items, |out, item| {
+        if written.is_ok() {
+            written = write(out, item);
+        }
+    });
+    written
+}
+
 /// Returns the error -32005 for a response that is longer than `limit` bytes.
 pub fn too_long(limit: usize) -> RpcError {
     RpcError::limit(format!("the response is longer than {limit} bytes: request less data at once"))

@@ -275,7 +275,7 @@ struct BalanceDifference {
 
 /// A value before and after.
 #[derive(JsonSchema)]
-struct Difference<T> {
+pub struct Difference<T> {
     from: T,
     to: T,
 }

@@ -1,7 +1,8 @@
-//! The parameters of `eth_callMany`: bundles of calls.
+//! Bundles of calls, and positions in a block.
 
-use std::{fmt, time::Duration};
+use std::{borrow::Cow, fmt, time::Duration};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{Error, Visitor},
@@ -9,14 +10,15 @@ use serde::{
 
 use super::{
     SelectorParam, ShapeLimits,
-    call::{BlockOverridesParam, CallObject, StateOverridesParam, call_block_overrides, state_overrides},
-    parse, select,
+    call::{BlockOverridesParam, CallObject, call_block_overrides},
+    schema::add_aliases,
+    select,
 };
 use crate::{
     engine::{SimBlock, SimCall, StateOverrides},
     ledger::Selector,
     rpc::{
-        json::hex::parse_quantity,
+        json::hex::{Quantity, parse_quantity},
         protocol::{
             dialect::Dialect,
             error::{Result, RpcError},
@@ -40,23 +42,23 @@ pub struct ManyRequest {
     pub timeout: Option<Duration>,
 }
 
-params! {
-    CallManyParams(Vec<CallManyBundleParam>; StateContextParam, StateOverridesParam, Milliseconds)
-        = "1 to 4 parameters: bundles, state context, state overrides, timeout in milliseconds";
-}
-
-#[derive(Debug, Deserialize)]
+/// Calls that run in a block.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct CallManyBundleParam {
+#[schemars(rename = "CallBundle", transform = add_aliases(&[("blockOverride", "blockOverrides")]))]
+pub struct CallManyBundleParam {
     transactions: Vec<CallObject>,
     #[serde(alias = "blockOverrides")]
     block_override: Option<BlockOverridesParam>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// A position in a block.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct StateContextParam {
+#[schemars(rename = "StateContext")]
+pub struct StateContextParam {
     block_number: Option<SelectorParam>,
+    /// The number of the block's transactions that run first, or -1 for all of them.
     transaction_index: Option<IndexParam>,
 }
 
@@ -64,22 +66,13 @@ pub(super) struct StateContextParam {
 #[derive(Clone, Copy, Debug)]
 struct IndexParam(Option<u64>);
 
-#[derive(Clone, Copy, Debug)]
-struct Milliseconds(u64);
-
-/// Parses the parameters of `eth_callMany`.
-pub fn parse_call_many(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<ManyRequest> {
-    let CallManyParams(bundles, context, state, timeout, ()) = parse(params, dialect)?;
-    let (selector, index) = context.unwrap_or_default().into_place();
-    let state = state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default();
-    let bundles = into_bundles(bundles, "eth_callMany", dialect, limits)?;
-    // Zero sets no limit, as in Erigon, which defines the method.
-    let timeout = timeout.filter(|time| time.0 > 0).map(|time| Duration::from_millis(time.0));
-    Ok(ManyRequest { state, bundles, selector, index, timeout })
-}
+/// A time limit in milliseconds.
+#[derive(Clone, Copy, Debug, JsonSchema)]
+#[schemars(inline)]
+pub struct Milliseconds(pub u64);
 
 /// Converts the bundles in the first parameter of `method`. A bundle has the limits of a simulation's block.
-pub(super) fn into_bundles(
+pub fn into_bundles(
     bundles: Vec<CallManyBundleParam>,
     method: &str,
     dialect: &Dialect,
@@ -128,8 +121,19 @@ impl CallManyBundleParam {
 
 impl StateContextParam {
     /// Returns the block, and the number of its transactions that run first. `None` means all of them.
-    pub(super) fn into_place(self) -> (Selector, Option<u64>) {
+    pub fn into_place(self) -> (Selector, Option<u64>) {
         (select(self.block_number), self.transaction_index.and_then(|index| index.0))
+    }
+}
+
+impl JsonSchema for IndexParam {
+    fn schema_name() -> Cow<'static, str> {
+        "TransactionIndex".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let quantity = generator.subschema_for::<Quantity<u64>>();
+        json_schema!({"anyOf": [quantity, {"type": "integer", "minimum": -1}]})
     }
 }
 

@@ -2,18 +2,6 @@
 //!
 //! Malformed parameters are rejected with the name of the field, here or by the handlers, so the engine does not check them again.
 
-/// Defines the positional parameters of methods, each with the words by which an error counts them: those that must be
-/// there and, after a semicolon, those that may be.
-macro_rules! params {
-    ($($(#[$doc:meta])* $name:ident $(<$generic:ident>)? ($($needed:ty),* $(; $($optional:ty),+)?) = $expected:literal;)*) => {$(
-        $(#[$doc])*
-        #[derive(Debug, serde::Deserialize)]
-        #[serde(expecting = $expected)]
-        // The last field is there because serde reads a struct of one field from the array itself.
-        struct $name $(<$generic>)? ($($needed,)* $($(#[serde(default)] Option<$optional>,)+)? #[serde(skip)] ());
-    )*};
-}
-
 mod abi_errors;
 mod block;
 mod bundle;
@@ -21,30 +9,19 @@ mod call;
 mod log;
 mod many;
 mod objects;
-mod parity;
 mod schema;
-mod state;
-mod trace;
 
 pub use self::abi_errors::{AbiItemParam, CustomErrors};
-pub use self::block::{NamesBlock, parse_hash, parse_one_block};
+pub use self::block::NamesBlock;
 pub use self::bundle::{check_count, decode, transaction};
 pub use self::call::{
     AddressKey, BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides,
     call_block_overrides, state_overrides,
 };
 pub use self::log::{FilterParam, LogFilter, LogRange, OneOrMany};
-pub use self::many::{ManyRequest, parse_call_many};
+pub use self::many::{CallManyBundleParam, ManyRequest, Milliseconds, StateContextParam, into_bundles};
 pub use self::objects::ObjectsOnly;
-pub use self::parity::{
-    TraceSearch, parse_parity_call, parse_parity_call_many, parse_replay_block, parse_replay_transaction,
-    parse_trace_filter, parse_trace_get,
-};
 pub use self::schema::add_aliases;
-pub use self::state::{StorageRangeRequest, parse_storage_range};
-pub use self::trace::{
-    ReplayRequest, TraceRequest, parse_trace_block, parse_trace_call, parse_trace_many, parse_trace_transaction,
-};
 
 use std::{borrow::Cow, fmt};
 
@@ -173,7 +150,7 @@ fn in_words_of_json(text: &str) -> Cow<'_, str> {
 }
 
 /// Parses a value that was set aside because its type depends on another field. Errors name the wrong field.
-fn parse_aside<T: DeserializeOwned + Default>(
+pub fn parse_aside<T: DeserializeOwned + Default>(
     aside: Option<&serde_json::Value>,
     place: &str,
     dialect: &Dialect,

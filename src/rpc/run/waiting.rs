@@ -2,6 +2,7 @@
 //! has the block. So whoever has a receipt finds its effects at `latest`, and the next nonce of its sender.
 
 use alloy_primitives::U64;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::Backend;
@@ -9,7 +10,8 @@ use super::request::Request;
 use crate::{
     ledger::{Block, Chain, Selector},
     rpc::{
-        params,
+        json::hex::Fixed,
+        params::{self, SelectorParam},
         protocol::{dialect::Dialect, error::Result},
     },
 };
@@ -25,6 +27,18 @@ pub enum WaitingPart {
     BlockReceipts,
     /// The block of a transaction, which is shown as one that waits until then.
     Place,
+}
+
+/// The parameter of a request for a receipt.
+#[derive(Deserialize)]
+struct OfTransaction {
+    hash: Fixed<32>,
+}
+
+/// The parameter of a request for the receipts of a block.
+#[derive(Deserialize)]
+struct OfBlock {
+    block: SelectorParam,
 }
 
 impl Backend {
@@ -69,11 +83,10 @@ impl Backend {
         }
         match request.method.waits {
             WaitingPart::Nothing | WaitingPart::Place => false,
-            WaitingPart::Receipt => {
-                params::parse_hash(&request.params, dialect).is_ok_and(|hash| published.transaction(&hash).is_some())
-            }
-            WaitingPart::BlockReceipts => params::parse_one_block::<params::SelectorParam>(&request.params, dialect)
-                .is_ok_and(|selector| published.find(selector).is_ok_and(|block| block.is_some())),
+            WaitingPart::Receipt => params::parse::<OfTransaction>(&request.params, dialect)
+                .is_ok_and(|of| published.transaction(&of.hash.into()).is_some()),
+            WaitingPart::BlockReceipts => params::parse::<OfBlock>(&request.params, dialect)
+                .is_ok_and(|of| published.find(of.block.into()).is_ok_and(|block| block.is_some())),
         }
     }
 

@@ -131,9 +131,7 @@ impl Method for GetFilterLogs {
     }
 }
 
-/// The hashes or logs that are new to a filter since it was last polled.
-///
-/// Those beyond the limits wait for the next poll.
+/// The hashes or logs that are new to a filter since it was last polled. Those beyond the limits wait for the next poll.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: the id of a subscription or filter")]
 pub struct GetFilterChanges {

@@ -1,215 +1,177 @@
-//! Parity's traces: of calls, and of the transactions of blocks.
+//! Traces in Parity's form: of calls, and of the transactions of blocks.
 
-use alloy_consensus::Header;
-use alloy_evm::block::calc::{base_block_reward, block_reward, ommer_reward};
-use alloy_primitives::{Address, B256, U256};
-use alloy_rpc_types_eth::BlockNumHash;
-use alloy_rpc_types_trace::parity::{LocalizedTransactionTrace, RewardAction, RewardType};
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::replay::place;
+use super::{
+    run::{find_block, find_transaction, parity, replay, trace_call, trace_calls},
+    schema::ParityTrace,
+};
 use crate::{
-    chain::Family,
-    engine::{ParityOptions, Trace, Tracer},
-    ledger::{Block, Selector},
+    engine::{ParityOptions, SimBlock, StateOverrides, Tracer},
+    ledger::Selector,
     rpc::{
-        json,
-        params::{TraceRequest, TraceSearch},
+        api::{Example, Method},
+        json::{self, Lookup, hex::Fixed},
+        params::{
+            BlockOverridesParam, CallObject, ManyRequest, SelectorParam, StateOverridesParam, call_block_overrides,
+            select, state_overrides,
+        },
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
     },
 };
 
-/// The tracer of the methods that return frames alone.
-const FRAMES: Tracer = Tracer::Parity(ParityOptions { trace: true, vm_trace: false, state_diff: false });
+/// A part of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+enum TraceType {
+    Trace,
+    VmTrace,
+    StateDiff,
+}
 
-impl Backend {
-    pub(crate) fn parity_call_many(&self, run: &mut Run<'_>, request: TraceRequest) -> Result<()> {
-        let bundles = self.trace(run, &request, "", |_, call| format!("params[0][{call}][0]"))?;
-        let mut encoded = Ok(());
-        json::list(&mut run.out, bundles.iter().flatten(), |out, trace| {
-            if encoded.is_ok() {
-                encoded = json::trace(out, trace, None, self.limits.max_response);
-            }
-        });
-        encoded
+/// Returns the tracer that records these parts.
+fn tracer(types: &[TraceType]) -> Tracer {
+    let has = |one| types.contains(&one);
+    Tracer::Parity(ParityOptions {
+        trace: has(TraceType::Trace),
+        vm_trace: has(TraceType::VmTrace),
+        state_diff: has(TraceType::StateDiff),
+    })
+}
+
+/// Returns the request for a bundle of calls on the state of a block.
+fn on_block(selector: Selector, bundle: SimBlock, state: StateOverrides) -> ManyRequest {
+    ManyRequest { state, bundles: vec![bundle], selector, index: None, timeout: None }
+}
+
+/// Traces a call in Parity's form.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(
+    rename_all = "camelCase",
+    expecting = "2 to 5 parameters: call, trace types, block, state overrides, block overrides"
+)]
+pub struct Call {
+    call: CallObject,
+    trace_types: Vec<TraceType>,
+    #[serde(default)]
+    block: Option<SelectorParam>,
+    #[serde(default)]
+    state_overrides: Option<StateOverridesParam>,
+    #[serde(default)]
+    block_overrides: Option<BlockOverridesParam>,
+}
+
+impl Method for Call {
+    type Answer = ParityTrace;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"to": "0x00000000000000000000000000000000000000aa"}, ["stateDiff"], "latest"]"#,
+        answer: r#"{"output": "0x", "stateDiff": {}, "trace": [], "vmTrace": null}"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let state = self.state_overrides.map(|state| state_overrides(state, "params[3]")).transpose()?;
+        let block =
+            self.block_overrides.map(|block| call_block_overrides(block, "params[4]", "trace_call")).transpose()?;
+        let calls = vec![self.call.into_call("params[0]", run.dialect)?.into()];
+        let bundle = SimBlock { calls, block: block.unwrap_or_default(), ..SimBlock::default() };
+        let call = on_block(select(self.block), bundle, state.unwrap_or_default());
+        trace_call(backend, run, &call, tracer(&self.trace_types))
     }
+}
 
-    pub(crate) fn replay_block(&self, run: &mut Run<'_>, (selector, tracer): (Selector, Tracer)) -> Result<()> {
-        let block = self.block_to_trace(run.published, selector)?;
+/// Traces calls in Parity's form, each on the state that those before it left, by default on the block being built.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 or 2 parameters: calls with their trace types, block")]
+pub struct CallMany {
+    /// Pairs of a call and its trace types.
+    calls: Vec<TypedCall>,
+    #[serde(default)]
+    block: Option<SelectorParam>,
+}
+
+/// A call and its trace types.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "a call and its trace types")]
+struct TypedCall(CallObject, Vec<TraceType>);
+
+impl Method for CallMany {
+    type Answer = Vec<ParityTrace>;
+    const EXAMPLE: Example = Example {
+        params: r#"[[[{"to": "0x00000000000000000000000000000000000000aa"}, ["stateDiff"]]], "pending"]"#,
+        answer: r#"[{"output": "0x", "stateDiff": {}, "trace": [], "vmTrace": null}]"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let (count, limits) = (self.calls.len(), &backend.limits.shape);
+        let most = limits.max_block_calls.min(limits.max_calls);
+        if count > most {
+            return Err(RpcError::limit(format!("params[0]: too many calls: {count}, at most {most}")));
+        }
+        let (mut bundle, mut tracers) = (SimBlock::default(), Vec::with_capacity(count));
+        for (index, TypedCall(call, types)) in self.calls.into_iter().enumerate() {
+            bundle.calls.push(call.into_call(format_args!("params[0][{index}][0]"), run.dialect)?.into());
+            tracers.push(tracer(&types));
+        }
+        let calls = on_block(self.block.map_or(Selector::Pending, Selector::from), bundle, StateOverrides::default());
+        let traces = trace_calls(backend, run, &calls, &tracers, "", |_, call| format!("params[0][{call}][0]"))?;
+        json::try_list(&mut run.out, traces.iter().flatten(), |out, trace| {
+            json::trace(out, trace, None, backend.limits.max_response)
+        })?;
+        Ok(Lookup::Found)
+    }
+}
+
+/// Traces the transactions of a block in Parity's form.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", expecting = "2 parameters: block, trace types")]
+pub struct ReplayBlock {
+    block: SelectorParam,
+    trace_types: Vec<TraceType>,
+}
+
+impl Method for ReplayBlock {
+    type Answer = Vec<ParityTrace>;
+    const EXAMPLE: Example = Example { params: r#"["latest", ["trace"]]"#, answer: "[]" };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let block = find_block(backend, run.published, self.block.into())?;
         run.out.push(b'[');
         if !block.is_empty() {
-            self.replay(run, &block, 0..block.len(), &tracer, |out, included, trace| {
-                let Trace::Parity(trace) = trace else { return Err(no_parity()) };
+            replay(backend, run, &block, 0..block.len(), &tracer(&self.trace_types), |out, included, trace| {
+                let trace = parity(&trace)?;
                 if included.index > 0 {
                     out.push(b',');
                 }
-                json::parity_results(out, &trace, Some(*included.tx.tx_hash()), self.limits.max_response)
+                json::parity_results(out, trace, Some(*included.tx.tx_hash()), backend.limits.max_response)
             })?;
         }
         run.out.push(b']');
-        Ok(())
-    }
-
-    pub(crate) fn replay_transaction(&self, run: &mut Run<'_>, (hash, tracer): (B256, Tracer)) -> Result<()> {
-        let (block, index) = self.transaction_to_trace(run.published, hash)?;
-        self.replay(run, &block, index..index + 1, &tracer, |out, _, trace| {
-            json::trace(out, &trace, None, self.limits.max_response)
-        })
-    }
-
-    pub(crate) fn parity_block(&self, run: &mut Run<'_>, selector: Selector) -> Result<()> {
-        let block = self.block_to_trace(run.published, selector)?;
-        let mut page = TracePage::all(self.limits.max_response);
-        run.out.push(b'[');
-        self.frames_of(run, &block, 0..block.len(), &mut page, |_| true)?;
-        self.rewards_of(run, &block, &mut page, |_| true)?;
-        run.out.push(b']');
-        Ok(())
-    }
-
-    pub(crate) fn parity_transaction(&self, run: &mut Run<'_>, hash: B256) -> Result<()> {
-        let Some((block, index)) = run.published.transaction(&hash) else {
-            run.out.extend_from_slice(b"null");
-            return Ok(());
-        };
-        run.out.push(b'[');
-        let mut page = TracePage::all(self.limits.max_response);
-        self.frames_of(run, &block, index..index + 1, &mut page, |_| true)?;
-        run.out.push(b']');
-        Ok(())
-    }
-
-    pub(crate) fn parity_get(&self, run: &mut Run<'_>, (hash, index): (B256, Option<usize>)) -> Result<()> {
-        let start = run.out.len();
-        if let (Some((block, at)), Some(index)) = (run.published.transaction(&hash), index) {
-            let mut page = TracePage { skip: index as u64, left: Some(1), ..TracePage::all(self.limits.max_response) };
-            self.frames_of(run, &block, at..at + 1, &mut page, |_| true)?;
-        }
-        if run.out.len() == start {
-            run.out.extend_from_slice(b"null");
-        }
-        Ok(())
-    }
-
-    pub(crate) fn parity_filter(&self, run: &mut Run<'_>, search: TraceSearch) -> Result<()> {
-        let number = |selector: Selector| match selector {
-            Selector::Earliest => Ok(0),
-            other => self.block_to_trace(run.published, other).map(|block| block.number()),
-        };
-        let (from, to) = (number(search.from)?, number(search.to)?);
-        if from > to {
-            return Err(RpcError::params(format!("params[0].fromBlock: {from} is after toBlock, {to}")));
-        }
-        let (span, most) = ((to - from).saturating_add(1), self.limits.max_log_blocks);
-        if span > most {
-            return Err(RpcError::limit(format!(
-                "params[0]: a range of {span} blocks: at most {most} (--max-log-blocks): ask for fewer at once"
-            )));
-        }
-        let matches = |trace: &LocalizedTransactionTrace| search.matcher.matches(&trace.trace);
-        let mut page = TracePage { skip: search.after, left: search.count, ..TracePage::all(self.limits.max_response) };
-        run.out.push(b'[');
-        for number in from..=to {
-            if page.is_full() {
-                break;
-            }
-            run.meter.check()?;
-            let block = self.block_to_trace(run.published, Selector::Number(number))?;
-            self.frames_of(run, &block, 0..block.len(), &mut page, matches)?;
-            self.rewards_of(run, &block, &mut page, matches)?;
-        }
-        run.out.push(b']');
-        Ok(())
-    }
-
-    /// Replays a block, and adds the frames of some of its transactions that match to a page.
-    fn frames_of(
-        &self,
-        run: &mut Run<'_>,
-        block: &Block,
-        traced: std::ops::Range<usize>,
-        page: &mut TracePage,
-        matches: impl Fn(&LocalizedTransactionTrace) -> bool,
-    ) -> Result<()> {
-        if traced.is_empty() {
-            return Ok(());
-        }
-        let hash = block.header().hash();
-        self.replay(run, block, traced, &FRAMES, |out, included, trace| {
-            let Trace::Parity(trace) = trace else { return Err(no_parity()) };
-            let place = place(included, block, hash);
-            json::each_frame(&trace.frames, true, |frame| page.add(out, place.localized(frame), &matches))
-        })
-    }
-
-    /// Adds the rewards of a block before the merge that match to a page: its own, and those of its uncles.
-    fn rewards_of(
-        &self,
-        run: &mut Run<'_>,
-        block: &Block,
-        page: &mut TracePage,
-        matches: impl Fn(&LocalizedTransactionTrace) -> bool,
-    ) -> Result<()> {
-        let number = block.number();
-        // Genesis has no producer, and a block that is not complete has no reward yet.
-        let paid = number > 0 && !block.is_open() && self.spec.family() == Family::Ethereum;
-        let Some(base) = paid.then(|| base_block_reward(&self.spec, number)).flatten() else { return Ok(()) };
-        let at = BlockNumHash { number, hash: block.header().hash() };
-        let reward = |author: Address, reward_type, value: u128| {
-            RewardAction { author, reward_type, value: U256::from(value) }.into_localized_trace(at)
-        };
-        let own = reward(block.context().beneficiary, RewardType::Block, block_reward(base, block.ommers().len()));
-        let of_uncle =
-            |uncle: &Header| reward(uncle.beneficiary, RewardType::Uncle, ommer_reward(base, number, uncle.number));
-        for trace in std::iter::once(own).chain(block.ommers().iter().map(of_uncle)) {
-            page.add(&mut run.out, trace, &matches)?;
-        }
-        Ok(())
+        Ok(Lookup::Found)
     }
 }
 
-/// The part of the matching traces that a response has.
-struct TracePage {
-    /// Matching traces to skip.
-    skip: u64,
-    /// Traces that may still be written. `None` means any number.
-    left: Option<u64>,
-    /// Whether no trace has been written.
-    is_empty: bool,
-    /// Maximum bytes of the response.
-    limit: usize,
+/// Traces a transaction in Parity's form.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", expecting = "2 parameters: a transaction's hash, trace types")]
+pub struct ReplayTransaction {
+    hash: Fixed<32>,
+    trace_types: Vec<TraceType>,
 }
 
-impl TracePage {
-    const fn all(limit: usize) -> Self {
-        Self { skip: 0, left: None, is_empty: true, limit }
-    }
+impl Method for ReplayTransaction {
+    type Answer = ParityTrace;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", ["trace"]]"#,
+        answer: r#"{"output": "0x", "stateDiff": null, "trace": [], "vmTrace": null}"#,
+    };
 
-    fn is_full(&self) -> bool {
-        self.left == Some(0)
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let (block, index) = find_transaction(run.published, self.hash)?;
+        replay(backend, run, &block, index..index + 1, &tracer(&self.trace_types), |out, _, trace| {
+            json::trace(out, &trace, None, backend.limits.max_response)
+        })?;
+        Ok(Lookup::Found)
     }
-
-    fn add(
-        &mut self,
-        out: &mut Vec<u8>,
-        trace: LocalizedTransactionTrace,
-        matches: impl Fn(&LocalizedTransactionTrace) -> bool,
-    ) -> Result<()> {
-        if self.is_full() || !matches(&trace) {
-            return Ok(());
-        }
-        if self.skip > 0 {
-            self.skip -= 1;
-            return Ok(());
-        }
-        if !std::mem::take(&mut self.is_empty) {
-            out.push(b',');
-        }
-        self.left = self.left.map(|left| left - 1);
-        json::bounded_value(out, &trace, self.limit)
-    }
-}
-
-fn no_parity() -> RpcError {
-    RpcError::internal("another tracer has run than Parity's")
 }

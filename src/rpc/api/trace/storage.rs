@@ -2,33 +2,85 @@
 
 use std::collections::BTreeMap;
 
-use alloy_primitives::{B256, U256, keccak256};
+use alloy_primitives::{Address, B256, keccak256};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::{
+    ledger::Selector,
     meter::Stopped,
     rpc::{
-        json::{self, Object},
-        params::StorageRangeRequest,
+        api::{Example, Method},
+        json::{
+            self, Lookup,
+            hex::{Data, Fixed, Number},
+        },
+        params::SelectorParam,
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
     },
     state::{Account, Overlay},
 };
 
-/// A page of a storage trie.
-struct StoragePage {
-    /// The slots by their hashed keys: the key, once it is known, and the value.
-    slots: BTreeMap<B256, (Option<U256>, U256)>,
-    /// The hashed key of the first slot after the page.
-    next: Option<B256>,
+/// The storage of a contract in the middle of a block, in the order of the hashed keys.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(
+    rename_all = "camelCase",
+    expecting = "5 parameters: block, transaction index, address, first hashed key, most results"
+)]
+pub struct StorageRange {
+    block: SelectorParam,
+    /// The number of the block's transactions that run first.
+    transaction_index: Number<u64>,
+    address: Fixed<20>,
+    /// The first hashed key, or its beginning.
+    key_start: Data,
+    /// The most slots to return.
+    max_result: Number<u64>,
 }
 
-impl Backend {
-    pub(crate) fn storage_range(&self, run: &mut Run<'_>, request: StorageRangeRequest) -> Result<()> {
+/// A page of a storage trie.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StoragePage {
+    /// The slots by their hashed keys.
+    #[schemars(with = "BTreeMap<String, Slot>")]
+    storage: BTreeMap<B256, Slot>,
+    /// The hashed key of the first slot after the page.
+    #[schemars(with = "Option<Fixed<32>>")]
+    next_key: Option<B256>,
+}
+
+/// A slot of a storage trie.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "StorageSlot")]
+struct Slot {
+    /// The key, if it is known.
+    #[schemars(with = "Option<Fixed<32>>")]
+    key: Option<B256>,
+    #[schemars(with = "Fixed<32>")]
+    value: B256,
+}
+
+impl Method for StorageRange {
+    type Answer = StoragePage;
+    const EXAMPLE: Example = Example {
+        params: r#"["latest", 0, "0x5fbdb2315678afecb367f032d93f642f64180aa3", "0x", 1]"#,
+        answer: r#"{"storage": {}, "nextKey": null}"#,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let Data(start) = self.key_start;
+        if start.len() > 32 {
+            let text = format!("params[3]: {} bytes: expected at most 32, the beginning of a hashed key", start.len());
+            return Err(RpcError::params(text));
+        }
+        let start = B256::right_padding_from(&start);
+        let selector = Selector::from(self.block);
         // Before the transactions that genesis does not have, its state is there.
-        let is_genesis = self.select(run.published, request.selector)?.header().number == 0;
-        let index = Some(request.index).filter(|index| *index > 0 || !is_genesis);
-        let (_, overlay) = self.set_up_at(run, request.selector, index, "params[1]")?;
+        let is_genesis = backend.select(run.published, selector)?.header().number == 0;
+        let index = Some(self.transaction_index.0).filter(|index| *index > 0 || !is_genesis);
+        let (_, overlay) = backend.set_up_at(run, selector, index, "params[1]")?;
         let world = overlay.changed_world();
         let world = world.local().ok_or_else(|| {
             RpcError::new(
@@ -36,47 +88,35 @@ impl Backend {
                 "the state is an upstream's, whose storage cannot be listed: presim knows single slots",
             )
         })?;
-        let account = world.account(&request.address);
-        let page = account.map(|account| StoragePage::read(account, &request, overlay)).transpose()?;
-        let out = &mut run.out;
-        let mut object = Object::new(out);
-        let mut storage = Object::new(object.key("storage"));
-        for (hash, (key, value)) in page.iter().flat_map(|page| &page.slots) {
-            let mut slot = Object::new(storage.key(&hash.to_string()));
-            json::value(slot.key("key"), &key.map(B256::from));
-            slot.data("value", &value.to_be_bytes::<32>());
-            slot.end();
-        }
-        storage.end();
-        json::value(object.key("nextKey"), &page.and_then(|page| page.next));
-        object.end();
-        if run.out.len() > self.limits.max_response {
-            return Err(json::too_long(self.limits.max_response));
-        }
-        Ok(())
+        let most = usize::try_from(self.max_result.0).unwrap_or(usize::MAX);
+        let account = world.account(&Address::from(self.address));
+        let page = account.map(|account| StoragePage::read(account, start, most, overlay)).transpose()?;
+        json::bounded_value(&mut run.out, &page.unwrap_or_default(), backend.limits.max_response)?;
+        Ok(Lookup::Found)
     }
 }
 
 impl StoragePage {
-    fn read(account: &Account, request: &StorageRangeRequest, overlay: &mut Overlay) -> Result<Self, Stopped> {
-        let mut page = Self { slots: BTreeMap::new(), next: None };
-        for (hash, value) in account.storage_trie().iter().filter(|(hash, _)| *hash >= request.start) {
-            if page.slots.len() >= request.most {
-                page.next = Some(hash);
+    /// Reads at most `most` slots from the hashed key `start` on.
+    fn read(account: &Account, start: B256, most: usize, overlay: &mut Overlay) -> Result<Self, Stopped> {
+        let mut page = Self::default();
+        for (hash, value) in account.storage_trie().iter().filter(|(hash, _)| *hash >= start) {
+            if page.storage.len() >= most {
+                page.next_key = Some(hash);
                 break;
             }
-            page.slots.insert(hash, (None, *value));
+            page.storage.insert(hash, Slot { key: None, value: B256::from(*value) });
             count(overlay, 1)?;
         }
         // The trie knows hashes alone, so the keys are found by hashing those of all slots.
-        let mut unknown = page.slots.len();
+        let mut unknown = page.storage.len();
         for (key, _) in account.slots() {
             if unknown == 0 {
                 break;
             }
             count(overlay, 16)?;
-            if let Some(slot) = page.slots.get_mut(&keccak256(key.to_be_bytes::<32>())) {
-                slot.0 = Some(*key);
+            if let Some(slot) = page.storage.get_mut(&keccak256(key.to_be_bytes::<32>())) {
+                slot.key = Some(B256::from(*key));
                 unknown -= 1;
             }
         }

@@ -1,0 +1,119 @@
+//! Runs of traced calls, and of the transactions of blocks.
+
+use std::{ops::Range, sync::Arc};
+
+use alloy_primitives::B256;
+
+use crate::{
+    engine::{self, CallResult, ParityTrace, Trace, Tracer},
+    ledger::{Block, Chain, Included, Selector, Snapshot, UnknownBlock},
+    rpc::{
+        api::many::refusal,
+        json::{self, Lookup, TracePlace, hex::Fixed},
+        params::ManyRequest,
+        protocol::error::{Result, RpcError},
+        run::{Backend, Run},
+    },
+};
+
+/// Traces one call, and writes its trace.
+pub fn trace_call(backend: &Backend, run: &mut Run<'_>, call: &ManyRequest, tracer: Tracer) -> Result<Lookup> {
+    let traces = trace_calls(backend, run, call, &[tracer], "params[2].txIndex", |_, _| "params[0]".to_owned())?;
+    let trace = traces.iter().flatten().next().ok_or_else(|| RpcError::internal("a call that ran has no trace"))?;
+    json::trace(&mut run.out, trace, None, backend.limits.max_response)?;
+    Ok(Lookup::Found)
+}
+
+/// Traces calls, each by its tracer; the last tracer serves all further calls. `index` is the field of the position in the
+/// block, and `path` returns that of a call, for errors.
+pub fn trace_calls(
+    backend: &Backend,
+    run: &mut Run<'_>,
+    calls: &ManyRequest,
+    tracers: &[Tracer],
+    index: &str,
+    path: fn(usize, usize) -> String,
+) -> Result<Vec<Vec<Arc<Trace>>>> {
+    let rules = backend.rules(run.dialect);
+    let (snapshot, overlay) = backend.set_up(calls, index, run)?;
+    let done = backend
+        .engine(&rules, overlay)
+        .call_many(&snapshot, &calls.state, &calls.bundles, tracers)
+        .map_err(|error| refusal(error, path))?;
+    backend.gas.increment(done.gas_used);
+    let traces = |calls: Vec<CallResult>| calls.into_iter().filter_map(|call| call.trace).collect();
+    Ok(done.blocks.into_iter().map(|bundle| traces(bundle.calls)).collect())
+}
+
+/// Returns the block that `selector` selects, with geth's error if there is none.
+pub fn find_block(backend: &Backend, published: &Chain, selector: Selector) -> Result<Block> {
+    backend.block(published, selector)?.ok_or_else(|| {
+        let text = match selector {
+            Selector::Number(number) => format!("block #{number} not found"),
+            Selector::Hash(hash) => format!("block {hash} not found"),
+            _ => "block not found".to_owned(),
+        };
+        RpcError::new(-32000, text)
+    })
+}
+
+/// Returns the block of a transaction, and the transaction's index there, with geth's error if there is none.
+pub fn find_transaction(published: &Chain, hash: Fixed<32>) -> Result<(Block, usize)> {
+    published.transaction(&hash.into()).ok_or_else(|| RpcError::new(-32000, "transaction not found"))
+}
+
+/// Replays `block`, and passes the traces of some of its transactions to `write`, with the buffer of the response.
+pub fn replay(
+    backend: &Backend,
+    run: &mut Run<'_>,
+    block: &Block,
+    traced: Range<usize>,
+    tracer: &Tracer,
+    mut write: impl FnMut(&mut Vec<u8>, &Included<'_>, Trace) -> Result<()>,
+) -> Result<()> {
+    let before = before(run.published, block)?;
+    run.reset_to(&before);
+    let Run { overlay, out, .. } = run;
+    engine::trace_block(
+        &backend.spec,
+        block,
+        traced,
+        (tracer, backend.limits.max_trace),
+        overlay,
+        |included, trace| {
+            backend.gas.increment(included.gas_used);
+            write(out, included, trace)
+        },
+    )?;
+    // For the next replay of the same request.
+    run.meter = std::mem::take(&mut run.overlay.meter);
+    Ok(())
+}
+
+/// Returns the trace of Parity's tracer.
+pub fn parity(trace: &Trace) -> Result<&ParityTrace> {
+    match trace {
+        Trace::Parity(trace) => Ok(trace),
+        _ => Err(RpcError::internal("another tracer has run than Parity's")),
+    }
+}
+
+/// Returns the snapshot before the first transaction of `block`.
+fn before(published: &Chain, block: &Block) -> Result<Arc<Snapshot>> {
+    let number = block.number();
+    let parent = number.checked_sub(1).ok_or_else(|| RpcError::new(-32000, "genesis is not traceable"))?;
+    published.select(Selector::Number(parent)).map_err(|error| match error {
+        UnknownBlock::Pruned { oldest, .. } => RpcError::new(
+            -32000,
+            format!(
+                "block {number} is not traceable: the state before it is not retained, the oldest retained is after block {oldest} (--keep-blocks)"
+            ),
+        ),
+        error => error.into(),
+    })
+}
+
+/// Returns the position of a transaction in `block`, which has this hash.
+pub fn position(included: &Included<'_>, block: &Block, hash: B256) -> TracePlace {
+    TracePlace { number: block.number(), block: hash, transaction: *included.tx.tx_hash(), index: included.index }
+}
