@@ -30,7 +30,7 @@ type WriteTx = fn(&mut Vec<u8>, &Recovered<TxEnvelope>);
 const STATES: [(&str, fn(&SenderContent) -> &Transactions); 2] =
     [("pending", |sender| &sender.pending), ("queued", |sender| &sender.queued)];
 
-/// Content of the pool by its state: what can be mined now, and what is behind a nonce gap.
+/// The content of the pool by its state: transactions that can be mined now, and those behind a nonce gap.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 pub struct ByState<T> {

@@ -82,36 +82,43 @@ impl MethodRoute {
         Self::run::<M>(name, On(Read)).upstream(UpstreamUse::IfUnknown)
     }
 
+    /// Sets the upstream's part in answering.
     pub const fn upstream(mut self, upstream: UpstreamUse) -> Self {
         self.info.upstream = upstream;
         self
     }
 
+    /// Sets the part of the answer that waits until `latest` has its block.
     pub const fn waits(mut self, waits: WaitingPart) -> Self {
         self.info.waits = waits;
         self
     }
 
+    /// Sets that the leader of the fleet answers.
     pub const fn by_leader(mut self) -> Self {
         self.info.leader = LeaderUse::Always;
         self
     }
 
+    /// Sets that the node with the wallet of the fleet answers.
     pub const fn by_wallet(mut self) -> Self {
         self.info.leader = LeaderUse::Wallet;
         self
     }
 
+    /// Sets the parameters that the leader of the fleet answers.
     pub const fn by_leader_if(mut self, has_part: fn(&str, &Dialect) -> bool) -> Self {
         self.info.leader = LeaderUse::If(has_part);
         self
     }
 
+    /// Sets that the method exists only with `--testing`.
     pub const fn testing(mut self) -> Self {
         self.info.testing = true;
         self
     }
 
+    /// Sets that the method commits something, so that its response must not be lost.
     pub const fn commits(mut self) -> Self {
         self.info.commits = true;
         self

@@ -172,6 +172,11 @@ impl Session {
         Encoded { text, held, by_upstream: false }
     }
 
+    /// Counts a request against the client's rate.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32005 if the client asks more often than it may.
     pub fn admit(&self) -> Result<()> {
         self.caller.client.as_ref().map_or(Ok(()), |client| client.admit(NonZeroU32::MIN))
     }

@@ -29,9 +29,13 @@ use crate::{
 /// The executor with all that a run needs besides its request.
 #[derive(Clone, Debug)]
 pub struct RequestRunner {
+    /// The data that all methods share.
     pub backend: Arc<Backend>,
+    /// The executor.
     pub executor: Executor,
+    /// The published snapshots.
     pub snapshots: Arc<Snapshots>,
+    /// The permits to wait.
     pub waiters: Arc<Waiters>,
     /// The completion of state from an upstream, if there is one.
     pub remote: Option<Arc<StateCompletion>>,
@@ -42,7 +46,9 @@ pub struct RequestRunner {
 /// Permits to wait for receipts. Waiting holds no worker: each publication wakes the task, which looks for its receipt.
 #[derive(Debug)]
 pub struct Waiters {
+    /// The permits that are free.
     pub permits: Semaphore,
+    /// The number of permits in all.
     pub count: usize,
 }
 

@@ -37,6 +37,7 @@ pub struct Subscriptions {
     /// The memory in which notifications count until they are sent.
     memory: Arc<IoMemory>,
     open: Gauge,
+    /// Counts connections closed because they did not take their notifications.
     pub dropped: Counter,
     /// Wakes tasks that wait for a subscription to begin or to end.
     pub moved: Notify,
@@ -236,6 +237,7 @@ impl Subscriptions {
         &self.memory
     }
 
+    /// Changes the list of subscriptions, and wakes tasks that wait for a change.
     pub fn change<T>(&self, change: impl FnOnce(&mut Vec<Subscription>) -> T) -> T {
         let mut list = self.list();
         let changed = change(&mut list);

@@ -19,7 +19,7 @@ use crate::{
     wallet::AtomicSupport,
 };
 
-/// What the wallet supports for an account, by chain (EIP-5792). Error 4100 where the account is not the wallet's.
+/// The capabilities of the wallet for an account, by chain (EIP-5792). Error 4100 where the account is not the wallet's.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", expecting = "1 or 2 parameters: the account, chain ids")]
 pub struct GetCapabilities {

@@ -1,4 +1,4 @@
-//! What pages ask of a browser's wallet: accounts and permissions (EIP-2255), and chains (EIP-3326).
+//! The methods by which a page uses a browser's wallet: accounts and permissions (EIP-2255), and chains (EIP-3326).
 
 use alloy_primitives::U256;
 use schemars::JsonSchema;

@@ -17,7 +17,7 @@ use crate::{
     wallet::{BatchId, BatchStatus, CallsReceipt, TakenTx, WaitingTx},
 };
 
-/// How far a batch has come (EIP-5792). Error 5730 where no batch has the id.
+/// The status of a batch (EIP-5792). Error 5730 where no batch has the id.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: the id of a batch")]
 pub struct GetCallsStatus {
