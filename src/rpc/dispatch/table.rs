@@ -7,11 +7,8 @@ use alloy_primitives::map::HashMap;
 use super::method::MethodRoute;
 use crate::rpc::{
     api::{
-        Example, Method, block, bundle, call,
-        document::{self, Discover},
-        fee, log, many, mev, node, pool, search, send, simulate, state,
-        status::GetStatus,
-        subscribe,
+        Example, Method, block, bundle, call, document, fee, log, many, mev, node, pool, search, send, simulate, state,
+        status, subscribe,
         testing::{self, changes, impersonate},
         trace, wallet, watch,
     },
@@ -156,8 +153,8 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<node::Sha3>("web3_sha3", On(Read)),
     MethodRoute::run::<node::GetSnapshot>("presim_snapshot", Inline),
     MethodRoute::run::<node::GetDivergences>("presim_divergences", Inline).by_leader(),
-    MethodRoute::serve::<GetStatus>("presim_status", Inline),
-    MethodRoute::run::<Discover>("rpc.discover", On(Read)),
+    MethodRoute::serve::<status::GetStatus>("presim_status", Inline),
+    MethodRoute::run::<document::Discover>("rpc.discover", On(Read)),
     // Testing, under the names that anvil, hardhat and ganache have given.
     MethodRoute::run::<testing::build::BuildBlock>("testing_buildBlockV1", On(Bundle)).testing(),
     MethodRoute::run::<impersonate::Begin>("anvil_impersonateAccount", Inline).testing(),
@@ -193,7 +190,7 @@ pub fn by_name(name: &str) -> Option<&'static MethodRoute> {
     BY_NAME.get(name).copied()
 }
 
-impl Method for Discover {
+impl Method for document::Discover {
     type Answer = document::OpenRpc;
     const EXAMPLE: Example = Example {
         params: "[]",

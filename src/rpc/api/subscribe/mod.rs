@@ -97,7 +97,7 @@ struct ChangeFilterParam {
 /// The parameters of a subscription to `presim_stateChanges` with a filter.
 #[derive(Debug, Deserialize)]
 struct SubscribeChanges {
-    _subject: IgnoredAny,
+    _subject: Name,
     filter: Option<ChangeFilterParam>,
 }
 
