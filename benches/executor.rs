@@ -50,7 +50,7 @@ fn main() {
     let metrics = Metrics::default();
     let executor = start(WORKERS, &metrics);
     let runtime = Runtime::new().expect("threads");
-    hop(&executor, &runtime, &metrics);
+    hop(&executor, &runtime);
     if std::env::args().any(|arg| ["--test", "--list", "--profile-time"].contains(&arg.as_str())) {
         return;
     }
@@ -100,7 +100,7 @@ impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
     }
 }
 
-fn hop(executor: &Executor, runtime: &Runtime, metrics: &Metrics) {
+fn hop(executor: &Executor, runtime: &Runtime) {
     let mut criterion = Criterion::default()
         .sample_size(20)
         .warm_up_time(Duration::from_millis(500))

@@ -1,6 +1,5 @@
 //! The facts of a method by which its requests are answered.
 
-use super::WaitingPart;
 use crate::{rpc::protocol::dialect::Dialect, scheduler::RunPlace};
 
 /// What of a method its requests carry.
@@ -64,4 +63,17 @@ pub enum LeaderUse {
     Always,
     /// The node that has the wallet of the fleet answers, because that has the ids of the batches and the keys.
     Wallet,
+}
+
+/// The part of an answer that waits until `latest` has its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitingPart {
+    /// No part.
+    Nothing,
+    /// A receipt, which is null until then.
+    Receipt,
+    /// The receipts of a block, which are null until then.
+    BlockReceipts,
+    /// The block of a transaction, which is shown as one that waits until then.
+    Place,
 }

@@ -19,5 +19,4 @@ pub mod subscriptions;
 pub mod waiting;
 
 pub use backend::{Backend, RequestLimits, Run, RunHandler};
-pub use method::{LeaderUse, MethodInfo, UpstreamUse};
-pub use waiting::WaitingPart;
+pub use method::{LeaderUse, MethodInfo, UpstreamUse, WaitingPart};

@@ -5,8 +5,7 @@ use alloy_primitives::U64;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Backend;
-use super::request::Request;
+use super::{Backend, WaitingPart, request::Request};
 use crate::{
     ledger::{Block, Chain, Selector},
     rpc::{
@@ -15,19 +14,6 @@ use crate::{
         protocol::{dialect::Dialect, error::Result},
     },
 };
-
-/// The part of an answer that waits until `latest` has its block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitingPart {
-    /// No part.
-    Nothing,
-    /// A receipt, which is null until then.
-    Receipt,
-    /// The receipts of a block, which are null until then.
-    BlockReceipts,
-    /// The block of a transaction, which is shown as one that waits until then.
-    Place,
-}
 
 /// The parameter of a request for a receipt.
 #[derive(Deserialize)]
