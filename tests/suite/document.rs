@@ -197,21 +197,23 @@ async fn document(node: &TestNode) -> impl Fn(&str) -> Vec<Value> {
     move |method| {
         let entry = document["methods"].as_array().unwrap().iter().find(|entry| entry["name"] == method);
         let entry = entry.unwrap_or_else(|| panic!("{method} is not in the document"));
-        spelt_out(&entry["params"], &document).as_array().unwrap().clone()
+        spelt_out(&entry["params"], &document, &[]).as_array().unwrap().clone()
     }
 }
 
-/// Returns a part of the document with the schemas in the place of their names.
-fn spelt_out(part: &Value, document: &Value) -> Value {
+/// Returns a part of the document with the schemas in place of their names. `within` names those around the part, which stay names.
+fn spelt_out(part: &Value, document: &Value, within: &[&str]) -> Value {
     match part {
         Value::Object(fields) => match fields.get("$ref").and_then(Value::as_str) {
+            Some(name) if within.contains(&name) => part.clone(),
             Some(name) => {
                 let named = document.pointer(name.strip_prefix('#').unwrap());
-                spelt_out(named.unwrap_or_else(|| panic!("{name} is not in the document")), document)
+                let named = named.unwrap_or_else(|| panic!("{name} is not in the document"));
+                spelt_out(named, document, &[within, &[name]].concat())
             }
-            None => fields.iter().map(|(name, value)| (name.clone(), spelt_out(value, document))).collect(),
+            None => fields.iter().map(|(name, value)| (name.clone(), spelt_out(value, document, within))).collect(),
         },
-        Value::Array(items) => items.iter().map(|item| spelt_out(item, document)).collect(),
+        Value::Array(items) => items.iter().map(|item| spelt_out(item, document, within)).collect(),
         other => other.clone(),
     }
 }

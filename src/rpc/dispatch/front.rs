@@ -32,7 +32,7 @@ use crate::{
 /// The handler of all requests, whatever their transport.
 #[derive(Debug)]
 pub struct Front {
-    /// What the methods use.
+    /// The parts of the node that the methods use.
     pub services: Services,
     metrics: Metrics,
     /// Counters by method and outcome, each created on its first use.

@@ -23,7 +23,7 @@ use crate::{
 /// A row of the table of methods.
 #[derive(Clone, Copy, Debug)]
 pub struct MethodRoute {
-    /// What of the method its requests carry.
+    /// The facts of the method that its requests carry.
     pub info: MethodInfo,
     /// The handler that answers the method.
     pub handler: Handler,

@@ -2,7 +2,7 @@
 
 use crate::{rpc::protocol::dialect::Dialect, scheduler::RunPlace};
 
-/// What of a method its requests carry.
+/// The facts of a method that its requests carry.
 #[derive(Clone, Copy, Debug)]
 pub struct MethodInfo {
     /// The method's name on the wire.

@@ -109,7 +109,7 @@ pub struct Rewatch {
     id: Quantity<u64>,
 }
 
-/// What changed in the answers of standing bundles after a snapshot. Waits until something has.
+/// The answers of standing bundles that changed after a snapshot. Waits until one has.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
