@@ -19,6 +19,8 @@ fn examples() -> Vec<(&'static str, Value)> {
     let accounts = json!({ADDRESS: {}});
     let bundles = json!([{"transactions": [{"to": ADDRESS}], "blockOverride": {}}]);
     let block_calls = json!({"calls": [{"to": ADDRESS}], "stateOverrides": {ADDRESS: {}}, "blockOverrides": {}});
+    let mut with_gas = block_calls.clone();
+    with_gas["calls"][0]["gas"] = "0x5208".into();
     let options = json!({"stateOverrides": {ADDRESS: {}}, "blockOverrides": {}});
     let wallet_call = json!({"to": ADDRESS, "value": "0x0", "capabilities": {"gasLimitOverride": {"value": "0xffff"}}});
     let batch = json!({
@@ -56,9 +58,10 @@ fn examples() -> Vec<(&'static str, Value)> {
             json!([[{
                 "name": "one",
                 "search": {
-                    "blockStateCalls": [{"calls": [{"to": ADDRESS, "gas": "0x5208"}]}],
+                    "blockStateCalls": [with_gas],
                     "vary": [{"path": "blocks[0].calls[0].value", "values": ["0x0"]}],
                     "objective": {"account": ADDRESS},
+                    "require": {},
                 },
                 "only": {"above": "0"},
             }], "latest"]),
