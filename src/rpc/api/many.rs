@@ -94,6 +94,10 @@ impl Method for CallMany {
 impl Backend {
     /// Sets up the overlay for the calls of `request`: after the whole block, or after some of its transactions, which
     /// are replayed. `place` is the field of their count, for errors. Returns the block's snapshot and the overlay.
+    ///
+    /// # Errors
+    ///
+    /// Returns those of [`set_up_at`](Self::set_up_at).
     pub fn set_up<'a>(
         &self,
         request: &ManyRequest,
@@ -106,6 +110,10 @@ impl Backend {
 
     /// Sets up the overlay after the first `index` transactions of a block, or after the whole block. `place` is the
     /// field of the index, for errors. Returns the block's snapshot and the overlay.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32602 if the block has fewer transactions, or that its state or its body is not known.
     pub fn set_up_at<'a>(
         &self,
         run: &'a mut Run<'_>,

@@ -26,9 +26,11 @@ type Transactions = [Arc<Recovered<TxEnvelope>>];
 /// A writer of one transaction in the pool.
 type WriteTx = fn(&mut Vec<u8>, &Recovered<TxEnvelope>);
 
+/// Returns the transactions of a sender in one state.
+type InState = fn(&SenderContent) -> &Transactions;
+
 /// The states of a transaction in the pool, and the transactions of a sender in them.
-const STATES: [(&str, fn(&SenderContent) -> &Transactions); 2] =
-    [("pending", |sender| &sender.pending), ("queued", |sender| &sender.queued)];
+const STATES: [(&str, InState); 2] = [("pending", |sender| &sender.pending), ("queued", |sender| &sender.queued)];
 
 /// The content of the pool by its state: transactions that can be mined now, and those behind a nonce gap.
 #[derive(Serialize, JsonSchema)]

@@ -40,6 +40,10 @@ impl RequestRunner {
     }
 
     /// Has the leader of the fleet answer a request, if this node cannot.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the run, or that of the leader.
     pub async fn ask(self: &Arc<Self>, leader: &dyn Leader, handler: Handler, request: Request) -> Result<Vec<u8>> {
         let mut out = begin(&request.id, "result");
         let mut own = None;
@@ -73,6 +77,10 @@ impl RequestRunner {
     }
 
     /// Runs a request on a chain of which presim cannot execute everything. What it cannot, the upstream executes.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the run, or that of the other node.
     pub async fn run_or_forward(
         self: &Arc<Self>,
         remote: &StateCompletion,
@@ -96,6 +104,10 @@ impl RequestRunner {
     }
 
     /// Runs a request, and asks the upstream if presim cannot answer it.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the run, or that of the upstream.
     pub async fn run_beside(
         self: &Arc<Self>,
         remote: &StateCompletion,

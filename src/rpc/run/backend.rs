@@ -162,7 +162,11 @@ impl Backend {
         Ok(published.select(selector)?)
     }
 
-    /// Returns -32000 if `selector` is `pending`, the feed is broken, and `--strict-pending` is set.
+    /// Checks that `selector` may be asked.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32000 if it is `pending`, the feed is broken, and `--strict-pending` is set.
     pub fn admit(&self, published: &Chain, selector: Selector) -> Result<()> {
         if self.strict_pending
             && selector == Selector::Pending

@@ -94,7 +94,11 @@ impl StateCompletion {
         self.fetcher.upstream().ok_or_else(|| RpcError::new(-32000, text))
     }
 
-    /// Returns a question about blocks from before presim began to follow, as it was put.
+    /// Asks the upstream a question about blocks from before presim began to follow, as it was put.
+    ///
+    /// # Errors
+    ///
+    /// Returns the upstream's error, or that it cannot be asked.
     pub async fn forward(&self, request: &Request, out: &mut Vec<u8>) -> Result<()> {
         let params = RawValue::from_string(request.params.to_string());
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;

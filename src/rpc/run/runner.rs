@@ -124,12 +124,20 @@ impl RequestRunner {
     }
 
     /// Runs a request by its handler. Returns the answer, and whether it is what was asked for.
+    ///
+    /// # Errors
+    ///
+    /// Returns those of [`run_step`](Self::run_step).
     pub async fn run(self: &Arc<Self>, run: RunHandler, request: Request) -> Result<(Lookup, Vec<u8>)> {
         self.run_step(request.method.place, request, run).await
     }
 
     /// Runs a step of a request at a place, and waits until its commit is on disk. Returns the step's value, and the
     /// answer as far as the step has written it.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the work, of the executor that rejects or stops it, of a fetch, or of the commit.
     pub async fn run_step<T: Send + 'static>(
         self: &Arc<Self>,
         place: RunPlace,

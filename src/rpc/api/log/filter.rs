@@ -108,7 +108,7 @@ impl Method for UninstallFilter {
     }
 }
 
-/// All logs of a filter, as eth_getLogs has them.
+/// All logs of a filter, as `eth_getLogs` has them.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: the id of a subscription or filter")]
 pub struct GetFilterLogs {

@@ -39,7 +39,7 @@ pub struct Options {
     state_overrides: Option<StateOverridesParam>,
     /// Only calls take it.
     block_overrides: Option<BlockOverridesParam>,
-    /// The number of the block's transactions before the call, by default all. Only debug_traceCall takes it.
+    /// The number of the block's transactions before the call, by default all. Only `debug_traceCall` takes it.
     pub tx_index: Option<Quantity<u64>>,
     enable_memory: Option<bool>,
     disable_stack: Option<bool>,

@@ -66,7 +66,7 @@ impl Permission {
     }
 }
 
-/// The client's permissions (EIP-2255): that of eth_accounts, or none where the client may not use the wallet.
+/// The client's permissions (EIP-2255): that of `eth_accounts`, or none where the client may not use the wallet.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "no parameters")]
 pub struct GetPermissions {}
@@ -82,8 +82,8 @@ impl Method for GetPermissions {
     }
 }
 
-/// Grants the permission of eth_accounts (EIP-2255), the only one that there is, to a client that may use the wallet. Errors as
-/// for eth_requestAccounts.
+/// Grants the permission of `eth_accounts` (EIP-2255), the only one that there is, to a client that may use the wallet. Errors as
+/// for `eth_requestAccounts`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: an object of permissions by name")]
 pub struct RequestPermissions {

@@ -50,6 +50,10 @@ pub struct Chunk {
 
 impl Backend {
     /// Returns the snapshot on which bundles stand: the newest, or the newest sealed block.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32000 if the feed is broken and `--strict-pending` is set.
     pub fn standing_on(&self, published: &Chain, selector: Selector) -> Result<Arc<Snapshot>> {
         let selected = self.select(published, selector)?;
         // A fallback publishes the canonical state under a new id.
