@@ -130,7 +130,7 @@ impl Front {
     pub async fn answer(&self, method: &MethodRoute, request: Request) -> Answered {
         let arrived = Instant::now();
         let mut by_upstream = false;
-        let answer = self.answer_here_or_elsewhere(method.handler, request, &mut by_upstream).await;
+        let answer = self.run_or_ask(method.handler, request, &mut by_upstream).await;
         let outcome = answer.as_ref().map_or_else(RpcError::outcome, |_| Outcome::Ok);
         self.counts[method.info.index][outcome as usize]
             .get_or_init(|| Counted::new(&self.metrics, method.info.name, outcome))
@@ -138,9 +138,9 @@ impl Front {
         Answered { answer, by_upstream }
     }
 
-    /// Has this node answer a request, or the one that can. Rare futures are boxed, because they are large and would be moved with every
+    /// Runs a request, or asks the node that can answer it. Rare futures are boxed, because they are large and would be moved with every
     /// request.
-    async fn answer_here_or_elsewhere(
+    async fn run_or_ask(
         &self,
         handler: Handler,
         request: Request,

@@ -160,12 +160,6 @@ pub enum Lookup {
     Nothing,
 }
 
-impl From<()> for Lookup {
-    fn from((): ()) -> Self {
-        Self::Found
-    }
-}
-
 /// Writes a value by `write`, or null if there is none.
 pub fn or_null<T>(out: &mut Vec<u8>, value: Option<T>, write: impl FnOnce(&mut Vec<u8>, T)) -> Lookup {
     match value {

@@ -247,7 +247,7 @@ pub fn search_on(
 
 /// Ranks the variants, runs the best one with its outputs, and writes the answer. Returns the best objective, and
 /// whether the search came to its end.
-#[allow(clippy::too_many_arguments, reason = "the parts of one search")]
+#[expect(clippy::too_many_arguments, reason = "the parts of one search")]
 fn show_best(
     backend: &Backend,
     run: &mut Run<'_>,

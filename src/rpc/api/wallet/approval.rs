@@ -29,7 +29,8 @@ impl Method for GetApprovals {
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         backend.wallet.check_use(run.may_use_wallet).map_err(|error| run.dialect.wallet_error(error))?;
         let waiting = WaitingList::of(&backend.wallet.approvals);
-        json::bounded_value(&mut run.out, &waiting, backend.limits.max_response).map(Lookup::from)
+        json::bounded_value(&mut run.out, &waiting, backend.limits.max_response)?;
+        Ok(Lookup::Found)
     }
 }
 
