@@ -140,12 +140,7 @@ impl Front {
 
     /// Runs a request, or asks the node that can answer it. Rare futures are boxed, because they are large and would be moved with every
     /// request.
-    async fn run_or_ask(
-        &self,
-        handler: Handler,
-        request: Request,
-        by_upstream: &mut bool,
-    ) -> Result<Vec<u8>> {
+    async fn run_or_ask(&self, handler: Handler, request: Request, by_upstream: &mut bool) -> Result<Vec<u8>> {
         let (method, runner) = (request.method, &self.services.runner);
         if let Some(leader) = runner.leader_for(&request)
             && (!matches!(method.leader, LeaderUse::Wallet)
