@@ -52,7 +52,6 @@ export class PlaygroundView {
     const { node, model } = this.#app;
     const document = await node.call("rpc.discover").catch(() => ({ methods: [] }));
     const testing = document.methods.filter(({ name }) => !LEFT_OUT.has(name));
-    for (const method of testing) method.params = spellOut(method.params, document.components?.schemas ?? {});
     this.#methods = testing.sort((one, other) => one.name.localeCompare(other.name));
     fill(this.#account, model.accounts.map((address, index) => el("option", { value: address }, `${index}: ${address}`)), model.accounts.length === 0 && el("option", { value: `0x${"0".repeat(39)}1` }, "none of the node's"));
     this.#builder.meet();
@@ -214,16 +213,8 @@ function simulationOf(method, params) {
   return null;
 }
 
-/** Returns a part of the document with the schemas in the place of their names. */
-function spellOut(part, schemas) {
-  if (Array.isArray(part)) return part.map((item) => spellOut(item, schemas));
-  if (part === null || typeof part !== "object") return part;
-  if (part.$ref) return spellOut(schemas[part.$ref.split("/").at(-1)] ?? {}, schemas);
-  return Object.fromEntries(Object.entries(part).map(([key, value]) => [key, spellOut(value, schemas)]));
-}
-
-/** Returns examples of a method's parameters on this chain: those of the usual methods, and else what its schema tells. */
-function examplesOf({ name, params }, { account, other, token, weth, router, chainId, hash }) {
+/** Returns examples of a method's parameters on this chain: those of the usual methods, and else the document's own. */
+function examplesOf({ name, examples = [] }, { account, other, token, weth, router, chainId, hash }) {
   const pad = (text) => text.replace(/^0x/, "").toLowerCase().padStart(64, "0");
   const amount = "0de0b6b3a7640000";
   const balance = { to: token, data: `0x70a08231${pad(account)}` };
@@ -238,6 +229,7 @@ function examplesOf({ name, params }, { account, other, token, weth, router, cha
   ];
   const blocks = (list) => ({ blockStateCalls: [{ calls: list }] });
   const one = (title, ...list) => [{ title, params: list }];
+  const here = ({ name, value }) => (name === "block" && /^0x[0-9a-f]{64}$/.test(value) ? hash : /^(account|address)$/.test(name) && /^0x[0-9a-f]{40}$/.test(value) ? account : value);
   switch (name) {
     case "eth_call":
     case "eth_estimateGas":
@@ -270,28 +262,6 @@ function examplesOf({ name, params }, { account, other, token, weth, router, cha
     case "wallet_sendCalls":
       return one("two transfers", { version: "2.0.0", from: account, chainId, atomicRequired: false, calls: [{ to: other, value: "0x1" }, { to: token, value: "0x0", data: transfer.data }] });
     default:
-      return one("from its description", ...params.slice(0, asked(params)).map(({ name, schema }) => sample(name, schema, { account, token, hash })));
+      return examples.map(({ params }) => ({ title: "from its description", params: params.map(here) }));
   }
-}
-
-/** Returns how many parameters an example has: those that are required, and the block that follows them. */
-function asked(params) {
-  const optional = params.findIndex(({ required }) => !required);
-  if (optional < 0) return params.length;
-  return optional + (BLOCK_NAMES.test(params[optional].name) ? 1 : 0);
-}
-
-/** Returns a value that a schema allows. */
-function sample(name, schema, { account, token, hash }) {
-  let one = schema;
-  for (let choices = []; choices; choices = one.oneOf ?? one.anyOf ?? one.allOf) one = choices[0] ?? one;
-  if (one.enum) return one.enum[0];
-  if (/\{64\}/.test(one.pattern ?? "") || /hash/i.test(name)) return hash;
-  if (BLOCK_NAMES.test(name)) return "pending";
-  if (one.type === "array") return one.minItems ? [sample(name, one.items ?? {}, { account, token, hash })] : [];
-  if (one.type === "object") return Object.fromEntries((one.required ?? []).map((key) => [key, sample(key, one.properties?.[key] ?? {}, { account, token, hash })]));
-  if (one.type === "boolean") return false;
-  if (one.type === "integer" || one.type === "number") return one.minimum ?? 0;
-  if (/\{40\}/.test(one.pattern ?? "") || /address|account|from|^to$/i.test(name)) return name === "to" ? token : account;
-  return "0x0";
 }
