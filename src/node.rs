@@ -436,6 +436,7 @@ impl Actors {
                     most: Duration::from_millis(config.max_sync_timeout_ms),
                 },
                 max_response: config.max_response as usize,
+                max_batch: config.max_batch as usize,
             },
             strict_pending: config.strict_pending,
             receipts_wait: config.standard_receipts == StandardReceipts::Latest,

@@ -155,6 +155,7 @@ impl BodiesChain {
                 shape: SHAPE,
                 gas_cap: GAS_CAP,
                 max_response: MAX_RESPONSE,
+                max_batch: 10,
                 max_log_blocks: 1,
                 max_logs: 1,
                 late: presim::ledger::LateBounds { wait: Duration::ZERO, bytes: 0 },

@@ -8,7 +8,7 @@ use crate::{
     fleet::settings::JoiningSettings,
     pool::{self, BlocksBuilt},
     rpc::{
-        ConnectionLimits, ReplyLimits, ServerConfig, SocketBounds,
+        ConnectionLimits, ServerConfig, SocketBounds,
         dialect::{PROJECT, STANDARD},
     },
     wallet::{Policy, SendingSettings},
@@ -83,11 +83,7 @@ impl Config {
         ServerConfig {
             listen: self.listen,
             root: if self.dialect == DialectName::Standard { &STANDARD } else { &PROJECT },
-            limits: ReplyLimits {
-                max_body: self.max_body as usize,
-                max_response: self.max_response as usize,
-                max_batch: self.max_batch as usize,
-            },
+            max_body: self.max_body as usize,
             read_timeout: Duration::from_millis(self.deadline_ms),
             max_catch_up: Duration::from_millis(self.fleet.max_catch_up_ms),
             io_timeout: Duration::from_millis(self.io_timeout_ms),

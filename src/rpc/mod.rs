@@ -6,6 +6,7 @@
 //! - [`dispatch`]: from the text of a message to the text of its answer: the table of methods, and the node that answers.
 //! - [`api`]: the methods, a file or a folder a feature.
 //! - [`run`]: one request, and its runs on the executor, with what they need from other nodes.
+//! - [`limits`]: the memory that connections make the node hold, the frames that are read, and the stalls that close them.
 //! - [`params`]: the parameters that features share, and their conversion to the engine's types.
 //! - [`json`]: the results that features share.
 //! - [`protocol`]: errors and dialects.
@@ -13,6 +14,7 @@
 mod api;
 mod dispatch;
 mod json;
+mod limits;
 mod params;
 mod protocol;
 mod run;
@@ -29,31 +31,32 @@ pub use api::{
 pub use dispatch::{
     front::Front,
     method::{Handler, MethodRoute},
-    service::{Reply, ReplyLimits, Session},
+    service::{Answer, Message},
     table,
 };
+pub use limits::memory::{AnswerRoom, IoMemory};
 pub use params::ShapeLimits;
 pub use protocol::{dialect, error::RpcError};
 pub use run::{
     LeaderUse,
-    access::{Access, AccessConfig, AccessError},
     backend::{Backend, RequestLimits, Run, SyncTimeouts},
+    client::Client,
     filters::Filters,
     leader::Leader,
-    memory::{AnswerRoom, IoMemory},
     remote::{ForwardedMethods, StateCompletion},
     request::{Caller, Request},
     runner::{RequestRunner, Waiters},
+    subscriber::SocketBounds,
     subscriptions::Subscriptions,
 };
 #[cfg(feature = "fleet")]
 pub use server::fleet::FleetAnswers;
 pub use server::{
-    connections::ConnectionLimits,
+    auth::tokens::{Access, AccessConfig, AccessError},
+    connection::ConnectionLimits,
     files::{ServedFile, ServedFiles},
     io::IoThreads,
     listen::{FrontActor, MetricsAccess, Serve, Stop, serve_metrics},
     settings::ServerConfig,
     startup::{StartupReason, StartupServer},
-    ws::SocketBounds,
 };

@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use bytestring::ByteString;
 use presim::{
-    rpc::{
-        Caller, Front, IoMemory, ReplyLimits, Session, Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT,
-    },
-    scheduler::{Executor, ExecutorConfig, Flow},
+    rpc::{Caller, Client, Front, IoMemory, Message, Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT},
+    scheduler::{Executor, ExecutorConfig},
     telemetry::Metrics,
 };
 use serde::Deserialize;
@@ -81,21 +79,9 @@ async fn a_request_is_answered_alike_by_the_short_cut_and_by_jsonrpsee() {
     let subscriptions = Arc::new(Subscriptions::new(1, Arc::new(IoMemory::new(1 << 30, 1)), &metrics));
     let watches = Watches::new(WatchLimits::default(), &executor, subscriptions, &metrics);
     let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), watches, &metrics);
-    let share = Arc::new(IoMemory::new(1 << 30, 1)).share();
-    let caller = Caller {
-        dialect: &PROJECT,
-        client: None,
-        may_use_wallet: true,
-        page: None,
-        share: share.clone(),
-        flow: Flow::new(),
-        until: None,
-    };
-    let session = Session {
-        front: Arc::new(front),
-        caller: Arc::new(caller),
-        limits: ReplyLimits { max_body: 1 << 20, max_response: 1 << 20, max_batch: 10 },
-    };
+    let (front, memory) = (Arc::new(front), Arc::new(IoMemory::new(1 << 30, 1)).quota());
+    let client = Arc::new(Client::without_token(true));
+    let caller = Arc::new(Caller { client, dialect: &PROJECT, page: None, memory: memory.clone(), until: None });
     let mut bodies: Vec<Vec<u8>> =
         envelopes().into_iter().flatten().filter(|one| one.error.is_none()).map(|one| one.body()).collect();
     let account = "0x5ea0000000000000000000000000000000000000";
@@ -119,9 +105,10 @@ async fn a_request_is_answered_alike_by_the_short_cut_and_by_jsonrpsee() {
     let published = snapshots.load();
     for body in bodies {
         let body = ByteString::try_from(body).expect("UTF-8");
-        let held = || share.clone().nothing();
-        let by_short_cut = session.answer(body.clone(), held(), &published, None).await;
-        let by_jsonrpsee = session.answer_by_jsonrpsee(body.clone(), held(), &published, None).await;
+        let message = || Message::new(&front, &caller, &published, None);
+        let held = || memory.clone().nothing();
+        let by_short_cut = message().answer(body.clone(), held()).await;
+        let by_jsonrpsee = message().answer_by_jsonrpsee(body.clone(), held()).await;
         assert_eq!(by_short_cut.text, by_jsonrpsee.text, "{body}");
         assert_eq!(by_short_cut.single, by_jsonrpsee.single, "{body}");
     }

@@ -22,10 +22,10 @@ use jsonrpsee::types::Id;
 use presim::{
     ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
     rpc::{
-        AnswerRoom, Caller, ForwardedMethods, Front, IoMemory, Request, RpcError, StateCompletion, Subscriptions,
-        Waiters, WatchLimits, Watches, dialect::PROJECT, table,
+        AnswerRoom, Caller, Client, ForwardedMethods, Front, IoMemory, Request, RpcError, StateCompletion,
+        Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT, table,
     },
-    scheduler::{Executor, ExecutorConfig, Flow},
+    scheduler::{Executor, ExecutorConfig},
     state::{Fetched, RemoteState, World},
     store::{DataDir, read_image, write_image},
     telemetry::Metrics,
@@ -228,17 +228,10 @@ impl Setup {
 }
 
 async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcError> {
-    let share = Arc::new(IoMemory::new(1 << 30, 1)).share();
-    let room = AnswerRoom::of(share.clone().nothing());
-    let caller = Arc::new(Caller {
-        dialect: &PROJECT,
-        client: None,
-        may_use_wallet: false,
-        page: None,
-        share,
-        flow: Flow::new(),
-        until: None,
-    });
+    let memory = Arc::new(IoMemory::new(1 << 30, 1)).quota();
+    let room = AnswerRoom::of(memory.clone().nothing());
+    let client = Arc::new(Client::without_token(false));
+    let caller = Arc::new(Caller { client, dialect: &PROJECT, page: None, memory, until: None });
     let method = table::by_name(method).unwrap();
     let request = Request {
         id: Id::Number(1),
@@ -250,7 +243,7 @@ async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcEr
         published: front.services.runner.published(),
         starting: None,
     };
-    let mut answer = front.answer(method, request).await.answer?;
+    let mut answer = front.answer(method, request, &mut false).await?;
     answer.push(b'}');
     Ok(serde_json::from_slice::<Value>(&answer).unwrap()["result"].take())
 }

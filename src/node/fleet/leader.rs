@@ -26,18 +26,17 @@ impl Leader for LeaderClient {
     fn forward<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Bytes, RpcError>> {
         async move {
             let (caller, method) = (&request.caller, request.method);
-            let client = caller.client.as_deref();
             let (writes, is_for_wallet) = (method.commits, matches!(method.leader, LeaderUse::Wallet));
             // The answer to a read is not older than what this node shows. A write is not rejected for that.
             let bounds_age = !writes && !request.published.feed().is_degraded();
-            let signer = client.filter(|client| is_for_wallet && client.may_sign());
+            let signer = caller.client.wallet_token().filter(|_| is_for_wallet);
             let mac = signer.map(|signer| |texts: &[&[u8]]| signer.proof(texts));
             let forwarded = ForwardedRequest {
                 text: request.text(),
                 is_for_wallet,
                 writes,
                 path: std::ptr::eq(caller.dialect, &raw const STANDARD).then_some("/standard"),
-                client: client.map(|client| client.name()),
+                client: caller.client.name(),
                 page: caller.page.as_deref(),
                 min_snapshot: bounds_age.then_some(request.published.last),
                 left: request.ticket.deadline().saturating_duration_since(Instant::now()),

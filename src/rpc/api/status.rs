@@ -26,7 +26,6 @@ use crate::{
         params,
         protocol::error::{Outcome, Result, RpcError},
         run::{
-            access::Client,
             request::{Request, begin},
             runner::RequestRunner,
         },
@@ -225,7 +224,7 @@ impl Serve for GetStatus {
         methods.sort_by(|one, other| other.per_second.total_cmp(&one.per_second).then(other.total.cmp(&one.total)));
         let (watches, client) = (board.watches.clone(), request.caller.client.clone());
         // A client may let thousands stand, and no connection waits for their order.
-        let standing = spawn_blocking(move || watches.best(client.as_deref().map(Client::name), STANDING_SHOWN)).await;
+        let standing = spawn_blocking(move || watches.best(client.name(), STANDING_SHOWN)).await;
         let (count, best) = standing.map_err(|error| RpcError::internal(&error.to_string()))?;
         let cpu = newest.cpu_seconds.zip(first.cpu_seconds).map(|(now, then)| now - then);
         let status = NodeStatus {

@@ -11,12 +11,12 @@ use jsonrpsee::{
     types::{Id, Request as Call},
 };
 
-use super::service::{Encoded, Message, NOT_A_REQUEST};
+use super::service::{AnswerText, Message, NOT_A_REQUEST};
 use crate::rpc::{json, protocol::error::RpcError};
 use crate::scheduler;
 
 /// An entry of a batch: a call, or the answer to an entry that is none or was rejected.
-type Entry<'a> = Result<Call<'a>, Encoded>;
+type Entry<'a> = Result<Call<'a>, AnswerText>;
 
 /// The bytes of the answers so far. Finished answers wait for the others, so their total is bounded while they end.
 struct AnswerBytes {
@@ -30,7 +30,7 @@ impl AnswerBytes {
     }
 
     /// Counts an answer. Returns `None` if it is one too many.
-    fn count(&self, answer: Encoded) -> Option<Encoded> {
+    fn count(&self, answer: AnswerText) -> Option<AnswerText> {
         let others = self.so_far.fetch_add(answer.text.len() + 1, Relaxed);
         (others + answer.text.len() <= self.most).then_some(answer)
     }
@@ -38,47 +38,51 @@ impl AnswerBytes {
 
 impl Message {
     /// Runs the entries of a batch concurrently, and joins their answers in order.
-    pub async fn run_batch(&self, entries: Batch<'_>) -> Encoded {
-        let session = &self.session;
+    pub async fn run_batch(&self, entries: Batch<'_>) -> AnswerText {
         if entries.is_empty() {
             let error = RpcError::request("invalid request: an empty batch: expected at least one request");
-            return session.failure(&Id::Null, session.admit().err().unwrap_or(error));
+            return AnswerText::refusal(&self.caller, &Id::Null, error);
         }
-        let bytes = AnswerBytes { so_far: AtomicUsize::new(0), most: session.limits.max_response };
-        let batch = session.front.services.runner.batch();
+        let runner = &self.front.services.runner;
+        let bytes = AnswerBytes { so_far: AtomicUsize::new(0), most: runner.limits().max_response };
+        let batch = runner.batch();
         let entries: Vec<Entry<'_>> = entries.into_iter().map(|entry| self.admit_entry(entry)).collect();
         let answers = entries.into_iter().map(|entry| self.run_entry(entry, &batch, &bytes));
-        let answers: Option<Vec<Encoded>> = join_all(answers).await.into_iter().collect();
+        let answers: Option<Vec<AnswerText>> = join_all(answers).await.into_iter().collect();
         match answers {
             Some(answers) if !bytes.are_too_many() => self.join(answers),
             _ => {
                 if let Some(starting) = &self.starting {
                     starting.abandon();
                 }
-                session.failure(&Id::Null, json::too_long(bytes.most))
+                AnswerText::failure(&self.caller, &Id::Null, json::too_long(bytes.most))
             }
         }
     }
 
     /// Counts an entry against the client's rate.
     fn admit_entry<'a>(&self, entry: Result<BatchEntry<'a>, BatchEntryErr<'a>>) -> Entry<'a> {
-        let session = &self.session;
         match entry {
-            Ok(BatchEntry::Call(call)) => match session.admit() {
+            Ok(BatchEntry::Call(call)) => match self.caller.admit() {
                 Ok(()) => Ok(call),
-                Err(error) => Err(session.failure(&call.id, error)),
+                Err(error) => Err(AnswerText::failure(&self.caller, &call.id, error)),
             },
             Ok(BatchEntry::Notification(_)) => Err(self.without_id()),
             Err(error) => {
                 let (_, id) = error.into_parts();
                 let error = RpcError::request(NOT_A_REQUEST);
-                Err(session.failure(&id, session.admit().err().unwrap_or(error)))
+                Err(AnswerText::refusal(&self.caller, &id, error))
             }
         }
     }
 
     /// Runs an entry. Returns `None` if the answers are too long together.
-    async fn run_entry(&self, entry: Entry<'_>, batch: &Arc<scheduler::Batch>, bytes: &AnswerBytes) -> Option<Encoded> {
+    async fn run_entry(
+        &self,
+        entry: Entry<'_>,
+        batch: &Arc<scheduler::Batch>,
+        bytes: &AnswerBytes,
+    ) -> Option<AnswerText> {
         if bytes.are_too_many() {
             return None;
         }
@@ -89,17 +93,17 @@ impl Message {
     }
 
     /// Returns the answers of a batch in order, as one array.
-    fn join(&self, answers: Vec<Encoded>) -> Encoded {
+    fn join(&self, answers: Vec<AnswerText>) -> AnswerText {
         let length: usize = answers.iter().map(|answer| answer.text.len()).sum();
-        let mut joined = self.session.small(Vec::new());
+        let mut joined = AnswerText::small(&self.caller, Vec::new());
         joined.text.reserve_exact(length + answers.len() + 1);
-        for (index, Encoded { text, held, .. }) in answers.into_iter().enumerate() {
+        for (index, AnswerText { text, held, .. }) in answers.into_iter().enumerate() {
             joined.text.push(if index == 0 { b'[' } else { b',' });
             joined.text.extend_from_slice(&text);
             joined.held.absorb(held);
         }
         joined.text.push(b']');
-        joined.held.absorb(self.session.caller.share.take_always(joined.text.len() - length));
+        joined.held.absorb(self.caller.memory.take_always(joined.text.len() - length));
         joined
     }
 }

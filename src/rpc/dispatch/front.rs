@@ -42,15 +42,6 @@ pub struct Front {
     refusals: Counted,
 }
 
-/// The answer to a request, or its error.
-#[derive(Debug)]
-pub struct Answered {
-    /// The answer up to the end of its result, or the error that answers the request instead.
-    pub answer: Result<Vec<u8>>,
-    /// Whether the upstream executed the request, because presim cannot.
-    pub by_upstream: bool,
-}
-
 #[derive(Debug)]
 struct Counted {
     requests: Counter,
@@ -126,16 +117,20 @@ impl Front {
         self
     }
 
-    /// Answers a request of a method.
-    pub async fn answer(&self, method: &MethodRoute, request: Request) -> Answered {
+    /// Answers a request of a method. Returns the answer up to the end of its result. Sets `by_upstream` if the upstream
+    /// executed the request, because presim cannot.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error that answers the request instead.
+    pub async fn answer(&self, method: &MethodRoute, request: Request, by_upstream: &mut bool) -> Result<Vec<u8>> {
         let arrived = Instant::now();
-        let mut by_upstream = false;
-        let answer = self.run_or_ask(method.handler, request, &mut by_upstream).await;
+        let answer = self.run_or_ask(method.handler, request, by_upstream).await;
         let outcome = answer.as_ref().map_or_else(RpcError::outcome, |_| Outcome::Ok);
         self.counts[method.info.index][outcome as usize]
             .get_or_init(|| Counted::new(&self.metrics, method.info.name, outcome))
             .count(arrived);
-        Answered { answer, by_upstream }
+        answer
     }
 
     /// Runs a request, or asks the node that can answer it. Rare futures are boxed, because they are large and would be moved with every

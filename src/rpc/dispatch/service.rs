@@ -4,7 +4,7 @@
 //! reasons in `README.md`. An encoded answer bypasses jsonrpsee's response, which would parse it again: it is carried
 //! in the extensions of an empty response.
 
-use std::{borrow::Cow, num::NonZeroU32, sync::Arc, time::Instant};
+use std::{borrow::Cow, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -20,47 +20,22 @@ use jsonrpsee::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{
-    front::{Answered, Front},
-    table,
-};
-use crate::rpc::run::subscriptions::Starting;
+use super::{front::Front, table};
 use crate::rpc::{
     json,
-    protocol::error::{Result, RpcError},
+    limits::memory::{AnswerRoom, HeldBytes},
+    protocol::error::RpcError,
     run::{
-        memory::{AnswerRoom, HeldBytes},
         remote::StateCompletion,
         request::{Caller, Request, begin},
+        subscriptions::Starting,
     },
 };
 use crate::{ledger::Chain, scheduler};
 
-/// Limits on one message and its answer.
-#[derive(Clone, Copy, Debug)]
-pub struct ReplyLimits {
-    /// Bytes of a body or a message.
-    pub max_body: usize,
-    /// Bytes of an answer.
-    pub max_response: usize,
-    /// Entries of a batch.
-    pub max_batch: usize,
-}
-
-/// One client's session: its dialect, its rights, and the front.
-#[derive(Clone, Debug)]
-pub struct Session {
-    /// The front that answers.
-    pub front: Arc<Front>,
-    /// The client.
-    pub caller: Arc<Caller>,
-    /// The limits.
-    pub limits: ReplyLimits,
-}
-
 /// The answer to a message.
-#[derive(Debug)]
-pub struct Reply {
+#[derive(Clone, Debug)]
+pub struct Answer {
     /// The JSON, which counts for the connection until it is dropped.
     pub text: Bytes,
     /// Whether it answers a single request and not a batch.
@@ -69,116 +44,73 @@ pub struct Reply {
     pub by_upstream: bool,
 }
 
-/// The requests of one message. All of them run on the snapshot at its arrival.
-#[derive(Clone, Debug)]
-pub struct Message {
-    pub session: Session,
-    pub published: Arc<Chain>,
-    /// The subscriptions that the message starts, if its connection can subscribe.
-    pub starting: Option<Arc<Starting>>,
-}
-
-/// The text of an answer, and the bytes that it holds.
+/// The text of an answer to a request, and the bytes that it holds.
 #[derive(Debug)]
-pub struct Encoded {
+pub struct AnswerText {
     pub text: Vec<u8>,
     pub held: HeldBytes,
     /// Whether the upstream executed the request.
     pub by_upstream: bool,
 }
 
-/// An encoded answer in the extensions of a [`MethodResponse`].
+/// The requests of one message. All of them run on the snapshot at its arrival.
 #[derive(Clone, Debug)]
-struct EncodedAnswer {
-    text: Bytes,
-    by_upstream: bool,
+pub struct Message {
+    /// The front that answers.
+    pub front: Arc<Front>,
+    /// The sender.
+    pub caller: Arc<Caller>,
+    /// The publication on which the requests run.
+    pub published: Arc<Chain>,
+    /// The subscriptions that the message starts, if its connection can subscribe.
+    pub starting: Option<Arc<Starting>>,
 }
 
-impl Session {
-    /// Answers a message, whose bytes are `held` until its requests have run.
-    ///
-    /// A single well-formed request takes a short cut, which does what
-    /// [`answer_by_jsonrpsee`](Self::answer_by_jsonrpsee) would, without copying the body and the parameters.
-    pub async fn answer(
-        &self,
-        body: ByteString,
-        held: HeldBytes,
-        published: &Arc<Chain>,
-        starting: Option<&Arc<Starting>>,
-    ) -> Reply {
-        if let Some(Single { id, method, params, .. }) = Single::parse(&body)
-            && let Some(id) = plain_id(id)
-        {
-            let message = Message::new(self, published, starting);
-            let params = params.map(|params| body.slice_ref(params.get()));
-            if let Err(error) = self.admit() {
-                return Reply { text: self.failure(&id, error).around(), single: true, by_upstream: false };
-            }
-            let answer = message.run(&id, &method, params, AnswerRoom::of(held), None).await;
-            let by_upstream = answer.by_upstream;
-            return Reply { text: answer.around(), single: true, by_upstream };
-        }
-        // Boxed, because rare futures are large and would be moved with every request.
-        Box::pin(self.answer_by_jsonrpsee(body, held, published, starting)).await
-    }
+/// Returns the answer to a text that is not JSON-RPC. It counts against the client's rate as a request does.
+pub fn refuse(caller: &Caller, error: RpcError) -> Bytes {
+    AnswerText::refusal(caller, &Id::Null, error).around()
+}
 
-    /// Answers a message of any form: jsonrpsee parses it and calls the [`Message`].
-    pub async fn answer_by_jsonrpsee(
-        &self,
-        body: ByteString,
-        held: HeldBytes,
-        published: &Arc<Chain>,
-        starting: Option<&Arc<Starting>>,
-    ) -> Reply {
-        let text = body.slice_ref(body.trim_ascii_start());
-        let single = !text.starts_with('[');
-        let mut request = HttpRequest::new(Full::new(text.as_bytes().clone()));
-        *request.method_mut() = http::Method::POST;
-        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let most = BatchRequestConfig::Limit(u32::try_from(self.limits.max_batch).unwrap_or(u32::MAX));
-        let message = Message::new(self, published, starting);
-        let mut response = call_with_service(request, most, u32::MAX, message).await;
-        drop(held);
-        let EncodedAnswer { text, by_upstream } = match response.extensions_mut().remove::<EncodedAnswer>() {
-            Some(answer) => answer,
-            None => {
-                let (id, error) = decided_before(&text, response, self.limits.max_batch).await;
-                let error = self.admit().err().unwrap_or(error);
-                EncodedAnswer { text: self.failure(&id, error).around(), by_upstream: false }
-            }
-        };
-        Reply { text, single, by_upstream }
-    }
+/// Returns the answer to a message that is rejected as a whole. It counts against the client's rate as a request does.
+pub fn reject(caller: &Caller, body: &str, error: RpcError) -> Bytes {
+    let id = Single::parse(body).and_then(|single| plain_id(single.id));
+    AnswerText::refusal(caller, &id.unwrap_or(Id::Null), error).around()
+}
 
-    /// Returns the answer to a message that is rejected as a whole. It counts against the client's rate as a request does.
-    pub fn reject(&self, body: &str, error: RpcError) -> Bytes {
-        let id = Single::parse(body).and_then(|single| plain_id(single.id));
-        self.failure(&id.unwrap_or(Id::Null), self.admit().err().unwrap_or(error)).around()
-    }
-
-    /// Returns the answer to a text that is not JSON-RPC. It counts against the client's rate as a request does.
-    pub fn refuse(&self, error: RpcError) -> Bytes {
-        self.failure(&Id::Null, self.admit().err().unwrap_or(error)).around()
-    }
-
+impl AnswerText {
     /// Returns an error answer.
-    pub fn failure(&self, id: &Id<'_>, error: RpcError) -> Encoded {
-        self.small(failure(id, error))
+    pub fn failure(caller: &Caller, id: &Id<'_>, error: RpcError) -> Self {
+        Self::small(caller, failure(id, error))
+    }
+
+    /// Returns an error answer that counts against the client's rate, or the error that the rate is exceeded.
+    pub fn refusal(caller: &Caller, id: &Id<'_>, error: RpcError) -> Self {
+        Self::failure(caller, id, caller.admit().err().unwrap_or(error))
     }
 
     /// Returns an answer that is always granted, because it is small or reports something that has been done.
-    pub fn small(&self, text: Vec<u8>) -> Encoded {
-        let held = self.caller.share.take_always(text.len());
-        Encoded { text, held, by_upstream: false }
+    pub fn small(caller: &Caller, text: Vec<u8>) -> Self {
+        let held = caller.memory.take_always(text.len());
+        Self { text, held, by_upstream: false }
     }
 
-    /// Counts a request against the client's rate.
-    ///
-    /// # Errors
-    ///
-    /// Returns -32005 if the client asks more often than it may.
-    pub fn admit(&self) -> Result<()> {
-        self.caller.client.as_ref().map_or(Ok(()), |client| client.admit(NonZeroU32::MIN))
+    /// Returns the text, which holds its bytes until its last part is dropped.
+    fn around(self) -> Bytes {
+        self.held.around(self.text)
+    }
+
+    /// Returns the answer to a single request, or to a batch.
+    fn into_answer(self, single: bool) -> Answer {
+        Answer { by_upstream: self.by_upstream, text: self.around(), single }
+    }
+}
+
+impl Answer {
+    /// Returns an empty response of jsonrpsee's that carries the answer.
+    fn into_response(self) -> MethodResponse {
+        let mut extensions = Extensions::new();
+        extensions.insert(self);
+        MethodResponse::notification().with_extensions(extensions)
     }
 }
 
@@ -214,8 +146,56 @@ fn plain_id(id: &RawValue) -> Option<Id<'_>> {
 }
 
 impl Message {
-    fn new(session: &Session, published: &Arc<Chain>, starting: Option<&Arc<Starting>>) -> Self {
-        Self { session: session.clone(), published: published.clone(), starting: starting.cloned() }
+    /// Creates a message of a caller that has just arrived.
+    pub fn new(
+        front: &Arc<Front>,
+        caller: &Arc<Caller>,
+        published: &Arc<Chain>,
+        starting: Option<&Arc<Starting>>,
+    ) -> Self {
+        let (front, caller, published) = (front.clone(), caller.clone(), published.clone());
+        Self { front, caller, published, starting: starting.cloned() }
+    }
+
+    /// Answers the message with this body, whose bytes are `held` until its requests have run.
+    ///
+    /// A single well-formed request takes a short cut, which does what
+    /// [`answer_by_jsonrpsee`](Self::answer_by_jsonrpsee) would, without copying the body and the parameters.
+    pub async fn answer(self, body: ByteString, held: HeldBytes) -> Answer {
+        if let Some(Single { id, method, params, .. }) = Single::parse(&body)
+            && let Some(id) = plain_id(id)
+        {
+            let params = params.map(|params| body.slice_ref(params.get()));
+            let answer = match self.caller.admit() {
+                Ok(()) => self.run(&id, &method, params, AnswerRoom::of(held), None).await,
+                Err(error) => self.failure(&id, error),
+            };
+            return answer.into_answer(true);
+        }
+        // Boxed, because rare futures are large and would be moved with every request.
+        Box::pin(self.answer_by_jsonrpsee(body, held)).await
+    }
+
+    /// Answers a message of any form: jsonrpsee parses it and calls the [`RpcServiceT`].
+    pub async fn answer_by_jsonrpsee(self, body: ByteString, held: HeldBytes) -> Answer {
+        let text = body.slice_ref(body.trim_ascii_start());
+        let single = !text.starts_with('[');
+        let mut request = HttpRequest::new(Full::new(text.as_bytes().clone()));
+        *request.method_mut() = http::Method::POST;
+        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let (caller, max_batch) = (self.caller.clone(), self.front.services.runner.limits().max_batch);
+        let most = BatchRequestConfig::Limit(u32::try_from(max_batch).unwrap_or(u32::MAX));
+        let mut response = call_with_service(request, most, u32::MAX, self).await;
+        drop(held);
+        if let Some(answer) = response.extensions_mut().remove::<Answer>() {
+            return answer;
+        }
+        let (id, error) = decided_before(&text, response, max_batch).await;
+        AnswerText::refusal(&caller, &id, error).into_answer(single)
+    }
+
+    fn failure(&self, id: &Id<'_>, error: RpcError) -> AnswerText {
+        AnswerText::failure(&self.caller, id, error)
     }
 
     /// Runs one request of jsonrpsee's type, which has been counted against the client's rate.
@@ -223,10 +203,10 @@ impl Message {
         &self,
         Call { id, method, params, .. }: Call<'_>,
         batch: Option<&Arc<scheduler::Batch>>,
-    ) -> Encoded {
+    ) -> AnswerText {
         // jsonrpsee has copied the parameters, so the copy is used.
         let params = params.map(|params| ByteString::from(Box::<str>::from(params.into_owned()).into_string()));
-        let room = AnswerRoom::of(self.session.caller.share.clone().nothing());
+        let room = AnswerRoom::of(self.caller.memory.clone().nothing());
         self.run(&id, &method, params, room, batch).await
     }
 
@@ -238,26 +218,27 @@ impl Message {
         params: Option<ByteString>,
         room: AnswerRoom,
         batch: Option<&Arc<scheduler::Batch>>,
-    ) -> Encoded {
+    ) -> AnswerText {
         let parsed = Instant::now();
-        let Self { session, published, starting } = self;
+        let Self { front, caller, published, starting } = self;
+        let runner = &front.services.runner;
         let Some(method) = table::by_name(name) else {
-            session.front.count_unknown(parsed);
-            return match session.front.services.runner.forwards(name) {
+            front.count_unknown(parsed);
+            return match runner.forwards(name) {
                 Some(remote) => Box::pin(self.forward(id, name, params.as_deref(), remote)).await,
-                None => session.failure(id, table::unknown(name)),
+                None => self.failure(id, table::unknown(name)),
             };
         };
-        if let Err(error) = session.front.services.testing.check(&method.info) {
-            session.front.count_unknown(parsed);
-            return session.failure(id, error);
+        if let Err(error) = front.services.testing.check(&method.info) {
+            front.count_unknown(parsed);
+            return self.failure(id, error);
         }
-        let ticket = session.front.services.runner.ticket(&session.caller);
+        let ticket = runner.ticket(caller);
         let request = Request {
             id: id.clone().into_owned(),
             method: &method.info,
             params: params.unwrap_or_else(|| ByteString::from_static("[]")),
-            caller: session.caller.clone(),
+            caller: caller.clone(),
             published: published.clone(),
             ticket: match batch {
                 Some(batch) => ticket.of(batch),
@@ -266,8 +247,9 @@ impl Message {
             starting: starting.clone(),
             room: room.clone(),
         };
-        let Answered { answer, by_upstream } = session.front.answer(method, request).await;
-        let most = session.limits.max_response;
+        let mut by_upstream = false;
+        let answer = front.answer(method, request, &mut by_upstream).await;
+        let most = runner.limits().max_response;
         let text = match answer {
             Ok(mut answer) if answer.len() < most => {
                 answer.push(b'}');
@@ -278,7 +260,7 @@ impl Message {
                 let is_busy = error.is_busy();
                 let text = failure(id, error);
                 if is_busy {
-                    session.front.count_refusal(parsed);
+                    front.count_refusal(parsed);
                 }
                 text
             }
@@ -290,34 +272,33 @@ impl Message {
         if more <= ENVELOPE || method.info.commits {
             held.grow_always(more);
         } else if !held.grow(more) {
-            return session.failure(id, session.caller.share.memory().full("the answer", text.len()));
+            return self.failure(id, caller.memory.memory().full("the answer", text.len()));
         }
-        Encoded { text, held, by_upstream }
+        AnswerText { text, held, by_upstream }
     }
 
     /// Answers a method that presim does not have with the upstream's answer.
-    async fn forward(&self, id: &Id<'_>, name: &str, params: Option<&str>, remote: &StateCompletion) -> Encoded {
-        let session = &self.session;
-        let deadline = session.front.services.runner.ticket(&session.caller).deadline();
+    async fn forward(&self, id: &Id<'_>, name: &str, params: Option<&str>, remote: &StateCompletion) -> AnswerText {
+        let runner = &self.front.services.runner;
+        let (deadline, most) = (runner.ticket(&self.caller).deadline(), runner.limits().max_response);
         match remote.forward_unknown(name, params.unwrap_or("[]"), deadline.into()).await {
-            Ok(result) if result.get().len() < session.limits.max_response => {
+            Ok(result) if result.get().len() < most => {
                 let mut text = begin(id, "result");
                 text.extend_from_slice(result.get().as_bytes());
                 text.push(b'}');
-                session.small(text)
+                AnswerText::small(&self.caller, text)
             }
-            Ok(_) => session.failure(id, json::too_long(session.limits.max_response)),
-            Err(error) => session.failure(id, error),
+            Ok(_) => self.failure(id, json::too_long(most)),
+            Err(error) => self.failure(id, error),
         }
     }
 
     /// Rejects a request without a usable id. jsonrpsee takes it for a notification, and presim has none.
-    pub fn without_id(&self) -> Encoded {
-        let session = &self.session;
+    pub fn without_id(&self) -> AnswerText {
         let error = RpcError::request(
             "invalid request: id: missing or unusable: expected an unsigned integer, a string or null",
         );
-        session.failure(&Id::Null, session.admit().err().unwrap_or(error))
+        AnswerText::refusal(&self.caller, &Id::Null, error)
     }
 }
 
@@ -329,37 +310,21 @@ impl RpcServiceT for Message {
     fn call<'a>(&self, request: Call<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
         let message = self.clone();
         async move {
-            let answer = match message.session.admit() {
+            let answer = match message.caller.admit() {
                 Ok(()) => message.run_call(request, None).await,
-                Err(error) => message.session.failure(&request.id, error),
+                Err(error) => message.failure(&request.id, error),
             };
-            answer.into()
+            answer.into_answer(true).into_response()
         }
     }
 
     fn batch<'a>(&self, requests: Batch<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
         let message = self.clone();
-        async move { message.run_batch(requests).await.into() }
+        async move { message.run_batch(requests).await.into_answer(false).into_response() }
     }
 
     fn notification<'a>(&self, _: Notification<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
-        std::future::ready(self.without_id().into())
-    }
-}
-
-impl Encoded {
-    /// Returns the text, which holds its bytes until its last part is dropped.
-    fn around(self) -> Bytes {
-        self.held.around(self.text)
-    }
-}
-
-impl From<Encoded> for MethodResponse {
-    fn from(encoded: Encoded) -> Self {
-        let mut extensions = Extensions::new();
-        let by_upstream = encoded.by_upstream;
-        extensions.insert(EncodedAnswer { text: encoded.around(), by_upstream });
-        Self::notification().with_extensions(extensions)
+        std::future::ready(self.without_id().into_answer(true).into_response())
     }
 }
 

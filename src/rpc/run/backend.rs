@@ -89,6 +89,8 @@ pub struct RequestLimits {
     pub sync: SyncTimeouts,
     /// Maximum bytes of a response.
     pub max_response: usize,
+    /// Maximum number of entries of a batch.
+    pub max_batch: usize,
 }
 
 /// A handler that is one run, from the parameters to the JSON of the result.

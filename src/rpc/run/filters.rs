@@ -35,8 +35,8 @@ pub struct Filters {
 #[derive(Debug, Default)]
 struct FilterList {
     installed: HashMap<u64, Installed>,
-    /// The clients that have filters: one for each name, and one for all clients without a name.
-    owners: Vec<Owner>,
+    /// The filters of each client: one entry for each name, and one for all clients without a name.
+    owners: Vec<ClientFilters>,
 }
 
 /// A filter of a client.
@@ -49,9 +49,9 @@ struct Installed {
     subject: Arc<Mutex<FilterSubject>>,
 }
 
-/// A client that has filters.
+/// The filters of a client.
 #[derive(Debug)]
-struct Owner {
+struct ClientFilters {
     /// The client's name; `None` for all clients without one.
     name: Option<Box<str>>,
     /// The filters by the time of the last poll, the longest unpolled first.
@@ -134,7 +134,7 @@ impl FilterList {
     fn owner(&mut self, name: Option<&str>) -> usize {
         let known = self.owners.iter().position(|owner| owner.name.as_deref() == name);
         known.unwrap_or_else(|| {
-            self.owners.push(Owner { name: name.map(Box::from), filters: BTreeSet::new() });
+            self.owners.push(ClientFilters { name: name.map(Box::from), filters: BTreeSet::new() });
             self.owners.len() - 1
         })
     }

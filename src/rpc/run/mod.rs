@@ -4,17 +4,17 @@
 //! missed state of an upstream, [`remote`] fetches it. [`leader`] is the node of a fleet that answers what this one cannot. [`access`]
 //! has the clients with their rights and rates, [`memory`] the bytes that connections hold, and [`filters`] what clients poll.
 
-pub mod access;
 pub mod backend;
 pub mod catch_up;
+pub mod client;
 pub mod filters;
 pub mod leader;
-pub mod memory;
 pub mod method;
 pub mod remote;
 pub mod request;
 pub mod runner;
 pub mod step;
+pub mod subscriber;
 pub mod subscriptions;
 pub mod waiting;
 

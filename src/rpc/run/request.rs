@@ -1,39 +1,42 @@
 //! One request, from its text to its answer.
 
-use std::{sync::Arc, time::Instant};
+use std::{num::NonZeroU32, sync::Arc, time::Instant};
 
 use bytestring::ByteString;
 use jsonrpsee::types::Id;
 
-use super::{
-    MethodInfo,
-    access::Client,
-    memory::{AnswerRoom, MemoryShare},
-    subscriptions::Starting,
+use super::{MethodInfo, client::Client, subscriptions::Starting};
+use crate::rpc::{
+    json,
+    limits::memory::{AnswerRoom, MemoryQuota},
+    protocol::{dialect::Dialect, error::Result},
 };
-use crate::rpc::{json, protocol::dialect::Dialect};
-use crate::{
-    ledger::Chain,
-    scheduler::{Flow, Ticket},
-};
+use crate::{ledger::Chain, scheduler::Ticket};
 
-/// The client of a connection: its dialect and its rights.
+/// The sender of a request: a client, and how it speaks over its connection.
 #[derive(Debug)]
 pub struct Caller {
+    /// The client.
+    pub client: Arc<Client>,
     /// The dialect.
     pub dialect: &'static Dialect,
-    /// The client of the token, if there is one.
-    pub client: Option<Arc<Client>>,
-    /// Whether the client may use the wallet.
-    pub may_use_wallet: bool,
     /// The origin of the page that calls, if its browser names it.
     pub page: Option<Box<str>>,
-    /// The connection's share of memory.
-    pub share: Arc<MemoryShare>,
-    /// The scheduler's client: that of the token, or of the connection.
-    pub flow: Arc<Flow>,
+    /// The memory of the connection.
+    pub memory: Arc<MemoryQuota>,
     /// The deadline that another node of the fleet has set, if it forwards the client's request.
     pub until: Option<Instant>,
+}
+
+impl Caller {
+    /// Counts a request against the client's rate.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32005 if the client asks more often than it may.
+    pub fn admit(&self) -> Result<()> {
+        self.client.admit(NonZeroU32::MIN)
+    }
 }
 
 /// A request: a method, its parameters, and the snapshot it runs on. It can run any number of times.

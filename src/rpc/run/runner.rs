@@ -101,7 +101,7 @@ impl RequestRunner {
 
     /// Returns a ticket for a request that has just arrived.
     pub fn ticket(&self, caller: &Caller) -> Ticket {
-        let ticket = self.executor.ticket(&caller.flow);
+        let ticket = self.executor.ticket(caller.client.flow());
         match caller.until {
             Some(deadline) => ticket.until(deadline),
             None => ticket,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::{
     Backend, Run,
-    access::Client,
     remote::StateCompletion,
     request::{Request, begin},
 };
@@ -60,8 +59,8 @@ where
             params,
             published,
             dialect: caller.dialect,
-            client: caller.client.as_deref().map(Client::name),
-            may_use_wallet: caller.may_use_wallet,
+            client: caller.client.name(),
+            may_use_wallet: caller.client.may_use_wallet(),
             page: caller.page.as_deref(),
             overlay,
             meter,

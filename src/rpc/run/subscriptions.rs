@@ -15,8 +15,9 @@ use alloy_primitives::{
 use bytes::Bytes;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use super::memory::IoMemory;
+use super::subscriber::{Notification, Subscriber};
 use crate::rpc::{
+    limits::memory::IoMemory,
     params::LogFilter,
     protocol::{
         dialect::Dialect,
@@ -104,49 +105,11 @@ pub struct Subscription {
     pub id: u64,
     pub subject: Subject,
     pub dialect: &'static Dialect,
-    pub subscriber: Arc<dyn Subscriber>,
+    pub subscriber: Arc<Subscriber>,
     /// The notification up to its result.
     pub prefix: Bytes,
     /// Whether the answer with its id was passed to the writer. Nothing is sent before.
     pub has_begun: bool,
-}
-
-/// A notification of a subscription. Its text is assembled when it is sent; until then all subscribers share the
-/// result.
-#[derive(Clone, Debug)]
-pub struct Notification {
-    pub prefix: Bytes,
-    pub result: Bytes,
-}
-
-impl Notification {
-    const END: &[u8] = b"}}";
-
-    /// Returns the length of the text in bytes.
-    pub const fn size(&self) -> usize {
-        self.prefix.len() + self.result.len() + Self::END.len()
-    }
-
-    /// Returns the JSON.
-    pub fn text(&self) -> Vec<u8> {
-        [&self.prefix, &self.result, Self::END].concat()
-    }
-}
-
-/// A receiver of notifications: a connection.
-pub trait Subscriber: std::fmt::Debug + Send + Sync {
-    /// Returns the connection's id.
-    fn id(&self) -> u64;
-
-    /// Passes on a notification without waiting. Returns false if the connection cannot take it; the connection is then
-    /// being closed.
-    fn notify(&self, notification: Notification) -> bool;
-
-    /// Notes that the connection has ended, so that nothing can be subscribed on it any more.
-    fn end(&self);
-
-    /// Returns whether it has.
-    fn has_ended(&self) -> bool;
 }
 
 /// The subscriptions that one message requests. They begin when its answer is on its way, so that no notification
@@ -154,7 +117,7 @@ pub trait Subscriber: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct Starting {
     subscriptions: Arc<Subscriptions>,
-    subscriber: Arc<dyn Subscriber>,
+    subscriber: Arc<Subscriber>,
     dialect: &'static Dialect,
     /// The ids that were promised but have not begun.
     ids: Mutex<Vec<u64>>,
@@ -180,14 +143,14 @@ impl Subscriptions {
     }
 
     /// Ends a connection's subscriptions, including those that requests under way still ask for.
-    pub fn forget(&self, subscriber: &dyn Subscriber) {
+    pub fn forget(&self, subscriber: &Subscriber) {
         self.change(|list| {
             subscriber.end();
             list.retain(|one| one.subscriber.id() != subscriber.id());
         });
     }
 
-    fn unsubscribe(&self, id: u64, subscriber: &dyn Subscriber) -> bool {
+    fn unsubscribe(&self, id: u64, subscriber: &Subscriber) -> bool {
         self.change(|list| {
             let found = list.iter().position(|one| one.id == id && one.subscriber.id() == subscriber.id());
             found.map(|index| list.swap_remove(index)).is_some()
@@ -258,7 +221,7 @@ impl Starting {
     /// Creates the subscriptions of a message of `subscriber`.
     pub fn new(
         subscriptions: Arc<Subscriptions>,
-        subscriber: Arc<dyn Subscriber>,
+        subscriber: Arc<Subscriber>,
         dialect: &'static Dialect,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Self {
@@ -358,7 +321,7 @@ impl Drop for Starting {
 }
 
 impl Subscription {
-    fn new(id: u64, subject: Subject, dialect: &'static Dialect, subscriber: Arc<dyn Subscriber>) -> Self {
+    fn new(id: u64, subject: Subject, dialect: &'static Dialect, subscriber: Arc<Subscriber>) -> Self {
         let name = match subject {
             Subject::Watch(watch) => watch.to_string(),
             _ => format!("{id:#x}"),

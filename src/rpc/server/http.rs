@@ -18,11 +18,10 @@ use hyper::body::{Body, Incoming};
 use tokio::time::timeout;
 
 use super::{
-    connections::ConnectionEntry,
+    auth::{origins::Origins, tokens::Access},
+    connection::Connection,
     files::ServedFiles,
     health::{health, ready},
-    link::Link,
-    origin::Origins,
     response::{HttpResponse, allow, refuse, respond},
     settings::ServerConfig,
     ws,
@@ -30,17 +29,16 @@ use super::{
 use crate::rpc::{
     dispatch::{
         front::Front,
-        service::{Reply, Session},
+        service::{Answer, Message, reject},
     },
+    limits::{memory::HeldBytes, stalls::Progress},
     protocol::{dialect::STANDARD, error::RpcError},
     run::{
-        access::{Access, Client},
         catch_up::{MIN_SNAPSHOT, min_snapshot, published_from},
-        memory::HeldBytes,
+        client::Client,
         request::Caller,
     },
 };
-use crate::scheduler::Flow;
 
 /// The service of a connection's requests.
 #[derive(Debug)]
@@ -57,7 +55,7 @@ pub struct HttpService {
 #[derive(Clone, Debug)]
 pub struct RequestGuard<S> {
     origins: Arc<Origins>,
-    link: Arc<Link>,
+    progress: Arc<Progress>,
     inner: S,
 }
 
@@ -68,8 +66,8 @@ impl<S> RequestGuard<S> {
     const MAX_HEAD: usize = 16 << 10;
 
     /// Creates a guard before `inner`.
-    pub const fn new(origins: Arc<Origins>, link: Arc<Link>, inner: S) -> Self {
-        Self { origins, link, inner }
+    pub const fn new(origins: Arc<Origins>, progress: Arc<Progress>, inner: S) -> Self {
+        Self { origins, progress, inner }
     }
 
     fn check<B>(&self, request: &Request<B>) -> Result<(), (StatusCode, RpcError)> {
@@ -120,7 +118,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        self.link.greet(request.version() < Version::HTTP_2 && !ws::is_upgrade(&request));
+        self.progress.greet(request.version() < Version::HTTP_2 && !ws::is_upgrade(&request));
         match self.check(&request) {
             Ok(()) => Either::Right(self.inner.call(request)),
             Err((status, error)) => Either::Left(future::ready(Ok(refuse(status, error)))),
@@ -132,10 +130,9 @@ where
 #[derive(Clone, Debug)]
 pub struct HttpConnection {
     pub service: Arc<HttpService>,
-    pub link: Arc<Link>,
-    pub entry: Arc<ConnectionEntry>,
-    /// The scheduler's client for this connection, unless the request has a token.
-    pub flow: Arc<Flow>,
+    pub connection: Arc<Connection>,
+    /// The client of requests without a token.
+    pub client: Arc<Client>,
 }
 
 impl tower::Service<Request<Incoming>> for HttpConnection {
@@ -148,14 +145,15 @@ impl tower::Service<Request<Incoming>> for HttpConnection {
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let connection = self.clone();
+        let service = self.clone();
         Box::pin(async move {
-            let under_way = connection.link.begin();
+            let progress = &service.connection.progress;
+            let under_way = progress.begin();
             let is_windowed = request.version() == Version::HTTP_2;
-            let mut response = connection.serve(request).await;
+            let mut response = service.serve(request).await;
             let body = response.body_mut();
             body.under_way = Some(under_way);
-            body.window = (is_windowed && !body.rest.is_empty()).then(|| connection.link.open_window());
+            body.window = (is_windowed && !body.rest.is_empty()).then(|| progress.open_window());
             Ok(response)
         })
     }
@@ -167,7 +165,7 @@ impl HttpConnection {
         let path = request.uri().path();
         let runner = &service.front.services.runner;
         if !service.access.needs_token() && !ws::is_upgrade(&request) {
-            self.link.know();
+            self.connection.progress.know();
         }
         match path {
             "/health" => {
@@ -184,7 +182,7 @@ impl HttpConnection {
             None => service.access.client_of_socket(ws::offered_token(&request)),
         };
         if matches!(client, Ok(Some(_))) {
-            self.link.know();
+            self.connection.progress.know();
         }
         let dialect = match path {
             "/" | "" => service.config.root,
@@ -204,19 +202,16 @@ impl HttpConnection {
             }
         };
         let client = match client {
-            Ok(client) => client,
+            Ok(client) => client.unwrap_or_else(|| self.client.clone()),
             Err(error) => return refuse(StatusCode::UNAUTHORIZED, error),
         };
-        let may_use_wallet = service.access.may_use_wallet(client.as_deref());
-        let share = self.link.share().clone();
-        let flow = client.as_deref().map_or(&self.flow, Client::flow).clone();
         let page = request.headers().get(header::ORIGIN).and_then(|origin| origin.to_str().ok()).map(Box::from);
-        let caller = Arc::new(Caller { dialect, client, may_use_wallet, page, share, flow, until: None });
-        let session = Session { front: service.front.clone(), caller, limits: service.config.limits };
+        let memory = self.connection.memory.clone();
+        let caller = Arc::new(Caller { client, dialect, page, memory, until: None });
         if ws::is_upgrade(&request) {
-            return service.sockets.accept(request, session, self.link.clone(), self.entry.clone());
+            return service.sockets.accept(request, caller, self.connection.clone());
         }
-        let client = session.caller.client.as_deref();
+        let client = Some(&*caller.client);
         if request.method() != HttpMethod::POST {
             let error = RpcError::request("expected a POST with a JSON-RPC body, or a WebSocket upgrade");
             let has_page = !service.files.is_empty() && matches!(path, "/" | "");
@@ -237,10 +232,11 @@ impl HttpConnection {
                 let published = match published_from(&runner.snapshots, least, service.config.max_catch_up).await {
                     Ok(published) => published,
                     Err(error) => {
-                        return respond(session.reject(&body, error), Some((&runner.published(), false)));
+                        return respond(reject(&caller, &body, error), Some((&runner.published(), false)));
                     }
                 };
-                let Reply { text, single, by_upstream } = session.answer(body, held, &published, None).await;
+                let message = Message::new(&service.front, &caller, &published, None);
+                let Answer { text, single, by_upstream } = message.answer(body, held).await;
                 respond(text, single.then_some((&published, by_upstream)))
             }
             Err((status, error)) => refuse_to(client, status, error),
@@ -254,46 +250,47 @@ impl HttpConnection {
     /// Returns the HTTP status and the error that answer the request.
     async fn read(&self, body: Incoming) -> Result<(ByteString, HeldBytes), (StatusCode, RpcError)> {
         let late = || (StatusCode::REQUEST_TIMEOUT, RpcError::new(-32016, "the body did not arrive in time"));
-        let (bytes, held) = timeout(self.service.config.read_timeout + self.link.timeout(), self.collect(body))
-            .await
-            .map_err(|_| late())?
-            .map_err(|problem| match problem {
-                Unread::TooLong(most) => {
-                    let text = format!("body too large: at most {most} bytes (--max-body)");
-                    (StatusCode::PAYLOAD_TOO_LARGE, RpcError::limit(text))
-                }
-                Unread::Late => late(),
-                Unread::NoRoom(bytes) => {
-                    (StatusCode::SERVICE_UNAVAILABLE, self.link.share().memory().full("the body", bytes))
-                }
-                Unread::Broken(error) => {
-                    (StatusCode::BAD_REQUEST, RpcError::parse(format!("the body ended early: {error}")))
-                }
-            })?;
+        let (bytes, held) =
+            timeout(self.service.config.read_timeout + self.connection.progress.timeout(), self.collect(body))
+                .await
+                .map_err(|_| late())?
+                .map_err(|problem| match problem {
+                    Unread::TooLong(most) => {
+                        let text = format!("body too large: at most {most} bytes (--max-body)");
+                        (StatusCode::PAYLOAD_TOO_LARGE, RpcError::limit(text))
+                    }
+                    Unread::Late => late(),
+                    Unread::NoRoom(bytes) => {
+                        (StatusCode::SERVICE_UNAVAILABLE, self.connection.memory.memory().full("the body", bytes))
+                    }
+                    Unread::Broken(error) => {
+                        (StatusCode::BAD_REQUEST, RpcError::parse(format!("the body ended early: {error}")))
+                    }
+                })?;
         let text = ByteString::try_from(bytes)
             .map_err(|error| (StatusCode::BAD_REQUEST, RpcError::parse(format!("parse error: not UTF-8: {error}"))))?;
         Ok((text, held))
     }
 
     async fn collect(&self, mut body: Incoming) -> Result<(Bytes, HeldBytes), Unread> {
-        let most = self.service.config.limits.max_body;
+        let most = self.service.config.max_body;
         let stated = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         if stated > most {
             return Err(Unread::TooLong(most));
         }
-        let share = self.link.share();
-        let mut held = share.clone().nothing();
+        let memory = &self.connection.memory;
+        let mut held = memory.clone().nothing();
         let mut parts = BodyParts::of(stated);
-        if !share.can_ever_hold(stated) {
+        if !memory.can_ever_hold(stated) {
             return Err(Unread::NoRoom(stated));
         }
         loop {
-            let frame = match timeout(self.link.timeout(), body.frame()).await {
+            let frame = match timeout(self.connection.progress.timeout(), body.frame()).await {
                 Ok(None) => return Ok((parts.whole(), held)),
                 Ok(Some(frame)) => frame.map_err(Unread::Broken)?,
                 Err(_) => {
                     // An HTTP/1 connection ends with its body, and an HTTP/2 connection takes no further requests.
-                    self.link.close();
+                    self.connection.progress.close();
                     return Err(Unread::Late);
                 }
             };
@@ -302,10 +299,10 @@ impl HttpConnection {
             if length > most {
                 return Err(Unread::TooLong(most));
             }
-            if !share.can_ever_hold(length) {
+            if !memory.can_ever_hold(length) {
                 return Err(Unread::NoRoom(length));
             }
-            let room = timeout(self.link.timeout(), held.wait_to_grow(part.len())).await;
+            let room = timeout(self.connection.progress.timeout(), held.wait_to_grow(part.len())).await;
             room.map_err(|_| Unread::NoRoom(stated.max(length)))?;
             parts.push(part);
         }

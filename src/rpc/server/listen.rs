@@ -30,26 +30,25 @@ use tower::{
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use super::{
-    connections::{ConnectionEntry, Connections},
+    auth::{origins::Origins, tokens::Access},
+    connection::{Connection, Connections},
     files::ServedFiles,
     http::{HttpConnection, HttpService, RequestGuard},
     io::IoThreads,
-    link::{FIRST_HEAD, Link, LinkedStream},
-    origin::Origins,
     response::refuse,
     settings::ServerConfig,
     ws::{Sockets, stopped},
 };
 use crate::rpc::{
     dispatch::front::Front,
+    limits::{
+        memory::IoMemory,
+        stalls::{FIRST_HEAD, NotedStream},
+    },
     protocol::error::RpcError,
-    run::subscriptions::Subscriptions,
-    run::{access::Access, catch_up::MIN_SNAPSHOT, memory::IoMemory},
+    run::{catch_up::MIN_SNAPSHOT, client::Client, subscriptions::Subscriptions},
 };
-use crate::{
-    scheduler::Flow,
-    telemetry::{Metrics, Pulse},
-};
+use crate::telemetry::{Metrics, Pulse};
 
 /// The actor that owns the server, its port and its connections.
 pub struct FrontActor {
@@ -115,8 +114,13 @@ impl Handler<Serve> for FrontActor {
         let origins = config.origins();
         let connections = Arc::new(Connections::new(config.connections, self.memory.clone(), &self.metrics));
         let (stop, stopping) = watch::channel(false);
-        let sockets =
-            Sockets { subscriptions: self.subscriptions.clone(), bounds: config.sockets, stopping: stopping.clone() };
+        let sockets = Sockets {
+            front: self.front.clone(),
+            subscriptions: self.subscriptions.clone(),
+            bounds: config.sockets,
+            max_body: config.max_body,
+            stopping: stopping.clone(),
+        };
         let service = Arc::new(HttpService {
             front: self.front.clone(),
             access: self.access.clone(),
@@ -129,7 +133,7 @@ impl Handler<Serve> for FrontActor {
             connections: connections.clone(),
             timeout: config.io_timeout,
             overflow: Arc::new(Semaphore::new(OVERFLOW)),
-            connection: Connection {
+            server: ConnectionServer {
                 service,
                 origins: origins.clone(),
                 cors: option_layer(origins.is_open().then(|| cors(origins.clone()))),
@@ -183,12 +187,12 @@ struct Acceptor {
     connections: Arc<Connections>,
     timeout: Duration,
     overflow: Arc<Semaphore>,
-    connection: Connection,
+    server: ConnectionServer,
 }
 
 /// The parts that serve a connection.
 #[derive(Clone)]
-struct Connection {
+struct ConnectionServer {
     service: Arc<HttpService>,
     origins: Arc<Origins>,
     /// Absent if no page may call, because then the headers are not needed.
@@ -202,10 +206,9 @@ impl Acceptor {
             let Some((stream, peer)) = accept(&listener).await else { continue };
             // Answers are small and urgent.
             let _ = stream.set_nodelay(true);
-            let link = Arc::new(Link::new(self.connections.memory().share(), self.timeout));
-            if let Some(entry) = self.connections.enter(peer.ip(), link.clone()) {
-                let connection = self.connection.clone();
-                self.io.deal(stream, |stream| connection.serve(stream, link, Arc::new(entry)));
+            if let Some(connection) = self.connections.open(peer.ip(), self.timeout) {
+                let server = self.server.clone();
+                self.io.deal(stream, |stream| server.serve(stream, connection));
             } else if let Ok(permit) = self.overflow.clone().try_acquire_owned() {
                 tokio::spawn(reject(stream, permit));
             }
@@ -213,15 +216,13 @@ impl Acceptor {
     }
 }
 
-impl Connection {
-    async fn serve(mut self, stream: TcpStream, link: Arc<Link>, entry: Arc<ConnectionEntry>) {
-        let connection_service =
-            HttpConnection { service: self.service, link: link.clone(), entry: entry.clone(), flow: Flow::new() };
-        let service = TowerToHyperService::new(RequestGuard::new(
-            self.origins,
-            link.clone(),
-            self.cors.layer(connection_service),
-        ));
+impl ConnectionServer {
+    async fn serve(mut self, stream: TcpStream, connection: Arc<Connection>) {
+        let progress = connection.progress.clone();
+        let client = Arc::new(Client::without_token(self.service.access.opens_wallet()));
+        let http = HttpConnection { service: self.service, connection, client };
+        let guard = RequestGuard::new(self.origins, progress.clone(), self.cors.layer(http));
+        let service = TowerToHyperService::new(guard);
         let mut builder = auto::Builder::new(TokioExecutor::new());
         // Against peers that are silent between requests, or slow with a head.
         builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(READ_AHEAD);
@@ -232,24 +233,23 @@ impl Connection {
             .max_header_list_size(READ_AHEAD as u32)
             .initial_stream_window_size(READ_AHEAD as u32)
             .initial_connection_window_size(READ_AHEAD as u32);
-        let stream = TokioIo::new(LinkedStream::new(stream, link.clone()));
-        let connection = builder.serve_connection_with_upgrades(stream, service);
-        tokio::pin!(connection);
+        let stream = TokioIo::new(NotedStream::new(stream, progress.clone()));
+        let serving = builder.serve_connection_with_upgrades(stream, service);
+        tokio::pin!(serving);
         let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = link.closed() => Ok(()),
+            ended = serving.as_mut() => ended,
+            () = progress.closed() => Ok(()),
             () = stopped(&mut self.stopping) => {
-                connection.as_mut().graceful_shutdown();
+                serving.as_mut().graceful_shutdown();
                 tokio::select! {
-                    ended = connection => ended,
-                    () = link.closed() => Ok(()),
+                    ended = serving => ended,
+                    () = progress.closed() => Ok(()),
                 }
             }
         };
         if let Err(error) = ended {
             tracing::debug!(error, "a connection ended");
         }
-        drop(entry);
     }
 }
 

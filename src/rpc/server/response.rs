@@ -11,9 +11,13 @@ use http::{HeaderValue, Response, StatusCode, header};
 use hyper::body::{Body, Frame, SizeHint};
 use jsonrpsee::types::Id;
 
-use super::link::{UnderWay, Windowed};
 use crate::ledger::Chain;
-use crate::rpc::{dispatch::service::failure, json, protocol::error::RpcError};
+use crate::rpc::{
+    dispatch::service::failure,
+    json,
+    limits::stalls::{UnderWay, Windowed},
+    protocol::error::RpcError,
+};
 
 /// A response whose body is complete in memory.
 pub type HttpResponse = Response<AnswerBody>;

@@ -4,8 +4,8 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::net::{TcpListener, TcpSocket};
 
-use super::{connections::ConnectionLimits, origin::Origins, ws::SocketBounds};
-use crate::rpc::{dispatch::service::ReplyLimits, protocol::dialect::Dialect};
+use super::{auth::origins::Origins, connection::ConnectionLimits};
+use crate::rpc::{protocol::dialect::Dialect, run::subscriber::SocketBounds};
 
 /// Bytes that the system may buffer of the data sent over a connection.
 const SEND_BUFFER: u32 = 512 << 10;
@@ -20,8 +20,8 @@ pub struct ServerConfig {
     pub listen: SocketAddr,
     /// The dialect of `/`.
     pub root: &'static Dialect,
-    /// The limits of a message and its answer.
-    pub limits: ReplyLimits,
+    /// Maximum bytes of a body or a message.
+    pub max_body: usize,
     /// Maximum time for a client to send a request.
     pub read_timeout: Duration,
     /// Maximum time that a request waits for the snapshot that it asks for at least.

@@ -26,10 +26,10 @@ use tokio::{
 };
 
 use super::{
+    auth::origins::Origins,
     health,
     http::is_for_operators,
     listen::accept,
-    origin::Origins,
     response::{HttpResponse, refuse},
     settings::ServerConfig,
 };

@@ -145,7 +145,7 @@ async fn narrow(
             let count = || {
                 tried += 1;
                 // A run that is repeated, because it has missed state, has counted its variants before.
-                if let Some(client) = client.as_ref().filter(|_| tried > counted.load(Relaxed)) {
+                if tried > counted.load(Relaxed) {
                     client.admit(NonZeroU32::MIN)?;
                     counted.store(tried, Relaxed);
                 }
@@ -162,10 +162,9 @@ async fn narrow(
 
 /// Counts variants against the client's rate, as so many requests.
 fn count_variants(request: &Request, count: usize) -> Result<()> {
-    let Some(client) = &request.caller.client else { return Ok(()) };
     // The request itself has been counted.
     let count = u32::try_from(count.saturating_sub(1)).unwrap_or(u32::MAX);
-    NonZeroU32::new(count).map_or(Ok(()), |count| client.admit(count))
+    NonZeroU32::new(count).map_or(Ok(()), |count| request.caller.client.admit(count))
 }
 
 fn begin_search(backend: &Backend, run: &mut Run<'_>, stops: Instant) -> Result<BegunSearch> {

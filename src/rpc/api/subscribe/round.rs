@@ -11,10 +11,11 @@ use crate::{
     ledger::{Block, Included, SnapshotId},
     rpc::{
         json::{self, LogPlace},
+        limits::memory::IoMemory,
         protocol::dialect::Dialect,
         run::{
-            memory::IoMemory,
-            subscriptions::{Notification, Shown, Subject, Subscription},
+            subscriber::Notification,
+            subscriptions::{Shown, Subject, Subscription},
         },
     },
 };

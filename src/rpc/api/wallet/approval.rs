@@ -64,7 +64,7 @@ pub async fn answer<T: Send + Sync + 'static>(
 async fn refresh(runner: &RequestRunner, request: &Request, account: Option<Address>) {
     let wallet = runner.wallet();
     let account = account.and_then(|address| wallet.accounts.find(address)).map(SigningAccount::address);
-    if let (Some(sending), Some(account), true) = (&wallet.sending, account, request.caller.may_use_wallet) {
+    if let (Some(sending), Some(account), true) = (&wallet.sending, account, request.caller.client.may_use_wallet()) {
         sending.refresh(account, runner.published().head().hash()).await;
     }
 }
@@ -73,14 +73,11 @@ async fn refresh(runner: &RequestRunner, request: &Request, account: Option<Addr
 async fn approved(runner: &RequestRunner, request: Request, asked: Asked) -> Result<Request> {
     drop(request.starting.as_ref().and_then(|starting| starting.release()));
     let asking = runner.wallet().approvals.ask(asked);
-    let approved = match &request.caller.client {
-        Some(client) => tokio::select! {
-            // In this order, because nothing is signed for a client whose token is gone when it is approved.
-            biased;
-            () = client.withdrawn() => Err(WalletError::token_withdrawn()),
-            approved = asking => approved,
-        },
-        None => asking.await,
+    let approved = tokio::select! {
+        // In this order, because nothing is signed for a client whose token is gone when it is approved.
+        biased;
+        () = request.caller.client.withdrawn() => Err(WalletError::token_withdrawn()),
+        approved = asking => approved,
     };
     approved.map_err(|error| request.caller.dialect.wallet_error(error))?;
     Ok(Request { published: runner.published(), ticket: runner.ticket(&request.caller), ..request })

@@ -151,7 +151,7 @@ impl WatchTask {
                 let bundles = self.next_chunk(&mut due, &mut stale_chunk);
                 let (snapshot, rules) = (snapshot.clone(), self.rules);
                 let chunk = Arc::new(Chunk { bundles, snapshot, rules, is_long: false });
-                let ticket = self.runner.executor.ticket(&self.caller.flow).of(&batch);
+                let ticket = self.runner.executor.ticket(self.caller.client.flow()).of(&batch);
                 running.push(self.run_chunk(self.request(published.clone(), ticket), chunk));
             }
             let Some((chunk, ended)) = running.next().await else { break };

@@ -62,7 +62,7 @@ impl WatchTask {
             let bundles = vec![(at, bundle)];
             (running, Arc::new(Chunk { bundles, snapshot, rules: self.rules, is_long: true }), place)
         };
-        let ticket = self.runner.executor.ticket(&self.caller.flow);
+        let ticket = self.runner.executor.ticket(self.caller.client.flow());
         let request = self.request(published, ticket);
         let ended = tokio::select! {
             ended = run_on_worker(&self.runner, request, &chunk) => {

@@ -29,7 +29,6 @@ use crate::{
         protocol::error::{Result, RpcError},
         run::{
             Backend, Run,
-            access::Client,
             request::{Request, begin},
             runner::RequestRunner,
         },
@@ -64,7 +63,7 @@ impl Serve for Begin {
     async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let list = &watches.0;
         let most = list.limits.bundles;
-        let owner = request.caller.client.as_deref().map(|client| client.name().to_owned());
+        let owner = request.caller.client.name().map(str::to_owned);
         let room = list.room(owner.as_deref()).saturating_sub(WATCH_BYTES);
         let parse = move |backend: &Backend, run: &mut Run<'_>| {
             params::parse::<Self>(run.params, run.dialect)?.into_request(run.dialect, &backend.limits.shape, most, room)
@@ -178,7 +177,7 @@ impl Serve for End {
 
 /// Returns the name of the client.
 fn client(request: &Request) -> Option<&str> {
-    request.caller.client.as_deref().map(Client::name)
+    request.caller.client.name()
 }
 
 /// Returns the answer whose result `write` writes.

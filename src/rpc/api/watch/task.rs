@@ -14,10 +14,10 @@ use crate::{
     engine::SimulationRules,
     ledger::Chain,
     rpc::{
+        limits::memory::AnswerRoom,
         protocol::error::RpcError,
         run::{
             MethodInfo,
-            memory::AnswerRoom,
             request::{Caller, Request},
             runner::RequestRunner,
         },
@@ -73,7 +73,7 @@ impl WatchTask {
     /// Returns a request for a run.
     pub fn request(&self, published: Arc<Chain>, ticket: Ticket) -> Request {
         let caller = self.caller.clone();
-        let (params, room) = (ByteString::new(), AnswerRoom::of(caller.share.clone().nothing()));
+        let (params, room) = (ByteString::new(), AnswerRoom::of(caller.memory.clone().nothing()));
         Request { id: Id::Null, method: self.method, params, caller, published, ticket, starting: None, room }
     }
 

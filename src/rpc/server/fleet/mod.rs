@@ -10,24 +10,25 @@ use futures::{FutureExt, future::BoxFuture};
 use serde::Deserialize;
 
 use self::proofs::WalletProofs;
-use super::settings::ServerConfig;
+use super::{auth::tokens::Access, settings::ServerConfig};
+use crate::fleet::{Answers, ArrivedRequest, ForwardingNode, WALLET_TOKEN_REFUSED, too_large};
 use crate::rpc::{
-    dispatch::{front::Front, service::Session, table},
+    dispatch::{
+        front::Front,
+        service::{Message, refuse, reject},
+        table,
+    },
+    limits::memory::IoMemory,
     protocol::{
         dialect::STANDARD,
         error::{Result, RpcError},
     },
     run::{
         LeaderUse,
-        access::{Access, Client},
         catch_up::{min_snapshot, published_from},
-        memory::IoMemory,
+        client::Client,
         request::Caller,
     },
-};
-use crate::{
-    fleet::{Answers, ArrivedRequest, ForwardingNode, WALLET_TOKEN_REFUSED, too_large},
-    scheduler::Flow,
 };
 
 /// The answers to requests that arrive in a fleet.
@@ -37,14 +38,13 @@ pub struct FleetAnswers {
     access: Arc<Access>,
     memory: Arc<IoMemory>,
     server: ServerConfig,
-    /// The scheduler's client of requests without a token.
-    flow: Arc<Flow>,
+    /// The client of requests without a token.
+    anybody: Arc<Client>,
+    /// The client of requests that other nodes forward without a proof.
+    forwarded: Arc<Client>,
     /// Decides which clients of other nodes may use the wallet.
     proofs: WalletProofs,
 }
-
-/// The client of a request, and whether it may use the wallet.
-type Rights = (Option<Arc<Client>>, bool);
 
 impl FleetAnswers {
     /// Creates the answers with the limits of a server's messages, for a wallet that has keys of its own or not. At most
@@ -58,21 +58,23 @@ impl FleetAnswers {
         max_proofs: usize,
     ) -> Self {
         let proofs = WalletProofs::new(has_keys, max_proofs);
-        Self { front, access, memory, server, flow: Flow::new(), proofs }
+        let anybody = Arc::new(Client::without_token(access.opens_wallet()));
+        let forwarded = Arc::new(Client::without_token(proofs.is_open(&access)));
+        Self { front, access, memory, server, anybody, forwarded, proofs }
     }
 
-    /// Returns the rights of a client by its `Authorization`. Tokens of the wallet are rejected.
-    fn rights(&self, authorization: Option<&str>) -> Result<Rights> {
-        let client = self.access.client(authorization.map(str::as_bytes))?;
-        if client.as_deref().is_some_and(Client::may_sign) {
-            return Err(RpcError::new(-32000, WALLET_TOKEN_REFUSED));
+    /// Returns the client of an `Authorization`. Tokens of the wallet are rejected.
+    fn client(&self, authorization: Option<&str>) -> Result<Arc<Client>> {
+        let client = self.access.client(authorization.map(str::as_bytes))?.unwrap_or_else(|| self.anybody.clone());
+        match client.wallet_token() {
+            Some(_) => Err(RpcError::new(-32000, WALLET_TOKEN_REFUSED)),
+            None => Ok(client),
         }
-        Ok((client, self.access.may_use_wallet(None)))
     }
 
-    /// Returns the rights of another node's client. That node has checked the client's token and rate; whether the client may
-    /// use the wallet is for this node to decide.
-    fn rights_of_forwarded(&self, node: &ForwardingNode<'_>, text: &[u8]) -> Result<Rights> {
+    /// Returns another node's client. That node has checked the client's token and rate; whether the client may use the
+    /// wallet is for this node to decide.
+    fn client_of(&self, node: &ForwardingNode<'_>, text: &[u8]) -> Result<Arc<Client>> {
         #[derive(Deserialize)]
         struct ForwardedCall<'a> {
             #[serde(borrow)]
@@ -81,52 +83,48 @@ impl FleetAnswers {
         let call = serde_json::from_slice::<ForwardedCall<'_>>(text).ok();
         let method = call.and_then(|call| table::by_name(&call.method));
         let is_of_wallet = method.is_some_and(|method| matches!(method.info.leader, LeaderUse::Wallet));
-        let is_open = self.proofs.is_open(&self.access);
         match node.proof.as_ref().filter(|_| is_of_wallet) {
-            Some(proof) => Ok((Some(self.proofs.client(&self.access, proof)?), true)),
-            None if is_of_wallet && !is_open => Err(RpcError::new(
+            Some(proof) => self.proofs.client(&self.access, proof),
+            None if is_of_wallet && !self.forwarded.may_use_wallet() => Err(RpcError::new(
                 4100,
                 "unauthorized: the node that has the wallet takes no request of another node without the proof of a token of its --wallet-token-file: send it with such a token, to a node that has the same file",
             )),
-            None => Ok((None, is_open)),
+            None => Ok(self.forwarded.clone()),
         }
     }
 
-    /// Returns the session of the caller with these rights.
-    fn session(&self, request: &ArrivedRequest<'_>, (client, may_use_wallet): Rights) -> Session {
-        let flow = client.as_deref().map_or(&self.flow, Client::flow).clone();
+    fn caller(&self, request: &ArrivedRequest<'_>, client: Arc<Client>) -> Arc<Caller> {
         let dialect = match request.path {
             Some("/standard" | "/standard/") => &STANDARD,
             _ => self.server.root,
         };
         let (page, until) = request.node.as_ref().map_or((None, None), |node| (node.page.map(Into::into), node.until));
-        let caller = Caller { dialect, client, may_use_wallet, page, share: self.memory.share(), flow, until };
-        Session { front: self.front.clone(), caller: Arc::new(caller), limits: self.server.limits }
+        Arc::new(Caller { client, dialect, page, memory: self.memory.quota(), until })
     }
 
     async fn answer_request(&self, request: &ArrivedRequest<'_>) -> Bytes {
-        let rights = match &request.node {
-            None => self.rights(request.authorization),
-            Some(node) => self.rights_of_forwarded(node, &request.text),
+        let client = match &request.node {
+            None => self.client(request.authorization),
+            Some(node) => self.client_of(node, &request.text),
         };
-        let (rights, refused) = match rights {
-            Ok(rights) => (rights, None),
-            Err(error) => ((None, false), Some(error)),
+        let (client, refused) = match client {
+            Ok(client) => (client, None),
+            Err(error) => (self.forwarded.clone(), Some(error)),
         };
-        let (session, bytes) = (self.session(request, rights), request.text.len());
-        if bytes > self.server.limits.max_body {
-            let text = format!("body too large: at most {} bytes (--max-body)", self.server.limits.max_body);
-            return session.refuse(RpcError::limit(text));
+        let (caller, bytes) = (self.caller(request, client), request.text.len());
+        if bytes > self.server.max_body {
+            let text = format!("body too large: at most {} bytes (--max-body)", self.server.max_body);
+            return refuse(&caller, RpcError::limit(text));
         }
-        let Some(held) = session.caller.share.take(bytes) else {
-            return session.refuse(self.memory.full("the body", bytes));
+        let Some(held) = caller.memory.take(bytes) else {
+            return refuse(&caller, self.memory.full("the body", bytes));
         };
         let body = match ByteString::try_from(request.text.clone()) {
             Ok(body) => body,
-            Err(error) => return session.refuse(RpcError::parse(format!("parse error: not UTF-8: {error}"))),
+            Err(error) => return refuse(&caller, RpcError::parse(format!("parse error: not UTF-8: {error}"))),
         };
         if let Some(error) = refused {
-            return session.reject(&body, error);
+            return reject(&caller, &body, error);
         }
         let published = match min_snapshot(request.min_snapshot) {
             Ok(least) => published_from(&self.front.services.runner.snapshots, least, self.server.max_catch_up).await,
@@ -134,13 +132,14 @@ impl FleetAnswers {
         };
         let published = match published {
             Ok(published) => published,
-            Err(error) => return session.reject(&body, error),
+            Err(error) => return reject(&caller, &body, error),
         };
-        let text = session.answer(body.clone(), held, &published, None).await.text;
+        let message = Message::new(&self.front, &caller, &published, None);
+        let text = message.answer(body.clone(), held).await.text;
         if text.len() <= request.max_answer {
             return text;
         }
-        session.reject(&body, RpcError::limit(too_large(text.len(), request.max_answer)))
+        reject(&caller, &body, RpcError::limit(too_large(text.len(), request.max_answer)))
     }
 }
 

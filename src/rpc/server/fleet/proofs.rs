@@ -10,7 +10,8 @@ use crate::{
     fleet::Proof,
     rpc::{
         protocol::error::{Result, RpcError},
-        run::access::{Access, Client},
+        run::client::Client,
+        server::auth::tokens::Access,
     },
 };
 
@@ -44,7 +45,9 @@ impl WalletProofs {
     pub fn client(&self, access: &Access, proof: &Result<Proof<'_>, &'static str>) -> Result<Arc<Client>> {
         let refused = |problem: &str| RpcError::new(4100, format!("the proof of a token of the wallet {problem}"));
         let &Proof { client, time, mac, ref texts } = proof.as_ref().map_err(|problem| refused(problem))?;
-        let client = access.wallet_clients(client).find(|client| client.has_proved(texts, &mac));
+        let client = access
+            .wallet_clients(client)
+            .find(|client| client.wallet_token().is_some_and(|token| token.has_proved(texts, &mac)));
         let client = client
             .ok_or_else(|| refused("is not one of this node's --wallet-token-file: give both nodes the same file"))?;
         let (now, valid) = (now_ms(), u64::try_from(VALID.as_millis()).unwrap_or(u64::MAX));
@@ -75,7 +78,7 @@ impl WalletProofs {
     /// Returns whether a request without a proof may use the wallet: where nobody needs a token, and the keys are known to
     /// everybody.
     pub fn is_open(&self, access: &Access) -> bool {
-        !self.has_keys && access.may_use_wallet(None)
+        !self.has_keys && access.opens_wallet()
     }
 }
 

@@ -6,12 +6,11 @@
 //! sent the reason and closed.
 
 mod offer;
-mod outlet;
 mod reader;
+mod writer;
 
 pub use self::{
     offer::{is_upgrade, offered_token},
-    outlet::SocketBounds,
     reader::stopped,
 };
 
@@ -22,7 +21,7 @@ use futures::{
     stream::{SplitSink, SplitStream},
 };
 use http::{Request, StatusCode, header};
-use hyper::body::Incoming;
+use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
@@ -40,24 +39,35 @@ use tokio_tungstenite::{
 
 use self::{
     offer::selected,
-    outlet::{Outgoing, Outlet, Socket, WRITE_BUFFER, write},
     reader::{ConnectionReader, GRACE},
+    writer::{Socket, WRITE_BUFFER, write},
 };
 use super::{
-    connections::ConnectionEntry,
-    inbox::{Inbox, Pieces},
-    link::Link,
+    connection::Connection,
     response::{AnswerBody, HttpResponse, refuse},
 };
-use crate::rpc::{dispatch::service::Session, protocol::error::RpcError, run::subscriptions::Subscriptions};
+use crate::rpc::{
+    dispatch::front::Front,
+    limits::frames::{FrameReader, MessageBytes},
+    protocol::error::RpcError,
+    run::{
+        request::Caller,
+        subscriber::{Outgoing, SocketBounds, Subscriber},
+        subscriptions::Subscriptions,
+    },
+};
 
 /// The state that all WebSocket connections share.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Sockets {
+    /// The front that answers.
+    pub front: Arc<Front>,
     /// The subscriptions.
     pub subscriptions: Arc<Subscriptions>,
     /// The bounds of one connection.
     pub bounds: SocketBounds,
+    /// The most bytes of a message.
+    pub max_body: usize,
     /// Turns true when the node stops.
     pub stopping: watch::Receiver<bool>,
 }
@@ -67,13 +77,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 impl Sockets {
     /// Upgrades a request, and serves the connection until it ends.
-    pub fn accept(
-        &self,
-        request: Request<Incoming>,
-        session: Session,
-        link: Arc<Link>,
-        entry: Arc<ConnectionEntry>,
-    ) -> HttpResponse {
+    pub fn accept(&self, request: Request<Incoming>, caller: Arc<Caller>, connection: Arc<Connection>) -> HttpResponse {
         let mut response = match create_response_with_body(&request, AnswerBody::default) {
             Ok(response) => response,
             Err(error) => {
@@ -83,67 +87,59 @@ impl Sockets {
         if let Some(selected) = selected(&request) {
             response.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, selected);
         }
-        if !entry.upgrade() {
+        if !connection.upgrade() {
             return refuse(StatusCode::SERVICE_UNAVAILABLE, RpcError::limit("too many WebSocket connections are open"));
         }
-        let (bounds, stopping, subscriptions) = (self.bounds, self.stopping.clone(), self.subscriptions.clone());
+        let sockets = self.clone();
         tokio::spawn(async move {
-            // Messages slightly beyond the limit are read and answered with an error. Messages far beyond it are not
-            // read.
-            let config = WebSocketConfig::default()
-                .max_message_size(Some(session.limits.max_body.saturating_mul(2)))
-                .max_frame_size(Some(session.limits.max_body.saturating_mul(2)))
-                .write_buffer_size(0)
-                .max_write_buffer_size(WRITE_BUFFER);
             match hyper::upgrade::on(request).await {
-                Ok(upgraded) => {
-                    let pieces = Arc::new(Pieces::new(link.clone()));
-                    let socket = Inbox::new(TokioIo::new(upgraded), pieces.clone());
-                    let socket = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await;
-                    serve(socket, link, pieces, session, bounds, subscriptions, stopping).await;
-                }
+                Ok(upgraded) => sockets.serve(TokioIo::new(upgraded), caller, connection).await,
                 Err(error) => tracing::debug!(%error, "a WebSocket upgrade failed"),
             }
-            drop(entry);
         });
         response
     }
-}
 
-async fn serve(
-    socket: Socket,
-    link: Arc<Link>,
-    pieces: Arc<Pieces>,
-    session: Session,
-    bounds: SocketBounds,
-    subscriptions: Arc<Subscriptions>,
-    stopping: watch::Receiver<bool>,
-) {
-    let (sink, mut stream) = socket.split();
-    let (out, outgoing) = mpsc::unbounded_channel();
-    let grace = GRACE.min(link.timeout());
-    let outlet = Arc::new(Outlet::new(link, bounds, out));
-    let mut writer = tokio::spawn(write(sink, outgoing, outlet.clone()));
-    let reader = ConnectionReader {
-        session,
-        outlet: outlet.clone(),
-        pieces,
-        subscriptions: subscriptions.clone(),
-        permits: Arc::new(Semaphore::new(bounds.max_in_flight.min(Semaphore::MAX_PERMITS))),
-        running: JoinSet::new(),
-    };
-    tokio::select! {
-        (code, reason) = reader.read(&mut stream, stopping) => {
-            subscriptions.forget(outlet.as_ref());
-            let _ = outlet.out.send(Outgoing::Close(code, reason));
-            match timeout(grace, &mut writer).await {
-                Ok(Ok(sink)) => linger(sink, stream).await,
-                // A peer that does not take the last messages is disconnected.
-                _ => writer.abort(),
+    async fn serve(self, stream: TokioIo<Upgraded>, caller: Arc<Caller>, connection: Arc<Connection>) {
+        let Self { front, subscriptions, bounds, max_body, stopping } = self;
+        // Messages slightly beyond the limit are read and answered with an error. Messages far beyond it are not read.
+        let config = WebSocketConfig::default()
+            .max_message_size(Some(max_body.saturating_mul(2)))
+            .max_frame_size(Some(max_body.saturating_mul(2)))
+            .write_buffer_size(0)
+            .max_write_buffer_size(WRITE_BUFFER);
+        let bytes = Arc::new(MessageBytes::new(connection.memory.clone(), connection.progress.clone()));
+        let socket = FrameReader::new(stream, bytes.clone());
+        let socket: Socket = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await;
+        let (sink, mut stream) = socket.split();
+        let (out, outgoing) = mpsc::unbounded_channel();
+        let grace = GRACE.min(connection.progress.timeout());
+        let subscriber = Arc::new(Subscriber::new(connection.memory.clone(), bounds, out));
+        let mut writer = tokio::spawn(write(sink, outgoing, subscriber.clone()));
+        let reader = ConnectionReader {
+            front,
+            caller,
+            connection: connection.clone(),
+            subscriber: subscriber.clone(),
+            bytes,
+            max_body,
+            subscriptions: subscriptions.clone(),
+            permits: Arc::new(Semaphore::new(bounds.max_in_flight.min(Semaphore::MAX_PERMITS))),
+            running: JoinSet::new(),
+        };
+        tokio::select! {
+            (code, reason) = reader.read(&mut stream, stopping) => {
+                subscriptions.forget(&subscriber);
+                subscriber.send(Outgoing::Close(code, reason));
+                match timeout(grace, &mut writer).await {
+                    Ok(Ok(sink)) => linger(sink, stream).await,
+                    // A peer that does not take the last messages is disconnected.
+                    _ => writer.abort(),
+                }
             }
+            // The peer is gone, so its requests are dropped with the reader.
+            _ = &mut writer => subscriptions.forget(&subscriber),
         }
-        // The peer is gone, so its requests are dropped with the reader.
-        _ = &mut writer => subscriptions.forget(outlet.as_ref()),
     }
 }
 

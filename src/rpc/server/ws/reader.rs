@@ -1,10 +1,6 @@
 //! The reading end of a connection, which runs the requests.
 
-use std::{
-    io,
-    sync::{Arc, atomic::Ordering::AcqRel},
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -21,12 +17,20 @@ use tokio_tungstenite::tungstenite::{
     protocol::frame::coding::CloseCode,
 };
 
-use super::outlet::{Outgoing, Outlet, Socket};
+use super::writer::Socket;
 use crate::rpc::{
-    dispatch::service::{Session, failure},
+    dispatch::{
+        front::Front,
+        service::{Message as Request, failure, refuse},
+    },
+    limits::frames::MessageBytes,
     protocol::error::RpcError,
-    run::subscriptions::{Starting, Subscriptions},
-    server::inbox::Pieces,
+    run::{
+        request::Caller,
+        subscriber::{Outgoing, Subscriber},
+        subscriptions::{Starting, Subscriptions},
+    },
+    server::connection::Connection,
 };
 
 /// The time that an ending connection may take to send its last messages.
@@ -38,9 +42,14 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// The reader of a connection, which runs its requests.
 pub struct ConnectionReader {
-    pub session: Session,
-    pub outlet: Arc<Outlet>,
-    pub pieces: Arc<Pieces>,
+    pub front: Arc<Front>,
+    pub caller: Arc<Caller>,
+    pub connection: Arc<Connection>,
+    pub subscriber: Arc<Subscriber>,
+    /// The bytes of the message being read.
+    pub bytes: Arc<MessageBytes>,
+    /// The most bytes of a message.
+    pub max_body: usize,
     pub subscriptions: Arc<Subscriptions>,
     /// Permits for messages under way or unsent.
     pub permits: Arc<Semaphore>,
@@ -57,15 +66,9 @@ impl ConnectionReader {
     ) -> (CloseCode, String) {
         let mut pings = interval(PING);
         let mut heard = Instant::now();
-        let mut ending = self.outlet.ending.subscribe();
-        let link = self.outlet.link.clone();
-        let caller = self.session.caller.clone();
-        let withdrawn = async {
-            match &caller.client {
-                Some(client) => client.withdrawn().await,
-                None => std::future::pending().await,
-            }
-        };
+        let mut ending = self.subscriber.ending();
+        let (progress, client) = (self.connection.progress.clone(), self.caller.client.clone());
+        let withdrawn = client.withdrawn();
         tokio::pin!(withdrawn);
         let mut permit = None;
         loop {
@@ -101,14 +104,14 @@ impl ConnectionReader {
                     self.send_closing_error(RpcError::new(-32000, reason));
                     return (CloseCode::Policy, reason.to_owned());
                 }
-                () = link.closed() => {
-                    return self.close_with(link.problem().unwrap_or("it stood still, and its place is needed (--io-timeout-ms, --max-connections)").to_owned());
+                () = progress.closed() => {
+                    return self.close_with(progress.problem().unwrap_or("it stood still, and its place is needed (--io-timeout-ms, --max-connections)").to_owned());
                 }
                 _ = pings.tick() => {
                     if permit.is_some() && heard.elapsed() > SILENCE {
                         return (CloseCode::Away, "no sign of life".to_owned());
                     }
-                    let _ = self.outlet.out.send(Outgoing::Ping);
+                    self.subscriber.send(Outgoing::Ping);
                 }
                 () = stopped(&mut stopping) => {
                     // Requests under way are still answered.
@@ -126,33 +129,31 @@ impl ConnectionReader {
             Message::Text(text) => Bytes::from(text),
             Message::Binary(bytes) => bytes,
             Message::Ping(payload) | Message::Pong(payload) => {
-                self.pieces.control_frame(payload.len());
+                self.bytes.control_frame(payload.len());
                 return Ok(());
             }
             Message::Frame(_) | Message::Close(_) => return Ok(()),
         };
-        self.outlet.link.know();
-        let held = self.pieces.message();
+        self.connection.progress.know();
+        let held = self.bytes.message();
         let permit = permit.take();
-        let outlet = self.outlet.clone();
-        let limit = self.session.limits.max_body;
-        if bytes.len() > limit {
-            return outlet.answer(self.session.refuse(too_large(limit)), permit);
+        let (subscriber, caller) = (self.subscriber.clone(), self.caller.clone());
+        if bytes.len() > self.max_body {
+            return subscriber.answer(refuse(&caller, too_large(self.max_body)), permit);
         }
         let body = match ByteString::try_from(bytes) {
             Ok(body) => body,
             Err(error) => {
                 let error = RpcError::parse(format!("parse error: not UTF-8: {error}"));
-                return outlet.answer(self.session.refuse(error), permit);
+                return subscriber.answer(refuse(&caller, error), permit);
             }
         };
-        let session = self.session.clone();
-        let dialect = self.session.caller.dialect;
-        let starting = Arc::new(Starting::new(self.subscriptions.clone(), outlet.clone(), dialect, permit));
+        let (front, subscriptions) = (self.front.clone(), self.subscriptions.clone());
+        let starting = Arc::new(Starting::new(subscriptions, subscriber.clone(), caller.dialect, permit));
         self.running.spawn(async move {
-            let published = session.front.services.runner.published();
-            let reply = session.answer(body, held, &published, Some(&starting)).await;
-            starting.begin(|permit| outlet.answer(reply.text, permit))
+            let published = front.services.runner.published();
+            let answer = Request::new(&front, &caller, &published, Some(&starting)).answer(body, held).await;
+            starting.begin(|permit| subscriber.answer(answer.text, permit))
         });
         Ok(())
     }
@@ -166,12 +167,12 @@ impl ConnectionReader {
     fn broken(&self, error: &tungstenite::Error) -> (CloseCode, String) {
         match error {
             tungstenite::Error::Capacity(CapacityError::MessageTooLong { .. }) => {
-                let error = too_large(self.session.limits.max_body);
+                let error = too_large(self.max_body);
                 self.send_closing_error(error.clone());
                 (CloseCode::Size, error.into_object().message().to_owned())
             }
             tungstenite::Error::Io(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-                let error = self.outlet.link.share().memory().full("a message", self.pieces.bytes());
+                let error = self.connection.memory.memory().full("a message", self.bytes.count());
                 self.send_closing_error(error.clone());
                 (CloseCode::Size, "a message finds no room (--max-memory-io)".to_owned())
             }
@@ -183,10 +184,7 @@ impl ConnectionReader {
     }
 
     fn send_closing_error(&self, error: RpcError) {
-        let text = failure(&Id::Null, error);
-        self.outlet.unsent.bytes.fetch_add(text.len(), AcqRel);
-        let held = self.outlet.link.share().take_always(text.len());
-        let _ = self.outlet.out.send(Outgoing::Answer(held.around(text), None));
+        self.subscriber.answer_last(failure(&Id::Null, error));
     }
 }
 

@@ -1,4 +1,4 @@
-//! The open connections: their bounds, and the choice of one to close for a new one.
+//! The open connections: what belongs to one, the bounds on their number, and the choice of one to close for a new one.
 
 use std::{
     collections::BTreeMap,
@@ -9,8 +9,10 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::link::Link;
-use crate::rpc::run::memory::IoMemory;
+use crate::rpc::limits::{
+    memory::{IoMemory, MemoryQuota},
+    stalls::Progress,
+};
 use crate::telemetry::{Gauge, Metrics};
 
 /// Bounds on the number of open connections.
@@ -36,7 +38,7 @@ impl ConnectionLimits {
 /// The open connections.
 ///
 /// At a bound, a connection is closed for the new one, so that silent connections cannot lock others out: one of a peer
-/// that is not known yet ([`Link::is_known`]), else one without a request under way, and of several the one that has been
+/// that is not known yet ([`Progress::is_known`]), else one without a request under way, and of several the one that has been
 /// idle longest. A WebSocket connection of a known peer is never closed for another, because clients keep it open on purpose.
 /// The table is used when a connection opens, closes or is upgraded, and by no request.
 #[derive(Debug)]
@@ -60,16 +62,20 @@ struct Table {
 
 #[derive(Debug)]
 struct Open {
-    link: Arc<Link>,
+    progress: Arc<Progress>,
     address: IpAddr,
     is_web_socket: bool,
 }
 
-/// An open connection's entry, removed on drop.
+/// An open connection, of either transport. It counts as open until it is dropped.
 #[derive(Debug)]
-pub struct ConnectionEntry {
+pub struct Connection {
     connections: Arc<Connections>,
     number: u64,
+    /// The bytes that the connection makes the node hold.
+    pub memory: Arc<MemoryQuota>,
+    /// Whether the connection stalls, or is to be closed.
+    pub progress: Arc<Progress>,
 }
 
 impl Connections {
@@ -80,13 +86,9 @@ impl Connections {
         Self { limits, memory, table: Mutex::default(), alive: watch::Sender::new(0), http, web_socket }
     }
 
-    /// Returns the bytes that all connections hold.
-    pub const fn memory(&self) -> &Arc<IoMemory> {
-        &self.memory
-    }
-
-    /// Adds a connection from `address`, and closes an idle one if necessary. Returns `None` if there is no room.
-    pub fn enter(self: &Arc<Self>, address: IpAddr, link: Arc<Link>) -> Option<ConnectionEntry> {
+    /// Adds a connection from `address`, which may stall for `timeout`, and closes an idle one if necessary. Returns `None`
+    /// if there is no room.
+    pub fn open(self: &Arc<Self>, address: IpAddr, timeout: Duration) -> Option<Arc<Connection>> {
         let address = network(address);
         let mut table = self.table();
         let of_address = table.open.values().filter(|open| open.address == address).count();
@@ -98,10 +100,11 @@ impl Connections {
         }
         let number = table.next;
         table.next += 1;
-        table.open.insert(number, Open { link, address, is_web_socket: false });
+        let progress = Arc::new(Progress::new(timeout));
+        table.open.insert(number, Open { progress: progress.clone(), address, is_web_socket: false });
         self.show(&table);
         self.alive.send_modify(|alive| *alive += 1);
-        Some(ConnectionEntry { connections: self.clone(), number })
+        Some(Arc::new(Connection { connections: self.clone(), number, memory: self.memory.quota(), progress }))
     }
 
     /// Closes stalled connections, at intervals.
@@ -110,9 +113,9 @@ impl Connections {
         loop {
             ticks.tick().await;
             for open in self.table().open.values() {
-                if let Some(problem) = open.link.problem() {
+                if let Some(problem) = open.progress.problem() {
                     tracing::debug!(address = %open.address, problem, "a connection is closed");
-                    open.link.close();
+                    open.progress.close();
                 }
             }
         }
@@ -139,18 +142,18 @@ impl Table {
     /// Closes a connection for which `may` is true: of a peer that is not known if there is one, else an idle one, and of
     /// several the one that has been idle longest. Returns false if there is none.
     fn evict(&mut self, may: impl Fn(&Open) -> bool) -> bool {
-        let goes = |open: &Open| !open.link.is_known() || (open.link.is_idle() && !open.is_web_socket);
+        let goes = |open: &Open| !open.progress.is_known() || (open.progress.is_idle() && !open.is_web_socket);
         let candidates = self.open.iter().filter(|(_, open)| may(open) && goes(open));
-        let first = candidates.min_by_key(|(_, open)| (open.link.is_known(), open.link.idle_since()));
+        let first = candidates.min_by_key(|(_, open)| (open.progress.is_known(), open.progress.idle_since()));
         let number = first.map(|(number, _)| *number);
         let Some(evicted) = number.and_then(|number| self.open.remove(&number)) else { return false };
         self.web_sockets -= usize::from(evicted.is_web_socket);
-        evicted.link.close();
+        evicted.progress.close();
         true
     }
 }
 
-impl ConnectionEntry {
+impl Connection {
     /// Counts the connection among the WebSocket connections from now on. At the bound on their number, closes one that has
     /// brought no request. Returns false if there is none.
     pub fn upgrade(&self) -> bool {
@@ -170,7 +173,7 @@ impl ConnectionEntry {
     }
 }
 
-impl Drop for ConnectionEntry {
+impl Drop for Connection {
     fn drop(&mut self) {
         let mut table = self.connections.table();
         if table.open.remove(&self.number).is_some_and(|open| open.is_web_socket) {

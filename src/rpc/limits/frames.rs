@@ -15,28 +15,31 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use super::link::Link;
-use crate::rpc::run::memory::{HeldBytes, IoMemory};
+use super::{
+    memory::{HeldBytes, IoMemory, MemoryQuota},
+    stalls::Progress,
+};
 
 /// The bytes of the message being read: of all its frames whose heads have arrived.
 #[derive(Debug)]
-pub struct Pieces {
-    link: Arc<Link>,
+pub struct MessageBytes {
+    memory: Arc<MemoryQuota>,
+    progress: Arc<Progress>,
     /// Only locked by the one task that reads the connection.
     held: Mutex<HeldBytes>,
 }
 
-impl Pieces {
+impl MessageBytes {
     /// Creates an empty count.
-    pub fn new(link: Arc<Link>) -> Self {
-        let held = Mutex::new(link.share().clone().nothing());
-        Self { link, held }
+    pub fn new(memory: Arc<MemoryQuota>, progress: Arc<Progress>) -> Self {
+        let held = Mutex::new(memory.clone().nothing());
+        Self { memory, progress, held }
     }
 
     /// Returns the bytes of a message that has come whole.
     pub fn message(&self) -> HeldBytes {
-        self.link.piece_is_whole();
-        std::mem::replace(&mut *self.held(), self.link.share().clone().nothing())
+        self.progress.piece_is_whole();
+        std::mem::replace(&mut *self.held(), self.memory.clone().nothing())
     }
 
     /// Releases the bytes of a control frame, which may come between the frames of a message (RFC 6455, 5.4).
@@ -44,12 +47,12 @@ impl Pieces {
         let mut held = self.held();
         held.shrink(payload);
         if held.bytes() == 0 {
-            self.link.piece_is_whole();
+            self.progress.piece_is_whole();
         }
     }
 
     /// Returns the number of bytes.
-    pub fn bytes(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.held().bytes()
     }
 
@@ -61,9 +64,9 @@ impl Pieces {
 }
 
 /// The stream of a connection, read frame by frame.
-pub struct Inbox<S> {
+pub struct FrameReader<S> {
     stream: BufReader<S>,
-    pieces: Arc<Pieces>,
+    bytes: Arc<MessageBytes>,
     head: FrameHead,
     /// Bytes of the current frame's payload that were not passed on yet.
     left: usize,
@@ -109,14 +112,14 @@ impl FrameHead {
     }
 }
 
-impl<S: AsyncRead + Unpin> Inbox<S> {
+impl<S: AsyncRead + Unpin> FrameReader<S> {
     /// The number of bytes that are read ahead.
     const AHEAD: usize = 8 << 10;
 
-    /// Creates an inbox of `stream`, counted in `pieces`.
-    pub fn new(stream: S, pieces: Arc<Pieces>) -> Self {
+    /// Creates a reader of `stream`, counted in `bytes`.
+    pub fn new(stream: S, bytes: Arc<MessageBytes>) -> Self {
         let stream = BufReader::with_capacity(Self::AHEAD, stream);
-        Self { stream, pieces, head: FrameHead::default(), left: 0, retry: None }
+        Self { stream, bytes, head: FrameHead::default(), left: 0, retry: None }
     }
 
     /// Returns the stream, to be read without being counted.
@@ -135,7 +138,7 @@ impl<S: AsyncRead + Unpin> Inbox<S> {
             self.head.bytes[self.head.read..self.head.read + more].copy_from_slice(&ahead[..more]);
             self.head.read += more;
             Pin::new(&mut self.stream).consume(more);
-            self.pieces.link.piece_moves();
+            self.bytes.progress.piece_moves();
         }
         Poll::Ready(Ok(true))
     }
@@ -147,14 +150,14 @@ impl<S: AsyncRead + Unpin> Inbox<S> {
     /// Returns an error of the kind `FileTooLarge` if a connection can never hold as much.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let payload = self.head.payload();
-        if !self.pieces.link.share().can_ever_hold(self.pieces.bytes().saturating_add(payload)) {
+        if !self.bytes.memory.can_ever_hold(self.bytes.count().saturating_add(payload)) {
             return Poll::Ready(Err(io::ErrorKind::FileTooLarge.into()));
         }
         loop {
             if let Some(retry) = &mut self.retry {
                 ready!(retry.as_mut().poll(cx));
             }
-            if self.pieces.held().grow(payload) {
+            if self.bytes.held().grow(payload) {
                 self.retry = None;
                 return Poll::Ready(Ok(()));
             }
@@ -163,7 +166,7 @@ impl<S: AsyncRead + Unpin> Inbox<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Inbox<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for FrameReader<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.left == 0 && this.head.handed_on == this.head.read {
@@ -191,12 +194,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Inbox<S> {
         into.put_slice(&ahead[..more]);
         Pin::new(&mut this.stream).consume(more);
         this.left -= more;
-        this.pieces.link.piece_moves();
+        this.bytes.progress.piece_moves();
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Inbox<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for FrameReader<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, from)
     }

@@ -1,4 +1,4 @@
-//! A connection as both transports see it: the bytes it holds, its progress, and whether it may be closed for another.
+//! The progress of connections: which of them stall, and which may be closed for another.
 
 use std::{
     io,
@@ -20,20 +20,17 @@ use tokio::{
     sync::Notify,
 };
 
-use crate::rpc::run::memory::MemoryShare;
-
 /// The time that the first head of a request may take from the accept of its connection.
 pub const FIRST_HEAD: Duration = Duration::from_secs(5);
 
-/// One connection.
+/// The progress of one connection, of either transport.
 ///
-/// A connection is closed when it stalls for [`Link::timeout`], or for [`FIRST_HEAD`] if that is shorter, from accept to
-/// the first complete head of a request. It is closed when it stalls for [`Link::timeout`] while the socket takes none of the written bytes; while the parts of an HTTP/2 answer wait for the peer's window;
-/// and while a WebSocket message is incomplete. [`Link::problem`] reports a stall, and is called for every connection
+/// A connection is closed when it stalls for [`Progress::timeout`], or for [`FIRST_HEAD`] if that is shorter, from accept to
+/// the first complete head of a request. It is closed when it stalls for [`Progress::timeout`] while the socket takes none of the written bytes; while the parts of an HTTP/2 answer wait for the peer's window;
+/// and while a WebSocket message is incomplete. [`Progress::problem`] reports a stall, and is called for every connection
 /// at intervals.
 #[derive(Debug)]
-pub struct Link {
-    share: Arc<MemoryShare>,
+pub struct Progress {
     timeout: Duration,
     opened: Instant,
     /// Whether the head of a request has arrived.
@@ -60,17 +57,16 @@ pub struct Link {
 
 /// A request under way, until dropped.
 #[derive(Debug)]
-pub struct UnderWay(Arc<Link>);
+pub struct UnderWay(Arc<Progress>);
 
 /// An answer that is sent through an HTTP/2 window, until dropped.
 #[derive(Debug)]
-pub struct Windowed(Arc<Link>);
+pub struct Windowed(Arc<Progress>);
 
-impl Link {
-    /// Creates a connection that was just accepted.
-    pub fn new(share: Arc<MemoryShare>, timeout: Duration) -> Self {
+impl Progress {
+    /// Creates the progress of a connection that was just accepted, and that may stall for `timeout`.
+    pub fn new(timeout: Duration) -> Self {
         Self {
-            share,
             timeout,
             opened: Instant::now(),
             greeted: AtomicBool::new(false),
@@ -84,11 +80,6 @@ impl Link {
             piece_moved: AtomicU64::new(0),
             close: Notify::new(),
         }
-    }
-
-    /// Returns the bytes that the connection makes the node hold.
-    pub const fn share(&self) -> &Arc<MemoryShare> {
-        &self.share
     }
 
     /// Returns the time that the connection may stall (`--io-timeout-ms`).
@@ -210,43 +201,45 @@ impl Drop for Windowed {
     }
 }
 
-/// A connection's socket, which notes in its [`Link`] when it takes no more bytes.
+/// A connection's socket, which notes in its [`Progress`] when it takes no more bytes.
 #[derive(Debug)]
-pub struct LinkedStream {
+pub struct NotedStream {
     stream: TcpStream,
-    link: Arc<Link>,
+    progress: Arc<Progress>,
 }
 
-impl LinkedStream {
-    /// Returns the socket of `link`.
-    pub const fn new(stream: TcpStream, link: Arc<Link>) -> Self {
-        Self { stream, link }
+impl NotedStream {
+    /// Creates the socket of a connection.
+    pub const fn new(stream: TcpStream, progress: Arc<Progress>) -> Self {
+        Self { stream, progress }
     }
 
     fn note<T>(&self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match written {
             // The clock is read when the socket's buffer becomes full, not on each write.
-            Poll::Pending if self.link.blocked.load(Relaxed) == 0 => self.link.blocked.store(self.link.now(), Relaxed),
+            Poll::Pending if self.progress.blocked.load(Relaxed) == 0 => {
+                self.progress.blocked.store(self.progress.now(), Relaxed)
+            }
             Poll::Pending => {}
-            Poll::Ready(_) => self.link.blocked.store(0, Relaxed),
+            Poll::Ready(_) => self.progress.blocked.store(0, Relaxed),
         }
         written
     }
 }
 
-impl AsyncRead for LinkedStream {
+impl AsyncRead for NotedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         let done = Pin::new(&mut self.stream).poll_read(cx, into);
-        let link = &self.link;
-        if into.filled().len() > before && link.reads_heads.load(Relaxed) && link.under_way.load(Relaxed) == 0 {
-            link.piece_moves();
+        let progress = &self.progress;
+        if into.filled().len() > before && progress.reads_heads.load(Relaxed) && progress.under_way.load(Relaxed) == 0 {
+            progress.piece_moves();
         }
         done
     }
 }
 
-impl AsyncWrite for LinkedStream {
+impl AsyncWrite for NotedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, from);
         self.note(written)

@@ -32,9 +32,9 @@ pub struct IoMemory {
     held: AtomicUsize,
 }
 
-/// The share of one connection.
+/// The quota of one connection.
 #[derive(Debug)]
-pub struct MemoryShare {
+pub struct MemoryQuota {
     memory: Arc<IoMemory>,
     held: AtomicUsize,
 }
@@ -42,7 +42,7 @@ pub struct MemoryShare {
 /// Bytes that count for a connection and for the node. Released on drop.
 #[derive(Debug)]
 pub struct HeldBytes {
-    share: Arc<MemoryShare>,
+    quota: Arc<MemoryQuota>,
     bytes: usize,
 }
 
@@ -50,7 +50,7 @@ pub struct HeldBytes {
 /// Released on drop.
 #[derive(Debug)]
 pub struct SharedBytes {
-    share: Arc<MemoryShare>,
+    quota: Arc<MemoryQuota>,
     bytes: usize,
 }
 
@@ -65,9 +65,9 @@ impl IoMemory {
     /// each answer, and many who wait would slow down everybody who does not.
     pub const RETRY: Duration = Duration::from_millis(10);
 
-    /// Returns the part of a new connection.
-    pub fn share(self: &Arc<Self>) -> Arc<MemoryShare> {
-        Arc::new(MemoryShare { memory: self.clone(), held: AtomicUsize::new(0) })
+    /// Returns the quota of a new connection.
+    pub fn quota(self: &Arc<Self>) -> Arc<MemoryQuota> {
+        Arc::new(MemoryQuota { memory: self.clone(), held: AtomicUsize::new(0) })
     }
 
     /// Returns the bytes that are held now.
@@ -77,7 +77,7 @@ impl IoMemory {
 
     /// Returns a text that connections share. It counts for the node until the last of them drops it. It is always
     /// granted, because it exists already. Connections that do not take it reach their own bound
-    /// ([`MemoryShare::try_share`]).
+    /// ([`MemoryQuota::take_shared`]).
     pub fn shared_text(self: &Arc<Self>, text: Vec<u8>) -> Bytes {
         struct SharedText(Vec<u8>, Arc<IoMemory>);
         impl AsRef<[u8]> for SharedText {
@@ -95,7 +95,7 @@ impl IoMemory {
     }
 
     /// Returns the bytes that a connection may hold while all together hold `all`.
-    fn share_of(&self, all: usize) -> usize {
+    fn quota_of(&self, all: usize) -> usize {
         let free = self.bound.saturating_sub(all);
         if free == 0 { 0 } else { free.saturating_sub(self.kept_back).max(self.small) }
     }
@@ -110,8 +110,8 @@ impl IoMemory {
     }
 }
 
-impl MemoryShare {
-    /// Returns the node's memory that this is a part of.
+impl MemoryQuota {
+    /// Returns the node's memory that this is a quota of.
     pub const fn memory(&self) -> &Arc<IoMemory> {
         &self.memory
     }
@@ -123,26 +123,26 @@ impl MemoryShare {
 
     /// Returns a holder of no bytes, which can grow.
     pub const fn nothing(self: Arc<Self>) -> HeldBytes {
-        HeldBytes { share: self, bytes: 0 }
+        HeldBytes { quota: self, bytes: 0 }
     }
 
     /// Takes `bytes`, if the connection may have them.
     pub fn take(self: &Arc<Self>, bytes: usize) -> Option<HeldBytes> {
-        self.grant(bytes).then(|| HeldBytes { share: self.clone(), bytes })
+        self.grant(bytes).then(|| HeldBytes { quota: self.clone(), bytes })
     }
 
     /// Takes `bytes` in any case, for the answer to a request that has committed something.
     pub fn take_always(self: &Arc<Self>, bytes: usize) -> HeldBytes {
         self.memory.held.fetch_add(bytes, AcqRel);
         self.held.fetch_add(bytes, AcqRel);
-        HeldBytes { share: self.clone(), bytes }
+        HeldBytes { quota: self.clone(), bytes }
     }
 
     /// Counts bytes of a [shared text](IoMemory::shared_text) for this connection, if it may have them.
-    pub fn try_share(self: &Arc<Self>, bytes: usize) -> Option<SharedBytes> {
+    pub fn take_shared(self: &Arc<Self>, bytes: usize) -> Option<SharedBytes> {
         let mine = self.held.fetch_add(bytes, AcqRel) + bytes;
-        let shared = SharedBytes { share: self.clone(), bytes };
-        (mine <= self.memory.share_of(self.memory.held.load(Acquire))).then_some(shared)
+        let shared = SharedBytes { quota: self.clone(), bytes };
+        (mine <= self.memory.quota_of(self.memory.held.load(Acquire))).then_some(shared)
     }
 
     /// Returns whether a connection can ever hold so many bytes.
@@ -158,7 +158,7 @@ impl MemoryShare {
     fn grant(&self, bytes: usize) -> bool {
         let all = self.memory.held.fetch_add(bytes, AcqRel) + bytes;
         let mine = self.held.fetch_add(bytes, AcqRel) + bytes;
-        let granted = mine <= self.memory.share_of(all);
+        let granted = mine <= self.memory.quota_of(all);
         if !granted {
             self.give_back(bytes);
         }
@@ -169,7 +169,7 @@ impl MemoryShare {
 impl HeldBytes {
     /// Takes `bytes` more, if the connection may have them. Returns whether it did.
     pub fn grow(&mut self, bytes: usize) -> bool {
-        let granted = self.share.grant(bytes);
+        let granted = self.quota.grant(bytes);
         if granted {
             self.bytes += bytes;
         }
@@ -178,7 +178,7 @@ impl HeldBytes {
 
     /// Takes `bytes` more in any case.
     pub fn grow_always(&mut self, bytes: usize) {
-        self.absorb(self.share.take_always(bytes));
+        self.absorb(self.quota.take_always(bytes));
     }
 
     /// Waits until the connection may have `bytes` more, and takes them.
@@ -188,9 +188,9 @@ impl HeldBytes {
         }
     }
 
-    /// Returns the connection's part that these are of.
-    pub const fn share(&self) -> &Arc<MemoryShare> {
-        &self.share
+    /// Returns the quota that these are of.
+    pub const fn quota(&self) -> &Arc<MemoryQuota> {
+        &self.quota
     }
 
     /// Returns the number of bytes.
@@ -202,7 +202,7 @@ impl HeldBytes {
     pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        self.share.give_back(bytes);
+        self.quota.give_back(bytes);
     }
 
     /// Adds the bytes of `other` to these.
@@ -226,13 +226,13 @@ impl HeldBytes {
 
 impl Drop for HeldBytes {
     fn drop(&mut self) {
-        self.share.give_back(self.bytes);
+        self.quota.give_back(self.bytes);
     }
 }
 
 impl Drop for SharedBytes {
     fn drop(&mut self) {
-        self.share.held.fetch_sub(self.bytes, AcqRel);
+        self.quota.held.fetch_sub(self.bytes, AcqRel);
     }
 }
 
@@ -260,13 +260,13 @@ impl AnswerRoom {
             return Ok(());
         }
         let length = std::mem::take(text).len();
-        Err(held.share().memory().full("the answer", length))
+        Err(held.quota().memory().full("the answer", length))
     }
 
     /// Returns the room that was taken.
     pub fn taken(&self) -> HeldBytes {
         let mut held = self.held();
-        let nothing = held.share().clone().nothing();
+        let nothing = held.quota().clone().nothing();
         std::mem::replace(&mut *held, nothing)
     }
 
@@ -289,10 +289,10 @@ mod tests {
     #[test]
     fn one_connection_alone_may_hold_half_of_what_is_for_all() {
         let memory = memory();
-        let share = memory.share();
-        assert!(share.can_ever_hold(3_500) && !share.can_ever_hold(3_501));
-        let held = share.take(3_500).expect("half");
-        assert!(share.take(1).is_none());
+        let quota = memory.quota();
+        assert!(quota.can_ever_hold(3_500) && !quota.can_ever_hold(3_501));
+        let held = quota.take(3_500).expect("half");
+        assert!(quota.take(1).is_none());
         drop(held);
         assert_eq!(memory.held(), 0);
     }
@@ -300,14 +300,14 @@ mod tests {
     #[test]
     fn whoever_comes_last_has_a_small_part_however_much_the_others_hold() {
         let memory = memory();
-        let shares: Vec<_> = (0..9).map(|_| memory.share()).collect();
+        let quotas: Vec<_> = (0..9).map(|_| memory.quota()).collect();
         let mut held = Vec::new();
-        for share in &shares {
-            while let Some(more) = share.take(50) {
+        for quota in &quotas {
+            while let Some(more) = quota.take(50) {
                 held.push(more);
             }
         }
-        let last = memory.share();
+        let last = memory.quota();
         let small = last.take(100).expect("the small part");
         assert!(last.take(1).is_none());
         assert!(memory.held() <= 8_000);
@@ -319,10 +319,10 @@ mod tests {
     fn text_that_connections_share_counts_once_and_until_the_last_has_let_it_go() {
         let memory = memory();
         let text = memory.shared_text(vec![b'x'; 2_000]);
-        let shares: Vec<_> = (0..3).map(|_| memory.share()).collect();
-        let counted: Vec<_> = shares.iter().map(|share| share.try_share(2_000).expect("room")).collect();
+        let quotas: Vec<_> = (0..3).map(|_| memory.quota()).collect();
+        let counted: Vec<_> = quotas.iter().map(|quota| quota.take_shared(2_000).expect("room")).collect();
         assert_eq!(memory.held(), 2_000);
-        assert!(shares[0].try_share(3_500).is_none());
+        assert!(quotas[0].take_shared(3_500).is_none());
         drop(counted);
         let copy = text.clone();
         drop(text);
@@ -334,8 +334,8 @@ mod tests {
     #[tokio::test]
     async fn a_body_waits_until_bytes_are_given_back() {
         let memory = memory();
-        let held = memory.share().take(3_500).expect("half");
-        let mut body = memory.share().nothing();
+        let held = memory.quota().take(3_500).expect("half");
+        let mut body = memory.quota().nothing();
         let wait = tokio::spawn(async move {
             body.wait_to_grow(3_000).await;
             body

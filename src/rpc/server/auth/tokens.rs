@@ -12,18 +12,14 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
-use hmac::{Hmac, Mac};
 use serde::Deserialize;
-use sha2::Sha256;
-use tokio::sync::watch;
 use toml::Spanned;
 
-use crate::rpc::protocol::error::{Result, RpcError};
-use crate::{
-    scheduler::Flow,
-    secrets::{is_open_to_others, warn_of_others},
+use crate::rpc::{
+    protocol::error::{Result, RpcError},
+    run::client::{Client, Token},
 };
+use crate::secrets::{is_open_to_others, warn_of_others};
 
 /// The clients that may use the node, and those that may use its wallet.
 ///
@@ -46,42 +42,6 @@ pub struct AccessConfig<'a> {
     pub token_file: Option<&'a Path>,
     /// The file of tokens for the node and its wallet.
     pub wallet_token_file: Option<&'a Path>,
-}
-
-/// A client's secret. Never printed.
-struct Token(String);
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token")
-    }
-}
-
-/// A client with a token.
-#[derive(Debug)]
-pub struct Client {
-    name: String,
-    token: Token,
-    /// Whether the token is in the wallet token file.
-    wallet: bool,
-    limit: ArcSwap<RateLimit>,
-    /// The client as the scheduler sees it.
-    flow: Arc<Flow>,
-    /// Turns true when the token is no longer in its file.
-    withdrawn: watch::Sender<bool>,
-}
-
-#[derive(Debug)]
-struct RateLimit {
-    /// Requests per second.
-    rate: NonZeroU32,
-    limiter: DefaultDirectRateLimiter,
-}
-
-impl RateLimit {
-    fn new(rate: NonZeroU32) -> Self {
-        Self { rate, limiter: RateLimiter::direct(Quota::per_second(rate)) }
-    }
 }
 
 /// The reason why a token file cannot be used.
@@ -236,22 +196,14 @@ impl Access {
         let clients: Vec<Arc<Client>> = entries
             .into_iter()
             .map(|(TokenEntry { name, token, rate }, wallet)| {
-                let token = token.into_inner();
-                let same = |old: &&Arc<Client>| old.name == name && old.token.0 == token && old.wallet == wallet;
-                let Some(old) = before.iter().find(same) else {
-                    return Arc::new(Client {
-                        name,
-                        token: Token(token),
-                        wallet,
-                        limit: ArcSwap::from_pointee(RateLimit::new(rate)),
-                        flow: Flow::new(),
-                        withdrawn: watch::Sender::new(false),
-                    });
-                };
-                if old.limit.load().rate != rate {
-                    old.limit.store(Arc::new(RateLimit::new(rate)));
+                let token = Token::new(name, token.into_inner(), wallet);
+                match before.iter().find(|old| old.token() == Some(&token)) {
+                    Some(old) => {
+                        old.set_rate(rate);
+                        old.clone()
+                    }
+                    None => Arc::new(Client::with_token(token, rate, wallet || self.opens_wallet())),
                 }
-                old.clone()
             })
             .collect();
         let count = clients.len();
@@ -259,7 +211,7 @@ impl Access {
         self.clients.store(kept.clone());
         self.count.store(count, Relaxed);
         for old in before.iter().filter(|old| !kept.iter().any(|client| Arc::ptr_eq(client, old))) {
-            old.withdrawn.send_replace(true);
+            old.withdraw();
         }
         Ok(count)
     }
@@ -278,7 +230,8 @@ impl Access {
         let token = authorization
             .and_then(|value| value.split_at_checked(SCHEME.len()))
             .and_then(|(scheme, token)| scheme.eq_ignore_ascii_case(SCHEME).then_some(token));
-        let found = token.and_then(|token| clients.iter().find(|client| same(client.token.0.as_bytes(), token)));
+        let found =
+            token.and_then(|token| clients.iter().find(|client| client.token().is_some_and(|own| own.is(token))));
         found.cloned().map(Some).ok_or_else(|| {
             RpcError::new(
                 -32000,
@@ -289,9 +242,9 @@ impl Access {
 
     /// Returns the clients of the wallet whose tokens have this name.
     pub fn wallet_clients(&self, name: &str) -> impl Iterator<Item = Arc<Client>> {
-        let clients = self.clients.load_full();
-        let named: Vec<_> = clients.iter().filter(|client| client.wallet && client.name == name).cloned().collect();
-        named.into_iter()
+        let clients = self.clients.load();
+        let named = |client: &&Arc<Client>| client.wallet_token().is_some() && client.name() == Some(name);
+        clients.iter().filter(named).cloned().collect::<Vec<_>>().into_iter()
     }
 
     /// Returns the client of a request without an `Authorization` header. A WebSocket may offer its `token` instead,
@@ -313,9 +266,9 @@ impl Access {
         self.token_file.is_some()
     }
 
-    /// Returns whether this client, or one without a name, may use the wallet.
-    pub fn may_use_wallet(&self, client: Option<&Client>) -> bool {
-        self.wallet_token_file.is_none() || client.is_some_and(|client| client.wallet)
+    /// Returns whether a client needs no token of the wallet to use it.
+    pub const fn opens_wallet(&self) -> bool {
+        self.wallet_token_file.is_none()
     }
 }
 
@@ -330,69 +283,4 @@ fn problem(text: &str, error: &toml::de::Error) -> String {
 /// Returns the number of the line that has the byte at this index.
 fn line(text: &str, at: usize) -> usize {
     1 + text.get(..at).unwrap_or_default().matches('\n').count()
-}
-
-/// Compares in constant time.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
-}
-
-impl Client {
-    /// Returns the client's name in the token file.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns whether the client's token is one of the wallet.
-    pub const fn may_sign(&self) -> bool {
-        self.wallet
-    }
-
-    /// Returns the HMAC-SHA-256 of some texts, keyed with the token.
-    pub fn proof(&self, texts: &[&[u8]]) -> [u8; 32] {
-        self.mac(texts).finalize().into_bytes().into()
-    }
-
-    /// Returns whether `proof` is the HMAC of these texts. Compares in constant time.
-    pub fn has_proved(&self, texts: &[&[u8]], proof: &[u8]) -> bool {
-        self.mac(texts).verify_slice(proof).is_ok()
-    }
-
-    fn mac(&self, texts: &[&[u8]]) -> Hmac<Sha256> {
-        // A key of HMAC has any length.
-        let mut mac = Hmac::<Sha256>::new_from_slice(self.token.0.as_bytes())
-            .unwrap_or_else(|error| panic!("a key of any length is taken: {error}"));
-        for text in texts {
-            // With the lengths, so that no two lists of texts are the same.
-            mac.update(&(text.len() as u64).to_be_bytes());
-            mac.update(text);
-        }
-        mac
-    }
-
-    /// Counts `requests` more against the client's rate.
-    ///
-    /// # Errors
-    ///
-    /// Returns -32005 if the rate is exceeded.
-    pub fn admit(&self, requests: NonZeroU32) -> Result<()> {
-        let limit = self.limit.load();
-        match limit.limiter.check_n(requests) {
-            Ok(Ok(())) => Ok(()),
-            _ => {
-                let (name, rate) = (&self.name, limit.rate);
-                Err(RpcError::limit(format!("rate limit: {name:?} may send {rate} requests per second")))
-            }
-        }
-    }
-
-    /// Returns when the token is no longer in its file.
-    pub async fn withdrawn(&self) {
-        let _ = self.withdrawn.subscribe().wait_for(|withdrawn| *withdrawn).await;
-    }
-
-    /// Returns the client as the scheduler sees it.
-    pub const fn flow(&self) -> &Arc<Flow> {
-        &self.flow
-    }
 }
