@@ -21,7 +21,7 @@ use super::writer::Socket;
 use crate::rpc::{
     dispatch::{
         front::Front,
-        service::{Message as Request, failure, refuse},
+        service::{self, failure, refuse},
     },
     limits::frames::MessageBytes,
     protocol::error::RpcError,
@@ -152,7 +152,8 @@ impl ConnectionReader {
         let starting = Arc::new(Starting::new(subscriptions, subscriber.clone(), caller.dialect, permit));
         self.running.spawn(async move {
             let published = front.services.runner.published();
-            let answer = Request::new(&front, &caller, &published, Some(&starting)).answer(body, held).await;
+            let message = service::Message::new(&front, &caller, &published, Some(&starting));
+            let answer = message.answer(body, held).await;
             starting.begin(|permit| subscriber.answer(answer.text, permit))
         });
         Ok(())
