@@ -9,7 +9,7 @@ use crate::{
     pool::{self, BlocksBuilt},
     rpc::{
         ConnectionLimits, ReplyLimits, ServerConfig, SocketBounds,
-        dialect::{PROJECT, STANDARD},
+        dialect::{PRESIM, STANDARD},
     },
     wallet::{Policy, SendingSettings},
 };
@@ -82,7 +82,7 @@ impl Config {
     pub fn server(&self) -> ServerConfig {
         ServerConfig {
             listen: self.listen,
-            root: if self.dialect == DialectName::Standard { &STANDARD } else { &PROJECT },
+            root: if self.dialect == DialectName::Standard { &STANDARD } else { &PRESIM },
             limits: ReplyLimits {
                 max_body: self.max_body as usize,
                 max_response: self.max_response as usize,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytestring::ByteString;
 use presim::{
     rpc::{
-        Caller, Front, IoMemory, ReplyLimits, Session, Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT,
+        Caller, Front, IoMemory, ReplyLimits, Session, Subscriptions, Waiters, WatchLimits, Watches, dialect::PRESIM,
     },
     scheduler::{Executor, ExecutorConfig, Flow},
     telemetry::Metrics,
@@ -83,7 +83,7 @@ async fn a_request_is_answered_alike_by_the_short_cut_and_by_jsonrpsee() {
     let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), watches, &metrics);
     let share = Arc::new(IoMemory::new(1 << 30, 1)).share();
     let caller = Caller {
-        dialect: &PROJECT,
+        dialect: &PRESIM,
         client: None,
         may_use_wallet: true,
         page: None,

@@ -23,7 +23,7 @@ use presim::{
     ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
     rpc::{
         AnswerRoom, Caller, ForwardedMethods, Front, IoMemory, Request, RpcError, StateCompletion, Subscriptions,
-        Waiters, WatchLimits, Watches, dialect::PROJECT, table,
+        Waiters, WatchLimits, Watches, dialect::PRESIM, table,
     },
     scheduler::{Executor, ExecutorConfig, Flow},
     state::{Fetched, RemoteState, World},
@@ -231,7 +231,7 @@ async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcEr
     let share = Arc::new(IoMemory::new(1 << 30, 1)).share();
     let room = AnswerRoom::of(share.clone().nothing());
     let caller = Arc::new(Caller {
-        dialect: &PROJECT,
+        dialect: &PRESIM,
         client: None,
         may_use_wallet: false,
         page: None,
