@@ -93,8 +93,7 @@ impl VerdictInbox {
                         }
                     }
                     DROPPED => {
-                        let reason = DropReason::ALL.into_iter().find(|reason| reason.as_str() == problem);
-                        drops.count(hash, reason.unwrap_or(DropReason::Rejected), &problem);
+                        drops.count(hash, problem.parse().unwrap_or(DropReason::Rejected), &problem);
                     }
                     _ => {}
                 }

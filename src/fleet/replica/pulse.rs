@@ -94,7 +94,7 @@ impl HeardPulse {
             return;
         }
         self.newest = Some((id, now()));
-        self.problem = FeedProblem::ALL.into_iter().find(|known| known.as_str() == problem);
+        self.problem = problem.parse().ok();
         match self.ahead.back_mut() {
             Some(back) if back.0 == id => back.1 = at,
             _ => self.ahead.push_back((id, at)),
