@@ -29,16 +29,7 @@ pub enum EntryError {
     Unfit(#[from] Unfit),
     /// A block is not what its header says.
     #[error("block {number} does not match its header: expected {what} {expected}, got {got}")]
-    Mismatch {
-        /// The block's number.
-        number: u64,
-        /// The value that differs.
-        what: &'static str,
-        /// The header's value.
-        expected: String,
-        /// The value of the state or the body here.
-        got: String,
-    },
+    Mismatch { number: u64, what: &'static str, expected: String, got: String },
 }
 
 impl From<redb::Error> for EntryError {

@@ -47,14 +47,7 @@ pub enum ImageError {
     Entry(#[from] EntryError),
     /// The state is not that of its block.
     #[error("its state does not match block {number}: expected root {expected}, got {got}")]
-    Root {
-        /// The block's number.
-        number: u64,
-        /// The root in the block's header.
-        expected: B256,
-        /// The root of the state.
-        got: B256,
-    },
+    Root { number: u64, expected: B256, got: B256 },
 }
 
 impl From<redb::Error> for ImageError {
