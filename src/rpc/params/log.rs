@@ -13,7 +13,7 @@ use crate::{
     chain::SealedBlock,
     ledger::{Block, Selector},
     rpc::{
-        json::{LogPlace, hex::Fixed},
+        json::{TxPosition, hex::Fixed},
         protocol::error::{Result, RpcError},
     },
 };
@@ -66,7 +66,11 @@ impl LogFilter {
 
     /// Returns the matching logs of a block's transactions from the index `start` on, each with its position and its index
     /// in the block. The blooms of the block and of each receipt are checked first.
-    pub fn logs_in<'a>(&'a self, block: &'a Block, start: usize) -> impl Iterator<Item = (LogPlace<'a>, u64, &'a Log)> {
+    pub fn logs_in<'a>(
+        &'a self,
+        block: &'a Block,
+        start: usize,
+    ) -> impl Iterator<Item = (TxPosition<'a>, u64, &'a Log)> {
         // The bloom of a block being built takes all its receipts, that of a receipt is there.
         let may_match = block.is_open() || self.matches_bloom(block.header().logs_bloom);
         let transactions = may_match.then(|| block.transactions_from(start)).into_iter().flatten();
@@ -75,14 +79,14 @@ impl LogFilter {
             let logs = included.receipt.logs().iter().zip(included.first_log..);
             // Only a log that matches takes the hash of the block.
             logs.filter(|(log, _)| self.matches(log))
-                .map(move |(log, index)| (*place.get_or_insert_with(|| LogPlace::of(block, &included)), index, log))
+                .map(move |(log, index)| (*place.get_or_insert_with(|| TxPosition::of(block, &included)), index, log))
         })
     }
 
     /// Returns the matching logs of a block whose transactions are not known, as [`logs_in`](Self::logs_in) does.
-    pub fn logs_alone_in<'a>(&'a self, block: &'a SealedBlock) -> impl Iterator<Item = (LogPlace<'a>, u64, &'a Log)> {
+    pub fn logs_alone_in<'a>(&'a self, block: &'a SealedBlock) -> impl Iterator<Item = (TxPosition<'a>, u64, &'a Log)> {
         let may_match = self.matches_bloom(block.header.logs_bloom);
-        let logs = may_match.then(|| LogPlace::of_logs_alone(block)).into_iter().flatten();
+        let logs = may_match.then(|| TxPosition::of_logs_alone(block)).into_iter().flatten();
         logs.filter(|(.., log)| self.matches(log))
     }
 }
