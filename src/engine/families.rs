@@ -30,7 +30,7 @@ struct FamilyRuns {
     estimate_gas: fn(&mut Engine<'_>, &Header, &CallRequest) -> Result<Estimate, SimulationError>,
     token_info: fn(&mut Engine<'_>, &Header, Address) -> TokenInfo,
     run_blocks: fn(&mut Engine<'_>, &Snapshot, BlocksToRun<'_>) -> Result<RunProgress, RunError>,
-    trace: fn(&IncludedTx<'_>, &Tracer, &mut Overlay, &Explain<'_>) -> Result<(Trace, ResultAndState), SimulationError>,
+    trace: fn(&IncludedTx<'_>, &Tracer, &mut Overlay, &Explain<'_>) -> Traced,
 }
 
 /// A transaction of a block, to be traced.
@@ -42,6 +42,9 @@ pub(super) struct IncludedTx<'a> {
     /// Bytes that the trace may take.
     pub limit: usize,
 }
+
+/// The trace of a transaction, and its result.
+type Traced = Result<(Trace, ResultAndState), SimulationError>;
 
 /// Converts an error of the EVM.
 type Explain<'a> = dyn Fn(EVMError<Infallible>, &mut Overlay) -> SimulationError + 'a;
@@ -77,7 +80,7 @@ pub(super) fn trace(
     tracer: &Tracer,
     overlay: &mut Overlay,
     explain: &Explain<'_>,
-) -> Result<(Trace, ResultAndState), SimulationError> {
+) -> Traced {
     (FamilyRuns::of(included.spec).trace)(included, tracer, overlay, explain)
 }
 
