@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::ledger::codec::VERSION;
+use crate::{ledger::codec::VERSION, store::StoreError};
 
 /// The oldest version of a server of a cluster, because of what older ones lose when a server fails.
 pub const CLUSTER: (u64, u64) = (2, 12);
@@ -47,6 +47,9 @@ pub enum FleetError {
     /// The image cannot be used.
     #[error("the image of the fleet cannot be used: {0}")]
     Image(String),
+    /// The store cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 impl FleetError {

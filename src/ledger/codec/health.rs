@@ -9,20 +9,6 @@ use crate::{
     store::corrupted,
 };
 
-/// The reason why bytes are not a message.
-#[derive(Debug, thiserror::Error)]
-#[error("a message of the stream cannot be read: {0}")]
-pub struct MessageError(String);
-
-impl From<redb::Error> for MessageError {
-    fn from(error: redb::Error) -> Self {
-        match error {
-            redb::Error::Corrupted(problem) => Self(problem),
-            other => Self(other.to_string()),
-        }
-    }
-}
-
 /// The encoded form of a [`FeedState`].
 #[derive(Default, RlpEncodable, RlpDecodable)]
 pub struct FeedFields {

@@ -19,7 +19,7 @@ use crate::{
     chain::{BlockBody, BlockKeeper, SealedBlock},
     ledger::{Chain, FeedState, Record, Retention, Snapshot, SnapshotId, Snapshots, Stamp, StateStep, Unfit},
     state::{Account, CodeCache, LocalWorld, RemoteState, World},
-    store::{corrupted, decode, encode},
+    store::{corrupted, decode, encode, problem_of},
 };
 
 /// Everything that is published at one moment: the state, the block being built, the hashes of the last 256 blocks, and the
@@ -52,10 +52,7 @@ pub enum ImageError {
 
 impl From<redb::Error> for ImageError {
     fn from(error: redb::Error) -> Self {
-        match error {
-            redb::Error::Corrupted(problem) => Self::Malformed(problem),
-            other => Self::Malformed(other.to_string()),
-        }
+        Self::Malformed(problem_of(error))
     }
 }
 
