@@ -306,9 +306,9 @@ fn account<T: Default>(
     Ok(run.overlay.look_up(&snapshot.world, address.into()).map_or_else(T::default, get))
 }
 
-fn bound_slots(place: &str, count: usize) -> Result<()> {
+fn bound_slots(path: &str, count: usize) -> Result<()> {
     if count > MAX_SLOTS {
-        return Err(RpcError::params(format!("{place}: too many storage slots: {count}, at most {MAX_SLOTS}")));
+        return Err(RpcError::params(format!("{path}: too many storage slots: {count}, at most {MAX_SLOTS}")));
     }
     Ok(())
 }
