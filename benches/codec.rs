@@ -11,7 +11,7 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use jsonrpsee::types::Request;
 use presim::{
     engine::{Outputs, Simulated, Simulation},
-    rpc::{self, dialect::PROJECT},
+    rpc::{self, dialect::PRESIM},
     state::Overlay,
 };
 
@@ -53,22 +53,22 @@ fn parse_one(body: &Body) {
     let request: Request<'_> = serde_json::from_str(&body.text).expect("one request");
     let params = request.params.as_ref().expect("it has parameters").get();
     match &*request.method {
-        "eth_call" => drop(black_box(rpc::parse_call(params, &PROJECT).expect("a call"))),
+        "eth_call" => drop(black_box(rpc::parse_call(params, &PRESIM).expect("a call"))),
         "eth_simulateV1" => {
-            drop(black_box(rpc::parse_simulation(params, &PROJECT, &SHAPE).expect("a simulation")));
+            drop(black_box(rpc::parse_simulation(params, &PRESIM, &SHAPE).expect("a simulation")));
         }
         method => panic!("no workload has {method:?}"),
     }
 }
 
 fn simulation(body: &Body) -> Simulation {
-    rpc::parse_simulation(body.params.get(), &PROJECT, &SHAPE).expect("a simulation").simulation
+    rpc::parse_simulation(body.params.get(), &PRESIM, &SHAPE).expect("a simulation").simulation
 }
 
 fn encode(criterion: &mut Criterion, name: &str, simulated: &[Simulated]) {
     let mut out = Vec::new();
     let view = rpc::SimulationView {
-        dialect: &PROJECT,
+        dialect: &PRESIM,
         outputs: Outputs::SIMULATE_V1,
         full_transactions: false,
         errors: None,

@@ -229,7 +229,7 @@ pub struct Config {
     #[arg(long, env = "PRESIM_QUEUE_WAIT_MS", value_name = "MS", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Limits")]
     pub queue_wait_ms: u64,
     /// Longest wait in an overloaded lane, in per cent of a request's run time. A lane is overloaded from its first
-    /// rejection for the expected wait until the load is below its capacity. Requests of a client below its share are
+    /// rejection for the expected wait until the load is below its capacity. Requests of a client below its quota are
     /// admitted all the same.
     #[arg(long, env = "PRESIM_OVERLOAD_WAIT", value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub overload_wait: u32,

@@ -1,6 +1,6 @@
 //! Texts of strangers, and URLs with secrets, as they are shown: on a terminal, on the page and in errors.
 
-use std::ops::RangeInclusive;
+use std::{error::Error, ops::RangeInclusive};
 
 use url::Url;
 
@@ -72,6 +72,18 @@ pub fn quoted(text: &str) -> String {
 /// Quotes a wrong value of a request for the error that rejects it. A long value is cut.
 pub fn wrong(value: &str) -> String {
     format!("{:?}", cut(value, 80))
+}
+
+/// Appends the texts of an error's causes to its own, each that is not part of it.
+pub fn with_causes(mut text: String, mut cause: Option<&dyn Error>) -> String {
+    while let Some(next) = cause {
+        let more = next.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = next.source();
+    }
+    text
 }
 
 /// Returns the first `most` characters of a text, followed by `…` if there are more.

@@ -8,7 +8,7 @@ use std::{
     fmt,
     io::IsTerminal,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -16,6 +16,7 @@ use std::{
 
 use actix::Message;
 use metrics::HistogramFn;
+use parking_lot::{Mutex, MutexGuard};
 use tracing::field::Field;
 use tracing_subscriber::{
     field::MakeExt,
@@ -186,7 +187,7 @@ impl Metrics {
     }
 
     fn families(&self) -> MutexGuard<'_, BTreeMap<&'static str, Family>> {
-        self.families.lock().unwrap_or_else(PoisonError::into_inner)
+        self.families.lock()
     }
 
     /// Sets the metrics of the process, and the time since its start.
@@ -337,7 +338,7 @@ mod tests {
 
     impl io::Write for LogLines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -357,7 +358,7 @@ mod tests {
             .fmt_fields(escaped_fields());
         let told = "no\n2026 INFO forged\r\u{1b}[2J\u{202e}";
         with_default(logs.finish(), || tracing::warn!(error = %told, count = 3, "the upstream said {told}"));
-        let log = String::from_utf8(lines.0.lock().unwrap_or_else(PoisonError::into_inner).clone()).expect("UTF-8");
+        let log = String::from_utf8(lines.0.lock().clone()).expect("UTF-8");
         let shown = r"no\n2026 INFO forged\r\u{1b}[2J\u{202e}";
         let target = module_path!();
         assert_eq!(log, format!(" WARN {target}: the upstream said {shown} error={shown} count=3\n"));

@@ -8,7 +8,7 @@ use alloy_evm::EvmEnv;
 use alloy_primitives::{Address, B256, Bytes};
 use presim::{
     engine::{AccountOverride, Call, CallFees, SimCall, SimulatedBlock, Simulation, StorageOverride, lift_checks},
-    rpc::{dialect::PROJECT, parse_simulation},
+    rpc::{dialect::PRESIM, parse_simulation},
     state::Overlay,
 };
 use revm::{
@@ -129,7 +129,7 @@ fn transaction(call: &Call, most: u64, chain_id: u64) -> TxEnv {
 impl Request {
     /// Parses a body and prepares it for the bare loop.
     pub fn new(chain: &BodiesChain, body: Body) -> Self {
-        let request = parse_simulation(body.params.get(), &PROJECT, &SHAPE).expect("a simulation");
+        let request = parse_simulation(body.params.get(), &PRESIM, &SHAPE).expect("a simulation");
         let sim = request.simulation;
         let blocks = chain.simulate(&sim, &mut Overlay::default()).blocks;
         let envs = blocks

@@ -21,7 +21,7 @@ use presim::{
     meter::{Meter, Stopped},
     pool::{self, BlocksBuilt, Pool},
     rpc::{
-        Backend, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PROJECT, table,
+        Backend, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PRESIM, table,
     },
     state::{CodeCache, LocalWorld, Overlay},
     store::{Commit, Store},
@@ -202,7 +202,7 @@ impl BodiesChain {
         let mut run = Run {
             params: body.params.get(),
             published: &self.published,
-            dialect: &PROJECT,
+            dialect: &PRESIM,
             client: None,
             may_use_wallet: false,
             page: None,

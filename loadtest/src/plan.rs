@@ -165,7 +165,7 @@ async fn find(args: &Args, url: &str, name: String) -> Result<Found> {
     let client = client.as_str().unwrap_or("unknown").to_owned();
     let block = rpc.call("eth_getBlockByNumber", json!(["0x0", false])).await.unwrap_or_default();
     let genesis = block["hash"].as_str().map(str::to_owned);
-    let process = NodeProcess::of(&target);
+    let process = NodeProcess::listening_on(&target.host, target.port);
     Ok(Found { target, client, presim, chain_id, genesis, process })
 }
 

@@ -4,8 +4,6 @@ use std::{fs, net::IpAddr, path::Path, time::Instant};
 
 use serde::Serialize;
 
-use crate::target::Target;
-
 /// Clock ticks per second of the times in `/proc`: every Linux has 100 (`USER_HZ`).
 const TICKS: f64 = 100.0;
 /// Bytes of a page in `/proc/PID/statm` on the platforms that the load test runs on.
@@ -21,12 +19,11 @@ impl NodeProcess {
         processor_seconds(&id.to_string()).map(|_| Self(id))
     }
 
-    /// Returns the process that listens on the port of a target on loopback. `None` if there is none, or if it is another
+    /// Returns the process that listens on a port of a host that is loopback. `None` if there is none, or if it is another
     /// user's, whose open files may not be seen.
-    pub fn of(target: &Target) -> Option<Self> {
-        let is_here =
-            target.host == "localhost" || target.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-        let sockets = if is_here { listeners(target.port) } else { Vec::new() };
+    pub fn listening_on(host: &str, port: u16) -> Option<Self> {
+        let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+        let sockets = if is_here { listeners(port) } else { Vec::new() };
         if sockets.is_empty() {
             return None;
         }

@@ -109,7 +109,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn item(index: usize, length: usize) -> Bytes {
-        (0..length).map(|place| (index * 31 + place) as u8).collect()
+        (0..length).map(|at| (index * 31 + at) as u8).collect()
     }
 
     #[test]

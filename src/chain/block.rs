@@ -147,11 +147,6 @@ impl SealedBlock {
         self.header.number
     }
 
-    /// Returns the block with its body in memory, or `None` if the body is unknown or pruned.
-    pub fn with_body(&self) -> Option<Self> {
-        Some(Self { body: Some(self.find_body()?), ..self.clone() })
-    }
-
     /// Returns the body, as [`find_body`](Self::find_body) does, or an empty body if it is unknown or pruned.
     pub fn body(&self) -> Arc<BlockBody> {
         self.find_body().unwrap_or_default()

@@ -161,41 +161,21 @@ impl ForkName {
 }
 
 /// The reason why a genesis `config` cannot be used.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum ChainSpecError {
     /// A field of the OP stack is malformed.
     #[error("config.{field}: {problem}")]
-    Field {
-        /// The field, below `config`.
-        field: String,
-        /// The problem with the field, and the expected value.
-        problem: String,
-    },
+    Field { field: String, problem: String },
     /// The chain's family does not have a fork.
     #[error("fork {fork}: a chain of {family} does not have it: expected one of {known}")]
-    OtherFamily {
-        /// The fork.
-        fork: ForkName,
-        /// The family of the chain.
-        family: Family,
-        /// The names of the family's forks.
-        known: String,
-    },
-    /// A fork activates before one that it follows.
+    OtherFamily { fork: ForkName, family: Family, known: String },
+    /// A fork activates before one that it follows. The times are Unix times in seconds.
     #[error(
         "fork times out of order: {fork}={time}, but {before}={least}, which it follows: expected a time of {fork} of at \
          least {least}, or an earlier {before}"
     )]
-    Order {
-        /// The fork.
-        fork: ForkName,
-        /// The Unix time of the fork, in seconds.
-        time: u64,
-        /// The fork that it follows.
-        before: ForkName,
-        /// The Unix time of `before`, in seconds.
-        least: u64,
-    },
+    Order { fork: ForkName, time: u64, before: ForkName, least: u64 },
 }
 
 /// Returns the names of forks as a list.

@@ -83,29 +83,29 @@ mod lanes {
             let mut padded = [[0; RATE]; LANES];
             let mut blocks = [&[0; RATE]; LANES];
             let mut ended = [None; LANES];
-            for (place, (lane, padded)) in lanes.iter_mut().zip(&mut padded).enumerate() {
+            for (index, (lane, padded)) in lanes.iter_mut().zip(&mut padded).enumerate() {
                 let Some(HashLane { message, taken }) = lane else { continue };
                 let rest = &messages[*message][*taken..];
                 if let Some(block) = rest.first_chunk() {
-                    blocks[place] = block;
+                    blocks[index] = block;
                     *taken += RATE;
                 } else {
                     padded[..rest.len()].copy_from_slice(rest);
                     padded[rest.len()] = 1;
                     padded[RATE - 1] |= 1 << 7;
-                    blocks[place] = padded;
-                    ended[place] = Some(*message);
+                    blocks[index] = padded;
+                    ended[index] = Some(*message);
                     *lane = None;
                 }
             }
             absorb(&mut state, blocks.map(|block| block.as_chunks().0));
             permute(&mut state);
             let mut done = 0;
-            for (place, message) in ended.into_iter().enumerate() {
+            for (index, message) in ended.into_iter().enumerate() {
                 let Some(message) = message else { continue };
-                done |= 1 << place;
+                done |= 1 << index;
                 for (bytes, word) in hashes[message].as_chunks_mut().0.iter_mut().zip(state) {
-                    *bytes = word_of(word, place as i64).to_le_bytes();
+                    *bytes = word_of(word, index as i64).to_le_bytes();
                 }
             }
             for word in &mut state {
@@ -118,8 +118,8 @@ mod lanes {
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn absorb(state: &mut State, blocks: [&[[u8; 8]]; LANES]) {
-        for (place, word) in state[..RATE / 8].iter_mut().enumerate() {
-            let [a, b, c, d, e, f, g, h] = blocks.map(|block| i64::from_le_bytes(block[place]));
+        for (index, word) in state[..RATE / 8].iter_mut().enumerate() {
+            let [a, b, c, d, e, f, g, h] = blocks.map(|block| i64::from_le_bytes(block[index]));
             *word = _mm512_xor_epi64(*word, _mm512_set_epi64(h, g, f, e, d, c, b, a));
         }
     }

@@ -257,15 +257,7 @@ fn first_token(text: &str) -> Option<String> {
 }
 
 fn no_node(name: &str, error: &TransportError) -> CommandError {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        let more = next.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = next.source();
-    }
+    let text = shown::with_causes(error.to_string(), std::error::Error::source(error));
     if let RpcError::Transport(kind) = error
         && let Some(http) = kind.as_http_error()
     {

@@ -105,9 +105,9 @@ pub fn calls_table(
             };
             let status = if call.succeeded() { "success" } else { "failed" };
             let gas = call.gas_used.map(|gas| grouped(gas.to())).unwrap_or_default();
-            let place = if calls.len() > 1 { format!("{at}.{index}") } else { index.to_string() };
+            let number = if calls.len() > 1 { format!("{at}.{index}") } else { index.to_string() };
             table.add_row([
-                place,
+                number,
                 to,
                 call_text(&shown, book),
                 status.to_owned(),
@@ -124,9 +124,9 @@ pub fn logs_table(blocks: &[BlockAnswer], book: &AbiBook, symbols: &BTreeMap<Add
     let mut table = table(&["LOGS OF", "EMITTED BY", "EVENT"]);
     for (at, block) in blocks.iter().enumerate() {
         for (index, call) in block.calls.iter().enumerate() {
-            let place = if blocks.len() > 1 { format!("{at}.{index}") } else { index.to_string() };
+            let number = if blocks.len() > 1 { format!("{at}.{index}") } else { index.to_string() };
             for log in &call.logs {
-                table.add_row([place.clone(), labelled(log.address, symbols), cut(&log_text(&log.data, book))]);
+                table.add_row([number.clone(), labelled(log.address, symbols), cut(&log_text(&log.data, book))]);
             }
         }
     }

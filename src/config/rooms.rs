@@ -9,7 +9,7 @@ use crate::{
     pool::{self, BlocksBuilt},
     rpc::{
         ConnectionLimits, ServerConfig, SocketBounds,
-        dialect::{PROJECT, STANDARD},
+        dialect::{PRESIM, STANDARD},
     },
     wallet::{Policy, SendingSettings},
 };
@@ -82,7 +82,7 @@ impl Config {
     pub fn server(&self) -> ServerConfig {
         ServerConfig {
             listen: self.listen,
-            root: if self.dialect == DialectName::Standard { &STANDARD } else { &PROJECT },
+            root: if self.dialect == DialectName::Standard { &STANDARD } else { &PRESIM },
             max_body: self.max_body as usize,
             read_timeout: Duration::from_millis(self.deadline_ms),
             max_catch_up: Duration::from_millis(self.fleet.max_catch_up_ms),

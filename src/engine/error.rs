@@ -10,117 +10,50 @@ use revm::{
 use super::request::{Call, CallPlace};
 use crate::{meter::Stopped, state::Overlay};
 
-/// The reason why a request cannot be simulated.
+/// The reason why a request cannot be simulated. Balances and fees are in wei, times in seconds, sizes and traces in bytes.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
     /// -38010: the call's nonce is below the sender's.
     #[error("nonce too low: address {address}, tx: {tx} state: {state}")]
-    NonceTooLow {
-        /// The sender.
-        address: Address,
-        /// The call's nonce.
-        tx: u64,
-        /// The sender's nonce in the state.
-        state: u64,
-    },
+    NonceTooLow { address: Address, tx: u64, state: u64 },
     /// -38011: the call's nonce is above the sender's.
     #[error("nonce too high: address {address}, tx: {tx} state: {state}")]
-    NonceTooHigh {
-        /// The sender.
-        address: Address,
-        /// The call's nonce.
-        tx: u64,
-        /// The sender's nonce in the state.
-        state: u64,
-    },
+    NonceTooHigh { address: Address, tx: u64, state: u64 },
     /// -38012: the call offers less for its gas than the block's base fee.
     #[error(
         "max fee per gas less than block base fee: address {address}, maxFeePerGas: {max_fee}, baseFee: {base_fee}"
     )]
-    BaseFeeTooHigh {
-        /// The sender.
-        address: Address,
-        /// The most that the call pays for a unit of gas, wei.
-        max_fee: u128,
-        /// The block's base fee, wei.
-        base_fee: u64,
-    },
+    BaseFeeTooHigh { address: Address, max_fee: u128, base_fee: u64 },
     /// -38013: the call's gas is below its intrinsic cost or its floor.
     #[error("intrinsic gas too low: have {have}, want {want}")]
-    IntrinsicGas {
-        /// The call's gas limit.
-        have: u64,
-        /// The least gas that the call needs.
-        want: u64,
-    },
+    IntrinsicGas { have: u64, want: u64 },
     /// -38014: the sender cannot pay for gas and value.
     #[error("insufficient funds for gas * price + value: address {address} have {have} want {want}")]
-    InsufficientFunds {
-        /// The sender.
-        address: Address,
-        /// The sender's balance, wei.
-        have: U256,
-        /// The most that the call may cost, wei.
-        want: U256,
-    },
+    InsufficientFunds { address: Address, have: U256, want: U256 },
     /// -38015: the call's gas limit is above the gas that the block has left.
     #[error("block gas limit reached: {used} used of {limit}, the call asks for {asked}")]
-    BlockGasLimit {
-        /// Gas used in the block so far.
-        used: u64,
-        /// Gas that the block offers.
-        limit: u64,
-        /// The call's gas limit.
-        asked: u64,
-    },
+    BlockGasLimit { used: u64, limit: u64, asked: u64 },
     /// -38020: a block's number is not above that of the previous block.
     #[error("block numbers must be in order: {number} <= {previous}")]
-    BlockNumber {
-        /// The number asked for.
-        number: u64,
-        /// The previous block's number.
-        previous: u64,
-    },
+    BlockNumber { number: u64, previous: u64 },
     /// -38021: a block's timestamp is not above that of the previous block.
     #[error("block timestamps must be in order: {time} <= {previous}")]
-    BlockTime {
-        /// The timestamp asked for, seconds.
-        time: u64,
-        /// The previous block's timestamp, seconds.
-        previous: u64,
-    },
+    BlockTime { time: u64, previous: u64 },
     /// -38025: the code that creates a contract is too long.
     #[error("max initcode size exceeded: code size {size}, limit {limit}")]
-    InitCodeSize {
-        /// Size of the code, bytes.
-        size: usize,
-        /// The limit of EIP-3860, bytes.
-        limit: usize,
-    },
+    InitCodeSize { size: usize, limit: usize },
     /// -38026: the simulation spans too many blocks, gaps included.
     #[error("too many blocks: {span} after the base block, at most {limit}")]
-    TooManyBlocks {
-        /// Distance of the block from the base block.
-        span: u64,
-        /// The longest distance allowed.
-        limit: u64,
-    },
+    TooManyBlocks { span: u64, limit: u64 },
     /// A call of a simulation is refused, for one of the reasons above.
     #[error("{error}")]
-    InCall {
-        /// The call.
-        place: CallPlace,
-        /// The reason.
-        error: Box<Self>,
-    },
+    InCall { place: CallPlace, error: Box<Self> },
     /// -32005: the traces of the request take too much memory.
     #[error(
         "trace too long: it would take more than {limit} bytes (--max-trace-bytes): expected a shorter call, or a tracer that records less"
     )]
-    TraceTooLong {
-        /// Bytes that the traces of a request may take.
-        limit: usize,
-    },
+    TraceTooLong { limit: usize },
     /// -32602: a parameter is invalid.
     #[error("{0}")]
     Params(String),

@@ -8,9 +8,8 @@ use revm::DatabaseCommit;
 use super::{
     block_executor::ChainExecutor,
     error::SimulationError,
-    evm::{FamilyEvm, TxSetup, with_family},
-    recorder::trace,
-    trace::{Trace, TraceBudget, Tracer},
+    families::{self, IncludedTx},
+    trace::{Trace, Tracer},
 };
 use crate::{
     chain::ChainSpec,
@@ -57,27 +56,13 @@ pub fn trace_block<E: From<SimulationError>>(
     traced: Range<usize>,
     (tracer, limit): (&Tracer, usize),
     overlay: &mut Overlay,
-    take: impl FnMut(&Included<'_>, Trace) -> Result<(), E>,
-) -> Result<(), E> {
-    replay(spec, block, traced.start, overlay)?;
-    with_family!(spec, |F| trace_on::<F, E>(spec, block, traced, (tracer, limit), overlay, take))
-}
-
-fn trace_on<F: FamilyEvm, E: From<SimulationError>>(
-    spec: &ChainSpec,
-    block: &Block,
-    traced: Range<usize>,
-    (tracer, limit): (&Tracer, usize),
-    overlay: &mut Overlay,
     mut take: impl FnMut(&Included<'_>, Trace) -> Result<(), E>,
 ) -> Result<(), E> {
-    let env = F::env(spec, block.context());
+    replay(spec, block, traced.start, overlay)?;
     for included in block.transactions().skip(traced.start).take(traced.len()) {
         overlay.meter.between_calls().map_err(SimulationError::from)?;
-        let setup = TxSetup::<F>::signed(included.tx, spec, env.clone());
-        let mut budget = TraceBudget::new(limit);
-        let failed = |error, overlay: &mut Overlay| failure(block, error, overlay);
-        match trace(setup, tracer, None, &mut budget, overlay, failed) {
+        let one = IncludedTx { spec, header: block.context(), tx: included.tx, limit };
+        match families::trace(&one, tracer, overlay, &|error, overlay| failure(block, error, overlay)) {
             Err(SimulationError::Internal(_)) if overlay.has_missed() => {}
             Err(error) => return Err(error.into()),
             Ok((_, ran)) if ran.result.tx_gas_used() != included.gas_used && !overlay.has_missed() => {

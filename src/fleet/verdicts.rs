@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -14,6 +14,7 @@ use alloy_rlp::{RlpDecodable, RlpEncodable};
 use async_nats::{Client, Subject};
 use bytes::Bytes;
 use futures::StreamExt;
+use parking_lot::Mutex;
 use tokio::{
     sync::{broadcast, oneshot, watch},
     task::JoinHandle,
@@ -80,12 +81,12 @@ impl VerdictInbox {
         let known = waiting.clone();
         let hearing = tokio::spawn(async move {
             while let Some(message) = heard.next().await {
-                let place = message.subject.rsplit('.').next().and_then(|place| place.parse().ok());
+                let number = message.subject.rsplit('.').next().and_then(|number| number.parse().ok());
                 let verdict = unpack_short(&message.payload).ok().and_then(|bytes| decode::<PoolVerdict>(&bytes).ok());
-                let (Some(place), Some(PoolVerdict { kind, hash, problem })) = (place, verdict) else { continue };
+                let (Some(number), Some(PoolVerdict { kind, hash, problem })) = (number, verdict) else { continue };
                 match kind {
                     ACCEPTED | REJECTED => {
-                        let Some(waits) = lock(&known).remove(&place) else { continue };
+                        let Some(waits) = known.lock().remove(&number) else { continue };
                         let verdict =
                             if kind == ACCEPTED { Ok(()) } else { Err(PoolError::Elsewhere(problem.clone())) };
                         if waits.send(verdict).is_err() && kind == REJECTED {
@@ -93,8 +94,7 @@ impl VerdictInbox {
                         }
                     }
                     DROPPED => {
-                        let reason = DropReason::ALL.into_iter().find(|reason| reason.as_str() == problem);
-                        drops.count(hash, reason.unwrap_or(DropReason::Rejected), &problem);
+                        drops.count(hash, problem.parse().unwrap_or(DropReason::Rejected), &problem);
                     }
                     _ => {}
                 }
@@ -105,14 +105,14 @@ impl VerdictInbox {
 
     /// Returns a subject for a verdict, and the receiver of the verdict.
     pub fn wait(&self) -> (String, oneshot::Receiver<Result<(), PoolError>>) {
-        let place = self.next.fetch_add(1, Relaxed);
+        let number = self.next.fetch_add(1, Relaxed);
         let (sender, verdict) = oneshot::channel();
-        let mut waiting = lock(&self.waiting);
-        waiting.insert(place, sender);
+        let mut waiting = self.waiting.lock();
+        waiting.insert(number, sender);
         if waiting.len() > MAX_UNCHECKED {
             waiting.pop_first();
         }
-        (format!("{}.{place}", self.prefix), verdict)
+        (format!("{}.{number}", self.prefix), verdict)
     }
 }
 
@@ -154,7 +154,7 @@ impl PoolVerdicts {
         let reply = Subject::from(reply);
         let message = match verdict {
             Ok(()) => {
-                let senders = &mut lock(&self.open).senders;
+                let senders = &mut self.open.lock().senders;
                 senders.insert(hash, reply.clone());
                 if senders.len() > MAX_SENDERS {
                     senders.retain(|hash, _| pool.has_place(hash));
@@ -164,7 +164,7 @@ impl PoolVerdicts {
             Err(error) => write(REJECTED, hash, error.to_string()),
         };
         {
-            let held = &mut lock(&self.open).held;
+            let held = &mut self.open.lock().held;
             held.push_back((reply, message));
             if held.len() > MAX_HELD {
                 held.pop_front();
@@ -178,7 +178,7 @@ impl PoolVerdicts {
         if !self.leads() {
             return;
         }
-        let held = std::mem::take(&mut lock(&self.open).held);
+        let held = std::mem::take(&mut self.open.lock().held);
         for (reply, message) in held {
             // A node that does not hear it says that the transaction is not checked.
             let _ = self.client.publish(reply, message).await;
@@ -195,7 +195,7 @@ impl PoolVerdicts {
                 },
                 dropped = dropped.recv() => match dropped {
                     Ok(DroppedTransaction { hash, reason, .. }) => {
-                        let sender = lock(&self.open).senders.remove(&hash);
+                        let sender = self.open.lock().senders.remove(&hash);
                         if let Some(sender) = sender.filter(|_| self.leads()) {
                             let message = write(DROPPED, hash, reason.as_str().to_owned());
                             let _ = self.client.publish(sender, message).await;
@@ -207,8 +207,4 @@ impl PoolVerdicts {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

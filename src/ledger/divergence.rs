@@ -1,12 +1,9 @@
 //! Pre-confirmed values that the chain did not keep.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::SystemTime,
-};
+use std::{collections::VecDeque, time::SystemTime};
 
 use alloy_primitives::B256;
+use parking_lot::Mutex;
 
 /// A difference between a pre-confirmed block and its producer's word, or the canonical block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +34,7 @@ impl Divergences {
 
     /// Adds the newest divergence.
     pub fn push(&self, divergence: Divergence) {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         if kept.len() == Self::KEPT {
             kept.pop_front();
         }
@@ -46,10 +43,6 @@ impl Divergences {
 
     /// Returns the retained divergences, newest first.
     pub fn newest_first(&self) -> Vec<Divergence> {
-        self.lock().iter().rev().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Divergence>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().iter().rev().cloned().collect()
     }
 }

@@ -40,64 +40,31 @@ impl Selector {
 }
 
 /// The reason why a selector selects nothing.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownBlock {
     /// The chain has not reached the block.
     #[error("header not found: block {number} is after the newest, {newest}")]
-    Future {
-        /// The requested number.
-        number: u64,
-        /// The newest block.
-        newest: u64,
-    },
+    Future { number: u64, newest: u64 },
     /// The block exists, but its state is no longer retained.
     #[error("state of block {number} is not retained: the oldest retained is {oldest}")]
-    Pruned {
-        /// The requested number.
-        number: u64,
-        /// The oldest block with state.
-        oldest: u64,
-    },
+    Pruned { number: u64, oldest: u64 },
     /// The block was pruned: its header is retained, its body is not. The text is geth's.
     #[error("pruned history unavailable")]
-    History {
-        /// The requested number.
-        number: u64,
-        /// The oldest block after genesis with a body.
-        oldest: u64,
-    },
+    History { number: u64, oldest: u64 },
     /// Only the header of the block is known here.
     #[error("block {number} is known only by its header")]
-    Bare {
-        /// The block's number.
-        number: u64,
-    },
+    Bare { number: u64 },
     /// Not all fields of the block are known here, so that it cannot be encoded.
     #[error("block {number} is not known in all its fields")]
-    Partial {
-        /// The block's number.
-        number: u64,
-    },
+    Partial { number: u64 },
     /// The upstream has not named the block of this tag.
     #[error("header not found: the upstream names no {tag} block")]
-    Untagged {
-        /// The requested tag.
-        tag: &'static str,
-    },
+    Untagged { tag: &'static str },
     /// No retained block has this hash.
     #[error("header not found: no block with hash {hash}")]
-    Hash {
-        /// The requested hash.
-        hash: B256,
-    },
+    Hash { hash: B256 },
     /// No retained snapshot has this id.
     #[error("snapshot {id:#x} is not retained: those from {oldest:#x} to {newest:#x} are")]
-    Snapshot {
-        /// The requested id.
-        id: u64,
-        /// The oldest retained id.
-        oldest: u64,
-        /// The newest id.
-        newest: u64,
-    },
+    Snapshot { id: u64, oldest: u64, newest: u64 },
 }

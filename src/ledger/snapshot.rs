@@ -210,7 +210,8 @@ impl Snapshot {
 }
 
 /// The health of the source of sub-blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum FeedState {
     /// Sub-blocks are applied on time.
     Live {
@@ -247,7 +248,8 @@ impl FeedLag {
 }
 
 /// The extent to which a snapshot was compared with what its producer says about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Verified {
     /// The producer has told nothing to compare, or the block was not executed here.
     None,
@@ -260,17 +262,14 @@ pub enum Verified {
 
 impl Verified {
     /// Returns the word for it: `full`, `partial` or `none`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Partial => "partial",
-            Self::Full => "full",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
 /// The reason why a feed is degraded. Programs read the names, so they do not change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::EnumString, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum FeedProblem {
     /// Nothing has arrived since the start.
     Connecting,
@@ -313,47 +312,11 @@ pub enum FeedProblem {
 
 impl FeedProblem {
     /// All problems.
-    pub const ALL: [Self; 17] = [
-        Self::Connecting,
-        Self::Disconnected,
-        Self::Gap,
-        Self::OutOfOrder,
-        Self::UnknownParent,
-        Self::Reorg,
-        Self::Mismatch,
-        Self::Execution,
-        Self::Upstream,
-        Self::Lagging,
-        Self::TooLate,
-        Self::Silent,
-        Self::OtherChain,
-        Self::Store,
-        Self::Stream,
-        Self::Partition,
-        Self::Behind,
-    ];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// Returns the problem's name, as programs read it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Connecting => "connecting",
-            Self::Disconnected => "disconnected",
-            Self::Gap => "gap",
-            Self::OutOfOrder => "out_of_order",
-            Self::UnknownParent => "unknown_parent",
-            Self::Reorg => "reorg",
-            Self::Mismatch => "mismatch",
-            Self::Execution => "execution",
-            Self::Upstream => "upstream",
-            Self::Lagging => "lagging",
-            Self::TooLate => "too_late",
-            Self::Silent => "silent",
-            Self::OtherChain => "other_chain",
-            Self::Store => "store",
-            Self::Stream => "stream",
-            Self::Partition => "partition",
-            Self::Behind => "behind",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     /// Returns an explanation for people.
@@ -382,13 +345,8 @@ impl FeedProblem {
 
 impl FeedState {
     /// Returns the word for it: `live`, `lagging`, `static` or `degraded`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Live { .. } => "live",
-            Self::Lagging(_) => "lagging",
-            Self::Static => "static",
-            Self::Degraded(_) => "degraded",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     /// Returns the reason why the feed is degraded; `None` if it is not.

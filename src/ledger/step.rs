@@ -26,8 +26,10 @@ pub struct StateStep {
     pub from: StateId,
     /// The state after them.
     pub to: StateId,
-    before: World,
-    changes: Arc<Vec<AccountChange>>,
+    /// The world state before the changes.
+    pub before: World,
+    /// The changes, each account once.
+    pub changes: Arc<Vec<AccountChange>>,
     /// The parts of the state that the changes touch, computed on first use.
     touched: OnceLock<Arc<Touched>>,
 }
@@ -36,21 +38,6 @@ impl StateStep {
     /// Creates a step from the state `from`, which is `before`, to `to`.
     pub fn new(from: StateId, before: World, to: StateId, changes: Arc<Vec<AccountChange>>) -> Self {
         Self { from, to, before, changes, touched: OnceLock::new() }
-    }
-
-    /// Returns the state before the changes.
-    pub const fn before(&self) -> &World {
-        &self.before
-    }
-
-    /// Returns the changes, each account once.
-    pub fn changes(&self) -> &[AccountChange] {
-        &self.changes
-    }
-
-    /// Returns the changes, each account once, to keep.
-    pub const fn shared_changes(&self) -> &Arc<Vec<AccountChange>> {
-        &self.changes
     }
 
     /// Returns the changes of steps in a row, each account once.

@@ -5,7 +5,8 @@ use alloy_primitives::B256;
 use crate::telemetry::{Counter, Metrics};
 
 /// The reason why a transaction is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum DropReason {
     /// Another transaction with its nonce pays more.
     Replaced,
@@ -24,14 +25,8 @@ impl DropReason {
     pub const ALL: [Self; 5] = [Self::Replaced, Self::Evicted, Self::NonceUsed, Self::Unminable, Self::Rejected];
 
     /// Returns the label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Replaced => "replaced",
-            Self::Evicted => "evicted",
-            Self::NonceUsed => "nonce_used",
-            Self::Unminable => "unminable",
-            Self::Rejected => "rejected",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

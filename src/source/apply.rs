@@ -197,34 +197,21 @@ pub struct SubBlock<'a> {
 }
 
 /// The reason why a bundle does not fit in a sub-block.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum Misfit {
     /// A transaction cannot be included.
     #[error("transaction {index} of the bundle: {error}")]
-    Invalid {
-        /// The index of the transaction in the bundle.
-        index: usize,
-        /// The rule that it breaks.
-        error: BlockExecutionError,
-    },
+    Invalid { index: usize, error: BlockExecutionError },
     /// A transaction fails that must not.
     #[error("transaction {index} of the bundle fails")]
-    Fails {
-        /// The index of the transaction in the bundle.
-        index: usize,
-    },
+    Fails { index: usize },
     /// The bundle takes more time than it may.
     #[error("the time is up after {ran} transactions of the bundle")]
-    Late {
-        /// The number of transactions that have run.
-        ran: usize,
-    },
+    Late { ran: usize },
     /// The block has not enough blob gas left.
     #[error("transaction {index} of the bundle: the block has not enough blob gas left")]
-    Blobs {
-        /// The index of the transaction in the bundle.
-        index: usize,
-    },
+    Blobs { index: usize },
 }
 
 impl SubBlock<'_> {

@@ -68,56 +68,24 @@ const BUILDER_CONTRACTS: [(&str, Address); 2] =
 const DAO_EXTRA_DATA_BLOCKS: u64 = 10;
 
 /// The reason why a chain file cannot be imported.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The file cannot be read.
     #[error("{}: cannot be read", path.display())]
-    Read {
-        /// The file's path.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// The bytes at the position of the next block are not a block.
+    Read { path: PathBuf, source: std::io::Error },
+    /// The bytes after the last good block are not a block.
     #[error("block after {last}, at byte {offset}: expected a block in RLP")]
-    Decode {
-        /// The number of the last good block.
-        last: u64,
-        /// The offset in the file at which the bad bytes begin.
-        offset: usize,
-        /// The decoder's error.
-        source: alloy_rlp::Error,
-    },
+    Decode { last: u64, offset: usize, source: alloy_rlp::Error },
     /// A header field disagrees with the parent, or with the result of execution.
     #[error("block {number}: {field}: expected {expected}, got {got}")]
-    Mismatch {
-        /// The block's number.
-        number: u64,
-        /// The header's field.
-        field: &'static str,
-        /// The required value.
-        expected: String,
-        /// The value in the block, or from its execution.
-        got: String,
-    },
+    Mismatch { number: u64, field: &'static str, expected: String, got: String },
     /// A transaction's signature is invalid.
     #[error("block {number}: transaction {index}: signature")]
-    Signature {
-        /// The block's number.
-        number: u64,
-        /// The transaction's index in the block.
-        index: usize,
-        /// The recovery's error.
-        source: alloy_consensus::crypto::RecoveryError,
-    },
+    Signature { number: u64, index: usize, source: alloy_consensus::crypto::RecoveryError },
     /// A transaction of the block cannot be executed.
     #[error("block {number}: a transaction cannot be executed")]
-    Execution {
-        /// The block's number.
-        number: u64,
-        /// The executor's error.
-        source: BlockExecutionError,
-    },
+    Execution { number: u64, source: BlockExecutionError },
 }
 
 /// Imports the blocks of `file` on `base`, passes each result to `keep`, and returns the last. Shows a progress bar.

@@ -11,7 +11,7 @@ pub struct FeedStatus {
     state: FeedState,
     live: Gauge,
     still: Gauge,
-    problems: [(FeedProblem, Gauge, Counter); FeedProblem::ALL.len()],
+    problems: Vec<(FeedProblem, Gauge, Counter)>,
 }
 
 impl FeedStatus {
@@ -22,12 +22,12 @@ impl FeedStatus {
                 "1 for the state that the feed is in (live, lagging, static, or why it is degraded), 0 for the others.";
             metrics.gauge("presim_feed_state", help, &[("state", state)])
         };
-        let problems = FeedProblem::ALL.map(|problem| {
+        let problems = FeedProblem::ALL.iter().map(|problem| {
             let help = "Times that pending fell back to the canonical head, by reason.";
             let fallbacks = metrics.counter("presim_feed_fallbacks_total", help, &[("reason", problem.as_str())]);
-            (problem, gauge(problem.as_str()), fallbacks)
+            (*problem, gauge(problem.as_str()), fallbacks)
         });
-        let status = Self { state, live: gauge("live"), still: gauge("static"), problems };
+        let status = Self { state, live: gauge("live"), still: gauge("static"), problems: problems.collect() };
         status.show();
         status
     }

@@ -78,27 +78,18 @@ pub enum ChangeOutcome {
 }
 
 /// The reason why a change was not made.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ChangeError {
     /// The next block's timestamp would not be later than that of the block before.
     #[error("timestamp {timestamp} is lower than or equal to the previous block's timestamp {previous}")]
-    Timestamp {
-        /// The requested timestamp.
-        timestamp: u64,
-        /// The timestamp of the block before.
-        previous: u64,
-    },
+    Timestamp { timestamp: u64, previous: u64 },
     /// The timestamp is too late for the blocks after it.
     #[error("timestamp {0}: expected at most 2^63 - 1")]
     TooLate(u64),
     /// More blocks were requested than one request may mine.
     #[error("{blocks} blocks: expected at most {most} (--testing-limit)")]
-    TooManyBlocks {
-        /// The requested number.
-        blocks: u64,
-        /// The bound.
-        most: u64,
-    },
+    TooManyBlocks { blocks: u64, most: u64 },
     /// As many changes as may wait are waiting.
     #[error("too busy: {WAITING} changes of the chain wait already")]
     Busy,

@@ -18,7 +18,7 @@ pub(super) struct OwnCodes {
     /// The code of an account without code.
     empty: Bytecode,
     /// The copies by the first byte of the hash.
-    places: Vec<Option<CachedCode>>,
+    slots: Vec<Option<CachedCode>>,
 }
 
 /// The code that was seen last in its slot.
@@ -30,14 +30,14 @@ struct CachedCode {
 
 impl OwnCodes {
     /// The number of copies. At the size that EIP-170 allows, they take 7 MiB.
-    const PLACES: usize = 1 << u8::BITS;
+    const SLOTS: usize = 1 << u8::BITS;
 
     pub(super) fn new() -> Self {
         let stop = Bytes::from_static(&[opcode::STOP]);
         Self {
             // SAFETY: The bytes are what analysis makes of no code: STOP has no immediate, so nothing behind it is read.
             empty: unsafe { Bytecode::new_analyzed(stop, 0, JumpTable::default()) },
-            places: std::iter::repeat_with(|| None).take(Self::PLACES).collect(),
+            slots: std::iter::repeat_with(|| None).take(Self::SLOTS).collect(),
         }
     }
 
@@ -59,11 +59,11 @@ impl OwnCodes {
         if *hash == KECCAK256_EMPTY {
             return Some(self.empty.clone());
         }
-        let place = &mut self.places[usize::from(hash[0])];
-        match place {
+        let slot = &mut self.slots[usize::from(hash[0])];
+        match slot {
             Some(seen) if seen.hash == *hash => Some(seen.copy.get_or_insert_with(|| copy(code)).clone()),
             _ => {
-                *place = Some(CachedCode { hash: *hash, copy: None });
+                *slot = Some(CachedCode { hash: *hash, copy: None });
                 None
             }
         }

@@ -26,6 +26,7 @@ pub trait StateSource: Debug + Send + Sync {
 }
 
 /// The reason why state could not be fetched.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
     /// The source gave no usable answer. Holds its problem.
@@ -36,20 +37,10 @@ pub enum FetchError {
     Deadline(String),
     /// A reorg has replaced the block.
     #[error("block {number} ({hash}) was replaced by another while the request ran")]
-    Replaced {
-        /// The number of the block.
-        number: u64,
-        /// The hash of the block.
-        hash: B256,
-    },
+    Replaced { number: u64, hash: B256 },
     /// The leader of the fleet does not keep the state of the block.
     #[error("the state of block {number} ({hash}) is not here, and the leader of the fleet does not keep it")]
-    NotKept {
-        /// The number of the block.
-        number: u64,
-        /// The hash of the block.
-        hash: B256,
-    },
+    NotKept { number: u64, hash: B256 },
     /// More than this many values are in flight.
     #[error("more than {0} values of the upstream's state are in flight: try again later")]
     Busy(usize),

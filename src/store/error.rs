@@ -8,46 +8,24 @@ use super::version::{FILE, FORMAT};
 pub(super) const WAITING: usize = 16_384;
 
 /// The reason why a store cannot be opened, read or written.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The directory or the file cannot be used.
     #[error("--data-dir {}: {problem}", path.display())]
-    Open {
-        /// The data directory.
-        path: PathBuf,
-        /// The error of the system or of redb.
-        problem: String,
-    },
+    Open { path: PathBuf, problem: String },
     /// Another process has the store open.
     #[error("--data-dir {}: another node uses it: stop that node, or give this one another directory", path.display())]
-    InUse {
-        /// The data directory.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// The file does not hold what was written to it. It is left unchanged.
     #[error("--data-dir {}: {FILE} is damaged: {problem}. It was left unchanged: restore a copy of it, or move it away to start with an empty store", path.display())]
-    Damaged {
-        /// The data directory.
-        path: PathBuf,
-        /// The damage that was found.
-        problem: String,
-    },
+    Damaged { path: PathBuf, problem: String },
     /// A later version of presim wrote the file. It is left unchanged.
     #[error("--data-dir {}: {FILE} is in format {found}, but this presim knows formats up to {FORMAT} only: start the presim that wrote it, or give another --data-dir. It was left unchanged", path.display())]
-    Newer {
-        /// The data directory.
-        path: PathBuf,
-        /// The version of the file's format.
-        found: u32,
-    },
+    Newer { path: PathBuf, found: u32 },
     /// The store holds another chain or feed than this node is configured to serve. It is left unchanged.
     #[error("--data-dir {}: {problem}. It was left unchanged", path.display())]
-    Foreign {
-        /// The data directory.
-        path: PathBuf,
-        /// The chain or feed that the store holds, and the advice to the operator.
-        problem: String,
-    },
+    Foreign { path: PathBuf, problem: String },
     /// A commit failed with this problem. No later write succeeds until the node is restarted.
     #[error(
         "the store failed: {0}: nothing more is published or acknowledged until the disk is repaired and the node is restarted"

@@ -4,7 +4,7 @@ use std::{
     io,
     ops::Bound,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{
             AtomicBool,
             Ordering::{Acquire, Release},
@@ -12,6 +12,7 @@ use std::{
     },
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use redb::{BackendError, StorageBackend};
 
 /// A backend that buffers all writes until [`let_through`](Self::let_through) applies them to the backend beneath. redb
@@ -83,7 +84,7 @@ impl<B> GuardState<B> {
         if self.through.load(Acquire) {
             return None;
         }
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.held.lock();
         // `let_through` may have run while this call waited for the lock.
         (!self.through.load(Acquire)).then_some(held)
     }

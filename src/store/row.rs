@@ -25,6 +25,14 @@ pub fn corrupted(problem: impl Into<String>) -> redb::Error {
     redb::Error::Corrupted(problem.into())
 }
 
+/// Returns the text of a reader's error: the problem alone, if bytes are malformed.
+pub fn problem_of(error: redb::Error) -> String {
+    match error {
+        redb::Error::Corrupted(problem) => problem,
+        other => other.to_string(),
+    }
+}
+
 /// A transaction stored with its sender, so that opening a chain recovers no signature.
 #[derive(Clone, RlpEncodable, RlpDecodable)]
 pub struct StoredTx {

@@ -8,7 +8,10 @@ use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::refusal::Refusal;
-use crate::{shown::cut, state::FetchError};
+use crate::{
+    shown::{self, cut},
+    state::FetchError,
+};
 
 /// The most characters of a text from the upstream that an error has.
 const MAX_SHOWN: usize = 300;
@@ -146,7 +149,7 @@ fn no_params() -> Box<RawValue> {
 
 /// Returns the results of the calls in `asks`, each found by its id.
 pub(super) fn read<T>(asks: &[&Ask<T>], ids: &[Id], packet: ResponsePacket) -> Vec<Result<T, UpstreamError>> {
-    let places: HashMap<&Id, usize> = ids.iter().enumerate().map(|(place, id)| (id, place)).collect();
+    let indices: HashMap<&Id, usize> = ids.iter().enumerate().map(|(index, id)| (id, index)).collect();
     let mut answers: Vec<Option<ResponsePayload>> = asks.iter().map(|_| None).collect();
     let mut for_all = None;
     let responses = match packet {
@@ -154,9 +157,9 @@ pub(super) fn read<T>(asks: &[&Ask<T>], ids: &[Id], packet: ResponsePacket) -> V
         ResponsePacket::Batch(responses) => responses,
     };
     for response in responses {
-        let place = places.get(&response.id).and_then(|place| answers.get_mut(*place));
-        match (place, response.payload) {
-            (Some(place), payload) => *place = Some(payload),
+        let answer = indices.get(&response.id).and_then(|index| answers.get_mut(*index));
+        match (answer, response.payload) {
+            (Some(answer), payload) => *answer = Some(payload),
             // Some nodes answer a whole batch with one error.
             (None, ResponsePayload::Failure(error)) => for_all = Some(error),
             (None, ResponsePayload::Success(_)) => {}
@@ -235,19 +238,12 @@ pub(super) fn failure(method: MethodName, error: &TransportError) -> UpstreamErr
 
 /// Returns the text of the error and of its causes.
 pub(super) fn text_of(error: &TransportError) -> String {
-    let mut text = match error {
+    let text = match error {
         RpcError::DeserError { err, text } => format!("the answer is no JSON-RPC response: {err}: {text}"),
         error => error.to_string(),
     };
-    let mut cause = std::error::Error::source(error).and_then(std::error::Error::source);
-    while let Some(next) = cause {
-        let more = next.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = next.source();
-    }
-    cut(&text, MAX_SHOWN)
+    let cause = std::error::Error::source(error).and_then(std::error::Error::source);
+    cut(&shown::with_causes(text, cause), MAX_SHOWN)
 }
 
 /// Reads a result, as `None` if it is `null`.

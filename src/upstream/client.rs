@@ -433,25 +433,25 @@ impl Upstream {
         let mut open: Vec<usize> = (0..asks.len()).collect();
         while !open.is_empty() {
             let batches: Vec<&[usize]> = open.chunks(self.batch.load(Relaxed)).collect();
-            let sent = batches.iter().map(async |places| {
-                let batch: Vec<&Ask<T>> = places.iter().map(|place| asks[*place]).collect();
+            let sent = batches.iter().map(async |indices| {
+                let batch: Vec<&Ask<T>> = indices.iter().map(|index| asks[*index]).collect();
                 self.send_batch(&batch, deadline).await
             });
             let mut rejected = Vec::new();
-            for (places, answered) in batches.iter().zip(join_all(sent).await) {
+            for (indices, answered) in batches.iter().zip(join_all(sent).await) {
                 match answered {
                     Some(answers) => {
-                        for (at, answer) in places.iter().zip(answers) {
+                        for (at, answer) in indices.iter().zip(answers) {
                             // Beside the others the answer was too large. It is asked for again without those that were not.
-                            match is_too_large(&answer) && places.len() > 1 {
+                            match is_too_large(&answer) && indices.len() > 1 {
                                 true => rejected.push(*at),
                                 false => results[*at] = Some(answer),
                             }
                         }
                     }
                     None => {
-                        self.learn_batch_size(places.len());
-                        rejected.extend_from_slice(places);
+                        self.learn_batch_size(indices.len());
+                        rejected.extend_from_slice(indices);
                     }
                 }
             }

@@ -75,9 +75,9 @@ impl WalletError {
         Self::Unauthorized("the token of the request was withdrawn while the request waited for approval".into())
     }
 
-    /// Returns 4100 for an account that is not the wallet's. `place` names the parameter.
-    pub fn foreign_account(place: &str, account: Address) -> Self {
-        Self::Unauthorized(format!("{place}: {account} is not an account of the wallet: expected one of eth_accounts"))
+    /// Returns 4100 for an account that is not the wallet's. `path` names the parameter.
+    pub fn foreign_account(path: &str, account: Address) -> Self {
+        Self::Unauthorized(format!("{path}: {account} is not an account of the wallet: expected one of eth_accounts"))
     }
 
     /// Returns 5720 for an id that another batch has.

@@ -254,24 +254,24 @@ impl Planner<'_> {
         // Calls in a simulation do not pay the fees beside gas.
         let mut unpaid = U256::ZERO;
         for (index, call) in batch.calls.iter().enumerate() {
-            let place = format!("params[0].calls[{index}]");
+            let path = format!("params[0].calls[{index}]");
             let call = self.call(call, account);
             let affordable = self.affordable(&call, overlay);
             let funds = overlay.balance_and_nonce(account).0.saturating_sub(unpaid);
-            let ran = self.run(&call, 0, overlay).map_err(|error| refused(&place, error))?;
+            let ran = self.run(&call, 0, overlay).map_err(|error| refused(&path, error))?;
             if ran.too_dear {
-                return Err(self.too_large(&place, affordable));
+                return Err(self.too_large(&path, affordable));
             }
             used = used.saturating_add(ran.result.tx_gas_used());
             if used > self.rules.gas_cap {
                 return Err(WalletError::TooLarge(format!(
-                    "{place}: the calls so far have used {used} gas, and a whole request may use {}: --gas-cap",
+                    "{path}: the calls so far have used {used} gas, and a whole request may use {}: --gas-cap",
                     self.rules.gas_cap
                 )));
             }
             simulation.push(SimulatedCall { gas_used: ran.result.tx_gas_used(), error: ran.failure() });
             let planned = self.planned(call, ran.gas, false);
-            check_funds(&place, funds, &planned)?;
+            check_funds(&path, funds, &planned)?;
             unpaid = unpaid.saturating_add(planned.data_fee);
             transactions.push(planned);
         }
@@ -353,15 +353,15 @@ impl Planner<'_> {
         PlannedTx { call, gas, data_fee }
     }
 
-    /// Returns the error for calls at `place` that need more gas than the account can pay or a transaction may have.
-    fn too_large(&self, place: &str, affordable: u64) -> WalletError {
+    /// Returns the error for calls at `path` that need more gas than the account can pay or a transaction may have.
+    fn too_large(&self, path: &str, affordable: u64) -> WalletError {
         let most = self.most_gas();
         if affordable < most {
             return WalletError::Refused(format!(
-                "{place}: insufficient funds for gas * price + value: the account can pay {affordable} gas, but more is needed"
+                "{path}: insufficient funds for gas * price + value: the account can pay {affordable} gas, but more is needed"
             ));
         }
-        WalletError::TooLarge(format!("{place}: more than {most} gas is needed, the maximum of one transaction"))
+        WalletError::TooLarge(format!("{path}: more than {most} gas is needed, the maximum of one transaction"))
     }
 
     /// Whether a call that fails with the maximum gas of a transaction succeeds with that of a request.
@@ -489,14 +489,14 @@ pub(super) fn most_price(fees: CallFees) -> u128 {
 }
 
 /// Checks that an account with `funds` can pay a transaction with its fees beside gas. Without those, the simulation checks.
-fn check_funds(place: &str, funds: U256, planned: &PlannedTx) -> Result<(), WalletError> {
+fn check_funds(path: &str, funds: U256, planned: &PlannedTx) -> Result<(), WalletError> {
     let PlannedTx { call, gas, data_fee } = planned;
     let needed = gas_fee(*gas, most_price(call.fees)).saturating_add(call.value).saturating_add(*data_fee);
     if data_fee.is_zero() || needed <= funds {
         return Ok(());
     }
     Err(WalletError::Refused(format!(
-        "{place}: insufficient funds for gas * price + value + fee for data on L1: the account has {funds} wei, and {needed} are needed"
+        "{path}: insufficient funds for gas * price + value + fee for data on L1: the account has {funds} wei, and {needed} are needed"
     )))
 }
 

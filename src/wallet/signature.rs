@@ -10,7 +10,7 @@ pub struct SignatureRequest {
     /// The account.
     pub account: Address,
     /// Place of the account among the parameters.
-    pub place: &'static str,
+    pub path: &'static str,
     /// The message.
     pub message: MessageToSign,
 }
@@ -45,7 +45,7 @@ impl Wallet {
     pub fn check_signature(&self, request: &SignatureRequest, client: bool) -> Result<(), WalletError> {
         self.check_use(client)?;
         if self.accounts.find(request.account).is_none() {
-            return Err(WalletError::foreign_account(request.place, request.account));
+            return Err(WalletError::foreign_account(request.path, request.account));
         }
         self.check_policy()?;
         let (length, chain_id) = match &request.message {
@@ -74,7 +74,7 @@ impl Wallet {
         let signer = self
             .accounts
             .find(request.account)
-            .ok_or_else(|| WalletError::foreign_account(request.place, request.account))?;
+            .ok_or_else(|| WalletError::foreign_account(request.path, request.account))?;
         Ok(signer.sign_hash(request.message.hash())?)
     }
 

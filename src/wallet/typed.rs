@@ -121,14 +121,14 @@ fn check_types(types: &Eip712Types, primary_type: &str) -> Result<(), String> {
     }
     for (of, props) in types.iter() {
         check_name("types", of)?;
-        let place = format!("types.{of}");
+        let path = format!("types.{of}");
         for prop in props {
-            check_name(&place, prop.name())?;
+            check_name(&path, prop.name())?;
             let dimensions = prop.type_name().matches('[').count();
             if prop.type_name().len() > MAX_NAME || dimensions > MAX_DIMENSIONS {
                 let name = cut(prop.type_name());
                 return Err(format!(
-                    "{place}: type {name:?}: expected at most {MAX_NAME} bytes and {MAX_DIMENSIONS} dimensions"
+                    "{path}: type {name:?}: expected at most {MAX_NAME} bytes and {MAX_DIMENSIONS} dimensions"
                 ));
             }
         }
@@ -146,7 +146,7 @@ fn check_types(types: &Eip712Types, primary_type: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn check_name(place: &str, name: &str) -> Result<(), String> {
+fn check_name(path: &str, name: &str) -> Result<(), String> {
     let is_letter = |letter: char| letter.is_ascii_alphabetic() || letter == '_' || letter == '$';
     let is_name = name.starts_with(is_letter)
         && name.chars().all(|letter| is_letter(letter) || letter.is_ascii_digit())
@@ -155,7 +155,7 @@ fn check_name(place: &str, name: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{place}: name {:?}: expected at most {MAX_NAME} letters, digits, _ and $, not a digit first",
+        "{path}: name {:?}: expected at most {MAX_NAME} letters, digits, _ and $, not a digit first",
         cut(name)
     ))
 }

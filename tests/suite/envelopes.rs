@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytestring::ByteString;
 use presim::{
-    rpc::{Caller, Client, Front, IoMemory, Message, Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT},
+    rpc::{Caller, Client, Front, IoMemory, Message, Subscriptions, Waiters, WatchLimits, Watches, dialect::PRESIM},
     scheduler::{Executor, ExecutorConfig},
     telemetry::Metrics,
 };
@@ -81,7 +81,7 @@ async fn a_request_is_answered_alike_by_the_short_cut_and_by_jsonrpsee() {
     let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), watches, &metrics);
     let (front, memory) = (Arc::new(front), Arc::new(IoMemory::new(1 << 30, 1)).quota());
     let client = Arc::new(Client::without_token(true));
-    let caller = Arc::new(Caller { client, dialect: &PROJECT, page: None, memory: memory.clone(), until: None });
+    let caller = Arc::new(Caller { client, dialect: &PRESIM, page: None, memory: memory.clone(), until: None });
     let mut bodies: Vec<Vec<u8>> =
         envelopes().into_iter().flatten().filter(|one| one.error.is_none()).map(|one| one.body()).collect();
     let account = "0x5ea0000000000000000000000000000000000000";

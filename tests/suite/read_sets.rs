@@ -9,7 +9,7 @@ use presim::{
     chain::{BlockGas, BlockHashes, ChainSpec, genesis_block},
     engine::{BaseFeeRule, BlockContext, ContextChange, Engine, Outputs, SimulationRules},
     ledger::{OpenBlock, Snapshot},
-    rpc::{ShapeLimits, SimulationView, dialect::PROJECT, parse_presim_simulation, write_simulation},
+    rpc::{ShapeLimits, SimulationView, dialect::PRESIM, parse_presim_simulation, write_simulation},
     state::{AccountReads, BlockReads, CodeCache, LocalWorld, Overlay, ReadSet, Touched, World},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -161,7 +161,7 @@ impl Chain {
     /// Runs a bundle. Returns the answer as bytes, and what it read.
     fn run(&self, snapshot: &Snapshot, bundle: &Value, records: bool) -> (Vec<u8>, ReadSet) {
         let params = json!([bundle, "pending"]).to_string();
-        let request = parse_presim_simulation(&params, &PROJECT, &SHAPE).unwrap();
+        let request = parse_presim_simulation(&params, &PRESIM, &SHAPE).unwrap();
         let mut overlay = Overlay::new(snapshot.world.clone(), snapshot.hashes.clone());
         overlay.record_reads(records);
         let mut engine = Engine { spec: &self.spec, rules: &RULES, codes: &self.codes, overlay: &mut overlay };
@@ -171,7 +171,7 @@ impl Chain {
             Ok(simulated) => {
                 let outputs = request.simulation.outputs;
                 let view = SimulationView {
-                    dialect: &PROJECT,
+                    dialect: &PRESIM,
                     outputs,
                     full_transactions: false,
                     errors: None,

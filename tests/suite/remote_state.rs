@@ -23,7 +23,7 @@ use presim::{
     ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
     rpc::{
         AnswerRoom, Caller, Client, ForwardedMethods, Front, IoMemory, Request, RpcError, StateCompletion,
-        Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT, table,
+        Subscriptions, Waiters, WatchLimits, Watches, dialect::PRESIM, table,
     },
     scheduler::{Executor, ExecutorConfig},
     state::{Fetched, RemoteState, World},
@@ -231,7 +231,7 @@ async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcEr
     let memory = Arc::new(IoMemory::new(1 << 30, 1)).quota();
     let room = AnswerRoom::of(memory.clone().nothing());
     let client = Arc::new(Client::without_token(false));
-    let caller = Arc::new(Caller { client, dialect: &PROJECT, page: None, memory, until: None });
+    let caller = Arc::new(Caller { client, dialect: &PRESIM, page: None, memory, until: None });
     let method = table::by_name(method).unwrap();
     let request = Request {
         id: Id::Number(1),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{
     Knee, Latency, MedianRange, Report, TargetReport, noise,
     plots::{self, colour},
-    text::{escape, format_micros, knee_text, plural, rate, thousands, usage_text},
+    text::{escape, format_micros, plural, rate, thousands, usage_text},
 };
 
 /// Returns the report as an HTML page, with its plots, style and script.
@@ -108,7 +108,7 @@ fn write_tiles(out: &mut String, report: &Report, target: &TargetReport) -> std:
     if !target.steps.is_empty() {
         let limit = format!("p99 ≤ {}", format_micros(report.knee_p99_us));
         let (value, small) = match target.knee {
-            Some(knee) => (knee_text(&knee), format!("{}{limit}", on(&knee))),
+            Some(knee) => (knee.to_string(), format!("{}{limit}", on(&knee))),
             None => ("none".to_owned(), format!("below the first step, {limit}")),
         };
         let is_noise = noise(&target.steps).is_some();

@@ -6,6 +6,8 @@ mod plots;
 mod table;
 pub mod text;
 
+use std::fmt;
+
 use serde::Serialize;
 
 pub use html::html;
@@ -245,6 +247,12 @@ pub struct Knee {
     pub connections: Option<usize>,
     /// Whether the load did not rise past the knee, which may then be higher.
     pub at_least: bool,
+}
+
+impl fmt::Display for Knee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", if self.at_least { "≥ " } else { "" }, text::rate(self.rate))
+    }
 }
 
 /// A point of the latency distribution.

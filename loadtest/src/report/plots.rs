@@ -3,7 +3,7 @@
 use super::{
     Begin, Latency, Report, Row, Step, TargetReport,
     chart::{AxisUnit, Chart, Series},
-    text::{format_micros, knee_text, rate},
+    text::{format_micros, rate},
 };
 
 const TARGET_COLOURS: [&str; 6] = ["s1", "s2", "s3", "s4", "s5", "s6"];
@@ -107,7 +107,7 @@ fn knee_charts(report: &Report, target: &TargetReport, class: &'static str) -> [
         |pick: fn(&Step) -> f64| -> Vec<(f64, f64)> { steps.iter().map(|step| (load(step), pick(step))).collect() };
     let mark = target.knee.map(|knee| {
         let at = knee.connections.map_or(knee.rate, |connections| connections as f64);
-        (at, format!("knee {}", knee_text(&knee)))
+        (at, format!("knee {knee}"))
     });
     let limit = format_micros(report.knee_p99_us);
     let (x, against, note) = match open {

@@ -1,6 +1,5 @@
 //! Formats numbers and text for reports.
 
-use super::Knee;
 use crate::usage::UsageCores;
 
 /// Escapes text for HTML content and attributes.
@@ -17,11 +16,6 @@ pub fn escape(text: &str) -> String {
         }
     }
     escaped
-}
-
-/// Formats the rate of a knee.
-pub fn knee_text(knee: &Knee) -> String {
-    format!("{}{}", if knee.at_least { "≥ " } else { "" }, rate(knee.rate))
 }
 
 /// Formats a rate in requests per second.

@@ -8,7 +8,7 @@ const INTERCEPT: u64 = 42_585_600;
 const COEFFICIENT: u64 = 836_500;
 const LEAST_SIZE: u64 = 100 * SIZE_SCALE;
 
-/// The number of places in the table of sequences.
+/// The number of entries in the table of sequences.
 const PLACES: usize = 1 << 13;
 /// The distance from which on a sequence cannot be referred to.
 const TOO_FAR: usize = 1 << 13;
@@ -30,7 +30,7 @@ pub(super) fn estimated_size(encoded: &[u8]) -> u64 {
 fn compressed_len(data: &[u8]) -> usize {
     // The newest position of each sequence of three bytes, by a hash of the sequence.
     let mut newest = [0u32; PLACES];
-    let mut remember = |at: usize| std::mem::replace(&mut newest[place(sequence(data, at))], at as u32) as usize;
+    let mut remember = |at: usize| std::mem::replace(&mut newest[index(sequence(data, at))], at as u32) as usize;
     let limit = data.len().saturating_sub(TAIL);
     let (mut length, mut literals_from, mut at) = (0, 0, 2);
     loop {
@@ -70,8 +70,8 @@ fn sequence(data: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([data[at], data[at + 1], data[at + 2], 0])
 }
 
-/// Returns the place of a sequence in the table.
-const fn place(sequence: u32) -> usize {
+/// Returns the index of a sequence in the table.
+const fn index(sequence: u32) -> usize {
     (sequence.wrapping_mul(2_654_435_769) >> 19) as usize & (PLACES - 1)
 }
 

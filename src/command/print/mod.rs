@@ -9,7 +9,7 @@ use clap_complete::Shell;
 
 use super::error::CommandError;
 use crate::rpc::{
-    dialect::{PROJECT, STANDARD},
+    dialect::{PRESIM, STANDARD},
     table,
 };
 
@@ -76,7 +76,7 @@ impl PrintTask {
             Self::Alerts => out.write_all(ALERTS.as_bytes())?,
             Self::Systemd => out.write_all(SYSTEMD.as_bytes())?,
             Self::Openrpc { standard } => {
-                let dialect = if standard { &STANDARD } else { &PROJECT };
+                let dialect = if standard { &STANDARD } else { &PRESIM };
                 writeln!(out, "{}", table::document(dialect))?;
             }
         }

@@ -107,24 +107,6 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     ) -> Result<ExecutionResult, EVMError<Infallible>>;
 }
 
-/// Evaluates an expression, in which the name between the bars is the type of the family of `$spec`'s chain.
-macro_rules! with_family {
-    ($spec:expr, |$F:ident| $body:expr) => {
-        match $spec.family() {
-            $crate::chain::Family::Ethereum => {
-                type $F = $crate::engine::Ethereum;
-                $body
-            }
-            $crate::chain::Family::OpStack => {
-                type $F = $crate::engine::OpStack;
-                $body
-            }
-        }
-    };
-}
-
-pub(in crate::engine) use with_family;
-
 /// The family of Ethereum itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Ethereum;

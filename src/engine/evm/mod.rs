@@ -27,7 +27,7 @@ use crate::{
     state::Overlay,
 };
 
-pub(super) use family::{Host, MAX_TX_GAS_LIMIT, with_family};
+pub(super) use family::{Host, MAX_TX_GAS_LIMIT};
 pub(super) use meter::{At, Metered, call, extcodecopy, put, selfdestruct};
 pub(super) use op::{OpBlock, op_precompiles};
 

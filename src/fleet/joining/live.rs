@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use super::{PublisherJoining, RETRY_PAUSE, come_to_the_end};
 use crate::{
     fleet::{
-        publishing::{EpochError, LeaseWatch, Publisher, take_epoch},
+        publishing::{LeaseWatch, Publisher, take_epoch},
         replica::{Applier, Following, ReplicaBase},
         servers::{FleetChain, FleetError, NodeIdentity},
     },
@@ -37,14 +37,14 @@ impl PublisherJoining<'_> {
     /// # Errors
     ///
     /// Returns an error if the fleet has another chain, the servers do not answer, or the store cannot be written.
-    pub async fn join_live(&self, ours: FleetChain, own: Snapshots) -> Result<JoinedLive, EpochError> {
+    pub async fn join_live(&self, ours: FleetChain, own: Snapshots) -> Result<JoinedLive, FleetError> {
         let port = &self.node.port;
         let identity = NodeIdentity::of(self.store, self.node.settings.listen)?;
         let mut leases = LeaseWatch::new(port.clone(), &identity.node);
         let mut seized = self.clear(&mut leases).await?;
         let theirs = port.write_fact(FleetChain::KEY, &ours, |_| seized.is_some()).await?;
         if theirs.genesis != ours.genesis || theirs.upstream.is_none() {
-            return Err(self.other_chain(&theirs, &ours).into());
+            return Err(self.other_chain(&theirs, &ours));
         }
         self.take_wallet(&identity).await?;
         let base = self.node.base();

@@ -156,7 +156,7 @@ impl Lease {
         let acks = self.port.send(id, parts, expected).await;
         if let Some(metrics) = &self.metrics {
             let taken = acks.iter().filter(|ack| **ack == PartAck::Taken).count();
-            metrics.count_dropped_sends(parts.len() - taken);
+            metrics.dropped_sends.increment((parts.len() - taken) as u64);
         }
         acks
     }

@@ -38,7 +38,7 @@ use crate::source::Feed;
 use crate::{
     clock::Clock,
     ledger::{FeedProblem, SnapshotId, StateImage, epoch},
-    store::{Store, StoreError},
+    store::Store,
 };
 
 /// The most time between two looks whether an image is due.
@@ -91,26 +91,11 @@ pub struct Publisher {
     pub stream: StreamSink,
 }
 
-/// The reason why an epoch is not taken, or a fleet is not joined.
-#[derive(Debug, thiserror::Error)]
-pub enum EpochError {
-    /// NATS does not answer.
-    #[error(transparent)]
-    Fleet(#[from] FleetError),
-    /// The store cannot be read or written.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
 /// The reason why a node does not begin to lead.
 #[derive(Debug, thiserror::Error)]
 enum NotBegun {
     #[error(transparent)]
     Fleet(#[from] FleetError),
-    #[error(transparent)]
-    Epoch(#[from] EpochError),
-    #[error(transparent)]
-    Store(#[from] StoreError),
     #[error(transparent)]
     NotLeading(#[from] NotLeading),
     #[error("the stream goes on after what this node has read")]
@@ -228,7 +213,10 @@ impl Publisher {
         }
         let published = feed.snapshots.load();
         // The chain goes on from what is shown.
-        self.follower.journal().map_or(Ok(()), |journal| journal.take_back(published.last))?;
+        self.follower
+            .journal()
+            .map_or(Ok(()), |journal| journal.take_back(published.last))
+            .map_err(FleetError::from)?;
         let epoch = take_epoch(&*self.port, &self.store, &*self.clock, published.last.epoch().max(least)).await?;
         let (sequence, follows, node) = (end, published.last, self.limits.node.as_str());
         let lease = lease.counted(self.follower.metrics().clone());
@@ -306,8 +294,8 @@ impl Publisher {
 ///
 /// # Errors
 ///
-/// Returns [`EpochError`] if NATS does not answer, or the store cannot be written.
-pub async fn take_epoch(port: &dyn FleetPort, store: &Store, clock: &dyn Clock, last: u64) -> Result<u64, EpochError> {
+/// Returns [`FleetError::Nats`] if NATS does not answer, or [`FleetError::Store`] if the store cannot be written.
+pub async fn take_epoch(port: &dyn FleetPort, store: &Store, clock: &dyn Clock, last: u64) -> Result<u64, FleetError> {
     loop {
         let entry = port.entry(Bucket::Facts, EPOCH_KEY).await?;
         let (known, revision) = match &entry {

@@ -5,14 +5,11 @@
 //! see. While the stream takes nothing, the chain goes on, and the outlet holds its changes up to a bound. Past it they are
 //! dropped, and the stream gets all that has changed in one message as soon as it takes messages again.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use alloy_primitives::{B256, Bytes, map::B256Set};
 use futures::{FutureExt, future::LocalBoxFuture};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
@@ -124,14 +121,10 @@ impl LiveOutlet {
         Self { held, waiting: Mutex::default(), filled: Notify::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, OutletQueue> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Begins to send changes in this epoch, the first of them all that is published in the chain's own cell. The fleet has
     /// `seen` the chain before.
     pub fn begin(&self, snapshots: &Snapshots, epoch: u64, seen: Arc<Chain>) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         waiting.drop_steps();
         (waiting.leads, waiting.seen) = (true, Some(seen));
         waiting.push_all(SnapshotId::begin(epoch).next(), snapshots);
@@ -139,7 +132,7 @@ impl LiveOutlet {
 
     /// Ends sending changes.
     pub fn end(&self) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         waiting.drop_steps();
         (waiting.leads, waiting.seen) = (false, None);
     }
@@ -155,7 +148,7 @@ impl LiveOutlet {
     }
 
     fn take_step(&self, snapshots: &Snapshots) -> Option<OutletStep> {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         if waiting.is_overfull {
             waiting.push_all(snapshots.next_id(), snapshots);
         }
@@ -168,7 +161,7 @@ impl LiveOutlet {
     /// Lets later messages bring all codes again, because an image does not have those of earlier ones. Returns false and
     /// does nothing if messages are on their way, which the image does not have.
     pub fn reset_codes_if_idle(&self) -> bool {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let is_idle = waiting.steps.is_empty() && !waiting.is_overfull;
         if is_idle {
             waiting.known = KnownToReaders::default();
@@ -180,12 +173,12 @@ impl LiveOutlet {
 /// The sink of the chain that nobody sees. It is waited for nowhere: the chain goes on while the stream takes nothing.
 impl Sink for Arc<LiveOutlet> {
     fn takes(&self) -> bool {
-        let waiting = self.lock();
+        let waiting = self.waiting.lock();
         waiting.leads && !waiting.is_overfull
     }
 
     fn take(&mut self, change: &Arc<Change>, after: &Arc<Chain>) -> bool {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         match &change.entry {
             Some(entry) => waiting.push(None, after.clone(), [entry], &change.codes),
             // No other change is one of an upstream's chain.
@@ -208,7 +201,7 @@ impl Sink for Arc<LiveOutlet> {
     fn discard(&mut self) {}
 
     fn note_arrival(&mut self, since: Instant) {
-        if let Some(newest) = self.lock().steps.back_mut() {
+        if let Some(newest) = self.waiting.lock().steps.back_mut() {
             newest.arrived = Some(since);
         }
     }
@@ -273,7 +266,7 @@ mod tests {
         assert!(is_whole(&outlet.next(&own).await));
         for number in 0..1_000 {
             apply(&outlet, &own, finalized(number));
-            assert!(outlet.lock().bytes <= 500);
+            assert!(outlet.waiting.lock().bytes <= 500);
         }
         let step = outlet.next(&own).await;
         assert!(is_whole(&step));

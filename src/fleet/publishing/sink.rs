@@ -1,11 +1,9 @@
 //! The sink of a leader: a change is in the stream before anyone sees it.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use futures::{FutureExt, future::LocalBoxFuture};
+use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 
 use super::{NotLeading, StreamSending, StreamWriter};
@@ -50,7 +48,7 @@ impl StreamSink {
 
     /// Takes the message about a change that is encoded already.
     pub fn take_message(&self, id: SnapshotId, message: Vec<u8>) {
-        lock(&self.taken).push_back((id, message));
+        self.taken.lock().push_back((id, message));
     }
 
     async fn send(&self) -> Result<Commit, NotLeading> {
@@ -60,7 +58,7 @@ impl StreamSink {
             match writer.try_send(&mut sending).await {
                 Ok(true) => {}
                 Ok(false) => {
-                    *lock(&self.sending) = Some(sending);
+                    *self.sending.lock() = Some(sending);
                     return Ok(Commit::Waits(FeedProblem::Stream));
                 }
                 Err(not_leading) => {
@@ -74,13 +72,9 @@ impl StreamSink {
 
     /// Returns the message to send next.
     fn next(&self, writer: &StreamWriter) -> Option<StreamSending> {
-        let sending = lock(&self.sending).take();
-        sending.or_else(|| lock(&self.taken).pop_front().map(|(id, message)| writer.sending(id, &message)))
+        let sending = self.sending.lock().take();
+        sending.or_else(|| self.taken.lock().pop_front().map(|(id, message)| writer.sending(id, &message)))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sink for StreamSink {
@@ -96,7 +90,7 @@ impl Sink for StreamSink {
     }
 
     fn discard(&mut self) {
-        lock(&self.taken).clear();
-        *lock(&self.sending) = None;
+        self.taken.lock().clear();
+        *self.sending.lock() = None;
     }
 }

@@ -78,7 +78,7 @@ impl FleetUpkeep {
             let mut older = BTreeMap::new();
             loop {
                 ticks.tick().await;
-                look.metrics.show_connected(look.port.is_connected());
+                look.metrics.connected.set(f64::from(look.port.is_connected()));
                 match look.once(&mut older).await {
                     Ok(Some(need)) => drop(needed.try_send(need)),
                     Ok(None) => {}
@@ -114,7 +114,7 @@ impl UpkeepLook {
             return Ok(Some(ImageNeed::Lost));
         };
         let age = LeaderTime::of(now()).since(LeaderTime(newest.dated));
-        self.metrics.show_image_age(Duration::from_micros(u64::try_from(age).unwrap_or(0)));
+        self.metrics.image_age.set(Duration::from_micros(u64::try_from(age).unwrap_or(0)));
         if !self.is_writing.load(Relaxed) {
             self.delete_old(&newest, images, older).await?;
         }

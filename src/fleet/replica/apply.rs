@@ -24,16 +24,12 @@ pub struct Applier {
 }
 
 /// The reason why a message is not applied.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// Messages before it are missing.
     #[error("message {id:#x} is not the one after {last:#x}")]
-    Gap {
-        /// The message's id.
-        id: u64,
-        /// The id of the last change here.
-        last: u64,
-    },
+    Gap { id: u64, last: u64 },
     /// The message cannot be read, does not fit the state, or is not what its headers say.
     #[error(transparent)]
     Entry(#[from] EntryError),

@@ -6,9 +6,11 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 use crate::{clock::now, ledger::codec::LeaderTime};
 
@@ -27,13 +29,9 @@ pub struct LeaderClock(Arc<Mutex<BTreeMap<u64, ClockBounds>>>);
 struct ClockBounds(VecDeque<(Instant, i64)>);
 
 impl LeaderClock {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, ClockBounds>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes that the leader of this epoch has replied `announced` to a question that was asked at the moment `asked`.
     pub fn note(&self, epoch: u64, asked: Instant, announced: LeaderTime) {
-        let mut clocks = self.lock();
+        let mut clocks = self.0.lock();
         let ClockBounds(bounds) = clocks.entry(epoch).or_default();
         let ahead = announced.since(LeaderTime::of(asked));
         while bounds.back().is_some_and(|(_, looser)| *looser >= ahead) {
@@ -51,13 +49,13 @@ impl LeaderClock {
 
     /// Returns whether there is a bound of the clock of this epoch's leader.
     pub fn knows(&self, epoch: u64) -> bool {
-        self.lock().contains_key(&epoch)
+        self.0.lock().contains_key(&epoch)
     }
 
     /// Returns the moment before which the thing cannot have happened that the leader of this epoch has dated; `None` if there
     /// is no bound of its clock.
     pub fn earliest(&self, epoch: u64, dated: LeaderTime) -> Option<Instant> {
-        let (_, ahead) = self.lock().get(&epoch).and_then(|ClockBounds(bounds)| bounds.front().copied())?;
+        let (_, ahead) = self.0.lock().get(&epoch).and_then(|ClockBounds(bounds)| bounds.front().copied())?;
         Some(moment(dated, ahead))
     }
 

@@ -132,8 +132,8 @@ impl Follower {
         let last = feed.snapshots.load().last;
         let newest = self.pulse.newest().filter(|newest| newest.epoch() == last.epoch());
         self.metrics.show_role(role);
-        self.metrics.show_behind(newest.map_or(0, |newest| newest.changes_after(last)));
-        self.metrics.show_connected(self.port.is_connected());
+        self.metrics.behind.set(newest.map_or(0, |newest| newest.changes_after(last)));
+        self.metrics.connected.set(f64::from(self.port.is_connected()));
         self.metrics.show_leader(&self.pulse.leader().unwrap_or_default(), last);
     }
 
@@ -151,8 +151,8 @@ impl Follower {
     pub fn begin_to_lead(&mut self, node: &str, last: SnapshotId) {
         self.metrics.show_role(FleetRole::Leader);
         self.metrics.show_leader(node, last);
-        self.metrics.show_behind(0);
-        self.metrics.count_takeover();
+        self.metrics.behind.set(0.0);
+        self.metrics.takeovers.increment(1);
     }
 
     async fn advance(&mut self, feed: &mut Feed, role: FleetRole) {

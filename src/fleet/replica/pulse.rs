@@ -2,13 +2,14 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 use bytes::Bytes;
 use futures::StreamExt;
+use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinHandle, time::MissedTickBehavior};
 
 use super::clock::LeaderClock;
@@ -94,7 +95,7 @@ impl HeardPulse {
             return;
         }
         self.newest = Some((id, now()));
-        self.problem = FeedProblem::ALL.into_iter().find(|known| known.as_str() == problem);
+        self.problem = problem.parse().ok();
         match self.ahead.back_mut() {
             Some(back) if back.0 == id => back.1 = at,
             _ => self.ahead.push_back((id, at)),
@@ -132,7 +133,7 @@ impl PulseWatch {
                 while let Some(message) = messages.next().await {
                     let Some(beat) = read::<Beat>(&message.payload) else { continue };
                     let epoch = SnapshotId(beat.id).epoch();
-                    lock(&heard).hear(beat);
+                    heard.lock().hear(beat);
                     tell.send_replace(epoch);
                 }
             })
@@ -144,12 +145,12 @@ impl PulseWatch {
 
     /// Returns the name of the leader, if it is known.
     pub fn leader(&self) -> Option<String> {
-        lock(&self.heard).leader.as_ref().map(|(_, node)| node.clone())
+        self.heard.lock().leader.as_ref().map(|(_, node)| node.clone())
     }
 
     /// Returns the id of the leader's last change, as far as it is known.
     pub fn newest(&self) -> Option<SnapshotId> {
-        lock(&self.heard).newest.map(|(id, _)| id)
+        self.heard.lock().newest.map(|(id, _)| id)
     }
 
     /// Returns the word on whether this node has caught up, which [`health`](Self::health) updates.
@@ -176,7 +177,7 @@ impl PulseWatch {
     /// Returns the health of the feed on a node whose last change is `last`, where the leader's is `announced`: that, unless
     /// nothing is heard of the leader, or this node is not proven to show what the leader had a moment ago.
     pub fn health(&self, last: SnapshotId, announced: FeedState) -> FeedState {
-        let mut heard = lock(&self.heard);
+        let mut heard = self.heard.lock();
         heard.show(last);
         let proven = heard.shown.and_then(|(id, at)| self.clock.earliest(id.epoch(), at));
         self.caught_up.set(proven.unwrap_or(heard.since));
@@ -207,10 +208,6 @@ impl Drop for PulseWatch {
     }
 }
 
-fn lock(heard: &Mutex<HeardPulse>) -> MutexGuard<'_, HeardPulse> {
-    heard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Asks the leader for the time at intervals, and at once if a leader is heard whose clock is not known.
 async fn ask(
     port: Arc<dyn FleetPort>,
@@ -223,7 +220,7 @@ async fn ask(
         let reply = port.request(Topic::Clock).await;
         if let Some(ClockReply { epoch, at, node }) = reply.and_then(|reply| read(&reply)) {
             clock.note(epoch, asked, LeaderTime(at));
-            let mut heard = lock(&heard);
+            let mut heard = heard.lock();
             if heard.leader.as_ref().is_none_or(|(known, _)| *known <= epoch) {
                 heard.leader = Some((epoch, node));
             }

@@ -2,89 +2,54 @@
 
 use std::{io, path::PathBuf};
 
-use crate::ledger::codec::VERSION;
+use crate::{ledger::codec::VERSION, store::StoreError};
 
 /// The oldest version of a server of a cluster, because of what older ones lose when a server fails.
 pub const CLUSTER: (u64, u64) = (2, 12);
 
 /// The reason why a fleet cannot be joined.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     /// The servers cannot be reached.
     #[error("the NATS servers at {servers} cannot be reached: {problem}: start them, or give others")]
-    Connect {
-        /// The servers, without secrets.
-        servers: String,
-        /// The reason.
-        problem: String,
-    },
+    Connect { servers: String, problem: String },
     /// A file with secrets or certificates cannot be read.
     #[error("{flag} {}: {error}", path.display())]
-    File {
-        /// The flag that names the file.
-        flag: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        error: io::Error,
-    },
+    File { flag: &'static str, path: PathBuf, error: io::Error },
     /// NATS refuses something, or does not answer.
     #[error("NATS: {what}: {problem}")]
-    Nats {
-        /// The request that failed.
-        what: &'static str,
-        /// The reason.
-        problem: String,
-    },
+    Nats { what: &'static str, problem: String },
     /// The servers are a cluster of a version that is too old.
     #[error(
         "the NATS cluster has servers of version {found}, and a cluster needs {}.{} or newer: update its servers, or use a single server",
         CLUSTER.0, CLUSTER.1
     )]
-    Cluster {
-        /// The version of the server that answered.
-        found: String,
-    },
+    Cluster { found: String },
     /// The fleet is one of another version of presim.
     #[error(
         "the fleet {fleet} is of version {theirs}, and this presim has version {VERSION}: run one version of presim in the fleet"
     )]
-    Version {
-        /// The fleet's name.
-        fleet: String,
-        /// The version of the fleet.
-        theirs: u8,
-    },
+    Version { fleet: String, theirs: u8 },
     /// The fleet's chain is another.
     #[error(
         "the fleet {fleet} is of chain {theirs}, and this node's chain is {ours}: give another --fleet, or begin it anew with --publish-anew"
     )]
-    OtherChain {
-        /// The fleet's name.
-        fleet: String,
-        /// The chain of the fleet: its id and its genesis.
-        theirs: String,
-        /// The chain of this node.
-        ours: String,
-    },
+    OtherChain { fleet: String, theirs: String, ours: String },
     /// The history of this node goes on after the end of the stream.
     #[error(
         "the data directory ends with snapshot {ours:#x}, and the stream of fleet {fleet}, which ends with {theirs:#x}, does not have it: give another --data-dir, or begin the fleet anew with --publish-anew"
     )]
-    OtherHistory {
-        /// The fleet's name.
-        fleet: String,
-        /// The id of the newest snapshot here.
-        ours: u64,
-        /// The id of the newest message of the stream.
-        theirs: u64,
-    },
+    OtherHistory { fleet: String, ours: u64, theirs: u64 },
     /// There is no such fleet, or more than one, or it is not what the flags say.
     #[error("{0}")]
     Which(String),
     /// The image cannot be used.
     #[error("the image of the fleet cannot be used: {0}")]
     Image(String),
+    /// The store cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 impl FleetError {

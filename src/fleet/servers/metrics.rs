@@ -1,7 +1,5 @@
 //! The metrics of a node's place in its fleet.
 
-use std::time::Duration;
-
 use crate::{
     ledger::SnapshotId,
     telemetry::{Counter, Gauge, Metrics},
@@ -28,11 +26,11 @@ pub struct FleetMetrics {
     metrics: Metrics,
     roles: [(FleetRole, Gauge); FleetRole::ALL.len()],
     epoch: Gauge,
-    takeovers: Counter,
-    behind: Gauge,
-    image_age: Gauge,
-    connected: Gauge,
-    dropped_sends: Counter,
+    pub(in crate::fleet) takeovers: Counter,
+    pub(in crate::fleet) behind: Gauge,
+    pub(in crate::fleet) image_age: Gauge,
+    pub(in crate::fleet) connected: Gauge,
+    pub(in crate::fleet) dropped_sends: Counter,
     /// The leader that was shown last.
     leader: Option<(String, Gauge)>,
 }
@@ -96,30 +94,5 @@ impl FleetMetrics {
             gauge.set(1.0);
             self.leader = Some((name.to_owned(), gauge));
         }
-    }
-
-    /// Counts that the node begins to lead.
-    pub fn count_takeover(&self) {
-        self.takeovers.increment(1);
-    }
-
-    /// Counts parts that were not acknowledged.
-    pub fn count_dropped_sends(&self, count: usize) {
-        self.dropped_sends.increment(count as u64);
-    }
-
-    /// Shows how many changes the node is behind its leader.
-    pub fn show_behind(&self, changes: u32) {
-        self.behind.set(f64::from(changes));
-    }
-
-    /// Shows the age of the newest image.
-    pub fn show_image_age(&self, age: Duration) {
-        self.image_age.set(age.as_secs_f64());
-    }
-
-    /// Shows whether the node has a connection.
-    pub fn show_connected(&self, is_connected: bool) {
-        self.connected.set(if is_connected { 1.0 } else { 0.0 });
     }
 }

@@ -37,7 +37,7 @@ impl Unfit {
 impl ChangesAhead {
     /// Adds the changes of the steps to `snapshot`.
     pub fn add(&mut self, snapshot: &Snapshot) {
-        self.0.extend(snapshot.path.iter().map(|step| step.shared_changes().clone()));
+        self.0.extend(snapshot.path.iter().map(|step| step.changes.clone()));
     }
 
     /// Returns the changes, each account once.

@@ -39,16 +39,16 @@ impl CodesByHash {
     /// Returns the encoded form of the changes of steps, each account once, and adds the codes that their accounts did not have.
     pub fn new_of(&mut self, path: &[Arc<StateStep>]) -> Vec<StoredChange> {
         for step in path {
-            for change in step.changes().iter() {
+            for change in step.changes.iter() {
                 let Some(info) = &change.info else { continue };
-                let known = step.before().account(&change.address).map(|account| account.code.hash);
+                let known = step.before.account(&change.address).map(|account| account.code.hash);
                 if known != Some(info.code_hash) {
                     self.add(&Code::of(info));
                 }
             }
         }
         match path {
-            [step] => stored(step.changes()),
+            [step] => stored(&step.changes),
             // A later step may change an account again.
             path => stored(&StateStep::merged(path)),
         }

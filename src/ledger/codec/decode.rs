@@ -8,42 +8,33 @@ use alloy_primitives::Sealed;
 use super::{
     codes::CodesByHash,
     entry::{Begun, Block, Canonical, Entry, GoBack, Head, Preconfirmed, Seal, SubBlock},
-    health::{MessageError, read_verified},
+    health::read_verified,
     stored::StoredSubBlock,
 };
 use crate::{
     chain::{BlockBody, BlockGas, BlockHashes, SealedBlock},
     ledger::{BlockChanges, Chain, OpenBlock, Record, Snapshot, Unfit},
     state::{AccountChange, World},
-    store::corrupted,
+    store::{corrupted, problem_of},
 };
 
 /// The reason why an entry is no change of a chain.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
     /// The entry is malformed, or names what is not known.
-    #[error(transparent)]
-    Message(#[from] MessageError),
+    #[error("a message of the stream cannot be read: {0}")]
+    Message(String),
     /// A block does not stand on those that are known.
     #[error(transparent)]
     Unfit(#[from] Unfit),
     /// A block is not what its header says.
     #[error("block {number} does not match its header: expected {what} {expected}, got {got}")]
-    Mismatch {
-        /// The block's number.
-        number: u64,
-        /// The value that differs.
-        what: &'static str,
-        /// The header's value.
-        expected: String,
-        /// The value of the state or the body here.
-        got: String,
-    },
+    Mismatch { number: u64, what: &'static str, expected: String, got: String },
 }
 
 impl From<redb::Error> for EntryError {
     fn from(error: redb::Error) -> Self {
-        Self::Message(error.into())
+        Self::Message(problem_of(error))
     }
 }
 

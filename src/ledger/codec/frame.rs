@@ -39,10 +39,7 @@ pub enum FrameError {
     #[error(
         "it is of version {theirs}, and this presim reads version {VERSION}: run one version of presim in the fleet"
     )]
-    Version {
-        /// The version of the writer.
-        theirs: u8,
-    },
+    Version { theirs: u8 },
     /// The bytes are no frame.
     #[error("it cannot be read: {0}")]
     Malformed(String),

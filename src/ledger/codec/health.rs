@@ -5,23 +5,9 @@ use std::time::{Duration, Instant};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 
 use crate::{
-    ledger::{FeedLag, FeedProblem, FeedState, Verified},
+    ledger::{FeedLag, FeedState, Verified},
     store::corrupted,
 };
-
-/// The reason why bytes are not a message.
-#[derive(Debug, thiserror::Error)]
-#[error("a message of the stream cannot be read: {0}")]
-pub struct MessageError(String);
-
-impl From<redb::Error> for MessageError {
-    fn from(error: redb::Error) -> Self {
-        match error {
-            redb::Error::Corrupted(problem) => Self(problem),
-            other => Self(other.to_string()),
-        }
-    }
-}
 
 /// The encoded form of a [`FeedState`].
 #[derive(Default, RlpEncodable, RlpDecodable)]
@@ -59,10 +45,8 @@ impl FeedFields {
     /// Returns [`redb::Error::Corrupted`] if the state or the problem is unknown.
     pub fn read(self) -> Result<FeedState, redb::Error> {
         let Self { state, problem, every_ms, lag_ms, waiting } = self;
-        let problem = || {
-            let known = FeedProblem::ALL.into_iter().find(|known| known.as_str() == problem);
-            known.ok_or_else(|| corrupted(format!("the problem `{problem}` of a feed is unknown")))
-        };
+        let problem =
+            || problem.parse().map_err(|_| corrupted(format!("the problem `{problem}` of a feed is unknown")));
         Ok(match state.as_str() {
             "live" => FeedState::Live { every_ms },
             "static" => FeedState::Static,

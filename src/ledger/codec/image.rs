@@ -19,7 +19,7 @@ use crate::{
     chain::{BlockBody, BlockKeeper, SealedBlock},
     ledger::{Chain, FeedState, Record, Retention, Snapshot, SnapshotId, Snapshots, Stamp, StateStep, Unfit},
     state::{Account, CodeCache, LocalWorld, RemoteState, World},
-    store::{corrupted, decode, encode},
+    store::{corrupted, decode, encode, problem_of},
 };
 
 /// Everything that is published at one moment: the state, the block being built, the hashes of the last 256 blocks, and the
@@ -47,22 +47,12 @@ pub enum ImageError {
     Entry(#[from] EntryError),
     /// The state is not that of its block.
     #[error("its state does not match block {number}: expected root {expected}, got {got}")]
-    Root {
-        /// The block's number.
-        number: u64,
-        /// The root in the block's header.
-        expected: B256,
-        /// The root of the state.
-        got: B256,
-    },
+    Root { number: u64, expected: B256, got: B256 },
 }
 
 impl From<redb::Error> for ImageError {
     fn from(error: redb::Error) -> Self {
-        match error {
-            redb::Error::Corrupted(problem) => Self::Malformed(problem),
-            other => Self::Malformed(other.to_string()),
-        }
+        Self::Malformed(problem_of(error))
     }
 }
 

@@ -3,7 +3,7 @@
 use alloy_primitives::Bytes;
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 
-use super::{entry::Entry, health::MessageError, stored::Maybe, time::LeaderTime};
+use super::{decode::EntryError, entry::Entry, stored::Maybe, time::LeaderTime};
 use crate::{
     ledger::SnapshotId,
     store::{corrupted, decode, encode},
@@ -87,8 +87,8 @@ impl StreamMessage {
     ///
     /// # Errors
     ///
-    /// Returns [`MessageError`] if the bytes are not a message.
-    pub fn read(bytes: &[u8]) -> Result<(LeaderTime, Self), MessageError> {
+    /// Returns [`EntryError::Message`] if the bytes are not a message.
+    pub fn read(bytes: &[u8]) -> Result<(LeaderTime, Self), EntryError> {
         let (dated, bytes) = bytes.split_first_chunk::<8>().ok_or_else(|| corrupted("it is too short"))?;
         let message = match bytes.split_first() {
             Some((&EPOCH, fields)) => {

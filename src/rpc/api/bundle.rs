@@ -1,21 +1,18 @@
 //! Runs of signed bundles (`eth_callBundle`), with the fields that Flashbots documents.
 
-use std::{fmt::Display, time::Duration};
+use std::time::Duration;
 
-use alloy_primitives::{Address, B256, Bytes, I256, U256};
+use alloy_primitives::{Address, I256, U256};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use super::{Example, Method};
+use super::{Example, Query};
 use crate::{
     engine::{
         BlockOverrides, BundleResult, BundleTx, CallOutcome, HaltText, RunError, SimBlock, SimCall, SimulationError,
     },
     rpc::{
-        json::{
-            self, Lookup,
-            hex::{Data, Fixed, Number},
-        },
+        json::hex::{Data, Fixed, Number},
         params::{SelectorParam, ShapeLimits, check_count, transaction},
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
@@ -78,14 +75,14 @@ impl BundleParam {
     }
 }
 
-impl Method for CallBundle {
+impl Query for CallBundle {
     type Answer = CallBundleResult;
     const EXAMPLE: Example = Example {
         params: r#"[{"txs": ["0x02f86e827a69"], "blockNumber": "0x2", "stateBlockNumber": "latest"}]"#,
         answer: r#"{"bundleGasPrice": "1000000000", "bundleHash": "0x73b1e258c7a42fd0230b2fd05529c5d4b6fcb66c227783f8bece8aeacdd1db2e", "coinbaseDiff": "21000000000000", "ethSentToCoinbase": "0", "gasFees": "21000000000000", "results": [], "stateBlockNumber": 1, "totalGasUsed": 21000}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let block = self.bundle.block(&backend.limits.shape)?;
         let snapshot = backend.select(run.published, self.bundle.state_block_number.into())?;
         // Zero leaves the node's own limit.
@@ -96,8 +93,7 @@ impl Method for CallBundle {
         let result = backend.engine(&rules, run.reset_to(&snapshot)).call_bundle(&snapshot, &block);
         let result = CallBundleResult::from(result.map_err(|error| refusal(error, &block))?);
         backend.gas.increment(result.total_gas_used);
-        json::value(&mut run.out, &result);
-        Ok(Lookup::Found)
+        Ok(result)
     }
 }
 
@@ -106,20 +102,11 @@ impl Method for CallBundle {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CallBundleResult {
-    #[serde(serialize_with = "decimal")]
-    #[schemars(with = "String")]
-    bundle_gas_price: I256,
-    #[schemars(with = "Fixed<32>")]
-    bundle_hash: B256,
-    #[serde(serialize_with = "decimal")]
-    #[schemars(with = "String")]
-    coinbase_diff: I256,
-    #[serde(serialize_with = "decimal")]
-    #[schemars(with = "String")]
-    eth_sent_to_coinbase: I256,
-    #[serde(serialize_with = "decimal")]
-    #[schemars(with = "String")]
-    gas_fees: U256,
+    bundle_gas_price: String,
+    bundle_hash: Fixed<32>,
+    coinbase_diff: String,
+    eth_sent_to_coinbase: String,
+    gas_fees: String,
     results: Vec<TxResult>,
     state_block_number: u64,
     total_gas_used: u64,
@@ -129,33 +116,20 @@ pub struct CallBundleResult {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct TxResult {
-    #[serde(serialize_with = "decimal")]
-    #[schemars(with = "String")]
-    coinbase_diff: I256,
-    #[serde(serialize_with = "decimal")]
-    #[schemars(with = "String")]
-    eth_sent_to_coinbase: I256,
-    #[schemars(with = "Fixed<20>")]
-    from_address: Address,
-    #[serde(serialize_with = "decimal")]
-    #[schemars(with = "String")]
-    gas_fees: U256,
-    #[serde(serialize_with = "decimal")]
-    #[schemars(with = "String")]
-    gas_price: I256,
+    coinbase_diff: String,
+    eth_sent_to_coinbase: String,
+    from_address: Fixed<20>,
+    gas_fees: String,
+    gas_price: String,
     gas_used: u64,
-    #[schemars(with = "Option<Fixed<20>>")]
-    to_address: Option<Address>,
-    #[schemars(with = "Fixed<32>")]
-    tx_hash: B256,
+    to_address: Option<Fixed<20>>,
+    tx_hash: Fixed<32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Data>")]
-    value: Option<Bytes>,
+    value: Option<Data>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Data>")]
-    revert: Option<Bytes>,
+    revert: Option<Data>,
 }
 
 /// Converts the error of a bundle, and names the field of the request that caused it.
@@ -180,19 +154,18 @@ fn refusal(RunError { place, error }: RunError, bundle: &SimBlock) -> RpcError {
 }
 
 impl From<BundleResult> for CallBundleResult {
-    fn from(bundle: BundleResult) -> Self {
-        let results: Vec<TxResult> = bundle.transactions.into_iter().map(TxResult::from).collect();
-        let total_gas_used = results.iter().map(|tx| tx.gas_used).sum();
-        let coinbase_diff = results.iter().fold(I256::ZERO, |sum, tx| sum.wrapping_add(tx.coinbase_diff));
-        let gas_fees = results.iter().fold(U256::ZERO, |sum, tx| sum.wrapping_add(tx.gas_fees));
+    fn from(BundleResult { hash, state_block_number, transactions }: BundleResult) -> Self {
+        let total_gas_used = transactions.iter().map(|tx| tx.result.gas_used).sum();
+        let coinbase_diff = transactions.iter().fold(I256::ZERO, |sum, tx| sum.wrapping_add(tx.coinbase_diff));
+        let gas_fees = transactions.iter().fold(U256::ZERO, |sum, tx| sum.wrapping_add(tx.gas_fees));
         Self {
             bundle_gas_price: price(coinbase_diff, total_gas_used),
-            bundle_hash: bundle.hash,
-            coinbase_diff,
-            eth_sent_to_coinbase: coinbase_diff.wrapping_sub(I256::from_raw(gas_fees)),
-            gas_fees,
-            results,
-            state_block_number: bundle.state_block_number,
+            bundle_hash: Fixed(hash.0),
+            coinbase_diff: coinbase_diff.to_string(),
+            eth_sent_to_coinbase: coinbase_diff.wrapping_sub(I256::from_raw(gas_fees)).to_string(),
+            gas_fees: gas_fees.to_string(),
+            results: transactions.into_iter().map(TxResult::from).collect(),
+            state_block_number,
             total_gas_used,
         }
     }
@@ -210,26 +183,23 @@ impl From<BundleTx> for TxResult {
             CallOutcome::Halt(reason) => (None, Some(HaltText(reason).to_string()), None),
         };
         Self {
-            coinbase_diff: tx.coinbase_diff,
-            eth_sent_to_coinbase: tx.coinbase_diff.wrapping_sub(I256::from_raw(tx.gas_fees)),
-            from_address: tx.from,
-            gas_fees: tx.gas_fees,
+            coinbase_diff: tx.coinbase_diff.to_string(),
+            eth_sent_to_coinbase: tx.coinbase_diff.wrapping_sub(I256::from_raw(tx.gas_fees)).to_string(),
+            from_address: Fixed(tx.from.0.0),
+            gas_fees: tx.gas_fees.to_string(),
             gas_price: price(tx.coinbase_diff, gas_used),
             gas_used,
-            to_address: tx.to,
-            tx_hash: tx.hash,
-            value,
+            to_address: tx.to.map(|to| Fixed(to.0.0)),
+            tx_hash: Fixed(tx.hash.0),
+            value: value.map(Data),
             error,
-            revert,
+            revert: revert.map(Data),
         }
     }
 }
 
 /// Returns the producer's gain in wei per gas, rounded down. `gas_used` is not zero: a transaction always uses gas.
-fn price(diff: I256, gas_used: u64) -> I256 {
-    I256::try_from(gas_used).ok().filter(|gas| !gas.is_zero()).map_or(I256::ZERO, |gas| diff.div_euclid(gas))
-}
-
-fn decimal<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(value)
+fn price(diff: I256, gas_used: u64) -> String {
+    let gas = I256::try_from(gas_used).ok().filter(|gas| !gas.is_zero());
+    gas.map_or(I256::ZERO, |gas| diff.div_euclid(gas)).to_string()
 }

@@ -5,7 +5,7 @@ use revm::context::result::ExecutionResult;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::{Example, Method};
+use super::{Example, Method, Query};
 use crate::{
     engine::{Accessed, CallRequest, Estimate, HaltText},
     ledger::{Selector, Snapshot},
@@ -115,20 +115,18 @@ impl Method for EthCall {
 #[serde(transparent)]
 pub struct EstimateGas(CallParams);
 
-impl Method for EstimateGas {
+impl Query for EstimateGas {
     type Answer = Quantity<u64>;
     const EXAMPLE: Example = Example {
         params: r#"[{"to": "0x00000000000000000000000000000000000000aa", "value": "0x1"}, "latest"]"#,
         answer: r#""0x5208""#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let block = self.0.block;
         let request = self.0.into_request("eth_estimateGas", run.dialect)?;
         let snapshot = backend.select(run.published, select(block))?;
-        let gas = needed_gas(backend, &snapshot, &request, run)?;
-        json::quantity(&mut run.out, gas);
-        Ok(Lookup::Found)
+        needed_gas(backend, &snapshot, &request, run).map(Quantity)
     }
 }
 
@@ -170,19 +168,17 @@ pub struct AccessListResult {
     /// The reason for which the call failed, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    #[serde(serialize_with = "hex_quantity")]
-    #[schemars(with = "Quantity<u64>")]
-    gas_used: u64,
+    gas_used: Quantity<u64>,
 }
 
-impl Method for CreateAccessList {
+impl Query for CreateAccessList {
     type Answer = AccessListResult;
     const EXAMPLE: Example = Example {
         params: r#"[{"to": "0x00000000000000000000000000000000000000aa"}, "latest"]"#,
         answer: r#"{"accessList": [], "gasUsed": "0x5208"}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let block = self.0.block;
         let request = self.0.into_request("eth_createAccessList", run.dialect)?;
         let snapshot = backend.select(run.published, select(block))?;
@@ -192,17 +188,12 @@ impl Method for CreateAccessList {
             .create_access_list(snapshot.header(), &request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         backend.gas.increment(simulated);
-        let gas_used = result.tx_gas_used();
+        let gas_used = Quantity(result.tx_gas_used());
         let error = match result {
             ExecutionResult::Success { .. } => None,
             ExecutionResult::Revert { .. } => Some("execution reverted".to_owned()),
             ExecutionResult::Halt { reason, .. } => Some(HaltText(reason).to_string()),
         };
-        json::value(&mut run.out, &AccessListResult { access_list: list, error, gas_used });
-        Ok(Lookup::Found)
+        Ok(AccessListResult { access_list: list, error, gas_used })
     }
-}
-
-fn hex_quantity<S: serde::Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&format_args!("{value:#x}"))
 }

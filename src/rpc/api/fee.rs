@@ -6,7 +6,7 @@ use alloy_primitives::U256;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Example, Method};
+use super::{Example, Method, Query};
 use crate::{
     ledger::{Block, KnownBlock, Selector},
     rpc::{
@@ -30,15 +30,13 @@ const MAX_PERCENTILES: usize = 100;
 #[serde(expecting = "no parameters")]
 pub struct GasPrice {}
 
-impl Method for GasPrice {
+impl Query for GasPrice {
     type Answer = Quantity<u128>;
     const EXAMPLE: Example = Example { params: "[]", answer: r#""0x3b9aca07""# };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let base_fee = backend.wallet.fees.base_fee(run.published).unwrap_or_default();
-        let price = u128::from(base_fee).saturating_add(backend.wallet.fees.tip(run.published));
-        json::quantity_u256(&mut run.out, U256::from(price));
-        Ok(Lookup::Found)
+        Ok(Quantity(u128::from(base_fee).saturating_add(backend.wallet.fees.tip(run.published))))
     }
 }
 
@@ -47,13 +45,12 @@ impl Method for GasPrice {
 #[serde(expecting = "no parameters")]
 pub struct MaxPriorityFee {}
 
-impl Method for MaxPriorityFee {
+impl Query for MaxPriorityFee {
     type Answer = Quantity<u128>;
     const EXAMPLE: Example = Example { params: "[]", answer: r#""0x3b9aca00""# };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        json::quantity_u256(&mut run.out, U256::from(backend.wallet.fees.tip(run.published)));
-        Ok(Lookup::Found)
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+        Ok(Quantity(backend.wallet.fees.tip(run.published)))
     }
 }
 

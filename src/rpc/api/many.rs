@@ -93,7 +93,7 @@ impl Method for CallMany {
 
 impl Backend {
     /// Sets up the overlay for the calls of `request`: after the whole block, or after some of its transactions, which
-    /// are replayed. `place` is the field of their count, for errors. Returns the block's snapshot and the overlay.
+    /// are replayed. `path` is the field of their count, for errors. Returns the block's snapshot and the overlay.
     ///
     /// # Errors
     ///
@@ -101,14 +101,14 @@ impl Backend {
     pub fn set_up<'a>(
         &self,
         request: &ManyRequest,
-        place: &str,
+        path: &str,
         run: &'a mut Run<'_>,
     ) -> Result<(Arc<Snapshot>, &'a mut Overlay)> {
         run.limit_time(request.timeout);
-        self.set_up_at(run, request.selector, request.index, place)
+        self.set_up_at(run, request.selector, request.index, path)
     }
 
-    /// Sets up the overlay after the first `index` transactions of a block, or after the whole block. `place` is the
+    /// Sets up the overlay after the first `index` transactions of a block, or after the whole block. `path` is the
     /// field of the index, for errors. Returns the block's snapshot and the overlay.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Backend {
         run: &'a mut Run<'_>,
         selector: Selector,
         index: Option<u64>,
-        place: &str,
+        path: &str,
     ) -> Result<(Arc<Snapshot>, &'a mut Overlay)> {
         let snapshot = self.select(run.published, selector)?;
         let Some(index) = index else {
@@ -129,10 +129,10 @@ impl Backend {
         let block = Block::newest(&snapshot).ok_or_else(|| run.published.no_body(snapshot.header().number))?;
         let (number, transactions) = (block.number(), block.len());
         let count = usize::try_from(index).ok().filter(|count| *count <= transactions).ok_or_else(|| {
-            RpcError::params(format!("{place}: {index}: out of range: block {number} has {transactions} transactions"))
+            RpcError::params(format!("{path}: {index}: out of range: block {number} has {transactions} transactions"))
         })?;
         let parent = number.checked_sub(1).ok_or_else(|| {
-            RpcError::params(format!("{place}: no transaction in genesis: omit the field, or name another block"))
+            RpcError::params(format!("{path}: no transaction in genesis: omit the field, or name another block"))
         })?;
         let parent = run.published.select(Selector::Number(parent))?;
         let overlay = run.reset_to(&parent);

@@ -28,10 +28,10 @@ pub mod watch;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    json::Lookup,
+    json::{self, Lookup},
     protocol::error::Result,
     run::{Backend, Run, request::Request, runner::RequestRunner},
 };
@@ -51,6 +51,32 @@ pub trait Method: DeserializeOwned + JsonSchema {
     ///
     /// Returns -32602 with the path of a parameter that the method cannot have, or the error of the run.
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup>;
+}
+
+/// A method that is one run on a snapshot, whose result is a value, and what was asked for.
+pub trait Query: DeserializeOwned + JsonSchema {
+    /// The result.
+    type Answer: Serialize + JsonSchema;
+    /// A request and its answer, for the document.
+    const EXAMPLE: Example;
+
+    /// Runs the method.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Method::run`].
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer>;
+}
+
+impl<Q: Query> Method for Q {
+    type Answer = Q::Answer;
+    const EXAMPLE: Example = Q::EXAMPLE;
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let answer = self.answer(backend, run)?;
+        json::value(&mut run.out, &answer);
+        Ok(Lookup::Found)
+    }
 }
 
 /// A method of several runs, or of none: what it does beside them may wait.

@@ -7,16 +7,13 @@ use alloy_primitives::keccak256;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Example, Method};
+use super::{Example, Query};
 use crate::{
     chain::SealedBlock,
     engine::precompiles_of,
     ledger::{Divergence, FeedProblem, RetainedBlocks, Selector},
     rpc::{
-        json::{
-            self, Lookup,
-            hex::{Data, Fixed, Quantity},
-        },
+        json::hex::{Data, Fixed, Quantity},
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
     },
@@ -27,20 +24,18 @@ pub const CLIENT_VERSION: &str = concat!("presim/v", env!("CARGO_PKG_VERSION"));
 
 /// Defines methods without parameters: their answers' types, the examples of these, and the handlers.
 macro_rules! without_params {
-    ($($(#[$doc:meta])* $name:ident -> $answer:ty = $example:literal: |$backend:pat_param, $run:ident| $result:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident -> $answer:ty = $example:literal: |$backend:pat_param, $run:pat_param| $result:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Debug, Deserialize, JsonSchema)]
         #[serde(expecting = "no parameters")]
         pub struct $name {}
 
-        impl Method for $name {
+        impl Query for $name {
             type Answer = $answer;
             const EXAMPLE: Example = Example { params: "[]", answer: $example };
 
-            fn run(self, $backend: &Backend, $run: &mut Run<'_>) -> Result<Lookup> {
-                let answer: $answer = $result;
-                json::value(&mut $run.out, &answer);
-                Ok(Lookup::Found)
+            fn answer(self, $backend: &Backend, $run: &mut Run<'_>) -> Result<$answer> {
+                Ok($result)
             }
         }
     )*};
@@ -51,22 +46,22 @@ without_params! {
     BlockNumber -> Quantity<u64> = r#""0x10""#: |_, run| Quantity(run.published.head().number());
 
     /// The EIP-155 chain id.
-    ChainId -> Quantity<u64> = r#""0x7a69""#: |backend, run| Quantity(backend.spec.chain_id());
+    ChainId -> Quantity<u64> = r#""0x7a69""#: |backend, _| Quantity(backend.spec.chain_id());
 
     /// The network id: the chain id in decimal.
-    NetVersion -> String = r#""31337""#: |backend, run| backend.spec.chain_id().to_string();
+    NetVersion -> String = r#""31337""#: |backend, _| backend.spec.chain_id().to_string();
 
     /// Always true.
-    Listening -> bool = "true": |_, run| true;
+    Listening -> bool = "true": |_, _| true;
 
     /// Always zero: presim follows a feed, and no peers.
-    PeerCount -> Quantity<u64> = r#""0x0""#: |_, run| Quantity(0);
+    PeerCount -> Quantity<u64> = r#""0x0""#: |_, _| Quantity(0);
 
     /// Always false: what is published is complete.
-    Syncing -> bool = "false": |_, run| false;
+    Syncing -> bool = "false": |_, _| false;
 
     /// Name and version of this software.
-    ClientVersion -> &'static str = r#""presim/v0.1.0""#: |_, run| CLIENT_VERSION;
+    ClientVersion -> &'static str = r#""presim/v0.1.0""#: |_, _| CLIENT_VERSION;
 
     /// The forks: current, next and last (EIP-7910).
     GetConfig -> ForkConfigs = r#"{"current": {"activationTime": 0, "blobSchedule": {"baseFeeUpdateFraction": 5007716, "max": 9, "target": 6}, "chainId": "0x7a69", "forkId": "0x0929e24e", "precompiles": {"ECREC": "0x0000000000000000000000000000000000000001"}, "systemContracts": {"BEACON_ROOTS_ADDRESS": "0x000f3df6d732807ef1319fb7b8bb8522d0beac02"}}, "next": null, "last": null}"#: |backend, run| {
@@ -109,7 +104,7 @@ without_params! {
     };
 
     /// The last hundred differences between what was pre-confirmed and its producer's word or the canonical block, newest first.
-    GetDivergences -> Vec<ShownDivergence> = "[]": |backend, run| {
+    GetDivergences -> Vec<ShownDivergence> = "[]": |backend, _| {
         backend.divergences.newest_first().into_iter().map(ShownDivergence::from).collect()
     };
 }
@@ -213,7 +208,7 @@ pub struct NewestSnapshot {
     feed: &'static str,
     /// The reason why the feed lags or is degraded, while it does or is.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("enum" = FeedProblem::ALL.map(FeedProblem::as_str)))]
+    #[schemars(extend("enum" = FeedProblem::ALL.iter().map(|problem| problem.as_str()).collect::<Vec<_>>()))]
     reason: Option<&'static str>,
     /// The age in milliseconds of the oldest sub-block that waits, while the feed lags.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -266,15 +261,14 @@ pub struct Sha3 {
     data: Data,
 }
 
-impl Method for Sha3 {
+impl Query for Sha3 {
     type Answer = Fixed<32>;
     const EXAMPLE: Example = Example {
         params: r#"["0x"]"#,
         answer: r#""0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470""#,
     };
 
-    fn run(self, _: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        json::data(&mut run.out, keccak256(self.data.0).as_slice());
-        Ok(Lookup::Found)
+    fn answer(self, _: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
+        Ok(Fixed(keccak256(self.data.0).0))
     }
 }

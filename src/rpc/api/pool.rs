@@ -7,7 +7,7 @@ use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Example, Method};
+use super::{Example, Method, Query};
 use crate::{
     pool::{PoolStatus, SenderContent},
     rpc::{
@@ -45,15 +45,13 @@ pub struct ByState<T> {
 #[serde(expecting = "no parameters")]
 pub struct Status {}
 
-impl Method for Status {
+impl Query for Status {
     type Answer = ByState<Quantity<usize>>;
     const EXAMPLE: Example = Example { params: "[]", answer: r#"{"pending": "0x3", "queued": "0x0"}"# };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
         let PoolStatus { pending, queued } = backend.pool.status();
-        let counts = ByState { pending: Quantity(pending), queued: Quantity(queued) };
-        json::value(&mut run.out, &counts);
-        Ok(Lookup::Found)
+        Ok(ByState { pending: Quantity(pending), queued: Quantity(queued) })
     }
 }
 

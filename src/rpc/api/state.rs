@@ -242,8 +242,8 @@ impl Method for GetProof {
         let mut object = Object::new(&mut run.out);
         object.data("address", address.as_slice());
         nodes(object.key("accountProof"), &world.trie().proof(keccak256(address)));
-        json::quantity_u256(object.key("balance"), account.balance);
         object
+            .u256("balance", account.balance)
             .data("codeHash", account.code.hash.as_slice())
             .quantity("nonce", account.nonce)
             .data("storageHash", trie.root_hash().as_slice());
@@ -251,12 +251,10 @@ impl Method for GetProof {
             let mut object = Object::new(out);
             let word = B256::from(key.slot);
             match key.in_full {
-                true => {
-                    object.data("key", word.as_slice());
-                }
-                false => json::quantity_u256(object.key("key"), key.slot),
+                true => object.data("key", word.as_slice()),
+                false => object.u256("key", key.slot),
             }
-            json::quantity_u256(object.key("value"), account.slot(&key.slot));
+            .u256("value", account.slot(&key.slot));
             nodes(object.key("proof"), &trie.proof(keccak256(word)));
             object.end();
         });
@@ -308,9 +306,9 @@ fn account<T: Default>(
     Ok(run.overlay.look_up(&snapshot.world, address.into()).map_or_else(T::default, get))
 }
 
-fn bound_slots(place: &str, count: usize) -> Result<()> {
+fn bound_slots(path: &str, count: usize) -> Result<()> {
     if count > MAX_SLOTS {
-        return Err(RpcError::params(format!("{place}: too many storage slots: {count}, at most {MAX_SLOTS}")));
+        return Err(RpcError::params(format!("{path}: too many storage slots: {count}, at most {MAX_SLOTS}")));
     }
     Ok(())
 }

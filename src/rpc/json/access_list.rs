@@ -3,7 +3,7 @@
 use alloy_eips::eip7928::BlockAccessList;
 use alloy_primitives::U256;
 
-use super::{Object, data, list, quantity_u256};
+use super::{Object, data, list};
 
 /// Writes a list: each account has all six fields, in the order of the list's RLP.
 pub fn access_list(out: &mut Vec<u8>, accounts: &BlockAccessList) {
@@ -24,8 +24,7 @@ pub fn access_list(out: &mut Vec<u8>, accounts: &BlockAccessList) {
         list(object.key("storageReads"), &account.storage_reads, |out, slot| word(out, *slot));
         list(object.key("balanceChanges"), &account.balance_changes, |out, change| {
             let mut object = Object::new(out);
-            object.quantity("index", change.block_access_index.get());
-            quantity_u256(object.key("value"), change.post_balance);
+            object.quantity("index", change.block_access_index.get()).u256("value", change.post_balance);
             object.end();
         });
         list(object.key("nonceChanges"), &account.nonce_changes, |out, change| {

@@ -2,10 +2,11 @@
 
 use alloy_consensus::{Eip658Value, Header, Transaction, TxEnvelope, TxReceipt, transaction::Recovered};
 use alloy_eips::{Encodable2718, Typed2718, eip4844::DATA_GAS_PER_BLOB, eip7685::EMPTY_REQUESTS_HASH};
-use alloy_primitives::{Address, B256, Log, Sealed, Signature, TxKind, U256};
+use alloy_primitives::{Address, B256, Log, Sealed, TxKind, U256};
+use alloy_rpc_types_trace::parity::{LocalizedTransactionTrace, TransactionTrace};
 use alloy_trie::EMPTY_ROOT_HASH;
 
-use super::{Object, data, list, quantity_u256, value};
+use super::{Object, data, list, value};
 use crate::{
     chain::{ChainSpec, ChainTx, Fork, L1BlockInfo, L1Cost, SealedBlock},
     ledger::{Block, Included, SnapshotId},
@@ -62,9 +63,8 @@ pub fn header_fields(object: &mut Object<'_>, header: &Header, hash: B256, early
         .optional_quantity("baseFeePerGas", or_early(header.base_fee_per_gas))
         .optional_quantity("blobGasUsed", or_early(header.blob_gas_used))
         // Unlike the fields of earlier forks, this one and the slot are never written as empty values.
-        .optional_hash("blockAccessListHash", header.block_access_list_hash);
-    quantity_u256(object.key("difficulty"), header.difficulty);
-    object
+        .optional_hash("blockAccessListHash", header.block_access_list_hash)
+        .u256("difficulty", header.difficulty)
         .optional_quantity("excessBlobGas", or_early(header.excess_blob_gas))
         .data("extraData", &header.extra_data)
         .quantity("gasLimit", header.gas_limit)
@@ -87,23 +87,23 @@ pub fn header_fields(object: &mut Object<'_>, header: &Header, hash: B256, early
         .optional_hash("withdrawalsRoot", root_or_early(header.withdrawals_root, EMPTY_ROOT_HASH));
 }
 
-/// The position of a log in the chain.
+/// The position of a transaction in the chain, and of its logs.
 #[derive(Clone, Copy, Debug)]
-pub struct LogPlace<'a> {
-    /// The header of the block that contains the log.
+pub struct TxPosition<'a> {
+    /// The header of the block.
     pub header: &'a Header,
-    /// The hash of that block.
+    /// The hash of the block.
     pub block_hash: B256,
-    /// The hash of the transaction that wrote the log.
+    /// The hash of the transaction.
     pub tx_hash: B256,
-    /// The index of that transaction in the block.
+    /// The index of the transaction in the block.
     pub tx_index: u64,
     /// The time of the block in milliseconds, if the block tells it.
     pub time: Option<u64>,
 }
 
-impl<'a> LogPlace<'a> {
-    /// Returns the position of the logs of a transaction of `block`.
+impl<'a> TxPosition<'a> {
+    /// Returns the position of a transaction of `block`.
     pub fn of(block: &'a Block, included: &Included<'_>) -> Self {
         let header = block.header();
         Self {
@@ -112,6 +112,27 @@ impl<'a> LogPlace<'a> {
             tx_hash: *included.tx.tx_hash(),
             tx_index: included.index as u64,
             time: block.timestamp_ms(),
+        }
+    }
+
+    /// Writes the position as fields of the transaction.
+    pub fn write(&self, object: &mut Object<'_>) {
+        object
+            .data("blockHash", self.block_hash.as_slice())
+            .quantity("blockNumber", self.header.number)
+            .quantity("blockTimestamp", self.header.timestamp)
+            .quantity("transactionIndex", self.tx_index)
+            .optional_quantity("blockTimestampMs", self.time);
+    }
+
+    /// Returns a frame of the transaction with the position.
+    pub fn localized(&self, trace: TransactionTrace) -> LocalizedTransactionTrace {
+        LocalizedTransactionTrace {
+            trace,
+            block_hash: Some(self.block_hash),
+            block_number: Some(self.header.number),
+            transaction_hash: Some(self.tx_hash),
+            transaction_position: Some(self.tx_index),
         }
     }
 
@@ -133,20 +154,25 @@ impl<'a> LogPlace<'a> {
     }
 }
 
-/// Writes a log. `index` is its index in the block.
-pub fn log(out: &mut Vec<u8>, log: &Log, place: &LogPlace<'_>, index: u64, removed: bool) {
-    let mut object = Object::new(out);
+/// Writes the fields of a log that do not depend on its position.
+pub fn log_data(object: &mut Object<'_>, log: &Log) {
     object.data("address", log.address.as_slice());
     list(object.key("topics"), log.topics(), |out, topic| data(out, topic.as_slice()));
+    object.data("data", &log.data.data);
+}
+
+/// Writes a log. `index` is its index in the block.
+pub fn log(out: &mut Vec<u8>, log: &Log, position: &TxPosition<'_>, index: u64, removed: bool) {
+    let mut object = Object::new(out);
+    log_data(&mut object, log);
     object
-        .data("data", &log.data.data)
-        .quantity("blockNumber", place.header.number)
-        .data("transactionHash", place.tx_hash.as_slice())
-        .quantity("transactionIndex", place.tx_index)
-        .data("blockHash", place.block_hash.as_slice())
-        .quantity("blockTimestamp", place.header.timestamp);
-    object.optional_quantity("blockTimestampMs", place.time);
-    object.quantity("logIndex", index);
+        .quantity("blockNumber", position.header.number)
+        .data("transactionHash", position.tx_hash.as_slice())
+        .quantity("transactionIndex", position.tx_index)
+        .data("blockHash", position.block_hash.as_slice())
+        .quantity("blockTimestamp", position.header.timestamp)
+        .optional_quantity("blockTimestampMs", position.time)
+        .quantity("logIndex", index);
     object.key("removed").extend_from_slice(if removed { b"true" } else { b"false" });
     object.end();
 }
@@ -159,14 +185,8 @@ pub fn transaction(out: &mut Vec<u8>, block: &Block, included: &Included<'_>) {
 }
 
 fn placed_transaction(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
-    let header = block.header();
-    object
-        .data("blockHash", header.hash().as_slice())
-        .quantity("blockNumber", header.number)
-        .quantity("blockTimestamp", header.timestamp)
-        .quantity("transactionIndex", included.index as u64);
-    object.optional_quantity("blockTimestampMs", block.timestamp_ms());
-    let price = included.tx.effective_gas_price(header.base_fee_per_gas);
+    TxPosition::of(block, included).write(object);
+    let price = included.tx.effective_gas_price(block.header().base_fee_per_gas);
     let from = included.tx.signer();
     let deposit = match included.tx.inner() {
         ChainTx::Signed(tx) => return signed_transaction(object, tx, from, price),
@@ -178,7 +198,7 @@ fn placed_transaction(object: &mut Object<'_>, block: &Block, included: &Include
     transaction_fields(object, deposit.inner(), nonce, deposit.hash(), from, price);
     object.quantity("v", 0).quantity("r", 0).quantity("s", 0).data("sourceHash", deposit.source_hash.as_slice());
     if deposit.mint != 0 {
-        quantity_u256(object.key("mint"), U256::from(deposit.mint));
+        object.u256("mint", U256::from(deposit.mint));
     }
     if deposit.is_system_transaction {
         object.key("isSystemTx").extend_from_slice(b"true");
@@ -204,34 +224,17 @@ fn signed_transaction(object: &mut Object<'_>, tx: &TxEnvelope, from: Address, p
 
 /// Writes the signature of a transaction.
 pub fn seal_fields(object: &mut Object<'_>, tx: &TxEnvelope) {
-    let Seal { v, y_parity, signature } = Seal::of(tx);
-    object.quantity("v", v);
-    quantity_u256(object.key("r"), signature.r());
-    quantity_u256(object.key("s"), signature.s());
-    object.optional_quantity("yParity", y_parity);
-}
-
-/// The signature fields of a transaction.
-struct Seal<'a> {
-    v: u64,
-    /// `None` for a legacy transaction.
-    y_parity: Option<u64>,
-    signature: &'a Signature,
-}
-
-impl<'a> Seal<'a> {
-    fn of(tx: &'a TxEnvelope) -> Self {
-        let signature = tx.signature();
-        let parity = u64::from(signature.v());
-        match tx {
-            // `v` follows EIP-155 if the transaction names its chain, else it is 27 or 28.
-            TxEnvelope::Legacy(tx) => {
-                let base = tx.tx().chain_id.map_or(27, |id| id.saturating_mul(2).saturating_add(35));
-                Self { v: base.saturating_add(parity), y_parity: None, signature }
-            }
-            _ => Self { v: parity, y_parity: Some(parity), signature },
+    let signature = tx.signature();
+    let parity = u64::from(signature.v());
+    let (v, y_parity) = match tx {
+        // `v` follows EIP-155 if the transaction names its chain, else it is 27 or 28.
+        TxEnvelope::Legacy(tx) => {
+            let base = tx.tx().chain_id.map_or(27, |id| id.saturating_mul(2).saturating_add(35));
+            (base.saturating_add(parity), None)
         }
-    }
+        _ => (parity, Some(parity)),
+    };
+    object.quantity("v", v).u256("r", signature.r()).u256("s", signature.s()).optional_quantity("yParity", y_parity);
 }
 
 /// Writes the fields of a transaction that do not depend on its position or signature. `price` is in wei per gas.
@@ -243,22 +246,15 @@ pub fn transaction_fields<T: Transaction + Typed2718>(
     from: Address,
     price: u128,
 ) {
-    object.data("from", from.as_slice()).quantity("gas", tx.gas_limit());
-    quantity_u256(object.key("gasPrice"), U256::from(price));
+    object.data("from", from.as_slice()).quantity("gas", tx.gas_limit()).u256("gasPrice", U256::from(price));
     if tx.is_dynamic_fee() {
-        quantity_u256(object.key("maxFeePerGas"), U256::from(tx.max_fee_per_gas()));
-        quantity_u256(
-            object.key("maxPriorityFeePerGas"),
-            U256::from(tx.max_priority_fee_per_gas().unwrap_or_default()),
-        );
+        let priority = tx.max_priority_fee_per_gas().unwrap_or_default();
+        object.u256("maxFeePerGas", U256::from(tx.max_fee_per_gas()));
+        object.u256("maxPriorityFeePerGas", U256::from(priority));
     }
-    if let Some(fee) = tx.max_fee_per_blob_gas() {
-        quantity_u256(object.key("maxFeePerBlobGas"), U256::from(fee));
-    }
+    object.optional_u256("maxFeePerBlobGas", tx.max_fee_per_blob_gas().map(U256::from));
     object.data("hash", hash.as_slice()).data("input", tx.input()).quantity("nonce", nonce);
-    address_or_null(object, "to", tx.to());
-    quantity_u256(object.key("value"), tx.value());
-    object.quantity("type", u64::from(tx.ty()));
+    object.address_or_null("to", tx.to()).u256("value", tx.value()).quantity("type", u64::from(tx.ty()));
     if let Some(access_list) = tx.access_list() {
         value(object.key("accessList"), access_list);
     }
@@ -278,17 +274,15 @@ pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, spec: 
     let mut object = Object::new(out);
     if let Some(hashes) = tx.blob_versioned_hashes() {
         object.quantity("blobGasUsed", DATA_GAS_PER_BLOB * hashes.len() as u64);
-        if let Some(price) = blobs.and_then(|blobs| header.blob_fee(blobs)) {
-            quantity_u256(object.key("blobGasPrice"), U256::from(price));
-        }
+        object.optional_u256("blobGasPrice", blobs.and_then(|blobs| header.blob_fee(blobs)).map(U256::from));
     }
     object.data("blockHash", header.hash().as_slice()).quantity("blockNumber", header.number);
     outcome(&mut object, block, included);
     let price = tx.effective_gas_price(header.base_fee_per_gas);
-    quantity_u256(object.key("effectiveGasPrice"), U256::from(price));
-    object.data("from", tx.signer().as_slice());
-    address_or_null(&mut object, "to", tx.to());
     object
+        .u256("effectiveGasPrice", U256::from(price))
+        .data("from", tx.signer().as_slice())
+        .address_or_null("to", tx.to())
         .data("transactionHash", tx.tx_hash().as_slice())
         .quantity("transactionIndex", included.index as u64)
         .quantity("type", u64::from(tx.ty()));
@@ -305,17 +299,14 @@ pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, spec: 
 
 /// Writes the fields of the L1 cost, as op-geth names them.
 fn l1_cost(object: &mut Object<'_>, cost: &L1Cost) {
-    quantity_u256(object.key("l1GasPrice"), cost.gas_price);
-    quantity_u256(object.key("l1GasUsed"), cost.gas_used);
-    quantity_u256(object.key("l1Fee"), cost.fee);
+    object.u256("l1GasPrice", cost.gas_price).u256("l1GasUsed", cost.gas_used).u256("l1Fee", cost.fee);
     if let Some(scalar) = cost.fee_scalar {
         value(object.key("l1FeeScalar"), &scalar.to_string());
     }
-    object.optional_quantity("l1BaseFeeScalar", cost.base_fee_scalar);
-    if let Some(fee) = cost.blob_base_fee {
-        quantity_u256(object.key("l1BlobBaseFee"), fee);
-    }
-    object.optional_quantity("l1BlobBaseFeeScalar", cost.blob_base_fee_scalar);
+    object
+        .optional_quantity("l1BaseFeeScalar", cost.base_fee_scalar)
+        .optional_u256("l1BlobBaseFee", cost.blob_base_fee)
+        .optional_quantity("l1BlobBaseFeeScalar", cost.blob_base_fee_scalar);
     if let Some((scalar, constant)) = cost.operator_fee {
         object.quantity("operatorFeeScalar", scalar).quantity("operatorFeeConstant", constant);
     }
@@ -337,11 +328,13 @@ fn outcome(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
     let (tx, receipt) = (included.tx, included.receipt);
     let nonce = receipt.as_deposit().map_or(tx.nonce(), |deposit| deposit.deposit_nonce.unwrap_or_default());
     let created = matches!(tx.kind(), TxKind::Create).then(|| tx.signer().create(nonce));
-    address_or_null(object, "contractAddress", created);
-    object.quantity("cumulativeGasUsed", receipt.cumulative_gas_used()).quantity("gasUsed", included.gas_used);
-    let place = LogPlace::of(block, included);
+    object
+        .address_or_null("contractAddress", created)
+        .quantity("cumulativeGasUsed", receipt.cumulative_gas_used())
+        .quantity("gasUsed", included.gas_used);
+    let position = TxPosition::of(block, included);
     list(object.key("logs"), receipt.logs().iter().enumerate(), |out, (index, one)| {
-        log(out, one, &place, included.first_log + index as u64, false);
+        log(out, one, &position, included.first_log + index as u64, false);
     });
     object.data("logsBloom", receipt.bloom().as_slice());
     // Before Byzantium, a receipt has the state root after the transaction instead of a status (EIP-658).
@@ -349,14 +342,4 @@ fn outcome(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
         Eip658Value::PostState(root) => object.data("root", root.as_slice()),
         Eip658Value::Eip658(success) => object.quantity("status", u64::from(success)),
     };
-}
-
-/// Writes a field that is an address or null.
-fn address_or_null(object: &mut Object<'_>, key: &str, address: Option<Address>) {
-    match address {
-        Some(address) => {
-            object.data(key, address.as_slice());
-        }
-        None => object.key(key).extend_from_slice(b"null"),
-    }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use alloy_primitives::{Address, U256};
 use revm::state::AccountInfo;
 
-use super::{Object, quantity_u256};
+use super::Object;
 use crate::engine::{AccountDiff, ValueChange};
 
 /// Writes the changes of accounts, with the values before and after.
@@ -22,8 +22,7 @@ pub fn state_diff(out: &mut Vec<u8>, diff: &BTreeMap<Address, AccountDiff>) {
                 let (lost, amount) = difference(from.balance, to.balance);
                 signed(balance.key("change"), lost, amount);
             } else {
-                quantity_u256(balance.key("from"), from.balance);
-                quantity_u256(balance.key("to"), to.balance);
+                balance.u256("from", from.balance).u256("to", to.balance);
             }
             balance.end();
         }

@@ -10,7 +10,7 @@ use serde::{
 };
 
 /// A quantity: `0x` and 1 to 64 hex digits, the first not zero unless it is the only one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quantity<T>(pub T);
 
 /// A number as a quantity or as a JSON number, because clients send both.

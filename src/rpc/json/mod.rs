@@ -9,13 +9,13 @@ mod trace;
 
 pub use self::access_list::access_list;
 pub use self::block::{
-    LogPlace, block, flashblock, header, header_fields, log, pooled_transaction, receipt, seal_fields, transaction,
-    transaction_fields, transaction_with_receipt,
+    TxPosition, block, flashblock, header, header_fields, log, log_data, pooled_transaction, receipt, seal_fields,
+    transaction, transaction_fields, transaction_with_receipt,
 };
 pub use self::difference::{signed, state_diff};
-pub use self::trace::{TracePlace, each_frame, parity_results, trace};
+pub use self::trace::{each_frame, parity_results, trace};
 
-use alloy_primitives::{B256, U256};
+use alloy_primitives::{Address, B256, U256};
 use serde::Serialize;
 
 use super::protocol::error::{Result, RpcError};
@@ -101,6 +101,29 @@ impl<'a> Object<'a> {
     /// Writes a field that is a quantity.
     pub fn quantity(&mut self, key: &str, value: u64) -> &mut Self {
         quantity(self.key(key), value);
+        self
+    }
+
+    /// Writes a key and an address, or null.
+    pub fn address_or_null(&mut self, key: &str, address: Option<Address>) -> &mut Self {
+        match address {
+            Some(address) => data(self.key(key), address.as_slice()),
+            None => _ = null(self.key(key)),
+        }
+        self
+    }
+
+    /// Writes a key and a quantity of up to 256 bits.
+    pub fn u256(&mut self, key: &str, value: U256) -> &mut Self {
+        quantity_u256(self.key(key), value);
+        self
+    }
+
+    /// Writes a key and a quantity of up to 256 bits, if there is one.
+    pub fn optional_u256(&mut self, key: &str, value: Option<U256>) -> &mut Self {
+        if let Some(value) = value {
+            self.u256(key, value);
+        }
         self
     }
 

@@ -28,13 +28,13 @@ pub fn check_count(count: usize, most: usize) -> Result<()> {
 
 /// Decodes a transaction from its EIP-2718 bytes and recovers its sender. Drops the blobs of a transaction in network
 /// form, because execution does not depend on them.
-pub fn transaction(raw: &Data, place: impl fmt::Display) -> Result<Recovered<TxEnvelope>> {
-    let SentTransaction { tx, .. } = decode(raw, &place)?;
-    tx.try_into_recovered().map_err(|error| RpcError::params(format!("{place}: no recoverable sender: {error}")))
+pub fn transaction(raw: &Data, path: impl fmt::Display) -> Result<Recovered<TxEnvelope>> {
+    let SentTransaction { tx, .. } = decode(raw, &path)?;
+    tx.try_into_recovered().map_err(|error| RpcError::params(format!("{path}: no recoverable sender: {error}")))
 }
 
 /// Decodes a transaction from its EIP-2718 bytes.
-pub fn decode(raw: &Data, place: &impl fmt::Display) -> Result<SentTransaction> {
+pub fn decode(raw: &Data, path: &impl fmt::Display) -> Result<SentTransaction> {
     SentTransaction::decode(&raw.0)
-        .map_err(|error| RpcError::params(format!("{place}: not a signed transaction (EIP-2718): {error}")))
+        .map_err(|error| RpcError::params(format!("{path}: not a signed transaction (EIP-2718): {error}")))
 }

@@ -219,11 +219,11 @@ const BLOCK_ALIASES: &[(&str, &str)] = &[
 ];
 
 impl CallObject {
-    pub fn into_call(self, place: impl Display, dialect: &Dialect) -> Result<Call> {
+    pub fn into_call(self, path: impl Display, dialect: &Dialect) -> Result<Call> {
         let to = match self.to {
             None if dialect.requires_to_and_selector => {
                 return Err(RpcError::params(format!(
-                    "{place}.to: missing: expected an address, or null to create a contract"
+                    "{path}.to: missing: expected an address, or null to create a contract"
                 )));
             }
             None | Some(None) => TxKind::Create,
@@ -233,7 +233,7 @@ impl CallObject {
             && !dialect.takes_integer_types
         {
             return Err(RpcError::params(format!(
-                "{place}.type: invalid type: integer `{number}`, expected {EXPECTED_TYPE}"
+                "{path}.type: invalid type: integer `{number}`, expected {EXPECTED_TYPE}"
             )));
         }
         let fees = match (self.gas_price, self.max_fee_per_gas, self.max_priority_fee_per_gas) {
@@ -243,14 +243,14 @@ impl CallObject {
             }
             _ => {
                 return Err(RpcError::params(format!(
-                    "{place}.gasPrice: both gasPrice and (maxFeePerGas or maxPriorityFeePerGas) specified: expected one way to pay"
+                    "{path}.gasPrice: both gasPrice and (maxFeePerGas or maxPriorityFeePerGas) specified: expected one way to pay"
                 )));
             }
         };
         let data = match (self.input, self.data) {
             (Some(input), Some(data)) if input != data => {
                 return Err(RpcError::params(format!(
-                    "{place}.data: differs from input: expected one of the two, or the same in both"
+                    "{path}.data: differs from input: expected one of the two, or the same in both"
                 )));
             }
             (Some(data), _) | (None, Some(data)) => data.0,
@@ -259,15 +259,15 @@ impl CallObject {
         let needs_callee = self.blob_versioned_hashes.is_some() || self.authorization_list.is_some();
         if needs_callee && to.is_create() {
             return Err(RpcError::params(format!(
-                "{place}.to: missing: blobs and authorizations need a callee, they cannot create a contract"
+                "{path}.to: missing: blobs and authorizations need a callee, they cannot create a contract"
             )));
         }
         if matches!(&self.blob_versioned_hashes, Some(hashes) if hashes.is_empty()) {
-            return Err(RpcError::params(format!("{place}.blobVersionedHashes: empty: expected at least one hash")));
+            return Err(RpcError::params(format!("{path}.blobVersionedHashes: empty: expected at least one hash")));
         }
         if matches!(&self.authorization_list, Some(list) if list.is_empty()) {
             return Err(RpcError::params(format!(
-                "{place}.authorizationList: empty: expected at least one authorization"
+                "{path}.authorizationList: empty: expected at least one authorization"
             )));
         }
         Ok(Call {
@@ -287,7 +287,7 @@ impl CallObject {
     }
 }
 
-pub fn state_overrides(overrides: StateOverridesParam, place: impl Display) -> Result<StateOverrides> {
+pub fn state_overrides(overrides: StateOverridesParam, path: impl Display) -> Result<StateOverrides> {
     overrides
         .into_iter()
         .map(|(AddressKey(address), account)| {
@@ -295,7 +295,7 @@ pub fn state_overrides(overrides: StateOverridesParam, place: impl Display) -> R
             let storage = match (account.state, account.state_diff) {
                 (Some(_), Some(_)) => {
                     return Err(RpcError::params(format!(
-                        "{place}.{address}: has both 'state' and 'stateDiff': expected one of them"
+                        "{path}.{address}: has both 'state' and 'stateDiff': expected one of them"
                     )));
                 }
                 (Some(state), None) => StorageOverride::Replace(state.0),
@@ -318,22 +318,22 @@ pub fn state_overrides(overrides: StateOverridesParam, place: impl Display) -> R
 /// as in geth.
 pub fn call_block_overrides(
     overrides: BlockOverridesParam,
-    place: impl Display,
+    path: impl Display,
     method: &str,
 ) -> Result<BlockOverrides> {
     let root = overrides.beacon_root.as_ref().map(|_| "beaconRoot");
     if let Some(name) = root.or(overrides.withdrawals.as_ref().map(|_| "withdrawals")) {
         return Err(RpcError::params(format!(
-            "{place}.{name}: not supported by {method}: use eth_simulateV1 for this override"
+            "{path}.{name}: not supported by {method}: use eth_simulateV1 for this override"
         )));
     }
-    block_overrides(overrides, place)
+    block_overrides(overrides, path)
 }
 
-pub fn block_overrides(overrides: BlockOverridesParam, place: impl Display) -> Result<BlockOverrides> {
+pub fn block_overrides(overrides: BlockOverridesParam, path: impl Display) -> Result<BlockOverrides> {
     let number = overrides.number.map(|number| u64::try_from(number.0)).transpose();
     Ok(BlockOverrides {
-        number: number.map_err(|_| RpcError::params(format!("{place}.number: out of range: at most 64 bits")))?,
+        number: number.map_err(|_| RpcError::params(format!("{path}.number: out of range: at most 64 bits")))?,
         time: overrides.time.map(|time| time.0),
         gas_limit: overrides.gas_limit.map(|gas| gas.0),
         fee_recipient: overrides.fee_recipient.map(Address::from),

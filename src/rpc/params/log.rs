@@ -13,7 +13,7 @@ use crate::{
     chain::SealedBlock,
     ledger::{Block, Selector},
     rpc::{
-        json::{LogPlace, hex::Fixed},
+        json::{TxPosition, hex::Fixed},
         protocol::error::{Result, RpcError},
     },
 };
@@ -66,23 +66,28 @@ impl LogFilter {
 
     /// Returns the matching logs of a block's transactions from the index `start` on, each with its position and its index
     /// in the block. The blooms of the block and of each receipt are checked first.
-    pub fn logs_in<'a>(&'a self, block: &'a Block, start: usize) -> impl Iterator<Item = (LogPlace<'a>, u64, &'a Log)> {
+    pub fn logs_in<'a>(
+        &'a self,
+        block: &'a Block,
+        start: usize,
+    ) -> impl Iterator<Item = (TxPosition<'a>, u64, &'a Log)> {
         // The bloom of a block being built takes all its receipts, that of a receipt is there.
         let may_match = block.is_open() || self.matches_bloom(block.header().logs_bloom);
         let transactions = may_match.then(|| block.transactions_from(start)).into_iter().flatten();
         transactions.filter(|included| self.matches_bloom(included.receipt.bloom())).flat_map(move |included| {
-            let mut place = None;
+            let mut position = None;
             let logs = included.receipt.logs().iter().zip(included.first_log..);
             // Only a log that matches takes the hash of the block.
-            logs.filter(|(log, _)| self.matches(log))
-                .map(move |(log, index)| (*place.get_or_insert_with(|| LogPlace::of(block, &included)), index, log))
+            logs.filter(|(log, _)| self.matches(log)).map(move |(log, index)| {
+                (*position.get_or_insert_with(|| TxPosition::of(block, &included)), index, log)
+            })
         })
     }
 
     /// Returns the matching logs of a block whose transactions are not known, as [`logs_in`](Self::logs_in) does.
-    pub fn logs_alone_in<'a>(&'a self, block: &'a SealedBlock) -> impl Iterator<Item = (LogPlace<'a>, u64, &'a Log)> {
+    pub fn logs_alone_in<'a>(&'a self, block: &'a SealedBlock) -> impl Iterator<Item = (TxPosition<'a>, u64, &'a Log)> {
         let may_match = self.matches_bloom(block.header.logs_bloom);
-        let logs = may_match.then(|| LogPlace::of_logs_alone(block)).into_iter().flatten();
+        let logs = may_match.then(|| TxPosition::of_logs_alone(block)).into_iter().flatten();
         logs.filter(|(.., log)| self.matches(log))
     }
 }
@@ -97,11 +102,11 @@ pub enum LogRange {
 }
 
 impl OneOrMany<20> {
-    /// Returns the addresses. Errors name `place`.
-    pub fn addresses(self, place: &str) -> Result<Vec<Address>> {
-        bound(self.0.len(), place)?;
+    /// Returns the addresses. Errors name `path`.
+    pub fn addresses(self, path: &str) -> Result<Vec<Address>> {
+        bound(self.0.len(), path)?;
         if let Some(index) = self.0.iter().position(Option::is_none) {
-            return Err(RpcError::params(format!("{place}[{index}]: null: expected an address")));
+            return Err(RpcError::params(format!("{path}[{index}]: null: expected an address")));
         }
         Ok(self.0.into_iter().flatten().map(Address::from).collect())
     }
@@ -119,14 +124,14 @@ impl FilterParam {
         }
     }
 
-    /// Converts to a filter for logs of any block. Errors name fields of `place`.
-    pub fn into_filter(self, place: &str) -> Result<LogFilter> {
-        let addresses = self.address.map(|list| list.addresses(&format!("{place}.address")));
+    /// Converts to a filter for logs of any block. Errors name fields of `path`.
+    pub fn into_filter(self, path: &str) -> Result<LogFilter> {
+        let addresses = self.address.map(|list| list.addresses(&format!("{path}.address")));
         let addresses = addresses.transpose()?.unwrap_or_default();
         let topics = self.topics.unwrap_or_default();
         if topics.len() > TOPICS {
             return Err(RpcError::params(format!(
-                "{place}.topics: {} topics: a log has at most {TOPICS}",
+                "{path}.topics: {} topics: a log has at most {TOPICS}",
                 topics.len()
             )));
         }
@@ -134,7 +139,7 @@ impl FilterParam {
         let mut filter = Filter::new().address(addresses);
         for (index, alternatives) in topics.into_iter().enumerate() {
             let alternatives = alternatives.map_or_else(Vec::new, |list| list.0);
-            bound(alternatives.len(), &format!("{place}.topics[{index}]"))?;
+            bound(alternatives.len(), &format!("{path}.topics[{index}]"))?;
             let alternatives: Option<Vec<B256>> = alternatives.into_iter().map(|topic| topic.map(B256::from)).collect();
             filter.topics[index] = alternatives.unwrap_or_default().into();
         }
@@ -147,9 +152,9 @@ impl FilterParam {
     }
 }
 
-fn bound(count: usize, place: &str) -> Result<()> {
+fn bound(count: usize, path: &str) -> Result<()> {
     if count > MAX_ALTERNATIVES {
-        return Err(RpcError::params(format!("{place}: too many: {count}, at most {MAX_ALTERNATIVES}")));
+        return Err(RpcError::params(format!("{path}: too many: {count}, at most {MAX_ALTERNATIVES}")));
     }
     Ok(())
 }

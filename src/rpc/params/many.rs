@@ -101,18 +101,18 @@ pub fn into_bundles(
 }
 
 impl CallManyBundleParam {
-    fn into_bundle(self, place: impl fmt::Display, method: &str, dialect: &Dialect) -> Result<SimBlock> {
+    fn into_bundle(self, path: impl fmt::Display, method: &str, dialect: &Dialect) -> Result<SimBlock> {
         let calls = self.transactions.into_iter().enumerate();
         Ok(SimBlock {
             state: StateOverrides::default(),
             calls: calls
                 .map(|(index, call)| {
-                    call.into_call(format_args!("{place}.transactions[{index}]"), dialect).map(SimCall::from)
+                    call.into_call(format_args!("{path}.transactions[{index}]"), dialect).map(SimCall::from)
                 })
                 .collect::<Result<_, _>>()?,
             block: self
                 .block_override
-                .map(|block| call_block_overrides(block, format_args!("{place}.blockOverride"), method))
+                .map(|block| call_block_overrides(block, format_args!("{path}.blockOverride"), method))
                 .transpose()?
                 .unwrap_or_default(),
         })

@@ -91,7 +91,7 @@ pub fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T> 
     let mut unknown = UnknownField::of(dialect);
     let parsed = serde_ignored::deserialize(Positional(&mut deserializer), unknown.note());
     match (parsed, unknown.first) {
-        (Ok(_), Some(path)) => Err(RpcError::params(format!("{}: unknown field", place(&path)))),
+        (Ok(_), Some(path)) => Err(RpcError::params(format!("{}: unknown field", shown_path(&path)))),
         (parsed, _) => {
             parsed.and_then(|value| deserializer.end().map(|()| value)).map_err(|error| explain::<T>(params, &error))
         }
@@ -130,7 +130,7 @@ fn explain<T: DeserializeOwned>(params: &str, first: &serde_json::Error) -> RpcE
     // Drops the line and the column, because the path names the field.
     let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
     let text = if text == "trailing characters" { "more parameters than the method takes" } else { text };
-    RpcError::params(format!("{}: {}", place(&path), in_words_of_json(text)))
+    RpcError::params(format!("{}: {}", shown_path(&path), in_words_of_json(text)))
 }
 
 /// Replaces the type that serde expected by its name in JSON.
@@ -152,7 +152,7 @@ fn in_words_of_json(text: &str) -> Cow<'_, str> {
 /// Parses a value that was set aside because its type depends on another field. Errors name the wrong field.
 pub fn parse_aside<T: DeserializeOwned + Default>(
     aside: Option<&serde_json::Value>,
-    place: &str,
+    within: &str,
     dialect: &Dialect,
 ) -> Result<T> {
     let Some(value) = aside.filter(|value| !value.is_null()) else { return Ok(T::default()) };
@@ -164,15 +164,15 @@ pub fn parse_aside<T: DeserializeOwned + Default>(
         (Err(error), _) => {
             let path = track.path().to_string();
             let dot = if path == "." { String::new() } else { format!(".{path}") };
-            Err(RpcError::params(format!("{place}{dot}: {}", in_words_of_json(&error.to_string()))))
+            Err(RpcError::params(format!("{within}{dot}: {}", in_words_of_json(&error.to_string()))))
         }
-        (Ok(_), Some(path)) => Err(RpcError::params(format!("{place}.{}: unknown field", cut(&path, 80)))),
+        (Ok(_), Some(path)) => Err(RpcError::params(format!("{within}.{}: unknown field", cut(&path, 80)))),
         (Ok(value), _) => Ok(value),
     }
 }
 
 /// Formats `[0].a.b` or `0.a.b` as `params[0].a.b`. Long names and long paths are cut.
-fn place(path: &str) -> String {
+fn shown_path(path: &str) -> String {
     const MAX_NAME: usize = 80;
     const MAX_LENGTH: usize = 400;
     let mut out = String::from("params");
@@ -212,7 +212,7 @@ pub fn with_block(mut params: Vec<Box<RawValue>>, hash: B256) -> Vec<Box<RawValu
     // A hash is always JSON.
     let block = to_raw_value(&block).unwrap_or_else(|_| RawValue::NULL.to_owned());
     match params.get_mut(1) {
-        Some(place) => *place = block,
+        Some(param) => *param = block,
         None => params.push(block),
     }
     params

@@ -201,7 +201,8 @@ struct Rejection {
 }
 
 /// The outcome of a request, for the metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Outcome {
     /// The request has a result.
     Ok,
@@ -222,15 +223,8 @@ impl Outcome {
     pub const ALL: [Self; 6] = [Self::Ok, Self::Invalid, Self::Refused, Self::Limited, Self::Deadline, Self::Internal];
 
     /// Returns the label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Invalid => "invalid",
-            Self::Refused => "refused",
-            Self::Limited => "limited",
-            Self::Deadline => "deadline",
-            Self::Internal => "internal",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

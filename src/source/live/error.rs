@@ -14,6 +14,7 @@ use crate::{
 };
 
 /// The reason why a block or a sub-block could not be imported.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// The upstream does not return the block.
@@ -39,46 +40,22 @@ pub enum LiveError {
     Late(Duration),
     /// The block does not match its announcement.
     #[error("{what}: computed {computed}, announced {announced}")]
-    Mismatch {
-        /// The name of the differing value.
-        what: &'static str,
-        /// The value from execution.
-        computed: String,
-        /// The announced value.
-        announced: String,
-        /// The transaction, if the value is one transaction's.
-        transaction: Option<B256>,
-    },
+    Mismatch { what: &'static str, computed: String, announced: String, transaction: Option<B256> },
     /// A transaction cannot be read.
     #[error(transparent)]
     Unread(#[from] UnreadTx),
     /// The upstream is a node of another chain than at the start.
     #[error("the upstream's chain id is {announced} now, expected {expected}: it is a node of another chain")]
-    OtherChain {
-        /// The chain id at the start.
-        expected: u64,
-        /// The chain id now.
-        announced: u64,
-    },
+    OtherChain { expected: u64, announced: u64 },
     /// The block has a transaction of a type that presim does not know.
     #[error("transaction {index} has the type {kind:#04x}, which presim does not know")]
-    ForeignType {
-        /// The transaction's index, from 0.
-        index: usize,
-        /// The type (EIP-2718).
-        kind: u8,
-    },
+    ForeignType { index: usize, kind: u8 },
     /// The block cannot be executed here.
     #[error("{0}")]
     Unexecutable(Unexecutable),
     /// A transaction cannot be executed.
     #[error("transaction {index}: {problem}")]
-    Transaction {
-        /// The transaction's index, from 0.
-        index: usize,
-        /// The problem of the transaction.
-        problem: String,
-    },
+    Transaction { index: usize, problem: String },
     /// The execution has panicked, because of a fault in this program.
     #[error("the execution has panicked")]
     Panicked,

@@ -69,19 +69,19 @@ impl Overlay {
     pub fn reads(&self) -> ReadSet {
         let record = &self.reads;
         let mut accounts: Vec<AccountRead> = Vec::new();
-        let mut places = vec![None; self.ids.len()];
+        let mut indices = vec![None; self.ids.len()];
         for (id, entry) in self.entries[..self.ids.len()].iter().enumerate() {
             if let Some(parts) = entry.read {
-                places[id] = Some(accounts.len());
+                indices[id] = Some(accounts.len());
                 accounts.push(AccountRead { address: entry.now.address, parts, slots: Vec::new() });
             }
         }
         for (id, slot) in &record.slots {
-            let place = *places[*id].get_or_insert_with(|| {
+            let index = *indices[*id].get_or_insert_with(|| {
                 accounts.push(AccountRead { address: self.entries[*id].now.address, ..AccountRead::default() });
                 accounts.len() - 1
             });
-            accounts[place].slots.push(*slot);
+            accounts[index].slots.push(*slot);
         }
         if record.everything || accounts.len() + record.slots.len() + record.hashes.len() > ReadSet::MAX_READS {
             return ReadSet::everything();

@@ -61,7 +61,7 @@ impl RemoteState {
     pub fn export(&self, view: &RemoteView) -> RemoteImage {
         let (block, since) = (view.number(), view.anchor.since);
         let mut image = RemoteImage { number: block, hash: view.hash(), ..RemoteImage::default() };
-        let mut places: HashMap<B256, u64> = HashMap::default();
+        let mut indices: HashMap<B256, u64> = HashMap::default();
         for entry in &self.accounts {
             let known = entry.value().read();
             let info = known.info.value.at(block, since);
@@ -74,7 +74,7 @@ impl RemoteState {
             if let Some(Some(AccountFields { balance, nonce, code })) = info {
                 (account.balance, account.nonce) = (*balance, *nonce);
                 if let Some(held) = code {
-                    account.code = *places.entry(held.code.hash).or_insert_with(|| {
+                    account.code = *indices.entry(held.code.hash).or_insert_with(|| {
                         image.codes.push(held.code.bytecode.original_bytes());
                         image.codes.len() as u64
                     });
@@ -97,7 +97,7 @@ impl RemoteState {
     /// Returns what is known of these pieces of the state at the block of `view`.
     pub fn export_some(view: &RemoteView, wanted: impl IntoIterator<Item = Miss>) -> RemoteImage {
         let mut image = RemoteImage { number: view.number(), hash: view.hash(), ..RemoteImage::default() };
-        let mut places: HashMap<B256, u64> = HashMap::default();
+        let mut indices: HashMap<B256, u64> = HashMap::default();
         for miss in wanted {
             match miss {
                 Miss::Account(address) => {
@@ -106,7 +106,7 @@ impl RemoteState {
                     if let Some(info) = known {
                         (account.balance, account.nonce) = (info.balance, info.nonce);
                         if let Some(code) = info.code.filter(|code| !code.is_empty()) {
-                            account.code = *places.entry(info.code_hash).or_insert_with(|| {
+                            account.code = *indices.entry(info.code_hash).or_insert_with(|| {
                                 image.codes.push(code.original_bytes());
                                 image.codes.len() as u64
                             });
@@ -138,7 +138,7 @@ impl RemoteState {
         let hashes = image.hashes.into_iter().map(|ImageHash { number, hash }| Fetched::BlockHash { number, hash });
         let accounts = image.accounts.into_iter().flat_map(|account| {
             let ImageAccount { address, is_known, balance, nonce, code, slots } = account;
-            let code = usize::try_from(code).ok().and_then(|place| code_list.get(place.checked_sub(1)?)).cloned();
+            let code = usize::try_from(code).ok().and_then(|index| code_list.get(index.checked_sub(1)?)).cloned();
             let fields = is_known.then(|| Fetched::Account { address, balance, nonce, code: code.unwrap_or_default() });
             let slots = slots.into_iter().map(move |ImageSlot { slot, value }| Fetched::Slot { address, slot, value });
             fields.into_iter().chain(slots)

@@ -85,35 +85,15 @@ pub struct RemoteStats {
 }
 
 /// A value that was fetched.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug)]
 pub enum Fetched {
     /// An account. One without balance, nonce and code does not exist (EIP-161).
-    Account {
-        /// The account's address.
-        address: Address,
-        /// Balance in wei.
-        balance: U256,
-        /// The account's nonce.
-        nonce: u64,
-        /// The account's code.
-        code: Code,
-    },
+    Account { address: Address, balance: U256, nonce: u64, code: Code },
     /// A storage slot.
-    Slot {
-        /// The account's address.
-        address: Address,
-        /// The slot's key.
-        slot: U256,
-        /// The slot's value.
-        value: U256,
-    },
+    Slot { address: Address, slot: U256, value: U256 },
     /// The hash of an ancestor of the block that it was fetched for.
-    BlockHash {
-        /// The ancestor's number.
-        number: u64,
-        /// The ancestor's hash.
-        hash: B256,
-    },
+    BlockHash { number: u64, hash: B256 },
 }
 
 /// The state of an upstream after one block. Cheap to clone.

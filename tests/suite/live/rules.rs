@@ -492,7 +492,7 @@ impl Stage {
         }
         let shown = |state: &str| node.metric(&format!("presim_feed_state{{state=\"{state}\"}}"));
         assert_eq!(shown("live") + shown("lagging"), f64::from(problem.is_none()), "{at}");
-        for one in FeedProblem::ALL.into_iter().filter(|one| *one != FeedProblem::Lagging) {
+        for one in FeedProblem::ALL.iter().copied().filter(|one| *one != FeedProblem::Lagging) {
             assert_eq!(shown(one.as_str()), f64::from(problem == Some(one)), "{at}: {one:?}");
         }
         if matches!(then, Fell(_)) {
@@ -510,7 +510,7 @@ fn number_of(value: &Value) -> u64 {
 fn fallen(node: &TestNode) -> f64 {
     let of =
         |problem: FeedProblem| node.metric(&format!("presim_feed_fallbacks_total{{reason=\"{}\"}}", problem.as_str()));
-    FeedProblem::ALL.into_iter().map(of).sum()
+    FeedProblem::ALL.iter().copied().map(of).sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -106,7 +106,7 @@ impl LiveStage {
 
     /// Checks that nothing was dropped since the start.
     pub fn never_fell(&self) {
-        for problem in FeedProblem::ALL.into_iter().filter(|problem| *problem != FeedProblem::Connecting) {
+        for problem in FeedProblem::ALL.iter().copied().filter(|problem| *problem != FeedProblem::Connecting) {
             let name = format!("presim_feed_fallbacks_total{{reason=\"{}\"}}", problem.as_str());
             assert_eq!(self.node.metric(&name), 0.0, "{problem:?}");
         }

@@ -7,7 +7,7 @@ use presim::{
     chain::ChainSpec,
     engine::{BaseFeeRule, BlockContext, Engine, Simulation, SimulationRules},
     ledger::Snapshot,
-    rpc::{ShapeLimits, SimulationView, dialect::PROJECT, parse_presim_simulation, write_simulation},
+    rpc::{ShapeLimits, SimulationView, dialect::PRESIM, parse_presim_simulation, write_simulation},
     state::{AccountReads, CodeCache, Overlay, ReadSet, World},
     watch::{StandingBundles, StandingRun, StateHistory},
 };
@@ -120,7 +120,7 @@ impl LiveWatch {
         match engine.simulate(snapshot, simulation) {
             Ok(simulated) => {
                 let view = SimulationView {
-                    dialect: &PROJECT,
+                    dialect: &PRESIM,
                     outputs: simulation.outputs,
                     full_transactions: false,
                     errors: None,
@@ -179,7 +179,7 @@ fn bundle(rng: &mut SmallRng, senders: &[Address]) -> Simulation {
     let outputs: Vec<&str> = all.into_iter().filter(|_| rng.random_ratio(1, 2)).collect();
     let payload: Value = json!({ "blockStateCalls": [block], "outputs": outputs, "validation": validates });
     let params = json!([payload, "pending"]).to_string();
-    parse_presim_simulation(&params, &PROJECT, &SHAPE).expect("a payload").simulation
+    parse_presim_simulation(&params, &PRESIM, &SHAPE).expect("a payload").simulation
 }
 
 /// Returns code that leaves one word, which follows from the state or from the block.

@@ -10,7 +10,7 @@ use super::{write, write_logs};
 use crate::{
     ledger::{BlockLogs, Selector, UnknownBlock},
     rpc::{
-        api::{Example, Method},
+        api::{Example, Method, Query},
         json::{
             self, Lookup,
             hex::{Fixed, Quantity},
@@ -29,14 +29,14 @@ pub struct NewFilter {
     filter: FilterParam,
 }
 
-impl Method for NewFilter {
+impl Query for NewFilter {
     type Answer = Quantity<u64>;
     const EXAMPLE: Example = Example {
         params: r#"[{"address": "0x5fbdb2315678afecb367f032d93f642f64180aa3"}]"#,
         answer: r#""0x1f2e3d4c5b6a7988""#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let range = self.filter.range()?;
         let filter = Box::new(self.filter.into_filter("params[0]")?);
         let LogRange::Range(from, to) = range else {
@@ -53,7 +53,7 @@ impl Method for NewFilter {
             }
         }
         let next = run.published.head().number() + 1;
-        install(backend, run, FilterSubject::Logs { filter, range, next, late: BTreeMap::new() })
+        Ok(install(backend, run, FilterSubject::Logs { filter, range, next, late: BTreeMap::new() }))
     }
 }
 
@@ -62,13 +62,13 @@ impl Method for NewFilter {
 #[serde(expecting = "no parameters")]
 pub struct NewBlockFilter {}
 
-impl Method for NewBlockFilter {
+impl Query for NewBlockFilter {
     type Answer = Quantity<u64>;
     const EXAMPLE: Example = Example { params: "[]", answer: r#""0x1f2e3d4c5b6a7988""# };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let next = run.published.head().number() + 1;
-        install(backend, run, FilterSubject::Blocks { next })
+        Ok(install(backend, run, FilterSubject::Blocks { next }))
     }
 }
 
@@ -77,18 +77,17 @@ impl Method for NewBlockFilter {
 #[serde(expecting = "no parameters")]
 pub struct NewPendingTransactionFilter {}
 
-impl Method for NewPendingTransactionFilter {
+impl Query for NewPendingTransactionFilter {
     type Answer = Quantity<u64>;
     const EXAMPLE: Example = Example { params: "[]", answer: r#""0x1f2e3d4c5b6a7988""# };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        install(backend, run, FilterSubject::Pending(backend.pool.subscribe()))
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+        Ok(install(backend, run, FilterSubject::Pending(backend.pool.subscribe())))
     }
 }
 
-fn install(backend: &Backend, run: &mut Run<'_>, subject: FilterSubject) -> Result<Lookup> {
-    json::quantity(&mut run.out, backend.filters.install(run.client, subject));
-    Ok(Lookup::Found)
+fn install(backend: &Backend, run: &Run<'_>, subject: FilterSubject) -> Quantity<u64> {
+    Quantity(backend.filters.install(run.client, subject))
 }
 
 /// Forgets a filter. The result is false if there is none.
@@ -98,13 +97,12 @@ pub struct UninstallFilter {
     id: Quantity<u64>,
 }
 
-impl Method for UninstallFilter {
+impl Query for UninstallFilter {
     type Answer = bool;
     const EXAMPLE: Example = Example { params: r#"["0x1f2e3d4c5b6a7988"]"#, answer: "true" };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        json::value(&mut run.out, &backend.filters.uninstall(self.id.0));
-        Ok(Lookup::Found)
+    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
+        Ok(backend.filters.uninstall(self.id.0))
     }
 }
 

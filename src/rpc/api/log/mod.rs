@@ -14,7 +14,7 @@ use super::{Example, Method};
 use crate::{
     ledger::{Block, Chain, KnownBlock, Selector},
     rpc::{
-        json::{self, LogPlace, Lookup, schema},
+        json::{self, Lookup, TxPosition, schema},
         params::{FilterParam, LogFilter, LogRange},
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
@@ -47,7 +47,7 @@ impl Method for GetLogs {
 
 /// Appends logs, each after a comma unless `count` is zero, and adds them to `count`. Stops once `count` exceeds `most`.
 fn write<'a>(
-    logs: impl Iterator<Item = (LogPlace<'a>, u64, &'a Log)>,
+    logs: impl Iterator<Item = (TxPosition<'a>, u64, &'a Log)>,
     count: &mut usize,
     most: usize,
     out: &mut Vec<u8>,

@@ -9,16 +9,15 @@ use std::time::Duration;
 
 use alloy_primitives::{I256, TxHash, U256};
 use alloy_rpc_types_eth::Log;
-use alloy_rpc_types_mev::{SimBundleLogs, SimBundleResponse};
 use schemars::JsonSchema;
+use serde::Serialize;
 
 use self::request::{MevBundle, MevPart, SimBundleRequest};
-use super::{Example, Method};
+use super::{Example, Query};
 use crate::{
     engine::{CallOutcome, CallResult, HaltText, NumberedLog, Simulated, SimulationError},
     rpc::{
         json::{
-            self, Lookup,
             hex::{Data, Quantity},
             schema,
         },
@@ -31,58 +30,53 @@ use crate::{
 const REFUND_GAS: u64 = 30_000;
 
 /// The outcome of a bundle.
-#[derive(JsonSchema)]
+#[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[expect(dead_code, reason = "alloy's type writes it")]
 pub struct SimBundleResult {
     success: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     state_block: Quantity<u64>,
     mev_gas_price: Quantity<U256>,
     profit: Quantity<U256>,
     refundable_value: Quantity<U256>,
     gas_used: Quantity<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     logs: Option<Vec<ItemLogs>>,
     /// The reason for which a transaction failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
     exec_error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     revert: Option<Data>,
 }
 
 /// The logs of an item of a bundle: of a transaction, or of the items of a bundle.
-#[derive(JsonSchema)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[expect(dead_code, reason = "alloy's type writes it")]
 struct ItemLogs {
-    tx_logs: Option<Vec<schema::Log>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Vec<schema::Log>>")]
+    tx_logs: Option<Vec<Log>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     bundle_logs: Option<Vec<Self>>,
 }
 
-impl Method for SimBundle {
+impl Query for SimBundle {
     type Answer = SimBundleResult;
     const EXAMPLE: Example = Example {
         params: r#"[{"version": "v0.1", "inclusion": {"block": "0x2"}, "body": [{"tx": "0x02f86e827a69", "canRevert": false}]}, {"parentBlock": "latest"}]"#,
         answer: r#"{"success": true, "stateBlock": "0x1", "mevGasPrice": "0x3b9aca00", "profit": "0x1319718a5000", "refundableValue": "0x1319718a5000", "gasUsed": "0x5208", "logs": [{"txLogs": []}]}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<SimBundleResult> {
         let SimBundleRequest { bundle, simulation, parent, timeout } = self.into_request(&backend.limits.shape)?;
         let snapshot = backend.select(run.published, parent)?;
         run.limit_time(timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis));
         let (rules, client) = (backend.rules(run.dialect), run.client);
         let asked = simulation.blocks.first().and_then(|block| block.block.number);
         let number = asked.unwrap_or_else(|| snapshot.head.header.number.saturating_add(1));
-        let mut response = SimBundleResponse {
-            success: false,
-            error: None,
-            state_block: snapshot.header().number,
-            mev_gas_price: U256::ZERO,
-            profit: U256::ZERO,
-            refundable_value: U256::ZERO,
-            gas_used: 0,
-            logs: None,
-            exec_error: None,
-            revert: None,
-        };
+        let state_block = Quantity(snapshot.header().number);
+        let mut response = SimBundleResult { state_block, ..SimBundleResult::default() };
         let done = match bundle.may_land_in(number) {
             false => Err(SimulationError::Refused(format!("invalid inclusion: the bundle is not for block {number}"))),
             true => {
@@ -113,8 +107,7 @@ impl Method for SimBundle {
             // A refusal by the chain is an answer here.
             Err(error) => response.error = Some(error.to_string()),
         }
-        json::value(&mut run.out, &response);
-        Ok(Lookup::Found)
+        Ok(response)
     }
 }
 
@@ -130,14 +123,14 @@ impl MevBundle {
 }
 
 /// Writes to `response` what a bundle that has run earns.
-fn fill_response(bundle: &MevBundle, done: &Simulated, number: u64, response: &mut SimBundleResponse) {
+fn fill_response(bundle: &MevBundle, done: &Simulated, number: u64, response: &mut SimBundleResult) {
     let Some(block) = done.blocks.iter().find(|block| !block.filler) else { return };
     if let Some(failed) = block.calls.iter().rfind(|call| call.outcome != CallOutcome::Success) {
         response.exec_error = Some(match &failed.outcome {
             CallOutcome::Halt(reason) => HaltText(reason.clone()).to_string(),
             _ => "execution reverted".to_owned(),
         });
-        response.revert = Some(failed.return_data.clone()).filter(|data| !data.is_empty());
+        response.revert = Some(Data(failed.return_data.clone())).filter(|data| !data.0.is_empty());
     }
     // A transaction that breaks the bundle is the last, and counts for nothing.
     let ran = match done.dropped {
@@ -147,17 +140,18 @@ fn fill_response(bundle: &MevBundle, done: &Simulated, number: u64, response: &m
     let mut account = BundleAccount { base_fee: block.base_fee, number, left: ran, index: 0 };
     let (earned, logs) = account.of(bundle);
     let unsigned = |value: I256| U256::try_from(value).unwrap_or_default();
-    response.gas_used = earned.gas;
-    response.refundable_value = unsigned(earned.refundable);
+    response.gas_used = Quantity(earned.gas);
+    response.refundable_value = Quantity(unsigned(earned.refundable));
     response.error = match () {
         () if done.dropped.is_some() => Some("tx failed".to_owned()),
         () if !earned.pays || earned.profit.is_negative() => Some("negative profit".to_owned()),
         () => None,
     };
-    response.profit = unsigned(earned.profit);
+    let profit = unsigned(earned.profit);
+    response.profit = Quantity(profit);
     if response.error.is_none() {
         response.success = true;
-        response.mev_gas_price = response.profit.checked_div(U256::from(earned.gas)).unwrap_or_default();
+        response.mev_gas_price = Quantity(profit.checked_div(U256::from(earned.gas)).unwrap_or_default());
         response.logs = Some(logs);
     }
 }
@@ -185,7 +179,7 @@ struct BundleAccount<'a> {
 }
 
 impl BundleAccount<'_> {
-    fn of(&mut self, bundle: &MevBundle) -> (BundleEarnings, Vec<SimBundleLogs>) {
+    fn of(&mut self, bundle: &MevBundle) -> (BundleEarnings, Vec<ItemLogs>) {
         let mut all = BundleEarnings { profit: I256::ZERO, refundable: I256::ZERO, gas: 0, pays: true };
         let mut logs = Vec::with_capacity(bundle.items.len());
         for item in &bundle.items {
@@ -193,13 +187,13 @@ impl BundleAccount<'_> {
             match &item.part {
                 MevPart::Tx(hash) => {
                     let Some((call, left)) = self.left.split_first() else { break };
-                    logs.push(SimBundleLogs { tx_logs: Some(self.logs_of(call, *hash)), bundle_logs: None });
+                    logs.push(ItemLogs { tx_logs: Some(self.logs_of(call, *hash)), bundle_logs: None });
                     (self.left, self.index) = (left, self.index + 1);
                     all.gas += call.gas_used;
                 }
                 MevPart::Bundle(inner) => {
                     let (earned, inner) = self.of(inner);
-                    logs.push(SimBundleLogs { tx_logs: None, bundle_logs: Some(inner) });
+                    logs.push(ItemLogs { tx_logs: None, bundle_logs: Some(inner) });
                     all.gas += earned.gas;
                     all.pays &= earned.pays && !earned.profit.is_negative();
                 }

@@ -212,46 +212,46 @@ struct FlatCalls {
 }
 
 impl MevBundleParam {
-    fn into_bundle(self, place: &str, depth: usize, calls: &mut FlatCalls) -> Result<MevBundle> {
+    fn into_bundle(self, path: &str, depth: usize, calls: &mut FlatCalls) -> Result<MevBundle> {
         if !VERSIONS.contains(&self.version.as_str()) {
             let shown = shown::wrong(&self.version);
-            let text = format!("{place}.version: {shown}: unknown version: expected one of {}", VERSIONS.join(", "));
+            let text = format!("{path}.version: {shown}: unknown version: expected one of {}", VERSIONS.join(", "));
             return Err(RpcError::params(text));
         }
         if depth > MAX_NESTED {
-            return Err(RpcError::limit(format!("{place}: a bundle within {depth} others: at most {MAX_NESTED}")));
+            return Err(RpcError::limit(format!("{path}: a bundle within {depth} others: at most {MAX_NESTED}")));
         }
         if self.body.is_empty() {
-            return Err(RpcError::params(format!("{place}.body: empty: expected at least one item")));
+            return Err(RpcError::params(format!("{path}.body: empty: expected at least one item")));
         }
         let first = self.inclusion.block.0;
         // Zero means that there is no other block, as in Flashbots' builder.
         let last = self.inclusion.max_block.map(|block| block.0).filter(|block| *block != 0).unwrap_or(first);
         if last < first {
             return Err(RpcError::params(format!(
-                "{place}.inclusion.maxBlock: {last}: expected at least inclusion.block, {first}"
+                "{path}.inclusion.maxBlock: {last}: expected at least inclusion.block, {first}"
             )));
         }
         let ValidityParam { refund, refund_config } = self.validity.unwrap_or_default();
         let (refunds, config) = (refund.unwrap_or_default(), refund_config.unwrap_or_default());
-        check_percentages(refunds.iter().map(|refund| refund.percent), &format!("{place}.validity.refund"))?;
-        check_percentages(config.iter().map(|one| one.percent), &format!("{place}.validity.refundConfig"))?;
+        check_percentages(refunds.iter().map(|refund| refund.percent), &format!("{path}.validity.refund"))?;
+        check_percentages(config.iter().map(|one| one.percent), &format!("{path}.validity.refundConfig"))?;
         let count = self.body.len();
         let mut percents = vec![None; count];
         for (index, RefundParam { body_idx, percent }) in refunds.into_iter().enumerate() {
-            let place = format!("{place}.validity.refund[{index}].bodyIdx");
+            let path = format!("{path}.validity.refund[{index}].bodyIdx");
             let percent_of = percents.get_mut(body_idx).ok_or_else(|| {
-                RpcError::params(format!("{place}: {body_idx}: the body has {count} items: expected an index from 0"))
+                RpcError::params(format!("{path}: {body_idx}: the body has {count} items: expected an index from 0"))
             })?;
             if percent_of.replace(percent).is_some() {
                 return Err(RpcError::params(format!(
-                    "{place}: {body_idx}: named twice: expected one refund for an item"
+                    "{path}: {body_idx}: named twice: expected one refund for an item"
                 )));
             }
         }
         let items = self.body.into_iter().zip(percents).enumerate();
         let items = items.map(|(index, (item, refund))| {
-            let part = item.into_part(&format!("{place}.body[{index}]"), depth, calls)?;
+            let part = item.into_part(&format!("{path}.body[{index}]"), depth, calls)?;
             Ok(MevItem { part, refund })
         });
         let items = items.collect::<Result<Vec<_>>>()?;
@@ -264,17 +264,17 @@ impl MevBundleParam {
 }
 
 impl MevItemParam {
-    fn into_part(self, place: &str, depth: usize, calls: &mut FlatCalls) -> Result<MevPart> {
+    fn into_part(self, path: &str, depth: usize, calls: &mut FlatCalls) -> Result<MevPart> {
         match self {
             Self { hash: Some(hash), .. } => Err(RpcError::params(format!(
-                "{place}.hash: {}: a transaction that only MEV-Share knows: expected its bytes in tx",
+                "{path}.hash: {}: a transaction that only MEV-Share knows: expected its bytes in tx",
                 B256::from(hash)
             ))),
             Self { tx: Some(raw), bundle: None, can_revert, .. } => {
                 if calls.calls.len() == calls.most {
-                    return Err(RpcError::limit(format!("{place}: too many transactions: at most {}", calls.most)));
+                    return Err(RpcError::limit(format!("{path}: too many transactions: at most {}", calls.most)));
                 }
-                let tx = transaction(&raw, format_args!("{place}.tx"))?;
+                let tx = transaction(&raw, format_args!("{path}.tx"))?;
                 if can_revert.unwrap_or_default() {
                     let at = CallPlace { block: 0, call: calls.calls.len() };
                     calls.when.0.insert(at, RequiredEnd::Any);
@@ -284,9 +284,9 @@ impl MevItemParam {
                 Ok(MevPart::Tx(hash))
             }
             Self { bundle: Some(bundle), tx: None, can_revert: None, .. } => {
-                bundle.into_bundle(&format!("{place}.bundle"), depth + 1, calls).map(MevPart::Bundle)
+                bundle.into_bundle(&format!("{path}.bundle"), depth + 1, calls).map(MevPart::Bundle)
             }
-            _ => Err(RpcError::params(format!("{place}: expected either tx, with or without canRevert, or bundle"))),
+            _ => Err(RpcError::params(format!("{path}: expected either tx, with or without canRevert, or bundle"))),
         }
     }
 }
@@ -302,9 +302,9 @@ impl MevPart {
     }
 }
 
-fn check_percentages(percents: impl Iterator<Item = u8>, place: &str) -> Result<()> {
+fn check_percentages(percents: impl Iterator<Item = u8>, path: &str) -> Result<()> {
     match percents.map(u64::from).sum() {
         0..=100 => Ok(()),
-        sum => Err(RpcError::params(format!("{place}: {sum} percent in all: expected at most 100"))),
+        sum => Err(RpcError::params(format!("{path}: {sum} percent in all: expected at most 100"))),
     }
 }

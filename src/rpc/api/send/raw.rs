@@ -8,9 +8,8 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use crate::rpc::{
-    api::{Example, Method, Serve, block::write_receipt},
+    api::{Example, Query, Serve, block::write_receipt},
     json::{
-        self, Lookup,
         hex::{Data, Fixed, Number},
         schema,
     },
@@ -29,18 +28,17 @@ pub struct SendRaw {
     pub transaction: Data,
 }
 
-impl Method for SendRaw {
+impl Query for SendRaw {
     type Answer = Fixed<32>;
     const EXAMPLE: Example = Example {
         params: r#"["0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33"]"#,
         answer: r#""0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421""#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let (hash, commit) = backend.pool.add_raw(&self.transaction.0)?;
-        json::data(&mut run.out, hash.as_slice());
         run.commit = commit;
-        Ok(Lookup::Found)
+        Ok(Fixed(hash.0))
     }
 }
 

@@ -11,8 +11,8 @@ use crate::{
     ledger::Snapshot,
     pool::PoolPlace,
     rpc::{
-        api::{Example, Method, Serve, call::needed_gas, wallet},
-        json::{self, Lookup, hex::Fixed},
+        api::{Example, Query, Serve, call::needed_gas, wallet},
+        json::{self, hex::Fixed},
         params::{CallObject, parse},
         protocol::{
             dialect::Dialect,
@@ -35,15 +35,12 @@ use crate::{
 #[serde(expecting = "no parameters")]
 pub struct Accounts {}
 
-impl Method for Accounts {
+impl Query for Accounts {
     type Answer = Vec<Fixed<20>>;
     const EXAMPLE: Example = Example { params: "[]", answer: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"# };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        json::list(&mut run.out, backend.wallet.accounts.addresses(), |out, address| {
-            json::data(out, address.as_slice())
-        });
-        Ok(Lookup::Found)
+    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
+        Ok(backend.wallet.accounts.addresses().map(|address| Fixed(address.0.0)).collect())
     }
 }
 

@@ -254,26 +254,26 @@ impl Payload {
     }
 }
 
-/// Returns how the calls of `blocks` must end, by the conditions at `place`.
+/// Returns how the calls of `blocks` must end, by the conditions at `path`.
 ///
 /// # Errors
 ///
 /// Returns -32602 if there is no such call, or a call is named twice.
-pub fn conditions(when: Vec<ConditionParam>, blocks: &[SimBlockParam], place: &str) -> Result<Conditions> {
+pub fn conditions(when: Vec<ConditionParam>, blocks: &[SimBlockParam], path: &str) -> Result<Conditions> {
     let mut conditions = Conditions::default();
     for (index, ConditionParam { block, call, status }) in when.into_iter().enumerate() {
         let count = blocks.get(block).map(|block| block.calls.as_ref().map_or(0, Vec::len));
         match count {
             None => {
                 let text = format!(
-                    "{place}[{index}].block: {block}: there are {} blocks: expected an index from 0",
+                    "{path}[{index}].block: {block}: there are {} blocks: expected an index from 0",
                     blocks.len()
                 );
                 return Err(RpcError::params(text));
             }
             Some(count) if call >= count => {
                 let text =
-                    format!("{place}[{index}].call: {call}: block {block} has {count} calls: expected an index from 0");
+                    format!("{path}[{index}].call: {call}: block {block} has {count} calls: expected an index from 0");
                 return Err(RpcError::params(text));
             }
             Some(_) => {}
@@ -285,7 +285,7 @@ pub fn conditions(when: Vec<ConditionParam>, blocks: &[SimBlockParam], place: &s
         };
         if conditions.0.insert(CallPlace { block, call }, end).is_some() {
             return Err(RpcError::params(format!(
-                "{place}[{index}]: call {call} of block {block} is named twice: expected one status for a call"
+                "{path}[{index}]: call {call} of block {block} is named twice: expected one status for a call"
             )));
         }
     }
@@ -293,17 +293,17 @@ pub fn conditions(when: Vec<ConditionParam>, blocks: &[SimBlockParam], place: &s
 }
 
 impl SimBlockParam {
-    fn into_block(self, place: impl fmt::Display, dialect: &Dialect, takes_signed: bool) -> Result<SimBlock> {
+    fn into_block(self, path: impl fmt::Display, dialect: &Dialect, takes_signed: bool) -> Result<SimBlock> {
         let calls = self.calls.unwrap_or_default().into_iter().enumerate();
         let calls = calls.map(|(index, call)| match call {
             SimCallParam::Unsigned(call) => {
-                call.into_call(format_args!("{place}.calls[{index}]"), dialect).map(SimCall::Unsigned)
+                call.into_call(format_args!("{path}.calls[{index}]"), dialect).map(SimCall::Unsigned)
             }
             SimCallParam::Signed(_) if !takes_signed => Err(RpcError::params(format!(
-                "{place}.calls[{index}]: a string: expected a call object (presim_simulate takes signed transactions)"
+                "{path}.calls[{index}]: a string: expected a call object (presim_simulate takes signed transactions)"
             ))),
             SimCallParam::Signed(raw) => {
-                let tx = transaction(&raw, format_args!("{place}.calls[{index}]"))?;
+                let tx = transaction(&raw, format_args!("{path}.calls[{index}]"))?;
                 Ok(SimCall::Signed(Box::new(tx)))
             }
         });
@@ -311,12 +311,12 @@ impl SimBlockParam {
             calls: calls.collect::<Result<_, _>>()?,
             state: self
                 .state_overrides
-                .map(|state| state_overrides(state, format_args!("{place}.stateOverrides")))
+                .map(|state| state_overrides(state, format_args!("{path}.stateOverrides")))
                 .transpose()?
                 .unwrap_or_default(),
             block: self
                 .block_overrides
-                .map(|block| block_overrides(block, format_args!("{place}.blockOverrides")))
+                .map(|block| block_overrides(block, format_args!("{path}.blockOverrides")))
                 .transpose()?
                 .unwrap_or_default(),
         })

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use alloy_consensus::{Header, Transaction, Typed2718};
-use alloy_primitives::{Address, B256, map::AddressMap};
+use alloy_consensus::{Transaction, Typed2718};
+use alloy_primitives::{Address, map::AddressMap};
 
 use crate::{
     engine::{
@@ -12,8 +12,8 @@ use crate::{
     },
     rpc::{
         json::{
-            LogPlace, Object, access_list, data, header_fields, list, log, quantity, quantity_u256, seal_fields,
-            signed, state_diff, string, too_long, trace, transaction_fields, value,
+            Object, TxPosition, access_list, data, header_fields, list, log, log_data, quantity, seal_fields, signed,
+            state_diff, string, too_long, trace, transaction_fields, value,
         },
         params::CustomErrors,
         protocol::{
@@ -110,14 +110,8 @@ fn simulated_block(
         if index > 0 {
             calls.push(b',');
         }
-        let place = block.listing.as_ref().map(|listing| LogPlace {
-            header: listing.header.inner(),
-            block_hash: listing.header.hash(),
-            tx_hash: listing.transactions[index].hash,
-            tx_index: index as u64,
-            time: listing.timestamp_ms,
-        });
-        call_result(calls, call, place.as_ref(), &mut log_index, view)?;
+        let position = block.listing.as_ref().map(|listing| position(listing, index));
+        call_result(calls, call, position.as_ref(), &mut log_index, view)?;
     }
     calls.push(b']');
     if let Some(accounts) = &block.access_list {
@@ -140,12 +134,11 @@ fn simulated_block(
 }
 
 fn listed_block(object: &mut Object<'_>, listing: &BlockListing, view: &SimulationView<'_>) {
-    let (header, hash) = (listing.header.inner(), listing.header.hash());
-    header_fields(object, header, hash, view.dialect.shows_early_fields);
+    header_fields(object, &listing.header, listing.header.hash(), view.dialect.shows_early_fields);
     object.optional_quantity("timestampMs", listing.timestamp_ms).quantity("size", listing.size as u64);
     list(object.key("transactions"), listing.transactions.iter().enumerate(), |out, (index, tx)| {
         if view.full_transactions {
-            transaction(out, tx, index as u64, header, hash);
+            transaction(out, tx, &TxPosition { time: None, ..position(listing, index) });
         } else {
             data(out, tx.hash.as_slice());
         }
@@ -158,10 +151,21 @@ fn listed_block(object: &mut Object<'_>, listing: &BlockListing, view: &Simulati
     }
 }
 
+/// Returns the position of a simulated transaction.
+fn position(listing: &BlockListing, index: usize) -> TxPosition<'_> {
+    TxPosition {
+        header: &listing.header,
+        block_hash: listing.header.hash(),
+        tx_hash: listing.transactions[index].hash,
+        tx_index: index as u64,
+        time: listing.timestamp_ms,
+    }
+}
+
 fn call_result(
     out: &mut Vec<u8>,
     call: &CallResult,
-    place: Option<&LogPlace<'_>>,
+    position: Option<&TxPosition<'_>>,
     log_index: &mut u64,
     view: &SimulationView<'_>,
 ) -> Result<()> {
@@ -174,8 +178,8 @@ fn call_result(
     if outputs.contains(Outputs::LOGS) {
         list(object.key("logs"), &call.logs, |out, one| {
             let index = if dialect.counts_reverted_logs { one.number } else { *log_index };
-            match place {
-                Some(place) => log(out, &one.log, place, index, false),
+            match position {
+                Some(position) => log(out, &one.log, position, index, false),
                 None => short_log(out, one, index),
             }
             *log_index += 1;
@@ -196,7 +200,7 @@ fn call_result(
         list(object.key("transfers"), &call.transfers, |out, transfer| {
             let mut object = Object::new(out);
             object.data("from", transfer.from.as_slice()).data("to", transfer.to.as_slice());
-            quantity_u256(object.key("value"), transfer.value);
+            object.u256("value", transfer.value);
             object.end();
         });
     }
@@ -213,22 +217,17 @@ fn call_result(
 /// Writes a log without the block that contains it.
 fn short_log(out: &mut Vec<u8>, one: &NumberedLog, index: u64) {
     let mut object = Object::new(out);
-    object.data("address", one.log.address.as_slice());
-    list(object.key("topics"), one.log.topics(), |out, topic| data(out, topic.as_slice()));
-    object.data("data", &one.log.data.data).quantity("logIndex", index);
+    log_data(&mut object, &one.log);
+    object.quantity("logIndex", index);
     object.end();
 }
 
 /// Writes a simulated transaction in full. As in geth, the signature of an unsigned call is zeros.
-fn transaction(out: &mut Vec<u8>, tx: &SimulatedTx, index: u64, header: &Header, block_hash: B256) {
+fn transaction(out: &mut Vec<u8>, tx: &SimulatedTx, position: &TxPosition<'_>) {
     let inner = &tx.tx.tx;
     let mut object = Object::new(out);
-    object
-        .data("blockHash", block_hash.as_slice())
-        .quantity("blockNumber", header.number)
-        .quantity("blockTimestamp", header.timestamp)
-        .quantity("transactionIndex", index);
-    let price = inner.effective_gas_price(header.base_fee_per_gas);
+    position.write(&mut object);
+    let price = inner.effective_gas_price(position.header.base_fee_per_gas);
     transaction_fields(&mut object, inner, inner.nonce(), tx.hash, tx.from, price);
     match &tx.tx.signed {
         Some(signed) => seal_fields(&mut object, signed),
@@ -262,18 +261,14 @@ fn asset_changes(
             if let Some(token) = token {
                 object.data("token", token.as_slice());
             }
-            if let Some(id) = id {
-                quantity_u256(object.key("id"), *id);
-            }
+            object.optional_u256("id", id.copied());
             let (lost, amount) = change.net();
             signed(object.key("change"), lost, amount);
             let info = token.and_then(|token| tokens.get(token));
             if let Some(symbol) = info.and_then(|info| info.symbol.as_ref()) {
                 string(object.key("symbol"), symbol);
             }
-            if let Some(decimals) = info.and_then(|info| info.decimals) {
-                quantity(object.key("decimals"), decimals.into());
-            }
+            object.optional_quantity("decimals", info.and_then(|info| info.decimals).map(u64::from));
             object.end();
         });
     }
@@ -282,7 +277,7 @@ fn asset_changes(
 
 fn coinbase(out: &mut Vec<u8>, income: &CoinbaseIncome) {
     let mut object = Object::new(out);
-    quantity_u256(object.key("fees"), income.fees);
+    object.u256("fees", income.fees);
     let (lost, amount) = income.transfers();
     signed(object.key("transfers"), lost, amount);
     object.end();

@@ -145,9 +145,8 @@ fn notify_changes(
         json::state_diff(object.key("changes"), &changes);
         json::list(object.key("logs"), logs, |out, (hash, log)| {
             let mut object = Object::new(out);
-            object.data("address", log.address.as_slice());
-            json::list(object.key("topics"), log.topics(), |out, topic| json::data(out, topic.as_slice()));
-            object.data("data", &log.data.data).data("transactionHash", hash.as_slice());
+            json::log_data(&mut object, log);
+            object.data("transactionHash", hash.as_slice());
             object.end();
         });
         object.end();

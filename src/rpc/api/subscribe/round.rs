@@ -10,7 +10,7 @@ use crate::{
     chain::SealedBlock,
     ledger::{Block, Included, SnapshotId},
     rpc::{
-        json::{self, LogPlace},
+        json::{self, TxPosition},
         limits::memory::IoMemory,
         protocol::dialect::Dialect,
         run::{
@@ -190,7 +190,7 @@ impl<'a> Round<'a> {
     fn logs<'b>(
         &mut self,
         one: &Subscription,
-        logs: impl Iterator<Item = (LogPlace<'b>, u64, &'b Log)>,
+        logs: impl Iterator<Item = (TxPosition<'b>, u64, &'b Log)>,
         removed: bool,
         texts: &mut EncodedByIndex,
     ) {

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::rpc::{
-    api::{Example, Method},
-    json::{self, Lookup, hex::Fixed},
+    api::{Example, Query},
+    json::hex::Fixed,
     protocol::error::{Result, RpcError},
     run::{Backend, Run},
 };
@@ -19,17 +19,16 @@ pub struct Begin {
     address: Fixed<20>,
 }
 
-impl Method for Begin {
+impl Query for Begin {
     type Answer = ();
     const EXAMPLE: Example = EXAMPLE;
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
         if !backend.impersonated.add(self.address.into()) {
             let text = "as many accounts as can be are impersonated (--testing-limit): stop one of them";
             return Err(RpcError::limit(text));
         }
-        json::value(&mut run.out, &());
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 
@@ -40,13 +39,12 @@ pub struct Stop {
     address: Fixed<20>,
 }
 
-impl Method for Stop {
+impl Query for Stop {
     type Answer = ();
     const EXAMPLE: Example = EXAMPLE;
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
         backend.impersonated.remove(&self.address.into());
-        json::value(&mut run.out, &());
-        Ok(Lookup::Found)
+        Ok(())
     }
 }

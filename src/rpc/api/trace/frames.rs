@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    run::{find_block, parity, position, replay},
+    run::{find_block, parity, replay},
     schema::Frame,
 };
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     rpc::{
         api::{Example, Method},
         json::{
-            self, Lookup,
+            self, Lookup, TxPosition,
             hex::{Fixed, Number},
         },
         params::{SelectorParam, select},
@@ -203,10 +203,9 @@ fn frames_of(
     if traced.is_empty() {
         return Ok(());
     }
-    let hash = block.header().hash();
     replay(backend, run, block, traced, &FRAMES, |out, included, trace| {
         let trace = parity(&trace)?;
-        let position = position(included, block, hash);
+        let position = TxPosition::of(block, included);
         json::each_frame(&trace.frames, true, |frame| page.add(out, position.localized(frame), &matches))
     })
 }

@@ -5,14 +5,14 @@ use serde::Deserialize;
 
 use super::{
     options::Options,
-    run::{find_block, find_transaction, position, replay, trace_call, trace_calls},
+    run::{find_block, find_transaction, replay, trace_call, trace_calls},
     schema::{Trace, TracedTransaction},
 };
 use crate::{
     engine::SimBlock,
     rpc::{
         api::{Example, Method, many::in_bundles},
-        json::{self, Lookup, hex::Fixed},
+        json::{self, Lookup, TxPosition, hex::Fixed},
         params::{
             CallManyBundleParam, CallObject, ManyRequest, NamesBlock, SelectorParam, StateContextParam, into_bundles,
             select,
@@ -117,13 +117,12 @@ impl<B: NamesBlock> Method for Block<B> {
         let (tracer, timeout) = self.options.unwrap_or_default().tracer_of_past(run.dialect)?;
         let block = find_block(backend, run.published, self.block.into())?;
         run.limit_time(timeout);
-        let hash = block.header().hash();
         run.out.push(b'[');
         replay(backend, run, &block, 0..block.len(), &tracer, |out, included, trace| {
             if included.index > 0 {
                 out.push(b',');
             }
-            let position = position(included, &block, hash);
+            let position = TxPosition::of(&block, included);
             let mut object = json::Object::new(out);
             object.data("txHash", included.tx.tx_hash().as_slice());
             json::trace(object.key("result"), &trace, Some(&position), backend.limits.max_response)?;
@@ -155,9 +154,8 @@ impl Method for Transaction {
         let (tracer, timeout) = self.options.unwrap_or_default().tracer_of_past(run.dialect)?;
         let (block, index) = find_transaction(run.published, self.hash)?;
         run.limit_time(timeout);
-        let hash = block.header().hash();
         replay(backend, run, &block, index..index + 1, &tracer, |out, included, trace| {
-            json::trace(out, &trace, Some(&position(included, &block, hash)), backend.limits.max_response)
+            json::trace(out, &trace, Some(&TxPosition::of(&block, included)), backend.limits.max_response)
         })?;
         Ok(Lookup::Found)
     }

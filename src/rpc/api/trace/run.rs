@@ -2,14 +2,12 @@
 
 use std::{ops::Range, sync::Arc};
 
-use alloy_primitives::B256;
-
 use crate::{
     engine::{self, CallResult, ParityTrace, Trace, Tracer},
     ledger::{Block, Chain, Included, Selector, Snapshot, UnknownBlock},
     rpc::{
         api::many::refusal,
-        json::{self, Lookup, TracePlace, hex::Fixed},
+        json::{self, Lookup, hex::Fixed},
         params::ManyRequest,
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
@@ -111,9 +109,4 @@ fn before(published: &Chain, block: &Block) -> Result<Arc<Snapshot>> {
         ),
         error => error.into(),
     })
-}
-
-/// Returns the position of a transaction in `block`, which has this hash.
-pub fn position(included: &Included<'_>, block: &Block, hash: B256) -> TracePlace {
-    TracePlace { number: block.number(), block: hash, transaction: *included.tx.tx_hash(), index: included.index }
 }

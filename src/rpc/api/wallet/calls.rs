@@ -1,7 +1,8 @@
 //! `wallet_sendCalls` (EIP-5792): a batch is simulated, approved if the policy requires it, and sent.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -119,7 +120,7 @@ pub fn send_or_ask(backend: &Backend, run: &mut Run<'_>, prepared: PreparedBatch
 /// Returns the wallet's error with the dialect's code.
 pub fn send_approved(backend: &Backend, run: &mut Run<'_>, waiting: &Waiting) -> Result<()> {
     backend.admit(run.published, Selector::Pending)?;
-    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut waiting = waiting.lock();
     let is_sent = || RpcError::internal("the batch has already been sent");
     let meter = std::mem::take(&mut run.meter);
     let renewed = backend.wallet.renew(waiting.as_mut().ok_or_else(is_sent)?, run.overlay, meter);

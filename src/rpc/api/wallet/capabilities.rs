@@ -8,11 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     rpc::{
-        api::{Example, Method},
-        json::{
-            self, Lookup,
-            hex::{Fixed, Quantity},
-        },
+        api::{Example, Query},
+        json::hex::{Fixed, Quantity},
         protocol::error::Result,
         run::{Backend, Run},
     },
@@ -49,14 +46,14 @@ struct Supported {
     supported: bool,
 }
 
-impl Method for GetCapabilities {
+impl Query for GetCapabilities {
     type Answer = BTreeMap<String, ChainCapabilities>;
     const EXAMPLE: Example = Example {
         params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", ["0x7a69"]]"#,
         answer: r#"{"0x7a69": {"atomic": {"status": "ready"}, "gasLimitOverride": {"supported": true}}}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let allowed = backend.wallet.check_use(run.may_use_wallet);
         let account = self.account.into();
         let support = allowed.and_then(|()| backend.wallet.support(account, run.published, run.overlay));
@@ -65,8 +62,6 @@ impl Method for GetCapabilities {
         let is_asked = self.chain_ids.is_none_or(|chains| chains.contains(&Quantity(U256::from(own))));
         let support =
             ChainCapabilities { atomic: Atomic { status }, gas_limit_override: Supported { supported: true } };
-        let by_chain: BTreeMap<_, _> = is_asked.then(|| (format!("{own:#x}"), support)).into_iter().collect();
-        json::value(&mut run.out, &by_chain);
-        Ok(Lookup::Found)
+        Ok(is_asked.then(|| (format!("{own:#x}"), support)).into_iter().collect())
     }
 }

@@ -50,7 +50,7 @@ impl PersonalSign {
     /// do.
     fn into_request(self) -> Result<SignatureRequest> {
         let Self { message: first, account: second, .. } = self;
-        let (account, place, message, message_place) = match (address(&first), address(&second)) {
+        let (account, path, message, message_path) = match (address(&first), address(&second)) {
             (_, Some(account)) => (account, "params[1]", first, "params[0]"),
             (Some(account), None) => (account, "params[0]", second, "params[1]"),
             (None, None) => {
@@ -60,8 +60,8 @@ impl PersonalSign {
                 )));
             }
         };
-        let message = MessageToSign::Personal(message_bytes(message, message_place)?);
-        Ok(SignatureRequest { account, place, message })
+        let message = MessageToSign::Personal(message_bytes(message, message_path)?);
+        Ok(SignatureRequest { account, path, message })
     }
 }
 
@@ -114,7 +114,7 @@ impl SignTypedData {
         let message = TypedMessage::new(types, domain, primary_type, message).map_err(wrong)?;
         Ok(SignatureRequest {
             account: self.account.into(),
-            place: "params[0]",
+            path: "params[0]",
             message: MessageToSign::Typed(Box::new(message)),
         })
     }
@@ -167,13 +167,13 @@ fn address(text: &str) -> Option<Address> {
 }
 
 /// Returns the bytes of a message: those of its hex digits if it is `0x` and hex digits, else those of its text.
-fn message_bytes(text: String, place: &str) -> Result<Bytes> {
+fn message_bytes(text: String, path: &str) -> Result<Bytes> {
     let digits = text.strip_prefix("0x").filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
     match digits.map(const_hex::decode) {
         None => Ok(text.into_bytes().into()),
         Some(Ok(bytes)) => Ok(bytes.into()),
         Some(Err(_)) => Err(RpcError::params(format!(
-            "{place}: 0x and an odd count of hex digits: expected text, or hex data in whole bytes"
+            "{path}: 0x and an odd count of hex digits: expected text, or hex data in whole bytes"
         ))),
     }
 }

@@ -6,11 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::rpc::{
-    api::{Example, Method},
-    json::{
-        self, Lookup,
-        hex::{Fixed, Quantity},
-    },
+    api::{Example, Query},
+    json::hex::{Fixed, Quantity},
     protocol::error::{Result, RpcError},
     run::{Backend, Run},
 };
@@ -24,14 +21,13 @@ const UNRECOGNIZED_CHAIN: i32 = 4902;
 #[serde(expecting = "no parameters")]
 pub struct RequestAccounts {}
 
-impl Method for RequestAccounts {
+impl Query for RequestAccounts {
     type Answer = Vec<Fixed<20>>;
     const EXAMPLE: Example = Example { params: "[]", answer: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"# };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         connect(backend, run)?;
-        json::value(&mut run.out, &accounts(backend));
-        Ok(Lookup::Found)
+        Ok(accounts(backend))
     }
 }
 
@@ -71,14 +67,12 @@ impl Permission {
 #[serde(expecting = "no parameters")]
 pub struct GetPermissions {}
 
-impl Method for GetPermissions {
+impl Query for GetPermissions {
     type Answer = Vec<Permission>;
     const EXAMPLE: Example = Example { params: "[]", answer: RequestPermissions::EXAMPLE.answer };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let permission = connect(backend, run).ok().map(|()| Permission::of(backend, run));
-        json::value(&mut run.out, &Vec::from_iter(permission));
-        Ok(Lookup::Found)
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+        Ok(connect(backend, run).map(|()| Permission::of(backend, run)).into_iter().collect())
     }
 }
 
@@ -106,18 +100,16 @@ struct CaveatsParam {
     _caveats: Map<String, Value>,
 }
 
-impl Method for RequestPermissions {
+impl Query for RequestPermissions {
     type Answer = Vec<Permission>;
     const EXAMPLE: Example = Example {
         params: r#"[{"eth_accounts": {}}]"#,
         answer: r#"[{"parentCapability": "eth_accounts", "caveats": [{"type": "restrictReturnedAccounts", "value": ["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]}]}]"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         connect(backend, run)?;
-        let permission = Permission::of(backend, run);
-        json::value(&mut run.out, &[permission]);
-        Ok(Lookup::Found)
+        Ok(vec![Permission::of(backend, run)])
     }
 }
 
@@ -135,11 +127,11 @@ struct ChainParam {
     chain_id: Quantity<U256>,
 }
 
-impl Method for SwitchChain {
+impl Query for SwitchChain {
     type Answer = ();
     const EXAMPLE: Example = Example { params: r#"[{"chainId": "0x7a69"}]"#, answer: "null" };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         backend.wallet.check_use(run.may_use_wallet).map_err(|error| run.dialect.wallet_error(error))?;
         let (chain_id, own) = (self.chain.chain_id.0, backend.spec.chain_id());
         if chain_id != U256::from(own) {
@@ -149,8 +141,7 @@ impl Method for SwitchChain {
                 format!("params[0].chainId: {chain_id:#x}: expected {own:#x}, the only chain of this node"),
             ));
         }
-        json::value(&mut run.out, &());
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 

@@ -6,11 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::batch::IdParam;
 use crate::{
     rpc::{
-        api::{Example, Method},
-        json::{
-            self, Lookup,
-            hex::{Data, Fixed, Quantity},
-        },
+        api::{Example, Query},
+        json::hex::{Data, Fixed, Quantity},
         protocol::error::Result,
         run::{Backend, Run},
     },
@@ -94,17 +91,15 @@ struct ReplacedTransaction {
     by: Option<Fixed<32>>,
 }
 
-impl Method for GetCallsStatus {
+impl Query for GetCallsStatus {
     type Answer = CallsStatus;
     const EXAMPLE: Example = Example {
         params: r#"["one"]"#,
         answer: r#"{"version": "2.0.0", "id": "one", "chainId": "0x7a69", "status": 200, "atomic": false, "receipts": [{"logs": [], "status": "0x1", "blockHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "blockNumber": "0x2", "gasUsed": "0x5208", "transactionHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"}]}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let status = calls_status(backend, run, self.id)?;
-        json::value(&mut run.out, &CallsStatus::from(status));
-        Ok(Lookup::Found)
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+        Ok(calls_status(backend, run, self.id)?.into())
     }
 }
 
@@ -116,17 +111,16 @@ pub struct ShowCallsStatus {
     id: IdParam,
 }
 
-impl Method for ShowCallsStatus {
+impl Query for ShowCallsStatus {
     type Answer = ();
     const EXAMPLE: Example = Example { params: r#"["one"]"#, answer: "null" };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let status = calls_status(backend, run, self.id)?;
         run.ensure_complete()?;
         let hashes: Vec<_> = status.receipts.iter().map(|receipt| receipt.tx_hash).collect();
         tracing::info!(id = ?status.id.as_str(), state = ?status.state, code = status.state.code(), ?hashes, "the status of a batch, requested by wallet_showCallsStatus");
-        json::value(&mut run.out, &());
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 

@@ -13,47 +13,21 @@ use alloy_rpc_types_trace::{
 use revm::bytecode::opcode::OpCode;
 use revm_inspectors::tracing::types::CallTraceNode;
 
-use super::{Object, bounded_value, check_length, data, quantity, quantity_u256, string, value};
+use super::{Object, TxPosition, bounded_value, check_length, data, quantity, quantity_u256, string, value};
 use crate::{
     engine::{ParityTrace, Steps, Trace, TraceStep, TracedGas, frame_error},
     rpc::protocol::error::{Result, RpcError},
 };
 
-/// The position of a traced transaction on the chain.
-#[derive(Clone, Copy, Debug)]
-pub struct TracePlace {
-    /// The block's number.
-    pub number: u64,
-    /// The block's hash.
-    pub block: B256,
-    /// The transaction's hash.
-    pub transaction: B256,
-    /// The transaction's index in the block.
-    pub index: usize,
-}
-
-impl TracePlace {
-    /// Returns a frame with its position.
-    pub fn localized(&self, trace: TransactionTrace) -> LocalizedTransactionTrace {
-        LocalizedTransactionTrace {
-            trace,
-            block_hash: Some(self.block),
-            block_number: Some(self.number),
-            transaction_hash: Some(self.transaction),
-            transaction_position: Some(self.index as u64),
-        }
-    }
-}
-
-/// Writes a trace; that of a transaction of the chain with its `place`. Returns -32005 if the response becomes longer
+/// Writes a trace; that of a transaction of the chain with its `position`. Returns -32005 if the response becomes longer
 /// than `limit` bytes.
-pub fn trace(out: &mut Vec<u8>, trace: &Trace, place: Option<&TracePlace>, limit: usize) -> Result<()> {
+pub fn trace(out: &mut Vec<u8>, trace: &Trace, position: Option<&TxPosition<'_>>, limit: usize) -> Result<()> {
     match trace {
         Trace::Steps { steps, gas, failed, output } => self::steps(out, (steps, gas, *failed, output), limit),
         Trace::Calls { frames, with_logs, gas } => calls(out, frames, *with_logs, gas, limit),
         Trace::FlatCalls { frames, block_number, parity_errors } => {
-            let number = place.is_none().then_some(*block_number);
-            flat_calls(out, frames, (place, number), *parity_errors, limit)
+            let number = position.is_none().then_some(*block_number);
+            flat_calls(out, frames, (position, number), *parity_errors, limit)
         }
         Trace::PreState(frame) => bounded_value(out, frame, limit),
         Trace::FourByte(frame) => bounded_value(out, frame, limit),
@@ -74,7 +48,7 @@ pub fn trace(out: &mut Vec<u8>, trace: &Trace, place: Option<&TracePlace>, limit
         Trace::Mux(traces) => {
             let mut object = Object::new(out);
             for (name, one) in traces {
-                self::trace(object.key(name), one, place, limit)?;
+                self::trace(object.key(name), one, position, limit)?;
             }
             object.end();
             Ok(())
@@ -227,7 +201,7 @@ fn begin_call(out: &mut Vec<u8>, written: usize) {
 fn flat_calls(
     out: &mut Vec<u8>,
     frames: &[CallTraceNode],
-    (place, block_number): (Option<&TracePlace>, Option<u64>),
+    (position, block_number): (Option<&TxPosition<'_>>, Option<u64>),
     parity_errors: bool,
     limit: usize,
 ) -> Result<()> {
@@ -237,8 +211,8 @@ fn flat_calls(
         if !std::mem::take(&mut first) {
             out.push(b',');
         }
-        let trace = match place {
-            Some(place) => place.localized(trace),
+        let trace = match position {
+            Some(position) => position.localized(trace),
             None => LocalizedTransactionTrace {
                 trace,
                 block_hash: None,

@@ -122,8 +122,7 @@ fn executed(out: &mut Vec<u8>, step: &TraceStep, next: Option<&TraceStep>) {
     match step.slot.as_ref().filter(|_| step.op == opcode::SSTORE) {
         Some(slot) => {
             let mut store = Object::new(object.key("store"));
-            quantity_u256(store.key("key"), slot.key);
-            quantity_u256(store.key("val"), slot.value);
+            store.u256("key", slot.key).u256("val", slot.value);
             store.end();
         }
         None => object.key("store").extend_from_slice(b"null"),

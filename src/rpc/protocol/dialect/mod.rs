@@ -1,9 +1,9 @@
 //! The differences between presim's own contract and execution-apis.
 
-mod project;
+mod presim;
 mod standard;
 
-pub use self::project::PROJECT;
+pub use self::presim::PRESIM;
 pub use self::standard::STANDARD;
 
 use std::{sync::OnceLock, time::Duration};

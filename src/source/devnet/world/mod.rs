@@ -65,6 +65,7 @@ sol! {
 }
 
 /// The reason why the trading world cannot be built: the artifacts do not fit the set-up.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum WorldError {
     /// The artifacts cannot be read.
@@ -75,12 +76,7 @@ pub enum WorldError {
     Mnemonic(#[from] alloy_signer_local::LocalSignerError),
     /// A step of the set-up failed.
     #[error("the trading world: {step}: {problem}")]
-    SubBlockStep {
-        /// The step.
-        step: &'static str,
-        /// The reason of the failure.
-        problem: String,
-    },
+    SubBlockStep { step: &'static str, problem: String },
 }
 
 #[derive(Deserialize)]

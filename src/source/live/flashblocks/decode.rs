@@ -64,40 +64,24 @@ pub struct Metadata {
 }
 
 /// The reason why a message is not a sub-block.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The message is neither JSON nor brotli.
     #[error("binary message of {len} bytes: neither JSON nor a brotli stream")]
-    Compression {
-        /// The length of the message in bytes.
-        len: usize,
-    },
+    Compression { len: usize },
     /// The brotli stream ends too early.
     #[error("binary message of {len} bytes: the brotli stream ends too early")]
-    Truncated {
-        /// The length of the message in bytes.
-        len: usize,
-    },
+    Truncated { len: usize },
     /// The decompressed message exceeds the limit.
     #[error("the message has more than {limit} bytes of JSON")]
-    TooLarge {
-        /// The limit in bytes.
-        limit: usize,
-    },
+    TooLarge { limit: usize },
     /// The message says that all sub-blocks of a block were sent.
     #[error("the message ends the block {payload_id}")]
-    End {
-        /// The id of the block.
-        payload_id: PayloadId,
-    },
+    End { payload_id: PayloadId },
     /// The JSON is not a sub-block.
     #[error("{field}: {problem}")]
-    Field {
-        /// The path of the field; `message` for the whole.
-        field: String,
-        /// The problem of the field.
-        problem: String,
-    },
+    Field { field: String, problem: String },
 }
 
 impl Flashblock {

@@ -80,7 +80,8 @@ pub enum Action {
 }
 
 /// The reason why an event has no effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Ignored {
     /// The sub-block was received before.
     Duplicate,
@@ -96,14 +97,8 @@ pub enum Ignored {
 
 impl Ignored {
     /// Returns the name in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Duplicate => "duplicate",
-            Self::Stale => "stale",
-            Self::Waiting => "waiting",
-            Self::Held => "held",
-            Self::Canonical => "canonical",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -102,6 +102,7 @@ pub enum Event {
 }
 
 /// The reason why a connection was lost or could not be opened. No text contains the URL, which may hold a key.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// The connection was not open in time.
@@ -121,10 +122,7 @@ pub enum StreamError {
     Stalled(Duration),
     /// A message was longer than allowed.
     #[error("a message has more than {limit} bytes")]
-    MessageTooLong {
-        /// The limit in bytes.
-        limit: usize,
-    },
+    MessageTooLong { limit: usize },
     /// Another failure: of the network, of TLS, or of the protocol.
     #[error("{0}")]
     Other(String),

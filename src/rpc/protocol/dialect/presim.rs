@@ -6,7 +6,7 @@ use super::{Dialect, ErrorForm};
 use crate::{engine::BaseFeeRule, rpc::protocol::error::RpcError};
 
 /// The dialect of `/` by default.
-pub static PROJECT: Dialect = Dialect {
+pub static PRESIM: Dialect = Dialect {
     refuses_unknown_fields: true,
     requires_to_and_selector: true,
     base_fee: BaseFeeRule::Block,
