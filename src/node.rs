@@ -461,7 +461,6 @@ impl Actors {
             front = front.with_remote(StateCompletion {
                 fetcher,
                 rounds: config.live.upstream_rounds as usize,
-                snapshots,
                 lacks_rules,
                 forwarded: ForwardedMethods(config.live.forward.clone()),
                 permits: Semaphore::new((config.live.upstream_concurrency as usize / 2).max(1)),

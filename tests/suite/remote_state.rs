@@ -207,7 +207,6 @@ impl Setup {
         let front = Arc::new(front.with_remote(StateCompletion {
             fetcher: fetcher.clone(),
             rounds: 32,
-            snapshots: snapshots.clone(),
             lacks_rules: false,
             forwarded: ForwardedMethods::default(),
             executed: metrics.counter("presim_executed_by_upstream_total", "", &[]),

@@ -299,7 +299,7 @@ impl Message {
     async fn forward(&self, id: &Id<'_>, name: &str, params: Option<&str>, remote: &StateCompletion) -> Encoded {
         let session = &self.session;
         let deadline = session.front.services.runner.ticket(&session.caller).deadline();
-        match remote.forward_unknown(name, params.unwrap_or("[]"), deadline.into()).await {
+        match remote.forward_unknown(name, params.unwrap_or("[]"), deadline).await {
             Ok(result) if result.get().len() < session.limits.max_response => {
                 let mut text = begin(id, "result");
                 text.extend_from_slice(result.get().as_bytes());
