@@ -412,7 +412,7 @@ impl Actors {
         let sender = WalletSender::new(wallet.clone()).map(|sender| tokio::spawn(sender.run()));
         let backend = Arc::new(Backend {
             beginnings: Beginnings::new(config.prefix_cache_mb << 20, &metrics),
-            spec,
+            spec: Arc::new(spec),
             codes,
             pool,
             impersonated: Impersonated::new(config.testing_limit as usize),

@@ -118,4 +118,12 @@ impl RequestRunner {
             None => &LocalState,
         }
     }
+
+    /// Returns the source of the state that runs miss, for runs of their own.
+    pub fn shared_source(&self) -> Arc<dyn FetchMissed> {
+        match &self.remote {
+            Some(remote) => remote.clone(),
+            None => Arc::new(LocalState),
+        }
+    }
 }
