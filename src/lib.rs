@@ -13,7 +13,7 @@
 //! - [`page`]: the page for browsers: its files.
 //! - [`rpc`]: servers, methods, wire types of the two dialects, error codes and limits.
 //! - [`fleet`]: fleets: many machines that answer from one feed, over NATS.
-//! - [`watch`]: standing bundles: what they have read and answered, and what is due.
+//! - [`watch`]: standing bundles: they run again when a snapshot may have changed their answers.
 //! - [`search`]: searches for the values of a bundle that serve an objective best.
 //! - [`wallet`]: EIP-5792 batches: rules, signing, approval and the ledger.
 //! - [`source`]: the sources of state, and the one actor that turns them into snapshots.

@@ -60,7 +60,7 @@ use crate::{
     rpc::{
         Access, AccessConfig, Backend, Filters, ForwardedMethods, Front, FrontActor, IoMemory, IoThreads,
         MetricsAccess, RequestLimits, Serve, ServedFiles, ShapeLimits, StateCompletion, Stop, Subscriptions,
-        SyncTimeouts, Waiters, WatchLimits, Watches, announce,
+        SyncTimeouts, Waiters, Watches, announce,
     },
     scheduler::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     source::{
@@ -71,6 +71,7 @@ use crate::{
     store::{DataDir, Store, stored_bytes},
     telemetry::{Gauge, Metrics},
     wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, Sending, Wallet, WalletSender, keys},
+    watch::WatchLimits,
 };
 
 /// The time that requests under way may take to end when the node stops.

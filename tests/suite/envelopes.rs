@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use bytestring::ByteString;
 use presim::{
-    rpc::{
-        Caller, Front, IoMemory, ReplyLimits, Session, Subscriptions, Waiters, WatchLimits, Watches, dialect::PROJECT,
-    },
+    rpc::{Caller, Front, IoMemory, ReplyLimits, Session, Subscriptions, Waiters, Watches, dialect::PROJECT},
     scheduler::{Executor, ExecutorConfig, Flow},
     telemetry::Metrics,
+    watch::WatchLimits,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};

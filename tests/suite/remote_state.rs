@@ -23,13 +23,14 @@ use presim::{
     ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
     rpc::{
         AnswerRoom, Caller, ForwardedMethods, Front, IoMemory, Request, RpcError, StateCompletion, Subscriptions,
-        Waiters, WatchLimits, Watches, dialect::PROJECT, table,
+        Waiters, Watches, dialect::PROJECT, table,
     },
     scheduler::{Executor, ExecutorConfig, Flow},
     state::{Fetched, RemoteState, World},
     store::{DataDir, read_image, write_image},
     telemetry::Metrics,
     upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
+    watch::WatchLimits,
 };
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};

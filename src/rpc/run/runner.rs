@@ -1,4 +1,4 @@
-//! What runs of requests need from the node: the executor, the snapshots, and the data that all methods share.
+//! The node as runs of requests need it: the executor, the snapshots, and the data that all methods share.
 
 use std::sync::Arc;
 

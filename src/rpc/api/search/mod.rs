@@ -14,7 +14,10 @@ use self::{
 use super::{Example, Serve};
 use crate::rpc::{
     json, params,
-    protocol::error::{Result, RpcError},
+    protocol::{
+        dialect::Dialect,
+        error::{Result, RpcError},
+    },
     run::{
         Backend, Run,
         request::{Request, begin},
@@ -22,7 +25,7 @@ use crate::rpc::{
     },
 };
 use crate::{
-    engine::SimulationRules,
+    engine::Engine,
     ledger::Snapshot,
     scheduler::{LaneName, RunPlace},
     search::{BegunSearch, SearchError, SearchOutcome, Searcher, search_whole},
@@ -88,19 +91,23 @@ fn begin_search(backend: &Backend, run: &mut Run<'_>) -> Result<(BegunSearch, Re
     Ok((begun.map_err(|error| run.dialect.simulation_error(error))?, form))
 }
 
-/// Runs a whole search on a snapshot, records what it reads, and writes its outcome. Returns the best objective, and
-/// whether the search came to its end.
+/// Runs a whole search in one run on a snapshot, records what it reads, and writes its outcome. Returns the best objective,
+/// and whether the search came to its end.
+///
+/// # Errors
+///
+/// Returns the error of the bundle's beginning, or -32005 if the best variant's result becomes longer than the limit.
 pub fn search_on(
     backend: &Backend,
-    run: &mut Run<'_>,
+    dialect: &'static Dialect,
+    engine: &mut Engine<'_>,
     snapshot: &Snapshot,
-    rules: &SimulationRules,
     SearchRequest { search, form, .. }: &SearchRequest,
+    out: &mut Vec<u8>,
 ) -> Result<(Option<I256>, bool)> {
-    let mut engine = backend.engine(rules, run.reset_to(snapshot));
-    let outcome = search_whole(&mut engine, snapshot, search).map_err(|error| run.dialect.simulation_error(error))?;
+    let outcome = search_whole(engine, snapshot, search).map_err(|error| dialect.simulation_error(error))?;
     backend.gas.increment(outcome.gas_used);
-    result::write(&mut run.out, &outcome, form, run.dialect, backend.limits.max_response)?;
+    result::write(out, &outcome, form, dialect, backend.limits.max_response)?;
     Ok((outcome.objective(), outcome.complete))
 }
 
