@@ -23,8 +23,8 @@ use futures::future::join_all;
 use presim::{
     engine::Outputs,
     meter::Meter,
-    scheduler::{Executor, ExecutorConfig, Flow, LaneName, Refused, RunPlace, Task},
-    state::{Missed, Overlay},
+    scheduler::{Executor, ExecutorConfig, Flow, LaneName, LocalState, RunPlace, Task},
+    state::Overlay,
     telemetry::Metrics,
 };
 use tokio::runtime::Runtime;
@@ -81,22 +81,13 @@ struct Work<F> {
 
 impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
     type Answer = ();
-    type Error = Refused;
 
     fn place(&self) -> RunPlace {
         self.place
     }
 
-    fn size(&self) -> usize {
-        0
-    }
-
     fn run(&self, overlay: &mut Overlay, meter: Meter) {
         (self.work)(overlay, meter);
-    }
-
-    async fn fetch(&self, _: Missed, _: usize) -> Result<Option<Self>, Refused> {
-        Ok(None)
     }
 }
 
@@ -124,8 +115,13 @@ fn hop(executor: &Executor, runtime: &Runtime) {
     group.bench_function("in_place", |bencher| {
         let flow = Flow::new();
         let work = |overlay: &mut Overlay, _| black_box(overlay).log_numbers.restart();
-        bencher
-            .iter(|| runtime.block_on(executor.submit(Work { place: RunPlace::Inline, work }, executor.ticket(&flow))))
+        bencher.iter(|| {
+            runtime.block_on(executor.submit(
+                Work { place: RunPlace::Inline, work },
+                executor.ticket(&flow),
+                &LocalState,
+            ))
+        })
     });
     group.finish();
     criterion.final_summary();
@@ -139,7 +135,7 @@ async fn empty_jobs(executor: Executor, lane: LaneName, at_once: usize, rounds: 
             let work = |overlay: &mut Overlay, _| {
                 black_box(overlay);
             };
-            executor.submit(Work { place: RunPlace::On(lane), work }, executor.ticket(&flow))
+            executor.submit(Work { place: RunPlace::On(lane), work }, executor.ticket(&flow), &LocalState)
         });
         assert!(join_all(jobs).await.iter().all(Result::is_ok), "an empty job runs");
     }
@@ -236,7 +232,7 @@ fn through_executor(
             let request = &requests[number % requests.len()];
             drop(black_box(chain.simulate_within(&request.sim, overlay, meter)));
         };
-        executor.submit(Work { place: RunPlace::On(LaneName::Bundle), work }, executor.ticket(&flow))
+        executor.submit(Work { place: RunPlace::On(LaneName::Bundle), work }, executor.ticket(&flow), &LocalState)
     });
     let done = runtime.block_on(join_all(jobs));
     assert!(done.iter().all(Result::is_ok), "a request runs");

@@ -13,13 +13,14 @@
 //! - [`page`]: the page for browsers: its files.
 //! - [`rpc`]: servers, methods, wire types of the two dialects, error codes and limits.
 //! - [`fleet`]: fleets: many machines that answer from one feed, over NATS.
+//! - [`watch`]: standing bundles: they run again when a snapshot may have changed their answers.
+//! - [`search`]: searches for the values of a bundle that serve an objective best.
 //! - [`wallet`]: EIP-5792 batches: rules, signing, approval and the ledger.
 //! - [`source`]: the sources of state, and the one actor that turns them into snapshots.
 //! - [`publish`]: where changes are written before anyone sees them: the sinks, and the journal on disk.
 //! - [`upstream`]: a node that is followed: its heads, its blocks, and the state that is missing here.
 //! - [`pool`]: the transaction pool.
 //! - [`scheduler`]: where and when each request runs, and which requests are rejected.
-//! - [`watch`]: standing bundles: what they have read and answered, and what is due.
 //! - [`engine`]: pure simulation, from a snapshot and a request to a result.
 //! - [`ledger`]: what is published of a chain: snapshots with their block context, history, and the records of changes.
 //! - [`store`]: the durable store: one file, and group commits.
@@ -51,6 +52,7 @@ pub mod pool;
 pub mod publish;
 pub mod rpc;
 pub mod scheduler;
+pub mod search;
 pub mod secrets;
 pub mod shown;
 pub mod source;

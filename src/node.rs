@@ -60,7 +60,7 @@ use crate::{
     rpc::{
         Access, AccessConfig, Backend, Filters, ForwardedMethods, Front, FrontActor, IoMemory, IoThreads,
         MetricsAccess, RequestLimits, Serve, ServedFiles, ShapeLimits, StateCompletion, Stop, Subscriptions,
-        SyncTimeouts, Waiters, WatchLimits, Watches, announce,
+        SyncTimeouts, Waiters, Watches, announce,
     },
     scheduler::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     source::{
@@ -71,6 +71,7 @@ use crate::{
     store::{DataDir, Store, stored_bytes},
     telemetry::{Gauge, Metrics},
     wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, Sending, Wallet, WalletSender, keys},
+    watch::WatchLimits,
 };
 
 /// The time that requests under way may take to end when the node stops.
@@ -412,7 +413,7 @@ impl Actors {
         let sender = WalletSender::new(wallet.clone()).map(|sender| tokio::spawn(sender.run()));
         let backend = Arc::new(Backend {
             beginnings: Beginnings::new(config.prefix_cache_mb << 20, &metrics),
-            spec,
+            spec: Arc::new(spec),
             codes,
             pool,
             impersonated: Impersonated::new(config.testing_limit as usize),
@@ -462,7 +463,6 @@ impl Actors {
             front = front.with_remote(StateCompletion {
                 fetcher,
                 rounds: config.live.upstream_rounds as usize,
-                snapshots,
                 lacks_rules,
                 forwarded: ForwardedMethods(config.live.forward.clone()),
                 permits: Semaphore::new((config.live.upstream_concurrency as usize / 2).max(1)),

@@ -149,7 +149,7 @@ impl BodiesChain {
             wallet: Arc::new(wallet),
             filters: Filters::new(0),
             divergences: snapshots.divergences.clone(),
-            spec,
+            spec: Arc::new(spec),
             codes,
             limits: RequestLimits {
                 shape: SHAPE,

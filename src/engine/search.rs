@@ -1,4 +1,4 @@
-//! `presim_search`: one bundle with places that vary, and the values that serve an objective best.
+//! Searches: one bundle with fields that vary, and the values that serve an objective best.
 
 mod values;
 
@@ -17,14 +17,16 @@ use super::{
 };
 use crate::{ledger::Snapshot, meter::Stopped};
 
-/// A bundle of which some places vary.
+/// A bundle of which some fields vary.
 #[derive(Clone, Debug)]
 pub struct BundleSearch {
     /// The bundle. Its outputs are those of the best variant.
     pub simulation: Simulation,
-    /// The places, one or two.
-    pub places: Vec<VariedPlace>,
-    /// The values at the places.
+    /// Whether the best variant runs again, with its outputs.
+    pub shows: bool,
+    /// The fields that vary, one or two.
+    pub targets: Vec<VariedTarget>,
+    /// The values of the targets.
     pub values: SearchedValues,
     /// The measure of what is best.
     pub aim: Aim,
@@ -43,9 +45,9 @@ pub enum Aim {
     GasUsed,
 }
 
-/// A place in a bundle that varies.
+/// A field of a bundle that varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VariedPlace {
+pub enum VariedTarget {
     /// A part of a call.
     Call(CallPlace, VariedPart),
     /// A slot in the state overrides of a block.
@@ -79,7 +81,7 @@ pub enum VariedPart {
 /// The result of one variant.
 #[derive(Clone, Debug)]
 pub struct Variant {
-    /// The values at the places.
+    /// The values of the targets.
     pub values: Vec<U256>,
     /// The end of its run.
     pub end: VariantEnd,
@@ -133,13 +135,13 @@ impl Variant {
 }
 
 impl BundleSearch {
-    /// Returns the place up to which all variants are the same.
+    /// Returns the point up to which all variants are the same.
     pub fn beginning(&self) -> Until {
-        let place = |place: &VariedPlace| match *place {
-            VariedPlace::Call(place, _) => ((place.block, 1, place.call), Until::Call(place)),
-            VariedPlace::Slot { block, .. } => ((block, 0, 0), Until::Overrides(block)),
+        let point = |target: &VariedTarget| match *target {
+            VariedTarget::Call(place, _) => ((place.block, 1, place.call), Until::Call(place)),
+            VariedTarget::Slot { block, .. } => ((block, 0, 0), Until::Overrides(block)),
         };
-        let first = self.places.iter().map(place).min_by_key(|(order, _)| *order);
+        let first = self.targets.iter().map(point).min_by_key(|(order, _)| *order);
         first.map_or(Until::Overrides(0), |(_, until)| until)
     }
 
@@ -167,13 +169,13 @@ impl BundleSearch {
 
     /// Returns about how many bytes it takes.
     pub fn size(&self) -> usize {
-        self.simulation.size() + size_of_val(self.places.as_slice()) + self.values.size()
+        self.simulation.size() + size_of_val(self.targets.as_slice()) + self.values.size()
     }
 
-    /// Writes `values` to their places in `simulation`.
+    /// Writes `values` to their targets in `simulation`.
     pub fn set(&self, simulation: &mut Simulation, values: &[U256]) {
-        for (place, value) in self.places.iter().zip(values) {
-            place.set(simulation, *value);
+        for (target, value) in self.targets.iter().zip(values) {
+            target.set(simulation, *value);
         }
     }
 
@@ -203,7 +205,7 @@ impl BundleSearch {
     }
 }
 
-impl VariedPlace {
+impl VariedTarget {
     fn set(&self, simulation: &mut Simulation, value: U256) {
         match *self {
             Self::Slot { block, address, slot } => {
@@ -211,9 +213,9 @@ impl VariedPlace {
                 let account = accounts.iter_mut().find(|(overridden, _)| *overridden == address);
                 if let Some((_, account)) = account
                     && let StorageOverride::Replace(slots) | StorageOverride::Diff(slots) = &mut account.storage
-                    && let Some((_, place)) = slots.iter_mut().find(|(key, _)| *key == slot)
+                    && let Some((_, slot)) = slots.iter_mut().find(|(key, _)| *key == slot)
                 {
-                    *place = value;
+                    *slot = value;
                 }
             }
             Self::Call(place, part) => {
@@ -238,7 +240,7 @@ impl VariedPlace {
 
 impl Engine<'_> {
     /// Runs the variants of `search` with `values`, each from `beginning`. Stops early, with those that ran, if the
-    /// meter stops a run. `simulation` is [`BundleSearch::to_rank`]'s, and its places are overwritten.
+    /// meter stops a run. `simulation` is [`BundleSearch::to_rank`]'s, and its targets are overwritten.
     ///
     /// # Errors
     ///

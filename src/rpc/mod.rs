@@ -26,7 +26,7 @@ pub use api::{
     status::StatusBoard,
     subscribe::announce,
     testing::changes::Testing,
-    watch::{WatchLimits, Watches},
+    watch::Watches,
 };
 pub use dispatch::{
     front::Front,

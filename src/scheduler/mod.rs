@@ -1,6 +1,7 @@
 //! Schedules requests: decides where and when each one runs, and rejects those that would wait too long.
 //!
 //! [`Executor::submit`] takes a [`Task`], work that can run any number of times, and returns its last run's result.
+//! State that a run misses comes from a [`FetchMissed`].
 //!
 //! **Where.** A look-up runs inline, on the thread that read the request. A call or a small bundle runs inline first,
 //! with a bound of some hundreds of microseconds, because handing it to a worker would cost as much; if it exceeds the
@@ -26,6 +27,7 @@
 
 mod actor;
 mod batch;
+mod complete;
 mod constants;
 mod cost;
 mod flow;
@@ -45,4 +47,4 @@ pub use batch::Batch;
 pub use flow::{Flow, LaneName};
 pub use lane::{ExecutorConfig, Refused};
 pub use submit::Executor;
-pub use task::{RunPlace, Task, Ticket};
+pub use task::{FetchMissed, LocalState, RunPlace, Task, TaskError, Ticket};

@@ -18,7 +18,7 @@ use super::{
     lane::{ExecutorConfig, Lane, Refused},
     load::Demand,
     pool::Pool,
-    task::{RunPlace, Task, Ticket},
+    task::{FetchMissed, RunPlace, Task, TaskError, Ticket},
     worker::Worker,
 };
 use crate::{meter::Meter, state::Missed, telemetry::Metrics};
@@ -32,9 +32,8 @@ pub struct Executor {
 }
 
 /// The way of a request to a worker.
-struct Route<'a> {
+pub(super) struct Route<'a> {
     lane: &'a Arc<Lane>,
-    ticket: Ticket,
     demand: Demand,
     is_long: bool,
 }
@@ -70,24 +69,30 @@ impl Executor {
         Arc::new(Batch::new(BATCH_ENTRIES * self.config.workers))
     }
 
-    /// Runs a task to its end, and returns the answer of its last run. Dropping the future cancels the task: a run that
-    /// waits never begins, and a run that has begun is stopped.
+    /// Runs a task to its end, and returns the answer of its last run. State that a run misses is fetched from `source`.
+    /// Dropping the future cancels the task: a run that waits never begins, and a run that has begun is stopped.
     ///
     /// # Errors
     ///
-    /// Returns [`Refused`] if the request was rejected, if its deadline passed before a worker was free, if it
-    /// panicked, or if the node is stopping. Returns the error of [`Task::fetch`] if state cannot be fetched.
-    pub async fn submit<T: Task>(&self, task: T, ticket: Ticket) -> Result<T::Answer, T::Error> {
+    /// Returns [`TaskError::Refused`] if the request was rejected, if its deadline passed before a worker was free, if it
+    /// panicked, or if the node is stopping; [`TaskError::Fetch`] if state cannot be fetched; and
+    /// [`TaskError::Unexecutable`] if a run has reached what presim cannot execute.
+    pub async fn submit<T: Task>(
+        &self,
+        task: T,
+        ticket: Ticket,
+        source: &dyn FetchMissed,
+    ) -> Result<T::Answer, TaskError> {
         let (lane, may_be_inline) = match task.place() {
             RunPlace::Inline => {
                 let ran = self.run_once_inline(self.lane(LaneName::Read), &task, Meter::default())?;
                 if ran.missed.is_empty() {
                     return Ok(ran.answer);
                 }
-                return Box::pin(self.complete(task, None, ran.missed)).await;
+                return Box::pin(self.complete(task, &ticket, None, ran.missed, source)).await;
             }
             RunPlace::On(lane) => (lane, false),
-            RunPlace::InlineThen(lane) => (lane, !ticket.is_entry() && task.size() <= INLINE_BYTES),
+            RunPlace::InlineThen(lane) => (lane, !ticket.is_entry() && task.params().len() <= INLINE_BYTES),
         };
         let lane = self.lane(lane);
         let backlog_age = Worker::with_queue(|queue| queue.count_read());
@@ -97,7 +102,7 @@ impl Executor {
         let client = ticket.flow.load(lane.name);
         let demand = lane.load.weigh(client, Instant::now);
         let _permit = lane.load.count_below_quota(demand, client);
-        let mut is_long = task.size() > PAUSE_BYTES;
+        let mut is_long = task.params().len() > PAUSE_BYTES;
         let mut missed = Missed::default();
         if may_be_inline && let Some(ran) = self.try_inline(lane, &task, &ticket, demand).await? {
             if ran.missed.is_empty() && !ran.too_long {
@@ -105,35 +110,9 @@ impl Executor {
             }
             (is_long, missed) = (ran.too_long, ran.missed);
         }
-        let route = Route { lane, ticket, demand, is_long };
+        let route = Route { lane, demand, is_long };
         // The box keeps the future small for requests that end inline.
-        Box::pin(self.complete(task, Some(route), missed)).await
-    }
-
-    /// Runs a task on workers, or inline if it is a look-up, and again whenever the state that it missed has been fetched.
-    async fn complete<T: Task>(
-        &self,
-        task: T,
-        route: Option<Route<'_>>,
-        mut missed: Missed,
-    ) -> Result<T::Answer, T::Error> {
-        let (mut task, mut round) = (Arc::new(task), 0);
-        loop {
-            if !missed.is_empty() {
-                round += 1;
-                if let Some(other) = task.fetch(missed, round).await? {
-                    task = Arc::new(other);
-                }
-            }
-            let ran = match &route {
-                Some(route) => self.run_on_worker(&task, route).await?,
-                None => self.run_once_inline(self.lane(LaneName::Read), task.as_ref(), Meter::default())?,
-            };
-            if ran.missed.is_empty() {
-                return Ok(ran.answer);
-            }
-            missed = ran.missed;
-        }
+        Box::pin(self.complete(task, &ticket, Some(route), missed, source)).await
     }
 
     /// Runs a task once inline with a small bound. Returns `None` if the task must run on a worker instead.
@@ -170,8 +149,13 @@ impl Executor {
     }
 
     /// Runs a task once on a worker.
-    async fn run_on_worker<T: Task>(&self, task: &Arc<T>, route: &Route<'_>) -> Result<RunOutcome<T::Answer>, Refused> {
-        let Route { lane, ticket, demand, is_long } = route;
+    pub(super) async fn run_on_worker<T: Task>(
+        &self,
+        task: &Arc<T>,
+        ticket: &Ticket,
+        route: &Route<'_>,
+    ) -> Result<RunOutcome<T::Answer>, Refused> {
+        let Route { lane, demand, is_long } = route;
         if lane.is_closed() {
             return Err(Refused::Stopping);
         }
@@ -203,7 +187,12 @@ impl Executor {
     }
 
     /// Runs a task once on the calling thread. Handing a short task to a worker would cost more.
-    fn run_once_inline<T: Task>(&self, lane: &Lane, task: &T, meter: Meter) -> Result<RunOutcome<T::Answer>, Refused> {
+    pub(super) fn run_once_inline<T: Task>(
+        &self,
+        lane: &Lane,
+        task: &T,
+        meter: Meter,
+    ) -> Result<RunOutcome<T::Answer>, Refused> {
         // The system may let a thread that never sleeps continue for milliseconds while a worker waits for its core.
         if self.pool.waiting(QueueName::ALL) > 0 {
             std::thread::yield_now();

@@ -1,7 +1,8 @@
-//! The executor's input: a task and its ticket.
+//! The executor's input: a task, its ticket, and the source of the state that its runs miss.
 
 use std::{sync::Arc, time::Instant};
 
+use futures::future::BoxFuture;
 use tokio::sync::SemaphorePermit;
 
 use super::{
@@ -10,8 +11,9 @@ use super::{
     lane::Refused,
 };
 use crate::{
+    chain::Unexecutable,
     meter::Meter,
-    state::{Missed, Overlay},
+    state::{FetchError, Missed, Overlay},
 };
 
 /// The thread on which a request runs.
@@ -29,26 +31,73 @@ pub enum RunPlace {
 pub trait Task: Sized + Send + Sync + 'static {
     /// The answer that a run returns.
     type Answer: Send + 'static;
-    /// The error that answers a request without a result.
-    type Error: From<Refused>;
 
     /// Returns where the task runs.
     fn place(&self) -> RunPlace;
 
-    /// Returns the size of the parameters in bytes. A task with large ones takes long to parse, and never runs inline.
-    fn size(&self) -> usize;
+    /// Returns the parameters of the request, or an empty text. A task with large ones takes long to parse, and never
+    /// runs inline. A [`FetchMissed`] may predict by them what the task will miss.
+    fn params(&self) -> &str {
+        ""
+    }
 
     /// Runs once, for as long as `meter` allows. The task must reset `overlay` first. The executor repeats a run that
     /// [has missed](Overlay::has_missed) state or was too long for its meter, so such a run must have no other effect.
     fn run(&self, overlay: &mut Overlay, meter: Meter) -> Self::Answer;
 
-    /// Fetches the state that a run has missed; `round` counts from 1. Returns a task to run instead of this one, if
-    /// there is one. No worker waits meanwhile.
+    /// Returns the task to run instead of this one after a reorg has replaced its block, as soon as there is a newer
+    /// state to run on. Returns `None` if the task is bound to its state.
+    fn on_newer(&self) -> impl Future<Output = Option<Self>> + Send {
+        std::future::ready(None)
+    }
+}
+
+/// A source of all the state that a run has missed, for [`Executor::submit`](super::Executor::submit). A
+/// [`StateSource`](crate::state::StateSource) has the state of single blocks.
+pub trait FetchMissed: Send + Sync {
+    /// Returns the most rounds of one task that may miss state.
+    fn rounds(&self) -> usize;
+
+    /// Fetches the state that a run has missed into the caches of its views, so that the next run finds it. In the first
+    /// round of a task, `params` are its [parameters](Task::params), by which more state may be fetched at once.
     ///
     /// # Errors
     ///
-    /// Returns an error if the state cannot be fetched.
-    fn fetch(&self, missed: Missed, round: usize) -> impl Future<Output = Result<Option<Self>, Self::Error>> + Send;
+    /// Returns a [`FetchError`] if a missed value is still unknown.
+    fn fetch<'a>(
+        &'a self,
+        missed: &'a Missed,
+        params: Option<&'a str>,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<(), FetchError>>;
+}
+
+/// The source of a chain whose whole state is local, on which no run misses state.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LocalState;
+
+impl FetchMissed for LocalState {
+    fn rounds(&self) -> usize {
+        1
+    }
+
+    fn fetch<'a>(&'a self, _: &'a Missed, _: Option<&'a str>, _: Instant) -> BoxFuture<'a, Result<(), FetchError>> {
+        Box::pin(std::future::ready(Err(FetchError::Local)))
+    }
+}
+
+/// The reason why a task has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TaskError {
+    /// The task was not run, or not run to its end.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The state that a run has missed could not be fetched.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// A run has reached what presim cannot execute.
+    #[error("{0}")]
+    Unexecutable(Unexecutable),
 }
 
 /// The deadline of a request, its client, and the batch of which it is an entry.

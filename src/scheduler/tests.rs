@@ -11,10 +11,10 @@ use std::{
 use futures::future::join_all;
 use tokio::sync::oneshot;
 
-use super::{Executor, ExecutorConfig, Flow, LaneName, Refused, RunPlace, Task};
+use super::{Executor, ExecutorConfig, Flow, LaneName, LocalState, RunPlace, Task, TaskError};
 use crate::{
     meter::Meter,
-    state::{LogOrigin, Missed, Overlay},
+    state::{LogOrigin, Overlay},
     telemetry::Metrics,
 };
 
@@ -28,22 +28,13 @@ struct Work<F> {
 
 impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
     type Answer = ();
-    type Error = Refused;
 
     fn place(&self) -> RunPlace {
         RunPlace::On(self.lane)
     }
 
-    fn size(&self) -> usize {
-        0
-    }
-
     fn run(&self, overlay: &mut Overlay, meter: Meter) {
         (self.work)(overlay, meter);
-    }
-
-    async fn fetch(&self, _: Missed, _: usize) -> Result<Option<Self>, Refused> {
-        Ok(None)
     }
 }
 
@@ -66,13 +57,13 @@ fn submit(
     flow: &Arc<Flow>,
     lane: LaneName,
     work: impl Fn(&mut Overlay, Meter) + Send + Sync + 'static,
-) -> tokio::task::JoinHandle<Result<(), Refused>> {
+) -> tokio::task::JoinHandle<Result<(), TaskError>> {
     let (executor, flow) = (executor.clone(), flow.clone());
-    tokio::spawn(async move { executor.submit(Work { lane, work }, executor.ticket(&flow)).await })
+    tokio::spawn(async move { executor.submit(Work { lane, work }, executor.ticket(&flow), &LocalState).await })
 }
 
 /// Occupies the worker, without a pause, until the returned sender is dropped.
-async fn hold(executor: &Executor) -> (std::sync::mpsc::Sender<()>, tokio::task::JoinHandle<Result<(), Refused>>) {
+async fn hold(executor: &Executor) -> (std::sync::mpsc::Sender<()>, tokio::task::JoinHandle<Result<(), TaskError>>) {
     let (release, held) = std::sync::mpsc::channel::<()>();
     let (begun, has_begun) = oneshot::channel();
     let (held, begun) = (Mutex::new(held), Mutex::new(Some(begun)));
@@ -85,7 +76,7 @@ async fn hold(executor: &Executor) -> (std::sync::mpsc::Sender<()>, tokio::task:
 }
 
 /// Begins a bundle that runs until the flag is set, and pauses now and then.
-async fn run_until(executor: &Executor, flag: &Arc<AtomicBool>) -> tokio::task::JoinHandle<Result<(), Refused>> {
+async fn run_until(executor: &Executor, flag: &Arc<AtomicBool>) -> tokio::task::JoinHandle<Result<(), TaskError>> {
     let (begun, has_begun) = oneshot::channel();
     let (begun, flag) = (Mutex::new(Some(begun)), flag.clone());
     let end = submit(executor, &Flow::new(), LaneName::Bundle, move |_, mut meter| {

@@ -44,6 +44,9 @@ pub enum FetchError {
     /// More than this many values are in flight.
     #[error("more than {0} values of the upstream's state are in flight: try again later")]
     Busy(usize),
+    /// A run has missed state of a chain that has no upstream, which is a fault of presim.
+    #[error("a run has missed state on a chain whose state is local")]
+    Local,
     /// The state was still incomplete after this many rounds of fetching.
     #[error("the state that the request needs was still incomplete after {0} rounds of fetching")]
     Rounds(usize),

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use bytestring::ByteString;
 use presim::{
-    rpc::{Caller, Client, Front, IoMemory, Message, Subscriptions, Waiters, WatchLimits, Watches, dialect::PRESIM},
+    rpc::{Caller, Client, Front, IoMemory, Message, Subscriptions, Waiters, Watches, dialect::PRESIM},
     scheduler::{Executor, ExecutorConfig},
     telemetry::Metrics,
+    watch::WatchLimits,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};

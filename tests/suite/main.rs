@@ -20,6 +20,7 @@ mod disk;
 mod document;
 mod doors;
 mod durability;
+mod embedded;
 mod envelopes;
 mod estimates;
 mod faults;

@@ -23,13 +23,14 @@ use presim::{
     ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
     rpc::{
         AnswerRoom, Caller, Client, ForwardedMethods, Front, IoMemory, Request, RpcError, StateCompletion,
-        Subscriptions, Waiters, WatchLimits, Watches, dialect::PRESIM, table,
+        Subscriptions, Waiters, Watches, dialect::PRESIM, table,
     },
     scheduler::{Executor, ExecutorConfig},
     state::{Fetched, RemoteState, World},
     store::{DataDir, read_image, write_image},
     telemetry::Metrics,
     upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
+    watch::WatchLimits,
 };
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
@@ -207,7 +208,6 @@ impl Setup {
         let front = Arc::new(front.with_remote(StateCompletion {
             fetcher: fetcher.clone(),
             rounds: 32,
-            snapshots: snapshots.clone(),
             lacks_rules: false,
             forwarded: ForwardedMethods::default(),
             executed: metrics.counter("presim_executed_by_upstream_total", "", &[]),

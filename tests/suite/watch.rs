@@ -7,6 +7,7 @@ use std::{
 };
 
 use alloy_primitives::I256;
+use bytes::Bytes;
 use presim::{
     ledger::{Snapshot, SnapshotId},
     state::{BlockReads, ReadSet},
@@ -740,14 +741,14 @@ fn the_best_of_last_time_goes_first_but_for_who_was_passed_over_five_times() {
     let mut bundles = StandingBundles::new(["poor", "rich", "late"].map(|name| (name.to_owned(), ())));
     let history = StateHistory::new(16);
     let answered = |gained: i64| StandingRun::Answered {
-        text: Some("1".into()),
+        answer: Some(Bytes::from("1")),
         reads: ReadSet { block: BlockReads::NUMBER, ..ReadSet::default() },
         gained: Some(I256::try_from(gained).unwrap()),
         is_long: false,
     };
     // Nothing is known of the steps between these snapshots, so each makes everything due.
     let mut id = 0;
-    let mut next = |bundles: &mut StandingBundles<()>| {
+    let mut next = |bundles: &mut StandingBundles<(), Bytes>| {
         id += 1;
         let first = &chain.first;
         let mut snapshot = Snapshot::new(first.world.clone(), first.head.clone(), None, first.hashes.clone());

@@ -8,9 +8,9 @@ const POINTS: usize = 16;
 /// The values that a search tries.
 #[derive(Clone, Debug)]
 pub enum SearchedValues {
-    /// Each combination of the values of one or two places. Those of the last place change first.
+    /// Each combination of the values of one or two targets. Those of the last target change first.
     Each(Vec<ValueList>),
-    /// The values that lead to a maximum between two, of one place. The search ends when it knows the best value but
+    /// The values that lead to a maximum between two, of one target. The search ends when it knows the best value but
     /// for the tolerance.
     Maximize {
         /// The least value.
@@ -22,7 +22,7 @@ pub enum SearchedValues {
     },
 }
 
-/// The values of a place.
+/// The values of a target.
 #[derive(Clone, Debug)]
 pub enum ValueList {
     /// These values.
@@ -57,7 +57,7 @@ pub enum ValueList {
 }
 
 impl SearchedValues {
-    /// Returns the values of the variants that run first, one a place: all, or those with which the search for a maximum
+    /// Returns the values of the variants that run first, one a target: all, or those with which the search for a maximum
     /// begins.
     pub fn first(&self) -> Vec<Vec<U256>> {
         match self {

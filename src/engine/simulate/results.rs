@@ -17,7 +17,7 @@ use crate::engine::{
 };
 
 /// The results of a simulation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Simulated {
     /// The blocks, in order, as far as they ran.
     pub blocks: Vec<SimulatedBlock>,

@@ -281,7 +281,7 @@ impl Message {
     async fn forward(&self, id: &Id<'_>, name: &str, params: Option<&str>, remote: &StateCompletion) -> AnswerText {
         let runner = &self.front.services.runner;
         let (deadline, most) = (runner.ticket(&self.caller).deadline(), runner.limits().max_response);
-        match remote.forward_unknown(name, params.unwrap_or("[]"), deadline.into()).await {
+        match remote.forward_unknown(name, params.unwrap_or("[]"), deadline).await {
             Ok(result) if result.get().len() < most => {
                 let mut text = begin(id, "result");
                 text.extend_from_slice(result.get().as_bytes());

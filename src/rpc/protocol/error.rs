@@ -15,7 +15,8 @@ use crate::{
     ledger::UnknownBlock,
     meter::Stopped,
     pool::{BundleRefusal, PoolError},
-    scheduler::Refused,
+    scheduler::{Refused, TaskError},
+    state::FetchError,
     store::StoreError,
 };
 
@@ -294,6 +295,28 @@ impl From<StoreError> for RpcError {
 impl From<Refused> for RpcError {
     fn from(refused: Refused) -> Self {
         Self::Refused(refused)
+    }
+}
+
+impl From<TaskError> for RpcError {
+    fn from(error: TaskError) -> Self {
+        match error {
+            TaskError::Refused(refused) => refused.into(),
+            TaskError::Fetch(error) => error.into(),
+            TaskError::Unexecutable(why) => Self::Unexecutable(why),
+        }
+    }
+}
+
+impl From<FetchError> for RpcError {
+    fn from(error: FetchError) -> Self {
+        let code = match error {
+            FetchError::Unavailable(_) | FetchError::Deadline(_) | FetchError::Rounds(_) => -32603,
+            FetchError::Replaced { .. } | FetchError::NotKept { .. } => -32000,
+            FetchError::Busy(_) => -32005,
+            FetchError::Local => return Self::internal(&error.to_string()),
+        };
+        Self::new(code, error.to_string())
     }
 }
 

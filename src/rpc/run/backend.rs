@@ -29,7 +29,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Backend {
     /// The chain that the node is on.
-    pub spec: ChainSpec,
+    pub spec: Arc<ChainSpec>,
     /// The cache of analysed bytecode.
     pub codes: Arc<CodeCache>,
     /// The beginnings of simulations that have run.

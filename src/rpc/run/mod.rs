@@ -1,6 +1,6 @@
 //! One request, and its runs on the executor.
 //!
-//! [`request`] is a request with its client, [`runner`] runs it on the executor, a [`step`] at a time, and [`backend`] has what a run uses. Where a run has
+//! [`request`] is a request with its client, a [`step`] of it is what runs on the executor, by the [`runner`], and [`backend`] has what a run uses. Where a run has
 //! missed state of an upstream, [`remote`] fetches it. [`leader`] is the node of a fleet that answers what this one cannot. [`access`]
 //! has the clients with their rights and rates, [`memory`] the bytes that connections hold, and [`filters`] what clients poll.
 

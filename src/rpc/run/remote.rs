@@ -1,22 +1,20 @@
-//! Requests on the state of an upstream: run, fetch the missed state, run again.
+//! Requests on the state of an upstream: the state that their runs miss, and the requests that the upstream answers.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use alloy_primitives::{B256, keccak256};
+use futures::future::BoxFuture;
 use serde_json::value::RawValue;
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::{Instant, timeout_at},
-};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{catch_up::await_published, request::Request};
+use super::request::Request;
 use crate::rpc::{
     params,
     protocol::error::{Result, RpcError},
 };
 use crate::{
     chain::Unexecutable,
-    ledger::{Chain, Snapshots},
+    scheduler::FetchMissed,
     state::{FetchError, Missed},
     telemetry::Counter,
     upstream::{Ask, Fetcher, Hints, Refusal, Upstream, UpstreamError},
@@ -29,8 +27,6 @@ pub struct StateCompletion {
     pub fetcher: Arc<Fetcher>,
     /// The most rounds of one request that may miss state.
     pub rounds: usize,
-    /// The published snapshots, for a newer one.
-    pub snapshots: Arc<Snapshots>,
     /// Whether presim cannot execute everything on the chain, so that a run may have to be executed by the upstream.
     pub lacks_rules: bool,
     /// The methods that presim does not have and that the upstream answers.
@@ -58,32 +54,25 @@ impl ForwardedMethods {
 /// The methods that an upstream can execute in place of a run, with the block in their second parameter.
 const EXECUTED: [&str; 4] = ["eth_call", "eth_estimateGas", "eth_createAccessList", "eth_simulateV1"];
 
-impl StateCompletion {
-    /// Fetches the state that a run of `request` has missed, for the `round`th time, so that it can run again. Returns
-    /// another snapshot to run on if the request's block is no longer part of the upstream's chain.
-    ///
-    /// # Errors
-    ///
-    /// Returns -32603 with the cause if the upstream does not return the state, the deadline has passed, or this was
-    /// the last round.
-    pub async fn complete(&self, round: usize, missed: &Missed, request: &Request) -> Result<Option<Arc<Chain>>> {
-        let hints = (round == 1).then(|| Hints::of(&request.params));
-        if round > self.rounds {
-            return Err(FetchError::Rounds(self.rounds).into());
-        }
-        let deadline = request.ticket.deadline();
-        match self.fetcher.fetch(missed, hints.as_ref(), deadline.into()).await {
-            // Nothing was answered yet, so the request can run on the new branch. Entries of a batch cannot, because
-            // all of them run on one snapshot.
-            Err(error @ FetchError::Replaced { .. }) if !request.ticket.is_entry() => {
-                let newer = || Some(self.snapshots.load()).filter(|newest| !Arc::ptr_eq(newest, &request.published));
-                let newer = timeout_at(deadline.into(), await_published(&self.snapshots, newer)).await;
-                newer.map(Some).map_err(|_| RpcError::from(error))
-            }
-            done => Ok(done.map(|()| None)?),
-        }
+impl FetchMissed for StateCompletion {
+    fn rounds(&self) -> usize {
+        self.rounds
     }
 
+    fn fetch<'a>(
+        &'a self,
+        missed: &'a Missed,
+        params: Option<&'a str>,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<(), FetchError>> {
+        Box::pin(async move {
+            let hints = params.map(Hints::of);
+            self.fetcher.fetch(missed, hints.as_ref(), deadline.into()).await
+        })
+    }
+}
+
+impl StateCompletion {
     /// Returns the upstream.
     ///
     /// # Errors
@@ -186,7 +175,7 @@ impl StateCompletion {
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
         let ask = Ask::forwarded(method.to_owned(), &params);
         let _permit = self.permit()?;
-        self.upstream()?.one(ask, deadline).await.map_err(upstream_error)
+        self.upstream()?.one(ask, deadline.into()).await.map_err(upstream_error)
     }
 
     /// Forwards a signed transaction to the upstream, and returns its hash.
@@ -218,16 +207,5 @@ fn upstream_error(error: UpstreamError) -> RpcError {
             RpcError::new(i32::try_from(code).unwrap_or(-32000), message)
         }
         error => FetchError::from(error).into(),
-    }
-}
-
-impl From<FetchError> for RpcError {
-    fn from(error: FetchError) -> Self {
-        let code = match error {
-            FetchError::Unavailable(_) | FetchError::Deadline(_) | FetchError::Rounds(_) => -32603,
-            FetchError::Replaced { .. } | FetchError::NotKept { .. } => -32000,
-            FetchError::Busy(_) => -32005,
-        };
-        Self::new(code, error.to_string())
     }
 }

@@ -1,26 +1,14 @@
-//! The runs of requests: on the executor, with what a request needs from the node.
+//! The node as runs of requests need it: the executor, the snapshots, and the data that all methods share.
 
 use std::sync::Arc;
 
-use alloy_primitives::B256;
-use serde::Serialize;
 use tokio::sync::Semaphore;
 
-use super::{
-    Backend, RequestLimits, Run, RunHandler,
-    leader::Leader,
-    remote::StateCompletion,
-    request::{Caller, Request},
-    step::{RequestStep, StepOutcome},
-};
-use crate::rpc::{
-    json::Lookup,
-    protocol::error::{Result, RpcError},
-};
+use super::{Backend, RequestLimits, leader::Leader, remote::StateCompletion, request::Caller};
 use crate::{
     ledger::{Chain, Snapshots},
-    pool::{Acknowledgement, Pool, SubmittedTransaction},
-    scheduler::{Batch, Executor, RunPlace, Ticket},
+    pool::Pool,
+    scheduler::{Batch, Executor, FetchMissed, LocalState, Ticket},
     store::StoreError,
     upstream::UpstreamState,
     wallet::Wallet,
@@ -123,77 +111,19 @@ impl RequestRunner {
         self.remote.as_ref().is_some_and(|remote| remote.fetcher.upstream().is_none())
     }
 
-    /// Runs a request by its handler. Returns the answer, and whether it is what was asked for.
-    ///
-    /// # Errors
-    ///
-    /// Returns those of [`run_step`](Self::run_step).
-    pub async fn run(self: &Arc<Self>, run: RunHandler, request: Request) -> Result<(Lookup, Vec<u8>)> {
-        self.run_step(request.method.place, request, run).await
+    /// Returns the source of the state that runs miss.
+    pub fn source(&self) -> &dyn FetchMissed {
+        match self.remote.as_deref() {
+            Some(remote) => remote,
+            None => &LocalState,
+        }
     }
 
-    /// Runs a step of a request at a place, and waits until its commit is on disk. Returns the step's value, and the
-    /// answer as far as the step has written it.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of the work, of the executor that rejects or stops it, of a fetch, or of the commit.
-    pub async fn run_step<T: Send + 'static>(
-        self: &Arc<Self>,
-        place: RunPlace,
-        request: Request,
-        work: impl Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
-    ) -> Result<(T, Vec<u8>)> {
-        let ticket = request.ticket.clone();
-        let step = RequestStep { backend: self.backend.clone(), remote: self.remote.clone(), place, request, work };
-        let StepOutcome { result, out, commit } = self.executor.submit(step, ticket.clone()).await?;
-        let done = result?;
-        wait_durable(commit, &ticket).await?;
-        Ok((done, out))
+    /// Returns the source of the state that runs miss, for runs of their own.
+    pub fn shared_source(&self) -> Arc<dyn FetchMissed> {
+        match &self.remote {
+            Some(remote) => remote.clone(),
+            None => Arc::new(LocalState),
+        }
     }
-}
-
-/// Waits until what an answer acknowledges is on disk or checked, until the request's deadline.
-///
-/// # Errors
-///
-/// Returns an error if the commit failed, if the transaction is rejected, or if neither is known at the request's deadline.
-async fn wait_durable(acknowledgement: Acknowledgement, ticket: &Ticket) -> Result<()> {
-    let commit = match acknowledgement {
-        Acknowledgement::Kept(commit) => commit,
-        Acknowledgement::Checked(submitted) => return checked(submitted, ticket).await,
-    };
-    if commit.is_done() {
-        return Ok(());
-    }
-    match tokio::time::timeout_at(ticket.deadline().into(), commit.wait()).await {
-        Ok(Ok(())) => Ok(()),
-        // Whether the write reached the disk after all is seen when the store is opened again.
-        Ok(Err(error)) => Err(RpcError::from(error)
-            .with_message(|text| format!("{text}: it may still be sent after a restart of the node"))),
-        Err(_) => Err(RpcError::new(-32016, UNSTORED)),
-    }
-}
-
-const UNSTORED: &str = "it was not stored in time, and its outcome is unknown: it may still be sent";
-
-/// The `data` of an error about a transaction that may still be mined.
-#[derive(Serialize)]
-struct SentHash {
-    hash: B256,
-}
-
-/// Waits for the verdict of the node that builds the blocks.
-async fn checked(mut submitted: SubmittedTransaction, ticket: &Ticket) -> Result<()> {
-    if let Ok(Ok(verdict)) = tokio::time::timeout_at(ticket.deadline().into(), &mut submitted.verdict).await {
-        return verdict.map_err(RpcError::from);
-    }
-    let hash = submitted.hash;
-    let text = match submitted.is_stored() {
-        true => format!(
-            "no node that builds blocks has answered in time: transaction {hash} is stored, and not checked yet: it will be mined or dropped"
-        ),
-        false => UNSTORED.to_owned(),
-    };
-    Err(RpcError::with_data(-32016, text, SentHash { hash }))
 }

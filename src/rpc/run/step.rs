@@ -2,25 +2,30 @@
 
 use std::sync::Arc;
 
+use alloy_primitives::B256;
+use serde::Serialize;
+
 use super::{
-    Backend, Run,
-    remote::StateCompletion,
+    Backend, Run, RunHandler,
+    catch_up::await_published,
     request::{Request, begin},
+    runner::RequestRunner,
 };
 use crate::{
     meter::Meter,
-    pool::Acknowledgement,
-    rpc::protocol::error::{Result, RpcError},
-    scheduler::{RunPlace, Task},
-    state::{Missed, Overlay},
+    pool::{Acknowledgement, SubmittedTransaction},
+    rpc::{
+        json::Lookup,
+        protocol::error::{Result, RpcError},
+    },
+    scheduler::{RunPlace, Task, Ticket},
+    state::Overlay,
     store::Commit,
 };
 
 /// A request with the work that is done in one run: a handler, or a part of one.
 pub struct RequestStep<F> {
-    pub backend: Arc<Backend>,
-    /// The completion of state from an upstream, if there is one.
-    pub remote: Option<Arc<StateCompletion>>,
+    pub runner: Arc<RequestRunner>,
     pub place: RunPlace,
     pub request: Request,
     /// The work, which is called once a run.
@@ -43,14 +48,13 @@ where
     F: Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
 {
     type Answer = StepOutcome<T>;
-    type Error = RpcError;
 
     fn place(&self) -> RunPlace {
         self.place
     }
 
-    fn size(&self) -> usize {
-        self.request.params.len()
+    fn params(&self) -> &str {
+        &self.request.params
     }
 
     fn run(&self, overlay: &mut Overlay, meter: Meter) -> StepOutcome<T> {
@@ -67,7 +71,7 @@ where
             out: begin(id, "result"),
             commit: Commit::done().into(),
         };
-        let mut result = (self.work)(&self.backend, &mut run);
+        let mut result = (self.work)(&self.runner.backend, &mut run);
         let Run { overlay, mut out, commit, .. } = run;
         // An answer counts for its connection from the moment when it is made, because it may wait for the connection's
         // thread.
@@ -77,23 +81,88 @@ where
         StepOutcome { result, out, commit }
     }
 
-    async fn fetch(&self, missed: Missed, round: usize) -> Result<Option<Self>> {
-        if let Some(why) = missed.unexecutable() {
-            return Err(RpcError::Unexecutable(why));
-        }
-        let Some(remote) = &self.remote else {
-            return Err(RpcError::internal("a run has missed state on a chain whose state is local"));
-        };
-        let published = remote.complete(round, &missed, &self.request).await?;
-        Ok(published.map(|published| {
-            let request = Request { published, ..self.request.clone() };
-            Self {
-                backend: self.backend.clone(),
-                remote: Some(remote.clone()),
-                place: self.place,
-                request,
-                work: self.work.clone(),
-            }
-        }))
+    async fn on_newer(&self) -> Option<Self> {
+        let (snapshots, before) = (&self.runner.snapshots, &self.request.published);
+        let newer = || Some(snapshots.load()).filter(|newest| !Arc::ptr_eq(newest, before));
+        let published = await_published(snapshots, newer).await;
+        let request = Request { published, ..self.request.clone() };
+        Some(Self { runner: self.runner.clone(), place: self.place, request, work: self.work.clone() })
     }
+}
+
+impl RequestRunner {
+    /// Runs a request by its handler. Returns the answer, and whether it is what was asked for.
+    ///
+    /// # Errors
+    ///
+    /// Returns those of [`run_step`](Self::run_step).
+    pub async fn run(self: &Arc<Self>, run: RunHandler, request: Request) -> Result<(Lookup, Vec<u8>)> {
+        self.run_step(request.method.place, request, run).await
+    }
+
+    /// Runs a step of a request at a place, and waits until its commit is on disk. Returns the step's value, and the
+    /// answer as far as the step has written it.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the work, of the executor that rejects or stops it, of a fetch, or of the commit.
+    pub async fn run_step<T: Send + 'static>(
+        self: &Arc<Self>,
+        place: RunPlace,
+        request: Request,
+        work: impl Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
+    ) -> Result<(T, Vec<u8>)> {
+        let ticket = request.ticket.clone();
+        let step = RequestStep { runner: self.clone(), place, request, work };
+        let submitted = self.executor.submit(step, ticket.clone(), self.source());
+        let StepOutcome { result, out, commit } = submitted.await?;
+        let done = result?;
+        wait_durable(commit, &ticket).await?;
+        Ok((done, out))
+    }
+}
+
+/// Waits until what an answer acknowledges is on disk or checked, until the request's deadline.
+///
+/// # Errors
+///
+/// Returns an error if the commit failed, if the transaction is rejected, or if neither is known at the request's deadline.
+async fn wait_durable(acknowledgement: Acknowledgement, ticket: &Ticket) -> Result<()> {
+    let commit = match acknowledgement {
+        Acknowledgement::Kept(commit) => commit,
+        Acknowledgement::Checked(submitted) => return checked(submitted, ticket).await,
+    };
+    if commit.is_done() {
+        return Ok(());
+    }
+    match tokio::time::timeout_at(ticket.deadline().into(), commit.wait()).await {
+        Ok(Ok(())) => Ok(()),
+        // Whether the write reached the disk after all is seen when the store is opened again.
+        Ok(Err(error)) => Err(RpcError::from(error)
+            .with_message(|text| format!("{text}: it may still be sent after a restart of the node"))),
+        Err(_) => Err(RpcError::new(-32016, UNSTORED)),
+    }
+}
+
+const UNSTORED: &str = "it was not stored in time, and its outcome is unknown: it may still be sent";
+
+/// The `data` of an error about a transaction that may still be mined.
+#[derive(Serialize)]
+struct SentHash {
+    hash: B256,
+}
+
+/// Waits for the verdict of the node that builds the blocks.
+async fn checked(mut submitted: SubmittedTransaction, ticket: &Ticket) -> Result<()> {
+    if let Ok(Ok(verdict)) = tokio::time::timeout_at(ticket.deadline().into(), &mut submitted.verdict).await {
+        return verdict.map_err(RpcError::from);
+    }
+    let hash = submitted.hash;
+    let text = match submitted.is_stored() {
+        true => format!(
+            "no node that builds blocks has answered in time: transaction {hash} is stored, and not checked yet: it will be mined or dropped"
+        ),
+        false => UNSTORED.to_owned(),
+    };
+    Err(RpcError::with_data(-32016, text, SentHash { hash }))
 }

@@ -3,13 +3,14 @@
 use std::fmt::Write;
 
 use alloy_primitives::{Address, hex};
+use bytes::Bytes;
 use presim::{
     chain::ChainSpec,
     engine::{BaseFeeRule, BlockContext, Engine, Simulation, SimulationRules},
     ledger::Snapshot,
     rpc::{ShapeLimits, SimulationView, dialect::PRESIM, parse_presim_simulation, write_simulation},
     state::{AccountReads, CodeCache, Overlay, ReadSet, World},
-    watch::{StandingBundles, StandingRun, StateHistory},
+    watch::{StaleReason, StandingBundles, StandingRun, StateHistory},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
@@ -32,7 +33,7 @@ const SHAPE: ShapeLimits = ShapeLimits { max_blocks: 8, max_block_calls: 8, max_
 
 /// Bundles that stand on the snapshots of a live chain, as a client with `presim_watch` has them.
 pub struct LiveWatch {
-    bundles: StandingBundles<Simulation>,
+    bundles: StandingBundles<Simulation, Bytes>,
     codes: CodeCache,
     rng: SmallRng,
     /// Whether the reads of slots and balances are left out, which must be found.
@@ -75,12 +76,12 @@ impl LiveWatch {
             let simulation = &self.bundles.bundles()[at as usize].request;
             let run = match self.run(spec, snapshot, &snapshot.world, simulation) {
                 Some((text, reads)) => StandingRun::Answered {
-                    text: Some(text.into()),
+                    answer: Some(text.into()),
                     reads: self.noted(reads),
                     gained: None,
                     is_long: false,
                 },
-                None => StandingRun::Stale("state that is not known".into()),
+                None => StandingRun::Stale(StaleReason::Unfinished),
             };
             self.bundles.record(at, run);
         }
@@ -90,12 +91,13 @@ impl LiveWatch {
             let Some(told) = bundle.announced().filter(|_| !due.contains(&at)) else { continue };
             let Some((fresh, _)) = self.run(spec, snapshot, truth, &bundle.request) else { continue };
             compared += 1;
-            if told.text != fresh {
+            let told_text = told.answer.as_deref().unwrap_or_default();
+            if told_text != fresh {
                 return Err(format!(
                     "bundle {at} at {:?}: held since {:?}:\n{}\nfresh:\n{}\n{:?}",
                     snapshot.id,
                     told.since,
-                    String::from_utf8_lossy(&told.text),
+                    String::from_utf8_lossy(told_text),
                     String::from_utf8_lossy(&fresh),
                     bundle.request.blocks
                 ));

@@ -9,11 +9,11 @@ use serde::{
     de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use crate::rpc::params::{AbiItemParam, SelectorParam, ShapeLimits};
+use crate::rpc::params::{AbiItemParam, CustomErrors, SelectorParam, ShapeLimits};
 use crate::{
     engine::{
-        Aim, BundleSearch, CallFees, CallPlace, Objective, SearchedValues, SimCall, Simulation, StorageOverride,
-        ValueList, VariedPart, VariedPlace,
+        Aim, BundleSearch, CallFees, CallPlace, Objective, Outputs, SearchedValues, SimCall, Simulation,
+        StorageOverride, ValueList, VariedPart, VariedTarget,
     },
     ledger::Selector,
     rpc::{
@@ -34,8 +34,19 @@ pub struct SearchRequest {
     pub search: BundleSearch,
     /// The block on whose state it runs.
     pub selector: Selector,
-    /// The form in which the best variant is shown. Its simulation is empty. `None` if its outputs are not asked for.
-    pub shown: Option<SimulationRequest>,
+    /// The form in which the best variant is shown.
+    pub form: ResultForm,
+}
+
+/// The form in which the best variant of a search is shown.
+#[derive(Debug)]
+pub struct ResultForm {
+    /// The parts of the result.
+    pub outputs: Outputs,
+    /// Whether transactions are shown in full.
+    pub full_transactions: bool,
+    /// The errors by which the data of reverts is explained.
+    pub errors: CustomErrors,
 }
 
 /// Runs a bundle with many values of one field or two, and returns those that serve an objective best.
@@ -152,7 +163,7 @@ pub struct SignedParam(pub I256);
 impl SearchRequest {
     /// Returns about how many bytes it takes.
     pub fn size(&self) -> usize {
-        size_of::<Self>() + self.search.size() + self.shown.as_ref().map_or(0, |shown| shown.errors.size())
+        size_of::<Self>() + self.search.size() + self.form.errors.size()
     }
 }
 
@@ -195,26 +206,27 @@ impl SearchPayload {
             when: None,
             errors: payload.errors,
         };
-        let shown = rest.into_request(selector, dialect, limits, true)?;
-        let selector = shown.selector;
-        let simulation = Simulation { when, ..shown.simulation };
+        let SimulationRequest { simulation, selector, full_transactions, errors } =
+            rest.into_request(selector, dialect, limits, true)?;
+        let form = ResultForm { outputs: simulation.outputs, full_transactions, errors };
+        let simulation = Simulation { when, ..simulation };
         if vary.is_empty() || vary.len() > 2 {
             let text = format!("params[0].vary: {} places: expected one, or two as a grid", vary.len());
             return Err(RpcError::params(text));
         }
-        let mut places = Vec::with_capacity(vary.len());
+        let mut targets = Vec::with_capacity(vary.len());
         for (index, one) in vary.iter().enumerate() {
-            let place = one
-                .place(&simulation)
+            let target = one
+                .target(&simulation)
                 .map_err(|problem| RpcError::params(format!("params[0].vary[{index}].{problem}")))?;
-            if places.contains(&place) {
+            if targets.contains(&target) {
                 return Err(RpcError::params(format!(
                     "params[0].vary[{index}].path: names the same place again: expected another"
                 )));
             }
-            places.push(place);
+            targets.push(target);
         }
-        let values = values(&vary, &places, limits.max_search_runs)?;
+        let values = values(&vary, &targets, limits.max_search_runs)?;
         let aim = match objective {
             ObjectiveParam::Named(NamedObjective::Coinbase) => Aim::Gain(Objective::Coinbase, U256::ZERO),
             ObjectiveParam::Named(NamedObjective::GasUsed) => Aim::GasUsed,
@@ -237,14 +249,13 @@ impl SearchPayload {
             let text = format!("params[0].top: {top}: expected a number from 1 to {}", limits.max_search_runs);
             return Err(RpcError::params(text));
         }
-        let search = BundleSearch { simulation, places, values, aim, least: least.map(|least| least.0), top };
-        let shown = shows.then(|| SimulationRequest { simulation: Simulation::default(), ..shown });
-        Ok(SearchRequest { search, selector, shown })
+        let search = BundleSearch { simulation, shows, targets, values, aim, least: least.map(|least| least.0), top };
+        Ok(SearchRequest { search, selector, form })
     }
 }
 
 /// Returns the values of all variants.
-fn values(vary: &[VaryParam], places: &[VariedPlace], most: usize) -> Result<SearchedValues> {
+fn values(vary: &[VaryParam], targets: &[VariedTarget], most: usize) -> Result<SearchedValues> {
     let at = |index: usize, problem: String| RpcError::params(format!("params[0].vary[{index}]{problem}"));
     if let Some((index, maximize)) = vary.iter().enumerate().find_map(|(index, one)| Some((index, one.maximize?))) {
         if vary.len() > 1 {
@@ -261,7 +272,7 @@ fn values(vary: &[VaryParam], places: &[VariedPlace], most: usize) -> Result<Sea
         if tolerance.is_zero() {
             return Err(at(index, ".maximize.tolerance: 0: expected a number from 1".into()));
         }
-        check_range(&places[index], to).map_err(|problem| at(index, format!(".maximize.to: {problem}")))?;
+        check_range(&targets[index], to).map_err(|problem| at(index, format!(".maximize.to: {problem}")))?;
         let values = SearchedValues::Maximize { from, to, tolerance };
         let runs = values.most();
         if runs > most {
@@ -273,16 +284,16 @@ fn values(vary: &[VaryParam], places: &[VariedPlace], most: usize) -> Result<Sea
         return Ok(values);
     }
     let mut lists = Vec::with_capacity(vary.len());
-    for (index, (one, place)) in vary.iter().zip(places).enumerate() {
+    for (index, (one, target)) in vary.iter().zip(targets).enumerate() {
         let list = one.list(&format!("params[0].vary[{index}]"), most)?;
         let wrong = |problem: String| at(index, problem);
         match (&list, one.to) {
             (ValueList::Listed(values), _) => {
                 for (value, number) in values.iter().zip(0..) {
-                    check_range(place, *value).map_err(|problem| wrong(format!(".values[{number}]: {problem}")))?;
+                    check_range(target, *value).map_err(|problem| wrong(format!(".values[{number}]: {problem}")))?;
                 }
             }
-            (_, Some(Number(to))) => check_range(place, to).map_err(|problem| wrong(format!(".to: {problem}")))?,
+            (_, Some(Number(to))) => check_range(target, to).map_err(|problem| wrong(format!(".to: {problem}")))?,
             _ => {}
         }
         lists.push(list);
@@ -308,12 +319,12 @@ fn expected_index(what: &str, count: usize) -> String {
     }
 }
 
-/// Checks that a place can hold a value.
-fn check_range(place: &VariedPlace, value: U256) -> Result<(), String> {
-    let bits = match place {
-        VariedPlace::Call(_, VariedPart::Gas) => 64,
-        VariedPlace::Call(_, VariedPart::GasPrice | VariedPart::MaxFee | VariedPart::MaxPriorityFee) => 128,
-        VariedPlace::Call(_, VariedPart::Word(_) | VariedPart::Value) | VariedPlace::Slot { .. } => 256,
+/// Checks that a target can hold a value.
+fn check_range(target: &VariedTarget, value: U256) -> Result<(), String> {
+    let bits = match target {
+        VariedTarget::Call(_, VariedPart::Gas) => 64,
+        VariedTarget::Call(_, VariedPart::GasPrice | VariedPart::MaxFee | VariedPart::MaxPriorityFee) => 128,
+        VariedTarget::Call(_, VariedPart::Word(_) | VariedPart::Value) | VariedTarget::Slot { .. } => 256,
     };
     match value.bit_len() > bits {
         true => Err(format!("{value:#x}: out of range: at most {bits} bits")),
@@ -331,7 +342,7 @@ impl VaryParam {
             .count()
     }
 
-    /// Returns the listed values, or those of a range, of which there may be `most`. `field` is the path of this place.
+    /// Returns the listed values, or those of a range, of which there may be `most`. `field` is the path of these parameters.
     fn list(&self, field: &str, most: usize) -> Result<ValueList> {
         const EXPECTED: &str = "expected values, or from and to with step or with points and scale, or maximize";
         let wrong = |problem: String| RpcError::params(format!("{field}{problem}"));
@@ -377,8 +388,8 @@ impl VaryParam {
         }
     }
 
-    /// Returns the place that the path names in `simulation`.
-    fn place(&self, simulation: &Simulation) -> Result<VariedPlace, String> {
+    /// Returns the target that the path names in `simulation`.
+    fn target(&self, simulation: &Simulation) -> Result<VariedTarget, String> {
         const EXPECTED: &str = "expected a path like blocks[0].calls[1].data (with word), .value, .gas, .gasPrice, .maxFeePerGas or .maxPriorityFeePerGas, or blocks[0].stateOverrides.ADDRESS.stateDiff.SLOT";
         let shown = cut(&self.path, 200);
         let unknown = || format!("path: {shown:?}: {EXPECTED}");
@@ -404,7 +415,7 @@ impl VaryParam {
             if !slots.iter().any(|(key, _)| *key == slot) {
                 return Err(format!("path: {shown:?}: expected a slot that stateOverrides sets"));
             }
-            return self.without_word(VariedPlace::Slot { block, address, slot });
+            return self.without_word(VariedTarget::Slot { block, address, slot });
         }
         let (call, part) = rest.strip_prefix(".calls").and_then(index).ok_or_else(unknown)?;
         let found = in_block.calls.get(call);
@@ -427,17 +438,17 @@ impl VaryParam {
                         called.data.len()
                     ));
                 }
-                Ok(VariedPlace::Call(place, VariedPart::Word(word)))
+                Ok(VariedTarget::Call(place, VariedPart::Word(word)))
             }
-            ".value" => self.without_word(VariedPlace::Call(place, VariedPart::Value)),
-            ".gas" => self.without_word(VariedPlace::Call(place, VariedPart::Gas)),
+            ".value" => self.without_word(VariedTarget::Call(place, VariedPart::Value)),
+            ".gas" => self.without_word(VariedTarget::Call(place, VariedPart::Gas)),
             ".gasPrice"
                 if matches!(
                     called.fees,
                     CallFees::Market { max_fee: None, max_priority: None } | CallFees::GasPrice(_)
                 ) =>
             {
-                self.without_word(VariedPlace::Call(place, VariedPart::GasPrice))
+                self.without_word(VariedTarget::Call(place, VariedPart::GasPrice))
             }
             ".gasPrice" => Err(format!(
                 "path: {shown:?}: the call has EIP-1559 fees: expected a call without, or the path of one of them"
@@ -445,16 +456,16 @@ impl VaryParam {
             ".maxFeePerGas" | ".maxPriorityFeePerGas" if matches!(called.fees, CallFees::GasPrice(_)) => Err(format!(
                 "path: {shown:?}: the call has a gasPrice: expected a call without, or the path of the gasPrice"
             )),
-            ".maxFeePerGas" => self.without_word(VariedPlace::Call(place, VariedPart::MaxFee)),
-            ".maxPriorityFeePerGas" => self.without_word(VariedPlace::Call(place, VariedPart::MaxPriorityFee)),
+            ".maxFeePerGas" => self.without_word(VariedTarget::Call(place, VariedPart::MaxFee)),
+            ".maxPriorityFeePerGas" => self.without_word(VariedTarget::Call(place, VariedPart::MaxPriorityFee)),
             _ => Err(unknown()),
         }
     }
 
-    fn without_word(&self, place: VariedPlace) -> Result<VariedPlace, String> {
+    fn without_word(&self, target: VariedTarget) -> Result<VariedTarget, String> {
         match self.word {
             Some(word) => Err(format!("word: {word}: only data has words: expected none")),
-            None => Ok(place),
+            None => Ok(target),
         }
     }
 }

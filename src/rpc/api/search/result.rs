@@ -3,13 +3,15 @@
 use alloy_primitives::U256;
 use schemars::JsonSchema;
 
+use super::request::ResultForm;
 use crate::rpc::json::{Object, hex::Quantity, list, quantity_u256, string};
 use crate::{
-    engine::{Simulated, Variant, VariantEnd},
+    engine::{Variant, VariantEnd},
     rpc::{
         api::simulate::{DroppedCall, SimulatedBlocks, SimulationView, write_simulation},
-        protocol::error::Result,
+        protocol::{dialect::Dialect, error::Result},
     },
+    search::SearchOutcome,
 };
 
 /// The outcome of a search.
@@ -52,24 +54,32 @@ struct RefusedVariant {
     message: String,
 }
 
-/// Writes the best variants of a search, and the result of the best one if it is asked for. `runs` is the number of
-/// variants that ran.
+/// Writes the outcome of a search, with the best variant's result if that is shown. `limit` is the most bytes of a
+/// response.
 ///
 /// # Errors
 ///
-/// Returns -32005 if the response becomes longer than the view's limit.
+/// Returns -32005 if the best variant's result becomes longer than the limit.
 pub fn write(
     out: &mut Vec<u8>,
-    best: &[Variant],
-    runs: usize,
-    complete: bool,
-    result: Option<(&Simulated, SimulationView<'_>)>,
+    outcome: &SearchOutcome,
+    form: &ResultForm,
+    dialect: &'static Dialect,
+    limit: usize,
 ) -> Result<()> {
     let mut object = Object::new(out);
-    list(object.key("best"), best, variant);
-    object.number("runs", runs);
-    object.key("complete").extend_from_slice(if complete { b"true" } else { b"false" });
-    if let Some((simulated, view)) = result {
+    list(object.key("best"), &outcome.best, variant);
+    object.number("runs", outcome.runs);
+    object.key("complete").extend_from_slice(if outcome.complete { b"true" } else { b"false" });
+    if let Some(simulated) = &outcome.shown {
+        let view = SimulationView {
+            dialect,
+            outputs: form.outputs,
+            full_transactions: form.full_transactions,
+            errors: Some(&form.errors),
+            reads: outcome.reads.as_ref(),
+            limit,
+        };
         write_simulation(object.key("result"), simulated, &view)?;
     }
     object.end();

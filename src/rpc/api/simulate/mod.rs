@@ -15,13 +15,13 @@ pub use self::{
 
 use super::{Example, Method};
 use crate::{
-    engine::{Outputs, SimulationRules},
-    ledger::Snapshot,
+    engine::{Outputs, Simulated},
     rpc::{
         json::Lookup,
-        protocol::error::Result,
+        protocol::{dialect::Dialect, error::Result},
         run::{Backend, Run},
     },
+    state::Overlay,
 };
 
 /// Maximum numbers of blocks and calls of a simulation that runs inline. More take longer than the hand-over to a worker.
@@ -60,43 +60,38 @@ fn simulate(backend: &Backend, run: &mut Run<'_>, request: SimulationRequest) ->
     if run.meter.is_short() && is_long {
         return Err(run.move_to_worker());
     }
-    let snapshot = backend.select(run.published, request.selector)?;
-    simulate_on(backend, run, &snapshot, &backend.rules(run.dialect), &request, false)
+    let (snapshot, rules) = (backend.select(run.published, request.selector)?, backend.rules(run.dialect));
+    let (dialect, client) = (run.dialect, run.client);
+    let overlay = run.reset_to(&snapshot);
+    overlay.record_reads(request.simulation.outputs.contains(Outputs::READ_SET));
+    let mut engine = backend.engine(&rules, overlay);
+    let simulated = backend.beginnings.simulate(&mut engine, client, &snapshot, &request.simulation);
+    let simulated = simulated.map_err(|error| dialect.simulation_error(error))?;
+    write_simulated(backend, dialect, &request, &simulated, run.overlay, &mut run.out)
 }
 
-/// Runs a simulation on a snapshot, and writes its result. If `stands`, what it reads is recorded, and its beginning is not shared
-/// with other requests.
+/// Counts the gas of a simulation that ran in `overlay`, and writes its result.
 ///
 /// # Errors
 ///
-/// Returns the error of the simulation, or -32005 if the response becomes longer than the limit.
-pub fn simulate_on(
+/// Returns -32005 if the response becomes longer than the limit.
+pub fn write_simulated(
     backend: &Backend,
-    run: &mut Run<'_>,
-    snapshot: &Snapshot,
-    rules: &SimulationRules,
+    dialect: &'static Dialect,
     SimulationRequest { simulation, full_transactions, errors, .. }: &SimulationRequest,
-    stands: bool,
+    simulated: &Simulated,
+    overlay: &Overlay,
+    out: &mut Vec<u8>,
 ) -> Result<()> {
-    let shows_reads = simulation.outputs.contains(Outputs::READ_SET);
-    let client = run.client;
-    let overlay = run.reset_to(snapshot);
-    overlay.record_reads(shows_reads || stands);
-    let mut engine = backend.engine(rules, overlay);
-    let simulated = match stands {
-        true => engine.simulate(snapshot, simulation),
-        false => backend.beginnings.simulate(&mut engine, client, snapshot, simulation),
-    }
-    .map_err(|error| run.dialect.simulation_error(error))?;
     backend.gas.increment(simulated.gas_used);
-    let reads = shows_reads.then(|| run.overlay.reads());
+    let reads = simulation.outputs.contains(Outputs::READ_SET).then(|| overlay.reads());
     let view = SimulationView {
-        dialect: run.dialect,
+        dialect,
         outputs: simulation.outputs,
         full_transactions: *full_transactions,
         errors: Some(errors),
         reads: reads.as_ref(),
         limit: backend.limits.max_response,
     };
-    write_simulation(&mut run.out, &simulated, &view)
+    write_simulation(out, simulated, &view)
 }

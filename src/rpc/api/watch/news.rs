@@ -6,7 +6,7 @@ use bytes::Bytes;
 use schemars::JsonSchema;
 use serde_json::Value;
 
-use super::{Watch, WatchState, WatchedBundle};
+use super::run::NodeBundle;
 use crate::{
     ledger::{Selector, SnapshotId},
     rpc::{
@@ -15,14 +15,19 @@ use crate::{
             self, Object,
             hex::{Fixed, Quantity},
         },
+        protocol::error::RpcError,
+        run::subscriptions::Subscriptions,
     },
-    watch::{BELOW, SnapshotName, StandingAnswer, StandingBundle},
+    watch::{self, Behind, BehindNow, Listener, SnapshotName, StandingAnswer, StandingBundle, WatchId, WatchState},
 };
+
+/// The bundles that a client lets stand.
+pub type Watch = watch::Watch<NodeBundle, Connections>;
 
 /// The answers that changed after a snapshot.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[expect(dead_code, reason = "`Watch` writes it")]
+#[expect(dead_code, reason = "the functions below write it")]
 pub struct Changes {
     /// The name of the bundles, in an answer to `presim_rewatch`.
     watch: Option<Fixed<16>>,
@@ -40,7 +45,7 @@ pub struct Changes {
 /// An answer that changed.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[expect(dead_code, reason = "`Watch` writes it")]
+#[expect(dead_code, reason = "the functions below write it")]
 struct ChangedAnswer {
     name: String,
     /// The snapshot for which the answer holds, if it is not the last one of which all is told.
@@ -56,7 +61,7 @@ struct ChangedAnswer {
 /// The result of `presim_simulate` or `presim_search`.
 #[derive(JsonSchema)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "`Watch` writes it")]
+#[expect(dead_code, reason = "the functions below write it")]
 enum WatchedResult {
     Simulated(SimulatedBlocks),
     Found(Found),
@@ -64,7 +69,7 @@ enum WatchedResult {
 
 /// The error of a bundle that cannot run.
 #[derive(JsonSchema)]
-#[expect(dead_code, reason = "`Watch` writes it")]
+#[expect(dead_code, reason = "the functions below write it")]
 struct RunError {
     code: i32,
     message: String,
@@ -74,7 +79,7 @@ struct RunError {
 /// A bundle whose answer holds only up to a snapshot.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[expect(dead_code, reason = "`Watch` writes it")]
+#[expect(dead_code, reason = "the functions below write it")]
 struct BehindBundle {
     name: String,
     /// The last snapshot for which the answer holds. Null if there is no answer.
@@ -87,84 +92,90 @@ struct BehindBundle {
 /// The length of a list of answers or of names above which a notification is divided.
 const NOTIFICATION: usize = 1 << 20;
 
-impl Watch {
-    /// Writes the answer of a poll: what changed after `id`, and what is behind. The next poll is from the last snapshot
-    /// of which nothing more will be told, so that it tells what comes late.
-    pub fn write_results(&self, id: SnapshotId, out: &mut Vec<u8>) {
-        let state = self.state();
-        let object = Object::new(out);
-        self.write_changes(object, state.bundles.changed_after(id), &state);
-    }
+/// The member that tells that the objective of a bundle is not above what the client asks for.
+const BELOW: &[u8] = b"\"below\":true";
 
-    /// Writes what a client lacks that was told the news of snapshot `id`, and what is behind.
-    pub fn write_rewatch(&self, id: SnapshotId, out: &mut Vec<u8>) {
-        let state = self.state();
-        let mut object = Object::new(out);
-        json::string(object.key("watch"), &self.id.to_string());
-        self.write_changes(object, state.bundles.news_since(id), &state);
-    }
+/// Writes the answer of a poll: what changed after `id`, and what is behind. The next poll is from the last snapshot of
+/// which nothing more will be told, so that it tells what comes late.
+pub fn write_results(watch: &Watch, id: SnapshotId, out: &mut Vec<u8>) {
+    let state = watch.state();
+    let object = Object::new(out);
+    write_changes(object, watch.selector, state.bundles.changed_after(id), &state);
+}
 
-    fn write_changes<'a>(
-        &self,
-        mut object: Object<'_>,
-        changed: impl Iterator<Item = (&'a StandingBundle<Arc<WatchedBundle>>, &'a StandingAnswer)>,
-        state: &WatchState,
-    ) {
-        match state.complete_at {
-            Some(complete_at) => self.write_block(&mut object, complete_at),
-            None => _ = object.quantity("id", 0),
-        }
-        // An answer may be newer than the snapshot of which all is told, so each names its own.
-        json::list(object.key("changed"), changed, |out, (bundle, answer)| {
-            let name = state.bundles.holds_at(bundle);
-            self.write_answer(out, &bundle.name, name, &answer.text);
-        });
-        let behind = state.behind();
-        json::list(object.key("behind"), behind, |out, bundle| self.write_behind(out, state, bundle));
-        object.end();
-    }
+/// Writes what a client lacks that was told the news of snapshot `id`, and what is behind.
+pub fn write_rewatch(watch: &Watch, id: SnapshotId, out: &mut Vec<u8>) {
+    let state = watch.state();
+    let mut object = Object::new(out);
+    json::string(object.key("watch"), &watch.id.to_string());
+    write_changes(object, watch.selector, state.bundles.news_since(id), &state);
+}
 
-    /// Writes the names of a snapshot: its id, and the sealed block on whose state bundles run if they stand on sealed
-    /// blocks. Such a block's state has no id of its own: the id selects what `pending` was, the block opened on it.
-    fn write_name(&self, object: &mut Object<'_>, name: SnapshotName) {
-        object.quantity("id", name.id.0);
-        if self.selector == Selector::Latest {
-            object.quantity("blockNumber", name.sealed);
-        }
+fn write_changes<'a>(
+    mut object: Object<'_>,
+    selector: Selector,
+    changed: impl Iterator<Item = (&'a StandingBundle<Arc<NodeBundle>, Bytes>, &'a StandingAnswer<Bytes>)>,
+    state: &WatchState<NodeBundle>,
+) {
+    match state.complete_at {
+        Some(complete_at) => write_block(&mut object, selector, complete_at),
+        None => _ = object.quantity("id", 0),
     }
+    // An answer may be newer than the snapshot of which all is told, so each names its own.
+    json::list(object.key("changed"), changed, |out, (bundle, told)| {
+        let name = state.bundles.holds_at(bundle);
+        write_answer(out, selector, &bundle.name, name, told.answer.as_ref());
+    });
+    json::list(object.key("behind"), state.behind(), |out, bundle| write_behind(out, selector, bundle));
+    object.end();
+}
 
-    /// Writes the names of a snapshot and of the block that is being built there, if bundles stand on it.
-    fn write_block(&self, object: &mut Object<'_>, name: SnapshotName) {
-        self.write_name(object, name);
-        if self.selector == Selector::Pending {
-            object.quantity("blockNumber", name.number).quantity("timestamp", name.timestamp);
-            object.optional_quantity("baseFeePerGas", name.base_fee);
-        }
+/// Writes the names of a snapshot: its id, and the sealed block on whose state bundles run if they stand on sealed
+/// blocks. Such a block's state has no id of its own: the id selects what `pending` was, the block opened on it.
+fn write_name(object: &mut Object<'_>, selector: Selector, name: SnapshotName) {
+    object.quantity("id", name.id.0);
+    if selector == Selector::Latest {
+        object.quantity("blockNumber", name.sealed);
     }
+}
 
-    /// Writes an answer, and the snapshot for which it holds if that is not the one of the whole notification.
-    fn write_answer(&self, out: &mut Vec<u8>, bundle: &str, name: Option<SnapshotName>, text: &[u8]) {
-        let mut object = Object::new(out);
-        json::string(object.key("name"), bundle);
-        if let Some(name) = name {
-            self.write_name(&mut object, name);
-        }
-        object.member(text);
-        object.end();
+/// Writes the names of a snapshot and of the block that is being built there, if bundles stand on it.
+fn write_block(object: &mut Object<'_>, selector: Selector, name: SnapshotName) {
+    write_name(object, selector, name);
+    if selector == Selector::Pending {
+        object.quantity("blockNumber", name.number).quantity("timestamp", name.timestamp);
+        object.optional_quantity("baseFeePerGas", name.base_fee);
     }
+}
 
-    fn write_behind(&self, out: &mut Vec<u8>, state: &WatchState, bundle: &StandingBundle<Arc<WatchedBundle>>) {
-        let mut object = Object::new(out);
-        json::string(object.key("name"), &bundle.name);
-        match state.bundles.holds_at(bundle) {
-            Some(name) => self.write_name(&mut object, name),
-            None => object.key("id").extend_from_slice(b"null"),
-        }
-        if let Some(reason) = bundle.stale() {
-            object.key("stale").extend_from_slice(reason);
-        }
-        object.end();
+/// Writes an answer, and the snapshot for which it holds if that is not the one of the whole notification.
+fn write_answer(
+    out: &mut Vec<u8>,
+    selector: Selector,
+    bundle: &str,
+    name: Option<SnapshotName>,
+    answer: Option<&Bytes>,
+) {
+    let mut object = Object::new(out);
+    json::string(object.key("name"), bundle);
+    if let Some(name) = name {
+        write_name(&mut object, selector, name);
     }
+    object.member(answer.map_or(BELOW, |answer| answer.as_ref()));
+    object.end();
+}
+
+fn write_behind(out: &mut Vec<u8>, selector: Selector, bundle: Behind<'_>) {
+    let mut object = Object::new(out);
+    json::string(object.key("name"), bundle.name);
+    match bundle.holds_at {
+        Some(name) => write_name(&mut object, selector, name),
+        None => object.key("id").extend_from_slice(b"null"),
+    }
+    if let Some(reason) = bundle.stale {
+        json::value(object.key("stale"), &RpcError::from(reason.clone()).into_object());
+    }
+    object.end();
 }
 
 /// The elements of a JSON list, divided so that each part fits into a notification.
@@ -191,9 +202,20 @@ impl ListParts {
     }
 }
 
+/// The connection that is told of a watch, by its subscription.
+#[derive(Debug)]
+pub struct Connections {
+    /// All subscriptions of the node.
+    pub subscriptions: Arc<Subscriptions>,
+    /// The watch.
+    pub id: WatchId,
+    /// The snapshots on which the bundles stand.
+    pub selector: Selector,
+}
+
 /// The news of a snapshot in parts, or what comes after the last of them.
 pub struct News {
-    watch: Arc<Watch>,
+    selector: Selector,
     /// The snapshot for which the answers hold.
     name: SnapshotName,
     /// Whether the last part of the current snapshot was told before.
@@ -206,41 +228,66 @@ pub struct News {
     behind: ListParts,
 }
 
-impl News {
-    /// Creates the news of the current snapshot.
-    pub fn of(watch: &Arc<Watch>, name: SnapshotName, is_late: bool) -> Self {
+impl Listener<NodeBundle> for Connections {
+    type News = News;
+
+    fn is_there(&self) -> bool {
+        self.connection().is_some()
+    }
+
+    fn begin(&self, name: SnapshotName, is_late: bool) -> News {
         let (changed, behind) = (ListParts::default(), ListParts::default());
-        Self { watch: watch.clone(), name, is_late, sent: (None, 0), changed, behind }
+        News { selector: self.selector, name, is_late, sent: (None, 0), changed, behind }
     }
 
-    /// Returns whether the last part of the current snapshot was told before.
-    pub const fn is_late(&self) -> bool {
-        self.is_late
+    fn add_answer(&self, news: &mut News, bundle: &str, answer: Option<&Bytes>) {
+        news.changed.add(|out| write_answer(out, self.selector, bundle, None, answer));
     }
 
-    /// Adds an answer that was told never before.
-    pub fn add(&mut self, name: &str, text: &[u8]) {
-        self.changed.add(|out| self.watch.write_answer(out, name, None, text));
+    fn add_behind(&self, news: &mut News, bundle: Behind<'_>) {
+        news.behind.add(|out| write_behind(out, self.selector, bundle));
     }
 
-    /// Adds the end of a bundle's run to news that is late. An answer is told even if it is the one before, because the
-    /// bundle was told as behind. `stale` is the reason that was told.
-    pub fn add_late(&mut self, state: &WatchState, at: u32, is_answer: bool, stale: Option<&Bytes>) {
-        let bundle = &state.bundles.bundles()[at as usize];
-        if is_answer {
-            let text = bundle.announced().map_or(BELOW, |told| told.text.as_ref());
-            self.add(&bundle.name, text);
-        }
-        if bundle.is_due() && (is_answer || bundle.stale() != stale) {
-            self.behind.add(|out| self.watch.write_behind(out, state, bundle));
+    async fn send(&self, news: &mut News) {
+        while let Some(part) = news.part(self.connection()) {
+            self.notify(news, part).await;
         }
     }
 
-    /// Returns the connection that the parts are for.
-    pub const fn connection(&self) -> Option<u64> {
-        self.sent.0
+    async fn end(&self, mut news: News, behind: &BehindNow<'_>) {
+        let mut connection = self.connection();
+        loop {
+            for part in news.end(connection, behind) {
+                self.notify(&news, part).await;
+            }
+            // A connection that takes the watch over meanwhile has the answers, but not the end of the snapshot.
+            connection = self.connection();
+            if connection.is_none() || connection == news.sent.0 {
+                break;
+            }
+        }
     }
 
+    fn close(&self) {
+        self.subscriptions.end_watch(self.id);
+    }
+}
+
+impl Connections {
+    fn connection(&self) -> Option<u64> {
+        self.subscriptions.watcher(self.id)
+    }
+
+    /// Tells news to the connection that they are for, unless another has taken the watch over.
+    async fn notify(&self, news: &News, text: Vec<u8>) {
+        if let Some(connection) = news.sent.0 {
+            let text = self.subscriptions.memory().shared_text(text);
+            self.subscriptions.notify_watcher(connection, &text).await;
+        }
+    }
+}
+
+impl News {
     /// Turns to a connection. One that takes the watch over counts the parts that it is told.
     fn turn_to(&mut self, connection: Option<u64>) {
         if self.sent.0 != connection {
@@ -249,14 +296,14 @@ impl News {
     }
 
     /// Returns a part for a connection, if there is one to tell.
-    pub fn part(&mut self, connection: Option<u64>) -> Option<Vec<u8>> {
+    fn part(&mut self, connection: Option<u64>) -> Option<Vec<u8>> {
         self.turn_to(connection);
         let changed = self.changed.0.pop_front()?;
         Some(self.write(&changed, None, false))
     }
 
     /// Returns the last parts for a connection, with what is behind.
-    pub fn end(&mut self, connection: Option<u64>) -> Vec<Vec<u8>> {
+    fn end(&mut self, connection: Option<u64>, behind_now: &BehindNow<'_>) -> Vec<Vec<u8>> {
         self.turn_to(connection);
         let mut parts = Vec::new();
         if self.is_late {
@@ -267,10 +314,7 @@ impl News {
             return parts;
         }
         let mut behind = ListParts::default();
-        {
-            let state = self.watch.state();
-            state.behind().for_each(|bundle| behind.add(|out| self.watch.write_behind(out, &state, bundle)));
-        }
+        behind_now(&mut |bundle| behind.add(|out| write_behind(out, self.selector, bundle)));
         let mut behind = behind.0;
         let first = behind.pop_front().unwrap_or_default();
         // The last answers and the first names may share a part.
@@ -287,7 +331,7 @@ impl News {
     fn write(&mut self, changed: &[u8], behind: Option<&[u8]>, is_last: bool) -> Vec<u8> {
         let mut out = Vec::with_capacity(changed.len() + behind.map_or(0, <[u8]>::len) + 192);
         let mut object = Object::new(&mut out);
-        self.watch.write_block(&mut object, self.name);
+        write_block(&mut object, self.selector, self.name);
         if self.is_late {
             json::value(object.key("late"), &true);
         } else {

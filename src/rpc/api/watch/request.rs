@@ -13,7 +13,7 @@ use crate::rpc::{
 };
 use crate::watch::WatchId;
 use crate::{
-    engine::{Aim, SimCall, Simulation, VariedPart, VariedPlace},
+    engine::{Aim, SimCall, Simulation, VariedPart, VariedTarget},
     ledger::{Selector, SnapshotId},
     rpc::{
         api::simulate::{Payload, SimulationRequest, parse_presim_simulation},
@@ -200,40 +200,40 @@ impl End {
 }
 
 impl WatchedParam {
-    fn into_watched(self, place: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<WatchedBundle> {
+    fn into_watched(self, path: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<WatchedBundle> {
         // A payload is that of another method, whose errors name its first parameter.
         let payload_of = |raw: &RawValue| format!("[{}, \"pending\"]", raw.get());
         let at = |member: &str, error: RpcError| {
-            error.with_message(|text| text.replacen("params[0]", &format!("{place}.{member}"), 1))
+            error.with_message(|text| text.replacen("params[0]", &format!("{path}.{member}"), 1))
         };
         let payload = match (&self.simulate, &self.search) {
             (Some(simulate), None) => {
                 let request = parse_presim_simulation(&payload_of(simulate), dialect, limits)
                     .map_err(|error| at("simulate", error))?;
                 check_gas(&request.simulation, &[])
-                    .map_err(|path| RpcError::params(format!("{place}.simulate.{path}.gas: missing: {NEEDS_GAS}")))?;
+                    .map_err(|call| RpcError::params(format!("{path}.simulate.{call}.gas: missing: {NEEDS_GAS}")))?;
                 WatchedPayload::Simulate(request)
             }
             (None, Some(search)) => {
                 let request = parse::<Search>(&payload_of(search), dialect)
                     .and_then(|search| search.into_request(dialect, limits))
                     .map_err(|error| at("search", error))?;
-                check_gas(&request.search.simulation, &request.search.places)
-                    .map_err(|path| RpcError::params(format!("{place}.search.{path}.gas: missing: {NEEDS_GAS}")))?;
+                check_gas(&request.search.simulation, &request.search.targets)
+                    .map_err(|call| RpcError::params(format!("{path}.search.{call}.gas: missing: {NEEDS_GAS}")))?;
                 WatchedPayload::Search(Box::new(request))
             }
             _ => {
-                let text = format!("{place}: expected either simulate or search, the payload of the method");
+                let text = format!("{path}: expected either simulate or search, the payload of the method");
                 return Err(RpcError::params(text));
             }
         };
         let above = self.only.map(|only| only.above.0);
         match &payload {
             WatchedPayload::Simulate(_) if above.is_some() => {
-                return Err(RpcError::params(format!("{place}.only: without an objective: expected it beside search")));
+                return Err(RpcError::params(format!("{path}.only: without an objective: expected it beside search")));
             }
             WatchedPayload::Search(request) if above.is_some() && request.search.aim == Aim::GasUsed => {
-                let text = format!("{place}.only.above: not with the objective gasUsed, of which less is better");
+                let text = format!("{path}.only.above: not with the objective gasUsed, of which less is better");
                 return Err(RpcError::params(text));
             }
             _ => {}
@@ -259,12 +259,12 @@ const NEEDS_GAS: &str =
 
 /// Checks that all unsigned calls name their gas, except for those whose gas varies. Returns the path of the first that
 /// does not.
-fn check_gas(simulation: &Simulation, varied: &[VariedPlace]) -> Result<(), String> {
+fn check_gas(simulation: &Simulation, varied: &[VariedTarget]) -> Result<(), String> {
     for (block, calls) in simulation.blocks.iter().enumerate() {
         for (index, call) in calls.calls.iter().enumerate() {
             let SimCall::Unsigned(call) = call else { continue };
-            let varies = varied.iter().any(|place| {
-                matches!(place, VariedPlace::Call(at, VariedPart::Gas) if (at.block, at.call) == (block, index))
+            let varies = varied.iter().any(|target| {
+                matches!(target, VariedTarget::Call(at, VariedPart::Gas) if (at.block, at.call) == (block, index))
             });
             if call.gas.is_none() && !varies {
                 return Err(format!("blockStateCalls[{block}].calls[{index}]"));

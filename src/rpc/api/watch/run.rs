@@ -1,159 +1,73 @@
-//! The runs of standing bundles on a worker.
+//! A standing bundle of parameters: its run, and its answer as JSON.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
 
 use alloy_primitives::I256;
 use bytes::Bytes;
-use tokio::time::timeout_at;
 
-use super::WatchList;
 use super::request::{WatchedBundle, WatchedPayload};
 use crate::{
-    engine::SimulationRules,
-    ledger::{Chain, Selector, Snapshot},
-    meter::MeterCount,
+    engine::Engine,
+    ledger::Snapshot,
     rpc::{
-        api::{search::search_on, simulate::simulate_on},
+        api::{search::search_on, simulate::write_simulated},
         json,
-        protocol::error::{Result, RpcError},
-        run::{Backend, Run, request::Request, runner::RequestRunner},
+        protocol::{dialect::Dialect, error::RpcError},
+        run::Backend,
     },
-    scheduler::{LaneName, RunPlace},
-    watch::StandingRun,
+    watch::{Bundle, BundleError, BundleRun, StaleReason},
 };
 
-/// The place of the runs.
-const PLACE: RunPlace = RunPlace::On(LaneName::Watch);
-/// The time after which a run on a worker takes no other bundle.
-const CHUNK_TIME: Duration = Duration::from_millis(1);
-/// The strides of the meter after which a bundle is long, and may not hold others up: some tens of milliseconds at most,
-/// less than a sub-block takes, so that the others are told with each. Not a time, because a busy machine makes no
-/// bundle long.
-const LONG_STRIDES: u32 = 256;
-/// Gas that the precompiles of a bundle may use in that time.
-const LONG_PRECOMPILES: u64 = 2_000_000;
-/// The part of both bounds within which a long bundle must run to be one of the others again. Less than the whole, so
-/// that it does not change with each run, and counted as the bounds are, because a fast machine makes no bundle short.
-const SHORT: MeterCount = MeterCount { strides: LONG_STRIDES / 4, precompile_gas: LONG_PRECOMPILES / 4 };
-
-/// Bundles that run on a worker one after the other.
-pub struct Chunk {
-    pub bundles: Vec<(u32, Arc<WatchedBundle>)>,
-    pub snapshot: Arc<Snapshot>,
-    pub rules: SimulationRules,
-    /// Whether the run may take until the deadline, because no other bundle waits for its end.
-    pub is_long: bool,
+/// A bundle that a client lets stand on the node.
+#[derive(Debug)]
+pub struct NodeBundle {
+    /// The request.
+    pub request: WatchedBundle,
+    /// The dialect of the client.
+    pub dialect: &'static Dialect,
+    /// The node's data.
+    pub backend: Arc<Backend>,
 }
 
-impl Backend {
-    /// Returns the snapshot on which bundles stand: the newest, or the newest sealed block.
-    ///
-    /// # Errors
-    ///
-    /// Returns -32000 if the feed is broken and `--strict-pending` is set.
-    pub fn standing_on(&self, published: &Chain, selector: Selector) -> Result<Arc<Snapshot>> {
-        let selected = self.select(published, selector)?;
-        // A fallback publishes the canonical state under a new id.
-        Ok(if selected.state == published.newest.state { published.newest.clone() } else { selected })
+impl Bundle for NodeBundle {
+    /// A member `result` or `error` of a JSON object, with its name. It is encoded once a run, on the worker: clients are
+    /// told of a change if what they are shown has changed, and its length is what they may keep on the node.
+    type Answer = Bytes;
+
+    fn every_block(&self) -> bool {
+        self.request.every_block
     }
 
-    /// Runs bundles of a chunk in order, as many as there is time for. Returns the ends of their runs.
-    pub fn run_standing(&self, run: &mut Run<'_>, chunk: &Chunk) -> Vec<(u32, StandingRun)> {
-        let began = Instant::now();
-        let mut ended = Vec::with_capacity(chunk.bundles.len());
-        for (at, bundle) in &chunk.bundles {
-            run.out = Vec::new();
-            if !chunk.is_long {
-                run.meter.bound_to(LONG_STRIDES, LONG_PRECOMPILES);
+    fn run(&self, engine: &mut Engine<'_>, snapshot: &Snapshot) -> BundleRun<Bytes> {
+        let mut out = Vec::new();
+        let done = match &self.request.payload {
+            WatchedPayload::Simulate(request) => engine
+                .simulate(snapshot, &request.simulation)
+                .map_err(|error| self.dialect.simulation_error(error))
+                .and_then(|simulated| {
+                    write_simulated(&self.backend, self.dialect, request, &simulated, engine.overlay, &mut out)
+                })
+                .map(|()| (None, true)),
+            WatchedPayload::Search(request) => {
+                search_on(&self.backend, self.dialect, engine, snapshot, request, &mut out)
             }
-            let (snapshot, rules) = (&chunk.snapshot, &chunk.rules);
-            let done = match &bundle.payload {
-                WatchedPayload::Simulate(request) => {
-                    simulate_on(self, run, snapshot, rules, request, true).map(|()| (None, true))
-                }
-                WatchedPayload::Search(request) => search_on(self, run, snapshot, rules, request),
-            };
-            // The deadline is that of all runs.
-            run.meter = std::mem::take(&mut run.overlay.meter);
-            if let Some(why) = run.overlay.take_unexecutable() {
-                // The answer stands as long as what has led the run there.
-                let (text, reads) = (text_of(&RpcError::Unexecutable(why)), run.overlay.reads());
-                let text = Some(member("error", &text));
-                ended.push((*at, StandingRun::Answered { text, reads, gained: None, is_long: false }));
-                // The meter has stopped.
-                break;
+        };
+        match done {
+            Ok((gained, complete)) => {
+                let answer = self.request.shows(gained).then(|| member("result", &out));
+                BundleRun { answer, gained, complete }
             }
-            if run.overlay.has_missed() {
-                // The whole chunk runs again. The rest runs now to find what else it will miss, for a single fetch.
-                if run.meter.stopped().is_some() || began.elapsed() > CHUNK_TIME {
-                    break;
-                }
-                continue;
-            }
-            let is_whole = run.meter.stopped().is_none() && !matches!(done, Ok((_, false)));
-            let (name, text, gained) = match done {
-                Ok((gained, _)) => ("result", std::mem::take(&mut run.out).into(), gained),
-                Err(error) => ("error", text_of(&error), None),
-            };
-            if !is_whole && !chunk.is_long {
-                ended.push((*at, StandingRun::TooLong));
-                break;
-            }
-            if !is_whole {
-                let late = RpcError::new(-32016, "the bundle was not run to its end in time");
-                ended.push((*at, StandingRun::Stale(text_of(&late))));
-                break;
-            }
-            let reads = run.overlay.reads();
             // An error is told whatever the objective, which it does not have.
-            let text = (name == "error" || bundle.shows(gained)).then(|| member(name, &text));
-            let MeterCount { strides, precompile_gas } = run.meter.spent();
-            let is_long = chunk.is_long && (strides > SHORT.strides || precompile_gas > SHORT.precompile_gas);
-            ended.push((*at, StandingRun::Answered { text, reads, gained, is_long }));
-            if began.elapsed() > CHUNK_TIME {
-                break;
-            }
+            Err(error) => BundleRun { answer: Some(error_member(&error)), gained: None, complete: true },
         }
-        run.out = Vec::new();
-        ended
     }
-}
 
-impl WatchList {
-    /// Runs a chunk. Returns the ends of its first runs, as many as there was time for.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if no worker has taken the chunk.
-    pub async fn run_chunk(
-        &self,
-        runner: &Arc<RequestRunner>,
-        request: Request,
-        chunk: &Arc<Chunk>,
-    ) -> Result<Vec<(u32, StandingRun)>> {
-        let deadline = request.ticket.deadline();
-        // With so many permits a run, no more runs of all watches are under way than this one alone may have.
-        let count = runner.executor.workers().div_ceil(self.width(&runner.executor));
-        let count = u32::try_from(count).unwrap_or(u32::MAX);
-        let permits = timeout_at(deadline.into(), self.permits.acquire_many(count)).await;
-        let ended = run_on_worker(runner, request, chunk).await;
-        drop(permits);
-        ended
+    fn failed(&self, error: BundleError) -> Bytes {
+        error_member(&match error {
+            BundleError::Unexecutable(why) => RpcError::Unexecutable(why),
+            BundleError::NoRoom { .. } => RpcError::limit(error.to_string()),
+        })
     }
-}
-
-/// Runs a chunk. Returns the ends of its first runs, or an error if no worker has taken it.
-pub async fn run_on_worker(
-    runner: &Arc<RequestRunner>,
-    request: Request,
-    chunk: &Arc<Chunk>,
-) -> Result<Vec<(u32, StandingRun)>> {
-    let chunk = chunk.clone();
-    let work = move |backend: &Backend, run: &mut Run<'_>| Ok(backend.run_standing(run, &chunk));
-    runner.run_step(PLACE, request, work).await.map(|(ended, _)| ended)
 }
 
 impl WatchedBundle {
@@ -163,14 +77,22 @@ impl WatchedBundle {
     }
 }
 
+impl From<StaleReason> for RpcError {
+    fn from(reason: StaleReason) -> Self {
+        match reason {
+            StaleReason::Task(error) => error.into(),
+            StaleReason::Unfinished => Self::new(-32016, reason.to_string()),
+        }
+    }
+}
+
 /// Returns a member of a JSON object.
-pub fn member(name: &str, value: &[u8]) -> Bytes {
+fn member(name: &str, value: &[u8]) -> Bytes {
     [b"\"", name.as_bytes(), b"\":", value].concat().into()
 }
 
-/// Returns an error as JSON.
-pub fn text_of(error: &RpcError) -> Bytes {
-    let mut out = Vec::new();
-    json::value(&mut out, &error.clone().into_object());
-    out.into()
+fn error_member(error: &RpcError) -> Bytes {
+    let mut text = Vec::new();
+    json::value(&mut text, &error.clone().into_object());
+    member("error", &text)
 }

@@ -1,22 +1,16 @@
 //! The methods of standing bundles: what clients ask of their watches.
 
-use std::{
-    sync::{Arc, Mutex, atomic::AtomicUsize},
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use schemars::JsonSchema;
-use tokio::{
-    sync::{Notify, watch},
-    time::timeout,
-};
+use tokio::time::timeout;
 
-use super::{WATCH_BYTES, Watch, WatchState, Watches, task::WatchTask};
 use super::{
-    news::Changes,
+    Watches,
+    news::{Changes, Connections, Watch, write_results, write_rewatch},
     request::{Begin, End, Results, Rewatch, WatchRequest},
+    run::NodeBundle,
 };
-use crate::watch::WatchId;
 use crate::{
     ledger::SnapshotId,
     rpc::{
@@ -34,7 +28,7 @@ use crate::{
         },
     },
     scheduler::{LaneName, RunPlace},
-    watch::{Attendance, StandingBundles},
+    watch::{Host, WatchId, WatchTask},
 };
 
 /// The place where payloads are parsed.
@@ -61,65 +55,43 @@ impl Serve for Begin {
     };
 
     async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
-        let list = &watches.0;
+        let list = &watches.list;
         let most = list.limits.bundles;
         let owner = request.caller.client.name().map(str::to_owned);
-        let room = list.room(owner.as_deref()).saturating_sub(WATCH_BYTES);
+        let room = list.room(owner.as_deref()).saturating_sub(Watch::BYTES);
         let parse = move |backend: &Backend, run: &mut Run<'_>| {
             params::parse::<Self>(run.params, run.dialect)?.into_request(run.dialect, &backend.limits.shape, most, room)
         };
         let (parsed, mut out) = runner.run_step(PARSE, request.clone(), parse).await?;
         let WatchRequest { bundles, selector, bytes } = parsed;
-        let requests = WATCH_BYTES + bytes;
-        let bundles = StandingBundles::new(bundles.into_iter().map(|(name, bundle)| (name, Arc::new(bundle))));
-        let bytes = requests + bundles.bytes();
-        let state = WatchState {
-            bundles,
-            running: Vec::new(),
-            long_rests_until: None,
-            attendance: Attendance::new(Instant::now()),
-            begins_block: true,
-            complete_at: None,
-        };
-        let watch = Arc::new(Watch {
-            id: WatchId(rand::random()),
-            count: state.bundles.bundles().len(),
-            owner,
-            selector,
-            state: Mutex::new(state),
-            bytes: AtomicUsize::new(bytes),
-            news: watch::Sender::new(0),
-            wake: Notify::new(),
-        });
-        let first = runner.backend.select(&request.published, selector)?.id;
-        list.add(watch.clone())?;
+        let (dialect, backend, id) = (request.caller.dialect, &runner.backend, WatchId(rand::random()));
+        let bundles = bundles
+            .into_iter()
+            .map(|(name, bundle)| (name, NodeBundle { request: bundle, dialect, backend: backend.clone() }));
+        let listener = Connections { subscriptions: watches.subscriptions.clone(), id, selector };
+        let watch = Arc::new(Watch::new(id, owner, selector, bundles, bytes, listener));
+        let first = backend.select(&request.published, selector)?.id;
+        list.add(&watch).map_err(|error| RpcError::limit(format!("params[0]: {error}")))?;
         if let Some(starting) = &request.starting {
-            starting.watch(watch.id).inspect_err(|_| {
-                list.remove(watch.id);
+            starting.watch(id).inspect_err(|_| {
+                list.remove(id);
             })?;
         }
         let mut object = Object::new(&mut out);
-        json::string(object.key("watch"), &watch.id.to_string());
+        json::string(object.key("watch"), &id.to_string());
         // All that is told of this snapshot is new, so that who asks what changed after `id` misses nothing.
         object.quantity("id", first.0.saturating_sub(1));
         object.end();
-        let caller = request.caller;
-        let task = WatchTask {
-            list: list.clone(),
-            runner: runner.clone(),
-            rules: runner.backend.rules(caller.dialect),
-            requests,
-            watch,
-            caller,
-            method: request.method,
+        let host = Host {
+            executor: runner.executor.clone(),
+            source: runner.shared_source(),
+            snapshots: runner.snapshots.clone(),
+            spec: backend.spec.clone(),
+            codes: backend.codes.clone(),
+            strict_pending: backend.strict_pending,
         };
-        let (list, id) = (list.clone(), task.watch.id);
-        tokio::spawn(async move {
-            if let Err(error) = tokio::spawn(Arc::new(task).follow()).await {
-                tracing::error!(%error, "standing bundles are dropped");
-                list.remove(id);
-            }
-        });
+        let (rules, flow) = (backend.rules(dialect), request.caller.client.flow().clone());
+        WatchTask { list: list.clone(), watch, host: Arc::new(host), rules, flow }.spawn();
         Ok(out)
     }
 }
@@ -134,13 +106,13 @@ impl Serve for Rewatch {
 
     async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let (id, since) = params::parse::<Self>(&request.params, request.caller.dialect)?.parts();
-        let watch = watches.0.find(id, client(&request))?;
+        let watch = find(watches, id, &request)?;
         let starting = request.starting.as_ref().ok_or_else(|| {
             RpcError::new(-32601, "presim_rewatch needs a WebSocket connection: presim_results polls over HTTP")
         })?;
         starting.watch(id)?;
         watch.attend();
-        answer(runner, &request, |out| watch.write_rewatch(since, out))
+        answer(runner, &request, |out| write_rewatch(&watch, since, out))
     }
 }
 
@@ -154,9 +126,9 @@ impl Serve for Results {
 
     async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let (id, since, wait) = params::parse::<Self>(&request.params, request.caller.dialect)?.parts();
-        let watch = watches.0.find(id, client(&request))?;
+        let watch = find(watches, id, &request)?;
         poll(watches, &watch, since, wait, &request, runner).await?;
-        answer(runner, &request, |out| watch.write_results(since, out))
+        answer(runner, &request, |out| write_results(&watch, since, out))
     }
 }
 
@@ -165,19 +137,22 @@ impl Serve for End {
     type Answer = bool;
     const EXAMPLE: Example = Example { params: r#"["0x4ae1b3f7ad0b86a0f5f2c3d8ab0c1d2e"]"#, answer: "true" };
 
-    async fn serve(Watches(list): &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
+    async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let id = params::parse::<Self>(&request.params, request.caller.dialect)?.watch();
         // Only a watch that stands can be another client's.
-        if list.watches().contains_key(&id) {
-            list.find(id, client(&request))?;
+        if watches.list.get(id).is_some() {
+            find(watches, id, &request)?;
         }
-        answer(runner, &request, |out| json::value(out, &list.remove(id)))
+        answer(runner, &request, |out| json::value(out, &watches.list.remove(id)))
     }
 }
 
-/// Returns the name of the client.
-fn client(request: &Request) -> Option<&str> {
-    request.caller.client.name()
+/// Returns a watch of the client.
+fn find(watches: &Watches, id: WatchId, request: &Request) -> Result<Arc<Watch>> {
+    let client = request.caller.client.name();
+    watches.list.get(id).filter(|watch| watch.owner.as_deref() == client).ok_or_else(|| {
+        RpcError::new(-32000, format!("params[0]: {id}: no such watch: it was taken back, or its time is over"))
+    })
 }
 
 /// Returns the answer whose result `write` writes.
@@ -197,14 +172,8 @@ async fn poll(
     request: &Request,
     runner: &RequestRunner,
 ) -> Result<()> {
-    let has_changed = |state: &WatchState| state.bundles.changed_after(since).next().is_some();
-    let is_done = || {
-        let state = watch.state();
-        state.is_complete() && has_changed(&state)
-    };
-    let mut news = watch.news.subscribe();
     watch.attend();
-    if wait.is_zero() || is_done() {
+    if wait.is_zero() || watch.has_news_since(since) {
         return Ok(());
     }
     let Ok(_permit) = runner.waiters.permits.try_acquire() else {
@@ -212,33 +181,12 @@ async fn poll(
         return Err(RpcError::limit(text));
     };
     drop(request.starting.as_ref().and_then(|starting| starting.release()));
-    let _poll = Poll::of(watch);
-    let changed = async {
-        // Runs that end with something behind are news, too.
-        while !is_done() && news.changed().await.is_ok() && !has_changed(&watch.state()) {}
-    };
-    let mut stopping = watches.0.stopping.subscribe();
+    let poll = watch.poll();
+    let mut stopping = watches.list.stopping();
     // Without news in time, the answer says so.
     tokio::select! {
-        _ = timeout(wait.min(runner.limits().sync.most), changed) => {}
+        _ = timeout(wait.min(runner.limits().sync.most), poll.changed_after(since)) => {}
         _ = stopping.wait_for(|stopping| *stopping) => {}
     }
     Ok(())
-}
-
-/// A request that polls. Counted until it is dropped.
-struct Poll<'a>(&'a Watch);
-
-impl<'a> Poll<'a> {
-    fn of(watch: &'a Watch) -> Self {
-        watch.state().attendance.begin_poll();
-        Self(watch)
-    }
-}
-
-impl Drop for Poll<'_> {
-    fn drop(&mut self) {
-        self.0.state().attendance.end_poll(Instant::now());
-        self.0.wake.notify_one();
-    }
 }

@@ -1,13 +1,13 @@
 //! The summary of a client's standing bundles: how many there are, and those that gained most.
 
-use std::{cmp::Reverse, sync::Arc};
+use std::cmp::Reverse;
 
 use alloy_primitives::I256;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Watch, Watches};
-use crate::watch::StandingBundle;
+use super::Watches;
+use crate::watch::{Answer, StandingBundle};
 
 /// A standing bundle, as the status of the node shows it to its client.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -24,8 +24,7 @@ pub struct StandingSummary {
 impl Watches {
     /// Returns how many bundles a client lets stand, and the `most` of them that gained most in their last run.
     pub fn best(&self, client: Option<&str>, most: usize) -> (usize, Vec<StandingSummary>) {
-        let own: Vec<Arc<Watch>> =
-            self.0.watches().values().filter(|watch| watch.owner.as_deref() == client).cloned().collect();
+        let own = self.list.of(client);
         let mut best: Vec<(Option<I256>, StandingSummary)> = Vec::new();
         for watch in &own {
             let state = watch.state();
@@ -40,7 +39,7 @@ impl Watches {
 }
 
 impl StandingSummary {
-    fn of<R>(bundle: &StandingBundle<R>) -> Self {
+    fn of<R, A: Answer>(bundle: &StandingBundle<R, A>) -> Self {
         Self {
             name: bundle.name.clone(),
             objective: bundle.gained().map(|gained| gained.to_string()),

@@ -1,26 +1,27 @@
-//! The loop of a watch: it follows the snapshots, and runs what each may have changed.
+//! The loop of a watch: it follows the snapshots, and runs the bundles whose answers each may have changed.
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 
-use super::request::WatchedBundle;
 use super::{
+    bundle::Bundle,
+    bundles::StandingRun,
+    chunk::{Chunk, Ended},
+    history::StateHistory,
+    listener::Listener,
     long::LongEnd,
-    news::News,
-    run::Chunk,
-    task::{WatchTask, stale_by},
+    task::WatchTask,
 };
 use crate::{
     engine::BlockContext,
-    ledger::{Chain, Snapshot, SnapshotId},
-    rpc::run::request::Request,
-    watch::{StandingRun, StateHistory},
+    ledger::{Snapshot, SnapshotId},
+    scheduler::Ticket,
 };
 
 /// The most bundles of one run on a worker.
@@ -29,27 +30,37 @@ const CHUNK: usize = 64;
 const STEPS: usize = 512;
 
 /// Bundles that are due, each with its index in its watch.
-type Due = VecDeque<(u32, Arc<WatchedBundle>)>;
+type Due<B> = VecDeque<(u32, Arc<B>)>;
 
-impl WatchTask {
-    /// Follows the snapshots until the watch is removed.
-    pub async fn follow(self: Arc<Self>) {
-        let mut changes = self.runner.snapshots.changes();
+impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
+    /// Follows the snapshots in a task of the runtime, until the watch is removed.
+    pub fn spawn(self) {
+        let (list, id) = (self.list.clone(), self.watch.id);
+        tokio::spawn(async move {
+            if let Err(error) = tokio::spawn(Arc::new(self).follow()).await {
+                tracing::error!(%error, "standing bundles are dropped");
+                list.remove(id);
+            }
+        });
+    }
+
+    async fn follow(self: Arc<Self>) {
+        let mut changes = self.host.snapshots.changes();
         let mut history = StateHistory::new(STEPS);
         let mut seen = SnapshotId::default();
         let mut block = None;
         // Dropped with this task, which ends the runs.
-        let mut long: JoinSet<Option<LongEnd>> = JoinSet::new();
+        let mut long: JoinSet<Option<LongEnd<B, L>>> = JoinSet::new();
         loop {
             changes.borrow_and_update();
             let is_attended = self.look();
             if is_attended {
-                let published = self.runner.snapshots.load();
+                let published = self.host.snapshots.load();
                 published.snapshots_after(seen).for_each(|snapshot| history.learn(snapshot));
                 history.learn(published.latest());
                 seen = published.newest.id;
-                if let Ok(snapshot) = self.runner.backend.standing_on(&published, self.watch.selector) {
-                    self.catch_up(&published, &snapshot, &history, &mut block, &mut changes, &mut long).await;
+                if let Some(snapshot) = self.host.stands_on(&published, self.watch.selector) {
+                    self.catch_up(&snapshot, &history, &mut block, &mut changes, &mut long).await;
                 }
             } else {
                 // Of what was left only the bundles and their answers are kept. The snapshots that the node retains tell
@@ -68,7 +79,7 @@ impl WatchTask {
                 () = self.watch.wake.notified() => {}
                 () = sleep(rest) => {}
             }
-            if !self.list.watches().contains_key(&self.watch.id) {
+            if self.list.get(self.watch.id).is_none() {
                 return;
             }
         }
@@ -83,7 +94,7 @@ impl WatchTask {
 
     /// Notes whether a client has a connection. Returns whether bundles run.
     fn look(&self) -> bool {
-        let has_connection = self.connection().is_some();
+        let has_connection = self.watch.listener.is_there();
         let mut state = self.watch.state();
         let now = Instant::now();
         state.attendance.update(has_connection, now);
@@ -93,14 +104,13 @@ impl WatchTask {
     /// Moves to a snapshot, and runs what is due, as long as no newer snapshot comes.
     async fn catch_up(
         self: &Arc<Self>,
-        published: &Arc<Chain>,
         snapshot: &Arc<Snapshot>,
         history: &StateHistory,
         block: &mut Option<u64>,
         changes: &mut watch::Receiver<SnapshotId>,
-        long: &mut JoinSet<Option<LongEnd>>,
+        long: &mut JoinSet<Option<LongEnd<B, L>>>,
     ) {
-        let Ok(context) = BlockContext::of(&self.runner.backend.spec, snapshot, &self.rules) else { return };
+        let Ok(context) = BlockContext::of(&self.host.spec, snapshot, &self.rules) else { return };
         let (due, is_new) = {
             let mut state = self.watch.state();
             let is_new = state.bundles.at() != Some(snapshot.id);
@@ -110,7 +120,7 @@ impl WatchTask {
                 // Bundles that run once a block and were passed over run on its next snapshot.
                 state.begins_block = opens
                     || state.begins_block && {
-                        let every = |bundle: &Arc<WatchedBundle>| bundle.every_block;
+                        let every = |bundle: &Arc<B>| bundle.every_block();
                         state.bundles.behind(every).next().is_some()
                     };
                 state.complete_at = state.bundles.name();
@@ -118,7 +128,7 @@ impl WatchTask {
                 state.bundles.advance(snapshot, context, history);
                 state.note_complete();
             }
-            let due: Due = state
+            let due: Due<B> = state
                 .bundles
                 .due(state.may_run())
                 .into_iter()
@@ -127,32 +137,33 @@ impl WatchTask {
             (due, is_new)
         };
         if is_new || !due.is_empty() {
-            self.run_due(published, snapshot, due, changes).await;
+            self.run_due(snapshot, due, changes).await;
         }
         self.begin_long(long);
     }
 
-    /// Runs bundles side by side, and tells their answers as they come.
-    async fn run_due(
-        &self,
-        published: &Arc<Chain>,
-        snapshot: &Arc<Snapshot>,
-        mut due: Due,
-        changes: &watch::Receiver<SnapshotId>,
-    ) {
-        let batch = self.runner.executor.batch();
+    /// Runs bundles side by side, and announces their answers as they come.
+    async fn run_due(&self, snapshot: &Arc<Snapshot>, mut due: Due<B>, changes: &watch::Receiver<SnapshotId>) {
+        let executor = &self.host.executor;
+        let batch = executor.batch();
         let mut running = FuturesUnordered::new();
-        let Some(mut news) = self.news() else { return };
+        let (name, is_late) = {
+            let state = self.watch.state();
+            let Some(name) = state.bundles.name() else { return };
+            // The news are late if their last part was sent.
+            (name, state.bundles.has_announced_behind())
+        };
+        let listener = &self.watch.listener;
+        let mut news = listener.begin(name, is_late);
         let mut stale_chunk = 1;
         loop {
             let is_newest = self.is_newest(snapshot, changes);
-            let width = self.list.width(&self.runner.executor);
+            let width = self.list.width(executor);
             while is_newest && running.len() < width && !due.is_empty() {
                 let bundles = self.next_chunk(&mut due, &mut stale_chunk);
                 let (snapshot, rules) = (snapshot.clone(), self.rules);
                 let chunk = Arc::new(Chunk { bundles, snapshot, rules, is_long: false });
-                let ticket = self.runner.executor.ticket(self.caller.client.flow()).of(&batch);
-                running.push(self.run_chunk(self.request(published.clone(), ticket), chunk));
+                running.push(self.run_chunk(executor.ticket(&self.flow).of(&batch), chunk));
             }
             let Some((chunk, ended)) = running.next().await else { break };
             let ran = ended.len();
@@ -164,50 +175,41 @@ impl WatchTask {
                 let mut state = self.watch.state();
                 for (at, run) in ended {
                     let run = Self::within_room(&state, at, run, &mut room);
-                    if news.is_late() {
+                    if is_late {
                         let is_answer = matches!(run, StandingRun::Answered { .. });
                         let stale = state.bundles.bundles()[at as usize].stale().cloned();
                         state.bundles.record(at, run);
-                        news.add_late(&state, at, is_answer, stale.as_ref());
+                        self.add_late(&mut news, &state, at, is_answer, stale.as_ref());
                     } else if let Some((name, answer)) = state.bundles.record(at, run) {
-                        news.add(name, &answer.text);
+                        listener.add_answer(&mut news, name, answer.answer.as_ref());
                     }
                 }
-                self.watch.bytes.store(self.requests + state.bundles.bytes(), Relaxed);
+                self.watch.count_bytes(&state);
             }
             chunk.bundles[ran..].iter().rev().for_each(|bundle| due.push_front(bundle.clone()));
             let is_last = running.is_empty() && (due.is_empty() || !self.is_newest(snapshot, changes));
-            while !is_last
-                && !news.is_late()
-                && let Some(part) = news.part(self.connection())
-            {
-                self.send(&news, part).await;
+            if !is_last && !is_late {
+                listener.send(&mut news).await;
             }
         }
-        self.send_end(news).await;
-    }
-
-    /// Returns the news of the current snapshot, which is late if its last part was told.
-    fn news(&self) -> Option<News> {
-        let state = self.watch.state();
-        Some(News::of(&self.watch, state.bundles.name()?, state.bundles.has_announced_behind()))
+        self.send_end(news, is_late).await;
     }
 
     /// Returns whether bundles still stand on this snapshot. A newer one supersedes it.
     fn is_newest(&self, snapshot: &Snapshot, changes: &watch::Receiver<SnapshotId>) -> bool {
-        let stands = |published: &Chain| {
-            let newest = self.runner.backend.standing_on(published, self.watch.selector);
-            newest.is_ok_and(|newest| newest.id == snapshot.id)
+        let stands = || {
+            let newest = self.host.stands_on(&self.host.snapshots.load(), self.watch.selector);
+            newest.is_some_and(|newest| newest.id == snapshot.id)
         };
-        changes.has_changed().is_ok_and(|has_changed| !has_changed || stands(&self.runner.snapshots.load()))
+        changes.has_changed().is_ok_and(|has_changed| !has_changed || stands())
     }
 
     /// Takes the next bundles that run on a worker together. Those whose last run gave no answer are apart from the
     /// others, and few at first, so that the one among them that is to blame is soon alone.
-    fn next_chunk(&self, due: &mut Due, stale_chunk: &mut usize) -> Vec<(u32, Arc<WatchedBundle>)> {
+    fn next_chunk(&self, due: &mut Due<B>, stale_chunk: &mut usize) -> Vec<(u32, Arc<B>)> {
         let state = self.watch.state();
         let bundles = state.bundles.bundles();
-        let is_stale = |(at, _): &(u32, Arc<WatchedBundle>)| bundles[*at as usize].stale().is_some();
+        let is_stale = |(at, _): &(u32, Arc<B>)| bundles[*at as usize].stale().is_some();
         let count = if due.front().is_some_and(is_stale) {
             std::mem::replace(stale_chunk, (2 * *stale_chunk).min(CHUNK)).min(due.len())
         } else {
@@ -217,9 +219,8 @@ impl WatchTask {
     }
 
     /// Runs a chunk. Returns it with the ends of the runs, of which there may be fewer.
-    async fn run_chunk(&self, request: Request, chunk: Arc<Chunk>) -> (Arc<Chunk>, Vec<(u32, StandingRun)>) {
-        let ended = self.list.run_chunk(&self.runner, request, &chunk).await;
-        let ended = ended.unwrap_or_else(|error| stale_by(&chunk, &error));
+    async fn run_chunk(&self, ticket: Ticket, chunk: Arc<Chunk<B>>) -> (Arc<Chunk<B>>, Ended<B>) {
+        let ended = self.list.run_chunk(&self.host, ticket, &chunk).await;
         (chunk, ended)
     }
 }

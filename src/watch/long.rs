@@ -1,43 +1,44 @@
 //! Long bundles, each of which runs by itself beside the others.
 //!
 //! A bundle that takes longer than others may wait for is run apart from them: on few workers of the node, until the
-//! deadline, and on while newer snapshots come. Its answer is told by itself at its end, with the snapshot that it holds
+//! deadline, and on while newer snapshots come. Its answer is announced by itself at its end, with the snapshot that it holds
 //! for: the current one, or the one on which it ran if what it has read has changed since. Then it is due again.
 
 use std::{
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use tokio::{task::JoinSet, time::sleep};
 
 use super::{
-    Watch, WatchState,
-    news::News,
-    run::{Chunk, run_on_worker},
-    task::{WatchTask, stale_by},
+    attendance::Attendance,
+    bundle::Bundle,
+    bundles::{ChainPoint, StandingRun},
+    chunk::Chunk,
+    history::StateHistory,
+    list::{Watch, WatchState},
+    listener::Listener,
+    task::WatchTask,
 };
-use crate::{
-    scheduler::LaneName,
-    watch::{Attendance, ChainPlace, StandingRun, StateHistory},
-};
+use crate::scheduler::LaneName;
 
 /// The interval at which a long run on the only worker looks whether another job waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The end of the run of a long bundle.
-pub struct LongEnd {
+pub struct LongEnd<B: Bundle, L: Listener<B>> {
     at: u32,
-    run: StandingRun,
-    /// The place in the chain at which the run began.
-    place: Arc<ChainPlace>,
+    run: StandingRun<B::Answer>,
+    /// The point of the chain at which the run began.
+    point: Arc<ChainPoint>,
     /// Until the end is recorded, no other run of the bundle begins.
-    _running: LongRun,
+    _running: LongRun<B, L>,
 }
 
-impl WatchTask {
+impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
     /// Begins runs of long bundles, as many as are due and may run at once.
-    pub fn begin_long(self: &Arc<Self>, long: &mut JoinSet<Option<LongEnd>>) {
+    pub(super) fn begin_long(self: &Arc<Self>, long: &mut JoinSet<Option<LongEnd<B, L>>>) {
         let (due, running) = {
             let state = self.watch.state();
             (state.long_due().count(), state.running.len())
@@ -48,35 +49,32 @@ impl WatchTask {
     }
 
     /// Runs the next long bundle on the newest snapshot, once a worker may take it.
-    async fn run_long(self: Arc<Self>) -> Option<LongEnd> {
+    async fn run_long(self: Arc<Self>) -> Option<LongEnd<B, L>> {
         let _permit = self.list.long_permits.acquire().await;
-        let published = self.runner.snapshots.load();
-        let snapshot = self.runner.backend.standing_on(&published, self.watch.selector).ok()?;
-        let (running, chunk, place) = {
+        let published = self.host.snapshots.load();
+        let snapshot = self.host.stands_on(&published, self.watch.selector)?;
+        let (running, chunk, point) = {
             let mut state = self.watch.state();
             // If a newer snapshot has come, the bundle runs when it is known what is due there.
-            let place = state.bundles.place().filter(|_| state.bundles.at() == Some(snapshot.id))?;
+            let point = state.bundles.point().filter(|_| state.bundles.at() == Some(snapshot.id))?;
             let at = state.long_due().next()?;
             let bundle = state.bundles.bundles()[at as usize].request.clone();
             let running = LongRun::of(&self.watch, &mut state, at);
             let bundles = vec![(at, bundle)];
-            (running, Arc::new(Chunk { bundles, snapshot, rules: self.rules, is_long: true }), place)
+            (running, Arc::new(Chunk { bundles, snapshot, rules: self.rules, is_long: true }), point)
         };
-        let ticket = self.runner.executor.ticket(self.caller.client.flow());
-        let request = self.request(published, ticket);
+        let ticket = self.host.executor.ticket(&self.flow);
         let ended = tokio::select! {
-            ended = run_on_worker(&self.runner, request, &chunk) => {
-                ended.unwrap_or_else(|error| stale_by(&chunk, &error))
-            }
+            ended = chunk.run(&self.host, ticket) => ended,
             () = self.only_worker_is_needed() => return None,
         };
-        ended.into_iter().next().map(|(at, run)| LongEnd { at, run, place, _running: running })
+        ended.into_iter().next().map(|(at, run)| LongEnd { at, run, point, _running: running })
     }
 
     /// Returns when a job waits for the only worker of the node, which a long run must leave to it. Long requests and
     /// other bundles do not run in the pauses of a run.
     async fn only_worker_is_needed(&self) {
-        let executor = &self.runner.executor;
+        let executor = &self.host.executor;
         if executor.workers() > 1 {
             return std::future::pending().await;
         }
@@ -88,9 +86,9 @@ impl WatchTask {
         }
     }
 
-    /// Records the end of a run of a long bundle, and tells it.
-    pub async fn end_long(&self, ended: Option<LongEnd>, history: &StateHistory) {
-        let Some(LongEnd { at, run, place, _running }) = ended else { return };
+    /// Records the end of a run of a long bundle, and announces it.
+    pub(super) async fn end_long(&self, ended: Option<LongEnd<B, L>>, history: &StateHistory) {
+        let Some(LongEnd { at, run, point, _running }) = ended else { return };
         self.list.runs.increment(1);
         let news = {
             let mut room = self.list.room(self.watch.owner.as_deref());
@@ -102,31 +100,31 @@ impl WatchTask {
             let run = Self::within_room(&state, at, run, &mut room);
             let is_answer = matches!(run, StandingRun::Answered { .. });
             let stale = state.bundles.bundles()[at as usize].stale().cloned();
-            state.bundles.record_from(&place, history, at, run);
+            state.bundles.record_from(&point, history, at, run);
             let holds = state.bundles.holds_at(&state.bundles.bundles()[at as usize]).filter(|_| is_answer);
-            let mut news = News::of(&self.watch, holds.unwrap_or(now), true);
-            news.add_late(&state, at, is_answer, stale.as_ref());
-            self.watch.bytes.store(self.requests + state.bundles.bytes(), Relaxed);
+            let mut news = self.watch.listener.begin(holds.unwrap_or(now), true);
+            self.add_late(&mut news, &state, at, is_answer, stale.as_ref());
+            self.watch.count_bytes(&state);
             news
         };
-        self.send_end(news).await;
+        self.send_end(news, true).await;
     }
 }
 
 /// A long bundle that runs. It counts as running until this is dropped.
-struct LongRun {
-    watch: Arc<Watch>,
+struct LongRun<B: Bundle, L: Listener<B>> {
+    watch: Arc<Watch<B, L>>,
     at: u32,
 }
 
-impl LongRun {
-    fn of(watch: &Arc<Watch>, state: &mut WatchState, at: u32) -> Self {
+impl<B: Bundle, L: Listener<B>> LongRun<B, L> {
+    fn of(watch: &Arc<Watch<B, L>>, state: &mut WatchState<B>, at: u32) -> Self {
         state.running.push(at);
         Self { watch: watch.clone(), at }
     }
 }
 
-impl Drop for LongRun {
+impl<B: Bundle, L: Listener<B>> Drop for LongRun<B, L> {
     fn drop(&mut self) {
         self.watch.state().running.retain(|at| *at != self.at);
     }

@@ -1,0 +1,73 @@
+//! The completion of a task: run, fetch the state that the run has missed, run again.
+
+use std::sync::Arc;
+
+use tokio::time::timeout_at;
+
+use super::{
+    flow::LaneName,
+    submit::{Executor, Route},
+    task::{FetchMissed, Task, TaskError, Ticket},
+};
+use crate::{
+    meter::Meter,
+    state::{FetchError, Missed},
+};
+
+impl Executor {
+    /// Runs a task on workers, or inline if it has no route to them, until a run misses no state. `missed` is the state
+    /// that a run before has missed.
+    pub(super) async fn complete<T: Task>(
+        &self,
+        task: T,
+        ticket: &Ticket,
+        route: Option<Route<'_>>,
+        mut missed: Missed,
+        source: &dyn FetchMissed,
+    ) -> Result<T::Answer, TaskError> {
+        let (mut task, mut round) = (Arc::new(task), 0);
+        loop {
+            if !missed.is_empty() {
+                round += 1;
+                if let Some(other) = fetch(task.as_ref(), ticket, &missed, round, source).await? {
+                    task = Arc::new(other);
+                }
+            }
+            let ran = match &route {
+                Some(route) => self.run_on_worker(&task, ticket, route).await?,
+                None => self.run_once_inline(self.lane(LaneName::Read), task.as_ref(), Meter::default())?,
+            };
+            if ran.missed.is_empty() {
+                return Ok(ran.answer);
+            }
+            missed = ran.missed;
+        }
+    }
+}
+
+/// Fetches the state that a run of `task` has missed, for the `round`th time. No worker waits meanwhile. Returns the task
+/// to run instead, if the block on whose state the run was is no longer part of the upstream's chain.
+async fn fetch<T: Task>(
+    task: &T,
+    ticket: &Ticket,
+    missed: &Missed,
+    round: usize,
+    source: &dyn FetchMissed,
+) -> Result<Option<T>, TaskError> {
+    if let Some(why) = missed.unexecutable() {
+        return Err(TaskError::Unexecutable(why));
+    }
+    if round > source.rounds() {
+        return Err(FetchError::Rounds(source.rounds()).into());
+    }
+    let params = (round == 1).then(|| task.params());
+    match source.fetch(missed, params, ticket.deadline()).await {
+        // Nothing was answered yet, so the task can run on the new branch. Entries of a batch cannot, because all of them
+        // run on one snapshot.
+        Err(error @ FetchError::Replaced { .. }) if !ticket.is_entry() => {
+            let newer = timeout_at(ticket.deadline().into(), task.on_newer()).await;
+            newer.ok().flatten().map(Some).ok_or_else(|| error.into())
+        }
+        done => Ok(done.map(|()| None)?),
+    }
+}

@@ -1,0 +1,15 @@
+//! Searches: one bundle with fields that vary, and the variants that serve an objective best.
+//!
+//! [`search_whole`] runs a search in one run and records what it reads, as standing bundles need it. A [`Searcher`] runs
+//! one in parts: a beginning that runs once, then the variants side by side on the workers, then the best one with its
+//! outputs. Both take a [`BundleSearch`](crate::engine::BundleSearch) and return a [`SearchOutcome`].
+
+mod begun;
+mod outcome;
+mod parts;
+mod whole;
+
+pub use begun::BegunSearch;
+pub use outcome::SearchOutcome;
+pub use parts::{SearchError, Searcher};
+pub use whole::search_whole;

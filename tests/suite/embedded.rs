@@ -1,0 +1,302 @@
+//! Searches and standing bundles in a program: engine types in, typed answers out, without a server.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use alloy_primitives::{Address, Bytes, I256, TxKind, U256, hex};
+use bytestring::ByteString;
+use presim::{
+    chain::{BlockHashes, ChainSpec, genesis_block},
+    clock::SystemClock,
+    engine::{
+        AccountOverride, Aim, BaseFeeRule, BundleSearch, Call, CallOutcome, CallPlace, Engine, Objective, Outputs,
+        SearchedValues, SimBlock, Simulation, SimulationRules, ValueList, VariedPart, VariedTarget,
+    },
+    ledger::{FeedState, Retention, Selector, Snapshot, SnapshotId, Snapshots},
+    pool::{self, BlocksBuilt, Pool},
+    scheduler::{Executor, ExecutorConfig, Flow, LocalState},
+    search::{Searcher, search_whole},
+    source::devnet::{
+        Devnet,
+        world::{dev_genesis, dev_signers},
+    },
+    state::{CodeCache, LocalWorld, Overlay},
+    telemetry::Metrics,
+    watch::{
+        Answer, Behind, BehindNow, Bundle, BundleError, BundleRun, Host, Listener, SnapshotName, Watch, WatchId,
+        WatchLimits, WatchList, WatchTask,
+    },
+};
+use tokio::sync::mpsc;
+
+use crate::support::BOUND;
+
+const RULES: SimulationRules = SimulationRules {
+    base_fee: BaseFeeRule::Block,
+    keeps_prev_randao: true,
+    block_time: Some(Duration::from_secs(1)),
+    state_roots: false,
+    gas_cap: 50_000_000,
+    max_blocks: 8,
+    max_trace: 1 << 16,
+    estimate_tolerance: 0.0,
+};
+const RECEIVER: Address = Address::repeat_byte(0xaa);
+
+/// A program that builds a devnet for itself.
+struct Program {
+    spec: Arc<ChainSpec>,
+    codes: Arc<CodeCache>,
+    snapshots: Arc<Snapshots>,
+    executor: Executor,
+    devnet: Devnet,
+    pool: Pool,
+    sender: Address,
+}
+
+impl Program {
+    fn start() -> Self {
+        let signers = dev_signers().unwrap();
+        let genesis = dev_genesis(&signers, 1_000);
+        let spec = ChainSpec::new(genesis.config.clone(), Duration::from_secs(1)).unwrap();
+        let codes = CodeCache::new(1 << 24);
+        let world = LocalWorld::of_genesis(&genesis, &codes);
+        let block = genesis_block(&genesis, &spec, world.state_root());
+        let mut hashes = BlockHashes::default();
+        hashes.push(0, block.hash());
+        let first = Snapshot::at_head(world, Arc::new(block), hashes);
+        let retention = Retention { blocks: 16, snapshots: 16, history: 16 };
+        let snapshots = Arc::new(Snapshots::new(first, FeedState::Static, retention));
+        let (clock, every) = (Arc::new(SystemClock::default()), Duration::from_millis(200));
+        let mut devnet = Devnet::new(clock, spec.clone(), 1, every, Address::ZERO, None);
+        snapshots.apply(devnet.first(&snapshots.newest()).unwrap().into()).unwrap();
+        let settings = pool::Settings {
+            transactions: 0,
+            per_account: 0,
+            bytes: 0,
+            price_bump: 0,
+            min_tip: 0,
+            contracts_may_send: false,
+            bundles: 0,
+            built: BlocksBuilt::Nowhere,
+        };
+        let config = ExecutorConfig {
+            workers: 2,
+            queue_short: 1_000,
+            queue_bundle: 1_000,
+            queue_wait: BOUND,
+            overload_wait: 100,
+            deadline: BOUND,
+        };
+        Self {
+            pool: Pool::new(spec.clone(), settings, snapshots.clone(), None),
+            spec: Arc::new(spec),
+            codes: Arc::new(codes),
+            executor: Executor::start(config, &Metrics::default()).unwrap(),
+            snapshots,
+            devnet,
+            sender: signers[0].address(),
+        }
+    }
+
+    /// Seals the block that is being built, and opens the next one. Returns the snapshot.
+    fn next_block(&mut self) -> SnapshotId {
+        let step = self.devnet.last_step(&self.snapshots.newest(), &self.pool).unwrap();
+        self.snapshots.apply(step.into()).unwrap()
+    }
+
+    fn call(&self, value: u64) -> Call {
+        let (to, value) = (TxKind::Call(RECEIVER), U256::from(value));
+        Call { from: self.sender, to, gas: Some(100_000), value, ..Call::default() }
+    }
+
+    /// Returns a search for the value of a transfer that makes its receiver gain most.
+    fn search(&self, values: SearchedValues) -> BundleSearch {
+        let block = SimBlock { calls: vec![self.call(0).into()], ..SimBlock::default() };
+        BundleSearch {
+            simulation: Simulation { blocks: vec![block], outputs: Outputs::STATUS, ..Simulation::default() },
+            shows: true,
+            targets: vec![VariedTarget::Call(CallPlace { block: 0, call: 0 }, VariedPart::Value)],
+            values,
+            aim: Aim::Gain(Objective::Ether(RECEIVER), U256::ZERO),
+            least: None,
+            top: 2,
+        }
+    }
+
+    fn searcher(&self) -> Searcher {
+        Searcher {
+            executor: self.executor.clone(),
+            source: Arc::new(LocalState),
+            ticket: self.executor.ticket(&Flow::new()),
+            stops: Instant::now() + BOUND,
+            params: ByteString::new(),
+        }
+    }
+}
+
+fn three_values() -> SearchedValues {
+    SearchedValues::Each(vec![ValueList::Listed([1, 3, 2].map(U256::from).to_vec())])
+}
+
+#[tokio::test]
+async fn a_program_gets_the_outcome_of_a_search_as_a_type() {
+    let program = Program::start();
+    let snapshot = program.snapshots.newest();
+    for (values, best, runs) in [
+        (three_values(), [3, 2], 3..=3),
+        (
+            SearchedValues::Maximize { from: U256::ONE, to: U256::from(1_000), tolerance: U256::ONE },
+            [1_000, 934],
+            16..=64,
+        ),
+    ] {
+        let chain = (&program.spec, &program.codes);
+        let search = program.search(values);
+        let outcome = program.searcher().search(chain, RULES, snapshot.clone(), search).await.unwrap();
+        let found: Vec<_> = outcome.best.iter().map(|variant| variant.values[0]).collect();
+        assert_eq!(found[0], U256::from(best[0]));
+        assert!(found[1] < found[0] && found[1] >= U256::from(best[1]), "{found:?}");
+        assert_eq!(outcome.objective(), Some(I256::try_from(best[0]).unwrap()));
+        assert!(outcome.complete && runs.contains(&outcome.runs), "{outcome:?}");
+        assert_eq!(outcome.gas_used, 21_000 * outcome.runs as u64);
+        assert_eq!(outcome.shown.unwrap().blocks[0].calls[0].outcome, CallOutcome::Success);
+    }
+}
+
+#[tokio::test]
+async fn a_search_in_one_run_finds_the_same_and_records_its_reads() {
+    let program = Program::start();
+    let snapshot = program.snapshots.newest();
+    let search = program.search(three_values());
+    let mut overlay = Overlay::new(snapshot.world.clone(), snapshot.hashes.clone());
+    let mut engine = Engine { spec: &program.spec, rules: &RULES, codes: &program.codes, overlay: &mut overlay };
+    let whole = search_whole(&mut engine, &snapshot, &search).unwrap();
+    let chain = (&program.spec, &program.codes);
+    let parts = program.searcher().search(chain, RULES, snapshot, search).await.unwrap();
+    assert_eq!(format!("{whole:?}"), format!("{parts:?}"));
+    let reads = overlay.reads();
+    for address in [program.sender, RECEIVER] {
+        assert!(reads.accounts.iter().any(|account| account.address == address), "{reads:?}");
+    }
+}
+
+/// A call of code, which returns a word.
+#[derive(Debug)]
+struct Word(Simulation);
+
+/// The word that a call has returned.
+#[derive(Clone, Debug, PartialEq)]
+enum WordAnswer {
+    Word(U256),
+    Failed(String),
+}
+
+/// The news of a snapshot.
+#[derive(Debug)]
+struct WordNews {
+    snapshot: SnapshotName,
+    changed: Vec<(String, WordAnswer)>,
+    behind: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Channel(mpsc::UnboundedSender<WordNews>);
+
+impl Bundle for Word {
+    type Answer = WordAnswer;
+
+    fn run(&self, engine: &mut Engine<'_>, snapshot: &Snapshot) -> BundleRun<WordAnswer> {
+        let answer = match engine.simulate(snapshot, &self.0) {
+            Ok(simulated) => WordAnswer::Word(U256::from_be_slice(&simulated.blocks[0].calls[0].return_data)),
+            Err(error) => WordAnswer::Failed(error.to_string()),
+        };
+        BundleRun { answer: Some(answer), gained: None, complete: true }
+    }
+
+    fn failed(&self, error: BundleError) -> WordAnswer {
+        WordAnswer::Failed(error.to_string())
+    }
+}
+
+impl Answer for WordAnswer {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Word(_) => 0,
+            Self::Failed(text) => text.len(),
+        }
+    }
+}
+
+impl Listener<Word> for Channel {
+    type News = WordNews;
+
+    fn is_there(&self) -> bool {
+        !self.0.is_closed()
+    }
+
+    fn begin(&self, snapshot: SnapshotName, _: bool) -> WordNews {
+        WordNews { snapshot, changed: Vec::new(), behind: Vec::new() }
+    }
+
+    fn add_answer(&self, news: &mut WordNews, bundle: &str, answer: Option<&WordAnswer>) {
+        news.changed.extend(answer.map(|answer| (bundle.to_owned(), answer.clone())));
+    }
+
+    fn add_behind(&self, news: &mut WordNews, bundle: Behind<'_>) {
+        news.behind.push(bundle.name.to_owned());
+    }
+
+    async fn send(&self, _: &mut WordNews) {}
+
+    async fn end(&self, mut news: WordNews, behind: &BehindNow<'_>) {
+        behind(&mut |bundle| self.add_behind(&mut news, bundle));
+        let _ = self.0.send(news);
+    }
+
+    fn close(&self) {}
+}
+
+#[tokio::test]
+async fn a_program_is_told_by_a_channel_what_a_new_block_changes() {
+    let mut program = Program::start();
+    let metrics = Metrics::default();
+    let limits = WatchLimits { bundles: 2, bytes: 1 << 20, share: 1.0, retention: BOUND };
+    let list = Arc::new(WatchList::new(limits, &program.executor, &metrics));
+    let bundles = [("seven", "60075f5260205ff3"), ("number", "435f5260205ff3")].map(|(name, code)| {
+        let code = Some(Bytes::from(hex::decode(code).unwrap()));
+        let state = vec![(RECEIVER, AccountOverride { code, ..AccountOverride::default() })];
+        let block = SimBlock { state, calls: vec![program.call(0).into()], ..SimBlock::default() };
+        let outputs = Outputs::RETURN_DATA;
+        (name.to_owned(), Word(Simulation { blocks: vec![block], outputs, ..Simulation::default() }))
+    });
+    let (sender, mut told) = mpsc::unbounded_channel();
+    let id = WatchId([1; 16]);
+    let watch = Arc::new(Watch::new(id, None, Selector::Pending, bundles, 0, Channel(sender)));
+    list.add(&watch).unwrap();
+    let host = Arc::new(Host {
+        executor: program.executor.clone(),
+        source: Arc::new(LocalState),
+        snapshots: program.snapshots.clone(),
+        spec: program.spec.clone(),
+        codes: program.codes.clone(),
+        strict_pending: false,
+    });
+    WatchTask { list: list.clone(), watch, host, rules: RULES, flow: Flow::new() }.spawn();
+    let word = |name: &str, word: u64| (name.to_owned(), WordAnswer::Word(U256::from(word)));
+    let first = tokio::time::timeout(BOUND, told.recv()).await.unwrap().unwrap();
+    assert_eq!(first.snapshot.id, program.snapshots.newest().id);
+    let mut changed = first.changed;
+    changed.sort_by(|(one, _), (other, _)| one.cmp(other));
+    assert_eq!(changed, [word("number", 1), word("seven", 7)]);
+    assert!(first.behind.is_empty(), "{:?}", first.behind);
+    let id_of_next = program.next_block();
+    let next = tokio::time::timeout(BOUND, told.recv()).await.unwrap().unwrap();
+    assert_eq!((next.snapshot.id, next.snapshot.number), (id_of_next, 2));
+    assert_eq!(next.changed, [word("number", 2)]);
+    assert!(list.remove(id) && list.get(id).is_none());
+    // The task ends, and with it the channel.
+    while tokio::time::timeout(BOUND, told.recv()).await.unwrap().is_some() {}
+}
