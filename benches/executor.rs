@@ -23,7 +23,7 @@ use futures::future::join_all;
 use presim::{
     engine::Outputs,
     meter::Meter,
-    scheduler::{Executor, ExecutorConfig, Flow, LaneName, LocalState, RunPlace, Task},
+    scheduler::{Executor, ExecutorConfig, Flow, LaneName, LocalState, RunTarget, Task},
     state::Overlay,
     telemetry::Metrics,
 };
@@ -75,15 +75,15 @@ fn start(workers: usize, metrics: &Metrics) -> Executor {
 
 /// A job for the executor.
 struct Work<F> {
-    place: RunPlace,
+    target: RunTarget,
     work: F,
 }
 
 impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
     type Answer = ();
 
-    fn place(&self) -> RunPlace {
-        self.place
+    fn target(&self) -> RunTarget {
+        self.target
     }
 
     fn run(&self, overlay: &mut Overlay, meter: Meter) {
@@ -117,7 +117,7 @@ fn hop(executor: &Executor, runtime: &Runtime) {
         let work = |overlay: &mut Overlay, _| black_box(overlay).log_numbers.restart();
         bencher.iter(|| {
             runtime.block_on(executor.submit(
-                Work { place: RunPlace::Inline, work },
+                Work { target: RunTarget::Inline, work },
                 executor.ticket(&flow),
                 &LocalState,
             ))
@@ -135,7 +135,7 @@ async fn empty_jobs(executor: Executor, lane: LaneName, at_once: usize, rounds: 
             let work = |overlay: &mut Overlay, _| {
                 black_box(overlay);
             };
-            executor.submit(Work { place: RunPlace::On(lane), work }, executor.ticket(&flow), &LocalState)
+            executor.submit(Work { target: RunTarget::On(lane), work }, executor.ticket(&flow), &LocalState)
         });
         assert!(join_all(jobs).await.iter().all(Result::is_ok), "an empty job runs");
     }
@@ -232,7 +232,7 @@ fn through_executor(
             let request = &requests[number % requests.len()];
             drop(black_box(chain.simulate_within(&request.sim, overlay, meter)));
         };
-        executor.submit(Work { place: RunPlace::On(LaneName::Bundle), work }, executor.ticket(&flow), &LocalState)
+        executor.submit(Work { target: RunTarget::On(LaneName::Bundle), work }, executor.ticket(&flow), &LocalState)
     });
     let done = runtime.block_on(join_all(jobs));
     assert!(done.iter().all(Result::is_ok), "a request runs");

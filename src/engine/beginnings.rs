@@ -13,7 +13,7 @@ use super::{
     Engine,
     error::SimulationError,
     request::{
-        BlockOverrides, CallPlace, Objective, Outputs, RequiredEnd, SimBlock, SimCall, Simulation, SimulationRules,
+        BlockOverrides, CallIndex, Objective, Outputs, RequiredEnd, SimBlock, SimCall, Simulation, SimulationRules,
     },
     simulate::{Beginning, Simulated, Until},
 };
@@ -79,7 +79,7 @@ impl Weighter<u64, KnownBeginning> for BeginningWeight {
 }
 
 impl Beginnings {
-    /// The number of first places at each of which a beginning may end. It may also end at the last two.
+    /// The number of first lengths at each of which a beginning may end. It may also end at the last two.
     const ENDS: usize = 64;
     /// About how many bytes a beginning takes, from which the cache guesses its number of entries.
     const USUAL: usize = 4 << 10;
@@ -148,7 +148,7 @@ impl Beginnings {
         client: Option<&str>,
         snapshot: &Snapshot,
         simulation: &Simulation,
-    ) -> Vec<(CallPlace, u64)> {
+    ) -> Vec<(CallIndex, u64)> {
         let blocks = &simulation.blocks;
         let last = blocks.len() - 1;
         let mut hash = self.hasher.build_hasher();
@@ -162,7 +162,7 @@ impl Beginnings {
             block.number.hash(&mut hash);
             // Of many blocks without calls, few are ends, because each end costs a look-up.
             if index.is_power_of_two() || index > 0 && index == last {
-                hashes.push((CallPlace { block: index, call: 0 }, hash.finish()));
+                hashes.push((CallIndex { block: index, call: 0 }, hash.finish()));
             }
             (index == last, block.time, state.len()).hash(&mut hash);
             for (address, account) in state {
@@ -175,7 +175,7 @@ impl Beginnings {
                     }
                     SimCall::Signed(tx) => tx.tx_hash().hash(&mut hash),
                 }
-                hashes.push((CallPlace { block: index, call: call + 1 }, hash.finish()));
+                hashes.push((CallIndex { block: index, call: call + 1 }, hash.finish()));
             }
             calls.len().hash(&mut hash);
         }
@@ -188,7 +188,7 @@ impl Beginnings {
 }
 
 /// Returns where the run of a beginning stops that ends at a call.
-const fn until(end: CallPlace) -> Until {
+const fn until(end: CallIndex) -> Until {
     match end.call {
         0 => Until::Overrides(end.block),
         _ => Until::Call(end),
@@ -203,7 +203,7 @@ impl fmt::Debug for Beginnings {
 
 impl BeginningKey {
     fn of(
-        end: CallPlace,
+        end: CallIndex,
         rules: &SimulationRules,
         client: Option<&str>,
         snapshot: &Snapshot,
@@ -236,7 +236,7 @@ impl BeginningKey {
     /// Returns whether this is what [`BeginningKey::of`] returns for the same arguments.
     fn is_of(
         &self,
-        end: CallPlace,
+        end: CallIndex,
         rules: &SimulationRules,
         client: Option<&str>,
         snapshot: &Snapshot,
@@ -270,15 +270,15 @@ impl BeginningKey {
 }
 
 /// Returns whether the block in which a beginning ends is the last, once it has begun.
-const fn is_last(end: CallPlace, simulation: &Simulation) -> bool {
+const fn is_last(end: CallIndex, simulation: &Simulation) -> bool {
     end.call > 0 && end.block + 1 == simulation.blocks.len()
 }
 
 /// Returns how the calls before `end` must end, if the simulation says so.
-fn ends(end: CallPlace, simulation: &Simulation) -> Option<impl Iterator<Item = RequiredEnd>> {
+fn ends(end: CallIndex, simulation: &Simulation) -> Option<impl Iterator<Item = RequiredEnd>> {
     let when = simulation.when.as_ref()?;
     let whole = simulation.blocks[..end.block].iter().map(|block| block.calls.len());
-    let places = whole.chain([end.call]).enumerate();
-    let calls = places.flat_map(|(block, calls)| (0..calls).map(move |call| CallPlace { block, call }));
-    Some(calls.map(|place| when.0.get(&place).copied().unwrap_or(RequiredEnd::Success)))
+    let lengths = whole.chain([end.call]).enumerate();
+    let calls = lengths.flat_map(|(block, calls)| (0..calls).map(move |call| CallIndex { block, call }));
+    Some(calls.map(|index| when.0.get(&index).copied().unwrap_or(RequiredEnd::Success)))
 }

@@ -7,7 +7,7 @@ use revm::{
     interpreter::{InstructionResult, SuccessOrHalt},
 };
 
-use super::request::{Call, CallPlace};
+use super::request::{Call, CallIndex};
 use crate::{meter::Stopped, state::Overlay};
 
 /// The reason why a request cannot be simulated. Balances and fees are in wei, times in seconds, sizes and traces in bytes.
@@ -48,7 +48,7 @@ pub enum SimulationError {
     TooManyBlocks { span: u64, limit: u64 },
     /// A call of a simulation is refused, for one of the reasons above.
     #[error("{error}")]
-    InCall { place: CallPlace, error: Box<Self> },
+    InCall { index: CallIndex, error: Box<Self> },
     /// -32005: the traces of the request take too much memory.
     #[error(
         "trace too long: it would take more than {limit} bytes (--max-trace-bytes): expected a shorter call, or a tracer that records less"
@@ -76,14 +76,14 @@ pub enum SimulationError {
 pub struct RunError {
     /// The call that is refused. `None` if the reason belongs to no single call: an override or the block is invalid,
     /// the meter stopped the run, or the node has a fault.
-    pub place: Option<CallPlace>,
+    pub index: Option<CallIndex>,
     /// The reason.
     pub error: Box<SimulationError>,
 }
 
 impl From<SimulationError> for RunError {
     fn from(error: SimulationError) -> Self {
-        Self { place: None, error: error.into() }
+        Self { index: None, error: error.into() }
     }
 }
 
@@ -113,10 +113,10 @@ impl SimulationError {
 
 impl From<RunError> for SimulationError {
     /// Names the call where the reason is one of execution-apis.
-    fn from(RunError { place, error }: RunError) -> Self {
-        match (place, &*error) {
+    fn from(RunError { index, error }: RunError) -> Self {
+        match (index, &*error) {
             (
-                Some(place),
+                Some(index),
                 Self::NonceTooLow { .. }
                 | Self::NonceTooHigh { .. }
                 | Self::BaseFeeTooHigh { .. }
@@ -124,7 +124,7 @@ impl From<RunError> for SimulationError {
                 | Self::InsufficientFunds { .. }
                 | Self::BlockGasLimit { .. }
                 | Self::InitCodeSize { .. },
-            ) => Self::InCall { place, error },
+            ) => Self::InCall { index, error },
             _ => *error,
         }
     }

@@ -39,7 +39,7 @@ pub use kzg::{install_kzg_verifier, kzg_settings, load_kzg_settings};
 pub use precompiles::{RunPrecompiles, precompiles_of};
 pub use replay::{replay, trace_block};
 pub use request::{
-    AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, CallPlace, CallRequest, Conditions, Objective,
+    AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, CallIndex, CallRequest, Conditions, Objective,
     Outputs, RequiredEnd, SimBlock, SimCall, Simulation, SimulationRules, StateOverrides, StorageOverride,
 };
 pub use search::{Aim, BundleSearch, SearchedValues, ValueList, Variant, VariantEnd, VariedPart, VariedTarget};

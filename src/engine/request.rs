@@ -288,12 +288,12 @@ impl Simulation {
 
 /// The required ends of a bundle's calls. A call that is not named must succeed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Conditions(pub HashMap<CallPlace, RequiredEnd>);
+pub struct Conditions(pub HashMap<CallIndex, RequiredEnd>);
 
 impl Conditions {
-    /// Returns whether the call at `place` may end with or without success.
-    pub fn allow(&self, place: CallPlace, success: bool) -> bool {
-        match self.0.get(&place) {
+    /// Returns whether the call at `index` may end with or without success.
+    pub fn allow(&self, index: CallIndex, success: bool) -> bool {
+        match self.0.get(&index) {
             None | Some(RequiredEnd::Success) => success,
             Some(RequiredEnd::Failure) => !success,
             Some(RequiredEnd::Any) => true,
@@ -301,9 +301,9 @@ impl Conditions {
     }
 }
 
-/// The place of a call in a simulation.
+/// The index of a call in a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CallPlace {
+pub struct CallIndex {
     /// Index of the block in the request, from 0.
     pub block: usize,
     /// Index of the call in the block, from 0.

@@ -12,7 +12,7 @@ use self::values::golden;
 use super::{
     Engine,
     error::SimulationError,
-    request::{CallFees, CallPlace, Objective, Outputs, SimCall, Simulation, StorageOverride},
+    request::{CallFees, CallIndex, Objective, Outputs, SimCall, Simulation, StorageOverride},
     simulate::{Beginning, CallOutcome, Simulated, Until},
 };
 use crate::{ledger::Snapshot, meter::Stopped};
@@ -49,7 +49,7 @@ pub enum Aim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VariedTarget {
     /// A part of a call.
-    Call(CallPlace, VariedPart),
+    Call(CallIndex, VariedPart),
     /// A slot in the state overrides of a block.
     Slot {
         /// Index of the block, from 0.
@@ -102,7 +102,7 @@ pub enum VariantEnd {
         succeeded: bool,
     },
     /// A call did not end as the search requires.
-    Dropped(CallPlace),
+    Dropped(CallIndex),
     /// The variant was refused.
     Refused(String, i32),
 }
@@ -138,7 +138,7 @@ impl BundleSearch {
     /// Returns the point up to which all variants are the same.
     pub fn beginning(&self) -> Until {
         let point = |target: &VariedTarget| match *target {
-            VariedTarget::Call(place, _) => ((place.block, 1, place.call), Until::Call(place)),
+            VariedTarget::Call(index, _) => ((index.block, 1, index.call), Until::Call(index)),
             VariedTarget::Slot { block, .. } => ((block, 0, 0), Until::Overrides(block)),
         };
         let first = self.targets.iter().map(point).min_by_key(|(order, _)| *order);
@@ -184,7 +184,7 @@ impl BundleSearch {
         let end = match ran {
             Err(SimulationError::Stopped(stopped)) => return Err(stopped),
             Err(error) => VariantEnd::Refused(error.to_string(), error.code()),
-            Ok(Simulated { dropped: Some(place), .. }) => VariantEnd::Dropped(place),
+            Ok(Simulated { dropped: Some(index), .. }) => VariantEnd::Dropped(index),
             Ok(Simulated { blocks, gas_used, objective, .. }) => {
                 let objective = match self.aim {
                     Aim::GasUsed => I256::try_from(gas_used).unwrap_or(I256::MAX),
@@ -218,8 +218,8 @@ impl VariedTarget {
                     *slot = value;
                 }
             }
-            Self::Call(place, part) => {
-                let SimCall::Unsigned(call) = &mut simulation.blocks[place.block].calls[place.call] else { return };
+            Self::Call(index, part) => {
+                let SimCall::Unsigned(call) = &mut simulation.blocks[index.block].calls[index.call] else { return };
                 match part {
                     VariedPart::Word(word) => {
                         let mut data = call.data.to_vec();

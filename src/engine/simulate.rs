@@ -12,7 +12,7 @@ mod questions;
 mod results;
 mod simulator;
 
-pub(super) use plan::{BlockPlace, CallRules, PlannedBlock, PlannedHeader};
+pub(super) use plan::{BlockPosition, CallRules, PlannedBlock, PlannedHeader};
 pub(super) use progress::RunProgress;
 pub(super) use simulator::BlocksToRun;
 
@@ -166,7 +166,7 @@ impl Engine<'_> {
         match ran {
             Ok(_) => Ok(state),
             Err(error @ (SimulationError::Stopped(_) | SimulationError::Internal(_))) => Err(error.into()),
-            Err(error) => Err(RunError { place: state.at, error: error.into() }),
+            Err(error) => Err(RunError { index: state.at, error: error.into() }),
         }
     }
 }

@@ -4,7 +4,7 @@ use alloy_eips::{Encodable2718, eip4895::Withdrawal};
 use alloy_primitives::{Address, B256};
 
 use super::request::{
-    AccountOverride, BlockOverrides, CallPlace, RequiredEnd, SimBlock, SimCall, Simulation, StateOverrides,
+    AccountOverride, BlockOverrides, CallIndex, RequiredEnd, SimBlock, SimCall, Simulation, StateOverrides,
     StorageOverride,
 };
 
@@ -13,7 +13,7 @@ impl Simulation {
     pub fn size(&self) -> usize {
         let conditions = self.when.as_ref().map_or(0, |when| when.0.capacity());
         size_of::<Self>()
-            + conditions * (size_of::<(CallPlace, RequiredEnd)>() + 1)
+            + conditions * (size_of::<(CallIndex, RequiredEnd)>() + 1)
             + self.blocks.iter().map(SimBlock::size).sum::<usize>()
     }
 }

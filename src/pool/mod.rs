@@ -28,7 +28,7 @@ pub use self::{
     decode::SentTransaction,
     drops::{DropReason, DroppedTransaction, PoolDrops},
     error::PoolError,
-    queue::PoolPlace,
+    queue::PoolNonce,
     settings::{BlocksBuilt, Settings},
     submitted::{Acknowledgement, ForwardedTransaction, SubmittedTransaction, TxOutbox},
     table::{forget, put_back},

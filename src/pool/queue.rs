@@ -30,17 +30,17 @@ pub(super) struct Arrival {
     pub here: bool,
     /// Whether the transaction is still on its way to the disk.
     pub held: bool,
-    pub place: PoolPlace,
+    pub nonce: PoolNonce,
 }
 
 impl Arrival {
     /// A transaction that a client of this node has sent.
-    pub(super) const HERE: Self = Self { own: false, here: true, held: false, place: PoolPlace::Any };
+    pub(super) const HERE: Self = Self { own: false, here: true, held: false, nonce: PoolNonce::Any };
 }
 
 /// The nonces that a new transaction may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PoolPlace {
+pub enum PoolNonce {
     /// Any nonce, that of a transaction in the pool too if the new one pays more, because its sender chose the nonce.
     Any,
     /// Only a free nonce, because this node chose it and can choose another.
@@ -263,11 +263,11 @@ impl Queue {
         let sender = self.senders.get(&address);
         let replaced = self.with_nonce(&address, nonce).cloned();
         let queued = sender.map_or(U256::ZERO, |sender| sender.cost);
-        if arrival.place == PoolPlace::Free && sender.is_some_and(|sender| sender.is_taken(nonce)) {
+        if arrival.nonce == PoolNonce::Free && sender.is_some_and(|sender| sender.is_taken(nonce)) {
             return Err(PoolError::NonceTaken { nonce });
         }
         // On an upstream's chain a transaction of before a restart may have been mined meanwhile, or may be so yet.
-        let is_former = arrival.place == PoolPlace::Former && self.aside.is_some();
+        let is_former = arrival.nonce == PoolNonce::Former && self.aside.is_some();
         if !is_former {
             // Unknown state of an upstream is the upstream's to check.
             if let Lookup::Known(account) = world.look_up(&address) {
@@ -277,7 +277,7 @@ impl Queue {
                 check_replacement(&tx, &replaced.tx, limits.price_bump)?;
             }
         }
-        if arrival.place != PoolPlace::Former {
+        if arrival.nonce != PoolNonce::Former {
             // An authorization would use up the nonce of a transaction in the queue.
             if let Some((used, _)) = sender.and_then(|sender| sender.by_nonce.range(nonce + 1..next).next()) {
                 return Err(PoolError::NonceUsedUp { nonce: *used });
@@ -289,7 +289,7 @@ impl Queue {
             self.make_room(&tx, size, replaced.as_deref(), world, limits)?;
         }
         self.arrivals += 1;
-        let Arrival { own, here, held, place: _ } = arrival;
+        let Arrival { own, here, held, nonce: _ } = arrival;
         let (tx, arrived, held_now) = (Arc::new(tx), self.arrivals, AtomicBool::new(held));
         let pooled = Arc::new(Pooled { tx, arrived, next, size, cost, own, here, held: held_now });
         let sender = self.link(pooled.clone());

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use super::{
     Acknowledgement, Best, BlockFees, BlocksBuilt, Bundles, DropReason, DroppedTransaction, ForwardedTransaction,
-    PoolError, PoolPlace, PoolStatus, Pooled, SenderContent, SentTransaction, Settings, TxOutbox,
+    PoolError, PoolNonce, PoolStatus, Pooled, SenderContent, SentTransaction, Settings, TxOutbox,
     account::nonce_of,
     queue::{Arrival, Checked, Departure, Queue},
     rules,
@@ -125,7 +125,7 @@ impl Pool {
             }
             inner.queue.arrive_after(arrived - 1);
             let here = own || self.outbox.is_none();
-            let arrival = Arrival { own, here, held: false, place: PoolPlace::Former };
+            let arrival = Arrival { own, here, held: false, nonce: PoolNonce::Former };
             if let Err(reason) = inner.queue.insert(tx.into(), arrival, &newest.world, &self.settings) {
                 tracing::warn!(%hash, %reason, "a stored transaction is no longer valid: it is dropped");
                 gone.push(hash);
@@ -186,26 +186,26 @@ impl Pool {
         Ok(ForwardedTransaction { hash, verdict: self.add_all([sent], Arrival { here: false, ..Arrival::HERE }, None) })
     }
 
-    /// Adds a transaction that this node has signed, with a nonce as `place` allows. See [`add_raw`](Self::add_raw).
+    /// Adds a transaction that this node has signed, with a nonce as this `nonce` allows. See [`add_raw`](Self::add_raw).
     ///
     /// # Errors
     /// Returns [`PoolError::NonceTaken`] if a free nonce is required and this one is taken, else as `add_raw`.
-    pub fn add_signed(self: &Arc<Self>, tx: Recovered<TxEnvelope>, place: PoolPlace) -> Result<Commit, PoolError> {
-        self.add_and_send([tx], place, None)
+    pub fn add_signed(self: &Arc<Self>, tx: Recovered<TxEnvelope>, nonce: PoolNonce) -> Result<Commit, PoolError> {
+        self.add_and_send([tx], nonce, None)
     }
 
     /// Adds transactions that this node has signed, and sends them to the fleet when they are stored.
     fn add_and_send(
         self: &Arc<Self>,
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
-        place: PoolPlace,
+        nonce: PoolNonce,
         beside: Option<PoolCommit>,
     ) -> Result<Commit, PoolError> {
         self.check_outbox()?;
         let transactions: Vec<_> = transactions.into_iter().collect();
         let bytes = |tx: &Recovered<TxEnvelope>| (*tx.tx_hash(), tx.inner().encoded_2718().into());
         let sent = self.outbox.as_ref().map(|outbox| (outbox, transactions.iter().map(bytes).collect()));
-        let arrival = Arrival { own: true, place, ..Arrival::HERE };
+        let arrival = Arrival { own: true, nonce, ..Arrival::HERE };
         let kept = self.add_all(transactions.into_iter().map(SentTransaction::from), arrival, beside)?;
         Ok(match sent {
             Some((outbox, bytes)) => outbox.send(bytes, kept),
@@ -213,7 +213,7 @@ impl Pool {
         })
     }
 
-    /// Adds transactions that this node has signed with nonces of its choice, as `place` allows, in order, all or none of them.
+    /// Adds transactions that this node has signed with nonces of its choice, as this `nonce` allows, in order, all or none of them.
     /// `beside` is written to `store` in the same commit, and `then` is called with the outcome. Until then they are held.
     ///
     /// # Errors
@@ -222,14 +222,14 @@ impl Pool {
     /// Transactions that were evicted for them are then restored.
     pub fn add_own(
         self: &Arc<Self>,
-        place: PoolPlace,
+        nonce: PoolNonce,
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
         store: &Store,
         beside: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
         then: impl FnOnce(Result<(), StoreError>) + Send + 'static,
     ) -> Result<Commit, PoolError> {
         let beside = PoolCommit { store: store.clone(), write: Box::new(beside), then: Box::new(then) };
-        self.add_and_send(transactions, place, Some(beside))
+        self.add_and_send(transactions, nonce, Some(beside))
     }
 
     fn add_all(

@@ -47,4 +47,4 @@ pub use batch::Batch;
 pub use flow::{Flow, LaneName};
 pub use lane::{ExecutorConfig, Refused};
 pub use submit::Executor;
-pub use task::{FetchMissed, LocalState, RunPlace, Task, TaskError, Ticket};
+pub use task::{FetchMissed, LocalState, RunTarget, Task, TaskError, Ticket};

@@ -18,7 +18,7 @@ use super::{
     lane::{ExecutorConfig, Lane, Refused},
     load::Demand,
     pool::Pool,
-    task::{FetchMissed, RunPlace, Task, TaskError, Ticket},
+    task::{FetchMissed, RunTarget, Task, TaskError, Ticket},
     worker::Worker,
 };
 use crate::{meter::Meter, state::Missed, telemetry::Metrics};
@@ -83,16 +83,16 @@ impl Executor {
         ticket: Ticket,
         source: &dyn FetchMissed,
     ) -> Result<T::Answer, TaskError> {
-        let (lane, may_be_inline) = match task.place() {
-            RunPlace::Inline => {
+        let (lane, may_be_inline) = match task.target() {
+            RunTarget::Inline => {
                 let ran = self.run_once_inline(self.lane(LaneName::Read), &task, Meter::default())?;
                 if ran.missed.is_empty() {
                     return Ok(ran.answer);
                 }
                 return Box::pin(self.complete(task, &ticket, None, ran.missed, source)).await;
             }
-            RunPlace::On(lane) => (lane, false),
-            RunPlace::InlineThen(lane) => (lane, !ticket.is_entry() && task.params().len() <= INLINE_BYTES),
+            RunTarget::On(lane) => (lane, false),
+            RunTarget::InlineThen(lane) => (lane, !ticket.is_entry() && task.params().len() <= INLINE_BYTES),
         };
         let lane = self.lane(lane);
         let backlog_age = Worker::with_queue(|queue| queue.count_read());

@@ -18,7 +18,7 @@ use crate::{
 
 /// The thread on which a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RunPlace {
+pub enum RunTarget {
     /// Inline, because the request is a look-up.
     Inline,
     /// Inline first, with a small bound; on a worker of the lane if it exceeds the bound.
@@ -33,7 +33,7 @@ pub trait Task: Sized + Send + Sync + 'static {
     type Answer: Send + 'static;
 
     /// Returns where the task runs.
-    fn place(&self) -> RunPlace;
+    fn target(&self) -> RunTarget;
 
     /// Returns the parameters of the request, or an empty text. A task with large ones takes long to parse, and never
     /// runs inline. A [`FetchMissed`] may predict by them what the task will miss.

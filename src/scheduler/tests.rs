@@ -11,7 +11,7 @@ use std::{
 use futures::future::join_all;
 use tokio::sync::oneshot;
 
-use super::{Executor, ExecutorConfig, Flow, LaneName, LocalState, RunPlace, Task, TaskError};
+use super::{Executor, ExecutorConfig, Flow, LaneName, LocalState, RunTarget, Task, TaskError};
 use crate::{
     meter::Meter,
     state::{LogOrigin, Overlay},
@@ -29,8 +29,8 @@ struct Work<F> {
 impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
     type Answer = ();
 
-    fn place(&self) -> RunPlace {
-        RunPlace::On(self.lane)
+    fn target(&self) -> RunTarget {
+        RunTarget::On(self.lane)
     }
 
     fn run(&self, overlay: &mut Overlay, meter: Meter) {

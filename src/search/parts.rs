@@ -17,7 +17,7 @@ use crate::{
     engine::{BundleSearch, Engine, SearchedValues, SimulationError, SimulationRules, Variant},
     ledger::Snapshot,
     meter::{Meter, Stopped},
-    scheduler::{Executor, FetchMissed, LaneName, Refused, RunPlace, Task, TaskError, Ticket},
+    scheduler::{Executor, FetchMissed, LaneName, Refused, RunTarget, Task, TaskError, Ticket},
     state::{CodeCache, Overlay},
 };
 
@@ -91,8 +91,8 @@ struct PartRun<W> {
 impl Task for BeginRun {
     type Answer = Result<BegunSearch, SimulationError>;
 
-    fn place(&self) -> RunPlace {
-        RunPlace::On(LaneName::Bundle)
+    fn target(&self) -> RunTarget {
+        RunTarget::On(LaneName::Bundle)
     }
 
     fn params(&self) -> &str {
@@ -112,8 +112,8 @@ where
 {
     type Answer = Result<T, Stopped>;
 
-    fn place(&self) -> RunPlace {
-        RunPlace::On(LaneName::Bundle)
+    fn target(&self) -> RunTarget {
+        RunTarget::On(LaneName::Bundle)
     }
 
     fn params(&self) -> &str {

@@ -22,7 +22,7 @@ use crate::{
     engine::{self, Call, CallFees},
     ledger::{Chain, Snapshot},
     meter::Meter,
-    pool::{Pool, PoolPlace},
+    pool::{Pool, PoolNonce},
     state::{CodeCache, Overlay},
     store::{Commit, StoreError},
 };
@@ -242,7 +242,7 @@ impl Wallet {
             // Keeps the claim to the id until the batch is on the disk.
             let claimed = claim.clone();
             let store = self.ledger.store();
-            match self.pool.add_own(PoolPlace::Free, transactions, store, write, move |_| drop(claimed)) {
+            match self.pool.add_own(PoolNonce::Free, transactions, store, write, move |_| drop(claimed)) {
                 // A raw transaction of another holder of the key came first. What was signed here was not sent.
                 Err(error) if error.is_nonce() && tries < NONCE_TRIES => tries += 1,
                 done => break (done?, last),

@@ -18,7 +18,7 @@ use crate::{
     engine::{Engine, SimulationRules},
     ledger::Snapshot,
     meter::{Meter, MeterCount},
-    scheduler::{LaneName, RunPlace, Task, TaskError, Ticket},
+    scheduler::{LaneName, RunTarget, Task, TaskError, Ticket},
     state::Overlay,
 };
 
@@ -57,8 +57,8 @@ impl<B: Bundle> Task for ChunkRun<B> {
     /// The ends of the first runs, as many as there was time for.
     type Answer = Ended<B>;
 
-    fn place(&self) -> RunPlace {
-        RunPlace::On(LaneName::Watch)
+    fn target(&self) -> RunTarget {
+        RunTarget::On(LaneName::Watch)
     }
 
     fn run(&self, overlay: &mut Overlay, mut meter: Meter) -> Self::Answer {

@@ -11,7 +11,7 @@ use presim::{
     chain::{BlockHashes, ChainSpec, genesis_block},
     clock::SystemClock,
     engine::{
-        AccountOverride, Aim, BaseFeeRule, BundleSearch, Call, CallOutcome, CallPlace, Engine, Objective, Outputs,
+        AccountOverride, Aim, BaseFeeRule, BundleSearch, Call, CallIndex, CallOutcome, Engine, Objective, Outputs,
         SearchedValues, SimBlock, Simulation, SimulationRules, ValueList, VariedPart, VariedTarget,
     },
     ledger::{FeedState, Retention, Selector, Snapshot, SnapshotId, Snapshots},
@@ -118,7 +118,7 @@ impl Program {
         BundleSearch {
             simulation: Simulation { blocks: vec![block], outputs: Outputs::STATUS, ..Simulation::default() },
             shows: true,
-            targets: vec![VariedTarget::Call(CallPlace { block: 0, call: 0 }, VariedPart::Value)],
+            targets: vec![VariedTarget::Call(CallIndex { block: 0, call: 0 }, VariedPart::Value)],
             values,
             aim: Aim::Gain(Objective::Ether(RECEIVER), U256::ZERO),
             least: None,

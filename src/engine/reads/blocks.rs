@@ -12,7 +12,7 @@ use crate::{
     engine::{
         evm::{FamilyEvm, RunEvm},
         request::{Outputs, Simulation},
-        simulate::{AccountDiff, BlockPlace, PlannedBlock, SimulatedBlock},
+        simulate::{AccountDiff, BlockPosition, PlannedBlock, SimulatedBlock},
     },
     state::{AccountReads, BlockReads, Overlay},
 };
@@ -68,7 +68,7 @@ impl RunReads {
     pub fn note_block<F: FamilyEvm>(
         &mut self,
         planned: &PlannedBlock<'_>,
-        place: BlockPlace,
+        position: BlockPosition,
         simulation: &Simulation,
         ended: Option<&SimulatedBlock>,
         overlay: &mut Overlay,
@@ -95,7 +95,7 @@ impl RunReads {
         }
         let fees = BlockReads::BASE_FEE | BlockReads::BLOB_BASE_FEE;
         if read.intersects(fees) {
-            if !place.is_first {
+            if !position.is_first {
                 // The fees follow from the header of the block before, and from the gas of the block that it continues.
                 read |= BlockReads::NUMBER | BlockReads::TIMESTAMP | BlockReads::GAS_LIMIT | BlockReads::HEADER | fees;
                 read |= BlockReads::GAS_LEFT;
@@ -110,7 +110,7 @@ impl RunReads {
         if self.begun && BEFORE_CALLS.iter().any(has_accessed) {
             read = BlockReads::all();
         }
-        let follows = !place.is_first
+        let follows = !position.is_first
             && (self.begun && BEFORE_CALLS.iter().any(has_accessed) || AFTER_CALLS.iter().any(has_accessed));
         if follows {
             overlay.note_everything();

@@ -10,7 +10,7 @@ use revm::database::DatabaseCommitExt;
 use super::{
     calls::{BlockCalls, BlockRun},
     outputs::{AssetRecord, CoinbaseIncome, ValueChange, difference},
-    plan::{BlockPlace, CallRules, PlannedBlock},
+    plan::{BlockPosition, CallRules, PlannedBlock},
     progress::{RunProgress, Until},
     questions::measure,
     results::SimulatedBlock,
@@ -23,7 +23,7 @@ use crate::{
         error::SimulationError,
         evm::FamilyEvm,
         overrides,
-        request::{BaseFeeRule, CallPlace, Objective, Outputs, Simulation},
+        request::{BaseFeeRule, CallIndex, Objective, Outputs, Simulation},
         system_calls,
     },
 };
@@ -46,22 +46,22 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         }
         let mut asked = plan.iter().take(self.state.index).filter(|planned| !planned.filler).count();
         for (index, planned) in plan.into_iter().enumerate().skip(self.state.index) {
-            let place = BlockPlace { asked, is_first: index == 0, is_last: index == last };
+            let position = BlockPosition { asked, is_first: index == 0, is_last: index == last };
             asked += usize::from(!planned.filler);
             self.state.index = index;
-            let end = until.filter(|until| until.block() == place.asked && !planned.filler);
-            if end == Some(Until::Overrides(place.asked)) {
+            let end = until.filter(|until| until.block() == position.asked && !planned.filler);
+            if end == Some(Until::Overrides(position.asked)) {
                 return Ok(BlockEnd::Paused);
             }
-            let ran = self.block(&planned, place, end);
+            let ran = self.block(&planned, position, end);
             let RunProgress { reads, blocks, .. } = &mut self.state;
             let ended = blocks.last().filter(|_| matches!(ran, Ok(BlockEnd::Done | BlockEnd::Broken(_))));
-            reads.note_block::<F>(&planned, place, self.simulation, ended, self.evm.db_mut());
+            reads.note_block::<F>(&planned, position, self.simulation, ended, self.evm.db_mut());
             match ran? {
                 BlockEnd::Done => {}
                 BlockEnd::Paused => return Ok(BlockEnd::Paused),
                 BlockEnd::Broken(call) => {
-                    self.state.dropped = Some(CallPlace { block: place.asked, call });
+                    self.state.dropped = Some(CallIndex { block: position.asked, call });
                     return Ok(BlockEnd::Broken(call));
                 }
             }
@@ -73,7 +73,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
     fn block(
         &mut self,
         planned: &PlannedBlock<'_>,
-        place: BlockPlace,
+        position: BlockPosition,
         until: Option<Until>,
     ) -> Result<BlockEnd, SimulationError> {
         self.overlay().meter.between_calls()?;
@@ -82,7 +82,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             self.evm.db_mut().push_hash(simulated.number, simulated.hash());
         }
         let mut header = self.header(planned);
-        let ran = self.run(planned, &header, place, until);
+        let ran = self.run(planned, &header, position, until);
         let (mut ran, end) = ran.map_err(|error| {
             // If the meter stopped the run, that is the reason, whatever the EVM's error says.
             self.overlay().meter.stopped().map_or(error, SimulationError::from)
@@ -134,7 +134,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         &mut self,
         planned: &PlannedBlock<'_>,
         header: &Header,
-        place: BlockPlace,
+        position: BlockPosition,
         until: Option<Until>,
     ) -> Result<(BlockRun, BlockEnd), SimulationError> {
         let Simulation { outputs, validation, ref when, objective, .. } = *self.simulation;
@@ -152,13 +152,13 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         };
         let is_whole = first_state.is_none();
         let (state, fork) = (first_state.unwrap_or(&planned.block.state), env.cfg_env.spec);
-        let precompiles = match begun.is_none() && (is_whole || place.is_first) {
+        let precompiles = match begun.is_none() && (is_whole || position.is_first) {
             true => overrides::apply(state, self.evm.db_mut(), self.codes, self.spec, fork)?,
             false => overrides::precompiles(state, self.spec, fork)?,
         };
         // The block's hash is needed where it is shown, and where a later block follows from it; the access list's accesses
         // are recorded with what the hash needs.
-        let lists = is_whole && (outputs.intersects(Outputs::HEADER | Outputs::BLOCK_ACCESS_LIST) || !place.is_last);
+        let lists = is_whole && (outputs.intersects(Outputs::HEADER | Outputs::BLOCK_ACCESS_LIST) || !position.is_last);
         // A simulation's calls have the gas that the block being built has left, and count theirs alone.
         let used_before = planned.continues.map_or_else(BlockGas::default, |open| open.gas);
         let (taken, used_before) = match planned.rules {
@@ -205,25 +205,25 @@ impl<F: FamilyEvm> Simulator<'_, F> {
                 evm.db_mut().set_slot(BASE_TIME, BASE_TIME_SLOT, U256::from(millis));
             }
         }
-        if let Some(objective) = objective.filter(|_| is_new && place.asked == 0 && !planned.filler) {
+        if let Some(objective) = objective.filter(|_| is_new && position.asked == 0 && !planned.filler) {
             self.state.before = measure(objective, evm)?;
         }
 
         for (index, call) in planned.block.calls.iter().enumerate().skip(ran.calls.len()) {
-            let place = CallPlace { block: place.asked, call: index };
-            if until == Some(Until::Call(place)) {
+            let at = CallIndex { block: position.asked, call: index };
+            if until == Some(Until::Call(at)) {
                 return Ok((ran, BlockEnd::Paused));
             }
             evm.db_mut().meter.between_calls()?;
             evm.db_mut().next_access_index();
-            self.state.at = Some(place);
+            self.state.at = Some(at);
             let tracer = self.tracers.first();
             if self.tracers.len() > 1 {
                 self.tracers = &self.tracers[1..];
             }
             let RunProgress { gas_left, traces, .. } = &mut self.state;
             let done = calls.run(call, evm, &mut ran, gas_left, (tracer, traces))?;
-            if when.as_ref().is_some_and(|when| !when.allow(place, done)) {
+            if when.as_ref().is_some_and(|when| !when.allow(at, done)) {
                 return Ok((ran, BlockEnd::Broken(index)));
             }
         }
@@ -242,11 +242,11 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             }
             ran.coinbase = Some(income);
         }
-        if let Some(objective) = objective.filter(|objective| place.is_last && *objective != Objective::Coinbase) {
+        if let Some(objective) = objective.filter(|objective| position.is_last && *objective != Objective::Coinbase) {
             self.state.gained = difference(self.state.before, measure(objective, evm)?);
         }
         ran.add_wrapped(self.spec.wrapper(), evm);
-        if place.is_last && outputs.contains(Outputs::ASSETS) {
+        if position.is_last && outputs.contains(Outputs::ASSETS) {
             self.state.tokens = ran.ask_tokens(evm);
         }
 

@@ -72,9 +72,9 @@ impl PlannedBlock<'_> {
     }
 }
 
-/// The place of a block in its simulation.
+/// The position of a block in its simulation.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct BlockPlace {
+pub(in crate::engine) struct BlockPosition {
     /// The block's index among those that the request asks for.
     pub asked: usize,
     pub is_first: bool,

@@ -11,26 +11,26 @@ use super::{
 use crate::{
     engine::{
         reads::RunReads,
-        request::{CallPlace, Simulation, SimulationRules},
+        request::{CallIndex, Simulation, SimulationRules},
         trace::TraceBudget,
     },
     state::SavedOverlay,
 };
 
-/// The place up to which a simulation's beginning runs.
+/// The point up to which a simulation's beginning runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     /// Up to a block, without its overrides. The block is named by its index in the request.
     Overrides(usize),
     /// Up to a call.
-    Call(CallPlace),
+    Call(CallIndex),
 }
 
 impl Until {
     pub(super) const fn block(self) -> usize {
         match self {
             Self::Overrides(block) => block,
-            Self::Call(place) => place.block,
+            Self::Call(index) => index.block,
         }
     }
 }
@@ -73,9 +73,9 @@ pub(in crate::engine) struct RunProgress {
     pub(super) gained: I256,
     pub(super) tokens: Tokens,
     /// The call that runs, or that ran last.
-    pub(super) at: Option<CallPlace>,
+    pub(super) at: Option<CallIndex>,
     /// The call that broke the bundle.
-    pub(super) dropped: Option<CallPlace>,
+    pub(super) dropped: Option<CallIndex>,
 }
 
 impl RunProgress {

@@ -11,7 +11,7 @@ use revm::context::result::HaltReason;
 use super::outputs::{AccountDiff, Asset, CoinbaseIncome, NetChange, TokenInfo, size_of_assets};
 use crate::engine::{
     fees::ListedTx,
-    request::CallPlace,
+    request::CallIndex,
     trace::Trace,
     transfers::{NumberedLog, Transfer},
 };
@@ -22,7 +22,7 @@ pub struct Simulated {
     /// The blocks, in order, as far as they ran.
     pub blocks: Vec<SimulatedBlock>,
     /// The call that did not end as the bundle requires, and with which the run ended.
-    pub dropped: Option<CallPlace>,
+    pub dropped: Option<CallIndex>,
     /// The names and decimals of the tokens among the [assets](crate::engine::Outputs::ASSETS).
     pub tokens: AddressMap<TokenInfo>,
     /// Gas that the calls used.

@@ -27,7 +27,7 @@ pub(in crate::engine) struct BlocksToRun<'a> {
     pub tracers: &'a [Tracer],
     /// The blocks and calls that have run. `None` if none has.
     pub from: Option<&'a RunProgress>,
-    /// The place up to which the blocks run. `None` runs all.
+    /// The point up to which the blocks run. `None` runs all.
     pub until: Option<Until>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Simulator<'a, F: FamilyEvm> {
 pub(super) enum BlockEnd {
     /// The block is complete.
     Done,
-    /// The run has come to the place up to which it was asked for.
+    /// The run has come to the point up to which it was asked for.
     Paused,
     /// The call with this index did not end as the bundle requires.
     Broken(usize),

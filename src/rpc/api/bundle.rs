@@ -133,17 +133,17 @@ struct TxResult {
 }
 
 /// Converts the error of a bundle, and names the field of the request that caused it.
-fn refusal(RunError { place, error }: RunError, bundle: &SimBlock) -> RpcError {
-    match (*error, place) {
+fn refusal(RunError { index, error }: RunError, bundle: &SimBlock) -> RpcError {
+    match (*error, index) {
         (SimulationError::BlockNumber { number, previous }, _) => RpcError::params(format!(
             "params[0].blockNumber: {number}: expected a block after the state block, {previous}, or, at pending, the block being built"
         )),
         (SimulationError::BlockTime { time, previous }, _) => RpcError::params(format!(
             "params[0].timestamp: {time}: expected a time after that of the previous block, {previous}"
         )),
-        (error, place) => {
+        (error, index) => {
             let error = RpcError::from(error).outside_simulation();
-            match place.and_then(|place| Some((place.call, bundle.calls.get(place.call)?))) {
+            match index.and_then(|index| Some((index.call, bundle.calls.get(index.call)?))) {
                 Some((index, SimCall::Signed(tx))) => {
                     error.with_message(|text| format!("params[0].txs[{index}] ({}): {text}", tx.tx_hash()))
                 }

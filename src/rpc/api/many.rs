@@ -147,10 +147,10 @@ pub fn in_bundles(bundle: usize, call: usize) -> String {
 }
 
 /// Converts the error of bundles, and names the call that caused it.
-pub fn refusal(RunError { place, error }: RunError, path: impl FnOnce(usize, usize) -> String) -> RpcError {
+pub fn refusal(RunError { index, error }: RunError, path: impl FnOnce(usize, usize) -> String) -> RpcError {
     let error = RpcError::from(*error).outside_simulation();
-    match place {
-        Some(place) => error.with_message(|text| format!("{}: {text}", path(place.block, place.call))),
+    match index {
+        Some(index) => error.with_message(|text| format!("{}: {text}", path(index.block, index.call))),
         None => error,
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     },
     scheduler::{
         LaneName::Read,
-        RunPlace::{self, Inline, On},
+        RunTarget::{self, Inline, On},
     },
 };
 
@@ -44,25 +44,25 @@ pub enum Handler {
 pub type ServeHandler = for<'a> fn(&'a Services, Request) -> BoxFuture<'a, Result<Vec<u8>>>;
 
 impl MethodRoute {
-    const fn new(name: &'static str, place: RunPlace, handler: Handler, describe: Describe) -> Self {
-        Self { info: MethodInfo::new(name, place), handler, describe }
+    const fn new(name: &'static str, target: RunTarget, handler: Handler, describe: Describe) -> Self {
+        Self { info: MethodInfo::new(name, target), handler, describe }
     }
 
     /// Builds the row of a method that is one run.
-    pub const fn run<M: Method>(name: &'static str, place: RunPlace) -> Self {
+    pub const fn run<M: Method>(name: &'static str, target: RunTarget) -> Self {
         let handler = Handler::Run(|backend, run| params::parse::<M>(run.params, run.dialect)?.run(backend, run));
-        Self::new(name, place, handler, |name, dialect, schemas| {
+        Self::new(name, target, handler, |name, dialect, schemas| {
             describe::<M, M::Answer>(M::EXAMPLE, name, dialect, schemas)
         })
     }
 
     /// Builds the row of a method that may wait.
-    pub const fn serve<M: Serve>(name: &'static str, place: RunPlace) -> Self
+    pub const fn serve<M: Serve>(name: &'static str, target: RunTarget) -> Self
     where
         Services: AsRef<M::Part>,
     {
         let handler = Handler::Serve(|node, request| Box::pin(M::serve(node.as_ref(), &node.runner, request)));
-        Self::new(name, place, handler, |name, dialect, schemas| {
+        Self::new(name, target, handler, |name, dialect, schemas| {
             describe::<M, M::Answer>(M::EXAMPLE, name, dialect, schemas)
         })
     }

@@ -22,12 +22,12 @@ use crate::rpc::{
 };
 use crate::{
     nearest::nearest,
-    scheduler::{LaneName, RunPlace},
+    scheduler::{LaneName, RunTarget},
     shown,
 };
 
 use LaneName::{Bundle, Read, Short};
-use RunPlace::{Inline, InlineThen, On};
+use RunTarget::{Inline, InlineThen, On};
 
 /// All methods.
 pub const ALL: &[MethodRoute] = &numbered([

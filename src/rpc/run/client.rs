@@ -1,4 +1,4 @@
-//! A client: whoever has a token, or a connection. Its rights, its rate, and its place in the scheduler.
+//! A client: whoever has a token, or a connection. Its rights, its rate, and the quota of the workers that the scheduler gives it.
 
 use std::{num::NonZeroU32, sync::Arc};
 

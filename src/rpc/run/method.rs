@@ -1,6 +1,6 @@
 //! The facts of a method by which its requests are answered.
 
-use crate::{rpc::protocol::dialect::Dialect, scheduler::RunPlace};
+use crate::{rpc::protocol::dialect::Dialect, scheduler::RunTarget};
 
 /// The facts of a method that its requests carry.
 #[derive(Clone, Copy, Debug)]
@@ -10,7 +10,7 @@ pub struct MethodInfo {
     /// The index of the method's row in the table.
     pub index: usize,
     /// Whether the method runs inline, on a worker, or both.
-    pub place: RunPlace,
+    pub target: RunTarget,
     /// The upstream's part in answering, if the state is an upstream's.
     pub upstream: UpstreamUse,
     /// Whether the method commits something, so that its response must not be lost.
@@ -25,11 +25,11 @@ pub struct MethodInfo {
 
 impl MethodInfo {
     /// Creates the facts of a method that the node answers itself, and that commits nothing.
-    pub const fn new(name: &'static str, place: RunPlace) -> Self {
+    pub const fn new(name: &'static str, target: RunTarget) -> Self {
         Self {
             name,
             index: 0,
-            place,
+            target,
             upstream: UpstreamUse::Unasked,
             commits: false,
             testing: false,

@@ -18,7 +18,7 @@ use crate::{
         json::Lookup,
         protocol::error::{Result, RpcError},
     },
-    scheduler::{RunPlace, Task, Ticket},
+    scheduler::{RunTarget, Task, Ticket},
     state::Overlay,
     store::Commit,
 };
@@ -26,7 +26,7 @@ use crate::{
 /// A request with the work that is done in one run: a handler, or a part of one.
 pub struct RequestStep<F> {
     pub runner: Arc<RequestRunner>,
-    pub place: RunPlace,
+    pub target: RunTarget,
     pub request: Request,
     /// The work, which is called once a run.
     pub work: F,
@@ -49,8 +49,8 @@ where
 {
     type Answer = StepOutcome<T>;
 
-    fn place(&self) -> RunPlace {
-        self.place
+    fn target(&self) -> RunTarget {
+        self.target
     }
 
     fn params(&self) -> &str {
@@ -75,7 +75,7 @@ where
         let Run { overlay, mut out, commit, .. } = run;
         // An answer counts for its connection from the moment when it is made, because it may wait for the connection's
         // thread.
-        if result.is_ok() && !overlay.has_missed() && !self.request.method.commits && self.place != RunPlace::Inline {
+        if result.is_ok() && !overlay.has_missed() && !self.request.method.commits && self.target != RunTarget::Inline {
             result = self.request.room.take(&mut out).and(result);
         }
         StepOutcome { result, out, commit }
@@ -86,7 +86,7 @@ where
         let newer = || Some(snapshots.load()).filter(|newest| !Arc::ptr_eq(newest, before));
         let published = await_published(snapshots, newer).await;
         let request = Request { published, ..self.request.clone() };
-        Some(Self { runner: self.runner.clone(), place: self.place, request, work: self.work.clone() })
+        Some(Self { runner: self.runner.clone(), target: self.target, request, work: self.work.clone() })
     }
 }
 
@@ -97,10 +97,10 @@ impl RequestRunner {
     ///
     /// Returns those of [`run_step`](Self::run_step).
     pub async fn run(self: &Arc<Self>, run: RunHandler, request: Request) -> Result<(Lookup, Vec<u8>)> {
-        self.run_step(request.method.place, request, run).await
+        self.run_step(request.method.target, request, run).await
     }
 
-    /// Runs a step of a request at a place, and waits until its commit is on disk. Returns the step's value, and the
+    /// Runs a step of a request on its target, and waits until its commit is on disk. Returns the step's value, and the
     /// answer as far as the step has written it.
     ///
     /// # Errors
@@ -108,12 +108,12 @@ impl RequestRunner {
     /// Returns the error of the work, of the executor that rejects or stops it, of a fetch, or of the commit.
     pub async fn run_step<T: Send + 'static>(
         self: &Arc<Self>,
-        place: RunPlace,
+        target: RunTarget,
         request: Request,
         work: impl Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
     ) -> Result<(T, Vec<u8>)> {
         let ticket = request.ticket.clone();
-        let step = RequestStep { runner: self.clone(), place, request, work };
+        let step = RequestStep { runner: self.clone(), target, request, work };
         let submitted = self.executor.submit(step, ticket.clone(), self.source());
         let StepOutcome { result, out, commit } = submitted.await?;
         let done = result?;

@@ -68,7 +68,7 @@ pub enum Subject {
     NewFlashblockTransactions(Shown),
     /// The logs of pre-confirmed transactions that match the filter.
     PendingLogs(LogFilter),
-    /// Each snapshot: its place, its new transactions, and the accounts that it touches.
+    /// Each snapshot: its position, its new transactions, and the accounts that it touches.
     Snapshots,
     /// The changes of the state with each snapshot.
     StateChanges(ChangeFilter),

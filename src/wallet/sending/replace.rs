@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::{Call, CallFees},
-    pool::{PoolError, PoolPlace, Pooled},
+    pool::{PoolError, PoolNonce, Pooled},
     state::{Missed, Overlay},
     store::StoreError,
     wallet::{
@@ -172,7 +172,7 @@ impl Wallet {
         }
         batch.replacements.get_or_insert_default().extend(&replacements);
         let write = Ledger::rewriting(id, &batch);
-        let added = self.pool.add_own(PoolPlace::Any, signed, self.ledger.store(), write, |_| ());
+        let added = self.pool.add_own(PoolNonce::Any, signed, self.ledger.store(), write, |_| ());
         drop(choosing);
         let commit = added.map_err(|error| match error {
             PoolError::Store(error) => ReplaceError::Store(error),

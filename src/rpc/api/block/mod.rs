@@ -191,7 +191,7 @@ fn show_transaction(
     })
 }
 
-/// A transaction by its place, or null.
+/// A transaction by its index in a block, or null.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "2 parameters: block, index")]
 pub struct GetTransactionAt<B> {

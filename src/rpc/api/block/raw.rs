@@ -103,7 +103,7 @@ impl Method for GetRawTransaction {
     }
 }
 
-/// A transaction by its place, in EIP-2718 bytes; 0x if there is none.
+/// A transaction by its index in a block, in EIP-2718 bytes; 0x if there is none.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "2 parameters: block, index")]
 pub struct GetRawTransactionAt<B> {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 use crate::{
-    engine::{BlockOverrides, CallPlace, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
+    engine::{BlockOverrides, CallIndex, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
     ledger::Selector,
     rpc::{
         json::hex::{Data, Fixed, Number},
@@ -276,7 +276,7 @@ impl MevItemParam {
                 }
                 let tx = transaction(&raw, format_args!("{path}.tx"))?;
                 if can_revert.unwrap_or_default() {
-                    let at = CallPlace { block: 0, call: calls.calls.len() };
+                    let at = CallIndex { block: 0, call: calls.calls.len() };
                     calls.when.0.insert(at, RequiredEnd::Any);
                 }
                 let hash = *tx.tx_hash();

@@ -27,12 +27,12 @@ use crate::rpc::{
 use crate::{
     engine::Engine,
     ledger::Snapshot,
-    scheduler::{LaneName, RunPlace},
+    scheduler::{LaneName, RunTarget},
     search::{BegunSearch, SearchError, SearchOutcome, Searcher, search_whole},
 };
 
 /// The lane in which a search begins.
-const LANE: RunPlace = RunPlace::On(LaneName::Bundle);
+const LANE: RunTarget = RunTarget::On(LaneName::Bundle);
 
 impl Serve for Search {
     type Part = ();

@@ -12,7 +12,7 @@ use serde::{
 use crate::rpc::params::{AbiItemParam, CustomErrors, SelectorParam, ShapeLimits};
 use crate::{
     engine::{
-        Aim, BundleSearch, CallFees, CallPlace, Objective, Outputs, SearchedValues, SimCall, Simulation,
+        Aim, BundleSearch, CallFees, CallIndex, Objective, Outputs, SearchedValues, SimCall, Simulation,
         StorageOverride, ValueList, VariedPart, VariedTarget,
     },
     ledger::Selector,
@@ -425,7 +425,7 @@ impl VaryParam {
         let SimCall::Unsigned(called) = found else {
             return Err(format!("path: {shown:?}: a signed transaction cannot vary: expected a call object"));
         };
-        let place = CallPlace { block, call };
+        let index = CallIndex { block, call };
         match part {
             ".data" | ".input" => {
                 let word = self
@@ -438,17 +438,17 @@ impl VaryParam {
                         called.data.len()
                     ));
                 }
-                Ok(VariedTarget::Call(place, VariedPart::Word(word)))
+                Ok(VariedTarget::Call(index, VariedPart::Word(word)))
             }
-            ".value" => self.without_word(VariedTarget::Call(place, VariedPart::Value)),
-            ".gas" => self.without_word(VariedTarget::Call(place, VariedPart::Gas)),
+            ".value" => self.without_word(VariedTarget::Call(index, VariedPart::Value)),
+            ".gas" => self.without_word(VariedTarget::Call(index, VariedPart::Gas)),
             ".gasPrice"
                 if matches!(
                     called.fees,
                     CallFees::Market { max_fee: None, max_priority: None } | CallFees::GasPrice(_)
                 ) =>
             {
-                self.without_word(VariedTarget::Call(place, VariedPart::GasPrice))
+                self.without_word(VariedTarget::Call(index, VariedPart::GasPrice))
             }
             ".gasPrice" => Err(format!(
                 "path: {shown:?}: the call has EIP-1559 fees: expected a call without, or the path of one of them"
@@ -456,8 +456,8 @@ impl VaryParam {
             ".maxFeePerGas" | ".maxPriorityFeePerGas" if matches!(called.fees, CallFees::GasPrice(_)) => Err(format!(
                 "path: {shown:?}: the call has a gasPrice: expected a call without, or the path of the gasPrice"
             )),
-            ".maxFeePerGas" => self.without_word(VariedTarget::Call(place, VariedPart::MaxFee)),
-            ".maxPriorityFeePerGas" => self.without_word(VariedTarget::Call(place, VariedPart::MaxPriorityFee)),
+            ".maxFeePerGas" => self.without_word(VariedTarget::Call(index, VariedPart::MaxFee)),
+            ".maxPriorityFeePerGas" => self.without_word(VariedTarget::Call(index, VariedPart::MaxPriorityFee)),
             _ => Err(unknown()),
         }
     }

@@ -94,10 +94,10 @@ fn variant(out: &mut Vec<u8>, variant: &Variant) {
             string(object.key("objective"), &objective.to_string());
             object.quantity("gasUsed", *gas_used).quantity("status", u64::from(*is_enough && *succeeded));
         }
-        VariantEnd::Dropped(place) => {
+        VariantEnd::Dropped(index) => {
             object.quantity("status", 0);
             let mut dropped = Object::new(object.key("dropped"));
-            dropped.number("block", place.block).number("call", place.call);
+            dropped.number("block", index.block).number("call", index.call);
             dropped.end();
         }
         VariantEnd::Refused(message, code) => {

@@ -71,13 +71,13 @@ impl Serve for SendRawSync {
             let text = format!("too busy: {} requests wait for receipts already", runner.waiters.count);
             return Err(RpcError::limit(text));
         };
-        let place = request.method.place;
+        let target = request.method.target;
         let (hash, asked) = match &runner.remote {
             Some(remote) => {
                 let Self { transaction, timeout } = parse(&request.params, request.caller.dialect)?;
                 (remote.send_on(&transaction.0, &request).await?, timeout)
             }
-            None => runner.run_step(place, request.clone(), add).await?.0,
+            None => runner.run_step(target, request.clone(), add).await?.0,
         };
         let asked = asked.filter(|asked| asked.0 > 0).map(|asked| Duration::from_millis(asked.0));
         let most = runner.limits().sync.choose(asked);
@@ -96,7 +96,7 @@ impl Serve for SendRawSync {
                     write_receipt(backend, run, hash);
                     Ok(())
                 };
-                runner.run_step(place, request, receipt).await.map(|((), answer)| answer)
+                runner.run_step(target, request, receipt).await.map(|((), answer)| answer)
             }
             Ok(None) => {
                 let text = "The transaction was added to the transaction pool but left it again: another took its place, or it cannot be mined";

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::{
     engine::{Call, CallFees, CallRequest},
     ledger::Snapshot,
-    pool::PoolPlace,
+    pool::PoolNonce,
     rpc::{
         api::{Example, Query, Serve, call::needed_gas, wallet},
         json::{self, hex::Fixed},
@@ -174,7 +174,7 @@ fn send_from_open(
     };
     run.ensure_complete()?;
     let choosing = account.map_or_else(|| backend.impersonated.choosing(), SigningAccount::choosing);
-    let place = if call.nonce.is_some() { PoolPlace::Any } else { PoolPlace::Free };
+    let kind = if call.nonce.is_some() { PoolNonce::Any } else { PoolNonce::Free };
     let mut tries = 0;
     let (hash, commit) = loop {
         let nonce = call.nonce.unwrap_or_else(|| backend.pool.next_nonce(call.from, 0));
@@ -188,9 +188,9 @@ fn send_from_open(
             SigningError::Key(error) => RpcError::internal(&error.to_string()),
         })?;
         let hash = *tx.tx_hash();
-        match backend.pool.add_signed(tx, place) {
+        match backend.pool.add_signed(tx, kind) {
             // Another user of the key has taken the nonce meanwhile.
-            Err(error) if error.is_nonce() && place == PoolPlace::Free && tries < NONCE_TRIES => tries += 1,
+            Err(error) if error.is_nonce() && kind == PoolNonce::Free && tries < NONCE_TRIES => tries += 1,
             done => break (hash, done?),
         }
     };

@@ -9,7 +9,7 @@ use serde::{
 };
 
 use crate::{
-    engine::{CallPlace, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
+    engine::{CallIndex, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
     ledger::Selector,
     rpc::{
         json::hex::Data,
@@ -283,7 +283,7 @@ pub fn conditions(when: Vec<ConditionParam>, blocks: &[SimBlockParam], path: &st
             StatusParam::Failure => RequiredEnd::Failure,
             StatusParam::Any => RequiredEnd::Any,
         };
-        if conditions.0.insert(CallPlace { block, call }, end).is_some() {
+        if conditions.0.insert(CallIndex { block, call }, end).is_some() {
             return Err(RpcError::params(format!(
                 "{path}[{index}]: call {call} of block {block} is named twice: expected one status for a call"
             )));

@@ -47,10 +47,10 @@ pub struct SimulationView<'a> {
 ///
 /// Returns -32005 if the response becomes longer than the limit.
 pub fn write_simulation(out: &mut Vec<u8>, simulated: &Simulated, view: &SimulationView<'_>) -> Result<()> {
-    if let Some(place) = simulated.dropped {
+    if let Some(index) = simulated.dropped {
         let mut object = Object::new(out);
         let mut dropped = Object::new(object.key("dropped"));
-        dropped.number("block", place.block).number("call", place.call);
+        dropped.number("block", index.block).number("call", index.call);
         dropped.end();
         if let Some(reads) = view.reads {
             read_set(object.key("readSet"), reads);

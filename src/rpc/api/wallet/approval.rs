@@ -48,7 +48,7 @@ pub async fn answer<T: Send + Sync + 'static>(
     admit: impl Fn(&Backend, &mut Run<'_>) -> Result<Option<(T, Asked)>> + Clone + Send + Sync + 'static,
     finish: fn(&Backend, &mut Run<'_>, &T) -> Result<()>,
 ) -> Result<Vec<u8>> {
-    let target = request.method.place;
+    let target = request.method.target;
     refresh(runner, &request, account).await;
     let (admitted, answer) = runner.run_step(target, request.clone(), admit).await?;
     let Some((waiting, asked)) = admitted else { return Ok(answer) };

@@ -27,12 +27,12 @@ use crate::{
             runner::RequestRunner,
         },
     },
-    scheduler::{LaneName, RunPlace},
+    scheduler::{LaneName, RunTarget},
     watch::{Host, WatchId, WatchTask},
 };
 
-/// The place where payloads are parsed.
-const PARSE: RunPlace = RunPlace::On(LaneName::Bundle);
+/// The target of the runs that parse payloads.
+const PARSE: RunTarget = RunTarget::On(LaneName::Bundle);
 
 /// The bundles, and the snapshot after which all is news.
 ///

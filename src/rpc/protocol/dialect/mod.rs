@@ -74,8 +74,8 @@ impl Dialect {
     /// Returns the error of a simulation. The dialect of presim names the call in its text.
     pub fn simulation_error(&self, error: SimulationError) -> RpcError {
         match error {
-            SimulationError::InCall { place, error } if self.refuses_unknown_fields => RpcError::from(*error)
-                .with_message(|text| format!("blockStateCalls[{}].calls[{}]: {text}", place.block, place.call)),
+            SimulationError::InCall { index, error } if self.refuses_unknown_fields => RpcError::from(*error)
+                .with_message(|text| format!("blockStateCalls[{}].calls[{}]: {text}", index.block, index.call)),
             other => other.into(),
         }
     }
