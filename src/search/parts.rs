@@ -232,7 +232,9 @@ impl Searcher {
                     // A run that is repeated, because it has missed state, has asked for its variants before.
                     if tried > asked.load(Relaxed) {
                         refused = may_try();
-                        asked.store(tried, Relaxed);
+                        if refused.is_ok() {
+                            asked.store(tried, Relaxed);
+                        }
                     }
                     refused.is_ok()
                 };

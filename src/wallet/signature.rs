@@ -9,7 +9,7 @@ use super::{TypedMessage, Wallet, WalletError};
 pub struct SignatureRequest {
     /// The account.
     pub account: Address,
-    /// Place of the account among the parameters.
+    /// The path of the account in the parameters.
     pub path: &'static str,
     /// The message.
     pub message: MessageToSign,

@@ -2,13 +2,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
 use alloy_primitives::map::HashMap;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, Semaphore, watch};
 
 use super::{
@@ -133,23 +134,19 @@ impl<B: Bundle, L: Listener<B>> WatchList<B, L> {
         self.stopping.subscribe()
     }
 
-    fn watches(&self) -> MutexGuard<'_, HashMap<WatchId, Arc<Watch<B, L>>>> {
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns a watch, if it stands.
     pub fn get(&self, id: WatchId) -> Option<Arc<Watch<B, L>>> {
-        self.watches().get(&id).cloned()
+        self.watches.lock().get(&id).cloned()
     }
 
     /// Returns the watches of a client.
     pub fn of(&self, owner: Option<&str>) -> Vec<Arc<Watch<B, L>>> {
-        self.watches().values().filter(|watch| watch.owner.as_deref() == owner).cloned().collect()
+        self.watches.lock().values().filter(|watch| watch.owner.as_deref() == owner).cloned().collect()
     }
 
     /// Returns the bytes that a client's bundles may still take.
     pub fn room(&self, owner: Option<&str>) -> usize {
-        self.room_among(&self.watches(), owner)
+        self.room_among(&self.watches.lock(), owner)
     }
 
     fn room_among(&self, watches: &HashMap<WatchId, Arc<Watch<B, L>>>, owner: Option<&str>) -> usize {
@@ -163,7 +160,7 @@ impl<B: Bundle, L: Listener<B>> WatchList<B, L> {
     ///
     /// Returns [`NoRoom`] if the bundles take more bytes than their client has left.
     pub fn add(&self, watch: &Arc<Watch<B, L>>) -> Result<(), NoRoom> {
-        let mut watches = self.watches();
+        let mut watches = self.watches.lock();
         let (bytes, left) = (watch.bytes.load(Relaxed), self.room_among(&watches, watch.owner.as_deref()));
         if bytes > left {
             return Err(NoRoom { bytes, left });
@@ -175,7 +172,7 @@ impl<B: Bundle, L: Listener<B>> WatchList<B, L> {
 
     /// Removes a watch, and ends what it runs. Returns whether it stood.
     pub fn remove(&self, id: WatchId) -> bool {
-        let mut watches = self.watches();
+        let mut watches = self.watches.lock();
         let removed = watches.remove(&id);
         self.count(&watches);
         drop(watches);
@@ -238,9 +235,9 @@ impl<B: Bundle, L: Listener<B>> Watch<B, L> {
         }
     }
 
-    /// Locks the bundles. A panic leaves them consistent, because each change is one step.
+    /// Locks the bundles.
     pub fn state(&self) -> MutexGuard<'_, WatchState<B>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Notes how many bytes the bundles take.

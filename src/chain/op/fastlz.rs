@@ -9,7 +9,7 @@ const COEFFICIENT: u64 = 836_500;
 const LEAST_SIZE: u64 = 100 * SIZE_SCALE;
 
 /// The number of entries in the table of sequences.
-const PLACES: usize = 1 << 13;
+const ENTRIES: usize = 1 << 13;
 /// The distance from which on a sequence cannot be referred to.
 const TOO_FAR: usize = 1 << 13;
 /// The end of the data in which no match begins.
@@ -29,7 +29,7 @@ pub(super) fn estimated_size(encoded: &[u8]) -> u64 {
 /// found; only the length of what it would write is counted.
 fn compressed_len(data: &[u8]) -> usize {
     // The newest position of each sequence of three bytes, by a hash of the sequence.
-    let mut newest = [0u32; PLACES];
+    let mut newest = [0u32; ENTRIES];
     let mut remember = |at: usize| std::mem::replace(&mut newest[index(sequence(data, at))], at as u32) as usize;
     let limit = data.len().saturating_sub(TAIL);
     let (mut length, mut literals_from, mut at) = (0, 0, 2);
@@ -72,7 +72,7 @@ fn sequence(data: &[u8], at: usize) -> u32 {
 
 /// Returns the index of a sequence in the table.
 const fn index(sequence: u32) -> usize {
-    (sequence.wrapping_mul(2_654_435_769) >> 19) as usize & (PLACES - 1)
+    (sequence.wrapping_mul(2_654_435_769) >> 19) as usize & (ENTRIES - 1)
 }
 
 #[cfg(test)]

@@ -6,10 +6,11 @@
 use std::{
     io,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader, ReadBuf},
     time::{Sleep, sleep},
@@ -39,12 +40,12 @@ impl MessageBytes {
     /// Returns the bytes of a message that has come whole.
     pub fn message(&self) -> HeldBytes {
         self.progress.piece_is_whole();
-        std::mem::replace(&mut *self.held(), self.memory.clone().nothing())
+        std::mem::replace(&mut *self.held.lock(), self.memory.clone().nothing())
     }
 
     /// Releases the bytes of a control frame, which may come between the frames of a message (RFC 6455, 5.4).
     pub fn control_frame(&self, payload: usize) {
-        let mut held = self.held();
+        let mut held = self.held.lock();
         held.shrink(payload);
         if held.bytes() == 0 {
             self.progress.piece_is_whole();
@@ -53,13 +54,7 @@ impl MessageBytes {
 
     /// Returns the number of bytes.
     pub fn count(&self) -> usize {
-        self.held().bytes()
-    }
-
-    /// Locks the count. A panic leaves it consistent, because each change is one step, so a poisoned lock is taken all
-    /// the same.
-    fn held(&self) -> MutexGuard<'_, HeldBytes> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock().bytes()
     }
 }
 
@@ -157,7 +152,7 @@ impl<S: AsyncRead + Unpin> FrameReader<S> {
             if let Some(retry) = &mut self.retry {
                 ready!(retry.as_mut().poll(cx));
             }
-            if self.bytes.held().grow(payload) {
+            if self.bytes.held.lock().grow(payload) {
                 self.retry = None;
                 return Poll::Ready(Ok(()));
             }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{
             AtomicUsize,
             Ordering::{AcqRel, Acquire, Relaxed},
@@ -12,6 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use crate::rpc::protocol::error::{Result, RpcError};
 
@@ -253,7 +254,7 @@ impl AnswerRoom {
     ///
     /// Returns -32005 and drops the text if the connection may not have them.
     pub fn take(&self, text: &mut Vec<u8>) -> Result<()> {
-        let mut held = self.held();
+        let mut held = self.0.lock();
         let before = held.bytes();
         held.shrink(before);
         if held.grow(text.len()) {
@@ -265,15 +266,9 @@ impl AnswerRoom {
 
     /// Returns the room that was taken.
     pub fn taken(&self) -> HeldBytes {
-        let mut held = self.held();
+        let mut held = self.0.lock();
         let nothing = held.quota().clone().nothing();
         std::mem::replace(&mut *held, nothing)
-    }
-
-    /// Locks the count. A panic leaves it consistent, because each change is one step, so a poisoned lock is taken all
-    /// the same.
-    fn held(&self) -> MutexGuard<'_, HeldBytes> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

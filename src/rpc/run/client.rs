@@ -100,6 +100,11 @@ impl Client {
         Self { named: None, may_use_wallet, flow: Flow::new() }
     }
 
+    /// Creates a client without a token that has one quota of the workers with this one.
+    pub fn beside(&self, may_use_wallet: bool) -> Self {
+        Self { named: None, may_use_wallet, flow: self.flow.clone() }
+    }
+
     /// Creates the client of a token, which may send `rate` requests per second.
     pub fn with_token(token: Token, rate: NonZeroU32, may_use_wallet: bool) -> Self {
         let limit = ArcSwap::from_pointee(RateLimit::new(rate));

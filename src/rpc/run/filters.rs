@@ -5,12 +5,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_primitives::B256;
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use crate::rpc::{
@@ -91,7 +92,7 @@ impl Filters {
     pub fn install(&self, client: Option<&str>, subject: FilterSubject) -> u64 {
         // Declared before the lock is taken, so that it is dropped after the lock is released.
         let _evicted;
-        let mut list = lock(&self.list);
+        let mut list = self.list.lock();
         let owner = list.owner(client);
         if list.installed.len() >= self.most {
             _evicted = list.evict_for(owner);
@@ -111,7 +112,7 @@ impl Filters {
 
     /// Removes a filter. Returns false if there is none.
     pub fn uninstall(&self, id: u64) -> bool {
-        let removed = lock(&self.list).remove(id);
+        let removed = self.list.lock().remove(id);
         removed.is_some()
     }
 
@@ -121,11 +122,11 @@ impl Filters {
     ///
     /// Returns -32000 if there is no such filter, or the error of `act`.
     pub fn with<T>(&self, id: u64, act: impl FnOnce(&mut FilterSubject) -> Result<T>) -> Result<T> {
-        let subject = lock(&self.list).ask(id);
+        let subject = self.list.lock().ask(id);
         let subject = subject.ok_or_else(|| {
             RpcError::new(-32000, format!("params[0]: filter not found: {id:#x}: no such filter, or it has expired"))
         })?;
-        act(&mut lock(&subject))
+        act(&mut subject.lock())
     }
 }
 
@@ -174,10 +175,4 @@ impl FilterList {
         let &(_, id) = evicted?;
         self.remove(id)
     }
-}
-
-/// Locks a filter. A panic leaves it consistent, because each change is one step, so a poisoned lock is taken all the
-/// same.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

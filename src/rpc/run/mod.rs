@@ -1,8 +1,9 @@
 //! One request, and its runs on the executor.
 //!
-//! [`request`] is a request with its client, a [`step`] of it is what runs on the executor, by the [`runner`], and [`backend`] has what a run uses. Where a run has
-//! missed state of an upstream, [`remote`] fetches it. [`leader`] is the node of a fleet that answers what this one cannot. [`access`]
-//! has the clients with their rights and rates, [`memory`] the bytes that connections hold, and [`filters`] what clients poll.
+//! [`request`] is a request with its caller, a [`step`] of it is what runs on the executor, by the [`runner`], and [`backend`]
+//! has what a run uses. Where a run has missed state of an upstream, the executor has [`remote`] fetch it. [`leader`] is the
+//! node of a fleet that answers what this one cannot. [`client`] has the rights and the rate of a client, [`filters`] what it
+//! polls, and [`subscriptions`] what its connection, a [`subscriber`], is sent.
 
 pub mod backend;
 pub mod catch_up;

@@ -4,7 +4,7 @@
 //! subscriptions and is closed with the reason.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -13,6 +13,7 @@ use alloy_primitives::{
     map::{AddressSet, HashSet},
 };
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::subscriber::{Notification, Subscriber};
@@ -210,10 +211,9 @@ impl Subscriptions {
         changed
     }
 
-    /// Locks the list. A panic leaves it consistent, because each change is one step, so a poisoned lock is taken all
-    /// the same.
+    /// Locks the list.
     pub fn list(&self) -> MutexGuard<'_, Vec<Subscription>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock()
     }
 }
 
@@ -230,7 +230,7 @@ impl Starting {
 
     /// Releases the message's permit to be under way, because it waits for something with a bound of its own.
     pub fn release(&self) -> Option<OwnedSemaphorePermit> {
-        self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.permit.lock().take()
     }
 
     /// Lets the connection be told of standing bundles, in the place of another one.
@@ -276,7 +276,7 @@ impl Starting {
             list.push(Subscription::new(id, subject, self.dialect, self.subscriber.clone()));
             Ok(id)
         })?;
-        self.ids().push(id);
+        self.ids.lock().push(id);
         Ok(id)
     }
 
@@ -288,13 +288,13 @@ impl Starting {
     /// Returns the error of `send`.
     pub fn begin<E>(&self, send: impl FnOnce(Option<OwnedSemaphorePermit>) -> Result<(), E>) -> Result<(), E> {
         let permit = self.release();
-        if self.ids().is_empty() {
+        if self.ids.lock().is_empty() {
             return send(permit);
         }
         self.subscriptions.change(|list| {
             // Nothing is announced while the list is locked.
             send(permit)?;
-            let ids = std::mem::take(&mut *self.ids());
+            let ids = std::mem::take(&mut *self.ids.lock());
             list.iter_mut().filter(|one| ids.contains(&one.id)).for_each(|one| one.has_begun = true);
             Ok(())
         })
@@ -302,14 +302,10 @@ impl Starting {
 
     /// Drops the promised subscriptions, because the answer that names them is not sent.
     pub fn abandon(&self) {
-        let ids = std::mem::take(&mut *self.ids());
+        let ids = std::mem::take(&mut *self.ids.lock());
         if !ids.is_empty() {
             self.subscriptions.change(|list| list.retain(|one| !ids.contains(&one.id)));
         }
-    }
-
-    fn ids(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

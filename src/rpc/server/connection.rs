@@ -3,10 +3,11 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv6Addr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::rpc::limits::{
@@ -90,7 +91,7 @@ impl Connections {
     /// if there is no room.
     pub fn open(self: &Arc<Self>, address: IpAddr, timeout: Duration) -> Option<Arc<Connection>> {
         let address = network(address);
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let of_address = table.open.values().filter(|open| open.address == address).count();
         if of_address >= self.limits.of_address(address) && !table.evict(|open| open.address == address) {
             return None;
@@ -112,7 +113,7 @@ impl Connections {
         let mut ticks = tokio::time::interval((timeout / 4).max(Duration::from_millis(1)));
         loop {
             ticks.tick().await;
-            for open in self.table().open.values() {
+            for open in self.table.lock().open.values() {
                 if let Some(problem) = open.progress.problem() {
                     tracing::debug!(address = %open.address, problem, "a connection is closed");
                     open.progress.close();
@@ -129,12 +130,6 @@ impl Connections {
     fn show(&self, table: &Table) {
         self.http.set((table.open.len() - table.web_sockets) as f64);
         self.web_socket.set(table.web_sockets as f64);
-    }
-
-    /// Locks the table. A panic leaves it consistent, because each change is one step, so a poisoned lock is taken all
-    /// the same.
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -157,7 +152,7 @@ impl Connection {
     /// Counts the connection among the WebSocket connections from now on. At the bound on their number, closes one that has
     /// brought no request. Returns false if there is none.
     pub fn upgrade(&self) -> bool {
-        let mut table = self.connections.table();
+        let mut table = self.connections.table.lock();
         let table = &mut *table;
         let has_room = table.web_sockets < self.connections.limits.most || table.evict(|open| open.is_web_socket);
         match table.open.get_mut(&self.number) {
@@ -175,7 +170,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        let mut table = self.connections.table();
+        let mut table = self.connections.table.lock();
         if table.open.remove(&self.number).is_some_and(|open| open.is_web_socket) {
             table.web_sockets -= 1;
         }

@@ -31,8 +31,8 @@ use crate::{
     search::{BegunSearch, SearchError, SearchOutcome, Searcher, search_whole},
 };
 
-/// The lane in which a search begins.
-const LANE: RunTarget = RunTarget::On(LaneName::Bundle);
+/// The target of the run in which a search begins.
+const TARGET: RunTarget = RunTarget::On(LaneName::Bundle);
 
 impl Serve for Search {
     type Part = ();
@@ -46,7 +46,7 @@ impl Serve for Search {
     async fn serve((): &(), runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let arrived = Instant::now();
         let left = request.ticket.deadline().saturating_duration_since(arrived);
-        let ((begun, form), _) = runner.run_step(LANE, request.clone(), begin_search).await?;
+        let ((begun, form), _) = runner.run_step(TARGET, request.clone(), begin_search).await?;
         let begun = Arc::new(begun);
         let client = request.caller.client.clone();
         // The request itself has been counted.

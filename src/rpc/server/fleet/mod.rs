@@ -59,7 +59,7 @@ impl FleetAnswers {
     ) -> Self {
         let proofs = WalletProofs::new(has_keys, max_proofs);
         let anybody = Arc::new(Client::without_token(access.opens_wallet()));
-        let forwarded = Arc::new(Client::without_token(proofs.is_open(&access)));
+        let forwarded = Arc::new(anybody.beside(proofs.is_open(&access)));
         Self { front, access, memory, server, anybody, forwarded, proofs }
     }
 

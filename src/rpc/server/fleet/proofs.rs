@@ -2,9 +2,11 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     fleet::Proof,
@@ -56,7 +58,7 @@ impl WalletProofs {
                 "is older than 30 s, or from before this node's start: check the clocks of both nodes",
             ));
         }
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         while seen.first().is_some_and(|(until, _)| *until < now) {
             seen.pop_first();
         }
