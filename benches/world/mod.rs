@@ -19,7 +19,7 @@ use presim::{
     engine::{BaseFeeRule, Beginnings, Engine, Simulated, Simulation, SimulationError, SimulationRules},
     ledger::{Chain, FeedState, Retention, Snapshot, Snapshots},
     meter::{Meter, Stopped},
-    pool::{self, BlocksBuilt, Pool},
+    pool::{self, Pool},
     rpc::{
         Backend, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PRESIM, table,
     },
@@ -105,17 +105,8 @@ impl BodiesChain {
             max_trace: 1 << 20,
             estimate_tolerance: 0.0,
         };
-        let limits = pool::Settings {
-            transactions: 0,
-            per_account: 0,
-            bytes: 0,
-            price_bump: 0,
-            min_tip: 0,
-            contracts_may_send: false,
-            bundles: 0,
-            built: BlocksBuilt::Nowhere,
-        };
-        let (pool, codes) = (Arc::new(Pool::new(spec.clone(), limits, snapshots.clone(), None)), Arc::new(codes));
+        let (pool, codes) =
+            (Arc::new(Pool::new(spec.clone(), pool::Settings::NOTHING, snapshots.clone(), None)), Arc::new(codes));
         let metrics = Metrics::default();
         let policy = Policy {
             ask: false,
@@ -133,7 +124,7 @@ impl BodiesChain {
             codes: codes.clone(),
             pool: pool.clone(),
             accounts: Accounts::default(),
-            fees: Fees::new(spec.clone(), limits.min_tip),
+            fees: Fees::new(spec.clone(), pool::Settings::NOTHING.min_tip),
             approvals: Arc::new(Approvals::new(0, Duration::ZERO, &metrics)),
             ledger: Ledger::new(Store::in_memory(&metrics).expect("memory"), 0),
             policy,

@@ -21,6 +21,20 @@ pub struct Settings {
     pub built: BlocksBuilt,
 }
 
+impl Settings {
+    /// The settings of a pool that takes nothing, for a node that only simulates.
+    pub const NOTHING: Self = Self {
+        transactions: 0,
+        per_account: 0,
+        bytes: 0,
+        price_bump: 0,
+        min_tip: 0,
+        contracts_may_send: false,
+        bundles: 0,
+        built: BlocksBuilt::Nowhere,
+    };
+}
+
 /// The place where the blocks of a pool's chain are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlocksBuilt {

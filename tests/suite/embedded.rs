@@ -15,7 +15,7 @@ use presim::{
         SearchedValues, SimBlock, Simulation, SimulationRules, ValueList, VariedPart, VariedTarget,
     },
     ledger::{FeedState, Retention, Selector, Snapshot, SnapshotId, Snapshots},
-    pool::{self, BlocksBuilt, Pool},
+    pool::{self, Pool},
     scheduler::{Executor, ExecutorConfig, Flow, LocalState},
     search::{Searcher, search_whole},
     source::devnet::{
@@ -72,16 +72,6 @@ impl Program {
         let (clock, every) = (Arc::new(SystemClock::default()), Duration::from_millis(200));
         let mut devnet = Devnet::new(clock, spec.clone(), 1, every, Address::ZERO, None);
         snapshots.apply(devnet.first(&snapshots.newest()).unwrap().into()).unwrap();
-        let settings = pool::Settings {
-            transactions: 0,
-            per_account: 0,
-            bytes: 0,
-            price_bump: 0,
-            min_tip: 0,
-            contracts_may_send: false,
-            bundles: 0,
-            built: BlocksBuilt::Nowhere,
-        };
         let config = ExecutorConfig {
             workers: 2,
             queue_short: 1_000,
@@ -91,7 +81,7 @@ impl Program {
             deadline: BOUND,
         };
         Self {
-            pool: Pool::new(spec.clone(), settings, snapshots.clone(), None),
+            pool: Pool::new(spec.clone(), pool::Settings::NOTHING, snapshots.clone(), None),
             spec: Arc::new(spec),
             codes: Arc::new(codes),
             executor: Executor::start(config, &Metrics::default()).unwrap(),

@@ -17,7 +17,7 @@ use alloy_transport_http::{Http, reqwest::Client};
 use presim::{
     chain::BlockHashes,
     ledger::{Chain, FeedProblem, FeedState, Retention, Snapshots},
-    pool::{self, BlocksBuilt, Pool},
+    pool::{self, Pool},
     source::{
         Feed, FeedSource,
         live::{
@@ -101,17 +101,7 @@ impl SourceStage {
         let begun = canonical_snapshot(view, head, AnnouncedReceipts::Whole(Vec::new()), hashes);
         let kept = Retention { blocks: 32, snapshots: 32, history: 32 };
         let snapshots = Arc::new(Snapshots::new(begun, FeedState::Degraded(FeedProblem::Connecting), kept));
-        let limits = pool::Settings {
-            transactions: 0,
-            per_account: 0,
-            bytes: 0,
-            price_bump: 0,
-            min_tip: 0,
-            contracts_may_send: false,
-            bundles: 0,
-            built: BlocksBuilt::Nowhere,
-        };
-        let pool = Arc::new(Pool::new(first.spec.clone(), limits, snapshots.clone(), None));
+        let pool = Arc::new(Pool::new(first.spec.clone(), pool::Settings::NOTHING, snapshots.clone(), None));
         let fetch = FetcherConfig { wave_timeout: BOUND, verify_proofs: false, max_in_flight: 1 << 16 };
         let source = LiveSource {
             spec: first.spec.clone(),

@@ -8,7 +8,7 @@ use alloy_rpc_client::ClientBuilder;
 use presim::{
     chain::BlockHashes,
     ledger::{Chain, FeedProblem, FeedState, Retention, Snapshot, SnapshotId, Snapshots},
-    pool::{self, BlocksBuilt, Pool},
+    pool::{self, Pool},
     source::{
         Feed, FeedSource,
         live::{
@@ -234,17 +234,7 @@ impl LiveWorld {
     }
 
     fn feed(&self) -> Feed {
-        let limits = pool::Settings {
-            transactions: 0,
-            per_account: 0,
-            bytes: 0,
-            price_bump: 0,
-            min_tip: 0,
-            contracts_may_send: false,
-            bundles: 0,
-            built: BlocksBuilt::Nowhere,
-        };
-        let pool = Pool::new(self.truth.spec.clone(), limits, self.snapshots.clone(), None);
+        let pool = Pool::new(self.truth.spec.clone(), pool::Settings::NOTHING, self.snapshots.clone(), None);
         Feed::new(self.snapshots.clone(), Vec::new(), Arc::new(pool), &self.metrics)
     }
 
