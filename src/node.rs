@@ -204,10 +204,10 @@ impl Node {
             data_dir: config.data_dir.clone(),
         };
         // The transactions of an upstream's chain are in the upstream's pool.
-        let place = start.fleet.as_ref().filter(|_| start.remote.is_none());
+        let membership = start.fleet.as_ref().filter(|_| start.remote.is_none());
         let drops = PoolDrops::new(&metrics);
-        let outbox = place.zip(talking.as_ref());
-        let outbox = outbox.map(|(place, runtime)| fleet::outbox(place, runtime, drops.clone())).transpose()?;
+        let outbox = membership.zip(talking.as_ref());
+        let outbox = outbox.map(|(membership, runtime)| fleet::outbox(membership, runtime, drops.clone())).transpose()?;
         let contracts = info.contracts();
         let parts =
             Parts { ports, config, codes, start, beside, store, outbox, drops, keyed, access, metrics, contracts };
@@ -344,7 +344,7 @@ impl Actors {
     async fn start(parts: Parts) -> eyre::Result<Self> {
         let Parts { ports, config, codes, start, beside, store, outbox, drops, keyed, access, metrics, contracts } =
             parts;
-        let Start { spec, snapshots, source, sinks, testing, accounts, fleet: place, remote, .. } = start;
+        let Start { spec, snapshots, source, sinks, testing, accounts, fleet: membership, remote, .. } = start;
         let workers = config.workers();
         let executor = Executor::start(
             ExecutorConfig {
@@ -473,15 +473,15 @@ impl Actors {
                 ),
             });
         }
-        if let Some(place) = &place {
-            front = front.with_leader(fleet::leader(place));
+        if let Some(membership) = &membership {
+            front = front.with_leader(fleet::leader(membership));
         }
         let front = Arc::new(front);
-        let served = match &place {
+        let served = match &membership {
             None => None,
-            Some(place) => {
+            Some(membership) => {
                 let (front, access, memory) = (front.clone(), access.clone(), memory.clone());
-                Some(fleet::serve(place, &config, front, access, memory, server.clone(), sends).await?)
+                Some(fleet::serve(membership, &config, front, access, memory, server.clone(), sends).await?)
             }
         };
         let files = if config.no_page { ServedFiles::default() } else { page::files(access.needs_token()) };

@@ -51,16 +51,16 @@ struct ListLeaf<'a> {
 impl<'a> ListLeaf<'a> {
     /// Returns the leaves of a list in the order of their keys, and appends their RLP to `text`.
     fn all_of(list: &[&'a [u8]], text: &mut Vec<u8>) -> Vec<Self> {
-        let key = |place| {
-            let index: usize = adjust_index_for_rlp(place, list.len());
+        let key = |position| {
+            let index: usize = adjust_index_for_rlp(position, list.len());
             (Nibbles::unpack(alloy_rlp::encode_fixed_size(&index)), list[index])
         };
         let mut leaves: Vec<Self> = Vec::with_capacity(list.len());
         let mut shared_before = None;
         let mut next = (!list.is_empty()).then(|| key(0));
-        for place in 1..=list.len() {
+        for position in 1..=list.len() {
             let Some((key_here, item)) = next else { break };
-            next = (place < list.len()).then(|| key(place));
+            next = (position < list.len()).then(|| key(position));
             let shared_after = next.as_ref().map(|(after, _)| key_here.common_prefix_length(after));
             let depth = shared_before.max(shared_after).map_or(0, |shared| shared + 1);
             let from = text.len();
@@ -84,7 +84,7 @@ mod tests {
         for length in [1, 27, 28, 29, 30, 31, 300] {
             for count in [0, 1, 2, 3, 15, 16, 17, 127, 128, 129, 255, 256, 257, 300] {
                 let items: Vec<Vec<u8>> =
-                    (0..count).map(|place| vec![place as u8; if place % 7 == 3 { 200 } else { length }]).collect();
+                    (0..count).map(|position| vec![position as u8; if position % 7 == 3 { 200 } else { length }]).collect();
                 let items: Vec<&[u8]> = items.iter().map(Vec::as_slice).collect();
                 let ([root, none, again], hashes) = ordered_roots([&items, &[], &items], &items[..count.min(3)]);
                 let expected = ordered_trie_root_encoded(&items);

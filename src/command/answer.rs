@@ -12,12 +12,12 @@ pub enum SimulationAnswer {
     /// The blocks ran.
     Ran(Vec<BlockAnswer>),
     /// This call broke the bundle's conditions.
-    Dropped(PlaceAnswer),
+    Dropped(CallPosition),
 }
 
-/// The place of a call in a bundle.
+/// The position of a call in a bundle.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-pub struct PlaceAnswer {
+pub struct CallPosition {
     /// Index of the block.
     pub block: usize,
     /// Index of the call in the block.
@@ -119,7 +119,7 @@ pub struct VariantAnswer {
     pub objective: Option<I256>,
     pub gas_used: Option<U64>,
     pub status: U64,
-    pub dropped: Option<PlaceAnswer>,
+    pub dropped: Option<CallPosition>,
     pub error: Option<CallErrorAnswer>,
 }
 
@@ -160,7 +160,7 @@ impl<'de> Deserialize<'de> for SimulationAnswer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct DroppedAnswer {
-            dropped: PlaceAnswer,
+            dropped: CallPosition,
         }
         // An untagged enum would not keep the texts of the traces.
         let text = Box::<RawValue>::deserialize(deserializer)?;

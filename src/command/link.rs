@@ -41,9 +41,9 @@ pub struct NodeArgs {
     pub timeout_ms: u64,
 }
 
-/// The place of the node that a command asks.
+/// The node that a command asks.
 #[derive(Clone, Debug)]
-pub enum NodePlace {
+pub enum NodeTarget {
     /// A running node.
     Url(Url),
     /// A node that is started within the command.
@@ -73,20 +73,20 @@ impl NodeLink {
     ///
     /// Returns [`CommandError::Input`] if the file of the token cannot be read, and [`CommandError::NoNode`] if the
     /// node does not start or no connection can be made.
-    pub fn open(args: &NodeArgs, place: NodePlace) -> Result<Self, CommandError> {
+    pub fn open(args: &NodeArgs, target: NodeTarget) -> Result<Self, CommandError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .map_err(|error| CommandError::NoNode(format!("no thread can be started: {error}")))?;
         let timeout = Duration::from_millis(args.timeout_ms);
-        let (url, name, own, token) = match place {
-            NodePlace::Url(url) => {
+        let (url, name, own, token) = match target {
+            NodeTarget::Url(url) => {
                 let token = token(args)?;
                 let name = shown::url(&url);
                 (url, name, None, token)
             }
-            NodePlace::Own(config) => {
+            NodeTarget::Own(config) => {
                 telemetry::init_logs(&config.log, config.log_json)
                     .map_err(|error| CommandError::Input(format!("--log {}: {error}", config.log)))?;
                 if let Some(Endpoint::Url(url)) = &config.live.upstream {

@@ -21,7 +21,7 @@ mod watch;
 
 pub use self::{
     error::CommandError,
-    link::{NodeArgs, NodePlace},
+    link::{NodeArgs, NodeTarget},
     print::PrintTask,
 };
 
@@ -47,10 +47,10 @@ pub enum Command {
     Wallet(PathBuf, WalletTask),
 }
 
-/// A question to a node, and the place of the node.
+/// A question, and the node that is asked.
 #[derive(Clone, Debug)]
 pub struct AskTask {
-    place: NodePlace,
+    target: NodeTarget,
     question: QuestionTask,
 }
 
@@ -124,8 +124,8 @@ impl Command {
         let task = CommandTask::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         match task {
             CommandTask::Ask(question) => {
-                let place = state::place(question.node(), &matches, &mut command)?;
-                Ok(Self::Ask(Box::new(AskTask { place, question })))
+                let target = state::target(question.node(), &matches, &mut command)?;
+                Ok(Self::Ask(Box::new(AskTask { target, question })))
             }
             CommandTask::Print(task) => Ok(Self::Print(task)),
             CommandTask::Wallet(task) => match config.data_dir {
@@ -163,9 +163,9 @@ impl AskTask {
     /// Returns [`CommandError::Failed`] if a required call failed, and the other variants if the input cannot be used,
     /// no node answers, or the output cannot be written.
     pub fn run(self, out: &mut impl Write) -> Result<(), CommandError> {
-        let Self { place, question } = self;
+        let Self { target, question } = self;
         let node = question.node().clone();
-        let open = || NodeLink::open(&node, place);
+        let open = || NodeLink::open(&node, target);
         // Bad input is rejected before a node is looked for.
         let done = match question {
             QuestionTask::Simulate(args) => simulate::run(&args, args.bundle.read()?, &open()?, out),

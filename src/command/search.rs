@@ -35,9 +35,9 @@ pub struct SearchArgs {
     /// The bundle.
     #[command(flatten)]
     pub bundle: BundleArgs,
-    /// Vary `PLACE=VALUES`: the number of an argument from 0, or `value`, of the last call. VALUES is 1ether..100ether for the
+    /// Vary `TARGET=VALUES`: the number of an argument from 0, or `value`, of the last call. VALUES is 1ether..100ether for the
     /// maximum between, 1ether..100ether/20 for twenty values, or a list like 1,2,3. Two make a grid.
-    #[arg(long, value_name = "PLACE=VALUES", help_heading = "Search")]
+    #[arg(long, value_name = "TARGET=VALUES", help_heading = "Search")]
     pub vary: Vec<String>,
     /// Objective: the growth of --account in `ether`, or in the token at this address; `coinbase`; or `gas`, of which less is
     /// better. The default is the file's, or ether.
@@ -55,7 +55,7 @@ pub struct SearchArgs {
 }
 
 impl SearchArgs {
-    /// Reads the search: the bundle, and the places, the objective and the requirements of flags.
+    /// Reads the search: the bundle, and the targets, the objective and the requirements of flags.
     ///
     /// # Errors
     ///
@@ -69,14 +69,14 @@ impl SearchArgs {
         if !self.vary.is_empty() {
             let last = ShownCall::all(payload).last().map_or(0, Vec::len).saturating_sub(1);
             let block = ShownCall::all(payload).len().saturating_sub(1);
-            let places = self
+            let targets = self
                 .vary
                 .iter()
-                .map(|text| place(text, bundle.function.as_ref(), &format!("blocks[{block}].calls[{last}]")));
-            payload.insert("vary".into(), places.collect::<Result<_, _>>()?);
+                .map(|text| target(text, bundle.function.as_ref(), &format!("blocks[{block}].calls[{last}]")));
+            payload.insert("vary".into(), targets.collect::<Result<_, _>>()?);
         }
         if !payload.contains_key("vary") {
-            let text = "--vary: missing: expected a place and its values, as 0=1ether..100ether";
+            let text = "--vary: missing: expected a target and its values, as 0=1ether..100ether";
             return Err(CommandError::Input(text.to_owned()));
         }
         if self.objective.is_some() || self.account.is_some() || !payload.contains_key("objective") {
@@ -115,16 +115,16 @@ impl SearchArgs {
     }
 }
 
-/// Returns a place that varies, and its values, as `presim_search` takes them.
-fn place(text: &str, function: Option<&alloy_json_abi::Function>, call: &str) -> Result<Value, CommandError> {
+/// Returns a target that varies, and its values, as `presim_search` takes them.
+fn target(text: &str, function: Option<&alloy_json_abi::Function>, call: &str) -> Result<Value, CommandError> {
     let input = |problem: String| CommandError::Input(format!("--vary {text}: {problem}"));
-    let Some((place, values)) = text.split_once('=') else {
-        return Err(input("expected PLACE=VALUES, as 0=1ether..100ether".to_owned()));
+    let Some((target, values)) = text.split_once('=') else {
+        return Err(input("expected TARGET=VALUES, as 0=1ether..100ether".to_owned()));
     };
     let mut object = Map::new();
-    if place == "value" || place == "gas" || place == "gasPrice" {
-        object.insert("path".into(), json!(format!("{call}.{place}")));
-    } else if let Ok(argument) = place.parse::<usize>() {
+    if target == "value" || target == "gas" || target == "gasPrice" {
+        object.insert("path".into(), json!(format!("{call}.{target}")));
+    } else if let Ok(argument) = target.parse::<usize>() {
         let function = function
             .ok_or_else(|| input("the number of an argument needs --sig: the function that takes it".to_owned()))?;
         let word = word_of(function, argument).ok_or_else(|| {
@@ -133,7 +133,7 @@ fn place(text: &str, function: Option<&alloy_json_abi::Function>, call: &str) ->
         object.insert("path".into(), json!(format!("{call}.data")));
         object.insert("word".into(), json!(word));
     } else {
-        return Err(input(format!("{place:?}: expected the number of an argument from 0, value, gas or gasPrice")));
+        return Err(input(format!("{target:?}: expected the number of an argument from 0, value, gas or gasPrice")));
     }
     let number = |text: &str| amount("--vary", text.trim());
     match values.split_once("..") {
@@ -264,7 +264,7 @@ fn value_with_ether(value: U256) -> String {
 pub fn end_of(variant: &VariantAnswer) -> String {
     match (&variant.error, variant.dropped) {
         (Some(error), _) => printable(error.message()),
-        (None, Some(place)) => format!("dropped at call {} of block {}", place.call, place.block),
+        (None, Some(at)) => format!("dropped at call {} of block {}", at.call, at.block),
         (None, None) if variant.status == U64::ONE => "success".to_owned(),
         (None, None) => "less than required".to_owned(),
     }

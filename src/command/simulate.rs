@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Map, Value, json};
 
 use super::{
-    answer::{BlockAnswer, PlaceAnswer, SimulationAnswer, SnapshotAnswer},
+    answer::{BlockAnswer, CallPosition, SimulationAnswer, SnapshotAnswer},
     error::CommandError,
     input::{BundleArgs, BundleInput, BundlePayload},
     link::NodeLink,
@@ -51,8 +51,8 @@ pub fn run(args: &SimulateArgs, input: BundleInput, node: &NodeLink, out: &mut i
     let conditions = payload.contains_key("when");
     let (mut answer, mut text) = node.ask::<SimulationAnswer>("presim_simulate", (&payload, &block))?;
     let mut dropped = None;
-    if let SimulationAnswer::Dropped(place) = answer {
-        dropped = Some(place);
+    if let SimulationAnswer::Dropped(at) = answer {
+        dropped = Some(at);
         // The same bundle without conditions shows why it was dropped.
         if !args.bundle.json {
             payload.remove("when");
@@ -72,7 +72,7 @@ pub fn run(args: &SimulateArgs, input: BundleInput, node: &NodeLink, out: &mut i
         }
     }
     out.flush()?;
-    if let Some(PlaceAnswer { block, call }) = dropped {
+    if let Some(CallPosition { block, call }) = dropped {
         return Err(CommandError::Failed(format!(
             "the bundle is dropped: call {call} of block {block} did not end as it must"
         )));
@@ -157,7 +157,7 @@ impl BundleView {
     pub fn write(
         &self,
         blocks: &[BlockAnswer],
-        dropped: Option<PlaceAnswer>,
+        dropped: Option<CallPosition>,
         out: &mut impl Write,
     ) -> Result<(), CommandError> {
         let symbols = symbols(blocks);
@@ -179,7 +179,7 @@ impl BundleView {
                 }
             }
         }
-        if let Some(PlaceAnswer { block, call }) = dropped {
+        if let Some(CallPosition { block, call }) = dropped {
             writeln!(
                 out,
                 "\ndropped at call {call} of block {block}: the bundle is atomic, so nothing of it would be included"

@@ -1,4 +1,4 @@
-//! The place of the node that a command asks: the URL of a running one, or a state of its own, for which a node is
+//! The node that a command asks: the URL of a running one, or a state of its own, for which a node is
 //! started within the command.
 
 use std::{ffi::OsString, net::SocketAddr};
@@ -6,7 +6,7 @@ use std::{ffi::OsString, net::SocketAddr};
 use clap::{ArgMatches, CommandFactory, error::ErrorKind, parser::ValueSource};
 use url::Url;
 
-use super::link::{NodeArgs, NodePlace};
+use super::link::{NodeArgs, NodeTarget};
 use crate::{
     config::{Config, FeedName},
     shown,
@@ -47,13 +47,13 @@ pub fn with_state_flags(command: clap::Command) -> clap::Command {
     ASKING.iter().fold(command, |command, name| command.mut_subcommand(name, |one| one.args(flags.clone())))
 }
 
-/// Returns the place of the node that the command line, the environment and the file name. The command line wins over
+/// Returns the node that the command line, the environment and the file name. The command line wins over
 /// both, and a URL over a state.
 ///
 /// # Errors
 ///
 /// Returns clap's error if the command line names both, or if no node can run with the settings.
-pub fn place(node: &NodeArgs, matches: &ArgMatches, command: &mut clap::Command) -> Result<NodePlace, clap::Error> {
+pub fn target(node: &NodeArgs, matches: &ArgMatches, command: &mut clap::Command) -> Result<NodeTarget, clap::Error> {
     let asked = matches.subcommand().map_or(matches, |(_, asked)| asked);
     if is_given(matches, "data_dir") {
         let text = "--data-dir: a state of its own is not kept: leave it out";
@@ -68,11 +68,11 @@ pub fn place(node: &NodeArgs, matches: &ArgMatches, command: &mut clap::Command)
             );
             Err(command.error(ErrorKind::ArgumentConflict, text))
         }
-        Some(url) if !state_is_given => Ok(NodePlace::Url(url.clone())),
+        Some(url) if !state_is_given => Ok(NodeTarget::Url(url.clone())),
         _ => {
             let config = own(matches, asked, command)?;
             let is_own = config.live.upstream.is_some() || config.genesis.is_some();
-            Ok(if is_own { NodePlace::Own(Box::new(config)) } else { NodePlace::Url(usual_url()) })
+            Ok(if is_own { NodeTarget::Own(Box::new(config)) } else { NodeTarget::Url(usual_url()) })
         }
     }
 }

@@ -209,8 +209,8 @@ impl WatchView {
             return [end_of(best), gas, format!("{objective}values {}", values.join(", "))];
         }
         match serde_json::from_str::<SimulationAnswer>(text.get()) {
-            Ok(SimulationAnswer::Dropped(place)) => {
-                plain("dropped", format!("at call {} of block {}", place.call, place.block))
+            Ok(SimulationAnswer::Dropped(at)) => {
+                plain("dropped", format!("at call {} of block {}", at.call, at.block))
             }
             Ok(SimulationAnswer::Ran(blocks)) => {
                 let calls: Vec<_> = blocks.iter().flat_map(|block| &block.calls).collect();

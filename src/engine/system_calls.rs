@@ -101,9 +101,9 @@ pub(super) fn begin_block<F: FamilyEvm>(
         let has_root = parent.is_some() && spec.is_cancun_active_at_timestamp(timestamp);
         let is_run = parent_beacon_block_root.filter(|_| has_root).is_some_and(|root| {
             BEACON_ROOTS.is_run(evm, |overlay, contract| {
-                let place = timestamp % KEPT;
-                write(overlay, contract, U256::from(place), U256::from(timestamp));
-                write(overlay, contract, U256::from(place + KEPT), root.into());
+                let slot = timestamp % KEPT;
+                write(overlay, contract, U256::from(slot), U256::from(timestamp));
+                write(overlay, contract, U256::from(slot + KEPT), root.into());
                 true
             })
         });

@@ -26,6 +26,6 @@ mod verdicts;
 
 #[cfg(feature = "fleet")]
 pub use self::requests::{
-    Answers, ArrivedRequest, ForwardError, ForwardedRequest, ForwardingNode, LeaderClient, Mac, Place, Proof,
+    Answers, ArrivedRequest, ForwardError, ForwardedRequest, ForwardingNode, LeaderClient, Mac, Membership, Proof,
     PublishingNode, ServedRequests, WALLET_TOKEN_REFUSED, too_large,
 };

@@ -1,4 +1,4 @@
-//! The settings of a fleet's connection, stream and buckets, and of a node's place in it.
+//! The settings of a fleet's connection, stream and buckets, and of a node's part in its fleet.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 

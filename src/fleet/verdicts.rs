@@ -157,7 +157,7 @@ impl PoolVerdicts {
                 let senders = &mut self.open.lock().senders;
                 senders.insert(hash, reply.clone());
                 if senders.len() > MAX_SENDERS {
-                    senders.retain(|hash, _| pool.has_place(hash));
+                    senders.retain(|hash, _| pool.holds(hash));
                 }
                 write(ACCEPTED, hash, String::new())
             }

@@ -17,9 +17,9 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// A place in a fleet, which no node has.
+/// A membership in a fleet, which no node has.
 #[derive(Clone, Debug)]
-pub enum Place {}
+pub enum Membership {}
 
 /// The answering of requests, of which none arrives.
 #[derive(Debug)]
@@ -29,16 +29,16 @@ pub fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().build()
 }
 
-pub fn outbox(place: &Place, _: &Runtime, _: PoolDrops) -> eyre::Result<Box<dyn TxOutbox>> {
-    match *place {}
+pub fn outbox(membership: &Membership, _: &Runtime, _: PoolDrops) -> eyre::Result<Box<dyn TxOutbox>> {
+    match *membership {}
 }
 
-pub fn leader(place: &Place) -> Arc<dyn Leader> {
-    match *place {}
+pub fn leader(membership: &Membership) -> Arc<dyn Leader> {
+    match *membership {}
 }
 
 pub async fn serve(
-    place: &Place,
+    membership: &Membership,
     _: &Config,
     _: Arc<Front>,
     _: Arc<Access>,
@@ -46,7 +46,7 @@ pub async fn serve(
     _: ServerConfig,
     _: bool,
 ) -> eyre::Result<ServedRequests> {
-    match *place {}
+    match *membership {}
 }
 
 pub fn publish(

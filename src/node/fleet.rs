@@ -12,7 +12,7 @@ use super::{
     live::{self, LiveStart},
     start::{self, OwnChain, Start},
 };
-pub use crate::fleet::{Place, ServedRequests};
+pub use crate::fleet::{Membership, ServedRequests};
 use crate::{
     chain::ChainSpec,
     clock::{Clock, SystemClock},
@@ -46,14 +46,14 @@ pub fn runtime() -> std::io::Result<Runtime> {
 /// # Errors
 ///
 /// Returns an error if the servers do not take a subscription.
-pub fn outbox(place: &Place, runtime: &Runtime, drops: PoolDrops) -> eyre::Result<Box<dyn TxOutbox>> {
-    let leads = place.publishes.as_ref().map(|publishes| publishes.leads.clone());
-    Ok(Box::new(runtime.block_on(FleetOutbox::open(place.link.clone(), runtime.handle().clone(), leads, drops))?))
+pub fn outbox(membership: &Membership, runtime: &Runtime, drops: PoolDrops) -> eyre::Result<Box<dyn TxOutbox>> {
+    let leads = membership.publishes.as_ref().map(|publishes| publishes.leads.clone());
+    Ok(Box::new(runtime.block_on(FleetOutbox::open(membership.link.clone(), runtime.handle().clone(), leads, drops))?))
 }
 
 /// Returns the way to the leader of the fleet.
-pub fn leader(place: &Place) -> Arc<dyn Leader> {
-    Arc::new(LeaderClient::new(place.clone()))
+pub fn leader(membership: &Membership) -> Arc<dyn Leader> {
+    Arc::new(LeaderClient::new(membership.clone()))
 }
 
 /// Answers requests that arrive in the fleet.
@@ -62,7 +62,7 @@ pub fn leader(place: &Place) -> Arc<dyn Leader> {
 ///
 /// Returns an error if the servers do not take a subscription.
 pub async fn serve(
-    place: &Place,
+    membership: &Membership,
     config: &Config,
     front: Arc<Front>,
     access: Arc<Access>,
@@ -71,7 +71,7 @@ pub async fn serve(
     has_keys: bool,
 ) -> eyre::Result<ServedRequests> {
     let answers = FleetAnswers::new(front, access, memory, server, has_keys, config.fleet.wallet_forwarded);
-    place.serve(Arc::new(answers)).await
+    membership.serve(Arc::new(answers)).await
 }
 
 /// Begins the chain of `config`, or goes on with that of the fleet, which this node then leads or stands by for.
@@ -102,7 +102,7 @@ pub fn publish(
     let published = runtime.block_on(begin_published(config, reason, &joining, origin)).wrap_err_with(failed)?;
     let PublishedChain { chain, identity, mut source, sinks } = published;
     let OwnChain { spec, snapshots, accounts, builtin, trading, .. } = chain;
-    let fleet = Some(place(link.clone(), identity, &source.publisher));
+    let fleet = Some(membership(link.clone(), identity, &source.publisher));
     source.link = Some(link);
     Ok(Start { sinks, accounts, builtin, trading, fleet, ..Start::of_foreign(spec, snapshots, Box::new(source)) })
 }
@@ -115,7 +115,7 @@ pub struct PublishedChain {
     pub identity: NodeIdentity,
     /// The source of the chain's states.
     pub source: PublishedSource,
-    /// The places to which what it publishes goes before it is visible.
+    /// The sinks to which what it publishes goes before it is visible.
     pub sinks: Vec<Box<dyn Sink>>,
 }
 
@@ -188,14 +188,14 @@ pub async fn publish_live(
     let JoinedLive { publisher, identity, shown, own } = joining.join_live(ours, snapshots).await?;
     source.fetcher.join(Arc::new(FleetState::new(link.clone(), codes.clone(), true)));
     let remote = Some(source.fetcher.clone());
-    let fleet = Some(place(link.clone(), identity, &publisher));
+    let fleet = Some(membership(link.clone(), identity, &publisher));
     let sinks: Vec<Box<dyn Sink>> = vec![Box::new(publisher.stream.clone())];
     let source = Box::new(PublishedLive { publisher, source, own: Arc::new(own), link });
     Ok(Start { sinks, fleet, remote, ..Start::of_foreign(spec, shown, source) })
 }
 
-fn place(link: FleetLink, identity: NodeIdentity, publisher: &Publisher) -> Place {
-    Place { link, publishes: Some(PublishingNode { identity, leads: publisher.leads.subscribe() }) }
+fn membership(link: FleetLink, identity: NodeIdentity, publisher: &Publisher) -> Membership {
+    Membership { link, publishes: Some(PublishingNode { identity, leads: publisher.leads.subscribe() }) }
 }
 
 /// Begins with the image of a fleet, whose stream this node then follows.
@@ -236,7 +236,7 @@ pub fn follow(
         spec = spec.with_wrapper(wrapper);
     }
     let source = Box::new(ReplicaSource { follower, link: link.clone() });
-    let fleet = Some(Place { link, publishes: None });
+    let fleet = Some(Membership { link, publishes: None });
     Ok(Start { trading: chain.trading, fleet, remote, ..Start::of_foreign(spec, snapshots, source) })
 }
 

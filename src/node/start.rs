@@ -36,7 +36,7 @@ pub struct Start {
     pub spec: ChainSpec,
     pub snapshots: Arc<Snapshots>,
     pub source: Box<dyn FeedSource>,
-    /// The places to which what the source publishes goes before it is visible.
+    /// The sinks to which what the source publishes goes before it is visible.
     pub sinks: Vec<Box<dyn Sink>>,
     /// The scope of the methods for testing.
     pub testing: Testing,
@@ -46,7 +46,7 @@ pub struct Start {
     pub builtin: bool,
     pub trading: Option<TradingWorld>,
     /// The fleet, if the node is in one.
-    pub fleet: Option<super::fleet::Place>,
+    pub fleet: Option<super::fleet::Membership>,
     /// The fetcher of the state that the node does not have, on an upstream's chain.
     pub remote: Option<Arc<Fetcher>>,
 }
@@ -148,7 +148,7 @@ impl OwnChain {
         Ok(Self { spec, snapshots, devnet, journal, accounts, builtin, trading })
     }
 
-    /// Returns the places to which what the devnet publishes goes before it is visible.
+    /// Returns the sinks to which what the devnet publishes goes before it is visible.
     pub fn sinks(&self) -> Vec<Box<dyn Sink>> {
         let journal = self.journal.clone().map(|journal| Box::new(JournalSink::from(journal)) as Box<dyn Sink>);
         journal.into_iter().collect()

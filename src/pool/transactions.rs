@@ -336,7 +336,7 @@ impl Pool {
 
     /// Whether the pool holds the transaction with this hash, be it stored yet or not, and on an upstream's chain be it
     /// settled yet or not. A transaction is on the disk a moment before the pool releases it.
-    pub fn has_place(&self, hash: &B256) -> bool {
+    pub fn holds(&self, hash: &B256) -> bool {
         let inner = self.inner.lock();
         inner.queue.get(hash).is_some() || inner.queue.is_aside(hash)
     }

@@ -18,7 +18,7 @@ use crate::{
     store::StoreError,
 };
 
-/// A place to which changes go before they are visible.
+/// Takes changes before they are visible.
 pub trait Sink: fmt::Debug + Send {
     /// Returns the reason why nothing can be committed any more, so that nothing is built in vain.
     fn failure(&self) -> Option<Unpublished> {

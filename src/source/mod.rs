@@ -41,7 +41,7 @@ pub struct Feed {
     pub status: FeedStatus,
     /// The node's metrics.
     pub metrics: Metrics,
-    /// The places to which changes go before they are visible, in order.
+    /// The sinks to which changes go before they are visible, in order.
     sinks: Vec<Box<dyn Sink>>,
     /// The chain after the changes that are not committed yet, if there are any.
     uncommitted: Option<Arc<Chain>>,

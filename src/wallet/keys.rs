@@ -203,15 +203,15 @@ fn check_keystore(text: &[u8]) -> Result<(), String> {
     // The message of the parser may quote the file, so only the position is shown.
     let Keystore { version, crypto } = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let (path, inner) = (error.path().to_string(), error.inner());
-        let place = format!("line {} column {}", inner.line(), inner.column());
+        let position = format!("line {} column {}", inner.line(), inner.column());
         match inner.classify() {
             serde_json::error::Category::Data if path == "." => {
-                format!("form: {place}: a field is missing or of the wrong type: expected version and crypto")
+                format!("form: {position}: a field is missing or of the wrong type: expected version and crypto")
             }
             serde_json::error::Category::Data => {
-                format!("{path}: {place}: it or a field in it is missing or of the wrong type")
+                format!("{path}: {position}: it or a field in it is missing or of the wrong type")
             }
-            _ => format!("form: {place}: not valid JSON"),
+            _ => format!("form: {position}: not valid JSON"),
         }
     })?;
     let Crypto { cipher, cipherparams, ciphertext, kdf, kdfparams, mac } = crypto;

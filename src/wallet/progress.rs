@@ -35,13 +35,13 @@ impl Wallet {
     pub fn status(&self, id: BatchId, overlay: &Overlay) -> Result<BatchStatus, WalletError> {
         let batch = self.ledger.get(&id)?.ok_or_else(|| WalletError::unknown(&id))?;
         // In this order, because a transaction leaves the pool only after its snapshot was published, or its outcome stored.
-        let waiting: Vec<Option<B256>> = batch.transactions.iter().map(|hash| self.place_of(&batch, *hash)).collect();
+        let waiting: Vec<Option<B256>> = batch.transactions.iter().map(|hash| self.newest_held(&batch, *hash)).collect();
         let published = self.pool.published();
         let mut receipts = Vec::with_capacity(waiting.len());
         let (mut lost, mut pruned) = (0, 0);
         let (mut waits, mut taken) = (Vec::new(), Vec::new());
-        for (hash, place) in batch.transactions.iter().zip(waiting) {
-            match self.fate(&published, &batch, *hash, place)? {
+        for (hash, held) in batch.transactions.iter().zip(waiting) {
+            match self.fate(&published, &batch, *hash, held)? {
                 Fate::Landed(mut receipt, ran) => {
                     receipt.success &= !batch.atomic || ran != Some(false);
                     receipts.push(receipt);
@@ -83,13 +83,13 @@ impl Wallet {
         Ok(BatchStatus { id, chain_id: batch.chain_id, state, atomic: batch.atomic, receipts, waiting, taken })
     }
 
-    /// Returns the newest version of a transaction that has a place in the pool.
-    fn place_of(&self, batch: &TakenBatch, hash: B256) -> Option<B256> {
-        let placed = batch.versions(hash).filter(|(version, _)| self.pool.has_place(version));
-        placed.last().map(|(version, _)| version)
+    /// Returns the newest version of a transaction that the pool holds.
+    fn newest_held(&self, batch: &TakenBatch, hash: B256) -> Option<B256> {
+        let held = batch.versions(hash).filter(|(version, _)| self.pool.holds(version));
+        held.last().map(|(version, _)| version)
     }
 
-    fn fate(&self, published: &Chain, batch: &TakenBatch, hash: B256, place: Option<B256>) -> Result<Fate, StoreError> {
+    fn fate(&self, published: &Chain, batch: &TakenBatch, hash: B256, held: Option<B256>) -> Result<Fate, StoreError> {
         for (version, cancels) in batch.versions(hash) {
             match receipt_of(&self.spec, published, &version) {
                 Some(_) if cancels => return Ok(Fate::Lost(Some(version))),
@@ -105,7 +105,7 @@ impl Wallet {
                 let known = match sending.outcome(&version) {
                     Some(known) => Some(known),
                     // A stored outcome of a transaction in the pool is void if the sending does not know it.
-                    None => self.ledger.outcome(&version)?.filter(|_| !self.pool.has_place(&version)),
+                    None => self.ledger.outcome(&version)?.filter(|_| !self.pool.holds(&version)),
                 };
                 match known {
                     Some(TxOutcome::Landed(..)) if cancels => return Ok(Fate::Lost(Some(version))),
@@ -117,7 +117,7 @@ impl Wallet {
         }
         // While the feed is broken its open block is not shown, but the chain may still continue it.
         let building = batch.versions(hash).map(|(version, _)| version).find(|version| published.is_building(version));
-        Ok(match (taken, place.or(building)) {
+        Ok(match (taken, held.or(building)) {
             (Some(by), _) => Fate::Lost(by),
             (None, Some(version)) => Fate::Waits(version),
             (None, None) => Fate::Lost(None),

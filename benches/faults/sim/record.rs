@@ -161,7 +161,7 @@ impl Record {
         self.check_payments(&published.newest)?;
         for (place, slot) in self.slots.iter().filter(|(_, slot)| slot.acknowledged) {
             let kept =
-                |(hash, payment): &(B256, usize)| life.pool.has_place(hash) || self.landed(&published.newest, *payment);
+                |(hash, payment): &(B256, usize)| life.pool.holds(hash) || self.landed(&published.newest, *payment);
             if !self.shared.contains(&place.0) && !slot.transactions.iter().any(kept) {
                 return Err((KEPT, format!("the transaction of {} with nonce {}", place.0, place.1)));
             }

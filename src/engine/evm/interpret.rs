@@ -151,8 +151,8 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
                 let left = pay!(cost::VERY_LOW);
                 let depth = usize::from(op - opcode::SWAP1) + 1;
                 let [under @ .., top] = words.as_mut_slice() else { break };
-                let place = or_end!(under.len().checked_sub(depth));
-                (*top, under[place]) = (by_limbs(under[place]), by_limbs(*top));
+                let index = or_end!(under.len().checked_sub(depth));
+                (*top, under[index]) = (by_limbs(under[index]), by_limbs(*top));
                 gas = left;
                 pc += 1;
             }

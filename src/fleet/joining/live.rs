@@ -18,7 +18,7 @@ use crate::{
 /// The time in which a node that has an upstream comes to the end of its fleet's stream, which it can do later.
 const IMAGE: Duration = Duration::from_secs(5);
 
-/// A node with an upstream that has its place in the fleet.
+/// A node with an upstream that has joined the fleet.
 #[derive(Debug)]
 pub struct JoinedLive {
     /// The node's part in publishing.

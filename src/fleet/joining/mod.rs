@@ -1,4 +1,4 @@
-//! The joining of a fleet: a node finds its place in the stream, from which it leads, stands by or follows.
+//! The joining of a fleet: a node finds its sequence in the stream, from which it leads, stands by or follows.
 
 mod live;
 mod own;

@@ -20,7 +20,7 @@ const MAX_MISSING_RECORDS: usize = 8;
 /// Reads the chain of the data directory again, after its journal was changed.
 type Reopen<'a> = &'a dyn Fn() -> eyre::Result<ChainOrigin>;
 
-/// The place of a node's chain in its fleet.
+/// A node's chain in its fleet.
 #[derive(Debug)]
 pub struct Membership {
     /// The identity of this node.
@@ -33,7 +33,7 @@ pub struct Membership {
 }
 
 /// A state, with the sequence of its last message in the stream, and the lease if the fleet begins with it.
-type Placed = (ChainOrigin, u64, Option<Lease>);
+type Joined = (ChainOrigin, u64, Option<Lease>);
 
 impl PublisherJoining<'_> {
     /// Joins the fleet with the chain of this node, which is `ours` there, or takes the fleet's state. Returns the chain with
@@ -62,8 +62,8 @@ impl PublisherJoining<'_> {
         let chain = port.write_fact(FleetChain::KEY, &ours, |_| is_seized).await?;
         self.take_wallet(&identity).await?;
         let is_same = chain.genesis == ours.genesis;
-        let placed = self.place(origin, chain.clone(), is_same, leases, seized, reopen).await?;
-        let (origin, sequence, lease) = placed;
+        let joined = self.find_sequence(origin, chain.clone(), is_same, leases, seized, reopen).await?;
+        let (origin, sequence, lease) = joined;
         Ok((origin, Membership { identity, chain, sequence, lease }))
     }
 
@@ -90,9 +90,9 @@ impl PublisherJoining<'_> {
         Ok(self.publisher(follower, &identity, lease, chain))
     }
 
-    /// Finds the place of this node's chain in the fleet. A fleet that has published nothing begins with the chain of the node
+    /// Finds the sequence of the stream from which this node's chain goes on. A fleet that has published nothing begins with the chain of the node
     /// that has the lease.
-    async fn place(
+    async fn find_sequence(
         &self,
         mut origin: ChainOrigin,
         theirs: FleetChain,
@@ -100,7 +100,7 @@ impl PublisherJoining<'_> {
         mut leases: LeaseWatch,
         mut seized: Option<Lease>,
         reopen: Reopen<'_>,
-    ) -> eyre::Result<Placed> {
+    ) -> eyre::Result<Joined> {
         let port = &self.node.port;
         let deadline = Instant::now() + START;
         loop {
@@ -148,7 +148,7 @@ impl PublisherJoining<'_> {
 
     /// Continues with the fleet's state instead of this node's, which has just been created or is older. The wallet of the data
     /// directory stays.
-    async fn adopt(&self, mut origin: ChainOrigin, theirs: FleetChain, reopen: Reopen<'_>) -> eyre::Result<Placed> {
+    async fn adopt(&self, mut origin: ChainOrigin, theirs: FleetChain, reopen: Reopen<'_>) -> eyre::Result<Joined> {
         let deadline = Instant::now() + START;
         let following = self.node.image(&self.node.base(), deadline, "it has messages and no image").await;
         let following = following.wrap_err("begin the fleet anew with --publish-anew if no node has its state")?;
@@ -169,7 +169,7 @@ impl PublisherJoining<'_> {
         Ok((origin, sequence, None))
     }
 
-    /// Finds the place of the data directory's state in the stream, which ends with the message `end`. Removes what the
+    /// Finds the sequence of the data directory's state in the stream, which ends with the message `end`. Removes what the
     /// stream does not have: a restart between the journal and the stream has written one change too many. A directory that is
     /// older than all of the stream takes the fleet's state.
     async fn reconcile(
@@ -178,7 +178,7 @@ impl PublisherJoining<'_> {
         theirs: FleetChain,
         end: SnapshotId,
         reopen: Reopen<'_>,
-    ) -> eyre::Result<Placed> {
+    ) -> eyre::Result<Joined> {
         let (port, newest) = (&*self.node.port, origin.snapshots.newest().id);
         if let Some(sequence) = find(port, newest).await? {
             return Ok((origin, sequence, None));

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use crate::{
-    fleet::servers::{Bucket, FleetError, FleetMetrics, FleetPort, PartAck, PlaceInStream},
+    fleet::servers::{Bucket, FleetError, FleetMetrics, FleetPort, PartAck, StreamEntry},
     ledger::{SnapshotId, codec::Frame},
 };
 
@@ -166,8 +166,8 @@ impl Lease {
         self.port.ends().await.is_ok_and(|ends| ends.last < sequence)
     }
 
-    /// Returns the message at a place of the stream; `None` if the stream does not answer.
-    pub async fn at(&self, sequence: u64) -> Option<PlaceInStream> {
+    /// Returns the message at a sequence of the stream; `None` if the stream does not answer.
+    pub async fn at(&self, sequence: u64) -> Option<StreamEntry> {
         self.port.at(sequence).await.ok()
     }
 }

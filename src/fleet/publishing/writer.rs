@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::lease::Lease;
 use crate::{
     clock::now,
-    fleet::servers::{PartAck, PlaceInStream},
+    fleet::servers::{PartAck, StreamEntry},
     ledger::{
         SnapshotId,
         codec::{Frame, LeaderTime, StreamMessage, frames},
@@ -88,7 +88,7 @@ impl StreamWriter {
         let first = self.sequence + sending.taken as u64;
         let acks = self.lease.send(sending.id, &sending.frames[sending.taken..], first).await;
         sending.taken += acks.iter().take_while(|ack| **ack == PartAck::Taken).count();
-        if acks.contains(&PartAck::OutOfPlace) {
+        if acks.contains(&PartAck::OutOfSequence) {
             self.look_for(sending).await?;
         }
         if sending.taken == sending.frames.len() {
@@ -115,12 +115,12 @@ impl StreamWriter {
     async fn look_for(&self, sending: &mut StreamSending) -> Result<(), NotLeading> {
         while let Some(frame) = sending.frames.get(sending.taken) {
             match self.lease.at(self.sequence + sending.taken as u64 + 1).await {
-                Some(PlaceInStream::Part { id, index, .. }) if (id, index) == (sending.id, frame.index) => {
+                Some(StreamEntry::Part { id, index, .. }) if (id, index) == (sending.id, frame.index) => {
                     sending.taken += 1;
                 }
-                Some(PlaceInStream::Part { .. } | PlaceInStream::Foreign) => return Err(NotLeading),
-                Some(PlaceInStream::Empty) if self.lease.has_lost(self.sequence).await => return Err(NotLeading),
-                Some(PlaceInStream::Empty) | None => return Ok(()),
+                Some(StreamEntry::Part { .. } | StreamEntry::Foreign) => return Err(NotLeading),
+                Some(StreamEntry::Empty) if self.lease.has_lost(self.sequence).await => return Err(NotLeading),
+                Some(StreamEntry::Empty) | None => return Ok(()),
             }
         }
         Ok(())

@@ -142,7 +142,7 @@ impl Follower {
         self.problem == Some(FeedProblem::OtherChain)
     }
 
-    /// Returns the metrics of this node's place in its fleet.
+    /// Returns the metrics of this node's part in its fleet.
     pub const fn metrics(&self) -> &FleetMetrics {
         &self.metrics
     }

@@ -7,13 +7,13 @@ use async_nats::{HeaderMap, client::RequestErrorKind};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
-use super::{AT_ONCE, CLIENT, LEFT, MIN_SNAPSHOT, PAGE, PATH, Place, proof::prove, wallet::WalletPlace};
+use super::{AT_ONCE, CLIENT, LEFT, MIN_SNAPSHOT, PAGE, PATH, Membership, proof::prove, wallet::WalletHolder};
 use crate::{fleet::servers::FleetError, ledger::SnapshotId};
 
 /// A client of the leader of a node's fleet, and of the node that has the fleet's wallet.
 #[derive(Debug)]
 pub struct LeaderClient {
-    place: Place,
+    membership: Membership,
     permits: Semaphore,
 }
 
@@ -65,7 +65,7 @@ pub enum ForwardError {
         "the wallet of the fleet is with the data directory of node {0}: ask that node, or start one on its data directory"
     )]
     WalletElsewhere(String),
-    /// The place of the wallet is not known.
+    /// Which node has the wallet is not known.
     #[error("it is not known which node has the wallet of the fleet: {0}: try again")]
     WalletUnknown(#[from] FleetError),
     /// A read was not answered in time.
@@ -78,18 +78,18 @@ pub enum ForwardError {
 
 impl LeaderClient {
     /// Creates the client of a node of a fleet.
-    pub fn new(place: Place) -> Self {
-        Self { place, permits: Semaphore::new(AT_ONCE) }
+    pub fn new(membership: Membership) -> Self {
+        Self { membership, permits: Semaphore::new(AT_ONCE) }
     }
 
     /// Returns whether this node leads the fleet.
     pub fn leads(&self) -> bool {
-        self.place.leads()
+        self.membership.leads()
     }
 
     /// Returns whether this node publishes, whether it leads or stands by.
     pub const fn publishes(&self) -> bool {
-        self.place.publishes.is_some()
+        self.membership.publishes.is_some()
     }
 
     /// Checks that this node, which publishes, may answer for the wallet. Returns whether the leader has to be asked
@@ -100,10 +100,10 @@ impl LeaderClient {
     /// Returns [`ForwardError::WalletElsewhere`] if another node has it, and [`ForwardError::WalletUnknown`] if NATS does not
     /// answer.
     pub async fn leaves_wallet_to_leader(&self) -> Result<bool, ForwardError> {
-        match self.place.wallet().await? {
-            WalletPlace::Here => Ok(false),
-            WalletPlace::Leader => Ok(true),
-            WalletPlace::At(owner) => Err(ForwardError::WalletElsewhere(owner.node)),
+        match self.membership.wallet().await? {
+            WalletHolder::Own => Ok(false),
+            WalletHolder::Leader => Ok(true),
+            WalletHolder::Other(owner) => Err(ForwardError::WalletElsewhere(owner.node)),
         }
     }
 
@@ -115,11 +115,11 @@ impl LeaderClient {
     pub async fn forward(&self, request: ForwardedRequest<'_>) -> Result<Bytes, ForwardError> {
         let Ok(_permit) = self.permits.try_acquire() else { return Err(ForwardError::Busy) };
         let ForwardedRequest { text, is_for_wallet, writes, path, client, page, min_snapshot, left, mac } = request;
-        let place = if is_for_wallet { self.place.wallet().await? } else { WalletPlace::Leader };
-        let names = &self.place.link.names;
-        let (subject, absent) = match place {
-            WalletPlace::At(owner) => (names.wallet(&owner.id), ForwardError::WalletElsewhere(owner.node)),
-            WalletPlace::Leader | WalletPlace::Here => (names.leader(), ForwardError::NoLeader),
+        let holder = if is_for_wallet { self.membership.wallet().await? } else { WalletHolder::Leader };
+        let names = &self.membership.link.names;
+        let (subject, absent) = match holder {
+            WalletHolder::Other(owner) => (names.wallet(&owner.id), ForwardError::WalletElsewhere(owner.node)),
+            WalletHolder::Leader | WalletHolder::Own => (names.leader(), ForwardError::NoLeader),
         };
         let mut headers = HeaderMap::new();
         let min_snapshot = min_snapshot.map(|id| format!("{:#x}", id.0));
@@ -134,7 +134,7 @@ impl LeaderClient {
             prove(mac, &subject, &mut headers, text.as_bytes());
         }
         let asked = async_nats::Request::new().payload(text.into()).headers(headers).timeout(Some(left));
-        let answer = self.place.link.client.send_request(subject, asked).await;
+        let answer = self.membership.link.client.send_request(subject, asked).await;
         answer.map(|answer| answer.payload).map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => absent,
             RequestErrorKind::MaxPayloadExceeded => ForwardError::TooLarge,

@@ -33,9 +33,9 @@ const LEFT: &str = "x-presim-left-ms";
 /// Requests over NATS that may be under way at once. More wait in the connection, as in a socket.
 const AT_ONCE: usize = 1_024;
 
-/// A node's place in its fleet.
+/// A node's membership in its fleet.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Membership {
     /// The connection to the fleet.
     pub link: FleetLink,
     /// The node's part in publishing; `None` on a replica.
@@ -51,7 +51,7 @@ pub struct PublishingNode {
     pub leads: watch::Receiver<bool>,
 }
 
-impl Place {
+impl Membership {
     /// Returns whether this node leads the fleet.
     pub fn leads(&self) -> bool {
         self.publishes.as_ref().is_some_and(|own| *own.leads.borrow())

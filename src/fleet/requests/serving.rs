@@ -10,7 +10,7 @@ use futures::{StreamExt, stream};
 use tokio::{sync::watch, task::JoinHandle};
 
 use super::{
-    AT_ONCE, CLIENT, Place,
+    AT_ONCE, CLIENT, Membership,
     arriving::{Answers, ArrivedRequest},
 };
 
@@ -29,7 +29,7 @@ impl Drop for ServedRequests {
     }
 }
 
-impl Place {
+impl Membership {
     /// Begins to answer requests. A replica is one of the service that clients of NATS ask; a node that publishes answers other
     /// nodes: as the leader while it leads, and for the wallet if that is with its data directory.
     ///

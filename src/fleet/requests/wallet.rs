@@ -1,23 +1,23 @@
-//! The place of a fleet's wallet. A batch id must never run twice, so the wallet stays with the data directory that has its
+//! The node that has a fleet's wallet. A batch id must never run twice, so the wallet stays with the data directory that has its
 //! ledger, whichever node leads: the leader that is first asked for it takes it, by compare-and-set on a fact of the fleet.
 
-use super::Place;
+use super::Membership;
 use crate::fleet::servers::{FleetError, FleetPort, NodeIdentity, WALLET_KEY};
 
-/// The place of a fleet's wallet, as a node sees it.
+/// The node that has a fleet's wallet, as a node sees it.
 #[derive(Debug)]
-pub enum WalletPlace {
+pub enum WalletHolder {
     /// This node has it.
-    Here,
+    Own,
     /// Another node has it.
-    At(NodeIdentity),
+    Other(NodeIdentity),
     /// No node has it yet: the leader takes it with the next request.
     Leader,
 }
 
-impl Place {
-    /// Returns the place of the wallet. Takes the wallet if no node has it and this one leads.
-    pub(super) async fn wallet(&self) -> Result<WalletPlace, FleetError> {
+impl Membership {
+    /// Returns which node has the wallet. Takes the wallet if no node has it and this one leads.
+    pub(super) async fn wallet(&self) -> Result<WalletHolder, FleetError> {
         let port: &dyn FleetPort = &self.link;
         let own = self.publishes.as_ref().map(|own| &own.identity);
         let owner = match own {
@@ -25,9 +25,9 @@ impl Place {
             _ => port.fact(WALLET_KEY).await?,
         };
         Ok(match (owner, own) {
-            (Some(owner), Some(own)) if owner.id == own.id => WalletPlace::Here,
-            (Some(owner), _) => WalletPlace::At(owner),
-            (None, _) => WalletPlace::Leader,
+            (Some(owner), Some(own)) if owner.id == own.id => WalletHolder::Own,
+            (Some(owner), _) => WalletHolder::Other(owner),
+            (None, _) => WalletHolder::Leader,
         })
     }
 }

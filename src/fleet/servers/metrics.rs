@@ -1,4 +1,4 @@
-//! The metrics of a node's place in its fleet.
+//! The metrics of a node's part in its fleet.
 
 use crate::{
     ledger::SnapshotId,
@@ -20,7 +20,7 @@ impl FleetRole {
     const ALL: [(Self, &str); 3] = [(Self::Leader, "leader"), (Self::Standby, "standby"), (Self::Replica, "replica")];
 }
 
-/// The metrics of a node's place in its fleet. Clones share them.
+/// The metrics of a node's part in its fleet. Clones share them.
 #[derive(Clone, Debug)]
 pub struct FleetMetrics {
     metrics: Metrics,

@@ -20,7 +20,7 @@ pub use self::{
     metrics::{FleetMetrics, FleetRole},
     parts::{ArrivedPart, headers},
     port::{
-        ACK_TIMEOUT, Arrivals, Bucket, BucketEntry, FleetPort, PartAck, PlaceInStream, REPLY_TIMEOUT, REQUEST_TIMEOUT,
+        ACK_TIMEOUT, Arrivals, Bucket, BucketEntry, FleetPort, PartAck, StreamEntry, REPLY_TIMEOUT, REQUEST_TIMEOUT,
         ShortMessage, StreamEnds, Topic, end_of, find,
     },
 };

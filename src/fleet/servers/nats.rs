@@ -23,7 +23,7 @@ use futures::{
 use tokio::{io::AsyncReadExt, time::timeout};
 
 use super::{
-    Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetLink, FleetPort, ImageKey, PartAck, PlaceInStream,
+    Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetLink, FleetPort, ImageKey, PartAck, StreamEntry,
     REPLY_TIMEOUT, ShortMessage, StreamEnds, Topic, headers, subject,
 };
 use crate::ledger::{SnapshotId, codec::Frame};
@@ -127,19 +127,19 @@ impl FleetPort for FleetLink {
         .boxed()
     }
 
-    fn at(&self, sequence: u64) -> BoxFuture<'_, Result<PlaceInStream, FleetError>> {
+    fn at(&self, sequence: u64) -> BoxFuture<'_, Result<StreamEntry, FleetError>> {
         async move {
             let stream = self.stream().await?;
             match stream.get_raw_message(sequence).await {
                 Ok(message) => Ok(match ArrivedPart::read(Some(&message.headers), message.payload.into()) {
                     Some(ArrivedPart { id, index, count, .. }) => {
-                        PlaceInStream::Part { id, index, is_last: index + 1 == count }
+                        StreamEntry::Part { id, index, is_last: index + 1 == count }
                     }
-                    None => PlaceInStream::Foreign,
+                    None => StreamEntry::Foreign,
                 }),
                 Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => {
                     let is_before_end = self.ends().await?.last >= sequence;
-                    Ok(if is_before_end { PlaceInStream::Foreign } else { PlaceInStream::Empty })
+                    Ok(if is_before_end { StreamEntry::Foreign } else { StreamEntry::Empty })
                 }
                 Err(error) => Err(FleetError::nats("the stream cannot be read", error)),
             }
@@ -170,7 +170,7 @@ impl FleetPort for FleetLink {
                 Err(error) => {
                     tracing::debug!(%error, "the stream does not take a message");
                     match error.kind() {
-                        PublishErrorKind::WrongLastSequence => PartAck::OutOfPlace,
+                        PublishErrorKind::WrongLastSequence => PartAck::OutOfSequence,
                         _ => PartAck::Unknown,
                     }
                 }

@@ -25,14 +25,14 @@ pub enum PartAck {
     /// The stream has it.
     Taken,
     /// The stream ends with another message than the part was to follow.
-    OutOfPlace,
+    OutOfSequence,
     /// The stream does not take it, or does not answer.
     Unknown,
 }
 
-/// The message at a place of the stream.
+/// The message at a sequence of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlaceInStream {
+pub enum StreamEntry {
     /// A part of presim's.
     Part {
         /// The id of its message.
@@ -128,8 +128,8 @@ pub trait FleetPort: fmt::Debug + Send + Sync {
     /// Asks for the messages of the stream from a sequence on.
     fn read(&self, from: u64) -> BoxFuture<'_, Result<Arrivals, FleetError>>;
 
-    /// Returns the message at a place of the stream.
-    fn at(&self, sequence: u64) -> BoxFuture<'_, Result<PlaceInStream, FleetError>>;
+    /// Returns the message at a sequence of the stream.
+    fn at(&self, sequence: u64) -> BoxFuture<'_, Result<StreamEntry, FleetError>>;
 
     /// Sends parts of the message `id` one after the other, the first of which is to follow the message at `expected`. Where
     /// one is refused, those after it are, too. Returns the fates of those that could be sent, in order. A part that the
@@ -271,7 +271,7 @@ impl dyn FleetPort + '_ {
 pub async fn end_of(port: &dyn FleetPort) -> Result<Option<SnapshotId>, FleetError> {
     let StreamEnds { first, last, .. } = port.ends().await?;
     for sequence in (first.max(1)..=last).rev() {
-        if let PlaceInStream::Part { id, .. } = port.at(sequence).await? {
+        if let StreamEntry::Part { id, .. } = port.at(sequence).await? {
             return Ok(Some(id));
         }
     }
@@ -292,7 +292,7 @@ pub async fn find(port: &dyn FleetPort, wanted: SnapshotId) -> Result<Option<u64
         let mut sequence = middle;
         let part = loop {
             match port.at(sequence).await? {
-                PlaceInStream::Part { id, is_last, .. } => break Some((id, is_last)),
+                StreamEntry::Part { id, is_last, .. } => break Some((id, is_last)),
                 _ if sequence == high => break None,
                 _ => sequence += 1,
             }

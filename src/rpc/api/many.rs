@@ -72,7 +72,7 @@ impl Method for CallMany {
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (dialect, rules) = (run.dialect, backend.rules(run.dialect));
-        let (selector, index) = self.state_context.unwrap_or_default().into_place();
+        let (selector, index) = self.state_context.unwrap_or_default().into_position();
         let state = self.state_overrides.map(|state| state_overrides(state, "params[2]")).transpose()?;
         let bundles = into_bundles(self.bundles, "eth_callMany", dialect, &backend.limits.shape)?;
         // Zero sets no limit, as in Erigon, which defines the method.

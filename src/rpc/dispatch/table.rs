@@ -81,7 +81,7 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::history::<block::GetUncleCount<HashParam>>("eth_getUncleCountByBlockHash"),
     MethodRoute::history::<block::GetBlockReceipts<SelectorParam>>("eth_getBlockReceipts")
         .waits(WaitingPart::BlockReceipts),
-    MethodRoute::history::<block::GetTransaction>("eth_getTransactionByHash").waits(WaitingPart::Place),
+    MethodRoute::history::<block::GetTransaction>("eth_getTransactionByHash").waits(WaitingPart::Inclusion),
     MethodRoute::history::<block::GetTransactionAt<SelectorParam>>("eth_getTransactionByBlockNumberAndIndex"),
     MethodRoute::history::<block::GetTransactionAt<HashParam>>("eth_getTransactionByBlockHashAndIndex"),
     MethodRoute::history::<block::GetTransactionReceipt>("eth_getTransactionReceipt").waits(WaitingPart::Receipt),

@@ -140,17 +140,17 @@ impl<'a> TxPosition<'a> {
     pub fn of_logs_alone(block: &'a SealedBlock) -> impl Iterator<Item = (Self, u64, &'a Log)> {
         let header = block.header.inner();
         let transactions = block.logs_alone().unwrap_or_default().iter().enumerate();
-        let placed = transactions.flat_map(move |(tx_index, transaction)| {
-            let place = move || Self {
+        let positioned = transactions.flat_map(move |(tx_index, transaction)| {
+            let position = move || Self {
                 header,
                 block_hash: block.hash(),
                 tx_hash: transaction.hash,
                 tx_index: tx_index as u64,
                 time: None,
             };
-            transaction.logs.iter().map(move |log| (place(), log))
+            transaction.logs.iter().map(move |log| (position(), log))
         });
-        placed.enumerate().map(|(index, (place, log))| (place, index as u64, log))
+        positioned.enumerate().map(|(index, (position, log))| (position, index as u64, log))
     }
 }
 
@@ -180,11 +180,11 @@ pub fn log(out: &mut Vec<u8>, log: &Log, position: &TxPosition<'_>, index: u64, 
 /// Writes a transaction with its position in `block`.
 pub fn transaction(out: &mut Vec<u8>, block: &Block, included: &Included<'_>) {
     let mut object = Object::new(out);
-    placed_transaction(&mut object, block, included);
+    included_transaction(&mut object, block, included);
     object.end();
 }
 
-fn placed_transaction(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
+fn included_transaction(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
     TxPosition::of(block, included).write(object);
     let price = included.tx.effective_gas_price(block.header().base_fee_per_gas);
     let from = included.tx.signer();
@@ -318,7 +318,7 @@ fn l1_cost(object: &mut Object<'_>, cost: &L1Cost) {
 /// Writes a transaction and its outcome in one object, as the Flashblocks networks send pre-confirmations.
 pub fn transaction_with_receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>) {
     let mut object = Object::new(out);
-    placed_transaction(&mut object, block, included);
+    included_transaction(&mut object, block, included);
     outcome(&mut object, block, included);
     object.end();
 }

@@ -97,7 +97,7 @@ pub struct Receipt {
     da_footprint_gas_scalar: Option<Quantity<u64>>,
 }
 
-/// A transaction with its place. One that is in no block has null there. Some fields are those of an OP-stack deposit.
+/// A transaction with its position. One that is in no block has null there. Some fields are those of an OP-stack deposit.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Transaction {
@@ -162,7 +162,7 @@ pub struct Withdrawal {
     amount: Quantity<u64>,
 }
 
-/// A log with its place, where it has one.
+/// A log with its position, where it has one.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Log {

@@ -121,7 +121,7 @@ impl CallManyBundleParam {
 
 impl StateContextParam {
     /// Returns the block, and the number of its transactions that run first. `None` means all of them.
-    pub fn into_place(self) -> (Selector, Option<u64>) {
+    pub fn into_position(self) -> (Selector, Option<u64>) {
         (select(self.block_number), self.transaction_index.and_then(|index| index.0))
     }
 }

@@ -74,6 +74,6 @@ pub enum WaitingPart {
     Receipt,
     /// The receipts of a block, which are null until then.
     BlockReceipts,
-    /// The block of a transaction, which is shown as one that waits until then.
-    Place,
+    /// The inclusion of a transaction, which is shown as one that waits until then.
+    Inclusion,
 }

@@ -68,7 +68,7 @@ impl Backend {
             return false;
         }
         match request.method.waits {
-            WaitingPart::Nothing | WaitingPart::Place => false,
+            WaitingPart::Nothing | WaitingPart::Inclusion => false,
             WaitingPart::Receipt => params::parse::<OfTransaction>(&request.params, dialect)
                 .is_ok_and(|of| published.transaction(&of.hash.into()).is_some()),
             WaitingPart::BlockReceipts => params::parse::<OfBlock>(&request.params, dialect)
@@ -90,7 +90,7 @@ impl Backend {
             return;
         }
         out.truncate(start);
-        if waits == WaitingPart::Place {
+        if waits == WaitingPart::Inclusion {
             for key in ["blockHash", "blockNumber", "blockTimestamp", "transactionIndex"] {
                 answer[key] = Value::Null;
             }

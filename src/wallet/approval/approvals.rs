@@ -164,10 +164,10 @@ impl Approvals {
     /// stops, [`WalletError::Limit`] if too many batches wait, and [`WalletError::Duplicate`] if the id is taken.
     pub async fn ask(&self, asked: Asked) -> Result<(), WalletError> {
         let noun = asked.act.noun();
-        let (place, mut decision) = self.enter(asked)?;
+        let (waiting, mut decision) = self.enter(asked)?;
         let decided = match tokio::time::timeout(self.timeout, &mut decision).await {
             Ok(decided) => decided.ok(),
-            Err(_) if place.withdraw() => {
+            Err(_) if waiting.withdraw() => {
                 return Err(WalletError::Rejected(format!(
                     "the {noun} was neither approved nor rejected within {:?}: --wallet-approval-timeout-ms",
                     self.timeout

@@ -15,7 +15,7 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream
 use presim::{
     fleet::servers::{
         ACK_TIMEOUT, Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetPort, ImageKey, PartAck,
-        PlaceInStream, REPLY_TIMEOUT, REQUEST_TIMEOUT, ShortMessage, StreamEnds, Topic,
+        StreamEntry, REPLY_TIMEOUT, REQUEST_TIMEOUT, ShortMessage, StreamEnds, Topic,
     },
     ledger::{Frame, SnapshotId, StreamMessage, frames, join},
 };
@@ -239,7 +239,7 @@ impl Servers {
         }
         if !self.names.contains(&(id, frame.index)) {
             if is_checked && expected != i64::try_from(self.last).expect("it is small") {
-                return PartAck::OutOfPlace;
+                return PartAck::OutOfSequence;
             }
             self.store(id, frame);
         }
@@ -463,7 +463,7 @@ impl FleetPort for ModelPort {
         self.ask(false, read).boxed()
     }
 
-    fn at(&self, sequence: u64) -> BoxFuture<'_, Result<PlaceInStream, FleetError>> {
+    fn at(&self, sequence: u64) -> BoxFuture<'_, Result<StreamEntry, FleetError>> {
         let at = async move |servers: &SharedServers| {
             let servers = lock(servers);
             if servers.is_missing {
@@ -472,10 +472,10 @@ impl FleetPort for ModelPort {
             let sequence = sequence.saturating_add_signed(-self.skipped.load(Relaxed));
             Ok(match servers.parts.get(&sequence).map(|stored| &stored.part) {
                 Some(Some((id, frame))) => {
-                    PlaceInStream::Part { id: *id, index: frame.index, is_last: frame.index + 1 == frame.count }
+                    StreamEntry::Part { id: *id, index: frame.index, is_last: frame.index + 1 == frame.count }
                 }
-                None if sequence > servers.last => PlaceInStream::Empty,
-                _ => PlaceInStream::Foreign,
+                None if sequence > servers.last => StreamEntry::Empty,
+                _ => StreamEntry::Foreign,
             })
         };
         self.ask(false, at).boxed()

@@ -52,7 +52,7 @@ fn write<'a>(
     most: usize,
     out: &mut Vec<u8>,
 ) {
-    for (place, index, log) in logs {
+    for (position, index, log) in logs {
         *count += 1;
         if *count > most {
             return;
@@ -60,7 +60,7 @@ fn write<'a>(
         if *count > 1 {
             out.push(b',');
         }
-        json::log(out, log, &place, index, false);
+        json::log(out, log, &position, index, false);
     }
 }
 

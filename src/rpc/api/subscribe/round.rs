@@ -194,8 +194,8 @@ impl<'a> Round<'a> {
         removed: bool,
         texts: &mut EncodedByIndex,
     ) {
-        for (place, index, log) in logs {
-            let encode = || encoded(self.memory, |out| json::log(out, log, &place, index, removed));
+        for (position, index, log) in logs {
+            let encode = || encoded(self.memory, |out| json::log(out, log, &position, index, removed));
             let text = texts.entry(index).or_insert_with(encode).clone();
             self.send(one, text);
         }

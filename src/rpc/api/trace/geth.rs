@@ -80,7 +80,7 @@ impl Method for CallMany {
                 "params[2].txIndex: not supported by debug_traceCallMany: use params[1].transactionIndex",
             ));
         }
-        let (selector, index) = self.state_context.unwrap_or_default().into_place();
+        let (selector, index) = self.state_context.unwrap_or_default().into_position();
         let mut bundles = into_bundles(self.bundles, NAME, run.dialect, &backend.limits.shape)?;
         let (all, state) = options.take_overrides(NAME)?;
         // The overrides of the options apply to all bundles. A bundle's own overrides take precedence.

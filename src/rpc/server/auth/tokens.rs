@@ -184,8 +184,8 @@ impl Access {
                 if let Some((other, of_wallet)) =
                     entries.iter().find(|(other, _)| other.token.get_ref() == entry.token.get_ref())
                 {
-                    let place = if *of_wallet == wallet { "" } else { " of --token-file" };
-                    let problem = format!("{:?}{place} and {:?} have the same token", other.name, entry.name);
+                    let of_file = if *of_wallet == wallet { "" } else { " of --token-file" };
+                    let problem = format!("{:?}{of_file} and {:?} have the same token", other.name, entry.name);
                     return Err(tokens.wrong(&entry, problem));
                 }
                 entries.push((entry, wallet));
