@@ -207,7 +207,8 @@ impl Node {
         let membership = start.fleet.as_ref().filter(|_| start.remote.is_none());
         let drops = PoolDrops::new(&metrics);
         let outbox = membership.zip(talking.as_ref());
-        let outbox = outbox.map(|(membership, runtime)| fleet::outbox(membership, runtime, drops.clone())).transpose()?;
+        let outbox =
+            outbox.map(|(membership, runtime)| fleet::outbox(membership, runtime, drops.clone())).transpose()?;
         let contracts = info.contracts();
         let parts =
             Parts { ports, config, codes, start, beside, store, outbox, drops, keyed, access, metrics, contracts };

@@ -83,8 +83,9 @@ mod tests {
         // Leaves that are embedded in their parent and leaves that are not; keys of one, two and three bytes.
         for length in [1, 27, 28, 29, 30, 31, 300] {
             for count in [0, 1, 2, 3, 15, 16, 17, 127, 128, 129, 255, 256, 257, 300] {
-                let items: Vec<Vec<u8>> =
-                    (0..count).map(|position| vec![position as u8; if position % 7 == 3 { 200 } else { length }]).collect();
+                let items: Vec<Vec<u8>> = (0..count)
+                    .map(|position| vec![position as u8; if position % 7 == 3 { 200 } else { length }])
+                    .collect();
                 let items: Vec<&[u8]> = items.iter().map(Vec::as_slice).collect();
                 let ([root, none, again], hashes) = ordered_roots([&items, &[], &items], &items[..count.min(3)]);
                 let expected = ordered_trie_root_encoded(&items);

@@ -209,9 +209,7 @@ impl WatchView {
             return [end_of(best), gas, format!("{objective}values {}", values.join(", "))];
         }
         match serde_json::from_str::<SimulationAnswer>(text.get()) {
-            Ok(SimulationAnswer::Dropped(at)) => {
-                plain("dropped", format!("at call {} of block {}", at.call, at.block))
-            }
+            Ok(SimulationAnswer::Dropped(at)) => plain("dropped", format!("at call {} of block {}", at.call, at.block)),
             Ok(SimulationAnswer::Ran(blocks)) => {
                 let calls: Vec<_> = blocks.iter().flat_map(|block| &block.calls).collect();
                 let failed = calls.iter().find(|call| call.status.is_some() && !call.succeeded());

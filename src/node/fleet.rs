@@ -48,7 +48,12 @@ pub fn runtime() -> std::io::Result<Runtime> {
 /// Returns an error if the servers do not take a subscription.
 pub fn outbox(membership: &Membership, runtime: &Runtime, drops: PoolDrops) -> eyre::Result<Box<dyn TxOutbox>> {
     let leads = membership.publishes.as_ref().map(|publishes| publishes.leads.clone());
-    Ok(Box::new(runtime.block_on(FleetOutbox::open(membership.link.clone(), runtime.handle().clone(), leads, drops))?))
+    Ok(Box::new(runtime.block_on(FleetOutbox::open(
+        membership.link.clone(),
+        runtime.handle().clone(),
+        leads,
+        drops,
+    ))?))
 }
 
 /// Returns the way to the leader of the fleet.

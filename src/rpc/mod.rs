@@ -57,6 +57,6 @@ pub use server::{
     files::{ServedFile, ServedFiles},
     io::IoThreads,
     listen::{FrontActor, MetricsAccess, Serve, Stop, serve_metrics},
+    phases::starting::{StartupReason, StartupServer},
     settings::ServerConfig,
-    startup::{StartupReason, StartupServer},
 };

@@ -35,7 +35,8 @@ impl Wallet {
     pub fn status(&self, id: BatchId, overlay: &Overlay) -> Result<BatchStatus, WalletError> {
         let batch = self.ledger.get(&id)?.ok_or_else(|| WalletError::unknown(&id))?;
         // In this order, because a transaction leaves the pool only after its snapshot was published, or its outcome stored.
-        let waiting: Vec<Option<B256>> = batch.transactions.iter().map(|hash| self.newest_held(&batch, *hash)).collect();
+        let waiting: Vec<Option<B256>> =
+            batch.transactions.iter().map(|hash| self.newest_held(&batch, *hash)).collect();
         let published = self.pool.published();
         let mut receipts = Vec::with_capacity(waiting.len());
         let (mut lost, mut pruned) = (0, 0);

@@ -7,7 +7,7 @@ use async_nats::{HeaderMap, client::RequestErrorKind};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
-use super::{AT_ONCE, CLIENT, LEFT, MIN_SNAPSHOT, PAGE, PATH, Membership, proof::prove, wallet::WalletHolder};
+use super::{AT_ONCE, CLIENT, LEFT, MIN_SNAPSHOT, Membership, PAGE, PATH, proof::prove, wallet::WalletHolder};
 use crate::{fleet::servers::FleetError, ledger::SnapshotId};
 
 /// A client of the leader of a node's fleet, and of the node that has the fleet's wallet.

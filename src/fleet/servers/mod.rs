@@ -20,8 +20,8 @@ pub use self::{
     metrics::{FleetMetrics, FleetRole},
     parts::{ArrivedPart, headers},
     port::{
-        ACK_TIMEOUT, Arrivals, Bucket, BucketEntry, FleetPort, PartAck, StreamEntry, REPLY_TIMEOUT, REQUEST_TIMEOUT,
-        ShortMessage, StreamEnds, Topic, end_of, find,
+        ACK_TIMEOUT, Arrivals, Bucket, BucketEntry, FleetPort, PartAck, REPLY_TIMEOUT, REQUEST_TIMEOUT, ShortMessage,
+        StreamEnds, StreamEntry, Topic, end_of, find,
     },
 };
 use crate::{

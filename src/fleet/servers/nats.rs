@@ -23,8 +23,8 @@ use futures::{
 use tokio::{io::AsyncReadExt, time::timeout};
 
 use super::{
-    Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetLink, FleetPort, ImageKey, PartAck, StreamEntry,
-    REPLY_TIMEOUT, ShortMessage, StreamEnds, Topic, headers, subject,
+    Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetLink, FleetPort, ImageKey, PartAck, REPLY_TIMEOUT,
+    ShortMessage, StreamEnds, StreamEntry, Topic, headers, subject,
 };
 use crate::ledger::{SnapshotId, codec::Frame};
 

@@ -21,7 +21,7 @@ use super::{
     auth::{origins::Origins, tokens::Access},
     connection::Connection,
     files::ServedFiles,
-    health::{health, ready},
+    phases::health::{health, is_for_operators, ready},
     response::{HttpResponse, allow, refuse, respond},
     settings::ServerConfig,
     ws,
@@ -92,11 +92,6 @@ impl<S> RequestGuard<S> {
         }
         Ok(())
     }
-}
-
-/// Returns whether a path is for load balancers and monitoring, which name a node by whatever address they have of it.
-pub fn is_for_operators(uri: &Uri) -> bool {
-    matches!(uri.path(), "/health" | "/ready" | "/metrics")
 }
 
 /// Returns the length of a URI in bytes.

@@ -15,7 +15,7 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream
 use presim::{
     fleet::servers::{
         ACK_TIMEOUT, Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetPort, ImageKey, PartAck,
-        StreamEntry, REPLY_TIMEOUT, REQUEST_TIMEOUT, ShortMessage, StreamEnds, Topic,
+        REPLY_TIMEOUT, REQUEST_TIMEOUT, ShortMessage, StreamEnds, StreamEntry, Topic,
     },
     ledger::{Frame, SnapshotId, StreamMessage, frames, join},
 };

@@ -25,15 +25,16 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
-    auth::origins::Origins,
-    health,
-    http::is_for_operators,
-    listen::accept,
-    response::{HttpResponse, refuse},
-    settings::ServerConfig,
+use super::health::{self, is_for_operators};
+use crate::rpc::{
+    protocol::error::RpcError,
+    server::{
+        auth::origins::Origins,
+        listen::accept,
+        response::{HttpResponse, refuse},
+        settings::ServerConfig,
+    },
 };
-use crate::rpc::protocol::error::RpcError;
 
 /// Connections that are answered at once. More wait to be accepted.
 const CONNECTIONS: u32 = 64;
@@ -174,7 +175,7 @@ impl Answers {
         let mut answer = if let Err(error) = Origins::check_one_host(request.headers()) {
             refuse(StatusCode::BAD_REQUEST, error)
         } else if matches!(request.uri().path(), "/health" | "/ready") {
-            health::starting(&self.reason.text())
+            health::starting(self.reason.text())
         } else if let Err(error) = self.origins.check_host(request.headers(), request.uri())
             && !is_for_operators(request.uri())
         {
