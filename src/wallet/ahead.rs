@@ -18,7 +18,7 @@ use crate::{
 
 /// The state on which an account's next batch is planned.
 #[derive(Clone, Debug)]
-pub(super) struct Standing {
+pub(super) struct PlanBase {
     /// The published state, not older than what has left the pool.
     pub published: Arc<Chain>,
     /// `pending` after the transactions of the account that wait.
@@ -65,14 +65,14 @@ impl AheadStates {
     ///
     /// # Errors
     /// Returns [`WalletError::Refused`] if there is no `pending`, and [`WalletError::Deadline`] if `meter` stops the run.
-    pub(super) fn standing(
+    pub(super) fn plan_base(
         &self,
         account: Address,
         is_own: bool,
         executor: BatchExecutor,
         overlay: &mut Overlay,
         meter: &mut Meter,
-    ) -> Result<Standing, WalletError> {
+    ) -> Result<PlanBase, WalletError> {
         let state = if is_own { self.of(account) } else { Arc::default() };
         // Locked throughout, so that each waiting transaction runs once, and on newer snapshots only.
         let mut state = state.lock();
@@ -92,7 +92,7 @@ impl AheadStates {
         } else {
             self.after(&mut state, &base, &waiting, overlay, meter)?
         };
-        Ok(Standing { published, snapshot, nonce, deployment })
+        Ok(PlanBase { published, snapshot, nonce, deployment })
     }
 
     fn of(&self, account: Address) -> Arc<Mutex<Option<AheadState>>> {

@@ -11,7 +11,7 @@ use super::{
     Accounts, AheadStates, Approvals, AtomicSupport, BatchExecutor, BatchId, BatchRequest, BatchSender, Delegation,
     FeeBounds, Fees, Ledger, Policy, Sending, SigningAccount, SimulatedCall, TakenBatch, TxFields, WalletError,
     WalletRules,
-    ahead::{Standing, pending},
+    ahead::{PlanBase, pending},
     data_fee::DataFee,
     executor::has_code,
     ledger::IdClaim,
@@ -66,7 +66,7 @@ pub struct PreparedBatch {
     pub(super) plan: Plan,
     /// The fees that an approver is shown.
     pub(super) bounds: FeeBounds,
-    pub(super) standing: Standing,
+    pub(super) base: PlanBase,
 }
 
 impl PreparedBatch {
@@ -90,7 +90,7 @@ impl PreparedBatch {
     pub fn failed_on(&self) -> Option<&Arc<Snapshot>> {
         let calls = self.batch.calls.iter().zip(&self.plan.simulation);
         let mut failed = calls.filter(|(call, simulated)| call.gas_limit.is_none() && simulated.error.is_some());
-        failed.next().map(|_| &self.standing.snapshot)
+        failed.next().map(|_| &self.base.snapshot)
     }
 }
 
@@ -111,13 +111,13 @@ impl Wallet {
             None => self.accounts.first(),
         };
         let address = account.map_or(Address::ZERO, SigningAccount::address);
-        let standing = self.standing(address, overlay, &mut meter)?;
+        let base = self.plan_base(address, overlay, &mut meter)?;
         let sender = BatchSender {
             client,
             account: account.is_some(),
-            delegated: self.delegation(&standing.snapshot, address, overlay) == Delegation::Executor,
+            delegated: self.delegation(&base.snapshot, address, overlay) == Delegation::Executor,
         };
-        let atomic = self.is_prague(&standing.snapshot);
+        let atomic = self.is_prague(&base.snapshot);
         let rules = WalletRules { chain_id: self.spec.chain_id(), atomic, policy: self.policy };
         let id = batch.id.clone().unwrap_or_else(BatchId::random);
         let claim = rules.check(&batch, sender, || {
@@ -125,10 +125,10 @@ impl Wallet {
             // In this order, because a withdrawn batch gives up its claim only after the approvals know its id.
             self.approvals.check_id(claim.id()).map(|()| claim)
         })?;
-        check_nonce(&batch, || self.next_nonces(address, standing.nonce, 1))?;
-        let plan = self.plan(&batch, address, &standing, overlay, meter)?;
+        check_nonce(&batch, || self.next_nonces(address, base.nonce, 1))?;
+        let plan = self.plan(&batch, address, &base, overlay, meter)?;
         let bounds = plan.bounds(self.policy.fee_margin);
-        Ok(PreparedBatch { batch, claim, account: address, plan, bounds, standing })
+        Ok(PreparedBatch { batch, claim, account: address, plan, bounds, base })
     }
 
     /// Simulates an approved batch again, at the current `pending`, because the chain has moved on since it was shown. Its prices
@@ -142,8 +142,8 @@ impl Wallet {
         overlay: &mut Overlay,
         mut meter: Meter,
     ) -> Result<(), WalletError> {
-        let standing = self.standing(prepared.account, overlay, &mut meter)?;
-        let mut plan = self.plan(&prepared.batch, prepared.account, &standing, overlay, meter)?;
+        let base = self.plan_base(prepared.account, overlay, &mut meter)?;
+        let mut plan = self.plan(&prepared.batch, prepared.account, &base, overlay, meter)?;
         let (approved, now) = (prepared.plan.terms(), plan.terms());
         if approved != now {
             return Err(WalletError::Rejected(format!(
@@ -152,9 +152,9 @@ impl Wallet {
         }
         // A plan without all of its state is made again.
         if !overlay.has_missed() {
-            plan.fit_into(prepared.bounds, self.fees.least_price(&standing.published))?;
+            plan.fit_into(prepared.bounds, self.fees.least_price(&base.published))?;
         }
-        (prepared.plan, prepared.standing) = (plan, standing);
+        (prepared.plan, prepared.base) = (plan, base);
         Ok(())
     }
 
@@ -171,12 +171,12 @@ impl Wallet {
         &self,
         batch: &BatchRequest,
         account: Address,
-        standing: &Standing,
+        base: &PlanBase,
         overlay: &mut Overlay,
         meter: Meter,
     ) -> Result<Plan, WalletError> {
         self.check_store()?;
-        let Standing { published, snapshot, nonce, .. } = standing;
+        let PlanBase { published, snapshot, nonce, .. } = base;
         let chosen = batch.transaction.as_ref();
         let asked = match chosen.map(|chosen| chosen.fees).unwrap_or_default() {
             CallFees::Market { max_fee, max_priority } => {
@@ -215,7 +215,7 @@ impl Wallet {
     /// # Errors
     /// Returns the error of the signer or of the pool. Nothing of the batch is sent then.
     pub fn submit(&self, prepared: PreparedBatch) -> Result<(Commit, Option<B256>), WalletError> {
-        let PreparedBatch { batch, claim, account, plan, standing, .. } = prepared;
+        let PreparedBatch { batch, claim, account, plan, base, .. } = prepared;
         let signer =
             self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
         let (id, claim) = (claim.id().clone(), Arc::new(claim));
@@ -223,8 +223,8 @@ impl Wallet {
         let taken_on = self.pool.published().head().number();
         let mut tries = 0;
         let sent = loop {
-            check_nonce(&batch, || self.next_nonces(account, standing.nonce, 1))?;
-            let transactions = self.sign(signer, &plan, standing.nonce)?;
+            check_nonce(&batch, || self.next_nonces(account, base.nonce, 1))?;
+            let transactions = self.sign(signer, &plan, base.nonce)?;
             let last = transactions.last().map(|tx| *tx.tx_hash());
             let (deploying, shown) = transactions.split_at(if plan.atomic { transactions.len() - 1 } else { 0 });
             let taken = TakenBatch {
@@ -234,7 +234,7 @@ impl Wallet {
                 executor: self.executor().address(),
                 transactions: shown.iter().map(|tx| *tx.tx_hash()).collect(),
                 // An earlier batch of the account may be about to deploy it.
-                deployment: deploying.first().map(|tx| *tx.tx_hash()).or(standing.deployment.filter(|_| plan.atomic)),
+                deployment: deploying.first().map(|tx| *tx.tx_hash()).or(base.deployment.filter(|_| plan.atomic)),
                 taken_on: Some(taken_on),
                 replacements: None,
             };
@@ -314,9 +314,9 @@ impl Wallet {
         has_code(self.executor().address()) || (self.executor().deployment().is_some() && has_code(DEPLOYMENT_PROXY))
     }
 
-    fn standing(&self, account: Address, overlay: &mut Overlay, meter: &mut Meter) -> Result<Standing, WalletError> {
+    fn plan_base(&self, account: Address, overlay: &mut Overlay, meter: &mut Meter) -> Result<PlanBase, WalletError> {
         let is_own = self.accounts.find(account).is_some();
-        self.ahead.standing(account, is_own, self.executor(), overlay, meter)
+        self.ahead.plan_base(account, is_own, self.executor(), overlay, meter)
     }
 
     fn executor(&self) -> BatchExecutor {

@@ -124,7 +124,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         see: impl FnOnce(&EvmState, &Overlay),
     ) -> Result<ExecutionResult, Error> {
         let result = self.execute_call(call);
-        self.keep(result, see)
+        self.write_back(result, see)
     }
 
     /// Runs a signed transaction, which pays all fees of its chain, and keeps its changes in the overlay. Shows the state
@@ -140,10 +140,10 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     ) -> Result<ExecutionResult, Error> {
         self.inner.ctx.chain = F::Chain::default();
         let result = self.execute(tx, true);
-        self.keep(result, see)
+        self.write_back(result, see)
     }
 
-    fn keep(
+    fn write_back(
         &mut self,
         result: Result<ExecutionResult, Error>,
         see: impl FnOnce(&EvmState, &Overlay),

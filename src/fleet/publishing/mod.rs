@@ -203,7 +203,7 @@ impl Publisher {
             }
             if first > read + 1 || moved.1.elapsed() >= STALLED {
                 // The next message was deleted, or does not come.
-                self.follower.give_up();
+                self.follower.discard_image();
                 return Err(NotBegun::Behind);
             }
             if !lease.is_held() {

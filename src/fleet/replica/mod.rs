@@ -216,7 +216,7 @@ impl Follower {
                     self.problem = Some(FeedProblem::Mismatch);
                     feed.count_divergence();
                 }
-                self.give_up();
+                self.discard_image();
             }
         }
         self.show(feed);
@@ -345,7 +345,7 @@ impl Follower {
     }
 
     /// Begins anew with a newer image than the one with which this state began, because the stream does not lead on from it.
-    pub fn give_up(&mut self) {
+    pub fn discard_image(&mut self) {
         self.useless = self.following.take().map(|following| following.origin().0).or(self.useless);
     }
 

@@ -32,7 +32,7 @@ impl Chain {
                     next.path.splice(..0, sealed.path.iter().cloned());
                     next.stamped(stamp)
                 });
-                let sealed = self.stand_on(sealed.stamped(stamp));
+                let sealed = self.add_canonical(sealed.stamped(stamp));
                 self.push(next.map_or(sealed, Arc::new));
             }
             Record::Preconfirmed { complete, opens, open } => self.add_preconfirmed(stamp, complete, opens, open)?,
@@ -79,7 +79,7 @@ impl Chain {
             }
             Record::Tags(tags) => {
                 self.tags = Some(tags);
-                self.give_up_final();
+                self.drop_final();
             }
             Record::Feed(feed) => self.feed = feed,
         }
@@ -196,7 +196,7 @@ impl Chain {
         self.forget_snapshots_from(if unchanged { number + 1 } else { number });
         self.expect_content(&canonical.head);
         self.changes_ahead.clear();
-        let canonical = self.stand_on(canonical);
+        let canonical = self.add_canonical(canonical);
         self.push(canonical);
     }
 }

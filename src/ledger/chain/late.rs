@@ -111,7 +111,7 @@ impl Chain {
     }
 
     /// Stops waiting for the content of blocks that are final: the upstream was asked for it all the time.
-    pub(super) fn give_up_final(&mut self) {
+    pub(super) fn drop_final(&mut self) {
         let Some(finalized) = self.finalized() else { return };
         while let Some(number) = self.late.get_min().map(|(number, _)| *number).filter(|number| *number <= finalized) {
             self.late.remove(&number);

@@ -195,7 +195,7 @@ impl Chain {
     }
 
     /// Adds a block as the newest canonical one.
-    fn stand_on(&mut self, snapshot: Snapshot) -> Arc<Snapshot> {
+    fn add_canonical(&mut self, snapshot: Snapshot) -> Arc<Snapshot> {
         let snapshot = Arc::new(snapshot);
         self.add_block(&snapshot);
         self.latest = snapshot.clone();

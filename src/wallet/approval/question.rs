@@ -36,8 +36,8 @@ impl Wallet {
         overlay: &mut Overlay,
         meter: Meter,
     ) -> Result<Asked, WalletError> {
-        let PreparedBatch { batch, claim, account, plan, bounds, standing } = prepared;
-        let mut reader = QuestionReader::new(self, &standing.published, standing.snapshot.clone(), overlay, meter);
+        let PreparedBatch { batch, claim, account, plan, bounds, base } = prepared;
+        let mut reader = QuestionReader::new(self, &base.published, base.snapshot.clone(), overlay, meter);
         let outcome = |index: usize| match plan.simulation.get(index) {
             Some(SimulatedCall { error: Some(error), .. }) => format!("fails: {error}"),
             Some(SimulatedCall { gas_used, error: None }) => format!("succeeds, {gas_used} gas"),
