@@ -80,18 +80,18 @@ impl WalletRules {
     pub fn check<IdClaim>(
         &self,
         batch: &BatchRequest,
-        standing: BatchSender,
+        sender: BatchSender,
         reserve: impl FnOnce() -> Result<IdClaim, WalletError>,
     ) -> Result<IdClaim, WalletError> {
         self.check_chain(batch)?;
-        check_account(batch, standing)?;
+        check_account(batch, sender)?;
         if self.policy.deny {
             return Err(WalletError::Rejected("the wallet rejects every batch: --wallet-approval is deny".into()));
         }
         check_capabilities(batch)?;
         let claim = reserve()?;
         self.check_size(batch)?;
-        if batch.atomic_required && !standing.delegated && !self.policy.allow_upgrade {
+        if batch.atomic_required && !sender.delegated && !self.policy.allow_upgrade {
             return Err(WalletError::Upgrade(
                 "params[0].atomicRequired: the account is not delegated to the batch executor, and --wallet-upgrade is deny: expected false"
                     .into(),
@@ -132,11 +132,11 @@ impl WalletRules {
     }
 }
 
-fn check_account(batch: &BatchRequest, standing: BatchSender) -> Result<(), WalletError> {
-    if !standing.client {
+fn check_account(batch: &BatchRequest, sender: BatchSender) -> Result<(), WalletError> {
+    if !sender.client {
         return Err(WalletError::no_wallet_token());
     }
-    if !standing.account {
+    if !sender.account {
         return Err(match batch.from {
             Some(from) => WalletError::foreign_account("params[0].from", from),
             None => WalletError::Unauthorized("the wallet has no account (--wallet-key-file)".into()),
