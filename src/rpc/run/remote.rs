@@ -89,10 +89,7 @@ impl StateCompletion {
     ///
     /// Returns the upstream's error, or that it cannot be asked.
     pub async fn forward(&self, request: &Request, out: &mut Vec<u8>) -> Result<()> {
-        let params = RawValue::from_string(request.params.to_string());
-        let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
-        let answer = Ask::forwarded(request.method.name, &params);
-        let answer = self.upstream()?.one(answer, request.ticket.deadline().into()).await.map_err(upstream_error)?;
+        let answer = self.ask(request.method.name, &request.params, request.ticket.deadline()).await?;
         out.extend_from_slice(answer.get().as_bytes());
         Ok(())
     }
@@ -171,10 +168,14 @@ impl StateCompletion {
     ///
     /// Returns the upstream's error.
     pub async fn forward_unknown(&self, method: &str, params: &str, deadline: Instant) -> Result<Box<RawValue>> {
+        let _permit = self.permit()?;
+        self.ask(method, params, deadline).await
+    }
+
+    async fn ask(&self, method: &str, params: &str, deadline: Instant) -> Result<Box<RawValue>> {
         let params = RawValue::from_string(params.to_owned());
         let params = params.map_err(|error| RpcError::params(format!("params: {error}")))?;
         let ask = Ask::forwarded(method.to_owned(), &params);
-        let _permit = self.permit()?;
         self.upstream()?.one(ask, deadline.into()).await.map_err(upstream_error)
     }
 
