@@ -6,9 +6,9 @@ use alloy_eips::RpcBlockHash;
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use revm::state::AccountInfo;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::Method;
+use super::{Method, Query};
 use crate::{
     ledger::Selector,
     rpc::{
@@ -164,9 +164,8 @@ pub struct GetProof {
 }
 
 /// The proofs of an account.
-#[derive(JsonSchema)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[expect(dead_code, reason = "the handler writes it")]
 pub struct AccountProof {
     address: Fixed<20>,
     /// The nodes on the path to the account in the state trie, from its root.
@@ -179,11 +178,10 @@ pub struct AccountProof {
 }
 
 /// The proof of a slot.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the handler writes it")]
+#[derive(Serialize, JsonSchema)]
 struct SlotProof {
     /// The slot, as the request has written it.
-    key: Word,
+    key: SlotKey,
     value: Quantity<U256>,
     /// The nodes on the path to the slot in the account's storage trie, from its root.
     proof: Vec<Data>,
@@ -207,10 +205,10 @@ impl GetProof {
     }
 }
 
-impl Method for GetProof {
+impl Query for GetProof {
     type Answer = AccountProof;
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<AccountProof> {
         bound_slots("params[1]", self.slots.len())?;
         let snapshot = backend.select(run.published, self.selector())?;
         let world = snapshot.world.local();
@@ -219,27 +217,21 @@ impl Method for GetProof {
         let (address, absent) = (Address::from(self.address), Account::default());
         let account = world.account(&address).map_or(&absent, Arc::as_ref);
         let trie = account.storage_trie();
-        let mut object = Object::new(&mut run.out);
-        object.data("address", address.as_slice());
-        nodes(object.key("accountProof"), &world.trie().proof(keccak256(address)));
-        object
-            .u256("balance", account.balance)
-            .data("codeHash", account.code.hash.as_slice())
-            .quantity("nonce", account.nonce)
-            .data("storageHash", trie.root_hash().as_slice());
-        json::list(object.key("storageProof"), self.slots, |out, key| {
-            let mut object = Object::new(out);
-            let word = B256::from(key.slot);
-            match key.in_full {
-                true => object.data("key", word.as_slice()),
-                false => object.u256("key", key.slot),
-            }
-            .u256("value", account.slot(&key.slot));
-            nodes(object.key("proof"), &trie.proof(keccak256(word)));
-            object.end();
-        });
-        object.end();
-        Ok(Lookup::Found)
+        let nodes = |proof: Vec<Bytes>| proof.into_iter().map(Data).collect();
+        let prove = |key: SlotKey| SlotProof {
+            key,
+            value: Quantity(account.slot(&key.slot)),
+            proof: nodes(trie.proof(keccak256(B256::from(key.slot)))),
+        };
+        Ok(AccountProof {
+            address: self.address,
+            account_proof: nodes(world.trie().proof(keccak256(address))),
+            balance: Quantity(account.balance),
+            code_hash: Fixed(account.code.hash.0),
+            nonce: Quantity(account.nonce),
+            storage_hash: Fixed(trie.root_hash().0),
+            storage_proof: self.slots.into_iter().map(prove).collect(),
+        })
     }
 }
 
@@ -257,13 +249,7 @@ pub async fn forward_proof(remote: &StateCompletion, request: &Request, out: &mu
         return Err(RpcError::new(-32000, text));
     };
     let at = RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) };
-    // In the client's spelling, which the answer repeats.
-    let written = |key: &SlotKey| match key.in_full {
-        true => B256::from(key.slot).to_string(),
-        false => format!("{:#x}", key.slot),
-    };
-    let slots: Vec<String> = wanted.slots.iter().map(written).collect();
-    let ask = Ask::forwarded("eth_getProof", &(Address::from(wanted.address), slots, at));
+    let ask = Ask::forwarded("eth_getProof", &(wanted.address, wanted.slots, at));
     let proof = remote.upstream()?.one(ask, request.ticket.deadline().into()).await.map_err(FetchError::from)?;
     out.extend_from_slice(proof.get().as_bytes());
     Ok(())
@@ -291,9 +277,4 @@ fn bound_slots(path: &str, count: usize) -> Result<()> {
         return Err(RpcError::params(format!("{path}: too many storage slots: {count}, at most {MAX_SLOTS}")));
     }
     Ok(())
-}
-
-/// Writes the RLP of the nodes of a proof.
-fn nodes(out: &mut Vec<u8>, proof: &[Bytes]) {
-    json::list(out, proof, |out, node| json::data(out, node));
 }
