@@ -298,7 +298,8 @@ async fn requests_and_answers_have_the_shapes_of_the_document() {
                 assert_eq!(socket.call("eth_unsubscribe", json!([answer])).await["result"], true);
             }
         }
-        let examples: Map<String, Value> = serde_json::from_str(include_str!("../../src/rpc/api/examples.json")).unwrap();
+        let examples: Map<String, Value> =
+            serde_json::from_str(include_str!("../../src/rpc/api/examples.json")).unwrap();
         let names = document["methods"].as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap());
         assert!(names.eq(examples.keys()), "{path}: each method has an example, and each example a method");
         for entry in document["methods"].as_array().unwrap() {

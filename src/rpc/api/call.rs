@@ -44,11 +44,10 @@ struct CallParams {
 impl CallParams {
     /// Returns the parameters of `method`.
     fn into_request(self, method: &str, dialect: &Dialect) -> Result<CallRequest> {
-        let (state, block) = (self.state_overrides, self.block_overrides);
         Ok(CallRequest {
             call: self.call.into_call("params[0]", dialect)?,
-            state: state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default(),
-            block: block.map(|block| call_block_overrides(block, "params[3]", method)).transpose()?.unwrap_or_default(),
+            state: state_overrides(self.state_overrides, "params[2]")?,
+            block: call_block_overrides(self.block_overrides, "params[3]", method)?,
         })
     }
 }
@@ -101,7 +100,7 @@ impl Method for EthCall {
                 Ok(Lookup::Found)
             }
             ExecutionResult::Revert { output, .. } => Err((dialect.revert)(output)),
-            ExecutionResult::Halt { reason, .. } => Err((dialect.halt)(HaltText(reason).to_string())),
+            ExecutionResult::Halt { reason, .. } => Err(RpcError::new(-32000, HaltText(reason).to_string())),
         }
     }
 }
@@ -139,7 +138,7 @@ pub fn needed_gas(backend: &Backend, snapshot: &Snapshot, request: &CallRequest,
             Ok(limit)
         }
         Estimate::Revert(data) => Err((dialect.revert)(data)),
-        Estimate::Halt(reason) => Err((dialect.halt)(HaltText(reason).to_string())),
+        Estimate::Halt(reason) => Err(RpcError::new(-32000, HaltText(reason).to_string())),
         Estimate::TooLittle(allowance) => {
             Err(RpcError::new(-32000, format!("gas required exceeds allowance ({allowance})")))
         }

@@ -22,7 +22,10 @@ use crate::{
     pool::{BlockFees, SentTransaction},
     rpc::{
         api::Query,
-        json::hex::{Data, Fixed, Quantity},
+        json::{
+            hex::{Data, Fixed, Quantity},
+            schema,
+        },
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
     },
@@ -61,25 +64,15 @@ struct PayloadAttributes {
     /// The account that receives the block's fees.
     suggested_fee_recipient: Fixed<20>,
     /// Withdrawals (EIP-4895), from Shanghai on.
-    withdrawals: Option<Vec<WithdrawalParam>>,
+    withdrawals: Option<Vec<schema::Withdrawal>>,
     /// The root of the parent beacon block (EIP-4788), from Cancun on.
     parent_beacon_block_root: Option<Fixed<32>>,
     /// The slot (EIP-7843); by default the slot after the parent's.
     slot_number: Option<Quantity<u64>>,
 }
 
-/// A withdrawal from the beacon chain. The amount is in gwei.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct WithdrawalParam {
-    index: Quantity<u64>,
-    validator_index: Quantity<u64>,
-    address: Fixed<20>,
-    amount: Quantity<u64>,
-}
-
-impl From<WithdrawalParam> for Withdrawal {
-    fn from(WithdrawalParam { index, validator_index, address, amount }: WithdrawalParam) -> Self {
+impl From<schema::Withdrawal> for Withdrawal {
+    fn from(schema::Withdrawal { index, validator_index, address, amount }: schema::Withdrawal) -> Self {
         Self { index: index.0, validator_index: validator_index.0, address: address.into(), amount: amount.0 }
     }
 }

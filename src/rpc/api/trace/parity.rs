@@ -67,12 +67,10 @@ impl Method for Call {
     type Answer = ParityTrace;
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let state = self.state_overrides.map(|state| state_overrides(state, "params[3]")).transpose()?;
-        let block =
-            self.block_overrides.map(|block| call_block_overrides(block, "params[4]", "trace_call")).transpose()?;
+        let state = state_overrides(self.state_overrides, "params[3]")?;
+        let block = call_block_overrides(self.block_overrides, "params[4]", "trace_call")?;
         let calls = vec![self.call.into_call("params[0]", run.dialect)?.into()];
-        let bundle = SimBlock { calls, block: block.unwrap_or_default(), ..SimBlock::default() };
-        let call = on_block(select(self.block), bundle, state.unwrap_or_default());
+        let call = on_block(select(self.block), SimBlock { calls, block, ..SimBlock::default() }, state);
         trace_call(backend, run, &call, tracer(&self.trace_types))
     }
 }
