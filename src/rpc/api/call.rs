@@ -5,7 +5,7 @@ use revm::context::result::ExecutionResult;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::{Example, Method, Query};
+use super::{Method, Query};
 use crate::{
     engine::{Accessed, CallRequest, Estimate, HaltText},
     ledger::{Selector, Snapshot},
@@ -44,11 +44,10 @@ struct CallParams {
 impl CallParams {
     /// Returns the parameters of `method`.
     fn into_request(self, method: &str, dialect: &Dialect) -> Result<CallRequest> {
-        let (state, block) = (self.state_overrides, self.block_overrides);
         Ok(CallRequest {
             call: self.call.into_call("params[0]", dialect)?,
-            state: state.map(|state| state_overrides(state, "params[2]")).transpose()?.unwrap_or_default(),
-            block: block.map(|block| call_block_overrides(block, "params[3]", method)).transpose()?.unwrap_or_default(),
+            state: state_overrides(self.state_overrides, "params[2]")?,
+            block: call_block_overrides(self.block_overrides, "params[3]", method)?,
         })
     }
 }
@@ -84,10 +83,6 @@ impl EthCall {
 
 impl Method for EthCall {
     type Answer = Data;
-    const EXAMPLE: Example = Example {
-        params: r#"[{"to": "0x5fbdb2315678afecb367f032d93f642f64180aa3", "data": "0x18160ddd"}, "pending"]"#,
-        answer: r#""0x0000000000000000000000000000000000000000000000000de0b6b3a7640000""#,
-    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let dialect = run.dialect;
@@ -105,7 +100,7 @@ impl Method for EthCall {
                 Ok(Lookup::Found)
             }
             ExecutionResult::Revert { output, .. } => Err((dialect.revert)(output)),
-            ExecutionResult::Halt { reason, .. } => Err((dialect.halt)(HaltText(reason).to_string())),
+            ExecutionResult::Halt { reason, .. } => Err(RpcError::new(-32000, HaltText(reason).to_string())),
         }
     }
 }
@@ -117,10 +112,6 @@ pub struct EstimateGas(CallParams);
 
 impl Query for EstimateGas {
     type Answer = Quantity<u64>;
-    const EXAMPLE: Example = Example {
-        params: r#"[{"to": "0x00000000000000000000000000000000000000aa", "value": "0x1"}, "latest"]"#,
-        answer: r#""0x5208""#,
-    };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let block = self.0.block;
@@ -147,7 +138,7 @@ pub fn needed_gas(backend: &Backend, snapshot: &Snapshot, request: &CallRequest,
             Ok(limit)
         }
         Estimate::Revert(data) => Err((dialect.revert)(data)),
-        Estimate::Halt(reason) => Err((dialect.halt)(HaltText(reason).to_string())),
+        Estimate::Halt(reason) => Err(RpcError::new(-32000, HaltText(reason).to_string())),
         Estimate::TooLittle(allowance) => {
             Err(RpcError::new(-32000, format!("gas required exceeds allowance ({allowance})")))
         }
@@ -173,10 +164,6 @@ pub struct AccessListResult {
 
 impl Query for CreateAccessList {
     type Answer = AccessListResult;
-    const EXAMPLE: Example = Example {
-        params: r#"[{"to": "0x00000000000000000000000000000000000000aa"}, "latest"]"#,
-        answer: r#"{"accessList": [], "gasUsed": "0x5208"}"#,
-    };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let block = self.0.block;

@@ -5,14 +5,14 @@ use std::{sync::Arc, time::Duration};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Example, Method};
+use super::Method;
 
 use crate::rpc::run::{Backend, Run};
 use crate::{
     engine::{self, CallOutcome, CallResult, HaltText, RunError},
     ledger::{Block, Selector, Snapshot},
     rpc::{
-        json::{self, Lookup, hex::Data},
+        json::{self, Lookup, hex::Data, schema::CallError},
         params::{
             CallManyBundleParam, ManyRequest, Milliseconds, StateContextParam, StateOverridesParam, into_bundles,
             state_overrides,
@@ -54,30 +54,17 @@ pub struct CalledValue {
     error: Option<CallError>,
 }
 
-#[derive(JsonSchema)]
-#[schemars(inline)]
-#[serde(untagged)]
-#[expect(dead_code, reason = "the handler writes it")]
-enum CallError {
-    Text(String),
-    Object { code: i32, message: String, data: Option<Data> },
-}
-
 impl Method for CallMany {
     type Answer = Vec<Vec<CalledValue>>;
-    const EXAMPLE: Example = Example {
-        params: r#"[[{"transactions": [{"to": "0x00000000000000000000000000000000000000aa"}]}], {"blockNumber": "latest"}]"#,
-        answer: r#"[[{"value": "0x"}]]"#,
-    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (dialect, rules) = (run.dialect, backend.rules(run.dialect));
         let (selector, index) = self.state_context.unwrap_or_default().into_position();
-        let state = self.state_overrides.map(|state| state_overrides(state, "params[2]")).transpose()?;
+        let state = state_overrides(self.state_overrides, "params[2]")?;
         let bundles = into_bundles(self.bundles, "eth_callMany", dialect, &backend.limits.shape)?;
         // Zero sets no limit, as in Erigon, which defines the method.
         let timeout = self.timeout.filter(|time| time.0 > 0).map(|time| Duration::from_millis(time.0));
-        let request = ManyRequest { state: state.unwrap_or_default(), bundles, selector, index, timeout };
+        let request = ManyRequest { state, bundles, selector, index, timeout };
         let (snapshot, overlay) = backend.set_up(&request, "params[1].transactionIndex", run)?;
         let done = backend
             .engine(&rules, overlay)
@@ -163,7 +150,7 @@ fn call_result(out: &mut Vec<u8>, result: &CallResult, dialect: &Dialect) {
             return object.end();
         }
         CallOutcome::Revert => (dialect.revert)(result.return_data.clone()),
-        CallOutcome::Halt(reason) => (dialect.halt)(HaltText(reason.clone()).to_string()),
+        CallOutcome::Halt(reason) => RpcError::new(-32000, HaltText(reason.clone()).to_string()),
     };
     let (out, error) = (object.key("error"), error.into_object());
     match dialect.many_error {

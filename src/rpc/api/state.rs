@@ -6,9 +6,9 @@ use alloy_eips::RpcBlockHash;
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use revm::state::AccountInfo;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Example, Method};
+use super::{Method, Query};
 use crate::{
     ledger::Selector,
     rpc::{
@@ -41,10 +41,6 @@ pub struct GetBalance {
 
 impl Method for GetBalance {
     type Answer = Quantity<U256>;
-    const EXAMPLE: Example = Example {
-        params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "latest"]"#,
-        answer: r#""0x21e19e0c9bab2400000""#,
-    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let balance = account(backend, run, self.address, select(self.block), |account| account.balance)?;
@@ -64,8 +60,6 @@ pub struct GetTransactionCount {
 
 impl Method for GetTransactionCount {
     type Answer = Quantity<u64>;
-    const EXAMPLE: Example =
-        Example { params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "pending"]"#, answer: r#""0x1""# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let selector = select(self.block);
@@ -92,8 +86,6 @@ pub struct GetCode {
 
 impl Method for GetCode {
     type Answer = Data;
-    const EXAMPLE: Example =
-        Example { params: r#"["0x5fbdb2315678afecb367f032d93f642f64180aa3", "pending"]"#, answer: r#""0x6001600055""# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let selector = require(self.block, run.dialect)?;
@@ -116,10 +108,6 @@ pub struct GetStorageAt {
 
 impl Method for GetStorageAt {
     type Answer = Fixed<32>;
-    const EXAMPLE: Example = Example {
-        params: r#"["0x5fbdb2315678afecb367f032d93f642f64180aa3", "0x0", "latest"]"#,
-        answer: r#""0x0000000000000000000000000000000000000000000000000000000000000001""#,
-    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let snapshot = backend.select(run.published, select(self.block))?;
@@ -141,10 +129,6 @@ pub struct GetStorageValues {
 
 impl Method for GetStorageValues {
     type Answer = BTreeMap<AddressKey, Vec<Fixed<32>>>;
-    const EXAMPLE: Example = Example {
-        params: r#"[{"0x5fbdb2315678afecb367f032d93f642f64180aa3": ["0x0"]}, "latest"]"#,
-        answer: r#"{"0x5fbdb2315678afecb367f032d93f642f64180aa3": ["0x0000000000000000000000000000000000000000000000000000000000000001"]}"#,
-    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         if self.slots.is_empty() {
@@ -180,9 +164,8 @@ pub struct GetProof {
 }
 
 /// The proofs of an account.
-#[derive(JsonSchema)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[expect(dead_code, reason = "the handler writes it")]
 pub struct AccountProof {
     address: Fixed<20>,
     /// The nodes on the path to the account in the state trie, from its root.
@@ -195,11 +178,10 @@ pub struct AccountProof {
 }
 
 /// The proof of a slot.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the handler writes it")]
+#[derive(Serialize, JsonSchema)]
 struct SlotProof {
     /// The slot, as the request has written it.
-    key: Word,
+    key: SlotKey,
     value: Quantity<U256>,
     /// The nodes on the path to the slot in the account's storage trie, from its root.
     proof: Vec<Data>,
@@ -223,14 +205,10 @@ impl GetProof {
     }
 }
 
-impl Method for GetProof {
+impl Query for GetProof {
     type Answer = AccountProof;
-    const EXAMPLE: Example = Example {
-        params: r#"["0x00000000000000000000000000000000000000aa", [], "latest"]"#,
-        answer: r#"{"address": "0x00000000000000000000000000000000000000aa", "accountProof": ["0xf8718080808080a0"], "balance": "0x0", "codeHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "nonce": "0x0", "storageHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "storageProof": []}"#,
-    };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<AccountProof> {
         bound_slots("params[1]", self.slots.len())?;
         let snapshot = backend.select(run.published, self.selector())?;
         let world = snapshot.world.local();
@@ -239,27 +217,21 @@ impl Method for GetProof {
         let (address, absent) = (Address::from(self.address), Account::default());
         let account = world.account(&address).map_or(&absent, Arc::as_ref);
         let trie = account.storage_trie();
-        let mut object = Object::new(&mut run.out);
-        object.data("address", address.as_slice());
-        nodes(object.key("accountProof"), &world.trie().proof(keccak256(address)));
-        object
-            .u256("balance", account.balance)
-            .data("codeHash", account.code.hash.as_slice())
-            .quantity("nonce", account.nonce)
-            .data("storageHash", trie.root_hash().as_slice());
-        json::list(object.key("storageProof"), self.slots, |out, key| {
-            let mut object = Object::new(out);
-            let word = B256::from(key.slot);
-            match key.in_full {
-                true => object.data("key", word.as_slice()),
-                false => object.u256("key", key.slot),
-            }
-            .u256("value", account.slot(&key.slot));
-            nodes(object.key("proof"), &trie.proof(keccak256(word)));
-            object.end();
-        });
-        object.end();
-        Ok(Lookup::Found)
+        let nodes = |proof: Vec<Bytes>| proof.into_iter().map(Data).collect();
+        let prove = |key: SlotKey| SlotProof {
+            key,
+            value: Quantity(account.slot(&key.slot)),
+            proof: nodes(trie.proof(keccak256(B256::from(key.slot)))),
+        };
+        Ok(AccountProof {
+            address: self.address,
+            account_proof: nodes(world.trie().proof(keccak256(address))),
+            balance: Quantity(account.balance),
+            code_hash: Fixed(account.code.hash.0),
+            nonce: Quantity(account.nonce),
+            storage_hash: Fixed(trie.root_hash().0),
+            storage_proof: self.slots.into_iter().map(prove).collect(),
+        })
     }
 }
 
@@ -277,13 +249,7 @@ pub async fn forward_proof(remote: &StateCompletion, request: &Request, out: &mu
         return Err(RpcError::new(-32000, text));
     };
     let at = RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) };
-    // In the client's spelling, which the answer repeats.
-    let written = |key: &SlotKey| match key.in_full {
-        true => B256::from(key.slot).to_string(),
-        false => format!("{:#x}", key.slot),
-    };
-    let slots: Vec<String> = wanted.slots.iter().map(written).collect();
-    let ask = Ask::forwarded("eth_getProof", &(Address::from(wanted.address), slots, at));
+    let ask = Ask::forwarded("eth_getProof", &(wanted.address, wanted.slots, at));
     let proof = remote.upstream()?.one(ask, request.ticket.deadline().into()).await.map_err(FetchError::from)?;
     out.extend_from_slice(proof.get().as_bytes());
     Ok(())
@@ -311,9 +277,4 @@ fn bound_slots(path: &str, count: usize) -> Result<()> {
         return Err(RpcError::params(format!("{path}: too many storage slots: {count}, at most {MAX_SLOTS}")));
     }
     Ok(())
-}
-
-/// Writes the RLP of the nodes of a proof.
-fn nodes(out: &mut Vec<u8>, proof: &[Bytes]) {
-    json::list(out, proof, |out, node| json::data(out, node));
 }

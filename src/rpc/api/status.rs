@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::Mutex, task::spawn_blocking};
 
 use super::{
-    Example, Serve,
+    Serve,
     node::CLIENT_VERSION,
     watch::{StandingSummary, Watches},
 };
@@ -68,9 +68,7 @@ struct LoadReading {
     lanes: BTreeMap<String, LaneStatus>,
     subscriptions: u64,
     pool: u64,
-    io_bytes: u64,
-    code_bytes: u64,
-    resident_bytes: Option<u64>,
+    memory: MemoryStatus,
     cpu_seconds: Option<f64>,
 }
 
@@ -145,7 +143,7 @@ struct FeedSummary {
     meaning: Option<&'static str>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct MemoryStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -185,10 +183,6 @@ struct StandingStatus {
 impl Serve for GetStatus {
     type Part = StatusBoard;
     type Answer = NodeStatus<'static>;
-    const EXAMPLE: Example = Example {
-        params: "[]",
-        answer: r#"{"version": "presim/v0.1.0", "chainId": "0x7a69", "uptimeMs": 60000, "workers": 4, "cpuPercent": 1.5, "memory": {"residentBytes": 73400320, "ioBytes": 0, "codeBytes": 4096}, "subscriptions": 1, "pool": 0, "windowMs": 10000, "requests": {"total": 100, "rejected": 0, "perSecond": 10.0, "rejectedPerSecond": 0.0}, "methods": [{"method": "eth_call", "total": 100, "perSecond": 10.0, "failedPerSecond": 0.0, "rejectedPerSecond": 0.0, "p50Us": 75, "p99Us": 199}], "lanes": {"short": {"waiting": 0, "running": 0, "rejected": 0, "overloaded": false}}, "standing": {"count": 0, "best": []}, "contracts": [], "feed": {"state": "live", "everyMs": 200}}"#,
-    };
 
     async fn serve<'a>(board: &'a StatusBoard, runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         params::parse::<Self>(&request.params, request.caller.dialect)?;
@@ -235,11 +229,7 @@ impl Serve for GetStatus {
             cpu_percent: cpu
                 .filter(|_| !window.is_zero())
                 .map(|used| (used / window.as_secs_f64() * 1000.0).round() / 10.0),
-            memory: MemoryStatus {
-                resident_bytes: newest.resident_bytes,
-                io_bytes: newest.io_bytes,
-                code_bytes: newest.code_bytes,
-            },
+            memory: newest.memory,
             subscriptions: newest.subscriptions,
             pool: newest.pool,
             window_ms: millis(window),
@@ -323,9 +313,7 @@ impl LoadReading {
             lanes: LaneName::ALL.iter().map(|lane| (lane.to_string(), LaneStatus::default())).collect(),
             subscriptions: 0,
             pool: 0,
-            io_bytes: 0,
-            code_bytes: 0,
-            resident_bytes: None,
+            memory: MemoryStatus::default(),
             cpu_seconds: None,
         }
     }
@@ -357,9 +345,9 @@ impl LoadReading {
             "presim_queue_overloaded" => self.lane(sample, |lane| lane.overloaded = count > 0),
             "presim_subscriptions" => self.subscriptions += count,
             "presim_pool_transactions" => self.pool += count,
-            "presim_io_memory_bytes" => self.io_bytes = count,
-            "presim_code_cache_bytes" => self.code_bytes += count,
-            "process_resident_memory_bytes" => self.resident_bytes = Some(count),
+            "presim_io_memory_bytes" => self.memory.io_bytes = count,
+            "presim_code_cache_bytes" => self.memory.code_bytes += count,
+            "process_resident_memory_bytes" => self.memory.resident_bytes = Some(count),
             "process_cpu_seconds_total" => self.cpu_seconds = Some(sample.value()),
             _ => {}
         }

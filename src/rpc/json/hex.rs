@@ -104,6 +104,16 @@ impl<const N: usize> Serialize for Fixed<N> {
     }
 }
 
+/// Writes the slot in the client's spelling.
+impl Serialize for SlotKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.in_full {
+            true => Fixed(self.slot.to_be_bytes::<32>()).serialize(serializer),
+            false => Quantity(self.slot).serialize(serializer),
+        }
+    }
+}
+
 /// Returns the value of a quantity.
 pub fn parse_quantity(text: &str) -> Result<U256, Cow<'static, str>> {
     let digits = text.strip_prefix("0x").ok_or("a quantity begins with 0x")?;

@@ -15,6 +15,8 @@ pub use self::block::{
 pub use self::difference::{signed, state_diff};
 pub use self::trace::{each_frame, parity_results, trace};
 
+use std::convert::Infallible;
+
 use alloy_primitives::{Address, B256, U256};
 use serde::Serialize;
 
@@ -81,11 +83,16 @@ impl<'a> Object<'a> {
         Self { out, first: true }
     }
 
-    /// Writes the key of a field and returns the buffer, to which the caller writes the value.
-    pub fn key(&mut self, key: &str) -> &mut Vec<u8> {
+    /// Writes a comma, unless the field is the first.
+    fn begin_field(&mut self) {
         if !std::mem::take(&mut self.first) {
             self.out.push(b',');
         }
+    }
+
+    /// Writes the key of a field and returns the buffer, to which the caller writes the value.
+    pub fn key(&mut self, key: &str) -> &mut Vec<u8> {
+        self.begin_field();
         self.out.push(b'"');
         self.out.extend_from_slice(key.as_bytes());
         self.out.extend_from_slice(b"\":");
@@ -151,9 +158,7 @@ impl<'a> Object<'a> {
 
     /// Writes a key that is hex data and returns the buffer, to which the caller writes the value.
     pub fn hex_key(&mut self, key: &[u8]) -> &mut Vec<u8> {
-        if !std::mem::take(&mut self.first) {
-            self.out.push(b',');
-        }
+        self.begin_field();
         data(self.out, key);
         self.out.push(b':');
         self.out
@@ -161,9 +166,7 @@ impl<'a> Object<'a> {
 
     /// Writes a member that is JSON already, with its name.
     pub fn member(&mut self, text: &[u8]) -> &mut Self {
-        if !std::mem::take(&mut self.first) {
-            self.out.push(b',');
-        }
+        self.begin_field();
         self.out.extend_from_slice(text);
         self
     }
@@ -202,29 +205,24 @@ fn null(out: &mut Vec<u8>) -> Lookup {
 
 /// Writes `items` as an array, each by `write`.
 pub fn list<T>(out: &mut Vec<u8>, items: impl IntoIterator<Item = T>, mut write: impl FnMut(&mut Vec<u8>, T)) {
+    let Ok(()) = try_list(out, items, |out, item| Ok::<_, Infallible>(write(out, item)));
+}
+
+/// Writes `items` as an array, each by `write`, up to the first error.
+pub fn try_list<T, E>(
+    out: &mut Vec<u8>,
+    items: impl IntoIterator<Item = T>,
+    mut write: impl FnMut(&mut Vec<u8>, T) -> Result<(), E>,
+) -> Result<(), E> {
     out.push(b'[');
     for (index, item) in items.into_iter().enumerate() {
         if index > 0 {
             out.push(b',');
         }
-        write(out, item);
+        write(out, item)?;
     }
     out.push(b']');
-}
-
-/// Writes `items` as an array, each by `write`, up to the first error.
-pub fn try_list<T>(
-    out: &mut Vec<u8>,
-    items: impl IntoIterator<Item = T>,
-    mut write: impl FnMut(&mut Vec<u8>, T) -> Result<()>,
-) -> Result<()> {
-    let mut written = Ok(());
-    list(out, items, |out, item| {
-        if written.is_ok() {
-            written = write(out, item);
-        }
-    });
-    written
+    Ok(())
 }
 
 /// Returns the error -32005 for a response that is longer than `limit` bytes.

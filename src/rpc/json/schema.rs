@@ -4,6 +4,7 @@
 
 use alloy_primitives::U256;
 use schemars::JsonSchema;
+use serde::Deserialize;
 
 use super::hex::{Data, Fixed, Quantity, Word};
 
@@ -153,13 +154,13 @@ pub struct Authorization {
 }
 
 /// A withdrawal from the beacon chain (EIP-4895). The amount is in gwei.
-#[derive(JsonSchema)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Withdrawal {
-    index: Quantity<u64>,
-    validator_index: Quantity<u64>,
-    address: Fixed<20>,
-    amount: Quantity<u64>,
+    pub index: Quantity<u64>,
+    pub validator_index: Quantity<u64>,
+    pub address: Fixed<20>,
+    pub amount: Quantity<u64>,
 }
 
 /// A log with its position, where it has one.
@@ -178,6 +179,14 @@ pub struct Log {
     log_index: Quantity<u64>,
     /// Whether the log's block was replaced.
     removed: Option<bool>,
+}
+
+/// The reason why a call has failed: a text, or an object.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+pub enum CallError {
+    Text(String),
+    Object { code: i32, message: String, data: Option<Data> },
 }
 
 /// A call frame of geth's `callTracer`.
@@ -220,33 +229,23 @@ pub struct AccountChanges {
     address: Fixed<20>,
     storage_changes: Vec<SlotChanges>,
     storage_reads: Vec<Word>,
-    balance_changes: Vec<BalanceChange>,
-    nonce_changes: Vec<NonceChange>,
+    balance_changes: Vec<ValueChange<Quantity<U256>>>,
+    nonce_changes: Vec<ValueChange<Quantity<u64>>>,
     code_changes: Vec<CodeChange>,
 }
 
 #[derive(JsonSchema)]
 struct SlotChanges {
     key: Word,
-    changes: Vec<SlotChange>,
+    changes: Vec<ValueChange<Word>>,
 }
 
+/// A value after the transaction with this index.
 #[derive(JsonSchema)]
-struct SlotChange {
+#[schemars(inline)]
+struct ValueChange<T> {
     index: Quantity<u64>,
-    value: Word,
-}
-
-#[derive(JsonSchema)]
-struct BalanceChange {
-    index: Quantity<u64>,
-    value: Quantity<U256>,
-}
-
-#[derive(JsonSchema)]
-struct NonceChange {
-    index: Quantity<u64>,
-    value: Quantity<u64>,
+    value: T,
 }
 
 #[derive(JsonSchema)]

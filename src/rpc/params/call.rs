@@ -287,9 +287,11 @@ impl CallObject {
     }
 }
 
-pub fn state_overrides(overrides: StateOverridesParam, path: impl Display) -> Result<StateOverrides> {
+/// Converts the overrides of the state; none if the field is absent. Errors name fields of `path`.
+pub fn state_overrides(overrides: Option<StateOverridesParam>, path: impl Display) -> Result<StateOverrides> {
     overrides
         .into_iter()
+        .flatten()
         .map(|(AddressKey(address), account)| {
             let address = Address::from(address);
             let storage = match (account.state, account.state_diff) {
@@ -317,20 +319,23 @@ pub fn state_overrides(overrides: StateOverridesParam, path: impl Display) -> Re
 /// Converts the overrides of the block that a call of `method` runs in. Overrides that act between blocks are rejected,
 /// as in geth.
 pub fn call_block_overrides(
-    overrides: BlockOverridesParam,
+    overrides: Option<BlockOverridesParam>,
     path: impl Display,
     method: &str,
 ) -> Result<BlockOverrides> {
+    let Some(overrides) = overrides else { return Ok(BlockOverrides::default()) };
     let root = overrides.beacon_root.as_ref().map(|_| "beaconRoot");
     if let Some(name) = root.or(overrides.withdrawals.as_ref().map(|_| "withdrawals")) {
         return Err(RpcError::params(format!(
             "{path}.{name}: not supported by {method}: use eth_simulateV1 for this override"
         )));
     }
-    block_overrides(overrides, path)
+    block_overrides(Some(overrides), path)
 }
 
-pub fn block_overrides(overrides: BlockOverridesParam, path: impl Display) -> Result<BlockOverrides> {
+/// Converts the overrides of a block; none if the field is absent. Errors name fields of `path`.
+pub fn block_overrides(overrides: Option<BlockOverridesParam>, path: impl Display) -> Result<BlockOverrides> {
+    let Some(overrides) = overrides else { return Ok(BlockOverrides::default()) };
     let number = overrides.number.map(|number| u64::try_from(number.0)).transpose();
     Ok(BlockOverrides {
         number: number.map_err(|_| RpcError::params(format!("{path}.number: out of range: at most 64 bits")))?,

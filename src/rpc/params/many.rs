@@ -110,11 +110,7 @@ impl CallManyBundleParam {
                     call.into_call(format_args!("{path}.transactions[{index}]"), dialect).map(SimCall::from)
                 })
                 .collect::<Result<_, _>>()?,
-            block: self
-                .block_override
-                .map(|block| call_block_overrides(block, format_args!("{path}.blockOverride"), method))
-                .transpose()?
-                .unwrap_or_default(),
+            block: call_block_overrides(self.block_override, format_args!("{path}.blockOverride"), method)?,
         })
     }
 }

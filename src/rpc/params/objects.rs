@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{
     Deserializer,
-    de::{DeserializeSeed, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor},
+    de::{DeserializeSeed, EnumAccess, Error, MapAccess, SeqAccess, Visitor},
     forward_to_deserialize_any,
 };
 
@@ -140,8 +140,9 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for ObjectsOnly<V> {
         self.0.visit_map(ObjectsOnly(map))
     }
 
+    // The enums of the parameters are names alone: no variant has a struct in it.
     fn visit_enum<A: EnumAccess<'de>>(self, data: A) -> Result<V::Value, A::Error> {
-        self.0.visit_enum(ObjectsOnly(data))
+        self.0.visit_enum(data)
     }
 }
 
@@ -178,39 +179,5 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for ObjectsOnly<A> {
 
     fn size_hint(&self) -> Option<usize> {
         self.0.size_hint()
-    }
-}
-
-impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for ObjectsOnly<A> {
-    type Error = A::Error;
-    type Variant = ObjectsOnly<A::Variant>;
-
-    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self::Variant), A::Error> {
-        let (value, variant) = self.0.variant_seed(ObjectsOnly(seed))?;
-        Ok((value, ObjectsOnly(variant)))
-    }
-}
-
-impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for ObjectsOnly<A> {
-    type Error = A::Error;
-
-    fn unit_variant(self) -> Result<(), A::Error> {
-        self.0.unit_variant()
-    }
-
-    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
-        self.0.newtype_variant_seed(ObjectsOnly(seed))
-    }
-
-    fn tuple_variant<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, A::Error> {
-        self.0.tuple_variant(length, ObjectsOnly(visitor))
-    }
-
-    fn struct_variant<V: Visitor<'de>>(
-        self,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, A::Error> {
-        self.0.struct_variant(fields, FieldsOnly(visitor))
     }
 }

@@ -31,18 +31,23 @@ const UNREADY: i32 = 5;
 const PRUNED_HISTORY: i32 = 4444;
 
 /// The reason why a request has no result.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RpcError {
     /// The error object that answers the request.
+    #[error("{}", .0.message())]
     Answer(ErrorObjectOwned),
     /// The request names a block that this node does not have. An upstream may have it.
-    UnknownBlock(UnknownBlock),
+    #[error(transparent)]
+    UnknownBlock(#[from] UnknownBlock),
     /// presim cannot execute the run. An upstream may.
+    #[error("{0}")]
     Unexecutable(Unexecutable),
     /// The executor did not run the request, or did not run it to its end.
-    Refused(Refused),
+    #[error(transparent)]
+    Refused(#[from] Refused),
     /// The run was stopped by its bounds.
-    Stopped(Stopped),
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
 }
 
 /// The result of what may fail with an [`RpcError`].
@@ -131,14 +136,10 @@ impl RpcError {
         match self {
             Self::Answer(error) => error.code(),
             Self::UnknownBlock(UnknownBlock::History { .. }) => PRUNED_HISTORY,
-            Self::UnknownBlock(_) | Self::Unexecutable(_) => -32000,
-            Self::Refused(refused) => match refused {
-                Refused::QueueFull { .. } | Refused::Overloaded { .. } => -32005,
-                Refused::Deadline => -32016,
-                Refused::Panicked { .. } | Refused::Store(_) => -32603,
-                Refused::Stopping => -32000,
-            },
-            Self::Stopped(stopped) => SimulationError::Stopped(*stopped).code(),
+            Self::Refused(Refused::QueueFull { .. } | Refused::Overloaded { .. }) => -32005,
+            Self::Refused(Refused::Deadline) | Self::Stopped(_) => -32016,
+            Self::Refused(Refused::Panicked { .. } | Refused::Store(_)) => -32603,
+            Self::Refused(Refused::Stopping) | Self::UnknownBlock(_) | Self::Unexecutable(_) => -32000,
         }
     }
 
@@ -154,17 +155,14 @@ impl RpcError {
 
     /// Returns the error object that answers the request.
     pub fn into_object(self) -> ErrorObjectOwned {
-        let code = self.code();
+        if let Self::Answer(error) = self {
+            return error;
+        }
+        let (code, text) = (self.code(), self.to_string());
         match self {
-            Self::Answer(error) => error,
-            Self::UnknownBlock(error @ UnknownBlock::History { number, oldest }) => {
+            Self::UnknownBlock(UnknownBlock::History { number, oldest }) => {
                 let data = format!("block {number} is pruned: the oldest after genesis is {oldest} (--keep-history)");
-                ErrorObject::owned(code, error.to_string(), Some(data))
-            }
-            Self::UnknownBlock(error) => ErrorObject::owned(code, error.to_string(), None::<()>),
-            Self::Unexecutable(why) => ErrorObject::owned(code, why.to_string(), None::<()>),
-            Self::Stopped(stopped) => {
-                ErrorObject::owned(code, SimulationError::Stopped(stopped).to_string(), None::<()>)
+                ErrorObject::owned(code, text, Some(data))
             }
             Self::Refused(refused) => {
                 let data = refused.busy().map(|(lane, wait, flag)| Rejection {
@@ -172,8 +170,9 @@ impl RpcError {
                     expected_wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
                     flag,
                 });
-                ErrorObject::owned(code, refused.to_string(), data)
+                ErrorObject::owned(code, text, data)
             }
+            _ => ErrorObject::owned(code, text, None::<()>),
         }
     }
 
@@ -249,12 +248,6 @@ impl From<SimulationError> for RpcError {
     }
 }
 
-impl From<UnknownBlock> for RpcError {
-    fn from(error: UnknownBlock) -> Self {
-        Self::UnknownBlock(error)
-    }
-}
-
 impl From<PoolError> for RpcError {
     fn from(error: PoolError) -> Self {
         match error {
@@ -292,12 +285,6 @@ impl From<StoreError> for RpcError {
     }
 }
 
-impl From<Refused> for RpcError {
-    fn from(refused: Refused) -> Self {
-        Self::Refused(refused)
-    }
-}
-
 impl From<TaskError> for RpcError {
     fn from(error: TaskError) -> Self {
         match error {
@@ -317,11 +304,5 @@ impl From<FetchError> for RpcError {
             FetchError::Local => return Self::internal(&error.to_string()),
         };
         Self::new(code, error.to_string())
-    }
-}
-
-impl From<Stopped> for RpcError {
-    fn from(stopped: Stopped) -> Self {
-        Self::Stopped(stopped)
     }
 }

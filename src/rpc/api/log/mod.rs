@@ -10,7 +10,7 @@ use alloy_primitives::Log;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Example, Method};
+use super::Method;
 use crate::{
     ledger::{Block, Chain, KnownBlock, Selector},
     rpc::{
@@ -33,10 +33,6 @@ pub struct GetLogs {
 
 impl Method for GetLogs {
     type Answer = Vec<schema::Log>;
-    const EXAMPLE: Example = Example {
-        params: r#"[{"fromBlock": "0x1", "toBlock": "pending", "address": "0x5fbdb2315678afecb367f032d93f642f64180aa3", "topics": [null, ["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]]}]"#,
-        answer: "[]",
-    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let range = self.filter.range()?;
@@ -88,28 +84,25 @@ fn write_logs(backend: &Backend, run: &mut Run<'_>, filter: &LogFilter, range: L
         if filter.matches_bloom(block.header.logs_bloom) {
             let block = Block::sealed(block).ok_or_else(|| published.no_body(block.number()))?;
             write(filter.logs_in(&block, 0), &mut count, most, out);
-            bound_logs(backend, count, out.len())?;
+            bound_logs(backend, count, out)?;
         }
     }
     if let Some(block) = last {
         write(filter.logs_in(&block, 0), &mut count, most, out);
-        bound_logs(backend, count, out.len())?;
+        bound_logs(backend, count, out)?;
     }
     out.push(b']');
     Ok(())
 }
 
-fn bound_logs(backend: &Backend, count: usize, bytes: usize) -> Result<()> {
+fn bound_logs(backend: &Backend, count: usize, out: &[u8]) -> Result<()> {
     let most = backend.limits.max_logs;
     if count > most {
         return Err(RpcError::limit(format!(
             "params[0]: more than {most} logs match: ask for fewer blocks or topics at once"
         )));
     }
-    if bytes > backend.limits.max_response {
-        return Err(json::too_long(backend.limits.max_response));
-    }
-    Ok(())
+    json::check_length(out, backend.limits.max_response)
 }
 
 /// Returns the numbers of the sealed blocks of a range, and the block being built if the range reaches it.

@@ -309,16 +309,8 @@ impl SimBlockParam {
         });
         Ok(SimBlock {
             calls: calls.collect::<Result<_, _>>()?,
-            state: self
-                .state_overrides
-                .map(|state| state_overrides(state, format_args!("{path}.stateOverrides")))
-                .transpose()?
-                .unwrap_or_default(),
-            block: self
-                .block_overrides
-                .map(|block| block_overrides(block, format_args!("{path}.blockOverrides")))
-                .transpose()?
-                .unwrap_or_default(),
+            state: state_overrides(self.state_overrides, format_args!("{path}.stateOverrides"))?,
+            block: block_overrides(self.block_overrides, format_args!("{path}.blockOverrides"))?,
         })
     }
 }

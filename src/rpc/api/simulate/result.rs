@@ -12,8 +12,8 @@ use crate::{
     },
     rpc::{
         json::{
-            Object, TxPosition, access_list, data, header_fields, list, log, log_data, quantity, seal_fields, signed,
-            state_diff, string, too_long, trace, transaction_fields, value,
+            Object, TxPosition, access_list, check_length, data, header_fields, list, log, log_data, quantity,
+            seal_fields, signed, state_diff, string, trace, transaction_fields, try_list, value,
         },
         params::CustomErrors,
         protocol::{
@@ -60,23 +60,12 @@ pub fn write_simulation(out: &mut Vec<u8>, simulated: &Simulated, view: &Simulat
     }
     // Reserves the expected length, because a long response that grows by doubling is moved several times.
     out.reserve(simulated.blocks.iter().map(length).sum::<usize>().min(view.limit));
-    out.push(b'[');
-    let mut first = true;
     let last = simulated.blocks.len().saturating_sub(1);
-    for (index, block) in simulated.blocks.iter().enumerate() {
-        if block.filler && !view.dialect.shows_fillers {
-            continue;
-        }
-        if !std::mem::take(&mut first) {
-            out.push(b',');
-        }
+    let shown = simulated.blocks.iter().enumerate().filter(|(_, block)| !block.filler || view.dialect.shows_fillers);
+    try_list(out, shown, |out, (index, block)| {
         simulated_block(out, block, &simulated.tokens, view, view.reads.filter(|_| index == last))?;
-        if out.len() > view.limit {
-            return Err(too_long(view.limit));
-        }
-    }
-    out.push(b']');
-    Ok(())
+        check_length(out, view.limit)
+    })
 }
 
 /// Returns about how many bytes a block takes. Full transactions are not counted.
@@ -104,16 +93,10 @@ fn simulated_block(
         listed_block(&mut object, listing, view);
     }
     let mut log_index = 0;
-    let calls = object.key("calls");
-    calls.push(b'[');
-    for (index, call) in block.calls.iter().enumerate() {
-        if index > 0 {
-            calls.push(b',');
-        }
+    try_list(object.key("calls"), block.calls.iter().enumerate(), |out, (index, call)| {
         let position = block.listing.as_ref().map(|listing| position(listing, index));
-        call_result(calls, call, position.as_ref(), &mut log_index, view)?;
-    }
-    calls.push(b']');
+        call_result(out, call, position.as_ref(), &mut log_index, view)
+    })?;
     if let Some(accounts) = &block.access_list {
         access_list(object.key("blockAccessList"), accounts);
     }

@@ -9,7 +9,10 @@ use schemars::JsonSchema;
 
 use crate::rpc::json::{
     hex::{Data, Fixed, Quantity, Word},
-    schema::{AccessListItem, AccountChanges, AccountDifference, BlockTransaction, CallFrame, Header, Log, Withdrawal},
+    schema::{
+        AccessListItem, AccountChanges, AccountDifference, BlockTransaction, CallError, CallFrame, Header, Log,
+        Withdrawal,
+    },
 };
 
 /// The blocks of a simulation, or the call that has not ended as it had to.
@@ -66,14 +69,6 @@ struct SimulatedCallResult {
     transfers: Option<Vec<Transfer>>,
     access_list: Option<Vec<AccessListItem>>,
     trace: Option<CallFrame>,
-}
-
-/// The reason why a call has failed: on `/` a text, on `/standard` an object.
-#[derive(JsonSchema)]
-#[serde(untagged)]
-enum CallError {
-    Text(String),
-    Object { code: i32, message: String, data: Option<Data> },
 }
 
 /// A transfer of ether.

@@ -21,8 +21,11 @@ use crate::{
     meter::Meter,
     pool::{BlockFees, SentTransaction},
     rpc::{
-        api::{Example, Query},
-        json::hex::{Data, Fixed, Quantity},
+        api::Query,
+        json::{
+            hex::{Data, Fixed, Quantity},
+            schema,
+        },
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
     },
@@ -61,35 +64,21 @@ struct PayloadAttributes {
     /// The account that receives the block's fees.
     suggested_fee_recipient: Fixed<20>,
     /// Withdrawals (EIP-4895), from Shanghai on.
-    withdrawals: Option<Vec<WithdrawalParam>>,
+    withdrawals: Option<Vec<schema::Withdrawal>>,
     /// The root of the parent beacon block (EIP-4788), from Cancun on.
     parent_beacon_block_root: Option<Fixed<32>>,
     /// The slot (EIP-7843); by default the slot after the parent's.
     slot_number: Option<Quantity<u64>>,
 }
 
-/// A withdrawal from the beacon chain. The amount is in gwei.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct WithdrawalParam {
-    index: Quantity<u64>,
-    validator_index: Quantity<u64>,
-    address: Fixed<20>,
-    amount: Quantity<u64>,
-}
-
-impl From<WithdrawalParam> for Withdrawal {
-    fn from(WithdrawalParam { index, validator_index, address, amount }: WithdrawalParam) -> Self {
+impl From<schema::Withdrawal> for Withdrawal {
+    fn from(schema::Withdrawal { index, validator_index, address, amount }: schema::Withdrawal) -> Self {
         Self { index: index.0, validator_index: validator_index.0, address: address.into(), amount: amount.0 }
     }
 }
 
 impl Query for BuildBlock {
     type Answer = BuiltBlock;
-    const EXAMPLE: Example = Example {
-        params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", {"timestamp": "0x1", "prevRandao": "0x0000000000000000000000000000000000000000000000000000000000000001", "suggestedFeeRecipient": "0x00000000000000000000000000000000000000aa", "parentBeaconBlockRoot": "0x0000000000000000000000000000000000000000000000000000000000000001", "withdrawals": []}, [], "0x"]"#,
-        answer: r#"{"executionPayload": {"parentHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "feeRecipient": "0x00000000000000000000000000000000000000aa", "stateRoot": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "receiptsRoot": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "logsBloom": "0x00", "prevRandao": "0x0000000000000000000000000000000000000000000000000000000000000001", "blockNumber": "0x1", "gasLimit": "0x3938700", "gasUsed": "0x0", "timestamp": "0x1", "extraData": "0x", "baseFeePerGas": "0x7", "blockHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "transactions": [], "withdrawals": [], "blobGasUsed": "0x0", "excessBlobGas": "0x0"}, "blockValue": "0x0", "blobsBundle": {"commitments": [], "proofs": [], "blobs": []}, "executionRequests": [], "shouldOverrideBuilder": false}"#,
-    };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let (count, most) = (self.transactions.as_ref().map_or(0, Vec::len), backend.limits.shape.max_block_calls);

@@ -4,13 +4,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::rpc::{
-    api::{Example, Query},
+    api::Query,
     json::hex::Fixed,
     protocol::error::{Result, RpcError},
     run::{Backend, Run},
 };
-
-const EXAMPLE: Example = Example { params: r#"["0x00000000000000000000000000000000000ba1e0"]"#, answer: "null" };
 
 /// With --testing: lets `eth_sendTransaction` send in the name of an account, contracts included.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -21,7 +19,6 @@ pub struct Begin {
 
 impl Query for Begin {
     type Answer = ();
-    const EXAMPLE: Example = EXAMPLE;
 
     fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
         if !backend.impersonated.add(self.address.into()) {
@@ -41,7 +38,6 @@ pub struct Stop {
 
 impl Query for Stop {
     type Answer = ();
-    const EXAMPLE: Example = EXAMPLE;
 
     fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
         backend.impersonated.remove(&self.address.into());

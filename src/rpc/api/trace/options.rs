@@ -82,10 +82,8 @@ struct TracerConfig {
 impl Options {
     /// Removes the overrides of a call of `method`, and returns them.
     pub fn take_overrides(&mut self, method: &str) -> Result<(BlockOverrides, StateOverrides)> {
-        let block = self.block_overrides.take();
-        let block = block.map(|block| call_block_overrides(block, "params[2].blockOverrides", method)).transpose()?;
-        let state = self.state_overrides.take().map(|state| state_overrides(state, "params[2].stateOverrides"));
-        Ok((block.unwrap_or_default(), state.transpose()?.unwrap_or_default()))
+        let block = call_block_overrides(self.block_overrides.take(), "params[2].blockOverrides", method)?;
+        Ok((block, state_overrides(self.state_overrides.take(), "params[2].stateOverrides")?))
     }
 
     /// Returns the tracer and the time limit for transactions of the past, to which overrides cannot apply.

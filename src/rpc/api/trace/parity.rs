@@ -11,7 +11,7 @@ use crate::{
     engine::{ParityOptions, SimBlock, StateOverrides, Tracer},
     ledger::Selector,
     rpc::{
-        api::{Example, Method},
+        api::Method,
         json::{self, Lookup, hex::Fixed},
         params::{
             BlockOverridesParam, CallObject, ManyRequest, SelectorParam, StateOverridesParam, call_block_overrides,
@@ -65,18 +65,12 @@ pub struct Call {
 
 impl Method for Call {
     type Answer = ParityTrace;
-    const EXAMPLE: Example = Example {
-        params: r#"[{"to": "0x00000000000000000000000000000000000000aa"}, ["stateDiff"], "latest"]"#,
-        answer: r#"{"output": "0x", "stateDiff": {}, "trace": [], "vmTrace": null}"#,
-    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let state = self.state_overrides.map(|state| state_overrides(state, "params[3]")).transpose()?;
-        let block =
-            self.block_overrides.map(|block| call_block_overrides(block, "params[4]", "trace_call")).transpose()?;
+        let state = state_overrides(self.state_overrides, "params[3]")?;
+        let block = call_block_overrides(self.block_overrides, "params[4]", "trace_call")?;
         let calls = vec![self.call.into_call("params[0]", run.dialect)?.into()];
-        let bundle = SimBlock { calls, block: block.unwrap_or_default(), ..SimBlock::default() };
-        let call = on_block(select(self.block), bundle, state.unwrap_or_default());
+        let call = on_block(select(self.block), SimBlock { calls, block, ..SimBlock::default() }, state);
         trace_call(backend, run, &call, tracer(&self.trace_types))
     }
 }
@@ -98,10 +92,6 @@ struct TypedCall(CallObject, Vec<TraceType>);
 
 impl Method for CallMany {
     type Answer = Vec<ParityTrace>;
-    const EXAMPLE: Example = Example {
-        params: r#"[[[{"to": "0x00000000000000000000000000000000000000aa"}, ["stateDiff"]]], "pending"]"#,
-        answer: r#"[{"output": "0x", "stateDiff": {}, "trace": [], "vmTrace": null}]"#,
-    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (count, limits) = (self.calls.len(), &backend.limits.shape);
@@ -133,7 +123,6 @@ pub struct ReplayBlock {
 
 impl Method for ReplayBlock {
     type Answer = Vec<ParityTrace>;
-    const EXAMPLE: Example = Example { params: r#"["latest", ["trace"]]"#, answer: "[]" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let block = find_block(backend, run.published, self.block.into())?;
@@ -162,10 +151,6 @@ pub struct ReplayTransaction {
 
 impl Method for ReplayTransaction {
     type Answer = ParityTrace;
-    const EXAMPLE: Example = Example {
-        params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", ["trace"]]"#,
-        answer: r#"{"output": "0x", "stateDiff": null, "trace": [], "vmTrace": null}"#,
-    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (block, index) = find_transaction(run.published, self.hash)?;

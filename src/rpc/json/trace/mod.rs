@@ -13,7 +13,7 @@ use alloy_rpc_types_trace::{
 use revm::bytecode::opcode::OpCode;
 use revm_inspectors::tracing::types::CallTraceNode;
 
-use super::{Object, TxPosition, bounded_value, check_length, data, quantity, quantity_u256, string, value};
+use super::{Object, TxPosition, bounded_value, check_length, data, quantity, quantity_u256, string, try_list, value};
 use crate::{
     engine::{ParityTrace, Steps, Trace, TraceStep, TracedGas, frame_error},
     rpc::protocol::error::{Result, RpcError},
@@ -71,21 +71,15 @@ fn steps(
     }
     value(object.key("failed"), &failed);
     object.data("returnValue", output);
-    let out = object.key("structLogs");
-    out.push(b'[');
-    for (index, one) in steps.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
+    try_list(object.key("structLogs"), steps.iter(), |out, one| {
         let slots = one.slot.as_ref().map(|slot| {
             let slots = storage.entry(slot.address).or_default();
             slots.insert(slot.key, slot.value);
             &*slots
         });
         step(out, one, slots);
-        check_length(out, limit)?;
-    }
-    out.push(b']');
+        check_length(out, limit)
+    })?;
     object.end();
     Ok(())
 }

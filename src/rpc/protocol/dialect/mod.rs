@@ -51,8 +51,6 @@ pub struct Dialect {
     pub revert: fn(Bytes) -> RpcError,
     /// The code and the message for an atomic batch on a chain without atomic batches.
     pub not_atomic: (i32, &'static str),
-    /// Returns the error of an `eth_call` that the EVM halted.
-    pub halt: fn(String) -> RpcError,
     /// The form of the `error` of a failed call in `eth_callMany`: the error that `eth_call` would return.
     pub many_error: ErrorForm,
     /// The form of the `error` of a failed call in a simulation.

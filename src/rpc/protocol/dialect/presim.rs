@@ -26,7 +26,6 @@ pub static PRESIM: Dialect = Dialect {
     revert: |data| RpcError::with_data(-32000, "execution reverted", data),
     // EIP-5792's code for an unsupported chain, with the contract's message.
     not_atomic: (5710, "EIP-7702 not supported on the specified chain ID"),
-    halt: |reason| RpcError::new(-32000, reason),
     many_error: ErrorForm::Object,
     call_error: ErrorForm::Text,
     document: OnceLock::new(),

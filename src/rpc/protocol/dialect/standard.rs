@@ -33,7 +33,6 @@ pub static STANDARD: Dialect = Dialect {
     revert: reverted,
     // EIP-5792's `AtomicityNotSupported`.
     not_atomic: (5760, "The wallet does not support atomic execution but the request requires it"),
-    halt: |reason| RpcError::new(-32000, reason),
     // As reth and alloy's types have it.
     many_error: ErrorForm::Text,
     call_error: ErrorForm::Object,
