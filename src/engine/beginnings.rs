@@ -88,7 +88,7 @@ impl Beginnings {
     pub fn new(bytes: usize, metrics: &Metrics) -> Self {
         let known = (bytes > 0).then(|| Cache::with_weighter(bytes / Self::USUAL, bytes as u64, BeginningWeight));
         let help = "Simulations whose beginnings were not run again.";
-        let shared = metrics.counter("presim_shared_beginnings_total", help, &[]);
+        let shared = metrics.counter("presim_shared_beginnings_total", help);
         Self { known, hasher: DefaultHashBuilder::default(), shared }
     }
 
