@@ -79,7 +79,7 @@ impl RemoteState {
         let mut image = RemoteImage::of(view);
         let mut indices: HashMap<B256, u64> = HashMap::default();
         for entry in &self.accounts {
-            let known = entry.value().read();
+            let known = entry.value().0.read();
             let info = known.info.value.at(block, since);
             let slots = known.slots.iter().filter_map(|(slot, versions)| {
                 let value = *versions.value.at(block, since)?;
