@@ -223,7 +223,6 @@ impl std::fmt::Display for HaltText {
 pub fn frame_error(result: InstructionResult) -> Option<String> {
     match SuccessOrHalt::<HaltReason>::from(result) {
         SuccessOrHalt::Revert => Some("execution reverted".to_owned()),
-        SuccessOrHalt::Halt(HaltReason::InvalidFEOpcode) => Some("invalid opcode: INVALID".to_owned()),
         SuccessOrHalt::Halt(reason) => Some(HaltText(reason).to_string()),
         _ => None,
     }

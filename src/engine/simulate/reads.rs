@@ -82,10 +82,9 @@ impl RunReads {
         self.begun |= planned.continues.is_none();
         let mut read = overlay.take_block_reads();
         // A vault that is the fee recipient gets more than the producer's fees.
-        read.set(
-            BlockReads::FEE_RECIPIENT,
-            read.contains(BlockReads::FEE_RECIPIENT) || F::HAS_VAULTS && simulation.counts_income(),
-        );
+        if F::HAS_VAULTS && simulation.counts_income() {
+            read |= BlockReads::FEE_RECIPIENT;
+        }
         let set = &planned.block.block;
         for (is_set, field) in [
             (set.gas_limit.is_some(), BlockReads::GAS_LIMIT),
