@@ -12,7 +12,7 @@ use std::{
 ///
 /// Every EVM loop passes a `JUMPDEST` and every recursion a call, so the engine ticks on both. A tick is one decrement.
 /// Only each `Meter::STRIDE`th reads the clock and the cancel flag, so the meter costs a run nothing measurable.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Meter {
     fuel: u32,
     strides_left: Option<u32>,
@@ -84,15 +84,7 @@ impl Meter {
     /// Returns a meter with the same bounds that does not pause, for a run that holds a lock.
     #[must_use]
     pub fn unpaused(&self) -> Self {
-        Self {
-            strides_left: self.strides_left,
-            precompile_gas: self.precompile_gas,
-            spent: self.spent,
-            deadline: self.deadline,
-            cancelled: self.cancelled.clone(),
-            stopped: self.stopped,
-            ..Self::default()
-        }
+        Self { fuel: 0, pause: None, ..self.clone() }
     }
 
     /// Moves the deadline to `deadline` if that is earlier: a request may tighten the limit of the node, never extend it.

@@ -442,7 +442,7 @@ impl Actors {
             },
             strict_pending: config.strict_pending,
             receipts_wait: config.standard_receipts == StandardReceipts::Latest,
-            gas: metrics.counter("presim_gas_simulated_total", "Gas used by simulated calls.", &[]),
+            gas: metrics.counter("presim_gas_simulated_total", "Gas used by simulated calls."),
         });
         let waiters = Waiters::new(config.max_sync_waiters as usize);
         let limits = WatchLimits {
@@ -470,7 +470,6 @@ impl Actors {
                 executed: metrics.counter(
                     "presim_executed_by_upstream_total",
                     "Requests that the upstream executed, because presim cannot.",
-                    &[],
                 ),
             });
         }
@@ -527,12 +526,13 @@ struct SizeGauges {
 
 impl SizeGauges {
     fn new(metrics: &Metrics, data_dir: Option<PathBuf>) -> Self {
-        let gauge = |kind| metrics.gauge("presim_code_cache_bytes", "Bytes of analysed bytecode.", &[("kind", kind)]);
-        let io = metrics.gauge("presim_io_memory_bytes", "Bytes of bodies, answers and unsent notifications.", &[]);
+        let gauge =
+            |kind| metrics.gauge_with("presim_code_cache_bytes", "Bytes of analysed bytecode.", &[("kind", kind)]);
+        let io = metrics.gauge("presim_io_memory_bytes", "Bytes of bodies, answers and unsent notifications.");
         let stored = data_dir.map(|dir| {
             let help = "Bytes of the files in the data directory.";
             let gauges =
-                stored_bytes(&dir).map(|(file, _)| metrics.gauge("presim_store_bytes", help, &[("file", file)]));
+                stored_bytes(&dir).map(|(file, _)| metrics.gauge_with("presim_store_bytes", help, &[("file", file)]));
             (dir, gauges)
         });
         Self { chain: gauge("chain"), overrides: gauge("override"), io, stored }

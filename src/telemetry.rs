@@ -16,7 +16,7 @@ use std::{
 
 use actix::Message;
 use metrics::HistogramFn;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tracing::field::Field;
 use tracing_subscriber::{
     field::MakeExt,
@@ -128,7 +128,7 @@ impl Default for Metrics {
             ("profile", if cfg!(debug_assertions) { "debug" } else { "release" }),
         ];
         let help = "1, with the program's version, its target, and whether it was built with optimisations.";
-        metrics.gauge("presim_build_info", help, &labels).set(1.0);
+        metrics.gauge_with("presim_build_info", help, &labels).set(1.0);
         metrics
     }
 }
@@ -141,7 +141,12 @@ impl Metrics {
     pub const SIZE_INTERVAL: Duration = Duration::from_secs(5);
 
     /// Returns a counter. Create it once and keep it, because creating it looks it up.
-    pub fn counter(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Counter {
+    pub fn counter(&self, name: &'static str, help: &'static str) -> Counter {
+        self.counter_with(name, help, &[])
+    }
+
+    /// Returns a counter with labels.
+    pub fn counter_with(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Counter {
         match self.series(name, help, owned(labels), || Series::Counter(Arc::default())) {
             Series::Counter(value) => Counter::from_arc(value),
             _ => Counter::noop(),
@@ -149,7 +154,12 @@ impl Metrics {
     }
 
     /// Returns a gauge.
-    pub fn gauge(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Gauge {
+    pub fn gauge(&self, name: &'static str, help: &'static str) -> Gauge {
+        self.gauge_with(name, help, &[])
+    }
+
+    /// Returns a gauge with labels.
+    pub fn gauge_with(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Gauge {
         self.gauge_of(name, help, owned(labels))
     }
 
@@ -166,7 +176,12 @@ impl Metrics {
     }
 
     /// Returns a histogram of seconds.
-    pub fn histogram(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Histogram {
+    pub fn histogram(&self, name: &'static str, help: &'static str) -> Histogram {
+        self.histogram_with(name, help, &[])
+    }
+
+    /// Returns a histogram of seconds with labels.
+    pub fn histogram_with(&self, name: &'static str, help: &'static str, labels: Labels<'_>) -> Histogram {
         let bounds = || if name == PUBLISH_SECONDS { fine_seconds() } else { SECONDS.to_vec() };
         match self.series(name, help, owned(labels), || Series::Histogram(Arc::new(Buckets::new(bounds())))) {
             Series::Histogram(buckets) => Histogram::from_arc(buckets),
@@ -181,23 +196,19 @@ impl Metrics {
         labels: LabelSet,
         create: impl FnOnce() -> Series,
     ) -> Series {
-        let mut families = self.families();
+        let mut families = self.families.lock();
         let family = families.entry(name).or_insert_with(|| Family { help, series: BTreeMap::new() });
         family.series.entry(labels).or_insert_with(create).clone()
     }
 
-    fn families(&self) -> MutexGuard<'_, BTreeMap<&'static str, Family>> {
-        self.families.lock()
-    }
-
     /// Sets the metrics of the process, and the time since its start.
     fn measure(&self) {
-        let uptime = self.gauge("presim_uptime_seconds", "Time since the node began to start.", &[]);
+        let uptime = self.gauge("presim_uptime_seconds", "Time since the node began to start.");
         uptime.set(self.began.elapsed().as_secs_f64());
         let process = metrics_process::collector::collect();
         if let Some(seconds) = process.cpu_seconds_total {
             let help = "Total user and system CPU time spent in seconds.";
-            self.counter("process_cpu_seconds_total", help, &[]).absolute(seconds as u64);
+            self.counter("process_cpu_seconds_total", help).absolute(seconds as u64);
         }
         for (name, help, value) in [
             ("process_open_fds", "Number of open file descriptors.", process.open_fds),
@@ -217,7 +228,7 @@ impl Metrics {
             ("process_threads", "Number of OS threads in the process.", process.threads),
         ] {
             if let Some(value) = value {
-                self.gauge(name, help, &[]).set(value as f64);
+                self.gauge(name, help).set(value as f64);
             }
         }
     }
@@ -225,7 +236,7 @@ impl Metrics {
     /// Passes each metric to `read`.
     pub fn read(&self, mut read: impl FnMut(Sample<'_>)) {
         self.measure();
-        for (name, family) in &*self.families() {
+        for (name, family) in &*self.families.lock() {
             family.series.iter().for_each(|(labels, series)| read(Sample { name, help: family.help, labels, series }));
         }
     }
@@ -367,10 +378,10 @@ mod tests {
     #[test]
     fn metrics_are_read_and_rendered() {
         let metrics = Metrics::default();
-        metrics.counter("presim_one_total", "One.", &[]).increment(3);
+        metrics.counter("presim_one_total", "One.").increment(3);
         metrics.named_gauge("presim_two", "Two.", ("name", "a\"b".to_owned())).set(1.5);
         let labels = [("method", "eth_call"), ("outcome", "ok")];
-        metrics.histogram("presim_three_seconds", "Three.", &labels).record(Duration::from_micros(150));
+        metrics.histogram_with("presim_three_seconds", "Three.", &labels).record(Duration::from_micros(150));
         let text = metrics.render();
         for line in [
             "# HELP presim_one_total One.",

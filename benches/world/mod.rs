@@ -155,7 +155,7 @@ impl BodiesChain {
             },
             strict_pending: false,
             receipts_wait: true,
-            gas: Metrics::default().counter("gas", "", &[]),
+            gas: Metrics::default().counter("gas", ""),
         };
         Some(Self { backend, rules, snapshot: snapshots.newest(), published: snapshots.load() })
     }

@@ -172,11 +172,7 @@ fn push<T: PartialEq>(all: &mut Vec<T>, one: T, first: bool) {
         return;
     }
     all.retain(|known| *known != one);
-    if first {
-        all.insert(0, one);
-    } else {
-        all.push(one);
-    }
+    all.insert(if first { 0 } else { all.len() }, one);
 }
 
 #[cfg(test)]

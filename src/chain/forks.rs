@@ -82,38 +82,27 @@ pub enum ForkName {
     Strato,
 }
 
-use ForkName as F;
+use ForkName::*;
 
 /// The forks that follow one another: the time of a fork is at least the time of each one before it.
 const LINES: [&[ForkName]; 5] = [
-    &[F::Shanghai, F::Cancun, F::Prague, F::Osaka, F::Amsterdam, F::Bogota],
-    &[F::Osaka, F::Bpo1, F::Bpo2, F::Bpo3, F::Bpo4, F::Bpo5],
-    &[
-        F::Regolith,
-        F::Canyon,
-        F::Ecotone,
-        F::Fjord,
-        F::Granite,
-        F::Holocene,
-        F::Isthmus,
-        F::Jovian,
-        F::Karst,
-        F::Lagoon,
-    ],
-    &[F::Jovian, F::Azul, F::Beryl, F::Cobalt, F::Denim, F::Zenith],
-    &[F::Karst, F::Tropo, F::Strato],
+    &[Shanghai, Cancun, Prague, Osaka, Amsterdam, Bogota],
+    &[Osaka, Bpo1, Bpo2, Bpo3, Bpo4, Bpo5],
+    &[Regolith, Canyon, Ecotone, Fjord, Granite, Holocene, Isthmus, Jovian, Karst, Lagoon],
+    &[Jovian, Azul, Beryl, Cobalt, Denim, Zenith],
+    &[Karst, Tropo, Strato],
 ];
 
 impl ForkName {
     /// Returns whether presim executes the fork's rules. A fork of which it does not is in the tables all the same, so that
     /// its time is known.
     pub const fn is_executed(self) -> bool {
-        !matches!(self, F::Bogota | F::Zenith | F::Tropo | F::Strato)
+        !matches!(self, Bogota | Zenith | Tropo | Strato)
     }
 
     /// Returns the family whose chains have the fork.
     pub const fn family(self) -> Family {
-        if (self as usize) < F::Regolith as usize { Family::Ethereum } else { Family::OpStack }
+        if (self as usize) < Regolith as usize { Family::Ethereum } else { Family::OpStack }
     }
 
     /// Returns the key of the fork's time in a genesis `config`.
@@ -124,17 +113,17 @@ impl ForkName {
     /// Returns the field of the time in `config`, or `None` if `config` has it among its extra fields.
     const fn field(self, config: &mut ChainConfig) -> Option<&mut Option<u64>> {
         Some(match self {
-            F::Shanghai => &mut config.shanghai_time,
-            F::Cancun => &mut config.cancun_time,
-            F::Prague => &mut config.prague_time,
-            F::Osaka => &mut config.osaka_time,
-            F::Bpo1 => &mut config.bpo1_time,
-            F::Bpo2 => &mut config.bpo2_time,
-            F::Bpo3 => &mut config.bpo3_time,
-            F::Bpo4 => &mut config.bpo4_time,
-            F::Bpo5 => &mut config.bpo5_time,
-            F::Amsterdam => &mut config.amsterdam_time,
-            F::Bogota => &mut config.bogota_time,
+            Shanghai => &mut config.shanghai_time,
+            Cancun => &mut config.cancun_time,
+            Prague => &mut config.prague_time,
+            Osaka => &mut config.osaka_time,
+            Bpo1 => &mut config.bpo1_time,
+            Bpo2 => &mut config.bpo2_time,
+            Bpo3 => &mut config.bpo3_time,
+            Bpo4 => &mut config.bpo4_time,
+            Bpo5 => &mut config.bpo5_time,
+            Amsterdam => &mut config.amsterdam_time,
+            Bogota => &mut config.bogota_time,
             _ => return None,
         })
     }

@@ -1,6 +1,6 @@
 //! The parts of chains that presim cannot execute: contracts that a chain's nodes have as native code, and forks.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use alloy_primitives::{Address, address};
 
@@ -23,23 +23,14 @@ pub struct Natives {
 }
 
 /// The reason why a run cannot be executed here. An upstream may execute it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unexecutable {
     /// The run reaches this native contract.
+    #[error("execution reaches {0}, a native contract of the chain, which presim cannot execute")]
     Native(Address),
     /// The block has the rules of this fork.
+    #[error("the block has the rules of {0}, which presim does not execute")]
     Fork(ForkAt),
-}
-
-impl fmt::Display for Unexecutable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Native(address) => {
-                write!(f, "execution reaches {address}, a native contract of the chain, which presim cannot execute")
-            }
-            Self::Fork(at) => write!(f, "the block has the rules of {at}, which presim does not execute"),
-        }
-    }
 }
 
 /// The native addresses in one block, and the fork whose rules presim does not have, if one is active.

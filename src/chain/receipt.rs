@@ -41,6 +41,25 @@ impl ChainReceipt {
             Self::Deposit(receipt) => Some(&receipt.receipt),
         }
     }
+
+    /// Returns the receipt of a transaction that ended with `result`. The transactions of its block have used
+    /// `cumulative_gas_used` after it. Only a deposit's receipt has the fields of `deposit`.
+    pub fn of<H>(
+        kind: ChainTxType,
+        result: ExecutionResult<H>,
+        cumulative_gas_used: u64,
+        deposit: DepositReceiptFields,
+    ) -> Self {
+        let status = Eip658Value::Eip658(result.is_success());
+        let inner = Receipt { status, cumulative_gas_used, logs: result.into_logs() };
+        match kind {
+            ChainTxType::Signed(kind) => ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::from(inner)).into(),
+            ChainTxType::Deposit => {
+                OpDepositReceipt { inner, deposit_nonce: deposit.nonce, deposit_receipt_version: deposit.version }
+                    .into()
+            }
+        }
+    }
 }
 
 impl From<ReceiptEnvelope> for ChainReceipt {
@@ -120,27 +139,6 @@ impl Encodable2718 for ChainReceipt {
             Self::Deposit(receipt) => {
                 out.put_u8(DEPOSIT_TX_TYPE_ID);
                 receipt.encode(out);
-            }
-        }
-    }
-}
-
-impl ChainReceipt {
-    /// Returns the receipt of a transaction that ended with `result`. The transactions of its block have used
-    /// `cumulative_gas_used` after it. Only a deposit's receipt has the fields of `deposit`.
-    pub fn of<H>(
-        kind: ChainTxType,
-        result: ExecutionResult<H>,
-        cumulative_gas_used: u64,
-        deposit: DepositReceiptFields,
-    ) -> Self {
-        let status = Eip658Value::Eip658(result.is_success());
-        let inner = Receipt { status, cumulative_gas_used, logs: result.into_logs() };
-        match kind {
-            ChainTxType::Signed(kind) => ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::from(inner)).into(),
-            ChainTxType::Deposit => {
-                OpDepositReceipt { inner, deposit_nonce: deposit.nonce, deposit_receipt_version: deposit.version }
-                    .into()
             }
         }
     }

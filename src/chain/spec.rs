@@ -306,10 +306,7 @@ impl ChainSpec {
     }
 
     /// Returns whether a block in `env` has a base fee, which blocks have from London on.
-    pub fn is_market<S: Copy + Into<SpecId>>(&self, env: &EvmEnv<S, BlockEnv>) -> bool
-    where
-        CfgEnv<S>: Clone,
-    {
+    pub fn is_market<S: Copy + Into<SpecId>>(&self, env: &EvmEnv<S>) -> bool {
         env.cfg_env.spec.into().is_enabled_in(SpecId::LONDON)
     }
 

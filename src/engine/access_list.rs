@@ -18,8 +18,7 @@ use super::{
     Engine,
     call::PreparedCall,
     error::{SimulationError, explain},
-    evm::{FamilyEvm, TxSetup, inspect},
-    reads::seen_info,
+    evm::{FamilyEvm, TxSetup, delegate_of, inspect},
     request::CallRequest,
 };
 use crate::state::Overlay;
@@ -155,8 +154,7 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal = Journal<&'a mut Overlay>>>
         let (address, journal) = (Address::from_word(word.into()), context.journal_mut());
         self.account(address, journal);
         if depth == 1
-            && let Some(delegate) =
-                seen_info(journal, address).and_then(|info| info.code).and_then(|code| code.eip7702_address())
+            && let Some(delegate) = delegate_of(journal, address)
         {
             // A call also accesses the account to which the callee's code is delegated.
             self.account(delegate, journal);

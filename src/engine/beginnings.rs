@@ -44,6 +44,15 @@ enum KnownBeginning {
     Ran(Arc<(BeginningKey, Beginning)>),
 }
 
+/// A run of a simulation that may have a known beginning.
+#[derive(Clone, Copy)]
+struct RunToBegin<'a> {
+    client: Option<&'a str>,
+    state: StateId,
+    rules: &'a SimulationRules,
+    simulation: &'a Simulation,
+}
+
 /// All that the results of a beginning follow from.
 #[derive(Debug, PartialEq)]
 struct BeginningKey {
@@ -88,7 +97,7 @@ impl Beginnings {
     pub fn new(bytes: usize, metrics: &Metrics) -> Self {
         let known = (bytes > 0).then(|| Cache::with_weighter(bytes / Self::USUAL, bytes as u64, BeginningWeight));
         let help = "Simulations whose beginnings were not run again.";
-        let shared = metrics.counter("presim_shared_beginnings_total", help, &[]);
+        let shared = metrics.counter("presim_shared_beginnings_total", help);
         Self { known, hasher: DefaultHashBuilder::default(), shared }
     }
 
@@ -104,15 +113,16 @@ impl Beginnings {
         snapshot: &Snapshot,
         simulation: &Simulation,
     ) -> Result<Simulated, SimulationError> {
+        let run = RunToBegin { client, state: snapshot.state, rules: engine.rules, simulation };
         let Some(known) = self.known.as_ref().filter(|_| !simulation.blocks.is_empty()) else {
             return engine.simulate(snapshot, simulation);
         };
-        let hashes = self.hashes(engine.rules, client, snapshot, simulation);
+        let hashes = self.hashes(run);
         let mut from: Option<Arc<(BeginningKey, Beginning)>> = None;
         let mut seen = None;
         for (end, hash) in hashes.iter().rev() {
             match known.get(hash) {
-                Some(KnownBeginning::Ran(ran)) if ran.0.is_of(*end, engine.rules, client, snapshot, simulation) => {
+                Some(KnownBeginning::Ran(ran)) if ran.0.is_of(*end, run) => {
                     from = Some(ran);
                     break;
                 }
@@ -127,7 +137,7 @@ impl Beginnings {
         }
         if let Some((end, hash)) = seen {
             let beginning = engine.begin(snapshot, simulation, from.as_ref().map(|ran| &ran.1), until(end))?;
-            let ran = Arc::new((BeginningKey::of(end, engine.rules, client, snapshot, simulation), beginning));
+            let ran = Arc::new((BeginningKey::of(end, run), beginning));
             // The result of a run on unknown state is not valid.
             if !engine.overlay.has_missed() {
                 known.insert(hash, KnownBeginning::Ran(ran.clone()));
@@ -142,17 +152,12 @@ impl Beginnings {
 
     /// Returns the beginnings of a simulation, as the calls at which they end and as hashes, the shortest first. A
     /// beginning ends after a call, or before a block.
-    fn hashes(
-        &self,
-        rules: &SimulationRules,
-        client: Option<&str>,
-        snapshot: &Snapshot,
-        simulation: &Simulation,
-    ) -> Vec<(CallIndex, u64)> {
+    fn hashes(&self, run: RunToBegin<'_>) -> Vec<(CallIndex, u64)> {
+        let RunToBegin { client, state, rules, simulation } = run;
         let blocks = &simulation.blocks;
         let last = blocks.len() - 1;
         let mut hash = self.hasher.build_hasher();
-        (client, snapshot.state, simulation.outputs, simulation.objective).hash(&mut hash);
+        (client, state, simulation.outputs, simulation.objective).hash(&mut hash);
         (simulation.trace_transfers, simulation.validation, rules.state_roots, rules.block_time).hash(&mut hash);
         simulation.when.is_some().hash(&mut hash);
         let mut hashes = Vec::new();
@@ -202,13 +207,8 @@ impl fmt::Debug for Beginnings {
 }
 
 impl BeginningKey {
-    fn of(
-        end: CallIndex,
-        rules: &SimulationRules,
-        client: Option<&str>,
-        snapshot: &Snapshot,
-        simulation: &Simulation,
-    ) -> Self {
+    fn of(end: CallIndex, run: RunToBegin<'_>) -> Self {
+        let simulation = run.simulation;
         let SimBlock { state, block, calls } = &simulation.blocks[end.block];
         let partial = match end.call {
             0 => {
@@ -220,9 +220,9 @@ impl BeginningKey {
         blocks.extend_from_slice(&simulation.blocks[..end.block]);
         blocks.push(partial);
         Self {
-            client: client.map(str::to_owned),
-            state: snapshot.state,
-            rules: *rules,
+            client: run.client.map(str::to_owned),
+            state: run.state,
+            rules: *run.rules,
             outputs: simulation.outputs,
             objective: simulation.objective,
             trace_transfers: simulation.trace_transfers,
@@ -234,14 +234,8 @@ impl BeginningKey {
     }
 
     /// Returns whether this is what [`BeginningKey::of`] returns for the same arguments.
-    fn is_of(
-        &self,
-        end: CallIndex,
-        rules: &SimulationRules,
-        client: Option<&str>,
-        snapshot: &Snapshot,
-        simulation: &Simulation,
-    ) -> bool {
+    fn is_of(&self, end: CallIndex, run: RunToBegin<'_>) -> bool {
+        let simulation = run.simulation;
         let SimBlock { state, block, calls } = &simulation.blocks[end.block];
         let Some((partial, whole)) = self.blocks.split_last() else { return false };
         let same_ends = match (&self.ends, ends(end, simulation)) {
@@ -250,9 +244,9 @@ impl BeginningKey {
             _ => false,
         };
         same_ends
-            && self.client.as_deref() == client
-            && self.state == snapshot.state
-            && self.rules == *rules
+            && self.client.as_deref() == run.client
+            && self.state == run.state
+            && self.rules == *run.rules
             && (self.outputs, self.objective) == (simulation.outputs, simulation.objective)
             && (self.trace_transfers, self.validation) == (simulation.trace_transfers, simulation.validation)
             && self.is_last == is_last(end, simulation)

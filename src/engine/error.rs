@@ -112,19 +112,10 @@ impl SimulationError {
 }
 
 impl From<RunError> for SimulationError {
-    /// Names the call where the reason is one of execution-apis.
+    /// Names the call where the reason is one that execution-apis has for calls.
     fn from(RunError { index, error }: RunError) -> Self {
-        match (index, &*error) {
-            (
-                Some(index),
-                Self::NonceTooLow { .. }
-                | Self::NonceTooHigh { .. }
-                | Self::BaseFeeTooHigh { .. }
-                | Self::IntrinsicGas { .. }
-                | Self::InsufficientFunds { .. }
-                | Self::BlockGasLimit { .. }
-                | Self::InitCodeSize { .. },
-            ) => Self::InCall { index, error },
+        match (index, error.code()) {
+            (Some(index), -38015..=-38010 | -38025) => Self::InCall { index, error },
             _ => *error,
         }
     }
@@ -232,7 +223,6 @@ impl std::fmt::Display for HaltText {
 pub fn frame_error(result: InstructionResult) -> Option<String> {
     match SuccessOrHalt::<HaltReason>::from(result) {
         SuccessOrHalt::Revert => Some("execution reverted".to_owned()),
-        SuccessOrHalt::Halt(HaltReason::InvalidFEOpcode) => Some("invalid opcode: INVALID".to_owned()),
         SuccessOrHalt::Halt(reason) => Some(HaltText(reason).to_string()),
         _ => None,
     }

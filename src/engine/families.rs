@@ -1,26 +1,21 @@
 //! The requests that run alike on chains of either family, and the choice of the family for each.
 
-use std::convert::Infallible;
-
-use alloy_consensus::{Header, transaction::Recovered};
+use alloy_consensus::Header;
 use alloy_primitives::Address;
-use revm::context::result::{EVMError, ExecutionResult, ResultAndState};
+use revm::context::result::ExecutionResult;
 
 use super::{
     Engine, Ethereum, OpStack,
     access_list::Accessed,
     error::{RunError, SimulationError},
     estimate::Estimate,
-    evm::{FamilyEvm, TxSetup},
-    recorder,
+    evm::FamilyEvm,
     request::CallRequest,
     simulate::{BlocksToRun, RunProgress, TokenInfo},
-    trace::{Trace, TraceBudget, Tracer},
 };
 use crate::{
-    chain::{ChainSpec, ChainTx, Family},
+    chain::{ChainSpec, Family},
     ledger::Snapshot,
-    state::Overlay,
 };
 
 /// The functions that are generic over the family, for one of them.
@@ -30,24 +25,7 @@ struct FamilyRuns {
     estimate_gas: fn(&mut Engine<'_>, &Header, &CallRequest) -> Result<Estimate, SimulationError>,
     token_info: fn(&mut Engine<'_>, &Header, Address) -> TokenInfo,
     run_blocks: fn(&mut Engine<'_>, &Snapshot, BlocksToRun<'_>) -> Result<RunProgress, RunError>,
-    trace: fn(&IncludedTx<'_>, &Tracer, &mut Overlay, &Explain<'_>) -> Traced,
 }
-
-/// A transaction of a block, to be traced.
-pub(super) struct IncludedTx<'a> {
-    pub spec: &'a ChainSpec,
-    /// The header of the block, as its transactions see it.
-    pub header: &'a Header,
-    pub tx: &'a Recovered<ChainTx>,
-    /// Bytes that the trace may take.
-    pub limit: usize,
-}
-
-/// The trace of a transaction, and its result.
-type Traced = Result<(Trace, ResultAndState), SimulationError>;
-
-/// Converts an error of the EVM.
-type Explain<'a> = dyn Fn(EVMError<Infallible>, &mut Overlay) -> SimulationError + 'a;
 
 impl FamilyRuns {
     const fn new<F: FamilyEvm>() -> Self {
@@ -57,11 +35,6 @@ impl FamilyRuns {
             estimate_gas: |engine, header, request| engine.estimate_on::<F>(header, request),
             token_info: |engine, header, token| engine.token_info_on::<F>(header, token),
             run_blocks: |engine, snapshot, run| engine.run_blocks_on::<F>(snapshot, run),
-            trace: |included, tracer, overlay, explain| {
-                let IncludedTx { spec, header, tx, limit } = *included;
-                let setup = TxSetup::<F>::signed(tx, spec, F::env(spec, header));
-                recorder::trace(setup, tracer, None, &mut TraceBudget::new(limit), overlay, explain)
-            },
         }
     }
 
@@ -72,16 +45,6 @@ impl FamilyRuns {
             Family::OpStack => &const { Self::new::<OpStack>() },
         }
     }
-}
-
-/// Traces a transaction of a block. Its changes are not kept.
-pub(super) fn trace(
-    included: &IncludedTx<'_>,
-    tracer: &Tracer,
-    overlay: &mut Overlay,
-    explain: &Explain<'_>,
-) -> Traced {
-    (FamilyRuns::of(included.spec).trace)(included, tracer, overlay, explain)
 }
 
 impl Engine<'_> {

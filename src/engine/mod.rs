@@ -14,7 +14,6 @@ mod kzg;
 mod many;
 mod overrides;
 mod precompiles;
-mod reads;
 mod recorder;
 mod replay;
 mod request;

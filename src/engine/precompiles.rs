@@ -51,11 +51,6 @@ impl RunPrecompiles {
         self.get(address).is_some()
     }
 
-    /// Returns the addresses that the fork makes warm, whatever a request overrides.
-    pub fn addresses(&self) -> impl Iterator<Item = Address> {
-        self.fork.addresses().copied()
-    }
-
     /// Removes the precompile at `address`, if there is one.
     pub fn remove(&mut self, address: &Address) {
         if self.is_at(address) {

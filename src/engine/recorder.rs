@@ -7,16 +7,14 @@ use alloy_rpc_types_trace::{
     geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame},
     parity::StateDiff,
 };
-use revm::inspector::JournalExt;
 use revm::{
     Inspector,
     context::{
         Transaction,
         result::{EVMError, ResultAndState},
     },
-    context_interface::ContextTr,
-    context_interface::JournalTr,
-    context_interface::context::ContextError,
+    context_interface::{ContextTr, JournalTr, context::ContextError},
+    inspector::JournalExt,
     interpreter::{
         CallInputs, CallOutcome, CreateInputs, CreateOutcome, InstructionResult, Interpreter,
         interpreter::EthInterpreter,
@@ -55,11 +53,12 @@ const SLOT: usize = 512;
 /// Each hook first takes from the budget the most that its record may cost. If too little is left, recording ends and
 /// the run stops. So the memory of a trace never exceeds the budget, whatever a contract does.
 #[derive(Debug)]
-pub(super) struct Recorder {
+struct Recorder<'b> {
     recordings: Vec<Recording>,
     /// The names of the recordings of a mux. `None` for any other tracer.
     names: Option<Vec<&'static str>>,
-    budget: TraceBudget,
+    budget: &'b mut TraceBudget,
+    /// Whether the run was stopped because the trace exceeds the budget.
     over: bool,
     /// Number of open frames.
     depth: usize,
@@ -83,16 +82,16 @@ enum Recording {
 }
 
 /// A run that has ended, with its transaction and its initial state.
-pub(super) struct EndedRun<'a> {
-    pub ran: &'a ResultAndState,
+struct EndedRun<'a> {
+    ran: &'a ResultAndState,
     /// The gas limit of the transaction, and its sender.
-    pub gas_limit: u64,
-    pub caller: Address,
-    pub block_number: u64,
+    gas_limit: u64,
+    caller: Address,
+    block_number: u64,
     /// Whether state gas is a dimension of its own (EIP-8037).
-    pub has_two_dimensions: bool,
+    has_two_dimensions: bool,
     /// The state before the run.
-    pub before: &'a Overlay,
+    before: &'a Overlay,
 }
 
 impl EndedRun<'_> {
@@ -115,8 +114,8 @@ impl EndedRun<'_> {
     }
 }
 
-impl Recorder {
-    pub(super) fn new(tracer: &Tracer, budget: TraceBudget) -> Self {
+impl<'b> Recorder<'b> {
+    fn new(tracer: &Tracer, budget: &'b mut TraceBudget) -> Self {
         let (names, recordings) = match tracer {
             Tracer::Mux(tracers) => {
                 (Some(tracers.iter().map(Tracer::name).collect()), tracers.iter().map(Recording::from).collect())
@@ -128,23 +127,15 @@ impl Recorder {
         recorder
     }
 
-    /// Returns whether the run was stopped because the trace exceeds the budget.
-    pub(super) const fn is_over(&self) -> bool {
-        self.over
-    }
-
-    /// Returns the trace and the rest of the budget, or `None` if the trace exceeds the budget.
-    pub(super) fn finish(mut self, seen: &EndedRun<'_>) -> Option<(Trace, TraceBudget)> {
-        let recordings = std::mem::take(&mut self.recordings);
-        let mut traces = Vec::with_capacity(recordings.len());
-        for recording in recordings {
-            traces.push(recording.finish(seen, &mut self.budget)?);
+    /// Returns the trace, or `None` if it exceeds the budget.
+    fn finish(self, seen: &EndedRun<'_>) -> Option<Trace> {
+        let Self { recordings, names, budget, .. } = self;
+        let traces = recordings.into_iter().map(|recording| recording.finish(seen, budget));
+        let mut traces = traces.collect::<Option<Vec<_>>>()?;
+        match names {
+            Some(names) => Some(Trace::Mux(names.into_iter().zip(traces).collect())),
+            None => traces.pop(),
         }
-        let trace = match self.names {
-            Some(names) => Trace::Mux(names.into_iter().zip(traces).collect()),
-            None => traces.pop()?,
-        };
-        Some((trace, self.budget))
     }
 
     /// Takes bytes from the budget. Once too few are left, always returns false, and nothing may be recorded any more.
@@ -283,10 +274,7 @@ impl Recording {
             }
             Self::FourByte(inspector) => Trace::FourByte(FourByteFrame::from(inspector)),
             Self::Parity { frames, vm, state_diff } => {
-                let state_diff = match state_diff {
-                    true => Some(seen.state_diff(budget)?),
-                    false => None,
-                };
+                let state_diff = if state_diff { Some(seen.state_diff(budget)?) } else { None };
                 Trace::Parity(Box::new(ParityTrace {
                     output: seen.ran.result.output().cloned().unwrap_or_default(),
                     frames: frames.map(|inspector| inspector.into_traces().into_nodes()).unwrap_or_default(),
@@ -300,7 +288,7 @@ impl Recording {
     }
 }
 
-impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> for Recorder {
+impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> for Recorder<'_> {
     fn step(&mut self, at: &mut Interpreter<EthInterpreter>, context: &mut C) {
         let cost = self.steps().map(|log| log.cost(at)).sum();
         if !self.take(cost) {
@@ -394,18 +382,17 @@ pub(super) fn trace<F: FamilyEvm>(
     let block_number = setup.env.block_env.number.saturating_to();
     let (gas_limit, caller) = (setup.tx.gas_limit(), setup.tx.caller());
     let has_two_dimensions = setup.env.cfg_env.enable_amsterdam_eip8037;
-    let mut recorder = Recorder::new(tracer, *budget);
+    let too_long = SimulationError::TraceTooLong { limit: budget.limit };
+    let mut recorder = Recorder::new(tracer, budget);
     let ran = match accesses {
         Some(accesses) => inspect::<F, _>(&mut *overlay, setup, (&mut recorder, accesses)),
         None => inspect::<F, _>(&mut *overlay, setup, &mut recorder),
     };
-    let too_long = SimulationError::TraceTooLong { limit: budget.limit };
-    if recorder.is_over() {
+    if recorder.over {
         return Err(too_long);
     }
     let ran = ran.map_err(|error| explain(error, overlay))?;
     let seen = EndedRun { ran: &ran, gas_limit, caller, block_number, has_two_dimensions, before: overlay };
-    let (trace, left) = recorder.finish(&seen).ok_or(too_long)?;
-    *budget = left;
+    let trace = recorder.finish(&seen).ok_or(too_long)?;
     Ok((trace, ran))
 }

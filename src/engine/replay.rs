@@ -3,16 +3,17 @@
 use std::{fmt::Display, ops::Range};
 
 use alloy_evm::block::BlockExecutionError;
-use revm::DatabaseCommit;
+use revm::{DatabaseCommit, context::result::ResultAndState};
 
 use super::{
     block_executor::ChainExecutor,
     error::SimulationError,
-    families::{self, IncludedTx},
-    trace::{Trace, Tracer},
+    evm::{Ethereum, FamilyEvm, OpStack, TxSetup},
+    recorder,
+    trace::{Trace, TraceBudget, Tracer},
 };
 use crate::{
-    chain::ChainSpec,
+    chain::{ChainSpec, Family},
     ledger::{Block, Included},
     state::Overlay,
 };
@@ -54,15 +55,18 @@ pub fn trace_block<E: From<SimulationError>>(
     spec: &ChainSpec,
     block: &Block,
     traced: Range<usize>,
-    (tracer, limit): (&Tracer, usize),
+    tracer: (&Tracer, usize),
     overlay: &mut Overlay,
     mut take: impl FnMut(&Included<'_>, Trace) -> Result<(), E>,
 ) -> Result<(), E> {
     replay(spec, block, traced.start, overlay)?;
     for included in block.transactions().skip(traced.start).take(traced.len()) {
         overlay.meter.between_calls().map_err(SimulationError::from)?;
-        let one = IncludedTx { spec, header: block.context(), tx: included.tx, limit };
-        match families::trace(&one, tracer, overlay, &|error, overlay| failure(block, error, overlay)) {
+        let traced = match spec.family() {
+            Family::Ethereum => trace::<Ethereum>(spec, block, &included, tracer, overlay),
+            Family::OpStack => trace::<OpStack>(spec, block, &included, tracer, overlay),
+        };
+        match traced {
             Err(SimulationError::Internal(_)) if overlay.has_missed() => {}
             Err(error) => return Err(error.into()),
             Ok((_, ran)) if ran.result.tx_gas_used() != included.gas_used && !overlay.has_missed() => {
@@ -76,6 +80,19 @@ pub fn trace_block<E: From<SimulationError>>(
         }
     }
     Ok(())
+}
+
+/// Traces a transaction of `block`. Its changes are not kept.
+fn trace<F: FamilyEvm>(
+    spec: &ChainSpec,
+    block: &Block,
+    included: &Included<'_>,
+    (tracer, limit): (&Tracer, usize),
+    overlay: &mut Overlay,
+) -> Result<(Trace, ResultAndState), SimulationError> {
+    let setup = TxSetup::<F>::signed(included.tx, spec, F::env(spec, block.context()));
+    let explain = |error, overlay: &mut Overlay| failure(block, error, overlay);
+    recorder::trace(setup, tracer, None, &mut TraceBudget::new(limit), overlay, explain)
 }
 
 /// Returns the reason why a replay of `block` failed. A stop by the meter takes precedence.

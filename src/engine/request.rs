@@ -227,8 +227,15 @@ impl Outputs {
         .union(Self::HEADER);
 }
 
+impl Default for Outputs {
+    /// Returns the outputs of `eth_simulateV1`.
+    fn default() -> Self {
+        Self::SIMULATE_V1
+    }
+}
+
 /// The parameters of an `eth_simulateV1` or a `presim_simulate`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Simulation {
     /// The blocks, in order.
     pub blocks: Vec<SimBlock>,
@@ -258,20 +265,6 @@ pub enum Objective {
     },
     /// The income of the blocks' producers from the calls, in wei.
     Coinbase,
-}
-
-impl Default for Simulation {
-    /// Returns an `eth_simulateV1` without blocks.
-    fn default() -> Self {
-        Self {
-            blocks: Vec::new(),
-            trace_transfers: false,
-            validation: false,
-            outputs: Outputs::SIMULATE_V1,
-            when: None,
-            objective: None,
-        }
-    }
 }
 
 impl Simulation {

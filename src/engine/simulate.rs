@@ -9,10 +9,11 @@ mod outputs;
 mod plan;
 mod progress;
 mod questions;
+mod reads;
 mod results;
 mod simulator;
 
-pub(super) use plan::{BlockPosition, CallRules, PlannedBlock, PlannedHeader};
+pub(super) use plan::{CallRules, PlannedBlock, PlannedHeader};
 pub(super) use progress::RunProgress;
 pub(super) use simulator::BlocksToRun;
 
@@ -28,6 +29,7 @@ use alloy_rpc_types_trace::geth::CallConfig;
 use self::{
     plan::plan,
     questions::token_info,
+    reads::note_plan,
     simulator::{BlockEnd, Simulator},
 };
 use super::{
@@ -36,7 +38,6 @@ use super::{
     error::{RunError, SimulationError},
     evm::{FamilyEvm, RunEvm},
     precompiles::RunPrecompiles,
-    reads::note_plan,
     request::{BlockOverrides, Outputs, Simulation},
     trace::Tracer,
 };

@@ -118,7 +118,7 @@ pub struct VmSteps {
 
 type At = Interpreter<EthInterpreter>;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct StepLog {
     options: StepOptions,
     steps: Steps,
@@ -134,8 +134,7 @@ pub(super) struct StepLog {
 
 impl StepLog {
     pub(super) fn new(options: StepOptions) -> Self {
-        let steps = Steps::default();
-        Self { options, steps, recording: false, codes: None, is_fresh: false, refunds: Vec::new() }
+        Self { options, ..Self::default() }
     }
 
     /// Creates a log that also records the code of each frame, and all that opcodes change.

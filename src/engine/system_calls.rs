@@ -30,7 +30,6 @@ use revm::Database;
 use super::{
     error::SimulationError,
     evm::{FamilyEvm, RunEvm},
-    reads::unrecorded,
 };
 use crate::{chain::ChainSpec, state::Overlay};
 
@@ -150,6 +149,16 @@ pub(super) fn end_block<F: FamilyEvm>(
         Ok(())
     };
     unrecorded(evm, run).map_err(refused)
+}
+
+/// Runs system calls without recording what they read. What they write is recorded as read where code reads it. Their
+/// contracts are those of their EIPs, whose code never changes.
+fn unrecorded<F: FamilyEvm, T>(evm: &mut RunEvm<'_, F>, run: impl FnOnce(&mut RunEvm<'_, F>) -> T) -> T {
+    let records = evm.db().records_reads();
+    evm.db_mut().record_reads(false);
+    let done = run(evm);
+    evm.db_mut().record_reads(records);
+    done
 }
 
 /// Returns the refusal of a block of which a system call, or what follows from one, fails.

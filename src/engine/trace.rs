@@ -145,12 +145,8 @@ impl TraceBudget {
 
     /// Takes `bytes` from the budget. Returns false, and takes nothing, if fewer are left.
     pub(super) const fn take(&mut self, bytes: usize) -> bool {
-        match self.left.checked_sub(bytes) {
-            Some(left) => {
-                self.left = left;
-                true
-            }
-            None => false,
-        }
+        let Some(left) = self.left.checked_sub(bytes) else { return false };
+        self.left = left;
+        true
     }
 }

@@ -145,11 +145,6 @@ impl Block {
         &self.body.ommers
     }
 
-    /// Returns whether the block is being built.
-    pub fn is_open(&self) -> bool {
-        self.open().is_some()
-    }
-
     /// Returns the access list (EIP-7928) of a sealed block. `None` before Amsterdam, and if it is not known.
     pub fn access_list(&self) -> Option<&BlockAccessList> {
         self.body.access_list.as_ref()

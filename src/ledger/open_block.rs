@@ -9,7 +9,7 @@ use alloy_primitives::{B256, Bloom};
 use crate::chain::{AppendTrie, BlockGas, BlockTotals, ChainReceipt, ChainTx, millis_part};
 
 /// A block being built. Cheap to clone; a clone grows by the transactions of the next sub-block.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct OpenBlock {
     /// The header. Gas, roots and bloom are not final.
     pub header: Header,
@@ -38,19 +38,7 @@ pub struct OpenBlock {
 impl OpenBlock {
     /// Creates a block with nothing in it.
     pub fn new(header: Header) -> Self {
-        Self {
-            header,
-            index: 0,
-            gas: BlockGas::default(),
-            blob_gas_used: 0,
-            access_lists: imbl::Vector::new(),
-            transactions: imbl::Vector::new(),
-            receipts: imbl::Vector::new(),
-            positions: imbl::HashMap::new(),
-            first_logs: imbl::Vector::new(),
-            transactions_root: Grown::default(),
-            receipts_root: Grown::default(),
-        }
+        Self { header, ..Self::default() }
     }
 
     /// Appends an executed transaction with its receipt.

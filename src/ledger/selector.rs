@@ -5,7 +5,8 @@ use alloy_primitives::B256;
 use super::SnapshotId;
 
 /// A selector of the state that a request runs on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Selector {
     /// The newest sealed block.
     Latest,
@@ -23,20 +24,6 @@ pub enum Selector {
     Hash(B256),
     /// A snapshot by its id, exactly as `pending` was when it was the newest.
     Snapshot(SnapshotId),
-}
-
-impl Selector {
-    /// Returns the tag's name; `None` if the selector is not a tag.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Latest => "latest",
-            Self::Pending => "pending",
-            Self::Safe => "safe",
-            Self::Finalized => "finalized",
-            Self::Earliest => "earliest",
-            Self::Number(_) | Self::Hash(_) | Self::Snapshot(_) => "",
-        }
-    }
 }
 
 /// The reason why a selector selects nothing.

@@ -64,7 +64,7 @@ impl Stamp {
 }
 
 /// The chain at one moment. A request runs on one snapshot only, so its state and its block context always agree.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The snapshot's id on this node, assigned by [`Snapshots`](super::Snapshots) on publication.
     pub id: SnapshotId,
@@ -145,23 +145,12 @@ impl Snapshot {
 
     /// Returns another snapshot of the same moment, with the same age.
     pub fn copy(&self) -> Self {
-        Self {
-            id: self.id,
-            published: self.published,
-            state: self.state,
-            world: self.world.clone(),
-            head: self.head.clone(),
-            open: self.open.clone(),
-            hashes: self.hashes.clone(),
-            path: self.path.clone(),
-            verified: self.verified,
-            provisional: self.provisional.clone(),
-        }
+        self.clone()
     }
 
     /// Returns a copy on `head`, which is the same block with more of it known.
     pub(super) fn with_head(&self, head: Arc<SealedBlock>) -> Self {
-        Self { head, provisional: self.provisional.clone(), ..self.copy() }
+        Self { head, ..self.clone() }
     }
 
     /// Returns a copy with another state, which no id selects.

@@ -119,18 +119,15 @@ impl RemoteGauges {
     pub fn new(metrics: &Metrics) -> Self {
         let reads = |found| {
             let help = "Reads of the upstream's state, by whether it was known.";
-            metrics.counter("presim_upstream_reads_total", help, &[("found", found)])
+            metrics.counter_with("presim_upstream_reads_total", help, &[("found", found)])
         };
         Self {
-            entries: metrics.gauge("presim_upstream_cache_entries", "Accounts and slots of the upstream.", &[]),
-            bytes: metrics.gauge("presim_upstream_cache_bytes", "Bytes that they take.", &[]),
+            entries: metrics.gauge("presim_upstream_cache_entries", "Accounts and slots of the upstream."),
+            bytes: metrics.gauge("presim_upstream_cache_bytes", "Bytes that they take."),
             hits: reads("yes"),
             misses: reads("no"),
-            evicted: metrics.counter(
-                "presim_upstream_cache_evicted_total",
-                "Accounts and slots that had to go for others.",
-                &[],
-            ),
+            evicted: metrics
+                .counter("presim_upstream_cache_evicted_total", "Accounts and slots that had to go for others."),
         }
     }
 

@@ -49,7 +49,7 @@ impl PoolDrops {
     /// Creates the counts.
     pub fn new(metrics: &Metrics) -> Self {
         Self(DropReason::ALL.map(|reason| {
-            metrics.counter(
+            metrics.counter_with(
                 "presim_dropped_total",
                 "Transactions that this node has acknowledged, and that were dropped without being mined, by reason.",
                 &[("reason", reason.as_str())],

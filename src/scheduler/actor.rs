@@ -38,9 +38,13 @@ impl LaneActor {
         Self {
             lane: executor.lane(lane).clone(),
             executor,
-            waiting: metrics.gauge("presim_queue_depth", "Jobs waiting for a worker.", &labels),
-            running: metrics.gauge("presim_jobs_running", "Jobs running on a worker.", &labels),
-            overloaded: metrics.gauge("presim_queue_overloaded", "1 while the lane is overloaded, else 0.", &labels),
+            waiting: metrics.gauge_with("presim_queue_depth", "Jobs waiting for a worker.", &labels),
+            running: metrics.gauge_with("presim_jobs_running", "Jobs running on a worker.", &labels),
+            overloaded: metrics.gauge_with(
+                "presim_queue_overloaded",
+                "1 while the lane is overloaded, else 0.",
+                &labels,
+            ),
             asked: None,
         }
     }

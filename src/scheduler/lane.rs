@@ -148,14 +148,18 @@ impl Lane {
             began: Instant::now(),
             backlog_since: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
-            rejected: metrics.counter(
+            rejected: metrics.counter_with(
                 "presim_queue_refused_total",
                 "Requests rejected because their lane was full or overloaded.",
                 &labels,
             ),
             last_warning: AtomicU64::new(0),
-            waited: metrics.histogram("presim_queue_wait_seconds", "Time from a job's arrival to its start.", &labels),
-            panics: metrics.counter("presim_panics_total", "Jobs that panicked and were answered with -32603.", &[]),
+            waited: metrics.histogram_with(
+                "presim_queue_wait_seconds",
+                "Time from a job's arrival to its start.",
+                &labels,
+            ),
+            panics: metrics.counter("presim_panics_total", "Jobs that panicked and were answered with -32603."),
         }
     }
 

@@ -55,17 +55,13 @@ impl Feed {
     pub fn new(snapshots: Arc<Snapshots>, sinks: Vec<Box<dyn Sink>>, pool: Arc<Pool>, metrics: &Metrics) -> Self {
         Self {
             status: FeedStatus::new(snapshots.load().feed(), metrics),
-            published: metrics.counter("presim_snapshots_total", "Snapshots published.", &[]),
+            published: metrics.counter("presim_snapshots_total", "Snapshots published."),
             divergences: metrics.counter(
                 "presim_divergences_total",
-                "Differences from a producer's word: of what was pre-confirmed, or on a replica of what the stream has.",
-                &[],
-            ),
+                "Differences from a producer's word: of what was pre-confirmed, or on a replica of what the stream has."),
             publish_seconds: metrics.histogram(
                 PUBLISH_SECONDS,
-                "From taking a sub-block to its snapshot being published.",
-                &[],
-            ),
+                "From taking a sub-block to its snapshot being published."),
             metrics: metrics.clone(),
             sinks,
             uncommitted: None,
@@ -248,24 +244,18 @@ impl StateFeed {
     pub fn new(source: Box<dyn FeedSource>, feed: Feed) -> Self {
         let (snapshots, pool, metrics) = (feed.snapshots.clone(), feed.pool.clone(), &feed.metrics);
         Self {
-            age: metrics.gauge("presim_snapshot_age_seconds", "Age of the newest snapshot.", &[]),
+            age: metrics.gauge("presim_snapshot_age_seconds", "Age of the newest snapshot."),
             lag: metrics.gauge(
                 "presim_feed_lag_seconds",
-                "Time since the oldest sub-block or block that is not applied yet arrived; 0 where the feed is not late.",
-                &[],
-            ),
+                "Time since the oldest sub-block or block that is not applied yet arrived; 0 where the feed is not late."),
             waiting: metrics.gauge(
                 "presim_feed_lag_sub_blocks",
-                "Sub-blocks, or blocks without pre-confirmations, that wait while the feed is late.",
-                &[],
-            ),
-            block: metrics.gauge("presim_head_number", "Number of the newest sealed block.", &[]),
+                "Sub-blocks, or blocks without pre-confirmations, that wait while the feed is late."),
+            block: metrics.gauge("presim_head_number", "Number of the newest sealed block."),
             block_time: metrics.gauge(
                 "presim_head_timestamp_seconds",
-                "Timestamp of the newest sealed block, in Unix seconds.",
-                &[],
-            ),
-            pooled: metrics.gauge("presim_pool_transactions", "Transactions that wait to be mined.", &[]),
+                "Timestamp of the newest sealed block, in Unix seconds."),
+            pooled: metrics.gauge("presim_pool_transactions", "Transactions that wait to be mined."),
             has_failed: false,
             source: Some((source, feed)),
             snapshots,

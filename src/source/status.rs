@@ -20,11 +20,11 @@ impl FeedStatus {
         let gauge = |state| {
             let help =
                 "1 for the state that the feed is in (live, lagging, static, or why it is degraded), 0 for the others.";
-            metrics.gauge("presim_feed_state", help, &[("state", state)])
+            metrics.gauge_with("presim_feed_state", help, &[("state", state)])
         };
         let problems = FeedProblem::ALL.iter().map(|problem| {
             let help = "Times that pending fell back to the canonical head, by reason.";
-            let fallbacks = metrics.counter("presim_feed_fallbacks_total", help, &[("reason", problem.as_str())]);
+            let fallbacks = metrics.counter_with("presim_feed_fallbacks_total", help, &[("reason", problem.as_str())]);
             (*problem, gauge(problem.as_str()), fallbacks)
         });
         let status = Self { state, live: gauge("live"), still: gauge("static"), problems: problems.collect() };

@@ -13,7 +13,7 @@ use super::trie::{Trie, TrieValue};
 type Slots = imbl::GenericHashMap<U256, U256, DefaultHashBuilder, imbl::shared_ptr::DefaultSharedPtr>;
 
 /// An account as a world holds it. Cheap to clone: storage and code are shared.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Account {
     /// Balance in wei.
     pub balance: U256,
@@ -30,9 +30,10 @@ pub struct Account {
 }
 
 /// The extent to which an account's storage is held here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum StorageKind {
     /// All slots, with their trie.
+    #[default]
     Whole,
     /// All slots, in a world that keeps no tries.
     Untracked,
@@ -108,19 +109,6 @@ impl Default for Code {
     }
 }
 
-impl Default for Account {
-    fn default() -> Self {
-        Self {
-            balance: U256::ZERO,
-            nonce: 0,
-            code: Code::default(),
-            slots: Slots::default(),
-            trie: Trie::default(),
-            kind: StorageKind::Whole,
-        }
-    }
-}
-
 impl Account {
     /// Up to this many changed slots, a second thread costs more than it saves.
     const PARALLEL_FROM: usize = 64;
@@ -153,17 +141,15 @@ impl Account {
 
     /// Stores `value` in slot `key`.
     pub fn set_slot(&mut self, key: U256, value: U256) {
-        if self.kind != StorageKind::Whole {
-            return self.set_untracked(key, value);
-        }
-        let path = keccak256(key.to_be_bytes::<32>());
-        if value.is_zero() {
-            if self.slots.remove(&key).is_some() {
-                self.trie.remove(path);
+        if value.is_zero() && !self.is_partial() {
+            if self.slots.remove(&key).is_none() {
+                return;
             }
         } else {
             self.slots.insert(key, value);
-            self.trie.insert(path, value);
+        }
+        if self.kind == StorageKind::Whole {
+            set_leaf(&mut self.trie, key, value);
         }
     }
 
@@ -184,8 +170,7 @@ impl Account {
         };
         let change_trie = || {
             for (key, value) in written {
-                let path = keccak256(key.to_be_bytes::<32>());
-                if value.is_zero() { trie.remove(path) } else { trie.insert(path, *value) }
+                set_leaf(trie, *key, *value);
             }
         };
         rayon::join(change_map, change_trie);
@@ -208,14 +193,6 @@ impl Account {
         self.trie = Trie::default();
         if self.kind == StorageKind::Partial {
             self.kind = StorageKind::Untracked;
-        }
-    }
-
-    fn set_untracked(&mut self, key: U256, value: U256) {
-        if value.is_zero() && !self.is_partial() {
-            self.slots.remove(&key);
-        } else {
-            self.slots.insert(key, value);
         }
     }
 
@@ -251,6 +228,12 @@ impl Account {
     }
 }
 
+/// Stores a slot in a storage trie, which has no leaves for zeros.
+fn set_leaf(trie: &mut Trie<U256>, key: U256, value: U256) {
+    let path = keccak256(key.to_be_bytes::<32>());
+    if value.is_zero() { trie.remove(path) } else { trie.insert(path, value) }
+}
+
 impl PartialEq for Account {
     fn eq(&self, other: &Self) -> bool {
         // Tries share what did not change, so the comparison walks the differences only, and hashes nothing.
@@ -267,7 +250,7 @@ impl PartialEq for Account {
 
 impl TrieValue for Account {
     fn encode_value(&self, out: &mut Vec<u8>) {
-        alloy_rlp::Encodable::encode(&self.trie_account(), out);
+        self.trie_account().encode_value(out);
     }
 
     fn hash_in_parallel(&self) {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use alloy_primitives::{Bytes, KECCAK256_EMPTY, keccak256, map::DefaultHashBuilder};
+use alloy_primitives::{Bytes, keccak256, map::DefaultHashBuilder};
 use crossbeam::queue::SegQueue;
 use dashmap::DashMap;
 use revm::bytecode::Bytecode;
@@ -69,7 +69,7 @@ impl CodeCache {
 
     fn get(&self, part: &CodeShard, code: Bytes) -> Code {
         if code.is_empty() {
-            return Code { hash: KECCAK256_EMPTY, bytecode: Bytecode::default() };
+            return Code::default();
         }
         if let Some(known) = part.codes.get(&code) {
             return known.clone();

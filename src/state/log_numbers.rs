@@ -60,13 +60,11 @@ impl LogNumbers {
     pub fn push(&mut self, before: usize, origin: LogOrigin) {
         self.marks.truncate(before);
         self.marks.push(LogMark { number: self.next, origin });
-        if origin.is_real() || self.transfers == TransferLogs::Numbered {
-            self.next += 1;
-        }
+        self.skip(origin);
     }
 
-    /// Counts the log of a transfer that was reverted at once.
-    pub fn skip_transfer(&mut self, origin: LogOrigin) {
+    /// Counts a log that is not kept: that of a transfer which was reverted at once.
+    pub fn skip(&mut self, origin: LogOrigin) {
         if origin.is_real() || self.transfers == TransferLogs::Numbered {
             self.next += 1;
         }

@@ -160,14 +160,12 @@ impl Overlay {
 
     /// Returns the balance of `address` in wei, and its nonce, as the run sees them now.
     pub fn balance_and_nonce(&mut self, address: Address) -> (U256, u64) {
-        let id = self.id(address);
-        self.entries[id].now.info.as_ref().map_or((U256::ZERO, 0), |info| (info.balance, info.nonce))
+        self.entry(address).now.info.as_ref().map_or((U256::ZERO, 0), |info| (info.balance, info.nonce))
     }
 
     /// Returns the hash of the account's code, as the run sees it now. `None` if the account does not exist.
     pub fn code_hash(&mut self, address: Address) -> Option<B256> {
-        let id = self.id(address);
-        self.entries[id].now.info.as_ref().map(|info| info.code_hash)
+        self.entry(address).now.info.as_ref().map(|info| info.code_hash)
     }
 
     /// Returns the account at `address` as the runs so far have left it, code included. `None` if it does not exist, or if
@@ -203,24 +201,19 @@ impl Overlay {
 
     /// Deletes the storage of `address`, as the `state` field of a state override requires.
     pub fn clear_storage(&mut self, address: Address) {
-        let id = self.id(address);
-        let entry = &mut self.entries[id];
+        let entry = self.entry(address);
         entry.is_changed = true;
         entry.clear();
     }
 
     /// Writes a storage slot.
     pub fn set_slot(&mut self, address: Address, slot: U256, value: U256) {
-        let id = self.id(address);
-        let entry = &mut self.entries[id];
-        entry.is_changed = true;
-        entry.now.slots.insert(slot, value);
+        self.set_slots(address, &[(slot, value)]);
     }
 
     /// Writes several storage slots of an account.
     pub fn set_slots(&mut self, address: Address, slots: &[(U256, U256)]) {
-        let id = self.id(address);
-        let entry = &mut self.entries[id];
+        let entry = self.entry(address);
         entry.is_changed = true;
         entry.now.slots.extend(slots.iter().copied());
     }
@@ -293,6 +286,11 @@ impl Overlay {
             }
         }
         id
+    }
+
+    fn entry(&mut self, address: Address) -> &mut OverlayEntry {
+        let id = self.id(address);
+        &mut self.entries[id]
     }
 
     fn bytecode(&mut self, code: &Code) -> Bytecode {
@@ -387,8 +385,7 @@ impl Database for Overlay {
             self.reach(why);
             return Ok(None);
         }
-        let id = self.id(address);
-        Ok(self.entries[id].now.info.clone())
+        Ok(self.entry(address).now.info.clone())
     }
 
     fn code_by_hash(&mut self, _: B256) -> Result<Bytecode, Infallible> {

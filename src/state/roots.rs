@@ -16,15 +16,11 @@ use super::{
 #[derive(Debug)]
 pub struct StateRoots<'a> {
     world: &'a LocalWorld,
-    accounts: Draft<'a, Arc<Account>, AccountLeaf>,
+    accounts: Draft<'a, Arc<Account>, TrieAccount>,
     /// The storage tries of the accounts whose storage changed.
     storages: AddressMap<Draft<'a, U256, U256>>,
     scratch: Scratch,
 }
-
-/// An account as the account trie has it.
-#[derive(Clone, Debug, PartialEq)]
-struct AccountLeaf(TrieAccount);
 
 impl<'a> StateRoots<'a> {
     /// Starts with the state of `world`.
@@ -47,7 +43,7 @@ impl<'a> StateRoots<'a> {
                 Some(info) => {
                     let (nonce, balance, code_hash) = (info.nonce, info.balance, info.code_hash);
                     let storage_root = self.storage_root_of(change.address);
-                    self.accounts.insert(path, AccountLeaf(TrieAccount { nonce, balance, storage_root, code_hash }));
+                    self.accounts.insert(path, TrieAccount { nonce, balance, storage_root, code_hash });
                 }
                 None => self.accounts.remove(path),
             }
@@ -91,15 +87,15 @@ impl<'a> StateRoots<'a> {
     }
 }
 
-impl TrieValue for AccountLeaf {
+impl TrieValue for TrieAccount {
     fn encode_value(&self, out: &mut Vec<u8>) {
-        alloy_rlp::Encodable::encode(&self.0, out);
+        alloy_rlp::Encodable::encode(self, out);
     }
 }
 
-impl DraftValue<Arc<Account>> for AccountLeaf {
+impl DraftValue<Arc<Account>> for TrieAccount {
     fn is(&self, known: &Arc<Account>) -> bool {
-        self.0 == known.trie_account()
+        *self == known.trie_account()
     }
 }
 

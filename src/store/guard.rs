@@ -90,16 +90,21 @@ impl<B> GuardState<B> {
     }
 }
 
-impl<B: StorageBackend> GuardState<B> {
+impl<B: StorageBackend> StorageBackend for Guarded<B> {
+    fn len(&self) -> io::Result<u64> {
+        self.inner.held().map_or_else(|| self.inner.beneath.len(), |held| Ok(held.len))
+    }
+
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let Some(held) = self.held() else { return self.beneath.read(offset, out) };
+        let beneath = &self.inner.beneath;
+        let Some(held) = self.inner.held() else { return beneath.read(offset, out) };
         let end = offset + out.len() as u64;
         if end > held.len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let there = self.beneath.len()?.saturating_sub(offset).min(out.len() as u64) as usize;
+        let there = beneath.len()?.saturating_sub(offset).min(out.len() as u64) as usize;
         out.fill(0);
-        self.beneath.read(offset, &mut out[..there])?;
+        beneath.read(offset, &mut out[..there])?;
         for step in &held.steps {
             match step {
                 DiskStep::Write { offset: at, data } => {
@@ -115,16 +120,6 @@ impl<B: StorageBackend> GuardState<B> {
             }
         }
         Ok(())
-    }
-}
-
-impl<B: StorageBackend> StorageBackend for Guarded<B> {
-    fn len(&self) -> io::Result<u64> {
-        self.inner.held().map_or_else(|| self.inner.beneath.len(), |held| Ok(held.len))
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.inner.read(offset, out)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -55,7 +55,7 @@ impl Store {
                 // Created under a temporary name, so that a file with the final name is always complete.
                 let fresh = format!("{FILE}.new");
                 let file = dir.create(&fresh).map_err(failed)?;
-                drop(Self::on(backend(path, file)?, path, true, Runner::thread, metrics)?);
+                drop(Self::on(backend(path, file)?, path, None, true, Runner::thread, metrics)?);
                 dir.rename(&fresh, FILE).map_err(failed)?;
             }
         }
@@ -65,7 +65,7 @@ impl Store {
             return Err(StoreError::Damaged { path: path.to_owned(), problem: "it is empty".to_owned() });
         }
         let opened = StoreFile { dir: dir.clone(), identity: (found.dev(), found.ino()) };
-        let store = Self::with_file(backend(path, file)?, path, Some(opened), true, Runner::thread, metrics)?;
+        let store = Self::on(backend(path, file)?, path, Some(opened), true, Runner::thread, metrics)?;
         if dir.is_open_to_others().map_err(failed)? {
             tracing::warn!("{} is accessible to users other than its owner: run chmod 700 on it", path.display());
         }
@@ -77,7 +77,7 @@ impl Store {
     /// # Errors
     /// Returns the errors of [`open`](Self::open).
     pub fn open_on(backend: impl StorageBackend, name: &Path, metrics: &Metrics) -> Result<Self, StoreError> {
-        Self::on(backend, name, true, Runner::thread, metrics)
+        Self::on(backend, name, None, true, Runner::thread, metrics)
     }
 
     /// Opens a store on the given backend like [`open_on`](Self::open_on), but without a thread that commits: writes
@@ -87,7 +87,7 @@ impl Store {
     /// # Errors
     /// Returns the errors of [`open`](Self::open).
     pub fn open_stepped(backend: impl StorageBackend, name: &Path, metrics: &Metrics) -> Result<Self, StoreError> {
-        Self::on(backend, name, true, Runner::owner, metrics)
+        Self::on(backend, name, None, true, Runner::owner, metrics)
     }
 
     /// Creates a store in memory, whose content is lost when the last clone is dropped.
@@ -95,20 +95,10 @@ impl Store {
     /// # Errors
     /// Returns [`StoreError::Open`] if the database or the writer's thread cannot be created.
     pub fn in_memory(metrics: &Metrics) -> Result<Self, StoreError> {
-        Self::on(InMemoryBackend::new(), Path::new("memory"), false, Runner::thread, metrics)
+        Self::on(InMemoryBackend::new(), Path::new("memory"), None, false, Runner::thread, metrics)
     }
 
     fn on(
-        backend: impl StorageBackend,
-        path: &Path,
-        durable: bool,
-        runner: impl FnOnce(Writer) -> io::Result<Runner>,
-        metrics: &Metrics,
-    ) -> Result<Self, StoreError> {
-        Self::with_file(backend, path, None, durable, runner, metrics)
-    }
-
-    fn with_file(
         backend: impl StorageBackend,
         path: &Path,
         file: Option<StoreFile>,
@@ -171,11 +161,8 @@ impl Store {
                 guarded.let_through()
             }),
             failure: failure.clone(),
-            seconds: metrics.histogram(
-                "presim_store_commit_seconds",
-                "From the first write of a group to the end of its commit.",
-                &[],
-            ),
+            seconds: metrics
+                .histogram("presim_store_commit_seconds", "From the first write of a group to the end of its commit."),
         };
         let runner =
             runner(writer).map_err(|error| StoreError::Open { path: path.to_owned(), problem: error.to_string() })?;

@@ -2,6 +2,8 @@
 
 use redb::{Database, ReadableDatabase, TableDefinition, WriteTransaction};
 
+use super::open_if_there;
+
 /// Name of the file in the data directory.
 pub(super) const FILE: &str = "presim.redb";
 
@@ -13,11 +15,8 @@ const VERSION: &str = "version";
 
 /// Returns the format version of a store.
 pub fn read_version(db: &Database) -> Result<u32, redb::Error> {
-    match db.begin_read()?.open_table(STORE) {
-        Ok(table) => Ok(table.get(VERSION)?.map_or(0, |version| version.value())),
-        Err(redb::TableError::TableDoesNotExist(_)) => Ok(0),
-        Err(error) => Err(error.into()),
-    }
+    let Some(table) = open_if_there(&db.begin_read()?, STORE)? else { return Ok(0) };
+    Ok(table.get(VERSION)?.map_or(0, |version| version.value()))
 }
 
 /// Records that a store is in this program's format, [`FORMAT`].

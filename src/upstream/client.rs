@@ -565,7 +565,11 @@ fn shown_url(url: &str) -> String {
 impl Meters {
     fn new(metrics: &Metrics) -> Self {
         let requests = |outcome| {
-            metrics.counter("presim_upstream_requests_total", "Calls made to the upstream.", &[("outcome", outcome)])
+            metrics.counter_with(
+                "presim_upstream_requests_total",
+                "Calls made to the upstream.",
+                &[("outcome", outcome)],
+            )
         };
         Self {
             ok: requests("ok"),
@@ -574,10 +578,9 @@ impl Meters {
             retries: metrics.counter(
                 "presim_upstream_retries_total",
                 "Batches that were sent to the upstream again after a failure.",
-                &[],
             ),
-            seconds: metrics.histogram("presim_upstream_seconds", "Seconds from sending a batch to its answer.", &[]),
-            state: metrics.gauge("presim_upstream_state", "1 while the upstream answers, 0 while it does not.", &[]),
+            seconds: metrics.histogram("presim_upstream_seconds", "Seconds from sending a batch to its answer."),
+            state: metrics.gauge("presim_upstream_state", "1 while the upstream answers, 0 while it does not."),
         }
     }
 }

@@ -99,7 +99,7 @@ impl Fetcher {
         config: FetcherConfig,
         metrics: &Metrics,
     ) -> Self {
-        let waves = metrics.counter("presim_upstream_waves_total", "Waves of state that were fetched.", &[]);
+        let waves = metrics.counter("presim_upstream_waves_total", "Waves of state that were fetched.");
         Self::with(upstream.into(), codes, config, waves, Handle::current())
     }
 

@@ -119,8 +119,8 @@ impl<B: Bundle, L: Listener<B>> WatchList<B, L> {
             permits: Semaphore::new(workers),
             long_permits: Semaphore::new(long),
             most_long: long,
-            standing: metrics.gauge("presim_standing_bundles", "Bundles that stand.", &[]),
-            runs: metrics.counter("presim_standing_runs_total", "Runs of standing bundles.", &[]),
+            standing: metrics.gauge("presim_standing_bundles", "Bundles that stand."),
+            runs: metrics.counter("presim_standing_runs_total", "Runs of standing bundles."),
         }
     }
 

@@ -210,7 +210,7 @@ impl Setup {
             rounds: 32,
             lacks_rules: false,
             forwarded: ForwardedMethods::default(),
-            executed: metrics.counter("presim_executed_by_upstream_total", "", &[]),
+            executed: metrics.counter("presim_executed_by_upstream_total", ""),
             permits: Semaphore::new(1),
         }));
         Some(Self { node, proxy, front, state, snapshots, fetcher })

@@ -83,28 +83,21 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     /// # Errors
     ///
     /// Returns an [`EVMError`] if the transaction is invalid, or if the meter stopped the run.
-    fn handle(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, EVMError<Infallible>>;
+    fn handle(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, Error>;
 
     /// Runs the system call that `evm` is set to.
     ///
     /// # Errors
     ///
     /// Returns an [`EVMError`] if the meter stopped the run.
-    fn handle_system_call(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, EVMError<Infallible>>;
+    fn handle_system_call(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, Error>;
 
     /// Runs the transaction that `evm` is set to, and shows each step to the inspector of `evm`.
     ///
     /// # Errors
     ///
     /// Returns an [`EVMError`] if the transaction is invalid, or if the meter stopped the run.
-    fn inspect<
-        'a,
-        I: Inspector<
-            Context<BlockEnv, Self::Tx, CfgEnv<Self::Spec>, &'a mut Overlay, Journal<&'a mut Overlay>, Self::Chain>,
-        >,
-    >(
-        evm: &mut RunEvm<'a, Self, I>,
-    ) -> Result<ExecutionResult, EVMError<Infallible>>;
+    fn inspect<'a, I: Inspector<Host<'a, Self>>>(evm: &mut RunEvm<'a, Self, I>) -> Result<ExecutionResult, Error>;
 }
 
 /// The family of Ethereum itself.

@@ -19,17 +19,17 @@ use crate::{
 };
 
 /// The host of a metered run: a context over an overlay.
-pub(in crate::engine) trait Metered<'a>:
+pub(super) trait Metered<'a>:
     ContextTr<Db = &'a mut Overlay, Journal = Journal<&'a mut Overlay>> + Host
 {
 }
 
 impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal = Journal<&'a mut Overlay>> + Host> Metered<'a> for C {}
 
-pub(in crate::engine) type At<'i, C> = InstructionContext<'i, C, EthInterpreter>;
+pub(super) type At<'i, C> = InstructionContext<'i, C, EthInterpreter>;
 
 /// Replaces the instruction of an opcode, whose static gas stays the fork's.
-pub(in crate::engine) fn put<C: Host>(
+pub(super) fn put<C: Host>(
     instructions: &mut EthInstructions<EthInterpreter, C>,
     code: u8,
     run: fn(At<'_, C>) -> InstructionExecResult,
@@ -78,12 +78,12 @@ pub(super) fn meter<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthIn
 }
 
 /// Ticks, then runs the call opcode `OP`.
-pub(in crate::engine) fn call<'a, const OP: u8, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
+pub(super) fn call<'a, const OP: u8, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
     tick(&mut at)?;
     contract::call::<OP, _, _>(at)
 }
 
-pub(in crate::engine) fn extcodecopy<'a, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
+pub(super) fn extcodecopy<'a, C: Metered<'a>>(mut at: At<'_, C>) -> InstructionExecResult {
     tick_bytes(&mut at, 3, 1024)?;
     host::extcodecopy(at)
 }
@@ -120,7 +120,7 @@ fn log<'a, const N: usize, C: Metered<'a>>(at: At<'_, C>) -> InstructionExecResu
 
 /// Runs the opcode, then logs the transfer of the contract's balance, if transfers are shown. The journal cannot show
 /// it, because after Cancun it has no entry for ether that stays where it is.
-pub(in crate::engine) fn selfdestruct<'a, C: Metered<'a>>(at: At<'_, C>) -> InstructionExecResult {
+pub(super) fn selfdestruct<'a, C: Metered<'a>>(at: At<'_, C>) -> InstructionExecResult {
     let InstructionContext { interpreter, host } = at;
     if ContextTr::cfg(host).is_amsterdam_eip8037_enabled() {
         // The journal logs the transfer (EIP-7708).

@@ -4,6 +4,7 @@ mod family;
 mod interpret;
 mod meter;
 mod op;
+mod reads;
 mod run;
 
 pub use family::{Ethereum, FamilyEvm, OpStack, RunEvm};
@@ -28,8 +29,8 @@ use crate::{
 };
 
 pub(super) use family::{Host, MAX_TX_GAS_LIMIT};
-pub(super) use meter::{At, Metered, call, extcodecopy, put, selfdestruct};
 pub(super) use op::{OpBlock, op_precompiles};
+pub(super) use reads::delegate_of;
 
 /// A transaction that is ready to run once, with its environment and precompiles.
 #[derive(Debug)]

@@ -28,10 +28,11 @@ use super::{
     family::{Error, FamilyEvm, Host, InnerEvm, Instructions, RunEvm},
     interpret::interpret,
     meter::meter,
+    reads::record,
 };
 use crate::{
     chain::Fork,
-    engine::{precompiles::RunPrecompiles, reads::record, transfers::FrameTransfer},
+    engine::{precompiles::RunPrecompiles, transfers::FrameTransfer},
     state::{LogOrigin, Overlay, TransferLogs},
 };
 
@@ -277,7 +278,7 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
         let end = ended.interpreter_result().result;
         // The precompile failed after the transfer, whose log has had a number.
         if transfers && !end.is_ok() && !matches!(end, CallTooDeep | OutOfFunds | OverflowPayment) {
-            journal.database.log_numbers.skip_transfer(LogOrigin::Protocol);
+            journal.database.log_numbers.skip(LogOrigin::Protocol);
         }
         Ok(ItemOrResult::Result(ended))
     }
@@ -354,7 +355,7 @@ impl<'a, F: FamilyEvm, I> EvmTr for RunEvm<'a, F, I> {
                     transfer.log(Address::ZERO, &mut self.inner.ctx);
                 } else {
                     // geth writes the log first, then reverts it, so the log has a number.
-                    self.inner.ctx.journaled_state.database.log_numbers.skip_transfer(LogOrigin::Simulation);
+                    self.inner.ctx.journaled_state.database.log_numbers.skip(LogOrigin::Simulation);
                 }
                 return Ok(ItemOrResult::Result(result));
             }

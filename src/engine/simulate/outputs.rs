@@ -203,37 +203,31 @@ impl AssetRecord {
         let may_wrap = wrapper.is_none_or(|wrapper| wrapper == token);
         let Some(topic) = log.topics().first() else { return };
         match (*topic, log.topics().len()) {
-            (events::erc20::Transfer::SIGNATURE_HASH, 3) => {
-                if let Ok(event) = events::erc20::Transfer::decode_log(log) {
-                    self.moved_tokens(Asset::Erc20(token), event.from, event.to, event.value);
+            (events::erc20::Transfer::SIGNATURE_HASH, 3)
+                if let Ok(event) = events::erc20::Transfer::decode_log(log) =>
+            {
+                self.moved_tokens(Asset::Erc20(token), event.from, event.to, event.value);
+            }
+            (events::erc721::Transfer::SIGNATURE_HASH, 4)
+                if let Ok(event) = events::erc721::Transfer::decode_log(log) =>
+            {
+                self.moved_tokens(Asset::Erc721(token, event.id), event.from, event.to, U256::ONE);
+            }
+            (events::TransferSingle::SIGNATURE_HASH, _) if let Ok(event) = events::TransferSingle::decode_log(log) => {
+                self.moved_tokens(Asset::Erc1155(token, event.id), event.from, event.to, event.value);
+            }
+            (events::TransferBatch::SIGNATURE_HASH, _) if let Ok(event) = events::TransferBatch::decode_log(log) => {
+                for (id, value) in event.ids.iter().zip(&event.values) {
+                    self.moved_tokens(Asset::Erc1155(token, *id), event.from, event.to, *value);
                 }
             }
-            (events::erc721::Transfer::SIGNATURE_HASH, 4) => {
-                if let Ok(event) = events::erc721::Transfer::decode_log(log) {
-                    self.moved_tokens(Asset::Erc721(token, event.id), event.from, event.to, U256::ONE);
-                }
+            (events::Deposit::SIGNATURE_HASH, _) if may_wrap && let Ok(event) = events::Deposit::decode_log(log) => {
+                self.wrapped.entry(token).or_default().entry(event.account).or_default().receive(event.value);
             }
-            (events::TransferSingle::SIGNATURE_HASH, _) => {
-                if let Ok(event) = events::TransferSingle::decode_log(log) {
-                    self.moved_tokens(Asset::Erc1155(token, event.id), event.from, event.to, event.value);
-                }
-            }
-            (events::TransferBatch::SIGNATURE_HASH, _) => {
-                if let Ok(event) = events::TransferBatch::decode_log(log) {
-                    for (id, value) in event.ids.iter().zip(&event.values) {
-                        self.moved_tokens(Asset::Erc1155(token, *id), event.from, event.to, *value);
-                    }
-                }
-            }
-            (events::Deposit::SIGNATURE_HASH, _) if may_wrap => {
-                if let Ok(event) = events::Deposit::decode_log(log) {
-                    self.wrapped.entry(token).or_default().entry(event.account).or_default().receive(event.value);
-                }
-            }
-            (events::Withdrawal::SIGNATURE_HASH, _) if may_wrap => {
-                if let Ok(event) = events::Withdrawal::decode_log(log) {
-                    self.wrapped.entry(token).or_default().entry(event.account).or_default().send(event.value);
-                }
+            (events::Withdrawal::SIGNATURE_HASH, _)
+                if may_wrap && let Ok(event) = events::Withdrawal::decode_log(log) =>
+            {
+                self.wrapped.entry(token).or_default().entry(event.account).or_default().send(event.value);
             }
             _ => {}
         }

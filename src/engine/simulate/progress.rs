@@ -6,11 +6,11 @@ use alloy_primitives::{I256, Sealed, U256};
 use super::{
     calls::BlockRun,
     outputs::Tokens,
+    reads::RunReads,
     results::{Simulated, SimulatedBlock},
 };
 use crate::{
     engine::{
-        reads::RunReads,
         request::{CallIndex, Simulation, SimulationRules},
         trace::TraceBudget,
     },

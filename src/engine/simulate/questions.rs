@@ -53,19 +53,19 @@ impl BlockRun {
 /// Asks a token for its symbol and decimals.
 pub(super) fn token_info<F: FamilyEvm>(token: Address, evm: &mut RunEvm<'_, F>) -> TokenInfo {
     let symbol = text(token, symbolCall {}.abi_encode(), evm);
-    let decimals = ask(token, decimalsCall {}.abi_encode(), evm).and_then(|data| TokenInfo::decimals_of(&data));
+    let decimals =
+        ask(token, TokenInfo::GAS, decimalsCall {}.abi_encode(), evm).and_then(|data| TokenInfo::decimals_of(&data));
     TokenInfo { symbol, decimals }
 }
 
 /// Asks a token for a text.
 fn text<F: FamilyEvm>(token: Address, question: Vec<u8>, evm: &mut RunEvm<'_, F>) -> Option<String> {
-    ask(token, question, evm).and_then(|data| TokenInfo::text_of(&data))
+    ask(token, TokenInfo::GAS, question, evm).and_then(|data| TokenInfo::text_of(&data))
 }
 
-/// Asks a token a question that it must answer within [`TokenInfo::GAS`].
-fn ask<F: FamilyEvm>(token: Address, question: Vec<u8>, evm: &mut RunEvm<'_, F>) -> Option<Bytes> {
-    let (gas_limit, kind) = (TokenInfo::GAS, TxKind::Call(token));
-    let call = TxEnv { gas_limit, kind, data: question.into(), ..TxEnv::default() };
+/// Asks a token a question that it must answer within `gas_limit`.
+fn ask<F: FamilyEvm>(token: Address, gas_limit: u64, question: Vec<u8>, evm: &mut RunEvm<'_, F>) -> Option<Bytes> {
+    let call = TxEnv { gas_limit, kind: TxKind::Call(token), data: question.into(), ..TxEnv::default() };
     evm.ask(call).ok().filter(ExecutionResult::is_success)?.into_output()
 }
 
@@ -83,14 +83,7 @@ pub(super) fn measure<F: FamilyEvm>(objective: Objective, evm: &mut RunEvm<'_, F
         // The income is summed up block by block.
         Objective::Coinbase => Ok(U256::ZERO),
         Objective::Token { account, token } => {
-            let call = TxEnv {
-                gas_limit: BALANCE_GAS,
-                kind: TxKind::Call(token),
-                data: balanceOfCall { account }.abi_encode().into(),
-                ..TxEnv::default()
-            };
-            let returned =
-                evm.ask(call).ok().filter(ExecutionResult::is_success).and_then(ExecutionResult::into_output);
+            let returned = ask(token, BALANCE_GAS, balanceOfCall { account }.abi_encode(), evm);
             let balance = returned.and_then(|data| U256::try_from_be_slice(data.get(..32)?));
             balance.ok_or_else(|| match evm.db_mut().meter.stopped() {
                 Some(stopped) => stopped.into(),

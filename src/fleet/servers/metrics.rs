@@ -40,33 +40,23 @@ impl FleetMetrics {
     pub fn new(metrics: &Metrics) -> Self {
         let role_help = "1 for the part that the node has in its fleet (leader, standby, replica), 0 for the others.";
         Self {
-            roles: FleetRole::ALL.map(|(role, name)| (role, metrics.gauge("presim_fleet_role", role_help, &[("role", name)]))),
-            epoch: metrics.gauge("presim_fleet_epoch", "Epoch of the newest change that the node has.", &[]),
+            roles: FleetRole::ALL.map(|(role, name)| (role, metrics.gauge_with("presim_fleet_role", role_help, &[("role", name)]))),
+            epoch: metrics.gauge("presim_fleet_epoch", "Epoch of the newest change that the node has."),
             takeovers: metrics.counter(
                 "presim_fleet_takeovers_total",
-                "Times that the node began to lead its fleet.",
-                &[],
-            ),
+                "Times that the node began to lead its fleet."),
             behind: metrics.gauge(
                 "presim_fleet_behind_messages",
-                "Changes of the leader's epoch that the node does not have yet, by the leader's last beat.",
-                &[],
-            ),
+                "Changes of the leader's epoch that the node does not have yet, by the leader's last beat."),
             image_age: metrics.gauge(
                 "presim_fleet_image_age_seconds",
-                "Age of the state in the fleet's newest image, on the node that leads; 0 on others.",
-                &[],
-            ),
+                "Age of the state in the fleet's newest image, on the node that leads; 0 on others."),
             connected: metrics.gauge(
                 "presim_fleet_connected",
-                "1 if the node has a connection to the fleet's servers, otherwise 0.",
-                &[],
-            ),
+                "1 if the node has a connection to the fleet's servers, otherwise 0."),
             dropped_sends: metrics.counter(
                 "presim_fleet_dropped_sends_total",
-                "Parts of messages that the stream has not acknowledged: refused, lost, or late. They are sent again while the node leads.",
-                &[],
-            ),
+                "Parts of messages that the stream has not acknowledged: refused, lost, or late. They are sent again while the node leads."),
             metrics: metrics.clone(),
             leader: None,
         }

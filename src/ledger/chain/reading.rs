@@ -92,7 +92,7 @@ impl Chain {
     /// Returns the number of the block that a tag names.
     fn tagged(&self, tag: Selector) -> Result<u64, UnknownBlock> {
         let newest = self.head().number();
-        let known = |number: Option<u64>| number.ok_or(UnknownBlock::Untagged { tag: tag.name() });
+        let known = |number: Option<u64>| number.ok_or(UnknownBlock::Untagged { tag: tag.into() });
         match (tag, self.tags) {
             (Selector::Safe, Some(tags)) => known(tags.safe),
             (Selector::Finalized, Some(tags)) => known(tags.finalized),

@@ -76,27 +76,17 @@ impl SubBlock {
 impl StoredSubBlock {
     /// Returns the snapshot after `on` whose open block is `open`, grown by this content.
     fn grow(self, on: &Snapshot, mut open: OpenBlock, codes: &CodesByHash) -> Result<Snapshot, redb::Error> {
-        let Self {
-            index,
-            regular_gas_used,
-            blob_gas_used,
-            transactions,
-            receipts,
-            changes,
-            state_gas_used,
-            access_list,
-        } = self;
-        if transactions.len() != receipts.len() {
+        if self.transactions.len() != self.receipts.len() {
             return Err(corrupted("a sub-block has another number of receipts than of transactions"));
         }
-        open.index = index;
-        open.set_gas(BlockGas { regular: regular_gas_used, state: state_gas_used.unwrap_or_default() });
-        open.blob_gas_used = blob_gas_used;
-        open.access_lists.extend(access_list.map(Arc::new));
-        for (tx, receipt) in transactions.into_iter().zip(receipts) {
+        open.index = self.index;
+        open.set_gas(BlockGas { regular: self.regular_gas_used, state: self.state_gas_used.unwrap_or_default() });
+        open.blob_gas_used = self.blob_gas_used;
+        open.access_lists.extend(self.access_list.map(Arc::new));
+        for (tx, receipt) in self.transactions.into_iter().zip(self.receipts) {
             open.push(tx.read()?, receipt.read()?);
         }
-        let changes = codes.read(changes, &on.world)?;
+        let changes = codes.read(self.changes, &on.world)?;
         Ok(after(on, changes, |world, hashes| Snapshot::new(world, on.head.clone(), Some(open), hashes)))
     }
 }

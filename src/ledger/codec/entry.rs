@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use alloy_consensus::{Header, transaction::Recovered};
 use alloy_primitives::{B256, Bytes};
-use alloy_rlp::{Decodable, Encodable, RlpDecodable, RlpEncodable};
+use alloy_rlp::{Encodable, RlpDecodable, RlpEncodable};
 
 use super::{
     codes::CodesByHash,
@@ -210,19 +210,16 @@ impl Entry {
     ///
     /// Returns [`redb::Error::Corrupted`] if the bytes are not exactly one entry.
     pub fn decode(bytes: &[u8]) -> Result<Self, redb::Error> {
-        fn boxed<T: Decodable>(fields: &[u8]) -> Result<Box<T>, redb::Error> {
-            decode(fields).map(Box::new)
-        }
         let Some((kind, fields)) = bytes.split_first() else { return Err(corrupted("a change of the chain is empty")) };
         Ok(match *kind {
-            SUB_BLOCK => Self::SubBlock(boxed(fields)?),
-            SEAL => Self::Seal(boxed(fields)?),
-            PRECONFIRMED => Self::Preconfirmed(boxed(fields)?),
-            CANONICAL => Self::Canonical(boxed(fields)?),
-            CONTENT => Self::Content(boxed(fields)?),
+            SUB_BLOCK => Self::SubBlock(decode(fields)?),
+            SEAL => Self::Seal(decode(fields)?),
+            PRECONFIRMED => Self::Preconfirmed(decode(fields)?),
+            CANONICAL => Self::Canonical(decode(fields)?),
+            CONTENT => Self::Content(decode(fields)?),
             FALL_BACK => Self::FallBack(decode(fields)?),
-            GO_BACK => Self::GoBack(boxed(fields)?),
-            RESTART => Self::Restart(boxed(fields)?),
+            GO_BACK => Self::GoBack(decode(fields)?),
+            RESTART => Self::Restart(decode(fields)?),
             TAGS => Self::Tags(decode(fields)?),
             FEED => Self::Feed(decode(fields)?),
             kind => return Err(corrupted(format!("a change of the chain is of the unknown kind {kind}"))),
@@ -270,14 +267,12 @@ impl SubBlock {
     pub fn whole(after: &Snapshot, changes: Vec<StoredChange>) -> Self {
         let (header, body) = (after.head.header.inner(), after.head.body());
         let content = StoredSubBlock {
-            index: 0,
             regular_gas_used: header.gas_used,
             blob_gas_used: header.blob_gas_used.unwrap_or_default(),
             transactions: body.transactions.iter().map(Into::into).collect(),
             receipts: body.receipts.iter().map(Into::into).collect(),
             changes,
-            state_gas_used: None,
-            access_list: None,
+            ..StoredSubBlock::default()
         };
         Self { opens: Maybe(Some(header.clone())), content, verified: after.verified as u8 }
     }

@@ -213,7 +213,7 @@ fn accounts(world: &LocalWorld, codes: &mut CodesByHash) -> Vec<StoredChange> {
         codes.add(&account.code);
         StoredChange {
             address: *address,
-            account: Maybe(Some((&**account).into())),
+            account: Maybe(Some((&account.info()).into())),
             storage_cleared: false,
             slots: StoredSlot::sorted(account.slots()),
         }

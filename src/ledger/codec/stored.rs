@@ -14,7 +14,7 @@ use revm::state::AccountInfo;
 use crate::{
     chain::{BlockBody, ChainReceipt, SealedBlock, merged_access_list},
     ledger::OpenBlock,
-    state::{Account, AccountChange, Code},
+    state::{AccountChange, Code},
     store::{StoredTx, corrupted},
 };
 
@@ -124,12 +124,6 @@ pub struct StoredBody {
     pub access_list: Option<BlockAccessList>,
 }
 
-impl From<&BlockBody> for StoredBody {
-    fn from(body: &BlockBody) -> Self {
-        Self::after(body, 0)
-    }
-}
-
 impl StoredBody {
     /// Returns the body without its first `known` transactions and their receipts.
     pub fn after(body: &BlockBody, known: usize) -> Self {
@@ -171,9 +165,9 @@ pub struct StoredAccount {
     pub code_hash: B256,
 }
 
-impl From<&Account> for StoredAccount {
-    fn from(account: &Account) -> Self {
-        Self { balance: account.balance, nonce: account.nonce, code_hash: account.code.hash }
+impl From<&AccountInfo> for StoredAccount {
+    fn from(info: &AccountInfo) -> Self {
+        Self { balance: info.balance, nonce: info.nonce, code_hash: info.code_hash }
     }
 }
 
@@ -195,14 +189,9 @@ pub struct StoredSlot {
 
 impl From<&AccountChange> for StoredChange {
     fn from(change: &AccountChange) -> Self {
-        let account = change.info.as_ref().map(|info| StoredAccount {
-            balance: info.balance,
-            nonce: info.nonce,
-            code_hash: info.code_hash,
-        });
         Self {
             address: change.address,
-            account: Maybe(account),
+            account: Maybe(change.info.as_ref().map(Into::into)),
             storage_cleared: change.storage_cleared,
             slots: StoredSlot::sorted(change.slots.iter()),
         }

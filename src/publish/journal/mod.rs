@@ -90,7 +90,7 @@ impl Journal {
             let mut all: Vec<_> = world.local().into_iter().flat_map(LocalWorld::accounts).collect();
             all.sort_unstable_by_key(|(address, _)| **address);
             for (address, account) in all {
-                accounts.insert(address.0.0, encode(&StoredAccount::from(&**account)).as_slice())?;
+                accounts.insert(address.0.0, encode(&StoredAccount::from(&account.info())).as_slice())?;
                 if account.code.hash != KECCAK256_EMPTY {
                     codes.insert(account.code.hash.0, account.code.bytecode.original_byte_slice())?;
                 }

@@ -103,7 +103,7 @@ impl ChainIdentity {
 
 /// Writes a block's header, and its body if it is known.
 pub fn write_block(transaction: &WriteTransaction, block: &SealedBlock) -> Result<(), redb::Error> {
-    let body = block.find_body().map(|body| StoredBody::from(&*body));
+    let body = block.find_body().map(|body| StoredBody::after(&body, 0));
     write_stored(transaction, block.hash(), &StoredHeader::from(block), body.as_ref())
 }
 

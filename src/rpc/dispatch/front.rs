@@ -61,11 +61,10 @@ impl Front {
         let counts = table::ALL.iter().map(|_| Default::default()).collect();
         let unknown = Counted::new(metrics, "unknown", Outcome::Invalid);
         let refusals = Counted {
-            requests: metrics.counter("presim_refusals_total", "Requests refused because a lane was too busy.", &[]),
+            requests: metrics.counter("presim_refusals_total", "Requests refused because a lane was too busy."),
             seconds: metrics.histogram(
                 "presim_refusal_seconds",
                 "From a request being parsed to its refusal being ready to be written.",
-                &[],
             ),
         };
         Self {
@@ -171,8 +170,12 @@ impl Counted {
     fn new(metrics: &Metrics, method: &'static str, outcome: Outcome) -> Self {
         let labels = [("method", method), ("outcome", outcome.as_str())];
         Self {
-            requests: metrics.counter("presim_requests_total", "Requests answered.", &labels),
-            seconds: metrics.histogram("presim_request_seconds", "From a request's arrival to its answer.", &labels),
+            requests: metrics.counter_with("presim_requests_total", "Requests answered.", &labels),
+            seconds: metrics.histogram_with(
+                "presim_request_seconds",
+                "From a request's arrival to its answer.",
+                &labels,
+            ),
         }
     }
 

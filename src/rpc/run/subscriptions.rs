@@ -133,11 +133,10 @@ impl Subscriptions {
             list: Mutex::default(),
             most,
             memory,
-            open: metrics.gauge("presim_subscriptions", "Subscriptions that are open.", &[]),
+            open: metrics.gauge("presim_subscriptions", "Subscriptions that are open."),
             dropped: metrics.counter(
                 "presim_subscribers_dropped_total",
                 "Connections closed because they did not take their notifications.",
-                &[],
             ),
             moved: Notify::new(),
         }

@@ -82,7 +82,7 @@ pub struct Connection {
 impl Connections {
     /// Creates an empty table. The bytes that connections hold count in `memory`.
     pub fn new(limits: ConnectionLimits, memory: Arc<IoMemory>, metrics: &Metrics) -> Self {
-        let gauge = |kind| metrics.gauge("presim_connections", "Open connections, by kind.", &[("kind", kind)]);
+        let gauge = |kind| metrics.gauge_with("presim_connections", "Open connections, by kind.", &[("kind", kind)]);
         let (http, web_socket) = (gauge("http"), gauge("websocket"));
         Self { limits, memory, table: Mutex::default(), alive: watch::Sender::new(0), http, web_socket }
     }

@@ -34,11 +34,11 @@ impl PreConfirmedCounts {
     pub(super) fn new(metrics: &Metrics) -> Self {
         let blocks = |outcome| {
             let help = "Pre-confirmed blocks, by what became of them.";
-            metrics.counter("presim_preconfirmed_total", help, &[("outcome", outcome)])
+            metrics.counter_with("presim_preconfirmed_total", help, &[("outcome", outcome)])
         };
         let messages = |outcome| {
             let help = "Messages of the stream of sub-blocks.";
-            metrics.counter("presim_flashblocks_total", help, &[("outcome", outcome)])
+            metrics.counter_with("presim_flashblocks_total", help, &[("outcome", outcome)])
         };
         Self {
             begun: Vec::new(),

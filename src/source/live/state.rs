@@ -61,7 +61,7 @@ impl Live {
     pub(super) fn new(source: LiveSource, feed: Feed) -> Self {
         let blocks = |outcome| {
             let help = "Canonical blocks of the upstream, by what became of what was known of its state.";
-            feed.metrics.counter("presim_upstream_blocks_total", help, &[("outcome", outcome)])
+            feed.metrics.counter_with("presim_upstream_blocks_total", help, &[("outcome", outcome)])
         };
         let LiveSource { spec, upstream, fetcher, remote, heads, flashblocks, limits } = source;
         Self {
@@ -78,11 +78,10 @@ impl Live {
             executed: blocks("executed"),
             skipped: blocks("not_executed"),
             mismatched: blocks("mismatch"),
-            reorgs: feed.metrics.counter("presim_reorgs_total", "Times that the upstream took another branch.", &[]),
+            reorgs: feed.metrics.counter("presim_reorgs_total", "Times that the upstream took another branch."),
             restarts: feed.metrics.counter(
                 "presim_source_restarts_total",
                 "Times that the source of an upstream's chain was started again after a fault in it.",
-                &[],
             ),
             counts: PreConfirmedCounts::new(&feed.metrics),
             chain: LiveChain { spec: Arc::new(spec), upstream, fetcher, remote, limits },

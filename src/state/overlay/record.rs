@@ -20,11 +20,9 @@ impl Overlay {
     /// Records that a run read `parts` of an account, except for those that an override gives. Does nothing
     /// unless reads are recorded.
     pub fn note_account(&mut self, address: Address, parts: AccountReads) {
-        if !self.reads.on {
-            return;
+        if self.reads.on {
+            self.entry(address).note(parts);
         }
-        let id = self.id(address);
-        self.entries[id].note(parts);
     }
 
     /// Records that a run read `fields` of its block. Does nothing unless reads are recorded.

@@ -1,18 +1,19 @@
 //! One account of the upstream, with its known slots.
 
 use std::sync::{
-    Arc, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use alloy_primitives::{U256, map::HashMap};
+use parking_lot::RwLock;
 use revm::state::AccountInfo;
 
 use super::{codes::HeldCode, versions::Versions};
 
 /// An account by its blocks.
 #[derive(Debug, Default)]
-pub(crate) struct Cell(RwLock<Known>);
+pub(crate) struct Cell(pub(super) RwLock<Known>);
 
 /// The known state of an account.
 #[derive(Debug, Default)]
@@ -55,7 +56,7 @@ impl<T> Used<T> {
 impl Cell {
     /// Returns the account at a block. The outer `None` means unknown, the inner one that the account does not exist.
     pub fn info(&self, block: u64, since: u64) -> Option<Option<AccountInfo>> {
-        let known = self.read();
+        let known = self.0.read();
         let fields = known.info.value.at(block, since)?;
         known.info.mark();
         Some(fields.as_ref().map(AccountFields::info))
@@ -63,19 +64,11 @@ impl Cell {
 
     /// Returns a slot at a block.
     pub fn slot(&self, key: &U256, block: u64, since: u64) -> Option<U256> {
-        let known = self.read();
+        let known = self.0.read();
         let slot = known.slots.get(key)?;
         let value = slot.value.at(block, since)?;
         slot.mark();
         Some(*value)
-    }
-
-    pub(super) fn read(&self) -> RwLockReadGuard<'_, Known> {
-        self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    pub(super) fn write(&self) -> RwLockWriteGuard<'_, Known> {
-        self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The chain of blocks that the cache follows: a block is appended, or blocks are removed by a reorg.
 
 use std::sync::{
-    Arc, PoisonError, RwLockReadGuard,
+    Arc,
     atomic::{AtomicBool, Ordering::Release},
 };
 
@@ -9,31 +9,31 @@ use alloy_primitives::B256;
 
 use super::{
     RemoteState, RemoteView,
-    cell::{AccountFields, Cell, Known},
-    recent::{Changed, RecentBlocks},
+    cell::{AccountFields, Known},
+    recent::Changed,
 };
 use crate::state::{AccountChange, Code};
 
 impl RemoteState {
     /// Retains the states of so many blocks from now on, at least 1.
     pub fn retain_blocks(&self, blocks: usize) {
-        self.chain.write().unwrap_or_else(PoisonError::into_inner).kept = blocks.max(1);
+        self.chain.write().kept = blocks.max(1);
     }
 
     /// Returns the number and hash of the newest block.
     pub fn head(&self) -> (u64, B256) {
-        self.chain().head().map_or((0, B256::ZERO), |head| (head.number, head.hash))
+        self.chain.read().head().map_or((0, B256::ZERO), |head| (head.number, head.hash))
     }
 
     /// Returns the state after the newest block.
     pub fn newest(self: &Arc<Self>) -> Option<RemoteView> {
-        let anchor = self.chain().head()?.clone();
+        let anchor = self.chain.read().head()?.clone();
         Some(RemoteView { state: self.clone(), anchor })
     }
 
     /// Returns the state after a block; `None` unless it is one of the newest of the chain that are retained.
     pub fn view(self: &Arc<Self>, number: u64, hash: B256) -> Option<RemoteView> {
-        let anchor = self.chain().find(number, hash)?.clone();
+        let anchor = self.chain.read().find(number, hash)?.clone();
         Some(RemoteView { state: self.clone(), anchor })
     }
 
@@ -42,7 +42,7 @@ impl RemoteState {
     ///
     /// Returns `None` and does nothing unless `number` follows the newest block.
     pub fn advance(self: &Arc<Self>, number: u64, hash: B256, changes: &[AccountChange]) -> Option<RemoteView> {
-        let mut chain = self.chain.write().unwrap_or_else(PoisonError::into_inner);
+        let mut chain = self.chain.write();
         let head = chain.head()?;
         if head.number.checked_add(1) != Some(number) {
             return None;
@@ -85,7 +85,7 @@ impl RemoteState {
     ///
     /// Returns `None` and does nothing unless `number` is after the newest block.
     pub fn cut(self: &Arc<Self>, number: u64, hash: B256) -> Option<RemoteView> {
-        let mut chain = self.chain.write().unwrap_or_else(PoisonError::into_inner);
+        let mut chain = self.chain.write();
         let head = chain.head()?.clone();
         if number <= head.number {
             return None;
@@ -106,7 +106,7 @@ impl RemoteState {
     ///
     /// Returns `None` if that block is not one of the newest that are retained. The chain then has to [`restart`](Self::restart).
     pub fn revert_to(self: &Arc<Self>, number: u64, hash: B256) -> Option<RemoteView> {
-        let mut chain = self.chain.write().unwrap_or_else(PoisonError::into_inner);
+        let mut chain = self.chain.write();
         let anchor = chain.find(number, hash)?.clone();
         // Views die first, so that no reader takes a value written below for one of the old branch.
         for dead in chain.blocks.iter().filter(|block| block.anchor.number > number) {
@@ -123,7 +123,7 @@ impl RemoteState {
 
     /// Starts again at any block. Nothing is known of it, and every earlier view knows nothing from now on.
     pub fn restart(self: &Arc<Self>, number: u64, hash: B256) -> RemoteView {
-        let mut chain = self.chain.write().unwrap_or_else(PoisonError::into_inner);
+        let mut chain = self.chain.write();
         chain.era.store(false, Release);
         self.hashes.clear();
         self.change_all(|known| {
@@ -136,18 +136,13 @@ impl RemoteState {
         RemoteView { state: self.clone(), anchor }
     }
 
-    pub(super) fn chain(&self) -> RwLockReadGuard<'_, RecentBlocks> {
-        self.chain.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn change_all(&self, change: impl Fn(&mut Known)) {
         let older = |known: &Known| {
             let slots: usize = known.slots.values().map(|slot| slot.value.count_older()).sum();
             (known.info.value.count_older(), slots)
         };
         for cell in &self.accounts {
-            let cell: &Cell = cell.value();
-            let mut known = cell.write();
+            let mut known = cell.0.write();
             let before = older(&known);
             change(&mut known);
             let after = older(&known);

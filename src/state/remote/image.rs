@@ -2,6 +2,7 @@
 
 use alloy_primitives::{Address, B256, Bytes, U256, map::HashMap};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
+use revm::bytecode::Bytecode;
 
 use super::{Fetched, Miss, RemoteState, RemoteView, cell::AccountFields};
 use crate::state::CodeCache;
@@ -56,14 +57,29 @@ pub struct ImageSlot {
     pub value: U256,
 }
 
+impl RemoteImage {
+    /// Creates the image of the block of `view`, with nothing in it.
+    fn of(view: &RemoteView) -> Self {
+        Self { number: view.number(), hash: view.hash(), ..Self::default() }
+    }
+
+    /// Returns the index of a code, counted from 1, and adds the code if it has none among `indices`.
+    fn add_code(&mut self, hash: B256, code: &Bytecode, indices: &mut HashMap<B256, u64>) -> u64 {
+        *indices.entry(hash).or_insert_with(|| {
+            self.codes.push(code.original_bytes());
+            self.codes.len() as u64
+        })
+    }
+}
+
 impl RemoteState {
     /// Returns the known state at the block of `view`. Empty if that block is no longer part of the chain.
     pub fn export(&self, view: &RemoteView) -> RemoteImage {
         let (block, since) = (view.number(), view.anchor.since);
-        let mut image = RemoteImage { number: block, hash: view.hash(), ..RemoteImage::default() };
+        let mut image = RemoteImage::of(view);
         let mut indices: HashMap<B256, u64> = HashMap::default();
         for entry in &self.accounts {
-            let known = entry.value().read();
+            let known = entry.value().0.read();
             let info = known.info.value.at(block, since);
             let slots = known.slots.iter().filter_map(|(slot, versions)| {
                 let value = *versions.value.at(block, since)?;
@@ -74,10 +90,7 @@ impl RemoteState {
             if let Some(Some(AccountFields { balance, nonce, code })) = info {
                 (account.balance, account.nonce) = (*balance, *nonce);
                 if let Some(held) = code {
-                    account.code = *indices.entry(held.code.hash).or_insert_with(|| {
-                        image.codes.push(held.code.bytecode.original_bytes());
-                        image.codes.len() as u64
-                    });
+                    account.code = image.add_code(held.code.hash, &held.code.bytecode, &mut indices);
                 }
             }
             if account.is_known || !account.slots.is_empty() {
@@ -91,12 +104,12 @@ impl RemoteState {
             .map(|entry| ImageHash { number: *entry.key(), hash: *entry.value() })
             .collect();
         // Values read after the block was removed may belong to another branch.
-        if view.is_alive() { image } else { RemoteImage { number: block, hash: view.hash(), ..RemoteImage::default() } }
+        if view.is_alive() { image } else { RemoteImage::of(view) }
     }
 
     /// Returns what is known of these pieces of the state at the block of `view`.
     pub fn export_some(view: &RemoteView, wanted: impl IntoIterator<Item = Miss>) -> RemoteImage {
-        let mut image = RemoteImage { number: view.number(), hash: view.hash(), ..RemoteImage::default() };
+        let mut image = RemoteImage::of(view);
         let mut indices: HashMap<B256, u64> = HashMap::default();
         for miss in wanted {
             match miss {
@@ -106,10 +119,7 @@ impl RemoteState {
                     if let Some(info) = known {
                         (account.balance, account.nonce) = (info.balance, info.nonce);
                         if let Some(code) = info.code.filter(|code| !code.is_empty()) {
-                            account.code = *indices.entry(info.code_hash).or_insert_with(|| {
-                                image.codes.push(code.original_bytes());
-                                image.codes.len() as u64
-                            });
+                            account.code = image.add_code(info.code_hash, &code, &mut indices);
                         }
                     }
                     image.accounts.push(account);

@@ -17,7 +17,7 @@ pub use misses::{Miss, Missed};
 use std::{
     hash::BuildHasher,
     sync::{
-        Arc, RwLock,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -25,6 +25,7 @@ use std::{
 use alloy_primitives::{Address, B256, U256, map::DefaultHashBuilder};
 use crossbeam::queue::SegQueue;
 use dashmap::DashMap;
+use parking_lot::RwLock;
 use revm::state::AccountInfo;
 
 use self::{
@@ -165,7 +166,7 @@ impl RemoteState {
     /// longer part of the chain.
     pub fn insert(&self, view: &RemoteView, values: impl IntoIterator<Item = Fetched>) -> bool {
         for value in values {
-            let chain = self.chain();
+            let chain = self.chain.read();
             if !view.is_alive() {
                 return false;
             }
@@ -221,7 +222,7 @@ impl RemoteState {
             self.entries.fetch_add(1, Relaxed);
             self.bytes.fetch_add(Self::ACCOUNT_BYTES, Relaxed);
         }
-        let mut known = cell.write();
+        let mut known = cell.0.write();
         let before = known.info.value.count_older();
         let changed = change(&mut known);
         known.info.mark();
@@ -289,16 +290,16 @@ impl RemoteState {
     /// Evicts an account that is not marked and has no slots. Returns its bytes; `None` if it stays.
     fn evict_account(&self, address: &Address) -> Option<usize> {
         let (_, cell) = self.accounts.remove_if(address, |_, cell| {
-            let mut known = cell.write();
+            let mut known = cell.0.write();
             !known.info.take_mark() && known.slots.is_empty()
         })?;
-        let older = cell.read().info.value.count_older();
+        let older = cell.0.read().info.value.count_older();
         Some(Self::ACCOUNT_BYTES + older * Versions::<Option<AccountFields>>::BYTES)
     }
 
     fn evict_slot(&self, address: &Address, slot: &U256) -> Option<usize> {
         let cell = self.accounts.get(address)?;
-        let mut known = cell.write();
+        let mut known = cell.0.write();
         if known.slots.get_mut(slot)?.take_mark() {
             return None;
         }

@@ -3,7 +3,7 @@
 /// The value of one key at several blocks, each from the block at which it was seen to the one that changed it.
 ///
 /// Versions do not overlap. One that nothing has ended yet is valid at every later block of the chain.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Versions<T> {
     newest: Version<T>,
     /// The earlier versions, oldest first.
@@ -30,12 +30,6 @@ impl<T> Version<T> {
 
     const fn covers(&self, block: u64, since: u64) -> bool {
         self.from <= block && block < self.until && self.from >= since
-    }
-}
-
-impl<T: Default> Default for Versions<T> {
-    fn default() -> Self {
-        Self { newest: Version::default(), older: None }
     }
 }
 

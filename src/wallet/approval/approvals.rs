@@ -136,8 +136,8 @@ impl Approvals {
     pub fn new(most: usize, timeout: Duration, metrics: &Metrics) -> Self {
         let help = "Ids of withdrawn batches that no other batch gets yet.";
         let gauges = ApprovalGauges {
-            waiting: metrics.gauge("presim_wallet_waiting", "Batches that wait for approval.", &[]),
-            withdrawn: metrics.gauge("presim_wallet_withdrawn_ids", help, &[]),
+            waiting: metrics.gauge("presim_wallet_waiting", "Batches that wait for approval."),
+            withdrawn: metrics.gauge("presim_wallet_withdrawn_ids", help),
         };
         Self {
             questions: Mutex::default(),

@@ -119,16 +119,16 @@ impl Sending {
         family: Family,
         metrics: &Metrics,
     ) -> Self {
-        let counter = |outcome, help| metrics.counter("presim_wallet_sent_total", help, &[("outcome", outcome)]);
+        let counter = |outcome, help| metrics.counter_with("presim_wallet_sent_total", help, &[("outcome", outcome)]);
         let help = "Transactions of the wallet that were sent to the upstream, each time that they were.";
         let fate = |fate| {
             let help = "Transactions of the wallet whose fate on the upstream's chain is final.";
-            metrics.counter("presim_wallet_settled_total", help, &[("fate", fate)])
+            metrics.counter_with("presim_wallet_settled_total", help, &[("fate", fate)])
         };
         let meters = SendingMeters {
             sent: counter("ok", help),
             refused: counter("refused", help),
-            waiting: metrics.gauge("presim_wallet_unmined", "Transactions of the wallet that wait to be mined.", &[]),
+            waiting: metrics.gauge("presim_wallet_unmined", "Transactions of the wallet that wait to be mined."),
             mined: fate("mined"),
             taken: fate("replaced"),
         };

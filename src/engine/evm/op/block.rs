@@ -108,6 +108,7 @@ impl<'a> OpBlock<'a> {
         self.evm.db_mut().commit(state);
         Ok(true)
     }
+
     /// Returns the DA footprint in gas of a signed transaction, which the block must have left.
     fn footprint(&mut self, encoded: &[u8]) -> Result<u64, BlockExecutionError> {
         if self.fork < OpFork::Jovian {

@@ -4,15 +4,18 @@ use alloy_eips::{
     eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS, eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
     eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
 };
-use alloy_evm::Evm;
 use alloy_primitives::Address;
 
+use super::{
+    outputs::AccountDiff,
+    plan::{BlockPosition, PlannedBlock},
+    results::SimulatedBlock,
+};
 use crate::{
     chain::{BASE_TIME, ChainSpec},
     engine::{
-        evm::{FamilyEvm, RunEvm},
+        evm::FamilyEvm,
         request::{Outputs, Simulation},
-        simulate::{AccountDiff, BlockPosition, PlannedBlock, SimulatedBlock},
     },
     state::{AccountReads, BlockReads, Overlay},
 };
@@ -23,7 +26,7 @@ const BEFORE_CALLS: [Address; 3] = [HISTORY_STORAGE_ADDRESS, BEACON_ROOTS_ADDRES
 const AFTER_CALLS: [Address; 2] = [WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS];
 
 /// Records what the plan of a simulation reads, besides what its calls do. `plan` is `None` if it is refused.
-pub(in crate::engine) fn note_plan(
+pub(super) fn note_plan(
     spec: &ChainSpec,
     simulation: &Simulation,
     plan: Option<&[PlannedBlock<'_>]>,
@@ -55,7 +58,7 @@ pub(in crate::engine) fn note_plan(
 
 /// The reads of a run of blocks, as far as they are noted when it ends.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::engine) struct RunReads {
+pub(super) struct RunReads {
     /// The fields of the first block that have been read so far, or that follow from such.
     pub fields: BlockReads,
     /// Whether any block so far has begun with its system calls.
@@ -79,10 +82,9 @@ impl RunReads {
         self.begun |= planned.continues.is_none();
         let mut read = overlay.take_block_reads();
         // A vault that is the fee recipient gets more than the producer's fees.
-        read.set(
-            BlockReads::FEE_RECIPIENT,
-            read.contains(BlockReads::FEE_RECIPIENT) || F::HAS_VAULTS && simulation.counts_income(),
-        );
+        if F::HAS_VAULTS && simulation.counts_income() {
+            read |= BlockReads::FEE_RECIPIENT;
+        }
         let set = &planned.block.block;
         for (is_set, field) in [
             (set.gas_limit.is_some(), BlockReads::GAS_LIMIT),
@@ -132,19 +134,6 @@ impl RunReads {
             note_diff(*address, change, overlay);
         }
     }
-}
-
-/// Runs system calls without recording what they read. What they write is recorded as read where code reads it. Their
-/// contracts are those of their EIPs, whose code never changes.
-pub(in crate::engine) fn unrecorded<F: FamilyEvm, T>(
-    evm: &mut RunEvm<'_, F>,
-    run: impl FnOnce(&mut RunEvm<'_, F>) -> T,
-) -> T {
-    let records = evm.db().records_reads();
-    evm.db_mut().record_reads(false);
-    let done = run(evm);
-    evm.db_mut().record_reads(records);
-    done
 }
 
 /// Records that an output shows the account's change.

@@ -21,13 +21,14 @@ use revm::{
     state::AccountInfo,
 };
 
-use crate::{
-    engine::evm::{At, FamilyEvm, Metered, RunEvm, call, extcodecopy, put, selfdestruct},
-    state::{AccountReads, BlockReads, Overlay},
+use super::{
+    family::{FamilyEvm, RunEvm},
+    meter::{At, Metered, call, extcodecopy, put, selfdestruct},
 };
+use crate::state::{AccountReads, BlockReads, Overlay};
 
 /// Replaces the metered opcodes that show state or a field of the block by ones that also record this.
-pub(in crate::engine) fn record<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthInterpreter, C>) {
+pub(super) fn record<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthInterpreter, C>) {
     let mut put = |code: u8, run: fn(At<'_, C>) -> InstructionExecResult| put(instructions, code, run);
     put(opcode::BALANCE, |mut at| {
         account(&mut at, 0, AccountReads::BALANCE);
@@ -109,8 +110,7 @@ fn account<'a, C: Metered<'a>>(at: &mut At<'_, C>, depth: usize, parts: AccountR
 /// ends before its frame begins has paid for that access.
 fn delegate<'a, C: Metered<'a>>(at: &mut At<'_, C>) {
     let Ok(word) = at.interpreter.stack.peek(1) else { return };
-    let callee = seen_info(at.host.journal_mut(), Address::from_word(word.into()));
-    if let Some(delegate) = callee.and_then(|info| info.code).and_then(|code| code.eip7702_address()) {
+    if let Some(delegate) = delegate_of(at.host.journal_mut(), Address::from_word(word.into())) {
         at.host.db_mut().note_account(delegate, AccountReads::empty());
     }
 }
@@ -128,8 +128,13 @@ fn balance(journal: &mut Journal<&mut Overlay>, address: Address) -> U256 {
     seen_info(journal, address).map_or(U256::ZERO, |info| info.balance)
 }
 
+/// Returns the account to which the code of an account is delegated (EIP-7702), as the transaction sees it now.
+pub(in crate::engine) fn delegate_of(journal: &mut Journal<&mut Overlay>, address: Address) -> Option<Address> {
+    seen_info(journal, address)?.code?.eip7702_address()
+}
+
 /// Returns an account as the transaction sees it now. Neither warms it nor loads it.
-pub(in crate::engine) fn seen_info(journal: &mut Journal<&mut Overlay>, address: Address) -> Option<AccountInfo> {
+fn seen_info(journal: &mut Journal<&mut Overlay>, address: Address) -> Option<AccountInfo> {
     match journal.inner.state.get(&address) {
         Some(account) => Some(account.info.clone()),
         None => journal.database.basic(address).ok().flatten(),
@@ -141,7 +146,7 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
     /// of each account that it delegates (EIP-7702) what decides whether the delegation is valid.
     ///
     /// An unsigned call that offers nothing and sends nothing pays with any balance.
-    pub(in crate::engine) fn note_transaction_if_recorded(&mut self, is_signed: bool) {
+    pub(super) fn note_transaction_if_recorded(&mut self, is_signed: bool) {
         if self.inner.ctx.journaled_state.database.records_reads() {
             self.note_transaction(is_signed);
         }
@@ -167,7 +172,7 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
     /// Records what a frame reads as it begins: the codes that it runs, the funds that it transfers, and whether a
     /// contract may be created.
     #[cold]
-    pub(in crate::engine) fn note_frame(&mut self, init: &FrameInit) {
+    pub(super) fn note_frame(&mut self, init: &FrameInit) {
         let journal = &mut self.inner.ctx.journaled_state;
         match &init.frame_input {
             FrameInput::Call(call) => {
@@ -176,8 +181,7 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
                     journal.database.note_account(call.transfer_from(), AccountReads::BALANCE);
                     note_receiver(journal, call.transfer_to(), value);
                 }
-                let code = seen_info(journal, call.bytecode_address).and_then(|info| info.code);
-                if let Some(delegate) = code.and_then(|code| code.eip7702_address()) {
+                if let Some(delegate) = delegate_of(journal, call.bytecode_address) {
                     journal.database.note_account(delegate, AccountReads::CODE);
                 }
             }
