@@ -58,9 +58,9 @@ use crate::{
     page,
     pool::{DroppedTransaction, PoolDrops, TxOutbox},
     rpc::{
-        Access, AccessConfig, Backend, Filters, ForwardedMethods, Front, FrontActor, IoMemory, IoThreads,
-        MetricsAccess, RequestLimits, Serve, ServedFiles, ShapeLimits, StateCompletion, Stop, Subscriptions,
-        SyncTimeouts, Waiters, Watches, announce,
+        Access, Backend, Filters, ForwardedMethods, Front, FrontActor, HttpService, IoMemory, IoThreads, RequestLimits,
+        ServedFiles, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts, Waiters, Watches,
+        announce, serve_metrics,
     },
     scheduler::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     source::{
@@ -157,10 +157,7 @@ impl Node {
 
     fn start_with(ports: Ports, store: Store, config: Config, metrics: Metrics) -> eyre::Result<Self> {
         load_kzg_settings_beside();
-        let access = Arc::new(Access::new(&AccessConfig {
-            token_file: config.token_file.as_deref(),
-            wallet_token_file: config.wallet_token_file.as_deref(),
-        })?);
+        let access = Arc::new(Access::new(config.token_file.clone(), config.wallet_token_file.clone())?);
         let reason = ports.front.reason();
         reason.set("it reads the keys of its wallet");
         let keyed = keys::load(&config.wallet_key_file, &config.wallet_password_file)?;
@@ -370,12 +367,11 @@ impl Actors {
         });
         let Ports { front: startup, metrics: metrics_port } = ports;
         let metrics_address = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
-        let server = config.server().with_metrics(metrics_address);
+        let server = ServerConfig { metrics: metrics_address, ..config.server() };
         if let Some(port) = metrics_port {
             let foreign = !port.local_addr()?.ip().is_loopback();
-            let access = MetricsAccess { tokens: foreign.then(|| access.clone()) };
-            let port = tokio::net::TcpListener::from_std(port)?;
-            tokio::spawn(crate::rpc::serve_metrics(port, metrics.clone(), access));
+            let (port, tokens) = (tokio::net::TcpListener::from_std(port)?, foreign.then(|| access.clone()));
+            tokio::spawn(serve_metrics(port, metrics.clone(), tokens));
         }
 
         if let Some(at) = spec.unexecuted_fork() {
@@ -485,10 +481,10 @@ impl Actors {
             }
         };
         let files = if config.no_page { ServedFiles::default() } else { page::files(access.needs_token()) };
-        let front =
-            FrontActor::new(server, io, front, subscriptions, access, memory, metrics).with_files(files).start();
         let port = tokio::task::spawn_blocking(|| startup.hand_over()).await??;
-        front.send(Serve(tokio::net::TcpListener::from_std(port)?)).await?;
+        let port = tokio::net::TcpListener::from_std(port)?;
+        let service = HttpService { front, access, config: server, subscriptions, files };
+        let front = FrontActor::serve(port, service, io, memory, &metrics).start();
         let vitals = Vitals { front: front.clone(), lanes: lanes.clone(), feed: feed.clone() };
         Ok(Self { front, lanes, feed, feed_thread, beside, approvals, vitals, socket, sender, _served: served })
     }
