@@ -45,7 +45,7 @@ use tokio::{
 };
 
 use self::{
-    live::{RemoteGauges, UpstreamParts},
+    live::UpstreamParts,
     ports::Ports,
     start::{Start, begin},
 };
@@ -59,8 +59,8 @@ use crate::{
     pool::{DroppedTransaction, PoolDrops, TxOutbox},
     rpc::{
         Access, Backend, Filters, ForwardedMethods, Front, FrontActor, HttpService, IoMemory, IoThreads, RequestLimits,
-        ServedFiles, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts, Waiters, Watches,
-        announce, serve_metrics,
+        RequestRunner, ServedFiles, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts,
+        Waiters, Watches, announce, serve_metrics,
     },
     scheduler::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     source::{
@@ -69,7 +69,7 @@ use crate::{
     },
     state::CodeCache,
     store::{DataDir, Store, stored_bytes},
-    telemetry::{Gauge, Metrics},
+    telemetry::Metrics,
     wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, Sending, Wallet, WalletSender, keys},
     watch::WatchLimits,
 };
@@ -388,8 +388,7 @@ impl Actors {
         };
         let lanes = LaneName::ALL.map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
         let memory = Arc::new(IoMemory::new(config.max_memory_io as usize, 2 * config.max_connections as usize));
-        let gauges = SizeGauges::new(&metrics, config.data_dir.clone());
-        tokio::spawn(show_sizes(gauges, codes.clone(), memory.clone()));
+        tokio::spawn(show_sizes(&metrics, config.data_dir.clone(), codes.clone(), memory.clone()));
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, memory.clone(), &metrics));
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone(), config.live.late()));
         let signers = Accounts::new(accounts, keyed);
@@ -447,16 +446,13 @@ impl Actors {
             retention: Duration::from_secs(config.watch_keep_s),
         };
         let watches = Watches::new(limits, &executor, subscriptions.clone(), &metrics);
-        let mut front = Front::new(backend, snapshots.clone(), executor, waiters, watches, &metrics)
-            .with_testing(testing)
-            .with_contracts(contracts);
         if let Some(beside) = &beside {
             tokio::spawn(beside.clone().store_cache_regularly());
             tokio::spawn(beside.clone().watch_forks());
         }
-        if let Some(fetcher) = remote {
-            tokio::spawn(RemoteGauges::new(&metrics).run(snapshots.clone()));
-            front = front.with_remote(StateCompletion {
+        let remote = remote.map(|fetcher| {
+            tokio::spawn(live::show_remote(&metrics, snapshots.clone()));
+            Arc::new(StateCompletion {
                 fetcher,
                 rounds: config.live.upstream_rounds as usize,
                 lacks_rules,
@@ -467,12 +463,11 @@ impl Actors {
                     "Requests that the upstream executed, because presim cannot.",
                     &[],
                 ),
-            });
-        }
-        if let Some(place) = &place {
-            front = front.with_leader(fleet::leader(place));
-        }
-        let front = Arc::new(front);
+            })
+        });
+        let leader = place.as_ref().map(fleet::leader);
+        let runner = RequestRunner { backend, executor, snapshots, waiters: Arc::new(waiters), remote, leader };
+        let front = Arc::new(Front::new(runner, watches, testing, contracts, &metrics));
         let served = match &place {
             None => None,
             Some(place) => {
@@ -512,35 +507,33 @@ impl Actors {
     }
 }
 
-/// Gauges of the bytecode cache, of the bytes that connections hold, and of the files in the data directory.
-struct SizeGauges {
-    chain: Gauge,
-    overrides: Gauge,
-    io: Gauge,
-    stored: Option<(PathBuf, [Gauge; 2])>,
-}
-
-impl SizeGauges {
-    fn new(metrics: &Metrics, data_dir: Option<PathBuf>) -> Self {
-        let gauge = |kind| metrics.gauge("presim_code_cache_bytes", "Bytes of analysed bytecode.", &[("kind", kind)]);
-        let io = metrics.gauge("presim_io_memory_bytes", "Bytes of bodies, answers and unsent notifications.", &[]);
-        let stored = data_dir.map(|dir| {
-            let help = "Bytes of the files in the data directory.";
-            let gauges =
-                stored_bytes(&dir).map(|(file, _)| metrics.gauge("presim_store_bytes", help, &[("file", file)]));
-            (dir, gauges)
-        });
-        Self { chain: gauge("chain"), overrides: gauge("override"), io, stored }
-    }
-
-    fn show(&self, codes: &CodeCache, memory: &IoMemory) {
-        let stats = codes.stats();
-        self.chain.set(stats.chain_bytes as f64);
-        self.overrides.set(stats.override_bytes as f64);
-        self.io.set(memory.held() as f64);
-        if let Some((dir, gauges)) = &self.stored {
-            for ((_, bytes), gauge) in stored_bytes(dir).into_iter().zip(gauges) {
-                gauge.set(bytes as f64);
+/// Shows at intervals the bytes of the bytecode cache, of those that connections hold, and of the files in the data directory.
+fn show_sizes(
+    metrics: &Metrics,
+    data_dir: Option<PathBuf>,
+    codes: Arc<CodeCache>,
+    memory: Arc<IoMemory>,
+) -> impl Future<Output = ()> + use<> {
+    let gauge = |kind| metrics.gauge("presim_code_cache_bytes", "Bytes of analysed bytecode.", &[("kind", kind)]);
+    let (chain, overrides) = (gauge("chain"), gauge("override"));
+    let io = metrics.gauge("presim_io_memory_bytes", "Bytes of bodies, answers and unsent notifications.", &[]);
+    let stored = data_dir.map(|dir| {
+        let help = "Bytes of the files in the data directory.";
+        let gauges = stored_bytes(&dir).map(|(file, _)| metrics.gauge("presim_store_bytes", help, &[("file", file)]));
+        (dir, gauges)
+    });
+    async move {
+        let mut ticks = tokio::time::interval(Metrics::SIZE_INTERVAL);
+        loop {
+            ticks.tick().await;
+            let stats = codes.stats();
+            chain.set(stats.chain_bytes as f64);
+            overrides.set(stats.override_bytes as f64);
+            io.set(memory.held() as f64);
+            if let Some((dir, gauges)) = &stored {
+                for ((_, bytes), gauge) in stored_bytes(dir).into_iter().zip(gauges) {
+                    gauge.set(bytes as f64);
+                }
             }
         }
     }
@@ -554,13 +547,5 @@ async fn count_drops(mut dropped: broadcast::Receiver<DroppedTransaction>, drops
             Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => return,
         }
-    }
-}
-
-async fn show_sizes(gauges: SizeGauges, codes: Arc<CodeCache>, memory: Arc<IoMemory>) {
-    let mut ticks = tokio::time::interval(Metrics::SIZE_INTERVAL);
-    loop {
-        ticks.tick().await;
-        gauges.show(&codes, &memory);
     }
 }

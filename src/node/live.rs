@@ -17,9 +17,9 @@ use crate::{
         FlashblockSource, LiveLimits, LiveSource, canonical_snapshot,
         flashblocks::{self, FlashblockSequence},
     },
-    state::{CodeCache, RemoteImage, RemoteState, RemoteStats},
+    state::{CodeCache, RemoteImage, RemoteState},
     store::{DataDir, read_image, write_image},
-    telemetry::{Counter, Gauge, Metrics},
+    telemetry::Metrics,
     upstream::{
         AnnouncedReceipts, BlockName, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig,
         UpstreamState,
@@ -105,52 +105,30 @@ impl UpstreamParts {
     }
 }
 
-/// The gauges of the cache of an upstream's state.
-pub struct RemoteGauges {
-    entries: Gauge,
-    bytes: Gauge,
-    hits: Counter,
-    misses: Counter,
-    evicted: Counter,
-}
-
-impl RemoteGauges {
-    /// Creates the gauges in a node's metrics.
-    pub fn new(metrics: &Metrics) -> Self {
-        let reads = |found| {
-            let help = "Reads of the upstream's state, by whether it was known.";
-            metrics.counter("presim_upstream_reads_total", help, &[("found", found)])
-        };
-        Self {
-            entries: metrics.gauge("presim_upstream_cache_entries", "Accounts and slots of the upstream.", &[]),
-            bytes: metrics.gauge("presim_upstream_cache_bytes", "Bytes that they take.", &[]),
-            hits: reads("yes"),
-            misses: reads("no"),
-            evicted: metrics.counter(
-                "presim_upstream_cache_evicted_total",
-                "Accounts and slots that had to go for others.",
-                &[],
-            ),
-        }
-    }
-
-    /// Shows the size of the cache that the newest of `snapshots` reads, at intervals.
-    pub async fn run(self, snapshots: Arc<Snapshots>) {
+/// Shows at intervals the size of the cache of an upstream's state that the newest of `snapshots` reads.
+pub fn show_remote(metrics: &Metrics, snapshots: Arc<Snapshots>) -> impl Future<Output = ()> + use<> {
+    let reads = |found| {
+        let help = "Reads of the upstream's state, by whether it was known.";
+        metrics.counter("presim_upstream_reads_total", help, &[("found", found)])
+    };
+    let entries = metrics.gauge("presim_upstream_cache_entries", "Accounts and slots of the upstream.", &[]);
+    let bytes = metrics.gauge("presim_upstream_cache_bytes", "Bytes that they take.", &[]);
+    let (hits, misses) = (reads("yes"), reads("no"));
+    let help = "Accounts and slots that had to go for others.";
+    let evicted = metrics.counter("presim_upstream_cache_evicted_total", help, &[]);
+    async move {
         let mut shown = tokio::time::interval(Metrics::SIZE_INTERVAL);
         loop {
             shown.tick().await;
             if let Some(view) = snapshots.newest().world.remote() {
-                self.show(view.state().stats());
+                let stats = view.state().stats();
+                entries.set(stats.entries as f64);
+                bytes.set(stats.bytes as f64);
+                hits.absolute(stats.hits);
+                misses.absolute(stats.misses);
+                evicted.absolute(stats.evicted);
             }
         }
-    }
-
-    fn show(&self, stats: RemoteStats) {
-        self.entries.set(stats.entries as f64);
-        self.bytes.set(stats.bytes as f64);
-        self.hits.absolute(stats.hits);
-        self.misses.absolute(stats.misses);
-        self.evicted.absolute(stats.evicted);
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The executor with all that a run needs besides its request.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RequestRunner {
     /// The data that all methods share.
     pub backend: Arc<Backend>,
