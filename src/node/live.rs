@@ -218,7 +218,7 @@ pub async fn begin(
     let snapshots = Snapshots::new(first, feed, config.retention());
     snapshots.apply(Record::Tags(Tags::default()))?;
     let fetcher = Arc::new(Fetcher::new(upstream.clone(), codes.clone(), fetching(config), metrics));
-    let heads = Heads::follow(upstream.clone(), newest, live.poll());
+    let heads = Heads::follow(upstream.clone(), newest, Duration::from_millis(live.upstream_poll_ms));
     let flashblocks = live.flashblocks.clone().map(|url| FlashblockSource {
         events: flashblocks::open(flashblocks::Settings {
             // At least two pings before the connection counts as lost.
@@ -233,7 +233,7 @@ pub async fn begin(
     });
     let limits = LiveLimits {
         wait: 2 * live.timeout(),
-        execute: live.execute(),
+        execute: Duration::from_millis(live.upstream_execute_ms),
         sub_block: SUB_BLOCK,
         silent: Duration::from_millis(live.flashblocks_silent_ms),
         max_lag: (live.max_lag_ms > 0).then(|| Duration::from_millis(live.max_lag_ms)),

@@ -64,7 +64,7 @@ impl RequestRunner {
 
     /// Returns the reason why nothing can be stored any more, if there is one.
     pub fn store_failure(&self) -> Option<&StoreError> {
-        self.backend.wallet.ledger.store().failure()
+        self.backend.wallet.ledger.store.failure()
     }
 
     /// Returns what is published now.
