@@ -47,7 +47,7 @@ use tokio::{
 use self::{
     live::UpstreamParts,
     ports::Ports,
-    start::{Start, begin},
+    start::{Beginning, Start, begin},
 };
 use crate::{
     chain::TradingWorld,
@@ -162,31 +162,31 @@ impl Node {
         reason.set("it reads the keys of its wallet");
         let keyed = keys::load(&config.wallet_key_file, &config.wallet_password_file)?;
         let codes = Arc::new(CodeCache::new(config.code_cache));
+        let beginning = Beginning { config: &config, codes: &codes, store: &store, metrics: &metrics, reason };
         let mut talking = None;
         let (start, beside) = if let Some(servers) = &config.fleet.follow {
-            let runtime = talking.insert(fleet::runtime()?);
-            (fleet::follow(&config, servers, &codes, &metrics, reason, runtime)?, None)
+            let runtime = talking.insert(talking_threads("presim-fleet")?);
+            (fleet::follow(beginning, servers, runtime)?, None)
         } else if let Some(endpoint) = &config.live.upstream {
             start::check_foreign(&store)?;
-            let runtime = talking.insert(live::runtime()?);
+            let runtime = talking.insert(talking_threads("presim-upstream")?);
             let epoch = epoch::take(&store, 0, SystemClock::default().unix())?;
-            let (start, beside) =
-                runtime.block_on(live::begin(endpoint, &config, &codes, &metrics, reason, epoch, store.directory()))?;
+            let (start, beside) = runtime.block_on(live::begin(endpoint, beginning, epoch))?;
             let start = match &config.fleet.publish {
                 None => start.into(),
                 Some(servers) => runtime
                     .block_on(async {
                         let genesis = live::genesis(&beside.upstream, &config).await;
-                        fleet::publish_live(&config, servers, &codes, &store, &metrics, reason, start, genesis).await
+                        fleet::publish_live(beginning, servers, start, genesis).await
                     })
                     .wrap_err_with(|| format!("--publish {servers}"))?,
             };
             (start, Some(Arc::new(beside)))
         } else if let Some(servers) = &config.fleet.publish {
-            let runtime = talking.insert(fleet::runtime()?);
-            (fleet::publish(&config, servers, &codes, &store, &metrics, reason, runtime)?, None)
+            let runtime = talking.insert(talking_threads("presim-fleet")?);
+            (fleet::publish(beginning, servers, runtime)?, None)
         } else {
-            (begin(&config, &codes, &store, reason)?, None)
+            (begin(beginning)?, None)
         };
         reason.set("it starts its threads");
         let snapshots = start.snapshots.clone();
@@ -291,6 +291,12 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.shut_down();
     }
+}
+
+/// Returns the threads on which an upstream or the servers of a fleet are talked to: what executes blocks and calls does not
+/// hold them up.
+fn talking_threads(name: &str) -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().thread_name(name).build()
 }
 
 /// Loads the KZG settings on a thread of its own, because the first use of a blob or of the point evaluation precompile

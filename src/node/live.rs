@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use alloy_eips::BlockNumberOrTag;
 use alloy_primitives::B256;
 use eyre::{WrapErr, eyre};
-use tokio::{runtime::Runtime, time::Instant};
+use tokio::time::Instant;
 
-use super::start::{Start, read_genesis};
+use super::start::{Beginning, Start, read_genesis};
 use crate::{
     chain::{BlockHashes, ChainSpec, Family, set_forks},
     config::{Config, Endpoint},
@@ -132,21 +132,14 @@ pub fn show_remote(metrics: &Metrics, snapshots: Arc<Snapshots>) -> impl Future<
     }
 }
 
-/// Returns the threads on which the upstream is talked to: what executes blocks and calls does not hold them up.
-pub fn runtime() -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().thread_name("presim-upstream").build()
-}
-
 /// Connects to the upstream at `endpoint`, and begins with its newest block, in this epoch of snapshot ids.
 pub async fn begin(
     endpoint: &Endpoint,
-    config: &Config,
-    codes: &Arc<CodeCache>,
-    metrics: &Metrics,
-    reason: &StartupReason,
+    beginning: Beginning<'_>,
     epoch: u64,
-    dir: Option<&DataDir>,
 ) -> eyre::Result<(LiveStart, UpstreamParts)> {
+    let Beginning { config, codes, store, metrics, reason } = beginning;
+    let dir = store.directory();
     let deadline = Instant::now() + START_TIMEOUT;
     let failed = || format!("--upstream {endpoint}");
     let live = &config.live;
