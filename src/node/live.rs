@@ -17,7 +17,7 @@ use crate::{
         FlashblockSource, LiveLimits, LiveSource, canonical_snapshot,
         flashblocks::{self, FlashblockSequence},
     },
-    state::{CodeCache, RemoteImage, RemoteState},
+    state::{RemoteImage, RemoteState},
     store::{DataDir, read_image, write_image},
     telemetry::Metrics,
     upstream::{
