@@ -8,7 +8,7 @@ mod retired;
 mod rooms;
 
 pub use choices::{ApprovalPolicy, DialectName, FeedName, RevertPolicy, StandardReceipts, UpgradePolicy};
-pub use fleet::{FleetConfig, FleetName};
+pub use fleet::FleetConfig;
 pub use live::{Endpoint, LiveConfig};
 pub use retired::RetiredSetting;
 

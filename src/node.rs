@@ -45,9 +45,9 @@ use tokio::{
 };
 
 use self::{
-    live::{RemoteGauges, UpstreamParts},
+    live::UpstreamParts,
     ports::Ports,
-    start::{Start, begin},
+    start::{Beginning, Start, begin},
 };
 use crate::{
     chain::TradingWorld,
@@ -58,9 +58,9 @@ use crate::{
     page,
     pool::{DroppedTransaction, PoolDrops, TxOutbox},
     rpc::{
-        Access, AccessConfig, Backend, Filters, ForwardedMethods, Front, FrontActor, IoMemory, IoThreads,
-        MetricsAccess, RequestLimits, Serve, ServedFiles, ShapeLimits, StateCompletion, Stop, Subscriptions,
-        SyncTimeouts, Waiters, Watches, announce,
+        Access, Backend, Filters, ForwardedMethods, Front, FrontActor, HttpService, IoMemory, IoThreads, RequestLimits,
+        RequestRunner, ServedFiles, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts,
+        Waiters, Watches, announce, serve_metrics,
     },
     scheduler::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
     source::{
@@ -69,7 +69,7 @@ use crate::{
     },
     state::CodeCache,
     store::{DataDir, Store, stored_bytes},
-    telemetry::{Gauge, Metrics},
+    telemetry::Metrics,
     wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, Sending, Wallet, WalletSender, keys},
     watch::WatchLimits,
 };
@@ -157,39 +157,36 @@ impl Node {
 
     fn start_with(ports: Ports, store: Store, config: Config, metrics: Metrics) -> eyre::Result<Self> {
         load_kzg_settings_beside();
-        let access = Arc::new(Access::new(&AccessConfig {
-            token_file: config.token_file.as_deref(),
-            wallet_token_file: config.wallet_token_file.as_deref(),
-        })?);
+        let access = Arc::new(Access::new(config.token_file.clone(), config.wallet_token_file.clone())?);
         let reason = ports.front.reason();
         reason.set("it reads the keys of its wallet");
         let keyed = keys::load(&config.wallet_key_file, &config.wallet_password_file)?;
         let codes = Arc::new(CodeCache::new(config.code_cache));
+        let beginning = Beginning { config: &config, codes: &codes, store: &store, metrics: &metrics, reason };
         let mut talking = None;
         let (start, beside) = if let Some(servers) = &config.fleet.follow {
-            let runtime = talking.insert(fleet::runtime()?);
-            (fleet::follow(&config, servers, &codes, &metrics, reason, runtime)?, None)
+            let runtime = talking.insert(talking_threads("presim-fleet")?);
+            (fleet::follow(beginning, servers, runtime)?, None)
         } else if let Some(endpoint) = &config.live.upstream {
             start::check_foreign(&store)?;
-            let runtime = talking.insert(live::runtime()?);
+            let runtime = talking.insert(talking_threads("presim-upstream")?);
             let epoch = epoch::take(&store, 0, SystemClock::default().unix())?;
-            let (start, beside) =
-                runtime.block_on(live::begin(endpoint, &config, &codes, &metrics, reason, epoch, store.directory()))?;
+            let (start, beside) = runtime.block_on(live::begin(endpoint, beginning, epoch))?;
             let start = match &config.fleet.publish {
                 None => start.into(),
                 Some(servers) => runtime
                     .block_on(async {
                         let genesis = live::genesis(&beside.upstream, &config).await;
-                        fleet::publish_live(&config, servers, &codes, &store, &metrics, reason, start, genesis).await
+                        fleet::publish_live(beginning, servers, start, genesis).await
                     })
                     .wrap_err_with(|| format!("--publish {servers}"))?,
             };
             (start, Some(Arc::new(beside)))
         } else if let Some(servers) = &config.fleet.publish {
-            let runtime = talking.insert(fleet::runtime()?);
-            (fleet::publish(&config, servers, &codes, &store, &metrics, reason, runtime)?, None)
+            let runtime = talking.insert(talking_threads("presim-fleet")?);
+            (fleet::publish(beginning, servers, runtime)?, None)
         } else {
-            (begin(&config, &codes, &store, reason)?, None)
+            (begin(beginning)?, None)
         };
         reason.set("it starts its threads");
         let snapshots = start.snapshots.clone();
@@ -297,6 +294,12 @@ impl Drop for Node {
     }
 }
 
+/// Returns the threads on which an upstream or the servers of a fleet are talked to: what executes blocks and calls does not
+/// hold them up.
+fn talking_threads(name: &str) -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().thread_name(name).build()
+}
+
 /// Loads the KZG settings on a thread of its own, because the first use of a blob or of the point evaluation precompile
 /// would load them within a request, which takes a second.
 fn load_kzg_settings_beside() {
@@ -371,12 +374,11 @@ impl Actors {
         });
         let Ports { front: startup, metrics: metrics_port } = ports;
         let metrics_address = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
-        let server = config.server().with_metrics(metrics_address);
+        let server = ServerConfig { metrics: metrics_address, ..config.server() };
         if let Some(port) = metrics_port {
             let foreign = !port.local_addr()?.ip().is_loopback();
-            let access = MetricsAccess { tokens: foreign.then(|| access.clone()) };
-            let port = tokio::net::TcpListener::from_std(port)?;
-            tokio::spawn(crate::rpc::serve_metrics(port, metrics.clone(), access));
+            let (port, tokens) = (tokio::net::TcpListener::from_std(port)?, foreign.then(|| access.clone()));
+            tokio::spawn(serve_metrics(port, metrics.clone(), tokens));
         }
 
         if let Some(at) = spec.unexecuted_fork() {
@@ -393,8 +395,7 @@ impl Actors {
         };
         let lanes = LaneName::ALL.map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
         let memory = Arc::new(IoMemory::new(config.max_memory_io as usize, 2 * config.max_connections as usize));
-        let gauges = SizeGauges::new(&metrics, config.data_dir.clone());
-        tokio::spawn(show_sizes(gauges, codes.clone(), memory.clone()));
+        tokio::spawn(show_sizes(&metrics, config.data_dir.clone(), codes.clone(), memory.clone()));
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, memory.clone(), &metrics));
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone(), config.live.late()));
         let signers = Accounts::new(accounts, keyed);
@@ -452,16 +453,13 @@ impl Actors {
             retention: Duration::from_secs(config.watch_keep_s),
         };
         let watches = Watches::new(limits, &executor, subscriptions.clone(), &metrics);
-        let mut front = Front::new(backend, snapshots.clone(), executor, waiters, watches, &metrics)
-            .with_testing(testing)
-            .with_contracts(contracts);
         if let Some(beside) = &beside {
             tokio::spawn(beside.clone().store_cache_regularly());
             tokio::spawn(beside.clone().watch_forks());
         }
-        if let Some(fetcher) = remote {
-            tokio::spawn(RemoteGauges::new(&metrics).run(snapshots.clone()));
-            front = front.with_remote(StateCompletion {
+        let remote = remote.map(|fetcher| {
+            tokio::spawn(live::show_remote(&metrics, snapshots.clone()));
+            Arc::new(StateCompletion {
                 fetcher,
                 rounds: config.live.upstream_rounds as usize,
                 lacks_rules,
@@ -471,12 +469,11 @@ impl Actors {
                     "presim_executed_by_upstream_total",
                     "Requests that the upstream executed, because presim cannot.",
                 ),
-            });
-        }
-        if let Some(membership) = &membership {
-            front = front.with_leader(fleet::leader(membership));
-        }
-        let front = Arc::new(front);
+            })
+        });
+        let leader = membership.as_ref().map(fleet::leader);
+        let runner = RequestRunner { backend, executor, snapshots, waiters: Arc::new(waiters), remote, leader };
+        let front = Arc::new(Front::new(runner, watches, testing, contracts, &metrics));
         let served = match &membership {
             None => None,
             Some(membership) => {
@@ -485,10 +482,10 @@ impl Actors {
             }
         };
         let files = if config.no_page { ServedFiles::default() } else { page::files(access.needs_token()) };
-        let front =
-            FrontActor::new(server, io, front, subscriptions, access, memory, metrics).with_files(files).start();
         let port = tokio::task::spawn_blocking(|| startup.hand_over()).await??;
-        front.send(Serve(tokio::net::TcpListener::from_std(port)?)).await?;
+        let port = tokio::net::TcpListener::from_std(port)?;
+        let service = HttpService { front, access, config: server, subscriptions, files };
+        let front = FrontActor::serve(port, service, io, memory, &metrics).start();
         let vitals = Vitals { front: front.clone(), lanes: lanes.clone(), feed: feed.clone() };
         Ok(Self { front, lanes, feed, feed_thread, beside, approvals, vitals, socket, sender, _served: served })
     }
@@ -516,36 +513,34 @@ impl Actors {
     }
 }
 
-/// Gauges of the bytecode cache, of the bytes that connections hold, and of the files in the data directory.
-struct SizeGauges {
-    chain: Gauge,
-    overrides: Gauge,
-    io: Gauge,
-    stored: Option<(PathBuf, [Gauge; 2])>,
-}
-
-impl SizeGauges {
-    fn new(metrics: &Metrics, data_dir: Option<PathBuf>) -> Self {
-        let gauge =
-            |kind| metrics.gauge_with("presim_code_cache_bytes", "Bytes of analysed bytecode.", &[("kind", kind)]);
-        let io = metrics.gauge("presim_io_memory_bytes", "Bytes of bodies, answers and unsent notifications.");
-        let stored = data_dir.map(|dir| {
-            let help = "Bytes of the files in the data directory.";
-            let gauges =
-                stored_bytes(&dir).map(|(file, _)| metrics.gauge_with("presim_store_bytes", help, &[("file", file)]));
-            (dir, gauges)
-        });
-        Self { chain: gauge("chain"), overrides: gauge("override"), io, stored }
-    }
-
-    fn show(&self, codes: &CodeCache, memory: &IoMemory) {
-        let stats = codes.stats();
-        self.chain.set(stats.chain_bytes as f64);
-        self.overrides.set(stats.override_bytes as f64);
-        self.io.set(memory.held() as f64);
-        if let Some((dir, gauges)) = &self.stored {
-            for ((_, bytes), gauge) in stored_bytes(dir).into_iter().zip(gauges) {
-                gauge.set(bytes as f64);
+/// Shows at intervals the bytes of the bytecode cache, of those that connections hold, and of the files in the data directory.
+fn show_sizes(
+    metrics: &Metrics,
+    data_dir: Option<PathBuf>,
+    codes: Arc<CodeCache>,
+    memory: Arc<IoMemory>,
+) -> impl Future<Output = ()> + use<> {
+    let gauge = |kind| metrics.gauge_with("presim_code_cache_bytes", "Bytes of analysed bytecode.", &[("kind", kind)]);
+    let (chain, overrides) = (gauge("chain"), gauge("override"));
+    let io = metrics.gauge("presim_io_memory_bytes", "Bytes of bodies, answers and unsent notifications.");
+    let stored = data_dir.map(|dir| {
+        let help = "Bytes of the files in the data directory.";
+        let gauges =
+            stored_bytes(&dir).map(|(file, _)| metrics.gauge_with("presim_store_bytes", help, &[("file", file)]));
+        (dir, gauges)
+    });
+    async move {
+        let mut ticks = tokio::time::interval(Metrics::SIZE_INTERVAL);
+        loop {
+            ticks.tick().await;
+            let stats = codes.stats();
+            chain.set(stats.chain_bytes as f64);
+            overrides.set(stats.override_bytes as f64);
+            io.set(memory.held() as f64);
+            if let Some((dir, gauges)) = &stored {
+                for ((_, bytes), gauge) in stored_bytes(dir).into_iter().zip(gauges) {
+                    gauge.set(bytes as f64);
+                }
             }
         }
     }
@@ -559,13 +554,5 @@ async fn count_drops(mut dropped: broadcast::Receiver<DroppedTransaction>, drops
             Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => return,
         }
-    }
-}
-
-async fn show_sizes(gauges: SizeGauges, codes: Arc<CodeCache>, memory: Arc<IoMemory>) {
-    let mut ticks = tokio::time::interval(Metrics::SIZE_INTERVAL);
-    loop {
-        ticks.tick().await;
-        gauges.show(&codes, &memory);
     }
 }

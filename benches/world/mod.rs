@@ -106,7 +106,7 @@ impl BodiesChain {
             estimate_tolerance: 0.0,
         };
         let (pool, codes) =
-            (Arc::new(Pool::new(spec.clone(), pool::Settings::NOTHING, snapshots.clone(), None)), Arc::new(codes));
+            (Arc::new(Pool::new(spec.clone(), pool::Settings::default(), snapshots.clone(), None)), Arc::new(codes));
         let metrics = Metrics::default();
         let policy = Policy {
             ask: false,
@@ -124,7 +124,7 @@ impl BodiesChain {
             codes: codes.clone(),
             pool: pool.clone(),
             accounts: Accounts::default(),
-            fees: Fees::new(spec.clone(), pool::Settings::NOTHING.min_tip),
+            fees: Fees::new(spec.clone(), pool::Settings::default().min_tip),
             approvals: Arc::new(Approvals::new(0, Duration::ZERO, &metrics)),
             ledger: Ledger::new(Store::in_memory(&metrics).expect("memory"), 0),
             policy,

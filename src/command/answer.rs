@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use alloy_primitives::{Address, Bytes, I256, LogData, U64, U256};
+use alloy_primitives::{Address, Bytes, I256, Log, U64, U256};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, value::RawValue};
 
@@ -47,7 +47,7 @@ pub struct CallAnswer {
     pub return_data: Bytes,
     pub error: Option<CallErrorAnswer>,
     #[serde(default)]
-    pub logs: Vec<LogAnswer>,
+    pub logs: Vec<Log>,
     /// The frames, which are read when they are shown.
     pub trace: Option<Box<RawValue>>,
 }
@@ -60,14 +60,6 @@ pub enum CallErrorAnswer {
     Object { message: String, data: Option<Value> },
 }
 
-/// A log.
-#[derive(Debug, Deserialize)]
-pub struct LogAnswer {
-    pub address: Address,
-    #[serde(flatten)]
-    pub data: LogData,
-}
-
 /// A net change of an asset.
 #[derive(Debug, Deserialize)]
 pub struct AssetAnswer {
@@ -75,7 +67,6 @@ pub struct AssetAnswer {
     pub kind: String,
     pub token: Option<Address>,
     pub id: Option<U256>,
-    #[serde(deserialize_with = "signed")]
     pub change: I256,
     pub symbol: Option<String>,
     pub decimals: Option<U64>,
@@ -85,7 +76,6 @@ pub struct AssetAnswer {
 #[derive(Debug, Deserialize)]
 pub struct CoinbaseAnswer {
     pub fees: U256,
-    #[serde(deserialize_with = "signed")]
     pub transfers: I256,
 }
 
@@ -115,7 +105,6 @@ pub struct SearchAnswer {
 #[serde(rename_all = "camelCase")]
 pub struct VariantAnswer {
     pub values: Vec<U256>,
-    #[serde(default, deserialize_with = "maybe_signed")]
     pub objective: Option<I256>,
     pub gas_used: Option<U64>,
     pub status: U64,
@@ -197,14 +186,4 @@ impl CallErrorAnswer {
             Self::Text(text) | Self::Object { message: text, .. } => text,
         }
     }
-}
-
-/// Reads a decimal number with a sign.
-fn signed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<I256, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse().map_err(|error| serde::de::Error::custom(format_args!("{text:?}: {error}")))
-}
-
-fn maybe_signed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<I256>, D::Error> {
-    signed(deserializer).map(Some)
 }

@@ -2,12 +2,11 @@
 
 use std::io::Write;
 
-use alloy_primitives::{Address, B256, U64, U256};
+use alloy_primitives::{Address, B256, Log, U64, U256};
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use super::{
-    answer::LogAnswer,
     error::CommandError,
     input::AbiArgs,
     link::{NodeArgs, NodeLink},
@@ -45,7 +44,7 @@ struct TracedReceipt {
     status: Option<U64>,
     gas_used: U64,
     effective_gas_price: Option<U256>,
-    logs: Vec<LogAnswer>,
+    logs: Vec<Log>,
 }
 
 /// Shows the trace of a transaction.

@@ -1,6 +1,6 @@
 //! Settings of a fleet: many machines that answer from one feed, over NATS.
 
-use std::{fmt, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -8,16 +8,6 @@ use crate::{
     fleet::settings::{Servers, Settings},
     secrets::{SecretParser, secret_url},
 };
-
-/// The name of a fleet, which is a part of the names of its subjects, its stream and its buckets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FleetName(pub String);
-
-impl fmt::Display for FleetName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// Settings of a fleet.
 #[derive(Clone, Debug, Args)]
@@ -35,7 +25,7 @@ pub struct FleetConfig {
     /// Name of the fleet. The default of --publish is the chain's id with the beginning of its genesis hash, and that of
     /// --follow the only fleet that the servers have.
     #[arg(long, env = "PRESIM_FLEET", value_name = "NAME", value_parser = parse_fleet)]
-    pub fleet: Option<FleetName>,
+    pub fleet: Option<String>,
     /// Delete the fleet's stream, and begin anew with the chain of this node. Needs --publish.
     #[arg(long, env = "PRESIM_PUBLISH_ANEW")]
     pub publish_anew: bool,
@@ -105,10 +95,11 @@ fn parse_servers(text: &str) -> Result<Servers, String> {
     text.split(',').map(parse).collect::<Result<_, _>>().map(Servers)
 }
 
-fn parse_fleet(text: &str) -> Result<FleetName, String> {
+/// Parses the name of a fleet, which is a part of the names of its subjects, its stream and its buckets.
+fn parse_fleet(text: &str) -> Result<String, String> {
     let fits = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_');
     match (1..=64).contains(&text.len()) && text.chars().all(fits) {
-        true => Ok(FleetName(text.to_owned())),
+        true => Ok(text.to_owned()),
         false => Err("expected 1 to 64 letters, digits, `-` and `_`".to_owned()),
     }
 }

@@ -134,11 +134,6 @@ impl LiveConfig {
         self.flashblocks_ahead.unwrap_or(usual)
     }
 
-    /// Returns the time between two polls of the newest block.
-    pub const fn poll(&self) -> Duration {
-        Duration::from_millis(self.upstream_poll_ms)
-    }
-
     /// Returns the time-out of one answer.
     pub const fn timeout(&self) -> Duration {
         Duration::from_millis(self.upstream_timeout_ms)
@@ -148,11 +143,6 @@ impl LiveConfig {
     pub const fn late(&self) -> LateBounds {
         let (wait, bytes) = (Duration::from_millis(self.upstream_late_ms), (self.upstream_late_mb as usize) << 20);
         LateBounds { wait, bytes }
-    }
-
-    /// Returns the time for executing a block.
-    pub const fn execute(&self) -> Duration {
-        Duration::from_millis(self.upstream_execute_ms)
     }
 }
 

@@ -39,7 +39,7 @@ impl Config {
     pub fn joining(&self) -> JoiningSettings {
         JoiningSettings {
             servers: self.fleet.settings(),
-            fleet: self.fleet.fleet.as_ref().map(|name| name.0.clone()),
+            fleet: self.fleet.fleet.clone(),
             listen: self.listen,
             anew: self.fleet.publish_anew,
             take_wallet: self.fleet.take_wallet,

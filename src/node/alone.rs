@@ -6,15 +6,15 @@ use alloy_primitives::B256;
 use eyre::bail;
 use tokio::runtime::Runtime;
 
-use super::{live::LiveStart, start::Start};
+use super::{
+    live::LiveStart,
+    start::{Beginning, Start},
+};
 use crate::{
     config::Config,
     fleet::settings::Servers,
     pool::{PoolDrops, TxOutbox},
-    rpc::{Access, Front, IoMemory, Leader, ServerConfig, StartupReason},
-    state::CodeCache,
-    store::Store,
-    telemetry::Metrics,
+    rpc::{Access, Front, IoMemory, Leader, ServerConfig},
 };
 
 /// A membership in a fleet, which no node has.
@@ -24,10 +24,6 @@ pub enum Membership {}
 /// The answering of requests, of which none arrives.
 #[derive(Debug)]
 pub enum ServedRequests {}
-
-pub fn runtime() -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread().build()
-}
 
 pub fn outbox(membership: &Membership, _: &Runtime, _: PoolDrops) -> eyre::Result<Box<dyn TxOutbox>> {
     match *membership {}
@@ -49,40 +45,15 @@ pub async fn serve(
     match *membership {}
 }
 
-pub fn publish(
-    _: &Config,
-    servers: &Servers,
-    _: &Arc<CodeCache>,
-    _: &Store,
-    _: &Metrics,
-    _: &StartupReason,
-    _: &Runtime,
-) -> eyre::Result<Start> {
+pub fn publish(_: Beginning<'_>, servers: &Servers, _: &Runtime) -> eyre::Result<Start> {
     refused("--publish", servers)
 }
 
-#[expect(clippy::too_many_arguments, reason = "a build with fleets has them")]
-pub async fn publish_live(
-    _: &Config,
-    servers: &Servers,
-    _: &Arc<CodeCache>,
-    _: &Store,
-    _: &Metrics,
-    _: &StartupReason,
-    _: LiveStart,
-    _: B256,
-) -> eyre::Result<Start> {
+pub async fn publish_live(_: Beginning<'_>, servers: &Servers, _: LiveStart, _: B256) -> eyre::Result<Start> {
     refused("--publish", servers)
 }
 
-pub fn follow(
-    _: &Config,
-    servers: &Servers,
-    _: &Arc<CodeCache>,
-    _: &Metrics,
-    _: &StartupReason,
-    _: &Runtime,
-) -> eyre::Result<Start> {
+pub fn follow(_: Beginning<'_>, servers: &Servers, _: &Runtime) -> eyre::Result<Start> {
     refused("--follow", servers)
 }
 

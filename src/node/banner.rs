@@ -108,30 +108,23 @@ curl -s {url} -H 'content-type: application/json'{authorization} -d '{{"jsonrpc"
 /// Returns the source of the chain, in a line.
 fn source(config: &Config) -> String {
     if let Some(servers) = &config.fleet.follow {
-        let fleet = match &config.fleet.fleet {
-            Some(fleet) => format!("the fleet {fleet}"),
-            None => "the fleet".to_owned(),
-        };
-        let upstream = match &config.live.upstream {
-            Some(upstream) => format!("; state that the leader does not have is fetched from {upstream}"),
-            None => String::new(),
-        };
-        return format!("replica: follows the leader of {fleet} at {servers}, and makes no blocks{upstream}");
+        let fleet = config.fleet.fleet.as_ref().map(|fleet| format!(" {fleet}")).unwrap_or_default();
+        let upstream = config.live.upstream.as_ref();
+        let upstream =
+            upstream.map(|upstream| format!("; state that the leader does not have is fetched from {upstream}"));
+        let upstream = upstream.unwrap_or_default();
+        return format!("replica: follows the leader of the fleet{fleet} at {servers}, and makes no blocks{upstream}");
     }
-    let published = match &config.fleet.publish {
-        Some(servers) => format!("; published to {servers} while this node leads its fleet"),
-        None => String::new(),
-    };
-    format!("{}{published}", own_source(config))
+    let published = config.fleet.publish.as_ref();
+    let published = published.map(|servers| format!("; published to {servers} while this node leads its fleet"));
+    format!("{}{}", own_source(config), published.unwrap_or_default())
 }
 
 /// Returns the source of the chain of a node that follows no other.
 fn own_source(config: &Config) -> String {
     if let Some(upstream) = &config.live.upstream {
-        let stream = match &config.live.flashblocks {
-            Some(url) => format!(", and the Flashblocks of {}", shown::url(url)),
-            None => String::new(),
-        };
+        let stream = config.live.flashblocks.as_ref();
+        let stream = stream.map(|url| format!(", and the Flashblocks of {}", shown::url(url))).unwrap_or_default();
         return format!("follows the upstream {upstream}{stream}; state is fetched as requests need it");
     }
     match config.feed() {

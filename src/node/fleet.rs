@@ -10,7 +10,7 @@ use tokio::{runtime::Runtime, time::Instant};
 
 use super::{
     live::{self, LiveStart},
-    start::{self, OwnChain, Start},
+    start::{self, Beginning, OwnChain, Start},
 };
 pub use crate::fleet::{Membership, ServedRequests};
 use crate::{
@@ -30,16 +30,8 @@ use crate::{
     pool::{PoolDrops, TxOutbox},
     publish::{Sink, journal::ChainOrigin},
     rpc::{Access, FleetAnswers, Front, IoMemory, Leader, ServerConfig, StartupReason},
-    state::CodeCache,
-    store::Store,
-    telemetry::Metrics,
     upstream::Fetcher,
 };
-
-/// Returns the threads on which the fleet's servers are talked to.
-pub fn runtime() -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().thread_name("presim-fleet").build()
-}
 
 /// Opens the outbox of transactions that are sent to this node, for the other nodes of its fleet.
 ///
@@ -85,15 +77,8 @@ pub async fn serve(
 ///
 /// Returns an error that names the flag if the chain cannot be begun, the servers cannot be reached, or the fleet has another
 /// chain or another history.
-pub fn publish(
-    config: &Config,
-    servers: &Servers,
-    codes: &Arc<CodeCache>,
-    store: &Store,
-    metrics: &Metrics,
-    reason: &StartupReason,
-    runtime: &Runtime,
-) -> eyre::Result<Start> {
+pub fn publish(beginning: Beginning<'_>, servers: &Servers, runtime: &Runtime) -> eyre::Result<Start> {
+    let Beginning { config, codes, store, metrics, reason } = beginning;
     let failed = || format!("--publish {servers}");
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let origin = start::origin(config, codes, store, reason, &*clock)?;
@@ -170,17 +155,13 @@ fn fleet_chain(config: &Config, origin: &ChainOrigin) -> eyre::Result<FleetChain
 /// # Errors
 ///
 /// Returns an error that names the flag if the servers cannot be reached, or the fleet has another chain.
-#[expect(clippy::too_many_arguments, reason = "each is a part of the node")]
 pub async fn publish_live(
-    config: &Config,
+    beginning: Beginning<'_>,
     servers: &Servers,
-    codes: &Arc<CodeCache>,
-    store: &Store,
-    metrics: &Metrics,
-    reason: &StartupReason,
     start: LiveStart,
     genesis: B256,
 ) -> eyre::Result<Start> {
+    let Beginning { config, codes, store, metrics, reason } = beginning;
     reason.set("it joins its fleet");
     let LiveStart { spec, snapshots, source } = start;
     let settings = config.joining();
@@ -208,14 +189,8 @@ fn membership(link: FleetLink, identity: NodeIdentity, publisher: &Publisher) ->
 /// # Errors
 ///
 /// Returns an error that names the flag if the servers cannot be reached, there is no fleet, or its image cannot be used.
-pub fn follow(
-    config: &Config,
-    servers: &Servers,
-    codes: &Arc<CodeCache>,
-    metrics: &Metrics,
-    reason: &StartupReason,
-    runtime: &Runtime,
-) -> eyre::Result<Start> {
+pub fn follow(beginning: Beginning<'_>, servers: &Servers, runtime: &Runtime) -> eyre::Result<Start> {
+    let Beginning { config, codes, metrics, reason, .. } = beginning;
     reason.set("it joins its fleet");
     let begun = async {
         let (settings, deadline) = (config.joining(), Instant::now() + joining::START);
@@ -224,7 +199,7 @@ pub fn follow(
         let joining = Joining { settings: &settings, port: Arc::new(link.clone()), codes, metrics, report: &report };
         let (chain, snapshots, follower) = joining.follow(deadline).await?;
         let remote = match &chain.upstream {
-            Some(_) => Some(fetched(config, codes, metrics, &link).await?),
+            Some(_) => Some(fetched(beginning, &link).await?),
             None => None,
         };
         Ok::<_, eyre::Report>((chain, snapshots, follower, link, remote))
@@ -246,12 +221,8 @@ pub fn follow(
 }
 
 /// Returns the fetcher of the state of the fleet's upstream: over the leader, and to an upstream of this node's own if it has one.
-async fn fetched(
-    config: &Config,
-    codes: &Arc<CodeCache>,
-    metrics: &Metrics,
-    link: &FleetLink,
-) -> eyre::Result<Arc<Fetcher>> {
+async fn fetched(beginning: Beginning<'_>, link: &FleetLink) -> eyre::Result<Arc<Fetcher>> {
+    let Beginning { config, codes, metrics, .. } = beginning;
     let upstream = match &config.live.upstream {
         Some(endpoint) => Some(live::connect(endpoint, config, metrics).await?),
         None => None,

@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use alloy_eips::BlockNumberOrTag;
 use alloy_primitives::B256;
 use eyre::{WrapErr, eyre};
-use tokio::{runtime::Runtime, time::Instant};
+use tokio::time::Instant;
 
-use super::start::{Start, read_genesis};
+use super::start::{Beginning, Start, read_genesis};
 use crate::{
     chain::{BlockHashes, ChainSpec, Family, set_forks},
     config::{Config, Endpoint},
@@ -17,9 +17,9 @@ use crate::{
         FlashblockSource, LiveLimits, LiveSource, canonical_snapshot,
         flashblocks::{self, FlashblockSequence},
     },
-    state::{CodeCache, RemoteImage, RemoteState, RemoteStats},
+    state::{RemoteImage, RemoteState},
     store::{DataDir, read_image, write_image},
-    telemetry::{Counter, Gauge, Metrics},
+    telemetry::Metrics,
     upstream::{
         AnnouncedReceipts, BlockName, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig,
         UpstreamState,
@@ -105,67 +105,41 @@ impl UpstreamParts {
     }
 }
 
-/// The gauges of the cache of an upstream's state.
-pub struct RemoteGauges {
-    entries: Gauge,
-    bytes: Gauge,
-    hits: Counter,
-    misses: Counter,
-    evicted: Counter,
-}
-
-impl RemoteGauges {
-    /// Creates the gauges in a node's metrics.
-    pub fn new(metrics: &Metrics) -> Self {
-        let reads = |found| {
-            let help = "Reads of the upstream's state, by whether it was known.";
-            metrics.counter_with("presim_upstream_reads_total", help, &[("found", found)])
-        };
-        Self {
-            entries: metrics.gauge("presim_upstream_cache_entries", "Accounts and slots of the upstream."),
-            bytes: metrics.gauge("presim_upstream_cache_bytes", "Bytes that they take."),
-            hits: reads("yes"),
-            misses: reads("no"),
-            evicted: metrics
-                .counter("presim_upstream_cache_evicted_total", "Accounts and slots that had to go for others."),
-        }
-    }
-
-    /// Shows the size of the cache that the newest of `snapshots` reads, at intervals.
-    pub async fn run(self, snapshots: Arc<Snapshots>) {
+/// Shows at intervals the size of the cache of an upstream's state that the newest of `snapshots` reads.
+pub fn show_remote(metrics: &Metrics, snapshots: Arc<Snapshots>) -> impl Future<Output = ()> + use<> {
+    let reads = |found| {
+        let help = "Reads of the upstream's state, by whether it was known.";
+        metrics.counter_with("presim_upstream_reads_total", help, &[("found", found)])
+    };
+    let entries = metrics.gauge("presim_upstream_cache_entries", "Accounts and slots of the upstream.");
+    let bytes = metrics.gauge("presim_upstream_cache_bytes", "Bytes that they take.");
+    let (hits, misses) = (reads("yes"), reads("no"));
+    let help = "Accounts and slots that had to go for others.";
+    let evicted = metrics.counter("presim_upstream_cache_evicted_total", help);
+    async move {
         let mut shown = tokio::time::interval(Metrics::SIZE_INTERVAL);
         loop {
             shown.tick().await;
             if let Some(view) = snapshots.newest().world.remote() {
-                self.show(view.state().stats());
+                let stats = view.state().stats();
+                entries.set(stats.entries as f64);
+                bytes.set(stats.bytes as f64);
+                hits.absolute(stats.hits);
+                misses.absolute(stats.misses);
+                evicted.absolute(stats.evicted);
             }
         }
     }
-
-    fn show(&self, stats: RemoteStats) {
-        self.entries.set(stats.entries as f64);
-        self.bytes.set(stats.bytes as f64);
-        self.hits.absolute(stats.hits);
-        self.misses.absolute(stats.misses);
-        self.evicted.absolute(stats.evicted);
-    }
-}
-
-/// Returns the threads on which the upstream is talked to: what executes blocks and calls does not hold them up.
-pub fn runtime() -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().thread_name("presim-upstream").build()
 }
 
 /// Connects to the upstream at `endpoint`, and begins with its newest block, in this epoch of snapshot ids.
 pub async fn begin(
     endpoint: &Endpoint,
-    config: &Config,
-    codes: &Arc<CodeCache>,
-    metrics: &Metrics,
-    reason: &StartupReason,
+    beginning: Beginning<'_>,
     epoch: u64,
-    dir: Option<&DataDir>,
 ) -> eyre::Result<(LiveStart, UpstreamParts)> {
+    let Beginning { config, codes, store, metrics, reason } = beginning;
+    let dir = store.directory();
     let deadline = Instant::now() + START_TIMEOUT;
     let failed = || format!("--upstream {endpoint}");
     let live = &config.live;
@@ -237,7 +211,7 @@ pub async fn begin(
     let snapshots = Snapshots::new(first, feed, config.retention());
     snapshots.apply(Record::Tags(Tags::default()))?;
     let fetcher = Arc::new(Fetcher::new(upstream.clone(), codes.clone(), fetching(config), metrics));
-    let heads = Heads::follow(upstream.clone(), newest, live.poll());
+    let heads = Heads::follow(upstream.clone(), newest, Duration::from_millis(live.upstream_poll_ms));
     let flashblocks = live.flashblocks.clone().map(|url| FlashblockSource {
         events: flashblocks::open(flashblocks::Settings {
             // At least two pings before the connection counts as lost.
@@ -252,7 +226,7 @@ pub async fn begin(
     });
     let limits = LiveLimits {
         wait: 2 * live.timeout(),
-        execute: live.execute(),
+        execute: Duration::from_millis(live.upstream_execute_ms),
         sub_block: SUB_BLOCK,
         silent: Duration::from_millis(live.flashblocks_silent_ms),
         max_lag: (live.max_lag_ms > 0).then(|| Duration::from_millis(live.max_lag_ms)),

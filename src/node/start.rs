@@ -28,8 +28,20 @@ use crate::{
     },
     state::{CodeCache, LocalWorld},
     store::{Store, StoreError},
+    telemetry::Metrics,
     upstream::Fetcher,
 };
+
+/// The parts of a node from which its chain is begun.
+#[derive(Clone, Copy)]
+pub struct Beginning<'a> {
+    pub config: &'a Config,
+    pub codes: &'a Arc<CodeCache>,
+    pub store: &'a Store,
+    pub metrics: &'a Metrics,
+    /// The step of the start, as `/health` shows it.
+    pub reason: &'a StartupReason,
+}
 
 /// The chain that a node begins with.
 pub struct Start {
@@ -200,7 +212,8 @@ pub fn origin(
 /// # Errors
 ///
 /// Returns an error as [`OwnChain::begin`] does.
-pub fn begin(config: &Config, codes: &Arc<CodeCache>, store: &Store, reason: &StartupReason) -> eyre::Result<Start> {
+pub fn begin(beginning: Beginning<'_>) -> eyre::Result<Start> {
+    let Beginning { config, codes, store, reason, .. } = beginning;
     let clock = Arc::new(SystemClock::default());
     let chain = OwnChain::begin(config, codes, store, reason, clock)?;
     let sinks = chain.sinks();

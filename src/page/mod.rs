@@ -28,7 +28,7 @@ pub fn files(needs_token: bool) -> ServedFiles {
             ServedFile::new(concat!("/page/", $name), $kind, include_str!($name))
         };
     }
-    ServedFiles::new(vec![
+    ServedFiles(vec![
         ServedFile::new("/", HTML, page),
         file!("page.css", STYLE),
         file!("icon.svg", IMAGE),

@@ -201,11 +201,6 @@ impl Queue {
         of_it.into_iter().any(|(_, pooled)| pooled.delegates_sender())
     }
 
-    /// Returns the first nonce from `nonce` on that no transaction of `sender` uses.
-    pub(super) fn next_nonce(&self, sender: &Address, nonce: u64) -> u64 {
-        self.senders.get(sender).map_or(nonce, |sender| sender.first_gap(nonce))
-    }
-
     /// Returns the first of `count` consecutive nonces from `nonce` on that no transaction of `sender` uses.
     pub(super) fn next_nonces(&self, sender: &Address, nonce: u64, count: u64) -> u64 {
         let Some(sender) = self.senders.get(sender) else { return nonce };
@@ -443,7 +438,7 @@ impl Queue {
             return Ok(());
         }
         let (address, nonce) = (tx.signer(), tx.nonce());
-        if self.next_nonce(&address, nonce_of(world, &address)) < nonce {
+        if self.next_nonces(&address, nonce_of(world, &address), 1) < nonce {
             return Err(PoolError::Full);
         }
         let pays_of = |tx: &TxEnvelope| (tx.priority_fee_or_price(), tx.max_fee_per_gas());

@@ -1,7 +1,7 @@
 //! The settings of a pool.
 
-/// The limits and minimum prices of a pool.
-#[derive(Clone, Copy, Debug)]
+/// The limits and minimum prices of a pool. The default takes nothing, for a node that only simulates.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
     /// Maximum number of transactions.
     pub transactions: usize,
@@ -21,26 +21,13 @@ pub struct Settings {
     pub built: BlocksBuilt,
 }
 
-impl Settings {
-    /// The settings of a pool that takes nothing, for a node that only simulates.
-    pub const NOTHING: Self = Self {
-        transactions: 0,
-        per_account: 0,
-        bytes: 0,
-        price_bump: 0,
-        min_tip: 0,
-        contracts_may_send: false,
-        bundles: 0,
-        built: BlocksBuilt::Nowhere,
-    };
-}
-
 /// The place where the blocks of a pool's chain are built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlocksBuilt {
     /// The node builds the blocks.
     Here,
     /// The chain stands still.
+    #[default]
     Nowhere,
     /// Builders of the upstream's chain build the blocks.
     Upstream,

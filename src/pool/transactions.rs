@@ -363,7 +363,7 @@ impl Pool {
         let tx = &inner.queue.get(hash)?.tx;
         let newest = self.snapshots.newest();
         let nonce = nonce_of(&newest.world, &tx.signer());
-        Some(inner.queue.next_nonce(&tx.signer(), nonce)).filter(|gap| *gap < tx.nonce())
+        Some(inner.queue.next_nonces(&tx.signer(), nonce, 1)).filter(|gap| *gap < tx.nonce())
     }
 
     /// Returns the published state, which includes all transactions that were mined and left the pool before the call.

@@ -52,11 +52,12 @@ pub use run::{
 #[cfg(feature = "fleet")]
 pub use server::fleet::FleetAnswers;
 pub use server::{
-    auth::tokens::{Access, AccessConfig, AccessError},
+    auth::tokens::{Access, AccessError},
     connection::ConnectionLimits,
     files::{ServedFile, ServedFiles},
+    http::HttpService,
     io::IoThreads,
-    listen::{FrontActor, MetricsAccess, Serve, Stop, serve_metrics},
+    listen::{FrontActor, Stop, serve_metrics},
     phases::starting::{StartupReason, StartupServer},
     settings::ServerConfig,
 };

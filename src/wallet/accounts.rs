@@ -11,7 +11,7 @@ use alloy_eips::{
 use alloy_primitives::{Address, B256, Signature, U256, keccak256, map::AddressSet};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::engine::{Call, CallFees, SimulationError, market_tx};
 
@@ -25,8 +25,8 @@ pub struct SigningAccount {
     signer: PrivateKeySigner,
     /// Whether `eth_sendTransaction` signs for the account too, without approval: its key, the devnet's, is public.
     pub is_open: bool,
-    /// Locked by [`choosing`](Self::choosing), so that no two transactions get the same nonce.
-    choosing: Mutex<()>,
+    /// Locked from the choice of a nonce until its transaction is in the pool, so that no two transactions get the same one.
+    pub choosing: Mutex<()>,
 }
 
 /// The fields that a call lacks to be a transaction.
@@ -90,11 +90,6 @@ impl SigningAccount {
         self.signer.address()
     }
 
-    /// Locks the choice of nonces. Hold the guard from the choice of a nonce until its transaction is in the pool.
-    pub fn choosing(&self) -> MutexGuard<'_, ()> {
-        self.choosing.lock()
-    }
-
     /// Signs a call as a transaction of the type that its fees, lists and authorizations require.
     ///
     /// # Errors
@@ -130,8 +125,8 @@ impl SigningAccount {
 pub struct Impersonated {
     most: usize,
     accounts: Mutex<AddressSet>,
-    /// Locked by [`choosing`](Self::choosing).
-    choosing: Mutex<()>,
+    /// Locked as [`SigningAccount::choosing`] is.
+    pub choosing: Mutex<()>,
 }
 
 impl Impersonated {
@@ -157,11 +152,6 @@ impl Impersonated {
     /// Returns whether transactions may be sent in the name of `account`.
     pub fn contains(&self, account: &Address) -> bool {
         self.accounts.lock().contains(account)
-    }
-
-    /// Locks the choice of nonces, as [`SigningAccount::choosing`] does.
-    pub fn choosing(&self) -> MutexGuard<'_, ()> {
-        self.choosing.lock()
     }
 
     /// Makes a call a transaction of `from`. In place of a signature it has the sender's address, so that the

@@ -73,7 +73,7 @@ impl AheadStates {
         overlay: &mut Overlay,
         meter: &mut Meter,
     ) -> Result<PlanBase, WalletError> {
-        let state = if is_own { self.of(account) } else { Arc::default() };
+        let state = if is_own { self.states.lock().entry(account).or_default().clone() } else { Arc::default() };
         // Locked throughout, so that each waiting transaction runs once, and on newer snapshots only.
         let mut state = state.lock();
         let waiting = self.pool.waiting_of(&account);
@@ -93,10 +93,6 @@ impl AheadStates {
             self.after(&mut state, &base, &waiting, overlay, meter)?
         };
         Ok(PlanBase { published, snapshot, nonce, deployment })
-    }
-
-    fn of(&self, account: Address) -> Arc<Mutex<Option<AheadState>>> {
-        self.states.lock().entry(account).or_default().clone()
     }
 
     /// Returns the state on `base` after all of `waiting`.

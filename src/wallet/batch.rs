@@ -100,10 +100,3 @@ impl BatchId {
         &self.0
     }
 }
-
-impl CallsState {
-    /// Returns the status code.
-    pub const fn code(self) -> u16 {
-        self as u16
-    }
-}

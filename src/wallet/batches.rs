@@ -72,7 +72,7 @@ pub struct PreparedBatch {
 impl PreparedBatch {
     /// Returns the id that the sender gave, or a random one.
     pub fn id(&self) -> &BatchId {
-        self.claim.id()
+        &self.claim.id
     }
 
     /// Returns the result of each call in the simulation at `pending`, in order. It is empty if all were simulated as one.
@@ -123,7 +123,7 @@ impl Wallet {
         let claim = rules.check(&batch, sender, || {
             let claim = self.ledger.reserve(id)?;
             // In this order, because a withdrawn batch gives up its claim only after the approvals know its id.
-            self.approvals.check_id(claim.id()).map(|()| claim)
+            self.approvals.check_id(&claim.id).map(|()| claim)
         })?;
         check_nonce(&batch, || self.next_nonces(address, base.nonce, 1))?;
         let plan = self.plan(&batch, address, &base, overlay, meter)?;
@@ -164,7 +164,7 @@ impl Wallet {
     /// # Errors
     /// Returns [`StoreError::Failed`] if a commit has failed.
     pub fn check_store(&self) -> Result<(), StoreError> {
-        self.ledger.store().failure().map_or(Ok(()), |failure| Err(failure.clone()))
+        self.ledger.store.failure().map_or(Ok(()), |failure| Err(failure.clone()))
     }
 
     fn plan(
@@ -218,8 +218,8 @@ impl Wallet {
         let PreparedBatch { batch, claim, account, plan, base, .. } = prepared;
         let signer =
             self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
-        let (id, claim) = (claim.id().clone(), Arc::new(claim));
-        let choosing = signer.choosing();
+        let (id, claim) = (claim.id.clone(), Arc::new(claim));
+        let choosing = signer.choosing.lock();
         let taken_on = self.pool.published().head().number();
         let mut tries = 0;
         let sent = loop {
@@ -241,7 +241,7 @@ impl Wallet {
             let write = self.ledger.writing(&id, &taken);
             // Keeps the claim to the id until the batch is on the disk.
             let claimed = claim.clone();
-            let store = self.ledger.store();
+            let store = &self.ledger.store;
             match self.pool.add_own(PoolNonce::Free, transactions, store, write, move |_| drop(claimed)) {
                 // A raw transaction of another holder of the key came first. What was signed here was not sent.
                 Err(error) if error.is_nonce() && tries < NONCE_TRIES => tries += 1,

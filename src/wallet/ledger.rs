@@ -68,7 +68,8 @@ impl TakenBatch {
 /// The newest batches in the store, which is in memory without a data directory, and the ids of batches not yet stored.
 #[derive(Clone, Debug)]
 pub struct Ledger {
-    store: Store,
+    /// The store of the ledger.
+    pub store: Store,
     reserved: Arc<Mutex<HashSet<BatchId>>>,
     kept: u64,
 }
@@ -76,7 +77,7 @@ pub struct Ledger {
 /// A claim to an id, which no other batch gets while the claim is held or its batch is stored. Released on drop.
 #[derive(Debug)]
 pub struct IdClaim {
-    id: BatchId,
+    pub id: BatchId,
     reserved: Arc<Mutex<HashSet<BatchId>>>,
 }
 
@@ -84,11 +85,6 @@ impl Ledger {
     /// Creates a ledger in `store` that keeps the last `kept` batches.
     pub fn new(store: Store, kept: u64) -> Self {
         Self { store, reserved: Arc::default(), kept }
-    }
-
-    /// Returns the store of the ledger.
-    pub const fn store(&self) -> &Store {
-        &self.store
     }
 
     /// Claims an id for a batch.
@@ -181,12 +177,6 @@ impl Ledger {
             }
             Ok(())
         }
-    }
-}
-
-impl IdClaim {
-    pub const fn id(&self) -> &BatchId {
-        &self.id
     }
 }
 

@@ -68,7 +68,7 @@ impl Wallet {
         // The deployment may have been replaced, or have failed because another one came first. If the executor was not
         // deployed in time, the calls were not made.
         if let Some(deployment) = batch.deployment
-            && !self.has_succeeded(&published, &batch, deployment)?
+            && !matches!(self.fate(&published, &batch, deployment, None)?, Fate::Landed(receipt, _) if receipt.success)
         {
             for receipt in &mut receipts {
                 receipt.success &= was_deployed_before(&published, batch.executor, receipt, overlay);
@@ -123,11 +123,6 @@ impl Wallet {
             (None, Some(version)) => Fate::Waits(version),
             (None, None) => Fate::Lost(None),
         })
-    }
-
-    fn has_succeeded(&self, published: &Chain, batch: &TakenBatch, hash: B256) -> Result<bool, StoreError> {
-        let fate = self.fate(published, batch, hash, None)?;
-        Ok(matches!(fate, Fate::Landed(receipt, _) if receipt.success))
     }
 }
 

@@ -81,7 +81,7 @@ impl Program {
             deadline: BOUND,
         };
         Self {
-            pool: Pool::new(spec.clone(), pool::Settings::NOTHING, snapshots.clone(), None),
+            pool: Pool::new(spec.clone(), pool::Settings::default(), snapshots.clone(), None),
             spec: Arc::new(spec),
             codes: Arc::new(codes),
             executor: Executor::start(config, &Metrics::default()).unwrap(),

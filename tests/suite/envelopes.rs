@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use bytestring::ByteString;
 use presim::{
-    rpc::{Caller, Client, Front, IoMemory, Message, Subscriptions, Waiters, Watches, dialect::PRESIM},
+    rpc::{
+        Caller, Client, Front, IoMemory, Message, RequestRunner, Subscriptions, Testing, Waiters, Watches,
+        dialect::PRESIM,
+    },
     scheduler::{Executor, ExecutorConfig},
     telemetry::Metrics,
     watch::WatchLimits,
@@ -76,10 +79,12 @@ async fn a_request_is_answered_alike_by_the_short_cut_and_by_jsonrpsee() {
         deadline: BOUND,
     };
     let executor = Executor::start(executor, &metrics).unwrap();
-    let snapshots = node.node.snapshots().clone();
     let subscriptions = Arc::new(Subscriptions::new(1, Arc::new(IoMemory::new(1 << 30, 1)), &metrics));
     let watches = Watches::new(WatchLimits::default(), &executor, subscriptions, &metrics);
-    let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), watches, &metrics);
+    let (backend, waiters) = (Arc::new(backend), Arc::new(Waiters::new(1)));
+    let (snapshots, remote, leader) = (node.node.snapshots().clone(), None, None);
+    let runner = RequestRunner { backend, executor, snapshots, waiters, remote, leader };
+    let front = Front::new(runner, watches, Testing::Off, Vec::new(), &metrics);
     let (front, memory) = (Arc::new(front), Arc::new(IoMemory::new(1 << 30, 1)).quota());
     let client = Arc::new(Client::without_token(true));
     let caller = Arc::new(Caller { client, dialect: &PRESIM, page: None, memory: memory.clone(), until: None });
@@ -103,7 +108,7 @@ async fn a_request_is_answered_alike_by_the_short_cut_and_by_jsonrpsee() {
         let text = std::fs::read_to_string(shared(&format!("bench/{workload}.ndjson")).unwrap()).unwrap();
         bodies.extend(text.lines().take(2).map(|line| line.as_bytes().to_vec()));
     }
-    let published = snapshots.load();
+    let published = node.node.snapshots().load();
     for body in bodies {
         let body = ByteString::try_from(body).expect("UTF-8");
         let message = || Message::new(&front, &caller, &published, None);

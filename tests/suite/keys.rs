@@ -13,7 +13,7 @@ use alloy_signer::k256::elliptic_curve::rand_core::OsRng;
 use alloy_signer_local::PrivateKeySigner;
 use presim::{
     config::{ApprovalPolicy, Config, RevertPolicy, UpgradePolicy},
-    rpc::{Access, AccessConfig},
+    rpc::Access,
     wallet::keys,
 };
 use serde_json::{Value, json};
@@ -287,8 +287,7 @@ fn tokens_that_others_can_read_are_warned_of() {
         for path in [&node, &wallet] {
             std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         }
-        let config = AccessConfig { token_file: Some(&node), wallet_token_file: Some(&wallet) };
-        logged(|| Access::new(&config).unwrap())
+        logged(|| Access::new(Some(node.clone()), Some(wallet.clone())).unwrap())
     };
     let log = log_at(0o604);
     assert!(warns(&log, &node) && warns(&log, &wallet), "{log}");

@@ -7,10 +7,7 @@ use std::{
 };
 
 use futures::future::join_all;
-use presim::{
-    config::Config,
-    rpc::{Access, AccessConfig},
-};
+use presim::{config::Config, rpc::Access};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tokio::task::JoinSet;
@@ -481,11 +478,8 @@ async fn a_token_of_either_file_may_use_the_node() {
 fn a_wallet_token_file_keeps_the_wallet_for_its_tokens() {
     let (file, wallet) = (two_tokens(), wallet_token());
     let access = |token_file: bool, wallet_token_file: bool| {
-        let config = AccessConfig {
-            token_file: token_file.then(|| file.path()),
-            wallet_token_file: wallet_token_file.then(|| wallet.path()),
-        };
-        Access::new(&config).expect("the files are right")
+        let (file, wallet) = (file.path().to_path_buf(), wallet.path().to_path_buf());
+        Access::new(token_file.then_some(file), wallet_token_file.then_some(wallet)).expect("the files are right")
     };
     // Which files exist, the token of a request, and whether it may use the wallet (`None`: not even the node).
     let cases = [

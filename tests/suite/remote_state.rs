@@ -22,8 +22,8 @@ use jsonrpsee::types::Id;
 use presim::{
     ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
     rpc::{
-        AnswerRoom, Caller, Client, ForwardedMethods, Front, IoMemory, Request, RpcError, StateCompletion,
-        Subscriptions, Waiters, Watches, dialect::PRESIM, table,
+        AnswerRoom, Caller, Client, ForwardedMethods, Front, IoMemory, Request, RequestRunner, RpcError,
+        StateCompletion, Subscriptions, Testing, Waiters, Watches, dialect::PRESIM, table,
     },
     scheduler::{Executor, ExecutorConfig},
     state::{Fetched, RemoteState, World},
@@ -204,15 +204,23 @@ impl Setup {
         let executor = Executor::start(executor, &metrics).unwrap();
         let subscriptions = Arc::new(Subscriptions::new(1, Arc::new(IoMemory::new(1 << 30, 1)), &metrics));
         let watches = Watches::new(WatchLimits::default(), &executor, subscriptions, &metrics);
-        let front = Front::new(Arc::new(backend), snapshots.clone(), executor, Waiters::new(1), watches, &metrics);
-        let front = Arc::new(front.with_remote(StateCompletion {
+        let remote = StateCompletion {
             fetcher: fetcher.clone(),
             rounds: 32,
             lacks_rules: false,
             forwarded: ForwardedMethods::default(),
             executed: metrics.counter("presim_executed_by_upstream_total", ""),
             permits: Semaphore::new(1),
-        }));
+        };
+        let runner = RequestRunner {
+            backend: Arc::new(backend),
+            executor,
+            snapshots: snapshots.clone(),
+            waiters: Arc::new(Waiters::new(1)),
+            remote: Some(Arc::new(remote)),
+            leader: None,
+        };
+        let front = Arc::new(Front::new(runner, watches, Testing::Off, Vec::new(), &metrics));
         Some(Self { node, proxy, front, state, snapshots, fetcher })
     }
 

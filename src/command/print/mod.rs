@@ -42,11 +42,6 @@ pub enum PrintTask {
     },
 }
 
-/// Files for operators, embedded as they are.
-const GRAFANA: &str = include_str!("grafana.json");
-const ALERTS: &str = include_str!("alerts.yml");
-const SYSTEMD: &str = include_str!("presim.service");
-
 impl PrintTask {
     /// Prints a file of the program whose command line is `line` to `out`.
     pub(super) fn print(self, mut line: clap::Command, out: &mut impl Write) -> Result<(), CommandError> {
@@ -72,9 +67,9 @@ impl PrintTask {
                 clap_mangen::Man::new(of).render(out)?;
             }
             Self::Config => out.write_all(config::example(&line).as_bytes())?,
-            Self::Grafana => out.write_all(GRAFANA.as_bytes())?,
-            Self::Alerts => out.write_all(ALERTS.as_bytes())?,
-            Self::Systemd => out.write_all(SYSTEMD.as_bytes())?,
+            Self::Grafana => out.write_all(include_bytes!("grafana.json"))?,
+            Self::Alerts => out.write_all(include_bytes!("alerts.yml"))?,
+            Self::Systemd => out.write_all(include_bytes!("presim.service"))?,
             Self::Openrpc { standard } => {
                 let dialect = if standard { &STANDARD } else { &PRESIM };
                 writeln!(out, "{}", table::document(dialect))?;

@@ -148,14 +148,8 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         }
         WalletTask::Approve { id, digest: None } => confirm(&path, id, out)?,
         WalletTask::Reject { id } => Request::Reject { id: id.clone() },
-        WalletTask::Bump { id, yes } => {
-            let ReplacementQuote { id, bounds, .. } = quoted(&path, id, false, *yes, out)?;
-            Request::Bump { id, bounds }
-        }
-        WalletTask::Cancel { id, yes } => {
-            let ReplacementQuote { id, bounds, .. } = quoted(&path, id, true, *yes, out)?;
-            Request::Cancel { id, bounds }
-        }
+        WalletTask::Bump { id, yes } => confirm_replacement(&path, id, false, *yes, out)?,
+        WalletTask::Cancel { id, yes } => confirm_replacement(&path, id, true, *yes, out)?,
     };
     let text = match ask(&path, &request)? {
         Answer::Approved { id } => format!("approved {}\n", plain(id.as_str())),
@@ -194,32 +188,36 @@ fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<Request, Clien
     let Answer::Shown(batch) = ask(path, &Request::Show { id: id.to_owned() })? else {
         return Err(strange(path, "expected a batch"));
     };
-    show(out, &format!("{}\napprove it? [y/N] ", entry(&batch)))?;
-    if !["y", "yes"].contains(&line()?.as_str()) {
+    if !agrees(&format!("{}\napprove it? [y/N] ", entry(&batch)), out)? {
         return Err(ClientError::NotApproved(shortened(&batch.asked.id)));
     }
     Ok(approval(&batch))
 }
 
 /// Shows what it costs to replace the transactions of a batch. Asks on the terminal, if there is one, whether to do so, unless `yes`.
-fn quoted(
+/// Returns the request that replaces them.
+fn confirm_replacement(
     path: &Path,
     id: &str,
     cancels: bool,
     yes: bool,
     out: &mut impl Write,
-) -> Result<ReplacementQuote, ClientError> {
+) -> Result<Request, ClientError> {
     let Answer::Quoted(found) = ask(path, &Request::Quote { id: id.to_owned(), cancels })? else {
         return Err(strange(path, "expected the fees of a replacement"));
     };
     show(out, &quote(&found))?;
-    if !yes && has_terminal() {
-        show(out, "sign it? [y/N] ")?;
-        if !["y", "yes"].contains(&line()?.as_str()) {
-            return Err(ClientError::NotReplaced(shortened(&found.id)));
-        }
+    if !yes && has_terminal() && !agrees("sign it? [y/N] ", out)? {
+        return Err(ClientError::NotReplaced(shortened(&found.id)));
     }
-    Ok(found)
+    let ReplacementQuote { id, bounds, .. } = found;
+    Ok(if cancels { Request::Cancel { id, bounds } } else { Request::Bump { id, bounds } })
+}
+
+/// Asks a question on the terminal. Returns whether the answer is yes.
+fn agrees(question: &str, out: &mut impl Write) -> Result<bool, ClientError> {
+    show(out, question)?;
+    Ok(matches!(line()?.as_str(), "y" | "yes"))
 }
 
 /// Shows each batch as it comes, asks whether to approve it, and sends the decision. Ends with the input.

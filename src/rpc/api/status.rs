@@ -258,22 +258,10 @@ impl FeedSummary {
 }
 
 impl StatusBoard {
-    /// Creates a board that reads `metrics`.
-    pub fn new(metrics: &Metrics, watches: Watches) -> Self {
-        Self {
-            metrics: metrics.clone(),
-            watches,
-            began: Instant::now(),
-            contracts: Vec::new(),
-            readings: Mutex::default(),
-        }
-    }
-
-    /// Sets the contracts of the chain that the status names.
-    #[must_use]
-    pub fn with_contracts(self, contracts: Vec<(&'static str, Address)>) -> Self {
+    /// Creates a board that reads `metrics`, and names the `contracts` of the chain.
+    pub fn new(metrics: &Metrics, watches: Watches, contracts: Vec<(&'static str, Address)>) -> Self {
         let contracts = contracts.into_iter().map(|(name, address)| NamedContract { name, address }).collect();
-        Self { contracts, ..self }
+        Self { metrics: metrics.clone(), watches, began: Instant::now(), contracts, readings: Mutex::default() }
     }
 
     /// Returns the newest reading and the one that the window begins with. Reads the metrics if that is due.

@@ -15,19 +15,9 @@ use super::{
 use crate::rpc::{
     api::{status::StatusBoard, testing::changes::Testing, watch::Watches},
     protocol::error::{Outcome, Result, RpcError},
-    run::{
-        Backend, LeaderUse, UpstreamUse,
-        leader::Leader,
-        remote::StateCompletion,
-        request::Request,
-        runner::{RequestRunner, Waiters},
-    },
+    run::{LeaderUse, UpstreamUse, request::Request, runner::RequestRunner},
 };
-use crate::{
-    ledger::Snapshots,
-    scheduler::Executor,
-    telemetry::{Counter, Histogram, Metrics},
-};
+use crate::telemetry::{Counter, Histogram, Metrics};
 
 /// The handler of all requests, whatever their transport.
 #[derive(Debug)]
@@ -49,13 +39,12 @@ struct Counted {
 }
 
 impl Front {
-    /// Creates a front before `backend` counting into `metrics`.
+    /// Creates a front before `runner` counting into `metrics`. The status names the `contracts` of the chain.
     pub fn new(
-        backend: Arc<Backend>,
-        snapshots: Arc<Snapshots>,
-        executor: Executor,
-        waiters: Waiters,
+        runner: RequestRunner,
         watches: Watches,
+        testing: Testing,
+        contracts: Vec<(&'static str, Address)>,
         metrics: &Metrics,
     ) -> Self {
         let counts = table::ALL.iter().map(|_| Default::default()).collect();
@@ -69,16 +58,9 @@ impl Front {
         };
         Self {
             services: Services {
-                runner: Arc::new(RequestRunner {
-                    backend,
-                    executor,
-                    snapshots,
-                    waiters: Arc::new(waiters),
-                    remote: None,
-                    leader: None,
-                }),
-                testing: Testing::Off,
-                board: StatusBoard::new(metrics, watches.clone()),
+                runner: Arc::new(runner),
+                testing,
+                board: StatusBoard::new(metrics, watches.clone(), contracts),
                 watches,
             },
             metrics: metrics.clone(),
@@ -86,34 +68,6 @@ impl Front {
             unknown,
             refusals,
         }
-    }
-
-    /// Sets the completion of state that is an upstream's.
-    #[must_use]
-    pub fn with_remote(mut self, remote: StateCompletion) -> Self {
-        Arc::make_mut(&mut self.services.runner).remote = Some(Arc::new(remote));
-        self
-    }
-
-    /// Sets the leader, on a node of a fleet.
-    #[must_use]
-    pub fn with_leader(mut self, leader: Arc<dyn Leader>) -> Self {
-        Arc::make_mut(&mut self.services.runner).leader = Some(leader);
-        self
-    }
-
-    /// Sets the scope of the methods for testing.
-    #[must_use]
-    pub fn with_testing(mut self, testing: Testing) -> Self {
-        self.services.testing = testing;
-        self
-    }
-
-    /// Sets the contracts of the chain that the status names.
-    #[must_use]
-    pub fn with_contracts(mut self, contracts: Vec<(&'static str, Address)>) -> Self {
-        self.services.board = self.services.board.with_contracts(contracts);
-        self
     }
 
     /// Answers a request of a method. Returns the answer up to the end of its result. Sets `by_upstream` if the upstream

@@ -11,7 +11,7 @@ use crate::{
             testing::changes::{Answer, Change},
         },
         params,
-        protocol::{dialect::Dialect, error::Result},
+        protocol::error::Result,
         run::{LeaderUse, MethodInfo, RunHandler, UpstreamUse, WaitingPart, request::Request},
     },
     scheduler::{
@@ -86,21 +86,9 @@ impl MethodRoute {
         self
     }
 
-    /// Sets that the leader of the fleet answers.
-    pub const fn by_leader(mut self) -> Self {
-        self.info.leader = LeaderUse::Always;
-        self
-    }
-
-    /// Sets that the node with the wallet of the fleet answers.
-    pub const fn by_wallet(mut self) -> Self {
-        self.info.leader = LeaderUse::Wallet;
-        self
-    }
-
-    /// Sets the parameters that the leader of the fleet answers.
-    pub const fn by_leader_if(mut self, has_part: fn(&str, &Dialect) -> bool) -> Self {
-        self.info.leader = LeaderUse::If(has_part);
+    /// Sets the part of another node of the fleet in answering.
+    pub const fn by(mut self, leader: LeaderUse) -> Self {
+        self.info.leader = leader;
         self
     }
 

@@ -18,7 +18,7 @@ use crate::rpc::{
         dialect::Dialect,
         error::{Result, RpcError},
     },
-    run::{Backend, Run, UpstreamUse, WaitingPart},
+    run::{Backend, LeaderUse, Run, UpstreamUse, WaitingPart},
 };
 use crate::{
     nearest::nearest,
@@ -67,7 +67,8 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<state::GetBalance>("eth_getBalance", Inline),
     MethodRoute::run::<state::GetStorageAt>("eth_getStorageAt", Inline),
     MethodRoute::run::<state::GetStorageValues>("eth_getStorageValues", Inline),
-    MethodRoute::run::<state::GetTransactionCount>("eth_getTransactionCount", Inline).by_leader_if(state::counts_pool),
+    MethodRoute::run::<state::GetTransactionCount>("eth_getTransactionCount", Inline)
+        .by(LeaderUse::If(state::counts_pool)),
     MethodRoute::run::<state::GetCode>("eth_getCode", Inline),
     // A proof hashes the parts of the trie that are not hashed yet.
     MethodRoute::run::<state::GetProof>("eth_getProof", On(Read)).upstream(UpstreamUse::Proves),
@@ -119,28 +120,28 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::serve::<send::SendRawSync>("eth_sendRawTransactionSync", On(Read))
         .upstream(UpstreamUse::Sends)
         .commits(),
-    MethodRoute::serve::<send::SendTransaction>("eth_sendTransaction", On(Read)).commits().by_leader(),
-    MethodRoute::run::<send::SendBundle>("eth_sendBundle", On(Read)).commits().by_leader(),
-    MethodRoute::run::<send::CancelBundle>("eth_cancelBundle", Inline).commits().by_leader(),
-    MethodRoute::run::<send::Accounts>("eth_accounts", Inline).by_leader(),
+    MethodRoute::serve::<send::SendTransaction>("eth_sendTransaction", On(Read)).commits().by(LeaderUse::Always),
+    MethodRoute::run::<send::SendBundle>("eth_sendBundle", On(Read)).commits().by(LeaderUse::Always),
+    MethodRoute::run::<send::CancelBundle>("eth_cancelBundle", Inline).commits().by(LeaderUse::Always),
+    MethodRoute::run::<send::Accounts>("eth_accounts", Inline).by(LeaderUse::Always),
     // The pool.
-    MethodRoute::run::<pool::Status>("txpool_status", On(Read)).by_leader(),
-    MethodRoute::run::<pool::Content>("txpool_content", On(Read)).by_leader(),
-    MethodRoute::run::<pool::ContentFrom>("txpool_contentFrom", On(Read)).by_leader(),
-    MethodRoute::run::<pool::Inspect>("txpool_inspect", On(Read)).by_leader(),
+    MethodRoute::run::<pool::Status>("txpool_status", On(Read)).by(LeaderUse::Always),
+    MethodRoute::run::<pool::Content>("txpool_content", On(Read)).by(LeaderUse::Always),
+    MethodRoute::run::<pool::ContentFrom>("txpool_contentFrom", On(Read)).by(LeaderUse::Always),
+    MethodRoute::run::<pool::Inspect>("txpool_inspect", On(Read)).by(LeaderUse::Always),
     // The wallet. A batch is simulated, and may have many calls.
-    MethodRoute::serve::<wallet::SendCalls>("wallet_sendCalls", On(Bundle)).commits().by_wallet(),
-    MethodRoute::run::<wallet::GetCallsStatus>("wallet_getCallsStatus", On(Read)).by_wallet(),
-    MethodRoute::run::<wallet::ShowCallsStatus>("wallet_showCallsStatus", On(Read)).by_wallet(),
-    MethodRoute::run::<wallet::GetCapabilities>("wallet_getCapabilities", On(Read)).by_wallet(),
-    MethodRoute::run::<wallet::GetApprovals>("presim_approvals", On(Read)).by_wallet(),
+    MethodRoute::serve::<wallet::SendCalls>("wallet_sendCalls", On(Bundle)).commits().by(LeaderUse::Wallet),
+    MethodRoute::run::<wallet::GetCallsStatus>("wallet_getCallsStatus", On(Read)).by(LeaderUse::Wallet),
+    MethodRoute::run::<wallet::ShowCallsStatus>("wallet_showCallsStatus", On(Read)).by(LeaderUse::Wallet),
+    MethodRoute::run::<wallet::GetCapabilities>("wallet_getCapabilities", On(Read)).by(LeaderUse::Wallet),
+    MethodRoute::run::<wallet::GetApprovals>("presim_approvals", On(Read)).by(LeaderUse::Wallet),
     // The wallet as pages know it from browsers.
-    MethodRoute::run::<wallet::RequestAccounts>("eth_requestAccounts", Inline).by_wallet(),
-    MethodRoute::run::<wallet::GetPermissions>("wallet_getPermissions", Inline).by_wallet(),
-    MethodRoute::run::<wallet::RequestPermissions>("wallet_requestPermissions", Inline).by_wallet(),
+    MethodRoute::run::<wallet::RequestAccounts>("eth_requestAccounts", Inline).by(LeaderUse::Wallet),
+    MethodRoute::run::<wallet::GetPermissions>("wallet_getPermissions", Inline).by(LeaderUse::Wallet),
+    MethodRoute::run::<wallet::RequestPermissions>("wallet_requestPermissions", Inline).by(LeaderUse::Wallet),
     MethodRoute::run::<wallet::SwitchChain>("wallet_switchEthereumChain", Inline),
-    MethodRoute::serve::<wallet::PersonalSign>("personal_sign", On(Read)).by_wallet(),
-    MethodRoute::serve::<wallet::SignTypedData>("eth_signTypedData_v4", On(Read)).by_wallet(),
+    MethodRoute::serve::<wallet::PersonalSign>("personal_sign", On(Read)).by(LeaderUse::Wallet),
+    MethodRoute::serve::<wallet::SignTypedData>("eth_signTypedData_v4", On(Read)).by(LeaderUse::Wallet),
     // The node and its chain.
     MethodRoute::run::<node::ChainId>("eth_chainId", Inline),
     MethodRoute::run::<node::NetVersion>("net_version", Inline),
@@ -152,7 +153,7 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<node::ClientVersion>("web3_clientVersion", Inline),
     MethodRoute::run::<node::Sha3>("web3_sha3", On(Read)),
     MethodRoute::run::<node::GetSnapshot>("presim_snapshot", Inline),
-    MethodRoute::run::<node::GetDivergences>("presim_divergences", Inline).by_leader(),
+    MethodRoute::run::<node::GetDivergences>("presim_divergences", Inline).by(LeaderUse::Always),
     MethodRoute::serve::<status::GetStatus>("presim_status", Inline),
     MethodRoute::run::<document::Discover>("rpc.discover", On(Read)),
     // Testing, under the names that anvil, hardhat and ganache have given.

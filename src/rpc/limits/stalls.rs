@@ -31,7 +31,8 @@ pub const FIRST_HEAD: Duration = Duration::from_secs(5);
 /// at intervals.
 #[derive(Debug)]
 pub struct Progress {
-    timeout: Duration,
+    /// The time that the connection may stall (`--io-timeout-ms`).
+    pub timeout: Duration,
     opened: Instant,
     /// Whether the head of a request has arrived.
     greeted: AtomicBool,
@@ -80,11 +81,6 @@ impl Progress {
             piece_moved: AtomicU64::new(0),
             close: Notify::new(),
         }
-    }
-
-    /// Returns the time that the connection may stall (`--io-timeout-ms`).
-    pub const fn timeout(&self) -> Duration {
-        self.timeout
     }
 
     /// Notes that the head of a request has arrived. After one of HTTP/1 that is not an upgrade, another may follow.

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The executor with all that a run needs besides its request.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RequestRunner {
     /// The data that all methods share.
     pub backend: Arc<Backend>,
@@ -64,7 +64,7 @@ impl RequestRunner {
 
     /// Returns the reason why nothing can be stored any more, if there is one.
     pub fn store_failure(&self) -> Option<&StoreError> {
-        self.backend.wallet.ledger.store().failure()
+        self.backend.wallet.ledger.store.failure()
     }
 
     /// Returns what is published now.

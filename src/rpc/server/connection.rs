@@ -49,6 +49,8 @@ pub struct Connections {
     table: Mutex<Table>,
     /// The number of connections whose tasks have not ended.
     alive: watch::Sender<usize>,
+    /// Turns true when the node stops.
+    stopping: watch::Sender<bool>,
     http: Gauge,
     web_socket: Gauge,
 }
@@ -84,7 +86,8 @@ impl Connections {
     pub fn new(limits: ConnectionLimits, memory: Arc<IoMemory>, metrics: &Metrics) -> Self {
         let gauge = |kind| metrics.gauge_with("presim_connections", "Open connections, by kind.", &[("kind", kind)]);
         let (http, web_socket) = (gauge("http"), gauge("websocket"));
-        Self { limits, memory, table: Mutex::default(), alive: watch::Sender::new(0), http, web_socket }
+        let (alive, stopping) = (watch::Sender::new(0), watch::Sender::new(false));
+        Self { limits, memory, table: Mutex::default(), alive, stopping, http, web_socket }
     }
 
     /// Adds a connection from `address`, which may stall for `timeout`, and closes an idle one if necessary. Returns `None`
@@ -122,6 +125,11 @@ impl Connections {
         }
     }
 
+    /// Has the connections end when their requests under way have been answered.
+    pub fn stop(&self) {
+        self.stopping.send_replace(true);
+    }
+
     /// Returns when no connection's task is left.
     pub async fn all_ended(&self) {
         let _ = self.alive.subscribe().wait_for(|alive| *alive == 0).await;
@@ -149,6 +157,11 @@ impl Table {
 }
 
 impl Connection {
+    /// Returns when the node stops.
+    pub async fn stopped(&self) {
+        let _ = self.connections.stopping.subscribe().wait_for(|stopping| *stopping).await;
+    }
+
     /// Counts the connection among the WebSocket connections from now on. At the bound on their number, closes one that has
     /// brought no request. Returns false if there is none.
     pub fn upgrade(&self) -> bool {

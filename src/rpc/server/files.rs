@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, StatusCode, header};
 
 use super::{
-    response::{HttpResponse, refuse, respond},
+    response::{HttpResponse, allow, refuse, respond},
     ws,
 };
 use crate::rpc::protocol::error::RpcError;
@@ -36,7 +36,7 @@ impl ServedFile {
 /// A file at `/` is served to a `GET` that accepts `text/html`, which browsers do and JSON-RPC clients do not. All
 /// other requests to `/` stay JSON-RPC's.
 #[derive(Clone, Debug, Default)]
-pub struct ServedFiles(Vec<ServedFile>);
+pub struct ServedFiles(pub Vec<ServedFile>);
 
 /// The rules for the browser: nothing but the node's own files and its own connections, and no page around this one.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -54,16 +54,6 @@ const HEADERS: [(HeaderName, &str); 6] = [
 ];
 
 impl ServedFiles {
-    /// Creates the list.
-    pub const fn new(files: Vec<ServedFile>) -> Self {
-        Self(files)
-    }
-
-    /// Returns whether there are no files.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Returns the answer to a request for one of the files. Returns `None` if the request is for something else.
     pub fn answer<B>(&self, request: &Request<B>) -> Option<HttpResponse> {
         if self.0.is_empty() || ws::is_upgrade(request) {
@@ -78,9 +68,7 @@ impl ServedFiles {
         let file = self.0.iter().find(|file| file.path == if at_root { "/" } else { path })?;
         if !reads {
             let error = RpcError::request(format!("{path} is a file of the node's page: expected GET"));
-            let mut refusal = refuse(StatusCode::METHOD_NOT_ALLOWED, error);
-            refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return Some(refusal);
+            return Some(allow(refuse(StatusCode::METHOD_NOT_ALLOWED, error), "GET, HEAD"));
         }
         let is_known = request.headers().get_all(header::IF_NONE_MATCH).iter().any(|known| matches(known, &file.etag));
         let mut response = respond(if is_known { Bytes::new() } else { file.body.clone() }, None);

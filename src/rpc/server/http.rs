@@ -37,16 +37,21 @@ use crate::rpc::{
         catch_up::{MIN_SNAPSHOT, min_snapshot, published_from},
         client::Client,
         request::Caller,
+        subscriptions::Subscriptions,
     },
 };
 
 /// The service of a connection's requests.
 #[derive(Debug)]
 pub struct HttpService {
+    /// The front that answers.
     pub front: Arc<Front>,
+    /// The clients that may call.
     pub access: Arc<Access>,
+    /// The settings of the server.
     pub config: ServerConfig,
-    pub sockets: ws::Sockets,
+    /// The subscriptions of WebSocket connections.
+    pub subscriptions: Arc<Subscriptions>,
     /// The files for browsers.
     pub files: ServedFiles,
 }
@@ -179,37 +184,44 @@ impl HttpConnection {
         if matches!(client, Ok(Some(_))) {
             self.connection.progress.know();
         }
+        let (client, refused) = match client {
+            Ok(client) => (client.unwrap_or_else(|| self.client.clone()), None),
+            Err(error) => (self.client.clone(), Some(error)),
+        };
         let dialect = match path {
             "/" | "" => service.config.root,
             "/standard" | "/standard/" => &STANDARD,
             "/metrics" => {
-                let error = RpcError::request(match service.config.metrics.filter(|_| client.is_ok()) {
-                    Some(address) => format!("metrics are served at http://{address}/metrics"),
-                    None => {
-                        "no metrics are served here: --metrics ADDR:PORT serves them on a port of their own".to_owned()
-                    }
-                });
-                return refuse_to(client.ok().flatten().as_deref(), StatusCode::NOT_FOUND, error);
+                let here = service.config.metrics.filter(|_| refused.is_none());
+                let text = here.map(|address| format!("metrics are served at http://{address}/metrics"));
+                let none =
+                    || "no metrics are served here: --metrics ADDR:PORT serves them on a port of their own".into();
+                return refuse_to(&client, StatusCode::NOT_FOUND, RpcError::request(text.unwrap_or_else(none)));
             }
             _ => {
                 let error = RpcError::request("no such path: expected /, /standard, /health or /ready");
-                return refuse_to(client.ok().flatten().as_deref(), StatusCode::NOT_FOUND, error);
+                return refuse_to(&client, StatusCode::NOT_FOUND, error);
             }
         };
-        let client = match client {
-            Ok(client) => client.unwrap_or_else(|| self.client.clone()),
-            Err(error) => return refuse(StatusCode::UNAUTHORIZED, error),
-        };
+        if let Some(error) = refused {
+            return refuse(StatusCode::UNAUTHORIZED, error);
+        }
         let page = request.headers().get(header::ORIGIN).and_then(|origin| origin.to_str().ok()).map(Box::from);
         let memory = self.connection.memory.clone();
         let caller = Arc::new(Caller { client, dialect, page, memory, until: None });
         if ws::is_upgrade(&request) {
-            return service.sockets.accept(request, caller, self.connection.clone());
+            let sockets = ws::Sockets {
+                front: service.front.clone(),
+                subscriptions: service.subscriptions.clone(),
+                bounds: service.config.sockets,
+                max_body: service.config.max_body,
+            };
+            return sockets.accept(request, caller, self.connection.clone());
         }
-        let client = Some(&*caller.client);
+        let client = &caller.client;
         if request.method() != HttpMethod::POST {
             let error = RpcError::request("expected a POST with a JSON-RPC body, or a WebSocket upgrade");
-            let has_page = !service.files.is_empty() && matches!(path, "/" | "");
+            let has_page = !service.files.0.is_empty() && matches!(path, "/" | "");
             let methods = if has_page { "GET, HEAD, POST" } else { "POST" };
             return allow(refuse_to(client, StatusCode::METHOD_NOT_ALLOWED, error), methods);
         }
@@ -244,61 +256,52 @@ impl HttpConnection {
     ///
     /// Returns the HTTP status and the error that answer the request.
     async fn read(&self, body: Incoming) -> Result<(ByteString, HeldBytes), (StatusCode, RpcError)> {
-        let late = || (StatusCode::REQUEST_TIMEOUT, RpcError::new(-32016, "the body did not arrive in time"));
-        let (bytes, held) =
-            timeout(self.service.config.read_timeout + self.connection.progress.timeout(), self.collect(body))
-                .await
-                .map_err(|_| late())?
-                .map_err(|problem| match problem {
-                    Unread::TooLong(most) => {
-                        let text = format!("body too large: at most {most} bytes (--max-body)");
-                        (StatusCode::PAYLOAD_TOO_LARGE, RpcError::limit(text))
-                    }
-                    Unread::Late => late(),
-                    Unread::NoRoom(bytes) => {
-                        (StatusCode::SERVICE_UNAVAILABLE, self.connection.memory.memory().full("the body", bytes))
-                    }
-                    Unread::Broken(error) => {
-                        (StatusCode::BAD_REQUEST, RpcError::parse(format!("the body ended early: {error}")))
-                    }
-                })?;
+        let most = self.service.config.read_timeout + self.connection.progress.timeout;
+        let (bytes, held) = timeout(most, self.collect(body)).await.unwrap_or_else(|_| Err(late()))?;
         let text = ByteString::try_from(bytes)
             .map_err(|error| (StatusCode::BAD_REQUEST, RpcError::parse(format!("parse error: not UTF-8: {error}"))))?;
         Ok((text, held))
     }
 
-    async fn collect(&self, mut body: Incoming) -> Result<(Bytes, HeldBytes), Unread> {
+    async fn collect(&self, mut body: Incoming) -> Result<(Bytes, HeldBytes), (StatusCode, RpcError)> {
         let most = self.service.config.max_body;
+        let memory = &self.connection.memory;
+        let too_long = || {
+            let text = format!("body too large: at most {most} bytes (--max-body)");
+            (StatusCode::PAYLOAD_TOO_LARGE, RpcError::limit(text))
+        };
+        let no_room = |bytes| (StatusCode::SERVICE_UNAVAILABLE, memory.memory().full("the body", bytes));
+        let broken =
+            |error: hyper::Error| (StatusCode::BAD_REQUEST, RpcError::parse(format!("the body ended early: {error}")));
         let stated = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         if stated > most {
-            return Err(Unread::TooLong(most));
+            return Err(too_long());
         }
-        let memory = &self.connection.memory;
         let mut held = memory.clone().nothing();
         let mut parts = BodyParts::of(stated);
         if !memory.can_ever_hold(stated) {
-            return Err(Unread::NoRoom(stated));
+            return Err(no_room(stated));
         }
         loop {
-            let frame = match timeout(self.connection.progress.timeout(), body.frame()).await {
+            let frame = match timeout(self.connection.progress.timeout, body.frame()).await {
                 Ok(None) => return Ok((parts.whole(), held)),
-                Ok(Some(frame)) => frame.map_err(Unread::Broken)?,
+                Ok(Some(frame)) => frame.map_err(broken)?,
                 Err(_) => {
                     // An HTTP/1 connection ends with its body, and an HTTP/2 connection takes no further requests.
                     self.connection.progress.close();
-                    return Err(Unread::Late);
+                    return Err(late());
                 }
             };
             let Ok(part) = frame.into_data() else { continue };
             let length = held.bytes() + part.len();
             if length > most {
-                return Err(Unread::TooLong(most));
+                return Err(too_long());
             }
             if !memory.can_ever_hold(length) {
-                return Err(Unread::NoRoom(length));
+                return Err(no_room(length));
             }
-            let room = timeout(self.connection.progress.timeout(), held.wait_to_grow(part.len())).await;
-            room.map_err(|_| Unread::NoRoom(stated.max(length)))?;
+            let room = timeout(self.connection.progress.timeout, held.wait_to_grow(part.len())).await;
+            room.map_err(|_| no_room(stated.max(length)))?;
             parts.push(part);
         }
     }
@@ -351,16 +354,8 @@ impl BodyParts {
     }
 }
 
-/// The reason why a body was not read.
-enum Unread {
-    /// The body exceeds this many bytes.
-    TooLong(usize),
-    /// A part of the body did not arrive in time.
-    Late,
-    /// No room became free for its bytes.
-    NoRoom(usize),
-    /// The connection failed.
-    Broken(hyper::Error),
+fn late() -> (StatusCode, RpcError) {
+    (StatusCode::REQUEST_TIMEOUT, RpcError::new(-32016, "the body did not arrive in time"))
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -371,9 +366,9 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// Refuses a request of a client. The answer counts against the client's rate as a request does.
-fn refuse_to(client: Option<&Client>, status: StatusCode, error: RpcError) -> HttpResponse {
-    match client.map(|client| client.admit(NonZeroU32::MIN)) {
-        Some(Err(rate)) => refuse(StatusCode::TOO_MANY_REQUESTS, rate),
-        _ => refuse(status, error),
+fn refuse_to(client: &Client, status: StatusCode, error: RpcError) -> HttpResponse {
+    match client.admit(NonZeroU32::MIN) {
+        Ok(()) => refuse(status, error),
+        Err(rate) => refuse(StatusCode::TOO_MANY_REQUESTS, rate),
     }
 }

@@ -1,13 +1,6 @@
 //! The threads of connections.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    thread::JoinHandle,
-};
+use std::{io, sync::Arc, thread::JoinHandle};
 
 use tokio::{
     net::TcpStream,
@@ -28,7 +21,8 @@ pub struct IoThreads {
 #[derive(Debug)]
 struct IoThread {
     runtime: Handle,
-    connections: Arc<AtomicUsize>,
+    /// Held by each connection of the thread, whose number is that of the other references.
+    connections: Arc<()>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -83,11 +77,13 @@ impl IoThreads {
         stream: TcpStream,
         serve: impl FnOnce(TcpStream) -> F + Send + 'static,
     ) {
-        let Some(thread) = self.threads.iter().min_by_key(|thread| thread.connections.load(Relaxed)) else { return };
+        let Some(thread) = self.threads.iter().min_by_key(|thread| Arc::strong_count(&thread.connections)) else {
+            return;
+        };
         let Ok(stream) = stream.into_std() else { return };
-        let count = ConnectionCount::take(&thread.connections);
+        let counted = thread.connections.clone();
         thread.runtime.spawn(async move {
-            let _count = count;
+            let _counted = counted;
             // The stream was registered with the event loop that accepted it.
             match TcpStream::from_std(stream) {
                 Ok(stream) => serve(stream).await,
@@ -122,21 +118,5 @@ impl Drop for IoThreads {
                 let _ = thread.join();
             }
         }
-    }
-}
-
-/// A connection in the count of its thread.
-struct ConnectionCount(Arc<AtomicUsize>);
-
-impl ConnectionCount {
-    fn take(connections: &Arc<AtomicUsize>) -> Self {
-        connections.fetch_add(1, Relaxed);
-        Self(connections.clone())
-    }
-}
-
-impl Drop for ConnectionCount {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
     }
 }

@@ -19,7 +19,7 @@ use hyper_util::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore},
     task::{AbortHandle, JoinHandle},
 };
 use tower::{
@@ -32,12 +32,9 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use super::{
     auth::{origins::Origins, tokens::Access},
     connection::{Connection, Connections},
-    files::ServedFiles,
     http::{HttpConnection, HttpService, RequestGuard},
     io::IoThreads,
     response::refuse,
-    settings::ServerConfig,
-    ws::{Sockets, stopped},
 };
 use crate::rpc::{
     dispatch::front::Front,
@@ -46,49 +43,45 @@ use crate::rpc::{
         stalls::{FIRST_HEAD, NotedStream},
     },
     protocol::error::RpcError,
-    run::{catch_up::MIN_SNAPSHOT, client::Client, subscriptions::Subscriptions},
+    run::{catch_up::MIN_SNAPSHOT, client::Client},
 };
 use crate::telemetry::{Metrics, Pulse};
 
-/// The actor that owns the server, its port and its connections.
+/// The actor that owns the server and its connections.
 pub struct FrontActor {
-    config: ServerConfig,
     io: Arc<IoThreads>,
     front: Arc<Front>,
-    subscriptions: Arc<Subscriptions>,
-    access: Arc<Access>,
-    memory: Arc<IoMemory>,
-    files: ServedFiles,
-    metrics: Metrics,
-    running: Option<Running>,
-}
-
-struct Running {
-    stop: watch::Sender<bool>,
+    connections: Arc<Connections>,
     accepting: AbortHandle,
     closing: AbortHandle,
-    connections: Arc<Connections>,
 }
 
 impl FrontActor {
-    /// Creates a server that does not listen yet.
-    pub fn new(
-        config: ServerConfig,
+    /// Serves the connections of `listener` on the threads of `io`. The bytes that connections hold count in `memory`.
+    pub fn serve(
+        listener: TcpListener,
+        service: HttpService,
         io: IoThreads,
-        front: Arc<Front>,
-        subscriptions: Arc<Subscriptions>,
-        access: Arc<Access>,
         memory: Arc<IoMemory>,
-        metrics: Metrics,
+        metrics: &Metrics,
     ) -> Self {
-        let files = ServedFiles::default();
-        Self { config, io: Arc::new(io), front, subscriptions, access, memory, metrics, files, running: None }
-    }
-
-    /// Sets the files that are served to browsers.
-    #[must_use]
-    pub fn with_files(self, files: ServedFiles) -> Self {
-        Self { files, ..self }
+        let (config, front, io) = (&service.config, service.front.clone(), Arc::new(io));
+        let (origins, timeout) = (config.origins(), config.io_timeout);
+        let connections = Arc::new(Connections::new(config.connections, memory, metrics));
+        let acceptor = Acceptor {
+            io: io.clone(),
+            connections: connections.clone(),
+            timeout,
+            overflow: Arc::new(Semaphore::new(OVERFLOW)),
+            server: ConnectionServer {
+                service: Arc::new(service),
+                cors: option_layer(origins.is_open().then(|| cors(origins.clone()))),
+                origins,
+            },
+        };
+        let accepting = tokio::spawn(acceptor.run(listener)).abort_handle();
+        let closing = tokio::spawn(connections.clone().close_stalled(timeout.min(FIRST_HEAD))).abort_handle();
+        Self { io, front, connections, accepting, closing }
     }
 }
 
@@ -96,67 +89,20 @@ impl Actor for FrontActor {
     type Context = Context<Self>;
 }
 
-/// Serves the connections of this listener.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Serve(pub TcpListener);
-
 /// Accepts no more connections, and lets requests under way end, at most for this long.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Stop(pub Duration);
 
-impl Handler<Serve> for FrontActor {
-    type Result = ();
-
-    fn handle(&mut self, Serve(listener): Serve, _: &mut Self::Context) {
-        let config = &self.config;
-        let origins = config.origins();
-        let connections = Arc::new(Connections::new(config.connections, self.memory.clone(), &self.metrics));
-        let (stop, stopping) = watch::channel(false);
-        let sockets = Sockets {
-            front: self.front.clone(),
-            subscriptions: self.subscriptions.clone(),
-            bounds: config.sockets,
-            max_body: config.max_body,
-            stopping: stopping.clone(),
-        };
-        let service = Arc::new(HttpService {
-            front: self.front.clone(),
-            access: self.access.clone(),
-            config: config.clone(),
-            sockets,
-            files: self.files.clone(),
-        });
-        let acceptor = Acceptor {
-            io: self.io.clone(),
-            connections: connections.clone(),
-            timeout: config.io_timeout,
-            overflow: Arc::new(Semaphore::new(OVERFLOW)),
-            server: ConnectionServer {
-                service,
-                origins: origins.clone(),
-                cors: option_layer(origins.is_open().then(|| cors(origins.clone()))),
-                stopping,
-            },
-        };
-        let accepting = tokio::spawn(acceptor.run(listener)).abort_handle();
-        let closing = tokio::spawn(connections.clone().close_stalled(config.io_timeout.min(FIRST_HEAD))).abort_handle();
-        self.running = Some(Running { stop, accepting, closing, connections });
-    }
-}
-
 impl Handler<Stop> for FrontActor {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, Stop(grace): Stop, _: &mut Self::Context) -> Self::Result {
-        let running = self.running.take();
-        let front = self.front.clone();
+        self.connections.stop();
+        self.front.services.watches.stop_waiting();
+        self.accepting.abort();
+        let (connections, closing) = (self.connections.clone(), self.closing.clone());
         Box::pin(async move {
-            let Some(Running { stop, accepting, closing, connections }) = running else { return };
-            let _ = stop.send(true);
-            front.services.watches.stop_waiting();
-            accepting.abort();
             let _ = tokio::time::timeout(grace, connections.all_ended()).await;
             closing.abort();
         })
@@ -197,7 +143,6 @@ struct ConnectionServer {
     origins: Arc<Origins>,
     /// Absent if no page may call, because then the headers are not needed.
     cors: Either<CorsLayer, Identity>,
-    stopping: watch::Receiver<bool>,
 }
 
 impl Acceptor {
@@ -217,10 +162,10 @@ impl Acceptor {
 }
 
 impl ConnectionServer {
-    async fn serve(mut self, stream: TcpStream, connection: Arc<Connection>) {
+    async fn serve(self, stream: TcpStream, connection: Arc<Connection>) {
         let progress = connection.progress.clone();
         let client = Arc::new(Client::without_token(self.service.access.opens_wallet()));
-        let http = HttpConnection { service: self.service, connection, client };
+        let http = HttpConnection { service: self.service, connection: connection.clone(), client };
         let guard = RequestGuard::new(self.origins, progress.clone(), self.cors.layer(http));
         let service = TowerToHyperService::new(guard);
         let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -239,7 +184,7 @@ impl ConnectionServer {
         let ended = tokio::select! {
             ended = serving.as_mut() => ended,
             () = progress.closed() => Ok(()),
-            () = stopped(&mut self.stopping) => {
+            () = connection.stopped() => {
                 serving.as_mut().graceful_shutdown();
                 tokio::select! {
                     ended = serving => ended,
@@ -282,24 +227,19 @@ fn cors(origins: Arc<Origins>) -> CorsLayer {
 /// Scrapers that may be connected at once. For one more, the one that has been idle longest is disconnected.
 const SCRAPERS: usize = 16;
 
-/// The access to the metrics.
-#[derive(Clone, Debug)]
-pub struct MetricsAccess {
-    /// The tokens, if the port can be reached from other machines.
-    pub tokens: Option<Arc<Access>>,
+/// Checks a request for the metrics, which needs one of `tokens` if there are any.
+fn check_scrape(
+    request: &http::Request<hyper::body::Incoming>,
+    tokens: Option<&Access>,
+) -> Result<(), (StatusCode, RpcError)> {
+    Origins::check_one_host(request.headers()).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
+    let Some(tokens) = tokens else { return Ok(()) };
+    let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    tokens.client(authorization).map(drop).map_err(|error| (StatusCode::UNAUTHORIZED, error))
 }
 
-impl MetricsAccess {
-    fn check(&self, request: &http::Request<hyper::body::Incoming>) -> Result<(), (StatusCode, RpcError)> {
-        Origins::check_one_host(request.headers()).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
-        let Some(tokens) = &self.tokens else { return Ok(()) };
-        let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        tokens.client(authorization).map(drop).map_err(|error| (StatusCode::UNAUTHORIZED, error))
-    }
-}
-
-/// Serves `GET /metrics` on a port of its own.
-pub async fn serve_metrics(listener: TcpListener, metrics: Metrics, access: MetricsAccess) {
+/// Serves `GET /metrics` on a port of its own, for one of `tokens` if the port can be reached from other machines.
+pub async fn serve_metrics(listener: TcpListener, metrics: Metrics, tokens: Option<Arc<Access>>) {
     let began = Instant::now();
     let now = move || u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
     let mut scrapers: Vec<ScraperConnection> = Vec::new();
@@ -311,12 +251,12 @@ pub async fn serve_metrics(listener: TcpListener, metrics: Metrics, access: Metr
         {
             scrapers.swap_remove(idlest).task.abort();
         }
-        let (metrics, access) = (metrics.clone(), access.clone());
+        let (metrics, tokens) = (metrics.clone(), tokens.clone());
         let active = Arc::new(AtomicU64::new(now()));
         let asked = active.clone();
         let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
             asked.store(now(), Relaxed);
-            let (status, text) = match access.check(&request) {
+            let (status, text) = match check_scrape(&request, tokens.as_deref()) {
                 Err((status, error)) => (status, format!("{}\n", error.into_object().message())),
                 Ok(()) if request.uri().path() == "/metrics" => (StatusCode::OK, metrics.render()),
                 Ok(()) => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),

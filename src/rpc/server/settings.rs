@@ -41,12 +41,6 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// Sets the address of the metrics.
-    #[must_use]
-    pub fn with_metrics(self, metrics: Option<SocketAddr>) -> Self {
-        Self { metrics, ..self }
-    }
-
     /// Returns the hosts that requests may name, and the pages that may send them.
     pub fn origins(&self) -> Arc<Origins> {
         let mut hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "[::1]".to_owned()];

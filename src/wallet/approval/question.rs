@@ -72,7 +72,7 @@ impl Wallet {
             calls,
             assets: reader.assets(*account, plan.upgrade, transactions)?,
         });
-        Ok(Asked { id: claim.id().clone(), from: *account, chain_id: self.spec.chain_id(), asker, act })
+        Ok(Asked { id: claim.id.clone(), from: *account, chain_id: self.spec.chain_id(), asker, act })
     }
 
     /// Returns a message as it is shown to an approver.

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    Approvals,
+    Approvals, DecisionError,
     protocol::{Answer, Request, WaitingList},
 };
 use crate::wallet::{BatchId, FeeBounds, Replacing, Wallet};
@@ -186,19 +186,10 @@ async fn converse(
     let mut lines = BufReader::new(read.take(MAX_REQUEST as u64 + 1));
     tokio::time::timeout(CLIENT_TIMEOUT, lines.read_until(b'\n', &mut line)).await??;
     let answer = match parse(&line) {
-        Ok(Request::Next { from }) => {
-            drop(permit);
-            next(from, &desk.approvals, watchers).await
-        }
-        Ok(Request::Quote { id, cancels }) => {
-            desk.quote(&id, if cancels { Replacing::Cancel } else { Replacing::Bump }).await
-        }
-        Ok(Request::Bump { id, bounds }) => desk.replace(id.as_str(), Replacing::Bump, bounds).await,
-        Ok(Request::Cancel { id, bounds }) => desk.replace(id.as_str(), Replacing::Cancel, bounds).await,
-        Ok(request) => answer(request, &desk.approvals),
-        Err(message) => Answer::Error { message },
+        Ok(request) => desk.answer(request, watchers, permit).await,
+        Err(message) => Err(message),
     };
-    let mut text = serde_json::to_vec(&answer)?;
+    let mut text = serde_json::to_vec(&answer.unwrap_or_else(|message| Answer::Error { message }))?;
     text.push(b'\n');
     tokio::time::timeout(CLIENT_TIMEOUT, write.write_all(&text)).await??;
     write.shutdown().await
@@ -217,46 +208,44 @@ fn parse(line: &[u8]) -> Result<Request, String> {
     })
 }
 
-/// Waits for the first batch with at least this number.
-async fn next(from: u64, approvals: &Approvals, watchers: &Semaphore) -> Answer {
-    let Ok(_permit) = watchers.try_acquire() else {
-        let message = format!("{MAX_WATCHERS} others watch already: end one of them");
-        return Answer::Error { message };
-    };
-    let found = tokio::time::timeout(MAX_WAIT, approvals.next(from)).await.ok();
-    Answer::Next(found.map(Box::new))
-}
-
-fn answer(request: Request, approvals: &Approvals) -> Answer {
-    let done = match request {
-        Request::List {} => return Answer::Waiting(WaitingList::of(approvals)),
-        // `converse` has answered these, because they wait.
-        Request::Quote { .. } | Request::Bump { .. } | Request::Cancel { .. } | Request::Next { .. } => {
-            return Answer::Next(None);
-        }
-        Request::Show { id } => approvals.find(&id).map(|question| Answer::Shown(Box::new(question))),
-        Request::Approve { id, digest } => approvals.approve(&id, &digest).map(|id| Answer::Approved { id }),
-        Request::Reject { id } => approvals.reject(&id).map(|id| Answer::Rejected { id }),
-    };
-    done.unwrap_or_else(|error| error_of(&error))
-}
-
 impl Desk {
-    async fn quote(&self, id: &str, how: Replacing) -> Answer {
-        let Some(wallet) = &self.wallet else { return no_wallet() };
-        wallet.quote(id, how).await.map_or_else(|error| error_of(&error), Answer::Quoted)
+    /// Returns the answer to a request, or the text of its error. `permit` is released while the request waits for a batch.
+    async fn answer(
+        &self,
+        request: Request,
+        watchers: &Semaphore,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<Answer, String> {
+        let (approvals, text) = (&self.approvals, |error: DecisionError| error.to_string());
+        match request {
+            Request::List {} => Ok(Answer::Waiting(WaitingList::of(approvals))),
+            Request::Show { id } => approvals.find(&id).map(|question| Answer::Shown(Box::new(question))).map_err(text),
+            Request::Next { from } => {
+                drop(permit);
+                let full = |_| format!("{MAX_WATCHERS} others watch already: end one of them");
+                let _permit = watchers.try_acquire().map_err(full)?;
+                let found = tokio::time::timeout(MAX_WAIT, approvals.next(from)).await.ok();
+                Ok(Answer::Next(found.map(Box::new)))
+            }
+            Request::Approve { id, digest } => {
+                approvals.approve(&id, &digest).map(|id| Answer::Approved { id }).map_err(text)
+            }
+            Request::Reject { id } => approvals.reject(&id).map(|id| Answer::Rejected { id }).map_err(text),
+            Request::Quote { id, cancels } => {
+                let how = if cancels { Replacing::Cancel } else { Replacing::Bump };
+                self.wallet()?.quote(&id, how).await.map(Answer::Quoted).map_err(|error| error.to_string())
+            }
+            Request::Bump { id, bounds } => self.replace(&id, Replacing::Bump, bounds).await,
+            Request::Cancel { id, bounds } => self.replace(&id, Replacing::Cancel, bounds).await,
+        }
     }
 
-    async fn replace(&self, id: &str, how: Replacing, bounds: FeeBounds) -> Answer {
-        let Some(wallet) = &self.wallet else { return no_wallet() };
-        wallet.replace(id, how, bounds).await.map_or_else(|error| error_of(&error), Answer::Replaced)
+    async fn replace(&self, id: &BatchId, how: Replacing, bounds: FeeBounds) -> Result<Answer, String> {
+        let replaced = self.wallet()?.replace(id.as_str(), how, bounds).await;
+        replaced.map(Answer::Replaced).map_err(|error| error.to_string())
     }
-}
 
-fn error_of(error: &impl std::error::Error) -> Answer {
-    Answer::Error { message: error.to_string() }
-}
-
-fn no_wallet() -> Answer {
-    Answer::Error { message: "the wallet is not there".to_owned() }
+    fn wallet(&self) -> Result<&Wallet, String> {
+        self.wallet.as_deref().ok_or_else(|| "the wallet is not there".to_owned())
+    }
 }

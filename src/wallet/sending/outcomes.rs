@@ -181,7 +181,7 @@ impl WalletSender {
         if fresh.is_empty() && void.is_empty() {
             return;
         }
-        let written = self.wallet.ledger.store().write(move |transaction| {
+        let written = self.wallet.ledger.store.write(move |transaction| {
             outcome::forget(transaction, void)?;
             outcome::write(transaction, fresh)
         });
@@ -199,7 +199,7 @@ impl WalletSender {
         let hashes: Vec<B256> = all.iter().map(|(hash, _)| *hash).collect();
         let landed = all.iter().filter(|(_, outcome)| matches!(outcome, TxOutcome::Landed(..))).count();
         let gone = hashes.clone();
-        let written = self.wallet.ledger.store().write(move |transaction| {
+        let written = self.wallet.ledger.store.write(move |transaction| {
             outcome::write(transaction, all)?;
             forget(transaction, gone)
         });

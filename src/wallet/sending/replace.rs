@@ -146,7 +146,7 @@ impl Wallet {
         bounds: FeeBounds,
     ) -> Result<(ReplacedBatch, crate::store::Commit), ReplaceError> {
         let signer = self.accounts.find(batch.from).ok_or(ReplaceError::NoKey(batch.from))?;
-        let choosing = signer.choosing();
+        let choosing = signer.choosing.lock();
         let waiting = self.waiting_of(&batch, how);
         if waiting.is_empty() {
             return Err(ReplaceError::Settled(cut(id.as_str())));
@@ -172,7 +172,7 @@ impl Wallet {
         }
         batch.replacements.get_or_insert_default().extend(&replacements);
         let write = Ledger::rewriting(id, &batch);
-        let added = self.pool.add_own(PoolNonce::Any, signed, self.ledger.store(), write, |_| ());
+        let added = self.pool.add_own(PoolNonce::Any, signed, &self.ledger.store, write, |_| ());
         drop(choosing);
         let commit = added.map_err(|error| match error {
             PoolError::Store(error) => ReplaceError::Store(error),

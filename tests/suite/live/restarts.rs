@@ -101,7 +101,7 @@ impl SourceStage {
         let begun = canonical_snapshot(view, head, AnnouncedReceipts::Whole(Vec::new()), hashes);
         let kept = Retention { blocks: 32, snapshots: 32, history: 32 };
         let snapshots = Arc::new(Snapshots::new(begun, FeedState::Degraded(FeedProblem::Connecting), kept));
-        let pool = Arc::new(Pool::new(first.spec.clone(), pool::Settings::NOTHING, snapshots.clone(), None));
+        let pool = Arc::new(Pool::new(first.spec.clone(), pool::Settings::default(), snapshots.clone(), None));
         let fetch = FetcherConfig { wave_timeout: BOUND, verify_proofs: false, max_in_flight: 1 << 16 };
         let source = LiveSource {
             spec: first.spec.clone(),

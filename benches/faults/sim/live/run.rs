@@ -234,7 +234,7 @@ impl LiveWorld {
     }
 
     fn feed(&self) -> Feed {
-        let pool = Pool::new(self.truth.spec.clone(), pool::Settings::NOTHING, self.snapshots.clone(), None);
+        let pool = Pool::new(self.truth.spec.clone(), pool::Settings::default(), self.snapshots.clone(), None);
         Feed::new(self.snapshots.clone(), Vec::new(), Arc::new(pool), &self.metrics)
     }
 

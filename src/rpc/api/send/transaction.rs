@@ -160,7 +160,7 @@ fn send_from_open(
         }
     };
     run.ensure_complete()?;
-    let choosing = account.map_or_else(|| backend.impersonated.choosing(), SigningAccount::choosing);
+    let choosing = account.map_or(&backend.impersonated.choosing, |account| &account.choosing).lock();
     let kind = if call.nonce.is_some() { PoolNonce::Any } else { PoolNonce::Free };
     let mut tries = 0;
     let (hash, commit) = loop {

@@ -114,7 +114,7 @@ impl Query for ShowCallsStatus {
         let status = calls_status(backend, run, self.id)?;
         run.ensure_complete()?;
         let hashes: Vec<_> = status.receipts.iter().map(|receipt| receipt.tx_hash).collect();
-        tracing::info!(id = ?status.id.as_str(), state = ?status.state, code = status.state.code(), ?hashes, "the status of a batch, requested by wallet_showCallsStatus");
+        tracing::info!(id = ?status.id.as_str(), state = ?status.state, code = status.state as u16, ?hashes, "the status of a batch, requested by wallet_showCallsStatus");
         Ok(())
     }
 }
@@ -142,7 +142,7 @@ impl From<BatchStatus> for CallsStatus {
             version: "2.0.0",
             id: batch.id,
             chain_id: Quantity(batch.chain_id),
-            status: batch.state.code(),
+            status: batch.state as u16,
             atomic: batch.atomic,
             receipts: batch.receipts.into_iter().map(BatchReceipt::from).collect(),
             capabilities: (!is_settled).then_some(StatusCapabilities { transactions }),

@@ -35,42 +35,19 @@ pub struct Access {
     count: Arc<AtomicUsize>,
 }
 
-/// The token files, and the rate limit of each token.
-#[derive(Clone, Copy, Debug)]
-pub struct AccessConfig<'a> {
-    /// The file of tokens for the node alone.
-    pub token_file: Option<&'a Path>,
-    /// The file of tokens for the node and its wallet.
-    pub wallet_token_file: Option<&'a Path>,
-}
-
-/// The reason why a token file cannot be used.
+/// The reason why a token file cannot be used. `file` is its path, after the flag that names it.
+#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The file cannot be read.
     #[error("{file}: {cause}")]
-    Read {
-        /// The file, after the flag that names it.
-        file: String,
-        /// The reason.
-        cause: io::Error,
-    },
-    /// The file is not TOML, or not of the right shape.
+    Read { file: String, cause: io::Error },
+    /// The file is not TOML, or not of the right shape. The line is not shown: there may be a token in it.
     #[error("{file}: {problem}: expected [[token]] tables with name, token and rate")]
-    Shape {
-        /// The file, after the flag that names it.
-        file: String,
-        /// The reason. The line is not shown: there may be a token in it.
-        problem: String,
-    },
+    Shape { file: String, problem: String },
     /// A token is too easy to guess or used twice, or there is none.
     #[error("{file}: {problem}")]
-    Token {
-        /// The file, after the flag that names it.
-        file: String,
-        /// The problem.
-        problem: String,
-    },
+    Token { file: String, problem: String },
 }
 
 #[derive(Deserialize)]
@@ -138,19 +115,14 @@ fn read(path: &Path) -> io::Result<(String, bool)> {
 }
 
 impl Access {
-    /// Reads the token files.
+    /// Reads the file of tokens for the node alone, and that of tokens for the node and its wallet.
     ///
     /// # Errors
     ///
     /// Returns an [`AccessError`] if a file cannot be read, has the wrong shape or no token, or if a token is too short
     /// or occurs twice.
-    pub fn new(config: &AccessConfig<'_>) -> Result<Self, AccessError> {
-        let access = Self {
-            token_file: config.token_file.map(Path::to_path_buf),
-            wallet_token_file: config.wallet_token_file.map(Path::to_path_buf),
-            clients: ArcSwap::default(),
-            count: Arc::default(),
-        };
+    pub fn new(token_file: Option<PathBuf>, wallet_token_file: Option<PathBuf>) -> Result<Self, AccessError> {
+        let access = Self { token_file, wallet_token_file, clients: ArcSwap::default(), count: Arc::default() };
         access.read_files()?;
         Ok(access)
     }

@@ -9,10 +9,7 @@ mod offer;
 mod reader;
 mod writer;
 
-pub use self::{
-    offer::{is_upgrade, offered_token},
-    reader::stopped,
-};
+pub use self::offer::{is_upgrade, offered_token};
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +21,7 @@ use http::{Request, StatusCode, header};
 use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{Semaphore, mpsc},
     task::JoinSet,
     time::timeout,
 };
@@ -58,7 +55,7 @@ use crate::rpc::{
 };
 
 /// The state that all WebSocket connections share.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Sockets {
     /// The front that answers.
     pub front: Arc<Front>,
@@ -68,8 +65,6 @@ pub struct Sockets {
     pub bounds: SocketBounds,
     /// The most bytes of a message.
     pub max_body: usize,
-    /// Turns true when the node stops.
-    pub stopping: watch::Receiver<bool>,
 }
 
 /// The time during which a peer's data is read after the close.
@@ -77,7 +72,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 impl Sockets {
     /// Upgrades a request, and serves the connection until it ends.
-    pub fn accept(&self, request: Request<Incoming>, caller: Arc<Caller>, connection: Arc<Connection>) -> HttpResponse {
+    pub fn accept(self, request: Request<Incoming>, caller: Arc<Caller>, connection: Arc<Connection>) -> HttpResponse {
         let mut response = match create_response_with_body(&request, AnswerBody::default) {
             Ok(response) => response,
             Err(error) => {
@@ -90,10 +85,9 @@ impl Sockets {
         if !connection.upgrade() {
             return refuse(StatusCode::SERVICE_UNAVAILABLE, RpcError::limit("too many WebSocket connections are open"));
         }
-        let sockets = self.clone();
         tokio::spawn(async move {
             match hyper::upgrade::on(request).await {
-                Ok(upgraded) => sockets.serve(TokioIo::new(upgraded), caller, connection).await,
+                Ok(upgraded) => self.serve(TokioIo::new(upgraded), caller, connection).await,
                 Err(error) => tracing::debug!(%error, "a WebSocket upgrade failed"),
             }
         });
@@ -101,7 +95,7 @@ impl Sockets {
     }
 
     async fn serve(self, stream: TokioIo<Upgraded>, caller: Arc<Caller>, connection: Arc<Connection>) {
-        let Self { front, subscriptions, bounds, max_body, stopping } = self;
+        let Self { front, subscriptions, bounds, max_body } = self;
         // Messages slightly beyond the limit are read and answered with an error. Messages far beyond it are not read.
         let config = WebSocketConfig::default()
             .max_message_size(Some(max_body.saturating_mul(2)))
@@ -113,7 +107,7 @@ impl Sockets {
         let socket: Socket = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await;
         let (sink, mut stream) = socket.split();
         let (out, outgoing) = mpsc::unbounded_channel();
-        let grace = GRACE.min(connection.progress.timeout());
+        let grace = GRACE.min(connection.progress.timeout);
         let subscriber = Arc::new(Subscriber::new(connection.memory.clone(), bounds, out));
         let mut writer = tokio::spawn(write(sink, outgoing, subscriber.clone()));
         let reader = ConnectionReader {
@@ -128,7 +122,7 @@ impl Sockets {
             running: JoinSet::new(),
         };
         tokio::select! {
-            (code, reason) = reader.read(&mut stream, stopping) => {
+            (code, reason) = reader.read(&mut stream) => {
                 subscriptions.forget(&subscriber);
                 subscriber.send(Outgoing::Close(code, reason));
                 match timeout(grace, &mut writer).await {

@@ -59,17 +59,13 @@ pub struct ConnectionReader {
 
 impl ConnectionReader {
     /// Reads until the connection is to end, and returns the reason.
-    pub async fn read(
-        mut self,
-        stream: &mut SplitStream<Socket>,
-        mut stopping: watch::Receiver<bool>,
-    ) -> (CloseCode, String) {
+    pub async fn read(mut self, stream: &mut SplitStream<Socket>) -> (CloseCode, String) {
         let mut pings = interval(PING);
         let mut heard = Instant::now();
         let mut ending = self.subscriber.ending();
-        let (progress, client) = (self.connection.progress.clone(), self.caller.client.clone());
-        let withdrawn = client.withdrawn();
-        tokio::pin!(withdrawn);
+        let (connection, client) = (self.connection.clone(), self.caller.client.clone());
+        let (progress, withdrawn, stopped) = (&connection.progress, client.withdrawn(), connection.stopped());
+        tokio::pin!(withdrawn, stopped);
         let mut permit = None;
         loop {
             if permit.is_none() {
@@ -113,7 +109,7 @@ impl ConnectionReader {
                     }
                     self.subscriber.send(Outgoing::Ping);
                 }
-                () = stopped(&mut stopping) => {
+                () = &mut stopped => {
                     // Requests under way are still answered.
                     let all = async { while self.running.join_next().await.is_some() {} };
                     let _ = timeout(GRACE, all).await;
@@ -187,11 +183,6 @@ impl ConnectionReader {
     fn send_closing_error(&self, error: RpcError) {
         self.subscriber.answer_last(failure(&Id::Null, error));
     }
-}
-
-/// Returns when the node stops.
-pub async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
 fn too_large(limit: usize) -> RpcError {
