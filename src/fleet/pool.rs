@@ -22,7 +22,7 @@ use futures::StreamExt;
 use tokio::{
     runtime::Handle,
     sync::{Semaphore, oneshot, watch},
-    task::JoinHandle,
+    task::JoinSet,
 };
 
 use super::{
@@ -146,32 +146,25 @@ async fn send_to_stream(link: &FleetLink, name: &str, raw: bytes::Bytes, reply: 
     false
 }
 
-/// Fills the pool of a node from the stream of sent transactions, until it is dropped.
-#[derive(Debug)]
-pub struct PoolFilling(Vec<JoinHandle<()>>);
-
-impl PoolFilling {
-    /// Begins with the transactions that the stream still has. A node that builds blocks tells its `verdicts`, and while it leads
-    /// it deletes what has been there for long enough.
-    pub fn begin(link: FleetLink, pool: Arc<Pool>, verdicts: Option<PoolVerdicts>) -> Self {
-        let announcing = verdicts.clone().map(|verdicts| tokio::spawn(verdicts.run(pool.dropped())));
-        let filling = tokio::spawn(async move {
-            let mut filling = SentReading { link, pool, verdicts, next: 1, read: VecDeque::new() };
-            loop {
-                if let Err(error) = filling.fill().await {
-                    tracing::debug!(%error, "sent transactions cannot be read: it is tried again");
-                }
-                tokio::time::sleep(RETRY_PAUSE).await;
+/// Fills the pool of a node from the stream of sent transactions, until the returned tasks are dropped. Begins with the transactions
+/// that the stream still has. A node that builds blocks tells its `verdicts`, and while it leads it deletes what has been there for
+/// long enough.
+#[must_use]
+pub fn fill(link: FleetLink, pool: Arc<Pool>, verdicts: Option<PoolVerdicts>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    if let Some(verdicts) = verdicts.clone() {
+        tasks.spawn(verdicts.run(pool.dropped()));
+    }
+    tasks.spawn(async move {
+        let mut reading = SentReading { link, pool, verdicts, next: 1, read: VecDeque::new() };
+        loop {
+            if let Err(error) = reading.fill().await {
+                tracing::debug!(%error, "sent transactions cannot be read: it is tried again");
             }
-        });
-        Self(announcing.into_iter().chain([filling]).collect())
-    }
-}
-
-impl Drop for PoolFilling {
-    fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
-    }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    });
+    tasks
 }
 
 /// The stream of sent transactions, as far as it was read.

@@ -6,7 +6,7 @@ use alloy_primitives::{Address, B256, U256};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 use async_nats::client::RequestErrorKind;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::{task::JoinSet, time::Instant};
 
 use super::servers::{FleetLink, subject};
 use crate::{
@@ -216,42 +216,34 @@ fn read(payload: &[u8]) -> Result<StateReply, FetchError> {
     decode(&bytes).map_err(|error| unread(error.to_string()))
 }
 
-/// The answering of questions for state while this node leads, which ends when dropped.
-#[derive(Debug)]
-pub struct StateServing(JoinHandle<()>);
-
-impl StateServing {
-    /// Begins to answer: what the cache `remote` does not have, `fetcher` fetches, once however many nodes ask. Proofs are
-    /// fetched once, too.
-    pub fn begin(link: &FleetLink, fetcher: Arc<Fetcher>, remote: Arc<RemoteState>) -> Self {
-        let (link, runtime, proving) = (link.clone(), fetcher.runtime().clone(), fetcher.proving());
-        Self(runtime.spawn(async move {
-            loop {
-                match link.client.subscribe(subject(link.names.state())).await {
-                    Ok(questions) => {
-                        let answer = |message: async_nats::Message| {
-                            let (link, fetchers, remote) = (&link, (&fetcher, &proving), &remote);
-                            async move {
-                                let Some(reply) = message.reply else { return };
-                                let most = link.client.server_info().max_payload;
-                                let answer = reply_to(&message.payload, fetchers, remote, most).await;
-                                let _ = link.client.publish(reply, answer.into()).await;
-                            }
-                        };
-                        questions.for_each_concurrent(UNDER_WAY, answer).await;
-                    }
-                    Err(error) => tracing::debug!(%error, "questions for state cannot be heard"),
+/// Answers questions for state while this node leads, until the returned task is dropped: what the cache `remote` does not have,
+/// `fetcher` fetches, once however many nodes ask. Proofs are fetched once, too.
+#[must_use]
+pub fn serve(link: FleetLink, fetcher: Arc<Fetcher>, remote: Arc<RemoteState>) -> JoinSet<()> {
+    let (runtime, proving) = (fetcher.runtime().clone(), fetcher.proving());
+    let answering = async move {
+        loop {
+            match link.client.subscribe(subject(link.names.state())).await {
+                Ok(questions) => {
+                    let answer = |message: async_nats::Message| {
+                        let (link, fetchers, remote) = (&link, (&fetcher, &proving), &remote);
+                        async move {
+                            let Some(reply) = message.reply else { return };
+                            let most = link.client.server_info().max_payload;
+                            let answer = reply_to(&message.payload, fetchers, remote, most).await;
+                            let _ = link.client.publish(reply, answer.into()).await;
+                        }
+                    };
+                    questions.for_each_concurrent(UNDER_WAY, answer).await;
                 }
-                tokio::time::sleep(RETRY_PAUSE).await;
+                Err(error) => tracing::debug!(%error, "questions for state cannot be heard"),
             }
-        }))
-    }
-}
-
-impl Drop for StateServing {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    };
+    let mut tasks = JoinSet::new();
+    tasks.spawn_on(answering, &runtime);
+    tasks
 }
 
 /// The fetchers of values, and of their proofs.

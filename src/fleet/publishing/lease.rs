@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::{
     sync::watch,
-    task::JoinHandle,
+    task::JoinSet,
     time::{Instant, MissedTickBehavior, timeout},
 };
 
@@ -39,7 +39,7 @@ pub struct Lease {
     port: Arc<dyn FleetPort>,
     /// The moment of the last renewal; `None` if another node has the lease.
     renewed: watch::Receiver<Option<Instant>>,
-    renewing: JoinHandle<()>,
+    _renewing: JoinSet<()>,
     metrics: Option<FleetMetrics>,
 }
 
@@ -87,7 +87,8 @@ impl LeaseWatch {
         self.seen = None;
         let (renewal, renewed) = watch::channel(Some(Instant::now()));
         let (port, node) = (self.port.clone(), self.node.clone());
-        let renewing = tokio::spawn(async move {
+        let mut renewing = JoinSet::new();
+        renewing.spawn(async move {
             let mut ticks = tokio::time::interval(RENEWAL_INTERVAL);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
@@ -104,7 +105,7 @@ impl LeaseWatch {
             tracing::warn!("another node has taken the lease of the fleet");
             renewal.send_replace(None);
         });
-        Lease { port: self.port.clone(), renewed, renewing, metrics: None }
+        Lease { port: self.port.clone(), renewed, _renewing: renewing, metrics: None }
     }
 }
 
@@ -169,11 +170,5 @@ impl Lease {
     /// Returns the message at a place of the stream; `None` if the stream does not answer.
     pub async fn at(&self, sequence: u64) -> Option<PlaceInStream> {
         self.port.at(sequence).await.ok()
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.renewing.abort();
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{LiveOutlet, OutletStep, Publisher};
 use crate::{
-    fleet::{servers::FleetLink, state::StateServing},
+    fleet::{servers::FleetLink, state},
     ledger::Snapshots,
     source::{Feed, FeedSource, live::LiveSource},
 };
@@ -42,7 +42,7 @@ impl FeedSource for PublishedLive {
                 let epoch = publisher.lead_next(&mut feed, own.load().last.epoch()).await;
                 reach_head(&own, &feed.snapshots).await;
                 outlet.begin(&own, epoch, feed.snapshots.load());
-                let serving = StateServing::begin(&link, fetcher.clone(), remote.clone());
+                let serving = state::serve(link.clone(), fetcher.clone(), remote.clone());
                 lead(&publisher, &mut feed, &own, &outlet).await;
                 drop(serving);
                 outlet.end();

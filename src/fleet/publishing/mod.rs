@@ -27,11 +27,11 @@ pub use self::{
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::watch, task::JoinSet, time::Instant};
 
 use self::upkeep::UpkeepLook;
 use super::{
-    replica::{Follower, Following, LeaderPulse},
+    replica::{Follower, Following, beat},
     servers::{Bucket, EPOCH_KEY, FleetChain, FleetError, FleetPort, FleetRole, ImageKey},
 };
 use crate::source::Feed;
@@ -104,7 +104,7 @@ enum NotBegun {
 
 /// The work of a node beside the chain while it leads.
 struct Leading {
-    _pulse: LeaderPulse,
+    _pulse: JoinSet<()>,
     images: ImageWriter,
     upkeep: FleetUpkeep,
     looks: tokio::time::Interval,
@@ -243,7 +243,7 @@ impl Publisher {
         });
         self.leads.send_replace(true);
         Leading {
-            _pulse: LeaderPulse::begin(&self.port, feed.snapshots.clone(), self.limits.node.clone()),
+            _pulse: beat(&self.port, feed.snapshots.clone(), self.limits.node.clone()),
             is_wanted: !images.has_image(),
             images,
             upkeep,
@@ -256,7 +256,7 @@ impl Publisher {
     async fn write_due_image(&self, feed: &Feed, leading: &mut Leading, may: impl FnOnce() -> bool) {
         let mut end = self.stream.writer().await;
         let Some(stream) = &mut *end else { return };
-        leading.is_wanted |= leading.images.has_failed().await;
+        leading.is_wanted |= leading.images.has_failed();
         let (messages, bytes) = stream.since_image();
         // Half of the stream is left for those who read the image.
         let is_due = leading.is_wanted || messages >= self.limits.image_every || bytes >= self.limits.stream_bytes / 4;

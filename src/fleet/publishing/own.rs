@@ -5,7 +5,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::{LIMITS_INTERVAL, Publisher};
 use crate::{
-    fleet::{pool::PoolFilling, servers::FleetLink, verdicts::PoolVerdicts},
+    fleet::{pool, servers::FleetLink, verdicts::PoolVerdicts},
     ledger::FeedState,
     source::{Feed, FeedSource, devnet::DevnetSource},
 };
@@ -26,7 +26,7 @@ impl FeedSource for PublishedSource {
         async move {
             let _filling = self.link.take().map(|link| {
                 let verdicts = PoolVerdicts::new(link.client.clone(), self.publisher.leads.subscribe());
-                PoolFilling::begin(link, feed.pool.clone(), Some(verdicts))
+                pool::fill(link, feed.pool.clone(), Some(verdicts))
             });
             loop {
                 self.publisher.lead_next(&mut feed, 0).await;

@@ -13,7 +13,7 @@ pub use self::{
     apply::{Applier, ApplyError},
     clock::LeaderClock,
     following::{Following, ReplicaBase},
-    pulse::{LeaderPulse, PulseWatch},
+    pulse::{PulseWatch, beat},
     reading::{FollowError, StreamReading},
 };
 
@@ -25,7 +25,7 @@ use std::{
 use futures::{FutureExt, future::LocalBoxFuture};
 
 use super::{
-    pool::PoolFilling,
+    pool,
     servers::{FleetChain, FleetError, FleetLink, FleetMetrics, FleetPort, FleetRole, ImageKey},
 };
 use crate::source::{Feed, FeedSource};
@@ -375,7 +375,7 @@ impl FeedSource for ReplicaSource {
     fn run(self: Box<Self>, feed: Feed) -> LocalBoxFuture<'static, ()> {
         async move {
             // For those who ask what waits, and are notified of it. Nothing of it is mined here.
-            let _filling = PoolFilling::begin(self.link, feed.pool.clone(), None);
+            let _filling = pool::fill(self.link, feed.pool.clone(), None);
             self.follower.run(feed).await;
         }
         .boxed_local()
