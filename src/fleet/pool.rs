@@ -12,11 +12,7 @@ use std::{
 use alloy_primitives::{B256, Bytes};
 use async_nats::{
     HeaderMap,
-    jetstream::{
-        consumer::{DeliverPolicy, push},
-        message::PublishMessage,
-        stream::Stream,
-    },
+    jetstream::{message::PublishMessage, stream::Stream},
 };
 use futures::StreamExt;
 use tokio::{
@@ -26,7 +22,7 @@ use tokio::{
 };
 
 use super::{
-    servers::{FleetError, FleetLink, subject},
+    servers::{FleetError, FleetLink, messages, subject},
     verdicts::{PoolVerdicts, REPLY, VerdictInbox},
 };
 use crate::{
@@ -181,22 +177,13 @@ struct SentReading {
 impl SentReading {
     /// Adds the transactions from `next` on.
     async fn fill(&mut self) -> Result<(), FleetError> {
-        let unread = |problem: String| FleetError::nats("the sent transactions cannot be read", problem);
-        let (link, names) = (self.link.clone(), self.link.names.clone());
-        let stream = link.jetstream.get_stream(names.pool_stream()).await;
-        let stream = stream.map_err(|error| unread(error.to_string()))?;
+        let (link, unread) = (self.link.clone(), "the sent transactions cannot be read");
+        let stream = link.jetstream.get_stream(link.names.pool_stream()).await.map_err(FleetError::of_nats(unread))?;
         if stream.cached_info().state.last_sequence + 1 < self.next {
             // The stream was created anew.
             self.next = 1;
         }
-        let consumer = push::OrderedConfig {
-            deliver_subject: link.client.new_inbox(),
-            filter_subject: names.pool(),
-            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.next },
-            ..push::OrderedConfig::default()
-        };
-        let consumer = stream.create_consumer(consumer).await.map_err(|error| unread(error.to_string()))?;
-        let mut messages = consumer.messages().await.map_err(|error| unread(error.to_string()))?;
+        let mut messages = messages(&link.client, &stream, link.names.pool(), self.next, unread).await?;
         let mut looks = tokio::time::interval(SWEEP_INTERVAL);
         loop {
             let message = tokio::select! {
@@ -209,10 +196,10 @@ impl SentReading {
                 message = messages.next() => message,
             };
             let Some(message) = message else { return Ok(()) };
-            let message = message.map_err(|error| unread(error.to_string()))?;
+            let message = message.map_err(FleetError::of_nats(unread))?;
             let sequence = message.info().map(|info| info.stream_sequence);
             self.add(&message).await;
-            self.next = sequence.map_err(|error| unread(error.to_string()))? + 1;
+            self.next = sequence.map_err(FleetError::of_nats(unread))? + 1;
         }
     }
 

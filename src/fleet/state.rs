@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use alloy_primitives::{Address, B256, U256};
-use alloy_rlp::{RlpDecodable, RlpEncodable};
+use alloy_rlp::{Decodable, RlpDecodable, RlpEncodable};
 use async_nats::client::RequestErrorKind;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use tokio::{task::JoinSet, time::Instant};
@@ -140,11 +140,12 @@ impl FleetState {
         deadline: Instant,
     ) -> Result<StateReply, FetchError> {
         let question = pack(&encode(&StateQuestion::of(view, misses, proves)));
+        let unread = |problem| fleet_error(format!("the leader's answer cannot be read: {problem}"));
         let mut looks = 0;
         loop {
             let asked = async_nats::Request::new().payload(question.clone().into()).timeout(Some(ANSWERED));
             let problem = match self.link.client.send_request(self.link.names.state(), asked).await {
-                Ok(message) => match read(&message.payload)? {
+                Ok(message) => match read(&message.payload).map_err(unread)? {
                     reply @ StateReply { kind: KNOWN, .. } => return Ok(reply),
                     StateReply { kind: NOT_KEPT, .. } if looks == MAX_RETRIES || !self.is_patient => {
                         return Err(FetchError::NotKept { number: view.number(), hash: view.hash() });
@@ -210,10 +211,9 @@ fn checked(
     Ok(values)
 }
 
-fn read(payload: &[u8]) -> Result<StateReply, FetchError> {
-    let unread = |problem: String| fleet_error(format!("the leader's answer cannot be read: {problem}"));
-    let bytes = unpack(payload).map_err(|error| unread(error.to_string()))?;
-    decode(&bytes).map_err(|error| unread(error.to_string()))
+fn read<T: Decodable>(payload: &[u8]) -> Result<T, String> {
+    let bytes = unpack(payload).map_err(|error| error.to_string())?;
+    decode(&bytes).map_err(|error| error.to_string())
 }
 
 /// Answers questions for state while this node leads, until the returned task is dropped: what the cache `remote` does not have,
@@ -251,9 +251,7 @@ type Fetchers<'a> = (&'a Arc<Fetcher>, &'a Arc<Fetcher>);
 
 /// Returns the answer to a question, in at most `most` bytes.
 async fn reply_to(payload: &[u8], fetchers: Fetchers<'_>, remote: &Arc<RemoteState>, most: usize) -> Vec<u8> {
-    let question = unpack(payload).map_err(|error| error.to_string());
-    let question = question.and_then(|bytes| decode::<StateQuestion>(&bytes).map_err(|error| error.to_string()));
-    let reply = match question {
+    let reply = match read::<StateQuestion>(payload) {
         Ok(question) => known(&question, fetchers, remote, most).await.unwrap_or_else(|error| match error {
             FetchError::Replaced { .. } | FetchError::NotKept { .. } => {
                 StateReply::without_state(NOT_KEPT, String::new())

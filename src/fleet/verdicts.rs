@@ -76,7 +76,7 @@ impl VerdictInbox {
     pub async fn open(client: &Client, drops: PoolDrops) -> Result<Self, FleetError> {
         let prefix = client.new_inbox();
         let heard = client.subscribe(subject(format!("{prefix}.*"))).await;
-        let mut heard = heard.map_err(|error| FleetError::nats("verdicts cannot be heard", error))?;
+        let mut heard = heard.map_err(FleetError::of_nats("verdicts cannot be heard"))?;
         let waiting: Arc<Mutex<Unchecked>> = Arc::default();
         let known = waiting.clone();
         let mut hearing = JoinSet::new();

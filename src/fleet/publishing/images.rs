@@ -29,8 +29,9 @@ pub struct ImageWriter {
     /// The image that is being written, if there is one.
     task: JoinSet<Result<ImageKey, FleetError>>,
     /// Whether an image is being written, for those who delete old ones.
-    is_writing: Arc<AtomicBool>,
-    newest: Option<ImageKey>,
+    pub(super) is_writing: Arc<AtomicBool>,
+    /// The newest complete image, as far as this node knows; `None` if it was lost.
+    pub(super) newest: Option<ImageKey>,
     /// The moment until which no image is written, and the pause before it, if the last one was not written.
     pause: Option<(Instant, Duration)>,
 }
@@ -39,21 +40,6 @@ impl ImageWriter {
     /// Creates the writer of a leader. The newest image is `newest`. Readers take images of at most `max_bytes`.
     pub fn new(port: Arc<dyn FleetPort>, newest: Option<ImageKey>, max_bytes: u64) -> Self {
         Self { port, max_bytes, task: JoinSet::new(), is_writing: Arc::default(), newest, pause: None }
-    }
-
-    /// Returns the flag that says whether an image is being written.
-    pub fn writing(&self) -> Arc<AtomicBool> {
-        self.is_writing.clone()
-    }
-
-    /// Returns whether there is a complete image, as far as this node knows.
-    pub const fn has_image(&self) -> bool {
-        self.newest.is_some()
-    }
-
-    /// Notes that the newest image was lost.
-    pub fn lose(&mut self) {
-        self.newest = None;
     }
 
     /// Returns whether an image can be written: none is being written, and none has failed a moment ago.

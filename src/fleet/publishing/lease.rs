@@ -1,6 +1,6 @@
 //! The lease: says which node tries to lead the fleet. The stream decides which one does.
 
-use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{
@@ -36,11 +36,12 @@ pub struct LeaseWatch {
 /// The lease, held by this node for as long as it is renewed.
 #[derive(Debug)]
 pub struct Lease {
-    port: Arc<dyn FleetPort>,
+    pub(super) port: Arc<dyn FleetPort>,
     /// The moment of the last renewal; `None` if another node has the lease.
     renewed: watch::Receiver<Option<Instant>>,
     _renewing: JoinSet<()>,
-    metrics: Option<FleetMetrics>,
+    /// The metrics, which count the parts that the stream has not acknowledged.
+    pub(super) metrics: Option<FleetMetrics>,
 }
 
 impl LeaseWatch {
@@ -130,13 +131,6 @@ async fn renew(port: &dyn FleetPort, node: &Bytes, revision: u64) -> Result<Opti
 }
 
 impl Lease {
-    /// Sets the metrics, which count the parts that the stream has not acknowledged.
-    #[must_use]
-    pub fn counted(mut self, metrics: FleetMetrics) -> Self {
-        self.metrics = Some(metrics);
-        self
-    }
-
     /// Returns whether no other node has been seen to hold it.
     pub fn is_held(&self) -> bool {
         self.renewed.borrow().is_some()
@@ -145,11 +139,6 @@ impl Lease {
     /// Returns whether the lease was renewed at `moment` or later.
     pub fn is_renewed_since(&self, moment: Instant) -> bool {
         self.renewed.borrow().is_some_and(|renewed| renewed >= moment)
-    }
-
-    /// Returns the most bytes of a part.
-    pub fn max_part(&self) -> NonZeroUsize {
-        self.port.max_part()
     }
 
     /// Sends parts of a message, as [`FleetPort::send`] does.

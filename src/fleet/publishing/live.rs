@@ -48,7 +48,7 @@ impl FeedSource for PublishedLive {
                 outlet.end();
                 tracing::warn!("this node leads the fleet no more: it follows");
                 publisher.ceased = Some(Instant::now());
-                publisher.follower.restart_with_image();
+                publisher.follower.following = None;
             }
         };
         async move {
@@ -87,7 +87,7 @@ async fn lead(publisher: &Publisher, feed: &mut Feed, own: &Snapshots, outlet: &
         };
         send_and_show(publisher, feed, step).await;
     }
-    publisher.stream.end().await;
+    *publisher.stream.writer().await = None;
 }
 
 /// Sends a change to the stream, and shows it once the stream has it.

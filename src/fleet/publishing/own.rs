@@ -41,7 +41,7 @@ impl PublishedSource {
     /// Builds and publishes the chain until another node leads, or this one's disk fails.
     async fn lead(&mut self, feed: &mut Feed) {
         let state = self.devnet.as_ref().map_or(FeedState::Static, DevnetSource::health);
-        let mut sequence = self.publisher.stream.writer().await.as_ref().map_or(0, |stream| stream.end().0);
+        let mut sequence = self.publisher.stream.writer().await.as_ref().map_or(0, |stream| stream.sequence);
         // The stream may end with the trouble of the leader before.
         feed.set_state(state);
         let _ = feed.committed().await;
@@ -51,7 +51,7 @@ impl PublishedSource {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // A chain that stands still has no message that would find another leader.
         while self.publisher.stream.is_leased().await && feed.failure().is_none() {
-            sequence = self.publisher.stream.writer().await.as_ref().map_or(sequence, |stream| stream.end().0);
+            sequence = self.publisher.stream.writer().await.as_ref().map_or(sequence, |stream| stream.sequence);
             self.publisher.write_due_image(feed, &mut leading, || true).await;
             tokio::select! {
                 biased;
@@ -62,7 +62,7 @@ impl PublishedSource {
             }
         }
         drop(leading);
-        self.publisher.stream.end().await;
+        *self.publisher.stream.writer().await = None;
         self.step_down(feed, sequence);
     }
 
@@ -71,15 +71,16 @@ impl PublishedSource {
         tracing::warn!("this node leads the fleet no more: it follows");
         self.publisher.ceased = Some(Instant::now());
         if self.publisher.follower.has_failed_disk() {
-            return self.publisher.follower.restart_with_image();
+            self.publisher.follower.following = None;
+            return;
         }
         let last = feed.snapshots.load().last;
-        let taken_back = self.publisher.follower.journal().map_or(Ok(()), |journal| journal.take_back(last));
+        let taken_back = self.publisher.follower.journal.as_ref().map_or(Ok(()), |journal| journal.take_back(last));
         match taken_back {
             Ok(()) => self.publisher.follower.go_on_from(&feed.snapshots, sequence),
             Err(error) => {
                 tracing::error!(%error, "what the stream has not taken cannot be removed from the data directory: the state begins with an image");
-                self.publisher.follower.restart_with_image();
+                self.publisher.follower.following = None;
             }
         }
     }
