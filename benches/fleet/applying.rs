@@ -12,7 +12,7 @@ use presim::{
     clock::SystemClock,
     config::Config,
     fleet::{
-        replica::{Applier, StreamReading},
+        replica::{Applier, LeaderClock, StreamReading},
         servers::ArrivedPart,
     },
     ledger::{Frame, LeaderTime, OpenBlock, Record, Snapshot, SnapshotId, Snapshots, Stamp, StreamMessage, frames},
@@ -42,7 +42,7 @@ pub fn applying(extent: Extent) {
     let mut devnet = devnet.expect("a devnet").devnet;
 
     let follows = snapshots.load().last;
-    let mut reading = StreamReading::from(Applier::new(snapshots.mirror(), codes), 0);
+    let mut reading = StreamReading::from(Applier::new(snapshots.mirror(), codes, LeaderClock::default()), 0);
     let epoch = SnapshotId::begin(follows.epoch() + 1);
     let begun = StreamMessage::Epoch { follows, leader: "a node".to_owned() };
     let mut waiting = parts(epoch, &begun.write(LeaderTime::of(Instant::now())));

@@ -12,21 +12,17 @@ use std::{
 use alloy_primitives::{B256, Bytes};
 use async_nats::{
     HeaderMap,
-    jetstream::{
-        consumer::{DeliverPolicy, push},
-        message::PublishMessage,
-        stream::Stream,
-    },
+    jetstream::{message::PublishMessage, stream::Stream},
 };
 use futures::StreamExt;
 use tokio::{
     runtime::Handle,
     sync::{Semaphore, oneshot, watch},
-    task::JoinHandle,
+    task::JoinSet,
 };
 
 use super::{
-    servers::{FleetError, FleetLink, subject},
+    servers::{FleetError, FleetLink, messages, subject},
     verdicts::{PoolVerdicts, REPLY, VerdictInbox},
 };
 use crate::{
@@ -146,32 +142,25 @@ async fn send_to_stream(link: &FleetLink, name: &str, raw: bytes::Bytes, reply: 
     false
 }
 
-/// Fills the pool of a node from the stream of sent transactions, until it is dropped.
-#[derive(Debug)]
-pub struct PoolFilling(Vec<JoinHandle<()>>);
-
-impl PoolFilling {
-    /// Begins with the transactions that the stream still has. A node that builds blocks tells its `verdicts`, and while it leads
-    /// it deletes what has been there for long enough.
-    pub fn begin(link: FleetLink, pool: Arc<Pool>, verdicts: Option<PoolVerdicts>) -> Self {
-        let announcing = verdicts.clone().map(|verdicts| tokio::spawn(verdicts.run(pool.dropped())));
-        let filling = tokio::spawn(async move {
-            let mut filling = SentReading { link, pool, verdicts, next: 1, read: VecDeque::new() };
-            loop {
-                if let Err(error) = filling.fill().await {
-                    tracing::debug!(%error, "sent transactions cannot be read: it is tried again");
-                }
-                tokio::time::sleep(RETRY_PAUSE).await;
+/// Fills the pool of a node from the stream of sent transactions, until the returned tasks are dropped. Begins with the transactions
+/// that the stream still has. A node that builds blocks tells its `verdicts`, and while it leads it deletes what has been there for
+/// long enough.
+#[must_use]
+pub fn fill(link: FleetLink, pool: Arc<Pool>, verdicts: Option<PoolVerdicts>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    if let Some(verdicts) = verdicts.clone() {
+        tasks.spawn(verdicts.run(pool.dropped()));
+    }
+    tasks.spawn(async move {
+        let mut reading = SentReading { link, pool, verdicts, next: 1, read: VecDeque::new() };
+        loop {
+            if let Err(error) = reading.fill().await {
+                tracing::debug!(%error, "sent transactions cannot be read: it is tried again");
             }
-        });
-        Self(announcing.into_iter().chain([filling]).collect())
-    }
-}
-
-impl Drop for PoolFilling {
-    fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
-    }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    });
+    tasks
 }
 
 /// The stream of sent transactions, as far as it was read.
@@ -188,22 +177,13 @@ struct SentReading {
 impl SentReading {
     /// Adds the transactions from `next` on.
     async fn fill(&mut self) -> Result<(), FleetError> {
-        let unread = |problem: String| FleetError::nats("the sent transactions cannot be read", problem);
-        let (link, names) = (self.link.clone(), self.link.names.clone());
-        let stream = link.jetstream.get_stream(names.pool_stream()).await;
-        let stream = stream.map_err(|error| unread(error.to_string()))?;
+        let (link, unread) = (self.link.clone(), "the sent transactions cannot be read");
+        let stream = link.jetstream.get_stream(link.names.pool_stream()).await.map_err(FleetError::of_nats(unread))?;
         if stream.cached_info().state.last_sequence + 1 < self.next {
             // The stream was created anew.
             self.next = 1;
         }
-        let consumer = push::OrderedConfig {
-            deliver_subject: link.client.new_inbox(),
-            filter_subject: names.pool(),
-            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.next },
-            ..push::OrderedConfig::default()
-        };
-        let consumer = stream.create_consumer(consumer).await.map_err(|error| unread(error.to_string()))?;
-        let mut messages = consumer.messages().await.map_err(|error| unread(error.to_string()))?;
+        let mut messages = messages(&link.client, &stream, link.names.pool(), self.next, unread).await?;
         let mut looks = tokio::time::interval(SWEEP_INTERVAL);
         loop {
             let message = tokio::select! {
@@ -216,10 +196,10 @@ impl SentReading {
                 message = messages.next() => message,
             };
             let Some(message) = message else { return Ok(()) };
-            let message = message.map_err(|error| unread(error.to_string()))?;
+            let message = message.map_err(FleetError::of_nats(unread))?;
             let sequence = message.info().map(|info| info.stream_sequence);
             self.add(&message).await;
-            self.next = sequence.map_err(|error| unread(error.to_string()))? + 1;
+            self.next = sequence.map_err(FleetError::of_nats(unread))? + 1;
         }
     }
 

@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use alloy_primitives::{Address, B256, U256};
-use alloy_rlp::{RlpDecodable, RlpEncodable};
+use alloy_rlp::{Decodable, RlpDecodable, RlpEncodable};
 use async_nats::client::RequestErrorKind;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::{task::JoinSet, time::Instant};
 
 use super::servers::{FleetLink, subject};
 use crate::{
@@ -140,11 +140,12 @@ impl FleetState {
         deadline: Instant,
     ) -> Result<StateReply, FetchError> {
         let question = pack(&encode(&StateQuestion::of(view, misses, proves)));
+        let unread = |problem| fleet_error(format!("the leader's answer cannot be read: {problem}"));
         let mut looks = 0;
         loop {
             let asked = async_nats::Request::new().payload(question.clone().into()).timeout(Some(ANSWERED));
             let problem = match self.link.client.send_request(self.link.names.state(), asked).await {
-                Ok(message) => match read(&message.payload)? {
+                Ok(message) => match read(&message.payload).map_err(unread)? {
                     reply @ StateReply { kind: KNOWN, .. } => return Ok(reply),
                     StateReply { kind: NOT_KEPT, .. } if looks == MAX_RETRIES || !self.is_patient => {
                         return Err(FetchError::NotKept { number: view.number(), hash: view.hash() });
@@ -210,48 +211,39 @@ fn checked(
     Ok(values)
 }
 
-fn read(payload: &[u8]) -> Result<StateReply, FetchError> {
-    let unread = |problem: String| fleet_error(format!("the leader's answer cannot be read: {problem}"));
-    let bytes = unpack(payload).map_err(|error| unread(error.to_string()))?;
-    decode(&bytes).map_err(|error| unread(error.to_string()))
+fn read<T: Decodable>(payload: &[u8]) -> Result<T, String> {
+    let bytes = unpack(payload).map_err(|error| error.to_string())?;
+    decode(&bytes).map_err(|error| error.to_string())
 }
 
-/// The answering of questions for state while this node leads, which ends when dropped.
-#[derive(Debug)]
-pub struct StateServing(JoinHandle<()>);
-
-impl StateServing {
-    /// Begins to answer: what the cache `remote` does not have, `fetcher` fetches, once however many nodes ask. Proofs are
-    /// fetched once, too.
-    pub fn begin(link: &FleetLink, fetcher: Arc<Fetcher>, remote: Arc<RemoteState>) -> Self {
-        let (link, runtime, proving) = (link.clone(), fetcher.runtime().clone(), fetcher.proving());
-        Self(runtime.spawn(async move {
-            loop {
-                match link.client.subscribe(subject(link.names.state())).await {
-                    Ok(questions) => {
-                        let answer = |message: async_nats::Message| {
-                            let (link, fetchers, remote) = (&link, (&fetcher, &proving), &remote);
-                            async move {
-                                let Some(reply) = message.reply else { return };
-                                let most = link.client.server_info().max_payload;
-                                let answer = reply_to(&message.payload, fetchers, remote, most).await;
-                                let _ = link.client.publish(reply, answer.into()).await;
-                            }
-                        };
-                        questions.for_each_concurrent(UNDER_WAY, answer).await;
-                    }
-                    Err(error) => tracing::debug!(%error, "questions for state cannot be heard"),
+/// Answers questions for state while this node leads, until the returned task is dropped: what the cache `remote` does not have,
+/// `fetcher` fetches, once however many nodes ask. Proofs are fetched once, too.
+#[must_use]
+pub fn serve(link: FleetLink, fetcher: Arc<Fetcher>, remote: Arc<RemoteState>) -> JoinSet<()> {
+    let (runtime, proving) = (fetcher.runtime().clone(), fetcher.proving());
+    let answering = async move {
+        loop {
+            match link.client.subscribe(subject(link.names.state())).await {
+                Ok(questions) => {
+                    let answer = |message: async_nats::Message| {
+                        let (link, fetchers, remote) = (&link, (&fetcher, &proving), &remote);
+                        async move {
+                            let Some(reply) = message.reply else { return };
+                            let most = link.client.server_info().max_payload;
+                            let answer = reply_to(&message.payload, fetchers, remote, most).await;
+                            let _ = link.client.publish(reply, answer.into()).await;
+                        }
+                    };
+                    questions.for_each_concurrent(UNDER_WAY, answer).await;
                 }
-                tokio::time::sleep(RETRY_PAUSE).await;
+                Err(error) => tracing::debug!(%error, "questions for state cannot be heard"),
             }
-        }))
-    }
-}
-
-impl Drop for StateServing {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    };
+    let mut tasks = JoinSet::new();
+    tasks.spawn_on(answering, &runtime);
+    tasks
 }
 
 /// The fetchers of values, and of their proofs.
@@ -259,9 +251,7 @@ type Fetchers<'a> = (&'a Arc<Fetcher>, &'a Arc<Fetcher>);
 
 /// Returns the answer to a question, in at most `most` bytes.
 async fn reply_to(payload: &[u8], fetchers: Fetchers<'_>, remote: &Arc<RemoteState>, most: usize) -> Vec<u8> {
-    let question = unpack(payload).map_err(|error| error.to_string());
-    let question = question.and_then(|bytes| decode::<StateQuestion>(&bytes).map_err(|error| error.to_string()));
-    let reply = match question {
+    let reply = match read::<StateQuestion>(payload) {
         Ok(question) => known(&question, fetchers, remote, most).await.unwrap_or_else(|error| match error {
             FetchError::Replaced { .. } | FetchError::NotKept { .. } => {
                 StateReply::without_state(NOT_KEPT, String::new())

@@ -17,7 +17,7 @@ use futures::StreamExt;
 use parking_lot::Mutex;
 use tokio::{
     sync::{broadcast, oneshot, watch},
-    task::JoinHandle,
+    task::JoinSet,
 };
 
 use super::servers::{FleetError, subject};
@@ -61,7 +61,7 @@ pub struct VerdictInbox {
     prefix: String,
     next: AtomicU64,
     waiting: Arc<Mutex<Unchecked>>,
-    hearing: JoinHandle<()>,
+    _hearing: JoinSet<()>,
 }
 
 /// The senders that wait for verdicts, by the last part of their subject.
@@ -76,10 +76,11 @@ impl VerdictInbox {
     pub async fn open(client: &Client, drops: PoolDrops) -> Result<Self, FleetError> {
         let prefix = client.new_inbox();
         let heard = client.subscribe(subject(format!("{prefix}.*"))).await;
-        let mut heard = heard.map_err(|error| FleetError::nats("verdicts cannot be heard", error))?;
+        let mut heard = heard.map_err(FleetError::of_nats("verdicts cannot be heard"))?;
         let waiting: Arc<Mutex<Unchecked>> = Arc::default();
         let known = waiting.clone();
-        let hearing = tokio::spawn(async move {
+        let mut hearing = JoinSet::new();
+        hearing.spawn(async move {
             while let Some(message) = heard.next().await {
                 let number = message.subject.rsplit('.').next().and_then(|number| number.parse().ok());
                 let verdict = unpack_short(&message.payload).ok().and_then(|bytes| decode::<PoolVerdict>(&bytes).ok());
@@ -100,7 +101,7 @@ impl VerdictInbox {
                 }
             }
         });
-        Ok(Self { prefix, next: AtomicU64::new(0), waiting, hearing })
+        Ok(Self { prefix, next: AtomicU64::new(0), waiting, _hearing: hearing })
     }
 
     /// Returns a subject for a verdict, and the receiver of the verdict.
@@ -113,12 +114,6 @@ impl VerdictInbox {
             waiting.pop_first();
         }
         (format!("{}.{number}", self.prefix), verdict)
-    }
-}
-
-impl Drop for VerdictInbox {
-    fn drop(&mut self) {
-        self.hearing.abort();
     }
 }
 

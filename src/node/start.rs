@@ -331,10 +331,10 @@ fn resume(
     journal.migrate(&identity)?;
     journal.prune(config.retention().history)?;
     // The states before the base are only in the chain file.
-    let is_imported_again = config.chain.is_some() && journal.base()? == identity.founded;
+    let is_imported_again = config.chain.is_some() && journal.base()?.number == identity.founded;
     let snapshots = if is_imported_again {
         // The chain has a genesis file, so it does not depend on the time.
-        let epoch = SnapshotId::begin(journal.base_id()?.epoch());
+        let epoch = SnapshotId::begin(SnapshotId(journal.base()?.id).epoch());
         let (_, snapshots) = found(config, codes, accounts, 0, epoch)?;
         snapshots.update(|chain| chain.set_archive(journal.keeper()));
         journal.replay_on(&snapshots, codes)?;

@@ -82,7 +82,7 @@ pub fn open_block_with(spec: &ChainSpec, on: &Snapshot, header: Header) -> Resul
     let mut executor = ChainExecutor::new(spec, &mut overlay, &header, None, &[]);
     let begun = executor.begin();
     drop(executor);
-    Unexecuted::none(overlay.unexecutable())?;
+    check_executable(overlay.unexecutable())?;
     if !overlay.has_missed() {
         begun?;
     }
@@ -279,16 +279,9 @@ impl SubBlock<'_> {
     }
 }
 
-/// The reason why a transaction is not executed: presim does not guess.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("{0}")]
-struct Unexecuted(Unexecutable);
-
-impl Unexecuted {
-    /// Returns an error if there is a reason.
-    fn none(why: Option<Unexecutable>) -> Result<(), BlockExecutionError> {
-        why.map_or(Ok(()), |why| Err(BlockExecutionError::other(Self(why))))
-    }
+/// Returns an error if there is a reason why a transaction is not executed: presim does not guess.
+fn check_executable(why: Option<Unexecutable>) -> Result<(), BlockExecutionError> {
+    why.map_or(Ok(()), |why| Err(BlockExecutionError::msg(why)))
 }
 
 /// Executes a transaction of a block that is built here, unless presim cannot.
@@ -299,7 +292,7 @@ fn run_whole(executor: &mut ChainExecutor<'_>, tx: &Recovered<ChainTx>) -> Resul
         // The meter was stopped.
         executor.overlay().meter = Meter::default();
     }
-    Unexecuted::none(why).and(ran)
+    check_executable(why).and(ran)
 }
 
 /// Seals the block being built: withdrawals, requests, roots and hash. Returns the requests too (EIP-7685). Blocks
@@ -402,7 +395,7 @@ impl Executed {
     /// Returns the result of a block with the changes in `overlay`.
     fn of(mut overlay: Overlay, result: Result<BlockResult, BlockExecutionError>) -> Result<Self, BlockExecutionError> {
         let missed = overlay.take_missed();
-        Unexecuted::none(missed.unexecutable())?;
+        check_executable(missed.unexecutable())?;
         let BlockResult { receipts, requests, gas_used, blob_gas_used } = match result {
             // The failure may be caused by the missing state.
             Err(_) if !missed.is_empty() => BlockResult::default(),

@@ -101,12 +101,10 @@ pub fn import(
 ) -> Result<Snapshot, ImportError> {
     let bytes = std::fs::read(file).map_err(|source| ImportError::Read { path: file.into(), source })?;
     let bar = ProgressBar::new(bytes.len() as u64).with_style(style()).with_message("importing");
-    let head = import_bytes(spec, base, &bytes, |head, done| {
+    import_bytes(spec, base, &bytes, |head, done| {
         keep(head);
         bar.set_position(done as u64);
-    });
-    bar.finish_and_clear();
-    head
+    })
 }
 
 /// Imports the blocks in `bytes` on `base`, passes each result to `keep` with the number of bytes that are imported by
@@ -374,21 +372,20 @@ impl Check {
             BuilderDepositRequestsContractCall, BuilderExitRequestsContractCall, ConsolidationRequestsContractCall,
             WithdrawalRequestsContractCall,
         };
-        match source {
+        let (contract, problem) = match source {
             BlockExecutionError::Validation(WithdrawalRequestsContractCall { message }) => {
-                self.fail(WITHDRAWAL_REQUESTS, "success", message)
+                (WITHDRAWAL_REQUESTS, message)
             }
             BlockExecutionError::Validation(ConsolidationRequestsContractCall { message }) => {
-                self.fail(CONSOLIDATION_REQUESTS, "success", message)
+                (CONSOLIDATION_REQUESTS, message)
             }
             BlockExecutionError::Validation(BuilderDepositRequestsContractCall { message }) => {
-                self.fail(BUILDER_DEPOSITS, "success", message)
+                (BUILDER_DEPOSITS, message)
             }
-            BlockExecutionError::Validation(BuilderExitRequestsContractCall { message }) => {
-                self.fail(BUILDER_EXITS, "success", message)
-            }
-            source => Err(ImportError::Execution { number: self.number, source }),
-        }
+            BlockExecutionError::Validation(BuilderExitRequestsContractCall { message }) => (BUILDER_EXITS, message),
+            source => return Err(ImportError::Execution { number: self.number, source }),
+        };
+        self.fail(contract, "success", problem)
     }
 
     fn fail<T>(&self, field: &'static str, expected: impl Display, got: impl Display) -> Result<T, ImportError> {

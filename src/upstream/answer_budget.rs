@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use alloy_transport::{TransportErrorKind, TransportResult};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The bytes that the answers of an upstream may have, all together, from when they are read until they are used. Compressed
@@ -12,9 +13,8 @@ pub(super) struct AnswerBudget {
     total: usize,
 }
 
-/// The permit to hold the bytes of an answer. Released on drop.
-#[derive(Debug, Default)]
-pub(super) struct AnswerPermit(Option<OwnedSemaphorePermit>);
+/// The permit to hold the bytes of an answer, released on drop. `None` if they are not counted.
+pub(super) type AnswerPermit = Option<OwnedSemaphorePermit>;
 
 impl AnswerBudget {
     /// Creates a budget of `total` bytes.
@@ -23,30 +23,17 @@ impl AnswerBudget {
         Self { bytes: Arc::new(Semaphore::new(total)), total }
     }
 
-    /// Adds `bytes` to a permit.
+    /// Takes `bytes` from the budget, until the permit is dropped.
     ///
     /// # Errors
     ///
-    /// Returns a text if the answers would have more bytes than they may. The permit is unchanged.
-    pub fn extend(&self, permit: &mut AnswerPermit, bytes: usize) -> Result<(), String> {
-        let more = u32::try_from(bytes).ok().and_then(|bytes| self.bytes.clone().try_acquire_many_owned(bytes).ok());
-        let Some(more) = more else {
-            let text =
-                format!("the answers of the upstream have more than {} bytes (--upstream-answers-mb)", self.total);
-            return Err(text);
-        };
-        permit.merge(AnswerPermit(Some(more)));
-        Ok(())
-    }
-}
-
-impl AnswerPermit {
-    /// Adds the bytes of another permit of the same budget.
-    pub fn merge(&mut self, other: Self) {
-        match (&mut self.0, other.0) {
-            (Some(own), Some(other)) => own.merge(other),
-            (own @ None, other) => *own = other,
-            (Some(_), None) => {}
-        }
+    /// Returns an error if the answers would have more bytes than they may.
+    pub fn take(&self, bytes: usize) -> TransportResult<OwnedSemaphorePermit> {
+        let permit = u32::try_from(bytes).ok().and_then(|bytes| self.bytes.clone().try_acquire_many_owned(bytes).ok());
+        permit.ok_or_else(|| {
+            let most = self.total;
+            let text = format!("the answers of the upstream have more than {most} bytes (--upstream-answers-mb)");
+            TransportErrorKind::non_retryable_str(&text)
+        })
     }
 }

@@ -96,7 +96,7 @@ impl Transport {
         match self {
             Self::Http(http) => http.send(&request).await,
             Self::Socket(socket) => socket.send(request).await,
-            Self::Given(transport) => Ok((transport.clone().call(request).await?, AnswerPermit::default())),
+            Self::Given(transport) => Ok((transport.clone().call(request).await?, None)),
         }
     }
 }

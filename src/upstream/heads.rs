@@ -3,11 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use alloy_primitives::{B256, U64};
+use futures::FutureExt;
 use serde::Deserialize;
 use tokio::{
     runtime::Handle,
     sync::watch,
-    task::AbortHandle,
+    task::JoinSet,
     time::{Instant, sleep, timeout_at},
 };
 
@@ -31,7 +32,7 @@ pub struct Heads {
     retry_at: Option<Instant>,
     /// The announced block that the upstream did not have, and the time since when.
     unknown: Option<(B256, Instant)>,
-    task: AbortHandle,
+    _task: JoinSet<()>,
 }
 
 /// The needed fields of a header. The others come with the block.
@@ -55,17 +56,23 @@ impl Heads {
     /// Follows `upstream`, whose newest block is `newest`. Without a subscription, polls at the interval `every`.
     /// Must be called on a tokio runtime, on whose threads it goes on.
     pub fn follow(upstream: Arc<Upstream>, newest: B256, every: Duration) -> Self {
-        let runtime = Handle::current();
-        let (newest, tags, task) = spawn(&runtime, &upstream, BlockName { hash: newest, number: U64::ZERO }, every);
-        Self { upstream, every, runtime, newest, tags, retry_at: None, unknown: None, task }
+        Self::follow_on(Handle::current(), upstream, newest, every)
+    }
+
+    fn follow_on(runtime: Handle, upstream: Arc<Upstream>, newest: B256, every: Duration) -> Self {
+        let (sender, newest) = watch::channel(Ok(BlockName { hash: newest, number: U64::ZERO }));
+        let (tell_tags, tags) = watch::channel(Tags::default());
+        let (of_heads, of_tags) = (upstream.clone(), upstream.clone());
+        let mut task = JoinSet::new();
+        let following =
+            async move { tokio::join!(follow(of_heads, every, sender), follow_tags(of_tags, every, tell_tags)) };
+        task.spawn_on(following.map(drop), &runtime);
+        Self { upstream, every, runtime, newest, tags, retry_at: None, unknown: None, _task: task }
     }
 
     /// Follows the upstream with a new task, from the block `newest` on.
     pub fn restart(&mut self, newest: B256) {
-        self.task.abort();
-        let head = BlockName { hash: newest, number: U64::ZERO };
-        (self.newest, self.tags, self.task) = spawn(&self.runtime, &self.upstream, head, self.every);
-        (self.retry_at, self.unknown) = (None, None);
+        *self = Self::follow_on(self.runtime.clone(), self.upstream.clone(), newest, self.every);
     }
 
     /// Waits for a new block, new tags, or the time to look again. Returns the tags if they have changed.
@@ -114,24 +121,6 @@ impl Heads {
             self.retry();
         }
     }
-}
-
-impl Drop for Heads {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-type Followed = (watch::Receiver<Result<BlockName, UpstreamError>>, watch::Receiver<Tags>, AbortHandle);
-
-/// Begins to follow `upstream`.
-fn spawn(runtime: &Handle, upstream: &Arc<Upstream>, newest: BlockName, every: Duration) -> Followed {
-    let (sender, receiver) = watch::channel(Ok(newest));
-    let (tell_tags, tags) = watch::channel(Tags::default());
-    let upstream = upstream.clone();
-    let following =
-        async move { tokio::join!(follow(upstream.clone(), every, sender), follow_tags(upstream, every, tell_tags)) };
-    (receiver, tags, runtime.spawn(following).abort_handle())
 }
 
 /// The number of failed polls in a row after which the upstream counts as not answering.

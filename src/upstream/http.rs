@@ -69,10 +69,9 @@ impl Http {
         let mut response = self.client.post(self.url.clone()).json(request).send().await.map_err(hide)?;
         let status = response.status();
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| read_retry_after(value.to_str().ok()?));
-        let (mut body, mut permit) = (Vec::new(), AnswerPermit::default());
+        let (mut body, mut permit) = (Vec::new(), self.budget.take(0)?);
         while let Some(chunk) = response.chunk().await.map_err(hide)? {
-            let extended = self.budget.extend(&mut permit, chunk.len());
-            extended.map_err(|problem| TransportErrorKind::non_retryable_str(&problem))?;
+            permit.merge(self.budget.take(chunk.len())?);
             body.extend_from_slice(&chunk);
         }
         if !status.is_success() {
@@ -85,13 +84,13 @@ impl Http {
                 && !status.is_server_error()
                 && !(is_batch && REJECTED_BATCH.contains(&status.as_u16()))
             {
-                return Ok((packet, permit));
+                return Ok((packet, Some(permit)));
             }
             let text = shown(&body);
             return Err(TransportErrorKind::http_error_with_retry_after(status.as_u16(), text, retry_after));
         }
         let packet = read_packet(&body).map_err(|error| TransportError::deser_err(error, shown(&body)))?;
-        Ok((packet, permit))
+        Ok((packet, Some(permit)))
     }
 }
 

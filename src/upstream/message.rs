@@ -7,14 +7,11 @@ use serde_json::value::RawValue;
 /// A response or a notification. An `error` that is `null` beside a `result` is none, as JSON-RPC 1.0 has it.
 #[derive(Debug, Deserialize)]
 struct WireMessage {
-    #[serde(default)]
     id: Option<Id>,
     #[serde(default, deserialize_with = "present")]
     result: Option<Box<RawValue>>,
-    #[serde(default)]
     error: Option<ErrorPayload>,
     /// The parameters of a notification.
-    #[serde(default)]
     params: Option<Box<RawValue>>,
 }
 

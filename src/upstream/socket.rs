@@ -19,7 +19,7 @@ use futures::{Sink, SinkExt, StreamExt, future::try_join_all, stream::BoxStream}
 use serde_json::value::RawValue;
 use tokio::{
     net::UnixStream,
-    sync::{mpsc, oneshot},
+    sync::{OwnedSemaphorePermit, mpsc, oneshot},
     time::{Instant, timeout},
 };
 use tokio_tungstenite::{
@@ -71,7 +71,7 @@ pub(super) struct Socket {
 }
 
 /// An answer, and the permit for its bytes.
-type Answer = (Response, AnswerPermit);
+type Answer = (Response, OwnedSemaphorePermit);
 type Requests = mpsc::UnboundedReceiver<WaitingRequest>;
 type Subscriber = mpsc::Sender<Box<RawValue>>;
 
@@ -126,17 +126,17 @@ impl Socket {
         let requests = match packet {
             RequestPacket::Single(request) => {
                 let (response, permit) = self.send_one(request, None).await?;
-                return Ok((ResponsePacket::Single(response), permit));
+                return Ok((ResponsePacket::Single(response), Some(permit)));
             }
             RequestPacket::Batch(requests) => requests,
         };
         let answers = requests.into_iter().map(|request| self.send_one(request, None));
-        let (mut responses, mut permits) = (Vec::new(), AnswerPermit::default());
-        for (response, permit) in try_join_all(answers).await? {
-            responses.push(response);
-            permits.merge(permit);
-        }
-        Ok((ResponsePacket::Batch(responses), permits))
+        let (responses, permits): (Vec<_>, Vec<_>) = try_join_all(answers).await?.into_iter().unzip();
+        let merged = |mut all: OwnedSemaphorePermit, more| {
+            all.merge(more);
+            all
+        };
+        Ok((ResponsePacket::Batch(responses), permits.into_iter().reduce(merged)))
     }
 
     /// Sends a request for a subscription. Returns its answer, and the notifications, which end with the connection.
@@ -327,11 +327,7 @@ impl SocketLink {
                             {
                                 subscribers.insert(id, subscriber);
                             }
-                            let mut permit = AnswerPermit::default();
-                            request.answer(match budget.extend(&mut permit, text.len()) {
-                                Ok(()) => Ok((response, permit)),
-                                Err(problem) => Err(TransportErrorKind::non_retryable_str(&problem)),
-                            });
+                            request.answer(budget.take(text.len()).map(|permit| (response, permit)));
                         }
                         Err(error) => break format!("the answer is no JSON-RPC response: {error}"),
                     }

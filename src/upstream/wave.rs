@@ -42,13 +42,6 @@ pub(super) struct Learned {
     pub problem: Option<UpstreamError>,
 }
 
-impl Learned {
-    /// Keeps the first problem.
-    fn note(&mut self, problem: UpstreamError) {
-        self.problem.get_or_insert(problem);
-    }
-}
-
 /// The name by which calls give the block whose state they read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
@@ -140,6 +133,7 @@ impl<'a> Wave<'a> {
     ) -> Learned {
         let view = self.view;
         let mut learned = Learned { values: Vec::new(), proven: Vec::new(), problem: None };
+        let mut problems = Vec::new();
         let mut accounts: HashMap<Address, FetchedFields> = HashMap::default();
         let mut proofs = Vec::new();
         let mut hashes: HashMap<u64, Vec<BlockName>> = HashMap::default();
@@ -151,7 +145,7 @@ impl<'a> Wave<'a> {
                 Ok(Piece::Slot(address, slot, value)) => learned.values.push(Fetched::Slot { address, slot, value }),
                 Ok(Piece::Block(number, block)) => hashes.entry(number).or_default().push(block),
                 Ok(Piece::Proof(address, proof)) => proofs.push((address, proof)),
-                Err(error) => learned.note(error),
+                Err(error) => problems.push(error),
             }
         }
         for (number, found) in hashes {
@@ -161,7 +155,7 @@ impl<'a> Wave<'a> {
                 }
                 [_, own] => {
                     let problem = format!("block {} is now {}, but was {}", own.number, own.hash, view.hash());
-                    learned.note(UpstreamError::Malformed { method: "eth_getBlockByNumber".into(), problem });
+                    problems.push(UpstreamError::Malformed { method: "eth_getBlockByNumber".into(), problem });
                 }
                 _ => {}
             }
@@ -175,7 +169,7 @@ impl<'a> Wave<'a> {
                     learned.values.extend(values);
                     learned.proven.push(proven);
                 }
-                Err(problem) => learned.note(UpstreamError::Malformed { method: "eth_getProof".into(), problem }),
+                Err(problem) => problems.push(UpstreamError::Malformed { method: "eth_getProof".into(), problem }),
             }
         }
         for (address, fields) in accounts {
@@ -184,6 +178,7 @@ impl<'a> Wave<'a> {
                 learned.values.push(Fetched::Account { address, balance, nonce, code });
             }
         }
+        learned.problem = problems.into_iter().next();
         learned
     }
 }

@@ -9,7 +9,7 @@ use presim::{
     chain::{BlockBody, BlockHashes, ChainTx, SealedBlock},
     clock::SystemClock,
     config::Config,
-    fleet::replica::Applier,
+    fleet::replica::{Applier, LeaderClock},
     ledger::{
         BlockChanges, Chain, FeedState, LeaderTime, OpenBlock, Record, Retention, Selector, Snapshot, SnapshotId,
         Snapshots, Stamp, StreamMessage, Tags, Verified,
@@ -133,7 +133,13 @@ impl Pair {
         let (number, hash) = (block.number(), block.hash());
         let canonical = vec![NaiveBlock { number, hash: Some(hash), changes: None }];
         let naive = NaiveChain { canonical, ahead: Vec::new(), finalized: None, degraded: false };
-        let follower = || Applier::new(Snapshots::new(first(&block), LIVE, KEPT), Arc::new(CodeCache::new(1 << 20)));
+        let follower = || {
+            Applier::new(
+                Snapshots::new(first(&block), LIVE, KEPT),
+                Arc::new(CodeCache::new(1 << 20)),
+                LeaderClock::default(),
+            )
+        };
         let (replica, victim) = (follower(), follower());
         let damaged = random.random_range(2..RECORDS as u64);
         let chain = Chain::new(first(&block), LIVE, KEPT);
@@ -508,7 +514,7 @@ async fn random_blocks_of_an_own_chain_do_what_plain_lists_do() {
         let mut own = Own { accounts, moments: Vec::new(), blocks: BTreeMap::new() };
         own.note(&shown.newest());
         let pool = node::pool(&config, &chain.spec, &shown, &store, None).unwrap();
-        let mut replica = Applier::new(shown.mirror(), codes.clone());
+        let mut replica = Applier::new(shown.mirror(), codes.clone(), LeaderClock::default());
         let mut feed = Feed::new(shown.clone(), sinks, pool.clone(), &metrics);
         for _ in 0..RECORDS {
             let (before, newest) = (shown.load(), shown.newest());

@@ -9,7 +9,7 @@ use super::{PublisherJoining, RETRY_PAUSE, come_to_the_end};
 use crate::{
     fleet::{
         publishing::{LeaseWatch, Publisher, take_epoch},
-        replica::{Applier, Following, ReplicaBase},
+        replica::{Following, ReplicaBase},
         servers::{FleetChain, FleetError, NodeIdentity},
     },
     ledger::{SnapshotId, Snapshots},
@@ -66,7 +66,7 @@ impl PublisherJoining<'_> {
                 own.update(|chain| chain.rename(SnapshotId::begin(epoch)));
                 shown.replace_all(own.load());
                 let sequence = port.ends().await?.last;
-                let applier = Applier::new(own.mirror(), self.node.codes.clone()).with_clock(base.clock.clone());
+                let applier = base.applier(own.mirror());
                 break (Following::from(port.clone(), applier, sequence), Some(lease));
             }
             port.want_image().await;

@@ -7,7 +7,7 @@ use super::{PublisherJoining, RETRY_PAUSE, START};
 use crate::{
     fleet::{
         publishing::{Lease, LeaseWatch, Publisher, take_epoch},
-        replica::{Applier, Following},
+        replica::Following,
         servers::{FleetChain, FleetError, ImageKey, NodeIdentity, end_of, find},
     },
     ledger::{Record, SnapshotId, Snapshots, Stamp},
@@ -80,10 +80,11 @@ impl PublisherJoining<'_> {
     ) -> Result<Publisher, FleetError> {
         let Membership { identity, chain, sequence, lease } = membership;
         let base = self.node.base();
-        let applier = Applier::new(snapshots.mirror(), self.node.codes.clone()).with_clock(base.clock.clone());
+        let applier = base.applier(snapshots.mirror());
         let following = Following::from(self.node.port.clone(), applier, sequence);
         let pulse = self.node.pulse(&base).await?;
-        let follower = self.node.follower(base, following, pulse, chain.clone()).with_journal(journal);
+        let mut follower = self.node.follower(base, following, pulse, chain.clone());
+        follower.journal = journal;
         if lease.is_none() {
             follower.show_in(snapshots);
         }

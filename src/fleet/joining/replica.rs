@@ -57,7 +57,7 @@ impl Joining<'_> {
                         error.to_string()
                     }
                     Err(error) => {
-                        useless = reached.origin().0;
+                        useless = reached.origin.0;
                         error.to_string()
                     }
                 },

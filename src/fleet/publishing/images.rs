@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
     fleet::servers::{FleetError, FleetPort, ImageKey},
@@ -26,10 +26,12 @@ pub struct ImageWriter {
     port: Arc<dyn FleetPort>,
     /// The most bytes of an image, before compression.
     max_bytes: u64,
-    task: Option<JoinHandle<Result<ImageKey, FleetError>>>,
+    /// The image that is being written, if there is one.
+    task: JoinSet<Result<ImageKey, FleetError>>,
     /// Whether an image is being written, for those who delete old ones.
-    is_writing: Arc<AtomicBool>,
-    newest: Option<ImageKey>,
+    pub(super) is_writing: Arc<AtomicBool>,
+    /// The newest complete image, as far as this node knows; `None` if it was lost.
+    pub(super) newest: Option<ImageKey>,
     /// The moment until which no image is written, and the pause before it, if the last one was not written.
     pause: Option<(Instant, Duration)>,
 }
@@ -37,27 +39,12 @@ pub struct ImageWriter {
 impl ImageWriter {
     /// Creates the writer of a leader. The newest image is `newest`. Readers take images of at most `max_bytes`.
     pub fn new(port: Arc<dyn FleetPort>, newest: Option<ImageKey>, max_bytes: u64) -> Self {
-        Self { port, max_bytes, task: None, is_writing: Arc::default(), newest, pause: None }
-    }
-
-    /// Returns the flag that says whether an image is being written.
-    pub fn writing(&self) -> Arc<AtomicBool> {
-        self.is_writing.clone()
-    }
-
-    /// Returns whether there is a complete image, as far as this node knows.
-    pub const fn has_image(&self) -> bool {
-        self.newest.is_some()
-    }
-
-    /// Notes that the newest image was lost.
-    pub fn lose(&mut self) {
-        self.newest = None;
+        Self { port, max_bytes, task: JoinSet::new(), is_writing: Arc::default(), newest, pause: None }
     }
 
     /// Returns whether an image can be written: none is being written, and none has failed a moment ago.
     pub fn can_write(&self) -> bool {
-        self.task.is_none() && self.pause.is_none_or(|(until, _)| Instant::now() >= until)
+        self.task.is_empty() && self.pause.is_none_or(|(until, _)| Instant::now() >= until)
     }
 
     /// Begins to write an image, whose last change has the sequence `sequence` in the stream, unless it is the newest already.
@@ -67,15 +54,14 @@ impl ImageWriter {
         }
         let (port, max_bytes) = (self.port.clone(), self.max_bytes);
         self.is_writing.store(true, Relaxed);
-        self.task = Some(tokio::spawn(async move { write(&*port, image, sequence, max_bytes).await }));
+        self.task.spawn(async move { write(&*port, image, sequence, max_bytes).await });
     }
 
     /// Takes the outcome of the image that was being written, if it is done. Returns whether the image was not written.
-    pub async fn has_failed(&mut self) -> bool {
-        let Some(task) = self.task.take_if(|task| task.is_finished()) else { return false };
+    pub fn has_failed(&mut self) -> bool {
+        let Some(written) = self.task.try_join_next() else { return false };
         self.is_writing.store(false, Relaxed);
-        let written = task.await.unwrap_or_else(|error| Err(FleetError::Image(error.to_string())));
-        match written {
+        match written.unwrap_or_else(|error| Err(FleetError::Image(error.to_string()))) {
             Ok(key) => {
                 tracing::info!(id = format!("{:#x}", key.id), bytes = key.bytes, "an image of the fleet is complete");
                 (self.newest, self.pause) = (Some(key), None);
@@ -87,14 +73,6 @@ impl ImageWriter {
                 self.pause = Some((Instant::now() + pause, pause));
                 true
             }
-        }
-    }
-}
-
-impl Drop for ImageWriter {
-    fn drop(&mut self) {
-        if let Some(task) = &self.task {
-            task.abort();
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The lease: says which node tries to lead the fleet. The stream decides which one does.
 
-use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{
     sync::watch,
-    task::JoinHandle,
+    task::JoinSet,
     time::{Instant, MissedTickBehavior, timeout},
 };
 
@@ -36,11 +36,12 @@ pub struct LeaseWatch {
 /// The lease, held by this node for as long as it is renewed.
 #[derive(Debug)]
 pub struct Lease {
-    port: Arc<dyn FleetPort>,
+    pub(super) port: Arc<dyn FleetPort>,
     /// The moment of the last renewal; `None` if another node has the lease.
     renewed: watch::Receiver<Option<Instant>>,
-    renewing: JoinHandle<()>,
-    metrics: Option<FleetMetrics>,
+    _renewing: JoinSet<()>,
+    /// The metrics, which count the parts that the stream has not acknowledged.
+    pub(super) metrics: Option<FleetMetrics>,
 }
 
 impl LeaseWatch {
@@ -87,7 +88,8 @@ impl LeaseWatch {
         self.seen = None;
         let (renewal, renewed) = watch::channel(Some(Instant::now()));
         let (port, node) = (self.port.clone(), self.node.clone());
-        let renewing = tokio::spawn(async move {
+        let mut renewing = JoinSet::new();
+        renewing.spawn(async move {
             let mut ticks = tokio::time::interval(RENEWAL_INTERVAL);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
@@ -104,7 +106,7 @@ impl LeaseWatch {
             tracing::warn!("another node has taken the lease of the fleet");
             renewal.send_replace(None);
         });
-        Lease { port: self.port.clone(), renewed, renewing, metrics: None }
+        Lease { port: self.port.clone(), renewed, _renewing: renewing, metrics: None }
     }
 }
 
@@ -129,13 +131,6 @@ async fn renew(port: &dyn FleetPort, node: &Bytes, revision: u64) -> Result<Opti
 }
 
 impl Lease {
-    /// Sets the metrics, which count the parts that the stream has not acknowledged.
-    #[must_use]
-    pub fn counted(mut self, metrics: FleetMetrics) -> Self {
-        self.metrics = Some(metrics);
-        self
-    }
-
     /// Returns whether no other node has been seen to hold it.
     pub fn is_held(&self) -> bool {
         self.renewed.borrow().is_some()
@@ -144,11 +139,6 @@ impl Lease {
     /// Returns whether the lease was renewed at `moment` or later.
     pub fn is_renewed_since(&self, moment: Instant) -> bool {
         self.renewed.borrow().is_some_and(|renewed| renewed >= moment)
-    }
-
-    /// Returns the most bytes of a part.
-    pub fn max_part(&self) -> NonZeroUsize {
-        self.port.max_part()
     }
 
     /// Sends parts of a message, as [`FleetPort::send`] does.
@@ -169,11 +159,5 @@ impl Lease {
     /// Returns the message at a sequence of the stream; `None` if the stream does not answer.
     pub async fn at(&self, sequence: u64) -> Option<StreamEntry> {
         self.port.at(sequence).await.ok()
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.renewing.abort();
     }
 }

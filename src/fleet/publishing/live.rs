@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{LiveOutlet, OutletStep, Publisher};
 use crate::{
-    fleet::{servers::FleetLink, state::StateServing},
+    fleet::{servers::FleetLink, state},
     ledger::Snapshots,
     source::{Feed, FeedSource, live::LiveSource},
 };
@@ -42,13 +42,13 @@ impl FeedSource for PublishedLive {
                 let epoch = publisher.lead_next(&mut feed, own.load().last.epoch()).await;
                 reach_head(&own, &feed.snapshots).await;
                 outlet.begin(&own, epoch, feed.snapshots.load());
-                let serving = StateServing::begin(&link, fetcher.clone(), remote.clone());
+                let serving = state::serve(link.clone(), fetcher.clone(), remote.clone());
                 lead(&publisher, &mut feed, &own, &outlet).await;
                 drop(serving);
                 outlet.end();
                 tracing::warn!("this node leads the fleet no more: it follows");
                 publisher.ceased = Some(Instant::now());
-                publisher.follower.restart_with_image();
+                publisher.follower.following = None;
             }
         };
         async move {
@@ -87,7 +87,7 @@ async fn lead(publisher: &Publisher, feed: &mut Feed, own: &Snapshots, outlet: &
         };
         send_and_show(publisher, feed, step).await;
     }
-    publisher.stream.end().await;
+    *publisher.stream.writer().await = None;
 }
 
 /// Sends a change to the stream, and shows it once the stream has it.

@@ -27,11 +27,11 @@ pub use self::{
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::watch, task::JoinSet, time::Instant};
 
 use self::upkeep::UpkeepLook;
 use super::{
-    replica::{Follower, Following, LeaderPulse},
+    replica::{Follower, Following, beat},
     servers::{Bucket, EPOCH_KEY, FleetChain, FleetError, FleetPort, FleetRole, ImageKey},
 };
 use crate::source::Feed;
@@ -104,7 +104,7 @@ enum NotBegun {
 
 /// The work of a node beside the chain while it leads.
 struct Leading {
-    _pulse: LeaderPulse,
+    _pulse: JoinSet<()>,
     images: ImageWriter,
     upkeep: FleetUpkeep,
     looks: tokio::time::Interval,
@@ -140,12 +140,12 @@ impl Publisher {
         let (mut lost, mut looked) = (None, Instant::now());
         loop {
             self.follower.step(feed, FleetRole::Standby).await;
-            let can_lead = match self.follower.following() {
+            let can_lead = match self.follower.following {
                 Some(_) => {
                     lost = None;
                     true
                 }
-                None if self.follower.is_of_other_chain() => false,
+                None if self.follower.problem == Some(FeedProblem::OtherChain) => false,
                 None => lost.get_or_insert_with(Instant::now).elapsed() >= LOST,
             };
             let may_lead = can_lead
@@ -184,17 +184,17 @@ impl Publisher {
     }
 
     /// Begins to lead after the last message of the stream, which must have been read.
-    async fn begin(&mut self, feed: &mut Feed, lease: Lease, least: u64) -> Result<u64, NotBegun> {
+    async fn begin(&mut self, feed: &mut Feed, mut lease: Lease, least: u64) -> Result<u64, NotBegun> {
         let ends = self.port.ends().await?;
         let (first, end) = (ends.first, ends.last);
-        if self.follower.following().is_none() {
+        if self.follower.following.is_none() {
             tracing::warn!(end, "no node has the end of the stream: this one leads from what it shows");
             self.follower.go_on_from(&feed.snapshots, end);
         }
         let mut moved = (0, Instant::now());
         loop {
             // A leader that failed may have left a message without its last parts, which nobody will complete.
-            let read = self.follower.following().map(Following::read).ok_or(NotBegun::Behind)?;
+            let read = self.follower.following.as_ref().map(Following::read).ok_or(NotBegun::Behind)?;
             if read >= end {
                 break;
             }
@@ -214,15 +214,16 @@ impl Publisher {
         let published = feed.snapshots.load();
         // The chain goes on from what is shown.
         self.follower
-            .journal()
+            .journal
+            .as_ref()
             .map_or(Ok(()), |journal| journal.take_back(published.last))
             .map_err(FleetError::from)?;
         let epoch = take_epoch(&*self.port, &self.store, &*self.clock, published.last.epoch().max(least)).await?;
         let (sequence, follows, node) = (end, published.last, self.limits.node.as_str());
-        let lease = lease.counted(self.follower.metrics().clone());
+        lease.metrics = Some(self.follower.metrics.clone());
         let stream = StreamWriter::lead(lease, sequence, follows, SnapshotId::begin(epoch), node).await?;
         feed.snapshots.update(|chain| chain.begin_epoch(epoch));
-        self.stream.begin(stream).await;
+        *self.stream.writer().await = Some(stream);
         tracing::info!(epoch, "this node leads the fleet");
         self.follower.begin_to_lead(node, SnapshotId::begin(epoch));
         Ok(epoch)
@@ -238,13 +239,13 @@ impl Publisher {
             snapshots: feed.snapshots.clone(),
             from: SnapshotId::begin(feed.snapshots.load().last.epoch()),
             keep: self.limits.image_keep,
-            is_writing: images.writing(),
-            metrics: self.follower.metrics().clone(),
+            is_writing: images.is_writing.clone(),
+            metrics: self.follower.metrics.clone(),
         });
         self.leads.send_replace(true);
         Leading {
-            _pulse: LeaderPulse::begin(&self.port, feed.snapshots.clone(), self.limits.node.clone()),
-            is_wanted: !images.has_image(),
+            _pulse: beat(&self.port, feed.snapshots.clone(), self.limits.node.clone()),
+            is_wanted: images.newest.is_none(),
             images,
             upkeep,
             looks: tokio::time::interval(LIMITS_INTERVAL),
@@ -256,21 +257,20 @@ impl Publisher {
     async fn write_due_image(&self, feed: &Feed, leading: &mut Leading, may: impl FnOnce() -> bool) {
         let mut end = self.stream.writer().await;
         let Some(stream) = &mut *end else { return };
-        leading.is_wanted |= leading.images.has_failed().await;
-        let (messages, bytes) = stream.since_image();
+        leading.is_wanted |= leading.images.has_failed();
+        let (messages, bytes) = stream.since_image;
         // Half of the stream is left for those who read the image.
         let is_due = leading.is_wanted || messages >= self.limits.image_every || bytes >= self.limits.stream_bytes / 4;
         if !leading.images.can_write() || !is_due {
             return;
         }
         let published = feed.snapshots.load();
-        let (sequence, id) = stream.end();
-        if published.last != id || !may() {
+        if published.last != stream.id || !may() {
             return;
         }
         if let Some(image) = StateImage::of(&published) {
-            stream.imaged();
-            leading.images.write(image, sequence);
+            stream.since_image = (0, 0);
+            leading.images.write(image, stream.sequence);
             leading.is_wanted = false;
         }
     }
@@ -281,7 +281,7 @@ impl Publisher {
             biased;
             need = leading.upkeep.need() => {
                 if need == ImageNeed::Lost {
-                    leading.images.lose();
+                    leading.images.newest = None;
                 }
                 leading.is_wanted = true;
             }

@@ -5,7 +5,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::{LIMITS_INTERVAL, Publisher};
 use crate::{
-    fleet::{pool::PoolFilling, servers::FleetLink, verdicts::PoolVerdicts},
+    fleet::{pool, servers::FleetLink, verdicts::PoolVerdicts},
     ledger::FeedState,
     source::{Feed, FeedSource, devnet::DevnetSource},
 };
@@ -26,7 +26,7 @@ impl FeedSource for PublishedSource {
         async move {
             let _filling = self.link.take().map(|link| {
                 let verdicts = PoolVerdicts::new(link.client.clone(), self.publisher.leads.subscribe());
-                PoolFilling::begin(link, feed.pool.clone(), Some(verdicts))
+                pool::fill(link, feed.pool.clone(), Some(verdicts))
             });
             loop {
                 self.publisher.lead_next(&mut feed, 0).await;
@@ -41,7 +41,7 @@ impl PublishedSource {
     /// Builds and publishes the chain until another node leads, or this one's disk fails.
     async fn lead(&mut self, feed: &mut Feed) {
         let state = self.devnet.as_ref().map_or(FeedState::Static, DevnetSource::health);
-        let mut sequence = self.publisher.stream.writer().await.as_ref().map_or(0, |stream| stream.end().0);
+        let mut sequence = self.publisher.stream.writer().await.as_ref().map_or(0, |stream| stream.sequence);
         // The stream may end with the trouble of the leader before.
         feed.set_state(state);
         let _ = feed.committed().await;
@@ -51,7 +51,7 @@ impl PublishedSource {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // A chain that stands still has no message that would find another leader.
         while self.publisher.stream.is_leased().await && feed.failure().is_none() {
-            sequence = self.publisher.stream.writer().await.as_ref().map_or(sequence, |stream| stream.end().0);
+            sequence = self.publisher.stream.writer().await.as_ref().map_or(sequence, |stream| stream.sequence);
             self.publisher.write_due_image(feed, &mut leading, || true).await;
             tokio::select! {
                 biased;
@@ -62,7 +62,7 @@ impl PublishedSource {
             }
         }
         drop(leading);
-        self.publisher.stream.end().await;
+        *self.publisher.stream.writer().await = None;
         self.step_down(feed, sequence);
     }
 
@@ -71,15 +71,16 @@ impl PublishedSource {
         tracing::warn!("this node leads the fleet no more: it follows");
         self.publisher.ceased = Some(Instant::now());
         if self.publisher.follower.has_failed_disk() {
-            return self.publisher.follower.restart_with_image();
+            self.publisher.follower.following = None;
+            return;
         }
         let last = feed.snapshots.load().last;
-        let taken_back = self.publisher.follower.journal().map_or(Ok(()), |journal| journal.take_back(last));
+        let taken_back = self.publisher.follower.journal.as_ref().map_or(Ok(()), |journal| journal.take_back(last));
         match taken_back {
             Ok(()) => self.publisher.follower.go_on_from(&feed.snapshots, sequence),
             Err(error) => {
                 tracing::error!(%error, "what the stream has not taken cannot be removed from the data directory: the state begins with an image");
-                self.publisher.follower.restart_with_image();
+                self.publisher.follower.following = None;
             }
         }
     }

@@ -36,16 +36,6 @@ impl StreamSink {
         self.writer().await.as_ref().is_some_and(StreamWriter::is_leased)
     }
 
-    /// Begins to send by `writer`.
-    pub async fn begin(&self, writer: StreamWriter) {
-        *self.writer().await = Some(writer);
-    }
-
-    /// Ends sending.
-    pub async fn end(&self) {
-        *self.writer().await = None;
-    }
-
     /// Takes the message about a change that is encoded already.
     pub fn take_message(&self, id: SnapshotId, message: Vec<u8>) {
         self.taken.lock().push_back((id, message));

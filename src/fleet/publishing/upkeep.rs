@@ -12,7 +12,7 @@ use std::{
 use futures::StreamExt;
 use tokio::{
     sync::mpsc,
-    task::JoinHandle,
+    task::JoinSet,
     time::{Instant, MissedTickBehavior},
 };
 
@@ -41,7 +41,7 @@ pub enum ImageNeed {
 #[derive(Debug)]
 pub struct FleetUpkeep {
     needs: mpsc::Receiver<ImageNeed>,
-    tasks: [JoinHandle<()>; 2],
+    _tasks: JoinSet<()>,
 }
 
 /// A look at what the servers have.
@@ -61,7 +61,8 @@ impl FleetUpkeep {
     pub(super) fn begin(look: UpkeepLook) -> Self {
         let (needed, needs) = mpsc::channel(1);
         let (port, wanted) = (look.port.clone(), needed.clone());
-        let hearing = tokio::spawn(async move {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
             loop {
                 if let Ok(mut wishes) = port.subscribe(Topic::WantImage).await {
                     while wishes.next().await.is_some() {
@@ -72,7 +73,7 @@ impl FleetUpkeep {
                 tokio::time::sleep(UPKEEP_INTERVAL).await;
             }
         });
-        let looking = tokio::spawn(async move {
+        tasks.spawn(async move {
             let mut ticks = tokio::time::interval(UPKEEP_INTERVAL);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let mut older = BTreeMap::new();
@@ -91,7 +92,7 @@ impl FleetUpkeep {
                 }
             }
         });
-        Self { needs, tasks: [hearing, looking] }
+        Self { needs, _tasks: tasks }
     }
 
     /// Waits for a reason to write an image.
@@ -144,11 +145,5 @@ impl UpkeepLook {
             self.port.retain_images(&kept).await?;
         }
         Ok(())
-    }
-}
-
-impl Drop for FleetUpkeep {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }

@@ -34,11 +34,11 @@ pub struct NotLeading;
 pub struct StreamWriter {
     lease: Lease,
     /// The sequence of the stream's last message, which is this node's.
-    sequence: u64,
+    pub(super) sequence: u64,
     /// The id of that message.
-    id: SnapshotId,
+    pub(super) id: SnapshotId,
     /// The messages and the bytes that were published since the newest image.
-    since_image: (u64, u64),
+    pub(super) since_image: (u64, u64),
 }
 
 /// A message that is on its way.
@@ -74,7 +74,7 @@ impl StreamWriter {
 
     /// Returns the encoded message about a change, on its way.
     pub fn sending(&self, id: SnapshotId, message: &[u8]) -> StreamSending {
-        StreamSending { id, frames: frames(message, self.lease.max_part()), taken: 0, begun: Instant::now() }
+        StreamSending { id, frames: frames(message, self.lease.port.max_part()), taken: 0, begun: Instant::now() }
     }
 
     /// Sends a message, and returns whether the stream has it. While it has not, the same is sent again: a part that had
@@ -129,20 +129,5 @@ impl StreamWriter {
     /// Returns whether no other node has been seen to hold the lease.
     pub fn is_leased(&self) -> bool {
         self.lease.is_held()
-    }
-
-    /// Returns the sequence of the stream's last message, and its id.
-    pub const fn end(&self) -> (u64, SnapshotId) {
-        (self.sequence, self.id)
-    }
-
-    /// Returns the messages and the bytes that were published since the newest image.
-    pub const fn since_image(&self) -> (u64, u64) {
-        self.since_image
-    }
-
-    /// Counts from here on what is published after the newest image.
-    pub const fn imaged(&mut self) {
-        self.since_image = (0, 0);
     }
 }

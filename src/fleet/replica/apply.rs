@@ -42,25 +42,14 @@ impl From<Unfit> for ApplyError {
 }
 
 impl Applier {
-    /// Creates an applier of messages to `state`.
-    pub fn new(state: Snapshots, cache: Arc<CodeCache>) -> Self {
-        Self { state, cache, codes: CodesByHash::default(), clock: LeaderClock::default() }
-    }
-
-    /// Sets the clock by which the age of a snapshot is known.
-    #[must_use]
-    pub fn with_clock(self, clock: LeaderClock) -> Self {
-        Self { clock, ..self }
+    /// Creates an applier of messages to `state`. By `clock` the age of a snapshot is known.
+    pub fn new(state: Snapshots, cache: Arc<CodeCache>, clock: LeaderClock) -> Self {
+        Self { state, cache, codes: CodesByHash::default(), clock }
     }
 
     /// Returns the state.
     pub const fn state(&self) -> &Snapshots {
         &self.state
-    }
-
-    /// Returns whether the message `id` was applied already, or bears an older epoch than one that was seen.
-    pub fn is_old(&self, id: SnapshotId) -> bool {
-        id <= self.state.load().last
     }
 
     /// Applies the message `id`, whose snapshot the leader has dated, after writing it to the journal if there is one.

@@ -25,14 +25,13 @@ pub struct LeaderClock(Arc<Mutex<BTreeMap<u64, ClockBounds>>>);
 
 /// The bounds of one clock: the moment of each question, and the microseconds by which the leader's clock is at most before
 /// this process's own. The first is the tightest, and each that comes later is looser.
-#[derive(Debug, Default)]
-struct ClockBounds(VecDeque<(Instant, i64)>);
+type ClockBounds = VecDeque<(Instant, i64)>;
 
 impl LeaderClock {
     /// Notes that the leader of this epoch has replied `announced` to a question that was asked at the moment `asked`.
     pub fn note(&self, epoch: u64, asked: Instant, announced: LeaderTime) {
         let mut clocks = self.0.lock();
-        let ClockBounds(bounds) = clocks.entry(epoch).or_default();
+        let bounds = clocks.entry(epoch).or_default();
         let ahead = announced.since(LeaderTime::of(asked));
         while bounds.back().is_some_and(|(_, looser)| *looser >= ahead) {
             bounds.pop_back();
@@ -55,7 +54,7 @@ impl LeaderClock {
     /// Returns the moment before which the thing cannot have happened that the leader of this epoch has dated; `None` if there
     /// is no bound of its clock.
     pub fn earliest(&self, epoch: u64, dated: LeaderTime) -> Option<Instant> {
-        let (_, ahead) = self.0.lock().get(&epoch).and_then(|ClockBounds(bounds)| bounds.front().copied())?;
+        let (_, ahead) = self.0.lock().get(&epoch).and_then(|bounds| bounds.front().copied())?;
         Some(moment(dated, ahead))
     }
 

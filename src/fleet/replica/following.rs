@@ -29,7 +29,7 @@ pub struct Following {
     /// The state as far as the stream was read.
     reading: StreamReading,
     /// The id and the sequence from which this state began.
-    origin: (u64, u64),
+    pub(in crate::fleet) origin: (u64, u64),
     /// The messages after the last one, while they are asked for.
     messages: Option<Arrivals>,
 }
@@ -50,11 +50,15 @@ pub struct ReplicaBase {
 impl ReplicaBase {
     /// Returns an applier of messages to the state of an image, or the problem of the image.
     fn read(&self, key: &ImageKey, bytes: &[u8]) -> Result<Applier, String> {
-        let Self { codes, kept, cache, clock } = self;
-        let state = StateImage::read(bytes, codes, *kept, *cache).map_err(|error| error.to_string())?;
-        let dated = clock.earliest_or_own(SnapshotId(key.id).epoch(), LeaderTime(key.dated));
+        let state = StateImage::read(bytes, &self.codes, self.kept, self.cache).map_err(|error| error.to_string())?;
+        let dated = self.clock.earliest_or_own(SnapshotId(key.id).epoch(), LeaderTime(key.dated));
         state.update(|chain| chain.date(dated));
-        Ok(Applier::new(state, codes.clone()).with_clock(clock.clone()))
+        Ok(self.applier(state))
+    }
+
+    /// Returns an applier of messages to `state`.
+    pub fn applier(&self, state: Snapshots) -> Applier {
+        Applier::new(state, self.codes.clone(), self.clock.clone())
     }
 }
 
@@ -97,19 +101,14 @@ impl Following {
         self.reading.state()
     }
 
-    /// Returns the id and the sequence from which this state began.
-    pub const fn origin(&self) -> (u64, u64) {
-        self.origin
-    }
-
     /// Returns the sequence of the last message that was applied.
     pub const fn sequence(&self) -> u64 {
-        self.reading.sequence()
+        self.reading.sequence
     }
 
     /// Returns the sequence of the last part that was read, whose message may not have come whole.
     pub const fn read(&self) -> u64 {
-        self.reading.read()
+        self.reading.read
     }
 
     /// Asks for the messages again, because none has come for a time.
@@ -152,12 +151,12 @@ impl Following {
     /// applied, and [`FollowError::Fleet`] if NATS does not answer.
     pub async fn next(&mut self, journal: Option<&Journal>) -> Result<(SnapshotId, Instant), FollowError> {
         self.open().await?;
-        let Some(messages) = &mut self.messages else { return Ok((self.reading.last(), now())) };
+        let Some(messages) = &mut self.messages else { return Ok((self.state().load().last, now())) };
         let message = messages.next().await;
         let arrived = now();
         let arrival = message.unwrap_or_else(|| Err(FleetError::nats("the stream cannot be read", "it ended")));
         let (sequence, part) = arrival.inspect_err(|_| self.ask_again())?;
         self.reading.arrive(sequence, part, journal)?;
-        Ok((self.reading.last(), arrived))
+        Ok((self.state().load().last, arrived))
     }
 }

@@ -13,7 +13,7 @@ pub use self::{
     apply::{Applier, ApplyError},
     clock::LeaderClock,
     following::{Following, ReplicaBase},
-    pulse::{LeaderPulse, PulseWatch},
+    pulse::{PulseWatch, beat},
     reading::{FollowError, StreamReading},
 };
 
@@ -25,7 +25,7 @@ use std::{
 use futures::{FutureExt, future::LocalBoxFuture};
 
 use super::{
-    pool::PoolFilling,
+    pool,
     servers::{FleetChain, FleetError, FleetLink, FleetMetrics, FleetPort, FleetRole, ImageKey},
 };
 use crate::source::{Feed, FeedSource};
@@ -47,24 +47,24 @@ const MAX_MESSAGES_BEHIND: u64 = 500;
 pub struct Follower {
     port: Arc<dyn FleetPort>,
     base: ReplicaBase,
-    /// The state as far as the stream was read; `None` while it begins anew.
-    following: Option<Following>,
+    /// The state as far as the stream was read; `None` while it begins anew with an image.
+    pub(in crate::fleet) following: Option<Following>,
     /// Whether the journal does not have that state, but what is shown, since the state began with an image.
     is_detached: bool,
     pulse: PulseWatch,
     /// The id of the image after which the stream has a gap.
     useless: Option<u64>,
     /// The reason why the state begins anew, if it makes what is shown wrong.
-    problem: Option<FeedProblem>,
+    pub(in crate::fleet) problem: Option<FeedProblem>,
     /// The time of the last message.
     heard: Instant,
     /// The health of the leader's feed, as the stream has announced it last.
     announced: FeedState,
     /// The chain whose rules this node has.
     chain: FleetChain,
-    metrics: FleetMetrics,
-    /// The journal of the state, where the node publishes a chain of presim's own.
-    journal: Option<Journal>,
+    pub(in crate::fleet) metrics: FleetMetrics,
+    /// The journal of the state, where the node publishes a chain of presim's own. Changes are written to it before they are applied.
+    pub(in crate::fleet) journal: Option<Journal>,
 }
 
 impl Follower {
@@ -77,34 +77,20 @@ impl Follower {
         chain: FleetChain,
         metrics: FleetMetrics,
     ) -> Self {
-        let announced = following.state().load().feed();
-        let (heard, following) = (now(), Some(following));
-        let (is_detached, useless, problem) = (false, None, None);
         Self {
             port,
             base,
-            following,
-            is_detached,
+            announced: following.state().load().feed(),
+            following: Some(following),
+            is_detached: false,
             pulse,
-            useless,
-            problem,
-            heard,
-            announced,
+            useless: None,
+            problem: None,
+            heard: now(),
             chain,
             metrics,
             journal: None,
         }
-    }
-
-    /// Sets the journal, to which changes are written before they are applied.
-    #[must_use]
-    pub fn with_journal(self, journal: Option<Journal>) -> Self {
-        Self { journal, ..self }
-    }
-
-    /// Returns the journal of the state.
-    pub const fn journal(&self) -> Option<&Journal> {
-        self.journal.as_ref()
     }
 
     /// Returns whether the journal can be written no more. A node shows nothing new then, and does not lead.
@@ -135,16 +121,6 @@ impl Follower {
         self.metrics.behind.set(newest.map_or(0, |newest| newest.changes_after(last)));
         self.metrics.connected.set(f64::from(self.port.is_connected()));
         self.metrics.show_leader(&self.pulse.leader().unwrap_or_default(), last);
-    }
-
-    /// Returns whether the fleet has another chain than this node.
-    pub fn is_of_other_chain(&self) -> bool {
-        self.problem == Some(FeedProblem::OtherChain)
-    }
-
-    /// Returns the metrics of this node's part in its fleet.
-    pub const fn metrics(&self) -> &FleetMetrics {
-        &self.metrics
     }
 
     /// Notes that the node, whose name is `node`, leads from the change `last` on.
@@ -339,24 +315,14 @@ impl Follower {
         }
     }
 
-    /// Returns the state as far as the stream was read; `None` while it begins anew.
-    pub const fn following(&self) -> Option<&Following> {
-        self.following.as_ref()
-    }
-
     /// Begins anew with a newer image than the one with which this state began, because the stream does not lead on from it.
     pub fn discard_image(&mut self) {
-        self.useless = self.following.take().map(|following| following.origin().0).or(self.useless);
-    }
-
-    /// Begins anew with an image.
-    pub fn restart_with_image(&mut self) {
-        self.following = None;
+        self.useless = self.following.take().map(|following| following.origin.0).or(self.useless);
     }
 
     /// Continues from `snapshots`, whose last change is the message at `sequence`.
     pub fn go_on_from(&mut self, snapshots: &Snapshots, sequence: u64) {
-        let applier = Applier::new(snapshots.mirror(), self.base.codes.clone()).with_clock(self.base.clock.clone());
+        let applier = self.base.applier(snapshots.mirror());
         self.following = Some(Following::from(self.port.clone(), applier, sequence));
         self.is_detached = false;
     }
@@ -375,7 +341,7 @@ impl FeedSource for ReplicaSource {
     fn run(self: Box<Self>, feed: Feed) -> LocalBoxFuture<'static, ()> {
         async move {
             // For those who ask what waits, and are notified of it. Nothing of it is mined here.
-            let _filling = PoolFilling::begin(self.link, feed.pool.clone(), None);
+            let _filling = pool::fill(self.link, feed.pool.clone(), None);
             self.follower.run(feed).await;
         }
         .boxed_local()

@@ -10,7 +10,7 @@ use alloy_rlp::{RlpDecodable, RlpEncodable};
 use bytes::Bytes;
 use futures::StreamExt;
 use parking_lot::Mutex;
-use tokio::{sync::watch, task::JoinHandle, time::MissedTickBehavior};
+use tokio::{sync::watch, task::JoinSet, time::MissedTickBehavior};
 
 use super::clock::LeaderClock;
 use crate::{
@@ -69,7 +69,7 @@ pub struct PulseWatch {
     beats: watch::Receiver<u64>,
     clock: LeaderClock,
     caught_up: Arc<CaughtUp>,
-    tasks: [JoinHandle<()>; 2],
+    _tasks: JoinSet<()>,
 }
 
 #[derive(Debug)]
@@ -127,20 +127,19 @@ impl PulseWatch {
             HeardPulse { newest: None, problem: None, ahead: VecDeque::new(), shown: None, since, leader: None };
         let heard = Arc::new(Mutex::new(heard));
         let (tell, beats) = watch::channel(0);
-        let hearing = {
-            let heard = heard.clone();
-            tokio::spawn(async move {
-                while let Some(message) = messages.next().await {
-                    let Some(beat) = read::<Beat>(&message.payload) else { continue };
-                    let epoch = SnapshotId(beat.id).epoch();
-                    heard.lock().hear(beat);
-                    tell.send_replace(epoch);
-                }
-            })
-        };
-        let asking = tokio::spawn(ask(port.clone(), clock.clone(), beats.clone(), heard.clone()));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(ask(port.clone(), clock.clone(), beats.clone(), heard.clone()));
+        let hears = heard.clone();
+        tasks.spawn(async move {
+            while let Some(message) = messages.next().await {
+                let Some(beat) = read::<Beat>(&message.payload) else { continue };
+                let epoch = SnapshotId(beat.id).epoch();
+                hears.lock().hear(beat);
+                tell.send_replace(epoch);
+            }
+        });
         let caught_up = Arc::new(CaughtUp::new(since, late));
-        Ok(Self { heard, beats, clock: clock.clone(), caught_up, tasks: [hearing, asking] })
+        Ok(Self { heard, beats, clock: clock.clone(), caught_up, _tasks: tasks })
     }
 
     /// Returns the name of the leader, if it is known.
@@ -202,12 +201,6 @@ impl PulseWatch {
     }
 }
 
-impl Drop for PulseWatch {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
-    }
-}
-
 /// Asks the leader for the time at intervals, and at once if a leader is heard whose clock is not known.
 async fn ask(
     port: Arc<dyn FleetPort>,
@@ -233,54 +226,40 @@ async fn ask(
     }
 }
 
-/// The pulse of this node, while it leads: its beats, and its word on what its clock shows.
-#[derive(Debug)]
-pub struct LeaderPulse([JoinHandle<()>; 2]);
-
-impl LeaderPulse {
-    /// Says the newest id of `snapshots` at intervals, and answers what the clock of this node, whose name is `node`, shows,
-    /// until it is dropped.
-    pub fn begin(port: &Arc<dyn FleetPort>, snapshots: Arc<Snapshots>, node: String) -> Self {
-        let epoch = snapshots.load().last.epoch();
-        let beating = {
-            let port = port.clone();
-            tokio::spawn(async move {
-                let mut ticks = tokio::time::interval(BEAT_INTERVAL);
-                ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-                loop {
-                    ticks.tick().await;
-                    // The time is read first, so that the beat is not younger than what it says.
-                    let at = LeaderTime::of(now()).0;
-                    let published = snapshots.load();
-                    let problem =
-                        published.feed().problem().map_or_else(String::new, |problem| problem.as_str().to_owned());
-                    // A beat that is lost is followed by the next.
-                    port.publish(Topic::Pulse, write(&Beat { id: published.last.0, at, problem })).await;
-                }
-            })
-        };
-        let port = port.clone();
-        let telling = tokio::spawn(async move {
-            loop {
-                match port.subscribe(Topic::Clock).await {
-                    Ok(mut questions) => {
-                        while let Some(question) = questions.next().await {
-                            let Some(reply) = question.reply else { continue };
-                            let at = LeaderTime::of(now()).0;
-                            port.reply(reply, write(&ClockReply { epoch, at, node: node.clone() })).await;
-                        }
+/// Says the newest id of `snapshots` at intervals, and answers what the clock of this node, whose name is `node`, shows, until the
+/// returned tasks are dropped: the pulse of a node that leads.
+#[must_use]
+pub fn beat(port: &Arc<dyn FleetPort>, snapshots: Arc<Snapshots>, node: String) -> JoinSet<()> {
+    let epoch = snapshots.load().last.epoch();
+    let (beats_to, port) = (port.clone(), port.clone());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut ticks = tokio::time::interval(BEAT_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            // The time is read first, so that the beat is not younger than what it says.
+            let at = LeaderTime::of(now()).0;
+            let published = snapshots.load();
+            let problem = published.feed().problem().map_or_else(String::new, |problem| problem.as_str().to_owned());
+            // A beat that is lost is followed by the next.
+            beats_to.publish(Topic::Pulse, write(&Beat { id: published.last.0, at, problem })).await;
+        }
+    });
+    tasks.spawn(async move {
+        loop {
+            match port.subscribe(Topic::Clock).await {
+                Ok(mut questions) => {
+                    while let Some(question) = questions.next().await {
+                        let Some(reply) = question.reply else { continue };
+                        let at = LeaderTime::of(now()).0;
+                        port.reply(reply, write(&ClockReply { epoch, at, node: node.clone() })).await;
                     }
-                    Err(error) => tracing::debug!(%error, "questions for the time cannot be heard"),
                 }
-                tokio::time::sleep(BEAT_INTERVAL).await;
+                Err(error) => tracing::debug!(%error, "questions for the time cannot be heard"),
             }
-        });
-        Self([beating, telling])
-    }
-}
-
-impl Drop for LeaderPulse {
-    fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
-    }
+            tokio::time::sleep(BEAT_INTERVAL).await;
+        }
+    });
+    tasks
 }

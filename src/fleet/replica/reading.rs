@@ -38,11 +38,11 @@ impl From<ApplyError> for FollowError {
 pub struct StreamReading {
     applier: Applier,
     /// The sequence of the last message that was applied.
-    sequence: u64,
+    pub(super) sequence: u64,
     /// The parts of a message whose last part has not come.
     parts: Vec<ArrivedPart>,
-    /// The sequence of the last part.
-    read: u64,
+    /// The sequence of the last part that was read, whose message may not have come whole.
+    pub(super) read: u64,
     /// The greatest id of a part that was read.
     newest: SnapshotId,
 }
@@ -57,21 +57,6 @@ impl StreamReading {
     /// Returns the state as far as the stream was read.
     pub const fn state(&self) -> &Snapshots {
         self.applier.state()
-    }
-
-    /// Returns the sequence of the last message that was applied.
-    pub const fn sequence(&self) -> u64 {
-        self.sequence
-    }
-
-    /// Returns the sequence of the last part that was read, whose message may not have come whole.
-    pub const fn read(&self) -> u64 {
-        self.read
-    }
-
-    /// Returns the id of the last message that was applied.
-    pub fn last(&self) -> SnapshotId {
-        self.applier.state().load().last
     }
 
     /// Begins again after the last message that was applied.
@@ -134,7 +119,8 @@ impl StreamReading {
             return Ok(());
         }
         let parts: Vec<_> = std::mem::take(&mut self.parts).into_iter().map(|part| part.bytes).collect();
-        if self.applier.is_old(id) {
+        // It was applied already, or bears an older epoch than one that was seen.
+        if id <= self.state().load().last {
             self.sequence = sequence;
             return Ok(());
         }

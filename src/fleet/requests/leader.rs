@@ -1,7 +1,7 @@
 //! Requests that only another node of a fleet can answer. The leader answers about its pool, sending with its accounts,
 //! bundles, and blocks whose bodies this node does not have; the node that has the fleet's wallet answers the wallet's methods.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use async_nats::{HeaderMap, client::RequestErrorKind};
 use bytes::Bytes;
@@ -40,12 +40,6 @@ pub struct ForwardedRequest<'a> {
     pub left: Duration,
     /// The HMAC of some texts by a token of the wallet, if the client has one.
     pub mac: Option<&'a Mac<'a>>,
-}
-
-impl fmt::Debug for ForwardedRequest<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ForwardedRequest").field("text", &self.text).finish_non_exhaustive()
-    }
 }
 
 /// The reason why another node has not answered.

@@ -57,4 +57,9 @@ impl FleetError {
     pub fn nats(what: &'static str, problem: impl std::fmt::Display) -> Self {
         Self::Nats { what, problem: problem.to_string() }
     }
+
+    /// Returns the function that makes the error of a request to NATS of its problem.
+    pub fn of_nats<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Self {
+        move |problem| Self::nats(what, problem)
+    }
 }

@@ -1,11 +1,12 @@
 //! The connection to the NATS servers of a fleet.
 
-use std::{num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_nats::{
     Client, ConnectErrorKind, ConnectOptions, ServerAddr,
     jetstream::{
         Context,
+        consumer::{DeliverPolicy, push},
         context::{ContextBuilder, CreateStreamError},
         kv, object_store, stream,
     },
@@ -20,8 +21,6 @@ use crate::fleet::settings::{Servers, Settings};
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause before a lost connection is opened again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// The bytes that are left for the headers of a part.
-const HEADERS: usize = 1_024;
 
 /// A connection to the NATS servers of a fleet.
 #[derive(Clone, Debug)]
@@ -66,12 +65,9 @@ impl FleetLink {
     ///
     /// Returns [`FleetError::Nats`] if there is none, or NATS does not answer.
     pub(super) async fn bucket(&self, bucket: Bucket) -> Result<&kv::Store, FleetError> {
-        let (cell, name) = match bucket {
-            Bucket::Facts => (&self.buckets[0], self.names.facts()),
-            Bucket::Lease => (&self.buckets[1], self.names.lease()),
-        };
-        let opened = cell.get_or_try_init(|| self.jetstream.get_key_value(name)).await;
-        opened.map_err(|error| FleetError::nats("a bucket of the fleet cannot be opened", error))
+        let name = self.names.bucket(bucket);
+        let opened = self.buckets[bucket as usize].get_or_try_init(|| self.jetstream.get_key_value(name)).await;
+        opened.map_err(FleetError::of_nats("a bucket of the fleet cannot be opened"))
     }
 
     /// Connects to the servers, as `settings` say.
@@ -137,12 +133,6 @@ impl FleetLink {
         Ok((client, jetstream))
     }
 
-    /// Returns the most bytes of a part of a message.
-    pub fn max_part(&self) -> NonZeroUsize {
-        let most = self.client.server_info().max_payload.saturating_sub(HEADERS);
-        NonZeroUsize::new(most).unwrap_or(NonZeroUsize::MIN)
-    }
-
     /// Creates the fleet's stream and buckets, or opens them.
     ///
     /// # Errors
@@ -168,22 +158,21 @@ impl FleetLink {
             duplicate_window: Duration::from_secs(120),
             ..stream::Config::default()
         };
-        let refused = |what| move |error: &dyn std::fmt::Display| FleetError::nats(what, error);
         for stream in [stream, sent] {
             let opened = self.open_or_create(stream).await;
-            opened.map_err(|error| refused("a stream of the fleet cannot be created (--publish-mb)")(&error))?;
+            opened.map_err(FleetError::of_nats("a stream of the fleet cannot be created (--publish-mb)"))?;
         }
         let sent = self.jetstream.get_stream(self.names.pool_stream()).await;
-        let known = sent.map_err(|error| refused("the stream of sent transactions cannot be opened")(&error))?;
+        let known = sent.map_err(FleetError::of_nats("the stream of sent transactions cannot be opened"))?;
         let known = known.cached_info().config.clone();
         if !known.max_age.is_zero() || known.discard != stream::DiscardPolicy::New {
             let lasting = stream::Config { max_age: Duration::ZERO, discard: stream::DiscardPolicy::New, ..known };
             let updated = self.jetstream.update_stream(lasting).await;
-            updated.map_err(|error| refused("the stream of sent transactions cannot be updated")(&error))?;
+            updated.map_err(FleetError::of_nats("the stream of sent transactions cannot be updated"))?;
         }
-        for bucket in [self.names.facts(), self.names.lease()] {
+        for bucket in [Bucket::Facts, Bucket::Lease].map(|bucket| self.names.bucket(bucket)) {
             let opened = self.open_or_create(bucket_config(&bucket, copies)).await;
-            opened.map_err(|error| refused("a bucket of the fleet cannot be created")(&error))?;
+            opened.map_err(FleetError::of_nats("a bucket of the fleet cannot be created"))?;
         }
         if self.jetstream.get_object_store(&self.names.images()).await.is_err() {
             let config = object_store::Config {
@@ -195,7 +184,7 @@ impl FleetLink {
             if let Err(error) = created
                 && self.jetstream.get_object_store(self.names.images()).await.is_err()
             {
-                return Err(refused("the bucket of images cannot be created")(&error));
+                return Err(FleetError::nats("the bucket of images cannot be created", error));
             }
         }
         Ok(())
@@ -218,8 +207,30 @@ impl FleetLink {
     /// Returns [`FleetError::Nats`] if there is none, or NATS does not answer.
     pub async fn stream(&self) -> Result<stream::Stream, FleetError> {
         let stream = self.jetstream.get_stream(self.names.stream()).await;
-        stream.map_err(|error| FleetError::nats("the fleet's stream cannot be opened", error))
+        stream.map_err(FleetError::of_nats("the fleet's stream cannot be opened"))
     }
+}
+
+/// Asks for the messages of a stream with this subject, from the sequence `from` on, in their order.
+///
+/// # Errors
+///
+/// Returns [`FleetError::Nats`] with `what` if NATS refuses, or does not answer.
+pub async fn messages(
+    client: &Client,
+    stream: &stream::Stream,
+    subject: String,
+    from: u64,
+    what: &'static str,
+) -> Result<push::Ordered, FleetError> {
+    let consumer = push::OrderedConfig {
+        deliver_subject: client.new_inbox(),
+        filter_subject: subject,
+        deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },
+        ..push::OrderedConfig::default()
+    };
+    let consumer = stream.create_consumer(consumer).await.map_err(FleetError::of_nats(what))?;
+    consumer.messages().await.map_err(FleetError::of_nats(what))
 }
 
 /// Returns the names of the fleets that the servers have.
@@ -229,7 +240,7 @@ impl FleetLink {
 /// Returns [`FleetError::Nats`] if NATS does not answer.
 pub async fn fleets(jetstream: &Context) -> Result<Vec<String>, FleetError> {
     let names: Result<Vec<String>, _> = jetstream.stream_names().try_collect().await;
-    let names = names.map_err(|error| FleetError::nats("the streams cannot be listed", error))?;
+    let names = names.map_err(FleetError::of_nats("the streams cannot be listed"))?;
     Ok(names.iter().filter_map(|name| Some(name.strip_prefix("presim_")?.to_owned())).collect())
 }
 

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     error::FleetError,
     identity::NodeIdentity,
-    link::{FleetLink, FleetRoom, fleets},
+    link::{FleetLink, FleetRoom, fleets, messages},
     metrics::{FleetMetrics, FleetRole},
     parts::{ArrivedPart, headers},
     port::{
@@ -83,29 +83,17 @@ impl FleetNames {
         format!("presim.{}.wallet.{id}", self.fleet)
     }
 
-    /// Returns the subject on which the leader says what its clock shows.
-    pub fn clock(&self) -> String {
-        format!("presim.{}.clock", self.fleet)
+    /// Returns the subject of short messages of a topic.
+    pub fn topic(&self, topic: Topic) -> String {
+        format!("presim.{}.{}", self.fleet, <&str>::from(topic))
     }
 
-    /// Returns the subject on which the leader says its newest id.
-    pub fn pulse(&self) -> String {
-        format!("presim.{}.pulse", self.fleet)
-    }
-
-    /// Returns the subject on which nodes ask the leader for a new image.
-    pub fn want_image(&self) -> String {
-        format!("presim.{}.want-image", self.fleet)
-    }
-
-    /// Returns the bucket with what nodes know of the fleet: its chain, its last epoch, and its newest image.
-    pub fn facts(&self) -> String {
-        format!("presim_{}", self.fleet)
-    }
-
-    /// Returns the bucket with the lease.
-    pub fn lease(&self) -> String {
-        format!("presim_{}_lease", self.fleet)
+    /// Returns the name of a key-value bucket.
+    pub fn bucket(&self, bucket: Bucket) -> String {
+        match bucket {
+            Bucket::Facts => format!("presim_{}", self.fleet),
+            Bucket::Lease => format!("presim_{}_lease", self.fleet),
+        }
     }
 
     /// Returns the bucket with the images.

@@ -1,11 +1,10 @@
 //! The servers of a fleet, which are NATS's.
 
-use std::{fmt::Display, num::NonZeroUsize, time::Duration};
+use std::{num::NonZeroUsize, time::Duration};
 
 use async_nats::{
     connection::State,
     jetstream::{
-        consumer::{DeliverPolicy, push},
         context::PublishErrorKind,
         kv::UpdateErrorKind,
         message::PublishMessage,
@@ -24,10 +23,12 @@ use tokio::{io::AsyncReadExt, time::timeout};
 
 use super::{
     Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetLink, FleetPort, ImageKey, PartAck, REPLY_TIMEOUT,
-    ShortMessage, StreamEnds, StreamEntry, Topic, headers, subject,
+    ShortMessage, StreamEnds, StreamEntry, Topic, headers, messages, subject,
 };
 use crate::ledger::{SnapshotId, codec::Frame};
 
+/// The bytes that are left for the headers of a part.
+const HEADERS: usize = 1_024;
 /// The most bytes of a part of an image.
 const MAX_IMAGE_PART: usize = 128 << 10;
 /// The most time without a part of an image that is read.
@@ -36,26 +37,18 @@ const IMAGE_PART_TIMEOUT: Duration = Duration::from_secs(10);
 impl FleetLink {
     async fn image_store(&self) -> Result<ObjectStore, FleetError> {
         let store = self.jetstream.get_object_store(&self.names.images()).await;
-        store.map_err(|error| FleetError::nats("the fleet's images cannot be read", error))
+        store.map_err(FleetError::of_nats("the fleet's images cannot be read"))
     }
 
     /// Opens the stream of the bucket of images. Returns the subjects of its messages, too: `$O.<bucket>.M.<name>` of an image,
     /// and `$O.<bucket>.C.<nuid>` of its parts.
     async fn image_subjects(&self) -> Result<(Stream, Vec<String>), FleetError> {
-        let (bucket, unlisted) =
-            (self.names.images(), |error: &dyn Display| FleetError::nats("the images cannot be listed", error));
-        let stream = self.jetstream.get_stream(format!("OBJ_{bucket}")).await.map_err(|error| unlisted(&error))?;
-        let listed = stream.info_with_subjects(format!("$O.{bucket}.>")).await.map_err(|error| unlisted(&error))?;
+        let (bucket, unlisted) = (self.names.images(), "the images cannot be listed");
+        let stream = self.jetstream.get_stream(format!("OBJ_{bucket}")).await.map_err(FleetError::of_nats(unlisted))?;
+        let listed =
+            stream.info_with_subjects(format!("$O.{bucket}.>")).await.map_err(FleetError::of_nats(unlisted))?;
         let subjects: Result<Vec<_>, _> = listed.map_ok(|(subject, _)| subject).try_collect().await;
-        Ok((stream, subjects.map_err(|error| unlisted(&error))?))
-    }
-
-    fn subject_of(&self, topic: Topic) -> String {
-        match topic {
-            Topic::Pulse => self.names.pulse(),
-            Topic::Clock => self.names.clock(),
-            Topic::WantImage => self.names.want_image(),
-        }
+        Ok((stream, subjects.map_err(FleetError::of_nats(unlisted))?))
     }
 
     /// Returns the subject of an image's name and size.
@@ -80,11 +73,10 @@ impl FleetPort for FleetLink {
     fn purge(&self) -> BoxFuture<'_, Result<(), FleetError>> {
         async move {
             let stream = self.stream().await?;
-            stream.purge().await.map_err(|error| FleetError::nats("the fleet's stream cannot be purged", error))?;
+            stream.purge().await.map_err(FleetError::of_nats("the fleet's stream cannot be purged"))?;
             // Transactions that were sent to the chain of before may be valid on the new one.
             if let Ok(sent) = self.jetstream.get_stream(self.names.pool_stream()).await {
-                let purged = sent.purge().await;
-                purged.map_err(|error| FleetError::nats("the sent transactions cannot be purged", error))?;
+                sent.purge().await.map_err(FleetError::of_nats("the sent transactions cannot be purged"))?;
             }
             Ok(())
         }
@@ -92,7 +84,8 @@ impl FleetPort for FleetLink {
     }
 
     fn max_part(&self) -> NonZeroUsize {
-        Self::max_part(self)
+        let most = self.client.server_info().max_payload.saturating_sub(HEADERS);
+        NonZeroUsize::new(most).unwrap_or(NonZeroUsize::MIN)
     }
 
     fn ends(&self) -> BoxFuture<'_, Result<StreamEnds, FleetError>> {
@@ -107,19 +100,12 @@ impl FleetPort for FleetLink {
 
     fn read(&self, from: u64) -> BoxFuture<'_, Result<Arrivals, FleetError>> {
         async move {
-            let unread = |error: &dyn Display| FleetError::nats("the stream cannot be read", error);
-            let consumer = push::OrderedConfig {
-                deliver_subject: self.client.new_inbox(),
-                filter_subject: self.names.feed(),
-                deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },
-                ..push::OrderedConfig::default()
-            };
-            let consumer = self.stream().await?.create_consumer(consumer).await.map_err(|error| unread(&error))?;
-            let messages = consumer.messages().await.map_err(|error| unread(&error))?;
-            let arrivals = messages.map(|message| {
-                let message = message.map_err(|error| FleetError::nats("the stream cannot be read", error))?;
+            let (stream, unread) = (self.stream().await?, "the stream cannot be read");
+            let messages = messages(&self.client, &stream, self.names.feed(), from, unread).await?;
+            let arrivals = messages.map(move |message| {
+                let message = message.map_err(FleetError::of_nats(unread))?;
                 let sequence = message.info().map(|info| info.stream_sequence);
-                let sequence = sequence.map_err(|error| FleetError::nats("a message has no sequence", error))?;
+                let sequence = sequence.map_err(FleetError::of_nats("a message has no sequence"))?;
                 Ok((sequence, ArrivedPart::read(message.headers.as_ref(), message.payload.clone().into())))
             });
             Ok(arrivals.boxed())
@@ -183,7 +169,7 @@ impl FleetPort for FleetLink {
     fn entry<'a>(&'a self, bucket: Bucket, key: &'a str) -> BoxFuture<'a, Result<Option<BucketEntry>, FleetError>> {
         async move {
             let entry = self.bucket(bucket).await?.entry(key).await;
-            let entry = entry.map_err(|error| FleetError::nats("a key of the fleet cannot be read", error))?;
+            let entry = entry.map_err(FleetError::of_nats("a key of the fleet cannot be read"))?;
             Ok(entry.map(|entry| BucketEntry { value: entry.value, revision: entry.revision }))
         }
         .boxed()
@@ -211,22 +197,22 @@ impl FleetPort for FleetLink {
             let chunk_size = Some(self.max_part().get().min(MAX_IMAGE_PART));
             let metadata = ObjectMetadata { name: name.to_owned(), chunk_size, ..ObjectMetadata::default() };
             let written = self.image_store().await?.put(metadata, &mut bytes).await;
-            written.map(drop).map_err(|error| FleetError::nats("an image cannot be written", error))
+            written.map(drop).map_err(FleetError::of_nats("an image cannot be written"))
         }
         .boxed()
     }
 
     fn image<'a>(&'a self, key: &'a ImageKey) -> BoxFuture<'a, Result<Vec<u8>, FleetError>> {
         async move {
-            let unread = |problem: String| FleetError::nats("an image cannot be read", problem);
-            let object = self.image_store().await?.get(&key.name).await.map_err(|error| unread(error.to_string()))?;
+            let unread = "an image cannot be read";
+            let object = self.image_store().await?.get(&key.name).await.map_err(FleetError::of_nats(unread))?;
             let mut object = object.take(key.bytes.saturating_add(1));
             let mut bytes = Vec::new();
             // The parts of an image that is deleted meanwhile never come.
             loop {
                 let part = timeout(IMAGE_PART_TIMEOUT, object.read_buf(&mut bytes)).await;
-                let late = || unread(format!("no part came within {} s", IMAGE_PART_TIMEOUT.as_secs()));
-                if part.map_err(|_| late())?.map_err(|error| unread(error.to_string()))? == 0 {
+                let late = || format!("no part came within {} s", IMAGE_PART_TIMEOUT.as_secs());
+                if part.map_err(|_| FleetError::nats(unread, late()))?.map_err(FleetError::of_nats(unread))? == 0 {
                     break;
                 }
             }
@@ -265,7 +251,7 @@ impl FleetPort for FleetLink {
             }
             for subject in subjects.iter().filter(|subject| !retained.contains(subject)) {
                 let purged = stream.purge().filter(subject).await;
-                purged.map_err(|error| FleetError::nats("an image cannot be deleted", error))?;
+                purged.map_err(FleetError::of_nats("an image cannot be deleted"))?;
             }
             Ok(())
         }
@@ -274,7 +260,7 @@ impl FleetPort for FleetLink {
 
     fn publish(&self, topic: Topic, payload: Bytes) -> BoxFuture<'_, ()> {
         async move {
-            if let Err(error) = self.client.publish(subject(self.subject_of(topic)), payload).await {
+            if let Err(error) = self.client.publish(subject(self.names.topic(topic)), payload).await {
                 tracing::debug!(?topic, %error, "a message is not sent");
             }
         }
@@ -283,8 +269,8 @@ impl FleetPort for FleetLink {
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<'_, Result<BoxStream<'static, ShortMessage>, FleetError>> {
         async move {
-            let subscribed = self.client.subscribe(subject(self.subject_of(topic))).await;
-            let messages = subscribed.map_err(|error| FleetError::nats("the leader cannot be heard", error))?;
+            let subscribed = self.client.subscribe(subject(self.names.topic(topic))).await;
+            let messages = subscribed.map_err(FleetError::of_nats("the leader cannot be heard"))?;
             let messages = messages.map(|message| ShortMessage {
                 payload: message.payload,
                 reply: message.reply.map(|reply| reply.to_string()),
@@ -297,7 +283,7 @@ impl FleetPort for FleetLink {
     fn request(&self, topic: Topic) -> BoxFuture<'_, Option<Bytes>> {
         async move {
             let question = async_nats::Request::new().timeout(Some(REPLY_TIMEOUT));
-            let reply = self.client.send_request(self.subject_of(topic), question).await;
+            let reply = self.client.send_request(self.names.topic(topic), question).await;
             reply.ok().map(|reply| reply.payload)
         }
         .boxed()

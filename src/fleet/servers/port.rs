@@ -83,7 +83,8 @@ pub struct BucketEntry {
 }
 
 /// A subject of short messages, which nobody stores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Topic {
     /// The leader's newest id.
     Pulse,
@@ -183,7 +184,7 @@ impl dyn FleetPort + '_ {
     pub async fn fact<T: for<'a> Deserialize<'a>>(&self, key: &str) -> Result<Option<T>, FleetError> {
         let entry = self.entry(Bucket::Facts, key).await?.filter(|entry| !entry.value.is_empty());
         let read = entry.map(|entry| serde_json::from_slice(&entry.value)).transpose();
-        read.map_err(|error| FleetError::nats("a fact of the fleet is malformed", error))
+        read.map_err(FleetError::of_nats("a fact of the fleet is malformed"))
     }
 
     /// Writes a fact of the fleet where `replaces` accepts the known one. Returns the fact that the fleet has then.
@@ -197,14 +198,14 @@ impl dyn FleetPort + '_ {
         value: &T,
         replaces: impl Fn(&T) -> bool + Send,
     ) -> Result<T, FleetError> {
-        let text = serde_json::to_vec(value).map_err(|error| FleetError::nats("a fact cannot be written", error))?;
+        let text = serde_json::to_vec(value).map_err(FleetError::of_nats("a fact cannot be written"))?;
         let text = Bytes::from(text);
         loop {
             let entry = self.entry(Bucket::Facts, key).await?;
             let revision = entry.as_ref().map_or(0, |entry| entry.revision);
             if let Some(entry) = entry.filter(|entry| !entry.value.is_empty()) {
                 let known = serde_json::from_slice(&entry.value);
-                let known = known.map_err(|error| FleetError::nats("a fact of the fleet is malformed", error))?;
+                let known = known.map_err(FleetError::of_nats("a fact of the fleet is malformed"))?;
                 if !replaces(&known) {
                     return Ok(known);
                 }

@@ -122,10 +122,6 @@ impl BaseState<'_> {
     }
 }
 
-fn parse_base(text: &[u8]) -> Result<Base, redb::Error> {
-    serde_json::from_slice(text).map_err(|error| corrupted(format!("the row about.base is malformed: {error}")))
-}
-
 /// Writes which block has its state as the base.
 pub fn write_base(table: &mut redb::Table<'_, &str, &[u8]>, base: Base) -> Result<(), redb::Error> {
     let text = serde_json::to_vec(&base).map_err(|error| corrupted(error.to_string()))?;
@@ -140,5 +136,6 @@ pub fn write_base(table: &mut redb::Table<'_, &str, &[u8]>, base: Base) -> Resul
 /// Returns [`redb::Error::Corrupted`] if the row is missing or malformed.
 pub fn read_base(table: &impl ReadableTable<&'static str, &'static [u8]>) -> Result<Base, redb::Error> {
     let text = table.get("base")?.ok_or_else(|| corrupted("the row about.base is missing"))?;
-    parse_base(text.value())
+    let malformed = |error| corrupted(format!("the row about.base is malformed: {error}"));
+    serde_json::from_slice(text.value()).map_err(malformed)
 }

@@ -32,7 +32,7 @@ use self::{
 };
 use crate::{
     chain::{BlockKeeper, SealedBlock},
-    ledger::{Snapshot, SnapshotId, Snapshots, codec::StoredAccount},
+    ledger::{Snapshot, Snapshots, codec::StoredAccount},
     state::LocalWorld,
     store::{Store, StoreError, encode, write_version},
 };
@@ -122,15 +122,6 @@ impl Journal {
         Arc::new(Blocks(self.store.weak()))
     }
 
-    /// Returns the id of the snapshot that sealed the base.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`Store::read`].
-    pub fn base_id(&self) -> Result<SnapshotId, StoreError> {
-        self.store.read(|transaction| Ok(SnapshotId(read_base(&transaction.open_table(ABOUT)?)?.id)))
-    }
-
     /// Returns whether any snapshot was published after the base.
     ///
     /// # Errors
@@ -140,12 +131,12 @@ impl Journal {
         self.store.read(|transaction| Ok(!transaction.open_table(RECORDS)?.is_empty()?))
     }
 
-    /// Returns the number of the block whose state is the base.
+    /// Returns the block whose state is the base.
     ///
     /// # Errors
     ///
     /// Returns the errors of [`Store::read`].
-    pub fn base(&self) -> Result<u64, StoreError> {
-        self.store.read(|transaction| Ok(read_base(&transaction.open_table(ABOUT)?)?.number))
+    pub fn base(&self) -> Result<Base, StoreError> {
+        self.store.read(|transaction| read_base(&transaction.open_table(ABOUT)?))
     }
 }

@@ -16,8 +16,9 @@ pub struct Progress {
 impl Progress {
     /// Creates a bar of `steps` steps with the label `what`.
     pub fn new(steps: u64, what: &'static str) -> Self {
-        let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::hidden());
-        Self { bar: bar.with_style(style()).with_message(what), began: Instant::now() }
+        let bar = bar(steps, what);
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+        Self { bar, began: Instant::now() }
     }
 
     /// Sets the number of steps that are done.
@@ -29,13 +30,8 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
-    }
-}
-
-/// Returns the style of the progress bars.
-pub fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}").unwrap_or_else(|_| ProgressStyle::default_bar())
+/// Returns a bar of `steps` steps with the label `what`. Removed on drop.
+pub fn bar(steps: u64, what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}");
+    ProgressBar::new(steps).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what)
 }

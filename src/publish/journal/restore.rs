@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use alloy_primitives::{Address, B256, Bytes, U256};
-use indicatif::ProgressBar;
 use redb::{ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata};
 
 use super::{
     Journal,
     base::read_base,
-    progress::style,
+    progress::bar,
     prune::oldest_body,
     tables::{ABOUT, ACCOUNTS, BODIES, CODES, HEADERS, RECORDS, SLOTS},
 };
@@ -134,11 +133,10 @@ impl<'a> JournalReader<'a> {
         let headers: ReadOnlyTable<u64, &[u8]> = self.transaction.open_table(HEADERS)?;
         let oldest = oldest_body(&headers, &self.transaction.open_table(BODIES)?)?.unwrap_or(u64::MAX);
         let last = headers.last()?.map_or(0, |(last, _)| last.value());
-        let bar =
-            ProgressBar::new((last + 1).saturating_sub(oldest)).with_style(style()).with_message("reading blocks");
+        let bar = bar((last + 1).saturating_sub(oldest), "reading blocks");
         let mut blocks: Vec<Listed> = Vec::new();
         let genesis = headers.iter()?.take(1);
-        for row in genesis.chain(headers.range(oldest..)?) {
+        for row in bar.wrap_iter(genesis.chain(headers.range(oldest..)?)) {
             let (header, hashes) = decode::<StoredHeader>(row?.1.value())?.read();
             let block = Arc::new(SealedBlock::kept(header, self.keeper.clone()));
             // The blocks right after genesis may be pruned.
@@ -148,20 +146,17 @@ impl<'a> JournalReader<'a> {
                 return Err(corrupted(format!("block {} is not the parent of the next", parent.number())));
             }
             blocks.push((block, hashes));
-            bar.inc(1);
         }
-        bar.finish_and_clear();
         Ok(blocks)
     }
 
     /// Reads the state of the base.
     fn world(&self) -> Result<LocalWorld, redb::Error> {
         let (accounts, slots) = (self.transaction.open_table(ACCOUNTS)?, self.transaction.open_table(SLOTS)?);
-        let bar = ProgressBar::new(accounts.len()?).with_style(style()).with_message("reading accounts");
         let mut slots = slots.iter()?;
         let mut next = slots.next().transpose()?;
         let mut world = LocalWorld::default();
-        for row in accounts.iter()? {
+        for row in bar(accounts.len()?, "reading accounts").wrap_iter(accounts.iter()?) {
             let (address, bytes) = row?;
             let address = Address::from(address.value());
             let StoredAccount { balance, nonce, code_hash } = decode(bytes.value())?;
@@ -177,9 +172,7 @@ impl<'a> JournalReader<'a> {
                 next = slots.next().transpose()?;
             }
             world.insert(address, account);
-            bar.inc(1);
         }
-        bar.finish_and_clear();
         if next.is_some() {
             return Err(corrupted("a storage slot belongs to no account"));
         }
@@ -189,9 +182,8 @@ impl<'a> JournalReader<'a> {
     /// Replays all records on `chain`, in order.
     fn replay(&self, chain: &mut Chain) -> Result<(), redb::Error> {
         let table = self.transaction.open_table(RECORDS)?;
-        let bar = ProgressBar::new(table.len()?).with_style(style()).with_message("reading snapshots");
         let unread = |error: EntryError| corrupted(error.to_string());
-        for row in table.iter()? {
+        for row in bar(table.len()?, "reading snapshots").wrap_iter(table.iter()?) {
             let (id, bytes) = row?;
             let record = Entry::decode(bytes.value())?.read(chain, &self.codes).map_err(unread)?;
             if let Record::Seal { sealed, .. } = &record {
@@ -199,9 +191,7 @@ impl<'a> JournalReader<'a> {
             }
             let stamp = Stamp::now(SnapshotId(id.value()));
             chain.apply(stamp, record).map_err(|unfit| unread(unfit.into()))?;
-            bar.inc(1);
         }
-        bar.finish_and_clear();
         Ok(())
     }
 }

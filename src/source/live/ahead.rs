@@ -24,20 +24,10 @@ use crate::{
     upstream::Hints,
 };
 
-/// The state that a sub-block can be executed on, or the reason why there is none yet.
-enum SubBlockStart {
-    /// No transaction of the sub-block has been executed.
-    Ready(Box<BegunSubBlock>),
-    /// State is missing.
-    Missed(Missed),
-    /// The block that it is built on is being imported.
-    NoParent,
-}
-
 /// The progress of a sub-block.
 enum SubBlockProgress {
-    /// The sub-block has been executed and checked.
-    Done(Box<BegunSubBlock>),
+    /// The state to execute it on is known, or all of it has been executed and checked.
+    Ready(Box<BegunSubBlock>),
     /// State is missing.
     Missed(Missed),
     /// The block that it is built on is being imported.
@@ -95,7 +85,7 @@ impl Live {
         }
         let Some(mut first) = self.queue.pop() else { return };
         match LiveError::unless_panicked(|| self.advance(&mut first)) {
-            Ok(SubBlockProgress::Done(done)) => self.publish(*done, &first),
+            Ok(SubBlockProgress::Ready(done)) => self.publish(*done, &first),
             Ok(SubBlockProgress::Missed(missed)) => {
                 self.fetch_for(&mut first, missed);
                 self.queue.put_back(first);
@@ -119,9 +109,8 @@ impl Live {
         let mut begun = match first.begun.take() {
             Some(begun) => begun,
             None => match self.begin(first)? {
-                SubBlockStart::Ready(begun) => begun,
-                SubBlockStart::Missed(missed) => return Ok(SubBlockProgress::Missed(missed)),
-                SubBlockStart::NoParent => return Ok(SubBlockProgress::NoParent),
+                SubBlockProgress::Ready(begun) => begun,
+                not_begun => return Ok(not_begun),
             },
         };
         let transactions = first.transactions()?;
@@ -154,11 +143,11 @@ impl Live {
         let below = below.chain(begun.complete.as_ref().map(|complete| complete.verified)).min();
         snapshot.verified = below.map_or(verified, |below| below.min(verified));
         begun.snapshot = Arc::new(snapshot);
-        Ok(SubBlockProgress::Done(begun))
+        Ok(SubBlockProgress::Ready(begun))
     }
 
     /// Returns the state that a sub-block is executed on, or the reason why there is none yet.
-    fn begin(&self, first: &WaitingSubBlock) -> Result<SubBlockStart, LiveError> {
+    fn begin(&self, first: &WaitingSubBlock) -> Result<SubBlockProgress, LiveError> {
         let number = first.number;
         let Some(base) = &first.flashblock.base else {
             let newest = self.feed.snapshots.newest();
@@ -168,7 +157,7 @@ impl Live {
             }
             let (complete, path) = Default::default();
             let begun = BegunSubBlock { complete, opens: false, snapshot: newest, path, executed: 0 };
-            return Ok(SubBlockStart::Ready(Box::new(begun)));
+            return Ok(SubBlockProgress::Ready(Box::new(begun)));
         };
         let latest = self.feed.snapshots.load().latest().clone();
         let complete = if latest.head_hash() == base.parent_hash {
@@ -185,16 +174,16 @@ impl Live {
         let header = self.header(&on.head.header, base, &first.flashblock.diff);
         let opened = open_block_with(&self.chain.spec, &on, header.clone())?;
         if !opened.missed.is_empty() {
-            return Ok(SubBlockStart::Missed(opened.missed));
+            return Ok(SubBlockProgress::Missed(opened.missed));
         }
         let path = opened.snapshot.path.clone();
         let snapshot = Arc::new(opened.snapshot);
-        Ok(SubBlockStart::Ready(Box::new(BegunSubBlock { complete, opens: true, path, snapshot, executed: 0 })))
+        Ok(SubBlockProgress::Ready(Box::new(BegunSubBlock { complete, opens: true, path, snapshot, executed: 0 })))
     }
 
     /// Returns that the parent of a sub-block is still imported, or an error if nothing is imported.
-    fn no_parent(&self, number: u64) -> Result<SubBlockStart, LiveError> {
-        if self.is_importing() { Ok(SubBlockStart::NoParent) } else { Err(LiveError::Gone(number)) }
+    fn no_parent(&self, number: u64) -> Result<SubBlockProgress, LiveError> {
+        if self.is_importing() { Ok(SubBlockProgress::NoParent) } else { Err(LiveError::Gone(number)) }
     }
 
     /// Publishes a sub-block that has been executed and checked.

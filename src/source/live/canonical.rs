@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     chain::{BlockHashes, SealedBlock},
-    ledger::{BlockChanges, FeedProblem, FeedState, Record, Selector, Snapshot, Verified},
+    ledger::{BlockChanges, FeedProblem, FeedState, Record, Selector, Verified},
     upstream::{AnnouncedReceipts, UpstreamBlock},
 };
 
@@ -67,7 +67,7 @@ impl Live {
             }
             CanonicalNews::OtherChain(error) => Err(error),
             CanonicalNews::Executed(executed, receipts) => match self.catch_up.path.pop_front() {
-                Some(WaitingBlock { block, .. }) => self.imported(block, executed, receipts),
+                Some(WaitingBlock { block, .. }) => self.finish(block, executed, receipts),
                 None => Ok(()),
             },
             CanonicalNews::Restart(block, receipts) => {
@@ -236,7 +236,7 @@ impl Live {
         // Sub-blocks that were held until now wait in the queue until the block is published.
         self.act(actions, Instant::now());
         if let Some(done) = retired {
-            let done = self.finish(block, &parent, Ok(done), AnnouncedReceipts::Never);
+            let done = self.finish(block, Ok(done), AnnouncedReceipts::Never);
             self.step(done);
             return None;
         }
@@ -246,28 +246,17 @@ impl Live {
         Some(block)
     }
 
-    /// Takes a block that was executed, or that could not be.
-    fn imported(
-        &mut self,
-        block: UpstreamBlock,
-        done: Result<ImportedBlock, LiveError>,
-        receipts: AnnouncedReceipts,
-    ) -> Result<(), LiveError> {
-        let parent = self.feed.snapshots.load().select(Selector::Hash(block.header.parent_hash));
-        let parent = parent.map_err(|_| LiveError::Gone(block.number()))?;
-        self.finish(block, &parent, done, receipts)
-    }
-
     /// Publishes a canonical block: with the state that it was pre-confirmed or executed with, or, if there is none,
     /// with nothing known of its state.
     fn finish(
         &mut self,
         block: UpstreamBlock,
-        parent: &Arc<Snapshot>,
         done: Result<ImportedBlock, LiveError>,
         receipts: AnnouncedReceipts,
     ) -> Result<(), LiveError> {
         let (began, number, hash) = (Instant::now(), block.number(), block.hash());
+        let parent = self.feed.snapshots.load().select(Selector::Hash(block.header.parent_hash));
+        let parent = parent.map_err(|_| LiveError::Gone(number))?;
         let (changes, receipts, verified) = match done {
             Ok(ImportedBlock { changes, receipts }) => {
                 self.executed.increment(1);

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use futures::future::LocalBoxFuture;
+use futures::future::{LocalBoxFuture, OptionFuture};
 use tokio::time::Instant;
 
 use super::import::CanonicalNews;
@@ -44,11 +44,12 @@ impl CatchUp {
         let search = look.as_mut().map(|(search, _)| search);
         tokio::select! {
             biased;
-            news = next(task.as_mut()) => {
+            Some(news) = OptionFuture::from(task.as_mut()) => {
                 self.task = None;
                 news
             }
-            news = next(search) => news,
+            Some(news) = OptionFuture::from(search) => news,
+            else => std::future::pending().await,
         }
     }
 
@@ -91,13 +92,5 @@ impl CatchUp {
     /// Returns the time at which a block no longer waits for its sub-blocks.
     pub fn deadline(&self, execute: Duration) -> Option<Instant> {
         self.waits_since.map(|since| since + execute)
-    }
-}
-
-/// Waits for the result of a task; never resolves if there is none.
-async fn next(task: Option<&mut LocalBoxFuture<'static, CanonicalNews>>) -> CanonicalNews {
-    match task {
-        Some(task) => task.await,
-        None => std::future::pending().await,
     }
 }

@@ -2,16 +2,14 @@
 
 use std::{convert::Infallible, panic::AssertUnwindSafe, time::Duration};
 
-use futures::{FutureExt, future::LocalBoxFuture};
-use tokio::time::Instant;
+use futures::{
+    FutureExt,
+    future::{LocalBoxFuture, OptionFuture},
+};
+use tokio::time::{Instant, sleep_until};
 
 use super::{
-    catch_up::CatchUp,
-    counts::BlockFate,
-    flashblocks::Event,
-    import::summary,
-    parts::{FlashblockSource, LiveSource},
-    queue::SubBlockQueue,
+    catch_up::CatchUp, counts::BlockFate, flashblocks::Event, import::summary, parts::LiveSource, queue::SubBlockQueue,
     state::Live,
 };
 use crate::{
@@ -96,11 +94,11 @@ impl Live {
                 },
                 news = self.catch_up.news() => self.take(news),
                 contents = self.late.announced() => self.take_contents(contents),
-                event = next(&mut self.flashblocks) => self.on_event(event.ok_or(SourceEnded::Stream)?),
+                Some(event) = OptionFuture::from(self.flashblocks.as_mut().map(|source| source.events.next())) => self.on_event(event.ok_or(SourceEnded::Stream)?),
                 fetched = self.queue.fetched() => if let Err(error) = fetched {
                     tracing::debug!(%error, "the state for a Flashblock could not be fetched: it is asked for again");
                 },
-                () = until(due) => {}
+                Some(()) = OptionFuture::from(due.map(sleep_until)) => {}
                 () = std::future::ready(()), if can_work => self.work(),
             }
         }
@@ -220,21 +218,5 @@ impl Live {
         let too_late = late.and_then(|since| limits.max_lag.map(|most| since + most));
         let cut = self.cut_since.map(|since| since + limits.silent);
         [becomes_late, too_late, cut, import].into_iter().flatten().min()
-    }
-}
-
-/// Returns the next event of a stream; never resolves if there is none.
-async fn next(source: &mut Option<FlashblockSource>) -> Option<Event> {
-    match source {
-        Some(source) => source.events.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits until `due`; never resolves if there is no time.
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }

@@ -1,7 +1,7 @@
 //! The comparison of a sub-block, and of its block so far, with its builder's word.
 
 use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
-use alloy_primitives::{Address, U256};
+use alloy_primitives::U256;
 use op_alloy::{consensus::OpReceipt, rpc_types_engine::OpFlashblockPayloadBase};
 
 use super::error::LiveError;
@@ -115,14 +115,10 @@ fn check_balances(flashblock: &Flashblock, world: &World) -> Result<usize, LiveE
     for (address, announced) in flashblock.metadata.new_account_balances.iter().flatten() {
         if let Lookup::Known(info) = world.look_up(address) {
             let own = info.map_or(U256::ZERO, |info| info.balance);
-            let what = |balance: U256| of(*address, balance);
-            LiveError::unless_equal("balance", what(own), what(*announced))?;
+            let what = |balance: &U256| format!("{balance} of {address}");
+            LiveError::unless_equal("balance", what(&own), what(announced))?;
             compared += 1;
         }
     }
     Ok(compared)
-}
-
-fn of(address: Address, balance: U256) -> String {
-    format!("{balance} of {address}")
 }

@@ -221,28 +221,18 @@ pub fn build(
         let precompiles = RunPrecompiles::of(spec, env.cfg_env.spec);
         let mut setup = Setup { evm: RunEvm::<Ethereum>::new(&mut overlay, env, precompiles) };
         let weth = setup.create("Weth", owner, code("Weth", Vec::new())?)?;
-        let beta = setup.create(
-            "Beta",
-            owner,
-            code("Token", ("Beta", "BETA", tokens(5_000_000), owner).abi_encode_params())?,
-        )?;
-        let alpha = setup.create(
-            "Alpha",
-            owner,
-            code("Token", ("Alpha", "ALPHA", tokens(5_000_000), owner).abi_encode_params())?,
-        )?;
+        let mut token = |name: &'static str, symbol: &str| {
+            let arguments = (name, symbol, tokens(5_000_000), owner).abi_encode_params();
+            setup.create(name, owner, code("Token", arguments)?)
+        };
+        let (beta, alpha) = (token("Beta", "BETA")?, token("Alpha", "ALPHA")?);
         let factory = setup.create("Factory", owner, code("Factory", Vec::new())?)?;
         let router = setup.create("Router", owner, code("Router", (factory, weth).abi_encode_params())?)?;
         setup.call("deposit", owner, weth, tokens(2_000), &IWeth::depositCall {})?;
         for account in &accounts {
             for token in [weth, alpha, beta] {
-                setup.call(
-                    "approve",
-                    *account,
-                    token,
-                    U256::ZERO,
-                    &IErc20::approveCall { spender: router, value: U256::MAX },
-                )?;
+                let approve = IErc20::approveCall { spender: router, value: U256::MAX };
+                setup.call("approve", *account, token, U256::ZERO, &approve)?;
             }
         }
         for (token_a, amount_a, token_b, amount_b) in [

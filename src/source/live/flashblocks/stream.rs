@@ -14,7 +14,7 @@ use tokio::{
     net::TcpStream,
     runtime::Handle,
     sync::mpsc::{Receiver, Sender, channel, error::TrySendError},
-    task::AbortHandle,
+    task::JoinSet,
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_tungstenite::{
@@ -142,7 +142,7 @@ pub struct Events {
 struct StreamTask {
     settings: Settings,
     runtime: Handle,
-    task: AbortHandle,
+    _task: JoinSet<()>,
 }
 
 impl Events {
@@ -172,14 +172,6 @@ impl Events {
     }
 }
 
-impl Drop for Events {
-    fn drop(&mut self) {
-        if let Some(StreamTask { task, .. }) = &self.task {
-            task.abort();
-        }
-    }
-}
-
 /// Opens a stream and keeps it open. Must be called on a tokio runtime.
 pub fn open(settings: Settings) -> Events {
     open_on(Handle::current(), settings)
@@ -188,8 +180,9 @@ pub fn open(settings: Settings) -> Events {
 fn open_on(runtime: Handle, settings: Settings) -> Events {
     let (sender, receiver) = channel(settings.capacity.max(1));
     let waiting = Arc::new(AtomicUsize::new(0));
-    let task = runtime.spawn(stay_connected(settings.clone(), sender, waiting.clone())).abort_handle();
-    Events { receiver, waiting, task: Some(StreamTask { settings, runtime, task }) }
+    let mut task = JoinSet::new();
+    task.spawn_on(stay_connected(settings.clone(), sender, waiting.clone()), &runtime);
+    Events { receiver, waiting, task: Some(StreamTask { settings, runtime, _task: task }) }
 }
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
