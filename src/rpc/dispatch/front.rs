@@ -25,7 +25,7 @@ use crate::rpc::{
 };
 use crate::{
     ledger::Snapshots,
-    scheduler::Executor,
+    scheduler::{Executor, Host, LocalState},
     telemetry::{Counter, Histogram, Metrics},
 };
 
@@ -59,6 +59,8 @@ impl Front {
         metrics: &Metrics,
     ) -> Self {
         let counts = table::ALL.iter().map(|_| Default::default()).collect();
+        let (spec, codes) = (backend.spec.clone(), backend.codes.clone());
+        let host = Host { executor, source: Arc::new(LocalState), snapshots, spec, codes };
         let unknown = Counted::new(metrics, "unknown", Outcome::Invalid);
         let refusals = Counted {
             requests: metrics.counter("presim_refusals_total", "Requests refused because a lane was too busy.", &[]),
@@ -72,8 +74,7 @@ impl Front {
             services: Services {
                 runner: Arc::new(RequestRunner {
                     backend,
-                    executor,
-                    snapshots,
+                    host: Arc::new(host),
                     waiters: Arc::new(waiters),
                     remote: None,
                     leader: None,
@@ -92,7 +93,9 @@ impl Front {
     /// Sets the completion of state that is an upstream's.
     #[must_use]
     pub fn with_remote(mut self, remote: StateCompletion) -> Self {
-        Arc::make_mut(&mut self.services.runner).remote = Some(Arc::new(remote));
+        let (runner, remote) = (Arc::make_mut(&mut self.services.runner), Arc::new(remote));
+        Arc::make_mut(&mut runner.host).source = remote.clone();
+        runner.remote = Some(remote);
         self
     }
 

@@ -1,4 +1,4 @@
-//! The node as runs of requests need it: the executor, the snapshots, and the data that all methods share.
+//! The node as runs of requests need it: the workers, the chain, and the data that all methods share.
 
 use std::sync::Arc;
 
@@ -6,23 +6,21 @@ use tokio::sync::Semaphore;
 
 use super::{Backend, RequestLimits, leader::Leader, remote::StateCompletion, request::Caller};
 use crate::{
-    ledger::{Chain, Snapshots},
+    ledger::Chain,
     pool::Pool,
-    scheduler::{Batch, Executor, FetchMissed, LocalState, Ticket},
+    scheduler::{Batch, Host, Ticket},
     store::StoreError,
     upstream::UpstreamState,
     wallet::Wallet,
 };
 
-/// The executor with all that a run needs besides its request.
+/// The workers with all that a run needs besides its request.
 #[derive(Clone, Debug)]
 pub struct RequestRunner {
     /// The data that all methods share.
     pub backend: Arc<Backend>,
-    /// The executor.
-    pub executor: Executor,
-    /// The published snapshots.
-    pub snapshots: Arc<Snapshots>,
+    /// The workers, the chain, and the source of the state that runs miss.
+    pub host: Arc<Host>,
     /// The permits to wait.
     pub waiters: Arc<Waiters>,
     /// The completion of state from an upstream, if there is one.
@@ -69,7 +67,7 @@ impl RequestRunner {
 
     /// Returns what is published now.
     pub fn published(&self) -> Arc<Chain> {
-        self.snapshots.load()
+        self.host.snapshots.load()
     }
 
     /// Returns the limits on requests.
@@ -89,7 +87,7 @@ impl RequestRunner {
 
     /// Returns a ticket for a request that has just arrived.
     pub fn ticket(&self, caller: &Caller) -> Ticket {
-        let ticket = self.executor.ticket(caller.client.flow());
+        let ticket = self.host.executor.ticket(caller.client.flow());
         match caller.until {
             Some(deadline) => ticket.until(deadline),
             None => ticket,
@@ -98,7 +96,7 @@ impl RequestRunner {
 
     /// Creates a batch of requests that have just arrived together.
     pub fn batch(&self) -> Arc<Batch> {
-        self.executor.batch()
+        self.host.executor.batch()
     }
 
     /// Returns the upstream that answers a method which presim does not have, if one does.
@@ -109,21 +107,5 @@ impl RequestRunner {
     /// Returns whether the state is an upstream's that only the leader of the fleet follows.
     pub fn has_no_upstream(&self) -> bool {
         self.remote.as_ref().is_some_and(|remote| remote.fetcher.upstream().is_none())
-    }
-
-    /// Returns the source of the state that runs miss.
-    pub fn source(&self) -> &dyn FetchMissed {
-        match self.remote.as_deref() {
-            Some(remote) => remote,
-            None => &LocalState,
-        }
-    }
-
-    /// Returns the source of the state that runs miss, for runs of their own.
-    pub fn shared_source(&self) -> Arc<dyn FetchMissed> {
-        match &self.remote {
-            Some(remote) => remote.clone(),
-            None => Arc::new(LocalState),
-        }
     }
 }
