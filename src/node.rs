@@ -472,7 +472,7 @@ impl Actors {
             })
         });
         let leader = membership.as_ref().map(fleet::leader);
-        let runner = RequestRunner { backend, executor, snapshots, waiters: Arc::new(waiters), remote, leader };
+        let runner = RequestRunner::new(backend, executor, snapshots, waiters, remote, leader);
         let front = Arc::new(Front::new(runner, watches, testing, contracts, &metrics));
         let served = match &membership {
             None => None,

@@ -41,7 +41,7 @@ pub use request::{
     AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, CallIndex, CallRequest, Conditions, Objective,
     Outputs, RequiredEnd, SimBlock, SimCall, Simulation, SimulationRules, StateOverrides, StorageOverride,
 };
-pub use search::{Aim, BundleSearch, SearchedValues, ValueList, Variant, VariantEnd, VariedPart, VariedTarget};
+pub use search::{Aim, BundleSearch, SearchedValues, ValueList, Variant, VariantEnd, VariedPart, VariedTarget, golden};
 pub use simulate::{
     AccountDiff, Asset, Beginning, BlockContext, BlockListing, CallOutcome, CallResult, CoinbaseIncome, ContextChange,
     NetChange, Simulated, SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,

@@ -2,20 +2,18 @@
 
 mod values;
 
-pub use values::{SearchedValues, ValueList};
+pub use values::{SearchedValues, ValueList, golden};
 
 use std::cmp::Ordering;
 
 use alloy_primitives::{Address, Bytes, I256, U256};
 
-use self::values::golden;
 use super::{
-    Engine,
     error::SimulationError,
     request::{CallFees, CallIndex, Objective, Outputs, SimCall, Simulation, StorageOverride},
-    simulate::{Beginning, CallOutcome, Simulated, Until},
+    simulate::{CallOutcome, Simulated, Until},
 };
-use crate::{ledger::Snapshot, meter::Stopped};
+use crate::meter::Stopped;
 
 /// A bundle of which some fields vary.
 #[derive(Clone, Debug)]
@@ -180,7 +178,11 @@ impl BundleSearch {
     }
 
     /// Returns the variant, with the end that its run gave.
-    fn variant(&self, values: Vec<U256>, ran: Result<Simulated, SimulationError>) -> Result<Variant, Stopped> {
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Stopped`] if the run was stopped before its end.
+    pub fn variant(&self, values: Vec<U256>, ran: Result<Simulated, SimulationError>) -> Result<Variant, Stopped> {
         let end = match ran {
             Err(SimulationError::Stopped(stopped)) => return Err(stopped),
             Err(error) => VariantEnd::Refused(error.to_string(), error.code()),
@@ -233,86 +235,6 @@ impl VariedTarget {
                     VariedPart::MaxFee => call.fees = call.fees.with_market(Some(value.saturating_to()), None),
                     VariedPart::MaxPriorityFee => call.fees = call.fees.with_market(None, Some(value.saturating_to())),
                 }
-            }
-        }
-    }
-}
-
-impl Engine<'_> {
-    /// Runs the variants of `search` with `values`, each from `beginning`. Stops early, with those that ran, if the
-    /// meter stops a run. `simulation` is [`BundleSearch::to_rank`]'s, and its targets are overwritten.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Stopped`] if the run was cancelled, or must run elsewhere.
-    pub fn try_variants<'v>(
-        &mut self,
-        snapshot: &Snapshot,
-        search: &BundleSearch,
-        simulation: &mut Simulation,
-        beginning: &Beginning,
-        values: impl IntoIterator<Item = &'v [U256]>,
-    ) -> Result<(Vec<Variant>, bool), Stopped> {
-        let mut variants = Vec::new();
-        for values in values {
-            search.set(simulation, values);
-            let ran = self.resume(snapshot, simulation, beginning);
-            match search.variant(values.to_vec(), ran) {
-                Ok(variant) => variants.push(variant),
-                Err(Stopped::Deadline) => return Ok((variants, false)),
-                Err(stopped) => return Err(stopped),
-            }
-        }
-        Ok((variants, true))
-    }
-
-    /// Narrows the interval between the neighbours of the best of `variants`, which are in the order of their one value,
-    /// by the golden section, and adds what it tried to them. Asks `may_try` before each, and ends if it may not. Returns
-    /// whether it came to its end.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Stopped`] if the run was cancelled, or must run elsewhere.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one search")]
-    pub fn narrow(
-        &mut self,
-        snapshot: &Snapshot,
-        search: &BundleSearch,
-        simulation: &mut Simulation,
-        beginning: &Beginning,
-        variants: &mut Vec<Variant>,
-        tolerance: U256,
-        mut may_try: impl FnMut() -> bool,
-    ) -> Result<bool, Stopped> {
-        let best = variants.iter().enumerate().max_by(|(_, one), (_, other)| one.rank(other, search.aim));
-        let Some((index, best)) = best else { return Ok(true) };
-        let mut best = best.clone();
-        let value = |index: usize| variants[index].values[0];
-        let mut low = value(index.saturating_sub(1));
-        let mut high = value((index + 1).min(variants.len() - 1));
-        loop {
-            let at = best.values[0];
-            let (below, above) = (at - low, high - at);
-            let (width, is_above) = if above >= below { (above, true) } else { (below, false) };
-            if width <= tolerance {
-                return Ok(true);
-            }
-            if !may_try() {
-                return Ok(false);
-            }
-            // The next value divides the longer side. One that is not better bounds the interval from now on, also where
-            // it breaks a requirement.
-            let step = (width - golden(width)).max(U256::ONE);
-            let next = if is_above { at + step } else { at - step };
-            let tried = self.try_variants(snapshot, search, simulation, beginning, [[next].as_slice()])?.0.pop();
-            let Some(tried) = tried else { return Ok(false) };
-            let is_better = tried.rank(&best, search.aim) == Ordering::Greater;
-            let bound = if is_better { at } else { next };
-            // The interval loses what lies behind the worse of the two values.
-            *(if is_above == is_better { &mut low } else { &mut high }) = bound;
-            variants.push(tried.clone());
-            if is_better {
-                best = tried;
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The executor's input: a task, its ticket, and the source of the state that its runs miss.
 
-use std::{sync::Arc, time::Instant};
+use std::{fmt::Debug, sync::Arc, time::Instant};
 
 use futures::future::BoxFuture;
 use tokio::sync::SemaphorePermit;
@@ -54,7 +54,7 @@ pub trait Task: Sized + Send + Sync + 'static {
 
 /// A source of all the state that a run has missed, for [`Executor::submit`](super::Executor::submit). A
 /// [`StateSource`](crate::state::StateSource) has the state of single blocks.
-pub trait FetchMissed: Send + Sync {
+pub trait FetchMissed: Debug + Send + Sync {
     /// Returns the most rounds of one task that may miss state.
     fn rounds(&self) -> usize;
 

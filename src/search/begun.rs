@@ -1,79 +1,124 @@
 //! A search that has run its beginning, from which its variants run.
 
-use std::sync::Arc;
+use std::{cmp::Ordering, sync::Arc};
 
 use alloy_primitives::U256;
 
 use crate::{
-    chain::ChainSpec,
-    engine::{Beginning, BundleSearch, Engine, SimulationError, SimulationRules, Variant},
+    engine::{Beginning, BundleSearch, Engine, Simulation, SimulationError, Variant, golden},
     ledger::Snapshot,
-    meter::{Meter, Stopped},
-    state::{CodeCache, Overlay},
+    meter::Stopped,
 };
 
 /// A search on a snapshot that has run its beginning.
 #[derive(Debug)]
 pub struct BegunSearch {
     /// The search.
-    pub search: BundleSearch,
+    pub search: Arc<BundleSearch>,
     /// The snapshot on which the variants run.
     pub snapshot: Arc<Snapshot>,
     /// The values of the variants that run first.
     pub first: Vec<Vec<U256>>,
-    spec: Arc<ChainSpec>,
-    codes: Arc<CodeCache>,
-    rules: SimulationRules,
     beginning: Beginning,
 }
 
 impl BegunSearch {
-    /// Runs the beginning of a search in `overlay`, which is reset.
+    /// Runs the beginning of a search in an overlay that was reset to `snapshot`.
     ///
     /// # Errors
     ///
     /// Returns the error of the beginning, which no variant passes.
     pub fn begin(
-        (spec, codes): (&Arc<ChainSpec>, &Arc<CodeCache>),
-        rules: SimulationRules,
-        snapshot: Arc<Snapshot>,
-        search: BundleSearch,
-        overlay: &mut Overlay,
-        meter: Meter,
+        engine: &mut Engine<'_>,
+        snapshot: &Arc<Snapshot>,
+        search: &Arc<BundleSearch>,
     ) -> Result<Self, SimulationError> {
-        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
-        let mut engine = Engine { spec, rules: &rules, codes, overlay };
-        let beginning = engine.begin(&snapshot, &search.to_rank(), None, search.beginning())?;
+        let beginning = engine.begin(snapshot, &search.to_rank(), None, search.beginning())?;
         let first = search.values.first();
-        Ok(Self { search, snapshot, first, spec: spec.clone(), codes: codes.clone(), rules, beginning })
+        Ok(Self { search: search.clone(), snapshot: snapshot.clone(), first, beginning })
     }
 
-    /// Returns an engine for the variants, which runs in `overlay`, for as long as `meter` allows.
-    pub(super) fn engine<'a>(&'a self, overlay: &'a mut Overlay, meter: Meter) -> Engine<'a> {
-        overlay.reset(self.snapshot.world.clone(), self.snapshot.hashes.clone(), meter);
-        Engine { spec: &self.spec, rules: &self.rules, codes: &self.codes, overlay }
-    }
-
-    /// Runs the variants with these values, as [`Engine::try_variants`] does.
+    /// Runs the variants with `values`, each from the beginning. Stops early, with those that ran, if the meter stops a
+    /// run. Returns the variants, and whether all ran.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Stopped`] if the run was cancelled, or must run elsewhere.
     pub(super) fn try_variants(
         &self,
         engine: &mut Engine<'_>,
         values: &[Vec<U256>],
     ) -> Result<(Vec<Variant>, bool), Stopped> {
-        let (mut simulation, values) = (self.search.to_rank(), values.iter().map(Vec::as_slice));
-        engine.try_variants(&self.snapshot, &self.search, &mut simulation, &self.beginning, values)
+        let (mut simulation, mut variants) = (self.search.to_rank(), Vec::new());
+        for values in values {
+            let Some(variant) = self.try_variant(engine, &mut simulation, values)? else {
+                return Ok((variants, false));
+            };
+            variants.push(variant);
+        }
+        Ok((variants, true))
     }
 
-    /// Searches for the best value between the neighbours of the best so far, as [`Engine::narrow`] does.
+    /// Runs a variant. Returns `None` if the meter stops it. `simulation` is [`BundleSearch::to_rank`]'s, and its targets
+    /// are overwritten.
+    fn try_variant(
+        &self,
+        engine: &mut Engine<'_>,
+        simulation: &mut Simulation,
+        values: &[U256],
+    ) -> Result<Option<Variant>, Stopped> {
+        self.search.set(simulation, values);
+        let ran = engine.resume(&self.snapshot, simulation, &self.beginning);
+        match self.search.variant(values.to_vec(), ran) {
+            Err(Stopped::Deadline) => Ok(None),
+            variant => variant.map(Some),
+        }
+    }
+
+    /// Narrows the interval between the neighbours of the best of `variants`, which are in the order of their one value,
+    /// by the golden section, and adds what it tried to them. Asks `may_try` before each, and ends if it may not. Returns
+    /// whether it came to its end.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Stopped`] if the run was cancelled, or must run elsewhere.
     pub(super) fn narrow(
         &self,
         engine: &mut Engine<'_>,
         variants: &mut Vec<Variant>,
         tolerance: U256,
-        may_try: impl FnMut() -> bool,
+        mut may_try: impl FnMut() -> bool,
     ) -> Result<bool, Stopped> {
-        let mut simulation = self.search.to_rank();
-        let (snapshot, search) = (&self.snapshot, &self.search);
-        engine.narrow(snapshot, search, &mut simulation, &self.beginning, variants, tolerance, may_try)
+        let aim = self.search.aim;
+        let best = variants.iter().enumerate().max_by(|(_, one), (_, other)| one.rank(other, aim));
+        let Some((index, best)) = best else { return Ok(true) };
+        let (mut best, mut simulation) = (best.clone(), self.search.to_rank());
+        let value = |index: usize| variants[index].values[0];
+        let mut low = value(index.saturating_sub(1));
+        let mut high = value((index + 1).min(variants.len() - 1));
+        loop {
+            let at = best.values[0];
+            let (below, above) = (at - low, high - at);
+            let (width, is_above) = if above >= below { (above, true) } else { (below, false) };
+            if width <= tolerance {
+                return Ok(true);
+            }
+            if !may_try() {
+                return Ok(false);
+            }
+            // The next value divides the longer side. One that is not better bounds the interval from now on, also where
+            // it breaks a requirement.
+            let step = (width - golden(width)).max(U256::ONE);
+            let next = if is_above { at + step } else { at - step };
+            let Some(tried) = self.try_variant(engine, &mut simulation, &[next])? else { return Ok(false) };
+            let is_better = tried.rank(&best, aim) == Ordering::Greater;
+            let bound = if is_better { at } else { next };
+            // The interval loses what lies behind the worse of the two values.
+            *(if is_above == is_better { &mut low } else { &mut high }) = bound;
+            variants.push(tried.clone());
+            if is_better {
+                best = tried;
+            }
+        }
     }
 }

@@ -2,9 +2,9 @@
 
 use alloy_primitives::I256;
 
+use super::begun::BegunSearch;
 use crate::{
     engine::{BundleSearch, Engine, Outputs, Simulated, SimulationError, Variant, VariantEnd},
-    ledger::Snapshot,
     meter::Stopped,
     state::ReadSet,
 };
@@ -38,7 +38,8 @@ impl SearchOutcome {
         Self { best: variants, runs, gas_used, complete, shown: None, reads: None }
     }
 
-    /// Runs the best variant with its outputs, if the search asks for them, in an overlay that was reset to `snapshot`.
+    /// Runs the best variant with its outputs, if the search asks for them, in an overlay that was reset to
+    /// the snapshot.
     /// Records what it reads if `records`, or if that is among the outputs.
     ///
     /// # Errors
@@ -47,8 +48,7 @@ impl SearchOutcome {
     pub(super) fn show(
         mut self,
         engine: &mut Engine<'_>,
-        snapshot: &Snapshot,
-        search: &BundleSearch,
+        BegunSearch { search, snapshot, .. }: &BegunSearch,
         records: bool,
     ) -> Result<Self, Stopped> {
         let Some(variant) = self.best.first().filter(|_| search.shows) else { return Ok(self) };

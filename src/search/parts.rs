@@ -17,7 +17,7 @@ use crate::{
     engine::{BundleSearch, Engine, SearchedValues, SimulationError, SimulationRules, Variant},
     ledger::Snapshot,
     meter::{Meter, Stopped},
-    scheduler::{Executor, FetchMissed, LaneName, Refused, RunTarget, Task, TaskError, Ticket},
+    scheduler::{Host, LaneName, Refused, RunTarget, Task, TaskError, Ticket},
     state::{CodeCache, Overlay},
 };
 
@@ -30,10 +30,10 @@ const PARTS: usize = 16;
 /// Runs one search on the workers, in the lane of bundles.
 #[derive(Clone)]
 pub struct Searcher {
-    /// The executor.
-    pub executor: Executor,
-    /// The source of the state that runs miss.
-    pub source: Arc<dyn FetchMissed>,
+    /// The workers.
+    pub host: Arc<Host>,
+    /// The rules of the runs.
+    pub rules: SimulationRules,
     /// The deadline of the search, and its client.
     pub ticket: Ticket,
     /// The time at which variants stop, so that some is left for the best one's outputs.
@@ -64,53 +64,24 @@ impl SearchError {
     }
 }
 
-impl From<Stopped> for SearchError {
-    fn from(stopped: Stopped) -> Self {
-        Self::Simulation(stopped.into())
-    }
-}
-
-/// The run of a search's beginning on a worker.
-struct BeginRun {
-    chain: (Arc<ChainSpec>, Arc<CodeCache>),
+/// A run of a search on a worker: of its beginning, of some of its variants, or of the best one with its outputs.
+struct SearchRun<W> {
+    spec: Arc<ChainSpec>,
+    codes: Arc<CodeCache>,
     rules: SimulationRules,
     snapshot: Arc<Snapshot>,
-    search: BundleSearch,
-    params: ByteString,
-}
-
-/// The run of a part of a search that has begun, on a worker.
-struct PartRun<W> {
-    begun: Arc<BegunSearch>,
-    /// The time at which the variants of the part stop.
+    /// The time at which its variants stop.
     stops: Option<Instant>,
-    work: W,
     params: ByteString,
+    work: W,
 }
 
-impl Task for BeginRun {
-    type Answer = Result<BegunSearch, SimulationError>;
-
-    fn target(&self) -> RunTarget {
-        RunTarget::On(LaneName::Bundle)
-    }
-
-    fn params(&self) -> &str {
-        &self.params
-    }
-
-    fn run(&self, overlay: &mut Overlay, meter: Meter) -> Self::Answer {
-        let Self { chain: (spec, codes), rules, snapshot, search, .. } = self;
-        BegunSearch::begin((spec, codes), *rules, snapshot.clone(), search.clone(), overlay, meter)
-    }
-}
-
-impl<T, W> Task for PartRun<W>
+impl<T, W> Task for SearchRun<W>
 where
     T: Send + 'static,
-    W: Fn(&BegunSearch, &mut Engine<'_>) -> Result<T, Stopped> + Send + Sync + 'static,
+    W: Fn(&mut Engine<'_>) -> Result<T, SimulationError> + Send + Sync + 'static,
 {
-    type Answer = Result<T, Stopped>;
+    type Answer = Result<T, SimulationError>;
 
     fn target(&self) -> RunTarget {
         RunTarget::On(LaneName::Bundle)
@@ -121,10 +92,12 @@ where
     }
 
     fn run(&self, overlay: &mut Overlay, mut meter: Meter) -> Self::Answer {
+        let Self { spec, codes, rules, snapshot, .. } = self;
         if let Some(stops) = self.stops {
             meter.limit_time(stops);
         }
-        (self.work)(&self.begun, &mut self.begun.engine(overlay, meter))
+        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
+        (self.work)(&mut Engine { spec, rules, codes, overlay })
     }
 }
 
@@ -136,15 +109,12 @@ impl Searcher {
     /// Returns [`SearchError`] if the bundle's beginning cannot run, or if the search was not run at all.
     pub async fn search(
         &self,
-        (spec, codes): (&Arc<ChainSpec>, &Arc<CodeCache>),
-        rules: SimulationRules,
         snapshot: Arc<Snapshot>,
-        search: BundleSearch,
+        search: Arc<BundleSearch>,
     ) -> Result<SearchOutcome, SearchError> {
-        let chain = (spec.clone(), codes.clone());
-        let begin = BeginRun { chain, rules, snapshot, search, params: self.params.clone() };
-        let begun = self.executor.submit(begin, self.ticket.clone(), self.source.as_ref()).await??;
-        let begun = Arc::new(begun);
+        let on = snapshot.clone();
+        let begin = move |engine: &mut Engine<'_>| BegunSearch::begin(engine, &on, &search);
+        let begun = Arc::new(self.run(&snapshot, self.ticket.clone(), None, begin).await?);
         self.finish(&begun, || Ok(()), Ok).await
     }
 
@@ -170,17 +140,17 @@ impl Searcher {
         let ranked = SearchOutcome::of(&begun.search, variants, complete);
         let show = Arc::new(show);
         let work = {
-            let (ranked, show) = (ranked.clone(), show.clone());
-            move |begun: &BegunSearch, engine: &mut Engine<'_>| {
-                let outcome = ranked.clone().show(engine, &begun.snapshot, &begun.search, false)?;
+            let (begun, ranked, show) = (begun.clone(), ranked.clone(), show.clone());
+            move |engine: &mut Engine<'_>| {
+                let outcome = ranked.clone().show(engine, &begun, false)?;
                 // Such a run is repeated.
                 if engine.overlay.has_missed() {
-                    return Err(Stopped::Cancelled);
+                    return Err(Stopped::Cancelled.into());
                 }
                 Ok(show(outcome))
             }
         };
-        match self.run(begun, self.ticket.clone(), None, work).await {
+        match self.run(&begun.snapshot, self.ticket.clone(), None, work).await {
             Ok(shown) => shown,
             // No time is left to run the best variant for its outputs.
             Err(error) if error.is_deadline() => show(SearchOutcome { complete: false, ..ranked }),
@@ -192,13 +162,12 @@ impl Searcher {
     async fn try_all(&self, begun: &Arc<BegunSearch>) -> Result<(Vec<Variant>, bool), SearchError> {
         let count = begun.first.len();
         let size = count.div_ceil(PARTS).clamp(MIN_PART, MAX_PART);
-        let batch = self.executor.batch();
+        let batch = self.host.executor.batch();
         let parts = (0..count).step_by(size).map(|from| {
             let part = from..(from + size).min(count);
-            let work = move |begun: &BegunSearch, engine: &mut Engine<'_>| {
-                begun.try_variants(engine, &begun.first[part.clone()])
-            };
-            self.run(begun, self.ticket.clone().of(&batch), Some(self.stops), work)
+            let of = begun.clone();
+            let work = move |engine: &mut Engine<'_>| Ok(of.try_variants(engine, &of.first[part.clone()])?);
+            self.run(&begun.snapshot, self.ticket.clone().of(&batch), Some(self.stops), work)
         });
         let (mut variants, mut complete) = (Vec::with_capacity(count), true);
         for part in futures::future::join_all(parts).await {
@@ -224,8 +193,8 @@ impl Searcher {
         may_try: impl Fn() -> Result<(), E> + Send + Sync + 'static,
     ) -> Result<(Vec<Variant>, bool), E> {
         let work = {
-            let (before, asked) = (variants.clone(), AtomicUsize::new(0));
-            move |begun: &BegunSearch, engine: &mut Engine<'_>| {
+            let (begun, before, asked) = (begun.clone(), variants.clone(), AtomicUsize::new(0));
+            move |engine: &mut Engine<'_>| {
                 let (mut variants, mut tried, mut refused) = (before.clone(), 0, Ok(()));
                 let may_try = || {
                     tried += 1;
@@ -242,22 +211,24 @@ impl Searcher {
                 Ok(refused.map(|()| (variants, complete)))
             }
         };
-        match self.run(begun, self.ticket.clone(), Some(self.stops), work).await {
+        match self.run(&begun.snapshot, self.ticket.clone(), Some(self.stops), work).await {
             Ok(narrowed) => narrowed,
             Err(error) if error.is_deadline() => Ok((variants, false)),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Runs a part of a search that has begun. Its variants stop at `stops`.
+    /// Runs a part of a search on a snapshot. Its variants stop at `stops`.
     async fn run<T: Send + 'static>(
         &self,
-        begun: &Arc<BegunSearch>,
+        snapshot: &Arc<Snapshot>,
         ticket: Ticket,
         stops: Option<Instant>,
-        work: impl Fn(&BegunSearch, &mut Engine<'_>) -> Result<T, Stopped> + Send + Sync + 'static,
+        work: impl Fn(&mut Engine<'_>) -> Result<T, SimulationError> + Send + Sync + 'static,
     ) -> Result<T, SearchError> {
-        let part = PartRun { begun: begun.clone(), stops, work, params: self.params.clone() };
-        Ok(self.executor.submit(part, ticket, self.source.as_ref()).await??)
+        let Host { executor, source, spec, codes, .. } = self.host.as_ref();
+        let (spec, codes, snapshot, params) = (spec.clone(), codes.clone(), snapshot.clone(), self.params.clone());
+        let run = SearchRun { spec, codes, rules: self.rules, snapshot, stops, params, work };
+        Ok(executor.submit(run, ticket, source.as_ref()).await??)
     }
 }

@@ -1,6 +1,6 @@
 //! A bundle that stands, its answers, and the reasons why it gives none.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, sync::Arc};
 
 use alloy_primitives::I256;
 use bytes::Bytes;
@@ -19,7 +19,7 @@ pub trait Bundle: Debug + Send + Sync + 'static {
 
     /// Runs once on a snapshot, to whose state the overlay of `engine` was reset. What the run reads is recorded there. A
     /// run that has missed state, or was stopped, is repeated, so it must have no other effect.
-    fn run(&self, engine: &mut Engine<'_>, snapshot: &Snapshot) -> BundleRun<Self::Answer>;
+    fn run(&self, engine: &mut Engine<'_>, snapshot: &Arc<Snapshot>) -> BundleRun<Self::Answer>;
 
     /// Returns the answer to a run that could not give its own.
     fn failed(&self, error: BundleError) -> Self::Answer;

@@ -12,13 +12,12 @@ use super::{
     bundles::StandingRun,
     list::WatchList,
     listener::Listener,
-    task::Host,
 };
 use crate::{
     engine::{Engine, SimulationRules},
     ledger::Snapshot,
     meter::{Meter, MeterCount},
-    scheduler::{LaneName, RunTarget, Task, TaskError, Ticket},
+    scheduler::{Host, LaneName, RunTarget, Task, TaskError, Ticket},
     state::Overlay,
 };
 

@@ -59,7 +59,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
                 published.snapshots_after(seen).for_each(|snapshot| history.learn(snapshot));
                 history.learn(published.latest());
                 seen = published.newest.id;
-                if let Some(snapshot) = self.host.stands_on(&published, self.watch.selector) {
+                if let Some(snapshot) = self.stands_on(&published) {
                     self.catch_up(&snapshot, &history, &mut block, &mut changes, &mut long).await;
                 }
             } else {
@@ -198,7 +198,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
     /// Returns whether bundles still stand on this snapshot. A newer one supersedes it.
     fn is_newest(&self, snapshot: &Snapshot, changes: &watch::Receiver<SnapshotId>) -> bool {
         let stands = || {
-            let newest = self.host.stands_on(&self.host.snapshots.load(), self.watch.selector);
+            let newest = self.stands_on(&self.host.snapshots.load());
             newest.is_some_and(|newest| newest.id == snapshot.id)
         };
         changes.has_changed().is_ok_and(|has_changed| !has_changed || stands())

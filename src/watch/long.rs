@@ -52,7 +52,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
     async fn run_long(self: Arc<Self>) -> Option<LongEnd<B, L>> {
         let _permit = self.list.long_permits.acquire().await;
         let published = self.host.snapshots.load();
-        let snapshot = self.host.stands_on(&published, self.watch.selector)?;
+        let snapshot = self.stands_on(&published)?;
         let (running, chunk, point) = {
             let mut state = self.watch.state();
             // If a newer snapshot has come, the bundle runs when it is known what is due there.

@@ -5,7 +5,7 @@
 //! between states, [`ReadIndex`] the bundles that have read each value, and [`StandingBundles`] what each bundle has
 //! answered, since when, and what is due. [`Attendance`] knows whether a client is there for whom they run.
 //!
-//! A [`WatchTask`] follows the snapshots for the bundles of one [`Watch`], and runs on the workers of a [`Host`] what is
+//! A [`WatchTask`] follows the snapshots for the bundles of one [`Watch`], and runs on the workers of a [`Host`](crate::scheduler::Host) what is
 //! due. A [`Bundle`] defines what runs and what the answer is, and a [`Listener`] sends the news in a form of its own.
 
 mod attendance;
@@ -29,4 +29,4 @@ pub use id::WatchId;
 pub use index::ReadIndex;
 pub use list::{NoRoom, Poll, Watch, WatchLimits, WatchList, WatchState};
 pub use listener::{Behind, BehindNow, Listener};
-pub use task::{Host, WatchTask};
+pub use task::WatchTask;

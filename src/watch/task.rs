@@ -9,28 +9,11 @@ use super::{
     listener::{Behind, Listener},
 };
 use crate::{
-    chain::ChainSpec,
     engine::SimulationRules,
-    ledger::{Chain, Selector, Snapshot, Snapshots},
-    scheduler::{Executor, FetchMissed, Flow},
-    state::{CodeCache, ReadSet},
+    ledger::{Chain, Selector, Snapshot},
+    scheduler::{Flow, Host},
+    state::ReadSet,
 };
-
-/// The chain on which bundles stand, and the workers that run them.
-pub struct Host {
-    /// The workers.
-    pub executor: Executor,
-    /// The source of the state that runs miss.
-    pub source: Arc<dyn FetchMissed>,
-    /// The published snapshots.
-    pub snapshots: Arc<Snapshots>,
-    /// The chain's rules.
-    pub spec: Arc<ChainSpec>,
-    /// The cache of analysed bytecode.
-    pub codes: Arc<CodeCache>,
-    /// Whether bundles at `pending` rest while the feed is broken.
-    pub strict_pending: bool,
-}
 
 /// The task that keeps the answers of a watch up to date.
 pub struct WatchTask<B: Bundle, L: Listener<B>> {
@@ -38,18 +21,21 @@ pub struct WatchTask<B: Bundle, L: Listener<B>> {
     pub list: Arc<WatchList<B, L>>,
     /// The watch.
     pub watch: Arc<Watch<B, L>>,
-    /// The chain and the workers.
+    /// The workers and the chain.
     pub host: Arc<Host>,
     /// The rules of the runs.
     pub rules: SimulationRules,
     /// The scheduler's client, to whom the runs count.
     pub flow: Arc<Flow>,
+    /// Whether bundles at `pending` rest while the feed is broken.
+    pub strict_pending: bool,
 }
 
-impl Host {
-    /// Returns the snapshot on which bundles stand: the newest, or the newest sealed block. Returns `None` if they rest,
-    /// because the feed is broken.
-    pub(super) fn stands_on(&self, published: &Chain, selector: Selector) -> Option<Arc<Snapshot>> {
+impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
+    /// Returns the snapshot on which the bundles stand: the newest, or the newest sealed block. Returns `None` if they
+    /// rest, because the feed is broken.
+    pub(super) fn stands_on(&self, published: &Chain) -> Option<Arc<Snapshot>> {
+        let selector = self.watch.selector;
         if self.strict_pending && selector == Selector::Pending && published.feed().problem().is_some() {
             return None;
         }
@@ -57,9 +43,7 @@ impl Host {
         // A fallback publishes the canonical state under a new id.
         Some(if selected.state == published.newest.state { published.newest.clone() } else { selected })
     }
-}
 
-impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
     /// Replaces an answer for which the client's memory does not suffice by an error, and what it has read by
     /// everything. `room` is the memory that is left.
     pub(super) fn within_room(

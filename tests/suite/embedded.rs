@@ -16,7 +16,7 @@ use presim::{
     },
     ledger::{FeedState, Retention, Selector, Snapshot, SnapshotId, Snapshots},
     pool::{self, Pool},
-    scheduler::{Executor, ExecutorConfig, Flow, LocalState},
+    scheduler::{Executor, ExecutorConfig, Flow, Host, LocalState},
     search::{Searcher, search_whole},
     source::devnet::{
         Devnet,
@@ -25,8 +25,8 @@ use presim::{
     state::{CodeCache, LocalWorld, Overlay},
     telemetry::Metrics,
     watch::{
-        Answer, Behind, BehindNow, Bundle, BundleError, BundleRun, Host, Listener, SnapshotName, Watch, WatchId,
-        WatchLimits, WatchList, WatchTask,
+        Answer, Behind, BehindNow, Bundle, BundleError, BundleRun, Listener, SnapshotName, Watch, WatchId, WatchLimits,
+        WatchList, WatchTask,
     },
 };
 use tokio::sync::mpsc;
@@ -47,10 +47,7 @@ const RECEIVER: Address = Address::repeat_byte(0xaa);
 
 /// A program that builds a devnet for itself.
 struct Program {
-    spec: Arc<ChainSpec>,
-    codes: Arc<CodeCache>,
-    snapshots: Arc<Snapshots>,
-    executor: Executor,
+    host: Arc<Host>,
     devnet: Devnet,
     pool: Pool,
     sender: Address,
@@ -82,10 +79,13 @@ impl Program {
         };
         Self {
             pool: Pool::new(spec.clone(), pool::Settings::default(), snapshots.clone(), None),
-            spec: Arc::new(spec),
-            codes: Arc::new(codes),
-            executor: Executor::start(config, &Metrics::default()).unwrap(),
-            snapshots,
+            host: Arc::new(Host {
+                executor: Executor::start(config, &Metrics::default()).unwrap(),
+                source: Arc::new(LocalState),
+                snapshots,
+                spec: Arc::new(spec),
+                codes: Arc::new(codes),
+            }),
             devnet,
             sender: signers[0].address(),
         }
@@ -93,8 +93,8 @@ impl Program {
 
     /// Seals the block that is being built, and opens the next one. Returns the snapshot.
     fn next_block(&mut self) -> SnapshotId {
-        let step = self.devnet.last_step(&self.snapshots.newest(), &self.pool).unwrap();
-        self.snapshots.apply(step.into()).unwrap()
+        let step = self.devnet.last_step(&self.host.snapshots.newest(), &self.pool).unwrap();
+        self.host.snapshots.apply(step.into()).unwrap()
     }
 
     fn call(&self, value: u64) -> Call {
@@ -103,9 +103,9 @@ impl Program {
     }
 
     /// Returns a search for the value of a transfer that makes its receiver gain most.
-    fn search(&self, values: SearchedValues) -> BundleSearch {
+    fn search(&self, values: SearchedValues) -> Arc<BundleSearch> {
         let block = SimBlock { calls: vec![self.call(0).into()], ..SimBlock::default() };
-        BundleSearch {
+        Arc::new(BundleSearch {
             simulation: Simulation { blocks: vec![block], outputs: Outputs::STATUS, ..Simulation::default() },
             shows: true,
             targets: vec![VariedTarget::Call(CallIndex { block: 0, call: 0 }, VariedPart::Value)],
@@ -113,14 +113,14 @@ impl Program {
             aim: Aim::Gain(Objective::Ether(RECEIVER), U256::ZERO),
             least: None,
             top: 2,
-        }
+        })
     }
 
     fn searcher(&self) -> Searcher {
         Searcher {
-            executor: self.executor.clone(),
-            source: Arc::new(LocalState),
-            ticket: self.executor.ticket(&Flow::new()),
+            host: self.host.clone(),
+            rules: RULES,
+            ticket: self.host.executor.ticket(&Flow::new()),
             stops: Instant::now() + BOUND,
             params: ByteString::new(),
         }
@@ -134,7 +134,7 @@ fn three_values() -> SearchedValues {
 #[tokio::test]
 async fn a_program_gets_the_outcome_of_a_search_as_a_type() {
     let program = Program::start();
-    let snapshot = program.snapshots.newest();
+    let snapshot = program.host.snapshots.newest();
     for (values, best, runs) in [
         (three_values(), [3, 2], 3..=3),
         (
@@ -143,9 +143,8 @@ async fn a_program_gets_the_outcome_of_a_search_as_a_type() {
             16..=64,
         ),
     ] {
-        let chain = (&program.spec, &program.codes);
         let search = program.search(values);
-        let outcome = program.searcher().search(chain, RULES, snapshot.clone(), search).await.unwrap();
+        let outcome = program.searcher().search(snapshot.clone(), search).await.unwrap();
         let found: Vec<_> = outcome.best.iter().map(|variant| variant.values[0]).collect();
         assert_eq!(found[0], U256::from(best[0]));
         assert!(found[1] < found[0] && found[1] >= U256::from(best[1]), "{found:?}");
@@ -159,13 +158,13 @@ async fn a_program_gets_the_outcome_of_a_search_as_a_type() {
 #[tokio::test]
 async fn a_search_in_one_run_finds_the_same_and_records_its_reads() {
     let program = Program::start();
-    let snapshot = program.snapshots.newest();
+    let snapshot = program.host.snapshots.newest();
     let search = program.search(three_values());
     let mut overlay = Overlay::new(snapshot.world.clone(), snapshot.hashes.clone());
-    let mut engine = Engine { spec: &program.spec, rules: &RULES, codes: &program.codes, overlay: &mut overlay };
+    let mut engine =
+        Engine { spec: &program.host.spec, rules: &RULES, codes: &program.host.codes, overlay: &mut overlay };
     let whole = search_whole(&mut engine, &snapshot, &search).unwrap();
-    let chain = (&program.spec, &program.codes);
-    let parts = program.searcher().search(chain, RULES, snapshot, search).await.unwrap();
+    let parts = program.searcher().search(snapshot, search).await.unwrap();
     assert_eq!(format!("{whole:?}"), format!("{parts:?}"));
     let reads = overlay.reads();
     for address in [program.sender, RECEIVER] {
@@ -198,7 +197,7 @@ struct Channel(mpsc::UnboundedSender<WordNews>);
 impl Bundle for Word {
     type Answer = WordAnswer;
 
-    fn run(&self, engine: &mut Engine<'_>, snapshot: &Snapshot) -> BundleRun<WordAnswer> {
+    fn run(&self, engine: &mut Engine<'_>, snapshot: &Arc<Snapshot>) -> BundleRun<WordAnswer> {
         let answer = match engine.simulate(snapshot, &self.0) {
             Ok(simulated) => WordAnswer::Word(U256::from_be_slice(&simulated.blocks[0].calls[0].return_data)),
             Err(error) => WordAnswer::Failed(error.to_string()),
@@ -254,7 +253,7 @@ async fn a_program_is_told_by_a_channel_what_a_new_block_changes() {
     let mut program = Program::start();
     let metrics = Metrics::default();
     let limits = WatchLimits { bundles: 2, bytes: 1 << 20, share: 1.0, retention: BOUND };
-    let list = Arc::new(WatchList::new(limits, &program.executor, &metrics));
+    let list = Arc::new(WatchList::new(limits, &program.host.executor, &metrics));
     let bundles = [("seven", "60075f5260205ff3"), ("number", "435f5260205ff3")].map(|(name, code)| {
         let code = Some(Bytes::from(hex::decode(code).unwrap()));
         let state = vec![(RECEIVER, AccountOverride { code, ..AccountOverride::default() })];
@@ -266,18 +265,11 @@ async fn a_program_is_told_by_a_channel_what_a_new_block_changes() {
     let id = WatchId([1; 16]);
     let watch = Arc::new(Watch::new(id, None, Selector::Pending, bundles, 0, Channel(sender)));
     list.add(&watch).unwrap();
-    let host = Arc::new(Host {
-        executor: program.executor.clone(),
-        source: Arc::new(LocalState),
-        snapshots: program.snapshots.clone(),
-        spec: program.spec.clone(),
-        codes: program.codes.clone(),
-        strict_pending: false,
-    });
-    WatchTask { list: list.clone(), watch, host, rules: RULES, flow: Flow::new() }.spawn();
+    let (host, flow) = (program.host.clone(), Flow::new());
+    WatchTask { list: list.clone(), watch, host, rules: RULES, flow, strict_pending: false }.spawn();
     let word = |name: &str, word: u64| (name.to_owned(), WordAnswer::Word(U256::from(word)));
     let first = tokio::time::timeout(BOUND, told.recv()).await.unwrap().unwrap();
-    assert_eq!(first.snapshot.id, program.snapshots.newest().id);
+    assert_eq!(first.snapshot.id, program.host.snapshots.newest().id);
     let mut changed = first.changed;
     changed.sort_by(|(one, _), (other, _)| one.cmp(other));
     assert_eq!(changed, [word("number", 1), word("seven", 7)]);

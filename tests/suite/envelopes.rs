@@ -81,9 +81,9 @@ async fn a_request_is_answered_alike_by_the_short_cut_and_by_jsonrpsee() {
     let executor = Executor::start(executor, &metrics).unwrap();
     let subscriptions = Arc::new(Subscriptions::new(1, Arc::new(IoMemory::new(1 << 30, 1)), &metrics));
     let watches = Watches::new(WatchLimits::default(), &executor, subscriptions, &metrics);
-    let (backend, waiters) = (Arc::new(backend), Arc::new(Waiters::new(1)));
+    let (backend, waiters) = (Arc::new(backend), Waiters::new(1));
     let (snapshots, remote, leader) = (node.node.snapshots().clone(), None, None);
-    let runner = RequestRunner { backend, executor, snapshots, waiters, remote, leader };
+    let runner = RequestRunner::new(backend, executor, snapshots, waiters, remote, leader);
     let front = Front::new(runner, watches, Testing::Off, Vec::new(), &metrics);
     let (front, memory) = (Arc::new(front), Arc::new(IoMemory::new(1 << 30, 1)).quota());
     let client = Arc::new(Client::without_token(true));

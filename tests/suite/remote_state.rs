@@ -212,14 +212,8 @@ impl Setup {
             executed: metrics.counter("presim_executed_by_upstream_total", ""),
             permits: Semaphore::new(1),
         };
-        let runner = RequestRunner {
-            backend: Arc::new(backend),
-            executor,
-            snapshots: snapshots.clone(),
-            waiters: Arc::new(Waiters::new(1)),
-            remote: Some(Arc::new(remote)),
-            leader: None,
-        };
+        let (backend, waiters) = (Arc::new(backend), Waiters::new(1));
+        let runner = RequestRunner::new(backend, executor, snapshots.clone(), waiters, Some(Arc::new(remote)), None);
         let front = Arc::new(Front::new(runner, watches, Testing::Off, Vec::new(), &metrics));
         Some(Self { node, proxy, front, state, snapshots, fetcher })
     }

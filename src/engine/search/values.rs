@@ -130,7 +130,7 @@ impl ValueList {
 }
 
 /// Returns the longer part of a width that is divided by the golden section.
-pub(super) fn golden(width: U256) -> U256 {
+pub fn golden(width: U256) -> U256 {
     const PART: u64 = 618_033_989;
     const WHOLE: u64 = 1_000_000_000;
     let (whole, rest) = width.div_rem(U256::from(WHOLE));

@@ -225,7 +225,7 @@ impl Serve for GetStatus {
             version: CLIENT_VERSION,
             chain_id: Quantity(runner.backend.spec.chain_id()),
             uptime_ms: millis(board.began.elapsed()),
-            workers: runner.executor.workers(),
+            workers: runner.host.executor.workers(),
             cpu_percent: cpu
                 .filter(|_| !window.is_zero())
                 .map(|used| (used / window.as_secs_f64() * 1000.0).round() / 10.0),

@@ -1,4 +1,4 @@
-//! The node as runs of requests need it: the executor, the snapshots, and the data that all methods share.
+//! The node as runs of requests need it: the workers, the chain, and the data that all methods share.
 
 use std::sync::Arc;
 
@@ -8,23 +8,21 @@ use super::{Backend, RequestLimits, leader::Leader, remote::StateCompletion, req
 use crate::{
     ledger::{Chain, Snapshots},
     pool::Pool,
-    scheduler::{Batch, Executor, FetchMissed, LocalState, Ticket},
+    scheduler::{Batch, Executor, FetchMissed, Host, LocalState, Ticket},
     store::StoreError,
     upstream::UpstreamState,
     wallet::Wallet,
 };
 
-/// The executor with all that a run needs besides its request.
+/// The workers with all that a run needs besides its request.
 #[derive(Debug)]
 pub struct RequestRunner {
     /// The data that all methods share.
     pub backend: Arc<Backend>,
-    /// The executor.
-    pub executor: Executor,
-    /// The published snapshots.
-    pub snapshots: Arc<Snapshots>,
+    /// The workers, the chain, and the source of the state that runs miss.
+    pub host: Arc<Host>,
     /// The permits to wait.
-    pub waiters: Arc<Waiters>,
+    pub waiters: Waiters,
     /// The completion of state from an upstream, if there is one.
     pub remote: Option<Arc<StateCompletion>>,
     /// The client of the leader, on a node of a fleet.
@@ -48,6 +46,24 @@ impl Waiters {
 }
 
 impl RequestRunner {
+    /// Creates the runner of a node. The state that runs miss comes from `remote`, if there is one.
+    pub fn new(
+        backend: Arc<Backend>,
+        executor: Executor,
+        snapshots: Arc<Snapshots>,
+        waiters: Waiters,
+        remote: Option<Arc<StateCompletion>>,
+        leader: Option<Arc<dyn Leader>>,
+    ) -> Self {
+        let source: Arc<dyn FetchMissed> = match &remote {
+            Some(remote) => remote.clone(),
+            None => Arc::new(LocalState),
+        };
+        let (spec, codes) = (backend.spec.clone(), backend.codes.clone());
+        let host = Arc::new(Host { executor, source, snapshots, spec, codes });
+        Self { backend, host, waiters, remote, leader }
+    }
+
     /// Returns the health of the upstream, if there is one.
     pub fn upstream(&self) -> Option<UpstreamState> {
         Some(self.remote.as_ref()?.fetcher.upstream()?.state())
@@ -69,7 +85,7 @@ impl RequestRunner {
 
     /// Returns what is published now.
     pub fn published(&self) -> Arc<Chain> {
-        self.snapshots.load()
+        self.host.snapshots.load()
     }
 
     /// Returns the limits on requests.
@@ -89,7 +105,7 @@ impl RequestRunner {
 
     /// Returns a ticket for a request that has just arrived.
     pub fn ticket(&self, caller: &Caller) -> Ticket {
-        let ticket = self.executor.ticket(caller.client.flow());
+        let ticket = self.host.executor.ticket(caller.client.flow());
         match caller.until {
             Some(deadline) => ticket.until(deadline),
             None => ticket,
@@ -98,7 +114,7 @@ impl RequestRunner {
 
     /// Creates a batch of requests that have just arrived together.
     pub fn batch(&self) -> Arc<Batch> {
-        self.executor.batch()
+        self.host.executor.batch()
     }
 
     /// Returns the upstream that answers a method which presim does not have, if one does.
@@ -109,21 +125,5 @@ impl RequestRunner {
     /// Returns whether the state is an upstream's that only the leader of the fleet follows.
     pub fn has_no_upstream(&self) -> bool {
         self.remote.as_ref().is_some_and(|remote| remote.fetcher.upstream().is_none())
-    }
-
-    /// Returns the source of the state that runs miss.
-    pub fn source(&self) -> &dyn FetchMissed {
-        match self.remote.as_deref() {
-            Some(remote) => remote,
-            None => &LocalState,
-        }
-    }
-
-    /// Returns the source of the state that runs miss, for runs of their own.
-    pub fn shared_source(&self) -> Arc<dyn FetchMissed> {
-        match &self.remote {
-            Some(remote) => remote.clone(),
-            None => Arc::new(LocalState),
-        }
     }
 }

@@ -82,7 +82,7 @@ where
     }
 
     async fn on_newer(&self) -> Option<Self> {
-        let (snapshots, before) = (&self.runner.snapshots, &self.request.published);
+        let (snapshots, before) = (&self.runner.host.snapshots, &self.request.published);
         let newer = || Some(snapshots.load()).filter(|newest| !Arc::ptr_eq(newest, before));
         let published = await_published(snapshots, newer).await;
         let request = Request { published, ..self.request.clone() };
@@ -114,7 +114,7 @@ impl RequestRunner {
     ) -> Result<(T, Vec<u8>)> {
         let ticket = request.ticket.clone();
         let step = RequestStep { runner: self.clone(), target, request, work };
-        let submitted = self.executor.submit(step, ticket.clone(), self.source());
+        let submitted = self.host.executor.submit(step, ticket.clone(), self.host.source.as_ref());
         let StepOutcome { result, out, commit } = submitted.await?;
         let done = result?;
         wait_durable(commit, &ticket).await?;

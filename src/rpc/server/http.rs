@@ -236,7 +236,7 @@ impl HttpConnection {
         };
         match self.read(request.into_body()).await {
             Ok((body, held)) => {
-                let published = match published_from(&runner.snapshots, least, service.config.max_catch_up).await {
+                let published = match published_from(&runner.host.snapshots, least, service.config.max_catch_up).await {
                     Ok(published) => published,
                     Err(error) => {
                         return respond(reject(&caller, &body, error), Some((&runner.published(), false)));

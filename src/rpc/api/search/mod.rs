@@ -63,8 +63,8 @@ impl Serve for Search {
             }
         };
         let searcher = Searcher {
-            executor: runner.executor.clone(),
-            source: runner.shared_source(),
+            host: runner.host.clone(),
+            rules: runner.backend.rules(request.caller.dialect),
             ticket: request.ticket,
             // A fifth of the time is left for the outputs.
             stops: arrived + left.mul_f64(0.8),
@@ -79,8 +79,8 @@ fn begin_search(backend: &Backend, run: &mut Run<'_>) -> Result<(BegunSearch, Re
     let request = params::parse::<Search>(run.params, run.dialect)?.into_request(run.dialect, &backend.limits.shape)?;
     let SearchRequest { search, selector, form } = request;
     let snapshot = backend.select(run.published, selector)?;
-    let (rules, meter) = (backend.rules(run.dialect), std::mem::take(&mut run.meter));
-    let begun = BegunSearch::begin((&backend.spec, &backend.codes), rules, snapshot, search, run.overlay, meter);
+    let rules = backend.rules(run.dialect);
+    let begun = BegunSearch::begin(&mut backend.engine(&rules, run.reset_to(&snapshot)), &snapshot, &search);
     Ok((begun.map_err(|error| run.dialect.simulation_error(error))?, form))
 }
 
@@ -94,7 +94,7 @@ pub fn search_on(
     backend: &Backend,
     dialect: &'static Dialect,
     engine: &mut Engine<'_>,
-    snapshot: &Snapshot,
+    snapshot: &Arc<Snapshot>,
     SearchRequest { search, form, .. }: &SearchRequest,
     out: &mut Vec<u8>,
 ) -> Result<(Option<I256>, bool)> {

@@ -1,6 +1,6 @@
 //! The parameters of `presim_search`.
 
-use std::{borrow::Cow, fmt::Display, str::FromStr};
+use std::{borrow::Cow, fmt::Display, str::FromStr, sync::Arc};
 
 use alloy_primitives::{Address, B256, I256, U256};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -31,7 +31,7 @@ use crate::{
 #[derive(Debug)]
 pub struct SearchRequest {
     /// The search.
-    pub search: BundleSearch,
+    pub search: Arc<BundleSearch>,
     /// The block on whose state it runs.
     pub selector: Selector,
     /// The form in which the best variant is shown.
@@ -250,7 +250,7 @@ impl SearchPayload {
             return Err(RpcError::params(text));
         }
         let search = BundleSearch { simulation, shows, targets, values, aim, least: least.map(|least| least.0), top };
-        Ok(SearchRequest { search, selector, form })
+        Ok(SearchRequest { search: Arc::new(search), selector, form })
     }
 }
 

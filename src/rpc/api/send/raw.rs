@@ -74,7 +74,7 @@ impl Serve for SendRawSync {
         let asked = asked.filter(|asked| asked.0 > 0).map(|asked| Duration::from_millis(asked.0));
         let most = runner.limits().sync.choose(asked);
         drop(request.starting.as_ref().and_then(|starting| starting.release()));
-        let included = await_published(&runner.snapshots, || {
+        let included = await_published(&runner.host.snapshots, || {
             // In this order, because a transaction leaves the pool only after the snapshot with it was published.
             let waits = runner.remote.is_some() || runner.pool().sends_away() || runner.pool().get(&hash).is_some();
             let published = runner.published();

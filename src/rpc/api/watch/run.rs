@@ -38,7 +38,7 @@ impl Bundle for NodeBundle {
         self.request.every_block
     }
 
-    fn run(&self, engine: &mut Engine<'_>, snapshot: &Snapshot) -> BundleRun<Bytes> {
+    fn run(&self, engine: &mut Engine<'_>, snapshot: &Arc<Snapshot>) -> BundleRun<Bytes> {
         let mut out = Vec::new();
         let done = match &self.request.payload {
             WatchedPayload::Simulate(request) => engine

@@ -28,7 +28,7 @@ use crate::{
         },
     },
     scheduler::{LaneName, RunTarget},
-    watch::{Host, WatchId, WatchTask},
+    watch::{WatchId, WatchTask},
 };
 
 /// The target of the runs that parse payloads.
@@ -78,16 +78,9 @@ impl Serve for Begin {
         // All that is told of this snapshot is new, so that who asks what changed after `id` misses nothing.
         object.quantity("id", first.0.saturating_sub(1));
         object.end();
-        let host = Host {
-            executor: runner.executor.clone(),
-            source: runner.shared_source(),
-            snapshots: runner.snapshots.clone(),
-            spec: backend.spec.clone(),
-            codes: backend.codes.clone(),
-            strict_pending: backend.strict_pending,
-        };
+        let (list, host, strict_pending) = (list.clone(), runner.host.clone(), backend.strict_pending);
         let (rules, flow) = (backend.rules(dialect), request.caller.client.flow().clone());
-        WatchTask { list: list.clone(), watch, host: Arc::new(host), rules, flow }.spawn();
+        WatchTask { list, watch, host, rules, flow, strict_pending }.spawn();
         Ok(out)
     }
 }

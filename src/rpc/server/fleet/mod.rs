@@ -127,7 +127,9 @@ impl FleetAnswers {
             return reject(&caller, &body, error);
         }
         let published = match min_snapshot(request.min_snapshot) {
-            Ok(least) => published_from(&self.front.services.runner.snapshots, least, self.server.max_catch_up).await,
+            Ok(least) => {
+                published_from(&self.front.services.runner.host.snapshots, least, self.server.max_catch_up).await
+            }
             Err(error) => Err(error),
         };
         let published = match published {
