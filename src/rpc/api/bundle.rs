@@ -6,7 +6,7 @@ use alloy_primitives::{Address, I256, U256};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Query;
+use super::{Example, Query};
 use crate::{
     engine::{
         BlockOverrides, BundleResult, BundleTx, CallOutcome, HaltText, RunError, SimBlock, SimCall, SimulationError,
@@ -77,6 +77,10 @@ impl BundleParam {
 
 impl Query for CallBundle {
     type Answer = CallBundleResult;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"txs": ["0x02f86e827a69"], "blockNumber": "0x2", "stateBlockNumber": "latest"}]"#,
+        answer: r#"{"bundleGasPrice": "1000000000", "bundleHash": "0x73b1e258c7a42fd0230b2fd05529c5d4b6fcb66c227783f8bece8aeacdd1db2e", "coinbaseDiff": "21000000000000", "ethSentToCoinbase": "0", "gasFees": "21000000000000", "results": [], "stateBlockNumber": 1, "totalGasUsed": 21000}"#,
+    };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let block = self.bundle.block(&backend.limits.shape)?;

@@ -5,7 +5,7 @@ use revm::context::result::ExecutionResult;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::{Method, Query};
+use super::{Example, Method, Query};
 use crate::{
     engine::{Accessed, CallRequest, Estimate, HaltText},
     ledger::{Selector, Snapshot},
@@ -83,6 +83,10 @@ impl EthCall {
 
 impl Method for EthCall {
     type Answer = Data;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"to": "0x5fbdb2315678afecb367f032d93f642f64180aa3", "data": "0x18160ddd"}, "pending"]"#,
+        answer: r#""0x0000000000000000000000000000000000000000000000000de0b6b3a7640000""#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let dialect = run.dialect;
@@ -112,6 +116,10 @@ pub struct EstimateGas(CallParams);
 
 impl Query for EstimateGas {
     type Answer = Quantity<u64>;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"to": "0x00000000000000000000000000000000000000aa", "value": "0x1"}, "latest"]"#,
+        answer: r#""0x5208""#,
+    };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let block = self.0.block;
@@ -164,6 +172,10 @@ pub struct AccessListResult {
 
 impl Query for CreateAccessList {
     type Answer = AccessListResult;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"to": "0x00000000000000000000000000000000000000aa"}, "latest"]"#,
+        answer: r#"{"accessList": [], "gasUsed": "0x5208"}"#,
+    };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let block = self.0.block;

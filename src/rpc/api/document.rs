@@ -1,6 +1,6 @@
 //! The `OpenRPC` document, which `rpc.discover` returns: made of the types of the methods.
 
-use std::{fmt, sync::LazyLock};
+use std::fmt;
 
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde::{
@@ -10,14 +10,11 @@ use serde::{
 };
 use serde_json::{Map, Value, json};
 
+use super::Example;
 use crate::rpc::protocol::dialect::Dialect;
 
 /// The mark of a parameter that the dialect of `/` requires and that of execution-apis does not.
 const NEEDED: &str = "x-needed";
-
-/// A request and its answer for each method, by the method's name.
-static EXAMPLES: LazyLock<Value> =
-    LazyLock::new(|| serde_json::from_str(include_str!("examples.json")).unwrap_or_default());
 
 /// This document.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -69,13 +66,14 @@ pub fn document<'a>(dialect: &Dialect, methods: impl Iterator<Item = (&'a str, D
 
 /// Describes a method by the types of its parameters and of its result.
 pub fn describe<P: DeserializeOwned + JsonSchema, A: JsonSchema>(
+    Example { params: given, answer }: Example,
     name: &str,
     dialect: &Dialect,
     generator: &mut SchemaGenerator,
 ) -> Value {
     let schema = P::json_schema(generator).to_value();
-    let example = &EXAMPLES[name];
-    let given = example["params"].as_array().into_iter().flatten();
+    let given: Vec<Value> = serde_json::from_str(given).unwrap_or_default();
+    let answer: Value = serde_json::from_str(answer).unwrap_or_default();
     let names = fields::<P>();
     let params: Vec<Value> = names.iter().map(|name| parameter(name, &schema, dialect)).collect();
     let given: Vec<Value> =
@@ -86,7 +84,7 @@ pub fn describe<P: DeserializeOwned + JsonSchema, A: JsonSchema>(
         "paramStructure": "by-position",
         "params": params,
         "result": {"name": "result", "schema": generator.subschema_for::<A>()},
-        "examples": [{"name": "example", "params": given, "result": {"name": "result", "value": example["answer"]}}],
+        "examples": [{"name": "example", "params": given, "result": {"name": "result", "value": answer}}],
     })
 }
 

@@ -6,7 +6,7 @@ use alloy_primitives::U256;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::Method;
+use super::{Example, Method, Query};
 use crate::{
     ledger::{Block, KnownBlock, Selector},
     rpc::{
@@ -25,15 +25,33 @@ const MAX_BLOCKS: u64 = 1024;
 /// Maximum number of percentiles in a request, as in geth.
 const MAX_PERCENTILES: usize = 100;
 
-without_params! {
-    /// The price in wei that a legacy transaction should offer for a unit of gas, to be in the next block.
-    GasPrice -> Quantity<u128>: |backend, run| {
-        let base_fee = backend.wallet.fees.base_fee(run.published).unwrap_or_default();
-        Quantity(u128::from(base_fee).saturating_add(backend.wallet.fees.tip(run.published)))
-    };
+/// The price in wei that a legacy transaction should offer for a unit of gas, to be in the next block.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct GasPrice {}
 
-    /// The tip that got transactions into the last blocks, in wei.
-    MaxPriorityFee -> Quantity<u128>: |backend, run| Quantity(backend.wallet.fees.tip(run.published));
+impl Query for GasPrice {
+    type Answer = Quantity<u128>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x3b9aca07""# };
+
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+        let base_fee = backend.wallet.fees.base_fee(run.published).unwrap_or_default();
+        Ok(Quantity(u128::from(base_fee).saturating_add(backend.wallet.fees.tip(run.published))))
+    }
+}
+
+/// The tip that got transactions into the last blocks, in wei.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct MaxPriorityFee {}
+
+impl Query for MaxPriorityFee {
+    type Answer = Quantity<u128>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x3b9aca00""# };
+
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+        Ok(Quantity(backend.wallet.fees.tip(run.published)))
+    }
 }
 
 /// The base fee of the block being built, or of the next, in wei; null before London.
@@ -43,6 +61,7 @@ pub struct BaseFee {}
 
 impl Method for BaseFee {
     type Answer = Option<Quantity<u64>>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x7""# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         Ok(json::or_null(&mut run.out, backend.wallet.fees.base_fee(run.published), json::quantity))
@@ -56,6 +75,7 @@ pub struct BlobBaseFee {}
 
 impl Method for BlobBaseFee {
     type Answer = Option<Quantity<u128>>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x1""# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let published = run.published;
@@ -128,6 +148,10 @@ impl GetFeeHistory {
 
 impl Method for GetFeeHistory {
     type Answer = FeeHistory;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x1", "latest", [50]]"#,
+        answer: r#"{"oldestBlock": "0x10", "reward": [["0x3b9aca00"]], "baseFeePerGas": ["0x8", "0x7"], "gasUsedRatio": [0.02], "baseFeePerBlobGas": ["0x1", "0x1"], "blobGasUsedRatio": [0]}"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (percentiles, newest, published) = (self.percentiles()?, Selector::from(self.newest), run.published);

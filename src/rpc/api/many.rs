@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::Method;
+use super::{Example, Method};
 
 use crate::rpc::run::{Backend, Run};
 use crate::{
@@ -56,6 +56,10 @@ pub struct CalledValue {
 
 impl Method for CallMany {
     type Answer = Vec<Vec<CalledValue>>;
+    const EXAMPLE: Example = Example {
+        params: r#"[[{"transactions": [{"to": "0x00000000000000000000000000000000000000aa"}]}], {"blockNumber": "latest"}]"#,
+        answer: r#"[[{"value": "0x"}]]"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (dialect, rules) = (run.dialect, backend.rules(run.dialect));

@@ -1,26 +1,8 @@
 //! The methods, a file or a folder a feature.
 //!
 //! A method is a type. Its fields are the parameters, in the order that they have on the wire; [`Method::run`] is its handler,
-//! and [`Method::Answer`] the shape of its result. The document of `rpc.discover` is made of their comments and
-//! types, and of the requests and answers in `examples.json`. The table of methods has a row for each.
-
-/// Defines methods without parameters: their answers' types, and the handlers.
-macro_rules! without_params {
-    ($($(#[$doc:meta])* $name:ident -> $answer:ty: |$backend:pat_param, $run:pat_param| $result:expr;)*) => {$(
-        $(#[$doc])*
-        #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
-        #[serde(expecting = "no parameters")]
-        pub struct $name {}
-
-        impl $crate::rpc::api::Query for $name {
-            type Answer = $answer;
-
-            fn answer(self, $backend: &Backend, $run: &mut Run<'_>) -> Result<$answer> {
-                Ok($result)
-            }
-        }
-    )*};
-}
+//! and [`Method::Answer`] the shape of its result. The document of `rpc.discover` is made of their comments and types. The
+//! table of methods has a row for each.
 
 pub mod block;
 pub mod bundle;
@@ -60,6 +42,8 @@ use super::{
 pub trait Method: DeserializeOwned + JsonSchema {
     /// The shape of the result.
     type Answer: JsonSchema;
+    /// A request and its answer, for the document.
+    const EXAMPLE: Example;
 
     /// Runs the method, and writes the JSON of its result to `run.out`. Returns whether the result is what was asked for.
     ///
@@ -73,6 +57,8 @@ pub trait Method: DeserializeOwned + JsonSchema {
 pub trait Query: DeserializeOwned + JsonSchema {
     /// The result.
     type Answer: Serialize + JsonSchema;
+    /// A request and its answer, for the document.
+    const EXAMPLE: Example;
 
     /// Runs the method.
     ///
@@ -84,6 +70,7 @@ pub trait Query: DeserializeOwned + JsonSchema {
 
 impl<Q: Query> Method for Q {
     type Answer = Q::Answer;
+    const EXAMPLE: Example = Q::EXAMPLE;
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let answer = self.answer(backend, run)?;
@@ -101,6 +88,8 @@ pub trait Serve: DeserializeOwned + JsonSchema {
     type Part: Sync + 'static;
     /// The shape of the result.
     type Answer: JsonSchema;
+    /// A request and its answer, for the document.
+    const EXAMPLE: Example;
 
     /// Answers a request: returns the answer up to the end of its result.
     ///
@@ -112,4 +101,13 @@ pub trait Serve: DeserializeOwned + JsonSchema {
         runner: &'a Arc<RequestRunner>,
         request: Request,
     ) -> impl Future<Output = Result<Vec<u8>>> + Send + 'a;
+}
+
+/// A request and its answer, as JSON.
+#[derive(Clone, Copy, Debug)]
+pub struct Example {
+    /// The parameters.
+    pub params: &'static str,
+    /// The result.
+    pub answer: &'static str,
 }

@@ -7,7 +7,7 @@ use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Method;
+use super::{Example, Method, Query};
 use crate::{
     pool::{PoolStatus, SenderContent},
     rpc::{
@@ -40,12 +40,19 @@ pub struct ByState<T> {
     queued: T,
 }
 
-without_params! {
-    /// The numbers of transactions in the pool that can be mined now, and of those behind a nonce gap.
-    Status -> ByState<Quantity<usize>>: |backend, _| {
+/// The numbers of transactions in the pool that can be mined now, and of those behind a nonce gap.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct Status {}
+
+impl Query for Status {
+    type Answer = ByState<Quantity<usize>>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#"{"pending": "0x3", "queued": "0x0"}"# };
+
+    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
         let PoolStatus { pending, queued } = backend.pool.status();
-        ByState { pending: Quantity(pending), queued: Quantity(queued) }
-    };
+        Ok(ByState { pending: Quantity(pending), queued: Quantity(queued) })
+    }
 }
 
 /// The transactions in the pool by state, sender and nonce. Those behind a nonce gap are queued.
@@ -55,6 +62,7 @@ pub struct Content {}
 
 impl Method for Content {
     type Answer = ByState<BTreeMap<String, BTreeMap<u64, schema::Transaction>>>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#"{"pending": {}, "queued": {}}"# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         by_sender(backend, &mut run.out, json::pooled_transaction)
@@ -68,6 +76,10 @@ pub struct Inspect {}
 
 impl Method for Inspect {
     type Answer = ByState<BTreeMap<String, BTreeMap<u64, String>>>;
+    const EXAMPLE: Example = Example {
+        params: "[]",
+        answer: r#"{"pending": {"0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266": {"0": "0x00000000000000000000000000000000000aBCdE: 1 wei + 21000 gas × 10000000000 wei"}}, "queued": {}}"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         by_sender(backend, &mut run.out, |out, tx| {
@@ -87,6 +99,10 @@ pub struct ContentFrom {
 
 impl Method for ContentFrom {
     type Answer = ByState<BTreeMap<u64, schema::Transaction>>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"#,
+        answer: r#"{"pending": {}, "queued": {}}"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let sender = backend.pool.content_from(self.address.into());

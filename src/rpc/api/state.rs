@@ -8,7 +8,7 @@ use revm::state::AccountInfo;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Method, Query};
+use super::{Example, Method, Query};
 use crate::{
     ledger::Selector,
     rpc::{
@@ -41,6 +41,10 @@ pub struct GetBalance {
 
 impl Method for GetBalance {
     type Answer = Quantity<U256>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "latest"]"#,
+        answer: r#""0x21e19e0c9bab2400000""#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let balance = account(backend, run, self.address, select(self.block), |account| account.balance)?;
@@ -60,6 +64,8 @@ pub struct GetTransactionCount {
 
 impl Method for GetTransactionCount {
     type Answer = Quantity<u64>;
+    const EXAMPLE: Example =
+        Example { params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "pending"]"#, answer: r#""0x1""# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let selector = select(self.block);
@@ -86,6 +92,8 @@ pub struct GetCode {
 
 impl Method for GetCode {
     type Answer = Data;
+    const EXAMPLE: Example =
+        Example { params: r#"["0x5fbdb2315678afecb367f032d93f642f64180aa3", "pending"]"#, answer: r#""0x6001600055""# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let selector = require(self.block, run.dialect)?;
@@ -108,6 +116,10 @@ pub struct GetStorageAt {
 
 impl Method for GetStorageAt {
     type Answer = Fixed<32>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x5fbdb2315678afecb367f032d93f642f64180aa3", "0x0", "latest"]"#,
+        answer: r#""0x0000000000000000000000000000000000000000000000000000000000000001""#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let snapshot = backend.select(run.published, select(self.block))?;
@@ -129,6 +141,10 @@ pub struct GetStorageValues {
 
 impl Method for GetStorageValues {
     type Answer = BTreeMap<AddressKey, Vec<Fixed<32>>>;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"0x5fbdb2315678afecb367f032d93f642f64180aa3": ["0x0"]}, "latest"]"#,
+        answer: r#"{"0x5fbdb2315678afecb367f032d93f642f64180aa3": ["0x0000000000000000000000000000000000000000000000000000000000000001"]}"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         if self.slots.is_empty() {
@@ -207,6 +223,10 @@ impl GetProof {
 
 impl Query for GetProof {
     type Answer = AccountProof;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x00000000000000000000000000000000000000aa", [], "latest"]"#,
+        answer: r#"{"address": "0x00000000000000000000000000000000000000aa", "accountProof": ["0xf8718080808080a0"], "balance": "0x0", "codeHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "nonce": "0x0", "storageHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "storageProof": []}"#,
+    };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<AccountProof> {
         bound_slots("params[1]", self.slots.len())?;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::Mutex, task::spawn_blocking};
 
 use super::{
-    Serve,
+    Example, Serve,
     node::CLIENT_VERSION,
     watch::{StandingSummary, Watches},
 };
@@ -183,6 +183,10 @@ struct StandingStatus {
 impl Serve for GetStatus {
     type Part = StatusBoard;
     type Answer = NodeStatus<'static>;
+    const EXAMPLE: Example = Example {
+        params: "[]",
+        answer: r#"{"version": "presim/v0.1.0", "chainId": "0x7a69", "uptimeMs": 60000, "workers": 4, "cpuPercent": 1.5, "memory": {"residentBytes": 73400320, "ioBytes": 0, "codeBytes": 4096}, "subscriptions": 1, "pool": 0, "windowMs": 10000, "requests": {"total": 100, "rejected": 0, "perSecond": 10.0, "rejectedPerSecond": 0.0}, "methods": [{"method": "eth_call", "total": 100, "perSecond": 10.0, "failedPerSecond": 0.0, "rejectedPerSecond": 0.0, "p50Us": 75, "p99Us": 199}], "lanes": {"short": {"waiting": 0, "running": 0, "rejected": 0, "overloaded": false}}, "standing": {"count": 0, "best": []}, "contracts": [], "feed": {"state": "live", "everyMs": 200}}"#,
+    };
 
     async fn serve<'a>(board: &'a StatusBoard, runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         params::parse::<Self>(&request.params, request.caller.dialect)?;

@@ -6,7 +6,7 @@ use super::services::Services;
 use crate::{
     rpc::{
         api::{
-            Method, Serve,
+            Example, Method, Serve,
             document::{Describe, describe},
             testing::changes::{Answer, Change},
         },
@@ -51,7 +51,9 @@ impl MethodRoute {
     /// Builds the row of a method that is one run.
     pub const fn run<M: Method>(name: &'static str, target: RunTarget) -> Self {
         let handler = Handler::Run(|backend, run| params::parse::<M>(run.params, run.dialect)?.run(backend, run));
-        Self::new(name, target, handler, describe::<M, M::Answer>)
+        Self::new(name, target, handler, |name, dialect, schemas| {
+            describe::<M, M::Answer>(M::EXAMPLE, name, dialect, schemas)
+        })
     }
 
     /// Builds the row of a method that may wait.
@@ -60,13 +62,19 @@ impl MethodRoute {
         Services: AsRef<M::Part>,
     {
         let handler = Handler::Serve(|node, request| Box::pin(M::serve(node.as_ref(), &node.runner, request)));
-        Self::new(name, target, handler, describe::<M, M::Answer>)
+        Self::new(name, target, handler, |name, dialect, schemas| {
+            describe::<M, M::Answer>(M::EXAMPLE, name, dialect, schemas)
+        })
     }
 
     /// Builds the row of a method that changes a devnet under test, and answers `A`.
     pub const fn change<C: Change, A: Answer>(name: &'static str) -> Self {
         let handler = Handler::Serve(|node, request| Box::pin(node.testing.change::<C, A>(request)));
-        Self::new(name, Inline, handler, describe::<C, A>).commits().testing()
+        Self::new(name, Inline, handler, |name, dialect, schemas| {
+            describe::<C, A>(Example { params: C::EXAMPLE, answer: A::JSON }, name, dialect, schemas)
+        })
+        .commits()
+        .testing()
     }
 
     /// Builds the row of a method that reads blocks or their contents, which an upstream may know if the node does not.

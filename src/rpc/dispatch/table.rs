@@ -7,8 +7,8 @@ use alloy_primitives::map::HashMap;
 use super::method::MethodRoute;
 use crate::rpc::{
     api::{
-        Method, block, bundle, call, document, fee, log, many, mev, node, pool, search, send, simulate, state, status,
-        subscribe,
+        Example, Method, block, bundle, call, document, fee, log, many, mev, node, pool, search, send, simulate, state,
+        status, subscribe,
         testing::{self, changes, impersonate},
         trace, wallet, watch,
     },
@@ -193,6 +193,10 @@ pub fn by_name(name: &str) -> Option<&'static MethodRoute> {
 
 impl Method for document::Discover {
     type Answer = document::OpenRpc;
+    const EXAMPLE: Example = Example {
+        params: "[]",
+        answer: r#"{"openrpc": "1.2.6", "info": {"title": "presim", "version": "0.1.0", "description": "Simulation."}, "methods": [], "components": {"schemas": {}}}"#,
+    };
 
     fn run(self, _: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         run.out.extend_from_slice(document(run.dialect).as_bytes());

@@ -4,7 +4,7 @@ use alloy_eips::eip7928::BlockAccessList;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::super::Method;
+use super::super::{Example, Method};
 use crate::{
     ledger::{Selector, UnknownBlock},
     rpc::{
@@ -29,6 +29,7 @@ pub struct GetBlockAccessList {
 
 impl Method for GetBlockAccessList {
     type Answer = Option<Vec<schema::AccountChanges>>;
+    const EXAMPLE: Example = Example { params: r#"["pending"]"#, answer: "null" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         with_access_list(backend, run, self.block.into(), |out, list| Ok(json::or_null(out, list, json::access_list)))
@@ -44,6 +45,7 @@ pub struct GetRawBlockAccessList {
 
 impl Method for GetRawBlockAccessList {
     type Answer = Data;
+    const EXAMPLE: Example = Example { params: r#"["latest"]"#, answer: r#""0xc0""# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         with_access_list(backend, run, self.block.into(), |out, list| {

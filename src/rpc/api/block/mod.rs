@@ -13,7 +13,7 @@ use alloy_primitives::B256;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::Method;
+use super::{Example, Method};
 use crate::{
     chain::ChainTx,
     ledger::{Block, Chain, Included, Selector},
@@ -41,6 +41,10 @@ pub struct GetBlock<B> {
 
 impl<B: NamesBlock> Method for GetBlock<B> {
     type Answer = Option<schema::Block>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", false]"#,
+        answer: "null",
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (block, dialect) = (backend.block(run.published, self.block.into())?, run.dialect);
@@ -58,6 +62,8 @@ pub struct GetHeader<B> {
 
 impl<B: NamesBlock> Method for GetHeader<B> {
     type Answer = Option<schema::Header>;
+    const EXAMPLE: Example =
+        Example { params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"]"#, answer: "null" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (block, dialect) = (backend.find(run.published, self.block.into())?, run.dialect);
@@ -79,6 +85,10 @@ pub struct GetTransactionCountOfBlock<B> {
 
 impl<B: NamesBlock> Method for GetTransactionCountOfBlock<B> {
     type Answer = Option<Quantity<u64>>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"]"#,
+        answer: r#""0x10""#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         count(backend, run, self.block.into(), Block::len)
@@ -94,6 +104,10 @@ pub struct GetUncleCount<B> {
 
 impl<B: NamesBlock> Method for GetUncleCount<B> {
     type Answer = Option<Quantity<u64>>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"]"#,
+        answer: r#""0x0""#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         count(backend, run, self.block.into(), |block| block.ommers().len())
@@ -115,6 +129,7 @@ pub struct GetBlockReceipts<B> {
 
 impl<B: NamesBlock> Method for GetBlockReceipts<B> {
     type Answer = Option<Vec<schema::Receipt>>;
+    const EXAMPLE: Example = Example { params: r#"["latest"]"#, answer: "[]" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let block = backend.block_of_receipts(run.dialect, run.published, self.block.into())?;
@@ -135,6 +150,8 @@ pub struct GetTransaction {
 
 impl Method for GetTransaction {
     type Answer = Option<schema::Transaction>;
+    const EXAMPLE: Example =
+        Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let hash = B256::from(self.hash);
@@ -184,6 +201,10 @@ pub struct GetTransactionAt<B> {
 
 impl<B: NamesBlock> Method for GetTransactionAt<B> {
     type Answer = Option<schema::Transaction>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "0x0"]"#,
+        answer: "null",
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let found = backend.block(run.published, self.block.into())?.map(|block| (block, position(self.index)));
@@ -205,6 +226,8 @@ pub struct GetTransactionReceipt {
 
 impl Method for GetTransactionReceipt {
     type Answer = Option<schema::Receipt>;
+    const EXAMPLE: Example =
+        Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let told = |(block, _): &(Block, usize)| !backend.is_waiting(run.dialect, run.published, block.number());

@@ -5,7 +5,10 @@ use alloy_primitives::B256;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{super::Method, position};
+use super::{
+    super::{Example, Method},
+    position,
+};
 use crate::{
     ledger::{Block, Selector, UnknownBlock},
     rpc::{
@@ -28,6 +31,7 @@ pub struct GetRawHeader {
 
 impl Method for GetRawHeader {
     type Answer = Data;
+    const EXAMPLE: Example = Example { params: r#"["0xffffff"]"#, answer: r#""0x""# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let selector = self.block.into();
@@ -45,6 +49,7 @@ pub struct GetRawBlock {
 
 impl Method for GetRawBlock {
     type Answer = Data;
+    const EXAMPLE: Example = Example { params: r#"["0xffffff"]"#, answer: r#""0x""# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let selector = self.block.into();
@@ -62,6 +67,7 @@ pub struct GetRawReceipts {
 
 impl Method for GetRawReceipts {
     type Answer = Option<Vec<Data>>;
+    const EXAMPLE: Example = Example { params: r#"["latest"]"#, answer: "[]" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let selector = self.block.into();
@@ -81,6 +87,10 @@ pub struct GetRawTransaction {
 
 impl Method for GetRawTransaction {
     type Answer = Data;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#,
+        answer: r#""0x""#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let hash = B256::from(self.hash);
@@ -103,6 +113,10 @@ pub struct GetRawTransactionAt<B> {
 
 impl<B: NamesBlock> Method for GetRawTransactionAt<B> {
     type Answer = Data;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "0x0"]"#,
+        answer: r#""0x""#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let block = backend.block(run.published, self.block.into())?;

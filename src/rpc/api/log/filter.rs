@@ -10,7 +10,7 @@ use super::{write, write_logs};
 use crate::{
     ledger::{BlockLogs, Selector, UnknownBlock},
     rpc::{
-        api::{Method, Query},
+        api::{Example, Method, Query},
         json::{
             self, Lookup,
             hex::{Fixed, Quantity},
@@ -31,6 +31,10 @@ pub struct NewFilter {
 
 impl Query for NewFilter {
     type Answer = Quantity<u64>;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"address": "0x5fbdb2315678afecb367f032d93f642f64180aa3"}]"#,
+        answer: r#""0x1f2e3d4c5b6a7988""#,
+    };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let range = self.filter.range()?;
@@ -53,16 +57,33 @@ impl Query for NewFilter {
     }
 }
 
-without_params! {
-    /// Installs a filter for the hashes of blocks that are sealed from now on.
-    NewBlockFilter -> Quantity<u64>: |backend, run| {
-        install(backend, run, FilterSubject::Blocks { next: run.published.head().number() + 1 })
-    };
+/// Installs a filter for the hashes of blocks that are sealed from now on.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct NewBlockFilter {}
 
-    /// Installs a filter for the hashes of transactions that enter the pool from now on.
-    NewPendingTransactionFilter -> Quantity<u64>: |backend, run| {
-        install(backend, run, FilterSubject::Pending(backend.pool.subscribe()))
-    };
+impl Query for NewBlockFilter {
+    type Answer = Quantity<u64>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x1f2e3d4c5b6a7988""# };
+
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+        let next = run.published.head().number() + 1;
+        Ok(install(backend, run, FilterSubject::Blocks { next }))
+    }
+}
+
+/// Installs a filter for the hashes of transactions that enter the pool from now on.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct NewPendingTransactionFilter {}
+
+impl Query for NewPendingTransactionFilter {
+    type Answer = Quantity<u64>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x1f2e3d4c5b6a7988""# };
+
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+        Ok(install(backend, run, FilterSubject::Pending(backend.pool.subscribe())))
+    }
 }
 
 fn install(backend: &Backend, run: &Run<'_>, subject: FilterSubject) -> Quantity<u64> {
@@ -78,6 +99,7 @@ pub struct UninstallFilter {
 
 impl Query for UninstallFilter {
     type Answer = bool;
+    const EXAMPLE: Example = Example { params: r#"["0x1f2e3d4c5b6a7988"]"#, answer: "true" };
 
     fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
         Ok(backend.filters.uninstall(self.id.0))
@@ -93,6 +115,7 @@ pub struct GetFilterLogs {
 
 impl Method for GetFilterLogs {
     type Answer = Vec<schema::Log>;
+    const EXAMPLE: Example = Example { params: r#"["0x1f2e3d4c5b6a7988"]"#, answer: "[]" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let id = self.id.0;
@@ -124,6 +147,10 @@ pub enum FilterEntry {
 
 impl Method for GetFilterChanges {
     type Answer = Vec<FilterEntry>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x1f2e3d4c5b6a7988"]"#,
+        answer: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let Run { published, meter, out, .. } = run;

@@ -10,7 +10,7 @@ use alloy_primitives::Log;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::Method;
+use super::{Example, Method};
 use crate::{
     ledger::{Block, Chain, KnownBlock, Selector},
     rpc::{
@@ -33,6 +33,10 @@ pub struct GetLogs {
 
 impl Method for GetLogs {
     type Answer = Vec<schema::Log>;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"fromBlock": "0x1", "toBlock": "pending", "address": "0x5fbdb2315678afecb367f032d93f642f64180aa3", "topics": [null, ["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]]}]"#,
+        answer: "[]",
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let range = self.filter.range()?;

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::request::{MevBundle, MevPart, SimBundleRequest};
-use super::Query;
+use super::{Example, Query};
 use crate::{
     engine::{CallOutcome, CallResult, HaltText, NumberedLog, Simulated, SimulationError},
     rpc::{
@@ -63,6 +63,10 @@ struct ItemLogs {
 
 impl Query for SimBundle {
     type Answer = SimBundleResult;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"version": "v0.1", "inclusion": {"block": "0x2"}, "body": [{"tx": "0x02f86e827a69", "canRevert": false}]}, {"parentBlock": "latest"}]"#,
+        answer: r#"{"success": true, "stateBlock": "0x1", "mevGasPrice": "0x3b9aca00", "profit": "0x1319718a5000", "refundableValue": "0x1319718a5000", "gasUsed": "0x5208", "logs": [{"txLogs": []}]}"#,
+    };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<SimBundleResult> {
         let SimBundleRequest { bundle, simulation, parent, timeout } = self.into_request(&backend.limits.shape)?;

@@ -11,7 +11,7 @@ use self::{
     request::{ResultForm, Search, SearchRequest},
     result::Found,
 };
-use super::Serve;
+use super::{Example, Serve};
 use crate::rpc::{
     json, params,
     protocol::{
@@ -37,6 +37,10 @@ const TARGET: RunTarget = RunTarget::On(LaneName::Bundle);
 impl Serve for Search {
     type Part = ();
     type Answer = Found;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"blockStateCalls": [{"calls": [{"to": "0x00000000000000000000000000000000000000aa", "value": "0x1"}]}], "vary": [{"path": "blocks[0].calls[0].value", "values": ["0x1", "0x2"]}], "objective": "coinbase"}, "pending"]"#,
+        answer: r#"{"best": [{"values": ["0x1"], "objective": "0", "gasUsed": "0x5208", "status": "0x1"}], "runs": 2, "complete": true}"#,
+    };
 
     /// Runs the variants, and answers with the best ones. At the deadline, the answer has the best so far.
     async fn serve((): &(), runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {

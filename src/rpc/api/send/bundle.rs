@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     pool::{BundleName, SentBundle},
     rpc::{
-        api::Query,
+        api::{Example, Query},
         json::hex::{Data, Fixed, Number},
         params::{add_aliases, check_count, decode},
         protocol::error::{Result, RpcError},
@@ -97,6 +97,10 @@ impl Bundle {
 
 impl Query for SendBundle {
     type Answer = BundleHash;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"txs": ["0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33"], "blockNumber": "0x2a"}]"#,
+        answer: r#"{"bundleHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"}"#,
+    };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let bundle_hash = backend.pool.bundles.add(self.bundle.into_sent(run)?)?;
@@ -124,6 +128,7 @@ struct NamedBundle {
 
 impl Query for CancelBundle {
     type Answer = bool;
+    const EXAMPLE: Example = Example { params: r#"[{"replacementUuid": "one"}]"#, answer: "true" };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let name = name(self.bundle.replacement_uuid, run)?;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use crate::rpc::{
-    api::{Query, Serve, block::write_receipt},
+    api::{Example, Query, Serve, block::write_receipt},
     json::{
         hex::{Data, Fixed, Number},
         schema,
@@ -30,6 +30,10 @@ pub struct SendRaw {
 
 impl Query for SendRaw {
     type Answer = Fixed<32>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33"]"#,
+        answer: r#""0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421""#,
+    };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let (hash, commit) = backend.pool.add_raw(&self.transaction.0)?;
@@ -55,6 +59,10 @@ pub struct SendRawSync {
 impl Serve for SendRawSync {
     type Part = ();
     type Answer = schema::Receipt;
+    const EXAMPLE: Example = Example {
+        params: SendRaw::EXAMPLE.params,
+        answer: r#"{"blockHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "blockNumber": "0x2", "contractAddress": null, "cumulativeGasUsed": "0x5208", "effectiveGasPrice": "0x3b9aca07", "from": "0x70997970c51812dc3a010c7d01b50e0d17dc79c8", "gasUsed": "0x5208", "logs": [], "logsBloom": "0x", "status": "0x1", "to": "0x000000000000000000000000000000000000abcd", "transactionHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "transactionIndex": "0x0", "type": "0x2"}"#,
+    };
 
     /// Answers from the first snapshot with the transaction. Returns the errors of `eth_sendRawTransaction`; -32005 if too many
     /// requests wait; 4 at the deadline, and 5 if the transaction cannot be mined at present, both with its hash as data.

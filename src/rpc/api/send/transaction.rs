@@ -11,7 +11,7 @@ use crate::{
     ledger::Snapshot,
     pool::PoolNonce,
     rpc::{
-        api::{Serve, call::needed_gas, wallet},
+        api::{Example, Query, Serve, call::needed_gas, wallet},
         json::{self, hex::Fixed},
         params::{CallObject, parse},
         protocol::{
@@ -30,9 +30,18 @@ use crate::{
     },
 };
 
-without_params! {
-    /// The accounts that the node signs for: on a devnet those of the test mnemonic's first ten that have ether, else none.
-    Accounts -> Vec<Fixed<20>>: |backend, _| wallet::accounts(backend);
+/// The accounts that the node signs for: on a devnet those of the test mnemonic's first ten that have ether, else none.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct Accounts {}
+
+impl Query for Accounts {
+    type Answer = Vec<Fixed<20>>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"# };
+
+    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
+        Ok(backend.wallet.accounts.addresses().map(|address| Fixed(address.0.0)).collect())
+    }
 }
 
 /// Signs a transaction for one of the node's accounts, and takes it into the pool.
@@ -53,6 +62,10 @@ impl SendTransaction {
 impl Serve for SendTransaction {
     type Part = ();
     type Answer = Fixed<32>;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"from": "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "to": "0x00000000000000000000000000000000000000aa", "value": "0x1"}]"#,
+        answer: r#""0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421""#,
+    };
 
     /// From an account of the wallet, a transaction is sent as a batch of one call. Returns -32000 if the transaction is rejected,
     /// and the wallet's error.

@@ -13,7 +13,7 @@ pub use self::{
     schema::{DroppedCall, SimulatedBlocks},
 };
 
-use super::Method;
+use super::{Example, Method};
 use crate::{
     engine::{Outputs, Simulated},
     rpc::{
@@ -30,6 +30,10 @@ const INLINE_CALLS: usize = 8;
 
 impl Method for SimulateV1 {
     type Answer = SimulatedBlocks;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"blockStateCalls": [{"calls": [{"to": "0x00000000000000000000000000000000000000aa", "value": "0x1"}]}]}, "pending"]"#,
+        answer: r#"[{"number": "0x2", "calls": [{"returnData": "0x", "logs": [], "gasUsed": "0x5208", "maxUsedGas": "0x5208", "status": "0x1"}]}]"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let payload = Payload::from(self.payload);
@@ -40,6 +44,10 @@ impl Method for SimulateV1 {
 
 impl Method for Simulate {
     type Answer = SimulatedBlocks;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"blockStateCalls": [{"calls": [{"to": "0x00000000000000000000000000000000000000aa", "value": "0x1"}]}], "outputs": ["status"]}, "pending"]"#,
+        answer: r#"[{"calls": [{"status": "0x1"}]}]"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         simulate(backend, run, self.payload.into_request(self.block, run.dialect, &backend.limits.shape, true)?)?;

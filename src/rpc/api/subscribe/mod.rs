@@ -16,7 +16,7 @@ use serde::{
     de::{Error, IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use super::Serve;
+use super::{Example, Serve};
 use crate::{
     ledger::SnapshotId,
     rpc::{
@@ -104,6 +104,10 @@ struct SubscribeChanges {
 impl Serve for Subscribe {
     type Part = ();
     type Answer = Quantity<u64>;
+    const EXAMPLE: Example = Example {
+        params: r#"["logs", {"address": "0x5fbdb2315678afecb367f032d93f642f64180aa3"}]"#,
+        answer: r#""0x1""#,
+    };
 
     async fn serve<'a>(_: &'a (), _: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let starting = starting(&request)?;
@@ -124,6 +128,7 @@ pub struct Unsubscribe {
 impl Serve for Unsubscribe {
     type Part = ();
     type Answer = bool;
+    const EXAMPLE: Example = Example { params: r#"["0x1"]"#, answer: "true" };
 
     async fn serve<'a>(_: &'a (), _: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let starting = starting(&request)?;

@@ -39,27 +39,35 @@ pub enum Testing {
 
 /// A change of the chain. Its comment is its summary in the document, and its fields are the parameters.
 pub trait Change: DeserializeOwned + JsonSchema + 'static {
+    /// Parameters, for the document.
+    const EXAMPLE: &'static str;
+
     /// Returns the change that the chain's source makes.
     fn into_change(self) -> ChainChange;
 }
 
 /// The answer to a change, as the tool that has named the method gives it.
 pub trait Answer: JsonSchema + 'static {
-    /// The JSON of the answer, unless the change has an outcome of its own.
-    const JSON: &'static str = "null";
+    /// The JSON of the answer; an example of it, if the change has an outcome of its own.
+    const JSON: &'static str;
 }
 
-impl Answer for () {}
-impl Answer for Quantity<u64> {}
-impl Answer for bool {}
-impl Answer for i64 {}
-
-impl Answer for True {
-    const JSON: &'static str = "true";
+/// Defines answers by their JSON.
+macro_rules! answers {
+    ($($type:ty = $json:literal;)*) => {$(
+        impl Answer for $type {
+            const JSON: &'static str = $json;
+        }
+    )*};
 }
 
-impl Answer for Zero {
-    const JSON: &'static str = r#""0x0""#;
+answers! {
+    () = "null";
+    True = "true";
+    Zero = r#""0x0""#;
+    Quantity<u64> = r#""0x1""#;
+    bool = "true";
+    i64 = "3600";
 }
 
 /// Hardhat's answer.
@@ -74,15 +82,17 @@ pub struct True(bool);
 #[expect(dead_code, reason = "a shape")]
 pub struct Zero(String);
 
-/// Defines changes: the words by which an error counts their parameters, the parameters, and the change.
+/// Defines changes: the words by which an error counts their parameters, the parameters, an example of these, and the change.
 macro_rules! changes {
-    ($($(#[$doc:meta])* $name:ident = $expecting:literal, { $($params:tt)* }, |$given:ident| $change:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident = $expecting:literal, { $($params:tt)* }, $example:literal, |$given:ident| $change:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Debug, Deserialize, JsonSchema)]
         #[serde(expecting = $expecting)]
         pub struct $name { $($params)* }
 
         impl Change for $name {
+            const EXAMPLE: &'static str = $example;
+
             fn into_change(self) -> ChainChange {
                 let $given = self;
                 $change
@@ -100,14 +110,14 @@ changes! {
         /// Seconds between two of the blocks.
         #[serde(default)]
         interval: Option<Number<u64>>,
-    }, |given| mine(given.blocks, given.interval, None);
+    }, r#"["0x2", 12]"#, |given| mine(given.blocks, given.interval, None);
 
     /// With --testing: mines a block, or several.
     MineAt = "at most 1 parameter: a timestamp, or an object of timestamp and blocks", {
         /// The timestamp of the first block, or an object.
         #[serde(default)]
         options: Option<MineOptions>,
-    }, |given| match given.options {
+    }, r#"[{"blocks": 2}]"#, |given| match given.options {
         None => mine(None, None, None),
         Some(MineOptions::At(timestamp)) => mine(None, None, Some(timestamp)),
         Some(MineOptions::Object(MineObject { timestamp, blocks })) => mine(blocks, None, timestamp),
@@ -115,31 +125,35 @@ changes! {
 
     /// With --testing: sets the balance of an account.
     SetBalance = "2 parameters: address, balance", { address: Fixed<20>, balance: Number<U256> },
+        r#"["0x00000000000000000000000000000000000000aa", "0xde0b6b3a7640000"]"#,
         |given| edit(given.address, |account| account.balance = Some(given.balance.0));
 
     /// With --testing: sets the nonce of an account.
     SetNonce = "2 parameters: address, nonce", { address: Fixed<20>, nonce: Number<u64> },
+        r#"["0x00000000000000000000000000000000000000aa", "0x1"]"#,
         |given| edit(given.address, |account| account.nonce = Some(given.nonce.0));
 
     /// With --testing: sets the code of an account.
     SetCode = "2 parameters: address, code", { address: Fixed<20>, code: Data },
+        r#"["0x00000000000000000000000000000000000000aa", "0x6001600055"]"#,
         |given| edit(given.address, |account| account.code = Some(given.code.0));
 
     /// With --testing: sets a storage slot.
     SetStorageAt = "3 parameters: address, storage slot, value", { address: Fixed<20>, slot: Word, value: Word },
+        r#"["0x00000000000000000000000000000000000000aa", "0x0", "0x1"]"#,
         |given| edit(given.address, |account| account.slot = Some((given.slot.0, given.value.0)));
 
     /// With --testing: saves the chain's state and returns an id to return to it.
-    Save = "no parameters", {}, |_given| ChainChange::Save;
+    Save = "no parameters", {}, "[]", |_given| ChainChange::Save;
 
     /// With --testing: returns to a saved state, which is forgotten with those saved after it. Returns whether there was one.
-    Return = "1 parameter", { id: Number<u64> }, |given| ChainChange::Return(given.id.0);
+    Return = "1 parameter", { id: Number<u64> }, r#"["0x1"]"#, |given| ChainChange::Return(given.id.0);
 
     /// With --testing: moves the clock of the blocks forward. Returns the seconds that it is ahead.
-    MoveClock = "1 parameter", { seconds: Number<u64> }, |given| ChainChange::MoveClock(given.seconds.0);
+    MoveClock = "1 parameter", { seconds: Number<u64> }, "[3600]", |given| ChainChange::MoveClock(given.seconds.0);
 
     /// With --testing: sets the timestamp of the next block. The clock continues from there.
-    SetClock = "1 parameter", { timestamp: Number<u64> }, |given| ChainChange::SetClock(given.timestamp.0);
+    SetClock = "1 parameter", { timestamp: Number<u64> }, "[4102444800]", |given| ChainChange::SetClock(given.timestamp.0);
 }
 
 fn mine(blocks: Option<Number<u64>>, interval: Option<Number<u64>>, timestamp: Option<Number<u64>>) -> ChainChange {

@@ -4,11 +4,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::rpc::{
-    api::Query,
+    api::{Example, Query},
     json::hex::Fixed,
     protocol::error::{Result, RpcError},
     run::{Backend, Run},
 };
+
+const EXAMPLE: Example = Example { params: r#"["0x00000000000000000000000000000000000ba1e0"]"#, answer: "null" };
 
 /// With --testing: lets `eth_sendTransaction` send in the name of an account, contracts included.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -19,6 +21,7 @@ pub struct Begin {
 
 impl Query for Begin {
     type Answer = ();
+    const EXAMPLE: Example = EXAMPLE;
 
     fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
         if !backend.impersonated.add(self.address.into()) {
@@ -38,6 +41,7 @@ pub struct Stop {
 
 impl Query for Stop {
     type Answer = ();
+    const EXAMPLE: Example = EXAMPLE;
 
     fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
         backend.impersonated.remove(&self.address.into());

@@ -20,7 +20,7 @@ use crate::{
     engine::{ParityOptions, Tracer},
     ledger::{self, Selector},
     rpc::{
-        api::Method,
+        api::{Example, Method},
         json::{
             self, Lookup, TxPosition,
             hex::{Fixed, Number},
@@ -43,6 +43,7 @@ pub struct Block {
 
 impl Method for Block {
     type Answer = Vec<Frame>;
+    const EXAMPLE: Example = Example { params: r#"["latest"]"#, answer: "[]" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let block = find_block(backend, run.published, self.block.into())?;
@@ -64,6 +65,8 @@ pub struct Transaction {
 
 impl Method for Transaction {
     type Answer = Option<Vec<Frame>>;
+    const EXAMPLE: Example =
+        Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let Some((block, index)) = run.published.transaction(&self.hash.into()) else {
@@ -89,6 +92,10 @@ pub struct Get {
 
 impl Method for Get {
     type Answer = Option<Frame>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", ["0x0"]]"#,
+        answer: "null",
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let start = run.out.len();
@@ -133,6 +140,10 @@ struct FilterParam {
 
 impl Method for Filter {
     type Answer = Vec<Frame>;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"fromBlock": "0x1", "toBlock": "latest", "toAddress": ["0x00000000000000000000000000000000000000aa"]}]"#,
+        answer: "[]",
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let filter = self.filter;

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     engine::SimBlock,
     rpc::{
-        api::{Method, many::in_bundles},
+        api::{Example, Method, many::in_bundles},
         json::{self, Lookup, TxPosition, hex::Fixed},
         params::{
             CallManyBundleParam, CallObject, ManyRequest, NamesBlock, SelectorParam, StateContextParam, into_bundles,
@@ -35,6 +35,10 @@ pub struct Call {
 
 impl Method for Call {
     type Answer = Trace;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"to": "0x00000000000000000000000000000000000000aa", "value": "0x1"}, "latest", {"tracer": "callTracer"}]"#,
+        answer: r#"{"from": "0x0000000000000000000000000000000000000000", "gas": "0x2faf080", "gasUsed": "0x5208", "to": "0x00000000000000000000000000000000000000aa", "input": "0x", "value": "0x1", "type": "CALL"}"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let mut options = self.options.unwrap_or_default();
@@ -63,6 +67,10 @@ pub struct CallMany {
 
 impl Method for CallMany {
     type Answer = Vec<Vec<Trace>>;
+    const EXAMPLE: Example = Example {
+        params: r#"[[{"transactions": [{"to": "0x00000000000000000000000000000000000000aa"}]}], {"blockNumber": "latest"}, {"tracer": "4byteTracer"}]"#,
+        answer: "[[{}]]",
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         const NAME: &str = "debug_traceCallMany";
@@ -100,6 +108,10 @@ pub struct Block<B> {
 
 impl<B: NamesBlock> Method for Block<B> {
     type Answer = Vec<TracedTransaction>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", {"tracer": "noopTracer"}]"#,
+        answer: r#"[{"txHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "result": {}}]"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (tracer, timeout) = self.options.unwrap_or_default().tracer_of_past(run.dialect)?;
@@ -133,6 +145,10 @@ pub struct Transaction {
 
 impl Method for Transaction {
     type Answer = Trace;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#,
+        answer: r#"{"gas": 21000, "failed": false, "returnValue": "0x", "structLogs": []}"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (tracer, timeout) = self.options.unwrap_or_default().tracer_of_past(run.dialect)?;

@@ -11,7 +11,7 @@ use crate::{
     engine::{ParityOptions, SimBlock, StateOverrides, Tracer},
     ledger::Selector,
     rpc::{
-        api::Method,
+        api::{Example, Method},
         json::{self, Lookup, hex::Fixed},
         params::{
             BlockOverridesParam, CallObject, ManyRequest, SelectorParam, StateOverridesParam, call_block_overrides,
@@ -65,6 +65,10 @@ pub struct Call {
 
 impl Method for Call {
     type Answer = ParityTrace;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"to": "0x00000000000000000000000000000000000000aa"}, ["stateDiff"], "latest"]"#,
+        answer: r#"{"output": "0x", "stateDiff": {}, "trace": [], "vmTrace": null}"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let state = state_overrides(self.state_overrides, "params[3]")?;
@@ -92,6 +96,10 @@ struct TypedCall(CallObject, Vec<TraceType>);
 
 impl Method for CallMany {
     type Answer = Vec<ParityTrace>;
+    const EXAMPLE: Example = Example {
+        params: r#"[[[{"to": "0x00000000000000000000000000000000000000aa"}, ["stateDiff"]]], "pending"]"#,
+        answer: r#"[{"output": "0x", "stateDiff": {}, "trace": [], "vmTrace": null}]"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (count, limits) = (self.calls.len(), &backend.limits.shape);
@@ -123,6 +131,7 @@ pub struct ReplayBlock {
 
 impl Method for ReplayBlock {
     type Answer = Vec<ParityTrace>;
+    const EXAMPLE: Example = Example { params: r#"["latest", ["trace"]]"#, answer: "[]" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let block = find_block(backend, run.published, self.block.into())?;
@@ -151,6 +160,10 @@ pub struct ReplayTransaction {
 
 impl Method for ReplayTransaction {
     type Answer = ParityTrace;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", ["trace"]]"#,
+        answer: r#"{"output": "0x", "stateDiff": null, "trace": [], "vmTrace": null}"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (block, index) = find_transaction(run.published, self.hash)?;

@@ -10,7 +10,7 @@ use crate::{
     ledger::Selector,
     meter::Stopped,
     rpc::{
-        api::Method,
+        api::{Example, Method},
         json::{
             self, Lookup,
             hex::{Data, Fixed, Number},
@@ -64,6 +64,10 @@ struct Slot {
 
 impl Method for StorageRange {
     type Answer = StoragePage;
+    const EXAMPLE: Example = Example {
+        params: r#"["latest", 0, "0x5fbdb2315678afecb367f032d93f642f64180aa3", "0x", 1]"#,
+        answer: r#"{"storage": {}, "nextKey": null}"#,
+    };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let Data(start) = self.key_start;

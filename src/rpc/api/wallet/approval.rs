@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::{
     rpc::{
-        api::Method,
+        api::{Example, Method},
         json::{self, Lookup},
         protocol::error::Result,
         run::{Backend, Run, request::Request, runner::RequestRunner},
@@ -23,6 +23,8 @@ pub struct GetApprovals {}
 
 impl Method for GetApprovals {
     type Answer = WaitingList;
+    const EXAMPLE: Example =
+        Example { params: "[]", answer: r#"{"batches": [], "more": 0, "withdrawn": [{"client": "one", "ids": 2}]}"# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         backend.wallet.check_use(run.may_use_wallet).map_err(|error| run.dialect.wallet_error(error))?;

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     ledger::Selector,
     rpc::{
-        api::Serve,
+        api::{Example, Serve},
         json::{self, hex::Quantity},
         protocol::error::{Result, RpcError},
         run::{Backend, Run, request::Request, runner::RequestRunner},
@@ -62,6 +62,10 @@ struct CallOutcome {
 impl Serve for SendCalls {
     type Part = ();
     type Answer = SentBatch;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"version": "2.0.0", "from": "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "chainId": "0x7a69", "atomicRequired": false, "calls": [{"to": "0x00000000000000000000000000000000000000aa", "value": "0x1"}]}]"#,
+        answer: r#"{"batchId": "one", "id": "one", "status": "pending", "capabilities": {"simulation": {"calls": [{"status": "0x1", "gasUsed": "0x5208"}]}}}"#,
+    };
 
     /// Answers when the batch is on disk. Returns the wallet's error, with a code of EIP-5792.
     async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     rpc::{
-        api::Query,
+        api::{Example, Query},
         json::hex::{Fixed, Quantity},
         protocol::error::Result,
         run::{Backend, Run},
@@ -48,6 +48,10 @@ struct Supported {
 
 impl Query for GetCapabilities {
     type Answer = BTreeMap<String, ChainCapabilities>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", ["0x7a69"]]"#,
+        answer: r#"{"0x7a69": {"atomic": {"status": "ready"}, "gasLimitOverride": {"supported": true}}}"#,
+    };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let allowed = backend.wallet.check_use(run.may_use_wallet);

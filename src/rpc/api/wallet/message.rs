@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::approval::{answer, asker};
 use crate::{
     rpc::{
-        api::Serve,
+        api::{Example, Serve},
         json::{
             self,
             hex::{Data, Fixed, parse_fixed},
@@ -27,6 +27,9 @@ use crate::{
     shown::cut,
     wallet::{MessageToSign, SignatureRequest, TypedMessage, WalletError},
 };
+
+/// A signature, for the examples.
+const SIGNATURE: &str = r#""0x12646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da77b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c331b""#;
 
 /// Signs a message after the prefix of EIP-191 with an account of the wallet. Errors: 4100 account, 4001 rejected.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -65,6 +68,8 @@ impl PersonalSign {
 impl Serve for PersonalSign {
     type Part = ();
     type Answer = Data;
+    const EXAMPLE: Example =
+        Example { params: r#"["hello", "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"#, answer: SIGNATURE };
 
     async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         sign(runner, request, Self::into_request).await
@@ -118,6 +123,10 @@ impl SignTypedData {
 impl Serve for SignTypedData {
     type Part = ();
     type Answer = Data;
+    const EXAMPLE: Example = Example {
+        params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", {"types": {"EIP712Domain": [{"name": "name", "type": "string"}], "Mail": [{"name": "text", "type": "string"}]}, "primaryType": "Mail", "domain": {"name": "Post"}, "message": {"text": "hi"}}]"#,
+        answer: SIGNATURE,
+    };
 
     async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         sign(runner, request, Self::into_request).await

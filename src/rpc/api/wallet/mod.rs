@@ -14,6 +14,6 @@ pub use self::{
     calls::{Waiting, prepare, send_approved, send_or_ask},
     capabilities::GetCapabilities,
     message::{PersonalSign, SignTypedData},
-    page::{GetPermissions, RequestAccounts, RequestPermissions, SwitchChain, accounts},
+    page::{GetPermissions, RequestAccounts, RequestPermissions, SwitchChain},
     status::{GetCallsStatus, ShowCallsStatus},
 };

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::rpc::{
-    api::Query,
+    api::{Example, Query},
     json::hex::{Fixed, Quantity},
     protocol::error::{Result, RpcError},
     run::{Backend, Run},
@@ -15,13 +15,20 @@ use crate::rpc::{
 /// EIP-3326's code for a chain that the wallet does not have.
 const UNRECOGNIZED_CHAIN: i32 = 4902;
 
-without_params! {
-    /// The accounts that the client may use (EIP-1102): all of the wallet's. Error 4100 without a token of the wallet where it needs
-    /// one, 4001 where the wallet rejects everything.
-    RequestAccounts -> Vec<Fixed<20>>: |backend, run| {
+/// The accounts that the client may use (EIP-1102): all of the wallet's. Error 4100 without a token of the wallet where it needs
+/// one, 4001 where the wallet rejects everything.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct RequestAccounts {}
+
+impl Query for RequestAccounts {
+    type Answer = Vec<Fixed<20>>;
+    const EXAMPLE: Example = Example { params: "[]", answer: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"# };
+
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         connect(backend, run)?;
-        accounts(backend)
-    };
+        Ok(accounts(backend))
+    }
 }
 
 /// A permission of a client (EIP-2255).
@@ -55,11 +62,18 @@ impl Permission {
     }
 }
 
-without_params! {
-    /// The client's permissions (EIP-2255): that of `eth_accounts`, or none where the client may not use the wallet.
-    GetPermissions -> Vec<Permission>: |backend, run| {
-        connect(backend, run).map(|()| Permission::of(backend, run)).into_iter().collect()
-    };
+/// The client's permissions (EIP-2255): that of `eth_accounts`, or none where the client may not use the wallet.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct GetPermissions {}
+
+impl Query for GetPermissions {
+    type Answer = Vec<Permission>;
+    const EXAMPLE: Example = Example { params: "[]", answer: RequestPermissions::EXAMPLE.answer };
+
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+        Ok(connect(backend, run).map(|()| Permission::of(backend, run)).into_iter().collect())
+    }
 }
 
 /// Grants the permission of `eth_accounts` (EIP-2255), the only one that there is, to a client that may use the wallet. Errors as
@@ -88,6 +102,10 @@ struct CaveatsParam {
 
 impl Query for RequestPermissions {
     type Answer = Vec<Permission>;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"eth_accounts": {}}]"#,
+        answer: r#"[{"parentCapability": "eth_accounts", "caveats": [{"type": "restrictReturnedAccounts", "value": ["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]}]}]"#,
+    };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         connect(backend, run)?;
@@ -111,6 +129,7 @@ struct ChainParam {
 
 impl Query for SwitchChain {
     type Answer = ();
+    const EXAMPLE: Example = Example { params: r#"[{"chainId": "0x7a69"}]"#, answer: "null" };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         backend.wallet.check_use(run.may_use_wallet).map_err(|error| run.dialect.wallet_error(error))?;
@@ -132,7 +151,6 @@ fn connect(backend: &Backend, run: &Run<'_>) -> Result<()> {
     checked.map_err(|error| run.dialect.wallet_error(error))
 }
 
-/// Returns the addresses that the node signs for.
-pub fn accounts(backend: &Backend) -> Vec<Fixed<20>> {
+fn accounts(backend: &Backend) -> Vec<Fixed<20>> {
     backend.wallet.accounts.addresses().map(|address| Fixed(address.0.0)).collect()
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::batch::IdParam;
 use crate::{
     rpc::{
-        api::Query,
+        api::{Example, Query},
         json::hex::{Data, Fixed, Quantity},
         protocol::error::Result,
         run::{Backend, Run},
@@ -93,6 +93,10 @@ struct ReplacedTransaction {
 
 impl Query for GetCallsStatus {
     type Answer = CallsStatus;
+    const EXAMPLE: Example = Example {
+        params: r#"["one"]"#,
+        answer: r#"{"version": "2.0.0", "id": "one", "chainId": "0x7a69", "status": 200, "atomic": false, "receipts": [{"logs": [], "status": "0x1", "blockHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "blockNumber": "0x2", "gasUsed": "0x5208", "transactionHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"}]}"#,
+    };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         Ok(calls_status(backend, run, self.id)?.into())
@@ -109,6 +113,7 @@ pub struct ShowCallsStatus {
 
 impl Query for ShowCallsStatus {
     type Answer = ();
+    const EXAMPLE: Example = Example { params: r#"["one"]"#, answer: "null" };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let status = calls_status(backend, run, self.id)?;

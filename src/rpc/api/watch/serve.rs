@@ -14,7 +14,7 @@ use super::{
 use crate::{
     ledger::SnapshotId,
     rpc::{
-        api::Serve,
+        api::{Example, Serve},
         json::{
             self, Object,
             hex::{Fixed, Quantity},
@@ -49,6 +49,10 @@ pub struct Begun {
 impl Serve for Begin {
     type Part = Watches;
     type Answer = Begun;
+    const EXAMPLE: Example = Example {
+        params: r#"[[{"name": "one", "simulate": {"blockStateCalls": [{"calls": [{"to": "0x00000000000000000000000000000000000000aa", "gas": "0x5208"}]}]}}], "pending"]"#,
+        answer: r#"{"watch": "0x4ae1b3f7ad0b86a0f5f2c3d8ab0c1d2e", "id": "0x6b066fff00000001"}"#,
+    };
 
     async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let list = &watches.list;
@@ -88,6 +92,10 @@ impl Serve for Begin {
 impl Serve for Rewatch {
     type Part = Watches;
     type Answer = Changes;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x4ae1b3f7ad0b86a0f5f2c3d8ab0c1d2e", "0x6b066fff00000001"]"#,
+        answer: r#"{"watch": "0x4ae1b3f7ad0b86a0f5f2c3d8ab0c1d2e", "id": "0x6b066fff00000002", "changed": [], "behind": []}"#,
+    };
 
     async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let (id, since) = params::parse::<Self>(&request.params, request.caller.dialect)?.parts();
@@ -104,6 +112,10 @@ impl Serve for Rewatch {
 impl Serve for Results {
     type Part = Watches;
     type Answer = Changes;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x4ae1b3f7ad0b86a0f5f2c3d8ab0c1d2e", "0x6b066fff00000001", 200]"#,
+        answer: r#"{"id": "0x6b066fff00000002", "changed": [{"name": "one", "result": [{"calls": [{"status": "0x1"}]}]}], "behind": []}"#,
+    };
 
     async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let (id, since, wait) = params::parse::<Self>(&request.params, request.caller.dialect)?.parts();
@@ -116,6 +128,7 @@ impl Serve for Results {
 impl Serve for End {
     type Part = Watches;
     type Answer = bool;
+    const EXAMPLE: Example = Example { params: r#"["0x4ae1b3f7ad0b86a0f5f2c3d8ab0c1d2e"]"#, answer: "true" };
 
     async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let id = params::parse::<Self>(&request.params, request.caller.dialect)?.watch();
