@@ -35,9 +35,9 @@ pub struct SearchArgs {
     /// The bundle.
     #[command(flatten)]
     pub bundle: BundleArgs,
-    /// Vary `TARGET=VALUES`: the number of an argument from 0, or `value`, of the last call. VALUES is 1ether..100ether for the
+    /// Vary `PLACE=VALUES`: the number of an argument from 0, or `value`, of the last call. VALUES is 1ether..100ether for the
     /// maximum between, 1ether..100ether/20 for twenty values, or a list like 1,2,3. Two make a grid.
-    #[arg(long, value_name = "TARGET=VALUES", help_heading = "Search")]
+    #[arg(long, value_name = "PLACE=VALUES", help_heading = "Search")]
     pub vary: Vec<String>,
     /// Objective: the growth of --account in `ether`, or in the token at this address; `coinbase`; or `gas`, of which less is
     /// better. The default is the file's, or ether.
@@ -76,7 +76,7 @@ impl SearchArgs {
             payload.insert("vary".into(), targets.collect::<Result<_, _>>()?);
         }
         if !payload.contains_key("vary") {
-            let text = "--vary: missing: expected a target and its values, as 0=1ether..100ether";
+            let text = "--vary: missing: expected a place and its values, as 0=1ether..100ether";
             return Err(CommandError::Input(text.to_owned()));
         }
         if self.objective.is_some() || self.account.is_some() || !payload.contains_key("objective") {
@@ -119,7 +119,7 @@ impl SearchArgs {
 fn target(text: &str, function: Option<&alloy_json_abi::Function>, call: &str) -> Result<Value, CommandError> {
     let input = |problem: String| CommandError::Input(format!("--vary {text}: {problem}"));
     let Some((target, values)) = text.split_once('=') else {
-        return Err(input("expected TARGET=VALUES, as 0=1ether..100ether".to_owned()));
+        return Err(input("expected PLACE=VALUES, as 0=1ether..100ether".to_owned()));
     };
     let mut object = Map::new();
     if target == "value" || target == "gas" || target == "gasPrice" {

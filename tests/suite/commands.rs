@@ -217,7 +217,7 @@ fn a_search_shows_the_best_values_and_what_they_do() {
             &["--vary", "1=1,2"],
             "--vary 1=1,2: argument 1 of swapExactETHForTokens(uint256,address[],address,uint256): expected one that is a single number",
         ),
-        (&["--vary", "value"], "--vary value: expected TARGET=VALUES"),
+        (&["--vary", "value"], "--vary value: expected PLACE=VALUES"),
         (&["--vary", "speed=1"], "\"speed\": expected the number of an argument"),
         (&["--vary", "value=1..2", "--objective", "0x12"], "--objective: \"0x12\": no address"),
     ] {

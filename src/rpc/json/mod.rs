@@ -205,7 +205,10 @@ fn null(out: &mut Vec<u8>) -> Lookup {
 
 /// Writes `items` as an array, each by `write`.
 pub fn list<T>(out: &mut Vec<u8>, items: impl IntoIterator<Item = T>, mut write: impl FnMut(&mut Vec<u8>, T)) {
-    let Ok(()) = try_list(out, items, |out, item| Ok::<_, Infallible>(write(out, item)));
+    let Ok(()) = try_list(out, items, |out, item| {
+        write(out, item);
+        Ok::<_, Infallible>(())
+    });
 }
 
 /// Writes `items` as an array, each by `write`, up to the first error.

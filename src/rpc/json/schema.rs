@@ -181,7 +181,7 @@ pub struct Log {
     removed: Option<bool>,
 }
 
-/// The reason why a call has failed: a text, or an object.
+/// The reason why a call has failed: on `/` a text, on `/standard` an object.
 #[derive(JsonSchema)]
 #[serde(untagged)]
 pub enum CallError {

@@ -181,12 +181,13 @@ async fn converse(
     watchers: &Semaphore,
     permit: OwnedSemaphorePermit,
 ) -> io::Result<()> {
+    let mut permit = Some(permit);
     let (read, mut write) = stream.split();
     let mut line = Vec::new();
     let mut lines = BufReader::new(read.take(MAX_REQUEST as u64 + 1));
     tokio::time::timeout(CLIENT_TIMEOUT, lines.read_until(b'\n', &mut line)).await??;
     let answer = match parse(&line) {
-        Ok(request) => desk.answer(request, watchers, permit).await,
+        Ok(request) => desk.answer(request, watchers, &mut permit).await,
         Err(message) => Err(message),
     };
     let mut text = serde_json::to_vec(&answer.unwrap_or_else(|message| Answer::Error { message }))?;
@@ -214,14 +215,14 @@ impl Desk {
         &self,
         request: Request,
         watchers: &Semaphore,
-        permit: OwnedSemaphorePermit,
+        permit: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<Answer, String> {
         let (approvals, text) = (&self.approvals, |error: DecisionError| error.to_string());
         match request {
             Request::List {} => Ok(Answer::Waiting(WaitingList::of(approvals))),
             Request::Show { id } => approvals.find(&id).map(|question| Answer::Shown(Box::new(question))).map_err(text),
             Request::Next { from } => {
-                drop(permit);
+                drop(permit.take());
                 let full = |_| format!("{MAX_WATCHERS} others watch already: end one of them");
                 let _permit = watchers.try_acquire().map_err(full)?;
                 let found = tokio::time::timeout(MAX_WAIT, approvals.next(from)).await.ok();
