@@ -1,4 +1,4 @@
-//! What the runs of a node have in common.
+//! The host of a node's runs: the workers, the chain and the source of missed state.
 
 use std::sync::Arc;
 

@@ -298,21 +298,18 @@ async fn requests_and_answers_have_the_shapes_of_the_document() {
                 assert_eq!(socket.call("eth_unsubscribe", json!([answer])).await["result"], true);
             }
         }
-        let mut count = 0;
         for entry in document["methods"].as_array().unwrap() {
             assert!(entry["summary"].as_str().is_some_and(|text| !text.is_empty()), "{path} {}", entry["name"]);
-            for example in entry["examples"].as_array().into_iter().flatten() {
-                count += 1;
-                let what = format!("{path} {}, the example", entry["name"]);
-                for (param, given) in
-                    entry["params"].as_array().unwrap().iter().zip(example["params"].as_array().unwrap())
-                {
-                    check(&document, &param["schema"], &given["value"], &what);
-                }
-                check(&document, &entry["result"]["schema"], &example["result"]["value"], &what);
+            let what = format!("{path} {}, the example", entry["name"]);
+            let [example] = &entry["examples"].as_array().unwrap()[..] else { panic!("{what} is not one") };
+            let (params, given) = (entry["params"].as_array().unwrap(), example["params"].as_array().unwrap());
+            let required = params.iter().filter(|param| param["required"] == true).count();
+            assert!(given.len() >= required, "{what} has {} of {required} parameters", given.len());
+            for (param, given) in params.iter().zip(given) {
+                check(&document, &param["schema"], &given["value"], &what);
             }
+            check(&document, &entry["result"]["schema"], &example["result"]["value"], &what);
         }
-        assert!(count > 5, "{count} examples");
     }
 }
 

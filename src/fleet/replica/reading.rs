@@ -119,7 +119,7 @@ impl StreamReading {
             return Ok(());
         }
         let parts: Vec<_> = std::mem::take(&mut self.parts).into_iter().map(|part| part.bytes).collect();
-        // It was applied already, or bears an older epoch than one that was seen.
+        // The change was applied already, or bears an older epoch than one that was seen.
         if id <= self.state().load().last {
             self.sequence = sequence;
             return Ok(());
