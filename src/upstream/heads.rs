@@ -32,7 +32,7 @@ pub struct Heads {
     retry_at: Option<Instant>,
     /// The announced block that the upstream did not have, and the time since when.
     unknown: Option<(B256, Instant)>,
-    _task: JoinSet<()>,
+    task: JoinSet<()>,
 }
 
 /// The needed fields of a header. The others come with the block.
@@ -67,11 +67,12 @@ impl Heads {
         let following =
             async move { tokio::join!(follow(of_heads, every, sender), follow_tags(of_tags, every, tell_tags)) };
         task.spawn_on(following.map(drop), &runtime);
-        Self { upstream, every, runtime, newest, tags, retry_at: None, unknown: None, _task: task }
+        Self { upstream, every, runtime, newest, tags, retry_at: None, unknown: None, task }
     }
 
     /// Follows the upstream with a new task, from the block `newest` on.
     pub fn restart(&mut self, newest: B256) {
+        self.task.abort_all();
         *self = Self::follow_on(self.runtime.clone(), self.upstream.clone(), newest, self.every);
     }
 
