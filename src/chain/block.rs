@@ -7,6 +7,7 @@ use std::{
 
 use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
 use alloy_eips::{
+    BlockNumHash,
     eip2718::Encodable2718,
     eip4895::{Withdrawal, Withdrawals},
     eip7928::BlockAccessList,
@@ -135,6 +136,17 @@ impl SealedBlock {
     pub fn without_body(&self) -> Option<Self> {
         let keeper = self.keeper.get()?.clone();
         Some(Self { header: self.header.clone(), body: None, logs: None, keeper: keeper.into() })
+    }
+
+    /// Returns the block as it is in memory, which no keeper holds.
+    #[must_use]
+    pub fn without_keeper(&self) -> Self {
+        Self { header: self.header.clone(), body: self.body.clone(), logs: self.logs.clone(), keeper: OnceLock::new() }
+    }
+
+    /// Returns the block's number and hash.
+    pub fn id(&self) -> BlockNumHash {
+        BlockNumHash::new(self.number(), self.hash())
     }
 
     /// Returns the block's hash.

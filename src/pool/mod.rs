@@ -32,5 +32,5 @@ pub use self::{
     settings::{BlocksBuilt, Settings},
     submitted::{Acknowledgement, ForwardedTransaction, SubmittedTransaction, TxOutbox},
     table::{forget, put_back},
-    transactions::Pool,
+    transactions::{BROADCAST_CAPACITY, Pool},
 };

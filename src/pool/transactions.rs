@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Number of transactions that a subscriber of [`Pool::subscribe`] may lag behind before it misses some.
-const BROADCAST_CAPACITY: usize = 4_096;
+pub const BROADCAST_CAPACITY: usize = 4_096;
 
 /// The transaction pool, shared by the senders and the block producer.
 ///

@@ -29,7 +29,7 @@ pub use api::{
     watch::Watches,
 };
 pub use dispatch::{
-    front::Front,
+    front::{AnswerFacts, Front},
     method::{Handler, MethodRoute},
     service::{Answer, Message},
     table,

@@ -1,8 +1,10 @@
 //! Polled filters, for clients that cannot subscribe.
 
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, hex, items, number, token, token_file};
+use crate::support::{BOUND, TestNode, hex, items, number, request, token, token_file};
 
 /// Starts a devnet with quick blocks and without traffic, so that a test sends all its transactions.
 fn quick(flags: &[&str]) -> TestNode {
@@ -110,6 +112,122 @@ async fn what_is_too_much_for_one_answer_is_left_for_the_next() {
         told.extend(changes(&node, &filter).await);
     }
     assert_eq!(told, logs);
+}
+
+/// A poll pauses for each block of which it reads the logs, and the worker then runs another poll of the same filter.
+#[tokio::test(flavor = "multi_thread")]
+async fn polls_of_one_filter_in_one_batch_end_and_report_each_log_once() {
+    let node = quick(&["--workers", "1"]);
+    let weth = node.node.info().trading.unwrap().weth;
+    let filter = node.result("/", "eth_newFilter", json!([{"address": weth}])).await;
+    let pending = node.result("/", "eth_newPendingTransactionFilter", json!([])).await;
+    let blocks = node.result("/", "eth_newBlockFilter", json!([])).await;
+    let mut expected = Vec::new();
+    for wei in 1..9 {
+        expected.extend(items(&deposit(&node, wei).await["logs"]).to_vec());
+    }
+    let polls: Vec<(&str, Value)> = (0..24)
+        .map(|at| match at % 4 {
+            0 => ("eth_getFilterLogs", json!([filter])),
+            1 => ("eth_getFilterChanges", json!([blocks])),
+            2 => ("eth_getFilterChanges", json!([pending])),
+            _ => ("eth_getFilterChanges", json!([filter])),
+        })
+        .collect();
+    let answers = tokio::time::timeout(BOUND, node.batch("/", &polls)).await.expect("the polls end");
+    let returned = |kind: usize| -> Vec<Value> {
+        answers.iter().skip(kind).step_by(4).flat_map(|answer| items(answer).to_vec()).collect()
+    };
+    assert_eq!(returned(3), expected, "each log once, in order");
+    assert_eq!(returned(2).len(), 8, "each transaction once");
+    let hashes = returned(1);
+    for receipt in &expected {
+        assert_eq!(hashes.iter().filter(|hash| **hash == receipt["blockHash"]).count(), 1, "each block once");
+    }
+    let quote = json!([{"to": weth, "data": "0x"}, "latest"]);
+    assert!(node.call("/", "eth_estimateGas", quote).await.get("result").is_some(), "the worker is free");
+}
+
+/// Four connections that poll one filter while blocks are made share its logs.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_poll_one_filter_share_its_logs() {
+    let node = quick(&["--workers", "2"]);
+    let weth = node.node.info().trading.unwrap().weth;
+    let filter = node.result("/", "eth_newFilter", json!([{"address": weth}])).await;
+    let ended = AtomicBool::new(false);
+    let poll = async || {
+        let mut returned = Vec::new();
+        loop {
+            let is_last = ended.load(SeqCst);
+            returned.extend(changes(&node, &filter).await);
+            if is_last {
+                return returned;
+            }
+        }
+    };
+    let sent = async {
+        let mut expected = Vec::new();
+        for wei in 1..9 {
+            expected.extend(items(&deposit(&node, wei).await["logs"]).to_vec());
+        }
+        ended.store(true, SeqCst);
+        expected
+    };
+    let all = async { tokio::join!(poll(), poll(), poll(), poll(), sent) };
+    let (one, two, three, four, expected) = tokio::time::timeout(BOUND, all).await.expect("the polls end");
+    let mut returned = [one, two, three, four].concat();
+    returned.sort_by_key(|log| number(&log["blockNumber"]));
+    assert_eq!(returned, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poll_whose_answer_is_rejected_loses_nothing() {
+    let node = quick(&["--max-response", "20000"]);
+    let info = node.node.info();
+    let (weth, router) = (info.trading.unwrap().weth, info.trading.unwrap().router);
+    let logs = node.result("/", "eth_newFilter", json!([{"address": weth}])).await;
+    let blocks = node.result("/", "eth_newBlockFilter", json!([])).await;
+    let pending = node.result("/", "eth_newPendingTransactionFilter", json!([])).await;
+    let receipt = deposit(&node, 1).await;
+    // The answers together are longer than the bound.
+    let code = request(4, "eth_getCode", json!([router, "latest"]));
+    let mut batch: Vec<Value> = vec![code; 8];
+    for filter in [&logs, &blocks, &pending] {
+        batch.push(request(1, "eth_getFilterChanges", json!([filter])));
+    }
+    let answer = node.send("/", &Value::Array(batch)).await;
+    assert_eq!(answer["error"]["code"], -32005, "{answer}");
+    assert_eq!(changes(&node, &logs).await, items(&receipt["logs"]));
+    assert!(changes(&node, &blocks).await.contains(&receipt["blockHash"]));
+    assert_eq!(changes(&node, &pending).await, [receipt["transactionHash"].clone()]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_polled_filter_reports_a_revert_as_a_reorg() {
+    let node = TestNode::start(&["--testing"]);
+    let info = node.node.info();
+    let (from, weth) = (info.accounts[1].address(), info.trading.unwrap().weth);
+    let mine = async |wei: u64| {
+        let call = json!({"from": from, "to": weth, "value": hex(wei), "data": "0xd0e30db0"});
+        let hash = node.result("/", "eth_sendTransaction", json!([call])).await;
+        node.result("/", "anvil_mine", json!([])).await;
+        node.result("/", "eth_getTransactionReceipt", json!([hash])).await
+    };
+    let logs = node.result("/", "eth_newFilter", json!([{"address": weth}])).await;
+    let blocks = node.result("/", "eth_newBlockFilter", json!([])).await;
+    let saved = node.result("/", "evm_snapshot", json!([])).await;
+    let (one, two) = (mine(1).await, mine(2).await);
+    assert_eq!(changes(&node, &logs).await, [items(&one["logs"]), items(&two["logs"])].concat());
+    assert_eq!(changes(&node, &blocks).await, [one["blockHash"].clone(), two["blockHash"].clone()]);
+    node.result("/", "evm_revert", json!([saved])).await;
+    let three = mine(3).await;
+    let removed = |receipt: &Value| {
+        let mut log = receipt["logs"][0].clone();
+        log["removed"] = json!(true);
+        log
+    };
+    assert_eq!(changes(&node, &logs).await, [removed(&two), removed(&one), three["logs"][0].clone()]);
+    assert_eq!(changes(&node, &blocks).await, [three["blockHash"].clone()]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -194,3 +194,33 @@ async fn notifications_that_are_not_read_count_as_well() {
     };
     timeout(BOUND, wait).await.expect("it is given back");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poll_of_a_filter_that_finds_no_room_loses_nothing() {
+    let node = node(&["--max-connections", "1000"]);
+    let filter = node.result("/", "eth_newPendingTransactionFilter", json!([])).await;
+    let accounts: Vec<_> = node.node.info().accounts.iter().map(|account| account.address()).collect();
+    let mut sent = Vec::new();
+    for value in 0..20 {
+        for from in &accounts {
+            let send = json!([{"from": from, "to": from, "value": format!("{value:#x}"), "gas": "0x5208"}]);
+            sent.push(node.result("/", "eth_sendTransaction", send).await);
+        }
+    }
+    // Each connection may hold half of what is left of seven eighths.
+    let (mut left, mut holders) = (MEMORY.parse::<usize>().expect("a number") / 8 * 7, Vec::new());
+    while left > 16_384 {
+        let bytes = left / 2 - 2_048;
+        holders.push(held(&node, bytes).await);
+        left -= bytes;
+    }
+    let poll = request(1, "eth_getFilterChanges", json!([filter])).to_string();
+    refused(&asked(&node, Transport::Http1, &poll).await, "a poll");
+    drop(holders);
+    let mut polled = json!(null);
+    while polled.is_null() {
+        // The memory is free once the node has seen that the connections are closed.
+        polled = node.call("/", "eth_getFilterChanges", json!([filter])).await["result"].take();
+    }
+    assert_eq!(polled, json!(sent));
+}

@@ -22,7 +22,7 @@ use jsonrpsee::types::Id;
 use presim::{
     ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
     rpc::{
-        AnswerRoom, Caller, Client, ForwardedMethods, Front, IoMemory, Request, RequestRunner, RpcError,
+        AnswerFacts, AnswerRoom, Caller, Client, ForwardedMethods, Front, IoMemory, Request, RequestRunner, RpcError,
         StateCompletion, Subscriptions, Testing, Waiters, Watches, dialect::PRESIM, table,
     },
     scheduler::{Executor, ExecutorConfig},
@@ -245,7 +245,7 @@ async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcEr
         published: front.services.runner.published(),
         starting: None,
     };
-    let mut answer = front.answer(method, request, &mut false).await?;
+    let mut answer = front.answer(method, request, &mut AnswerFacts::default()).await?;
     answer.push(b'}');
     Ok(serde_json::from_slice::<Value>(&answer).unwrap()["result"].take())
 }

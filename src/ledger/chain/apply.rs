@@ -74,7 +74,7 @@ impl Chain {
             }
             Record::Return(then) => {
                 let returns = self.returns + 1;
-                *self = Self { feed: self.feed, returns, ..Self::clone(&then) };
+                *self = Self { feed: self.feed, returns, ..self.back_to(&then) };
                 self.push(Arc::new(then.newest.copy().stamped(stamp)));
             }
             Record::Tags(tags) => {

@@ -31,13 +31,19 @@ pub enum BlockLogs {
     Alone(Arc<SealedBlock>),
     /// The upstream has not told them yet.
     Late {
-        /// The block, of which only the header is known.
-        block: Arc<SealedBlock>,
         /// The time at which its header was published.
         since: Instant,
     },
     /// No logs will be known: the block is final, pruned or no longer canonical, or the upstream does not tell them.
     Unknown,
+}
+
+impl BlockLogs {
+    /// Returns the logs of a block, if they are known.
+    pub fn of(block: &Arc<SealedBlock>) -> Option<Self> {
+        let whole = Block::sealed(block).map(Self::Whole);
+        whole.or_else(|| block.logs_alone().map(|_| Self::Alone(block.clone())))
+    }
 }
 
 impl Chain {
@@ -56,14 +62,10 @@ impl Chain {
         let Some(block) = self.blocks.get(&number).filter(|block| block.hash() == hash) else {
             return BlockLogs::Unknown;
         };
-        match (Block::sealed(block), self.late.get(&number)) {
-            (Some(whole), _) => BlockLogs::Whole(whole),
-            _ if block.logs_alone().is_some() => BlockLogs::Alone(block.clone()),
-            (None, Some(late)) if block.header.logs_bloom != Bloom::ZERO => {
-                BlockLogs::Late { block: block.clone(), since: late.since }
-            }
+        BlockLogs::of(block).unwrap_or_else(|| match self.late.get(&number) {
+            Some(late) if block.header.logs_bloom != Bloom::ZERO => BlockLogs::Late { since: late.since },
             _ => BlockLogs::Unknown,
-        }
+        })
     }
 
     /// Returns whether the logs of later blocks wait for those of the block with this number, which is late `since` then: within

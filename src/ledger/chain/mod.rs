@@ -1,5 +1,6 @@
 //! The chain at one moment: what is canonical, what is pre-confirmed on it, and the recent past.
 
+mod abandoned;
 mod ahead;
 mod apply;
 mod changes;
@@ -65,6 +66,8 @@ pub struct Chain {
     archive: Option<Arc<dyn BlockKeeper>>,
     /// The canonical blocks whose content the upstream has not told yet, by number.
     late: imbl::OrdMap<u64, LateBlock>,
+    /// The newest blocks that are no longer canonical, in the order in which they were abandoned.
+    abandoned: imbl::Vector<Arc<SealedBlock>>,
 }
 
 /// The upstream's `safe` and `finalized` blocks, by number.
@@ -137,6 +140,7 @@ impl Chain {
             old_headers: OldHeaders::default(),
             archive: None,
             late: imbl::OrdMap::new(),
+            abandoned: imbl::Vector::new(),
         };
         chain.add_block(&first);
         chain
@@ -265,6 +269,9 @@ impl Chain {
     fn forget_blocks_from(&mut self, number: u64) {
         while let Some((last, block)) = self.blocks.get_max().filter(|(last, _)| *last >= number) {
             let (last, block) = (*last, block.clone());
+            if last <= self.head().number() {
+                self.abandon(block.clone());
+            }
             self.forget_transactions(&block);
             self.numbers.remove(&block.hash());
             self.blocks.remove(&last);

@@ -50,7 +50,7 @@ impl Message {
         let answers = entries.into_iter().map(|entry| self.run_entry(entry, &batch, &bytes));
         let answers: Option<Vec<AnswerText>> = join_all(answers).await.into_iter().collect();
         match answers {
-            Some(answers) if !bytes.are_too_many() => self.join(answers),
+            Some(answers) if !bytes.are_too_many() => self.join(self.settle_all(answers, bytes).await),
             _ => {
                 if let Some(starting) = &self.starting {
                     starting.abandon();
@@ -58,6 +58,21 @@ impl Message {
                 AnswerText::failure(&self.caller, &Id::Null, json::too_long(bytes.most))
             }
         }
+    }
+
+    /// Moves the positions of the filters that were polled, in the order of the entries, because the answers fit now. A poll
+    /// that runs again gets an error if its answer does not fit any more.
+    async fn settle_all(&self, mut answers: Vec<AnswerText>, bytes: AnswerBytes) -> Vec<AnswerText> {
+        let mut free = bytes.most - bytes.so_far.into_inner().min(bytes.most);
+        for answer in &mut answers {
+            if answer.poll.is_some() {
+                free += answer.text.len();
+                let polled = std::mem::replace(answer, AnswerText::small(&self.caller, Vec::new()));
+                *answer = self.settle(polled, free).await;
+                free = free.saturating_sub(answer.text.len());
+            }
+        }
+        answers
     }
 
     /// Counts an entry against the client's rate.

@@ -13,9 +13,9 @@ use super::{
     table,
 };
 use crate::rpc::{
-    api::{status::StatusBoard, testing::changes::Testing, watch::Watches},
+    api::{log::Poll, status::StatusBoard, testing::changes::Testing, watch::Watches},
     protocol::error::{Outcome, Result, RpcError},
-    run::{LeaderUse, UpstreamUse, request::Request, runner::RequestRunner},
+    run::{LeaderUse, UpstreamUse, filters::Move, request::Request, runner::RequestRunner},
 };
 use crate::telemetry::{Counter, Histogram, Metrics};
 
@@ -30,6 +30,15 @@ pub struct Front {
     unknown: Counted,
     /// The counter of requests that were rejected because of load.
     refusals: Counted,
+}
+
+/// Facts about an answer besides its text.
+#[derive(Debug, Default)]
+pub struct AnswerFacts {
+    /// Whether the upstream executed the request, because presim cannot.
+    pub by_upstream: bool,
+    /// The move that the answer of a poll makes once its bytes are granted.
+    pub moves: Option<Move>,
 }
 
 #[derive(Debug)]
@@ -70,15 +79,14 @@ impl Front {
         }
     }
 
-    /// Answers a request of a method. Returns the answer up to the end of its result. Sets `by_upstream` if the upstream
-    /// executed the request, because presim cannot.
+    /// Answers a request of a method. Returns the answer up to the end of its result, and notes the `facts` beside it.
     ///
     /// # Errors
     ///
     /// Returns the error that answers the request instead.
-    pub async fn answer(&self, method: &MethodRoute, request: Request, by_upstream: &mut bool) -> Result<Vec<u8>> {
+    pub async fn answer(&self, method: &MethodRoute, request: Request, facts: &mut AnswerFacts) -> Result<Vec<u8>> {
         let arrived = Instant::now();
-        let answer = self.run_or_ask(method.handler, request, by_upstream).await;
+        let answer = self.run_or_ask(method.handler, request, facts).await;
         let outcome = answer.as_ref().map_or_else(RpcError::outcome, |_| Outcome::Ok);
         self.counts[method.info.index][outcome as usize]
             .get_or_init(|| Counted::new(&self.metrics, method.info.name, outcome))
@@ -88,7 +96,7 @@ impl Front {
 
     /// Runs a request, or asks the node that can answer it. Rare futures are boxed, because they are large and would be moved with every
     /// request.
-    async fn run_or_ask(&self, handler: Handler, request: Request, by_upstream: &mut bool) -> Result<Vec<u8>> {
+    async fn run_or_ask(&self, handler: Handler, request: Request, facts: &mut AnswerFacts) -> Result<Vec<u8>> {
         let (method, runner) = (request.method, &self.services.runner);
         if let Some(leader) = runner.leader_for(&request)
             && (!matches!(method.leader, LeaderUse::Wallet)
@@ -99,11 +107,16 @@ impl Front {
         }
         match (handler, &runner.remote) {
             (Handler::Serve(serve), _) => serve(&self.services, request).await,
+            (Handler::Poll(poll), _) => {
+                let Poll { answer, moves } = poll(runner, request).await?;
+                facts.moves = Some(moves);
+                answer
+            }
             (Handler::Run(run), Some(remote)) if method.upstream != UpstreamUse::Unasked => {
                 Box::pin(runner.run_beside(remote, run, request)).await
             }
             (Handler::Run(run), Some(remote)) if remote.lacks_rules => {
-                Box::pin(runner.run_or_forward(remote, run, request, by_upstream)).await
+                Box::pin(runner.run_or_forward(remote, run, request, &mut facts.by_upstream)).await
             }
             (Handler::Run(run), _) => runner.run(run, request).await.map(|(_, answer)| answer),
         }

@@ -1,5 +1,7 @@
 //! A row of the table of methods.
 
+use std::sync::Arc;
+
 use futures::future::BoxFuture;
 
 use super::services::Services;
@@ -8,11 +10,12 @@ use crate::{
         api::{
             Example, Method, Serve,
             document::{Describe, describe},
+            log::{FilterEntry, GetFilterChanges, Poll},
             testing::changes::{Answer, Change},
         },
         params,
         protocol::error::Result,
-        run::{LeaderUse, MethodInfo, RunHandler, UpstreamUse, WaitingPart, request::Request},
+        run::{LeaderUse, MethodInfo, RunHandler, UpstreamUse, WaitingPart, request::Request, runner::RequestRunner},
     },
     scheduler::{
         LaneName::Read,
@@ -38,10 +41,15 @@ pub enum Handler {
     Run(RunHandler),
     /// Several runs, or none: what a method does beside them.
     Serve(ServeHandler),
+    /// One run, whose answer moves the position of a filter once its bytes are granted.
+    Poll(PollHandler),
 }
 
 /// A handler that may wait, and run a request in several steps.
 pub type ServeHandler = for<'a> fn(&'a Services, Request) -> BoxFuture<'a, Result<Vec<u8>>>;
+
+/// A handler that finds what is new to a filter.
+pub type PollHandler = for<'a> fn(&'a Arc<RequestRunner>, Request) -> BoxFuture<'a, Result<Poll>>;
 
 impl MethodRoute {
     const fn new(name: &'static str, target: RunTarget, handler: Handler, describe: Describe) -> Self {
@@ -64,6 +72,13 @@ impl MethodRoute {
         let handler = Handler::Serve(|node, request| Box::pin(M::serve(node.as_ref(), &node.runner, request)));
         Self::new(name, target, handler, |name, dialect, schemas| {
             describe::<M, M::Answer>(M::EXAMPLE, name, dialect, schemas)
+        })
+    }
+
+    /// Builds the row of the method that polls filters.
+    pub const fn poll(name: &'static str) -> Self {
+        Self::new(name, On(Read), Handler::Poll(GetFilterChanges::poll), |name, dialect, schemas| {
+            describe::<GetFilterChanges, Vec<FilterEntry>>(GetFilterChanges::EXAMPLE, name, dialect, schemas)
         })
     }
 

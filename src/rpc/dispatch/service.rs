@@ -20,12 +20,17 @@ use jsonrpsee::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{front::Front, table};
+use super::{
+    front::{AnswerFacts, Front},
+    method::{Handler, MethodRoute},
+    table,
+};
 use crate::rpc::{
     json,
     limits::memory::{AnswerRoom, HeldBytes},
     protocol::error::RpcError,
     run::{
+        filters::Move,
         remote::StateCompletion,
         request::{Caller, Request, begin},
         subscriptions::Starting,
@@ -51,6 +56,18 @@ pub struct AnswerText {
     pub held: HeldBytes,
     /// Whether the upstream executed the request.
     pub by_upstream: bool,
+    /// The poll that is answered, if a filter's position moves by it.
+    pub poll: Option<Box<AnsweredPoll>>,
+}
+
+/// A poll of a filter that has its answer.
+#[derive(Debug)]
+pub struct AnsweredPoll {
+    /// The move that the answer makes.
+    moves: Move,
+    method: &'static MethodRoute,
+    /// The request, which runs again if another poll has moved the filter meanwhile.
+    request: Request,
 }
 
 /// The requests of one message. All of them run on the snapshot at its arrival.
@@ -91,7 +108,7 @@ impl AnswerText {
     /// Returns an answer that is always granted, because it is small or reports something that has been done.
     pub fn small(caller: &Caller, text: Vec<u8>) -> Self {
         let held = caller.memory.take_always(text.len());
-        Self { text, held, by_upstream: false }
+        Self { text, held, by_upstream: false, poll: None }
     }
 
     /// Returns the text, which holds its bytes until its last part is dropped.
@@ -245,17 +262,35 @@ impl Message {
                 None => ticket,
             },
             starting: starting.clone(),
-            room: room.clone(),
+            room,
         };
-        let mut by_upstream = false;
-        let answer = front.answer(method, request, &mut by_upstream).await;
-        let most = runner.limits().max_response;
+        let answer = self.run_request(id, method, request, parsed).await;
+        match batch {
+            // The bytes are granted once the answers of all entries fit.
+            Some(_) => answer,
+            None => self.settle(answer, usize::MAX).await,
+        }
+    }
+
+    /// Runs a request, and takes the bytes of its answer.
+    async fn run_request(
+        &self,
+        id: &Id<'_>,
+        method: &'static MethodRoute,
+        request: Request,
+        parsed: Instant,
+    ) -> AnswerText {
+        let Self { front, caller, .. } = self;
+        let (room, most) = (request.room.clone(), front.services.runner.limits().max_response);
+        let again = matches!(method.handler, Handler::Poll(_)).then(|| request.clone());
+        let mut facts = AnswerFacts::default();
+        let answer = front.answer(method, request, &mut facts).await;
         let text = match answer {
             Ok(mut answer) if answer.len() < most => {
                 answer.push(b'}');
                 answer
             }
-            Ok(_) => failure(id, json::too_long(most)),
+            Ok(_) => return self.failure(id, json::too_long(most)),
             Err(error) => {
                 let is_busy = error.is_busy();
                 let text = failure(id, error);
@@ -274,7 +309,28 @@ impl Message {
         } else if !held.grow(more) {
             return self.failure(id, caller.memory.memory().full("the answer", text.len()));
         }
-        AnswerText { text, held, by_upstream }
+        let AnswerFacts { by_upstream, moves } = facts;
+        let poll = moves.zip(again).map(|(moves, request)| Box::new(AnsweredPoll { moves, method, request }));
+        AnswerText { text, held, by_upstream, poll }
+    }
+
+    /// Moves the position of the filter that `answer` is about, if it is the answer to a poll, and returns the answer. If
+    /// another poll has moved the filter since, the bytes are released and the request runs again, within its deadline. An
+    /// answer of more than `most` bytes moves nothing and is replaced by an error.
+    pub async fn settle(&self, mut answer: AnswerText, most: usize) -> AnswerText {
+        while let Some(poll) = answer.poll.take() {
+            let AnsweredPoll { moves, method, request } = *poll;
+            if answer.text.len() > most {
+                return self.failure(&request.id, json::too_long(most));
+            }
+            if moves.store() {
+                break;
+            }
+            drop(answer);
+            let id = request.id.clone();
+            answer = self.run_request(&id, method, request, Instant::now()).await;
+        }
+        answer
     }
 
     /// Answers a method that presim does not have with the upstream's answer.

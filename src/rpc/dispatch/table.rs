@@ -109,7 +109,7 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<log::NewFilter>("eth_newFilter", Inline),
     MethodRoute::run::<log::NewBlockFilter>("eth_newBlockFilter", Inline),
     MethodRoute::run::<log::NewPendingTransactionFilter>("eth_newPendingTransactionFilter", Inline),
-    MethodRoute::run::<log::GetFilterChanges>("eth_getFilterChanges", On(Read)),
+    MethodRoute::poll("eth_getFilterChanges"),
     MethodRoute::run::<log::GetFilterLogs>("eth_getFilterLogs", On(Read)),
     MethodRoute::run::<log::UninstallFilter>("eth_uninstallFilter", Inline),
     // Subscriptions.

@@ -1,22 +1,30 @@
 //! Filters for polling: `eth_newFilter` and its kin, for clients that cannot subscribe.
 //!
-//! A filter holds a position in the chain. A filter that is not polled for a while is dropped, as in geth, and their
-//! number is bounded.
+//! A filter has a position: what its client knows. A poll copies the position, finds what is new since without holding a
+//! lock, and moves the position once the bytes of its answer are granted, if it is still the one that was copied. So an answer
+//! that is rejected loses nothing, and two polls at once never report the same thing twice.
+//!
+//! A filter that is not polled for a while is dropped, as in geth, and their number is bounded.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use alloy_consensus::{TxEnvelope, transaction::Recovered};
+use alloy_eips::BlockNumHash;
 use alloy_primitives::B256;
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::sync::broadcast;
+use tokio::sync::broadcast::{self, error::TryRecvError};
 
-use crate::rpc::{
-    params::{LogFilter, LogRange},
-    protocol::error::{Result, RpcError},
+use crate::{
+    pool::BROADCAST_CAPACITY,
+    rpc::{
+        params::{LogFilter, LogRange},
+        protocol::error::{Result, RpcError},
+    },
 };
 
 /// The time after which a filter that is not polled is dropped, as in geth.
@@ -47,7 +55,7 @@ struct Installed {
     owner: usize,
     /// The time of the installation or of the last poll.
     asked: Instant,
-    subject: Arc<Mutex<FilterSubject>>,
+    filter: Arc<Filter>,
 }
 
 /// The filters of a client.
@@ -59,27 +67,135 @@ struct ClientFilters {
     filters: BTreeSet<(Instant, u64)>,
 }
 
-/// The subject of a filter, and the position up to which its client knows it.
+/// A filter: its subject, and the position up to which its client knows it.
 #[derive(Debug)]
-pub enum FilterSubject {
-    /// Hashes of sealed blocks.
-    Blocks {
-        /// The first block that the client does not know.
-        next: u64,
-    },
+pub enum Filter {
+    /// Hashes of sealed blocks. The position is the newest block that the client knows.
+    Blocks(Position<BlockNumHash>),
     /// Matching logs of sealed blocks.
     Logs {
         /// The conditions on logs.
         filter: Box<LogFilter>,
         /// The range of blocks.
         range: LogRange,
-        /// The first block that the client does not know.
-        next: u64,
-        /// The hashes of earlier blocks whose logs the upstream has not told yet, by number.
-        late: BTreeMap<u64, B256>,
+        /// The blocks whose logs the client knows.
+        position: Position<KnownLogs>,
     },
     /// Hashes of transactions that enter the pool.
-    Pending(broadcast::Receiver<Arc<Recovered<TxEnvelope>>>),
+    Pending(PendingHashes),
+}
+
+/// A position that polls move.
+#[derive(Clone, Debug)]
+pub struct Position<P>(Arc<ArcSwap<P>>);
+
+/// The move of a filter's position.
+pub struct Move(Box<dyn FnOnce() -> bool + Send>);
+
+/// The blocks whose logs the client of a filter knows.
+#[derive(Clone, Debug)]
+pub struct KnownLogs {
+    /// The newest of them.
+    pub newest: BlockNumHash,
+    /// The hashes of earlier blocks whose logs the upstream has not reported yet, by number.
+    pub late: BTreeMap<u64, B256>,
+}
+
+/// The hashes of transactions that have entered the pool since a filter was installed. Each has a sequence number, and the
+/// position is the number of the first one that the client does not know.
+#[derive(Debug)]
+pub struct PendingHashes {
+    queue: Mutex<HashQueue>,
+    position: Position<u64>,
+}
+
+/// The hashes that were received and that a client may not know.
+#[derive(Debug)]
+struct HashQueue {
+    received: broadcast::Receiver<Arc<Recovered<TxEnvelope>>>,
+    hashes: VecDeque<B256>,
+    /// The sequence number of the first hash.
+    first: u64,
+}
+
+impl<P: Send + Sync + 'static> Position<P> {
+    /// Creates a position.
+    pub fn new(first: P) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(first)))
+    }
+
+    /// Returns the position now.
+    pub fn get(&self) -> Arc<P> {
+        self.0.load_full()
+    }
+
+    /// Returns the move from a position that was read before to another one.
+    pub fn moved(&self, from: Arc<P>, to: P) -> Move {
+        let position = self.0.clone();
+        Move(Box::new(move || Arc::ptr_eq(&position.compare_and_swap(&from, Arc::new(to)), &from)))
+    }
+}
+
+impl Move {
+    /// Moves the position. Returns false if another poll has moved it since it was read.
+    #[must_use]
+    pub fn store(self) -> bool {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for Move {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Move")
+    }
+}
+
+impl KnownLogs {
+    /// Returns the position of a client that knows all logs up to `newest`.
+    pub const fn up_to(newest: BlockNumHash) -> Self {
+        Self { newest, late: BTreeMap::new() }
+    }
+}
+
+impl PendingHashes {
+    /// Begins with the next transaction that is received.
+    pub fn new(received: broadcast::Receiver<Arc<Recovered<TxEnvelope>>>) -> Self {
+        let queue = HashQueue { received, hashes: VecDeque::new(), first: 0 };
+        Self { queue: Mutex::new(queue), position: Position::new(0) }
+    }
+
+    /// Returns up to `most` hashes that the client does not know, and the move beyond them.
+    pub fn next(&self, most: usize) -> (Vec<B256>, Move) {
+        let from = self.position.get();
+        let mut queue = self.queue.lock();
+        queue.receive();
+        let known = usize::try_from(from.saturating_sub(queue.first)).unwrap_or(usize::MAX).min(queue.hashes.len());
+        queue.drop_first(known);
+        let fresh: Vec<B256> = queue.hashes.iter().take(most).copied().collect();
+        let to = queue.first + fresh.len() as u64;
+        drop(queue);
+        (fresh, self.position.moved(from, to))
+    }
+}
+
+impl HashQueue {
+    /// Receives what has arrived. At the bound, which is that of the channel, the oldest hashes are dropped.
+    fn receive(&mut self) {
+        loop {
+            match self.received.try_recv() {
+                Ok(tx) => self.hashes.push_back(*tx.tx_hash()),
+                // The channel has dropped the oldest transactions. The remaining ones follow.
+                Err(TryRecvError::Lagged(_)) => {}
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            }
+        }
+        self.drop_first(self.hashes.len().saturating_sub(BROADCAST_CAPACITY));
+    }
+
+    fn drop_first(&mut self, count: usize) {
+        self.hashes.drain(..count);
+        self.first += count as u64;
+    }
 }
 
 impl Filters {
@@ -89,7 +205,7 @@ impl Filters {
     }
 
     /// Installs a filter for the client of this name, and returns its id.
-    pub fn install(&self, client: Option<&str>, subject: FilterSubject) -> u64 {
+    pub fn install(&self, client: Option<&str>, filter: Filter) -> u64 {
         // Declared before the lock is taken, so that it is dropped after the lock is released.
         let _evicted;
         let mut list = self.list.lock();
@@ -106,7 +222,7 @@ impl Filters {
         };
         let asked = Instant::now();
         list.owners[owner].filters.insert((asked, id));
-        list.installed.insert(id, Installed { owner, asked, subject: Arc::new(Mutex::new(subject)) });
+        list.installed.insert(id, Installed { owner, asked, filter: Arc::new(filter) });
         id
     }
 
@@ -116,17 +232,16 @@ impl Filters {
         removed.is_some()
     }
 
-    /// Applies `act` to a filter. Only requests for the same filter wait for one another.
+    /// Returns a filter, and counts as a poll.
     ///
     /// # Errors
     ///
-    /// Returns -32000 if there is no such filter, or the error of `act`.
-    pub fn with<T>(&self, id: u64, act: impl FnOnce(&mut FilterSubject) -> Result<T>) -> Result<T> {
-        let subject = self.list.lock().ask(id);
-        let subject = subject.ok_or_else(|| {
+    /// Returns -32000 if there is no such filter, or it has just expired.
+    pub fn ask(&self, id: u64) -> Result<Arc<Filter>> {
+        let filter = self.list.lock().ask(id);
+        filter.ok_or_else(|| {
             RpcError::new(-32000, format!("params[0]: filter not found: {id:#x}: no such filter, or it has expired"))
-        })?;
-        act(&mut subject.lock())
+        })
     }
 }
 
@@ -140,9 +255,8 @@ impl FilterList {
         })
     }
 
-    /// Returns the subject of a filter, and counts as a poll; `None` if there is no such filter, or it has just
-    /// expired.
-    fn ask(&mut self, id: u64) -> Option<Arc<Mutex<FilterSubject>>> {
+    /// Returns a filter, and counts as a poll; `None` if there is no such filter, or it has just expired.
+    fn ask(&mut self, id: u64) -> Option<Arc<Filter>> {
         let installed = self.installed.get_mut(&id)?;
         if installed.asked.elapsed() >= IDLE_TIMEOUT {
             self.remove(id);
@@ -153,7 +267,7 @@ impl FilterList {
         let filters = &mut self.owners[installed.owner].filters;
         filters.remove(&(before, id));
         filters.insert((now, id));
-        Some(installed.subject.clone())
+        Some(installed.filter.clone())
     }
 
     fn remove(&mut self, id: u64) -> Option<Installed> {

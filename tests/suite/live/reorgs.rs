@@ -8,7 +8,10 @@ use super::{
     built::{Built, ETHEREUM, SOMEBODY, STORE, store, transfer},
     head, serve, start,
 };
-use crate::support::{BOUND, Socket, TestNode, hex, number};
+use crate::{
+    support::{BOUND, Socket, TestNode, hex, items, number},
+    upstream::SmallUpstream,
+};
 
 /// Builds blocks of one transfer and one stored word each, with nonces from `first_nonce` on.
 fn branch(on: &Built, length: usize, first_nonce: u64, value: u64, salt: u8) -> Vec<Built> {
@@ -154,4 +157,94 @@ async fn many_blocks_at_once_are_jumped_over() {
     assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 30.0);
     let told = tokio::time::timeout(BOUND, node.result("/", "eth_getBlockByNumber", json!([hex(50), false]))).await;
     assert_eq!(told.expect("it answers")["hash"], json!(blocks[49].hash()), "it is the upstream's to tell");
+}
+
+/// Returns the block hash of each log that a poll returns, and whether the log is removed.
+async fn polled(node: &TestNode, filter: &Value) -> Vec<(Value, bool)> {
+    let logs = node.result("/", "eth_getFilterChanges", json!([filter])).await;
+    items(&logs).iter().map(|log| (log["blockHash"].clone(), log["removed"] == json!(true))).collect()
+}
+
+fn reported(blocks: &[Built], removed: bool) -> Vec<(Value, bool)> {
+    blocks.iter().map(|built| (json!(built.hash()), removed)).collect()
+}
+
+fn newest_first(blocks: &[Built]) -> Vec<Built> {
+    blocks.iter().rev().cloned().collect()
+}
+
+async fn move_to(upstream: &SmallUpstream, node: &TestNode, blocks: &[Built]) {
+    upstream.reorganise(blocks.iter().map(|built| built.block.clone()).collect());
+    head(node, blocks.last().expect("a block").hash()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn polled_filters_report_what_a_reorg_removes_and_what_replaces_it() {
+    let genesis = Built::ethereum();
+    let dead = branch(&genesis, 3, 0, 10, 1);
+    let live = branch(&genesis, 4, 0, 1_000, 2);
+    for flags in [&[][..], &["--max-logs", "2"]] {
+        let upstream = serve(&[&genesis]).await;
+        let node = start(&upstream.url(), &genesis.config, flags).await;
+        let install = async || node.result("/", "eth_newFilter", json!([{ "address": STORE }])).await;
+        let (filter, unpolled) = (install().await, install().await);
+        let other = node.result("/", "eth_newFilter", json!([{ "address": SOMEBODY }])).await;
+        let blocks = node.result("/", "eth_newBlockFilter", json!([])).await;
+        move_to(&upstream, &node, &dead).await;
+        let all = async |filter: &Value, count: usize| {
+            let mut found = Vec::new();
+            while found.len() < count {
+                found.extend(polled(&node, filter).await);
+            }
+            assert_eq!(polled(&node, filter).await, [], "each log once");
+            found
+        };
+        assert_eq!(all(&filter, 3).await, reported(&dead, false));
+        let hashes = async |count: usize| {
+            let mut found = Vec::new();
+            while found.len() < count {
+                found.extend(items(&node.result("/", "eth_getFilterChanges", json!([blocks])).await).to_vec());
+            }
+            found
+        };
+        assert_eq!(hashes(3).await, dead.iter().map(|built| json!(built.hash())).collect::<Vec<_>>());
+        move_to(&upstream, &node, &live).await;
+        let expected = [reported(&newest_first(&dead), true), reported(&live, false)].concat();
+        assert_eq!(all(&filter, 7).await, expected);
+        assert_eq!(hashes(4).await, live.iter().map(|built| json!(built.hash())).collect::<Vec<_>>());
+        assert_eq!(all(&unpolled, 4).await, reported(&live, false), "what was not reported is not removed");
+        assert_eq!(polled(&node, &other).await, []);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poll_names_an_abandoned_block_whose_logs_are_forgotten_and_goes_on() {
+    let genesis = Built::ethereum();
+    let branches: Vec<_> =
+        (1..6).map(|salt| branch(&genesis, 2 + usize::from(salt), 0, 100 * u64::from(salt), salt)).collect();
+    let upstream = serve(&[&genesis]).await;
+    let node = start(&upstream.url(), &genesis.config, &["--keep-blocks", "12", "--flashblocks-ahead", "2"]).await;
+    let filter = node.result("/", "eth_newFilter", json!([{ "address": STORE }])).await;
+    let blocks = node.result("/", "eth_newBlockFilter", json!([])).await;
+    move_to(&upstream, &node, &branches[0]).await;
+    assert_eq!(polled(&node, &filter).await, reported(&branches[0], false));
+    node.result("/", "eth_getFilterChanges", json!([blocks])).await;
+    for branch in &branches[1..] {
+        move_to(&upstream, &node, branch).await;
+    }
+    let known = branches[0].last().expect("a block");
+    for filter in [&filter, &blocks] {
+        let error = node.error("/", "eth_getFilterChanges", json!([filter])).await;
+        let text = error["message"].as_str().unwrap();
+        assert!(error["code"] == -32000 && text.contains(&known.hash().to_string()), "{error}");
+        assert_eq!(
+            node.result("/", "eth_getFilterChanges", json!([filter])).await,
+            json!([]),
+            "the error is given once"
+        );
+    }
+    let next = branches[4].last().expect("a block").next(vec![store(ETHEREUM, 14, 7)], 5);
+    upstream.push(next.block.clone());
+    head(&node, next.hash()).await;
+    assert_eq!(polled(&node, &filter).await, reported(&[next], false));
 }

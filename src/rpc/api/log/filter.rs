@@ -1,14 +1,17 @@
 //! Filters that clients poll.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use alloy_eips::BlockNumHash;
+use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tokio::sync::broadcast::error::TryRecvError;
 
-use super::{write, write_logs};
+use super::{BLOCKS_PER_CHECK, write, write_logs};
 use crate::{
-    ledger::{BlockLogs, Selector, UnknownBlock},
+    chain::SealedBlock,
+    ledger::{BlockLogs, Chain, Selector, UnknownBlock},
+    meter::Stopped,
     rpc::{
         api::{Example, Method, Query},
         json::{
@@ -16,9 +19,14 @@ use crate::{
             hex::{Fixed, Quantity},
             schema,
         },
-        params::{FilterParam, LogRange},
+        params::{self, FilterParam, LogFilter, LogRange},
         protocol::error::{Result, RpcError},
-        run::{Backend, Run, filters::FilterSubject},
+        run::{
+            Backend, Run,
+            filters::{Filter, KnownLogs, Move, PendingHashes, Position},
+            request::Request,
+            runner::RequestRunner,
+        },
     },
 };
 
@@ -52,8 +60,8 @@ impl Query for NewFilter {
                 return Err(RpcError::params(text));
             }
         }
-        let next = run.published.head().number() + 1;
-        Ok(install(backend, run, FilterSubject::Logs { filter, range, next, late: BTreeMap::new() }))
+        let position = Position::new(KnownLogs::up_to(run.published.head().id()));
+        Ok(install(backend, run, Filter::Logs { filter, range, position }))
     }
 }
 
@@ -67,8 +75,7 @@ impl Query for NewBlockFilter {
     const EXAMPLE: Example = Example { params: "[]", answer: r#""0x1f2e3d4c5b6a7988""# };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
-        let next = run.published.head().number() + 1;
-        Ok(install(backend, run, FilterSubject::Blocks { next }))
+        Ok(install(backend, run, Filter::Blocks(Position::new(run.published.head().id()))))
     }
 }
 
@@ -82,12 +89,12 @@ impl Query for NewPendingTransactionFilter {
     const EXAMPLE: Example = Example { params: "[]", answer: r#""0x1f2e3d4c5b6a7988""# };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
-        Ok(install(backend, run, FilterSubject::Pending(backend.pool.subscribe())))
+        Ok(install(backend, run, Filter::Pending(PendingHashes::new(backend.pool.subscribe()))))
     }
 }
 
-fn install(backend: &Backend, run: &Run<'_>, subject: FilterSubject) -> Quantity<u64> {
-    Quantity(backend.filters.install(run.client, subject))
+fn install(backend: &Backend, run: &Run<'_>, filter: Filter) -> Quantity<u64> {
+    Quantity(backend.filters.install(run.client, filter))
 }
 
 /// Forgets a filter. The result is false if there is none.
@@ -119,17 +126,18 @@ impl Method for GetFilterLogs {
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let id = self.id.0;
-        backend.filters.with(id, |subject| match subject {
-            FilterSubject::Logs { filter, range, .. } => write_logs(backend, run, filter, *range),
-            FilterSubject::Blocks { .. } | FilterSubject::Pending(_) => {
-                Err(RpcError::new(-32000, format!("params[0]: filter {id:#x} is not about logs")))
+        match &*backend.filters.ask(id)? {
+            Filter::Logs { filter, range, .. } => write_logs(backend, run, filter, *range)?,
+            Filter::Blocks(_) | Filter::Pending(_) => {
+                return Err(RpcError::new(-32000, format!("params[0]: filter {id:#x} is not about logs")));
             }
-        })?;
+        }
         Ok(Lookup::Found)
     }
 }
 
-/// The hashes or logs that are new to a filter since it was last polled. Those beyond the limits wait for the next poll.
+/// The hashes or logs that are new to a filter since it was last polled, after the logs of blocks that are no longer canonical,
+/// with `removed`. Those beyond the limits wait for the next poll.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: the id of a subscription or filter")]
 pub struct GetFilterChanges {
@@ -145,117 +153,274 @@ pub enum FilterEntry {
     Log(Box<schema::Log>),
 }
 
-impl Method for GetFilterChanges {
-    type Answer = Vec<FilterEntry>;
-    const EXAMPLE: Example = Example {
+/// The answer to a poll, and the move of the filter's position once the answer's bytes are granted.
+#[derive(Debug)]
+pub struct Poll {
+    /// The answer up to the end of its result, or the error that the client gets once.
+    pub answer: Result<Vec<u8>>,
+    pub moves: Move,
+}
+
+/// The end of a run that has found what is new to a filter: the move beyond it, and the error to answer instead of what was
+/// written.
+struct Found {
+    moves: Move,
+    error: Option<RpcError>,
+}
+
+impl GetFilterChanges {
+    pub const EXAMPLE: Example = Example {
         params: r#"["0x1f2e3d4c5b6a7988"]"#,
         answer: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let Run { published, meter, out, .. } = run;
-        let (most, start) = (backend.limits.max_logs, out.len());
-        let head = published.head().number();
-        backend.filters.with(self.id.0, |subject| {
-            match subject {
-                FilterSubject::Blocks { next } => {
-                    let mut known = *next;
-                    // The headers are known, even of blocks that are pruned already.
-                    let blocks = (known..=head).filter_map(|number| published.sealed_block(number));
-                    json::list(out, blocks.take(most), |out, block| {
-                        known = block.number() + 1;
-                        json::data(out, block.hash().as_slice());
-                    });
-                    *next = known;
+    /// Finds what is new to a filter.
+    pub fn poll(runner: &Arc<RequestRunner>, request: Request) -> BoxFuture<'_, Result<Poll>> {
+        Box::pin(async move {
+            let Self { id } = params::parse(&request.params, request.caller.dialect)?;
+            let filter = runner.backend.filters.ask(id.0)?;
+            let snapshots = runner.host.snapshots.clone();
+            let find = move |backend: &Backend, run: &mut Run<'_>| match &*filter {
+                Filter::Blocks(position) => {
+                    let from = position.get();
+                    new_blocks(backend.limits.max_logs, run, position, from, &snapshots.load())
                 }
-                FilterSubject::Logs { filter, range, next, late } => {
-                    let (first, last) = ends(*range, head);
-                    if let Err(pruned @ (UnknownBlock::History { oldest, .. } | UnknownBlock::Pruned { oldest, .. })) =
-                        published.has_blocks(first.max(*next), last)
-                    {
-                        // The client gets this error once. The next poll begins at the oldest block that is retained.
-                        *next = oldest;
-                        return Err(pruned.into());
-                    }
-                    // The position advances only when the response is complete, so that a stopped run loses no logs.
-                    let (mut known, mut count, mut waiting) = (*next, 0, late.clone());
-                    let from = first.max(known);
-                    let fresh = published.blocks(from, last).map(|block| (block.number(), block.hash()));
-                    let fresh = fresh.filter(|(number, _)| !late.contains_key(number));
-                    // A block that was waited for may have been replaced by another.
-                    let now = |number: u64| published.blocks(number, number).next().map(|block| block.hash());
-                    let all = late.iter().map(|(number, hash)| (*number, now(*number).unwrap_or(*hash))).chain(fresh);
-                    out.push(b'[');
-                    for (number, hash) in all {
-                        let (end, is_new) = (out.len(), number >= from);
-                        match published.logs_of(number, hash) {
-                            BlockLogs::Late { .. } if !is_new => {
-                                waiting.insert(number, hash);
-                                continue;
-                            }
-                            BlockLogs::Late { block, since } if filter.matches_bloom(block.header.logs_bloom) => {
-                                if published.waits_for(number, since, backend.limits.late) {
-                                    break;
-                                }
-                                waiting.insert(number, hash);
-                            }
-                            BlockLogs::Whole(block) => {
-                                meter.check()?;
-                                write(filter.logs_in(&block, 0), &mut count, usize::MAX, out);
-                            }
-                            BlockLogs::Alone(block) => {
-                                meter.check()?;
-                                write(filter.logs_alone_in(&block), &mut count, usize::MAX, out);
-                            }
-                            BlockLogs::Late { .. } | BlockLogs::Unknown => {}
-                        }
-                        // Two bytes are reserved for the ends of the array and of the response.
-                        if out.len() + 2 > backend.limits.max_response {
-                            if end == start + 1 {
-                                return Err(json::too_long(backend.limits.max_response));
-                            }
-                            out.truncate(end);
-                            break;
-                        }
-                        if is_new {
-                            known = number + 1;
-                        } else {
-                            waiting.remove(&number);
-                        }
-                        if count >= most {
-                            break;
-                        }
-                    }
-                    out.push(b']');
-                    (*next, *late) = (known, waiting);
+                Filter::Logs { filter, range, position } => {
+                    let from = position.get();
+                    let published = snapshots.load();
+                    NewLogs::new(backend, filter, *range, &published, run).find(position, from)
                 }
-                FilterSubject::Pending(transactions) => {
-                    let fresh = std::iter::from_fn(|| {
-                        loop {
-                            match transactions.try_recv() {
-                                Ok(tx) => return Some(tx),
-                                // The channel has dropped the oldest transactions. The remaining ones follow.
-                                Err(TryRecvError::Lagged(_)) => {}
-                                Err(TryRecvError::Empty | TryRecvError::Closed) => return None,
-                            }
-                        }
-                    });
-                    json::list(out, fresh.take(most), |out, tx| json::data(out, tx.tx_hash().as_slice()));
+                Filter::Pending(hashes) => {
+                    let (fresh, moves) = hashes.next(backend.limits.max_logs);
+                    json::list(&mut run.out, fresh.into_iter(), |out, hash| json::data(out, hash.as_slice()));
+                    Ok(Found { moves, error: None })
                 }
-            }
-            Ok(())
-        })?;
-        Ok(Lookup::Found)
+            };
+            let (Found { moves, error }, out) = runner.run_step(request.method.target, request, find).await?;
+            Ok(Poll { answer: error.map_or(Ok(out), Err), moves })
+        })
     }
 }
 
-/// Returns the first and the last block number of a filter's range, up to `head`. Tags do not bound the range.
-const fn ends(range: LogRange, head: u64) -> (u64, u64) {
-    let LogRange::Range(from, to) = range else { return (0, head) };
+/// Writes the hashes of the blocks after the newest one that the client knows, or after the newest one of these that is
+/// still canonical.
+///
+/// The position is read before the chain, so that no poll sees a chain that is older than its filter's position.
+fn new_blocks(
+    most: usize,
+    run: &mut Run<'_>,
+    position: &Position<BlockNumHash>,
+    from: Arc<BlockNumHash>,
+    published: &Chain,
+) -> Result<Found> {
+    let mut newest = *from;
+    while !published.is_canonical(newest) {
+        match published.abandoned(newest.hash) {
+            Some(block) => newest = parent(block),
+            None => {
+                let error = Some(forgotten(newest, published));
+                return Ok(Found { moves: position.moved(from, published.head().id()), error });
+            }
+        }
+    }
+    // The headers are known, even of blocks that are pruned already.
+    let blocks = (newest.number + 1..=published.head().number()).filter_map(|number| published.sealed_block(number));
+    json::list(&mut run.out, blocks.take(most), |out, block| {
+        newest = block.id();
+        json::data(out, block.hash().as_slice());
+    });
+    Ok(Found { moves: position.moved(from, newest), error: None })
+}
+
+fn parent(block: &SealedBlock) -> BlockNumHash {
+    BlockNumHash::new(block.number().saturating_sub(1), block.header.parent_hash)
+}
+
+/// Returns the error of a poll whose client knows a block that was abandoned so long ago that it is forgotten.
+fn forgotten(block: BlockNumHash, published: &Chain) -> RpcError {
+    let BlockNumHash { number, hash } = block;
+    let head = published.head().number();
+    RpcError::new(
+        -32000,
+        format!(
+            "block {number} ({hash}) is no longer canonical, and its logs are no longer held: what the filter has returned of it and \
+             of later blocks may be void; the filter goes on after block {head}: read the blocks up to it with eth_getLogs"
+        ),
+    )
+}
+
+/// A search for the logs that are new to a filter.
+struct NewLogs<'a, 'r> {
+    backend: &'a Backend,
+    filter: &'a LogFilter,
+    /// The first and the last number of the filter's range.
+    first: u64,
+    last: u64,
+    published: &'a Chain,
+    run: &'a mut Run<'r>,
+    /// The length of the answer before its first log.
+    start: usize,
+    count: usize,
+}
+
+/// The reason why a search ends before it has written everything.
+enum Stop {
+    /// The answer is full. The next poll goes on.
+    Full,
+    /// Logs cannot be returned any more: the error that says so, and the position to go on from.
+    Lost(RpcError, KnownLogs),
+    /// The run has failed.
+    Failed(RpcError),
+}
+
+impl From<RpcError> for Stop {
+    fn from(error: RpcError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Stopped> for Stop {
+    fn from(why: Stopped) -> Self {
+        Self::Failed(why.into())
+    }
+}
+
+impl<'a, 'r> NewLogs<'a, 'r> {
+    fn new(
+        backend: &'a Backend,
+        filter: &'a LogFilter,
+        range: LogRange,
+        published: &'a Chain,
+        run: &'a mut Run<'r>,
+    ) -> Self {
+        let (first, last) = ends(range);
+        run.out.push(b'[');
+        let start = run.out.len();
+        Self { backend, filter, first, last, published, run, start, count: 0 }
+    }
+
+    /// Writes what is new since `from`, up to the limits.
+    fn find(mut self, position: &Position<KnownLogs>, from: Arc<KnownLogs>) -> Result<Found> {
+        let mut known = KnownLogs::clone(&from);
+        let stopped = self.write_all(&mut known).err();
+        self.run.out.push(b']');
+        match stopped {
+            Some(Stop::Failed(error)) => Err(error),
+            // If something was written before, the next poll finds the same error.
+            Some(Stop::Lost(error, goes_on)) if self.count == 0 => {
+                Ok(Found { moves: position.moved(from, goes_on), error: Some(error) })
+            }
+            _ => Ok(Found { moves: position.moved(from, known), error: None }),
+        }
+    }
+
+    /// Writes the logs of abandoned blocks as removed, then those of late blocks, then those of blocks after these. Moves
+    /// `known` with each block.
+    fn write_all(&mut self, known: &mut KnownLogs) -> Result<(), Stop> {
+        self.take_back(known)?;
+        for (number, hash) in known.late.clone() {
+            match self.published.logs_of(number, hash) {
+                BlockLogs::Late { .. } => {}
+                logs => {
+                    self.write(&logs, false)?;
+                    known.late.remove(&number);
+                    self.check_count()?;
+                }
+            }
+        }
+        self.check_pruned(known)?;
+        let blocks = self.published.blocks(known.newest.number + 1, self.published.head().number());
+        for (nth, block) in blocks.enumerate() {
+            if nth % BLOCKS_PER_CHECK == 0 {
+                self.run.meter.check()?;
+            }
+            if self.may_have_logs(block) {
+                match self.published.logs_of(block.number(), block.hash()) {
+                    BlockLogs::Late { since } => {
+                        if self.published.waits_for(block.number(), since, self.backend.limits.late) {
+                            return Ok(());
+                        }
+                        known.late.insert(block.number(), block.hash());
+                    }
+                    logs => self.write(&logs, false)?,
+                }
+            }
+            known.newest = block.id();
+            self.check_count()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the logs of the blocks that are no longer canonical as removed, newest first.
+    fn take_back(&mut self, known: &mut KnownLogs) -> Result<(), Stop> {
+        while !self.published.is_canonical(known.newest) {
+            let lost = |known: &KnownLogs| {
+                let goes_on = KnownLogs::up_to(self.published.head().id());
+                Stop::Lost(forgotten(known.newest, self.published), goes_on)
+            };
+            let block = self.published.abandoned(known.newest.hash).ok_or_else(|| lost(known))?;
+            let was_returned = !known.late.contains_key(&block.number());
+            if was_returned && self.may_have_logs(block) {
+                let logs = BlockLogs::of(block).ok_or_else(|| lost(known))?;
+                self.write(&logs, true)?;
+            }
+            known.late.remove(&block.number());
+            known.newest = parent(block);
+            self.check_count()?;
+        }
+        Ok(())
+    }
+
+    /// Checks that no new block of the range is pruned. The client gets this error once. The next poll begins at the oldest
+    /// block that is retained.
+    fn check_pruned(&self, known: &KnownLogs) -> Result<(), Stop> {
+        let fresh = self.first.max(known.newest.number + 1);
+        let last = self.last.min(self.published.head().number());
+        if fresh > last {
+            return Ok(());
+        }
+        match self.published.has_blocks(fresh, last) {
+            Err(pruned @ (UnknownBlock::History { oldest, .. } | UnknownBlock::Pruned { oldest, .. })) => {
+                let newest = self.published.blocks(oldest, oldest).next();
+                let newest = newest.map_or(self.published.head().id(), |block| parent(block));
+                Err(Stop::Lost(pruned.into(), KnownLogs { newest, late: known.late.clone() }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether a block is in the filter's range, and its bloom matches.
+    fn may_have_logs(&self, block: &SealedBlock) -> bool {
+        (self.first..=self.last).contains(&block.number()) && self.filter.matches_bloom(block.header.logs_bloom)
+    }
+
+    /// Writes the matching logs of a block, all or none.
+    fn write(&mut self, logs: &BlockLogs, removed: bool) -> Result<(), Stop> {
+        let (end, most) = (self.run.out.len(), self.backend.limits.max_response);
+        self.run.meter.check()?;
+        let Self { filter, run, count, .. } = self;
+        match logs {
+            BlockLogs::Whole(block) => write(filter.logs_in(block, 0), count, usize::MAX, removed, &mut run.out),
+            BlockLogs::Alone(block) => write(filter.logs_alone_in(block), count, usize::MAX, removed, &mut run.out),
+            BlockLogs::Late { .. } | BlockLogs::Unknown => {}
+        }
+        // Two bytes are reserved for the ends of the array and of the response.
+        if run.out.len() + 2 <= most {
+            return Ok(());
+        }
+        run.out.truncate(end);
+        if end == self.start { Err(json::too_long(most).into()) } else { Err(Stop::Full) }
+    }
+
+    fn check_count(&self) -> Result<(), Stop> {
+        if self.count >= self.backend.limits.max_logs { Err(Stop::Full) } else { Ok(()) }
+    }
+}
+
+/// Returns the first and the last block number of a filter's range. Tags do not bound the range.
+const fn ends(range: LogRange) -> (u64, u64) {
+    let LogRange::Range(from, to) = range else { return (0, u64::MAX) };
     let first = if let Selector::Number(number) = from { number } else { 0 };
-    let last = match to {
-        Selector::Number(number) if number < head => number,
-        _ => head,
-    };
+    let last = if let Selector::Number(number) = to { number } else { u64::MAX };
     (first, last)
 }

@@ -3,7 +3,8 @@
 mod filter;
 
 pub use self::filter::{
-    GetFilterChanges, GetFilterLogs, NewBlockFilter, NewFilter, NewPendingTransactionFilter, UninstallFilter,
+    FilterEntry, GetFilterChanges, GetFilterLogs, NewBlockFilter, NewFilter, NewPendingTransactionFilter, Poll,
+    UninstallFilter,
 };
 
 use alloy_primitives::Log;
@@ -45,11 +46,12 @@ impl Method for GetLogs {
     }
 }
 
-/// Appends logs, each after a comma unless `count` is zero, and adds them to `count`. Stops once `count` exceeds `most`.
+/// Appends logs, `removed` or not, each after a comma unless `count` is zero, and adds them to `count`. Stops once `count` exceeds `most`.
 fn write<'a>(
     logs: impl Iterator<Item = (TxPosition<'a>, u64, &'a Log)>,
     count: &mut usize,
     most: usize,
+    removed: bool,
     out: &mut Vec<u8>,
 ) {
     for (position, index, log) in logs {
@@ -60,7 +62,7 @@ fn write<'a>(
         if *count > 1 {
             out.push(b',');
         }
-        json::log(out, log, &position, index, false);
+        json::log(out, log, &position, index, removed);
     }
 }
 
@@ -87,12 +89,12 @@ fn write_logs(backend: &Backend, run: &mut Run<'_>, filter: &LogFilter, range: L
         // The header is in memory, so a block whose bloom does not match costs only this check.
         if filter.matches_bloom(block.header.logs_bloom) {
             let block = Block::sealed(block).ok_or_else(|| published.no_body(block.number()))?;
-            write(filter.logs_in(&block, 0), &mut count, most, out);
+            write(filter.logs_in(&block, 0), &mut count, most, false, out);
             bound_logs(backend, count, out)?;
         }
     }
     if let Some(block) = last {
-        write(filter.logs_in(&block, 0), &mut count, most, out);
+        write(filter.logs_in(&block, 0), &mut count, most, false, out);
         bound_logs(backend, count, out)?;
     }
     out.push(b']');
