@@ -28,6 +28,7 @@
 //! - [`chain`]: chain rules: forks, genesis, blocks and headers.
 //! - [`abi`]: names and parameters of usual functions, events and errors, and of ABI files.
 //! - [`meter`]: bounds on how long a run may take.
+//! - [`lock`]: locks that the meter knows of.
 //! - [`telemetry`]: logs and metrics.
 //! - [`clock`]: the time, of the system or of a test.
 //! - [`secrets`]: files and settings with secrets.
@@ -44,6 +45,7 @@ pub mod config;
 pub mod engine;
 pub mod fleet;
 pub mod ledger;
+pub mod lock;
 pub mod meter;
 pub mod nearest;
 pub mod node;

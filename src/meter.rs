@@ -8,6 +8,8 @@ use std::{
     time::Instant,
 };
 
+use crate::lock;
+
 /// Counts the loops of a run, and checks at intervals whether the run may continue.
 ///
 /// Every EVM loop passes a `JUMPDEST` and every recursion a call, so the engine ticks on both. A tick is one decrement.
@@ -79,12 +81,6 @@ impl Meter {
     /// Creates a meter that stops a run at `deadline` or when `cancelled` is set. Each read of the clock calls `pause`.
     pub fn until(deadline: Instant, cancelled: Arc<AtomicBool>, pause: Option<Pause>) -> Self {
         Self { deadline: Some(deadline), cancelled: Some(cancelled), pause, ..Self::default() }
-    }
-
-    /// Returns a meter with the same bounds that does not pause, for a run that holds a lock.
-    #[must_use]
-    pub fn unpaused(&self) -> Self {
-        Self { fuel: 0, pause: None, ..self.clone() }
     }
 
     /// Moves the deadline to `deadline` if that is earlier: a request may tighten the limit of the node, never extend it.
@@ -193,12 +189,14 @@ impl Meter {
         self.stopped
     }
 
-    /// Invokes the pause, then checks all bounds. Returns false if the run must stop.
+    /// Invokes the pause, unless the thread holds a [lock], then checks all bounds. Returns false if the run must stop.
     #[cold]
     pub fn look(&mut self) -> bool {
         self.fuel = Self::STRIDE;
         self.spent.strides = self.spent.strides.saturating_add(1);
-        if let Some(Pause(pause)) = &self.pause {
+        if let Some(Pause(pause)) = &self.pause
+            && !lock::is_held()
+        {
             pause();
         }
         if let Some(strides) = &mut self.strides_left {

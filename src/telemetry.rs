@@ -16,7 +16,6 @@ use std::{
 
 use actix::Message;
 use metrics::HistogramFn;
-use parking_lot::Mutex;
 use tracing::field::Field;
 use tracing_subscriber::{
     field::MakeExt,
@@ -26,6 +25,7 @@ use tracing_subscriber::{
     },
 };
 
+use crate::lock::Mutex;
 use crate::shown;
 
 /// The upper bounds of the buckets of time histograms, in seconds: 50 µs to 10 s.

@@ -14,7 +14,6 @@ use alloy_rlp::{RlpDecodable, RlpEncodable};
 use async_nats::{Client, Subject};
 use bytes::Bytes;
 use futures::StreamExt;
-use parking_lot::Mutex;
 use tokio::{
     sync::{broadcast, oneshot, watch},
     task::JoinSet,
@@ -23,6 +22,7 @@ use tokio::{
 use super::servers::{FleetError, subject};
 use crate::{
     ledger::codec::{pack, unpack_short},
+    lock::Mutex,
     pool::{DropReason, DroppedTransaction, Pool, PoolDrops, PoolError},
     store::{decode, encode},
 };

@@ -2,8 +2,8 @@
 
 use std::{collections::VecDeque, time::SystemTime};
 
+use crate::lock::Mutex;
 use alloy_primitives::B256;
-use parking_lot::Mutex;
 
 /// A difference between a pre-confirmed block and its producer's word, or the canonical block.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The start on a live chain: the upstream's newest block, and the parts that follow it.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use alloy_eips::BlockNumberOrTag;
 use alloy_primitives::B256;
@@ -18,7 +18,7 @@ use crate::{
         flashblocks::{self, FlashblockSequence},
     },
     state::{RemoteImage, RemoteState},
-    store::{DataDir, read_image, write_image},
+    store::{DataDir, StoredImage, read_image},
     telemetry::Metrics,
     upstream::{
         AnnouncedReceipts, BlockName, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig,
@@ -64,6 +64,8 @@ pub struct UpstreamParts {
     pub remote: Arc<RemoteState>,
     /// The directory in which the cache is stored, if it is.
     pub directory: Option<DataDir>,
+    /// The digest of the image that was stored last.
+    stored: tokio::sync::Mutex<Option<B256>>,
     /// The rules of its chain.
     spec: ChainSpec,
     /// The time between two questions for its forks.
@@ -76,12 +78,24 @@ impl UpstreamParts {
     /// The time between two writes of the cache.
     const STORE_INTERVAL: Duration = Duration::from_secs(60);
 
-    /// Stores the cache now, if it is to be stored.
+    /// Stores the cache now, if it is to be stored and is another than the one that was stored last.
     pub async fn store_cache(&self) {
         let (Some(dir), Some(view)) = (self.directory.clone(), self.remote.newest()) else { return };
-        let saved = tokio::task::spawn_blocking(move || write_image(&dir, &view.state().export(&view))).await;
-        if let Ok(Err(error)) = saved {
-            tracing::warn!(%error, "the cache of the upstream's state cannot be stored");
+        // Held throughout, so that the write when the node stops waits for one that is under way.
+        let mut stored = self.stored.lock().await;
+        let last = *stored;
+        let store = move || {
+            let image = StoredImage::new(&view.state().export(&view));
+            if Some(image.digest()) != last {
+                image.write(&dir)?;
+            }
+            Ok::<_, io::Error>(image.digest())
+        };
+        match tokio::task::spawn_blocking(store).await {
+            Ok(Ok(digest)) => *stored = Some(digest),
+            Ok(Err(error)) => tracing::warn!(%error, "the cache of the upstream's state cannot be stored"),
+            // The panic is logged by the hook.
+            Err(_) => {}
         }
     }
 
@@ -239,6 +253,7 @@ pub async fn begin(
         upstream: upstream.clone(),
         remote: remote.clone(),
         directory: dir.cloned(),
+        stored: tokio::sync::Mutex::default(),
         spec: spec.clone(),
         forks_every: Duration::from_secs(live.upstream_forks_s.into()),
         soon: 2 * live.timeout(),

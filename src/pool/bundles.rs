@@ -7,12 +7,12 @@ use std::sync::{
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{B256, Keccak256};
-use parking_lot::Mutex;
 
 use super::{BlocksBuilt, PoolError, SentTransaction, Settings, account::nonce_of, rules};
 use crate::{
     chain::ChainSpec,
     ledger::{Chain, FeedProblem, Snapshots},
+    lock::Mutex,
 };
 
 /// Blocks after the one being built for which a bundle may be sent.

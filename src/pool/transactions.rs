@@ -5,7 +5,6 @@ use std::sync::Arc;
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, map::B256Map};
-use parking_lot::Mutex;
 use redb::WriteTransaction;
 use tokio::sync::{Notify, broadcast, watch};
 
@@ -20,6 +19,7 @@ use super::{
 use crate::{
     chain::ChainSpec,
     ledger::{Chain, Snapshot, SnapshotId, Snapshots},
+    lock::Mutex,
     store::{Change, Commit, Done, Store, StoreError},
 };
 

@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use crate::lock::{Mutex, MutexGuard};
 use redb::{BackendError, StorageBackend};
 
 /// A backend that buffers all writes until [`let_through`](Self::let_through) applies them to the backend beneath. redb

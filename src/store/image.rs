@@ -13,19 +13,38 @@ pub const FILE: &str = "upstream-state.bin";
 /// First bytes of the file: kind and version. The keccak256 hash of the image and the image in RLP follow.
 const MAGIC: &[u8; 8] = b"presimU1";
 
-/// Replaces the stored image atomically.
-///
-/// # Errors
-/// Returns the system's error if the file cannot be written, synced or moved into place.
-pub fn write_image(dir: &DataDir, image: &RemoteImage) -> io::Result<()> {
-    let encoded = alloy_rlp::encode(image);
-    let fresh = format!("{FILE}.new");
-    let mut file = dir.create(&fresh)?;
-    file.write_all(MAGIC)?;
-    file.write_all(keccak256(&encoded).as_slice())?;
-    file.write_all(&encoded)?;
-    file.sync_all()?;
-    dir.rename(&fresh, FILE)
+/// An image in the form in which it is stored.
+#[derive(Debug)]
+pub struct StoredImage {
+    digest: B256,
+    encoded: Vec<u8>,
+}
+
+impl StoredImage {
+    /// Encodes an image.
+    pub fn new(image: &RemoteImage) -> Self {
+        let encoded = alloy_rlp::encode(image);
+        Self { digest: keccak256(&encoded), encoded }
+    }
+
+    /// Returns the hash of the encoding.
+    pub const fn digest(&self) -> B256 {
+        self.digest
+    }
+
+    /// Replaces the stored image atomically.
+    ///
+    /// # Errors
+    /// Returns the system's error if the file cannot be written, synced or moved into place.
+    pub fn write(&self, dir: &DataDir) -> io::Result<()> {
+        let fresh = format!("{FILE}.new");
+        let mut file = dir.create(&fresh)?;
+        file.write_all(MAGIC)?;
+        file.write_all(self.digest.as_slice())?;
+        file.write_all(&self.encoded)?;
+        file.sync_all()?;
+        dir.rename(&fresh, FILE)
+    }
 }
 
 /// Returns the stored image, whose encoding may have at most `most` bytes, or `None` if there is none.

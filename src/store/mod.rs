@@ -11,7 +11,7 @@ mod writer;
 
 pub use directory::DataDir;
 pub use error::StoreError;
-pub use image::{read_image, write_image};
+pub use image::{StoredImage, read_image};
 pub use row::{StoredTx, corrupted, decode, encode, open_if_there, problem_of};
 pub use version::{FORMAT, write_version};
 pub use writer::{Change, Commit, Done};

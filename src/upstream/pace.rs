@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::lock::Mutex;
 use tokio::time::Instant;
 
 /// The pace of the requests to an upstream. A pause that the upstream asks for holds up all of them.

@@ -11,9 +11,9 @@ use alloy_eips::{
 use alloy_primitives::{Address, B256, Signature, U256, keccak256, map::AddressSet};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
-use parking_lot::Mutex;
 
 use crate::engine::{Call, CallFees, SimulationError, market_tx};
+use crate::lock::Mutex;
 
 /// The accounts that the node signs for.
 #[derive(Debug, Default)]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, B256, map::AddressMap};
-use parking_lot::Mutex;
 
 use super::{BatchExecutor, WalletError};
 use crate::{
     chain::{ChainSpec, ChainTx},
     engine::ChainExecutor,
     ledger::{Chain, Selector, Snapshot, StateId},
+    lock::Mutex,
     meter::{Meter, Stopped},
     pool::Pool,
     state::{AccountChange, Overlay},
@@ -113,8 +113,8 @@ impl AheadStates {
         }
         // Not in the worker's overlay, because the changes enter a world that lasts.
         let mut own = Overlay::new(on.world.clone(), on.hashes.clone());
-        // A run that pauses could run another batch of the account, which would wait for this lock.
-        own.meter = meter.unpaused();
+        // The run does not pause, because the state is locked.
+        own.meter = meter.clone();
         run(&self.spec, &on, &waiting[done..], &mut own);
         let changes: Vec<AccountChange> = own.changes().cloned().collect();
         let snapshot = Arc::new(base.with_world(on.world.clone().with_changes_to_run_on(&changes)));

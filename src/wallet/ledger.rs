@@ -4,10 +4,10 @@ use std::{collections::HashSet, sync::Arc};
 
 use alloy_primitives::{Address, B256};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
-use parking_lot::Mutex;
 use redb::{ReadableTable, ReadableTableMetadata, TableDefinition, WriteTransaction};
 
 use super::{BatchId, TxOutcome, WalletError, outcome};
+use crate::lock::Mutex;
 use crate::store::{Store, StoreError, decode, encode, open_if_there};
 
 /// Batches by id.

@@ -9,7 +9,6 @@ use std::{
 };
 
 use alloy_primitives::map::HashMap;
-use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, Semaphore, watch};
 
 use super::{
@@ -21,6 +20,7 @@ use super::{
 };
 use crate::{
     ledger::{Selector, SnapshotId},
+    lock::{Mutex, MutexGuard},
     scheduler::Executor,
     telemetry::{Counter, Gauge, Metrics},
 };

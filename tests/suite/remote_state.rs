@@ -27,7 +27,7 @@ use presim::{
     },
     scheduler::{Executor, ExecutorConfig},
     state::{Fetched, RemoteState, World},
-    store::{DataDir, read_image, write_image},
+    store::{DataDir, StoredImage, read_image},
     telemetry::Metrics,
     upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
     watch::WatchLimits,
@@ -465,7 +465,7 @@ fn an_image_on_the_disk_is_what_was_written_or_nothing() {
     let data = DataDir::open(dir.path(), false).unwrap();
     assert_eq!(read_image(&data, 1 << 20).unwrap(), None);
     let image = state.export(&view);
-    write_image(&data, &image).unwrap();
+    StoredImage::new(&image).write(&data).unwrap();
     assert_eq!(read_image(&data, 1 << 20).unwrap(), Some(image));
     assert!(read_image(&data, 10).unwrap_err().to_string().contains("longer than 10 bytes"));
     let file = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();

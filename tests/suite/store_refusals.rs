@@ -11,7 +11,7 @@ use alloy_primitives::{Address, B256};
 use presim::{
     source::devnet::world::{dev_genesis, dev_signers},
     state::RemoteState,
-    store::{DataDir, read_image, write_image},
+    store::{DataDir, StoredImage, read_image},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
@@ -397,7 +397,7 @@ async fn no_link_in_the_directory_is_followed() {
     assert!(read_image(&data, 1 << 20).is_err_and(|error| error.to_string().contains("is a link")));
     let state = RemoteState::new(1 << 20, 1, B256::ZERO);
     let image = state.export(&state.newest().unwrap());
-    write_image(&data, &image).unwrap();
+    StoredImage::new(&image).write(&data).unwrap();
     assert_eq!(read_image(&data, 1 << 20).unwrap(), Some(image));
     assert_eq!(fs::read(&target).unwrap(), b"precious");
 }

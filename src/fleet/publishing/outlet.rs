@@ -9,7 +9,6 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use alloy_primitives::{B256, Bytes, map::B256Set};
 use futures::{FutureExt, future::LocalBoxFuture};
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
@@ -17,6 +16,7 @@ use crate::{
         Chain, SnapshotId, Snapshots,
         codec::{CodesByHash, Entry, LeaderTime, StreamChanges},
     },
+    lock::Mutex,
     publish::{Change, Commit, Sink, Unpublished},
 };
 

@@ -3,12 +3,12 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use futures::{FutureExt, future::LocalBoxFuture};
-use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 
 use super::{NotLeading, StreamSending, StreamWriter};
 use crate::{
     ledger::{Chain, FeedProblem, SnapshotId, codec::LeaderTime},
+    lock::Mutex,
     publish::{Change, Commit, Sink, Unpublished},
 };
 

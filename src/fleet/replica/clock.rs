@@ -10,8 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
-
+use crate::lock::Mutex;
 use crate::{clock::now, ledger::codec::LeaderTime};
 
 /// The time for which a bound counts while there are newer ones, because clocks drift.

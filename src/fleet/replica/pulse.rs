@@ -9,7 +9,6 @@ use std::{
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 use bytes::Bytes;
 use futures::StreamExt;
-use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinSet, time::MissedTickBehavior};
 
 use super::clock::LeaderClock;
@@ -20,6 +19,7 @@ use crate::{
         CaughtUp, FeedLag, FeedProblem, FeedState, SnapshotId, Snapshots,
         codec::{LeaderTime, pack, unpack_short},
     },
+    lock::Mutex,
     store::{decode, encode},
 };
 

@@ -10,7 +10,6 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use parking_lot::Mutex;
 use tokio::{
     io::{AsyncBufRead, AsyncRead, AsyncWrite, BufReader, ReadBuf},
     time::{Sleep, sleep},
@@ -20,6 +19,7 @@ use super::{
     memory::{HeldBytes, IoMemory, MemoryQuota},
     stalls::Progress,
 };
+use crate::lock::Mutex;
 
 /// The bytes of the message being read: of all its frames whose heads have arrived.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 
+use crate::lock::Mutex;
 use crate::rpc::protocol::error::{Result, RpcError};
 
 /// The bytes that all connections together may make the node hold (`--max-memory-io`).

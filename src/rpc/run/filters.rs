@@ -16,10 +16,10 @@ use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_eips::BlockNumHash;
 use alloy_primitives::B256;
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use tokio::sync::broadcast::{self, error::TryRecvError};
 
 use crate::{
+    lock::Mutex,
     pool::BROADCAST_CAPACITY,
     rpc::{
         params::{LogFilter, LogRange},

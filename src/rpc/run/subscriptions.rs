@@ -13,7 +13,6 @@ use alloy_primitives::{
     map::{AddressSet, HashSet},
 };
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::subscriber::{Notification, Subscriber};
@@ -27,6 +26,7 @@ use crate::rpc::{
 };
 use crate::{
     ledger::SnapshotId,
+    lock::{Mutex, MutexGuard},
     telemetry::{Counter, Gauge, Metrics},
     watch::WatchId,
 };

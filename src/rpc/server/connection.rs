@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::lock::Mutex;
 use crate::rpc::limits::{
     memory::{IoMemory, MemoryQuota},
     stalls::Progress,

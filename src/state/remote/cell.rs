@@ -6,10 +6,10 @@ use std::sync::{
 };
 
 use alloy_primitives::{U256, map::HashMap};
-use parking_lot::RwLock;
 use revm::state::AccountInfo;
 
 use super::{codes::HeldCode, versions::Versions};
+use crate::lock::RwLock;
 
 /// An account by its blocks.
 #[derive(Debug, Default)]

@@ -25,7 +25,6 @@ use std::{
 use alloy_primitives::{Address, B256, U256, map::DefaultHashBuilder};
 use crossbeam::queue::SegQueue;
 use dashmap::DashMap;
-use parking_lot::RwLock;
 use revm::state::AccountInfo;
 
 use self::{
@@ -35,6 +34,7 @@ use self::{
     versions::Versions,
 };
 use super::Code;
+use crate::lock::RwLock;
 
 /// A concurrent cache of an upstream's accounts, slots and block hashes, bounded in bytes.
 ///

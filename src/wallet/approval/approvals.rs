@@ -10,13 +10,13 @@ use std::{
 };
 
 use alloy_primitives::{B256, keccak256, map::B256Map};
-use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
 use super::{Asked, AskedAct, DigestPrefix};
 use crate::{
+    lock::Mutex,
     telemetry::{Gauge, Metrics},
     wallet::{BatchId, WalletError, error::cut},
 };

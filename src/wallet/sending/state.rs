@@ -8,12 +8,12 @@ use alloy_primitives::{
     map::{AddressMap, B256Map},
 };
 use arc_swap::ArcSwapOption;
-use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     chain::Family,
+    lock::Mutex,
     pool::Pool,
     state::Missed,
     telemetry::{Counter, Gauge, Metrics},

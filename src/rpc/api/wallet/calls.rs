@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -12,6 +11,7 @@ use super::{
 };
 use crate::{
     ledger::Selector,
+    lock::Mutex,
     rpc::{
         api::{Example, Serve},
         json::{self, hex::Quantity},

@@ -6,10 +6,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use parking_lot::Mutex;
-
 use crate::{
     fleet::Proof,
+    lock::Mutex,
     rpc::{
         protocol::error::{Result, RpcError},
         run::client::Client,
