@@ -130,23 +130,31 @@ pub struct Changed {
 impl Case {
     /// Returns the accounts that differ from the state before, with the slots that differ.
     pub fn diff(&self, changes: impl Iterator<Item = (Address, Changed)>) -> BTreeMap<Address, Option<PostAccount>> {
-        changes
-            .filter_map(|(address, Changed { account, cleared })| {
-                let before = self.pre.get(&address);
-                let Some(mut account) = account else { return before.map(|_| (address, None)) };
-                let old = |slot: &U256| before.and_then(|before| before.storage.get(slot)).copied().unwrap_or_default();
-                if cleared {
-                    for slot in before.into_iter().flat_map(|before| before.storage.keys()) {
-                        account.storage.entry(*slot).or_default();
-                    }
-                }
-                account.storage.retain(|slot, value| *value != old(slot));
-                let is_equal = before.is_some_and(|before| {
-                    let code = alloy_primitives::keccak256(&before.code);
-                    (before.balance, before.nonce, code) == (account.balance, account.nonce, account.code_hash)
-                });
-                (!is_equal || !account.storage.is_empty()).then_some((address, Some(account)))
-            })
-            .collect()
+        diff(&self.pre, changes)
     }
+}
+
+/// Returns the accounts that differ from the state before, with the slots that differ.
+pub fn diff(
+    pre: &BTreeMap<Address, PreAccount>,
+    changes: impl Iterator<Item = (Address, Changed)>,
+) -> BTreeMap<Address, Option<PostAccount>> {
+    changes
+        .filter_map(|(address, Changed { account, cleared })| {
+            let before = pre.get(&address);
+            let Some(mut account) = account else { return before.map(|_| (address, None)) };
+            let old = |slot: &U256| before.and_then(|before| before.storage.get(slot)).copied().unwrap_or_default();
+            if cleared {
+                for slot in before.into_iter().flat_map(|before| before.storage.keys()) {
+                    account.storage.entry(*slot).or_default();
+                }
+            }
+            account.storage.retain(|slot, value| *value != old(slot));
+            let is_equal = before.is_some_and(|before| {
+                let code = alloy_primitives::keccak256(&before.code);
+                (before.balance, before.nonce, code) == (account.balance, account.nonce, account.code_hash)
+            });
+            (!is_equal || !account.storage.is_empty()).then_some((address, Some(account)))
+        })
+        .collect()
 }

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use alloy_primitives::U256;
+use alloy_primitives::{Bytes, U256};
 use op_revm::{L1BlockInfo, OpSpecId, OpTransaction, precompiles::OpPrecompiles};
 use revm::{
     DatabaseRef,
@@ -17,7 +17,7 @@ use revm::{
 };
 
 use crate::{
-    case::{Case, Included, Status},
+    case::{Included, Status},
     execute::{DEPOSIT, State},
 };
 
@@ -111,12 +111,11 @@ pub fn fail_unfunded_creation(tx: &mut OpTransaction<TxEnv>, state: &State, fork
     is_unfunded
 }
 
-/// Returns the fee data of a block in which the scalars are zero, with the L1 fee of the transaction. `None` if op-revm's
-/// own is right.
-pub fn l1_block(case: &Case, state: &State, fork: OpSpecId) -> Option<L1BlockInfo> {
+/// Returns the fee data of block `number` in which the scalars are zero, with the L1 fee of the transaction. `None` if
+/// op-revm's own is right.
+pub fn l1_block(number: u64, tx: &Bytes, state: &State, fork: OpSpecId) -> Option<L1BlockInfo> {
     let fetch = |fork| {
-        let number = U256::from(case.block.number);
-        L1BlockInfo::try_fetch(&mut WrapDatabaseRef(state), number, fork).expect("a state in memory")
+        L1BlockInfo::try_fetch(&mut WrapDatabaseRef(state), U256::from(number), fork).expect("a state in memory")
     };
     let mut info = fetch(fork);
     let blob_scalar = info.l1_blob_base_fee_scalar?;
@@ -125,7 +124,7 @@ pub fn l1_block(case: &Case, state: &State, fork: OpSpecId) -> Option<L1BlockInf
     }
     let is_unset = info.l1_blob_base_fee.is_none_or(|fee| fee.is_zero());
     info.tx_l1_cost = Some(match is_unset {
-        true => fetch(OpSpecId::REGOLITH).calculate_tx_l1_cost(&case.tx, OpSpecId::REGOLITH),
+        true => fetch(OpSpecId::REGOLITH).calculate_tx_l1_cost(tx, OpSpecId::REGOLITH),
         false => U256::ZERO,
     });
     Some(info)

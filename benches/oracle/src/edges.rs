@@ -55,16 +55,7 @@ fn edge(name: &str, envelope: Envelope) -> Edge {
         value: U256::from(1),
         ..Fields::default()
     };
-    let deposit = Deposit {
-        source_hash: B256::repeat_byte(0x55),
-        from: sender,
-        to: TxKind::Create,
-        mint: 0,
-        value: U256::ZERO,
-        gas_limit: 0,
-        is_system: false,
-        input: Bytes::new(),
-    };
+    let deposit = Deposit::by(sender, B256::repeat_byte(0x55));
     Edge { case, envelope, fields, deposit }
 }
 

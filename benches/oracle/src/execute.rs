@@ -1,12 +1,14 @@
 //! Executes a case with op-revm.
 
+use std::collections::BTreeMap;
+
 use alloy_consensus::{Transaction as _, TxEnvelope};
 use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, TxKind, U256};
 use alloy_rlp::{Decodable, RlpDecodable, RlpEncodable};
 use op_revm::{
-    DefaultOp, L1BlockInfo, OpBuilder, OpSpecId, OpTransaction, OpTransactionError, api::default_ctx::OpContext,
-    estimate_tx_compressed_size, transaction::deposit::DepositTransactionParts,
+    DefaultOp, L1BlockInfo, OpBuilder, OpHaltReason, OpSpecId, OpTransaction, OpTransactionError,
+    api::default_ctx::OpContext, estimate_tx_compressed_size, transaction::deposit::DepositTransactionParts,
 };
 use revm::{
     Context, ExecuteEvm,
@@ -23,7 +25,7 @@ use revm::{
 };
 
 use crate::{
-    case::{CHAIN_ID, Case, Changed, ForkOutcome, Included, Outcome, PostAccount, Status},
+    case::{Block, CHAIN_ID, Case, Changed, ForkOutcome, Included, Outcome, PostAccount, PreAccount, Status},
     corrections::{self, Rule},
 };
 
@@ -58,13 +60,29 @@ pub struct Deposit {
     pub input: Bytes,
 }
 
+impl Deposit {
+    /// Returns a deposit by a sender without a mint. Its other fields are set when it is encoded.
+    pub fn by(from: Address, source_hash: B256) -> Self {
+        Self {
+            source_hash,
+            from,
+            to: TxKind::Create,
+            mint: 0,
+            value: U256::ZERO,
+            gas_limit: 0,
+            is_system: false,
+            input: Bytes::new(),
+        }
+    }
+}
+
 /// The state before a transaction.
 pub type State = CacheDB<EmptyDB>;
 
-/// Returns the state of a case.
-pub fn state(case: &Case) -> State {
+/// Returns a state with these accounts.
+pub fn state(pre: &BTreeMap<Address, PreAccount>) -> State {
     let mut state = State::default();
-    for (address, account) in &case.pre {
+    for (address, account) in pre {
         let code = Bytecode::new_raw_checked(account.code.clone()).expect("code that can be deployed");
         let info = AccountInfo::new(account.balance, account.nonce, code.hash_slow(), code);
         state.insert_account_info(*address, info);
@@ -77,7 +95,7 @@ pub fn state(case: &Case) -> State {
 
 /// Executes a case under each fork.
 pub fn execute(case: &Case) -> Vec<ForkOutcome> {
-    let state = state(case);
+    let state = state(&case.pre);
     let mut outcomes: Vec<ForkOutcome> = Vec::new();
     for fork in FORKS {
         let mut rules = Vec::new();
@@ -94,10 +112,62 @@ pub fn execute(case: &Case) -> Vec<ForkOutcome> {
 
 /// Executes a case under a fork. Adds the rules by which op-revm would differ to `rules`.
 fn execute_under(case: &Case, state: &State, fork: OpSpecId, rules: &mut Vec<Rule>) -> Outcome {
-    let mut tx = match transaction(case) {
-        Ok(tx) => tx,
-        Err(class) => return Outcome::Rejected(class.to_owned()),
+    let run = match run(&case.tx, case.sender, &case.block, state, fork, rules) {
+        Ok(run) => run,
+        Err(class) => return Outcome::Rejected(class),
     };
+    // These two are rules of blocks, which op-revm leaves to others.
+    if run.is_deposit() && corrections::takes_block_gas(&run.tx, fork) && run.gas_limit > case.block.gas_limit {
+        if fork == OpSpecId::BEDROCK {
+            rules.push(Rule::DepositBlockGas);
+        }
+        return Outcome::Rejected("CallerGasLimitMoreThanBlock".to_owned());
+    }
+    if run.da_footprint > case.block.gas_limit {
+        return Outcome::Rejected("DaFootprint".to_owned());
+    }
+    let mut included = included(case, run.ended, run.da_footprint);
+    if run.is_unfunded {
+        included.gas_used = run.gas_limit;
+    }
+    if corrections::free_system_deposit(&mut included, &run.tx, fork) {
+        rules.push(Rule::SystemDepositGas);
+    }
+    Outcome::Included(included)
+}
+
+/// A transaction that op-revm executed. None of its changes are committed.
+pub struct Run {
+    pub tx: OpTransaction<TxEnv>,
+    /// The gas limit that the transaction has, whatever op-revm executed it with.
+    pub gas_limit: u64,
+    is_unfunded: bool,
+    pub ended: ResultAndState<OpHaltReason>,
+    /// The part of the block's DA footprint, from Jovian on.
+    pub da_footprint: u64,
+}
+
+impl Run {
+    pub fn is_deposit(&self) -> bool {
+        self.tx.tx_type() == DEPOSIT
+    }
+}
+
+/// Executes a transaction on a state under a fork. Adds the rules by which op-revm would differ to `rules`.
+///
+/// # Errors
+///
+/// Returns the class of the error if the transaction is invalid. The gas and the DA footprint that the block still has are
+/// not checked.
+pub fn run(
+    bytes: &Bytes,
+    sender: Address,
+    block: &Block,
+    state: &State,
+    fork: OpSpecId,
+    rules: &mut Vec<Rule>,
+) -> Result<Run, String> {
+    let mut tx = transaction(bytes, sender)?;
     let is_deposit = tx.tx_type() == DEPOSIT;
     if corrections::fail_long_init_code(&mut tx, fork) {
         rules.push(Rule::DepositInitCode);
@@ -112,9 +182,9 @@ fn execute_under(case: &Case, state: &State, fork: OpSpecId, rules: &mut Vec<Rul
         rules.push(Rule::DepositGasCap);
     }
     let context: OpContext<EmptyDB> = Context::op();
-    let context = context.with_ref_db(state).with_cfg(cfg).with_block(block(case, fork));
+    let context = context.with_ref_db(state).with_cfg(cfg).with_block(block_env(block, fork));
     let mut evm = context.build_op().with_precompiles(corrections::precompiles(fork));
-    if !is_deposit && let Some(info) = corrections::l1_block(case, state, fork) {
+    if !is_deposit && let Some(info) = corrections::l1_block(block.number, bytes, state, fork) {
         evm.0.ctx.chain = info;
         rules.push(Rule::UnsetScalars);
     }
@@ -124,41 +194,28 @@ fn execute_under(case: &Case, state: &State, fork: OpSpecId, rules: &mut Vec<Rul
     }
     let ended = match ended {
         Ok(ended) => ended,
-        Err(EVMError::Transaction(OpTransactionError::Base(error))) => return Outcome::Rejected(class(&error)),
-        Err(EVMError::Transaction(error)) => return Outcome::Rejected(class(&error)),
-        Err(error) => panic!("{}: {error}", case.name),
+        Err(EVMError::Transaction(OpTransactionError::Base(error))) => return Err(class(&error)),
+        Err(EVMError::Transaction(error)) => return Err(class(&error)),
+        Err(error) => panic!("{bytes}: {error}"),
     };
-    // These two are rules of blocks, which op-revm leaves to others.
-    if is_deposit && corrections::takes_block_gas(&tx, fork) && gas_limit > case.block.gas_limit {
-        if fork == OpSpecId::BEDROCK {
-            rules.push(Rule::DepositBlockGas);
-        }
-        return Outcome::Rejected("CallerGasLimitMoreThanBlock".to_owned());
-    }
     let mut da_footprint = 0;
     if fork.is_enabled_in(OpSpecId::JOVIAN) && !is_deposit {
         let scalar =
             L1BlockInfo::fetch_da_footprint_gas_scalar(&mut WrapDatabaseRef(state)).expect("a state in memory");
-        da_footprint = estimate_tx_compressed_size(&case.tx) / 1_000_000 * u64::from(scalar);
-        if da_footprint > case.block.gas_limit {
-            return Outcome::Rejected("DaFootprint".to_owned());
-        }
+        da_footprint = estimate_tx_compressed_size(bytes) / 1_000_000 * u64::from(scalar);
     }
-    let mut included = included(case, ended, da_footprint);
-    if is_unfunded {
-        included.gas_used = gas_limit;
-    }
-    if corrections::free_system_deposit(&mut included, &tx, fork) {
-        rules.push(Rule::SystemDepositGas);
-    }
-    Outcome::Included(included)
+    Ok(Run { tx, gas_limit, is_unfunded, ended, da_footprint })
 }
 
-/// Returns the transaction of a case, or the class of the error if the OP stack has no such transaction.
-pub fn transaction(case: &Case) -> Result<OpTransaction<TxEnv>, &'static str> {
-    let enveloped_tx = Some(case.tx.clone());
-    if case.tx.first() == Some(&DEPOSIT) {
-        let Ok(tx) = Deposit::decode(&mut &case.tx[1..]) else { return Err("Malformed") };
+/// Returns the transaction in `bytes`.
+///
+/// # Errors
+///
+/// Returns the class of the error if the OP stack has no such transaction.
+pub fn transaction(bytes: &Bytes, sender: Address) -> Result<OpTransaction<TxEnv>, &'static str> {
+    let enveloped_tx = Some(bytes.clone());
+    if bytes.first() == Some(&DEPOSIT) {
+        let Ok(tx) = Deposit::decode(&mut &bytes[1..]) else { return Err("Malformed") };
         let base = TxEnv {
             tx_type: DEPOSIT,
             caller: tx.from,
@@ -172,13 +229,13 @@ pub fn transaction(case: &Case) -> Result<OpTransaction<TxEnv>, &'static str> {
         let deposit = DepositTransactionParts::new(tx.source_hash, mint, tx.is_system);
         return Ok(OpTransaction { base, enveloped_tx, deposit });
     }
-    let Ok(tx) = TxEnvelope::decode_2718_exact(&case.tx) else { return Err("Malformed") };
+    let Ok(tx) = TxEnvelope::decode_2718_exact(bytes) else { return Err("Malformed") };
     if tx.is_eip4844() {
         return Err("BlobTransaction");
     }
     let base = TxEnv {
         tx_type: tx.tx_type() as u8,
-        caller: case.sender,
+        caller: sender,
         gas_limit: tx.gas_limit(),
         gas_price: tx.max_fee_per_gas(),
         kind: tx.kind(),
@@ -198,8 +255,7 @@ fn cfg(fork: OpSpecId) -> CfgEnv<OpSpecId> {
     CfgEnv::new().with_chain_id(CHAIN_ID).with_spec_and_mainnet_gas_params(fork)
 }
 
-fn block(case: &Case, fork: OpSpecId) -> BlockEnv {
-    let block = &case.block;
+fn block_env(block: &Block, fork: OpSpecId) -> BlockEnv {
     let has_blobs = fork.into_eth_spec().is_enabled_in(SpecId::CANCUN);
     BlockEnv {
         number: U256::from(block.number),
@@ -216,23 +272,14 @@ fn block(case: &Case, fork: OpSpecId) -> BlockEnv {
     }
 }
 
-fn included(case: &Case, ended: ResultAndState<op_revm::OpHaltReason>, da_footprint: u64) -> Included {
+fn included(case: &Case, ended: ResultAndState<OpHaltReason>, da_footprint: u64) -> Included {
     let ResultAndState { result, state } = ended;
     let gas = *result.gas();
-    let (status, reason, created) = match &result {
-        ExecutionResult::Success { output: Output::Create(_, created), .. } => (Status::Success, None, *created),
-        ExecutionResult::Success { .. } => (Status::Success, None, None),
-        ExecutionResult::Revert { .. } => (Status::Revert, None, None),
-        ExecutionResult::Halt { reason: op_revm::OpHaltReason::Base(reason), .. } => {
-            (Status::Halt, Some(class(reason)), None)
-        }
-        ExecutionResult::Halt { reason, .. } => (Status::Halt, Some(class(reason)), None),
-    };
+    let (status, reason, created) = end(&result);
     let changes = state.into_iter().filter(|(_, account)| account.is_touched()).map(|(address, account)| {
         let is_gone = account.is_selfdestructed() || account.is_empty();
-        let code_hash = if account.info.code_hash.is_zero() { KECCAK256_EMPTY } else { account.info.code_hash };
-        let slots = account.storage.iter().map(|(slot, value)| (*slot, value.present_value)).collect();
-        let post = PostAccount { balance: account.info.balance, nonce: account.info.nonce, code_hash, storage: slots };
+        let slots = account.storage.iter().map(|(slot, value)| (*slot, value.present_value())).collect();
+        let post = post_account(&account.info, slots);
         (address, Changed { account: (!is_gone).then_some(post), cleared: account.is_created() })
     });
     Included {
@@ -246,6 +293,22 @@ fn included(case: &Case, ended: ResultAndState<op_revm::OpHaltReason>, da_footpr
         logs: result.logs().to_vec(),
         post: case.diff(changes),
     }
+}
+
+/// Returns how a transaction ended, the reason of a halt, and the address of the contract that it created.
+pub fn end(result: &ExecutionResult<OpHaltReason>) -> (Status, Option<String>, Option<Address>) {
+    match result {
+        ExecutionResult::Success { output: Output::Create(_, created), .. } => (Status::Success, None, *created),
+        ExecutionResult::Success { .. } => (Status::Success, None, None),
+        ExecutionResult::Revert { .. } => (Status::Revert, None, None),
+        ExecutionResult::Halt { reason: OpHaltReason::Base(reason), .. } => (Status::Halt, Some(class(reason)), None),
+        ExecutionResult::Halt { reason, .. } => (Status::Halt, Some(class(reason)), None),
+    }
+}
+
+pub fn post_account(info: &AccountInfo, storage: BTreeMap<U256, U256>) -> PostAccount {
+    let code_hash = if info.code_hash.is_zero() { KECCAK256_EMPTY } else { info.code_hash };
+    PostAccount { balance: info.balance, nonce: info.nonce, code_hash, storage }
 }
 
 /// Returns the name of an error's or a reason's variant. The context of a precompile's error is a text of the crate's.

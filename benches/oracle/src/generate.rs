@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address};
-use op_revm::{L1BlockInfo, OpSpecId};
-use revm::database::WrapDatabaseRef;
+use op_revm::{L1BlockInfo, OpSpecId, OpTransaction};
+use revm::{context::TxEnv, database::WrapDatabaseRef};
 
 use crate::{
     case::{Block, CHAIN_ID, Case, PreAccount},
@@ -65,7 +65,7 @@ impl L1Fees {
         footprint_scalar: 400,
     };
 
-    fn random(dice: &mut Dice) -> Self {
+    pub fn random(dice: &mut Dice) -> Self {
         if dice.percent(10) {
             return Self::default();
         }
@@ -177,30 +177,27 @@ pub fn case(seed: u64, index: u64) -> Case {
         input,
         access_list: access_list(dice, &targets),
         authorizations: (0..if dice.percent(5) { 0 } else { 1 + dice.below(3) })
-            .map(|_| authorization(dice, &targets, &pre))
+            .map(|_| authorization(dice, &targets, |signer| pre.get(&signer).map_or(0, |account| account.nonce)))
             .collect(),
         chain_id: if dice.percent(2) { 1 } else { CHAIN_ID },
     };
-    let deposit = Deposit {
-        source_hash: B256::from(U256::from(1 + dice.number(60))),
-        from: sender,
-        to: TxKind::Create,
-        mint: match dice.below(5) {
-            0 | 1 => 0,
-            2 => u128::MAX >> 1,
-            _ => u128::from(dice.number(64)),
-        },
-        value: U256::ZERO,
-        gas_limit: 0,
-        is_system: dice.percent(8),
-        input: Bytes::new(),
-    };
+    let source_hash = B256::from(U256::from(1 + dice.number(60)));
+    let deposit = Deposit { mint: mint(dice), is_system: dice.percent(8), ..Deposit::by(sender, source_hash) };
     let fork = dice.pick(&FORKS);
     let name = format!("{envelope:?} {action} {seed}/{index}");
     let tx = encode(dice, envelope, fields, &deposit);
     let mut case = Case { name, block, pre, sender, tx, outcomes: Vec::new() };
     set_balance(dice, &mut case, fork);
     case
+}
+
+/// Returns the wei that a deposit mints.
+pub fn mint(dice: &mut Dice) -> u128 {
+    match dice.below(5) {
+        0 | 1 => 0,
+        2 => u128::MAX >> 1,
+        _ => u128::from(dice.number(64)),
+    }
 }
 
 fn block(dice: &mut Dice) -> Block {
@@ -225,7 +222,7 @@ fn block(dice: &mut Dice) -> Block {
 }
 
 /// Returns the state, without `L1Block`.
-fn accounts(dice: &mut Dice, targets: &[Address]) -> BTreeMap<Address, PreAccount> {
+pub fn accounts(dice: &mut Dice, targets: &[Address]) -> BTreeMap<Address, PreAccount> {
     let mut pre = BTreeMap::new();
     for contract in CONTRACTS {
         let slots = dice.below(6);
@@ -270,7 +267,7 @@ fn rich(dice: &mut Dice) -> U256 {
 }
 
 /// Returns the name of what a transaction does, its receiver, value and input, and the gas that it needs at least.
-fn action(
+pub fn action(
     dice: &mut Dice,
     targets: &[Address],
     pre: &mut BTreeMap<Address, PreAccount>,
@@ -317,10 +314,11 @@ fn gas_limit(dice: &mut Dice, needed: u64, block: &mut Block) -> u64 {
     }
 }
 
-fn authorization(
+/// Returns an authorization, most often by a signer whose nonce is `nonce`.
+pub fn authorization(
     dice: &mut Dice,
     targets: &[Address],
-    pre: &BTreeMap<Address, PreAccount>,
+    nonce: impl Fn(Address) -> u64,
 ) -> alloy_eips::eip7702::SignedAuthorization {
     let to = match dice.below(6) {
         0 => Address::ZERO,
@@ -331,7 +329,7 @@ fn authorization(
         return forge(dice, 0, to);
     }
     let signer = dice.below(4) as usize;
-    let nonce = pre.get(&signers()[signer]).map_or(0, |account| account.nonce) + u64::from(dice.percent(30));
+    let nonce = nonce(signers()[signer]) + u64::from(dice.percent(30));
     authorize(signer, dice.pick(&[0, CHAIN_ID, CHAIN_ID, 1]), nonce, to)
 }
 
@@ -353,13 +351,17 @@ fn set_balance(dice: &mut Dice, case: &mut Case, fork: OpSpecId) {
     account.balance = balance.max(U256::from(1));
 }
 
-/// Returns the most that a transaction may cost its sender under `fork`, in wei.
+/// Returns the most that the transaction of a case may cost its sender under `fork`, in wei.
 pub fn cost(case: &Case, fork: OpSpecId) -> Option<U256> {
-    let state = state(case);
-    let tx = transaction(case).ok()?;
-    let mut l1 = L1BlockInfo::try_fetch(&mut WrapDatabaseRef(&state), U256::from(case.block.number), fork)
+    let state = state(&case.pre);
+    let l1 = L1BlockInfo::try_fetch(&mut WrapDatabaseRef(&state), U256::from(case.block.number), fork)
         .expect("a state in memory");
-    let l1 = l1.tx_cost_with_tx(&tx, fork)?;
+    cost_with(l1, &transaction(&case.tx, case.sender).ok()?, fork)
+}
+
+/// Returns the most that a transaction may cost its sender with these fees of L1 and of the operator, in wei.
+pub fn cost_with(mut l1: L1BlockInfo, tx: &OpTransaction<TxEnv>, fork: OpSpecId) -> Option<U256> {
+    let l1 = l1.tx_cost_with_tx(tx, fork)?;
     let gas = U256::from(tx.base.gas_limit).checked_mul(U256::from(tx.base.gas_price))?;
     gas.checked_add(tx.base.value)?.checked_add(l1)
 }

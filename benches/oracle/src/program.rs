@@ -9,8 +9,13 @@ pub mod op {
     pub const STOP: u8 = 0x00;
     pub const ADD: u8 = 0x01;
     pub const SUB: u8 = 0x03;
+    pub const OR: u8 = 0x17;
     pub const XOR: u8 = 0x18;
+    pub const SHL: u8 = 0x1b;
+    pub const SHR: u8 = 0x1c;
     pub const KECCAK256: u8 = 0x20;
+    pub const BALANCE: u8 = 0x31;
+    pub const CALLER: u8 = 0x33;
     pub const CALLDATALOAD: u8 = 0x35;
     pub const CALLDATACOPY: u8 = 0x37;
     pub const CODECOPY: u8 = 0x39;
@@ -76,7 +81,7 @@ const INITS: [&[u8]; 8] = [
 ];
 
 /// A program that grows.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Program {
     code: Vec<u8>,
 }
@@ -134,6 +139,10 @@ impl Program {
     pub fn raw(mut self, bytes: &[u8]) -> Self {
         self.code.extend(bytes);
         self
+    }
+
+    pub fn length(&self) -> usize {
+        self.code.len()
     }
 
     pub fn code(self) -> Bytes {

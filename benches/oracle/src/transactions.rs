@@ -1,8 +1,8 @@
-//! Transactions as bytes. The signatures are random: a case names its sender.
+//! Transactions as bytes. A case names its sender, so the signature may be random.
 
 use std::sync::LazyLock;
 
-use alloy_consensus::{SignableTransaction, TxEip1559, TxEip2930, TxEip4844, TxEip7702, TxEnvelope, TxLegacy};
+use alloy_consensus::{SignableTransaction, Signed, TxEip1559, TxEip2930, TxEip4844, TxEip7702, TxEnvelope, TxLegacy};
 use alloy_eips::{
     eip2718::Encodable2718,
     eip2930::{AccessList, AccessListItem},
@@ -18,7 +18,7 @@ use crate::{
     execute::{DEPOSIT, Deposit},
 };
 
-/// The keys of the accounts that sign authorizations.
+/// The keys of the accounts that sign.
 static KEYS: LazyLock<[SigningKey; 4]> =
     LazyLock::new(|| [1, 2, 3, 4].map(|key| SigningKey::from_slice(&[key; 32]).expect("a number below the order")));
 
@@ -72,12 +72,35 @@ impl Default for Fields {
     }
 }
 
-/// Encodes a transaction. `deposit` are the fields that only a deposit has.
+/// Encodes a transaction with a random signature. `deposit` are the fields that only a deposit has.
 pub fn encode(dice: &mut Dice, envelope: Envelope, fields: Fields, deposit: &Deposit) -> Bytes {
-    let f = fields;
     let signature = Signature::from_bytes_and_parity(&dice.bytes(64), dice.percent(50));
-    let signed = |envelope: TxEnvelope| Bytes::from(envelope.encoded_2718());
+    encode_with(envelope, fields, deposit, |_| signature)
+}
+
+/// Encodes a transaction of `sender`: with its signature if it is one of the [signers], else with a random one.
+pub fn encode_by(dice: &mut Dice, sender: Address, envelope: Envelope, fields: Fields, deposit: &Deposit) -> Bytes {
+    match signers().iter().position(|signer| *signer == sender) {
+        Some(at) => encode_with(envelope, fields, deposit, |hash| sign(at, hash)),
+        None => encode(dice, envelope, fields, deposit),
+    }
+}
+
+fn sign(signer: usize, hash: B256) -> Signature {
+    KEYS[signer].sign_prehash_recoverable(hash.as_slice()).expect("a hash").into()
+}
+
+fn encode_with(envelope: Envelope, fields: Fields, deposit: &Deposit, sign: impl FnOnce(B256) -> Signature) -> Bytes {
+    let f = fields;
     let call = |to: TxKind| *to.to().unwrap_or(&Address::ZERO);
+    fn signed<T: SignableTransaction<Signature>>(tx: T, sign: impl FnOnce(B256) -> Signature) -> Bytes
+    where
+        Signed<T>: Into<TxEnvelope>,
+    {
+        let signature = sign(tx.signature_hash());
+        let envelope: TxEnvelope = tx.into_signed(signature).into();
+        envelope.encoded_2718().into()
+    }
     match envelope {
         Envelope::Legacy | Envelope::Unprotected => signed(
             TxLegacy {
@@ -88,9 +111,8 @@ pub fn encode(dice: &mut Dice, envelope: Envelope, fields: Fields, deposit: &Dep
                 to: f.to,
                 value: f.value,
                 input: f.input,
-            }
-            .into_signed(signature)
-            .into(),
+            },
+            sign,
         ),
         Envelope::AccessList => signed(
             TxEip2930 {
@@ -102,9 +124,8 @@ pub fn encode(dice: &mut Dice, envelope: Envelope, fields: Fields, deposit: &Dep
                 value: f.value,
                 access_list: f.access_list,
                 input: f.input,
-            }
-            .into_signed(signature)
-            .into(),
+            },
+            sign,
         ),
         Envelope::Market => signed(
             TxEip1559 {
@@ -117,9 +138,8 @@ pub fn encode(dice: &mut Dice, envelope: Envelope, fields: Fields, deposit: &Dep
                 value: f.value,
                 access_list: f.access_list,
                 input: f.input,
-            }
-            .into_signed(signature)
-            .into(),
+            },
+            sign,
         ),
         Envelope::Delegations => signed(
             TxEip7702 {
@@ -133,9 +153,8 @@ pub fn encode(dice: &mut Dice, envelope: Envelope, fields: Fields, deposit: &Dep
                 access_list: f.access_list,
                 authorization_list: f.authorizations,
                 input: f.input,
-            }
-            .into_signed(signature)
-            .into(),
+            },
+            sign,
         ),
         Envelope::Blobs => signed(
             TxEip4844 {
@@ -150,9 +169,8 @@ pub fn encode(dice: &mut Dice, envelope: Envelope, fields: Fields, deposit: &Dep
                 blob_versioned_hashes: vec![B256::repeat_byte(1)],
                 max_fee_per_blob_gas: 1,
                 input: f.input,
-            }
-            .into_signed(signature)
-            .into(),
+            },
+            sign,
         ),
         Envelope::Deposit => {
             let deposit =
@@ -168,8 +186,7 @@ pub fn encode(dice: &mut Dice, envelope: Envelope, fields: Fields, deposit: &Dep
 pub fn authorize(signer: usize, chain_id: u64, nonce: u64, address: Address) -> SignedAuthorization {
     let inner = Authorization { chain_id: U256::from(chain_id), address, nonce };
     let hash = inner.signature_hash();
-    let signature = KEYS[signer].sign_prehash_recoverable(hash.as_slice()).expect("a hash");
-    inner.into_signed(signature.into())
+    inner.into_signed(sign(signer, hash))
 }
 
 /// Returns an authorization whose signature is random: its signer is, too, or it has none.
