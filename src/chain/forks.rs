@@ -63,7 +63,8 @@ pub enum ForkName {
     Jovian,
     /// Ethereum's Osaka on the OP stack, and a lower limit for the input of the pairing precompile.
     Karst,
-    /// Messages between chains, by contracts: the EVM stays Karst's. It was called Interop.
+    /// Messages between chains, by contracts, and gas refunds by the sequencer, in the last transaction of a block. The EVM
+    /// stays Karst's. It was called Interop.
     Lagoon,
     /// The forks of Base after Jovian (<https://docs.base.org/upgrades/overview>). Azul has Ethereum's Osaka, without
     /// Karst's limit.

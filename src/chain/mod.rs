@@ -36,11 +36,12 @@ pub use header::{Attributes, BlockTotals, gas_limit_towards};
 pub use keccak::keccak256_each;
 pub use natives::{ActiveNatives, Natives, Unexecutable};
 pub use op::{
-    BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, DepositTerms, L1_BLOCK, L1_FEE_VAULT, L1BlockInfo, L1Cost,
-    OPERATOR_FEE_VAULT, OpFork, OpTx, block_instant, millis_part, timestamp_ms,
+    BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, DepositTerms, GasRefunds, InvalidPostExec, L1_BLOCK, L1_FEE_VAULT,
+    L1BlockInfo, L1Cost, OPERATOR_FEE_VAULT, OpFork, OpTx, RefundTooLarge, Settlement, block_instant, millis_part,
+    timestamp_ms,
 };
 pub use ordered::ordered_roots;
 pub use receipt::{ChainReceipt, ChainReceiptBuilder, DepositReceiptFields};
 pub use spec::{ChainSpec, Fork};
 pub use trading::TradingWorld;
-pub use tx::{ChainTx, ChainTxType, UnknownTxType, initial_gas, initial_gas_terms};
+pub use tx::{ChainTx, ChainTxType, initial_gas, initial_gas_terms};

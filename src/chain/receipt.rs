@@ -1,4 +1,4 @@
-//! Receipts of both families: of signed transactions, and of deposits on an OP-stack chain.
+//! Receipts of both families: of signed transactions, and of deposits and post-execution transactions on an OP-stack chain.
 
 use alloy_consensus::{Eip658Value, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxReceipt};
 use alloy_eips::eip2718::{Encodable2718, IsTyped2718, Typed2718};
@@ -8,7 +8,9 @@ use alloy_evm::{
 };
 use alloy_primitives::{Bloom, Log};
 use alloy_rlp::{BufMut, Encodable};
-use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt, OpDepositReceiptWithBloom};
+use op_alloy::consensus::{
+    DEPOSIT_TX_TYPE_ID, OpDepositReceipt, OpDepositReceiptWithBloom, post_exec::POST_EXEC_TX_TYPE_ID,
+};
 use revm::context::result::ExecutionResult;
 
 use super::tx::{ChainTx, ChainTxType};
@@ -21,6 +23,12 @@ pub enum ChainReceipt {
     /// The receipt of a deposit, with the sender's nonce from Regolith on and a version from Canyon on
     /// (<https://specs.optimism.io/protocol/deposits.html#deposit-receipt>).
     Deposit(OpDepositReceiptWithBloom),
+    /// The receipt of a post-execution transaction, which succeeds, has no logs, and uses no gas
+    /// (<https://github.com/ethereum-optimism/specs/blob/main/specs/protocol/lagoon/post-exec.md#receipt>).
+    PostExec {
+        /// The gas of the transactions before it, by their receipts.
+        cumulative_gas_used: u64,
+    },
 }
 
 /// The fields that only the receipt of a deposit has
@@ -34,11 +42,11 @@ pub struct DepositReceiptFields {
 }
 
 impl ChainReceipt {
-    /// Returns the receipt of a deposit, or `None` for a signed transaction.
+    /// Returns the receipt of a deposit, or `None` for another transaction.
     pub const fn as_deposit(&self) -> Option<&OpDepositReceipt> {
         match self {
-            Self::Signed(_) => None,
             Self::Deposit(receipt) => Some(&receipt.receipt),
+            Self::Signed(_) | Self::PostExec { .. } => None,
         }
     }
 
@@ -58,7 +66,13 @@ impl ChainReceipt {
                 OpDepositReceipt { inner, deposit_nonce: deposit.nonce, deposit_receipt_version: deposit.version }
                     .into()
             }
+            ChainTxType::PostExec => Self::PostExec { cumulative_gas_used },
         }
+    }
+
+    /// Returns the receipt of a post-execution transaction in the encoded form that it shares with other types.
+    fn of_post_exec(cumulative_gas_used: u64) -> ReceiptWithBloom<Receipt> {
+        Receipt { status: Eip658Value::Eip658(true), cumulative_gas_used, logs: Vec::new() }.into()
     }
 }
 
@@ -81,6 +95,7 @@ impl TxReceipt for ChainReceipt {
         match self {
             Self::Signed(receipt) => receipt.status_or_post_state(),
             Self::Deposit(receipt) => receipt.status_or_post_state(),
+            Self::PostExec { .. } => Eip658Value::Eip658(true),
         }
     }
 
@@ -92,6 +107,7 @@ impl TxReceipt for ChainReceipt {
         match self {
             Self::Signed(receipt) => receipt.bloom(),
             Self::Deposit(receipt) => receipt.logs_bloom,
+            Self::PostExec { .. } => Bloom::ZERO,
         }
     }
 
@@ -99,6 +115,7 @@ impl TxReceipt for ChainReceipt {
         match self {
             Self::Signed(receipt) => receipt.cumulative_gas_used(),
             Self::Deposit(receipt) => receipt.receipt.inner.cumulative_gas_used,
+            Self::PostExec { cumulative_gas_used } => *cumulative_gas_used,
         }
     }
 
@@ -106,6 +123,7 @@ impl TxReceipt for ChainReceipt {
         match self {
             Self::Signed(receipt) => receipt.logs(),
             Self::Deposit(receipt) => &receipt.receipt.inner.logs,
+            Self::PostExec { .. } => &[],
         }
     }
 }
@@ -115,13 +133,14 @@ impl Typed2718 for ChainReceipt {
         match self {
             Self::Signed(receipt) => receipt.ty(),
             Self::Deposit(_) => DEPOSIT_TX_TYPE_ID,
+            Self::PostExec { .. } => POST_EXEC_TX_TYPE_ID,
         }
     }
 }
 
 impl IsTyped2718 for ChainReceipt {
     fn is_type(ty: u8) -> bool {
-        ty == DEPOSIT_TX_TYPE_ID || <ReceiptEnvelope as IsTyped2718>::is_type(ty)
+        ty == DEPOSIT_TX_TYPE_ID || ty == POST_EXEC_TX_TYPE_ID || <ReceiptEnvelope as IsTyped2718>::is_type(ty)
     }
 }
 
@@ -130,6 +149,7 @@ impl Encodable2718 for ChainReceipt {
         match self {
             Self::Signed(receipt) => receipt.encode_2718_len(),
             Self::Deposit(receipt) => 1 + receipt.length(),
+            Self::PostExec { cumulative_gas_used } => 1 + Self::of_post_exec(*cumulative_gas_used).length(),
         }
     }
 
@@ -140,11 +160,15 @@ impl Encodable2718 for ChainReceipt {
                 out.put_u8(DEPOSIT_TX_TYPE_ID);
                 receipt.encode(out);
             }
+            Self::PostExec { cumulative_gas_used } => {
+                out.put_u8(POST_EXEC_TX_TYPE_ID);
+                Self::of_post_exec(*cumulative_gas_used).encode(out);
+            }
         }
     }
 }
 
-/// Builds receipts for the executor of Ethereum's blocks, which has no deposits.
+/// Builds receipts for the executor of Ethereum's blocks, whose transactions are signed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChainReceiptBuilder;
 

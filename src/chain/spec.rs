@@ -178,6 +178,11 @@ impl ChainSpec {
         self.forks.is_active(N::Denim, timestamp)
     }
 
+    /// Returns whether a block at `timestamp` may end with a post-execution transaction, as from Lagoon on.
+    pub fn has_post_exec(&self, timestamp: u64) -> bool {
+        self.forks.is_active(N::Lagoon, timestamp)
+    }
+
     /// Returns the time of a block since 1970, to the millisecond where the chain's blocks tell it.
     pub fn instant_of(&self, block: &SealedBlock) -> Duration {
         let timestamp = block.header.timestamp;

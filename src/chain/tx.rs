@@ -1,4 +1,4 @@
-//! Transactions of both families: signed transactions, and deposits on an OP-stack chain.
+//! Transactions of both families: signed transactions, and deposits and post-execution transactions on an OP-stack chain.
 
 use alloy_consensus::{
     Sealable, Transaction, TransactionEnvelope, TxEnvelope,
@@ -7,7 +7,10 @@ use alloy_consensus::{
 };
 use alloy_evm::{FromRecoveredTx, FromTxWithEncoded};
 use alloy_primitives::{Address, B256, Bytes, Sealed, TxKind, U256};
-use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpTxEnvelope, TxDeposit};
+use op_alloy::consensus::{
+    DEPOSIT_TX_TYPE_ID, OpTxEnvelope, TxDeposit,
+    post_exec::{POST_EXEC_TX_TYPE_ID, TxPostExec},
+};
 use revm::{
     context::TxEnv,
     context_interface::cfg::{
@@ -28,6 +31,11 @@ pub enum ChainTx {
     /// (<https://specs.optimism.io/protocol/deposits.html>).
     #[envelope(ty = 126)]
     Deposit(Sealed<TxDeposit>),
+    /// The last transaction of a block, in which the sequencer of an OP-stack chain refunds gas, from Lagoon on
+    /// (<https://github.com/ethereum-optimism/specs/blob/main/specs/protocol/lagoon/post-exec.md>). It has no sender, and runs no
+    /// code.
+    #[envelope(ty = 125)]
+    PostExec(Sealed<TxPostExec>),
 }
 
 impl ChainTx {
@@ -36,18 +44,28 @@ impl ChainTx {
         match self {
             Self::Signed(tx) => tx.tx_hash(),
             Self::Deposit(tx) => tx.hash_ref(),
+            Self::PostExec(tx) => tx.hash_ref(),
         }
     }
 
-    /// Returns the deposit, or `None` for a signed transaction.
+    /// Returns the deposit, or `None` for another transaction.
     pub const fn as_deposit(&self) -> Option<&Sealed<TxDeposit>> {
         match self {
-            Self::Signed(_) => None,
             Self::Deposit(tx) => Some(tx),
+            Self::Signed(_) | Self::PostExec(_) => None,
         }
     }
 
-    /// Returns the transaction with its sender, recovered from the signature or named by the deposit.
+    /// Returns the post-execution transaction, or `None` for another transaction.
+    pub const fn as_post_exec(&self) -> Option<&Sealed<TxPostExec>> {
+        match self {
+            Self::PostExec(tx) => Some(tx),
+            Self::Signed(_) | Self::Deposit(_) => None,
+        }
+    }
+
+    /// Returns the transaction with its sender, recovered from the signature or named by the deposit. That of a post-execution
+    /// transaction is the zero address.
     ///
     /// # Errors
     ///
@@ -70,11 +88,18 @@ impl From<TxDeposit> for ChainTx {
     }
 }
 
+impl From<TxPostExec> for ChainTx {
+    fn from(tx: TxPostExec) -> Self {
+        Self::PostExec(tx.seal_slow())
+    }
+}
+
 impl SignerRecoverable for ChainTx {
     fn recover_signer(&self) -> Result<Address, RecoveryError> {
         match self {
             Self::Signed(tx) => tx.recover_signer(),
             Self::Deposit(tx) => Ok(tx.from),
+            Self::PostExec(tx) => Ok(tx.signer_address()),
         }
     }
 
@@ -82,6 +107,7 @@ impl SignerRecoverable for ChainTx {
         match self {
             Self::Signed(tx) => tx.recover_signer_unchecked(),
             Self::Deposit(tx) => Ok(tx.from),
+            Self::PostExec(tx) => Ok(tx.signer_address()),
         }
     }
 }
@@ -101,12 +127,18 @@ pub(super) fn deposit_env(tx: &TxDeposit, sender: Address) -> TxEnv {
     }
 }
 
-/// Ethereum has no deposits: its executor rejects one before this conversion.
+/// Returns the environment of a post-execution transaction, which no executor runs: it has too little gas to be valid.
+pub(super) fn post_exec_env() -> TxEnv {
+    TxEnv { tx_type: POST_EXEC_TX_TYPE_ID, gas_limit: 0, ..TxEnv::default() }
+}
+
+/// Ethereum has signed transactions alone: its executor rejects others before this conversion.
 impl FromRecoveredTx<ChainTx> for TxEnv {
     fn from_recovered_tx(tx: &ChainTx, sender: Address) -> Self {
         match tx {
             ChainTx::Signed(tx) => Self::from_recovered_tx(tx, sender),
             ChainTx::Deposit(tx) => deposit_env(tx.inner(), sender),
+            ChainTx::PostExec(_) => post_exec_env(),
         }
     }
 }
@@ -139,22 +171,15 @@ pub fn initial_gas_terms(fork: SpecId, sender: Address, kind: TxKind, value: U25
     fork.is_enabled_in(SpecId::AMSTERDAM).then_some(Eip2780TxInfo { value, is_self_transfer })
 }
 
-/// The error for a transaction type that no block can contain: the synthetic type 0x7d.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("transaction of type {0:#04x}: expected a signed transaction or a deposit (0x7e)")]
-pub struct UnknownTxType(pub u8);
-
-impl TryFrom<OpTxEnvelope> for ChainTx {
-    type Error = UnknownTxType;
-
-    fn try_from(tx: OpTxEnvelope) -> Result<Self, UnknownTxType> {
-        Ok(match tx {
+impl From<OpTxEnvelope> for ChainTx {
+    fn from(tx: OpTxEnvelope) -> Self {
+        match tx {
             OpTxEnvelope::Legacy(tx) => Self::Signed(tx.into()),
             OpTxEnvelope::Eip2930(tx) => Self::Signed(tx.into()),
             OpTxEnvelope::Eip1559(tx) => Self::Signed(tx.into()),
             OpTxEnvelope::Eip7702(tx) => Self::Signed(tx.into()),
             OpTxEnvelope::Deposit(tx) => Self::Deposit(tx),
-            OpTxEnvelope::PostExec(_) => return Err(UnknownTxType(0x7d)),
-        })
+            OpTxEnvelope::PostExec(tx) => Self::PostExec(tx),
+        }
     }
 }

@@ -19,7 +19,7 @@ use super::{
     precompiles::RunPrecompiles,
 };
 use crate::{
-    chain::{BlockGas, ChainReceipt, ChainReceiptBuilder, ChainSpec, ChainTx, Family},
+    chain::{BlockGas, ChainReceipt, ChainReceiptBuilder, ChainSpec, ChainTx, Family, GasRefunds},
     ledger::OpenBlock,
     state::Overlay,
 };
@@ -145,12 +145,20 @@ impl<'a> ChainExecutor<'a> {
                 executor.blob_gas_used = blob_gas;
             }
             FamilyExecutor::OpStack(executor) => {
+                executor.transactions = transactions;
                 executor.gas_used = cumulative_gas;
                 executor.da_footprint = blob_gas;
             }
         }
         if self.overlay().lists_accesses() {
             self.overlay().list_accesses(transactions as u64);
+        }
+    }
+
+    /// Sets the refunds of the block's transactions. No block of Ethereum has any.
+    pub fn refund(&mut self, refunds: GasRefunds) {
+        if let FamilyExecutor::OpStack(executor) = &mut self.family {
+            executor.refunds = refunds;
         }
     }
 
@@ -168,7 +176,7 @@ impl<'a> ChainExecutor<'a> {
                 BlockProgress { transactions, cumulative_gas, gas, blob_gas: executor.blob_gas_used }
             }
             FamilyExecutor::OpStack(executor) => BlockProgress {
-                transactions: self.before + executor.receipts.len(),
+                transactions: executor.transactions,
                 cumulative_gas: executor.gas_used,
                 gas: BlockGas { regular: executor.gas_used, state: 0 },
                 blob_gas: executor.da_footprint,
@@ -260,7 +268,9 @@ impl<'a> ChainExecutor<'a> {
             return Err(BlockExecutionError::Validation(BlockValidationError::Other(Box::new(SpendsTooMuch))));
         }
         match &mut self.family {
-            FamilyExecutor::Ethereum(_) if tx.as_deposit().is_some() => Err(foreign("Ethereum's, 0x0 to 0x4")),
+            FamilyExecutor::Ethereum(_) if !matches!(tx.inner(), ChainTx::Signed(_)) => {
+                Err(foreign("Ethereum's, 0x0 to 0x4"))
+            }
             FamilyExecutor::Ethereum(executor) => {
                 let output = executor.execute_transaction_without_commit(tx)?;
                 let is_kept = keep(executor.evm.db_mut());
@@ -271,7 +281,7 @@ impl<'a> ChainExecutor<'a> {
                 Ok(is_kept)
             }
             FamilyExecutor::OpStack(_) if tx.is_eip4844() => {
-                Err(foreign("the OP stack's: 0x0, 0x1, 0x2, 0x4 and 0x7e"))
+                Err(foreign("the OP stack's: 0x0, 0x1, 0x2, 0x4, 0x7d and 0x7e"))
             }
             FamilyExecutor::OpStack(executor) => executor.execute(tx, keep),
         }

@@ -32,6 +32,7 @@ pub fn replay(spec: &ChainSpec, block: &Block, count: usize, overlay: &mut Overl
 
 fn run(spec: &ChainSpec, block: &Block, count: usize, overlay: &mut Overlay) -> Result<(), BlockExecutionError> {
     let mut executor = ChainExecutor::new(spec, overlay, block.context(), None, &[]);
+    executor.refund(block.refunds());
     executor.begin()?;
     for included in block.transactions().take(count) {
         executor.overlay().meter.between_calls().map_err(BlockExecutionError::other)?;
@@ -45,7 +46,7 @@ fn run(spec: &ChainSpec, block: &Block, count: usize, overlay: &mut Overlay) -> 
 
 /// Replays `block` up to the end of `traced`, a range of its transactions, and passes the trace of each of them to
 /// `take`. `overlay` must be over the state of the block's parent. Each trace may take `limit` bytes, because `take`
-/// gets one after another.
+/// gets one after another. A post-execution transaction runs no code, and has no trace.
 ///
 /// # Errors
 ///
@@ -60,7 +61,8 @@ pub fn trace_block<E: From<SimulationError>>(
     mut take: impl FnMut(&Included<'_>, Trace) -> Result<(), E>,
 ) -> Result<(), E> {
     replay(spec, block, traced.start, overlay)?;
-    for included in block.transactions().skip(traced.start).take(traced.len()) {
+    let included = block.transactions().skip(traced.start).take(traced.len());
+    for included in included.filter(|included| included.tx.as_post_exec().is_none()) {
         overlay.meter.between_calls().map_err(SimulationError::from)?;
         let traced = match spec.family() {
             Family::Ethereum => trace::<Ethereum>(spec, block, &included, tracer, overlay),
@@ -69,8 +71,8 @@ pub fn trace_block<E: From<SimulationError>>(
         match traced {
             Err(SimulationError::Internal(_)) if overlay.has_missed() => {}
             Err(error) => return Err(error.into()),
-            Ok((_, ran)) if ran.result.tx_gas_used() != included.gas_used && !overlay.has_missed() => {
-                let (index, used, was) = (included.index, ran.result.tx_gas_used(), included.gas_used);
+            Ok((_, ran)) if ran.result.tx_gas_used() != included.evm_gas_used() && !overlay.has_missed() => {
+                let (index, used, was) = (included.index, ran.result.tx_gas_used(), included.evm_gas_used());
                 return Err(failure(block, format!("transaction {index} used {used} gas, not {was}"), overlay).into());
             }
             Ok((trace, ran)) => {
@@ -90,7 +92,7 @@ fn trace<F: FamilyEvm>(
     (tracer, limit): (&Tracer, usize),
     overlay: &mut Overlay,
 ) -> Result<(Trace, ResultAndState), SimulationError> {
-    let setup = TxSetup::<F>::signed(included.tx, spec, F::env(spec, block.context()));
+    let setup = TxSetup::<F>::included(included.tx, included.refund, spec, F::env(spec, block.context()));
     let explain = |error, overlay: &mut Overlay| failure(block, error, overlay);
     recorder::trace(setup, tracer, None, &mut TraceBudget::new(limit), overlay, explain)
 }

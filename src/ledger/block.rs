@@ -7,7 +7,9 @@ use alloy_eips::{Encodable2718, eip4895::Withdrawal, eip7928::BlockAccessList};
 use alloy_primitives::{Sealed, keccak256};
 
 use super::{OpenBlock, Snapshot, UnknownBlock};
-use crate::chain::{BlockBody, ChainReceipt, ChainTx, SealedBlock, block_rlp, block_size, millis_part, timestamp_ms};
+use crate::chain::{
+    BlockBody, ChainReceipt, ChainTx, GasRefunds, SealedBlock, block_rlp, block_size, millis_part, timestamp_ms,
+};
 
 /// A block of which at least the header is known: sealed (pruned or not), or being built by a snapshot.
 ///
@@ -85,10 +87,19 @@ pub struct Included<'a> {
     pub tx: &'a Recovered<ChainTx>,
     /// The transaction's receipt.
     pub receipt: &'a ChainReceipt,
-    /// Gas used by this transaction alone.
+    /// Gas used by this transaction alone, less its refund.
     pub gas_used: u64,
+    /// The gas that the block's sequencer refunds to the transaction: zero before Lagoon, and for most transactions.
+    pub refund: u64,
     /// The index in the block of the transaction's first log.
     pub first_log: u64,
+}
+
+impl Included<'_> {
+    /// Returns the gas that the EVM has reported, before the refund.
+    pub const fn evm_gas_used(&self) -> u64 {
+        self.gas_used.saturating_add(self.refund)
+    }
 }
 
 impl Deref for Block {
@@ -150,6 +161,14 @@ impl Block {
         self.body.access_list.as_ref()
     }
 
+    /// Returns the refunds of gas of the transactions.
+    pub fn refunds(&self) -> GasRefunds {
+        match self.open() {
+            Some(open) => open.refunds.clone(),
+            None => self.body.transactions.last().map(|last| GasRefunds::of_last(last)).unwrap_or_default(),
+        }
+    }
+
     /// Returns the withdrawals; `None` before Shanghai.
     pub fn withdrawals(&self) -> Option<&[Withdrawal]> {
         match self.open() {
@@ -175,10 +194,12 @@ impl Block {
             }
         };
         let mut used = last.map_or(0, TxReceipt::cumulative_gas_used);
+        let refunds = self.refunds();
         (start..self.len()).map_while(move |index| {
             let (tx, receipt) = self.at(index)?;
             let cumulative = receipt.cumulative_gas_used();
-            let included = Included { index, tx, receipt, gas_used: cumulative - used, first_log: logs? };
+            let (gas_used, refund) = (cumulative - used, refunds.of(index));
+            let included = Included { index, tx, receipt, gas_used, refund, first_log: logs? };
             used = cumulative;
             logs = logs.map(|first| first + logs_of(receipt));
             Some(included)

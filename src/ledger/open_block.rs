@@ -6,7 +6,7 @@ use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
 use alloy_eips::{Encodable2718, eip7928::BlockAccessList};
 use alloy_primitives::{B256, Bloom};
 
-use crate::chain::{AppendTrie, BlockGas, BlockTotals, ChainReceipt, ChainTx, millis_part};
+use crate::chain::{AppendTrie, BlockGas, BlockTotals, ChainReceipt, ChainTx, GasRefunds, millis_part};
 
 /// A block being built. Cheap to clone; a clone grows by the transactions of the next sub-block.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,8 @@ pub struct OpenBlock {
     pub transactions: imbl::Vector<Recovered<ChainTx>>,
     /// Their receipts.
     pub receipts: imbl::Vector<ChainReceipt>,
+    /// The refunds of gas of the transactions so far.
+    pub refunds: GasRefunds,
     /// The index of each transaction in the block, by its hash.
     pub positions: imbl::HashMap<B256, usize>,
     /// The index in the block of each transaction's first log.

@@ -328,7 +328,6 @@ fn resume(
             .foreign("it holds a devnet that has gone on, and --feed static would stop it in the middle: leave --feed static out")
             .into());
     }
-    journal.migrate(&identity)?;
     journal.prune(config.retention().history)?;
     // The states before the base are only in the chain file.
     let is_imported_again = config.chain.is_some() && journal.base()?.number == identity.founded;

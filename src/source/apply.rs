@@ -16,8 +16,8 @@ use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 
 use crate::{
     chain::{
-        Attributes, BlockBody, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, GasLeft, OpFork, SealedBlock,
-        Unexecutable, merged_access_list,
+        Attributes, BlockBody, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, GasLeft, GasRefunds, OpFork,
+        SealedBlock, Unexecutable, merged_access_list,
     },
     engine::{BlockProgress, BlockResult, ChainExecutor},
     ledger::{OpenBlock, Record, Snapshot},
@@ -97,6 +97,7 @@ pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOn
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
     let mut executor = ChainExecutor::new(spec, &mut overlay, &open.header, None, &[]);
     executor.resume(BlockProgress::of(open));
+    executor.refund(open.refunds.clone());
     let max_blob_gas = spec.blob_params(open.header.timestamp).map_or(0, |params| params.max_blob_gas_per_block());
     let mut sub_block = SubBlock { spec, header: &open.header, executor, transactions: Vec::new(), max_blob_gas };
     fill(&mut sub_block);
@@ -373,7 +374,7 @@ pub struct Executed {
     pub blob_gas_used: u64,
 }
 
-/// Executes a whole block by its header, on the state of its parent.
+/// Executes a whole block by its header, on the state of its parent, with the refunds of its last transaction.
 ///
 /// # Errors
 ///
@@ -415,7 +416,10 @@ fn run(
     ommers: &[Header],
     withdrawals: Option<&Withdrawals>,
 ) -> Result<BlockResult, BlockExecutionError> {
+    let refunds = GasRefunds::of_block(spec, header, transactions)
+        .map_err(|(index, broken)| BlockExecutionError::msg(format!("transaction {index}: {broken}")))?;
     let mut executor = ChainExecutor::new(spec, overlay, header, withdrawals, ommers);
+    executor.refund(refunds);
     let begun = executor.begin();
     if !executor.overlay().has_missed() {
         begun?;

@@ -20,9 +20,9 @@ pub enum StoreError {
     /// The file does not hold what was written to it. It is left unchanged.
     #[error("--data-dir {}: {FILE} is damaged: {problem}. It was left unchanged: restore a copy of it, or move it away to start with an empty store", path.display())]
     Damaged { path: PathBuf, problem: String },
-    /// A later version of presim wrote the file. It is left unchanged.
-    #[error("--data-dir {}: {FILE} is in format {found}, but this presim knows formats up to {FORMAT} only: start the presim that wrote it, or give another --data-dir. It was left unchanged", path.display())]
-    Newer { path: PathBuf, found: u32 },
+    /// Another version of presim wrote the file. It is left unchanged.
+    #[error("--data-dir {}: {FILE} is in format {found}, but this presim knows format {FORMAT} only: start the presim that wrote it, or give another --data-dir. It was left unchanged", path.display())]
+    OtherFormat { path: PathBuf, found: u32 },
     /// The store holds another chain or feed than this node is configured to serve. It is left unchanged.
     #[error("--data-dir {}: {problem}. It was left unchanged", path.display())]
     Foreign { path: PathBuf, problem: String },

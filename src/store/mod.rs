@@ -13,7 +13,7 @@ pub use directory::DataDir;
 pub use error::StoreError;
 pub use image::{StoredImage, read_image};
 pub use row::{StoredTx, corrupted, decode, encode, open_if_there, problem_of};
-pub use version::{FORMAT, write_version};
+pub use version::FORMAT;
 pub use writer::{Change, Commit, Done};
 
 use std::{
@@ -58,8 +58,6 @@ struct Shared {
     runner: Option<Runner>,
     failure: Arc<OnceLock<StoreError>>,
     durable: bool,
-    /// Version of the file's format when it was opened.
-    version: u32,
     path: PathBuf,
     /// The directory of the file; `None` for a store that was opened on a backend.
     dir: Option<DataDir>,
@@ -94,11 +92,6 @@ impl Store {
         let Some(Runner::Owner(writer)) = &self.shared.runner else { return false };
         let writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer.waiting.try_recv().map(|first| writer.commit_group(first)).is_ok()
-    }
-
-    /// Returns the version of the file's format when it was opened, at most [`FORMAT`].
-    pub fn version(&self) -> u32 {
-        self.shared.version
     }
 
     /// Returns the directory of the store; `None` for a store that was opened on a backend.

@@ -42,8 +42,8 @@ impl Store {
     ///
     /// # Errors
     /// Returns [`StoreError::Open`] if the file cannot be used, [`StoreError::InUse`] if another process has the store
-    /// open, [`StoreError::Damaged`] if the file is damaged, and [`StoreError::Newer`] if a later version of presim wrote
-    /// it.
+    /// open, [`StoreError::Damaged`] if the file is damaged, and [`StoreError::OtherFormat`] if another version of presim
+    /// wrote it.
     pub fn open(dir: &DataDir, metrics: &Metrics) -> Result<Self, StoreError> {
         let path = dir.path();
         let failed = |error: io::Error| StoreError::Open { path: path.to_owned(), problem: error.to_string() };
@@ -147,8 +147,8 @@ impl Store {
             written.map_err(failed)?;
         }
         let version = read_version(&db).map_err(failed)?;
-        if version > FORMAT {
-            return Err(StoreError::Newer { path: path.to_owned(), found: version });
+        if version != FORMAT {
+            return Err(StoreError::OtherFormat { path: path.to_owned(), found: version });
         }
         let (writes, waiting) = bounded(WAITING);
         let (db, failure) = (Arc::new(db), Arc::new(OnceLock::new()));
@@ -167,7 +167,7 @@ impl Store {
         let runner =
             runner(writer).map_err(|error| StoreError::Open { path: path.to_owned(), problem: error.to_string() })?;
         let (writes, runner, path) = (Some(writes), Some(runner), path.to_owned());
-        Ok(Self { shared: Arc::new(Shared { db, writes, runner, failure, durable, version, path, dir }) })
+        Ok(Self { shared: Arc::new(Shared { db, writes, runner, failure, durable, path, dir }) })
     }
 }
 

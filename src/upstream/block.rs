@@ -8,7 +8,7 @@ use alloy_consensus::{
 use alloy_eips::eip4895::Withdrawals;
 use alloy_primitives::{Address, B256, Bloom, Sealed, U8, U64};
 use alloy_rpc_types_eth::Log;
-use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
+use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt, post_exec::POST_EXEC_TX_TYPE_ID};
 use rayon::prelude::*;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -41,8 +41,8 @@ pub struct UpstreamBlock {
     pub has_ommers: bool,
     /// The root of the transactions.
     root: B256,
-    /// The transactions as the upstream names them, if one has a type that presim does not know. Then `transactions` is
-    /// empty, and the block cannot be executed here.
+    /// The transactions as the upstream names them, if one has a type, or a payload of it, that presim does not know. Then
+    /// `transactions` is empty, and the block cannot be executed here.
     pub foreign: Option<ForeignTransactions>,
 }
 
@@ -53,8 +53,8 @@ impl UpstreamBlock {
     ///
     /// # Errors
     ///
-    /// Returns [`BlockError::Field`], [`BlockError::Hashes`], [`BlockError::TxType`] or [`BlockError::Signature`] if
-    /// that part of the answer is unusable.
+    /// Returns [`BlockError::Field`], [`BlockError::Hashes`] or [`BlockError::Signature`] if that part of the answer is
+    /// unusable.
     pub async fn read(
         text: &str,
         family: Family,
@@ -236,6 +236,9 @@ impl TryFrom<WireReceipt> for ChainReceipt {
             let deposit_nonce = wire.deposit_nonce.map(|nonce| nonce.to());
             let deposit_receipt_version = wire.deposit_receipt_version.map(|version| version.to());
             return Ok(OpDepositReceipt { inner, deposit_nonce, deposit_receipt_version }.into());
+        }
+        if kind == POST_EXEC_TX_TYPE_ID {
+            return Ok(Self::PostExec { cumulative_gas_used: inner.cumulative_gas_used });
         }
         let kind = TxType::try_from(kind).map_err(|error| error.to_string())?;
         Ok(ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::from(inner)).into())

@@ -2,8 +2,6 @@
 
 use alloy_primitives::B256;
 
-use crate::chain::UnknownTxType;
-
 /// The reason why an upstream's answer is not the block that it claims to be.
 #[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
@@ -14,9 +12,6 @@ pub enum BlockError {
     /// The block has the hashes of its transactions instead of the transactions.
     #[error("transactions: expected whole transactions, got hashes")]
     Hashes,
-    /// A transaction has a type that presim does not know.
-    #[error("transactions: {0}")]
-    TxType(#[from] UnknownTxType),
     /// The signature of the transaction with this index is invalid.
     #[error("transactions[{0}]: the signature is not valid")]
     Signature(usize),

@@ -7,14 +7,17 @@ use alloy_consensus::{
 use alloy_eips::{eip2930::AccessList, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B256, Bytes, TxKind, U8, U64, U128, U256};
 use alloy_rpc_types_eth::Transaction;
-use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, TxDeposit};
+use op_alloy::consensus::{
+    DEPOSIT_TX_TYPE_ID, TxDeposit,
+    post_exec::{POST_EXEC_TX_TYPE_ID, PostExecPayload, TxPostExec},
+};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
 use super::block_error::BlockError;
 use crate::chain::{ChainTx, Family};
 
-/// The transactions of a block of which one has a type that presim does not know.
+/// The transactions of a block of which one has a type, or a payload of it, that presim does not know.
 #[derive(Clone, Debug)]
 pub struct ForeignTransactions {
     /// The hashes of all transactions, in order.
@@ -29,8 +32,7 @@ pub struct ForeignTransactions {
 ///
 /// # Errors
 ///
-/// Returns [`BlockError::Field`] with the field that is malformed, [`BlockError::Hashes`] for a hash, or
-/// [`BlockError::TxType`] for a type that no block can contain.
+/// Returns [`BlockError::Field`] with the field that is malformed, or [`BlockError::Hashes`] for a hash.
 pub fn read(json: &RawValue, index: usize, family: Family) -> Result<ChainTx, BlockError> {
     let text = json.get();
     if text.starts_with('"') {
@@ -48,24 +50,36 @@ pub fn read(json: &RawValue, index: usize, family: Family) -> Result<ChainTx, Bl
                 let deposit: WireDeposit = parse(text, &at)?;
                 return Ok(TxDeposit::from(deposit).into());
             }
+            if kind.is_some_and(|kind| kind == U8::from(POST_EXEC_TX_TYPE_ID)) {
+                return Ok(post_exec(text, &at)?.into());
+            }
             let tx: op_alloy::rpc_types::Transaction = signed(text, &at)?;
-            Ok(tx.inner.inner.into_inner().try_into()?)
+            Ok(tx.inner.inner.into_inner().into())
         }
     }
 }
 
-/// Reads the hashes of transactions of which one has a type that presim does not know. `None` if all types are known, so that
-/// the transactions have another problem.
+/// Reads a post-execution transaction, whose input is its payload.
+fn post_exec(text: &str, at: &str) -> Result<TxPostExec, BlockError> {
+    let WireInput { input } = parse(text, at)?;
+    let field = || format!("{at}input");
+    let payload = PostExecPayload::from_rlp_bytes(&input);
+    payload.map(TxPostExec::new).map_err(|error| BlockError::Field { field: field(), problem: error.to_string() })
+}
+
+/// Reads the hashes of transactions of which one has a type, or a payload of it, that presim does not know. `None` if all are
+/// known, so that the transactions have another problem.
 pub fn foreign(transactions: &[&RawValue], family: Family) -> Option<ForeignTransactions> {
     let named: Vec<WireName> =
         transactions.iter().map(|json| serde_json::from_str(json.get()).ok()).collect::<Option<_>>()?;
-    let is_known = |kind: u8| match family {
-        Family::Ethereum => kind <= EIP7702_TX_TYPE_ID,
-        Family::OpStack => kind <= EIP7702_TX_TYPE_ID && kind != EIP4844_TX_TYPE_ID || kind == DEPOSIT_TX_TYPE_ID,
+    let is_known = |(json, tx): (&&RawValue, &WireName)| match (family, tx.kind.to::<u8>()) {
+        (Family::OpStack, DEPOSIT_TX_TYPE_ID) => true,
+        (Family::OpStack, POST_EXEC_TX_TYPE_ID) => post_exec(json.get(), "").is_ok(),
+        (Family::OpStack, EIP4844_TX_TYPE_ID) => false,
+        (_, kind) => kind <= EIP7702_TX_TYPE_ID,
     };
-    let kinds = || named.iter().map(|tx| tx.kind.to());
-    let index = kinds().position(|kind| !is_known(kind))?;
-    let kind = kinds().nth(index)?;
+    let index = transactions.iter().zip(&named).position(|one| !is_known(one))?;
+    let kind = named.get(index)?.kind.to();
     Some(ForeignTransactions { hashes: named.iter().map(|tx| tx.hash).collect(), index, kind })
 }
 
@@ -95,6 +109,11 @@ fn signed<T: DeserializeOwned>(text: &str, at: &str) -> Result<T, BlockError> {
 struct WireKind {
     #[serde(rename = "type")]
     kind: Option<U8>,
+}
+
+#[derive(Deserialize)]
+struct WireInput {
+    input: Bytes,
 }
 
 /// The fields of a transaction that every type has.

@@ -50,7 +50,8 @@ impl TxOutcome {
 }
 
 /// Returns whether code ran in a successful transaction that calls a delegated account, as its gas tells: without code, it
-/// uses what it owes before it runs. `None` if the floor that its data sets hides that.
+/// uses what it owes before it runs. `None` if the floor that its data sets hides that. `gas_used` is the EVM's, before a
+/// sequencer's refund.
 ///
 /// The code that an account is delegated to may be missing: the transaction that deploys the batch executor was replaced,
 /// or a reorg has taken it back. Such a transaction succeeds and does nothing.

@@ -140,7 +140,7 @@ pub(super) fn receipt_of(spec: &ChainSpec, published: &Chain, hash: &B256) -> Op
             gas_used: included.gas_used,
             tx_hash: *hash,
         };
-        (receipt, ran_code(&**included.tx, included.tx.signer(), included.gas_used, spec.evm_fork(header)))
+        (receipt, ran_code(&**included.tx, included.tx.signer(), included.evm_gas_used(), spec.evm_fork(header)))
     };
     block.transaction(index).map(receipt)
 }

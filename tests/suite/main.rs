@@ -39,6 +39,7 @@ mod io_memory;
 mod io_peaks;
 mod keys;
 mod kzg;
+mod lagoon;
 #[cfg(feature = "fleet")]
 mod ledger;
 mod licences;

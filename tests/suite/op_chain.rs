@@ -3,7 +3,10 @@
 use std::fmt::Write;
 
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, hex};
-use op_alloy::consensus::TxDeposit;
+use op_alloy::consensus::{
+    TxDeposit,
+    post_exec::{SDMGasEntry, build_post_exec_tx},
+};
 use presim::chain::ChainTx;
 use serde_json::{Value, json};
 
@@ -12,7 +15,8 @@ pub const SEQUENCER_FEE_VAULT: Address = address!("42000000000000000000000000000
 
 /// Returns a genesis `config` with the forks of the OP stack up to `last`, all active from the start.
 pub fn config(chain_id: u64, last: &str) -> Value {
-    let forks = ["regolith", "canyon", "ecotone", "fjord", "granite", "holocene", "isthmus", "jovian", "karst"];
+    let forks =
+        ["regolith", "canyon", "ecotone", "fjord", "granite", "holocene", "isthmus", "jovian", "karst", "lagoon"];
     let mut config = json!({
         "chainId": chain_id,
         "bedrockBlock": 0,
@@ -25,6 +29,12 @@ pub fn config(chain_id: u64, last: &str) -> Value {
         config[format!("{fork}Time")] = json!(0);
     }
     config
+}
+
+/// Returns the post-execution transaction of block `number` with these refunds: the index of a transaction, and gas.
+pub fn post_exec(number: u64, refunds: &[(u64, u64)]) -> ChainTx {
+    let entry = |(index, gas_refund): &(u64, u64)| SDMGasEntry { index: *index, gas_refund: *gas_refund };
+    build_post_exec_tx(number, refunds.iter().map(entry).collect()).into()
 }
 
 /// The L1 attributes of a Jovian block, which the sequencer sets in the first transaction of each block.

@@ -15,7 +15,7 @@ use network::Network;
 
 use super::{ChainSpec, ChainSpecError, ForkTime, set_forks};
 
-const NETWORKS: [&Network; 17] = [
+const NETWORKS: [&Network; 26] = [
     &ethereum::MAINNET,
     &ethereum::SEPOLIA,
     &ethereum::HOLESKY,
@@ -25,14 +25,23 @@ const NETWORKS: [&Network; 17] = [
     &base::BASE,
     &base::BASE_SEPOLIA,
     &op_stack::WORLD_CHAIN,
+    &op_stack::WORLD_CHAIN_SEPOLIA,
     &op_stack::UNICHAIN,
+    &op_stack::UNICHAIN_SEPOLIA,
     &op_stack::INK,
+    &op_stack::INK_SEPOLIA,
     &op_stack::SONEIUM,
+    &op_stack::SONEIUM_MINATO,
     &op_stack::X_LAYER,
+    &op_stack::X_LAYER_TESTNET,
     &op_stack::MODE,
+    &op_stack::MODE_SEPOLIA,
     &op_stack::ZORA,
+    &op_stack::ZORA_SEPOLIA,
     &op_stack::LISK,
+    &op_stack::LISK_SEPOLIA,
     &op_stack::METAL,
+    &op_stack::METAL_SEPOLIA,
 ];
 
 impl ChainSpec {

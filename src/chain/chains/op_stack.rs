@@ -6,6 +6,20 @@ use alloy_primitives::address;
 use super::network::{Network, Rules};
 use crate::chain::ForkName::{self, *};
 
+/// The forks of these chains, in the order of activation.
+const ORDER: [ForkName; 9] = [Canyon, Ecotone, Fjord, Granite, Holocene, Isthmus, Jovian, Karst, Lagoon];
+
+/// Returns the first forks of [`ORDER`], at these times.
+const fn forks<const COUNT: usize>(times: [u64; COUNT]) -> [(ForkName, u64); COUNT] {
+    let mut forks = [(Canyon, 0); COUNT];
+    let mut at = 0;
+    while at < COUNT {
+        forks[at] = (ORDER[at], times[at]);
+        at += 1;
+    }
+    forks
+}
+
 /// The times of most chains' forks.
 const USUAL_TIMES: [u64; 8] = [
     1_704_992_401,
@@ -18,19 +32,36 @@ const USUAL_TIMES: [u64; 8] = [
     1_783_526_401,
 ];
 
-/// Returns the forks that these chains have, at these times.
-const fn forks(times: [u64; 8]) -> [(ForkName, u64); 8] {
-    let [canyon, ecotone, fjord, granite, holocene, isthmus, jovian, karst] = times;
-    [
-        (Canyon, canyon),
-        (Ecotone, ecotone),
-        (Fjord, fjord),
-        (Granite, granite),
-        (Holocene, holocene),
-        (Isthmus, isthmus),
-        (Jovian, jovian),
-        (Karst, karst),
-    ]
+/// The times of the forks of most test networks.
+const USUAL_TEST_TIMES: [u64; 8] = [
+    1_699_981_200,
+    1_708_534_800,
+    1_716_998_400,
+    1_723_478_400,
+    1_732_633_200,
+    1_744_905_600,
+    1_763_568_001,
+    1_781_712_001,
+];
+
+/// Returns the times of a test network that has the usual ones after this time of Canyon.
+const fn test_times(canyon: u64) -> [u64; 8] {
+    let mut times = USUAL_TEST_TIMES;
+    times[0] = canyon;
+    times
+}
+
+/// The times of Lagoon on the chains that have it, and on their test networks
+/// (<https://github.com/ethereum-optimism/optimism/releases/tag/op-reth%2Fv2.10.0>).
+const LAGOON: u64 = 1_799_683_201;
+const TEST_LAGOON: u64 = 1_796_918_401;
+
+/// Returns the times of a chain that has scheduled Lagoon.
+const fn with_lagoon(
+    [canyon, ecotone, fjord, granite, holocene, isthmus, jovian, karst]: [u64; 8],
+    lagoon: u64,
+) -> [u64; 9] {
+    [canyon, ecotone, fjord, granite, holocene, isthmus, jovian, karst, lagoon]
 }
 
 /// Returns the base fee parameters of a chain that begins with Bedrock.
@@ -42,28 +73,20 @@ const fn fees(elasticity: u64, denominator: u64, denominator_canyon: u64) -> Rul
 const USUAL: Network =
     Network { id: 0, block_ms: 2000, wrapper: None, rules: Rules::STANDARD_OP_STACK, forks: &forks(USUAL_TIMES) };
 
+/// A test network with the values that most have, but without an id.
+const USUAL_TEST: Network = Network { forks: &forks(USUAL_TEST_TIMES), ..USUAL };
+
 /// OP Mainnet, from Bedrock on.
 pub(super) const OP_MAINNET: Network = Network {
     id: 10,
     rules: Rules::OpStack { bedrock: 105_235_063, elasticity: 6, denominator: 50, denominator_canyon: 250 },
+    forks: &forks(with_lagoon(USUAL_TIMES, LAGOON)),
     ..USUAL
 };
 
 /// OP Sepolia.
-pub(super) const OP_SEPOLIA: Network = Network {
-    id: 11_155_420,
-    forks: &forks([
-        1_699_981_200,
-        1_708_534_800,
-        1_716_998_400,
-        1_723_478_400,
-        1_732_633_200,
-        1_744_905_600,
-        1_763_568_001,
-        1_781_712_001,
-    ]),
-    ..USUAL
-};
+pub(super) const OP_SEPOLIA: Network =
+    Network { id: 11_155_420, forks: &forks(with_lagoon(USUAL_TEST_TIMES, TEST_LAGOON)), ..USUAL_TEST };
 
 /// World Chain (Karst: <https://github.com/ethereum-optimism/optimism/releases/tag/op-reth%2Fv2.4.3>).
 pub(super) const WORLD_CHAIN: Network = Network {
@@ -73,12 +96,28 @@ pub(super) const WORLD_CHAIN: Network = Network {
     ..USUAL
 };
 
+/// World Chain Sepolia (Karst: as World Chain's).
+pub(super) const WORLD_CHAIN_SEPOLIA: Network = Network {
+    id: 4801,
+    rules: fees(10, 50, 250),
+    forks: &forks([0, 0, 1_721_739_600, 1_726_570_800, 1_737_633_600, 1_761_825_600, 1_777_161_600, 1_788_868_800]),
+    ..USUAL_TEST
+};
+
 /// Unichain.
 pub(super) const UNICHAIN: Network = Network {
     id: 130,
     block_ms: 1000,
-    forks: &forks([0, 0, 0, 0, 1_736_445_601, 1_746_806_401, 1_764_691_201, 1_783_526_401]),
+    forks: &forks([0, 0, 0, 0, 1_736_445_601, 1_746_806_401, 1_764_691_201, 1_783_526_401, LAGOON]),
     ..USUAL
+};
+
+/// Unichain Sepolia.
+pub(super) const UNICHAIN_SEPOLIA: Network = Network {
+    id: 1301,
+    block_ms: 1000,
+    forks: &forks([0, 0, 0, 0, 1_734_559_200, 1_744_905_600, 1_763_568_001, 1_781_712_001, TEST_LAGOON]),
+    ..USUAL_TEST
 };
 
 /// Ink.
@@ -86,15 +125,36 @@ pub(super) const INK: Network = Network {
     id: 57_073,
     block_ms: 1000,
     rules: fees(6, 250, 250),
-    forks: &forks([0, 0, 0, 0, 1_742_396_400, 1_746_806_401, 1_764_691_201, 1_783_526_401]),
+    forks: &forks([0, 0, 0, 0, 1_742_396_400, 1_746_806_401, 1_764_691_201, 1_783_526_401, LAGOON]),
     ..USUAL
 };
+
+/// Ink Sepolia.
+pub(super) const INK_SEPOLIA: Network =
+    Network { id: 763_373, block_ms: 1000, forks: &forks(with_lagoon(USUAL_TEST_TIMES, TEST_LAGOON)), ..USUAL_TEST };
 
 /// Soneium.
 pub(super) const SONEIUM: Network = Network {
     id: 1868,
-    forks: &forks([0, 0, 0, 0, 1_738_573_200, 1_746_806_401, 1_764_691_201, 1_783_526_401]),
+    forks: &forks([0, 0, 0, 0, 1_738_573_200, 1_746_806_401, 1_764_691_201, 1_783_526_401, LAGOON]),
     ..USUAL
+};
+
+/// Soneium Minato, Soneium's test network.
+pub(super) const SONEIUM_MINATO: Network = Network {
+    id: 1946,
+    forks: &forks([
+        0,
+        0,
+        1_730_106_000,
+        1_730_106_000,
+        1_734_685_200,
+        1_744_905_600,
+        1_763_568_001,
+        1_781_712_001,
+        TEST_LAGOON,
+    ]),
+    ..USUAL_TEST
 };
 
 /// X Layer (<https://github.com/okx/xlayer-reth>), from the block on with which it became a chain of the OP stack,
@@ -104,17 +164,31 @@ pub(super) const X_LAYER: Network = Network {
     block_ms: 1000,
     wrapper: Some(address!("e538905cf8410324e03A5A23C1c177a474D59b2b")),
     rules: fees(1, 100_000_000, 100_000_000),
-    forks: &[(Canyon, 0), (Ecotone, 0), (Fjord, 0), (Granite, 0), (Holocene, 0), (Isthmus, 0), (Jovian, 1_764_691_201)],
+    forks: &forks([0, 0, 0, 0, 0, 0, 1_764_691_201]),
 };
+
+/// X Layer's test network, from block 12,241,700 on.
+pub(super) const X_LAYER_TESTNET: Network =
+    Network { id: 1952, wrapper: None, forks: &forks([0, 0, 0, 0, 0, 0, 1_764_327_600]), ..X_LAYER };
 
 /// Mode.
 pub(super) const MODE: Network = Network { id: 34_443, ..USUAL };
 
+/// Mode's test network.
+pub(super) const MODE_SEPOLIA: Network = Network { id: 919, forks: &forks(test_times(1_703_203_200)), ..USUAL_TEST };
+
 /// Zora.
 pub(super) const ZORA: Network = Network { id: 7_777_777, ..USUAL };
 
+/// Zora's test network.
+pub(super) const ZORA_SEPOLIA: Network = Network { id: 999_999_999, ..USUAL_TEST };
+
 /// Lisk.
 pub(super) const LISK: Network = Network { id: 1135, rules: fees(20, 1000, 1000), ..USUAL };
+
+/// Lisk's test network.
+pub(super) const LISK_SEPOLIA: Network =
+    Network { id: 4202, rules: fees(10, 50, 250), forks: &forks(test_times(1_705_312_994)), ..USUAL_TEST };
 
 /// Metal L2.
 pub(super) const METAL: Network = Network {
@@ -122,3 +196,6 @@ pub(super) const METAL: Network = Network {
     forks: &forks([0, 0, 1_720_627_201, 1_726_070_401, 1_736_445_601, 1_746_806_401, 1_764_691_201, 1_783_526_401]),
     ..USUAL
 };
+
+/// Metal L2's test network.
+pub(super) const METAL_SEPOLIA: Network = Network { id: 1740, forks: &forks(test_times(1_708_129_622)), ..USUAL_TEST };

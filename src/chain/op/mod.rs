@@ -5,6 +5,7 @@ mod base_time;
 mod fastlz;
 mod fork;
 mod l1;
+mod post_exec;
 mod tx;
 
 pub(super) use base_fee::{BEDROCK, OpStackParams};
@@ -12,6 +13,7 @@ pub(super) use base_fee::{BEDROCK, OpStackParams};
 pub use base_time::{BASE_TIME, BASE_TIME_SLOT, block_instant, millis_part, timestamp_ms};
 pub use fork::OpFork;
 pub use l1::{L1_BLOCK, L1BlockInfo, L1Cost};
+pub use post_exec::{GasRefunds, InvalidPostExec, RefundTooLarge, Settlement};
 pub use tx::{DepositTerms, OpTx};
 
 use alloy_primitives::{Address, address};

@@ -11,7 +11,10 @@ use revm::{
     handler::SystemCallTx,
 };
 
-use crate::chain::{ChainTx, tx::deposit_env};
+use crate::chain::{
+    ChainTx,
+    tx::{deposit_env, post_exec_env},
+};
 
 /// A transaction of the OP stack, with the data on which its fees depend.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +25,8 @@ pub struct OpTx {
     pub encoded: Bytes,
     /// The terms of a deposit. `None` for any other transaction.
     pub deposit: Option<DepositTerms>,
+    /// The gas that the block's sequencer refunds, from Lagoon on: zero for most transactions, and for all that are in no block.
+    pub refund: u64,
 }
 
 /// The fields that only a deposit has (<https://specs.optimism.io/protocol/deposits.html#the-deposited-transaction-type>).
@@ -36,13 +41,14 @@ pub struct DepositTerms {
 impl OpTx {
     /// Returns an unsigned call, which has no bytes for which a fee is due.
     pub const fn unsigned(call: TxEnv) -> Self {
-        Self { base: call, encoded: Bytes::new(), deposit: None }
+        Self { base: call, encoded: Bytes::new(), deposit: None, refund: 0 }
     }
 }
 
 impl FromRecoveredTx<ChainTx> for OpTx {
     fn from_recovered_tx(tx: &ChainTx, sender: Address) -> Self {
-        let encoded = if tx.as_deposit().is_some() { Bytes::new() } else { tx.encoded_2718().into() };
+        let is_signed = matches!(tx, ChainTx::Signed(_));
+        let encoded = if is_signed { tx.encoded_2718().into() } else { Bytes::new() };
         Self::from_encoded_tx(tx, sender, encoded)
     }
 }
@@ -52,13 +58,15 @@ impl FromTxWithEncoded<ChainTx> for OpTx {
         match tx {
             ChainTx::Signed(tx) => {
                 let base = <TxEnv as FromRecoveredTx<TxEnvelope>>::from_recovered_tx(tx, sender);
-                Self { base, encoded, deposit: None }
+                Self { base, encoded, deposit: None, refund: 0 }
             }
             ChainTx::Deposit(tx) => Self {
                 base: deposit_env(tx.inner(), sender),
                 encoded: Bytes::new(),
                 deposit: Some(DepositTerms { mint: tx.mint, is_system: tx.is_system_transaction }),
+                refund: 0,
             },
+            ChainTx::PostExec(_) => Self::unsigned(post_exec_env()),
         }
     }
 }

@@ -78,6 +78,10 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     /// Returns the fee data of an unsigned call, which pays nothing besides its gas.
     fn waived() -> Self::Chain;
 
+    /// Returns a transaction to which its block refunds `gas`.
+    #[must_use]
+    fn refunded(tx: Self::Tx, gas: u64) -> Self::Tx;
+
     /// Runs the transaction that `evm` is set to.
     ///
     /// # Errors
@@ -121,6 +125,11 @@ impl FamilyEvm for Ethereum {
     }
 
     fn waived() {}
+
+    /// Returns the transaction: no block of Ethereum refunds gas.
+    fn refunded(tx: TxEnv, _: u64) -> TxEnv {
+        tx
+    }
 
     fn handle(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, Error> {
         check_gas_limit(evm)?;
@@ -173,6 +182,10 @@ impl FamilyEvm for OpStack {
 
     fn waived() -> OpBlockFees {
         OpBlockFees::waived()
+    }
+
+    fn refunded(tx: OpTx, refund: u64) -> OpTx {
+        OpTx { refund, ..tx }
     }
 
     fn handle(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, Error> {

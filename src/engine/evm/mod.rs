@@ -48,10 +48,11 @@ impl<F: FamilyEvm> TxSetup<F> {
         Self { tx: F::unsigned(call), waived: Some(F::waived()), env, precompiles }
     }
 
-    /// Sets up a signed transaction of `env`'s block.
-    pub fn signed(tx: &Recovered<ChainTx>, chain: &ChainSpec, env: EvmEnv<F::Spec>) -> Self {
+    /// Sets up a transaction of `env`'s block, which refunds this gas to it.
+    pub fn included(tx: &Recovered<ChainTx>, refund: u64, chain: &ChainSpec, env: EvmEnv<F::Spec>) -> Self {
         let precompiles = RunPrecompiles::of(chain, env.cfg_env.spec);
-        Self { tx: F::Tx::from_recovered_tx(tx.inner(), tx.signer()), waived: None, env, precompiles }
+        let tx = F::refunded(F::Tx::from_recovered_tx(tx.inner(), tx.signer()), refund);
+        Self { tx, waived: None, env, precompiles }
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use alloy_primitives::Bytes;
 
 /// The version of all that the codec writes. A reader refuses every other.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 /// The bytes from which a message is compressed: below, its headers cost more than it saves.
 const MIN_COMPRESSED_BYTES: usize = 512;
 /// The level of the compression: a sub-block is compressed within its interval many times over.

@@ -21,10 +21,10 @@ pub use self::{
     check::check,
     codes::CodesByHash,
     decode::EntryError,
-    entry::{Block, Entry, Seal, SubBlock},
+    entry::{Block, Entry, SubBlock},
     frame::{Frame, MAX_BYTES, VERSION, frames, join, pack, unpack, unpack_short, unpacked_bytes},
     image::StateImage,
     message::{StreamChanges, StreamMessage},
-    stored::{Maybe, StoredAccount, StoredBody, StoredChange, StoredHeader, StoredReceipt, StoredSubBlock},
+    stored::{StoredAccount, StoredBody, StoredChange, StoredHeader, StoredReceipt, StoredSubBlock},
     time::LeaderTime,
 };

@@ -8,7 +8,7 @@ use alloy_eips::{
 };
 use alloy_primitives::{Address, B256, Bytes, Log, U256};
 use alloy_rlp::{BufMut, Decodable, Encodable, RlpDecodable, RlpEncodable};
-use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt};
+use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt, post_exec::POST_EXEC_TX_TYPE_ID};
 use revm::state::AccountInfo;
 
 use crate::{
@@ -79,6 +79,9 @@ impl StoredReceipt {
             let deposit_nonce = self.deposit_nonce.or(self.has_nonce_zero.map(|_| 0));
             let deposit_receipt_version = self.deposit_version;
             return Ok(OpDepositReceipt { inner: receipt, deposit_nonce, deposit_receipt_version }.into());
+        }
+        if self.kind == POST_EXEC_TX_TYPE_ID {
+            return Ok(ChainReceipt::PostExec { cumulative_gas_used: receipt.cumulative_gas_used });
         }
         let kind = TxType::try_from(self.kind).map_err(|error| corrupted(format!("unknown receipt type: {error}")))?;
         Ok(ReceiptEnvelope::from_typed(kind, ReceiptWithBloom::from(receipt)).into())

@@ -11,7 +11,6 @@
 mod base;
 mod blocks;
 mod commit;
-mod format;
 mod progress;
 mod prune;
 mod replace;
@@ -34,7 +33,7 @@ use crate::{
     chain::{BlockKeeper, SealedBlock},
     ledger::{Snapshot, Snapshots, codec::StoredAccount},
     state::LocalWorld,
-    store::{Store, StoreError, encode, write_version},
+    store::{Store, StoreError, encode},
 };
 
 /// A chain of presim's own as it was created or restored, before anything is built on it.
@@ -104,7 +103,6 @@ impl Journal {
             identity.write(&mut table)?;
             write_base(&mut table, base)?;
             drop(table);
-            write_version(transaction)?;
             transaction.open_table(RECORDS)?;
             Ok(())
         })?;

@@ -5,6 +5,7 @@ use alloy_eips::{Encodable2718, Typed2718, eip4844::DATA_GAS_PER_BLOB, eip7685::
 use alloy_primitives::{Address, B256, Log, Sealed, TxKind, U256};
 use alloy_rpc_types_trace::parity::{LocalizedTransactionTrace, TransactionTrace};
 use alloy_trie::EMPTY_ROOT_HASH;
+use op_alloy::consensus::post_exec::TxPostExec;
 
 use super::{Object, data, list, value};
 use crate::{
@@ -190,6 +191,7 @@ fn included_transaction(object: &mut Object<'_>, block: &Block, included: &Inclu
     let from = included.tx.signer();
     let deposit = match included.tx.inner() {
         ChainTx::Signed(tx) => return signed_transaction(object, tx, from, price),
+        ChainTx::PostExec(tx) => return post_exec_transaction(object, tx),
         ChainTx::Deposit(deposit) => deposit,
     };
     // A deposit has no nonce of its own: its receipt records the nonce that it was given.
@@ -204,6 +206,18 @@ fn included_transaction(object: &mut Object<'_>, block: &Block, included: &Inclu
         object.key("isSystemTx").extend_from_slice(b"true");
     }
     object.optional_quantity("depositReceiptVersion", receipt.and_then(|receipt| receipt.deposit_receipt_version));
+}
+
+/// Writes a post-execution transaction, of which these fields are all that it has
+/// (<https://github.com/ethereum-optimism/specs/blob/main/specs/protocol/lagoon/post-exec.md#generic-transaction-interface-representation>).
+fn post_exec_transaction(object: &mut Object<'_>, tx: &Sealed<TxPostExec>) {
+    object
+        .quantity("type", u64::from(tx.ty()))
+        .data("hash", tx.hash().as_slice())
+        .data("from", tx.signer_address().as_slice())
+        .quantity("gas", 0)
+        .quantity("value", 0)
+        .data("input", &tx.input);
 }
 
 /// Writes a transaction that is not in a block yet, or whose block is not told yet.
@@ -279,21 +293,27 @@ pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, spec: 
     object.data("blockHash", header.hash().as_slice()).quantity("blockNumber", header.number);
     outcome(&mut object, block, included);
     let price = tx.effective_gas_price(header.base_fee_per_gas);
+    object.u256("effectiveGasPrice", U256::from(price)).data("from", tx.signer().as_slice());
+    let is_post_exec = tx.as_post_exec().is_some();
+    if !is_post_exec {
+        object.address_or_null("to", tx.to());
+    }
     object
-        .u256("effectiveGasPrice", U256::from(price))
-        .data("from", tx.signer().as_slice())
-        .address_or_null("to", tx.to())
         .data("transactionHash", tx.tx_hash().as_slice())
         .quantity("transactionIndex", included.index as u64)
         .quantity("type", u64::from(tx.ty()));
     if let Some(deposit) = included.receipt.as_deposit() {
         object.optional_quantity("depositNonce", deposit.deposit_nonce);
         object.optional_quantity("depositReceiptVersion", deposit.deposit_receipt_version);
+    } else if is_post_exec {
+        // It has no DA footprint.
+        object.quantity("blobGasUsed", 0);
     } else if let Fork::OpStack(fork) = spec.fork(header)
         && let Some(info) = block.transaction(0).and_then(|first| L1BlockInfo::of_call(first.tx.input(), fork))
     {
         l1_cost(&mut object, &info.cost(&tx.encoded_2718()));
     }
+    object.optional_quantity("opGasRefund", Some(included.refund).filter(|refund| *refund > 0));
     object.end();
 }
 
@@ -328,10 +348,10 @@ fn outcome(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
     let (tx, receipt) = (included.tx, included.receipt);
     let nonce = receipt.as_deposit().map_or(tx.nonce(), |deposit| deposit.deposit_nonce.unwrap_or_default());
     let created = matches!(tx.kind(), TxKind::Create).then(|| tx.signer().create(nonce));
-    object
-        .address_or_null("contractAddress", created)
-        .quantity("cumulativeGasUsed", receipt.cumulative_gas_used())
-        .quantity("gasUsed", included.gas_used);
+    if tx.as_post_exec().is_none() {
+        object.address_or_null("contractAddress", created);
+    }
+    object.quantity("cumulativeGasUsed", receipt.cumulative_gas_used()).quantity("gasUsed", included.gas_used);
     let position = TxPosition::of(block, included);
     list(object.key("logs"), receipt.logs().iter().enumerate(), |out, (index, one)| {
         log(out, one, &position, included.first_log + index as u64, false);

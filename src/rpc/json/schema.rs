@@ -96,9 +96,12 @@ pub struct Receipt {
     operator_fee_scalar: Option<Quantity<u64>>,
     operator_fee_constant: Option<Quantity<u64>>,
     da_footprint_gas_scalar: Option<Quantity<u64>>,
+    /// The gas that the sequencer has refunded to the transaction, if any. `gasUsed` is less by it.
+    op_gas_refund: Option<Quantity<u64>>,
 }
 
-/// A transaction with its position. One that is in no block has null there. Some fields are those of an OP-stack deposit.
+/// A transaction with its position. One that is in no block has null there. Some fields are those of an OP-stack deposit. A
+/// post-execution transaction of the OP stack (type 0x7d) has only its position, from, gas, hash, input, type and value.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Transaction {
@@ -109,13 +112,13 @@ pub struct Transaction {
     transaction_index: Option<Quantity<u64>>,
     from: Fixed<20>,
     gas: Quantity<u64>,
-    gas_price: Quantity<u128>,
+    gas_price: Option<Quantity<u128>>,
     max_fee_per_gas: Option<Quantity<u128>>,
     max_priority_fee_per_gas: Option<Quantity<u128>>,
     max_fee_per_blob_gas: Option<Quantity<u128>>,
     hash: Fixed<32>,
     input: Data,
-    nonce: Quantity<u64>,
+    nonce: Option<Quantity<u64>>,
     to: Option<Fixed<20>>,
     value: Quantity<U256>,
     r#type: Quantity<u64>,
@@ -123,9 +126,9 @@ pub struct Transaction {
     chain_id: Option<Quantity<u64>>,
     blob_versioned_hashes: Option<Vec<Fixed<32>>>,
     authorization_list: Option<Vec<Authorization>>,
-    v: Quantity<u64>,
-    r: Quantity<U256>,
-    s: Quantity<U256>,
+    v: Option<Quantity<u64>>,
+    r: Option<Quantity<U256>>,
+    s: Option<Quantity<U256>>,
     y_parity: Option<Quantity<u64>>,
     source_hash: Option<Fixed<32>>,
     mint: Option<Quantity<u128>>,

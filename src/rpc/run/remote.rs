@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use alloy_primitives::{B256, keccak256};
 use futures::future::BoxFuture;
+use op_alloy::consensus::post_exec::POST_EXEC_TX_TYPE_ID;
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -14,6 +15,7 @@ use crate::rpc::{
 };
 use crate::{
     chain::Unexecutable,
+    pool::PoolError,
     scheduler::FetchMissed,
     state::{FetchError, Missed},
     telemetry::Counter,
@@ -183,8 +185,12 @@ impl StateCompletion {
     ///
     /// # Errors
     ///
-    /// Returns the upstream's error.
+    /// Returns the upstream's error, and -32000 for a post-execution transaction, which no client may send
+    /// (<https://github.com/ethereum-optimism/specs/blob/main/specs/protocol/lagoon/post-exec.md#mempool-and-propagation>).
     pub async fn send_on(&self, raw: &[u8], request: &Request) -> Result<B256> {
+        if let Some(&POST_EXEC_TX_TYPE_ID) = raw.first() {
+            return Err(PoolError::UnknownType(POST_EXEC_TX_TYPE_ID).into());
+        }
         let ask = Ask::<B256>::typed("eth_sendRawTransaction", &(const_hex::encode_prefixed(raw),));
         match self.upstream()?.one(ask, request.ticket.deadline().into()).await {
             // The transaction was sent twice, because the first answer was lost.

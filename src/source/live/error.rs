@@ -47,8 +47,8 @@ pub enum LiveError {
     /// The upstream is a node of another chain than at the start.
     #[error("the upstream's chain id is {announced} now, expected {expected}: it is a node of another chain")]
     OtherChain { expected: u64, announced: u64 },
-    /// The block has a transaction of a type that presim does not know.
-    #[error("transaction {index} has the type {kind:#04x}, which presim does not know")]
+    /// The block has a transaction of a type, or with a payload of it, that presim does not know.
+    #[error("transaction {index} has the type {kind:#04x}: presim does not know it, or its payload")]
     ForeignType { index: usize, kind: u8 },
     /// The block cannot be executed here.
     #[error("{0}")]

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::flashblocks::CanonicalBlock;
 use super::{error::LiveError, parts::LiveChain};
 use crate::{
-    chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, receipts_root_and_bloom},
+    chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, GasRefunds, SealedBlock, receipts_root_and_bloom},
     ledger::{BlockChanges, Selector, Snapshot, Snapshots},
     source::apply::{close, extend_known, open_block_with, prefetch},
     state::{MergedChanges, RemoteView, World},
@@ -236,6 +236,8 @@ impl LiveChain {
         if let Some(foreign) = &block.foreign {
             return Err(LiveError::ForeignType { index: foreign.index, kind: foreign.kind });
         }
+        let refunds = GasRefunds::of_block(&self.spec, &block.header, &block.transactions)
+            .map_err(|(index, broken)| LiveError::Transaction { index, problem: broken.to_string() })?;
         let view = self.remote.view(parent.head.number(), parent.head_hash());
         // The state right after the parent, without the pre-confirmed blocks on it.
         let view = view.ok_or(LiveError::Gone(parent.head.number()))?;
@@ -252,6 +254,9 @@ impl LiveChain {
             }
             fetch(opened.missed, Hints::default()).await?;
         };
+        if let Some(open) = &mut at.snapshot.open {
+            open.refunds = refunds;
+        }
         let mut changes = MergedChanges::default();
         let mut unknown: Vec<usize> = (0..block.transactions.len()).collect();
         let mut executed = 0;

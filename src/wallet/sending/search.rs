@@ -79,6 +79,9 @@ struct ReceiptAnswer {
     #[serde(default)]
     status: Option<U64>,
     gas_used: U64,
+    /// The gas that the sequencer of an OP-stack chain has refunded.
+    #[serde(default)]
+    op_gas_refund: Option<U64>,
     logs: Vec<Log>,
 }
 
@@ -94,6 +97,8 @@ struct TakerBlock {
 struct TakerTx {
     hash: B256,
     from: Address,
+    /// A post-execution transaction of the OP stack has none, and no sender.
+    #[serde(default)]
     nonce: U64,
     #[serde(default)]
     authorization_list: Vec<SignedAuthorization>,
@@ -176,9 +181,11 @@ impl NonceSearch<'_> {
                 Err(_) => return UpstreamAnswer::NotYet,
             };
             let hash = *version.tx.tx_hash();
+            let refund: u64 = receipt.op_gas_refund.unwrap_or_default().to();
             let receipt = receipt.landed(hash);
             let fork = self.spec.evm_fork(&self.published.head().header);
-            let ran = ran_code(&**version.tx, version.tx.signer(), receipt.gas_used, fork);
+            let used = receipt.gas_used.saturating_add(refund);
+            let ran = ran_code(&**version.tx, version.tx.signer(), used, fork);
             let fate = landed(versions, receipt, ran);
             // A node may give a receipt of another branch, or of a block that presim does not have yet.
             let holds = fate.iter().all(|(_, outcome)| still_holds(self.published, outcome));

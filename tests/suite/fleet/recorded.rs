@@ -45,7 +45,7 @@ async fn a_stream_of_another_version_is_refused_with_what_to_do_and_left_as_it_i
     for flags in [["--follow", &server.url(), "--traffic", "0"], ["--publish", &server.url(), "--fleet", "test"]] {
         let error = format!("{:#}", try_start(&flags).err().expect("it is refused"));
         let expected =
-            "the fleet test is of version 5, and this presim has version 6: run one version of presim in the fleet";
+            "the fleet test is of version 5, and this presim has version 7: run one version of presim in the fleet";
         assert!(error.contains(expected), "{error}");
     }
     let after = server.stream("test").await.get_info().await.expect("it answers").state;

@@ -11,7 +11,7 @@ use alloy_signer_local::PrivateKeySigner;
 use op_alloy::{consensus::TxDeposit, rpc_types_engine::OpFlashblockPayload};
 use presim::{
     chain::{
-        Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE,
+        Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, GasRefunds,
         genesis_block, receipts_root_and_bloom,
     },
     ledger::Snapshot,
@@ -24,7 +24,7 @@ use presim::{
 use serde_json::{Value, json};
 
 use crate::{
-    op_chain::{ATTRIBUTED, L1_BLOCK, SEQUENCER_FEE_VAULT, config as op_config},
+    op_chain::{ATTRIBUTED, L1_BLOCK, SEQUENCER_FEE_VAULT, config as op_config, post_exec},
     upstream::{Cumulative, Fixture, State, UpstreamBlock, cut},
 };
 
@@ -99,6 +99,11 @@ impl Built {
         Self::genesis(op_config(OP_CHAIN, "jovian"), gas_limit)
     }
 
+    /// Builds the first block of an OP-stack chain under Lagoon.
+    pub fn lagoon() -> Self {
+        Self::genesis(op_config(OP_CHAIN, "lagoon"), GAS_LIMIT)
+    }
+
     /// Builds the first block of a chain of Base under Denim, of whose blocks five share a timestamp.
     pub fn denim() -> Self {
         let mut config = op_config(OP_CHAIN, "jovian");
@@ -165,8 +170,17 @@ impl Built {
         self.next_after(1, transactions, salt)
     }
 
+    /// Builds the next block with these refunds of gas, by the indices of the transactions, of which the deposit is the first.
+    pub fn next_refunded(&self, transactions: Vec<ChainTx>, refunds: &[(u64, u64)], salt: u8) -> Self {
+        self.next_with(1, transactions, refunds, salt)
+    }
+
     /// Builds the next block, so many seconds after this one.
     pub fn next_after(&self, seconds: u64, transactions: Vec<ChainTx>, salt: u8) -> Self {
+        self.next_with(seconds, transactions, &[], salt)
+    }
+
+    fn next_with(&self, seconds: u64, transactions: Vec<ChainTx>, refunds: &[(u64, u64)], salt: u8) -> Self {
         let parent = self.snapshot.head.header.inner();
         let attributes = Attributes {
             timestamp: parent.timestamp + seconds,
@@ -181,7 +195,11 @@ impl Built {
         let mut cumulative = Vec::new();
         let is_op = self.spec.chain_id() == OP_CHAIN;
         let deposit = is_op.then(|| deposit(parent.number + 1, salt));
-        for tx in deposit.into_iter().chain(transactions) {
+        let number = parent.number + 1;
+        let post_exec = (!refunds.is_empty()).then(|| post_exec(number, refunds));
+        let all: Vec<ChainTx> = deposit.into_iter().chain(transactions).chain(post_exec).collect();
+        at.snapshot.open.as_mut().unwrap().refunds = all.last().map(GasRefunds::of_last).unwrap_or_default();
+        for tx in all {
             at = extend(&self.spec, &at.snapshot, at.snapshot.open.as_ref().unwrap(), |sub_block| {
                 sub_block.push(tx.recovered().expect("a sender")).expect("it can be in the block");
             });

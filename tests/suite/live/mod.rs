@@ -7,6 +7,7 @@ mod differences;
 mod faults;
 mod flags;
 mod heads;
+mod lagoon;
 mod late;
 mod manners;
 mod native;

@@ -12,7 +12,7 @@ use alloy_primitives::{Address, Bytes, address};
 use revm::{DatabaseCommit, bytecode::Bytecode, context::result::ResultAndState};
 
 use crate::{
-    chain::{ChainReceipt, ChainSpec, ChainTx, DepositReceiptFields, ForkName, L1BlockInfo, OpFork, OpTx},
+    chain::{ChainReceipt, ChainSpec, ChainTx, DepositReceiptFields, ForkName, GasRefunds, L1BlockInfo, OpFork, OpTx},
     engine::evm::{OpBlockFees, OpStack, RunEvm},
     state::{Code, Overlay},
 };
@@ -29,10 +29,14 @@ pub(in crate::engine) struct OpBlock<'a> {
     pub evm: RunEvm<'a, OpStack>,
     /// Receipts of the transactions that it has executed.
     pub receipts: Vec<ChainReceipt>,
-    /// Gas used by the block's transactions so far.
+    /// The number of the block's transactions so far.
+    pub transactions: usize,
+    /// Gas used by the block's transactions so far, less the refunds.
     pub gas_used: u64,
     /// The DA footprint of the block's transactions so far, in gas. Zero before Jovian.
     pub da_footprint: u64,
+    /// The refunds of the block's transactions.
+    pub refunds: GasRefunds,
     spec: &'a ChainSpec,
     fork: OpFork,
     header: &'a Header,
@@ -47,10 +51,16 @@ struct FootprintTooLarge {
     available: u64,
 }
 
+/// A post-execution transaction with other refunds than those with which the block is executed: only its sequencer makes one.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a post-execution transaction of which the block's transactions have no refunds")]
+struct OtherRefunds;
+
 impl<'a> OpBlock<'a> {
     pub fn new(evm: RunEvm<'a, OpStack>, spec: &'a ChainSpec, header: &'a Header) -> Self {
         let fork = spec.op_fork(header.timestamp);
-        Self { evm, receipts: Vec::new(), gas_used: 0, da_footprint: 0, spec, fork, header }
+        let (receipts, refunds) = (Vec::new(), GasRefunds::default());
+        Self { evm, receipts, transactions: 0, gas_used: 0, da_footprint: 0, refunds, spec, fork, header }
     }
 
     /// Runs the system calls, and applies the change of state that begins Canyon.
@@ -75,6 +85,9 @@ impl<'a> OpBlock<'a> {
         tx: &Recovered<ChainTx>,
         keep: impl FnOnce(&Overlay) -> bool,
     ) -> Result<bool, BlockExecutionError> {
+        if tx.as_post_exec().is_some() {
+            return self.end(tx, keep);
+        }
         let deposit = tx.as_deposit();
         // The L1 attributes of Bedrock used no gas of their block.
         let is_system = deposit.is_some_and(|deposit| deposit.is_system_transaction) && self.fork < OpFork::Regolith;
@@ -92,7 +105,8 @@ impl<'a> OpBlock<'a> {
             Some(_) if self.fork >= OpFork::Regolith => Some(self.evm.db_mut().balance_and_nonce(tx.signer()).1),
             _ => None,
         };
-        let env = OpTx::from_encoded_tx(tx.inner(), tx.signer(), encoded);
+        let refund = self.refunds.of(self.transactions);
+        let env = OpTx { refund, ..OpTx::from_encoded_tx(tx.inner(), tx.signer(), encoded) };
         let ran = self.evm.transact_raw(env);
         let ResultAndState { result, state } = ran.map_err(|error| BlockExecutionError::evm(error, *tx.tx_hash()))?;
         if !keep(self.evm.db()) {
@@ -100,13 +114,33 @@ impl<'a> OpBlock<'a> {
             self.evm.inner.ctx.chain = OpBlockFees::default();
             return Ok(false);
         }
-        self.gas_used += result.tx_gas_used();
+        self.transactions += 1;
+        // A refund is at most the gas: the handler has settled it.
+        self.gas_used += result.tx_gas_used().saturating_sub(refund);
         self.da_footprint = self.da_footprint.saturating_add(footprint);
         let fields =
             DepositReceiptFields { nonce: had, version: (self.fork >= OpFork::Canyon).then_some(RECEIPT_VERSION) };
         self.receipts.push(ChainReceipt::of(tx.tx_type(), result, self.gas_used, fields));
         self.evm.db_mut().commit(state);
         Ok(true)
+    }
+
+    /// Takes the post-execution transaction. It runs no code, and uses neither gas nor DA footprint: the transactions before it have
+    /// had its refunds.
+    fn end(
+        &mut self,
+        tx: &Recovered<ChainTx>,
+        keep: impl FnOnce(&Overlay) -> bool,
+    ) -> Result<bool, BlockExecutionError> {
+        if self.refunds.hash() != Some(*tx.tx_hash()) {
+            return Err(BlockExecutionError::Validation(BlockValidationError::Other(Box::new(OtherRefunds))));
+        }
+        let is_kept = keep(self.evm.db());
+        if is_kept {
+            self.transactions += 1;
+            self.receipts.push(ChainReceipt::PostExec { cumulative_gas_used: self.gas_used });
+        }
+        Ok(is_kept)
     }
 
     /// Returns the DA footprint in gas of a signed transaction, which the block must have left.

@@ -21,7 +21,9 @@ use revm::{
     state::EvmState,
 };
 
-use crate::chain::{BASE_FEE_VAULT, DepositTerms, L1_FEE_VAULT, L1BlockInfo, OPERATOR_FEE_VAULT, OpFork, OpTx};
+use crate::chain::{
+    BASE_FEE_VAULT, DepositTerms, L1_FEE_VAULT, L1BlockInfo, OPERATOR_FEE_VAULT, OpFork, OpTx, Settlement,
+};
 
 type HandlerError<E> = EVMError<<<<E as EvmTr>::Context as ContextTr>::Db as Database>::Error>;
 type MainnetOf<E> = MainnetHandler<E, HandlerError<E>, EthFrame>;
@@ -92,6 +94,33 @@ impl<E: EvmTr<Context: OpContext, Frame = EthFrame>> OpHandler<E> {
         evm.frame_stack().clear();
         Ok(ExecutionResult::Halt { reason, gas: ResultGas::default().with_total_gas_spent(used), logs: Vec::new() })
     }
+}
+
+/// Settles the refund of a transaction that has used `used` gas, after it has paid for all of it: what it paid for the refunded
+/// gas goes back to the sender.
+///
+/// # Errors
+///
+/// Returns an error, which makes the block invalid, if the refund is more than the gas, or an account does not have the wei that it
+/// is to give back. The latter cannot happen, because each was paid as much before.
+fn settle<E: EvmTr<Context: OpContext>>(evm: &mut E, used: u64) -> Result<(), HandlerError<E>> {
+    let (block, tx, _, journal, fees, _) = evm.ctx_mut().all_mut();
+    let Some(info) = fees.info.as_ref().filter(|_| tx.refund > 0) else { return Ok(()) };
+    let base_fee = block.basefee();
+    let settled = Settlement::of(tx.refund, used, tx.effective_gas_price(base_fee.into()), base_fee, info);
+    let settled = settled.map_err(|broken| InvalidTransaction::Str(broken.to_string().into()))?;
+    journal.balance_incr(tx.caller(), settled.sender)?;
+    for (account, debit) in [
+        (block.beneficiary(), settled.fee_recipient),
+        (BASE_FEE_VAULT, settled.base_fee_vault),
+        (OPERATOR_FEE_VAULT, settled.operator_fee_vault),
+    ] {
+        if !journal.load_account_mut(account)?.data.decr_balance(debit) {
+            let problem = format!("{account} cannot pay back {debit} wei, which it got for refunded gas");
+            return Err(InvalidTransaction::Str(problem.into()).into());
+        }
+    }
+    Ok(())
 }
 
 /// Returns the gas that a deposit uses before Regolith, however it ends: its limit, or nothing if it is the system's
@@ -203,7 +232,8 @@ impl<E: EvmTr<Context: OpContext, Frame = EthFrame>> Handler for OpHandler<E> {
         Ok(reimburse_caller(evm.ctx_mut(), result.gas(), unused)?)
     }
 
-    /// Pays the fee recipient and the [vaults](https://specs.optimism.io/protocol/exec-engine.html#fee-vaults).
+    /// Pays the fee recipient and the [vaults](https://specs.optimism.io/protocol/exec-engine.html#fee-vaults), and settles the
+    /// transaction's refund.
     ///
     /// Calls that skip the base fee check have paid nothing, so that nobody gets anything, as in op-geth: no ether is
     /// created.
@@ -223,7 +253,7 @@ impl<E: EvmTr<Context: OpContext, Frame = EthFrame>> Handler for OpHandler<E> {
         {
             journal.balance_incr(vault, fee)?;
         }
-        Ok(())
+        settle(evm, used)
     }
 
     fn execution_result(

@@ -180,7 +180,7 @@ fn show_transaction(
     let waits = |block: &Block| backend.is_waiting(dialect, published, block.number());
     // The chain's own transactions wait in no pool.
     let is_shown = |(block, index): &(Block, usize)| {
-        let is_own = block.transaction(*index).is_some_and(|one| matches!(one.tx.inner(), ChainTx::Deposit(_)));
+        let is_own = block.transaction(*index).is_some_and(|one| !matches!(one.tx.inner(), ChainTx::Signed(_)));
         !(is_own && waits(block))
     };
     show(found.filter(is_shown), out, |block, included, out| match included.tx.inner() {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::{
     options::Options,
-    run::{find_block, find_transaction, replay, trace_call, trace_calls},
+    run::{find_block, find_traced, replay, trace_call, trace_calls},
     schema::{Trace, TracedTransaction},
 };
 use crate::{
@@ -152,7 +152,7 @@ impl Method for Transaction {
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (tracer, timeout) = self.options.unwrap_or_default().tracer_of_past(run.dialect)?;
-        let (block, index) = find_transaction(run.published, self.hash)?;
+        let (block, index) = find_traced(run.published, self.hash)?;
         run.limit_time(timeout);
         replay(backend, run, &block, index..index + 1, &tracer, |out, included, trace| {
             json::trace(out, &trace, Some(&TxPosition::of(&block, included)), backend.limits.max_response)

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    run::{find_block, find_transaction, parity, replay, trace_call, trace_calls},
+    run::{find_block, find_traced, parity, replay, trace_call, trace_calls},
     schema::ParityTrace,
 };
 use crate::{
@@ -166,7 +166,7 @@ impl Method for ReplayTransaction {
     };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let (block, index) = find_transaction(run.published, self.hash)?;
+        let (block, index) = find_traced(run.published, self.hash)?;
         replay(backend, run, &block, index..index + 1, &tracer(&self.trace_types), |out, _, trace| {
             json::trace(out, &trace, None, backend.limits.max_response)
         })?;

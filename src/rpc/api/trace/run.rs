@@ -55,6 +55,21 @@ pub fn find_block(backend: &Backend, published: &Chain, selector: Selector) -> R
     })
 }
 
+/// Returns the block of a transaction that has a trace, and the transaction's index there.
+///
+/// # Errors
+///
+/// Returns -32000 if there is no such transaction, or it runs no code.
+pub fn find_traced(published: &Chain, hash: Fixed<32>) -> Result<(Block, usize)> {
+    let (block, index) = find_transaction(published, hash)?;
+    if block.transaction(index).is_some_and(|one| one.tx.as_post_exec().is_some()) {
+        let text =
+            "a post-execution transaction runs no code: it has no trace, and its refunds are in those of the others";
+        return Err(RpcError::new(-32000, text));
+    }
+    Ok((block, index))
+}
+
 /// Returns the block of a transaction, and the transaction's index there, with geth's error if there is none.
 pub fn find_transaction(published: &Chain, hash: Fixed<32>) -> Result<(Block, usize)> {
     published.transaction(&hash.into()).ok_or_else(|| RpcError::new(-32000, "transaction not found"))
