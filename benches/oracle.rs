@@ -1,8 +1,9 @@
-//! Random OP-stack transactions by the project's own rules and by op-revm: `cargo bench --bench oracle`.
+//! Random OP-stack transactions, and blocks of Lagoon, by the project's own rules and by the oracle's: `cargo bench --bench oracle`.
 //!
 //! The program in `benches/oracle/` makes the transactions and executes them with op-revm under each fork. This bench
 //! builds it, reads its cases, and compares. `-- --count N` compares N transactions (1,000,000 unless told), `--seed S` others,
-//! and `--first I` begins with transaction I, as the name of a case tells it. `cargo bench` alone leaves this bench out.
+//! and `--first I` begins with transaction I, as the name of a case tells it. Then it compares the edges of blocks and `--blocks N`
+//! random ones (10,000 unless told). `cargo bench` alone leaves this bench out.
 
 #[path = "oracle/compare.rs"]
 mod compare;
@@ -18,7 +19,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use self::compare::{case::Case, compare};
+use self::compare::{block_case::BlockCase, blocks::compare_block, case::Case, compare};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -68,13 +69,37 @@ fn main() -> ExitCode {
         count as f64 / elapsed.as_secs_f64(),
         total.different,
     );
-    match total.first {
+    let blocks = compare_blocks(seed, number("--blocks").unwrap_or(10_000));
+    match total.first.or(blocks) {
         None => ExitCode::SUCCESS,
         Some(first) => {
             println!("\n{first}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Compares the edges of blocks, and `count` random ones. Returns the first difference.
+fn compare_blocks(seed: u64, count: u64) -> Option<String> {
+    let (seed, number) = (seed.to_string(), count.to_string());
+    let (mut compared, mut different, mut first, began) = (0, 0, None, Instant::now());
+    for arguments in [&["block-edges"][..], &["make-blocks", "--seed", &seed, "--count", &number]] {
+        let mut program = oracle("run").arg("--").args(arguments).stdout(Stdio::piped()).spawn().expect("cargo");
+        let output = BufReader::with_capacity(1 << 20, program.stdout.take().expect("its output is piped"));
+        for line in output.lines() {
+            let line = line.expect("the output of the oracle");
+            let case: BlockCase = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            compared += 1;
+            if let Err(differences) = compare_block(&case) {
+                different += 1;
+                first.get_or_insert_with(|| format!("{differences}{line}"));
+            }
+        }
+        let ended = program.wait().expect("the oracle");
+        assert!(ended.success(), "the oracle failed: {ended}");
+    }
+    println!("{compared} blocks, {count} of them random, in {:.1?}: {different} differ", began.elapsed());
+    first
 }
 
 /// Compares the transactions of one program.

@@ -1,9 +1,14 @@
 //! Compares the project's own rules of the OP stack with the outcomes of a case. The suite and the bench share it.
 
+#[path = "src/block_case.rs"]
+pub mod block_case;
+#[path = "compare_blocks.rs"]
+pub mod blocks;
 #[path = "src/case.rs"]
 pub mod case;
 
 use std::{
+    collections::BTreeMap,
     fmt::{Debug, Write},
     sync::LazyLock,
     time::Duration,
@@ -22,14 +27,19 @@ use presim::{
 use revm::context::result::{EVMError, ExecutionResult, Output};
 use serde_json::json;
 
-use self::case::{CHAIN_ID, Case, Changed, Included, Outcome, PostAccount, Status};
+use self::case::{CHAIN_ID, Case, Changed, Included, Outcome, PostAccount, PreAccount, Status};
 
 /// The forks, by the names that the cases give them.
 pub const FORKS: [&str; 10] =
     ["bedrock", "regolith", "canyon", "ecotone", "fjord", "granite", "holocene", "isthmus", "jovian", "karst"];
 
-/// The rules of a chain with each fork from the start.
-static SPECS: LazyLock<[ChainSpec; 10]> = LazyLock::new(|| std::array::from_fn(spec));
+/// The rules of a chain with each fork from the start, and those of Lagoon, which changes blocks alone.
+static SPECS: LazyLock<[ChainSpec; FORKS.len() + 1]> = LazyLock::new(|| std::array::from_fn(spec));
+
+/// Returns the rules of a chain whose newest fork this is.
+fn spec_of(fork: &str) -> &'static ChainSpec {
+    &SPECS[FORKS.iter().position(|known| *known == fork).unwrap_or(FORKS.len())]
+}
 
 fn spec(last: usize) -> ChainSpec {
     let mut config = json!({
@@ -39,7 +49,7 @@ fn spec(last: usize) -> ChainSpec {
         "terminalTotalDifficultyPassed": true,
         "optimism": { "eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250 },
     });
-    for fork in &FORKS[1..=last] {
+    for fork in FORKS.iter().chain(&["lagoon"]).take(last + 1).skip(1) {
         config[format!("{fork}Time")] = json!(0);
     }
     let config = serde_json::from_value(config).expect("a config");
@@ -48,7 +58,7 @@ fn spec(last: usize) -> ChainSpec {
 
 /// Compares a case under each fork. Returns the number of forks, or the differences as text.
 pub fn compare(case: &Case) -> Result<usize, String> {
-    let world = world(case);
+    let world = world_of(&case.pre);
     let (mut count, mut differences) = (0, String::new());
     for outcome in &case.outcomes {
         for fork in &outcome.forks {
@@ -77,8 +87,9 @@ fn is_equal(expected: &Outcome, found: &Outcome) -> bool {
     }
 }
 
-fn world(case: &Case) -> World {
-    let alloc = case.pre.iter().map(|(address, pre)| {
+/// Returns the state of these accounts.
+fn world_of(pre: &BTreeMap<Address, PreAccount>) -> World {
+    let alloc = pre.iter().map(|(address, pre)| {
         let storage = pre.storage.iter().map(|(slot, value)| ((*slot).into(), (*value).into())).collect();
         let account = GenesisAccount {
             nonce: Some(pre.nonce),

@@ -9,9 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use super::case::{Block, Changed, PostAccount, PreAccount, Status, diff};
 
-/// The type of a post-execution transaction.
-pub const POST_EXEC: u8 = 0x7d;
-
 /// A block, on a state.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -190,15 +187,5 @@ impl BlockCase {
     /// Returns the accounts that differ from the state before, with the slots that differ.
     pub fn diff(&self, changes: impl Iterator<Item = (Address, Changed)>) -> BTreeMap<Address, Option<PostAccount>> {
         diff(&self.pre, changes)
-    }
-}
-
-impl BlockTransaction {
-    pub fn is_post_exec(&self) -> bool {
-        self.tx.first() == Some(&POST_EXEC)
-    }
-
-    pub fn is_deposit(&self) -> bool {
-        self.tx.first() == Some(&0x7e)
     }
 }

@@ -16,10 +16,23 @@ use revm::{
 };
 
 use crate::{
-    block_case::{BlockCase, BlockFork, BlockRule, POST_EXEC},
+    block_case::{BlockCase, BlockFork, BlockRule, BlockTransaction},
     execute::State,
     generate::{L1_BLOCK, VAULTS},
 };
+
+/// The type of a post-execution transaction.
+pub const POST_EXEC: u8 = 0x7d;
+
+impl BlockTransaction {
+    pub fn is_post_exec(&self) -> bool {
+        self.tx.first() == Some(&POST_EXEC)
+    }
+
+    pub fn is_deposit(&self) -> bool {
+        self.tx.first() == Some(&0x7e)
+    }
+}
 
 const BASE_FEE_VAULT: Address = VAULTS[1];
 const OPERATOR_FEE_VAULT: Address = VAULTS[3];
