@@ -250,3 +250,23 @@ async fn a_null_for_an_announced_block_degrades_nothing() {
     }
     assert_eq!(node.metric("presim_reorgs_total"), 0.0);
 }
+
+/// A newer block that is not known does not concern a range that ends before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_of_complete_blocks_are_answered_here_while_a_newer_block_is_bare() {
+    let stage = LateStage::new(&[]).await;
+    let node = &stage.node;
+    let one = stage.first.next(vec![store(OP_CHAIN, 0, 7)], 1);
+    let two = not_executed(&one, 1, 8);
+    let at = hex(one.number());
+    let range = json!({"address": STORE, "fromBlock": at, "toBlock": at});
+    let filter = node.result("/", "eth_newFilter", json!([range])).await;
+    stage.push(&one).await;
+    stage.push(&two).await;
+    let asked = stage.upstream.asked("eth_getLogs");
+    for (method, params) in [("eth_getLogs", json!([range])), ("eth_getFilterLogs", json!([filter]))] {
+        let told = node.result("/", method, params).await;
+        assert_eq!((&told[0]["topics"][0], &told[1]), (&word(7), &Value::Null), "{method}: {told}");
+    }
+    assert_eq!(stage.upstream.asked("eth_getLogs"), asked, "nothing goes to the upstream");
+}
