@@ -168,6 +168,23 @@ impl UpstreamBlock {
         (is_own && has_bloom).then_some(logs).ok_or_else(|| "their logs do not have the bloom of the header".to_owned())
     }
 
+    /// Returns the logs of a list of all the block's logs by transaction, if they are complete, as far as their indices and the
+    /// bloom in the header tell.
+    fn logs_by_transaction(&self, listed: Vec<Log>) -> Result<Vec<TransactionLogs>, String> {
+        let empty = |hash| TransactionLogs { hash, logs: Vec::new() };
+        let mut logs: Vec<_> = self.transaction_hashes().into_iter().map(empty).collect();
+        for (at, log) in (0..).zip(listed) {
+            if log.log_index != Some(at) || log.block_hash != Some(self.hash()) {
+                return Err(format!("log {at} is not the one with this index in the block"));
+            }
+            let index = log.transaction_index.and_then(|index| usize::try_from(index).ok());
+            let transaction = index.and_then(|index| logs.get_mut(index));
+            let transaction = transaction.filter(|one| Some(one.hash) == log.transaction_hash);
+            transaction.ok_or_else(|| format!("log {at} is of another block's transaction"))?.logs.push(log.inner);
+        }
+        self.check_logs(logs)
+    }
+
     /// Returns the block's number.
     pub fn number(&self) -> u64 {
         self.header.number
@@ -254,7 +271,7 @@ pub enum AnnouncedReceipts {
     Logs(Vec<TransactionLogs>),
     /// The upstream does not have them yet, or did not answer in time.
     NotYet,
-    /// The upstream does not give them.
+    /// The upstream gives neither the receipts nor the logs.
     Never,
 }
 
@@ -267,15 +284,18 @@ struct WireLogs {
 }
 
 impl AnnouncedReceipts {
-    /// Returns whether the upstream does not give them, and will not.
+    /// The most transactions of a block whose receipts are asked for one by one.
+    const MAX_SINGLE: usize = 2_000;
+
+    /// Returns whether the upstream did not give them for another reason than that it does not have them yet.
     pub const fn is_refused(&self) -> bool {
         matches!(self, Self::Never)
     }
 
-    /// Asks the upstream for the receipts of `block`.
+    /// Asks the upstream for the receipts of `block`, or else for its logs.
     pub async fn ask(upstream: &Upstream, block: &UpstreamBlock, deadline: Instant) -> Self {
         let answer = upstream.receipts(block.hash(), deadline).await;
-        Self::of(block, answer)
+        Self::of(upstream, block, answer, deadline).await
     }
 
     /// Asks the upstream for the block with this hash and for its receipts, in one batch. Returns the block, too, if the
@@ -297,43 +317,76 @@ impl AnnouncedReceipts {
         };
         match block.filter(is_right) {
             Some(block) => {
-                let receipts = Self::of(&block, receipts);
+                let receipts = Self::of(upstream, &block, receipts, deadline).await;
                 (Some(block), receipts)
             }
             None => (None, Self::NotYet),
         }
     }
 
-    fn of(block: &UpstreamBlock, answer: NullableAnswer) -> Self {
-        let json = match answer {
+    /// Reads the answer of `eth_getBlockReceipts`. If the upstream does not give the list, asks for the logs of the block, and
+    /// then for one receipt after another.
+    async fn of(upstream: &Upstream, block: &UpstreamBlock, answer: NullableAnswer, deadline: Instant) -> Self {
+        let answer = match answer {
             // A node that does not have the block yet may give an empty list for it.
-            Ok(Some(json)) if json.get() == "[]" && block.header.gas_used > 0 => return Self::NotYet,
-            Ok(Some(json)) => json,
-            Ok(None) => return Self::NotYet,
-            // Not an internal error, and not one of the many that share -32000.
-            Err(UpstreamError::Refused { code, .. }) if ![-32603, -32000].contains(&code) => return Self::Never,
-            Err(error) if error.is_unknown_method() => return Self::Never,
-            Err(error) => {
-                tracing::debug!(number = block.number(), %error, "the receipts of a block are not there yet");
-                return Self::NotYet;
-            }
+            Ok(Some(json)) if json.get() == "[]" && block.header.gas_used > 0 => Self::NotYet,
+            Ok(Some(json)) => Self::read(block, json.get()),
+            Ok(None) => Self::NotYet,
+            Err(error) => Self::without(block, &error),
         };
-        let problem = match read_receipts(json.get()).and_then(|receipts| block.check_receipts(receipts)) {
+        if !answer.is_refused() {
+            return answer;
+        }
+        let problem = match upstream.logs(block.hash(), deadline).await {
+            Ok(logs) => match block.logs_by_transaction(logs) {
+                Ok(logs) => return Self::Logs(logs),
+                Err(problem) => problem,
+            },
+            Err(error @ UpstreamError::Refused { .. }) => error.to_string(),
+            Err(error) => return Self::without(block, &error),
+        };
+        tracing::debug!(number = block.number(), problem, "the upstream does not list the logs of a block");
+        let transactions = block.transaction_hashes();
+        if transactions.len() > Self::MAX_SINGLE {
+            return Self::Never;
+        }
+        match upstream.receipts_of(&transactions, deadline).await {
+            Ok(Some(receipts)) => Self::read(block, &list(&receipts)),
+            Ok(None) => Self::NotYet,
+            Err(error) => Self::without(block, &error),
+        }
+    }
+
+    /// Returns the meaning of an error of the upstream in the place of what was asked of the block.
+    fn without(block: &UpstreamBlock, error: &UpstreamError) -> Self {
+        tracing::debug!(number = block.number(), %error, "the receipts of a block are not there yet");
+        if matches!(error, UpstreamError::Refused { .. }) { Self::Never } else { Self::NotYet }
+    }
+
+    /// Reads a list of the receipts of a block.
+    fn read(block: &UpstreamBlock, json: &str) -> Self {
+        let problem = match read_receipts(json).and_then(|receipts| block.check_receipts(receipts)) {
             Ok(receipts) if block.foreign.is_none() && block.check_transactions().is_ok() => {
                 return Self::Whole(receipts);
             }
             Ok(_) => String::new(),
             Err(problem) => problem,
         };
-        match read_logs(json.get()).and_then(|logs| block.check_logs(logs)) {
+        match read_logs(json).and_then(|logs| block.check_logs(logs)) {
             Ok(logs) => Self::Logs(logs),
             Err(more) => {
                 let number = block.number();
-                tracing::warn!(number, problem, more, "the upstream's receipts of a block are not the block's");
+                tracing::debug!(number, problem, more, "the upstream's receipts of a block are not the block's");
                 Self::Never
             }
         }
     }
+}
+
+/// Returns a list of JSON values.
+fn list(values: &[Box<RawValue>]) -> String {
+    let values: Vec<&str> = values.iter().map(|value| value.get()).collect();
+    format!("[{}]", values.join(","))
 }
 
 fn read_receipts(json: &str) -> Result<Vec<ChainReceipt>, String> {

@@ -13,6 +13,7 @@ use alloy_eips::BlockId;
 use alloy_json_rpc::{Id, Request, RequestPacket, ResponsePacket, ResponsePayload};
 use alloy_primitives::{B256, U64};
 use alloy_rpc_client::{BuiltInConnectionString, RpcClient};
+use alloy_rpc_types_eth::{Filter, Log};
 use alloy_transport::{BoxTransport, RpcError, TransportError, TransportErrorKind};
 use arc_swap::ArcSwapOption;
 use backon::{BackoffBuilder, ExponentialBuilder};
@@ -314,6 +315,33 @@ impl Upstream {
     pub async fn receipts(&self, hash: B256, deadline: Instant) -> NullableAnswer {
         self.one(Ask::new("eth_getBlockReceipts", &(hash,), nullable), deadline).await
     }
+    /// Returns the logs of a block.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`all`](Self::all).
+    pub async fn logs(&self, hash: B256, deadline: Instant) -> Result<Vec<Log>, UpstreamError> {
+        self.one(Ask::typed("eth_getLogs", &(Filter::new().at_block_hash(hash),)), deadline).await
+    }
+
+    /// Returns the receipts of transactions, as JSON, in their order; `None` if the upstream does not have all of them yet. The
+    /// first is asked for alone, because the upstream may not give any.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first of the errors of [`all`](Self::all).
+    pub async fn receipts_of(
+        &self,
+        transactions: &[B256],
+        deadline: Instant,
+    ) -> Result<Option<Vec<Box<RawValue>>>, UpstreamError> {
+        let ask = |hash: &B256| Ask::new("eth_getTransactionReceipt", &(hash,), nullable);
+        let Some((first, rest)) = transactions.split_first() else { return Ok(Some(Vec::new())) };
+        let Some(first) = self.one(ask(first), deadline).await? else { return Ok(None) };
+        let rest = self.all(rest.iter().map(ask).collect(), deadline).await;
+        std::iter::once(Ok(Some(first))).chain(rest).collect()
+    }
+
 
     /// Sends one call, and returns its result.
     ///

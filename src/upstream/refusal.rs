@@ -45,10 +45,12 @@ use Pattern::{Codes, Texts};
 /// The meanings of codes and texts. The first row that matches counts.
 ///
 /// The texts are those of geth, reth, Erigon, Nethermind, Besu and anvil, and of the providers that run them.
-const TABLE: [(Calls, Pattern, Refusal); 13] = [
+const TABLE: [(Calls, Pattern, Refusal); 14] = [
     (Calls::All, Codes(&[3, -32015]), Refusal::Reverted),
     (Calls::All, Texts(&["revert", "vm execution error"]), Refusal::Reverted),
     (Calls::All, Codes(&[-32601, -32004]), Refusal::UnknownMethod),
+    // Some nodes have the code of wrong parameters for a block that they do not have yet.
+    (Calls::Reads, Texts(&["block is out of range", "blockoutofrange"]), Refusal::Behind),
     (Calls::All, Codes(&[-32602]), Refusal::Other),
     (
         Calls::All,
@@ -165,6 +167,9 @@ mod tests {
             (read, -32000, "World state unavailable", None, Refusal::Behind),
             (read, -32001, "Resource not found", None, Refusal::Behind),
             (read, -32000, "block is out of range", None, Refusal::Behind),
+            (read, -32602, "invalid params: block is out of range", None, Refusal::Behind),
+            (call, -32602, "BlockOutOfRangeError: block height is 4 but requested was 5", None, Refusal::Behind),
+            (read, -32602, "params[1]: the number is out of range", None, Refusal::Other),
             (call, -32000, "block not found: hash 0x12", None, Refusal::Behind),
             (call, 3, "execution reverted: order not found", None, Refusal::Reverted),
             (call, -32000, "execution reverted: order not found", None, Refusal::Reverted),

@@ -72,7 +72,11 @@ impl Chain {
         match self.blocks.get_min() {
             Some((oldest, _)) if from < *oldest => Err(UnknownBlock::Pruned { number: from, oldest: *oldest }),
             _ => {
-                let bare = self.blocks.range(from..).find(|(_, block)| block.is_bare());
+                let bare = self
+                    .blocks
+                    .range(from..)
+                    .take_while(|(number, _)| **number <= to)
+                    .find(|(_, block)| block.is_bare());
                 bare.map_or(Ok(()), |(number, _)| Err(UnknownBlock::Bare { number: *number }))
             }
         }

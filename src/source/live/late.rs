@@ -1,4 +1,4 @@
-//! Canonical blocks that were published as headers alone, because the upstream did not have their receipts when it announced
+//! Canonical blocks that were published as headers alone, because the upstream did not give their receipts when it announced
 //! them: one of several nodes behind an address may be a block behind. The upstream is asked for the content of each again,
 //! until the block is final or no longer canonical.
 
@@ -27,7 +27,7 @@ pub(super) struct LateContents {
     /// Oldest first.
     waiting: VecDeque<LateContent>,
     /// The questions under way.
-    asked: Option<LocalBoxFuture<'static, Vec<AnnouncedContent>>>,
+    asked: Option<LocalBoxFuture<'static, Vec<Option<SealedBlock>>>>,
 }
 
 /// A block whose content is to come.
@@ -39,16 +39,6 @@ struct LateContent {
     pause: Duration,
     /// The time of the next question.
     due: Instant,
-}
-
-/// The upstream's answer about a block's content.
-pub(super) struct AnnouncedContent {
-    /// The block's hash.
-    pub hash: B256,
-    /// The block with its content; `None` if the upstream does not have that yet.
-    pub block: Option<SealedBlock>,
-    /// Whether the upstream does not tell the content.
-    pub is_refused: bool,
 }
 
 impl LateContents {
@@ -64,12 +54,12 @@ impl LateContents {
         next.filter(|_| self.asked.is_none())
     }
 
-    /// Waits for the answers. The blocks of which there is news leave the list.
-    pub async fn announced(&mut self) -> Vec<AnnouncedContent> {
+    /// Waits for the answers, and returns the blocks that the upstream has given with their content.
+    pub async fn announced(&mut self) -> Vec<SealedBlock> {
         let Some(asked) = &mut self.asked else { return std::future::pending().await };
         let contents = asked.await;
         self.asked = None;
-        contents
+        contents.into_iter().flatten().collect()
     }
 
     /// Asks for the contents that are due, and forgets the blocks whose content is known or of no use.
@@ -90,11 +80,11 @@ impl LateContents {
         }
     }
 
-    /// Removes the block of an answer that is final, and returns its number.
-    pub fn take(&mut self, answer: &AnnouncedContent) -> Option<u64> {
-        let at = self.waiting.iter().position(|late| late.hash == answer.hash)?;
-        let is_final = answer.block.is_some() || answer.is_refused;
-        is_final.then(|| self.waiting.remove(at).map(|late| late.number)).flatten()
+    /// Removes the block with this hash. Returns whether its content was to come.
+    pub fn remove(&mut self, hash: B256) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|late| late.hash != hash);
+        self.waiting.len() < before
     }
 
     /// Returns whether no content is to come.
@@ -104,13 +94,12 @@ impl LateContents {
 }
 
 impl LiveChain {
-    /// Asks the upstream for the content of a block.
-    async fn content(self, hash: B256) -> AnnouncedContent {
+    /// Asks the upstream for the content of a block, and returns the block with it; `None` if the upstream does not give it.
+    async fn content(self, hash: B256) -> Option<SealedBlock> {
         let deadline = Instant::now() + self.limits.wait;
         let (family, verify) = (self.spec.family(), self.limits.verify);
         let (block, receipts) = AnnouncedReceipts::ask_with_block(&self.upstream, hash, family, verify, deadline).await;
-        let is_refused = receipts.is_refused();
-        let block = block.filter(|_| !matches!(receipts, AnnouncedReceipts::NotYet | AnnouncedReceipts::Never));
-        AnnouncedContent { hash, block: block.map(|block| known_block(block, receipts)), is_refused }
+        let is_there = matches!(receipts, AnnouncedReceipts::Whole(_) | AnnouncedReceipts::Logs(_));
+        block.filter(|_| is_there).map(|block| known_block(block, receipts))
     }
 }

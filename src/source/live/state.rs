@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     catch_up::CatchUp,
     counts::PreConfirmedCounts,
-    late::{AnnouncedContent, LateContents},
+    late::LateContents,
     parts::{FlashblockSource, LiveChain, LiveSource},
     preconfirmed::Preconfirmed,
     queue::SubBlockQueue,
@@ -134,21 +134,21 @@ impl Live {
         }
     }
 
-    /// Notes that the content of a canonical block that was just published is to come, unless it is known, or the upstream
-    /// does not tell it: `is_refused`.
+    /// Notes that the content of a canonical block that was just published is to come, unless it is known. `is_refused` says
+    /// whether the upstream gave it neither as receipts nor as logs.
     pub(super) fn expect_content(&mut self, number: u64, hash: B256, is_refused: bool) {
-        let published = self.feed.snapshots.load();
-        if !published.is_late(number, hash) {
+        if !self.feed.snapshots.load().is_late(number, hash) {
             return;
         }
-        if !is_refused {
+        if is_refused {
+            tracing::warn!(
+                number,
+                "the upstream gives neither the receipts nor the logs of its block: its logs are not delivered until it does"
+            );
+        } else {
             tracing::info!(number, "the upstream does not have the receipts of its block yet: it is asked again");
-            return self.late.push(number, hash);
         }
-        let header = published.sealed_block(number).filter(|block| block.hash() == hash);
-        if let Some(header) = header {
-            self.feed.note(Record::Content(SealedBlock::clone(&header)));
-        }
+        self.late.push(number, hash);
     }
 
     /// Notes the blocks whose content is to come after a restart of the source.
@@ -167,12 +167,10 @@ impl Live {
     }
 
     /// Publishes the contents that the upstream has told.
-    pub(super) fn take_contents(&mut self, contents: Vec<AnnouncedContent>) {
+    pub(super) fn take_contents(&mut self, contents: Vec<SealedBlock>) {
         for content in contents {
-            let Some(number) = self.late.take(&content) else { continue };
-            match content.block {
-                Some(block) => self.feed.note(Record::Content(block)),
-                None => self.expect_content(number, content.hash, true),
+            if self.late.remove(content.hash()) {
+                self.feed.note(Record::Content(content));
             }
         }
     }

@@ -9,7 +9,7 @@ use super::{
 use crate::{support::TestNode, upstream::BalancedUpstream};
 
 /// The words with which nodes say that they do not have a block yet. Where there are none, the answer is `null`.
-const WORDS: [Option<(i64, &str)>; 9] = [
+const WORDS: [Option<(i64, &str)>; 10] = [
     None,
     Some((-32000, "header not found")),
     Some((-32000, "Unknown block")),
@@ -17,6 +17,7 @@ const WORDS: [Option<(i64, &str)>; 9] = [
     Some((-32000, "missing trie node 5d1c (path ) state 0x5d1c is not available")),
     Some((-32000, "World state unavailable")),
     Some((-32000, "block number is out of range")),
+    Some((-32602, "invalid params: block is out of range")),
     Some((-32001, "Resource not found")),
     Some((-32000, "block not found: hash 0x5d1c")),
 ];
@@ -56,6 +57,8 @@ async fn replicas_that_are_up_to_two_blocks_apart_are_no_fault() {
         }
     }
     assert!(upstream.behind() > WORDS.len(), "{} calls reached a replica that is behind", upstream.behind());
+    let executed = node.metric("presim_upstream_blocks_total{outcome=\"executed\"}");
+    assert_eq!(executed, nonce as f64, "each block is executed");
     assert_eq!(node.metric("presim_reorgs_total"), 0.0);
     assert_eq!(node.metric("presim_feed_fallbacks_total{reason=\"upstream\"}"), 0.0);
 }

@@ -250,3 +250,70 @@ async fn a_null_for_an_announced_block_degrades_nothing() {
     }
     assert_eq!(node.metric("presim_reorgs_total"), 0.0);
 }
+
+/// The error of a node that does not have a method.
+const UNKNOWN: Option<(i64, &str)> = Some((-32601, "the method does not exist/is not available"));
+
+/// Where `eth_getBlockReceipts` is unknown, the logs of the block are asked for, and where these are not given, single receipts.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_without_block_receipts_is_asked_for_logs_or_for_single_receipts() {
+    for missing in [&["eth_getBlockReceipts"][..], &["eth_getBlockReceipts", "eth_getLogs"]] {
+        let stage = LateStage::new(&[]).await;
+        stage.tell();
+        missing.iter().for_each(|method| stage.upstream.refuse(method, UNKNOWN));
+        let node = &stage.node;
+        let one = not_executed(&stage.first, 0, 7);
+        let two = one.next(vec![store(OP_CHAIN, 2, 8)], 1);
+        let mut socket = Socket::open(node, "/").await;
+        let logs = socket.subscribe(json!(["logs", {"address": STORE}])).await;
+        let filter = node.result("/", "eth_newFilter", json!([{"address": STORE}])).await;
+        stage.push(&one).await;
+        stage.push(&two).await;
+        assert_eq!(log_of(&mut socket, &logs).await, (word(7), false), "{missing:?}");
+        assert_eq!(log_of(&mut socket, &logs).await, (word(8), false), "{missing:?}");
+        assert_eq!(stage.polled(&filter, 2).await, [word(7), word(8)], "{missing:?}");
+        let (status, document, _) = health(node).await;
+        assert_eq!((status, &document["lateBlocks"]), (200, &Value::Null), "{missing:?}: {document}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_whose_logs_the_upstream_does_not_give_is_late_until_it_does() {
+    let stage = LateStage::new(&[]).await;
+    stage.tell();
+    for method in ["eth_getBlockReceipts", "eth_getLogs", "eth_getTransactionReceipt"] {
+        stage.upstream.refuse(method, UNKNOWN);
+    }
+    let node = &stage.node;
+    let one = not_executed(&stage.first, 0, 7);
+    let mut socket = Socket::open(node, "/").await;
+    let logs = socket.subscribe(json!(["logs", {"address": STORE}])).await;
+    let filter = node.result("/", "eth_newFilter", json!([{"address": STORE}])).await;
+    stage.push(&one).await;
+    let (status, document, _) = health(node).await;
+    assert_eq!((status, &document["lateBlocks"][0]["hash"]), (200, &json!(one.hash())), "{document}");
+    stage.upstream.refuse("eth_getLogs", None);
+    assert_eq!(log_of(&mut socket, &logs).await, (word(7), false));
+    assert_eq!(stage.polled(&filter, 1).await, [word(7)]);
+    assert_eq!(health(node).await.1["lateBlocks"], Value::Null);
+}
+
+/// A newer block that is not known does not concern a range that ends before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_of_complete_blocks_are_answered_here_while_a_newer_block_is_bare() {
+    let stage = LateStage::new(&[]).await;
+    let node = &stage.node;
+    let one = stage.first.next(vec![store(OP_CHAIN, 0, 7)], 1);
+    let two = not_executed(&one, 1, 8);
+    let at = hex(one.number());
+    let range = json!({"address": STORE, "fromBlock": at, "toBlock": at});
+    let filter = node.result("/", "eth_newFilter", json!([range])).await;
+    stage.push(&one).await;
+    stage.push(&two).await;
+    let asked = stage.upstream.asked("eth_getLogs");
+    for (method, params) in [("eth_getLogs", json!([range])), ("eth_getFilterLogs", json!([filter]))] {
+        let told = node.result("/", method, params).await;
+        assert_eq!((&told[0]["topics"][0], &told[1]), (&word(7), &Value::Null), "{method}: {told}");
+    }
+    assert_eq!(stage.upstream.asked("eth_getLogs"), asked, "nothing goes to the upstream");
+}

@@ -763,8 +763,12 @@ impl NodeState {
             "eth_getLogs" => {
                 let at = |field: &str| Ok(find(&chain, &params[0][field])?.map(|block| block.number));
                 let (from, to) = (at("fromBlock")?.unwrap_or_default(), at("toBlock")?.unwrap_or(u64::MAX));
-                let blocks = chain.canonical.iter().filter(|block| (from..=to).contains(&block.number));
-                let receipts = blocks.filter_map(|block| block.receipts.as_ref()).flatten();
+                let range = chain.canonical.iter().filter(|block| (from..=to).contains(&block.number));
+                let blocks: Vec<_> = match params[0].get("blockHash") {
+                    Some(hash) => vec![find(&chain, hash)?.ok_or((-32000, "unknown block"))?],
+                    None => range.collect(),
+                };
+                let receipts = blocks.into_iter().filter_map(|block| block.receipts.as_ref()).flatten();
                 receipts.flat_map(|receipt| receipt["logs"].as_array().cloned().unwrap_or_default()).collect()
             }
             "eth_getBalance" => {
