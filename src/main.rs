@@ -4,6 +4,7 @@ use std::{
     io::{self, IsTerminal, Write},
     ops::ControlFlow,
     process::ExitCode,
+    time::{Duration, Instant},
 };
 
 use eyre::eyre;
@@ -128,6 +129,9 @@ fn hang_up(node: &Node) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
+/// The time after the first signal to stop within which others count as the same: `timeout` and shells signal a process, and then
+/// its group.
+const SAME_STOP: Duration = Duration::from_millis(300);
 /// The signal of a write beyond the largest size of a file. The number is the same on all of Linux's platforms but
 /// MIPS.
 const SIGXFSZ: i32 = 25;
@@ -139,6 +143,8 @@ struct Signals {
     interrupt: Signal,
     /// SIGHUP, once a node listens for it.
     hang_up: Option<Signal>,
+    /// The moment of the signal at which a node began to stop.
+    stopping: Option<Instant>,
     /// Received so that a file that may not grow (`ulimit -f`) counts as a full disk instead of killing the process.
     _too_large: Signal,
 }
@@ -150,7 +156,7 @@ impl Signals {
         let [terminate, interrupt] = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
         let too_large = signal(SignalKind::from_raw(SIGXFSZ))?;
         drop(registering);
-        Ok(Self { runtime, terminate, interrupt, hang_up: None, _too_large: too_large })
+        Ok(Self { runtime, terminate, interrupt, hang_up: None, stopping: None, _too_large: too_large })
     }
 
     /// Registers SIGHUP, which ends any other command.
@@ -166,11 +172,12 @@ impl Signals {
         runtime.block_on(async {
             loop {
                 tokio::select! {
-                    () = either(terminate, interrupt) => return,
+                    () = stop(terminate, interrupt, None) => return,
                     Some(()) = async { hung_up.as_mut()?.recv().await } => if hang_up().is_break() { return },
                 }
             }
         });
+        self.stopping = Some(Instant::now());
     }
 
     /// Does `work` on a thread of its own, and returns its result; `None` if a signal arrives first. The thread then
@@ -183,12 +190,12 @@ impl Signals {
         let thread = std::thread::Builder::new().name("presim-main".to_owned()).spawn(move || {
             let _ = tell.send(work());
         })?;
-        let Self { runtime, terminate, interrupt, .. } = self;
+        let Self { runtime, terminate, interrupt, stopping, .. } = self;
         let done = runtime.block_on(async {
             tokio::select! {
                 biased;
                 done = done => Some(done),
-                () = either(terminate, interrupt) => None,
+                () = stop(terminate, interrupt, *stopping) => None,
             }
         });
         match done {
@@ -203,9 +210,15 @@ impl Signals {
     }
 }
 
-async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// Waits for a signal to stop that is another one than the signal at `first`.
+async fn stop(terminate: &mut Signal, interrupt: &mut Signal, first: Option<Instant>) {
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        if first.is_none_or(|first| first.elapsed() > SAME_STOP) {
+            return;
+        }
     }
 }

@@ -3,21 +3,25 @@
 use std::{sync::Arc, time::Duration};
 
 use alloy_primitives::{Address, B256, U256};
-use alloy_rlp::{Decodable, RlpDecodable, RlpEncodable};
+use alloy_rlp::{RlpDecodable, RlpEncodable};
 use async_nats::client::RequestErrorKind;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use tokio::{task::JoinSet, time::Instant};
 
 use super::servers::{FleetLink, subject};
 use crate::{
-    ledger::codec::{pack, unpack},
+    ledger::codec,
     state::{CodeCache, FetchError, Fetched, Miss, Missed, RemoteImage, RemoteState, RemoteView, StateSource},
-    store::{decode, encode},
+    store::encode,
     upstream::{Fetcher, ProvenState},
 };
 
 /// The most pieces of state in one question.
 const MAX_PIECES: usize = 4_096;
+/// The most bytes of a question: a slot with its address takes 55.
+const MAX_QUESTION_BYTES: usize = MAX_PIECES * 64;
+/// The most bytes of an answer before compression, unless the server takes longer messages: a single piece has to fit.
+const MAX_REPLY_BYTES: usize = 1 << 20;
 /// The questions that the leader answers at once.
 const UNDER_WAY: usize = 1_024;
 /// The time after which a question without an answer is put again: its leader may be gone.
@@ -139,13 +143,14 @@ impl FleetState {
         proves: bool,
         deadline: Instant,
     ) -> Result<StateReply, FetchError> {
-        let question = pack(&encode(&StateQuestion::of(view, misses, proves)));
+        let question = codec::write(&StateQuestion::of(view, misses, proves));
+        let most = self.link.client.server_info().max_payload.max(MAX_REPLY_BYTES);
         let unread = |problem| fleet_error(format!("the leader's answer cannot be read: {problem}"));
         let mut looks = 0;
         loop {
             let asked = async_nats::Request::new().payload(question.clone().into()).timeout(Some(ANSWERED));
             let problem = match self.link.client.send_request(self.link.names.state(), asked).await {
-                Ok(message) => match read(&message.payload).map_err(unread)? {
+                Ok(message) => match codec::read(&message.payload, most).map_err(unread)? {
                     reply @ StateReply { kind: KNOWN, .. } => return Ok(reply),
                     StateReply { kind: NOT_KEPT, .. } if looks == MAX_RETRIES || !self.is_patient => {
                         return Err(FetchError::NotKept { number: view.number(), hash: view.hash() });
@@ -211,11 +216,6 @@ fn checked(
     Ok(values)
 }
 
-fn read<T: Decodable>(payload: &[u8]) -> Result<T, String> {
-    let bytes = unpack(payload).map_err(|error| error.to_string())?;
-    decode(&bytes).map_err(|error| error.to_string())
-}
-
 /// Answers questions for state while this node leads, until the returned task is dropped: what the cache `remote` does not have,
 /// `fetcher` fetches, once however many nodes ask. Proofs are fetched once, too.
 #[must_use]
@@ -251,16 +251,16 @@ type Fetchers<'a> = (&'a Arc<Fetcher>, &'a Arc<Fetcher>);
 
 /// Returns the answer to a question, in at most `most` bytes.
 async fn reply_to(payload: &[u8], fetchers: Fetchers<'_>, remote: &Arc<RemoteState>, most: usize) -> Vec<u8> {
-    let reply = match read::<StateQuestion>(payload) {
+    let reply = match codec::read::<StateQuestion>(payload, MAX_QUESTION_BYTES) {
         Ok(question) => known(&question, fetchers, remote, most).await.unwrap_or_else(|error| match error {
             FetchError::Replaced { .. } | FetchError::NotKept { .. } => {
                 StateReply::without_state(NOT_KEPT, String::new())
             }
             error => StateReply::without_state(FAILED, error.to_string()),
         }),
-        Err(problem) => StateReply::without_state(FAILED, problem),
+        Err(error) => StateReply::without_state(FAILED, format!("the question: {error}")),
     };
-    pack(&encode(&reply))
+    codec::write(&reply)
 }
 
 async fn known(

@@ -21,10 +21,9 @@ use tokio::{
 
 use super::servers::{FleetError, subject};
 use crate::{
-    ledger::codec::{pack, unpack_short},
+    ledger::codec::{self, MAX_SHORT_BYTES},
     lock::Mutex,
     pool::{DropReason, DroppedTransaction, Pool, PoolDrops, PoolError},
-    store::{decode, encode},
 };
 
 /// The header of a sent transaction with the inbox for the verdict.
@@ -52,7 +51,7 @@ const REJECTED: u8 = 1;
 const DROPPED: u8 = 2;
 
 fn write(kind: u8, hash: B256, problem: String) -> Bytes {
-    pack(&encode(&PoolVerdict { kind, hash, problem })).into()
+    codec::write(&PoolVerdict { kind, hash, problem }).into()
 }
 
 /// The inbox of a node for verdicts on the transactions that it has sent.
@@ -83,8 +82,8 @@ impl VerdictInbox {
         hearing.spawn(async move {
             while let Some(message) = heard.next().await {
                 let number = message.subject.rsplit('.').next().and_then(|number| number.parse().ok());
-                let verdict = unpack_short(&message.payload).ok().and_then(|bytes| decode::<PoolVerdict>(&bytes).ok());
-                let (Some(number), Some(PoolVerdict { kind, hash, problem })) = (number, verdict) else { continue };
+                let verdict = codec::read(&message.payload, MAX_SHORT_BYTES);
+                let (Some(number), Ok(PoolVerdict { kind, hash, problem })) = (number, verdict) else { continue };
                 match kind {
                     ACCEPTED | REJECTED => {
                         let Some(waits) = known.lock().remove(&number) else { continue };

@@ -205,6 +205,7 @@ fn say_skipped(reason: &str) {
 /// Sends the signal of this name to a process that a test has started.
 pub fn signal(process: u32, name: &str) {
     let signal = match name {
+        "CONT" => Signal::CONT,
         "HUP" => Signal::HUP,
         "INT" => Signal::INT,
         "KILL" => Signal::KILL,

@@ -23,7 +23,7 @@ use super::{
     },
     settings::{JoiningSettings, Servers},
 };
-use crate::{clock::Clock, ledger::codec::MAX_BYTES, state::CodeCache, store::Store, telemetry::Metrics};
+use crate::{clock::Clock, ledger::codec::MAX_IMAGE_BYTES, state::CodeCache, store::Store, telemetry::Metrics};
 
 /// The time for which a node that joins waits for the fleet's chain and its first image.
 pub const START: Duration = Duration::from_secs(60);
@@ -194,7 +194,7 @@ impl PublisherJoining<'_> {
             image_every,
             image_keep,
             stream_bytes: self.node.settings.servers.stream_bytes,
-            max_image_bytes: MAX_BYTES as u64,
+            max_image_bytes: MAX_IMAGE_BYTES as u64,
         };
         let (port, clock) = (self.node.port.clone(), self.clock.clone());
         let (store, leads, stream) = (self.store.clone(), watch::Sender::new(false), StreamSink::default());

@@ -17,10 +17,9 @@ use crate::{
     fleet::servers::{FleetError, FleetPort, Topic},
     ledger::{
         CaughtUp, FeedLag, FeedProblem, FeedState, SnapshotId, Snapshots,
-        codec::{LeaderTime, pack, unpack_short},
+        codec::{self, LeaderTime, MAX_SHORT_BYTES},
     },
     lock::Mutex,
-    store::{decode, encode},
 };
 
 /// The time between two beats.
@@ -54,12 +53,12 @@ struct ClockReply {
 }
 
 fn write(message: &impl alloy_rlp::Encodable) -> Bytes {
-    pack(&encode(message)).into()
+    codec::write(message).into()
 }
 
 /// Reads a message; `None` if it cannot be read, or another version of presim wrote it.
 fn read<T: alloy_rlp::Decodable>(payload: &[u8]) -> Option<T> {
-    decode(&unpack_short(payload).ok()?).ok()
+    codec::read(payload, MAX_SHORT_BYTES).ok()
 }
 
 /// The pulse as a node that follows hears it.

@@ -5,7 +5,7 @@ use crate::{
     fleet::servers::{ArrivedPart, FleetError},
     ledger::{
         SnapshotId, Snapshots,
-        codec::{EntryError, StreamMessage, join},
+        codec::{EntryError, MAX_STREAM_BYTES, StreamMessage, join},
     },
     publish::journal::Journal,
 };
@@ -40,18 +40,35 @@ pub struct StreamReading {
     /// The sequence of the last message that was applied.
     pub(super) sequence: u64,
     /// The parts of a message whose last part has not come.
-    parts: Vec<ArrivedPart>,
+    parts: MessageParts,
     /// The sequence of the last part that was read, whose message may not have come whole.
     pub(super) read: u64,
     /// The greatest id of a part that was read.
     newest: SnapshotId,
 }
 
+/// The parts of a message that have arrived, in order.
+#[derive(Debug, Default)]
+struct MessageParts {
+    list: Vec<ArrivedPart>,
+    /// The memory that they take.
+    bytes: usize,
+}
+
+impl MessageParts {
+    /// Adds the next part. Returns the bytes of all, if these are more than a message may have.
+    fn push(&mut self, part: ArrivedPart) -> Result<(), usize> {
+        self.bytes += part.bytes.len() + size_of::<ArrivedPart>();
+        self.list.push(part);
+        if self.bytes > MAX_STREAM_BYTES { Err(self.bytes) } else { Ok(()) }
+    }
+}
+
 impl StreamReading {
     /// Reads on from the state of `applier`, whose last change is the message at `sequence`.
     pub fn from(applier: Applier, sequence: u64) -> Self {
         let newest = applier.state().load().last;
-        Self { applier, sequence, parts: Vec::new(), read: sequence, newest }
+        Self { applier, sequence, parts: MessageParts::default(), read: sequence, newest }
     }
 
     /// Returns the state as far as the stream was read.
@@ -61,7 +78,7 @@ impl StreamReading {
 
     /// Begins again after the last message that was applied.
     pub fn begin_again(&mut self) {
-        self.parts.clear();
+        self.parts = MessageParts::default();
         self.read = self.sequence;
     }
 
@@ -96,37 +113,41 @@ impl StreamReading {
         self.read = sequence;
         let Some(part) = part else {
             tracing::warn!(sequence, "a message of the stream is none of presim's: it is ignored");
-            self.parts.clear();
+            self.parts = MessageParts::default();
             self.sequence = sequence;
             return Ok(());
         };
         if self
             .parts
+            .list
             .last()
             .is_some_and(|last| (last.id, last.index + 1, last.count) != (part.id, part.index, part.count))
         {
-            self.parts.clear();
+            self.parts = MessageParts::default();
         }
-        if self.parts.len() as u64 != u64::from(part.index) {
+        if self.parts.list.len() as u64 != u64::from(part.index) {
             // The beginning of the message was published by a node that failed, or before this one's place.
             self.sequence = sequence;
             return Ok(());
         }
         let (id, is_last) = (part.id, part.index + 1 == part.count);
         self.newest = self.newest.max(id);
-        self.parts.push(part);
+        let unread = |problem| FollowError::Gap(format!("message {sequence} of the stream cannot be read: {problem}"));
+        if let Err(bytes) = self.parts.push(part) {
+            self.parts = MessageParts::default();
+            return Err(unread(format!("its parts take {bytes} bytes or more: expected at most {MAX_STREAM_BYTES}")));
+        }
         if !is_last {
             return Ok(());
         }
-        let parts: Vec<_> = std::mem::take(&mut self.parts).into_iter().map(|part| part.bytes).collect();
+        let parts: Vec<_> = std::mem::take(&mut self.parts).list.into_iter().map(|part| part.bytes).collect();
         // The change was applied already, or bears an older epoch than one that was seen.
         if id <= self.state().load().last {
             self.sequence = sequence;
             return Ok(());
         }
-        let message = join(&parts).map_err(|error| error.to_string());
+        let message = join(&parts, MAX_STREAM_BYTES).map_err(|error| error.to_string());
         let message = message.and_then(|message| StreamMessage::read(&message).map_err(|error| error.to_string()));
-        let unread = |problem| FollowError::Gap(format!("message {sequence} of the stream cannot be read: {problem}"));
         let (dated, message) = message.map_err(unread)?;
         self.applier.apply(id, dated, message, journal)?;
         self.sequence = sequence;

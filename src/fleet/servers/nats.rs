@@ -25,7 +25,10 @@ use super::{
     Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetLink, FleetPort, ImageKey, PartAck, REPLY_TIMEOUT,
     ShortMessage, StreamEnds, StreamEntry, Topic, headers, messages, subject,
 };
-use crate::ledger::{SnapshotId, codec::Frame};
+use crate::ledger::{
+    SnapshotId,
+    codec::{Frame, MAX_IMAGE_BYTES},
+};
 
 /// The bytes that are left for the headers of a part.
 const HEADERS: usize = 1_024;
@@ -205,6 +208,10 @@ impl FleetPort for FleetLink {
     fn image<'a>(&'a self, key: &'a ImageKey) -> BoxFuture<'a, Result<Vec<u8>, FleetError>> {
         async move {
             let unread = "an image cannot be read";
+            if key.bytes > MAX_IMAGE_BYTES as u64 {
+                let text = format!("its key says {} bytes: expected at most {MAX_IMAGE_BYTES}", key.bytes);
+                return Err(FleetError::Image(text));
+            }
             let object = self.image_store().await?.get(&key.name).await.map_err(FleetError::of_nats(unread))?;
             let mut object = object.take(key.bytes.saturating_add(1));
             let mut bytes = Vec::new();

@@ -13,6 +13,7 @@ use alloy_rlp::{Encodable, RlpDecodable, RlpEncodable};
 use super::{
     codes::CodesByHash,
     health::FeedFields,
+    items::ItemBudget,
     stored::{Maybe, NumberedHash, StoredBody, StoredChange, StoredSubBlock},
 };
 use crate::{
@@ -202,6 +203,16 @@ impl Entry {
         bytes.push(kind);
         fields.encode(&mut bytes);
         bytes.into()
+    }
+
+    /// Decodes an entry of a message, and takes its items from the message's budget.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`redb::Error::Corrupted`] if the entry has more items than are left, or the bytes are not exactly one entry.
+    pub fn arrived(bytes: &[u8], items: &mut ItemBudget) -> Result<Self, redb::Error> {
+        items.take(bytes.get(1..).unwrap_or_default())?;
+        Self::decode(bytes)
     }
 
     /// Decodes an entry.

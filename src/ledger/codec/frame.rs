@@ -6,6 +6,10 @@ use std::{
 };
 
 use alloy_primitives::Bytes;
+use alloy_rlp::{Decodable, Encodable};
+
+use super::items::ItemBudget;
+use crate::store::{encode, problem_of};
 
 /// The version of all that the codec writes. A reader refuses every other.
 pub const VERSION: u8 = 7;
@@ -13,10 +17,13 @@ pub const VERSION: u8 = 7;
 const MIN_COMPRESSED_BYTES: usize = 512;
 /// The level of the compression: a sub-block is compressed within its interval many times over.
 const LEVEL: i32 = 1;
-/// The most bytes of a message after decompression, which bound the memory that a message can take.
-pub const MAX_BYTES: usize = 1 << 31;
-/// The most bytes of a beat, an answer about the time, or a verdict.
-const MAX_SHORT_BYTES: usize = 1 << 16;
+/// The most bytes of a beat, an answer about the time, or a verdict, after decompression.
+pub const MAX_SHORT_BYTES: usize = 1 << 16;
+/// The most bytes of a message of the stream, before and after decompression. A leader that has more changes than 64 MiB sends
+/// what they amount to, which is less. A reader that finds a longer message begins again with an image.
+pub const MAX_STREAM_BYTES: usize = 1 << 28;
+/// The most bytes of an image, before and after decompression.
+pub const MAX_IMAGE_BYTES: usize = 1 << 31;
 
 const PLAIN: u8 = 0;
 const ZSTD: u8 = 1;
@@ -53,15 +60,16 @@ pub fn frames(message: &[u8], most: NonZeroUsize) -> Vec<Frame> {
     parts.map(|(index, part)| Frame { index, count, bytes: Bytes::copy_from_slice(part) }).collect()
 }
 
-/// Returns the message of all parts, in order.
+/// Returns the message of all parts, in order, which has at most `most` bytes.
 ///
 /// # Errors
 ///
-/// Returns [`FrameError::Version`] if another version wrote them, and [`FrameError::Malformed`] if they are no message.
-pub fn join(parts: &[Bytes]) -> Result<Vec<u8>, FrameError> {
+/// Returns [`FrameError::Version`] if another version wrote them, and [`FrameError::Malformed`] if they are no message, or a longer
+/// one.
+pub fn join(parts: &[Bytes], most: usize) -> Result<Vec<u8>, FrameError> {
     match parts {
-        [part] => unpack(part),
-        parts => unpack(&parts.concat()),
+        [part] => unpack(part, most),
+        parts => unpack(&parts.concat(), most),
     }
 }
 
@@ -80,22 +88,19 @@ pub fn pack(message: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Reverses [`pack`].
-///
-/// # Errors
-///
-/// Returns an error as [`join`] does.
-pub fn unpack(body: &[u8]) -> Result<Vec<u8>, FrameError> {
-    unpack_within(body, MAX_BYTES)
+/// Returns a value as a packed message.
+pub fn write(value: &impl Encodable) -> Vec<u8> {
+    pack(&encode(value))
 }
 
-/// Reverses [`pack`] of a message of at most [`MAX_SHORT_BYTES`] bytes, as nodes say to one another outside of the stream.
+/// Reverses [`write`]. The message has at most `most` bytes, and its value the [items](ItemBudget) that fit them.
 ///
 /// # Errors
 ///
-/// Returns an error as [`join`] does, and for a longer message.
-pub fn unpack_short(body: &[u8]) -> Result<Vec<u8>, FrameError> {
-    unpack_within(body, MAX_SHORT_BYTES)
+/// Returns an error as [`join`] does, and if the message is no such value.
+pub fn read<T: Decodable>(body: &[u8], most: usize) -> Result<T, FrameError> {
+    let message = unpack(body, most)?;
+    ItemBudget::of(most).decode(&message).map_err(|error| FrameError::Malformed(problem_of(error)))
 }
 
 /// Returns the bytes that a packed message has when it is unpacked.
@@ -106,20 +111,26 @@ pub fn unpacked_bytes(body: &[u8]) -> u64 {
     }
 }
 
-fn unpack_within(body: &[u8], most: usize) -> Result<Vec<u8>, FrameError> {
+/// Reverses [`pack`]. No memory is taken for a message that has more than `most` bytes, or says so.
+///
+/// # Errors
+///
+/// Returns an error as [`join`] does.
+pub fn unpack(body: &[u8], most: usize) -> Result<Vec<u8>, FrameError> {
     let malformed = |problem: &str| FrameError::Malformed(problem.to_owned());
+    let too_long = |bytes: u64| malformed(&format!("it has {bytes} bytes: expected at most {most}"));
     let (version, rest) = body.split_first().ok_or_else(|| malformed("it is empty"))?;
     if *version != VERSION {
         return Err(FrameError::Version { theirs: *version });
     }
     match rest.split_first() {
+        Some((&PLAIN, message)) if message.len() > most => Err(too_long(message.len() as u64)),
         Some((&PLAIN, message)) => Ok(message.to_vec()),
         Some((&ZSTD, rest)) => {
             let (length, short) = rest.split_first_chunk::<8>().ok_or_else(|| malformed("it is too short"))?;
-            let length = usize::try_from(u64::from_be_bytes(*length)).unwrap_or(usize::MAX);
-            if length > most {
-                return Err(malformed("it is too long"));
-            }
+            let claimed = u64::from_be_bytes(*length);
+            let length = usize::try_from(claimed).ok().filter(|length| *length <= most);
+            let length = length.ok_or_else(|| too_long(claimed))?;
             decompress(short, length).map_err(|error| FrameError::Malformed(error.to_string()))
         }
         _ => Err(malformed("its compression is unknown")),
@@ -144,7 +155,7 @@ mod tests {
         let frames = frames(message, NonZeroUsize::new(most).expect("not zero"));
         assert!(frames.iter().all(|frame| frame.bytes.len() <= most && frame.count as usize == frames.len()));
         let parts: Vec<Bytes> = frames.into_iter().map(|frame| frame.bytes).collect();
-        (parts.len(), join(&parts))
+        (parts.len(), join(&parts, message.len()))
     }
 
     #[test]
@@ -163,13 +174,34 @@ mod tests {
     fn another_version_is_refused_with_both() {
         let mut body = pack(b"a message");
         body[0] = 9;
-        let error = unpack(&body).expect_err("another version");
+        let error = unpack(&body, 9).expect_err("another version");
         assert_eq!(
             error.to_string(),
             format!(
                 "it is of version 9, and this presim reads version {VERSION}: run one version of presim in the fleet"
             )
         );
+    }
+
+    #[test]
+    fn a_message_that_exceeds_its_bound_is_rejected_before_it_is_unpacked() {
+        // Bytes that cannot be decompressed, so that an attempt would be reported.
+        let claims = [&[VERSION, ZSTD], 1_001_u64.to_be_bytes().as_slice(), b"no such compression"].concat();
+        for body in [claims, [&[VERSION, PLAIN], vec![0; 1_001].as_slice()].concat()] {
+            let error = unpack(&body, 1_000).expect_err("it has a byte too many");
+            assert_eq!(error.to_string(), "it cannot be read: it has 1001 bytes: expected at most 1000");
+        }
+    }
+
+    #[test]
+    fn a_list_whose_items_take_more_memory_than_the_bound_allows_is_not_decoded() {
+        let short = write(&vec![0_u64; 64]);
+        assert_eq!(read::<Vec<u64>>(&short, 1 << 11), Ok(vec![0; 64]));
+        let error = read::<Vec<u64>>(&short, 1 << 10).expect_err("it has 65 items, and 1 KiB has room for 64");
+        assert_eq!(error.to_string(), "it cannot be read: it has too many items: expected at most 64");
+        let nested = write(&vec![vec![Vec::<u64>::new(); 100]; 100]);
+        assert!(read::<Vec<Vec<Vec<u64>>>>(&nested, 1 << 17).is_err(), "10,101 items");
+        assert!(read::<Vec<Vec<Vec<u64>>>>(&nested, 1 << 18).is_ok());
     }
 
     #[test]
@@ -181,10 +213,10 @@ mod tests {
             &[VERSION, ZSTD, 0],
             &[VERSION, ZSTD, 255, 255, 255, 255, 0, 0, 0, 0, 1],
         ] {
-            assert!(unpack(body).is_err(), "{body:?}");
+            assert!(unpack(body, usize::MAX).is_err(), "{body:?}");
         }
         let mut body = pack(&b"what repeats is compressed".repeat(100));
         body.truncate(40);
-        assert!(unpack(&body).is_err());
+        assert!(unpack(&body, usize::MAX).is_err());
     }
 }

@@ -12,14 +12,15 @@ use super::{
     codes::CodesByHash,
     decode::EntryError,
     entry::{Entry, Head, SubBlock},
-    frame::{FrameError, pack, unpack},
+    frame::{FrameError, MAX_IMAGE_BYTES, unpack, write},
+    items::ItemBudget,
     stored::{Maybe, StoredAccount, StoredChange, StoredSlot},
 };
 use crate::{
     chain::{BlockBody, BlockKeeper, SealedBlock},
     ledger::{Chain, FeedState, Record, Retention, Snapshot, SnapshotId, Snapshots, Stamp, StateStep, Unfit},
     state::{Account, CodeCache, LocalWorld, RemoteState, World},
-    store::{corrupted, decode, encode, problem_of},
+    store::{corrupted, problem_of},
 };
 
 /// Everything that is published at one moment: the state, the block being built, the hashes of the last 256 blocks, and the
@@ -125,14 +126,14 @@ impl StateImage {
             }
         };
         let named = |block: &Arc<SealedBlock>| NamedHeader { hash: block.hash(), header: block.header.inner().clone() };
-        pack(&encode(&ImageFields {
+        write(&ImageFields {
             id: self.id.0,
             newest: chain.newest.id.0,
             accounts: Maybe(accounts),
             entries: entries.iter().map(Entry::write).collect(),
             headers: blocks.iter().map(named).collect(),
             codes: codes.bytes(),
-        }))
+        })
     }
 
     /// Returns the entries of a chain that is built here: its head, and the block being built as if it had one sub-block.
@@ -152,10 +153,12 @@ impl StateImage {
     ///
     /// Returns [`ImageError`] if the bytes are no image, or the state is not that of its block.
     pub fn read(bytes: &[u8], codes: &CodeCache, kept: Retention, cache: usize) -> Result<Snapshots, ImageError> {
-        let ImageFields { id, newest, accounts, entries, headers, codes: brought } = decode(&unpack(bytes)?)?;
+        let mut items = ItemBudget::of(MAX_IMAGE_BYTES);
+        let fields = items.decode(&unpack(bytes, MAX_IMAGE_BYTES)?)?;
+        let ImageFields { id, newest, accounts, entries, headers, codes: brought } = fields;
         let mut known = CodesByHash::default();
         known.extend(brought, codes);
-        let mut entries = entries.iter().map(|entry| Entry::decode(entry));
+        let mut entries = entries.iter().map(|entry| Entry::arrived(entry, &mut items));
         let Some(Entry::Restart(head)) = entries.next().transpose()? else {
             return Err(corrupted("it does not begin with a block").into());
         };

@@ -3,10 +3,12 @@
 use alloy_primitives::Bytes;
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 
-use super::{decode::EntryError, entry::Entry, stored::Maybe, time::LeaderTime};
+use super::{
+    decode::EntryError, entry::Entry, frame::MAX_STREAM_BYTES, items::ItemBudget, stored::Maybe, time::LeaderTime,
+};
 use crate::{
     ledger::SnapshotId,
-    store::{corrupted, decode, encode},
+    store::{corrupted, encode},
 };
 
 /// A message of the stream. Each has an id of its own.
@@ -89,15 +91,17 @@ impl StreamMessage {
     ///
     /// Returns [`EntryError::Message`] if the bytes are not a message.
     pub fn read(bytes: &[u8]) -> Result<(LeaderTime, Self), EntryError> {
+        let mut items = ItemBudget::of(MAX_STREAM_BYTES);
         let (dated, bytes) = bytes.split_first_chunk::<8>().ok_or_else(|| corrupted("it is too short"))?;
         let message = match bytes.split_first() {
             Some((&EPOCH, fields)) => {
-                let EpochFields { follows, leader } = decode(fields)?;
+                let EpochFields { follows, leader } = items.decode(fields)?;
                 Self::Epoch { follows: SnapshotId(follows), leader }
             }
             Some((&CHANGES, fields)) => {
-                let ChangesFields { follows, entries, codes, forgets } = decode(fields)?;
-                let entries = entries.iter().map(|entry| Entry::decode(entry)).collect::<Result<_, _>>()?;
+                let ChangesFields { follows, entries, codes, forgets } = items.decode(fields)?;
+                let entries =
+                    entries.iter().map(|entry| Entry::arrived(entry, &mut items)).collect::<Result<_, _>>()?;
                 Self::Changes(StreamChanges { follows: follows.0.map(SnapshotId), entries, codes, forgets })
             }
             _ => return Err(corrupted("its kind is unknown").into()),

@@ -13,6 +13,7 @@ mod entry;
 mod frame;
 mod health;
 mod image;
+mod items;
 mod message;
 mod stored;
 mod time;
@@ -22,7 +23,9 @@ pub use self::{
     codes::CodesByHash,
     decode::EntryError,
     entry::{Block, Entry, SubBlock},
-    frame::{Frame, MAX_BYTES, VERSION, frames, join, pack, unpack, unpack_short, unpacked_bytes},
+    frame::{
+        Frame, MAX_IMAGE_BYTES, MAX_SHORT_BYTES, MAX_STREAM_BYTES, VERSION, frames, join, read, unpacked_bytes, write,
+    },
     image::StateImage,
     message::{StreamChanges, StreamMessage},
     stored::{StoredAccount, StoredBody, StoredChange, StoredHeader, StoredReceipt, StoredSubBlock},

@@ -34,9 +34,10 @@ impl<T: Encodable> Encodable for Maybe<T> {
 
 impl<T: Decodable> Decodable for Maybe<T> {
     fn decode(bytes: &mut &[u8]) -> alloy_rlp::Result<Self> {
-        let mut values = Vec::<T>::decode(bytes)?;
-        match values.len() {
-            0 | 1 => Ok(Self(values.pop())),
+        let mut list = alloy_rlp::Header::decode_bytes(bytes, true)?;
+        let value = (!list.is_empty()).then(|| T::decode(&mut list)).transpose()?;
+        match list {
+            [] => Ok(Self(value)),
             _ => Err(alloy_rlp::Error::Custom("a list of at most one value has more")),
         }
     }

@@ -1,6 +1,7 @@
 //! An upstream's chain that is published: replicas answer as the node that follows the upstream, under the same ids.
 
 use std::{
+    num::NonZeroUsize,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -10,7 +11,7 @@ use std::{
 
 use alloy_primitives::{Address, B256, U256};
 use async_nats::jetstream;
-use presim::ledger::{FeedState, Selector, SnapshotId};
+use presim::ledger::{FeedState, Selector, SnapshotId, frames, join};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
@@ -112,6 +113,36 @@ async fn replicas_answer_as_the_node_that_follows_the_upstream() {
     upstream.change(|chain| (chain.safe, chain.finalized) = (Some(4), Some(3)));
     for node in &nodes {
         until("the tags", async || node.node.snapshots().load().finalized() == Some(3)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_for_state_is_unpacked_and_decoded_within_the_bounds_of_questions() {
+    let Some(server) = NatsServer::start() else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let leader = ingester(&server, &upstream.url(), &first.config, &[]).await;
+    same(&[&leader, &replica(&server, &[])]).await;
+    let client = server.connect().await;
+    // Some KB each, which become 64 MiB, and 8 bytes in memory for each byte of the list.
+    for (hashes, problem) in [(64 << 20, "bytes: expected at most 262144"), (100_000, "too many items")] {
+        let fields = [
+            alloy_rlp::encode(0_u64),
+            alloy_rlp::encode(first.hash()),
+            vec![alloy_rlp::EMPTY_LIST_CODE; 2],
+            alloy_rlp::encode(vec![0_u64; hashes]),
+            alloy_rlp::encode(false),
+        ];
+        let mut question = Vec::new();
+        let payload_length = fields.iter().map(Vec::len).sum();
+        alloy_rlp::Header { list: true, payload_length }.encode(&mut question);
+        question.extend(fields.concat());
+        let question = frames(&question, NonZeroUsize::MAX).swap_remove(0).bytes;
+        assert!(question.len() < 1 << 14, "{}", question.len());
+        let reply = client.request("presim.test.state", question.0).await.expect("the leader answers");
+        let reply = join(&[reply.payload.into()], 1 << 20).expect("it is an answer");
+        let reply = String::from_utf8_lossy(&reply);
+        assert!(reply.contains(problem), "{reply}");
     }
 }
 

@@ -17,7 +17,7 @@ use presim::{
         ACK_TIMEOUT, Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetPort, ImageKey, PartAck,
         REPLY_TIMEOUT, REQUEST_TIMEOUT, ShortMessage, StreamEnds, StreamEntry, Topic,
     },
-    ledger::{Frame, SnapshotId, StreamMessage, frames, join},
+    ledger::{Frame, MAX_STREAM_BYTES, SnapshotId, StreamMessage, frames, join},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -74,7 +74,7 @@ pub enum Corruption {
 
 impl Corruption {
     fn of(self, frame: &Frame) -> alloy_primitives::Bytes {
-        let message = join(std::slice::from_ref(&frame.bytes)).ok();
+        let message = join(std::slice::from_ref(&frame.bytes), MAX_STREAM_BYTES).ok();
         let read = message.filter(|_| self == Self::Unfit).and_then(|message| StreamMessage::read(&message).ok());
         let Some((dated, StreamMessage::Changes(mut change))) = read else { return vec![0; 3].into() };
         change.follows = Some(SnapshotId(1));
