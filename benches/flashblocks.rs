@@ -23,7 +23,7 @@ use presim::{
         apply::{extend, open_block_with},
         devnet::world::dev_signers,
     },
-    state::{CodeCache, Fetched, Miss, RemoteState, World},
+    state::{CodeCache, Fetched, Miss, RemoteSettings, RemoteState, World},
     upstream::recover,
 };
 
@@ -193,8 +193,7 @@ fn begin(spec: &ChainSpec) -> eyre::Result<Snapshot> {
     };
     let header = Header { number: 2, timestamp: 1_001, parent_hash: parent.hash_slow(), ..parent.clone() };
     let head = SealedBlock::new(parent, BlockBody::default());
-    let remote = RemoteState::new(1 << 30, head.number(), head.hash());
-    let view = remote.newest().ok_or_else(|| eyre!("no block"))?;
+    let view = RemoteState::begin(RemoteSettings::of_bytes(1 << 30), head.number(), head.hash());
     let codes = CodeCache::new(1 << 20);
     let account = |address: Address, balance: U256, code: Bytes| Fetched::Account {
         address,
@@ -204,8 +203,8 @@ fn begin(spec: &ChainSpec) -> eyre::Result<Snapshot> {
     };
     let ether = U256::from(10).pow(U256::from(24));
     let users = dev_signers()?;
-    remote.insert(&view, users.iter().map(|user| account(user.address(), ether, Bytes::new())));
-    remote.insert(&view, [account(BURNER, U256::ZERO, BURNER_CODE)]);
+    view.insert(users.iter().map(|user| account(user.address(), ether, Bytes::new())));
+    view.insert([account(BURNER, U256::ZERO, BURNER_CODE)]);
     let mut hashes = BlockHashes::default();
     hashes.push(head.number(), head.hash());
     let on = Snapshot::at_head(World::on(view.clone()), Arc::new(head), hashes);
@@ -230,7 +229,7 @@ fn begin(spec: &ChainSpec) -> eyre::Result<Snapshot> {
                 Miss::Slot(address, slot) => Fetched::Slot { address, slot, value: U256::ZERO },
                 Miss::BlockHash(number) => Fetched::BlockHash { number, hash: KECCAK256_EMPTY },
             };
-            remote.insert(&view, missed.iter().map(value));
+            view.insert(missed.iter().map(value));
         }
     }
 }

@@ -116,7 +116,9 @@ mod tests {
     fn a_run_does_not_pause_while_its_thread_holds_a_lock() {
         let paused = Arc::new(AtomicUsize::new(0));
         let counter = paused.clone();
-        let pause = Pause::new(move || drop(counter.fetch_add(1, SeqCst)));
+        let pause = Pause::new(move || {
+            counter.fetch_add(1, SeqCst);
+        });
         let deadline = Instant::now() + Duration::from_secs(3600);
         let mut meter = Meter::until(deadline, Arc::default(), Some(pause));
         let (mutex, shared) = (Mutex::new(1), RwLock::new(2));

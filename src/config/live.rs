@@ -57,7 +57,8 @@ pub struct LiveConfig {
     /// from the upstream or, on a replica, from the fleet's leader.
     #[arg(long, env = "PRESIM_VERIFY_PROOFS")]
     pub verify_proofs: bool,
-    /// Megabytes of the upstream's state that are cached. The least recently used state is evicted first.
+    /// Megabytes of the upstream's state that are cached, that of abandoned branches which are still read included. The least
+    /// recently used state is evicted first.
     #[arg(long, env = "PRESIM_CACHE_MB", value_name = "MB", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub cache_mb: u32,
     /// Milliseconds between two polls of the upstream's newest block, if it has no subscriptions.

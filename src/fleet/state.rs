@@ -10,8 +10,8 @@ use tokio::{task::JoinSet, time::Instant};
 
 use super::servers::{FleetLink, subject};
 use crate::{
-    ledger::codec,
-    state::{CodeCache, FetchError, Fetched, Miss, Missed, RemoteImage, RemoteState, RemoteView, StateSource},
+    ledger::{Snapshots, codec},
+    state::{CodeCache, FetchError, Fetched, Held, Miss, Missed, RemoteImage, RemoteView, StateSource},
     store::encode,
     upstream::{Fetcher, ProvenState},
 };
@@ -112,18 +112,17 @@ impl FleetState {
         misses: &[Miss],
         proves: bool,
         deadline: Instant,
-    ) -> Result<(), FetchError> {
+    ) -> Result<Held, FetchError> {
+        let mut held = Held::default();
         for some in misses.chunks(MAX_PIECES) {
             let mut rest = some.to_vec();
             while !rest.is_empty() {
                 let StateReply { state, proven, .. } = self.ask(view, &rest, proves, deadline).await?;
-                let is_alive = if proves {
-                    view.state().insert(view, checked(view, &rest, &state, &proven, &self.codes)?)
+                if proves {
+                    held.extend(view.insert_held(checked(view, &rest, &state, &proven, &self.codes)?));
                 } else {
-                    state.into_iter().all(|known| view.state().import(view, known, &self.codes))
-                };
-                if !is_alive {
-                    return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+                    let known = state.into_iter().filter(|known| known.is_of(view));
+                    held.extend(view.insert_held(known.flat_map(|known| known.into_values(&self.codes))));
                 }
                 let before = rest.len();
                 rest.retain(|miss| !view.knows(miss));
@@ -133,7 +132,7 @@ impl FleetState {
                 }
             }
         }
-        Ok(())
+        Ok(held)
     }
 
     async fn ask(
@@ -167,8 +166,8 @@ impl FleetState {
                     _ => error.to_string(),
                 },
             };
-            if !view.is_alive() {
-                return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+            if view.is_abandoned() {
+                return Err(FetchError::Abandoned { number: view.number(), hash: view.hash(), problem });
             }
             if Instant::now() + RETRY_PAUSE >= deadline {
                 return Err(fleet_error(problem));
@@ -185,7 +184,7 @@ impl StateSource for FleetState {
         missed: &'a [Miss],
         proves: bool,
         deadline: Instant,
-    ) -> BoxFuture<'a, Result<(), FetchError>> {
+    ) -> BoxFuture<'a, Result<Held, FetchError>> {
         self.fetch_all(view, missed, proves, deadline).boxed()
     }
 }
@@ -216,21 +215,22 @@ fn checked(
     Ok(values)
 }
 
-/// Answers questions for state while this node leads, until the returned task is dropped: what the cache `remote` does not have,
-/// `fetcher` fetches, once however many nodes ask. Proofs are fetched once, too.
+/// Answers questions for state while this node leads, until the returned task is dropped. The blocks are those of `chains`: what is
+/// shown here and in the fleet, and what was executed beyond. What their caches do not have, `fetcher` fetches, once however
+/// many nodes ask. Proofs are fetched once, too.
 #[must_use]
-pub fn serve(link: FleetLink, fetcher: Arc<Fetcher>, remote: Arc<RemoteState>) -> JoinSet<()> {
+pub fn serve(link: FleetLink, fetcher: Arc<Fetcher>, chains: [Arc<Snapshots>; 2]) -> JoinSet<()> {
     let (runtime, proving) = (fetcher.runtime().clone(), fetcher.proving());
     let answering = async move {
         loop {
             match link.client.subscribe(subject(link.names.state())).await {
                 Ok(questions) => {
                     let answer = |message: async_nats::Message| {
-                        let (link, fetchers, remote) = (&link, (&fetcher, &proving), &remote);
+                        let (link, fetchers, chains) = (&link, (&fetcher, &proving), &chains);
                         async move {
                             let Some(reply) = message.reply else { return };
                             let most = link.client.server_info().max_payload;
-                            let answer = reply_to(&message.payload, fetchers, remote, most).await;
+                            let answer = reply_to(&message.payload, fetchers, chains, most).await;
                             let _ = link.client.publish(reply, answer.into()).await;
                         }
                     };
@@ -250,10 +250,10 @@ pub fn serve(link: FleetLink, fetcher: Arc<Fetcher>, remote: Arc<RemoteState>) -
 type Fetchers<'a> = (&'a Arc<Fetcher>, &'a Arc<Fetcher>);
 
 /// Returns the answer to a question, in at most `most` bytes.
-async fn reply_to(payload: &[u8], fetchers: Fetchers<'_>, remote: &Arc<RemoteState>, most: usize) -> Vec<u8> {
+async fn reply_to(payload: &[u8], fetchers: Fetchers<'_>, chains: &[Arc<Snapshots>], most: usize) -> Vec<u8> {
     let reply = match codec::read::<StateQuestion>(payload, MAX_QUESTION_BYTES) {
-        Ok(question) => known(&question, fetchers, remote, most).await.unwrap_or_else(|error| match error {
-            FetchError::Replaced { .. } | FetchError::NotKept { .. } => {
+        Ok(question) => known(&question, fetchers, chains, most).await.unwrap_or_else(|error| match error {
+            FetchError::Abandoned { .. } | FetchError::NotKept { .. } => {
                 StateReply::without_state(NOT_KEPT, String::new())
             }
             error => StateReply::without_state(FAILED, error.to_string()),
@@ -266,18 +266,17 @@ async fn reply_to(payload: &[u8], fetchers: Fetchers<'_>, remote: &Arc<RemoteSta
 async fn known(
     question: &StateQuestion,
     (values, proofs): Fetchers<'_>,
-    remote: &Arc<RemoteState>,
+    chains: &[Arc<Snapshots>],
     most: usize,
 ) -> Result<StateReply, FetchError> {
     let (number, hash) = (question.number, question.hash);
-    let view = remote.view(number, hash).ok_or(FetchError::NotKept { number, hash })?;
+    let view = chains.iter().find_map(|chain| view_of(chain, number, hash));
+    let view = view.ok_or(FetchError::NotKept { number, hash })?;
     let wanted: Vec<Miss> = question.misses().take(MAX_PIECES).collect();
     let fetcher = if question.proves { proofs } else { values };
     let deadline = Instant::now() + UPSTREAM_TIMEOUT;
     let missed = Missed::at(&view, wanted.iter().copied().filter(|miss| !fetcher.has(&view, miss)));
-    if !missed.is_empty() {
-        fetcher.fetch(&missed, None, deadline).await?;
-    }
+    let _held = if missed.is_empty() { Held::default() } else { fetcher.fetch(&missed, None, deadline).await? };
     // Codes and proofs are the large parts, and the first half of what is asked for may fit where all of it does not.
     let mut count = wanted.len();
     loop {
@@ -287,13 +286,17 @@ async fn known(
             reply.proven.push(fetcher.proven(&view, some.clone(), deadline).await?);
         }
         let plain = some.filter(|miss| !question.proves || matches!(miss, Miss::BlockHash(_)));
-        reply.state.push(RemoteState::export_some(&view, plain));
-        if !view.is_alive() {
-            return Err(FetchError::Replaced { number, hash });
-        }
+        reply.state.push(view.export_some(plain));
         if count <= 1 || encode(&reply).len() + 64 <= most {
             return Ok(reply);
         }
         count /= 2;
     }
+}
+
+/// Returns the state after the canonical block of this number and hash, if a chain retains it.
+fn view_of(chain: &Snapshots, number: u64, hash: B256) -> Option<RemoteView> {
+    let published = chain.load();
+    let view = published.state_after(number)?.world.remote()?;
+    (view.hash() == hash).then(|| view.clone())
 }

@@ -325,7 +325,7 @@ impl FeedProblem {
             Self::Silent => "no sub-block has come for a time",
             Self::OtherChain => "the upstream is a node of another chain now, or the fleet has another",
             Self::Store => "the store fails",
-            Self::Stream => "the stream of the fleet takes nothing",
+            Self::Stream => "the stream of the fleet takes nothing, so publishing is paused",
             Self::Partition => "nothing comes from the leader of the fleet",
             Self::Behind => "this node is behind the leader of its fleet",
         }

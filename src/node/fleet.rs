@@ -176,7 +176,7 @@ pub async fn publish_live(
     let remote = Some(source.fetcher.clone());
     let fleet = Some(membership(link.clone(), identity, &publisher));
     let sinks: Vec<Box<dyn Sink>> = vec![Box::new(publisher.stream.clone())];
-    let source = Box::new(PublishedLive { publisher, source, own: Arc::new(own), link });
+    let source = Box::new(PublishedLive { publisher, source, own, link });
     Ok(Start { sinks, fleet, remote, ..Start::of_foreign(spec, shown, source) })
 }
 

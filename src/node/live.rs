@@ -17,7 +17,7 @@ use crate::{
         FlashblockSource, LiveLimits, LiveSource, canonical_snapshot,
         flashblocks::{self, FlashblockSequence},
     },
-    state::{RemoteImage, RemoteState},
+    state::{RemoteImage, RemoteSettings, RemoteState},
     store::{DataDir, StoredImage, read_image},
     telemetry::Metrics,
     upstream::{
@@ -44,7 +44,8 @@ const SUB_BLOCK: Duration = Duration::from_millis(200);
 /// An upstream's chain with which a node begins.
 pub struct LiveStart {
     pub spec: ChainSpec,
-    pub snapshots: Snapshots,
+    /// The cell into which the upstream's chain is read.
+    pub snapshots: Arc<Snapshots>,
     pub source: LiveSource,
 }
 
@@ -60,8 +61,8 @@ impl From<LiveStart> for Start {
 pub struct UpstreamParts {
     /// The upstream.
     pub upstream: Arc<Upstream>,
-    /// The cache of its state.
-    pub remote: Arc<RemoteState>,
+    /// The cell into which its chain is read, whose newest block has the cache of its state.
+    pub followed: Arc<Snapshots>,
     /// The directory in which the cache is stored, if it is.
     pub directory: Option<DataDir>,
     /// The digest of the image that was stored last.
@@ -80,12 +81,13 @@ impl UpstreamParts {
 
     /// Stores the cache now, if it is to be stored and is another than the one that was stored last.
     pub async fn store_cache(&self) {
-        let (Some(dir), Some(view)) = (self.directory.clone(), self.remote.newest()) else { return };
+        let view = self.followed.load().latest().world.remote().cloned();
+        let (Some(dir), Some(view)) = (self.directory.clone(), view) else { return };
         // Held throughout, so that the write when the node stops waits for one that is under way.
         let mut stored = self.stored.lock().await;
         let last = *stored;
         let store = move || {
-            let image = StoredImage::new(&view.state().export(&view));
+            let image = StoredImage::new(&view.export());
             if Some(image.digest()) != last {
                 image.write(&dir)?;
             }
@@ -198,14 +200,13 @@ pub async fn begin(
     };
     let receipts = AnnouncedReceipts::ask(&upstream, &head, soon()).await;
     let (number, hash) = (head.number(), head.hash());
-    let remote = RemoteState::new(most, number, hash);
-    remote.retain_blocks(config.keep_blocks as usize);
-    let view = remote.newest().ok_or_else(|| eyre!("the cache lost its first block"))?;
+    let settings = RemoteSettings { bytes: most, blocks: config.keep_blocks as usize, is_of_fleet: false };
+    let view = RemoteState::begin(settings, number, hash);
     if let Some(image) = image {
-        remote.import(&view, image, codes);
+        view.import(image, codes);
         tracing::info!(
             number,
-            values = remote.stats().entries,
+            values = view.state().stats().entries,
             "the stored cache of the upstream's state was restored"
         );
     }
@@ -222,7 +223,7 @@ pub async fn begin(
     // Nothing of the first block was executed here.
     let mut first = canonical_snapshot(view, head, receipts, hashes).with_verified(Verified::None);
     first.id = SnapshotId::begin(epoch);
-    let snapshots = Snapshots::new(first, feed, config.retention());
+    let snapshots = Arc::new(Snapshots::new(first, feed, config.retention()));
     snapshots.apply(Record::Tags(Tags::default()))?;
     let fetcher = Arc::new(Fetcher::new(upstream.clone(), codes.clone(), fetching(config), metrics));
     let heads = Heads::follow(upstream.clone(), newest, Duration::from_millis(live.upstream_poll_ms));
@@ -251,14 +252,14 @@ pub async fn begin(
     };
     let beside = UpstreamParts {
         upstream: upstream.clone(),
-        remote: remote.clone(),
+        followed: snapshots.clone(),
         directory: dir.cloned(),
         stored: tokio::sync::Mutex::default(),
         spec: spec.clone(),
         forks_every: Duration::from_secs(live.upstream_forks_s.into()),
         soon: 2 * live.timeout(),
     };
-    let source = LiveSource { spec: spec.clone(), upstream, fetcher, remote, heads, flashblocks, limits };
+    let source = LiveSource { spec: spec.clone(), upstream, fetcher, heads, flashblocks, limits };
     Ok((LiveStart { spec, snapshots, source }, beside))
 }
 

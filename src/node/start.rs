@@ -65,10 +65,10 @@ pub struct Start {
 
 impl Start {
     /// Returns the start on a chain on which the node has no accounts and tests change nothing, outside of a fleet.
-    pub fn of_foreign(spec: ChainSpec, snapshots: Snapshots, source: Box<dyn FeedSource>) -> Self {
+    pub fn of_foreign(spec: ChainSpec, snapshots: impl Into<Arc<Snapshots>>, source: Box<dyn FeedSource>) -> Self {
         Self {
             spec,
-            snapshots: Arc::new(snapshots),
+            snapshots: snapshots.into(),
             source,
             sinks: Vec::new(),
             testing: Testing::Off,

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     meter::Meter,
-    state::{FetchError, Missed},
+    state::{FetchError, Held, Missed},
 };
 
 impl Executor {
@@ -25,12 +25,14 @@ impl Executor {
         mut missed: Missed,
         source: &dyn FetchMissed,
     ) -> Result<T::Answer, TaskError> {
-        let (mut task, mut round) = (Arc::new(task), 0);
+        // Held to the end, so that each round can only miss what no round before it has fetched.
+        let (mut task, mut round, mut held) = (Arc::new(task), 0, Held::default());
         loop {
             if !missed.is_empty() {
                 round += 1;
-                if let Some(other) = fetch(task.as_ref(), ticket, &missed, round, source).await? {
-                    task = Arc::new(other);
+                match fetch(task.as_ref(), ticket, &missed, round, source).await? {
+                    FetchedFor::This(values) => held.extend(values),
+                    FetchedFor::Newer(other) => task = Arc::new(other),
                 }
             }
             let ran = match &route {
@@ -45,15 +47,22 @@ impl Executor {
     }
 }
 
-/// Fetches the state that a run of `task` has missed, for the `round`th time. No worker waits meanwhile. Returns the task
-/// to run instead, if the block on whose state the run was is no longer part of the upstream's chain.
+/// What can be run after a fetch.
+enum FetchedFor<T> {
+    /// The task, which finds these values.
+    This(Held),
+    /// Another task, because the block on whose state the run was is no longer part of the upstream's chain.
+    Newer(T),
+}
+
+/// Fetches the state that a run of `task` has missed, for the `round`th time. No worker waits meanwhile.
 async fn fetch<T: Task>(
     task: &T,
     ticket: &Ticket,
     missed: &Missed,
     round: usize,
     source: &dyn FetchMissed,
-) -> Result<Option<T>, TaskError> {
+) -> Result<FetchedFor<T>, TaskError> {
     if let Some(why) = missed.unexecutable() {
         return Err(TaskError::Unexecutable(why));
     }
@@ -64,10 +73,10 @@ async fn fetch<T: Task>(
     match source.fetch(missed, params, ticket.deadline()).await {
         // Nothing was answered yet, so the task can run on the new branch. Entries of a batch cannot, because all of them
         // run on one snapshot.
-        Err(error @ FetchError::Replaced { .. }) if !ticket.is_entry() => {
+        Err(error @ FetchError::Abandoned { .. }) if !ticket.is_entry() => {
             let newer = timeout_at(ticket.deadline().into(), task.on_newer()).await;
-            newer.ok().flatten().map(Some).ok_or_else(|| error.into())
+            newer.ok().flatten().map(FetchedFor::Newer).ok_or_else(|| error.into())
         }
-        done => Ok(done.map(|()| None)?),
+        done => Ok(FetchedFor::This(done?)),
     }
 }

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     chain::Unexecutable,
     meter::Meter,
-    state::{FetchError, Missed, Overlay},
+    state::{FetchError, Held, Missed, Overlay},
 };
 
 /// The thread on which a request runs.
@@ -45,8 +45,8 @@ pub trait Task: Sized + Send + Sync + 'static {
     /// [has missed](Overlay::has_missed) state or was too long for its meter, so such a run must have no other effect.
     fn run(&self, overlay: &mut Overlay, meter: Meter) -> Self::Answer;
 
-    /// Returns the task to run instead of this one after a reorg has replaced its block, as soon as there is a newer
-    /// state to run on. Returns `None` if the task is bound to its state.
+    /// Returns the task to run instead of this one after a reorg has removed its block, as soon as there is a newer state
+    /// to run on. Returns `None` if the task is bound to its state, or no newer state is shown for now.
     fn on_newer(&self) -> impl Future<Output = Option<Self>> + Send {
         std::future::ready(None)
     }
@@ -58,8 +58,8 @@ pub trait FetchMissed: Debug + Send + Sync {
     /// Returns the most rounds of one task that may miss state.
     fn rounds(&self) -> usize;
 
-    /// Fetches the state that a run has missed into the caches of its views, so that the next run finds it. In the first
-    /// round of a task, `params` are its [parameters](Task::params), by which more state may be fetched at once.
+    /// Fetches the state that a run has missed. The next run finds it for as long as what is returned is held. In the
+    /// first round of a task, `params` are its [parameters](Task::params), by which more state may be fetched at once.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ pub trait FetchMissed: Debug + Send + Sync {
         missed: &'a Missed,
         params: Option<&'a str>,
         deadline: Instant,
-    ) -> BoxFuture<'a, Result<(), FetchError>>;
+    ) -> BoxFuture<'a, Result<Held, FetchError>>;
 }
 
 /// The source of a chain whose whole state is local, on which no run misses state.
@@ -81,7 +81,7 @@ impl FetchMissed for LocalState {
         1
     }
 
-    fn fetch<'a>(&'a self, _: &'a Missed, _: Option<&'a str>, _: Instant) -> BoxFuture<'a, Result<(), FetchError>> {
+    fn fetch<'a>(&'a self, _: &'a Missed, _: Option<&'a str>, _: Instant) -> BoxFuture<'a, Result<Held, FetchError>> {
         Box::pin(std::future::ready(Err(FetchError::Local)))
     }
 }

@@ -20,7 +20,8 @@ pub use log_numbers::{LogMark, LogNumbers, LogOrigin, TransferLogs};
 pub use overlay::{Overlay, SavedOverlay};
 pub use reads::{AccountRead, AccountReads, BlockReads, ReadSet};
 pub use remote::{
-    Fetched, ImageAccount, ImageHash, ImageSlot, Miss, Missed, RemoteImage, RemoteState, RemoteStats, RemoteView,
+    Fetched, Held, ImageAccount, ImageHash, ImageSlot, Miss, Missed, RemoteImage, RemoteSettings, RemoteState,
+    RemoteStats, RemoteView,
 };
 pub use roots::StateRoots;
 pub use source::{FetchError, StateSource};

@@ -6,12 +6,12 @@ use alloy_primitives::B256;
 use futures::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::{Miss, RemoteView};
+use super::{Held, Miss, RemoteView};
 
 /// A place that has the state of an upstream's blocks: a node that is asked, or another cache.
 pub trait StateSource: Debug + Send + Sync {
-    /// Fetches `missed` values of one block into the cache of `view`. With `proves`, accounts and slots are checked by their proofs;
-    /// hashes of blocks have none.
+    /// Fetches `missed` values of one block into the cache of `view`, and holds them. With `proves`, accounts and slots are checked
+    /// by their proofs; hashes of blocks have none.
     ///
     /// # Errors
     ///
@@ -22,7 +22,7 @@ pub trait StateSource: Debug + Send + Sync {
         missed: &'a [Miss],
         proves: bool,
         deadline: Instant,
-    ) -> BoxFuture<'a, Result<(), FetchError>>;
+    ) -> BoxFuture<'a, Result<Held, FetchError>>;
 }
 
 /// The reason why state could not be fetched.
@@ -35,9 +35,14 @@ pub enum FetchError {
     /// The state did not arrive by the deadline. Holds the upstream's problem, if it has one.
     #[error("the upstream did not return the state in time{0}")]
     Deadline(String),
-    /// A reorg has replaced the block.
-    #[error("block {number} ({hash}) was replaced by another while the request ran")]
-    Replaced { number: u64, hash: B256 },
+    /// The block is no longer part of the upstream's chain, and its state could not be fetched.
+    #[error(
+        "block {number} ({hash}) is no longer part of the upstream's chain, and its state cannot be fetched: {problem}"
+    )]
+    Abandoned { number: u64, hash: B256, problem: String },
+    /// The source has answered, and the answer did not have what was asked for.
+    #[error("{miss} at block {number} ({hash}) is still unknown: the upstream has answered without it")]
+    Missing { miss: Miss, number: u64, hash: B256 },
     /// The leader of the fleet does not keep the state of the block.
     #[error("the state of block {number} ({hash}) is not here, and the leader of the fleet does not keep it")]
     NotKept { number: u64, hash: B256 },

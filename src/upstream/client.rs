@@ -342,7 +342,6 @@ impl Upstream {
         std::iter::once(Ok(Some(first))).chain(rest).collect()
     }
 
-
     /// Sends one call, and returns its result.
     ///
     /// # Errors

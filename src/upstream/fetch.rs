@@ -10,7 +10,10 @@ use std::{
 
 use alloy_consensus::Header;
 use alloy_eips::{BlockId, BlockNumberOrTag, RpcBlockHash, eip2930::AccessList};
-use alloy_primitives::{B256, U256, map::DefaultHashBuilder};
+use alloy_primitives::{
+    B256, U256,
+    map::{DefaultHashBuilder, HashSet},
+};
 use dashmap::{DashMap, Entry};
 use serde::Deserialize;
 use tokio::{runtime::Handle, sync::watch, time::Instant};
@@ -24,7 +27,7 @@ use super::{
     wave::{Naming, Wave},
 };
 use crate::{
-    state::{CodeCache, FetchError, Miss, Missed, RemoteView, StateSource},
+    state::{CodeCache, FetchError, Held, Miss, Missed, RemoteView, StateSource},
     telemetry::{Counter, Metrics},
 };
 
@@ -70,7 +73,7 @@ pub struct Fetcher {
 
 type InFlight = DashMap<(B256, Miss), watch::Receiver<Landed>, DefaultHashBuilder>;
 /// The outcome of a fetch; `None` while it is in flight.
-type Landed = Option<Result<(), FetchError>>;
+type Landed = Option<Result<Arc<Held>, FetchError>>;
 
 /// The answer to `eth_createAccessList`, which a call that reverts has too.
 #[derive(Debug, Deserialize)]
@@ -151,54 +154,73 @@ impl Fetcher {
         &self.runtime
     }
 
-    /// Fetches the state that runs have missed and that `hints` predict. Only the first round of a request has hints.
+    /// Fetches the state that runs have missed and that `hints` predict, and holds what the runs have missed. Only the first round of
+    /// a request has hints.
     ///
     /// # Errors
     ///
-    /// Returns [`FetchError::Replaced`] if a reorg replaced the block, [`FetchError::Busy`] if too many values are in
-    /// flight, and [`FetchError::Unavailable`] or [`FetchError::Deadline`] if a missed value is still unknown.
+    /// Returns [`FetchError::Busy`] if too many values are in flight. Returns [`FetchError::Unavailable`] or
+    /// [`FetchError::Deadline`] if a missed value is still unknown, and [`FetchError::Abandoned`] if it is one of a block that is no
+    /// longer part of the chain. Returns [`FetchError::Missing`] if none of a block's missed values is known, and nobody gives a
+    /// reason.
     pub async fn fetch(
         self: &Arc<Self>,
         missed: &Missed,
         hints: Option<&Hints>,
         deadline: Instant,
-    ) -> Result<(), FetchError> {
+    ) -> Result<Held, FetchError> {
+        let mut held = Held::default();
         for (view, misses) in missed.by_view() {
-            if !view.is_alive() {
-                return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
-            }
-            let mut wanted: Vec<Miss> = misses.iter().copied().collect();
-            self.expect(&mut wanted, hints);
-            let landing = self.launch(view, wanted, hints)?;
-            let all = async {
-                let mut problem = None;
-                for mut landing in landing {
-                    let landed = landing.wait_for(Option::is_some).await;
-                    // The wave sends its outcome before it drops the sender.
-                    let landed = landed.ok().and_then(|landed| landed.clone());
-                    if let Some(Err(error)) = landed {
-                        problem.get_or_insert(error);
-                    }
-                }
-                problem
-            };
-            let problem = match tokio::time::timeout_at(deadline, all).await {
-                Ok(problem) => problem,
-                Err(_) => {
-                    let cause = self.upstream.as_ref().and_then(|upstream| upstream.cause_of_delay());
-                    Some(FetchError::Deadline(cause.map_or_else(String::new, |cause| format!(": {cause}"))))
-                }
-            };
-            if !view.is_alive() {
-                return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
-            }
-            if let Some(error) = problem
-                && misses.iter().any(|miss| !self.has(view, miss))
-            {
-                return Err(error);
-            }
+            held.extend(self.fetch_at(view, misses, hints, deadline).await?);
         }
-        Ok(())
+        Ok(held)
+    }
+
+    async fn fetch_at(
+        self: &Arc<Self>,
+        view: &RemoteView,
+        misses: &HashSet<Miss>,
+        hints: Option<&Hints>,
+        deadline: Instant,
+    ) -> Result<Held, FetchError> {
+        let (number, hash) = (view.number(), view.hash());
+        let mut wanted: Vec<Miss> = misses.iter().copied().collect();
+        self.expect(&mut wanted, hints);
+        let (landing, known) = self.launch(view, wanted, hints)?;
+        // What others have fetched is held until this request holds it.
+        let mut landed = Vec::with_capacity(landing.len());
+        let all = async {
+            let mut problem = None;
+            for mut landing in landing {
+                // The wave sends its outcome before it drops the sender.
+                match landing.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone()) {
+                    Some(Ok(values)) => landed.push(values),
+                    Some(Err(error)) => drop(problem.get_or_insert(error)),
+                    None => {}
+                }
+            }
+            problem
+        };
+        let problem = match tokio::time::timeout_at(deadline, all).await {
+            Ok(problem) => problem,
+            Err(_) => {
+                let cause = self.upstream.as_ref().and_then(|upstream| upstream.cause_of_delay());
+                Some(FetchError::Deadline(cause.map_or_else(String::new, |cause| format!(": {cause}"))))
+            }
+        };
+        let unknown: Vec<Miss> = misses.iter().copied().filter(|miss| !self.has(view, miss)).collect();
+        let Some(first) = unknown.first() else { return Ok(known.with(misses.iter().copied())) };
+        Err(match problem {
+            Some(FetchError::Unavailable(problem)) if view.is_abandoned() => {
+                FetchError::Abandoned { number, hash, problem }
+            }
+            Some(FetchError::Unavailable(problem)) => {
+                FetchError::Unavailable(format!("the state of block {number} ({hash}) cannot be fetched: {problem}"))
+            }
+            Some(error) => error,
+            None if unknown.len() < misses.len() => return Ok(known.with(misses.iter().copied())),
+            None => FetchError::Missing { miss: *first, number, hash },
+        })
     }
 
     /// Returns whether there is nothing to fetch for `miss` at the block of `view`.
@@ -241,18 +263,18 @@ impl Fetcher {
         }
     }
 
-    /// Begins a wave for the values that no wave fetches yet. Returns the outcomes to wait for.
+    /// Begins a wave for the values that no wave fetches yet. Returns the outcomes to wait for, and holds what is known.
     fn launch(
         self: &Arc<Self>,
         view: &RemoteView,
         wanted: Vec<Miss>,
         hints: Option<&Hints>,
-    ) -> Result<Vec<watch::Receiver<Landed>>, FetchError> {
+    ) -> Result<(Vec<watch::Receiver<Landed>>, Held), FetchError> {
         if self.in_flight.len() > self.config.max_in_flight {
             return Err(FetchError::Busy(self.config.max_in_flight));
         }
         let (done, landing) = watch::channel(None);
-        let (mut mine, mut waiting) = (Vec::new(), Vec::new());
+        let (mut mine, mut waiting, mut known) = (Vec::new(), Vec::new(), Held::at(view));
         for miss in wanted {
             match self.in_flight.entry((view.hash(), miss)) {
                 Entry::Occupied(other) => {
@@ -263,7 +285,7 @@ impl Fetcher {
                     }
                 }
                 // Checked while the entry is locked, because another wave may just have fetched the value.
-                Entry::Vacant(_) if self.has(view, &miss) => {}
+                Entry::Vacant(_) if known.hold(miss) && (!self.proves || self.has(view, &miss)) => {}
                 Entry::Vacant(place) => {
                     place.insert(landing.clone());
                     mine.push(miss);
@@ -277,7 +299,7 @@ impl Fetcher {
             self.runtime.spawn(async move { fetcher.fetch_claimed(view, claim, lists).await });
             waiting.push(landing);
         }
-        Ok(waiting)
+        Ok((waiting, known))
     }
 
     /// Runs one wave, and after it a second one for the state in the access lists.
@@ -289,26 +311,23 @@ impl Fetcher {
         let (result, listed) = tokio::join!(wave, lists);
         // Access lists are hints: after their timeout, the fetch ends without them.
         let listed = listed.unwrap_or_default();
-        let mut result = result;
-        if !listed.is_empty() && result.is_ok() {
-            let mine: Vec<Miss> = listed.into_iter().filter(|miss| !self.has(&view, miss)).collect();
-            if !mine.is_empty() {
-                self.waves.increment(1);
-                // Upstream errors are ignored, because the state may not be needed. If it is, it is missed again.
-                result = result.and(self.wave(&view, &mine, deadline).await.or(Ok(())));
-            }
+        let mine: Vec<Miss> = listed.into_iter().filter(|miss| !self.has(&view, miss)).collect();
+        if !mine.is_empty() && result.is_ok() {
+            self.waves.increment(1);
+            // Nobody holds this state, and errors are ignored, because it may not be needed. If it is, it is missed again.
+            let _ = self.wave(&view, &mine, deadline).await;
         }
-        claim.land(result);
+        claim.land(result.map(Arc::new));
     }
 
-    async fn wave(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<(), FetchError> {
+    async fn wave(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<Held, FetchError> {
         let fleet = self.fleet.get().filter(|_| view.state().is_of_fleet());
         let asked = match fleet {
             Some(fleet) => fleet.fetch(view, misses, self.config.verify_proofs, deadline).await,
             None => Err(FetchError::Unavailable("the node has no upstream".to_owned())),
         };
         match (&self.upstream, asked) {
-            (_, Ok(())) => Ok(()),
+            (_, Ok(held)) => Ok(held),
             (None, Err(error)) => Err(error),
             (Some(upstream), Err(error)) => {
                 if fleet.is_some() {
@@ -326,7 +345,7 @@ impl Fetcher {
         view: &RemoteView,
         misses: &[Miss],
         deadline: Instant,
-    ) -> Result<(), FetchError> {
+    ) -> Result<Held, FetchError> {
         let prove = self.config.verify_proofs;
         let root = if prove { Some(self.header(upstream, view, deadline).await?.state_root) } else { None };
         let send = |naming| {
@@ -342,15 +361,15 @@ impl Fetcher {
             self.by_number.store(learned.problem.is_none(), Relaxed);
         }
         if naming == Naming::Number && !Self::is_canonical(upstream, view, deadline).await? {
-            return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
+            let problem =
+                "it is found by its number alone, and the upstream has another block of this number".to_owned();
+            return Err(FetchError::Abandoned { number: view.number(), hash: view.hash(), problem });
         }
         if let Some(proofs) = self.proofs.get() {
             learned.proven.into_iter().for_each(|proven| proofs.add(view.hash(), proven));
         }
-        if !view.state().insert(view, learned.values) {
-            return Err(FetchError::Replaced { number: view.number(), hash: view.hash() });
-        }
-        learned.problem.map_or(Ok(()), |problem| Err(problem.into()))
+        let held = view.insert_held(learned.values);
+        learned.problem.map_or(Ok(held), |problem| Err(problem.into()))
     }
 
     /// Returns whether the block of `view` is still the upstream's block of that number.
@@ -415,7 +434,7 @@ struct FetchClaim {
 }
 
 impl FetchClaim {
-    fn land(mut self, result: Result<(), FetchError>) {
+    fn land(mut self, result: Result<Arc<Held>, FetchError>) {
         // Released before the outcome is sent, so that a woken request that misses a value again can fetch it.
         self.release();
         self.done.send_replace(Some(result));

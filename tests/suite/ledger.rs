@@ -18,7 +18,7 @@ use presim::{
     publish::Change,
     rpc::StartupReason,
     source::Feed,
-    state::{AccountChange, CodeCache, Lookup, RemoteState, World},
+    state::{AccountChange, CodeCache, Lookup, RemoteSettings, RemoteState, World},
     store::{DataDir, Store},
     telemetry::Metrics,
 };
@@ -32,6 +32,8 @@ const ACCOUNTS: u8 = 6;
 /// The damaged forms of a message that are read.
 const DAMAGED: usize = 20;
 const KEPT: Retention = Retention { blocks: 12, snapshots: 16, history: 12 };
+/// The records after which what is shown follows: fewer blocks than those whose states are retained.
+const PAUSED: usize = 10;
 const LIVE: FeedState = FeedState::Live { every_ms: 200 };
 
 /// Balances that a block changes.
@@ -118,10 +120,10 @@ struct Pair {
 /// Returns the first snapshot of a chain that begins with `block`.
 fn first(block: &SealedBlock) -> Snapshot {
     let (number, hash) = (block.number(), block.hash());
-    let remote = RemoteState::new(1 << 20, number, hash);
     let mut hashes = BlockHashes::default();
     hashes.push(number, hash);
-    let mut first = Snapshot::at_head(World::on(remote.newest().unwrap()), Arc::new(block.clone()), hashes);
+    let view = RemoteState::begin(RemoteSettings::of_bytes(1 << 20), number, hash);
+    let mut first = Snapshot::at_head(World::on(view), Arc::new(block.clone()), hashes);
     first.id = SnapshotId(1);
     first
 }
@@ -357,7 +359,14 @@ impl Pair {
 
     /// Compares the chain, or the replica's, with the naive one.
     fn check(&self, chain: &Chain) {
-        let naive = &self.naive;
+        self.naive.check(chain);
+    }
+}
+
+impl NaiveChain {
+    /// Compares a chain with this one.
+    fn check(&self, chain: &Chain) {
+        let naive = self;
         assert_eq!(Some(chain.head().hash()), naive.head().hash);
         assert_eq!(chain.latest().head.number(), naive.head().number);
         assert_eq!((chain.feed().is_degraded(), chain.finalized()), (naive.degraded, naive.finalized));
@@ -409,12 +418,71 @@ fn sealed(random: &mut SmallRng, number: u64, parent_hash: B256) -> SealedBlock 
 fn random_records_of_an_upstreams_chain_do_what_plain_lists_do() {
     for seed in 0..SEQUENCES {
         let mut pair = Pair::new(seed);
-        for _ in 0..RECORDS {
+        // What is shown while the sinks take nothing: it stays what it was, whatever comes after it.
+        let mut shown = (pair.chain.clone(), pair.naive.clone());
+        for record in 0..RECORDS {
             pair.step();
             pair.check(&pair.chain);
             pair.check(&pair.replica.state().load());
+            shown.1.check(&shown.0);
+            if record % PAUSED == 0 {
+                shown = (pair.chain.clone(), pair.naive.clone());
+            }
         }
     }
+}
+
+/// Returns the next executed block on a chain, which sets a balance.
+fn executed(random: &mut SmallRng, on: &Chain, balance: u64) -> Record {
+    let block = sealed(random, on.head().number() + 1, on.head().hash());
+    let changes = BlockChanges::These(account_changes(&Changes::from([(1, balance)])));
+    Record::Canonical { block, changes, verified: Verified::Full }
+}
+
+#[test]
+fn a_message_that_fails_half_way_leaves_what_is_shown_readable() {
+    let mut pair = Pair::new(0);
+    let mut random = SmallRng::seed_from_u64(1);
+    for balance in [10, 20, 30] {
+        let record = executed(&mut random, &pair.chain, balance);
+        assert!(pair.apply(record));
+    }
+    let shown = pair.replica.state().load();
+    let fork = shown.head().number() - 2;
+    // The leader's changes are one message, of which the last does not fit.
+    let leader = &mut pair.chain;
+    let id = leader.last.next();
+    let mut entries = Vec::new();
+    let mut send = |leader: &Chain, record: &Record| {
+        let message = Change::of(leader, id, record).message(LeaderTime(0)).unwrap();
+        let Ok((dated, StreamMessage::Changes(mut changes))) = StreamMessage::read(&message) else {
+            panic!("a change")
+        };
+        entries.append(&mut changes.entries);
+        (dated, StreamMessage::Changes(changes))
+    };
+    let mut last = None;
+    for step in 0..4 {
+        let record = match step {
+            0 => Record::GoBack { number: fork, feed: LIVE },
+            1 | 2 => executed(&mut random, leader, 40 + step),
+            _ => {
+                let (parent, changes) = (random.random(), BlockChanges::Unknown);
+                let block = sealed(&mut random, leader.head().number() + 1, parent);
+                Record::Canonical { block, changes, verified: Verified::None }
+            }
+        };
+        last = Some(send(leader, &record));
+        assert_eq!(leader.apply(Stamp::now(id), record).is_ok(), step < 3);
+    }
+    let (dated, StreamMessage::Changes(mut message)) = last.unwrap() else { panic!("a change") };
+    message.entries = entries;
+    assert!(pair.replica.apply(id, dated, StreamMessage::Changes(message), None).is_err());
+    assert!(Arc::ptr_eq(&shown, &pair.replica.state().load()));
+    for (number, expected) in (fork..).zip([10, 20, 30]) {
+        assert_eq!(balance(&shown.state_after(number).unwrap().world, 1), Some(expected), "block {number}");
+    }
+    assert_eq!(balance(&leader.latest().world, 1), Some(42));
 }
 
 /// A moment of a chain that is built here.

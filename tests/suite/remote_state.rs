@@ -26,7 +26,7 @@ use presim::{
         StateCompletion, Subscriptions, Testing, Waiters, Watches, dialect::PRESIM, table,
     },
     scheduler::{Executor, ExecutorConfig},
-    state::{Fetched, RemoteState, World},
+    state::{Fetched, RemoteSettings, RemoteState, RemoteView, World},
     store::{DataDir, StoredImage, read_image},
     telemetry::Metrics,
     upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
@@ -158,7 +158,7 @@ struct Setup {
     node: TestNode,
     proxy: Arc<Proxy>,
     front: Arc<Front>,
-    state: Arc<RemoteState>,
+    view: RemoteView,
     snapshots: Arc<Snapshots>,
     fetcher: Arc<Fetcher>,
 }
@@ -187,8 +187,8 @@ impl Setup {
         };
         let upstream = Arc::new(Upstream::connect(config, &metrics).await.unwrap());
         let head = node.node.snapshots().newest();
-        let state = RemoteState::new(64 << 20, head.head.number(), head.head_hash());
-        let first = Snapshot::at_head(World::on(state.newest().unwrap()), head.head.clone(), head.hashes.clone());
+        let view = RemoteState::begin(RemoteSettings::of_bytes(64 << 20), head.head.number(), head.head_hash());
+        let first = Snapshot::at_head(World::on(view.clone()), head.head.clone(), head.hashes.clone());
         let snapshots =
             Arc::new(Snapshots::new(first, FeedState::Static, Retention { blocks: 1, snapshots: 1, history: 1 }));
         let config = FetcherConfig { wave_timeout: Duration::from_secs(20), verify_proofs, max_in_flight: 100_000 };
@@ -215,7 +215,7 @@ impl Setup {
         let (backend, waiters) = (Arc::new(backend), Waiters::new(1));
         let runner = RequestRunner::new(backend, executor, snapshots.clone(), waiters, Some(Arc::new(remote)), None);
         let front = Arc::new(Front::new(runner, watches, Testing::Off, Vec::new(), &metrics));
-        Some(Self { node, proxy, front, state, snapshots, fetcher })
+        Some(Self { node, proxy, front, view, snapshots, fetcher })
     }
 
     /// Asks the front.
@@ -248,6 +248,13 @@ async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcEr
     let mut answer = front.answer(method, request, &mut AnswerFacts::default()).await?;
     answer.push(b'}');
     Ok(serde_json::from_slice::<Value>(&answer).unwrap()["result"].take())
+}
+
+/// Returns the upstream's answer that refuses one request or each of a batch.
+fn refused(request: &Value, message: &str) -> Value {
+    let refuse =
+        |call: &Value| json!({"jsonrpc": "2.0", "id": call["id"], "error": {"code": -32000, "message": message}});
+    request.as_array().map_or_else(|| refuse(request), |all| all.iter().map(refuse).collect())
 }
 
 /// Returns the first request of a benchmark workload.
@@ -438,33 +445,78 @@ async fn a_lie_does_not_pass_where_proofs_are_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_whose_block_dies_goes_on_with_the_one_that_replaced_it() {
-    let Some(setup) = Setup::start(Duration::ZERO, MINUTE, false, |_, _| ProxyReply::Pass).await else { return };
-    let (method, params) = body("call_quote");
-    let expected = setup.expected(&method, &params).await;
-    let dead = setup.state.newest().unwrap();
-    let view = setup.state.restart(dead.number(), dead.hash());
+async fn a_round_that_brings_nothing_ends_the_request_and_names_what_is_missing() {
+    // The proof of the account comes without that of the slot.
+    let lie: fn(&mut Value) = |answer| {
+        if answer["result"]["storageProof"].is_array() {
+            answer["result"]["storageProof"] = json!([]);
+        }
+    };
+    let Some(setup) = Setup::start(Duration::ZERO, MINUTE, true, move |_, _| ProxyReply::Change(lie)).await else {
+        return;
+    };
+    let token = "0xe7f1725e7734ce288f8367e1bb143e90bb3f0512";
+    let error = setup.ask("eth_getStorageAt", &json!([token, "0x7", "latest"])).await.unwrap_err();
+    assert_eq!(error.code(), -32603);
+    let error = error.into_object();
+    let hash = setup.view.hash().to_string();
+    for part in ["slot 0x7", "0xe7f1725E7734CE288F8367e1Bb143E90bb3F0512", "block 0", &hash] {
+        assert!(error.message().contains(part), "{part}: {error:?}");
+    }
+    let asked: usize = setup
+        .proxy
+        .calls
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|(call, _)| call.contains("eth_getProof"))
+        .map(|(_, count)| count)
+        .sum();
+    assert_eq!(asked, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_whose_block_the_upstream_has_dropped_goes_on_with_the_one_that_replaced_it() {
+    let script = |number, request: &Value| match number {
+        0 => ProxyReply::Answer(200, refused(request, "header not found").to_string()),
+        _ => ProxyReply::Pass,
+    };
+    let Some(setup) = Setup::start(Duration::ZERO, MINUTE, false, script).await else { return };
+    let (method, params) = ("eth_getBalance", json!(["0x5ea0000000000000000000000000000000000000", "latest"]));
+    let expected = setup.expected(method, &params).await;
+    let view = setup.view.begin_anew(setup.view.number(), setup.view.hash());
     let asked = tokio::spawn({
-        let (front, method, params) = (setup.front.clone(), method.clone(), params.clone());
-        async move { ask(&front, &method, &params).await }
+        let (front, params) = (setup.front.clone(), params.clone());
+        async move { ask(&front, method, &params).await }
     });
     let old = setup.snapshots.newest();
     let sealed = Snapshot::at_head(World::on(view), old.head.clone(), old.hashes.clone());
     setup.snapshots.apply(Record::Seal { sealed, next: None }).unwrap();
     assert_eq!(asked.await.unwrap().unwrap(), expected);
-    assert!(!dead.is_alive());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_state_of_a_block_that_a_reorg_has_removed_is_fetched_by_its_hash() {
+    let Some(setup) = Setup::start(Duration::ZERO, MINUTE, false, |_, _| ProxyReply::Pass).await else { return };
+    let (method, params) = body("call_quote");
+    let expected = setup.expected(&method, &params).await;
+    let _other = setup.view.begin_anew(setup.view.number(), setup.view.hash());
+    assert!(setup.view.is_abandoned());
+    assert_eq!(setup.ask(&method, &params).await.unwrap(), expected, "nothing newer is shown");
+    let asked = setup.proxy.waves();
+    assert_eq!(setup.ask(&method, &params).await.unwrap(), expected);
+    assert_eq!(setup.proxy.waves(), asked, "what was fetched is cached");
 }
 
 #[test]
 fn an_image_on_the_disk_is_what_was_written_or_nothing() {
-    let state = RemoteState::new(1 << 20, 1, Default::default());
-    let view = state.newest().unwrap();
+    let view = RemoteState::begin(RemoteSettings::of_bytes(1 << 20), 1, Default::default());
     let slot = |slot| Fetched::Slot { address: Address::ZERO, slot: U256::from(slot), value: U256::from(slot + 1) };
-    state.insert(&view, (0..9).map(slot));
+    view.insert((0..9).map(slot));
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::open(dir.path(), false).unwrap();
     assert_eq!(read_image(&data, 1 << 20).unwrap(), None);
-    let image = state.export(&view);
+    let image = view.export();
     StoredImage::new(&image).write(&data).unwrap();
     assert_eq!(read_image(&data, 1 << 20).unwrap(), Some(image));
     assert!(read_image(&data, 10).unwrap_err().to_string().contains("longer than 10 bytes"));
@@ -494,15 +546,14 @@ fn a_hundred_thousand_slots_are_less_than_64_mib() {
         return say(said.trim());
     }
     let before = resident();
-    let state = RemoteState::new(64 << 20, 1, Default::default());
-    let view = state.newest().unwrap();
+    let view = RemoteState::begin(RemoteSettings::of_bytes(64 << 20), 1, Default::default());
     for account in 0..10_000_u64 {
         let address = Address::left_padding_from(&(account + 1).to_be_bytes());
         let fields = Fetched::Account { address, balance: U256::from(account), nonce: 1, code: Default::default() };
         let slots = (0..10).map(|slot| Fetched::Slot { address, slot: U256::from(slot), value: U256::from(account) });
-        assert!(state.insert(&view, slots.chain([fields])));
+        view.insert(slots.chain([fields]));
     }
-    let (stats, grown) = (state.stats(), resident().saturating_sub(before));
+    let (stats, grown) = (view.state().stats(), resident().saturating_sub(before));
     say(&format!("110,000 entries: {} KiB resident, {} KiB counted", grown >> 10, stats.bytes >> 10));
     assert_eq!((stats.entries, stats.evicted), (110_000, 0));
     assert!(grown < 64 << 20, "{grown} bytes");

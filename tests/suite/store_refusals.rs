@@ -10,7 +10,7 @@ use std::{
 use alloy_primitives::{Address, B256};
 use presim::{
     source::devnet::world::{dev_genesis, dev_signers},
-    state::RemoteState,
+    state::{RemoteSettings, RemoteState},
     store::{DataDir, StoredImage, read_image},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -395,8 +395,7 @@ async fn no_link_in_the_directory_is_followed() {
         std::os::unix::fs::symlink(&target, dir.path().join(name)).unwrap();
     }
     assert!(read_image(&data, 1 << 20).is_err_and(|error| error.to_string().contains("is a link")));
-    let state = RemoteState::new(1 << 20, 1, B256::ZERO);
-    let image = state.export(&state.newest().unwrap());
+    let image = RemoteState::begin(RemoteSettings::of_bytes(1 << 20), 1, B256::ZERO).export();
     StoredImage::new(&image).write(&data).unwrap();
     assert_eq!(read_image(&data, 1 << 20).unwrap(), Some(image));
     assert_eq!(fs::read(&target).unwrap(), b"precious");

@@ -1,7 +1,7 @@
 //! The joining of a node that publishes an upstream's chain. That has one history, so the node goes on with whatever stream of
 //! it the fleet has.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::{sleep, timeout};
 
@@ -28,7 +28,7 @@ pub struct JoinedLive {
     /// The chain that the node shows: the fleet's, or its own.
     pub shown: Snapshots,
     /// The cell into which the node reads its upstream.
-    pub own: Snapshots,
+    pub own: Arc<Snapshots>,
 }
 
 impl PublisherJoining<'_> {
@@ -37,7 +37,7 @@ impl PublisherJoining<'_> {
     /// # Errors
     ///
     /// Returns an error if the fleet has another chain, the servers do not answer, or the store cannot be written.
-    pub async fn join_live(&self, ours: FleetChain, own: Snapshots) -> Result<JoinedLive, FleetError> {
+    pub async fn join_live(&self, ours: FleetChain, own: Arc<Snapshots>) -> Result<JoinedLive, FleetError> {
         let port = &self.node.port;
         let identity = NodeIdentity::of(self.store, self.node.settings.listen)?;
         let mut leases = LeaseWatch::new(port.clone(), &identity.node);

@@ -138,7 +138,12 @@ impl Lease {
 
     /// Returns whether the lease was renewed at `moment` or later.
     pub fn is_renewed_since(&self, moment: Instant) -> bool {
-        self.renewed.borrow().is_some_and(|renewed| renewed >= moment)
+        self.renewed().is_some_and(|renewed| renewed >= moment)
+    }
+
+    /// Returns the moment of the last renewal; `None` if another node has the lease.
+    pub fn renewed(&self) -> Option<Instant> {
+        *self.renewed.borrow()
     }
 
     /// Sends parts of a message, as [`FleetPort::send`] does.

@@ -35,14 +35,14 @@ impl FeedSource for PublishedLive {
     fn run(self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
         let Self { mut publisher, source, own, link } = *self;
         let outlet = Arc::new(LiveOutlet::new(MAX_WAITING_BYTES));
-        let (fetcher, remote) = (source.fetcher.clone(), source.remote.clone());
+        let fetcher = source.fetcher.clone();
         let reading = Box::new(source).run(feed.beside(own.clone(), Box::new(outlet.clone())));
         let publishing = async move {
             loop {
                 let epoch = publisher.lead_next(&mut feed, own.load().last.epoch()).await;
                 reach_head(&own, &feed.snapshots).await;
                 outlet.begin(&own, epoch, feed.snapshots.load());
-                let serving = state::serve(link.clone(), fetcher.clone(), remote.clone());
+                let serving = state::serve(link.clone(), fetcher.clone(), [feed.snapshots.clone(), own.clone()]);
                 lead(&publisher, &mut feed, &own, &outlet).await;
                 drop(serving);
                 outlet.end();
@@ -79,6 +79,7 @@ async fn lead(publisher: &Publisher, feed: &mut Feed, own: &Snapshots, outlet: &
     let mut leading = publisher.leading(feed).await;
     // A quiet chain has no message that would find another leader.
     while publisher.stream.is_leased().await {
+        publisher.show_pause(feed, &mut leading).await;
         publisher.write_due_image(feed, &mut leading, || outlet.reset_codes_if_idle()).await;
         let step = tokio::select! {
             biased;

@@ -37,12 +37,12 @@ use super::{
 use crate::source::Feed;
 use crate::{
     clock::Clock,
-    ledger::{FeedProblem, SnapshotId, StateImage, epoch},
+    ledger::{FeedProblem, FeedState, SnapshotId, StateImage, epoch},
     store::Store,
 };
 
-/// The most time between two looks whether an image is due.
-const LIMITS_INTERVAL: Duration = Duration::from_secs(1);
+/// The most time between two looks whether an image is due, and whether publishing is paused.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// The time without a state from which the stream can be followed, after which a node may lead from what it shows: a message
 /// of the stream or an image is lost, and no node leads that could mend it. Nodes that can follow lead before that.
 const LOST: Duration = Duration::from_secs(5);
@@ -110,6 +110,8 @@ struct Leading {
     looks: tokio::time::Interval,
     /// Whether an image is due, however few messages came after the last.
     is_wanted: bool,
+    /// The health of the feed before publishing was paused, if it is.
+    before_pause: Option<FeedState>,
     leads: watch::Sender<bool>,
 }
 
@@ -248,7 +250,8 @@ impl Publisher {
             is_wanted: images.newest.is_none(),
             images,
             upkeep,
-            looks: tokio::time::interval(LIMITS_INTERVAL),
+            looks: tokio::time::interval(LOOK_INTERVAL),
+            before_pause: None,
             leads: self.leads.clone(),
         }
     }
@@ -275,7 +278,30 @@ impl Publisher {
         }
     }
 
-    /// Waits until an image may be due for another reason than messages.
+    /// Shows that publishing is paused, or that it is no longer. A change that waits for the stream shows it too, but there may be
+    /// none for a long time.
+    async fn show_pause(&self, feed: &mut Feed, leading: &mut Leading) {
+        let paused = FeedState::Degraded(FeedProblem::Stream);
+        let is_paused = self.stream.writer().await.as_ref().is_some_and(StreamWriter::is_paused);
+        match (is_paused, leading.before_pause) {
+            (true, None) => {
+                leading.before_pause = Some(feed.status.state());
+                if feed.show_state(paused) {
+                    tracing::warn!("publishing is paused: the servers of the fleet do not answer");
+                }
+            }
+            (false, Some(before)) => {
+                leading.before_pause = None;
+                // A change that was published since has brought the health of its own.
+                if feed.status.state() == paused && feed.show_state(before) {
+                    tracing::info!("the servers of the fleet answer again");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Waits until an image may be due for another reason than messages, or for some time.
     async fn look(&self, leading: &mut Leading) {
         tokio::select! {
             biased;

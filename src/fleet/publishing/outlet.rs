@@ -215,13 +215,12 @@ mod tests {
     use crate::{
         chain::{BlockBody, BlockHashes, SealedBlock},
         ledger::{FeedState, Record, Retention, Snapshot, Tags, codec::StreamMessage},
-        state::{RemoteState, World},
+        state::{RemoteSettings, RemoteState, World},
     };
 
     fn chain() -> Snapshots {
         let block = SealedBlock::new(Header { number: 7, ..Header::default() }, BlockBody::default());
-        let remote = RemoteState::new(1 << 20, 7, block.hash());
-        let world = World::on(remote.newest().expect("its first block"));
+        let world = World::on(RemoteState::begin(RemoteSettings::of_bytes(1 << 20), 7, block.hash()));
         let first = Snapshot::at_head(world, Arc::new(block), BlockHashes::default());
         Snapshots::new(first, FeedState::Static, Retention { blocks: 8, snapshots: 8, history: 8 })
     }

@@ -3,7 +3,7 @@
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::{LIMITS_INTERVAL, Publisher};
+use super::{LOOK_INTERVAL, Publisher};
 use crate::{
     fleet::{pool, servers::FleetLink, verdicts::PoolVerdicts},
     ledger::FeedState,
@@ -46,12 +46,13 @@ impl PublishedSource {
         feed.set_state(state);
         let _ = feed.committed().await;
         let mut leading = self.publisher.leading(feed).await;
-        let every = self.devnet.as_ref().map_or(LIMITS_INTERVAL, |devnet| devnet.every);
+        let every = self.devnet.as_ref().map_or(LOOK_INTERVAL, |devnet| devnet.every);
         let mut ticks = interval_at(Instant::now() + every, every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // A chain that stands still has no message that would find another leader.
         while self.publisher.stream.is_leased().await && feed.failure().is_none() {
             sequence = self.publisher.stream.writer().await.as_ref().map_or(sequence, |stream| stream.sequence);
+            self.publisher.show_pause(feed, &mut leading).await;
             self.publisher.write_due_image(feed, &mut leading, || true).await;
             tokio::select! {
                 biased;

@@ -21,6 +21,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// cannot.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The time without a renewal of the lease or an acknowledgement after which publishing is paused. With the time between
+/// two looks it is shown within 2 s, also while there is nothing to publish.
+const SILENT_AFTER: Duration = Duration::from_millis(1_250);
+
 /// The bytes that a part takes in the stream beside its own: its subject and its headers.
 const STORED: usize = 200;
 
@@ -39,6 +43,8 @@ pub struct StreamWriter {
     pub(super) id: SnapshotId,
     /// The messages and the bytes that were published since the newest image.
     pub(super) since_image: (u64, u64),
+    /// The moment at which the stream has acknowledged the last message.
+    acknowledged: Instant,
 }
 
 /// A message that is on its way.
@@ -65,7 +71,7 @@ impl StreamWriter {
         epoch: SnapshotId,
         node: &str,
     ) -> Result<Self, NotLeading> {
-        let mut writer = Self { lease, sequence, id: follows, since_image: (0, 0) };
+        let mut writer = Self { lease, sequence, id: follows, since_image: (0, 0), acknowledged: Instant::now() };
         let message = StreamMessage::Epoch { follows, leader: node.to_owned() };
         let mut sending = writer.sending(epoch, &message.write(LeaderTime::of(now())));
         while !writer.try_send(&mut sending).await? {}
@@ -97,6 +103,7 @@ impl StreamWriter {
             self.id = sending.id;
             self.since_image.0 += 1;
             self.since_image.1 += bytes as u64;
+            self.acknowledged = Instant::now();
             return Ok(true);
         }
         if !self.lease.is_held() || self.lease.is_renewed_since(sending.begun + PUBLISH_TIMEOUT) {
@@ -129,5 +136,10 @@ impl StreamWriter {
     /// Returns whether no other node has been seen to hold the lease.
     pub fn is_leased(&self) -> bool {
         self.lease.is_held()
+    }
+
+    /// Returns whether the servers have answered nothing since [`SILENT_AFTER`], so that no message would be published now.
+    pub fn is_paused(&self) -> bool {
+        self.lease.renewed().is_some_and(|renewed| renewed.max(self.acknowledged).elapsed() >= SILENT_AFTER)
     }
 }

@@ -6,14 +6,15 @@ use super::{BlockChanges, Chain, Unfit};
 use crate::{
     chain::SealedBlock,
     ledger::{Record, Snapshot, Stamp},
-    state::{RemoteState, World},
+    state::{RemoteView, World},
 };
 
 impl Chain {
     /// Applies a change, whose snapshots get the id and the moment of `stamp`.
     ///
-    /// The cache of an upstream's state goes on, goes back and begins again with the chain. It cannot be taken back, so one chain
-    /// alone goes on with it, whatever copies there are.
+    /// The cache of an upstream's state goes on and goes back with the chain. That cannot be taken back, so one chain alone goes on with
+    /// it, whatever copies there are. The copies stay readable: the views of their snapshots keep the state of their blocks,
+    /// also if the chain leaves these blocks, or if a change after this one does not fit and both are dropped.
     ///
     /// # Errors
     ///
@@ -54,7 +55,8 @@ impl Chain {
             Record::GoBack { number, feed } => {
                 let fork = self.sealed.get(&number).filter(|_| number <= self.latest.head.number());
                 let fork = fork.ok_or(Unfit(number))?.copy();
-                self.remote()?.revert_to(number, fork.head_hash()).ok_or(Unfit(number))?;
+                let is_back = fork.world.remote().is_some_and(RemoteView::go_back);
+                Unfit::unless(is_back, number)?;
                 let fork = Arc::new(fork.named(stamp.id));
                 self.feed = feed;
                 self.forget_from(number + 1);
@@ -63,7 +65,7 @@ impl Chain {
                 self.push(fork);
             }
             Record::Restart { block, hashes, verified } => {
-                let view = self.remote()?.restart(block.number(), block.hash());
+                let view = self.remote()?.begin_anew(block.number(), block.hash());
                 let first = Snapshot::at_head(World::on(view), Arc::new(block), hashes).with_verified(verified);
                 let first = Arc::new(first.stamped(stamp));
                 self.forget_from(0);
@@ -93,9 +95,9 @@ impl Chain {
         Unfit::unless(next.head_hash() == parent.head_hash() && number == parent.head.number() + 1, number)
     }
 
-    /// Returns the cache of the upstream's state.
-    fn remote(&self) -> Result<&Arc<RemoteState>, Unfit> {
-        self.latest.world.remote().map(|view| view.state()).ok_or(Unfit(self.latest.head.number()))
+    /// Returns the upstream's state after the newest canonical block.
+    fn remote(&self) -> Result<&RemoteView, Unfit> {
+        self.latest.world.remote().ok_or(Unfit(self.latest.head.number()))
     }
 
     /// Adds a sub-block of a block that is not canonical.

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     chain::{BlockBody, BlockKeeper, SealedBlock},
     ledger::{Chain, FeedState, Record, Retention, Snapshot, SnapshotId, Snapshots, Stamp, StateStep, Unfit},
-    state::{Account, CodeCache, LocalWorld, RemoteState, World},
+    state::{Account, CodeCache, LocalWorld, RemoteSettings, RemoteState, World},
     store::{corrupted, problem_of},
 };
 
@@ -171,9 +171,8 @@ impl StateImage {
         let world = match accounts.0 {
             Some(accounts) => World::from(local_world(accounts, &block, &known)?),
             None => {
-                let remote = RemoteState::of_fleet(cache, block.number(), block.hash());
-                remote.retain_blocks(kept.blocks);
-                World::on(remote.newest().ok_or(Unfit(block.number()))?)
+                let settings = RemoteSettings { bytes: cache, blocks: kept.blocks, is_of_fleet: true };
+                World::on(RemoteState::begin(settings, block.number(), block.hash()))
             }
         };
         let mut first = Snapshot::at_head(world, Arc::new(block), hashes).with_verified(verified);

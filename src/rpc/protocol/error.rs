@@ -298,8 +298,11 @@ impl From<TaskError> for RpcError {
 impl From<FetchError> for RpcError {
     fn from(error: FetchError) -> Self {
         let code = match error {
-            FetchError::Unavailable(_) | FetchError::Deadline(_) | FetchError::Rounds(_) => -32603,
-            FetchError::Replaced { .. } | FetchError::NotKept { .. } => -32000,
+            FetchError::Unavailable(_)
+            | FetchError::Deadline(_)
+            | FetchError::Rounds(_)
+            | FetchError::Missing { .. } => -32603,
+            FetchError::Abandoned { .. } | FetchError::NotKept { .. } => -32000,
             FetchError::Busy(_) => -32005,
             FetchError::Local => return Self::internal(&error.to_string()),
         };

@@ -17,7 +17,7 @@ use crate::{
     chain::Unexecutable,
     pool::PoolError,
     scheduler::FetchMissed,
-    state::{FetchError, Missed},
+    state::{FetchError, Held, Missed},
     telemetry::Counter,
     upstream::{Ask, Fetcher, Hints, Refusal, Upstream, UpstreamError},
 };
@@ -66,7 +66,7 @@ impl FetchMissed for StateCompletion {
         missed: &'a Missed,
         params: Option<&'a str>,
         deadline: Instant,
-    ) -> BoxFuture<'a, Result<(), FetchError>> {
+    ) -> BoxFuture<'a, Result<Held, FetchError>> {
         Box::pin(async move {
             let hints = params.map(Hints::of);
             self.fetcher.fetch(missed, hints.as_ref(), deadline.into()).await

@@ -83,8 +83,13 @@ where
 
     async fn on_newer(&self) -> Option<Self> {
         let (snapshots, before) = (&self.runner.host.snapshots, &self.request.published);
-        let newer = || Some(snapshots.load()).filter(|newest| !Arc::ptr_eq(newest, before));
-        let published = await_published(snapshots, newer).await;
+        // A feed that is degraded may show nothing newer for a long time.
+        let newer = || {
+            let newest = snapshots.load();
+            let is_newer = newest.last != before.last;
+            (is_newer || newest.feed().is_degraded()).then(|| Some(newest).filter(|_| is_newer))
+        };
+        let published = await_published(snapshots, newer).await?;
         let request = Request { published, ..self.request.clone() };
         Some(Self { runner: self.runner.clone(), target: self.target, request, work: self.work.clone() })
     }

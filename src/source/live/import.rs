@@ -19,7 +19,7 @@ use crate::{
     chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, GasRefunds, SealedBlock, receipts_root_and_bloom},
     ledger::{BlockChanges, Selector, Snapshot, Snapshots},
     source::apply::{close, extend_known, open_block_with, prefetch},
-    state::{MergedChanges, RemoteView, World},
+    state::{Held, MergedChanges, RemoteView, World},
     upstream::{AnnouncedReceipts, BlockName, Hints, UpstreamBlock},
 };
 
@@ -238,14 +238,16 @@ impl LiveChain {
         }
         let refunds = GasRefunds::of_block(&self.spec, &block.header, &block.transactions)
             .map_err(|(index, broken)| LiveError::Transaction { index, problem: broken.to_string() })?;
-        let view = self.remote.view(parent.head.number(), parent.head_hash());
-        // The state right after the parent, without the pre-confirmed blocks on it.
+        // The state right after the parent, which is canonical, without the pre-confirmed blocks on it.
+        let view = parent.world.remote().filter(|view| view.hash() == parent.head_hash()).cloned();
         let view = view.ok_or(LiveError::Gone(parent.head.number()))?;
         let on = Snapshot::at_head(World::on(view), parent.head.clone(), parent.hashes.clone());
-        let fetch = async |missed, hints| {
+        let mut held = Held::default();
+        let mut fetch = async |missed, hints| {
             LiveError::unless_executable(&missed)?;
             let fetched = tokio::time::timeout_at(began + time, self.clone().fetch(missed, hints)).await;
-            fetched.map_err(|_| LiveError::Late(time))?.map_err(LiveError::from)
+            held.extend(fetched.map_err(|_| LiveError::Late(time))??);
+            Ok::<_, LiveError>(())
         };
         let mut at = loop {
             let opened = open_block_with(&self.spec, &on, block.header.inner().clone())?;

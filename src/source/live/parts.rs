@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::flashblocks::{Events, FlashblockSequence};
 use crate::{
     chain::ChainSpec,
-    state::{FetchError, Missed, RemoteState},
+    state::{FetchError, Held, Missed},
     upstream::{Fetcher, Heads, Hints, Upstream},
 };
 
@@ -23,8 +23,6 @@ pub struct LiveSource {
     pub upstream: Arc<Upstream>,
     /// Fetches state from the upstream.
     pub fetcher: Arc<Fetcher>,
-    /// The cache of the upstream's state.
-    pub remote: Arc<RemoteState>,
     /// The upstream's newest block, as it changes.
     pub heads: Heads,
     /// The stream of sub-blocks, if there is one.
@@ -71,13 +69,12 @@ pub(super) struct LiveChain {
     pub(super) spec: Arc<ChainSpec>,
     pub(super) upstream: Arc<Upstream>,
     pub(super) fetcher: Arc<Fetcher>,
-    pub(super) remote: Arc<RemoteState>,
     pub(super) limits: LiveLimits,
 }
 
 impl LiveChain {
-    /// Fetches the state that runs have missed, and what `hints` predict. An error comes after a pause.
-    pub(super) async fn fetch(self, missed: Missed, hints: Hints) -> Result<(), FetchError> {
+    /// Fetches and holds the state that runs have missed, and fetches what `hints` predict. An error comes after a pause.
+    pub(super) async fn fetch(self, missed: Missed, hints: Hints) -> Result<Held, FetchError> {
         let hints = (!hints.is_empty()).then_some(hints);
         let fetched = self.fetcher.fetch(&missed, hints.as_ref(), Instant::now() + self.limits.wait).await;
         if fetched.is_err() {

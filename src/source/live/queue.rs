@@ -10,7 +10,7 @@ use super::flashblocks::{Flashblock, UnreadTx};
 use crate::{
     chain::ChainTx,
     ledger::{Snapshot, StateStep},
-    state::FetchError,
+    state::{FetchError, Held},
 };
 
 /// The sub-blocks that the rules of the stream have admitted and that are not applied yet, oldest first.
@@ -50,7 +50,9 @@ pub(super) struct WaitingSubBlock {
     /// The transactions, by index, that have not run yet without missing state. `None` before the first look.
     unknown: Option<Vec<usize>>,
     /// The fetch of the state that it has missed.
-    fetch: Option<LocalBoxFuture<'static, Result<(), FetchError>>>,
+    fetch: Option<LocalBoxFuture<'static, Result<Held, FetchError>>>,
+    /// The state that was fetched for it.
+    held: Held,
 }
 
 impl WaitingSubBlock {
@@ -69,7 +71,7 @@ impl WaitingSubBlock {
     }
 
     /// Waits for `fetch` before it is run again.
-    pub fn wait_for(&mut self, fetch: impl Future<Output = Result<(), FetchError>> + 'static) {
+    pub fn wait_for(&mut self, fetch: impl Future<Output = Result<Held, FetchError>> + 'static) {
         self.fetch = Some(fetch.boxed_local());
     }
 
@@ -105,6 +107,7 @@ impl SubBlockQueue {
             lacks_parent: false,
             unknown: None,
             fetch: None,
+            held: Held::default(),
         };
         self.0.push_back(waiting);
     }
@@ -194,7 +197,7 @@ impl SubBlockQueue {
                     && let Poll::Ready(fetched) = fetch.poll_unpin(context)
                 {
                     waiting.fetch = None;
-                    return Poll::Ready(fetched);
+                    return Poll::Ready(fetched.map(|values| waiting.held.extend(values)));
                 }
             }
             Poll::Pending

@@ -63,7 +63,7 @@ impl Live {
             let help = "Canonical blocks of the upstream, by what became of what was known of its state.";
             feed.metrics.counter_with("presim_upstream_blocks_total", help, &[("outcome", outcome)])
         };
-        let LiveSource { spec, upstream, fetcher, remote, heads, flashblocks, limits } = source;
+        let LiveSource { spec, upstream, fetcher, heads, flashblocks, limits } = source;
         Self {
             superseded: None,
             catch_up: CatchUp::default(),
@@ -84,7 +84,7 @@ impl Live {
                 "Times that the source of an upstream's chain was started again after a fault in it.",
             ),
             counts: PreConfirmedCounts::new(&feed.metrics),
-            chain: LiveChain { spec: Arc::new(spec), upstream, fetcher, remote, limits },
+            chain: LiveChain { spec: Arc::new(spec), upstream, fetcher, limits },
             heads,
             flashblocks,
             feed,

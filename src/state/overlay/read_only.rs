@@ -57,7 +57,7 @@ impl DatabaseRef for Overlay {
             return Ok(value);
         }
         let Some(RemoteAccount { view, cell }) = &entry.remote else { return Ok(U256::ZERO) };
-        Ok(cell.as_ref().and_then(|cell| view.slot_of(cell, &slot)).unwrap_or_else(|| {
+        Ok(view.slot_in(cell.as_deref(), &address, &slot).unwrap_or_else(|| {
             self.note_miss(view, Miss::Slot(address, slot));
             U256::ZERO
         }))

@@ -69,7 +69,7 @@ impl Overlay {
         let Some(view) = view.cloned() else { return };
         let (address, cell) = (entry.now.address, view.cell(&entry.now.address));
         if is_partial.is_none() {
-            match cell.as_ref().and_then(|cell| view.info_of(cell)) {
+            match view.account_in(cell.as_deref(), &address) {
                 Some(info) => {
                     self.hits += 1;
                     // An account that does not exist has no storage.
@@ -104,7 +104,7 @@ impl Overlay {
     pub(super) fn remote_slot(&mut self, id: usize, slot: U256) -> U256 {
         let entry = &self.entries[id];
         let Some(RemoteAccount { view, cell }) = &entry.remote else { return U256::ZERO };
-        if let Some(value) = cell.as_ref().and_then(|cell| view.slot_of(cell, &slot)) {
+        if let Some(value) = view.slot_in(cell.as_deref(), &entry.now.address, &slot) {
             self.hits += 1;
             return value;
         }

@@ -62,6 +62,14 @@ impl Cell {
         Some(fields.as_ref().map(AccountFields::info))
     }
 
+    /// Returns what [`info`](Self::info) does, as the cache has it.
+    pub(super) fn fields(&self, block: u64, since: u64) -> Option<Option<AccountFields>> {
+        let known = self.0.read();
+        let fields = known.info.value.at(block, since)?;
+        known.info.mark();
+        Some(fields.clone())
+    }
+
     /// Returns a slot at a block.
     pub fn slot(&self, key: &U256, block: u64, since: u64) -> Option<U256> {
         let known = self.0.read();
@@ -73,7 +81,7 @@ impl Cell {
 }
 
 impl AccountFields {
-    fn info(&self) -> AccountInfo {
+    pub fn info(&self) -> AccountInfo {
         let code = self.code.as_ref().map(|held| held.code.clone()).unwrap_or_default();
         AccountInfo {
             balance: self.balance,

@@ -1,153 +1,169 @@
-//! The chain of blocks that the cache follows: a block is appended, or blocks are removed by a reorg.
+//! The chain of blocks that a cache follows: a block is appended, blocks are removed by a reorg, or the chain begins anew.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::Release},
-};
+use std::sync::{Arc, OnceLock, atomic::Ordering::Release};
 
-use alloy_primitives::B256;
+use alloy_primitives::{Address, B256, U256};
 
 use super::{
     RemoteState, RemoteView,
+    cache::Anchor,
     cell::{AccountFields, Known},
-    recent::Changed,
+    recent::{Changed, RecentBlocks},
+    versions::Versions,
 };
 use crate::state::{AccountChange, Code};
 
-impl RemoteState {
-    /// Retains the states of so many blocks from now on, at least 1.
-    pub fn retain_blocks(&self, blocks: usize) {
-        self.chain.write().kept = blocks.max(1);
-    }
-
-    /// Returns the number and hash of the newest block.
-    pub fn head(&self) -> (u64, B256) {
-        self.chain.read().head().map_or((0, B256::ZERO), |head| (head.number, head.hash))
-    }
-
-    /// Returns the state after the newest block.
-    pub fn newest(self: &Arc<Self>) -> Option<RemoteView> {
-        let anchor = self.chain.read().head()?.clone();
-        Some(RemoteView { state: self.clone(), anchor })
-    }
-
-    /// Returns the state after a block; `None` unless it is one of the newest of the chain that are retained.
-    pub fn view(self: &Arc<Self>, number: u64, hash: B256) -> Option<RemoteView> {
-        let anchor = self.chain.read().find(number, hash)?.clone();
-        Some(RemoteView { state: self.clone(), anchor })
-    }
-
-    /// Appends a block that was executed here and checked. `changes` is everything that it changed, so all other cached
-    /// values stay valid.
+impl RemoteView {
+    /// Appends a block to this one. It was executed here and checked, and `changes` is everything that it changed, so all
+    /// other cached values stay valid.
     ///
-    /// Returns `None` and does nothing unless `number` follows the newest block.
-    pub fn advance(self: &Arc<Self>, number: u64, hash: B256, changes: &[AccountChange]) -> Option<RemoteView> {
-        let mut chain = self.chain.write();
-        let head = chain.head()?;
-        if head.number.checked_add(1) != Some(number) {
+    /// Returns `None` and does nothing unless this block is the newest of its cache, and `number` follows it.
+    pub fn advance(&self, number: u64, hash: B256, changes: &[AccountChange]) -> Option<Self> {
+        let (state, since) = (&self.state, self.anchor.since);
+        let mut chain = state.chain.write();
+        if !self.is_followed_by(number, &chain) {
             return None;
         }
-        let (since, parent, oldest) = (head.since, head.clone(), chain.oldest());
+        let (shared, oldest) = (&state.shared, chain.oldest());
         let mut prints = Vec::new();
         for change in changes {
             let address = change.address;
-            prints.push(self.account_print(&address));
             if change.storage_cleared {
-                prints.push(self.cleared_print(&address));
+                prints.push(shared.cleared_print(&address));
             }
-            prints.extend(change.slots.keys().map(|slot| self.slot_prints(&address, slot)[0]));
-            self.with(address, |known| {
+            state.with_known(address, |known| {
                 if change.storage_cleared {
                     known.slots.values_mut().for_each(|slot| slot.value.end(number));
                 }
                 let fields = change.info.as_ref().map(|info| AccountFields {
                     balance: info.balance,
                     nonce: info.nonce,
-                    code: self.codes.hold(&Code::of(info)),
+                    code: shared.codes.hold(&Code::of(info)),
                 });
-                known.info.value.begin(number, since, fields, oldest);
+                // Most accounts whose slots change are the same otherwise, and stay known on both sides of the block.
+                if known.info.value.begin(number, since, fields, oldest) {
+                    prints.push(shared.account_print(&address));
+                }
                 for (slot, value) in &change.slots {
-                    self.change_slot(known, address, *slot, |slot| slot.begin(number, since, *value, oldest));
+                    let begin = |versions: &mut Versions<U256>| versions.begin(number, since, *value, oldest);
+                    if state.change_slot(known, address, *slot, begin) {
+                        prints.push(shared.slot_prints(&address, slot)[0]);
+                    }
                 }
             });
         }
         prints.sort_unstable();
         prints.dedup();
-        self.hashes.insert(parent.number, parent.hash);
-        self.hashes.remove(&number.saturating_sub(Self::HASHES as u64));
-        let anchor = chain.push(number, hash, since, Changed::These(prints.into()));
+        let after = self.push(&mut chain, number, hash, since, Changed::These(prints.into()));
         drop(chain);
-        self.evict();
-        Some(RemoteView { state: self.clone(), anchor })
+        state.evict();
+        Some(after)
     }
 
-    /// Appends a block that was not executed here, or one several blocks ahead. All cached values end before it.
+    /// Appends a block to this one that was not executed here. All cached values end before it.
     ///
-    /// Returns `None` and does nothing unless `number` is after the newest block.
-    pub fn cut(self: &Arc<Self>, number: u64, hash: B256) -> Option<RemoteView> {
-        let mut chain = self.chain.write();
-        let head = chain.head()?.clone();
-        if number <= head.number {
-            return None;
-        }
-        if head.number + 1 == number {
-            self.hashes.insert(head.number, head.hash);
-            self.hashes.remove(&number.saturating_sub(Self::HASHES as u64));
-        } else {
-            // The blocks between are unknown, and so is whether the earlier ones are ancestors of this one.
-            self.hashes.clear();
-            chain.blocks.clear();
-        }
-        let anchor = chain.push(number, hash, number, Changed::Anything);
-        Some(RemoteView { state: self.clone(), anchor })
+    /// Returns `None` and does nothing unless this block is the newest of its cache, and `number` follows it.
+    pub fn cut(&self, number: u64, hash: B256) -> Option<Self> {
+        let mut chain = self.state.chain.write();
+        let follows = self.is_followed_by(number, &chain);
+        follows.then(|| self.push(&mut chain, number, hash, number, Changed::Anything))
     }
 
-    /// Removes the blocks after `number` because of a reorg. Views of removed blocks know nothing from now on.
+    /// Makes this block the newest of its cache again, because a reorg has removed the blocks after it. Their views read
+    /// on: what the cache knows of them moves into a cache of the abandoned branch.
     ///
-    /// Returns `None` if that block is not one of the newest that are retained. The chain then has to [`restart`](Self::restart).
-    pub fn revert_to(self: &Arc<Self>, number: u64, hash: B256) -> Option<RemoteView> {
-        let mut chain = self.chain.write();
-        let anchor = chain.find(number, hash)?.clone();
-        // Views die first, so that no reader takes a value written below for one of the old branch.
-        for dead in chain.blocks.iter().filter(|block| block.anchor.number > number) {
-            dead.anchor.alive.store(false, Release);
+    /// Returns false and does nothing unless the cache retains this block. The chain then has to
+    /// [begin anew](Self::begin_anew).
+    pub fn go_back(&self) -> bool {
+        let state = &self.state;
+        let mut chain = state.chain.write();
+        let Some(removed) = chain.split_after(&self.anchor) else { return false };
+        // No view of a removed block comes from now on but from those that there are.
+        let read: Vec<_> = removed.iter().filter_map(|block| block.anchor.upgrade()).collect();
+        let number = self.number();
+        let touched = state.changed_since(number);
+        if !read.is_empty() {
+            let branch = Arc::new(RemoteState::with(state.shared.clone(), removed, Some(self.clone())));
+            touched.iter().for_each(|address| branch.take_since(number, state, address));
+            state.shared.add(&branch);
+            // The views change over before anything below is undone, so that none takes a value of the new branch for one of its own.
+            for anchor in read {
+                let _ = anchor.branch.set(branch.clone());
+            }
         }
-        chain.blocks.retain(|block| block.anchor.number <= number);
-        self.hashes.retain(|of, _| *of < number);
-        self.change_all(|known| {
-            known.info.value.revert_to(number);
-            known.slots.values_mut().for_each(|slot| slot.value.revert_to(number));
-        });
-        Some(RemoteView { state: self.clone(), anchor })
+        state.hashes.retain(|of, _| *of < number);
+        for address in touched {
+            state.change_known(&address, |known| {
+                known.info.value.revert_to(number);
+                known.slots.values_mut().for_each(|slot| slot.value.revert_to(number));
+            });
+        }
+        drop(chain);
+        state.evict();
+        true
     }
 
-    /// Starts again at any block. Nothing is known of it, and every earlier view knows nothing from now on.
-    pub fn restart(self: &Arc<Self>, number: u64, hash: B256) -> RemoteView {
-        let mut chain = self.chain.write();
-        chain.era.store(false, Release);
-        self.hashes.clear();
-        self.change_all(|known| {
-            known.info.value.clear();
-            known.slots.values_mut().for_each(|slot| slot.value.clear());
-        });
-        chain.blocks.clear();
-        chain.era = Arc::new(AtomicBool::new(true));
-        let anchor = chain.push(number, hash, number, Changed::Anything);
-        RemoteView { state: self.clone(), anchor }
+    /// Begins anew at any block, of which nothing is known, with a cache of its own. This block's cache is left as it is,
+    /// for as long as it has views.
+    #[must_use]
+    pub fn begin_anew(&self, number: u64, hash: B256) -> Self {
+        self.state.is_left.store(true, Release);
+        RemoteState::first(self.state.shared.clone(), number, hash)
     }
 
-    fn change_all(&self, change: impl Fn(&mut Known)) {
+    fn is_followed_by(&self, number: u64, chain: &RecentBlocks<Anchor>) -> bool {
+        chain.head().is_some_and(|head| head.is(&self.anchor)) && self.number().checked_add(1) == Some(number)
+    }
+
+    fn push(&self, chain: &mut RecentBlocks<Anchor>, number: u64, hash: B256, since: u64, changed: Changed) -> Self {
+        let state = &self.state;
+        state.hashes.insert(self.number(), self.hash());
+        state.hashes.remove(&number.saturating_sub(RemoteState::HASHES as u64));
+        let anchor = Arc::new(Anchor { number, hash, since, branch: OnceLock::new() });
+        chain.push(number, hash, &anchor, changed);
+        Self { state: state.clone(), anchor }
+    }
+}
+
+impl RemoteState {
+    /// Returns the accounts of which anything has changed after the block `last`.
+    fn changed_since(&self, last: u64) -> Vec<Address> {
+        let has_changed = |known: &Known| {
+            known.info.value.has_changed_since(last)
+                || known.slots.values().any(|slot| slot.value.has_changed_since(last))
+        };
+        let changed = self.accounts.iter().filter(|cell| has_changed(&cell.0.read()));
+        changed.map(|cell| *cell.key()).collect()
+    }
+
+    /// Takes over what `of` has of an account that began after the block `last`.
+    fn take_since(&self, last: u64, of: &Self, address: &Address) {
+        let Some(cell) = of.accounts.get(address).map(|cell| cell.clone()) else { return };
+        let before = cell.0.read();
+        self.with_known(*address, |known| {
+            if let Some(info) = before.info.value.since(last) {
+                known.info.value = info;
+            }
+            for (slot, versions) in &before.slots {
+                if let Some(since) = versions.value.since(last) {
+                    self.change_slot(known, *address, *slot, |slot| *slot = since);
+                }
+            }
+        });
+    }
+
+    /// Changes the known state of an account that is in the table.
+    fn change_known(&self, address: &Address, change: impl FnOnce(&mut Known)) {
+        let Some(cell) = self.accounts.get(address) else { return };
         let older = |known: &Known| {
             let slots: usize = known.slots.values().map(|slot| slot.value.count_older()).sum();
             (known.info.value.count_older(), slots)
         };
-        for cell in &self.accounts {
-            let mut known = cell.0.write();
-            let before = older(&known);
-            change(&mut known);
-            let after = older(&known);
-            self.recount::<Option<AccountFields>>(before.0, after.0);
-            self.recount::<alloy_primitives::U256>(before.1, after.1);
-        }
+        let mut known = cell.0.write();
+        let before = older(&known);
+        change(&mut known);
+        let after = older(&known);
+        self.recount::<Option<AccountFields>>(before.0, after.0);
+        self.recount::<U256>(before.1, after.1);
     }
 }

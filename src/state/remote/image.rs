@@ -4,7 +4,7 @@ use alloy_primitives::{Address, B256, Bytes, U256, map::HashMap};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 use revm::bytecode::Bytecode;
 
-use super::{Fetched, Miss, RemoteState, RemoteView, cell::AccountFields};
+use super::{Fetched, Miss, RemoteView, cell::AccountFields};
 use crate::state::CodeCache;
 
 /// The known state after one block.
@@ -63,6 +63,25 @@ impl RemoteImage {
         Self { number: view.number(), hash: view.hash(), ..Self::default() }
     }
 
+    /// Returns whether it is of the block of `view`.
+    pub fn is_of(&self, view: &RemoteView) -> bool {
+        (self.number, self.hash) == (view.number(), view.hash())
+    }
+
+    /// Returns the values in it.
+    pub fn into_values(self, codes: &CodeCache) -> impl Iterator<Item = Fetched> {
+        let code_list: Vec<_> = self.codes.into_iter().map(|code| codes.chain(code)).collect();
+        let hashes = self.hashes.into_iter().map(|ImageHash { number, hash }| Fetched::BlockHash { number, hash });
+        let accounts = self.accounts.into_iter().flat_map(move |account| {
+            let ImageAccount { address, is_known, balance, nonce, code, slots } = account;
+            let code = usize::try_from(code).ok().and_then(|index| code_list.get(index.checked_sub(1)?)).cloned();
+            let fields = is_known.then(|| Fetched::Account { address, balance, nonce, code: code.unwrap_or_default() });
+            let slots = slots.into_iter().map(move |ImageSlot { slot, value }| Fetched::Slot { address, slot, value });
+            fields.into_iter().chain(slots)
+        });
+        hashes.chain(accounts)
+    }
+
     /// Returns the index of a code, counted from 1, and adds the code if it has none among `indices`.
     fn add_code(&mut self, hash: B256, code: &Bytecode, indices: &mut HashMap<B256, u64>) -> u64 {
         *indices.entry(hash).or_insert_with(|| {
@@ -72,13 +91,13 @@ impl RemoteImage {
     }
 }
 
-impl RemoteState {
-    /// Returns the known state at the block of `view`. Empty if that block is no longer part of the chain.
-    pub fn export(&self, view: &RemoteView) -> RemoteImage {
-        let (block, since) = (view.number(), view.anchor.since);
-        let mut image = RemoteImage::of(view);
+impl RemoteView {
+    /// Returns the known state at the block. Empty if the block is no longer part of the chain.
+    pub fn export(&self) -> RemoteImage {
+        let (block, since) = (self.number(), self.anchor.since);
+        let mut image = RemoteImage::of(self);
         let mut indices: HashMap<B256, u64> = HashMap::default();
-        for entry in &self.accounts {
+        for entry in &self.state.accounts {
             let known = entry.value().0.read();
             let info = known.info.value.at(block, since);
             let slots = known.slots.iter().filter_map(|(slot, versions)| {
@@ -98,23 +117,24 @@ impl RemoteState {
             }
         }
         image.hashes = self
+            .state
             .hashes
             .iter()
             .filter(|entry| *entry.key() < block)
             .map(|entry| ImageHash { number: *entry.key(), hash: *entry.value() })
             .collect();
         // Values read after the block was removed may belong to another branch.
-        if view.is_alive() { image } else { RemoteImage::of(view) }
+        if self.is_abandoned() { RemoteImage::of(self) } else { image }
     }
 
-    /// Returns what is known of these pieces of the state at the block of `view`.
-    pub fn export_some(view: &RemoteView, wanted: impl IntoIterator<Item = Miss>) -> RemoteImage {
-        let mut image = RemoteImage::of(view);
+    /// Returns what is known of these pieces of the state at the block.
+    pub fn export_some(&self, wanted: impl IntoIterator<Item = Miss>) -> RemoteImage {
+        let mut image = RemoteImage::of(self);
         let mut indices: HashMap<B256, u64> = HashMap::default();
         for miss in wanted {
             match miss {
                 Miss::Account(address) => {
-                    let Some(known) = view.account(&address) else { continue };
+                    let Some(known) = self.account(&address) else { continue };
                     let mut account = ImageAccount { address, is_known: true, ..ImageAccount::default() };
                     if let Some(info) = known {
                         (account.balance, account.nonce) = (info.balance, info.nonce);
@@ -125,12 +145,12 @@ impl RemoteState {
                     image.accounts.push(account);
                 }
                 Miss::Slot(address, slot) => {
-                    let Some(value) = view.slot(&address, &slot) else { continue };
+                    let Some(value) = self.slot(&address, &slot) else { continue };
                     let slots = vec![ImageSlot { slot, value }];
                     image.accounts.push(ImageAccount { address, slots, ..ImageAccount::default() });
                 }
                 Miss::BlockHash(number) => {
-                    let hash = view.block_hash(number).map(|hash| ImageHash { number, hash });
+                    let hash = self.block_hash(number).map(|hash| ImageHash { number, hash });
                     image.hashes.extend(hash);
                 }
             }
@@ -138,21 +158,12 @@ impl RemoteState {
         image
     }
 
-    /// Adds the state that was known at the block of `view`. Returns false if the image is of another block, or the
-    /// block is no longer part of the chain.
-    pub fn import(&self, view: &RemoteView, image: RemoteImage, codes: &CodeCache) -> bool {
-        if (image.number, image.hash) != (view.number(), view.hash()) {
-            return false;
+    /// Adds the state that was known at the block. Returns false if the image is of another block.
+    pub fn import(&self, image: RemoteImage, codes: &CodeCache) -> bool {
+        let is_same = image.is_of(self);
+        if is_same {
+            self.insert(image.into_values(codes));
         }
-        let code_list: Vec<_> = image.codes.into_iter().map(|code| codes.chain(code)).collect();
-        let hashes = image.hashes.into_iter().map(|ImageHash { number, hash }| Fetched::BlockHash { number, hash });
-        let accounts = image.accounts.into_iter().flat_map(|account| {
-            let ImageAccount { address, is_known, balance, nonce, code, slots } = account;
-            let code = usize::try_from(code).ok().and_then(|index| code_list.get(index.checked_sub(1)?)).cloned();
-            let fields = is_known.then(|| Fetched::Account { address, balance, nonce, code: code.unwrap_or_default() });
-            let slots = slots.into_iter().map(move |ImageSlot { slot, value }| Fetched::Slot { address, slot, value });
-            fields.into_iter().chain(slots)
-        });
-        self.insert(view, hashes.chain(accounts))
+        is_same
     }
 }

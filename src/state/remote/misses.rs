@@ -1,20 +1,9 @@
 //! State that runs needed and the cache did not have.
 
-use alloy_primitives::{Address, U256, map::HashSet};
+use alloy_primitives::map::HashSet;
 
-use super::RemoteView;
+use super::{Miss, RemoteView};
 use crate::chain::Unexecutable;
-
-/// A piece of the upstream's state that is not known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Miss {
-    /// An account: balance, nonce and code.
-    Account(Address),
-    /// A storage slot.
-    Slot(Address, U256),
-    /// The hash of the block of this number.
-    BlockHash(u64),
-}
 
 /// The misses of runs, without repetition, by the block that the runs read.
 #[derive(Clone, Debug, Default)]

@@ -1,31 +1,30 @@
-//! The blocks that the cache retains, and the keys that each of them changed.
+//! The blocks that a cache retains, and the keys that each of them changed.
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Acquire},
-    },
+    sync::{Arc, Weak},
 };
 
 use alloy_primitives::B256;
 
 use super::versions::OPEN;
 
-/// The newest blocks without a gap, oldest first. Never empty.
+/// The newest blocks without a gap, oldest first. `A` is a block as its views have it.
 #[derive(Debug)]
-pub(super) struct RecentBlocks {
-    pub blocks: VecDeque<Recorded>,
+pub(super) struct RecentBlocks<A> {
+    blocks: VecDeque<Recorded<A>>,
     /// The number of blocks that are retained, and so of states.
-    pub kept: usize,
-    /// Set to false when the chain restarts, so that blocks that are no longer retained die, too.
-    pub era: Arc<AtomicBool>,
+    kept: usize,
 }
 
+/// A block, and what it changed.
 #[derive(Debug)]
-pub(super) struct Recorded {
-    pub anchor: Arc<Anchor>,
+pub(super) struct Recorded<A> {
+    pub number: u64,
+    pub hash: B256,
     changed: Changed,
+    /// The block as its views have it, if there are any. The views own it, so that it is known whether there are.
+    pub anchor: Weak<A>,
 }
 
 /// The keys that a block changed.
@@ -37,41 +36,18 @@ pub(super) enum Changed {
     These(Box<[u64]>),
 }
 
-/// A block of the chain, and whether it is still part of it.
-#[derive(Debug)]
-pub(super) struct Anchor {
-    pub number: u64,
-    pub hash: B256,
-    /// The block at which the newest gap in knowledge before this one ends. Values that began earlier are not valid
-    /// here.
-    pub since: u64,
-    pub alive: AtomicBool,
-    era: Arc<AtomicBool>,
-}
-
-impl Anchor {
-    pub fn is_alive(&self) -> bool {
-        self.alive.load(Acquire) && self.era.load(Acquire)
-    }
-}
-
-impl RecentBlocks {
-    /// The number of blocks that are retained, unless it is set.
-    const KEPT: usize = 256;
-
-    pub fn new(number: u64, hash: B256) -> Self {
-        let mut chain = Self { blocks: VecDeque::new(), kept: Self::KEPT, era: Arc::new(AtomicBool::new(true)) };
-        chain.push(number, hash, number, Changed::Anything);
-        chain
+impl<A> RecentBlocks<A> {
+    pub const fn new(kept: usize) -> Self {
+        Self { blocks: VecDeque::new(), kept }
     }
 
     /// Returns the number of the oldest block whose state is kept.
     pub fn oldest(&self) -> u64 {
-        self.blocks.front().map_or(0, |block| block.anchor.number)
+        self.blocks.front().map_or(0, |block| block.number)
     }
 
-    pub fn head(&self) -> Option<&Arc<Anchor>> {
-        self.blocks.back().map(|block| &block.anchor)
+    pub fn head(&self) -> Option<&Recorded<A>> {
+        self.blocks.back()
     }
 
     /// Returns the first block after `block` that changed a key with one of these fingerprints; [`OPEN`] if there is
@@ -79,24 +55,43 @@ impl RecentBlocks {
     pub fn next_change(&self, block: u64, prints: &[u64]) -> u64 {
         let skipped = (block + 1).checked_sub(self.oldest()).and_then(|count| usize::try_from(count).ok());
         let Some(skipped) = skipped else { return block + 1 };
-        let change = self.blocks.iter().skip(skipped).find(|later| match &later.changed {
-            Changed::Anything => true,
-            Changed::These(changed) => prints.iter().any(|print| changed.binary_search(print).is_ok()),
-        });
-        change.map_or(OPEN, |later| later.anchor.number)
+        let change = self.blocks.iter().skip(skipped).find(|later| later.has_changed(prints));
+        change.map_or(OPEN, |later| later.number)
     }
 
-    pub fn push(&mut self, number: u64, hash: B256, since: u64, changed: Changed) -> Arc<Anchor> {
-        let anchor = Arc::new(Anchor { number, hash, since, alive: AtomicBool::new(true), era: self.era.clone() });
-        self.blocks.push_back(Recorded { anchor: anchor.clone(), changed });
+    /// Returns whether a block up to `last` has changed a key with one of these fingerprints.
+    pub fn has_changed(&self, last: u64, prints: &[u64]) -> bool {
+        self.blocks.iter().take_while(|block| block.number <= last).any(|block| block.has_changed(prints))
+    }
+
+    pub fn push(&mut self, number: u64, hash: B256, anchor: &Arc<A>, changed: Changed) {
+        self.blocks.push_back(Recorded { number, hash, changed, anchor: Arc::downgrade(anchor) });
         while self.blocks.len() > self.kept {
             self.blocks.pop_front();
         }
-        anchor
     }
 
-    pub fn find(&self, number: u64, hash: B256) -> Option<&Arc<Anchor>> {
-        let found = self.blocks.iter().rev().find(|block| block.anchor.number == number)?;
-        (found.anchor.hash == hash).then_some(&found.anchor)
+    /// Removes the blocks after this one, and returns them. `None` if it is not retained.
+    pub fn split_after(&mut self, anchor: &Arc<A>) -> Option<Self> {
+        let at = self.blocks.iter().rposition(|block| block.is(anchor))?;
+        Some(Self { blocks: self.blocks.split_off(at + 1), kept: self.kept })
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Recorded<A>> {
+        self.blocks.iter()
+    }
+}
+
+impl<A> Recorded<A> {
+    /// Returns whether it is the block of these views.
+    pub fn is(&self, anchor: &Arc<A>) -> bool {
+        std::ptr::eq(self.anchor.as_ptr(), Arc::as_ptr(anchor))
+    }
+
+    fn has_changed(&self, prints: &[u64]) -> bool {
+        match &self.changed {
+            Changed::Anything => true,
+            Changed::These(changed) => prints.iter().any(|print| changed.binary_search(print).is_ok()),
+        }
     }
 }

@@ -1,10 +1,13 @@
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use alloy_primitives::{Address, B256, U256, keccak256};
 use proptest::prelude::*;
 use revm::state::AccountInfo;
 
-use super::{Fetched, RemoteState, RemoteView};
+use super::{Fetched, Miss, RemoteSettings, RemoteState, RemoteView};
 use crate::state::{AccountChange, CodeCache};
 
 const ACCOUNTS: u8 = 3;
@@ -20,8 +23,8 @@ enum Step {
     Advance(Vec<Change>),
     /// Appends a block with these changes, which the cache is not given.
     Cut(Vec<Change>),
-    /// Fetches a value at the block so far behind the head.
-    Fetch { behind: usize, account: u8, slot: Option<u8> },
+    /// Fetches a value at the block so far behind the head, or behind the last of those that reorgs have removed.
+    Fetch { behind: usize, account: u8, slot: Option<u8>, is_removed: bool },
     /// Removes so many blocks.
     Revert(usize),
 }
@@ -73,8 +76,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => some_changes().prop_map(Step::Advance),
         1 => some_changes().prop_map(Step::Cut),
-        8 => (0..4_usize, 0..ACCOUNTS, prop::option::weighted(0.7, 0..SLOTS))
-            .prop_map(|(behind, account, slot)| Step::Fetch { behind, account, slot }),
+        8 => (0..4_usize, 0..ACCOUNTS, prop::option::weighted(0.7, 0..SLOTS), prop::bool::weighted(0.3))
+            .prop_map(|(behind, account, slot, is_removed)| Step::Fetch { behind, account, slot, is_removed }),
         1 => (1..4_usize).prop_map(Step::Revert),
     ];
     prop::collection::vec(step, 1..60)
@@ -103,67 +106,82 @@ fn hash(salt: u64) -> B256 {
     keccak256(salt.to_be_bytes())
 }
 
+fn begin(bytes: usize, number: u64, hash: B256) -> RemoteView {
+    RemoteState::begin(RemoteSettings::of_bytes(bytes), number, hash)
+}
+
+/// Returns a piece of the state of a block, as an upstream has it.
+fn fetched(plain: &Plain, account: u8, slot: Option<u8>) -> Fetched {
+    let address = address(account);
+    match slot {
+        None => Fetched::Account {
+            address,
+            balance: U256::from(plain.balances.get(&account).copied().unwrap_or_default()),
+            nonce: 0,
+            code: Default::default(),
+        },
+        Some(slot) => Fetched::Slot {
+            address,
+            slot: U256::from(slot),
+            value: U256::from(plain.slots.get(&(account, slot)).copied().unwrap_or_default()),
+        },
+    }
+}
+
 /// Runs the operations on a cache and on a plain model of every block, and checks all that the cache returns for any
-/// block.
-fn run(limit: usize, steps: &[Step]) -> Result<Arc<RemoteState>, TestCaseError> {
+/// block, also of those that a reorg has removed. Returns the view of the newest block.
+fn run(bytes: usize, blocks: usize, steps: &[Step]) -> Result<RemoteView, TestCaseError> {
     let first = 1_000;
-    let state = RemoteState::new(limit, first, hash(0));
-    let mut blocks = vec![(state.newest().unwrap(), Plain::default())];
-    let mut dead: Vec<RemoteView> = Vec::new();
+    let settings = RemoteSettings { blocks, ..RemoteSettings::of_bytes(bytes) };
+    let mut canonical = vec![(RemoteState::begin(settings, first, hash(0)), Plain::default())];
+    let mut removed: Vec<(RemoteView, Plain)> = Vec::new();
     for (salt, step) in steps.iter().enumerate() {
-        let number = first + blocks.len() as u64;
+        let number = first + canonical.len() as u64;
         let hash = hash(salt as u64 + 1);
-        let mut plain = blocks.last().unwrap().1.clone();
+        let (head, mut plain) = canonical.last().cloned().unwrap();
         match step {
             Step::Advance(of) | Step::Cut(of) => {
                 plain.apply(of);
                 let view = match step {
-                    Step::Advance(_) => state.advance(number, hash, &changes(of)),
-                    _ => state.cut(number, hash),
+                    Step::Advance(_) => head.advance(number, hash, &changes(of)),
+                    _ => head.cut(number, hash),
                 };
-                blocks.push((view.expect("it comes next"), plain));
+                canonical.push((view.expect("it comes next"), plain));
             }
-            Step::Fetch { behind, account, slot } => {
-                let (view, plain) = &blocks[blocks.len().saturating_sub(1 + behind)];
-                let address = address(*account);
-                let value = match slot {
-                    None => Fetched::Account {
-                        address,
-                        balance: U256::from(plain.balances.get(account).copied().unwrap_or_default()),
-                        nonce: 0,
-                        code: Default::default(),
-                    },
-                    Some(slot) => Fetched::Slot {
-                        address,
-                        slot: U256::from(*slot),
-                        value: U256::from(plain.slots.get(&(*account, *slot)).copied().unwrap_or_default()),
-                    },
+            Step::Fetch { behind, account, slot, is_removed } => {
+                let of = if *is_removed && !removed.is_empty() { &removed } else { &canonical };
+                let (view, plain) = &of[of.len().saturating_sub(1 + behind)];
+                let miss = match slot {
+                    None => Miss::Account(address(*account)),
+                    Some(slot) => Miss::Slot(address(*account), U256::from(*slot)),
                 };
-                prop_assert!(state.insert(view, [value]));
-                let is_known = match slot {
-                    None => view.account(&address).is_some(),
-                    Some(slot) => view.slot(&address, &U256::from(*slot)).is_some(),
-                };
-                prop_assert!(is_known || limit < 100_000, "what was fetched at {view:?} is not known there");
+                let held = view.insert_held([fetched(plain, *account, *slot)]);
+                prop_assert!(view.knows(&miss), "what is held at {view:?} is not known there");
+                check(view, plain)?;
+                drop(held);
+                prop_assert!(view.knows(&miss) || bytes < 100_000, "what was fetched at {view:?} is not known there");
             }
             Step::Revert(count) => {
-                let left = blocks.len().saturating_sub(*count).max(1);
-                dead.extend(blocks.drain(left..).map(|(view, _)| view));
-                let (head, _) = blocks.last().unwrap();
-                prop_assert!(state.revert_to(head.number(), head.hash()).as_ref() == Some(head));
+                let left = canonical.len().saturating_sub(*count).max(1);
+                let fork = canonical[left - 1].0.clone();
+                if !fork.go_back() {
+                    prop_assert!(blocks < 256, "{fork:?} is retained");
+                    continue;
+                }
+                removed.extend(canonical.drain(left..));
             }
         }
-        for (view, plain) in &blocks {
+        for (view, plain) in canonical.iter().chain(&removed) {
             check(view, plain)?;
         }
-        for view in &dead {
-            prop_assert!(!view.is_alive() && check(view, &Plain::default())? == 0);
-            let value = Fetched::Slot { address: address(0), slot: U256::ZERO, value: U256::from(99) };
-            prop_assert!(!state.insert(view, [value]), "a dead block's value came in");
-        }
-        prop_assert!(state.stats().bytes <= limit);
+        prop_assert!(removed.iter().all(|(view, _)| view.is_abandoned()));
+        prop_assert!(removed.iter().all(|(view, _)| view.advance(view.number() + 1, hash, &[]).is_none()));
+        let stats = canonical[0].0.state().stats();
+        prop_assert!(stats.bytes <= bytes, "{stats:?}");
+        // The views of the oldest are dropped, and what they alone have goes with them.
+        removed.drain(..removed.len().saturating_sub(6));
     }
-    Ok(state)
+    Ok(canonical.pop().unwrap().0)
 }
 
 proptest! {
@@ -171,23 +189,27 @@ proptest! {
 
     #[test]
     fn what_is_known_of_a_block_is_what_it_was(steps in steps()) {
-        run(1 << 20, &steps)?;
+        run(1 << 20, 256, &steps)?;
+    }
+
+    #[test]
+    fn what_is_known_of_a_block_that_is_no_longer_retained_is_what_it_was(steps in steps()) {
+        run(1 << 20, 2, &steps)?;
     }
 
     #[test]
     fn the_bound_holds_and_what_is_left_is_right(steps in steps()) {
-        run(1_500, &steps)?;
+        run(1_500, 256, &steps)?;
     }
 
     #[test]
     fn what_a_block_does_not_change_stays_known(fetched in prop::collection::vec((0..ACCOUNTS, 0..SLOTS), 1..8), after in some_changes()) {
-        let state = RemoteState::new(1 << 20, 7, hash(0));
-        let view = state.newest().unwrap();
+        let view = begin(1 << 20, 7, hash(0));
         for (account, slot) in &fetched {
             let value = Fetched::Slot { address: address(*account), slot: U256::from(*slot), value: U256::from(5) };
-            state.insert(&view, [value]);
+            view.insert([value]);
         }
-        let next = state.advance(8, hash(1), &changes(&after)).unwrap();
+        let next = view.advance(8, hash(1), &changes(&after)).unwrap();
         for (account, slot) in &fetched {
             let change = after.iter().find(|(of, ..)| of == account);
             let (cleared, written) = change.map_or((false, None), |(_, _, cleared, slots)| {
@@ -201,14 +223,12 @@ proptest! {
 
     #[test]
     fn an_image_brings_back_what_was_known(steps in steps()) {
-        let state = run(1 << 20, &steps)?;
-        let view = state.newest().unwrap();
-        let image = state.export(&view);
+        let view = run(1 << 20, 256, &steps)?;
+        let image = view.export();
         let encoded = alloy_rlp::encode(&image);
         let image = alloy_rlp::decode_exact(&encoded).expect("it is as it was written");
-        let again = RemoteState::new(1 << 20, view.number(), view.hash());
-        let new = again.newest().unwrap();
-        prop_assert!(again.import(&new, image, &CodeCache::new(1 << 20)));
+        let new = begin(1 << 20, view.number(), view.hash());
+        prop_assert!(new.import(image, &CodeCache::new(1 << 20)));
         for account in 0..ACCOUNTS {
             prop_assert_eq!(new.account(&address(account)), view.account(&address(account)));
             for slot in 0..SLOTS {
@@ -221,13 +241,12 @@ proptest! {
 
 #[test]
 fn a_value_fetched_late_ends_where_the_next_block_changed_it() {
-    let state = RemoteState::new(1 << 20, 7, hash(0));
-    let late = state.newest().unwrap();
-    let middle = state.advance(8, hash(1), &changes(&[(0, 1, false, vec![(0, 2)])])).unwrap();
-    let newest = state.advance(9, hash(2), &[]).unwrap();
+    let late = begin(1 << 20, 7, hash(0));
+    let middle = late.advance(8, hash(1), &changes(&[(0, 1, false, vec![(0, 2)])])).unwrap();
+    let newest = middle.advance(9, hash(2), &[]).unwrap();
     let slot =
         |slot: u64, value: u64| Fetched::Slot { address: address(0), slot: U256::from(slot), value: U256::from(value) };
-    state.insert(&late, [slot(0, 1), slot(1, 4)]);
+    late.insert([slot(0, 1), slot(1, 4)]);
     let at = |view: &RemoteView, slot: u64| view.slot(&address(0), &U256::from(slot));
     assert_eq!(
         [at(&late, 0), at(&middle, 0), at(&newest, 0)],
@@ -236,12 +255,129 @@ fn a_value_fetched_late_ends_where_the_next_block_changed_it() {
     assert_eq!([at(&late, 1), at(&middle, 1), at(&newest, 1)], [Some(U256::from(4)); 3]);
 }
 
+/// Returns a slot of the first account.
+fn slot_at(view: &RemoteView, slot: u64) -> Option<U256> {
+    view.slot(&address(0), &U256::from(slot))
+}
+
+/// Returns changes that write a slot of the first account.
+fn writes(slot: u8, value: u64) -> Vec<AccountChange> {
+    changes(&[(0, 1, false, vec![(slot, value)])])
+}
+
 #[test]
-fn a_chain_that_begins_again_leaves_nothing_of_before() {
-    let state = RemoteState::new(1 << 20, 7, hash(0));
-    let before = state.newest().unwrap();
-    state.insert(&before, [Fetched::Slot { address: address(0), slot: U256::ZERO, value: U256::from(1) }]);
-    let after = state.restart(7, hash(9));
-    assert!(!before.is_alive() && after.is_alive());
-    assert_eq!([before.slot(&address(0), &U256::ZERO), after.slot(&address(0), &U256::ZERO)], [None, None]);
+fn a_chain_that_begins_anew_knows_nothing_of_before_and_what_was_before_stays_readable() {
+    let before = begin(1 << 20, 7, hash(0));
+    before.insert([fetched(&Plain { slots: HashMap::from([((0, 0), 1)]), ..Plain::default() }, 0, Some(0))]);
+    let after = before.begin_anew(7, hash(9));
+    assert!(before.is_abandoned() && !after.is_abandoned());
+    assert_eq!([slot_at(&before, 0), slot_at(&after, 0)], [Some(U256::from(1)), None]);
+    let both = after.state().stats();
+    drop(before);
+    assert!(after.state().stats().bytes < both.bytes && after.state().stats().entries == 0);
+}
+
+#[test]
+fn removed_blocks_stay_readable_through_the_reorgs_after_theirs() {
+    let fork = begin(1 << 20, 7, hash(0));
+    fork.insert([fetched(&Plain { slots: HashMap::from([((0, 3), 5)]), ..Plain::default() }, 0, Some(3))]);
+    let one = fork.advance(8, hash(1), &writes(0, 10)).unwrap();
+    let two = one.advance(9, hash(2), &writes(1, 11)).unwrap();
+    assert!(one.go_back());
+    let other = one.advance(9, hash(3), &writes(1, 12)).unwrap();
+    assert!(fork.go_back());
+    let newest = fork.advance(8, hash(4), &writes(0, 13)).unwrap();
+    let last = newest.advance(9, hash(5), &writes(3, 14)).unwrap();
+    let values = |view: &RemoteView| [0, 1, 3].map(|slot| slot_at(view, slot).map(|value| value.to::<u64>()));
+    assert_eq!(values(&two), [Some(10), Some(11), Some(5)]);
+    assert_eq!(values(&other), [Some(10), Some(12), Some(5)]);
+    assert_eq!(values(&one), [Some(10), None, Some(5)]);
+    assert_eq!(values(&last), [Some(13), None, Some(14)]);
+    assert_eq!([7, 8, 9].map(|number| two.block_hash(number)), [Some(hash(0)), Some(hash(1)), Some(hash(2))]);
+    assert_eq!([7, 8, 9].map(|number| last.block_hash(number)), [Some(hash(0)), Some(hash(4)), Some(hash(5))]);
+    // What is fetched for one of them is known there alone.
+    two.insert([fetched(&Plain { slots: HashMap::from([((0, 2), 6)]), ..Plain::default() }, 0, Some(2))]);
+    assert_eq!([&two, &one, &other, &last].map(|view| slot_at(view, 2)), [Some(U256::from(6)), None, None, None]);
+    let all = last.state().stats();
+    drop([one, two, other]);
+    assert!(last.state().stats().bytes < all.bytes, "the branches go with their last views");
+}
+
+#[test]
+fn a_removed_block_knows_what_it_did_not_change() {
+    let fork = begin(1 << 20, 7, hash(0));
+    let plain = Plain { balances: HashMap::from([(0, 1)]), ..Plain::default() };
+    fork.insert([fetched(&plain, 0, None)]);
+    // The account is among the changes of both branches, and only a slot of it differs.
+    let dead = fork.advance(8, hash(1), &writes(0, 2)).unwrap();
+    assert!(fork.go_back());
+    let live = fork.advance(8, hash(2), &writes(0, 3)).unwrap();
+    for view in [&fork, &dead, &live] {
+        assert_eq!(view.account(&address(0)).flatten().map(|info| info.balance), Some(U256::from(1)), "{view:?}");
+    }
+}
+
+#[test]
+fn a_reader_of_a_block_that_is_being_removed_sees_its_values_throughout() {
+    for round in 0..200 {
+        let fork = begin(1 << 20, 7, hash(0));
+        let dead = fork.advance(8, hash(1), &writes(0, 10)).unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    assert_eq!(slot_at(&dead, 0), Some(U256::from(10)), "round {round}");
+                }
+            });
+            let (is_back, live) = (fork.go_back(), fork.advance(8, hash(2), &writes(0, 11)));
+            is_over.store(true, Relaxed);
+            assert!(is_back);
+            assert_eq!(slot_at(&live.unwrap(), 0), Some(U256::from(11)));
+        });
+    }
+}
+
+#[test]
+fn what_a_removed_branch_keeps_is_within_the_bound_of_all() {
+    let bytes = 400_000;
+    let fork = begin(bytes, 7, hash(0));
+    let (mut dead, mut live) = (fork.clone(), fork.clone());
+    let all = |value: u64| {
+        changes(
+            &(0..ACCOUNTS)
+                .map(|of| (of, value, false, (0..200).map(|slot| (slot, value)).collect()))
+                .collect::<Vec<_>>(),
+        )
+    };
+    for number in 8..12 {
+        dead = dead.advance(number, hash(number), &all(number)).unwrap();
+    }
+    assert!(fork.go_back());
+    let kept = |view: &RemoteView| (0..200).filter(|slot| slot_at(view, *slot) == Some(U256::from(11))).count();
+    assert_eq!(kept(&dead), 200);
+    for number in 8..12 {
+        live = live.advance(number, hash(number + 100), &all(number + 100)).unwrap();
+        for account in 10..250 {
+            live.insert([fetched(&Plain::default(), account, Some(0))]);
+        }
+        assert!(live.state().stats().bytes <= bytes, "{:?}", live.state().stats());
+    }
+    assert!(live.state().stats().evicted > 0);
+    assert!(kept(&dead) > 50, "the larger cache gives way: {}", kept(&dead));
+}
+
+#[test]
+fn a_held_value_is_known_whatever_the_cache_keeps() {
+    let view = RemoteState::begin(RemoteSettings { blocks: 1, ..RemoteSettings::of_bytes(1) }, 7, hash(0));
+    let plain = Plain { balances: HashMap::from([(0, 3)]), slots: HashMap::from([((0, 0), 4)]) };
+    let held = view.insert_held([fetched(&plain, 0, None), fetched(&plain, 0, Some(0))]);
+    let twice = view.insert_held([fetched(&plain, 0, Some(0))]);
+    let next = view.advance(8, hash(1), &[]).unwrap();
+    assert_eq!(view.state().stats().entries, 0);
+    assert_eq!(view.account(&address(0)).flatten().map(|info| info.balance), Some(U256::from(3)));
+    assert_eq!([slot_at(&view, 0), slot_at(&next, 0)], [Some(U256::from(4)), None]);
+    drop(held);
+    assert_eq!((view.account(&address(0)), slot_at(&view, 0)), (None, Some(U256::from(4))));
+    drop(twice);
+    assert_eq!(slot_at(&view, 0), None);
 }

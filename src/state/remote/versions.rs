@@ -46,14 +46,15 @@ impl<T: Clone + Default + PartialEq> Versions<T> {
         older.iter().rev().find(|version| version.covers(block, since)).map(|version| &version.value)
     }
 
-    /// Notes that the value changed in `block`, which is after all known versions. Drops versions that ended before
-    /// `oldest`.
-    pub fn begin(&mut self, block: u64, since: u64, value: T, oldest: u64) {
+    /// Notes that the value is this one from `block` on, which is after all known versions. Drops versions that ended before
+    /// `oldest`. Returns false if it is known to have been the same before.
+    pub fn begin(&mut self, block: u64, since: u64, value: T, oldest: u64) -> bool {
         let same = self.newest.until == OPEN && self.newest.from >= since && self.newest.value == value;
         if !same {
             self.end(block);
             self.push(Version { from: block, until: OPEN, value }, oldest);
         }
+        !same
     }
 
     /// Notes that the value changed in `block`, after all known versions, to an unknown value.
@@ -61,7 +62,8 @@ impl<T: Clone + Default + PartialEq> Versions<T> {
         self.newest.until = self.newest.until.min(block);
     }
 
-    /// Notes that the value was seen at `block` and did not change before `until`.
+    /// Notes that the value was seen at `block` and did not change before `until`. Drops versions that ended before
+    /// `oldest`, but for this one: its block is being read.
     pub fn insert(&mut self, block: u64, until: u64, since: u64, value: T, oldest: u64) {
         if self.at(block, since).is_some() {
             return;
@@ -83,9 +85,25 @@ impl<T: Clone + Default + PartialEq> Versions<T> {
             }
             None => all.push(Version { from: block, until, value }),
         }
-        all.retain(|version| version.is_there() && version.until > oldest);
+        all.retain(|version| version.is_there() && (version.until > oldest || version.from == block));
         self.newest = all.pop().unwrap_or_default();
         self.older = (!all.is_empty()).then(|| Box::new(all));
+    }
+
+    /// Returns the versions that began after the block `last`; `None` if none did.
+    pub fn since(&self, last: u64) -> Option<Self> {
+        if !self.newest.is_there() || self.newest.from <= last {
+            return None;
+        }
+        let older: Vec<_> =
+            self.older.iter().flat_map(|older| older.iter()).filter(|one| one.from > last).cloned().collect();
+        Some(Self { newest: self.newest.clone(), older: (!older.is_empty()).then(|| Box::new(older)) })
+    }
+
+    /// Returns whether [`revert_to`](Self::revert_to) changes anything.
+    pub const fn has_changed_since(&self, last: u64) -> bool {
+        let Version { from, until, .. } = self.newest;
+        self.newest.is_there() && (from > last || until > last && until != OPEN)
     }
 
     /// Removes the blocks after `last`.
@@ -97,11 +115,6 @@ impl<T: Clone + Default + PartialEq> Versions<T> {
             self.newest.until = OPEN;
         }
         self.older.take_if(|older| older.is_empty());
-    }
-
-    /// Removes all versions.
-    pub fn clear(&mut self) {
-        *self = Self::default();
     }
 
     /// Returns the number of versions beside the newest.

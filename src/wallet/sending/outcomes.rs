@@ -20,7 +20,7 @@ use crate::{
     chain::ChainSpec,
     ledger::Chain,
     pool::forget,
-    state::{Lookup, Overlay},
+    state::{Held, Lookup, Overlay},
     wallet::{TxOutcome, Wallet, outcome, progress::receipt_of},
 };
 
@@ -74,13 +74,14 @@ impl WalletSender {
         loop {
             changes.mark_unchanged();
             let pool = &self.wallet.pool;
-            self.fetch_accounts().await;
+            let held = self.fetch_accounts().await;
             pool.advance();
             let mut groups = BTreeMap::<NonceOf, Versions>::new();
             for pooled in pool.own_aside() {
                 groups.entry((pooled.tx.signer(), pooled.tx.nonce())).or_default().push(pooled);
             }
             let next = self.record_due_outcomes(groups, &mut retries).await;
+            drop(held);
             self.sending.wake();
             let due = next.unwrap_or_else(Instant::now);
             tokio::select! {
@@ -90,8 +91,8 @@ impl WalletSender {
         }
     }
 
-    /// Fetches the accounts that have transactions here, so that their nonces are known on the newest snapshots.
-    async fn fetch_accounts(&self) {
+    /// Fetches and holds the accounts that have transactions here, so that their nonces are known on the newest snapshots.
+    async fn fetch_accounts(&self) -> Held {
         let published = self.wallet.pool.published();
         let (waiting, aside) = (self.wallet.pool.own_waiting(), self.wallet.pool.own_aside());
         let mut probe = Overlay::default();
@@ -104,10 +105,10 @@ impl WalletSender {
         }
         let missed = probe.take_missed();
         if missed.is_empty() {
-            return;
+            return Held::default();
         }
         // Nonces that cannot be fetched are asked for again.
-        self.sending.fetch(&missed).await;
+        self.sending.fetch(&missed).await
     }
 
     /// Records the outcomes that are known. Returns the time at which another round may know more without a new block.

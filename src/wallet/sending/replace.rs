@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     engine::{Call, CallFees},
     pool::{PoolError, PoolNonce, Pooled},
-    state::{Missed, Overlay},
+    state::{Held, Missed, Overlay},
     store::StoreError,
     wallet::{
         BatchId, FeeBounds, Ledger, Replacement, SigningError, TakenBatch, TxFields, Wallet,
@@ -193,10 +193,11 @@ impl Wallet {
     /// other chains, and where the state that tells them cannot be fetched.
     async fn data_fees(&self, waiting: &[ToReplace]) -> U256 {
         let Some(sending) = &self.sending else { return U256::ZERO };
+        let mut held = Held::default();
         for _ in 0..DATA_FEE_ROUNDS {
             match self.estimated_data_fees(waiting) {
                 Ok(fees) => return fees,
-                Err(missed) => sending.fetch(&missed).await,
+                Err(missed) => held.extend(sending.fetch(&missed).await),
             }
         }
         U256::ZERO

@@ -15,7 +15,7 @@ use crate::{
     chain::Family,
     lock::Mutex,
     pool::Pool,
-    state::Missed,
+    state::{Held, Missed},
     telemetry::{Counter, Gauge, Metrics},
     upstream::{Ask, Fetcher, Upstream},
     wallet::{Fees, TxOutcome, WaitingTx},
@@ -171,11 +171,13 @@ impl Sending {
         }
     }
 
-    /// Fetches state that is not known. Without an answer it is still not known.
-    pub(super) async fn fetch(&self, missed: &Missed) {
-        if let Err(error) = self.fetcher.fetch(missed, None, Instant::now() + 2 * self.settings.timeout).await {
+    /// Fetches and holds state that is not known. Without an answer it is still not known.
+    pub(super) async fn fetch(&self, missed: &Missed) -> Held {
+        let fetched = self.fetcher.fetch(missed, None, Instant::now() + 2 * self.settings.timeout).await;
+        fetched.unwrap_or_else(|error| {
             tracing::debug!(%error, "state for the wallet cannot be fetched");
-        }
+            Held::default()
+        })
     }
 
     /// Returns the tip to offer in wei per gas. `None` if the upstream has given no fees.

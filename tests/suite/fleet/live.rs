@@ -50,14 +50,14 @@ pub async fn head(node: &TestNode, hash: B256) {
 }
 
 /// Returns a call that reads six slots, of which each names the next. No block reads those of the last trails.
-fn chase(trail: u64) -> Value {
+pub fn follow(trail: u64) -> Value {
     json!({ "to": CHASES[2].0, "data": B256::from(U256::from((trail + 1) << 8)) })
 }
 
 /// Reads that say all of a snapshot, of state that blocks have changed and of state that only the upstream has.
 pub fn live_reads(node: &TestNode, id: SnapshotId) -> Vec<(&'static str, Value)> {
     let at = json!({ "snapshotId": hex(id.0) });
-    let (stored, trail) = (json!({ "to": STORE, "data": B256::repeat_byte(9) }), chase(1_000));
+    let (stored, trail) = (json!({ "to": STORE, "data": B256::repeat_byte(9) }), follow(1_000));
     let simulated = json!({ "blockStateCalls": [{ "calls": [stored, trail, { "to": SOMEBODY, "value": "0x0" }] }] });
     let newest = node.node.snapshots().load().select(Selector::Snapshot(id)).expect("it is retained");
     let sealed = json!(newest.head.hash());
@@ -267,18 +267,18 @@ async fn state_of_the_upstream_is_fetched_once_for_the_fleet() {
     let asked =
         || upstream.asked("eth_getStorageAt") + upstream.asked("eth_getCode") + upstream.asked("eth_getBalance");
     // State that the leader has fetched for itself.
-    let expected = leader.result("/", "eth_call", json!([chase(700), "latest"])).await;
+    let expected = leader.result("/", "eth_call", json!([follow(700), "latest"])).await;
     let before = asked();
     for node in &replicas {
-        assert_eq!(node.result("/", "eth_call", json!([chase(700), "latest"])).await, expected);
+        assert_eq!(node.result("/", "eth_call", json!([follow(700), "latest"])).await, expected);
     }
     assert_eq!(asked(), before, "the leader has it");
     // State that one replica asks for, and state that all ask for at once. The contract itself is known by now.
-    replicas[0].result("/", "eth_call", json!([chase(701), "latest"])).await;
+    replicas[0].result("/", "eth_call", json!([follow(701), "latest"])).await;
     let one = asked() - before;
     assert!(one > 0, "the upstream has it alone");
     let before = asked();
-    let calls = replicas.iter().map(|node| node.result("/", "eth_call", json!([chase(702), "latest"])));
+    let calls = replicas.iter().map(|node| node.result("/", "eth_call", json!([follow(702), "latest"])));
     let answers = futures::future::join_all(calls).await;
     assert!(answers.iter().all(|answer| *answer == answers[0]));
     assert_eq!(asked() - before, one, "however many want it");
@@ -294,13 +294,13 @@ async fn a_replica_with_an_upstream_of_its_own_goes_on_without_an_ingester() {
     let none = replica(&server, &["--deadline-ms", "1500"]);
     let at = json!({ "snapshotId": hex(same(&[&leader, &own, &none]).await.0) });
     drop(leader);
-    let answer = own.result("/", "eth_call", json!([chase(800), at])).await;
-    let error = none.error("/", "eth_call", json!([chase(800), at])).await;
+    let answer = own.result("/", "eth_call", json!([follow(800), at])).await;
+    let error = none.error("/", "eth_call", json!([follow(800), at])).await;
     assert!([-32603, -32016].contains(&error["code"].as_i64().expect("a code")), "{error}");
     // Requests for cached state are answered throughout, and the others as soon as a node leads again.
-    none.result("/", "eth_call", json!([chase(1_000), at])).await;
+    none.result("/", "eth_call", json!([follow(1_000), at])).await;
     let _leader = ingester(&server, &upstream.url(), &first.config, &[]).await;
-    until("the state", async || none.call("/", "eth_call", json!([chase(800), "latest"])).await["result"] == answer)
+    until("the state", async || none.call("/", "eth_call", json!([follow(800), "latest"])).await["result"] == answer)
         .await;
 }
 

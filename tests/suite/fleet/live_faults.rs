@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::{
     advance,
-    live::{head, ingester, live_reads, publishing, replica, same},
+    live::{follow, head, ingester, live_reads, publishing, replica, same},
     reach,
     server::NatsServer,
     until,
@@ -57,15 +57,6 @@ async fn a_reorg_is_followed_by_replicas_and_the_dead_branch_is_answered_nowhere
     let leader = ingester(&server, &upstream.url(), &first.config, &[]).await;
     let old = replica(&server, &[]);
     let meanings = Meanings::default();
-    let branch = |on: &Built, count: usize, value: u64, salt: u8| {
-        let mut blocks: Vec<Built> = Vec::new();
-        for _ in 0..count {
-            let at = blocks.last().unwrap_or(on);
-            let nonce = 2 * at.number();
-            blocks.push(at.next(vec![transfer(ETHEREUM, nonce, value), store(ETHEREUM, nonce + 1, value)], salt));
-        }
-        blocks
-    };
     let trunk = branch(&first, 2, 5, 1);
     let dead = branch(&trunk[1], 2, 7, 1);
     for block in trunk.iter().chain(&dead) {
@@ -92,6 +83,120 @@ async fn a_reorg_is_followed_by_replicas_and_the_dead_branch_is_answered_nowhere
         );
         assert!(node.result("/", "eth_getTransactionReceipt", json!([dead[1].tx_hash(0)])).await.is_null());
     }
+}
+
+/// Builds blocks of one transfer and one stored word each.
+fn branch(on: &Built, count: usize, value: u64, salt: u8) -> Vec<Built> {
+    let mut blocks: Vec<Built> = Vec::new();
+    for _ in 0..count {
+        let at = blocks.last().unwrap_or(on);
+        let nonce = 2 * at.number();
+        blocks.push(at.next(vec![transfer(ETHEREUM, nonce, value), store(ETHEREUM, nonce + 1, value)], salt));
+    }
+    blocks
+}
+
+/// Waits until `/health` of a node says that publishing is paused.
+async fn paused(node: &TestNode) {
+    until("publishing is paused", async || {
+        let answer = node.client.get(node.url("/health")).timeout(BOUND).send().await.expect("it answers");
+        let (status, health) = (answer.status(), answer.json::<serde_json::Value>().await.expect("JSON"));
+        let reason = health["reason"].as_str().unwrap_or_default();
+        status == 503 && health["cause"] == "stream" && reason.contains("publishing is paused")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_without_its_servers_is_unhealthy_also_while_there_is_nothing_to_publish() {
+    let Some(mut server) = NatsServer::start() else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let leader = ingester(&server, &upstream.url(), &first.config, &[]).await;
+    let (before, asked) = (leader.node.snapshots().load().last, upstream.asked("eth_getBlockByHash"));
+    server.kill();
+    paused(&leader).await;
+    assert_eq!(leader.node.snapshots().load().last, before, "it is no change of the chain");
+    assert_eq!(upstream.asked("eth_getBlockByHash"), asked, "there was no block");
+    server.restart();
+    until("it publishes again", async || !leader.node.snapshots().load().feed().is_degraded()).await;
+}
+
+/// Asks a leader and a replica for all of what they show while the stream takes nothing and the upstream's chain becomes
+/// `next` after the blocks of `trunk`.
+async fn stays_answerable(trunk: usize, next: impl FnOnce(&[Built]) -> Vec<Built>) {
+    let Some(mut server) = NatsServer::start() else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let leader = ingester(&server, &upstream.url(), &first.config, &[]).await;
+    let follower = replica(&server, &[]);
+    let blocks = branch(&first, trunk, 5, 1);
+    for block in &blocks {
+        upstream.push(block.block.clone());
+        head(&leader, block.hash()).await;
+    }
+    let nodes = [&leader, &follower];
+    let shown = same(&nodes).await;
+    let reads = live_reads(&leader, shown);
+    let mut answers = Vec::new();
+    for (method, params) in &reads {
+        answers.push(leader.result("/", method, params.clone()).await);
+    }
+    server.kill();
+    paused(&leader).await;
+    let executed = || leader.metric("presim_upstream_blocks_total{outcome=\"executed\"}");
+    let next = next(&blocks);
+    let tip = next.last().expect("a block");
+    let is_extended = next[0].number() > blocks.len() as u64;
+    let before = executed();
+    upstream.reorganise(next.iter().map(|block| block.block.clone()).collect());
+    match is_extended {
+        // Too many blocks to execute them: the newest is begun with anew.
+        true => upstream.is_asked(&format!("eth_getBlockReceipts {}", tip.hash()), 1).await,
+        false => until("the branch is executed", async || executed() == before + next.len() as f64).await,
+    }
+    let before = executed();
+    let last = branch(tip, 1, 17, 3).remove(0);
+    upstream.push(last.block.clone());
+    until("the block after it is executed", async || executed() == before + 1.0).await;
+    assert_eq!(leader.node.snapshots().newest().id, shown);
+    // State that was not known is fetched by the hash of the block that is shown.
+    let head_hash = blocks.last().expect("a block").hash();
+    let found = leader.result("/", "eth_call", json!([follow(900), "latest"])).await;
+    assert_eq!(found, leader.result("/", "eth_call", json!([follow(900), head_hash])).await);
+    upstream.change(|chain| chain.left.clear());
+    for _ in 0..2 {
+        for node in nodes {
+            for ((method, params), expected) in reads.iter().zip(&answers) {
+                let answer = node.call("/", method, params.clone()).await;
+                assert_eq!(answer["result"], *expected, "{method} {params}: {answer}");
+            }
+        }
+        let error = leader.call("/", "eth_call", json!([follow(901), "latest"])).await;
+        if is_extended {
+            assert!(error["result"].is_string(), "the upstream still has the block: {error}");
+        } else {
+            assert_eq!(error["error"]["code"], -32000, "{error}");
+            let text = error["error"]["message"].as_str().expect("a message");
+            assert!(text.contains(&head_hash.to_string()), "{text}");
+        }
+    }
+    server.restart();
+    for node in nodes {
+        head(node, last.hash()).await;
+    }
+    same(&nodes).await;
+    until("it is live", async || !leader.node.snapshots().load().feed().is_degraded()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_shown_stays_answerable_while_eight_blocks_are_reorganised_and_the_stream_takes_nothing() {
+    stays_answerable(10, |blocks| branch(&blocks[1], 9, 11, 2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_shown_stays_answerable_while_the_state_begins_anew_and_the_stream_takes_nothing() {
+    stays_answerable(2, |blocks| branch(&blocks[1], 70, 11, 2)).await;
 }
 
 /// Starts a stage whose node publishes.

@@ -1,5 +1,6 @@
 //! Live chains: a whole node with an upstream, with and without Flashblocks.
 
+mod aged;
 mod aliases;
 mod balanced;
 pub mod built;

@@ -25,7 +25,7 @@ use presim::{
             flashblocks::{self, FlashblockSequence},
         },
     },
-    state::{CodeCache, RemoteState},
+    state::{CodeCache, RemoteSettings, RemoteState},
     telemetry::Metrics,
     upstream::{AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
 };
@@ -94,8 +94,7 @@ impl SourceStage {
         let client = Arc::new(Upstream::over(ClientBuilder::default().transport(transport, true), config, &metrics));
         let json = first.block.json(true).to_string();
         let head = UpstreamBlock::read(&json, first.spec.family(), |_, _| None).await.expect("the first block");
-        let remote = RemoteState::new(1 << 24, first.number(), first.hash());
-        let view = remote.newest().expect("the first block's state");
+        let view = RemoteState::begin(RemoteSettings::of_bytes(1 << 24), first.number(), first.hash());
         let mut hashes = BlockHashes::default();
         hashes.push(first.number(), first.hash());
         let begun = canonical_snapshot(view, head, AnnouncedReceipts::Whole(Vec::new()), hashes);
@@ -108,7 +107,6 @@ impl SourceStage {
             heads: Heads::follow(client.clone(), first.hash(), Duration::from_millis(20)),
             fetcher: Arc::new(Fetcher::new(client.clone(), codes, fetch, &metrics)),
             upstream: client,
-            remote,
             flashblocks: stream.map(|settings| FlashblockSource {
                 events: flashblocks::open(settings),
                 rules: FlashblockSequence::new(8, 1 << 24),

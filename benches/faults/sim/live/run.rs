@@ -16,7 +16,7 @@ use presim::{
             flashblocks::{Event, Events, Flashblock, FlashblockSequence, StreamError},
         },
     },
-    state::{CodeCache, Lookup, RemoteState, World},
+    state::{CodeCache, Lookup, RemoteSettings, RemoteState, World},
     telemetry::Metrics,
     upstream::{AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig},
     watch::StateHistory,
@@ -168,8 +168,7 @@ impl LiveWorld {
         let upstream = Arc::new(Upstream::over(client, config, &metrics));
         let family = truth.spec.family();
         let head = UpstreamBlock::read(&first.json.to_string(), family, |_, _| None).await.expect("the first block");
-        let remote = RemoteState::new(1 << 24, first.number, first.hash);
-        let view = remote.newest().expect("the first block's state");
+        let view = RemoteState::begin(RemoteSettings::of_bytes(1 << 24), first.number, first.hash);
         let mut hashes = BlockHashes::default();
         hashes.push(first.number, first.hash);
         let kept = Retention { blocks: 32, snapshots: 256, history: 32 };
@@ -183,7 +182,6 @@ impl LiveWorld {
             spec: truth.spec.clone(),
             upstream: upstream.clone(),
             fetcher: Arc::new(Fetcher::new(upstream, codes, fetch, &metrics)),
-            remote,
             heads,
             flashblocks: Some(FlashblockSource {
                 events: Events::from_receiver(receiver),
