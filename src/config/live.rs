@@ -54,7 +54,7 @@ pub struct LiveConfig {
     #[arg(long, env = "PRESIM_FLASHBLOCKS", hide_env_values = true, value_name = "URL", value_parser = SecretParser(parse_stream))]
     pub flashblocks: Option<Url>,
     /// Check the upstream's accounts and slots by proofs (`eth_getProof`) against its blocks' state roots, whether they come
-    /// from the upstream or, on a replica, from the fleet's leader.
+    /// from the upstream or, on a replica, from the fleet's leader. A node does not start on an upstream that has no proofs.
     #[arg(long, env = "PRESIM_VERIFY_PROOFS")]
     pub verify_proofs: bool,
     /// Megabytes of the upstream's state that are cached, that of abandoned branches which are still read included. The least

@@ -1,7 +1,7 @@
 //! The errors of the engine, with the JSON-RPC codes of execution-apis.
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
-use alloy_primitives::{Address, U256};
+use alloy_primitives::{Address, B256, U256};
 use revm::{
     context::result::{EVMError, HaltReason, InvalidTransaction},
     interpreter::{InstructionResult, SuccessOrHalt},
@@ -60,6 +60,12 @@ pub enum SimulationError {
     /// -32000: the chain's rules, or the node's limits, refuse the request.
     #[error("{0}")]
     Refused(String),
+    /// -32000: a block of an upstream cannot be replayed, because the state that the upstream has returned is not that of its
+    /// parent.
+    #[error(
+        "block {number} cannot be replayed: it does not follow from the state that the upstream has returned for its parent, block {parent}: {mismatch}"
+    )]
+    WrongState { number: u64, parent: B256, mismatch: String },
     /// -32603, as in geth: the fork does not know the transaction's type, or the transaction breaks a rule of its type.
     #[error("{0}")]
     Invalid(String),
@@ -104,7 +110,7 @@ impl SimulationError {
             Self::TooManyBlocks { .. } => -38026,
             Self::TraceTooLong { .. } => -32005,
             Self::Params(_) => -32602,
-            Self::Refused(_) => -32000,
+            Self::Refused(_) | Self::WrongState { .. } => -32000,
             Self::Invalid(_) | Self::Internal(_) => -32603,
             Self::Stopped(_) => -32016,
         }

@@ -2,6 +2,7 @@
 
 use std::{fmt::Display, ops::Range};
 
+use alloy_consensus::TxReceipt;
 use alloy_evm::block::BlockExecutionError;
 use revm::{DatabaseCommit, context::result::ResultAndState};
 
@@ -13,7 +14,7 @@ use super::{
     trace::{Trace, TraceBudget, Tracer},
 };
 use crate::{
-    chain::{ChainSpec, Family},
+    chain::{ChainReceipt, ChainSpec, Family},
     ledger::{Block, Included},
     state::Overlay,
 };
@@ -25,7 +26,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Returns [`SimulationError::Stopped`] if the run was stopped, or [`SimulationError::Internal`] if part of it fails.
+/// Returns [`SimulationError::Stopped`] if the run was stopped. If part of it fails, or uses other gas than its receipt says, returns
+/// [`SimulationError::WrongState`] over the state of an upstream, and [`SimulationError::Internal`] over any other.
 pub fn replay(spec: &ChainSpec, block: &Block, count: usize, overlay: &mut Overlay) -> Result<(), SimulationError> {
     run(spec, block, count, overlay).map_err(|error| failure(block, error, overlay))
 }
@@ -36,9 +38,14 @@ fn run(spec: &ChainSpec, block: &Block, count: usize, overlay: &mut Overlay) -> 
     executor.begin()?;
     for included in block.transactions().take(count) {
         executor.overlay().meter.between_calls().map_err(BlockExecutionError::other)?;
-        match executor.execute(included.tx) {
-            Err(_) if executor.overlay().has_missed() => {}
-            ran => ran?,
+        let ran = executor.execute(included.tx);
+        if executor.overlay().has_missed() {
+            continue;
+        }
+        ran.map_err(|error| BlockExecutionError::msg(format!("transaction {}: {error}", included.index)))?;
+        if executor.overlay().is_remote() {
+            let used = executor.receipts_mut().last().map_or(0, ChainReceipt::cumulative_gas_used);
+            check_gas(&included, used, included.receipt.cumulative_gas_used()).map_err(BlockExecutionError::msg)?;
         }
     }
     Ok(())
@@ -69,13 +76,13 @@ pub fn trace_block<E: From<SimulationError>>(
             Family::OpStack => trace::<OpStack>(spec, block, &included, tracer, overlay),
         };
         match traced {
-            Err(SimulationError::Internal(_)) if overlay.has_missed() => {}
+            Err(SimulationError::Internal(_) | SimulationError::WrongState { .. }) if overlay.has_missed() => {}
             Err(error) => return Err(error.into()),
-            Ok((_, ran)) if ran.result.tx_gas_used() != included.evm_gas_used() && !overlay.has_missed() => {
-                let (index, used, was) = (included.index, ran.result.tx_gas_used(), included.evm_gas_used());
-                return Err(failure(block, format!("transaction {index} used {used} gas, not {was}"), overlay).into());
-            }
             Ok((trace, ran)) => {
+                if !overlay.has_missed() {
+                    check_gas(&included, ran.result.tx_gas_used(), included.evm_gas_used())
+                        .map_err(|mismatch| failure(block, mismatch, overlay))?;
+                }
                 overlay.commit(ran.state);
                 take(&included, trace)?;
             }
@@ -93,14 +100,27 @@ fn trace<F: FamilyEvm>(
     overlay: &mut Overlay,
 ) -> Result<(Trace, ResultAndState), SimulationError> {
     let setup = TxSetup::<F>::included(included.tx, included.refund, spec, F::env(spec, block.context()));
-    let explain = |error, overlay: &mut Overlay| failure(block, error, overlay);
+    let explain =
+        |error, overlay: &mut Overlay| failure(block, format!("transaction {}: {error}", included.index), overlay);
     recorder::trace(setup, tracer, None, &mut TraceBudget::new(limit), overlay, explain)
 }
 
 /// Returns the reason why a replay of `block` failed. A stop by the meter takes precedence.
 fn failure(block: &Block, error: impl Display, overlay: &Overlay) -> SimulationError {
+    let (number, mismatch) = (block.number(), error.to_string());
     match overlay.meter.stopped() {
         Some(stopped) => stopped.into(),
-        None => SimulationError::Internal(format!("block {} cannot be replayed: {error}", block.number())),
+        None if overlay.is_remote() => {
+            SimulationError::WrongState { number, parent: block.context().parent_hash, mismatch }
+        }
+        None => SimulationError::Internal(format!("block {number} cannot be replayed: {mismatch}")),
     }
+}
+
+/// Checks the gas that was used up to a transaction, or by it, against its receipt.
+fn check_gas(included: &Included<'_>, used: u64, expected: u64) -> Result<(), String> {
+    if used == expected {
+        return Ok(());
+    }
+    Err(format!("transaction {} used {used} gas, expected {expected} as its receipt has it", included.index))
 }

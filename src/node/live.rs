@@ -4,7 +4,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use alloy_eips::BlockNumberOrTag;
 use alloy_primitives::B256;
-use eyre::{WrapErr, eyre};
+use eyre::{WrapErr, bail, eyre};
 use tokio::time::Instant;
 
 use super::start::{Beginning, Start, read_genesis};
@@ -178,6 +178,7 @@ pub async fn begin(
     let head = UpstreamBlock::read(json.get(), spec.family(), |_, _| None).await.wrap_err_with(failed)?;
     if live.verify_proofs {
         head.check(spec.family()).wrap_err_with(failed)?;
+        check_proofs(&upstream, head.hash(), soon()).await?;
     }
     let between = match config.block_time {
         Some(set) => set,
@@ -261,6 +262,19 @@ pub async fn begin(
     };
     let source = LiveSource { spec: spec.clone(), upstream, fetcher, heads, flashblocks, limits };
     Ok((LiveStart { spec, snapshots, source }, beside))
+}
+
+/// Checks that the upstream proves its state, without which no value of it would pass. An upstream that gives another answer than
+/// that it cannot may only be busy, or late.
+async fn check_proofs(upstream: &Upstream, hash: B256, deadline: Instant) -> eyre::Result<()> {
+    match upstream.has_proofs(hash, deadline).await {
+        Ok(true) => {}
+        Ok(false) => bail!(
+            "--verify-proofs: the upstream has no eth_getProof, so that no state of it can be checked: give an --upstream that has it, or leave the flag out"
+        ),
+        Err(error) => tracing::warn!(%error, "--verify-proofs: the upstream has not proven its state yet"),
+    }
+    Ok(())
 }
 
 /// Returns the number of blocks that are caught up with one by one on a chain with this time between blocks.

@@ -47,7 +47,7 @@ impl Executor {
     }
 }
 
-/// What can be run after a fetch.
+/// The task that can be run after a fetch.
 enum FetchedFor<T> {
     /// The task, which finds these values.
     This(Held),

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use alloy_eips::BlockId;
+use alloy_eips::{BlockId, RpcBlockHash};
 use alloy_json_rpc::{Id, Request, RequestPacket, ResponsePacket, ResponsePayload};
 use alloy_primitives::{B256, U64};
 use alloy_rpc_client::{BuiltInConnectionString, RpcClient};
@@ -18,7 +18,7 @@ use alloy_transport::{BoxTransport, RpcError, TransportError, TransportErrorKind
 use arc_swap::ArcSwapOption;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::future::join_all;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 use tokio::{
     sync::{Notify, Semaphore, mpsc},
@@ -250,6 +250,21 @@ impl Upstream {
         }
         let ForkConfig { current, next, last } = self.one(Ask::typed("eth_config", &()), deadline).await?;
         Ok([Some(current), next, last].into_iter().flatten().map(|fork| fork.activation_time).collect())
+    }
+
+    /// Returns whether the node has `eth_getProof`, by asking for a proof at the block with this hash.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`all`](Self::all), unless the node answers that it does not have the method.
+    pub async fn has_proofs(&self, hash: B256, deadline: Instant) -> Result<bool, UpstreamError> {
+        let at = BlockId::Hash(RpcBlockHash { block_hash: hash, require_canonical: Some(false) });
+        let ask = Ask::<IgnoredAny>::typed("eth_getProof", &(alloy_primitives::Address::ZERO, [B256::ZERO; 0], at));
+        match self.one(ask, deadline).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_unknown_method() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Notes that the node has a fork, at this time, that presim does not know.

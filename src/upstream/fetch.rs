@@ -187,7 +187,7 @@ impl Fetcher {
         let mut wanted: Vec<Miss> = misses.iter().copied().collect();
         self.expect(&mut wanted, hints);
         let (landing, known) = self.launch(view, wanted, hints)?;
-        // What others have fetched is held until this request holds it.
+        // The waves hold their values until this request holds them.
         let mut landed = Vec::with_capacity(landing.len());
         let all = async {
             let mut problem = None;
@@ -314,7 +314,7 @@ impl Fetcher {
         let mine: Vec<Miss> = listed.into_iter().filter(|miss| !self.has(&view, miss)).collect();
         if !mine.is_empty() && result.is_ok() {
             self.waves.increment(1);
-            // Nobody holds this state, and errors are ignored, because it may not be needed. If it is, it is missed again.
+            // The values are not held, and errors are ignored, because they may not be needed. If they are, they are missed again.
             let _ = self.wave(&view, &mine, deadline).await;
         }
         claim.land(result.map(Arc::new));

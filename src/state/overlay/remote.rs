@@ -14,6 +14,11 @@ impl Overlay {
     /// The number of misses after which runs stop, so that they are fetched.
     const MISSES: usize = 1 << 12;
 
+    /// Returns whether the base is an upstream's state.
+    pub const fn is_remote(&self) -> bool {
+        self.base.remote().is_some()
+    }
+
     /// Returns whether anything was missed since the last [`take_missed`](Self::take_missed). If so, results of runs
     /// are invalid.
     pub fn has_missed(&self) -> bool {

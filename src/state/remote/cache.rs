@@ -79,8 +79,8 @@ pub(super) struct Anchor {
     pub branch: OnceLock<Arc<RemoteState>>,
 }
 
-/// What the caches of one chain share: the cache of the chain itself, those of abandoned branches, and those of before the
-/// chain began anew.
+/// The common part of the caches of one chain: of the chain's own, those of abandoned branches, and those of before the chain
+/// began anew.
 pub(super) struct Shared {
     pub settings: RemoteSettings,
     pub codes: Arc<Codes>,

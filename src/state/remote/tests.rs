@@ -295,7 +295,7 @@ fn removed_blocks_stay_readable_through_the_reorgs_after_theirs() {
     assert_eq!(values(&last), [Some(13), None, Some(14)]);
     assert_eq!([7, 8, 9].map(|number| two.block_hash(number)), [Some(hash(0)), Some(hash(1)), Some(hash(2))]);
     assert_eq!([7, 8, 9].map(|number| last.block_hash(number)), [Some(hash(0)), Some(hash(4)), Some(hash(5))]);
-    // What is fetched for one of them is known there alone.
+    // A value that is fetched for one of them is known there alone.
     two.insert([fetched(&Plain { slots: HashMap::from([((0, 2), 6)]), ..Plain::default() }, 0, Some(2))]);
     assert_eq!([&two, &one, &other, &last].map(|view| slot_at(view, 2)), [Some(U256::from(6)), None, None, None]);
     let all = last.state().stats();

@@ -46,6 +46,5 @@ async fn a_value_that_is_fetched_for_a_block_that_ages_meanwhile_is_fetched_once
     let answer = asking.await.expect("no panic");
     assert_eq!(answer["result"], json!(genesis.balance(unknown)), "{answer}");
     assert_eq!(upstream.asked("eth_getBalance"), before + 1);
-    // What the node shows is another matter.
     assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, json!(at.balance(SOMEBODY)));
 }

@@ -276,7 +276,6 @@ impl Built {
     }
 
     /// Returns the answer to `eth_getProof` after the block.
-    #[cfg(feature = "fleet")]
     pub fn proof(&self, address: Address, slots: &[U256]) -> Value {
         proof(&self.snapshot, address, slots)
     }

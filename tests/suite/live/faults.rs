@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope, proofs::calculate_transaction_root};
 use alloy_eips::{Decodable2718, Encodable2718};
-use alloy_primitives::{Address, Bytes, TxKind, U256, keccak256};
+use alloy_primitives::{Address, B256, Bytes, TxKind, U256, keccak256};
 use alloy_signer::SignerSync;
 use presim::{
     ledger::{FeedProblem, Selector},
@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 
 use super::{
     built::{Built, ETHEREUM, SOMEBODY, store, transfer},
-    feed, head, health, refused, serve,
+    feed, head, health,
+    receipts::with_log_fields,
+    refused, serve,
     stage::chain_of,
     start, until,
 };
@@ -319,4 +321,30 @@ async fn an_upstream_that_takes_no_hash_for_a_block_is_asked_by_its_number() {
     upstream.push(two.block.clone());
     head(&node, two.block.hash).await;
     assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0xf");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_over_wrong_state_of_the_upstream_names_the_mismatch() {
+    let genesis = Built::ethereum();
+    let one = genesis.next(vec![transfer(ETHEREUM, 0, 7)], 1);
+    let two = one.next(vec![store(ETHEREUM, 1, 5), transfer(ETHEREUM, 2, 8)], 1);
+    let word = json!(B256::with_last_byte(9));
+    for (method, lie, traced, mismatch) in [
+        ("eth_getStorageAt", word.clone(), 0, "transaction 0 used"),
+        ("eth_getStorageAt", word, 1, "transaction 0 used"),
+        ("eth_getBalance", json!("0x0"), 0, "transaction 0: "),
+        ("eth_getTransactionCount", json!("0x9"), 1, "transaction 0: "),
+    ] {
+        let upstream = serve(&[&genesis, &one]).await;
+        upstream.lie(move |asked, _, result| if asked == method { lie.clone() } else { result });
+        let node = start(&upstream.url(), &genesis.config, &[]).await;
+        upstream.push(with_log_fields(&two));
+        head(&node, two.hash()).await;
+        let error = node.error("/", "debug_traceTransaction", json!([two.tx_hash(traced)])).await;
+        assert_eq!(error["code"], -32000, "{method}: {error}");
+        let text = error["message"].as_str().expect("a message");
+        for part in ["block 2 cannot be replayed", mismatch, &one.hash().to_string()] {
+            assert!(text.contains(part), "{method}: {part} in {text}");
+        }
+    }
 }

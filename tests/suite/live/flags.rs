@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    built::{Built, ethereum_config},
+    built::{Built, SOMEBODY, ethereum_config},
     serve, try_start,
 };
 use crate::{op_chain::config, support::TestNode, upstream::Fault};
@@ -63,6 +63,26 @@ async fn a_chain_that_is_not_the_one_meant_is_refused_with_the_reason() {
     let told = refusal(try_start(&secret, Some(&built.config), &[]).await, "garbage");
     assert!(told.contains("--upstream http://127.0.0.1") && told.contains("eth_chainId"), "{told}");
     assert!(!told.contains("secret") && !told.contains("key-of-mine"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn proofs_of_an_upstream_that_has_none_are_refused_once_it_answers() {
+    let built = Built::ethereum();
+    let upstream = serve(&[&built]).await;
+    let expected = ["--verify-proofs", "eth_getProof", "leave the flag out"];
+    refused(&upstream.url(), Some(&built.config), &["--verify-proofs"], &expected).await;
+    assert_eq!(upstream.asked("eth_getProof"), 1);
+    // One that is only busy may have them later.
+    upstream.refuse("eth_getProof", Some((-32000, "the proof is not ready")));
+    let node = try_start(&upstream.url(), Some(&built.config), &["--verify-proofs"]).await.unwrap();
+    upstream.refuse("eth_getProof", None);
+    let proven = built.clone();
+    upstream.script(move |method, params| {
+        let address = serde_json::from_value(params[0].clone()).ok()?;
+        (method == "eth_getProof").then(|| Ok(proven.proof(address, &[])))
+    });
+    let balance = node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await;
+    assert_eq!(balance, json!(built.balance(SOMEBODY)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

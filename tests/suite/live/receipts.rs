@@ -71,7 +71,7 @@ impl LateStage {
 }
 
 /// Returns the block as an upstream serves it, whose logs have all of their fields.
-fn with_log_fields(block: &Built) -> crate::upstream::UpstreamBlock {
+pub fn with_log_fields(block: &Built) -> crate::upstream::UpstreamBlock {
     let mut served = block.block.clone();
     let (mut at, receipts) = (0, served.receipts.as_mut().expect("receipts"));
     for (index, receipt) in receipts.iter_mut().enumerate() {
