@@ -96,7 +96,7 @@ pub struct Config {
     #[arg(long, env = "PRESIM_BLOCK_TIME", value_name = "TIME", value_parser = parse_block_time, help_heading = "Source of state")]
     pub block_time: Option<Duration>,
     /// Let a fork become active at another time than the chain's own: `NAME=TIME`, a Unix time in seconds or `never`. May be
-    /// given several times.
+    /// given several times. On an upstream's chain whose forks are not known, NAME=0 gives Ethereum's rules up to that fork.
     #[arg(
         long,
         env = "PRESIM_FORK",
