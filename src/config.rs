@@ -57,6 +57,10 @@ pub struct Config {
     /// Serve Prometheus metrics at http://ADDR:PORT/metrics.
     #[arg(long, env = "PRESIM_METRICS", value_name = "ADDR:PORT", value_parser = parse_address, help_heading = "General")]
     pub metrics: Option<SocketAddr>,
+    /// Milliseconds by which the feed may be late, and the newest canonical block old by its timestamp, before `/ready` answers
+    /// 503. 0 sets no bound.
+    #[arg(long, env = "PRESIM_READY_LAG_MS", value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=86_400_000), help_heading = "General")]
+    pub ready_lag_ms: u64,
     /// Log filter: a level, or directives like `presim=debug,info`.
     #[arg(long, env = "PRESIM_LOG", value_name = "FILTER", default_value = "info", help_heading = "General")]
     pub log: String,
@@ -92,7 +96,7 @@ pub struct Config {
     #[arg(long, env = "PRESIM_BLOCK_TIME", value_name = "TIME", value_parser = parse_block_time, help_heading = "Source of state")]
     pub block_time: Option<Duration>,
     /// Let a fork become active at another time than the chain's own: `NAME=TIME`, a Unix time in seconds or `never`. May be
-    /// given several times.
+    /// given several times. On an upstream's chain whose forks are not known, NAME=0 gives Ethereum's rules up to that fork.
     #[arg(
         long,
         env = "PRESIM_FORK",

@@ -141,6 +141,25 @@ impl ForkName {
         })
     }
 
+    /// Lets this fork of Ethereum become active at `time`, and the forks that it follows at `before`, unless they have a time.
+    pub(super) fn activate(self, config: &mut ChainConfig, time: u64, before: u64) {
+        for line in LINES {
+            let followed = line.iter().position(|fork| *fork == self).map_or(&[][..], |at| &line[..at]);
+            for fork in followed {
+                if fork.field(config).is_some_and(|time| time.is_none()) {
+                    fork.activate(config, before, before);
+                }
+            }
+        }
+        self.write(config, Some(time));
+    }
+
+    /// Returns the first fork that changes blob parameters alone (EIP-7892) and has no time in `config`.
+    pub(super) fn next_of_blobs(config: &mut ChainConfig) -> Option<Self> {
+        let mut all = [Bpo1, Bpo2, Bpo3, Bpo4, Bpo5].into_iter();
+        all.find(|fork| fork.field(config).is_some_and(|time| time.is_none()))
+    }
+
     /// Sets the time in `config`.
     pub(super) fn write(self, config: &mut ChainConfig, time: Option<u64>) {
         match self.field(config) {

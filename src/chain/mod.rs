@@ -27,6 +27,7 @@ pub use block::{
     BlockBody, BlockHashes, BlockKeeper, SealedBlock, TransactionLogs, agrees_with_receipts, block_rlp, block_size,
     receipts_root_and_bloom, transactions_root,
 };
+pub use chains::AnnouncedForks;
 pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_address, deployment_data};
 pub use family::Family;
 pub use forks::{ChainSpecError, ForkAt, ForkName, ForkTime, set_forks};

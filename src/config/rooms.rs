@@ -99,6 +99,7 @@ impl Config {
                 max_notifications: self.max_ws_notifications as usize,
             },
             metrics: self.metrics,
+            ready_lag: (self.ready_lag_ms > 0).then(|| Duration::from_millis(self.ready_lag_ms)),
         }
     }
 }

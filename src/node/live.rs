@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::start::{Beginning, Start, read_genesis};
 use crate::{
-    chain::{BlockHashes, ChainSpec, Family, set_forks},
+    chain::{BlockHashes, ChainSpec, Family, ForkTime, L1_BLOCK, set_forks},
     config::{Config, Endpoint},
     ledger::{FeedProblem, FeedState, Record, SnapshotId, Snapshots, Tags, Verified},
     rpc::StartupReason,
@@ -165,7 +165,7 @@ pub async fn begin(
     reason.set(FIRST_ANSWER);
     let upstream = connect(endpoint, config, metrics).await?;
     let chain_id = report_while_waiting(&upstream, reason, upstream.chain_id(deadline)).await.wrap_err_with(failed)?;
-    let spec = chain(config, chain_id)?.with_natives(&live.native);
+    let spec = chain(config, &upstream, chain_id, soon()).await?.with_natives(&live.native);
     if live.flashblocks.is_some() && spec.family() != Family::OpStack {
         return Err(eyre!(
             "--flashblocks: chain {chain_id} does not belong to the OP stack, which has Flashblocks: leave the flag out"
@@ -312,8 +312,8 @@ pub async fn genesis(upstream: &Upstream, config: &Config) -> B256 {
 /// Warns if the upstream has a fork that presim does not know, so that blocks after it cannot be executed here.
 async fn check_for_newer_forks(upstream: &Upstream, spec: &ChainSpec, deadline: Instant) {
     // Most nodes of the OP stack have no `eth_config`.
-    let Ok(times) = upstream.fork_times(deadline).await else { return };
-    if let Some(time) = times.into_iter().find(|time| !spec.executes_fork_at(*time)) {
+    let Ok(forks) = upstream.forks(deadline).await else { return };
+    if let Some(time) = forks.times().find(|time| !spec.executes_fork_at(*time)) {
         tracing::warn!(
             time,
             "the upstream has a fork at this time that presim does not know: blocks after it may not be executed here: look for a newer presim, or give --fork"
@@ -368,14 +368,14 @@ async fn resume(
 }
 
 /// Returns the rules of the upstream's chain: those of its genesis where one is given, else of the network that has
-/// this id.
-fn chain(config: &Config, chain_id: u64) -> eyre::Result<ChainSpec> {
+/// this id, else those that are found out ([`unknown_chain`]).
+async fn chain(config: &Config, upstream: &Upstream, chain_id: u64, deadline: Instant) -> eyre::Result<ChainSpec> {
     let block_time = config.block_time.unwrap_or(Duration::from_secs(1));
     let Some(path) = &config.genesis else {
-        let known = ChainSpec::known_with(chain_id, &config.fork).transpose().wrap_err("--fork")?;
-        return known.ok_or_else(|| {
-            eyre!("--upstream: chain {chain_id} is not a known network: give --genesis, a genesis file in geth's format whose `config` has the chain's forks")
-        });
+        return match ChainSpec::known_with(chain_id, &config.fork) {
+            Some(known) => known.wrap_err("--fork"),
+            None => unknown_chain(&config.fork, block_time, upstream, chain_id, deadline).await,
+        };
     };
     let (mut genesis, _) = read_genesis(path)?;
     set_forks(&mut genesis.config, &config.fork).wrap_err("--fork")?;
@@ -388,6 +388,41 @@ fn chain(config: &Config, chain_id: u64) -> eyre::Result<ChainSpec> {
         ));
     }
     Ok(spec)
+}
+
+/// Returns the rules of a chain that presim does not know by its id: of the forks that the upstream announces, or else Ethereum's
+/// up to a fork that is given.
+async fn unknown_chain(
+    forks: &[ForkTime],
+    block_time: Duration,
+    upstream: &Upstream,
+    chain_id: u64,
+    deadline: Instant,
+) -> eyre::Result<ChainSpec> {
+    const GENESIS: &str = "--genesis, a genesis file in geth's format whose `config` has the chain's forks";
+    if upstream.has_code(L1_BLOCK, deadline).await.wrap_err("--upstream")? {
+        return Err(eyre!("--upstream: chain {chain_id} is not a known network of the OP stack: give {GENESIS}"));
+    }
+    let why = match upstream.forks(deadline).await {
+        Ok(announced) => match ChainSpec::announced(chain_id, &announced, forks, block_time) {
+            Some(spec) => {
+                tracing::info!(
+                    "chain {chain_id} is not a known network: its forks are those of the upstream's eth_config"
+                );
+                return spec.wrap_err("the forks of the upstream's eth_config, and --fork");
+            }
+            None => "presim does not know the active fork of its eth_config".to_owned(),
+        },
+        Err(error) => error.to_string(),
+    };
+    if let Some(spec) = ChainSpec::of_forks(chain_id, forks, block_time) {
+        tracing::info!("chain {chain_id} is not a known network: its rules are Ethereum's up to the forks of --fork");
+        return spec.wrap_err("--fork");
+    }
+    Err(eyre!(
+        "--upstream: chain {chain_id} is not a known network, and the upstream does not tell its forks ({why}): give --fork NAME=0 for \
+         Ethereum's rules up to that fork (--fork prague=0), or {GENESIS}"
+    ))
 }
 
 /// Returns the time between the two newest blocks.

@@ -11,14 +11,14 @@ use std::{
 
 use alloy_eips::{BlockId, RpcBlockHash};
 use alloy_json_rpc::{Id, Request, RequestPacket, ResponsePacket, ResponsePayload};
-use alloy_primitives::{B256, U64};
+use alloy_primitives::{Address as AccountAddress, B256, Bytes, U64};
 use alloy_rpc_client::{BuiltInConnectionString, RpcClient};
 use alloy_rpc_types_eth::{Filter, Log};
 use alloy_transport::{BoxTransport, RpcError, TransportError, TransportErrorKind};
 use arc_swap::ArcSwapOption;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::future::join_all;
-use serde::{Deserialize, de::IgnoredAny};
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use tokio::{
     sync::{Notify, Semaphore, mpsc},
@@ -34,7 +34,10 @@ use super::{
     refusal::Refusal,
     socket::{Address, Socket, SocketLimits},
 };
-use crate::telemetry::{Counter, Gauge, Histogram, Metrics};
+use crate::{
+    chain::AnnouncedForks,
+    telemetry::{Counter, Gauge, Histogram, Metrics},
+};
 
 /// The settings of the client of an upstream.
 #[derive(Clone, Debug)]
@@ -230,26 +233,23 @@ impl Upstream {
         Ok(id.to())
     }
 
-    /// Returns the times at which the node's forks become active, as it schedules them (EIP-7910): the current one, the next
-    /// and the last.
+    /// Returns the forks of the node's chain, as it schedules them (EIP-7910).
     ///
     /// # Errors
     ///
     /// Returns the errors of [`all`](Self::all), and [`UpstreamError::Refused`] if the node has no `eth_config`.
-    pub async fn fork_times(&self, deadline: Instant) -> Result<Vec<u64>, UpstreamError> {
-        #[derive(Debug, Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct ScheduledFork {
-            activation_time: u64,
-        }
-        #[derive(Debug, Deserialize)]
-        struct ForkConfig {
-            current: ScheduledFork,
-            next: Option<ScheduledFork>,
-            last: Option<ScheduledFork>,
-        }
-        let ForkConfig { current, next, last } = self.one(Ask::typed("eth_config", &()), deadline).await?;
-        Ok([Some(current), next, last].into_iter().flatten().map(|fork| fork.activation_time).collect())
+    pub async fn forks(&self, deadline: Instant) -> Result<AnnouncedForks, UpstreamError> {
+        self.one(Ask::typed("eth_config", &()), deadline).await
+    }
+
+    /// Returns whether an account has code after the newest block.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`all`](Self::all).
+    pub async fn has_code(&self, address: AccountAddress, deadline: Instant) -> Result<bool, UpstreamError> {
+        let code: Bytes = self.one(Ask::typed("eth_getCode", &(address, "latest")), deadline).await?;
+        Ok(!code.is_empty())
     }
 
     /// Returns whether the node has `eth_getProof`, by asking for a proof at the block with this hash.
@@ -259,7 +259,7 @@ impl Upstream {
     /// Returns the errors of [`all`](Self::all), unless the node answers that it does not have the method.
     pub async fn has_proofs(&self, hash: B256, deadline: Instant) -> Result<bool, UpstreamError> {
         let at = BlockId::Hash(RpcBlockHash { block_hash: hash, require_canonical: Some(false) });
-        let ask = Ask::<IgnoredAny>::typed("eth_getProof", &(alloy_primitives::Address::ZERO, [B256::ZERO; 0], at));
+        let ask = Ask::<IgnoredAny>::typed("eth_getProof", &(AccountAddress::ZERO, [B256::ZERO; 0], at));
         match self.one(ask, deadline).await {
             Ok(_) => Ok(true),
             Err(error) if error.is_unknown_method() => Ok(false),
@@ -330,6 +330,7 @@ impl Upstream {
     pub async fn receipts(&self, hash: B256, deadline: Instant) -> NullableAnswer {
         self.one(Ask::new("eth_getBlockReceipts", &(hash,), nullable), deadline).await
     }
+
     /// Returns the logs of a block.
     ///
     /// # Errors

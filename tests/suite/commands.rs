@@ -344,6 +344,14 @@ fn an_error_without_a_reader_ends_with_its_code() {
     assert_eq!(child.wait().unwrap().code(), Some(2));
 }
 
+/// The chain id of devnets is none that presim knows.
+#[test]
+fn a_command_simulates_on_a_devnet_without_its_genesis() {
+    let node = TestNode::start(&[]);
+    let call = ["--to", "0x0000000000000000000000000000000000000004", "--data", "0x1234"];
+    fed("", &[&["simulate", "--upstream", &node.url("/standard")], &call[..]].concat(), &[]).expect(0, &["0x1234"]);
+}
+
 #[test]
 fn a_command_has_a_state_of_its_own() {
     let Some((folder, node)) = shared("vectors/execution-apis").zip(TestNode::official()) else { return };

@@ -8,10 +8,12 @@ mod base;
 mod ethereum;
 mod network;
 mod op_stack;
+mod unknown;
 
 use std::time::Duration;
 
 use network::Network;
+pub use unknown::AnnouncedForks;
 
 use super::{ChainSpec, ChainSpecError, ForkTime, set_forks};
 

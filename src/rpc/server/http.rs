@@ -171,7 +171,7 @@ impl HttpConnection {
             "/health" => {
                 return health(&runner.published(), runner.upstream(), runner.unknown_fork(), runner.store_failure());
             }
-            "/ready" => return ready(&runner.published(), runner.store_failure()),
+            "/ready" => return ready(&runner.published(), runner.store_failure(), service.config.ready_lag),
             _ => {}
         }
         if let Some(file) = service.files.answer(&request) {

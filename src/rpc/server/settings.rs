@@ -38,6 +38,8 @@ pub struct ServerConfig {
     pub sockets: SocketBounds,
     /// The address of the metrics.
     pub metrics: Option<SocketAddr>,
+    /// The lag of the feed, and the age of the newest canonical block, past which the node is not ready.
+    pub ready_lag: Option<Duration>,
 }
 
 impl ServerConfig {

@@ -139,7 +139,6 @@ impl Built {
             senders.insert(address.to_string(), json!({"balance": "0x0", "code": code, "storage": storage}));
         }
         let mut alloc = json!({
-                L1_BLOCK.to_string(): {"balance": "0x0", "code": L1_BASE_FEE_SETTER, "storage": ATTRIBUTED.storage()},
                 STORE.to_string(): {"balance": "0x0", "code": "0x5f35805f555f5fa100"},
                 TOKEN.to_string(): {"balance": "0x0", "code": TOKEN_CODE},
                 BURNER.to_string(): {"balance": "0x0", "code": BURNER_CODE},
@@ -148,6 +147,10 @@ impl Built {
                 DEPLOYMENT_PROXY.to_string(): {"balance": "0x0", "code": DEPLOYMENT_PROXY_CODE},
         });
         alloc.as_object_mut().unwrap().append(&mut senders);
+        if config.get("optimism").is_some() {
+            let code = json!({"balance": "0x0", "code": L1_BASE_FEE_SETTER, "storage": ATTRIBUTED.storage()});
+            alloc[L1_BLOCK.to_string()] = code;
+        }
         let genesis: Genesis = serde_json::from_value(json!({
             "config": config,
             "alloc": alloc,

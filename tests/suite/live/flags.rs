@@ -1,12 +1,25 @@
 //! Combinations of flags that a node rejects.
 
+use std::time::Duration;
+
+use alloy_consensus::Header;
+use alloy_primitives::U256;
+use presim::chain::ChainSpec;
+use revm::primitives::hardfork::SpecId;
 use serde_json::{Value, json};
 
 use super::{
-    built::{Built, SOMEBODY, ethereum_config},
-    serve, try_start,
+    built::{Built, ETHEREUM, SOMEBODY, ethereum_config, transfer},
+    head, serve,
+    stage::genesis_of,
+    try_start,
 };
-use crate::{op_chain::config, support::TestNode, upstream::Fault};
+use crate::{
+    op_chain::config,
+    process::{file, text},
+    support::TestNode,
+    upstream::{Fault, SmallUpstream},
+};
 
 fn refusal(started: eyre::Result<TestNode>, what: &str) -> String {
     match started {
@@ -56,7 +69,9 @@ async fn a_chain_that_is_not_the_one_meant_is_refused_with_the_reason() {
     let mut other = ethereum_config();
     other["chainId"] = json!(5);
     refused(&upstream.url(), Some(&other), &[], &["--genesis", "config.chainId is 5", "31415"]).await;
-    refused(&upstream.url(), None, &[], &["--upstream", "chain 31415", "--genesis"]).await;
+    let advice = ["--upstream", "chain 31415", "eth_config", "--fork NAME=0", "--genesis"];
+    refused(&upstream.url(), None, &[], &advice).await;
+    refused(&upstream.url(), None, &["--fork", "osaka=1"], &advice).await;
     // The error shows the address, but not the parts of the URL that may be secret.
     let secret = upstream.url().replace("http://", "http://user:secret@") + "/key-of-mine";
     upstream.fail(Fault::Garbage, usize::MAX);
@@ -95,4 +110,91 @@ async fn a_chain_is_known_by_its_name_without_a_genesis() {
     assert_eq!(node.result("/", "eth_chainId", json!([])).await, "0x2105");
     let other = config(4242, "jovian");
     refused(&upstream.url(), Some(&other), &[], &["config.chainId is 4242", "8453"]).await;
+}
+
+/// Pushes a block with a transfer, and checks that it is executed here by the rules of its chain.
+async fn executes(node: &TestNode, upstream: &SmallUpstream, first: &Built) {
+    let one = first.next(vec![transfer(ETHEREUM, 0, 5)], 1);
+    upstream.push(one.block.clone());
+    head(node, one.hash()).await;
+    assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 1.0);
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, json!(U256::from(5)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_forks_of_an_unknown_chain_are_those_that_its_node_announces() {
+    let first = Built::ethereum();
+    let mut config = ethereum_config();
+    let (osaka, blobs) = (1_893_456_000_u64, 1_924_992_000_u64);
+    (config["osakaTime"], config["bpo1Time"]) = (json!(osaka), json!(blobs));
+    config["blobSchedule"] = json!({
+        "cancun": {"target": 3, "max": 6, "baseFeeUpdateFraction": 3_338_477},
+        "prague": {"target": 7, "max": 11, "baseFeeUpdateFraction": 6_000_000},
+        "osaka": {"target": 8, "max": 12, "baseFeeUpdateFraction": 6_500_000},
+        "bpo1": {"target": 9, "max": 13, "baseFeeUpdateFraction": 7_000_000},
+    });
+    let genesis = file(&genesis_of(&config).to_string());
+    let flags = ["--genesis", text(genesis.path()), "--feed", "static"];
+    let other = tokio::task::block_in_place(|| TestNode::start(&flags));
+    let mut told = other.result("/", "eth_config", json!([])).await;
+    assert_eq!(told["next"]["activationTime"], osaka, "{told}");
+    assert_eq!(told["last"]["activationTime"], blobs, "{told}");
+    let upstream = serve(&[&first]).await;
+    let announced = told.clone();
+    upstream.script(move |method, _| (method == "eth_config").then(|| Ok(announced.clone())));
+    let node = try_start(&upstream.url(), None, &[]).await.expect("it starts");
+    let mut own = node.result("/", "eth_config", json!([])).await;
+    for config in [&mut told, &mut own] {
+        // The genesis is another one.
+        ["current", "next", "last"].iter().for_each(|fork| config[fork]["forkId"] = Value::Null);
+    }
+    assert_eq!(own, told);
+    executes(&node, &upstream, &first).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_active_fork_that_changed_blobs_alone_has_the_rules_of_osaka() {
+    let first = Built::ethereum();
+    let mut config = ethereum_config();
+    config["osakaTime"] = json!(0);
+    config["blobSchedule"]["osaka"] = json!({"target": 9, "max": 13, "baseFeeUpdateFraction": 7_000_000});
+    let genesis = genesis_of(&config);
+    let genesis = file(&genesis.to_string());
+    let flags = ["--genesis", text(genesis.path()), "--feed", "static"];
+    let other = tokio::task::block_in_place(|| TestNode::start(&flags));
+    let mut told = other.result("/", "eth_config", json!([])).await;
+    let time = first.header().timestamp;
+    told["current"]["activationTime"] = json!(time);
+    let announced = serde_json::from_value(told).expect("its forks");
+    let spec = ChainSpec::announced(ETHEREUM, &announced, &[], Duration::from_secs(1));
+    let spec = spec.expect("presim knows the fork").expect("its forks are in order");
+    let most = |timestamp| spec.blob_params(timestamp).expect("it has blobs").max_blob_count;
+    assert_eq!((most(time - 1), most(time)), (9, 13));
+    let fork = |timestamp| spec.evm_fork(&Header { timestamp, ..first.header().clone() });
+    assert_eq!((fork(0), fork(time)), (SpecId::OSAKA, SpecId::OSAKA));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_from_genesis_gives_the_rules_of_a_chain_whose_node_announces_none() {
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let node = try_start(&upstream.url(), None, &["--fork", "prague=0"]).await.expect("it starts");
+    executes(&node, &upstream, &first).await;
+    // A fork that presim does not know is not guessed.
+    upstream.script(|method, _| {
+        let mut current =
+            json!({"activationTime": 0, "chainId": "0x7ab7", "forkId": "0x01020304", "systemContracts": {}});
+        current["precompiles"] = json!({"NEW": "0x0000000000000000000000000000000000000fff"});
+        (method == "eth_config").then(|| Ok(json!({"current": current, "next": null, "last": null})))
+    });
+    refused(&upstream.url(), None, &[], &["chain 31415", "does not know the active fork", "--fork NAME=0"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_chain_of_the_op_stack_needs_a_genesis() {
+    let built = Built::op_stack();
+    let upstream = serve(&[&built]).await;
+    for flags in [&[][..], &["--fork", "prague=0"]] {
+        refused(&upstream.url(), None, flags, &["chain 4242", "OP stack", "--genesis"]).await;
+    }
 }

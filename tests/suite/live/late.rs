@@ -15,7 +15,8 @@ use super::{
     until, with_usual,
 };
 use crate::{
-    support::BOUND,
+    process::eventually,
+    support::{BOUND, TestNode},
     upstream::{Fault, SmallUpstream, UpstreamChain},
 };
 
@@ -643,4 +644,59 @@ async fn a_snapshot_is_verified_no_further_than_the_pre_confirmed_blocks_below_i
         stage.server.send(payload);
         told(block, "partial").await;
     }
+}
+
+/// Returns the seconds from the timestamp of a block to now.
+fn seconds_since(block: &Built) -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    now.as_secs() - block.header().timestamp
+}
+
+/// Returns the status of `/ready`, and the document.
+async fn ready(node: &TestNode) -> (u16, Value) {
+    let answer = node.client.get(node.url("/ready")).send().await.expect("it answers");
+    (answer.status().as_u16(), answer.json().await.expect("JSON"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_newest_block_is_too_old_is_not_ready() {
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let tolerant = launch(&upstream.url(), Some(&first.config), &with_usual(&[])).await.expect("it starts");
+    let flags = with_usual(&["--ready-lag-ms", "3600000"]);
+    let strict = launch(&upstream.url(), Some(&first.config), &flags).await.expect("it starts");
+    assert_eq!(ready(&tolerant).await.0, 200);
+    let (status, document) = ready(&strict).await;
+    assert_eq!((status, &document["cause"]), (503, &json!("lagging")), "{document}");
+    let reason = document["reason"].as_str().expect("a reason");
+    assert!(reason.contains("canonical block, 0") && reason.contains("--ready-lag-ms"), "{reason}");
+    let newest = first.next_after(seconds_since(&first), Vec::new(), 1);
+    upstream.push(newest.block.clone());
+    head(&strict, newest.hash()).await;
+    let (status, document) = ready(&strict).await;
+    assert_eq!(status, 200, "{document}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_feed_is_too_late_is_not_ready_until_it_has_caught_up() {
+    let stage = stage(&["--ready-lag-ms", "500"]).await;
+    // The timestamps of its blocks are in the future, so that they are not old.
+    let ahead = stage.first.next_after(seconds_since(&stage.first) + 86_400, Vec::new(), 1);
+    stage.upstream.push(ahead.block.clone());
+    head(&stage.node, ahead.hash()).await;
+    let blocks = chases(&ahead, CHASES[0].0, 1, 2);
+    stage.server.send(&blocks[0].flashblocks(&[2])[0]);
+    until(&stage.node, "applied", |published| published.newest.open.is_some()).await;
+    assert_eq!(ready(&stage.node).await.0, 200);
+    stage.upstream.fail(Fault::Silence, usize::MAX);
+    stage.server.send(&blocks[1].flashblocks(&[2])[0]);
+    let reason = eventually("it is too late", async || {
+        let (status, document) = ready(&stage.node).await;
+        (status == 503).then(|| document["reason"].as_str().expect("a reason").to_owned())
+    });
+    let reason = reason.await;
+    assert!(reason.starts_with("the feed is ") && reason.contains("--ready-lag-ms"), "{reason}");
+    stage.upstream.well();
+    eventually("it has caught up", async || (ready(&stage.node).await.0 == 200).then_some(())).await;
+    stage.never_fell();
 }

@@ -1,5 +1,7 @@
 //! `/health` and `/ready`: whether all is well, and whether requests may be sent here.
 
+use std::time::Duration;
+
 use alloy_primitives::{B256, U64};
 use http::{StatusCode, Uri};
 use serde::Serialize;
@@ -7,6 +9,7 @@ use serde::Serialize;
 use crate::rpc::json;
 use crate::rpc::server::response::{HttpResponse, respond};
 use crate::{
+    clock::{Clock, SystemClock},
     ledger::{Chain, FeedLag, FeedProblem, FeedState},
     store::StoreError,
     upstream::UpstreamState,
@@ -113,6 +116,24 @@ fn stalled(feed: FeedState, age: u128) -> Option<Problem> {
     (age > STALLED_AFTER * u128::from(every_ms)).then(|| Problem::new(FeedProblem::Lagging, text))
 }
 
+/// Returns the reason why a node is not ready whose feed may be late, and whose newest canonical block old, by `most`. The larger
+/// of the two counts.
+fn too_late(published: &Chain, most: Duration) -> Option<Problem> {
+    let feed = published.feed();
+    if matches!(feed, FeedState::Static) {
+        return None;
+    }
+    let (most, head) = (most.as_millis(), published.head());
+    let age = SystemClock::default().unix().saturating_sub(Duration::from_secs(head.header.timestamp)).as_millis();
+    let lag = feed.lag().map_or(0, |lag| lag.ms());
+    let what = match lag > age {
+        true => format!("the feed is {lag} ms late"),
+        false => format!("the newest canonical block, {}, is {age} ms old", head.number()),
+    };
+    let text = || format!("{what}: expected at most {most} ms (--ready-lag-ms)");
+    (lag.max(age) > most).then(|| Problem::new(FeedProblem::Lagging, text()))
+}
+
 /// Returns whether a path is for load balancers and monitoring, which name a node by whatever address they have of it.
 pub fn is_for_operators(uri: &Uri) -> bool {
     matches!(uri.path(), "/health" | "/ready" | "/metrics")
@@ -153,11 +174,12 @@ pub fn health(
 }
 
 /// Answers `/ready`: whether requests may be sent here, for load balancers. A feed that is only late is usable, because
-/// its newest snapshot is consistent, and each answer names its age. A node that is behind its leader is not: it has not come to
-/// the end of the stream, and other nodes of the fleet have.
-pub fn ready(published: &Chain, failure: Option<&StoreError>) -> HttpResponse {
+/// its newest snapshot is consistent, and each answer names its age, unless it is later than `most_late`. A node that is behind its
+/// leader is not: it has not come to the end of the stream, and other nodes of the fleet have.
+pub fn ready(published: &Chain, failure: Option<&StoreError>, most_late: Option<Duration>) -> HttpResponse {
     let feed = published.feed();
     let problem = failed(published, failure).or_else(|| behind(feed));
+    let problem = problem.or_else(|| too_late(published, most_late?));
     let status = if problem.is_some() { "not ready" } else { "ready" };
     Health { status, problem, feed: Some(feed.as_str()), ..Health::default() }.into_response(Some(published))
 }
