@@ -1,14 +1,20 @@
 //! Bundles: signed transactions that are mined together in one block, or not at all.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering::Relaxed},
+use std::{
+    fmt::Display,
+    ops::RangeInclusive,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
 };
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{B256, Keccak256};
 
-use super::{BlocksBuilt, PoolError, SentTransaction, Settings, account::nonce_of, rules};
+use super::{
+    BlocksBuilt, BundleOutcome, PoolError, SentTransaction, Settings, account::nonce_of, outcomes::Outcomes, rules,
+};
 use crate::{
     chain::ChainSpec,
     ledger::{Chain, FeedProblem, Snapshots},
@@ -25,14 +31,18 @@ const MAX_BYTES: usize = 300_000;
 pub struct SentBundle {
     /// The transactions in their order. Not empty.
     pub transactions: Vec<SentTransaction>,
-    /// The number of the block that the bundle is for.
-    pub block: u64,
+    /// The number of the first block that may have the bundle. `None` for the block being built.
+    pub block: Option<u64>,
+    /// The number of the last block that may have it. `None` for the first.
+    pub max_block: Option<u64>,
     /// The earliest timestamp of that block, in Unix seconds.
     pub min_timestamp: u64,
     /// The latest timestamp of that block, in Unix seconds.
     pub max_timestamp: u64,
     /// The hashes of the transactions that may revert. Each is that of a transaction of the bundle.
     pub may_revert: Vec<B256>,
+    /// The client's name. `None` if clients have no tokens.
+    pub client: Option<String>,
     /// The name under which the client replaces and cancels the bundle.
     pub name: Option<BundleName>,
 }
@@ -53,15 +63,18 @@ pub struct WaitingBundle {
     pub hash: B256,
     /// The transactions in their order, with their senders.
     pub transactions: Vec<Recovered<TxEnvelope>>,
-    block: u64,
+    blocks: RangeInclusive<u64>,
     min_timestamp: u64,
     max_timestamp: u64,
     may_revert: Vec<B256>,
+    client: Option<String>,
     name: Option<BundleName>,
     /// Length of the transactions in bytes.
     size: usize,
     /// Sub-blocks in which the bundle was tried.
     tries: AtomicU32,
+    /// The reason why the last try has failed.
+    misfit: Mutex<Option<String>>,
 }
 
 /// The reason why the pool rejects a bundle.
@@ -80,6 +93,9 @@ pub enum BundleRefusal {
     /// The block is sealed, or too far in the future.
     #[error("block {block}: expected the block being built, {open}, or one of the {BLOCKS_AHEAD} after it")]
     Block { block: u64, open: u64 },
+    /// The last block is before the first, or too far in the future.
+    #[error("block {block}: expected {first}, the first block that may have the bundle, or one after it up to {last}")]
+    MaxBlock { block: u64, first: u64, last: u64 },
     /// A transaction can be in no block.
     #[error("transaction {index} of the bundle ({hash}): {error}")]
     Transaction { index: usize, hash: B256, error: Box<PoolError> },
@@ -102,14 +118,21 @@ pub struct Bundles {
     spec: ChainSpec,
     settings: Settings,
     snapshots: Arc<Snapshots>,
+    list: Mutex<BundleList>,
+}
+
+#[derive(Debug, Default)]
+struct BundleList {
     /// In order of arrival.
-    waiting: Mutex<Vec<Arc<WaitingBundle>>>,
+    waiting: Vec<Arc<WaitingBundle>>,
+    /// The outcomes of these, and of those that wait no longer.
+    outcomes: Outcomes,
 }
 
 impl WaitingBundle {
     /// Returns whether the bundle is for the block `number` with this timestamp.
-    const fn is_for(&self, number: u64, timestamp: u64) -> bool {
-        self.block == number && self.min_timestamp <= timestamp && timestamp <= self.max_timestamp
+    fn is_for(&self, number: u64, timestamp: u64) -> bool {
+        self.blocks.contains(&number) && self.min_timestamp <= timestamp && timestamp <= self.max_timestamp
     }
 
     /// Returns whether the transaction with this hash may revert.
@@ -121,11 +144,67 @@ impl WaitingBundle {
     pub fn count_try(&self) {
         self.tries.fetch_add(1, Relaxed);
     }
+
+    /// Records why a try has failed.
+    pub fn record_misfit(&self, reason: &impl Display) {
+        *self.misfit.lock() = Some(reason.to_string());
+    }
+
+    /// Returns what has become of the bundle on a chain; `None` if it still waits.
+    fn outcome(&self, published: &Chain) -> Option<BundleOutcome> {
+        let newest = &published.newest;
+        let (head, open) = (newest.head.number(), newest.header().number);
+        if *self.blocks.start() > open {
+            return None;
+        }
+        let hashes = || self.transactions.iter().map(|tx| tx.tx_hash());
+        if let Some((index, hash, block)) =
+            hashes().enumerate().find_map(|(index, hash)| Some((index, hash, published.block_of(hash)?)))
+        {
+            let is_whole = hashes().all(|hash| published.block_of(hash) == Some(block));
+            return Some(match is_whole {
+                true => BundleOutcome::Mined { block },
+                false => BundleOutcome::dropped(format!(
+                    "transaction {index} of the bundle ({hash}) is in block {block} without the others"
+                )),
+            });
+        }
+        (*self.blocks.end() <= head).then(|| {
+            let misfit = self.misfit.lock().take();
+            let misfit = misfit.unwrap_or_else(|| {
+                "the bundle was not tried, because no block had a timestamp that it allows, or time for it".to_owned()
+            });
+            BundleOutcome::dropped(format!("block {} is sealed: {misfit}", self.blocks.end()))
+        })
+    }
+}
+
+impl BundleList {
+    /// Removes the bundles that have an outcome, and records it.
+    fn end(&mut self, outcome: impl Fn(&WaitingBundle) -> Option<BundleOutcome>) -> usize {
+        let Self { waiting, outcomes } = self;
+        let mut ended = Vec::new();
+        waiting.retain(|bundle| match outcome(bundle) {
+            Some(outcome) => {
+                ended.push((bundle.clone(), outcome));
+                false
+            }
+            None => true,
+        });
+        for (bundle, outcome) in &ended {
+            // The same bundle may wait for other blocks, too.
+            let still_waits = |other: &Arc<WaitingBundle>| other.hash == bundle.hash && other.client == bundle.client;
+            if matches!(outcome, BundleOutcome::Mined { .. }) || !waiting.iter().any(still_waits) {
+                outcomes.end(&bundle.client, &bundle.hash, outcome.clone());
+            }
+        }
+        ended.len()
+    }
 }
 
 impl Bundles {
-    pub(super) const fn new(spec: ChainSpec, settings: Settings, snapshots: Arc<Snapshots>) -> Self {
-        Self { spec, settings, snapshots, waiting: Mutex::new(Vec::new()) }
+    pub(super) fn new(spec: ChainSpec, settings: Settings, snapshots: Arc<Snapshots>) -> Self {
+        Self { spec, settings, snapshots, list: Mutex::default() }
     }
 
     /// Adds a bundle and returns its hash. It waits in memory only, and is tried in each sub-block of its block until it
@@ -137,8 +216,9 @@ impl Bundles {
     /// checked, because the state in the bundle's block is not known yet.
     pub fn add(&self, sent: SentBundle) -> Result<B256, BundleRefusal> {
         self.check_built()?;
-        let SentBundle { transactions, block, min_timestamp, max_timestamp, may_revert, name } = sent;
-        self.check_block(block)?;
+        let SentBundle { transactions, block, max_block, min_timestamp, max_timestamp, may_revert, client, name } =
+            sent;
+        let blocks = self.check_blocks(block, max_block)?;
         let size = transactions.iter().map(|sent| sent.size).sum();
         if size > MAX_BYTES {
             return Err(BundleRefusal::Size { size });
@@ -160,10 +240,19 @@ impl Bundles {
         transactions.iter().for_each(|tx| hash.update(tx.tx_hash()));
         let hash = hash.finalize();
         let size = transactions.iter().map(|tx| tx.eip2718_encoded_length()).sum();
-        let tries = AtomicU32::new(0);
-        let bundle =
-            WaitingBundle { hash, transactions, block, min_timestamp, max_timestamp, may_revert, name, size, tries };
-        self.push(bundle)?;
+        self.push(WaitingBundle {
+            hash,
+            transactions,
+            blocks,
+            min_timestamp,
+            max_timestamp,
+            may_revert,
+            client,
+            name,
+            size,
+            tries: AtomicU32::new(0),
+            misfit: Mutex::default(),
+        })?;
         Ok(hash)
     }
 
@@ -176,12 +265,18 @@ impl Bundles {
         self.snapshots.load().feed().problem().map_or(Ok(()), |problem| Err(BundleRefusal::Degraded(problem)))
     }
 
-    /// Checks that the block `number` is being built, or soon will be.
-    fn check_block(&self, number: u64) -> Result<(), BundleRefusal> {
+    /// Returns the blocks that may have a bundle, each of which is being built or soon will be.
+    fn check_blocks(&self, first: Option<u64>, last: Option<u64>) -> Result<RangeInclusive<u64>, BundleRefusal> {
         let open = self.snapshots.newest().header().number;
-        match (open..=open.saturating_add(BLOCKS_AHEAD)).contains(&number) {
-            true => Ok(()),
-            false => Err(BundleRefusal::Block { block: number, open }),
+        let may = open..=open.saturating_add(BLOCKS_AHEAD);
+        let first = first.unwrap_or(open);
+        if !may.contains(&first) {
+            return Err(BundleRefusal::Block { block: first, open });
+        }
+        let last = last.unwrap_or(first);
+        match (first..=*may.end()).contains(&last) {
+            true => Ok(first..=last),
+            false => Err(BundleRefusal::MaxBlock { block: last, first, last: *may.end() }),
         }
     }
 
@@ -192,43 +287,41 @@ impl Bundles {
     /// Returns [`BundleRefusal::Static`], [`BundleRefusal::Upstream`] or [`BundleRefusal::Degraded`] if no blocks are built here.
     pub fn cancel(&self, name: &BundleName) -> Result<bool, BundleRefusal> {
         self.check_built()?;
-        let mut waiting = self.waiting.lock();
-        let before = waiting.len();
-        waiting.retain(|bundle| bundle.name.as_ref() != Some(name));
-        Ok(waiting.len() < before)
+        let is_named = |bundle: &WaitingBundle| bundle.name.as_ref() == Some(name);
+        let cancelled = |bundle: &WaitingBundle| is_named(bundle).then(|| BundleOutcome::dropped("it was cancelled"));
+        Ok(self.list.lock().end(cancelled) > 0)
+    }
+
+    /// Returns what has become of a client's bundle; `None` if the client has sent no such bundle, or it is forgotten.
+    pub fn outcome(&self, client: Option<&str>, hash: &B256) -> Option<BundleOutcome> {
+        // The newest block may have been published a moment ago.
+        self.advance(&self.snapshots.load());
+        self.list.lock().outcomes.get(client, hash).cloned()
     }
 
     /// Returns the bundles to be tried in a sub-block of the block `number` with this timestamp: those first that were tried
     /// least, in order of arrival.
     pub fn for_block(&self, number: u64, timestamp: u64) -> Vec<Arc<WaitingBundle>> {
         let mut bundles: Vec<_> =
-            self.waiting.lock().iter().filter(|bundle| bundle.is_for(number, timestamp)).cloned().collect();
+            self.list.lock().waiting.iter().filter(|bundle| bundle.is_for(number, timestamp)).cloned().collect();
         bundles.sort_by_key(|bundle| bundle.tries.load(Relaxed));
         bundles
     }
 
     /// Drops the bundles of sealed blocks, and those of the open block with a transaction that is in a block already.
     pub(super) fn advance(&self, published: &Chain) {
-        let mut waiting = self.waiting.lock();
-        if waiting.is_empty() {
-            return;
-        }
-        let newest = &published.newest;
-        let (head, open) = (newest.head.number(), newest.header().number);
-        let is_mined =
-            |bundle: &WaitingBundle| bundle.transactions.iter().any(|tx| published.transaction(tx.tx_hash()).is_some());
-        waiting.retain(|bundle| bundle.block > head && !(bundle.block <= open && is_mined(bundle)));
+        self.list.lock().end(|bundle| bundle.outcome(published));
     }
 
     /// Adds a bundle in place of that with the same name; without a name, of the same bundle for the same block.
     fn push(&self, bundle: WaitingBundle) -> Result<(), BundleRefusal> {
-        let mut waiting = self.waiting.lock();
-        let stays = |other: &Arc<WaitingBundle>| {
-            other.name != bundle.name
-                || (bundle.name.is_none() && (other.hash, other.block) != (bundle.hash, bundle.block))
+        let mut list = self.list.lock();
+        let is_replaced = |other: &WaitingBundle| match &bundle.name {
+            Some(name) => other.name.as_ref() == Some(name),
+            None => other.name.is_none() && (other.hash, &other.blocks) == (bundle.hash, &bundle.blocks),
         };
         let (mut staying, mut bytes) = (0, 0);
-        for other in waiting.iter().filter(|other| stays(other)) {
+        for other in list.waiting.iter().filter(|other| !is_replaced(other)) {
             (staying, bytes) = (staying + 1, bytes + other.size);
         }
         if staying >= self.settings.bundles {
@@ -238,8 +331,10 @@ impl Bundles {
         if bundle.size > left {
             return Err(BundleRefusal::Full { left, size: bundle.size });
         }
-        waiting.retain(stays);
-        waiting.push(Arc::new(bundle));
+        let replaced = |other: &WaitingBundle| is_replaced(other).then(|| BundleOutcome::dropped("it was replaced"));
+        list.end(replaced);
+        list.outcomes.begin(&bundle.client, bundle.hash);
+        list.waiting.push(Arc::new(bundle));
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ mod content;
 mod decode;
 mod drops;
 mod error;
+mod outcomes;
 mod own;
 mod queue;
 mod rules;
@@ -28,6 +29,7 @@ pub use self::{
     decode::SentTransaction,
     drops::{DropReason, DroppedTransaction, PoolDrops},
     error::PoolError,
+    outcomes::BundleOutcome,
     queue::PoolNonce,
     settings::{BlocksBuilt, Settings},
     submitted::{Acknowledgement, ForwardedTransaction, SubmittedTransaction, TxOutbox},

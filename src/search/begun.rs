@@ -75,9 +75,9 @@ impl BegunSearch {
         }
     }
 
-    /// Narrows the interval between the neighbours of the best of `variants`, which are in the order of their one value,
-    /// by the golden section, and adds what it tried to them. Asks `may_try` before each, and ends if it may not. Returns
-    /// whether it came to its end.
+    /// Narrows the interval between the neighbours of the best of `variants`, which have one value each, by the golden section,
+    /// and adds what it tried to them. Asks `may_try` before each, and ends if it may not; it goes on from there if it is called
+    /// again with these variants. Returns whether it came to its end.
     ///
     /// # Errors
     ///
@@ -90,6 +90,7 @@ impl BegunSearch {
         mut may_try: impl FnMut() -> bool,
     ) -> Result<bool, Stopped> {
         let aim = self.search.aim;
+        variants.sort_by(|one, other| one.values.cmp(&other.values));
         let best = variants.iter().enumerate().max_by(|(_, one), (_, other)| one.rank(other, aim));
         let Some((index, best)) = best else { return Ok(true) };
         let (mut best, mut simulation) = (best.clone(), self.search.to_rank());

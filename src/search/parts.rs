@@ -11,7 +11,11 @@ use std::{
 use alloy_primitives::U256;
 use bytestring::ByteString;
 
-use super::{begun::BegunSearch, outcome::SearchOutcome};
+use super::{
+    begun::BegunSearch,
+    outcome::SearchOutcome,
+    rate::{RunRate, Unlimited},
+};
 use crate::{
     chain::ChainSpec,
     engine::{BundleSearch, Engine, SearchedValues, SimulationError, SimulationRules, Variant},
@@ -115,27 +119,27 @@ impl Searcher {
         let on = snapshot.clone();
         let begin = move |engine: &mut Engine<'_>| BegunSearch::begin(engine, &on, &search);
         let begun = Arc::new(self.run(&snapshot, self.ticket.clone(), None, begin).await?);
-        self.finish(&begun, || Ok(()), Ok).await
+        self.finish(&begun, &Unlimited, Ok).await
     }
 
     /// Runs the variants of a search that has begun, and has `show` turn the outcome into the answer on the worker that
-    /// ran the best variant. At the deadline, the outcome has the best variants so far. `may_try` is asked before each
-    /// variant besides the [first](BegunSearch::first) ones.
+    /// ran the best variant. The variants are drawn from `rate`. At the deadline, or where the rate has no more before it, the
+    /// outcome has the best variants so far.
     ///
     /// # Errors
     ///
-    /// Returns the error of `may_try` or of `show`, or an error if a part was not run.
+    /// Returns the error of `show`, or an error if a part was not run.
     pub async fn finish<T: Send + 'static, E: From<SearchError> + Send + 'static>(
         &self,
         begun: &Arc<BegunSearch>,
-        may_try: impl Fn() -> Result<(), E> + Send + Sync + 'static,
+        rate: &impl RunRate,
         show: impl Fn(SearchOutcome) -> Result<T, E> + Send + Sync + 'static,
     ) -> Result<T, E> {
-        let (mut variants, mut complete) = self.try_all(begun).await?;
+        let (mut variants, mut complete) = self.try_all(begun, rate).await?;
         if let SearchedValues::Maximize { tolerance, .. } = begun.search.values
             && complete
         {
-            (variants, complete) = self.narrow(begun, variants, tolerance, may_try).await?;
+            (variants, complete) = self.narrow(begun, variants, tolerance, rate).await?;
         }
         let ranked = SearchOutcome::of(&begun.search, variants, complete);
         let show = Arc::new(show);
@@ -159,15 +163,25 @@ impl Searcher {
     }
 
     /// Runs the first variants side by side. Returns those that ran in time, and whether all did.
-    async fn try_all(&self, begun: &Arc<BegunSearch>) -> Result<(Vec<Variant>, bool), SearchError> {
+    async fn try_all(
+        &self,
+        begun: &Arc<BegunSearch>,
+        rate: &impl RunRate,
+    ) -> Result<(Vec<Variant>, bool), SearchError> {
         let count = begun.first.len();
         let size = count.div_ceil(PARTS).clamp(MIN_PART, MAX_PART);
         let batch = self.host.executor.batch();
         let parts = (0..count).step_by(size).map(|from| {
             let part = from..(from + size).min(count);
-            let of = begun.clone();
+            let (of, runs) = (begun.clone(), part.len());
             let work = move |engine: &mut Engine<'_>| Ok(of.try_variants(engine, &of.first[part.clone()])?);
-            self.run(&begun.snapshot, self.ticket.clone().of(&batch), Some(self.stops), work)
+            let run = self.run(&begun.snapshot, self.ticket.clone().of(&batch), Some(self.stops), work);
+            async move {
+                match rate.draw(runs, self.stops).await {
+                    true => run.await,
+                    false => Ok((Vec::new(), false)),
+                }
+            }
         });
         let (mut variants, mut complete) = (Vec::with_capacity(count), true);
         for part in futures::future::join_all(parts).await {
@@ -184,37 +198,43 @@ impl Searcher {
         Ok((variants, complete))
     }
 
-    /// Searches for the best value between the neighbours of the best so far.
-    async fn narrow<E: From<SearchError> + Send + 'static>(
+    /// Searches for the best value between the neighbours of the best so far. No worker waits for the rate: where that has no run,
+    /// the search leaves its worker, and goes on once a run is drawn.
+    async fn narrow(
         &self,
         begun: &Arc<BegunSearch>,
-        variants: Vec<Variant>,
+        mut variants: Vec<Variant>,
         tolerance: U256,
-        may_try: impl Fn() -> Result<(), E> + Send + Sync + 'static,
-    ) -> Result<(Vec<Variant>, bool), E> {
-        let work = {
-            let (begun, before, asked) = (begun.clone(), variants.clone(), AtomicUsize::new(0));
-            move |engine: &mut Engine<'_>| {
-                let (mut variants, mut tried, mut refused) = (before.clone(), 0, Ok(()));
-                let may_try = || {
-                    tried += 1;
-                    // A run that is repeated, because it has missed state, has asked for its variants before.
-                    if tried > asked.load(Relaxed) {
-                        refused = may_try();
-                        if refused.is_ok() {
-                            asked.store(tried, Relaxed);
+        rate: &impl RunRate,
+    ) -> Result<(Vec<Variant>, bool), SearchError> {
+        let mut granted = 0;
+        loop {
+            let work = {
+                let (begun, before, rate) = (begun.clone(), variants.clone(), rate.clone());
+                let drawn = AtomicUsize::new(granted);
+                move |engine: &mut Engine<'_>| {
+                    let (mut variants, mut tried, mut has_run) = (before.clone(), 0, true);
+                    let may_try = || {
+                        tried += 1;
+                        // A run that is repeated, because it has missed state, has drawn its variants before.
+                        if tried > drawn.load(Relaxed) {
+                            has_run = rate.try_draw();
+                            if has_run {
+                                drawn.store(tried, Relaxed);
+                            }
                         }
-                    }
-                    refused.is_ok()
-                };
-                let complete = begun.narrow(engine, &mut variants, tolerance, may_try)?;
-                Ok(refused.map(|()| (variants, complete)))
+                        has_run
+                    };
+                    let complete = begun.narrow(engine, &mut variants, tolerance, may_try)?;
+                    Ok((variants, complete, has_run))
+                }
+            };
+            match self.run(&begun.snapshot, self.ticket.clone(), Some(self.stops), work).await {
+                Ok((narrowed, false, false)) if rate.draw(1, self.stops).await => (variants, granted) = (narrowed, 1),
+                Ok((narrowed, complete, _)) => return Ok((narrowed, complete)),
+                Err(error) if error.is_deadline() => return Ok((variants, false)),
+                Err(error) => return Err(error),
             }
-        };
-        match self.run(&begun.snapshot, self.ticket.clone(), Some(self.stops), work).await {
-            Ok(narrowed) => narrowed,
-            Err(error) if error.is_deadline() => Ok((variants, false)),
-            Err(error) => Err(error.into()),
         }
     }
 

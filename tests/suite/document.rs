@@ -89,6 +89,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         ),
         ("eth_sendBundle", json!([{"txs": [SIGNED], "blockNumber": "0x1"}])),
         ("eth_cancelBundle", json!([{"replacementUuid": "one"}])),
+        ("presim_outcome", json!([alloy_primitives::B256::ZERO])),
         ("eth_callMany", json!([bundles, {"blockNumber": "latest"}, accounts, 1000])),
         ("debug_traceCall", json!([call, "latest", options])),
         ("debug_traceCallMany", json!([bundles, {"blockNumber": "latest"}, options])),

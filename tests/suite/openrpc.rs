@@ -353,6 +353,7 @@ async fn what_is_sent_or_signed_has_the_shape_of_the_document() {
         for (method, params) in [
             ("eth_accounts", json!([])),
             ("eth_sendBundle", json!([bundle])),
+            ("presim_outcome", json!([alloy_primitives::B256::repeat_byte(1)])),
             ("eth_cancelBundle", json!([{"replacementUuid": path}])),
             ("eth_sendRawTransaction", json!([signed(0)])),
             ("eth_sendRawTransactionSync", json!([signed(1), 60_000])),

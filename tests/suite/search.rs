@@ -1,5 +1,7 @@
 //! `presim_search`: the values of a bundle that serve an objective best.
 
+use std::time::{Duration, Instant};
+
 use alloy_primitives::U256;
 use serde_json::{Value, json};
 
@@ -490,35 +492,46 @@ async fn at_its_deadline_a_search_answers_with_the_best_so_far() {
 }
 
 #[tokio::test]
-async fn each_variant_counts_as_a_request() {
-    let file = token_file(&[("a", 40)]);
-    let node = TestNode::quiet_with(&["--token-file", file.path().to_str().unwrap()]);
+async fn the_variants_of_a_search_are_drawn_from_the_rate_as_they_run() {
+    let file = token_file(&[("a", 20)]);
+    let node = TestNode::quiet_with(&["--token-file", file.path().to_str().unwrap(), "--deadline-ms", "60000"]);
     let ask = async |runs: usize| {
         let vary = word(json!({ "values": (0..runs).collect::<Vec<_>>() }));
         let request = search(&hill(0), json!({ "vary": vary, "objective": token() }));
         node.call_as(&token_of("a"), "presim_search", request).await
     };
-    assert_eq!(ask(30).await["result"]["runs"], 30);
-    let refused = ask(30).await;
-    assert_eq!(refused["error"]["code"], -32005, "{refused}");
+    // The rate has 20 at once, and 20 more a second. 48 seconds, four fifths of the deadline, are not enough for as many as this.
+    let refused = ask(2_000).await["error"].take();
+    assert_eq!(refused["code"], -32005, "{refused}");
+    let text = refused["message"].as_str().unwrap();
+    assert!(text.starts_with("rate limit: \"a\" may send 20 requests per second: 1999 more take at least "), "{text}");
+    // The rejected search has drawn nothing of what the rate had.
+    for _ in 0..10 {
+        let answer = node.call_as(&token_of("a"), "eth_chainId", json!([])).await;
+        assert_eq!(answer["result"], "0x7a69", "{answer}");
+    }
+    let begun = Instant::now();
+    let found = ask(60).await["result"].take();
+    assert_eq!((&found["runs"], &found["complete"]), (&json!(60), &json!(true)), "{found}");
+    assert!(begun.elapsed() >= Duration::from_millis(1_900), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
-async fn a_search_for_a_maximum_ends_where_the_rate_of_its_client_does() {
+async fn a_search_for_a_maximum_goes_on_at_the_rate_of_its_client() {
     let file = token_file(&[("a", 80)]);
-    let node = TestNode::quiet_with(&["--token-file", file.path().to_str().unwrap()]);
+    let node = TestNode::quiet_with(&["--token-file", file.path().to_str().unwrap(), "--deadline-ms", "60000"]);
     // The more is sent, the better: 16 variants, and 184 to narrow the interval, more than the client may send in a second.
     let mut bundle = payload(json!([{ "from": FROM, "to": OTHER, "value": "0x0" }]));
     bundle["blockStateCalls"][0]["stateOverrides"][FROM]["balance"] = json!(U256::MAX >> 1);
-    let vary = |form: Value| {
-        let mut place = json!({ "path": "blocks[0].calls[0].value" });
-        place.as_object_mut().unwrap().extend(form.as_object().unwrap().clone());
-        json!({ "vary": [place], "objective": { "account": OTHER } })
-    };
-    let ask = async |form: Value| node.call_as(&token_of("a"), "presim_search", search(&bundle, vary(form))).await;
-    let refused = ask(json!({ "maximize": { "from": 1, "to": U256::ONE << 254 } })).await;
-    assert_eq!(refused["error"]["code"], -32005, "{refused}");
-    // The variants that ran count, so that nothing is left for another search.
-    let refused = ask(json!({ "values": (0..60).collect::<Vec<_>>() })).await;
-    assert_eq!(refused["error"]["code"], -32005, "{refused}");
+    let vary = json!([{ "path": "blocks[0].calls[0].value", "maximize": { "from": 1, "to": U256::ONE << 254 } }]);
+    let asked = search(&bundle, json!({ "vary": vary, "objective": { "account": OTHER } }));
+    let begun = Instant::now();
+    let found = node.call_as(&token_of("a"), "presim_search", asked.clone()).await["result"].take();
+    assert_eq!(found["complete"], true, "{found}");
+    let runs = found["runs"].as_u64().unwrap();
+    assert!(runs > 160, "{found}");
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
+    // Where the rate does not stop it, it finds the same.
+    let free = TestNode::quiet().result("/", "presim_search", asked).await;
+    assert_eq!((&free["best"], &free["runs"]), (&found["best"], &found["runs"]));
 }

@@ -354,6 +354,75 @@ async fn a_bundle_is_sent_again_replaced_and_cancelled() {
     assert_eq!(node.mine().await, Vec::<Value>::new());
 }
 
+// What has become of it.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_outcome_of_a_bundle_says_where_it_is_or_why_it_was_dropped() {
+    for path in PATHS {
+        let node = MiningNode::new(&[]);
+        let outcome = async |hash: &Value| node.node.result(path, "presim_outcome", json!([hash])).await;
+        let pending = json!({"status": "pending"});
+        let dropped = |reason: String| json!({"status": "dropped", "reason": reason});
+        assert_eq!(outcome(&json!(B256::ZERO)).await, Value::Null);
+
+        let open = node.open().await;
+        let good = node.send(&[pays(0, 0), pays(1, 0)], json!({})).await;
+        let bad = node.send(&[pays(2, 0), reverts(3, 0)], json!({})).await;
+        let early = node.send(&[pays(4, 0)], json!({"maxTimestamp": 1})).await;
+        for hash in [&good, &bad, &early] {
+            assert_eq!(outcome(hash).await, pending);
+        }
+        node.mine().await;
+        assert_eq!(outcome(&good).await, json!({"status": "mined", "blockNumber": hex(open)}));
+        assert_eq!(outcome(&bad).await, dropped(format!("block {open} is sealed: transaction 1 of the bundle fails")));
+        let untried = "the bundle was not tried, because no block had a timestamp that it allows, or time for it";
+        assert_eq!(outcome(&early).await, dropped(format!("block {open} is sealed: {untried}")));
+
+        // Sent again, it waits again.
+        let later = json!({"blockNumber": hex(open + 2), "replacementUuid": "mine"});
+        assert_eq!(node.send(&[pays(4, 0)], later.clone()).await, early);
+        assert_eq!(outcome(&early).await, pending);
+        let next = node.send(&[pays(5, 0)], later).await;
+        assert_eq!(outcome(&early).await, dropped("it was replaced".to_owned()));
+        node.node.result(path, "eth_cancelBundle", json!([{"replacementUuid": "mine"}])).await;
+        assert_eq!(outcome(&next).await, dropped("it was cancelled".to_owned()));
+
+        // One of its transactions is mined by another way.
+        let parts = node.send(&[pays(4, 0), pays(5, 1)], json!({})).await;
+        node.pool(&pays(4, 0)).await;
+        node.mine().await;
+        let alone =
+            format!("transaction 0 of the bundle ({}) is in block {} without the others", hash(&pays(4, 0)), open + 1);
+        assert_eq!(outcome(&parts).await, dropped(alone));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_without_a_block_is_for_the_one_being_built_and_up_to_its_last() {
+    let node = MiningNode::new(&[]);
+    let send =
+        async |bundle: Value| node.node.result("/", "eth_sendBundle", json!([bundle])).await["bundleHash"].take();
+    let outcome = async |hash: &Value| node.node.result("/", "presim_outcome", json!([hash])).await;
+    let open = node.open().await;
+    let now = send(json!({"txs": [pays(0, 0)]})).await;
+    // The nonce before its own is used in the second block from here.
+    let [waits, expires] = [2, 1].map(|blocks| open + blocks);
+    let waits = send(json!({"txs": [pays(1, 1)], "maxBlockNumber": hex(waits)})).await;
+    let expires = send(json!({"txs": [pays(2, 1)], "maxBlockNumber": expires})).await;
+    assert_eq!(node.mine().await, hashes_of(&[pays(0, 0)]));
+    assert_eq!(outcome(&now).await, json!({"status": "mined", "blockNumber": hex(open)}));
+    node.pool(&pays(1, 0)).await;
+    assert_eq!(outcome(&expires).await, json!({"status": "pending"}));
+    assert_eq!(node.mine().await, hashes_of(&[pays(1, 0)]));
+    assert_eq!(outcome(&waits).await, json!({"status": "pending"}));
+    let reason = outcome(&expires).await["reason"].take();
+    assert!(
+        reason.as_str().unwrap().starts_with(&format!("block {} is sealed: transaction 0 of the bundle: ", open + 1))
+    );
+    assert_eq!(node.mine().await, hashes_of(&[pays(1, 1)]));
+    assert_eq!(outcome(&waits).await, json!({"status": "mined", "blockNumber": hex(open + 2)}));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_s_names_are_its_own() {
     let tokens = ["a", "b"].map(|name| (name, format!("{name}-token-of-some-length")));
@@ -371,7 +440,10 @@ async fn a_client_s_names_are_its_own() {
     let name = json!({"replacementUuid": "0b4ee1a6-6d2f-4c52-8b0b-6a2f1ad2d1f0"});
     let mut bundle = name.clone();
     (bundle["txs"], bundle["blockNumber"]) = (json!([pays(0, 0)]), json!("0x1"));
-    assert!(call(0, "eth_sendBundle", bundle).await["bundleHash"].is_string());
+    let sent = call(0, "eth_sendBundle", bundle).await["bundleHash"].take();
+    assert!(sent.is_string());
+    assert_eq!(call(1, "presim_outcome", sent.clone()).await, Value::Null, "it is another client's");
+    assert_eq!(call(0, "presim_outcome", sent).await["status"], "pending");
     assert_eq!(call(1, "eth_cancelBundle", name.clone()).await, false);
     assert_eq!(call(0, "eth_cancelBundle", name).await, true);
 }
@@ -396,7 +468,13 @@ async fn bad_bundles_are_refused_and_their_field_named() {
     for (params, code, text) in [
         (json!([]), -32602, "invalid length 0, expected 1 parameter: the bundle".to_owned()),
         (json!([{"blockNumber": "0x1"}]), -32602, "missing field `txs`".to_owned()),
-        (json!([{"txs": [good]}]), -32602, "missing field `blockNumber`".to_owned()),
+        (
+            with(json!({"maxBlockNumber": "0x0"})),
+            -32000,
+            "params[0].maxBlockNumber: block 0: expected 1, the first block that may have the bundle, or one after it up to 26"
+                .to_owned(),
+        ),
+        (with(json!({"maxBlockNumber": 27})), -32000, "params[0].maxBlockNumber: block 27: expected".to_owned()),
         (with(json!({"txs": []})), -32602, "params[0].txs: empty".to_owned()),
         (with(json!({"txs": ["0x02"]})), -32602, "params[0].txs[0]: not a signed transaction".to_owned()),
         (

@@ -181,6 +181,15 @@ impl Chain {
         Some((Block::newest(snapshot)?, *index))
     }
 
+    /// Returns the number of the block that has a transaction, possibly the one being built.
+    pub fn block_of(&self, hash: &B256) -> Option<u64> {
+        if let Some((number, _)) = self.transactions.get(hash) {
+            return Some(*number);
+        }
+        let open = self.pending()?.open.as_ref()?;
+        open.positions.contains_key(hash).then_some(open.header.number)
+    }
+
     /// Returns whether a transaction is in a sealed block that is not pruned.
     pub fn is_mined(&self, hash: &B256) -> bool {
         self.transactions.contains_key(hash)

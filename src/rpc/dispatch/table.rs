@@ -123,6 +123,7 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::serve::<send::SendTransaction>("eth_sendTransaction", On(Read)).commits().by(LeaderUse::Always),
     MethodRoute::run::<send::SendBundle>("eth_sendBundle", On(Read)).commits().by(LeaderUse::Always),
     MethodRoute::run::<send::CancelBundle>("eth_cancelBundle", Inline).commits().by(LeaderUse::Always),
+    MethodRoute::run::<send::GetOutcome>("presim_outcome", Inline).by(LeaderUse::Always),
     MethodRoute::run::<send::Accounts>("eth_accounts", Inline).by(LeaderUse::Always),
     // The pool.
     MethodRoute::run::<pool::Status>("txpool_status", On(Read)).by(LeaderUse::Always),

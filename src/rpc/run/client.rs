@@ -1,9 +1,13 @@
 //! A client: whoever has a token, or a connection. Its rights, its rate, and the quota of the workers that the scheduler gives it.
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::{
+    num::NonZeroU32,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use arc_swap::ArcSwap;
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter, clock::Clock};
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use tokio::sync::watch;
@@ -56,6 +60,16 @@ struct RateLimit {
 impl RateLimit {
     fn new(rate: NonZeroU32) -> Self {
         Self { rate, limiter: RateLimiter::direct(Quota::per_second(rate)) }
+    }
+
+    /// Counts `requests`, at most those of a second. Returns the time after which the rate admits them, unless it does now.
+    fn count(&self, requests: NonZeroU32) -> Result<(), Duration> {
+        match self.limiter.check_n(requests) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(later)) => Err(later.wait_time_from(self.limiter.clock().now())),
+            // There are more than a second has.
+            Err(_) => Err(Duration::MAX),
+        }
     }
 }
 
@@ -140,11 +154,55 @@ impl Client {
     pub fn admit(&self, requests: NonZeroU32) -> Result<()> {
         let Some(Named { token: Token { name, .. }, limit, .. }) = &self.named else { return Ok(()) };
         let limit = limit.load();
-        match limit.limiter.check_n(requests) {
-            Ok(Ok(())) => Ok(()),
-            _ => {
-                let rate = limit.rate;
-                Err(RpcError::limit(format!("rate limit: {name:?} may send {rate} requests per second")))
+        let rate = limit.rate;
+        let exceeded = |_| RpcError::limit(format!("rate limit: {name:?} may send {rate} requests per second"));
+        limit.count(requests).map_err(exceeded)
+    }
+
+    /// Begins to count `requests` more against the client's rate, if it has one, which admits them one after the other. Returns
+    /// how many of them are counted already; the others have to be counted by [`admit_by`](Self::admit_by).
+    ///
+    /// # Errors
+    ///
+    /// Returns -32005 if the rate does not admit all of them by `until`. None is counted then.
+    pub fn admit_first(&self, requests: u32, until: Instant) -> Result<u32> {
+        let Some(Named { token: Token { name, .. }, limit, .. }) = &self.named else { return Ok(requests) };
+        let limit = limit.load();
+        let rate = limit.rate.get();
+        let at_once = requests.min(rate);
+        let Some(first) = NonZeroU32::new(at_once) else { return Ok(0) };
+        let left = until.saturating_duration_since(Instant::now());
+        let mut takes = Duration::from_secs(1).mul_f64(f64::from(requests - at_once) / f64::from(rate));
+        if takes <= left {
+            match limit.count(first) {
+                Ok(()) => return Ok(at_once),
+                Err(wait) => takes = takes.saturating_add(wait),
+            }
+            if takes <= left {
+                return Ok(0);
+            }
+        }
+        let [takes, left] = [takes, left].map(|time| time.as_secs_f64());
+        Err(RpcError::limit(format!(
+            "rate limit: {name:?} may send {rate} requests per second: {requests} more take at least {takes:.1} s, and {left:.1} s are left: expected fewer"
+        )))
+    }
+
+    /// Counts `requests` more against the client's rate, if it has one, as the rate admits them. Returns false as soon as it is
+    /// clear that it does not by `until`.
+    pub async fn admit_by(&self, mut requests: u32, until: Instant) -> bool {
+        let Some(Named { limit, .. }) = &self.named else { return true };
+        loop {
+            let limit = limit.load_full();
+            // A tenth of a second's, so that other requests of the client are admitted in between.
+            let some = requests.min((limit.rate.get() / 10).max(1));
+            let Some(next) = NonZeroU32::new(some) else { return true };
+            match limit.count(next) {
+                Ok(()) => requests -= some,
+                Err(wait) => match Instant::now().checked_add(wait).filter(|free| *free <= until) {
+                    Some(free) => tokio::time::sleep_until(free.into()).await,
+                    None => return false,
+                },
             }
         }
     }

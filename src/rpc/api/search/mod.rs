@@ -3,7 +3,14 @@
 pub mod request;
 pub mod result;
 
-use std::{num::NonZeroU32, sync::Arc, time::Instant};
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Instant,
+};
 
 use alloy_primitives::I256;
 
@@ -20,6 +27,7 @@ use crate::rpc::{
     },
     run::{
         Backend, Run,
+        client::Client,
         request::{Request, begin},
         runner::RequestRunner,
     },
@@ -28,7 +36,7 @@ use crate::{
     engine::Engine,
     ledger::Snapshot,
     scheduler::{LaneName, RunTarget},
-    search::{BegunSearch, SearchError, SearchOutcome, Searcher, search_whole},
+    search::{BegunSearch, RunRate, SearchError, SearchOutcome, Searcher, search_whole},
 };
 
 /// The target of the run in which a search begins.
@@ -48,11 +56,9 @@ impl Serve for Search {
         let left = request.ticket.deadline().saturating_duration_since(arrived);
         let ((begun, form), _) = runner.run_step(TARGET, request.clone(), begin_search).await?;
         let begun = Arc::new(begun);
-        let client = request.caller.client.clone();
-        // The request itself has been counted.
-        let others = u32::try_from(begun.first.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        NonZeroU32::new(others).map_or(Ok(()), |others| client.admit(others))?;
-        let may_try = move || client.admit(NonZeroU32::MIN);
+        // A fifth of the time is left for the outputs.
+        let stops = arrived + left.mul_f64(0.8);
+        let rate = SearchRate::begin(request.caller.client.clone(), begun.first.len(), stops)?;
         let show = {
             let (backend, caller, room) = (runner.backend.clone(), request.caller.clone(), request.room.clone());
             let head = begin(&request.id, "result");
@@ -70,11 +76,42 @@ impl Serve for Search {
             host: runner.host.clone(),
             rules: runner.backend.rules(request.caller.dialect),
             ticket: request.ticket,
-            // A fifth of the time is left for the outputs.
-            stops: arrived + left.mul_f64(0.8),
+            stops,
             params: request.params,
         };
-        searcher.finish(&begun, may_try, show).await
+        searcher.finish(&begun, &rate, show).await
+    }
+}
+
+/// The rate of a client that searches.
+#[derive(Clone)]
+struct SearchRate {
+    client: Arc<Client>,
+    /// The runs that are counted and not drawn yet.
+    counted: Arc<AtomicU32>,
+}
+
+impl SearchRate {
+    /// Begins a search whose first `runs` have to be drawn until `stops`.
+    fn begin(client: Arc<Client>, runs: usize, stops: Instant) -> Result<Self> {
+        // The request itself has been counted.
+        let others = u32::try_from(runs.saturating_sub(1)).unwrap_or(u32::MAX);
+        let counted = client.admit_first(others, stops)?.saturating_add(1);
+        Ok(Self { client, counted: Arc::new(AtomicU32::new(counted)) })
+    }
+}
+
+impl RunRate for SearchRate {
+    fn try_draw(&self) -> bool {
+        self.client.admit(NonZeroU32::MIN).is_ok()
+    }
+
+    async fn draw(&self, runs: usize, until: Instant) -> bool {
+        let runs = u32::try_from(runs).unwrap_or(u32::MAX);
+        // The update never fails.
+        let (Ok(counted) | Err(counted)) =
+            self.counted.fetch_update(Relaxed, Relaxed, |counted| Some(counted.saturating_sub(runs)));
+        self.client.admit_by(runs.saturating_sub(counted), until).await
     }
 }
 

@@ -5,10 +5,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    pool::{BundleName, SentBundle},
+    pool::{BundleName, BundleOutcome, SentBundle},
     rpc::{
         api::{Example, Query},
-        json::hex::{Data, Fixed, Number},
+        json::hex::{Data, Fixed, Number, Quantity},
         params::{add_aliases, check_count, decode},
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
@@ -38,8 +38,10 @@ struct Bundle {
     /// Signed transactions of any type, those with blobs in their network form; at most 300,000 bytes.
     #[schemars(length(min = 1, max = 100))]
     txs: Vec<Data>,
-    /// The block being built, or one of the 25 after it.
-    block_number: Number<u64>,
+    /// The first block that may have the bundle: the block being built, which is the default, or one of the 25 after it.
+    block_number: Option<Number<u64>>,
+    /// The last block that may have the bundle, within the same bound; by default the first.
+    max_block_number: Option<Number<u64>>,
     /// The earliest timestamp of the block, in Unix seconds; 0 for none.
     min_timestamp: Option<Number<u64>>,
     /// The latest timestamp of the block, in Unix seconds; 0 for none.
@@ -91,7 +93,9 @@ impl Bundle {
         }
         let name = self.replacement_uuid.map(|uuid| name(uuid, run)).transpose()?;
         let max_timestamp = if max_timestamp == 0 { u64::MAX } else { max_timestamp };
-        Ok(SentBundle { transactions, block: self.block_number.0, min_timestamp, max_timestamp, may_revert, name })
+        let [block, max_block] = [self.block_number, self.max_block_number].map(|number| number.map(|number| number.0));
+        let client = run.client.map(str::to_owned);
+        Ok(SentBundle { transactions, block, max_block, min_timestamp, max_timestamp, may_revert, client, name })
     }
 }
 
@@ -133,6 +137,54 @@ impl Query for CancelBundle {
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let name = name(self.bundle.replacement_uuid, run)?;
         Ok(backend.pool.bundles.cancel(&name)?)
+    }
+}
+
+/// The outcome of a bundle of `eth_sendBundle`; null if the client has not sent it, or it is forgotten. The last 10,000 bundles of
+/// each client are remembered until a restart, or fewer if those of all clients take more than 32 MiB.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: the hash of a bundle")]
+pub struct GetOutcome {
+    bundle_hash: Fixed<32>,
+}
+
+/// The outcome of a bundle.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SentOutcome {
+    /// Whether the bundle waits, is in a block, or was dropped.
+    #[schemars(extend("enum" = ["pending", "mined", "dropped"]))]
+    status: &'static str,
+    /// The block that has the bundle, possibly the one being built.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block_number: Option<Quantity<u64>>,
+    /// The reason why the bundle was dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+impl From<BundleOutcome> for SentOutcome {
+    fn from(outcome: BundleOutcome) -> Self {
+        match outcome {
+            BundleOutcome::Pending => Self { status: "pending", ..Self::default() },
+            BundleOutcome::Mined { block } => {
+                Self { status: "mined", block_number: Some(Quantity(block)), ..Self::default() }
+            }
+            BundleOutcome::Dropped { reason } => Self { status: "dropped", reason: Some(reason), ..Self::default() },
+        }
+    }
+}
+
+impl Query for GetOutcome {
+    type Answer = Option<SentOutcome>;
+    const EXAMPLE: Example = Example {
+        params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#,
+        answer: r#"{"status": "mined", "blockNumber": "0x2a"}"#,
+    };
+
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+        let outcome = backend.pool.bundles.outcome(run.client, &B256::from(self.bundle_hash));
+        Ok(outcome.map(Into::into))
     }
 }
 

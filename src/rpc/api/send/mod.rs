@@ -5,7 +5,7 @@ mod raw;
 mod transaction;
 
 pub use self::{
-    bundle::{CancelBundle, SendBundle},
+    bundle::{CancelBundle, GetOutcome, SendBundle},
     raw::{SendRaw, SendRawSync},
     transaction::{Accounts, SendTransaction},
 };
