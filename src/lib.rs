@@ -36,6 +36,8 @@
 //! - [`shown`]: texts of strangers and URLs with secrets, as they are shown.
 
 #![warn(missing_docs)]
+// Locks are those of `lock`.
+#![warn(clippy::disallowed_types)]
 
 pub mod abi;
 pub mod chain;

@@ -2,8 +2,8 @@
 //!
 //! A run that pauses lets another job run on its thread. If the thread held a lock then, a job that takes the same lock would wait
 //! forever. So a thread counts the locks that it holds, and a run does not pause while there is one
-//! ([`Meter::look`](crate::meter::Meter::look)). All locks of the node that block a thread are of these types; `clippy.toml` rejects
-//! others. No lock is held across an `await`, because the guards are not [`Send`].
+//! ([`Meter::look`](crate::meter::Meter::look)). All locks of the node that block a thread are of these types; the lint
+//! `disallowed_types` (`clippy.toml`) rejects others. No lock is held across an `await`, because the guards are not [`Send`].
 
 use std::{
     cell::Cell,
@@ -96,48 +96,5 @@ impl<G: Deref> Deref for Guard<G> {
 impl<G: DerefMut> DerefMut for Guard<G> {
     fn deref_mut(&mut self) -> &mut G::Target {
         &mut self.inner
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{
-        sync::{
-            Arc,
-            atomic::{AtomicUsize, Ordering::SeqCst},
-        },
-        time::{Duration, Instant},
-    };
-
-    use super::*;
-    use crate::meter::{Meter, Pause};
-
-    #[test]
-    fn a_run_does_not_pause_while_its_thread_holds_a_lock() {
-        let paused = Arc::new(AtomicUsize::new(0));
-        let counter = paused.clone();
-        let pause = Pause::new(move || {
-            counter.fetch_add(1, SeqCst);
-        });
-        let deadline = Instant::now() + Duration::from_secs(3600);
-        let mut meter = Meter::until(deadline, Arc::default(), Some(pause));
-        let (mutex, shared) = (Mutex::new(1), RwLock::new(2));
-        let pauses = |meter: &mut Meter| {
-            let before = paused.load(SeqCst);
-            assert!(meter.look());
-            paused.load(SeqCst) - before
-        };
-        assert_eq!(pauses(&mut meter), 1);
-        {
-            let _held = mutex.lock();
-            assert_eq!(pauses(&mut meter), 0);
-            let _read = shared.read();
-            assert_eq!(pauses(&mut meter), 0);
-        }
-        assert_eq!(pauses(&mut meter), 1);
-        let held = shared.write();
-        assert_eq!(pauses(&mut meter), 0);
-        drop(held);
-        assert_eq!(pauses(&mut meter), 1);
     }
 }

@@ -213,3 +213,46 @@ impl Meter {
         self.stopped.is_none()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering::SeqCst},
+        },
+        time::{Duration, Instant},
+    };
+
+    use super::{Meter, Pause};
+    use crate::lock::{Mutex, RwLock};
+
+    #[test]
+    fn a_run_does_not_pause_while_its_thread_holds_a_lock() {
+        let paused = Arc::new(AtomicUsize::new(0));
+        let counter = paused.clone();
+        let pause = Pause::new(move || {
+            counter.fetch_add(1, SeqCst);
+        });
+        let deadline = Instant::now() + Duration::from_secs(3600);
+        let mut meter = Meter::until(deadline, Arc::default(), Some(pause));
+        let (mutex, shared) = (Mutex::new(1), RwLock::new(2));
+        let pauses = |meter: &mut Meter| {
+            let before = paused.load(SeqCst);
+            assert!(meter.look());
+            paused.load(SeqCst) - before
+        };
+        assert_eq!(pauses(&mut meter), 1);
+        {
+            let _held = mutex.lock();
+            assert_eq!(pauses(&mut meter), 0);
+            let _read = shared.read();
+            assert_eq!(pauses(&mut meter), 0);
+        }
+        assert_eq!(pauses(&mut meter), 1);
+        let held = shared.write();
+        assert_eq!(pauses(&mut meter), 0);
+        drop(held);
+        assert_eq!(pauses(&mut meter), 1);
+    }
+}

@@ -1,7 +1,7 @@
 //! JSON-RPC batches: requests that arrived as one.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -12,6 +12,7 @@ use super::{
     lane::{Lane, LanePermit, Refused},
     load::Demand,
 };
+use crate::lock::Mutex;
 
 /// Requests that arrived as one. They have one permit in a lane together, and only a few of them are in the lanes at a
 /// time: a long batch is admitted like a single request, and delays others no longer than a few of its entries take.
@@ -44,7 +45,7 @@ impl Batch {
     /// Returns the error of [`Lane::admit`] if the batch needs a permit and `lane` rejects it.
     pub fn enter(&self, lane: &Arc<Lane>, demand: Demand) -> Result<JobPermit, Refused> {
         // No code panics while it holds this lock.
-        let mut held = self.permits[lane.name as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.permits[lane.name as usize].lock();
         if let Some(permit) = held.upgrade() {
             return Ok(JobPermit::OfBatch(permit));
         }

@@ -1,10 +1,7 @@
 //! The load of a lane and of its clients: buckets of run time, which requests fill and time drains.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -15,6 +12,7 @@ use super::{
     },
     cost::{Cost, nanos, weighted},
 };
+use crate::lock::Mutex;
 
 /// A leaky bucket: run time that was asked for, and has not drained yet.
 #[derive(Debug)]
@@ -198,7 +196,7 @@ impl Load {
     /// Measures the rate, and ends the overload if the bucket is empty. Called at each `MEASURE_INTERVAL`.
     pub fn measure(&self, now: Instant) {
         let (cost, served) = (self.cost.mean(), self.served.load(Relaxed));
-        let mut asked = lock(&self.asked);
+        let mut asked = self.asked.lock();
         let (began, before) = asked.measured;
         let (time, work) = (nanos(now.saturating_duration_since(began)), served - before);
         // A run counts only when it ends, so the time between measurements must be long if requests are.
@@ -236,14 +234,14 @@ impl Load {
             return Demand::AtEase;
         }
         let now = now();
-        let mut asked = lock(&self.asked);
+        let mut asked = self.asked.lock();
         let Some(depth) = self.drain(&mut asked, now) else { return Demand::AtEase };
         let (client, cost, above) = match client.cost.mean() {
             0 => (&self.newcomers, self.cost.mean(), Demand::Unknown),
             own => (client, own, Demand::AboveQuota),
         };
         asked.bucket.level = (asked.bucket.level + cost as f64).min(depth);
-        let mut own = lock(&client.asked);
+        let mut own = client.asked.lock();
         let (bucket, interval) = &mut *own;
         let clients = asked.count_client(interval);
         bucket.drain(now, asked.rate() * QUOTA_RATE / clients);
@@ -271,7 +269,7 @@ impl Load {
         if self.is_overloaded() {
             return;
         }
-        let mut asked = lock(&self.asked);
+        let mut asked = self.asked.lock();
         asked.bucket = Bucket { level: asked.depth(&self.cost), at: now };
         self.is_overloaded.store(true, Relaxed);
     }
@@ -294,11 +292,6 @@ impl LaneBucket {
         }
         self.clients.iter().copied().fold(1, u32::max).into()
     }
-}
-
-/// Locks a bucket. A panic leaves it consistent, so a poisoned lock is taken all the same.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub use writer::{Change, Commit, Done};
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock, PoisonError, Weak},
+    sync::{Arc, OnceLock, Weak},
     thread,
 };
 
@@ -90,7 +90,7 @@ impl Store {
     /// store with a thread, which commits them itself.
     pub fn commit_waiting(&self) -> bool {
         let Some(Runner::Owner(writer)) = &self.shared.runner else { return false };
-        let writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let writer = writer.lock();
         writer.waiting.try_recv().map(|first| writer.commit_group(first)).is_ok()
     }
 

@@ -3,7 +3,7 @@
 use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, OnceLock},
     thread::{self, JoinHandle},
     time::Instant,
 };
@@ -13,6 +13,7 @@ use redb::{Database, WriteTransaction};
 use tokio::sync::oneshot;
 
 use super::StoreError;
+use crate::lock::Mutex;
 use crate::telemetry::Histogram;
 
 /// Maximum number of writes in one commit.

@@ -192,7 +192,7 @@ impl GetFilterChanges {
                 }
                 Filter::Pending(hashes) => {
                     let (fresh, moves) = hashes.next(backend.limits.max_logs);
-                    json::list(&mut run.out, fresh.into_iter(), |out, hash| json::data(out, hash.as_slice()));
+                    json::list(&mut run.out, fresh, |out, hash| json::data(out, hash.as_slice()));
                     Ok(Found { moves, error: None })
                 }
             };
@@ -268,20 +268,20 @@ enum Stop {
     /// The answer is full. The next poll goes on.
     Full,
     /// Logs cannot be returned any more: the error that says so, and the position to go on from.
-    Lost(RpcError, KnownLogs),
+    Lost(Box<(RpcError, KnownLogs)>),
     /// The run has failed.
-    Failed(RpcError),
+    Failed(Box<RpcError>),
 }
 
 impl From<RpcError> for Stop {
     fn from(error: RpcError) -> Self {
-        Self::Failed(error)
+        Self::Failed(error.into())
     }
 }
 
 impl From<Stopped> for Stop {
     fn from(why: Stopped) -> Self {
-        Self::Failed(why.into())
+        Self::from(RpcError::from(why))
     }
 }
 
@@ -305,9 +305,10 @@ impl<'a, 'r> NewLogs<'a, 'r> {
         let stopped = self.write_all(&mut known).err();
         self.run.out.push(b']');
         match stopped {
-            Some(Stop::Failed(error)) => Err(error),
+            Some(Stop::Failed(error)) => Err(*error),
             // If something was written before, the next poll finds the same error.
-            Some(Stop::Lost(error, goes_on)) if self.count == 0 => {
+            Some(Stop::Lost(lost)) if self.count == 0 => {
+                let (error, goes_on) = *lost;
                 Ok(Found { moves: position.moved(from, goes_on), error: Some(error) })
             }
             _ => Ok(Found { moves: position.moved(from, known), error: None }),
@@ -356,7 +357,7 @@ impl<'a, 'r> NewLogs<'a, 'r> {
         while !self.published.is_canonical(known.newest) {
             let lost = |known: &KnownLogs| {
                 let goes_on = KnownLogs::up_to(self.published.head().id());
-                Stop::Lost(forgotten(known.newest, self.published), goes_on)
+                Stop::Lost(Box::new((forgotten(known.newest, self.published), goes_on)))
             };
             let block = self.published.abandoned(known.newest.hash).ok_or_else(|| lost(known))?;
             let was_returned = !known.late.contains_key(&block.number());
@@ -383,7 +384,7 @@ impl<'a, 'r> NewLogs<'a, 'r> {
             Err(pruned @ (UnknownBlock::History { oldest, .. } | UnknownBlock::Pruned { oldest, .. })) => {
                 let newest = self.published.blocks(oldest, oldest).next();
                 let newest = newest.map_or(self.published.head().id(), |block| parent(block));
-                Err(Stop::Lost(pruned.into(), KnownLogs { newest, late: known.late.clone() }))
+                Err(Stop::Lost(Box::new((pruned.into(), KnownLogs { newest, late: known.late.clone() }))))
             }
             _ => Ok(()),
         }
