@@ -21,7 +21,7 @@ impl Executor {
         &self,
         task: T,
         ticket: &Ticket,
-        route: Option<Route<'_>>,
+        mut route: Option<Route<'_>>,
         mut missed: Missed,
         source: &dyn FetchMissed,
     ) -> Result<T::Answer, TaskError> {
@@ -31,6 +31,9 @@ impl Executor {
                 round += 1;
                 if let Some(other) = fetch(task.as_ref(), ticket, &missed, round, source).await? {
                     task = Arc::new(other);
+                }
+                if let Some(route) = &mut route {
+                    route.weigh_again(ticket);
                 }
             }
             let ran = match &route {

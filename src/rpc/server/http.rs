@@ -169,9 +169,10 @@ impl HttpConnection {
         }
         match path {
             "/health" => {
-                return health(&runner.published(), runner.upstream(), runner.unknown_fork(), runner.store_failure());
+                let (failure, stall) = (runner.store_failure(), runner.stalled_worker());
+                return health(&runner.published(), runner.upstream(), runner.unknown_fork(), failure, stall);
             }
-            "/ready" => return ready(&runner.published(), runner.store_failure()),
+            "/ready" => return ready(&runner.published(), runner.store_failure(), runner.stalled_worker()),
             _ => {}
         }
         if let Some(file) = service.files.answer(&request) {
