@@ -23,7 +23,7 @@ use futures::future::join_all;
 use presim::{
     engine::Outputs,
     meter::Meter,
-    scheduler::{Executor, ExecutorConfig, Flow, LaneName, LocalState, RunTarget, Task},
+    scheduler::{Executor, ExecutorConfig, Flow, LaneName, LocalState, RunTarget, Task, TaskName},
     state::Overlay,
     telemetry::Metrics,
 };
@@ -81,6 +81,10 @@ struct Work<F> {
 
 impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
     type Answer = ();
+
+    fn name(&self) -> TaskName {
+        &"the benchmark"
+    }
 
     fn target(&self) -> RunTarget {
         self.target

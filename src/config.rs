@@ -174,6 +174,9 @@ pub struct Config {
     /// CPU workers for simulations. The default is one per core.
     #[arg(long, env = "PRESIM_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
     pub workers: Option<u16>,
+    /// Milliseconds without progress of a worker, while requests wait for one, from which on `/health` and `/ready` are 503.
+    #[arg(long, env = "PRESIM_WORKER_STALL_MS", value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Limits")]
+    pub worker_stall_ms: u64,
     /// Threads for connections, which also run short calls inline. The default is one per core.
     #[arg(long, env = "PRESIM_IO_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
     pub io_threads: Option<u16>,

@@ -1,9 +1,10 @@
 //! Bounds on how long a run may take.
 
 use std::{
+    cell::OnceCell,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
 };
@@ -53,6 +54,33 @@ impl std::fmt::Debug for Pause {
     }
 }
 
+/// The progress of one thread: the number of checks of meters there, and of whatever else the thread counts. Any thread
+/// may read it, and it is written without a lock.
+#[derive(Debug, Default)]
+pub struct Progress(AtomicU64);
+
+thread_local! {
+    static PROGRESS: OnceCell<Arc<Progress>> = const { OnceCell::new() };
+}
+
+impl Progress {
+    /// Counts the checks of all meters on the calling thread from now on. A thread has one progress: a second one counts
+    /// nothing.
+    pub fn count_checks(self: &Arc<Self>) {
+        PROGRESS.with(|progress| _ = progress.set(self.clone()));
+    }
+
+    /// Counts one step. Only the thread itself may call it, because two concurrent steps may count as one.
+    pub fn advance(&self) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
+    /// Returns the number of steps so far.
+    pub fn steps(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
 /// The reason why a run was stopped before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stopped {
@@ -63,7 +91,7 @@ pub enum Stopped {
     #[error("the request was cancelled")]
     Cancelled,
     /// The run is longer than its bound. The request runs again, on a worker.
-    #[error("the request is too long to run inline")]
+    #[error("the request is too long to run inline, or in the pause of another")]
     TooLong,
 }
 
@@ -104,7 +132,16 @@ impl Meter {
     ///
     /// Returns the [`Stopped`] reason if the run must stop.
     pub fn between_calls(&mut self) -> Result<(), Stopped> {
-        self.tick(Self::BETWEEN_CALLS);
+        self.count(Self::BETWEEN_CALLS)
+    }
+
+    /// Counts work outside the EVM of `cost` ticks, which take some nanoseconds each.
+    ///
+    /// # Errors
+    ///
+    /// Returns the [`Stopped`] reason if the run must stop.
+    pub fn count(&mut self, cost: u32) -> Result<(), Stopped> {
+        self.tick(cost);
         self.stopped.map_or(Ok(()), Err)
     }
 
@@ -194,6 +231,11 @@ impl Meter {
     pub fn look(&mut self) -> bool {
         self.fuel = Self::STRIDE;
         self.spent.strides = self.spent.strides.saturating_add(1);
+        PROGRESS.with(|progress| {
+            if let Some(progress) = progress.get() {
+                progress.advance();
+            }
+        });
         if let Some(Pause(pause)) = &self.pause
             && !lock::is_held()
         {

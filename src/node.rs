@@ -62,7 +62,7 @@ use crate::{
         RequestRunner, ServedFiles, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts,
         Waiters, Watches, announce, serve_metrics,
     },
-    scheduler::{Drain, Executor, ExecutorConfig, LaneActor, LaneName},
+    scheduler::{Drain, Executor, ExecutorConfig, WorkerActor},
     source::{
         Feed, StateFeed, StopFeed,
         devnet::world::{Market, TradingPair},
@@ -331,7 +331,8 @@ struct Parts {
 /// The running actors.
 struct Actors {
     front: Addr<FrontActor>,
-    lanes: [Addr<LaneActor>; LaneName::ALL.len()],
+    executor: Executor,
+    workers: Vec<Addr<WorkerActor>>,
     feed: Addr<StateFeed>,
     feed_thread: Arbiter,
     beside: Option<Arc<UpstreamParts>>,
@@ -349,10 +350,9 @@ impl Actors {
         let Parts { ports, config, codes, start, beside, store, outbox, drops, keyed, access, metrics, contracts } =
             parts;
         let Start { spec, snapshots, source, sinks, testing, accounts, fleet: membership, remote, .. } = start;
-        let workers = config.workers();
-        let executor = Executor::start(
+        let (executor, workers) = Executor::prepare(
             ExecutorConfig {
-                workers,
+                workers: config.workers(),
                 queue_short: config.queue_short as usize,
                 queue_bundle: config.queue_bundle as usize,
                 queue_wait: Duration::from_millis(config.queue_wait_ms),
@@ -361,6 +361,13 @@ impl Actors {
             },
             &metrics,
         )?;
+        let stall_after = Duration::from_millis(config.worker_stall_ms);
+        let workers = workers
+            .into_iter()
+            .map(|worker| WorkerActor::spawn(worker, executor.clone(), stall_after, &metrics))
+            .collect::<Result<Vec<_>, _>>()?;
+        let measured = executor.clone();
+        tokio::spawn(async move { measured.measure_lanes().await });
         let approvals = Approvals::new(
             config.wallet_max_waiting as usize,
             Duration::from_millis(config.wallet_approval_timeout_ms),
@@ -393,7 +400,6 @@ impl Actors {
             let feed = StateFeed::new(source, Feed::new(snapshots.clone(), sinks, pool.clone(), &metrics));
             StateFeed::start_in_arbiter(&feed_thread.handle(), move |_| feed)
         };
-        let lanes = LaneName::ALL.map(|lane| LaneActor::new(lane, executor.clone(), &metrics).start());
         let memory = Arc::new(IoMemory::new(config.max_memory_io as usize, 2 * config.max_connections as usize));
         tokio::spawn(show_sizes(&metrics, config.data_dir.clone(), codes.clone(), memory.clone()));
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, memory.clone(), &metrics));
@@ -472,7 +478,7 @@ impl Actors {
             })
         });
         let leader = membership.as_ref().map(fleet::leader);
-        let runner = RequestRunner::new(backend, executor, snapshots, waiters, remote, leader);
+        let runner = RequestRunner::new(backend, executor.clone(), snapshots, waiters, remote, leader);
         let front = Arc::new(Front::new(runner, watches, testing, contracts, &metrics));
         let served = match &membership {
             None => None,
@@ -486,17 +492,34 @@ impl Actors {
         let port = tokio::net::TcpListener::from_std(port)?;
         let service = HttpService { front, access, config: server, subscriptions, files };
         let front = FrontActor::serve(port, service, io, memory, &metrics).start();
-        let vitals = Vitals { front: front.clone(), lanes: lanes.clone(), feed: feed.clone() };
-        Ok(Self { front, lanes, feed, feed_thread, beside, approvals, vitals, socket, sender, _served: served })
+        let vitals = Vitals { front: front.clone(), workers: workers.clone(), feed: feed.clone() };
+        Ok(Self {
+            front,
+            executor,
+            workers,
+            feed,
+            feed_thread,
+            beside,
+            approvals,
+            vitals,
+            socket,
+            sender,
+            _served: served,
+        })
     }
 
-    /// Stops the front first, so that no requests arrive, then the lanes, and then the feed. No request waits for an
-    /// approver meanwhile.
+    /// Stops the front first, so that no requests arrive, then the lanes and the workers, and then the feed. No request
+    /// waits for an approver meanwhile.
     async fn stop(self) {
         self.approvals.stop();
         let _ = self.front.send(Stop(GRACE)).await;
-        let drained = join_all(self.lanes.iter().map(|lane| lane.send(Drain)));
-        let _ = tokio::time::timeout(GRACE, drained).await;
+        let drained = async {
+            self.executor.drain().await;
+            join_all(self.workers.iter().map(|worker| worker.send(Drain))).await
+        };
+        if tokio::time::timeout(GRACE, drained).await.is_err() {
+            tracing::warn!("requests are under way that do not end: the node stops without them");
+        }
         drop(self.socket);
         if let Some(sender) = self.sender {
             // The task may be stopped anywhere, because what waits is on the disk, and is sent after the next start.

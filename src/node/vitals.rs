@@ -6,18 +6,13 @@ use actix::{Actor, Addr, Handler};
 use futures::future::join_all;
 use tokio::time::timeout;
 
-use crate::{
-    rpc::FrontActor,
-    scheduler::{LaneActor, LaneName},
-    source::StateFeed,
-    telemetry::Pulse,
-};
+use crate::{rpc::FrontActor, scheduler::WorkerActor, source::StateFeed, telemetry::Pulse};
 
 /// The parts of a node that must work. Works from any thread, and on any event loop.
 #[derive(Clone, Debug)]
 pub struct Vitals {
     pub(super) front: Addr<FrontActor>,
-    pub(super) lanes: [Addr<LaneActor>; LaneName::ALL.len()],
+    pub(super) workers: Vec<Addr<WorkerActor>>,
     pub(super) feed: Addr<StateFeed>,
 }
 
@@ -28,30 +23,28 @@ pub enum VitalsError {
     /// A part hangs, or has ended.
     #[error("the {part} does not answer (waited {} ms)", waited.as_millis())]
     Silent { part: String, waited: Duration },
-    /// A part has panicked and does nothing any more, or the workers of a lane do not answer.
+    /// A part has panicked and does nothing any more, or a worker is stalled.
     #[error("the {part} has failed")]
     Failed { part: String },
 }
 
 impl Vitals {
-    /// Asks every part, and waits for the answers. The workers may be busy with requests until their deadlines, so
-    /// their lanes answer for them, from the answers of the workers to earlier checks.
+    /// Asks every part, and waits for the answers. The workers may be busy with requests, so their actors answer for them,
+    /// by the progress that they make.
     ///
     /// # Errors
     ///
     /// Returns [`VitalsError::Silent`] if an actor or a thread of connections does not answer within `timeout_after`;
-    /// and [`VitalsError::Failed`] if the feed has panicked, or the workers have not answered for some seconds longer
-    /// than `--deadline-ms`.
+    /// and [`VitalsError::Failed`] if the feed has panicked, or a worker has made no progress for `--worker-stall-ms` while
+    /// requests waited.
     pub async fn check(&self, timeout_after: Duration) -> Result<(), VitalsError> {
-        let lanes = join_all(
-            self.lanes
-                .iter()
-                .zip(LaneName::ALL)
-                .map(|(lane, name)| async move { ask(lane, &format!("{name} lane"), timeout_after).await }),
+        let workers = self.workers.iter().enumerate();
+        let workers = join_all(
+            workers.map(|(index, worker)| async move { ask(worker, &format!("worker {index}"), timeout_after).await }),
         );
-        let (front, feed, lanes) =
-            tokio::join!(ask(&self.front, "front", timeout_after), ask(&self.feed, "feed", timeout_after), lanes);
-        [front, feed].into_iter().chain(lanes).collect()
+        let (front, feed, workers) =
+            tokio::join!(ask(&self.front, "front", timeout_after), ask(&self.feed, "feed", timeout_after), workers);
+        [front, feed].into_iter().chain(workers).collect()
     }
 }
 

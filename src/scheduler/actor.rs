@@ -1,103 +1,108 @@
-//! The lanes' actors, which measure the lanes, drain them at shutdown, and check their workers.
+//! The actors of the workers.
 
-use std::{
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Instant,
-};
+use std::{io, sync::Arc, thread::JoinHandle, time::Duration};
 
-use actix::{Actor, AsyncContext, Context, Handler, Message, ResponseFuture};
-use tokio::{
-    sync::oneshot::{Receiver, error::TryRecvError},
-    time::sleep,
-};
+use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, ResponseFuture};
+use tokio::time::sleep;
 
 use super::{
-    constants::{DRAIN_POLL, MEASURE_INTERVAL, PULSE_GRACE},
-    flow::LaneName,
-    lane::Lane,
+    constants::DRAIN_POLL,
+    pulse::{StallWatch, WorkerPulse},
     submit::Executor,
+    worker::NewWorker,
 };
-use crate::telemetry::{Gauge, Metrics, Pulse};
+use crate::telemetry::{Counter, Metrics, Pulse};
 
-/// Owns the life of one lane: its load and metrics, its drain at shutdown, and the pulse of its workers. Jobs go straight
-/// to the lane's queue, not through the actor.
-pub struct LaneActor {
-    lane: Arc<Lane>,
+/// Owns one worker of the executor: starts its thread, watches its pulse, and confirms at shutdown that it is idle. Jobs go
+/// straight from the queues to the worker, not through the actor.
+pub struct WorkerActor {
+    pulse: Arc<WorkerPulse>,
+    thread: JoinHandle<()>,
     executor: Executor,
-    waiting: Gauge,
-    running: Gauge,
-    overloaded: Gauge,
-    /// The question that the workers have not answered yet, and when it was asked.
-    asked: Option<(Instant, Receiver<()>)>,
+    watch: StallWatch,
+    /// Time between two looks at the worker.
+    look_interval: Duration,
+    stalls: Counter,
 }
 
-impl LaneActor {
-    /// Creates the actor of `lane` and registers its gauges with `metrics`.
-    pub fn new(lane: LaneName, executor: Executor, metrics: &Metrics) -> Self {
-        let labels = [("lane", lane.into())];
-        Self {
-            lane: executor.lane(lane).clone(),
+impl WorkerActor {
+    /// Starts `worker` of `executor`, and its actor. The worker counts as stalled if it makes no progress for `stall_after`
+    /// while jobs wait.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error if it gives no thread.
+    pub fn spawn(
+        worker: NewWorker,
+        executor: Executor,
+        stall_after: Duration,
+        metrics: &Metrics,
+    ) -> io::Result<Addr<Self>> {
+        let help = "Times that a worker made no progress for --worker-stall-ms while requests waited.";
+        let actor = Self {
+            pulse: worker.pulse.clone(),
+            thread: worker.start()?,
             executor,
-            waiting: metrics.gauge_with("presim_queue_depth", "Jobs waiting for a worker.", &labels),
-            running: metrics.gauge_with("presim_jobs_running", "Jobs running on a worker.", &labels),
-            overloaded: metrics.gauge_with(
-                "presim_queue_overloaded",
-                "1 while the lane is overloaded, else 0.",
-                &labels,
-            ),
-            asked: None,
+            watch: StallWatch::new(),
+            look_interval: stall_after / StallWatch::LOOKS,
+            stalls: metrics.counter("presim_worker_stalls_total", help),
+        };
+        Ok(actor.start())
+    }
+
+    /// Looks at the worker after an interval, and again after each look. Looks that are late do not come all at once.
+    fn look_later(&self, context: &mut Context<Self>) {
+        context.run_later(self.look_interval, |actor, context| {
+            actor.look();
+            actor.look_later(context);
+        });
+    }
+
+    fn look(&mut self) {
+        let (before, job) = (self.pulse.stall(), self.pulse.job());
+        let is_stalled = self.watch.look(self.pulse.progress.steps(), job.is_some(), self.executor.has_waiting());
+        self.pulse.set_stalled(is_stalled);
+        match (before, self.pulse.stall()) {
+            (None, Some(stall)) => {
+                self.stalls.increment(1);
+                let (lane, method) = job.map(|job| (<&str>::from(job.lane), *job.name)).unzip();
+                tracing::error!(worker = stall.worker, lane, method, "{stall}");
+            }
+            (Some(stall), None) => tracing::warn!(worker = stall.worker, "the worker makes progress again"),
+            _ => {}
         }
     }
 }
 
-impl Actor for LaneActor {
+impl Actor for WorkerActor {
     type Context = Context<Self>;
 
     fn started(&mut self, context: &mut Self::Context) {
-        context.run_interval(MEASURE_INTERVAL, |actor, _| {
-            let lane = &actor.lane;
-            lane.load.measure(Instant::now());
-            actor.waiting.set(actor.executor.waiting(lane.name) as f64);
-            actor.running.set(lane.running.load(Relaxed) as f64);
-            actor.overloaded.set(f64::from(u8::from(lane.load.is_overloaded())));
-        });
+        self.look_later(context);
     }
 }
 
-impl Handler<Pulse> for LaneActor {
+impl Handler<Pulse> for WorkerActor {
     type Result = bool;
 
-    /// Asks the workers, and returns whether they have answered the last question, or may still be busy with runs
-    /// whose deadlines have just passed.
+    /// Returns whether the worker makes progress, or none is asked of it.
     fn handle(&mut self, _: Pulse, _: &mut Self::Context) -> bool {
-        let (since, mut answer) = self.asked.take().unwrap_or_else(|| (Instant::now(), self.executor.pulse()));
-        match answer.try_recv() {
-            Ok(()) => return true,
-            Err(TryRecvError::Closed) => return false,
-            Err(TryRecvError::Empty) => self.asked = Some((since, answer)),
-        }
-        let (waited, lane) = (since.elapsed(), self.lane.name);
-        let works = waited <= self.lane.deadline() + PULSE_GRACE;
-        if !works {
-            tracing::error!(%lane, waited_ms = waited.as_millis(), "the workers do not answer");
-        }
-        works
+        self.pulse.stall().is_none() && !self.thread.is_finished()
     }
 }
 
-/// Closes a lane to new jobs. The message is answered when no request waits or runs in the lane.
+/// Asks for the end of a worker's last job, after [`Executor::drain`]. The message is answered when the worker is idle.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Drain;
 
-impl Handler<Drain> for LaneActor {
+impl Handler<Drain> for WorkerActor {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, _: Drain, _: &mut Self::Context) -> Self::Result {
-        let lane = self.lane.clone();
-        lane.close();
+        let pulse = self.pulse.clone();
         Box::pin(async move {
-            while lane.inside() > 0 {
+            while pulse.job().is_some() {
                 sleep(DRAIN_POLL).await;
             }
         })

@@ -21,7 +21,7 @@ impl Executor {
         &self,
         task: T,
         ticket: &Ticket,
-        route: Option<Route<'_>>,
+        mut route: Option<Route<'_>>,
         mut missed: Missed,
         source: &dyn FetchMissed,
     ) -> Result<T::Answer, TaskError> {
@@ -33,6 +33,9 @@ impl Executor {
                 match fetch(task.as_ref(), ticket, &missed, round, source).await? {
                     FetchedFor::This(values) => held.extend(values),
                     FetchedFor::Newer(other) => task = Arc::new(other),
+                }
+                if let Some(route) = &mut route {
+                    route.weigh_again(ticket);
                 }
             }
             let ran = match &route {

@@ -78,10 +78,8 @@ pub const QUOTA_REQUESTS: u64 = 2;
 
 // Supervision.
 
-/// Time between two looks at a lane that is drained, because requests that end need not report to a node that stops.
+/// Time between two looks at lanes and workers that are drained, because requests that end need not report to a node that
+/// stops.
 pub const DRAIN_POLL: Duration = Duration::from_millis(10);
-/// Time past the deadlines of all requests in which the workers must have answered a pulse. Some parts of a run, such as a
-/// precompile, do not read the clock, and a busy machine delays them.
-pub const PULSE_GRACE: Duration = Duration::from_secs(5);
 /// Time between two warnings about the rejections of a lane.
 pub const WARNING_INTERVAL: Duration = Duration::from_secs(60);

@@ -47,6 +47,8 @@ pub enum QueueName {
     Read,
     Short,
     Bundle,
+    /// Reads too long to run in the pause of another run.
+    LongRead,
     /// Calls too long to run inline or in the pause of another run.
     LongShort,
     /// Bundles too long for either.
@@ -56,21 +58,22 @@ pub enum QueueName {
 }
 
 impl QueueName {
-    pub const ALL: [Self; 6] = [Self::Read, Self::Short, Self::Bundle, Self::LongShort, Self::LongBundle, Self::Watch];
+    pub const ALL: [Self; 7] =
+        [Self::Read, Self::Short, Self::Bundle, Self::LongRead, Self::LongShort, Self::LongBundle, Self::Watch];
 
     /// Returns the lane whose jobs are in the queue.
     pub const fn lane(self) -> LaneName {
         match self {
-            Self::Read => LaneName::Read,
+            Self::Read | Self::LongRead => LaneName::Read,
             Self::Short | Self::LongShort => LaneName::Short,
             Self::Bundle | Self::LongBundle => LaneName::Bundle,
             Self::Watch => LaneName::Watch,
         }
     }
 
-    /// The queue with which a worker begins a turn, by the turn's number: two of four turns begin with long jobs and one with
+    /// The queue with which a worker begins a turn, by the turn's number: three of five turns begin with long jobs and one with
     /// bundles, so that short calls keep none waiting forever.
-    pub const FIRST: [Self; 4] = [Self::LongBundle, Self::LongShort, Self::Bundle, Self::Read];
+    pub const FIRST: [Self; 5] = [Self::LongBundle, Self::LongShort, Self::LongRead, Self::Bundle, Self::Read];
 
     /// The queues of jobs that may run in the pause of a long run.
     pub const PASSING: [Self; 3] = [Self::Read, Self::Short, Self::Bundle];
@@ -78,9 +81,10 @@ impl QueueName {
     /// Returns the queue for a job of `lane`.
     pub const fn of(lane: LaneName, is_long: bool) -> Self {
         match (lane, is_long) {
-            (LaneName::Read, _) => Self::Read,
+            (LaneName::Read, false) => Self::Read,
             (LaneName::Short, false) => Self::Short,
             (LaneName::Bundle, false) => Self::Bundle,
+            (LaneName::Read, true) => Self::LongRead,
             (LaneName::Short, true) => Self::LongShort,
             (LaneName::Bundle, true) => Self::LongBundle,
             (LaneName::Watch, _) => Self::Watch,

@@ -16,6 +16,7 @@ use super::{
     batch::JobPermit,
     flow::QueuedWork,
     lane::{Lane, Refused},
+    pulse::RunningJob,
     task::{Task, Ticket},
     worker::Worker,
 };
@@ -65,9 +66,10 @@ impl<T: Task> QueuedWork for QueuedTask<T> {
         if let Some(strides) = strides {
             meter.bound(strides);
         }
+        let job = RunningJob { lane: self.lane.name, name: self.task.name(), since: began };
         Worker::with_overlay(|overlay| {
             self.lane.running.fetch_add(1, Relaxed);
-            let ran = run_caught(self.task.as_ref(), overlay, meter, &self.lane.panics);
+            let ran = Worker::run_job(job, || run_caught(self.task.as_ref(), overlay, meter, &self.lane.panics));
             self.lane.running.fetch_sub(1, Relaxed);
             let took = began.elapsed();
             self.lane.load.serve(took);

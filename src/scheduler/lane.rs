@@ -3,7 +3,10 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     time::{Duration, Instant},
 };
@@ -18,7 +21,7 @@ use super::{
 };
 use crate::{
     store::StoreError,
-    telemetry::{Counter, Histogram, Metrics},
+    telemetry::{Counter, Gauge, Histogram, Metrics},
 };
 
 /// The number of workers, and the bounds on the requests that wait for them.
@@ -91,7 +94,7 @@ impl Refused {
 }
 
 /// A lane: its bounds and deadline, the number of requests that wait or run in it, and the rules by which it admits more.
-/// Requests call it; its life belongs to its [actor](super::actor::LaneActor).
+/// The [executor](super::Executor) measures its load, and closes it.
 ///
 /// A lane at ease admits a request if few wait, or if the expected wait is short (`--queue-wait-ms`) and there is no
 /// backlog. An overloaded lane ([`Load`]) admits a request if it can begin soon (`--overload-wait`), or if its client
@@ -102,6 +105,8 @@ pub struct Lane {
     config: ExecutorConfig,
     /// Most requests that may wait.
     most: usize,
+    /// Number of requests that were let in and are not answered: they wait, run, or have state fetched.
+    under_way: AtomicUsize,
     /// Number of requests that wait or run.
     inside: AtomicUsize,
     /// Number of jobs that run on a worker.
@@ -117,8 +122,27 @@ pub struct Lane {
     /// When a rejection was last logged, in seconds from `began`; 0 for never.
     last_warning: AtomicU64,
     pub waited: Histogram,
+    gauges: LaneGauges,
     /// Counts the jobs of all lanes that panicked.
     pub panics: Counter,
+}
+
+/// What a lane shows of itself, each time it is measured.
+#[derive(Debug)]
+struct LaneGauges {
+    waiting: Gauge,
+    running: Gauge,
+    overloaded: Gauge,
+}
+
+/// Counts a request as under way in a lane, until it is dropped.
+#[derive(Debug)]
+pub struct UnderWay<'a>(&'a AtomicUsize);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 /// A permit to wait or run in a lane. Released on drop.
@@ -141,6 +165,7 @@ impl Lane {
                 // The watched bundles are run a few at a time.
                 LaneName::Watch => usize::MAX,
             },
+            under_way: AtomicUsize::new(0),
             inside: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             cost: Cost::default(),
@@ -159,6 +184,15 @@ impl Lane {
                 "Time from a job's arrival to its start.",
                 &labels,
             ),
+            gauges: LaneGauges {
+                waiting: metrics.gauge_with("presim_queue_depth", "Jobs waiting for a worker.", &labels),
+                running: metrics.gauge_with("presim_jobs_running", "Jobs running on a worker.", &labels),
+                overloaded: metrics.gauge_with(
+                    "presim_queue_overloaded",
+                    "1 while the lane is overloaded, else 0.",
+                    &labels,
+                ),
+            },
             panics: metrics.counter("presim_panics_total", "Jobs that panicked and were answered with -32603."),
         }
     }
@@ -220,18 +254,34 @@ impl Lane {
         self.wait((self.inside() + 1).saturating_sub(self.config.workers))
     }
 
-    /// Returns the time from a request's arrival to its deadline.
-    pub const fn deadline(&self) -> Duration {
-        self.config.deadline
+    /// Lets a request in that is to run on a worker, or to have state fetched, until it is answered.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Refused::Stopping`] if the lane is closed.
+    pub fn begin(&self) -> Result<UnderWay<'_>, Refused> {
+        // Counted before the check, so that a lane which is closed and unused stays unused.
+        self.under_way.fetch_add(1, SeqCst);
+        let under_way = UnderWay(&self.under_way);
+        if self.is_closed.load(SeqCst) { Err(Refused::Stopping) } else { Ok(under_way) }
     }
 
-    /// Rejects every further job that is to run on a worker.
+    /// Lets no further request in.
     pub fn close(&self) {
-        self.is_closed.store(true, Relaxed);
+        self.is_closed.store(true, SeqCst);
     }
 
-    pub fn is_closed(&self) -> bool {
-        self.is_closed.load(Relaxed)
+    /// Returns whether a request is under way, or a job whose request was cancelled has not ended yet.
+    pub fn is_used(&self) -> bool {
+        self.under_way.load(SeqCst) > 0 || self.inside() > 0
+    }
+
+    /// Measures the load, and sets the gauges. `waiting` jobs wait in the queues of the lane.
+    pub fn measure(&self, now: Instant, waiting: usize) {
+        self.load.measure(now);
+        self.gauges.waiting.set(waiting as f64);
+        self.gauges.running.set(self.running.load(Relaxed) as f64);
+        self.gauges.overloaded.set(f64::from(u8::from(self.load.is_overloaded())));
     }
 
     fn wait(&self, waiting: usize) -> Duration {

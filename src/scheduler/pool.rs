@@ -74,7 +74,7 @@ impl Pool {
         });
     }
 
-    /// Runs one job in the pause of another: a read, or a job with a small bound.
+    /// Runs one job in the pause of another, with a small bound.
     fn run_one_while_paused(self: &Arc<Self>) {
         if self.waiting(QueueName::PASSING) == 0 {
             return;
@@ -82,7 +82,7 @@ impl Pool {
         Worker::pause(|| {
             let found = QueueName::PASSING.into_iter().find_map(|queue| Some((queue, self.pop(queue)?)));
             let Some((queue, (flow, mut job))) = found else { return };
-            if !job.work.run(None, (queue != QueueName::Read).then_some(PAUSE_STRIDES)) {
+            if !job.work.run(None, Some(PAUSE_STRIDES)) {
                 self.push(QueueName::of(queue.lane(), true), &flow, job);
                 // The turn spawned for this job may have passed meanwhile, and found nothing.
                 let pool = self.clone();

@@ -1,6 +1,7 @@
 //! The executor: decides where and when each request runs.
 
 use std::{
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -8,18 +9,22 @@ use std::{
     time::Instant,
 };
 
-use tokio::sync::oneshot;
+use tokio::{
+    sync::oneshot,
+    time::{MissedTickBehavior, interval, sleep},
+};
 
 use super::{
     batch::{Batch, JobPermit},
-    constants::{BATCH_ENTRIES, INLINE_BYTES, INLINE_STRIDES, PAUSE_BYTES},
+    constants::{BATCH_ENTRIES, DRAIN_POLL, INLINE_BYTES, INLINE_STRIDES, MEASURE_INTERVAL, PAUSE_BYTES},
     flow::{Flow, Job, LaneName, QueueName},
     job::{CancelOnDrop, QueuedTask, RunOutcome, run_caught},
     lane::{ExecutorConfig, Lane, Refused},
     load::Demand,
     pool::Pool,
+    pulse::{Stall, WorkerPulse},
     task::{FetchMissed, RunTarget, Task, TaskError, Ticket},
-    worker::Worker,
+    worker::{NewWorker, Worker},
 };
 use crate::{meter::Meter, state::Missed, telemetry::Metrics};
 
@@ -28,6 +33,7 @@ use crate::{meter::Meter, state::Missed, telemetry::Metrics};
 pub struct Executor {
     pool: Arc<Pool>,
     threads: Arc<rayon::ThreadPool>,
+    pulses: Arc<[Arc<WorkerPulse>]>,
     config: ExecutorConfig,
 }
 
@@ -38,19 +44,67 @@ pub(super) struct Route<'a> {
     is_long: bool,
 }
 
+impl Route<'_> {
+    /// Weighs a request again whose state was fetched. If it arrived while the lane was at ease and the lane is overloaded
+    /// now, it is admitted as one of a client below its quota, unless the client asks for more.
+    pub(super) fn weigh_again(&mut self, ticket: &Ticket) {
+        if self.demand == Demand::AtEase {
+            self.demand = self.lane.load.weigh(ticket.flow.load(self.lane.name), Instant::now);
+        }
+    }
+}
+
 impl Executor {
-    /// Starts the workers.
+    /// Starts an executor whose workers nobody watches.
     ///
     /// # Errors
     ///
-    /// Returns [`rayon::ThreadPoolBuildError`] if the system does not provide the threads.
-    pub fn start(config: ExecutorConfig, metrics: &Metrics) -> Result<Self, rayon::ThreadPoolBuildError> {
+    /// Returns the system's error if it gives no threads.
+    pub fn start(config: ExecutorConfig, metrics: &Metrics) -> io::Result<Self> {
+        let (executor, workers) = Self::prepare(config, metrics)?;
+        for worker in workers {
+            worker.start()?;
+        }
+        Ok(executor)
+    }
+
+    /// Creates an executor, and its workers, which run jobs once they are [started](super::WorkerActor::spawn).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the pool cannot be created.
+    pub fn prepare(config: ExecutorConfig, metrics: &Metrics) -> io::Result<(Self, Vec<NewWorker>)> {
         let config = ExecutorConfig { workers: config.workers.max(1), ..config };
+        let mut workers = Vec::with_capacity(config.workers);
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(config.workers)
-            .thread_name(|index| format!("presim-worker-{index}"))
-            .build()?;
-        Ok(Self { pool: Pool::new(&config, metrics), threads: Arc::new(threads), config })
+            .spawn_handler(|thread| {
+                workers.push(NewWorker::new(thread));
+                Ok(())
+            })
+            .build()
+            .map_err(io::Error::other)?;
+        let pulses = workers.iter().map(|worker| worker.pulse.clone()).collect();
+        Ok((Self { pool: Pool::new(&config, metrics), threads: Arc::new(threads), pulses, config }, workers))
+    }
+
+    /// Measures the load of the lanes at intervals, and sets their gauges. A node runs one such future.
+    pub async fn measure_lanes(&self) {
+        let mut ticks = interval(MEASURE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let now = Instant::now();
+            self.pool.lanes.iter().for_each(|lane| lane.measure(now, self.waiting(lane.name)));
+        }
+    }
+
+    /// Closes the lanes to further requests. Returns when no request waits, runs, or has state fetched.
+    pub async fn drain(&self) {
+        self.pool.lanes.iter().for_each(|lane| lane.close());
+        while self.pool.lanes.iter().any(|lane| lane.is_used()) {
+            sleep(DRAIN_POLL).await;
+        }
     }
 
     /// Creates a ticket for a request of `flow` that has just arrived. Its deadline counts from now.
@@ -89,6 +143,7 @@ impl Executor {
                 if ran.missed.is_empty() {
                     return Ok(ran.answer);
                 }
+                let _under_way = self.lane(LaneName::Read).begin()?;
                 return Box::pin(self.complete(task, &ticket, None, ran.missed, source)).await;
             }
             RunTarget::On(lane) => (lane, false),
@@ -101,7 +156,6 @@ impl Executor {
         }
         let client = ticket.flow.load(lane.name);
         let demand = lane.load.weigh(client, Instant::now);
-        let _permit = lane.load.count_below_quota(demand, client);
         let mut is_long = task.params().len() > PAUSE_BYTES;
         let mut missed = Missed::default();
         if may_be_inline && let Some(ran) = self.try_inline(lane, &task, &ticket, demand).await? {
@@ -110,6 +164,7 @@ impl Executor {
             }
             (is_long, missed) = (ran.too_long, ran.missed);
         }
+        let _under_way = lane.begin()?;
         let route = Route { lane, demand, is_long };
         // The box keeps the future small for requests that end inline.
         Box::pin(self.complete(task, &ticket, Some(route), missed, source)).await
@@ -136,6 +191,7 @@ impl Executor {
             }
             return Ok(None);
         };
+        let _quota = lane.load.count_below_quota(demand, client);
         // Yields once before running, so that requests which have already arrived are admitted or rejected first: a
         // thread that runs a request reads and rejects none.
         tokio::task::yield_now().await;
@@ -148,7 +204,7 @@ impl Executor {
         Ok(Some(ran))
     }
 
-    /// Runs a task once on a worker.
+    /// Runs a task once on a worker. It counts as load of its lane only for as long as it waits for the worker and runs.
     pub(super) async fn run_on_worker<T: Task>(
         &self,
         task: &Arc<T>,
@@ -156,10 +212,9 @@ impl Executor {
         route: &Route<'_>,
     ) -> Result<RunOutcome<T::Answer>, Refused> {
         let Route { lane, demand, is_long } = route;
-        if lane.is_closed() {
-            return Err(Refused::Stopping);
-        }
         let _entry = ticket.entry().await;
+        let client = ticket.flow.load(lane.name);
+        let _quota = lane.load.count_below_quota(*demand, client);
         let permit = match &ticket.batch {
             Some(batch) => batch.enter(lane, *demand),
             None => lane.admit(*demand).map(JobPermit::Own),
@@ -168,7 +223,7 @@ impl Executor {
         let (answer, answered) = oneshot::channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let _cancel = CancelOnDrop(cancelled.clone());
-        let own = ticket.flow.load(lane.name).cost.mean();
+        let own = client.cost.mean();
         let cost = if own == 0 { lane.cost.mean() } else { own };
         let work = Box::new(QueuedTask {
             task: task.clone(),
@@ -194,7 +249,7 @@ impl Executor {
         meter: Meter,
     ) -> Result<RunOutcome<T::Answer>, Refused> {
         // The system may let a thread that never sleeps continue for milliseconds while a worker waits for its core.
-        if self.pool.waiting(QueueName::ALL) > 0 {
+        if self.has_waiting() {
             std::thread::yield_now();
         }
         Worker::with_overlay(|overlay| run_caught(task, overlay, meter, &lane.panics))
@@ -217,13 +272,10 @@ impl Executor {
         self.under_way(&[LaneName::Read, LaneName::Short, LaneName::Bundle]) > 0
     }
 
-    /// Returns a receiver that gets a message from a worker, after the jobs that wait now.
-    pub fn pulse(&self) -> oneshot::Receiver<()> {
-        let (sender, receiver) = oneshot::channel();
-        self.threads.spawn(move || {
-            let _ = sender.send(());
-        });
-        receiver
+    /// Returns a worker that makes no progress although jobs wait. Known only of workers that have an
+    /// [actor](super::WorkerActor).
+    pub fn stall(&self) -> Option<Stall> {
+        self.pulses.iter().find_map(|pulse| pulse.stall())
     }
 
     /// Returns the number of workers.
@@ -239,5 +291,10 @@ impl Executor {
     /// Returns the number of jobs that wait in a lane.
     pub fn waiting(&self, lane: LaneName) -> usize {
         self.pool.waiting(QueueName::ALL.into_iter().filter(|queue| queue.lane() == lane))
+    }
+
+    /// Returns whether a job waits in any lane.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.pool.waiting(QueueName::ALL) > 0
     }
 }

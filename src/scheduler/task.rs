@@ -9,6 +9,7 @@ use super::{
     batch::Batch,
     flow::{Flow, LaneName},
     lane::Refused,
+    pulse::TaskName,
 };
 use crate::{
     chain::Unexecutable,
@@ -31,6 +32,9 @@ pub enum RunTarget {
 pub trait Task: Sized + Send + Sync + 'static {
     /// The answer that a run returns.
     type Answer: Send + 'static;
+
+    /// Returns the name of the task, for the log of a worker that it keeps busy: of a request, its method.
+    fn name(&self) -> TaskName;
 
     /// Returns where the task runs.
     fn target(&self) -> RunTarget;

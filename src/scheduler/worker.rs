@@ -1,17 +1,54 @@
 //! The threads that run tasks: the workers of the pool, and the threads of connections.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
+    io,
     sync::Arc,
+    thread::{self, JoinHandle},
     time::Instant,
 };
 
-use super::inline::ThreadQueue;
+use super::{
+    inline::ThreadQueue,
+    pulse::{RunningJob, WorkerPulse},
+};
 use crate::state::Overlay;
+
+/// A worker whose thread has not started.
+#[derive(Debug)]
+pub struct NewWorker {
+    thread: rayon::ThreadBuilder,
+    /// What the worker will do.
+    pub pulse: Arc<WorkerPulse>,
+}
+
+impl NewWorker {
+    /// Creates a worker from a thread of the pool.
+    pub fn new(thread: rayon::ThreadBuilder) -> Self {
+        let pulse = Arc::new(WorkerPulse::new(thread.index()));
+        Self { thread, pulse }
+    }
+
+    /// Starts the thread, which ends when the pool is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error if it gives no thread.
+    pub fn start(self) -> io::Result<JoinHandle<()>> {
+        let Self { thread, pulse } = self;
+        thread::Builder::new().name(format!("presim-worker-{}", pulse.index)).spawn(move || {
+            pulse.progress.count_checks();
+            WORKER.with(|worker| _ = worker.pulse.set(pulse));
+            thread.run();
+        })
+    }
+}
 
 /// All that belongs to one thread that runs tasks.
 #[derive(Default)]
 pub struct Worker {
+    /// Set if the thread is a worker's.
+    pulse: OnceCell<Arc<WorkerPulse>>,
     /// Overlays for reuse: one for the thread's own run, one for a job that runs in its pause.
     overlays: RefCell<Vec<Overlay>>,
     /// When the thread's run may next pause for another job; `None` while it is paused, or must not pause.
@@ -38,6 +75,14 @@ impl Worker {
             overlay.rest();
             worker.overlays.borrow_mut().push(overlay);
             result
+        })
+    }
+
+    /// Calls `run`, and shows it as `job` in the pulse of the calling thread, if the thread is a worker's.
+    pub fn run_job<T>(job: RunningJob, run: impl FnOnce() -> T) -> T {
+        WORKER.with(|worker| match worker.pulse.get() {
+            Some(pulse) => pulse.run(job, run),
+            None => run(),
         })
     }
 

@@ -21,7 +21,7 @@ use crate::{
     engine::{BundleSearch, Engine, SearchedValues, SimulationError, SimulationRules, Variant},
     ledger::Snapshot,
     meter::{Meter, Stopped},
-    scheduler::{Host, LaneName, Refused, RunTarget, Task, TaskError, Ticket},
+    scheduler::{Host, LaneName, Refused, RunTarget, Task, TaskError, TaskName, Ticket},
     state::{CodeCache, Overlay},
 };
 
@@ -86,6 +86,10 @@ where
     W: Fn(&mut Engine<'_>) -> Result<T, SimulationError> + Send + Sync + 'static,
 {
     type Answer = Result<T, SimulationError>;
+
+    fn name(&self) -> TaskName {
+        &"a search"
+    }
 
     fn target(&self) -> RunTarget {
         RunTarget::On(LaneName::Bundle)

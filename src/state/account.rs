@@ -7,7 +7,10 @@ use alloy_primitives::{
 use alloy_trie::TrieAccount;
 use revm::{bytecode::Bytecode, state::AccountInfo};
 
-use super::trie::{Trie, TrieValue};
+use super::{
+    parallel::join,
+    trie::{Trie, TrieValue},
+};
 
 /// Storage slots by key. Zero is never stored.
 type Slots = imbl::GenericHashMap<U256, U256, DefaultHashBuilder, imbl::shared_ptr::DefaultSharedPtr>;
@@ -173,7 +176,7 @@ impl Account {
                 set_leaf(trie, *key, *value);
             }
         };
-        rayon::join(change_map, change_trie);
+        join(change_map, change_trie);
     }
 
     /// Returns the account after `change`; `None` if it no longer exists.

@@ -6,6 +6,7 @@ mod code;
 mod log_numbers;
 mod overlay;
 mod own_codes;
+mod parallel;
 mod reads;
 mod remote;
 mod roots;

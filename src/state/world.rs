@@ -9,6 +9,7 @@ use revm::state::AccountInfo;
 
 use super::{
     Account, AccountChange, CodeCache, RemoteView,
+    parallel::{join, may_divide},
     trie::{Trie, TrieValue},
 };
 
@@ -193,13 +194,9 @@ impl LocalWorld {
         self.trie.root_hash()
     }
 
-    /// Returns the state root, computed on all threads of rayon's global pool; on a thread of a pool, which has other
-    /// work to do, on that thread alone.
+    /// Returns the state root, computed on all threads of rayon's global pool if the calling thread may divide its work.
     pub fn state_root_in_parallel(&self) -> B256 {
-        match rayon::current_thread_index() {
-            None => self.trie.root_hash_in_parallel(),
-            Some(_) => self.trie.root_hash(),
-        }
+        self.trie.root_hash_in_parallel()
     }
 
     /// Inserts `account`, which is whole, at `address`, replacing what was there.
@@ -209,15 +206,15 @@ impl LocalWorld {
         self.accounts.insert(address, account);
     }
 
-    /// Applies the changes of a run: first each account by itself, then the map and the trie in parallel, because they
-    /// are independent.
+    /// Applies the changes of a run: first each account by itself, then the map and the trie, which are independent. Many
+    /// changes are applied on several threads if the calling thread may divide its work.
     pub fn apply_many(&mut self, changes: &[AccountChange]) {
         let change = |change: &AccountChange| {
             let known = self.account(&change.address).map(|known| Account::clone(known));
             let changed = known.unwrap_or_default().changed(change).map(Arc::new);
             (change.address, keccak256(change.address), changed)
         };
-        let in_parallel = changes.len() >= Self::PARALLEL_FROM;
+        let in_parallel = changes.len() >= Self::PARALLEL_FROM && may_divide();
         let changed: Vec<(Address, B256, Option<Arc<Account>>)> = if in_parallel {
             changes.par_iter().with_min_len(Self::PARALLEL_FROM / 4).map(change).collect()
         } else {
@@ -241,7 +238,7 @@ impl LocalWorld {
             }
         };
         if in_parallel {
-            rayon::join(change_map, change_trie);
+            join(change_map, change_trie);
         } else {
             change_map();
             change_trie();

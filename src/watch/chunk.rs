@@ -17,7 +17,7 @@ use crate::{
     engine::{Engine, SimulationRules},
     ledger::Snapshot,
     meter::{Meter, MeterCount},
-    scheduler::{Host, LaneName, RunTarget, Task, TaskError, Ticket},
+    scheduler::{Host, LaneName, RunTarget, Task, TaskError, TaskName, Ticket},
     state::Overlay,
 };
 
@@ -55,6 +55,10 @@ struct ChunkRun<B> {
 impl<B: Bundle> Task for ChunkRun<B> {
     /// The ends of the first runs, as many as there was time for.
     type Answer = Ended<B>;
+
+    fn name(&self) -> TaskName {
+        &"standing bundles"
+    }
 
     fn target(&self) -> RunTarget {
         RunTarget::On(LaneName::Watch)

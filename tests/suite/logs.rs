@@ -19,7 +19,10 @@ use presim::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, hex, items, number, say, without_block_hash};
+use crate::{
+    support::{Socket, TestNode, hex, items, number, request, say, without_block_hash},
+    watch,
+};
 
 const PATHS: [&str; 2] = ["/", "/standard"];
 
@@ -385,4 +388,28 @@ async fn a_range_of_many_blocks_gives_the_one_log_that_matches() {
     times.sort_unstable();
     let median = times[times.len() / 2];
     say(&format!("eth_getLogs, 256 blocks, one log: {median:?} the median of 200, client and HTTP included"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_pauses_for_a_scan_of_many_logs_does_not_wait_for_its_end() {
+    const LOGS: usize = 5_000;
+    let node = watch::node_with(&["--workers", "1", "--deadline-ms", "120000", "--gas-cap", "1000000000000"]);
+    let [writer, looper] = [0xa1, 0xa2].map(|byte| Address::with_last_byte(byte).to_string());
+    // Counts down from `LOGS`, and writes a log of a word each time. The other code loops until it is stopped.
+    let writes = format!("0x61{LOGS:04x}5b60205fa0600190038060035700");
+    for (address, code) in [(&writer, writes.as_str()), (&looper, "0x5b5f56")] {
+        node.result("/", "anvil_setCode", json!([address, code])).await;
+    }
+    let sender = node.result("/", "eth_accounts", json!([])).await[0].clone();
+    node.result("/", "eth_sendTransaction", json!([{"from": sender, "to": writer, "gas": "0x4c4b40"}])).await;
+    node.result("/", "anvil_mine", json!([])).await;
+    let mut socket = Socket::open(&node, "/").await;
+    let call = json!([{"to": looper, "gas": "0xe8d4a51000"}, "latest", {"tracer": "callTracer", "timeout": "2s"}]);
+    socket.write(request(1, "debug_traceCall", call).to_string()).await.unwrap();
+    node.shows("presim_jobs_running{lane=\"bundle\"} 1").await;
+    let filter = json!([{"fromBlock": "0x0", "toBlock": "latest", "address": writer}]);
+    socket.write(request(2, "eth_getLogs", filter).to_string()).await.unwrap();
+    let (first, second) = (socket.read().await.unwrap(), socket.read().await.unwrap());
+    assert_eq!((&first["id"], first["error"].is_object()), (&json!(1), true), "the run ends first: {first}");
+    assert_eq!((&second["id"], items(&second["result"]).len()), (&json!(2), LOGS), "the scan is whole");
 }

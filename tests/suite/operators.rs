@@ -18,7 +18,9 @@ use tokio_tungstenite::{
 };
 
 use crate::{
+    disk::Disk,
     live::follower,
+    power_loss::start_on,
     process::{Presim, command, eventually, file, free_port, refusal, scrape, text},
     support::{BOUND, Socket, TestNode, has_program, request, signal, token, token_file},
     terminal::Terminal,
@@ -204,6 +206,46 @@ async fn a_node_is_ready_when_it_answers_from_a_feed_that_works() {
     assert_eq!(answer.status(), 200);
     assert!(answer.headers().contains_key("x-presim-snapshot"));
     assert_eq!(answer.json::<Value>().await.unwrap(), json!({"status": "ready", "feed": "live"}));
+}
+
+/// The disk does not answer a read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_hangs_while_requests_wait_makes_the_node_unready_until_it_goes_on() {
+    let disk = Disk::default();
+    let builder = start_on(&disk, &["--sub-block-ms", "20", "--sub-blocks", "2", "--traffic", "1", "--log", "off"]);
+    builder.sealed(3).await;
+    builder.node.stop();
+    let quiet = ["--traffic", "0", "--sub-block-ms", "60000", "--deadline-ms", "120000", "--log", "off"];
+    let node = start_on(&disk, &[&quiet[..], &["--workers", "1", "--worker-stall-ms", "50"]].concat());
+    let get = async |path: &str| {
+        let answer = node.client.get(node.url(path)).send().await.unwrap();
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
+    };
+    assert_eq!(get("/ready").await.0, 200);
+    disk.hang(true);
+    let block = async || node.result("/", "eth_getBlockByNumber", json!(["0x1", true])).await;
+    let seen = async {
+        let seen =
+            eventually("a worker hangs", async || Some(get("/ready").await).filter(|(status, _)| *status == 503));
+        let (_, ready) = seen.await;
+        let (status, health) = get("/health").await;
+        for (document, name) in [(&ready, "not ready"), (&health, "unhealthy")] {
+            assert_eq!((&document["status"], &document["cause"]), (&json!(name), &json!("workers")), "{document}");
+            let reason = document["reason"].as_str().unwrap();
+            assert!(reason.contains("it has run eth_getBlockByNumber of the read lane for "), "{reason}");
+        }
+        assert_eq!(status, 503);
+        assert!(node.metric("presim_worker_stalls_total") >= 1.0);
+        let failed = VitalsError::Failed { part: "worker 0".to_owned() };
+        assert_eq!(node.node.vitals().check(BOUND).await, Err(failed), "the watchdog hears of it");
+        // What runs inline is answered all the same.
+        assert_eq!(node.result("/", "eth_chainId", json!([])).await, "0x7a69");
+        disk.hang(false);
+    };
+    let (first, second, ()) = tokio::join!(block(), block(), seen);
+    assert_eq!((&first["number"], &first), (&json!("0x1"), &second));
+    eventually("the worker goes on", async || (get("/ready").await.0 == 200).then_some(())).await;
+    assert_eq!(get("/health").await.0, 200);
 }
 
 /// Every sub-block has more transactions than can be executed in a millisecond.

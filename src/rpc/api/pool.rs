@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Example, Method, Query};
 use crate::{
+    meter::Meter,
     pool::{PoolStatus, SenderContent},
     rpc::{
         json::{
@@ -65,7 +66,7 @@ impl Method for Content {
     const EXAMPLE: Example = Example { params: "[]", answer: r#"{"pending": {}, "queued": {}}"# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        by_sender(backend, &mut run.out, json::pooled_transaction)
+        by_sender(backend, run, json::pooled_transaction)
     }
 }
 
@@ -82,7 +83,7 @@ impl Method for Inspect {
     };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        by_sender(backend, &mut run.out, |out, tx| {
+        by_sender(backend, run, |out, tx| {
             let to = tx.to().map_or_else(|| "contract creation".to_owned(), |to| to.to_checksum(None));
             let (value, gas, price) = (tx.value(), tx.gas_limit(), tx.max_fee_per_gas());
             json::string(out, &format!("{to}: {value} wei + {gas} gas × {price} wei"));
@@ -106,9 +107,10 @@ impl Method for ContentFrom {
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let sender = backend.pool.content_from(self.address.into());
-        let mut object = Object::new(&mut run.out);
+        let Run { meter, out, .. } = run;
+        let mut object = Object::new(out);
         for (state, transactions) in STATES {
-            by_nonce(backend, object.key(state), transactions(&sender), json::pooled_transaction)?;
+            by_nonce(backend, meter, object.key(state), transactions(&sender), json::pooled_transaction)?;
         }
         object.end();
         Ok(Lookup::Found)
@@ -116,14 +118,15 @@ impl Method for ContentFrom {
 }
 
 /// Writes all transactions by state, sender and nonce, each by `write`.
-fn by_sender(backend: &Backend, out: &mut Vec<u8>, write: WriteTx) -> Result<Lookup> {
-    let senders = backend.pool.content();
+fn by_sender(backend: &Backend, run: &mut Run<'_>, write: WriteTx) -> Result<Lookup> {
+    let (senders, Run { meter, out, .. }) = (backend.pool.content(), run);
     let mut object = Object::new(out);
     for (state, transactions) in STATES {
         let mut object = Object::new(object.key(state));
         for sender in senders.iter().filter(|sender| !transactions(sender).is_empty()) {
             // The checksum (EIP-55) is in the case of the letters, as in geth.
-            by_nonce(backend, object.key(&sender.address.to_checksum(None)), transactions(sender), write)?;
+            let key = sender.address.to_checksum(None);
+            by_nonce(backend, meter, object.key(&key), transactions(sender), write)?;
         }
         object.end();
     }
@@ -132,12 +135,20 @@ fn by_sender(backend: &Backend, out: &mut Vec<u8>, write: WriteTx) -> Result<Loo
 }
 
 /// Writes the transactions of a sender by nonce. Returns -32005 if the response becomes too long.
-fn by_nonce(backend: &Backend, out: &mut Vec<u8>, transactions: &Transactions, write: WriteTx) -> Result<()> {
+fn by_nonce(
+    backend: &Backend,
+    meter: &mut Meter,
+    out: &mut Vec<u8>,
+    transactions: &Transactions,
+    write: WriteTx,
+) -> Result<()> {
     let mut object = Object::new(out);
     for tx in transactions {
         let out = object.key(itoa::Buffer::new().format(tx.nonce()));
+        let start = out.len();
         write(out, tx);
         json::check_length(out, backend.limits.max_response)?;
+        json::count_bytes(meter, out.len() - start)?;
     }
     object.end();
     Ok(())

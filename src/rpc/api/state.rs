@@ -29,6 +29,8 @@ use crate::{
 
 /// Maximum number of storage slots in a request, as in geth.
 const MAX_SLOTS: usize = 1024;
+/// Ticks of the meter for the proof of a slot.
+const PROOF_TICKS: u32 = 1024;
 
 /// The balance of an account, in wei.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -238,10 +240,10 @@ impl Query for GetProof {
         let account = world.account(&address).map_or(&absent, Arc::as_ref);
         let trie = account.storage_trie();
         let nodes = |proof: Vec<Bytes>| proof.into_iter().map(Data).collect();
-        let prove = |key: SlotKey| SlotProof {
-            key,
-            value: Quantity(account.slot(&key.slot)),
-            proof: nodes(trie.proof(keccak256(B256::from(key.slot)))),
+        let prove = |key: SlotKey| {
+            run.meter.count(PROOF_TICKS)?;
+            let proof = nodes(trie.proof(keccak256(B256::from(key.slot))));
+            Ok(SlotProof { key, value: Quantity(account.slot(&key.slot)), proof })
         };
         Ok(AccountProof {
             address: self.address,
@@ -250,7 +252,7 @@ impl Query for GetProof {
             code_hash: Fixed(account.code.hash.0),
             nonce: Quantity(account.nonce),
             storage_hash: Fixed(trie.root_hash().0),
-            storage_proof: self.slots.into_iter().map(prove).collect(),
+            storage_proof: self.slots.into_iter().map(prove).collect::<Result<_>>()?,
         })
     }
 }

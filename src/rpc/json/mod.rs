@@ -21,6 +21,7 @@ use alloy_primitives::{Address, B256, U256};
 use serde::Serialize;
 
 use super::protocol::error::{Result, RpcError};
+use crate::meter::{Meter, Stopped};
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
@@ -198,7 +199,7 @@ pub fn or_null<T>(out: &mut Vec<u8>, value: Option<T>, write: impl FnOnce(&mut V
 }
 
 /// Writes null.
-fn null(out: &mut Vec<u8>) -> Lookup {
+pub fn null(out: &mut Vec<u8>) -> Lookup {
     out.extend_from_slice(b"null");
     Lookup::Nothing
 }
@@ -226,6 +227,35 @@ pub fn try_list<T, E>(
     }
     out.push(b']');
     Ok(())
+}
+
+/// Writes `items` as an array, each by `write`, as work of a run that `meter` bounds.
+///
+/// # Errors
+///
+/// Returns the reason why the run must stop.
+pub fn metered_list<T>(
+    out: &mut Vec<u8>,
+    meter: &mut Meter,
+    items: impl IntoIterator<Item = T>,
+    mut write: impl FnMut(&mut Vec<u8>, T),
+) -> Result<(), Stopped> {
+    try_list(out, items, |out, item| {
+        let start = out.len();
+        write(out, item);
+        count_bytes(meter, out.len() - start)
+    })
+}
+
+/// Counts JSON that is written, as work of a run.
+///
+/// # Errors
+///
+/// Returns the reason why the run must stop.
+pub fn count_bytes(meter: &mut Meter, bytes: usize) -> Result<(), Stopped> {
+    /// Bytes that take at most as long to write as a tick of a meter stands for.
+    const PER_TICK: usize = 8;
+    meter.count(u32::try_from(bytes / PER_TICK).unwrap_or(u32::MAX))
 }
 
 /// Returns the error -32005 for a response that is longer than `limit` bytes.

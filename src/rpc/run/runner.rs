@@ -8,7 +8,7 @@ use super::{Backend, RequestLimits, leader::Leader, remote::StateCompletion, req
 use crate::{
     ledger::{Chain, Snapshots},
     pool::Pool,
-    scheduler::{Batch, Executor, FetchMissed, Host, LocalState, Ticket},
+    scheduler::{Batch, Executor, FetchMissed, Host, LocalState, Stall, Ticket},
     store::StoreError,
     upstream::UpstreamState,
     wallet::Wallet,
@@ -81,6 +81,11 @@ impl RequestRunner {
     /// Returns the reason why nothing can be stored any more, if there is one.
     pub fn store_failure(&self) -> Option<&StoreError> {
         self.backend.wallet.ledger.store.failure()
+    }
+
+    /// Returns a worker that makes no progress although requests wait, if there is one.
+    pub fn stalled_worker(&self) -> Option<Stall> {
+        self.host.executor.stall()
     }
 
     /// Returns what is published now.

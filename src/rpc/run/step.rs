@@ -18,7 +18,7 @@ use crate::{
         json::Lookup,
         protocol::error::{Result, RpcError},
     },
-    scheduler::{RunTarget, Task, Ticket},
+    scheduler::{RunTarget, Task, TaskName, Ticket},
     state::Overlay,
     store::Commit,
 };
@@ -49,6 +49,10 @@ where
 {
     type Answer = StepOutcome<T>;
 
+    fn name(&self) -> TaskName {
+        &self.request.method.name
+    }
+
     fn target(&self) -> RunTarget {
         self.target
     }
@@ -72,7 +76,11 @@ where
             commit: Commit::done().into(),
         };
         let mut result = (self.work)(&self.runner.backend, &mut run);
-        let Run { overlay, mut out, commit, .. } = run;
+        let Run { overlay, meter, mut out, commit, .. } = run;
+        // The executor reads in the overlay's meter why a run was stopped, and a handler that executes no call has its own.
+        if result.is_err() && meter.stopped().is_some() {
+            overlay.meter = meter;
+        }
         // An answer counts for its connection from the moment when it is made, because it may wait for the connection's
         // thread.
         if result.is_ok() && !overlay.has_missed() && !self.request.method.commits && self.target != RunTarget::Inline {

@@ -169,9 +169,13 @@ impl HttpConnection {
         }
         match path {
             "/health" => {
-                return health(&runner.published(), runner.upstream(), runner.unknown_fork(), runner.store_failure());
+                let (failure, stall) = (runner.store_failure(), runner.stalled_worker());
+                return health(&runner.published(), runner.upstream(), runner.unknown_fork(), failure, stall);
             }
-            "/ready" => return ready(&runner.published(), runner.store_failure(), service.config.ready_lag),
+            "/ready" => {
+                let (failure, stall) = (runner.store_failure(), runner.stalled_worker());
+                return ready(&runner.published(), failure, stall, service.config.ready_lag);
+            }
             _ => {}
         }
         if let Some(file) = service.files.answer(&request) {

@@ -4,6 +4,7 @@ use alloy_primitives::B256;
 use rayon::prelude::*;
 
 use super::{NodeKind, Scratch, Trie, TrieNode, TrieValue};
+use crate::state::parallel::may_divide;
 
 /// A changed subtrie: its top node, and the depth of that node.
 type Subtrie<'a, V> = (&'a TrieNode<V>, usize);
@@ -15,13 +16,10 @@ impl<V: TrieValue> Trie<V> {
     const MANY: usize = 32;
 
     /// Returns the root hash as [`root_hash`](Self::root_hash) does, on all threads of rayon's global pool if much has
-    /// changed.
-    ///
-    /// Not for threads of another pool: while such a thread waits for the parts, it would run whatever else is queued
-    /// there.
+    /// changed and the calling thread may divide its work.
     pub fn root_hash_in_parallel(&self) -> B256 {
         let mut parts = Vec::new();
-        if let Some(root) = &self.root {
+        if let Some(root) = self.root.as_ref().filter(|_| may_divide()) {
             root.changed_parts(0, Self::FORKS, &mut parts);
         }
         if parts.len() >= Self::MANY {

@@ -29,6 +29,11 @@ use crate::{
     },
 };
 
+/// Bytes of JSON of most transactions in full.
+const FULL_BYTES: usize = 1024;
+/// Bytes of JSON of a hash.
+const HASH_BYTES: usize = 69;
+
 /// A block, or null. pending is the one being built, with a provisional hash.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: block, whether to show transactions in full")]
@@ -49,6 +54,9 @@ impl<B: NamesBlock> Method for GetBlock<B> {
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (block, dialect) = (backend.block(run.published, self.block.into())?, run.dialect);
         let full = self.full.unwrap_or_default();
+        if let Some(block) = &block {
+            json::count_bytes(&mut run.meter, block.len() * if full { FULL_BYTES } else { HASH_BYTES })?;
+        }
         Ok(json::or_null(&mut run.out, block, |out, block| json::block(out, &block, full, dialect)))
     }
 }
@@ -132,12 +140,14 @@ impl<B: NamesBlock> Method for GetBlockReceipts<B> {
     const EXAMPLE: Example = Example { params: r#"["latest"]"#, answer: "[]" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let block = backend.block_of_receipts(run.dialect, run.published, self.block.into())?;
-        Ok(json::or_null(&mut run.out, block, |out, block| {
-            json::list(out, block.transactions(), |out, included| {
-                json::receipt(out, &block, &included, &backend.spec);
-            });
-        }))
+        let Run { dialect, published, meter, out, .. } = run;
+        let Some(block) = backend.block_of_receipts(dialect, published, self.block.into())? else {
+            return Ok(json::null(out));
+        };
+        json::metered_list(out, meter, block.transactions(), |out, included| {
+            json::receipt(out, &block, &included, &backend.spec);
+        })?;
+        Ok(Lookup::Found)
     }
 }
 

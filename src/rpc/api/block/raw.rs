@@ -72,9 +72,12 @@ impl Method for GetRawReceipts {
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let selector = self.block.into();
         let block = or_unknown(backend.block(run.published, selector)?, selector)?;
-        Ok(json::or_null(&mut run.out, block, |out, block| {
-            json::list(out, block.transactions(), |out, one| json::data(out, &one.receipt.encoded_2718()));
-        }))
+        let Run { meter, out, .. } = run;
+        let Some(block) = block else { return Ok(json::null(out)) };
+        json::metered_list(out, meter, block.transactions(), |out, one| {
+            json::data(out, &one.receipt.encoded_2718());
+        })?;
+        Ok(Lookup::Found)
     }
 }
 

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{BLOCKS_PER_CHECK, write, write_logs};
+use super::{BLOOM_TICKS, BODY_TICKS, write, write_logs};
 use crate::{
     chain::SealedBlock,
     ledger::{BlockLogs, Chain, Selector, UnknownBlock},
@@ -331,10 +331,8 @@ impl<'a, 'r> NewLogs<'a, 'r> {
         }
         self.check_pruned(known)?;
         let blocks = self.published.blocks(known.newest.number + 1, self.published.head().number());
-        for (nth, block) in blocks.enumerate() {
-            if nth % BLOCKS_PER_CHECK == 0 {
-                self.run.meter.check()?;
-            }
+        for block in blocks {
+            self.run.meter.count(BLOOM_TICKS)?;
             if self.may_have_logs(block) {
                 match self.published.logs_of(block.number(), block.hash()) {
                     BlockLogs::Late { since } => {
@@ -398,13 +396,14 @@ impl<'a, 'r> NewLogs<'a, 'r> {
     /// Writes the matching logs of a block, all or none.
     fn write(&mut self, logs: &BlockLogs, removed: bool) -> Result<(), Stop> {
         let (end, most) = (self.run.out.len(), self.backend.limits.max_response);
-        self.run.meter.check()?;
+        self.run.meter.count(BODY_TICKS)?;
         let Self { filter, run, count, .. } = self;
         match logs {
             BlockLogs::Whole(block) => write(filter.logs_in(block, 0), count, usize::MAX, removed, &mut run.out),
             BlockLogs::Alone(block) => write(filter.logs_alone_in(block), count, usize::MAX, removed, &mut run.out),
             BlockLogs::Late { .. } | BlockLogs::Unknown => {}
         }
+        json::count_bytes(&mut run.meter, run.out.len() - end)?;
         // Two bytes are reserved for the ends of the array and of the response.
         if run.out.len() + 2 <= most {
             return Ok(());

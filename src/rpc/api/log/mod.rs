@@ -14,6 +14,7 @@ use serde::Deserialize;
 use super::{Example, Method};
 use crate::{
     ledger::{Block, Chain, KnownBlock, Selector},
+    meter::Meter,
     rpc::{
         json::{self, Lookup, TxPosition, schema},
         params::{FilterParam, LogFilter, LogRange},
@@ -22,8 +23,12 @@ use crate::{
     },
 };
 
-/// Number of blocks between two checks of the deadline.
-const BLOCKS_PER_CHECK: usize = 256;
+/// Ticks of the meter for a block whose bloom is read.
+const BLOOM_TICKS: u32 = 16;
+/// Ticks for a block whose body is read, which may not be in memory.
+const BODY_TICKS: u32 = 512;
+/// Number of logs that are written between two counts of their bytes.
+const LOGS_PER_COUNT: usize = 16;
 
 /// The logs that pass a filter. A range may end in pending.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -82,20 +87,27 @@ fn write_logs(backend: &Backend, run: &mut Run<'_>, filter: &LogFilter, range: L
     let (mut count, most) = (0, backend.limits.max_logs);
     out.push(b'[');
     let sealed = sealed.into_iter().flat_map(|(from, to)| published.blocks(from, to));
-    for (nth, block) in sealed.enumerate() {
-        if nth % BLOCKS_PER_CHECK == 0 {
-            meter.check()?;
+    let mut write_all = |block: &Block, meter: &mut Meter, out: &mut Vec<u8>| -> Result<()> {
+        meter.count(BODY_TICKS)?;
+        let mut logs = filter.logs_in(block, 0).peekable();
+        while logs.peek().is_some() {
+            let start = out.len();
+            write(logs.by_ref().take(LOGS_PER_COUNT), &mut count, most, false, out);
+            bound_logs(backend, count, out)?;
+            json::count_bytes(meter, out.len() - start)?;
         }
+        Ok(())
+    };
+    for block in sealed {
+        meter.count(BLOOM_TICKS)?;
         // The header is in memory, so a block whose bloom does not match costs only this check.
         if filter.matches_bloom(block.header.logs_bloom) {
             let block = Block::sealed(block).ok_or_else(|| published.no_body(block.number()))?;
-            write(filter.logs_in(&block, 0), &mut count, most, false, out);
-            bound_logs(backend, count, out)?;
+            write_all(&block, meter, out)?;
         }
     }
     if let Some(block) = last {
-        write(filter.logs_in(&block, 0), &mut count, most, false, out);
-        bound_logs(backend, count, out)?;
+        write_all(&block, meter, out)?;
     }
     out.push(b']');
     Ok(())

@@ -64,10 +64,13 @@ pub struct BundleHash {
 
 impl Bundle {
     /// Checks the bundle, and decodes its transactions. Its name is that of the client of `run`.
-    fn into_sent(self, run: &Run<'_>) -> Result<SentBundle> {
+    fn into_sent(self, run: &mut Run<'_>) -> Result<SentBundle> {
         check_count(self.txs.len(), MAX_TRANSACTIONS)?;
-        let transactions =
-            self.txs.iter().enumerate().map(|(index, raw)| decode(raw, &format_args!("params[0].txs[{index}]")));
+        let transactions = self.txs.iter().enumerate().map(|(index, raw)| {
+            // Recovering a sender takes about as long as a stride of the meter.
+            run.meter.check()?;
+            decode(raw, &format_args!("params[0].txs[{index}]"))
+        });
         let transactions = transactions.collect::<Result<Vec<_>, _>>()?;
         let mut indices = B256Map::default();
         for (index, sent) in transactions.iter().enumerate() {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ledger::Selector,
-    meter::Stopped,
+    meter::Meter,
     rpc::{
         api::{Example, Method},
         json::{
@@ -19,7 +19,7 @@ use crate::{
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
     },
-    state::{Account, Overlay},
+    state::Account,
 };
 
 /// The storage of a contract in the middle of a block, in the order of the hashed keys.
@@ -88,25 +88,49 @@ impl Method for StorageRange {
                 "the state is an upstream's, whose storage cannot be listed: presim knows single slots",
             )
         })?;
-        let most = usize::try_from(self.max_result.0).unwrap_or(usize::MAX);
+        let limits = PageLimits {
+            slots: usize::try_from(self.max_result.0).unwrap_or(usize::MAX),
+            bytes: backend.limits.max_response,
+        };
         let account = world.account(&Address::from(self.address));
-        let page = account.map(|account| StoragePage::read(account, start, most, overlay)).transpose()?;
-        json::bounded_value(&mut run.out, &page.unwrap_or_default(), backend.limits.max_response)?;
+        let page = account.map(|account| StoragePage::read(account, start, limits, &mut overlay.meter)).transpose()?;
+        json::bounded_value(&mut run.out, &page.unwrap_or_default(), limits.bytes)?;
         Ok(Lookup::Found)
     }
 }
 
+/// The bounds of a page.
+#[derive(Clone, Copy, Debug)]
+struct PageLimits {
+    /// The most slots.
+    slots: usize,
+    /// The most bytes of its JSON.
+    bytes: usize,
+}
+
+impl Slot {
+    /// The fewest bytes of JSON of a slot with its hashed key: without its key, if that is not known.
+    const LEAST_BYTES: usize = r#""0x":{"key":null,"value":"0x"}"#.len() + 2 * 64;
+}
+
 impl StoragePage {
-    /// Reads at most `most` slots from the hashed key `start` on.
-    fn read(account: &Account, start: B256, most: usize, overlay: &mut Overlay) -> Result<Self, Stopped> {
+    /// Reads slots from the hashed key `start` on.
+    ///
+    /// # Errors
+    ///
+    /// Returns -32005 as soon as the page must be longer than its limit, or the reason why the run must stop.
+    fn read(account: &Account, start: B256, limits: PageLimits, meter: &mut Meter) -> Result<Self> {
         let mut page = Self::default();
         for (hash, value) in account.storage_trie().iter().filter(|(hash, _)| *hash >= start) {
-            if page.storage.len() >= most {
+            if page.storage.len() >= limits.slots {
                 page.next_key = Some(hash);
                 break;
             }
+            if page.storage.len() * Slot::LEAST_BYTES > limits.bytes {
+                return Err(json::too_long(limits.bytes));
+            }
             page.storage.insert(hash, Slot { key: None, value: B256::from(*value) });
-            count(overlay, 1)?;
+            meter.count(1)?;
         }
         // The trie knows hashes alone, so the keys are found by hashing those of all slots.
         let mut unknown = page.storage.len();
@@ -114,7 +138,7 @@ impl StoragePage {
             if unknown == 0 {
                 break;
             }
-            count(overlay, 16)?;
+            meter.count(16)?;
             if let Some(slot) = page.storage.get_mut(&keccak256(key.to_be_bytes::<32>())) {
                 slot.key = Some(B256::from(*key));
                 unknown -= 1;
@@ -124,10 +148,27 @@ impl StoragePage {
     }
 }
 
-/// Counts work of the request, which its deadline may stop.
-fn count(overlay: &mut Overlay, ticks: u32) -> Result<(), Stopped> {
-    match overlay.meter.tick(ticks) {
-        true => Ok(()),
-        false => Err(overlay.meter.stopped().unwrap_or(Stopped::Deadline)),
+#[cfg(test)]
+mod tests {
+    use alloy_primitives::U256;
+
+    use super::*;
+
+    #[test]
+    fn slots_are_collected_only_as_long_as_they_fit_the_response() {
+        let mut account = Account::default();
+        (1..=10_000).for_each(|slot| account.set_slot(U256::from(slot), U256::ONE));
+        // Reading 4,096 slots would stop the run.
+        let mut meter = Meter::short(1);
+        let limits = PageLimits { slots: usize::MAX, bytes: 20_000 };
+        let error = StoragePage::read(&account, B256::ZERO, limits, &mut meter).err().map(|error| error.into_object());
+        assert_eq!(error.map(|error| error.code()), Some(-32005));
+        // A page that fits has all of its slots.
+        let limits = PageLimits { slots: 40, bytes: 20_000 };
+        let page = StoragePage::read(&account, B256::ZERO, limits, &mut Meter::default()).unwrap_or_default();
+        assert_eq!((page.storage.len(), page.next_key.is_some()), (40, true));
+        let mut out = Vec::new();
+        assert!(json::bounded_value(&mut out, &page, limits.bytes).is_ok(), "{} bytes", out.len());
+        assert!(out.len() >= 40 * Slot::LEAST_BYTES, "{} bytes", out.len());
     }
 }

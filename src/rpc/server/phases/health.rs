@@ -11,6 +11,7 @@ use crate::rpc::server::response::{HttpResponse, respond};
 use crate::{
     clock::{Clock, SystemClock},
     ledger::{Chain, FeedLag, FeedProblem, FeedState},
+    scheduler::Stall,
     store::StoreError,
     upstream::UpstreamState,
 };
@@ -99,6 +100,14 @@ fn failed(published: &Chain, failure: Option<&StoreError>) -> Option<Problem> {
     }
 }
 
+/// The `cause` of a worker that makes no progress.
+const WORKERS: &str = "workers";
+
+/// Returns the reason why requests wait for a worker that makes no progress.
+fn hung(stall: Option<Stall>) -> Option<Problem> {
+    stall.map(|stall| Problem { reason: stall.to_string(), cause: WORKERS })
+}
+
 /// Returns the reason why a node that follows is not where its leader is.
 fn behind(feed: FeedState) -> Option<Problem> {
     let lag = feed.lag().filter(|lag| lag.cause == FeedProblem::Behind)?;
@@ -139,15 +148,17 @@ pub fn is_for_operators(uri: &Uri) -> bool {
     matches!(uri.path(), "/health" | "/ready" | "/metrics")
 }
 
-/// Answers `/health`: whether all is well, for monitoring. A feed that has stalled is not.
+/// Answers `/health`: whether all is well, for monitoring. A feed or a worker that has stalled is not.
 pub fn health(
     published: &Chain,
     upstream: Option<UpstreamState>,
     warning: Option<String>,
     failure: Option<&StoreError>,
+    stall: Option<Stall>,
 ) -> HttpResponse {
     let (feed, age) = (published.feed(), published.newest.published.elapsed().as_millis());
-    let problem = failed(published, failure).or_else(|| behind(feed)).or_else(|| stalled(feed, age));
+    let problem = failed(published, failure).or_else(|| hung(stall));
+    let problem = problem.or_else(|| behind(feed)).or_else(|| stalled(feed, age));
     let lag = |lag: &FeedLag| Lag { lag_ms: lag.ms(), lag_sub_blocks: lag.waiting, lag_cause: lag.cause.as_str() };
     let late = published.late_blocks().take(LATE_SHOWN).map(|(number, late)| LateBlock {
         number: U64::from(number),
@@ -175,10 +186,16 @@ pub fn health(
 
 /// Answers `/ready`: whether requests may be sent here, for load balancers. A feed that is only late is usable, because
 /// its newest snapshot is consistent, and each answer names its age, unless it is later than `most_late`. A node that is behind its
-/// leader is not: it has not come to the end of the stream, and other nodes of the fleet have.
-pub fn ready(published: &Chain, failure: Option<&StoreError>, most_late: Option<Duration>) -> HttpResponse {
+/// leader is not: it has not come to the end of the stream, and other nodes of the fleet have. Neither is one with a worker that
+/// makes no progress.
+pub fn ready(
+    published: &Chain,
+    failure: Option<&StoreError>,
+    stall: Option<Stall>,
+    most_late: Option<Duration>,
+) -> HttpResponse {
     let feed = published.feed();
-    let problem = failed(published, failure).or_else(|| behind(feed));
+    let problem = failed(published, failure).or_else(|| hung(stall)).or_else(|| behind(feed));
     let problem = problem.or_else(|| too_late(published, most_late?));
     let status = if problem.is_some() { "not ready" } else { "ready" };
     Health { status, problem, feed: Some(feed.as_str()), ..Health::default() }.into_response(Some(published))
