@@ -149,6 +149,12 @@ pub struct Config {
     /// those of the transactions.
     #[arg(long, env = "PRESIM_POOL_BUNDLES", value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
     pub pool_bundles: u32,
+    /// Bundles of a client of which `presim_outcome` knows what became of them: the last ones that were mined or dropped.
+    #[arg(long, env = "PRESIM_POOL_OUTCOMES", value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(0..=1_000_000), help_heading = "Sending")]
+    pub pool_outcomes: u32,
+    /// Bytes of the outcomes of all clients' bundles. Beyond them, the oldest outcomes of the client that has most are forgotten.
+    #[arg(long, env = "PRESIM_POOL_OUTCOME_BYTES", value_name = "BYTES", default_value_t = 16 << 20, help_heading = "Sending")]
+    pub pool_outcome_bytes: usize,
     /// Per cent by which a transaction must pay more than the one in the pool that it replaces; at least 100 for blob
     /// transactions.
     #[arg(long, env = "PRESIM_POOL_PRICE_BUMP", value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Sending")]
@@ -284,7 +290,7 @@ pub struct Config {
     /// per second). Read again on SIGHUP.
     #[arg(long, env = "PRESIM_TOKEN_FILE", value_name = "FILE", help_heading = "Access")]
     pub token_file: Option<PathBuf>,
-    /// Host names that requests may name, besides localhost and the listening address. Repeat, or separate by commas.
+    /// Host names that requests may name, those of metrics too, besides localhost and the listening address. Repeat, or separate by commas.
     #[arg(long, env = "PRESIM_ALLOW_HOST", value_name = "HOST", value_delimiter = ',', help_heading = "Access")]
     pub allow_host: Vec<String>,
     /// Origins whose pages may call from a browser, over HTTP (CORS) and WebSocket: `https://app.example`, `chrome-extension://*`, `moz-extension://*`, or `*` for all. Repeat, or separate by commas.

@@ -31,6 +31,8 @@ impl Config {
             min_tip: self.pool_min_tip.into(),
             contracts_may_send: spec.contracts_may_send(),
             bundles: self.pool_bundles as usize,
+            outcomes: self.pool_outcomes as usize,
+            outcome_bytes: self.pool_outcome_bytes,
             built,
         }
     }

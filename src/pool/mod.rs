@@ -12,6 +12,7 @@ mod content;
 mod decode;
 mod drops;
 mod error;
+mod outcomes;
 mod own;
 mod queue;
 mod rules;
@@ -21,13 +22,14 @@ mod table;
 mod transactions;
 
 pub use self::{
-    account::Pooled,
+    account::{LeastFees, Pooled},
     best::{Best, BlockFees, BlockSpace, Ready},
     bundles::{BundleName, BundleRefusal, Bundles, SentBundle, WaitingBundle},
     content::{PoolStatus, SenderContent},
     decode::SentTransaction,
     drops::{DropReason, DroppedTransaction, PoolDrops},
     error::PoolError,
+    outcomes::{BundleDrop, BundleOutcome},
     queue::PoolNonce,
     settings::{BlocksBuilt, Settings},
     submitted::{Acknowledgement, ForwardedTransaction, SubmittedTransaction, TxOutbox},

@@ -17,6 +17,10 @@ pub struct Settings {
     pub contracts_may_send: bool,
     /// Maximum number of bundles. Their bytes are bounded by `bytes`, beside those of the transactions.
     pub bundles: usize,
+    /// Maximum number of bundles of one client whose outcomes are kept.
+    pub outcomes: usize,
+    /// Maximum bytes of the outcomes of all clients.
+    pub outcome_bytes: usize,
     /// The place where the blocks are built, which is where bundles are mined.
     pub built: BlocksBuilt,
 }

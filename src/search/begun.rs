@@ -75,9 +75,9 @@ impl BegunSearch {
         }
     }
 
-    /// Narrows the interval between the neighbours of the best of `variants`, which are in the order of their one value,
-    /// by the golden section, and adds what it tried to them. Asks `may_try` before each, and ends if it may not. Returns
-    /// whether it came to its end.
+    /// Narrows the interval between the neighbours of the best of `variants`, which have one value each, by the golden section, and adds
+    /// what it tried to them. Asks `may_try` before each, and ends if it may not. Returns whether it came to its end. If it did not, it
+    /// can be called again, and goes on where it ended.
     ///
     /// # Errors
     ///
@@ -90,12 +90,12 @@ impl BegunSearch {
         mut may_try: impl FnMut() -> bool,
     ) -> Result<bool, Stopped> {
         let aim = self.search.aim;
-        let best = variants.iter().enumerate().max_by(|(_, one), (_, other)| one.rank(other, aim));
-        let Some((index, best)) = best else { return Ok(true) };
-        let (mut best, mut simulation) = (best.clone(), self.search.to_rank());
-        let value = |index: usize| variants[index].values[0];
-        let mut low = value(index.saturating_sub(1));
-        let mut high = value((index + 1).min(variants.len() - 1));
+        let best = variants.iter().max_by(|one, other| one.rank(other, aim));
+        let Some(mut best) = best.cloned() else { return Ok(true) };
+        let (mut simulation, at) = (self.search.to_rank(), best.values[0]);
+        let values = || variants.iter().map(|variant| variant.values[0]);
+        let mut low = values().filter(|value| *value < at).max().unwrap_or(at);
+        let mut high = values().filter(|value| *value > at).min().unwrap_or(at);
         loop {
             let at = best.values[0];
             let (below, above) = (at - low, high - at);

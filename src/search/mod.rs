@@ -7,9 +7,11 @@
 mod begun;
 mod outcome;
 mod parts;
+mod rate;
 mod whole;
 
 pub use begun::BegunSearch;
 pub use outcome::SearchOutcome;
 pub use parts::{SearchError, Searcher};
+pub use rate::RunRate;
 pub use whole::search_whole;

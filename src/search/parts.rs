@@ -1,17 +1,20 @@
 //! A search in parts, which run side by side on the workers.
 
 use std::{
+    num::NonZeroU32,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use alloy_primitives::U256;
 use bytestring::ByteString;
+use futures::future::{join, join_all};
+use tokio::sync::watch;
 
-use super::{begun::BegunSearch, outcome::SearchOutcome};
+use super::{begun::BegunSearch, outcome::SearchOutcome, rate::RunRate};
 use crate::{
     chain::ChainSpec,
     engine::{BundleSearch, Engine, SearchedValues, SimulationError, SimulationRules, Variant},
@@ -38,6 +41,8 @@ pub struct Searcher {
     pub ticket: Ticket,
     /// The time at which variants stop, so that some is left for the best one's outputs.
     pub stops: Instant,
+    /// The rate of the client, from which each variant is drawn before it runs.
+    pub rate: RunRate,
     /// The parameters of the request, by which the source may predict what is missed. May be empty.
     pub params: ByteString,
 }
@@ -115,27 +120,25 @@ impl Searcher {
         let on = snapshot.clone();
         let begin = move |engine: &mut Engine<'_>| BegunSearch::begin(engine, &on, &search);
         let begun = Arc::new(self.run(&snapshot, self.ticket.clone(), None, begin).await?);
-        self.finish(&begun, || Ok(()), Ok).await
+        self.finish(&begun, Ok).await
     }
 
     /// Runs the variants of a search that has begun, and has `show` turn the outcome into the answer on the worker that
-    /// ran the best variant. At the deadline, the outcome has the best variants so far. `may_try` is asked before each
-    /// variant besides the [first](BegunSearch::first) ones.
+    /// ran the best variant. At the deadline, the outcome has the best variants so far.
     ///
     /// # Errors
     ///
-    /// Returns the error of `may_try` or of `show`, or an error if a part was not run.
+    /// Returns the error of `show`, or an error if a part was not run.
     pub async fn finish<T: Send + 'static, E: From<SearchError> + Send + 'static>(
         &self,
         begun: &Arc<BegunSearch>,
-        may_try: impl Fn() -> Result<(), E> + Send + Sync + 'static,
         show: impl Fn(SearchOutcome) -> Result<T, E> + Send + Sync + 'static,
     ) -> Result<T, E> {
         let (mut variants, mut complete) = self.try_all(begun).await?;
         if let SearchedValues::Maximize { tolerance, .. } = begun.search.values
             && complete
         {
-            (variants, complete) = self.narrow(begun, variants, tolerance, may_try).await?;
+            (variants, complete) = self.narrow(begun, variants, tolerance).await?;
         }
         let ranked = SearchOutcome::of(&begun.search, variants, complete);
         let show = Arc::new(show);
@@ -163,14 +166,31 @@ impl Searcher {
         let count = begun.first.len();
         let size = count.div_ceil(PARTS).clamp(MIN_PART, MAX_PART);
         let batch = self.host.executor.batch();
-        let parts = (0..count).step_by(size).map(|from| {
-            let part = from..(from + size).min(count);
-            let of = begun.clone();
-            let work = move |engine: &mut Engine<'_>| Ok(of.try_variants(engine, &of.first[part.clone()])?);
-            self.run(&begun.snapshot, self.ticket.clone().of(&batch), Some(self.stops), work)
+        let parts: Vec<_> = (0..count).step_by(size).map(|from| from..(from + size).min(count)).collect();
+        // The parts draw their runs one after the other, so that the first ones run while others wait for the rate.
+        let (note_drawn, drawn) = watch::channel(0);
+        let lengths: Vec<usize> = parts.iter().map(ExactSizeIterator::len).collect();
+        let draw = async move {
+            for (index, runs) in lengths.into_iter().enumerate() {
+                if !self.draw(runs).await {
+                    break;
+                }
+                note_drawn.send_replace(index + 1);
+            }
+        };
+        let running = parts.into_iter().enumerate().map(|(index, part)| {
+            let (of, ticket, mut drawn) = (begun.clone(), self.ticket.clone().of(&batch), drawn.clone());
+            async move {
+                if drawn.wait_for(|parts| *parts > index).await.is_err() {
+                    return Ok((Vec::new(), false));
+                }
+                let work = move |engine: &mut Engine<'_>| Ok(of.try_variants(engine, &of.first[part.clone()])?);
+                self.run(&begun.snapshot, ticket, Some(self.stops), work).await
+            }
         });
+        let ((), ran) = join(draw, join_all(running)).await;
         let (mut variants, mut complete) = (Vec::with_capacity(count), true);
-        for part in futures::future::join_all(parts).await {
+        for part in ran {
             match part {
                 Ok((tried, is_whole)) => {
                     variants.extend(tried);
@@ -184,38 +204,64 @@ impl Searcher {
         Ok((variants, complete))
     }
 
-    /// Searches for the best value between the neighbours of the best so far.
-    async fn narrow<E: From<SearchError> + Send + 'static>(
+    /// Searches for the best value between the neighbours of the best so far. Leaves the worker while the rate allows no run.
+    async fn narrow(
         &self,
         begun: &Arc<BegunSearch>,
-        variants: Vec<Variant>,
+        mut variants: Vec<Variant>,
         tolerance: U256,
-        may_try: impl Fn() -> Result<(), E> + Send + Sync + 'static,
-    ) -> Result<(Vec<Variant>, bool), E> {
-        let work = {
-            let (begun, before, asked) = (begun.clone(), variants.clone(), AtomicUsize::new(0));
-            move |engine: &mut Engine<'_>| {
-                let (mut variants, mut tried, mut refused) = (before.clone(), 0, Ok(()));
-                let may_try = || {
-                    tried += 1;
-                    // A run that is repeated, because it has missed state, has asked for its variants before.
-                    if tried > asked.load(Relaxed) {
-                        refused = may_try();
-                        if refused.is_ok() {
-                            asked.store(tried, Relaxed);
+    ) -> Result<(Vec<Variant>, bool), SearchError> {
+        loop {
+            let work = {
+                let (begun, before, rate) = (begun.clone(), variants.clone(), self.rate.clone());
+                let drawn = AtomicUsize::new(0);
+                move |engine: &mut Engine<'_>| {
+                    let (mut variants, mut tried, mut wait) = (before.clone(), 0, None);
+                    let may_try = || {
+                        tried += 1;
+                        // A run that is repeated, because it has missed state, has drawn its variants before.
+                        if tried > drawn.load(Relaxed) {
+                            match rate.draw(NonZeroU32::MIN) {
+                                Ok(_) => drawn.store(tried, Relaxed),
+                                Err(time) => wait = Some(time),
+                            }
                         }
-                    }
-                    refused.is_ok()
-                };
-                let complete = begun.narrow(engine, &mut variants, tolerance, may_try)?;
-                Ok(refused.map(|()| (variants, complete)))
+                        wait.is_none()
+                    };
+                    let complete = begun.narrow(engine, &mut variants, tolerance, may_try)?;
+                    Ok((variants, complete, wait))
+                }
+            };
+            match self.run(&begun.snapshot, self.ticket.clone(), Some(self.stops), work).await {
+                Ok((narrowed, _, Some(wait))) if self.rest(wait).await => variants = narrowed,
+                Ok((narrowed, complete, _)) => return Ok((narrowed, complete)),
+                Err(error) if error.is_deadline() => return Ok((variants, false)),
+                Err(error) => return Err(error),
             }
-        };
-        match self.run(&begun.snapshot, self.ticket.clone(), Some(self.stops), work).await {
-            Ok(narrowed) => narrowed,
-            Err(error) if error.is_deadline() => Ok((variants, false)),
-            Err(error) => Err(error.into()),
         }
+    }
+
+    /// Draws runs from the rate of the client, and waits for them. Returns whether they were drawn before the search stops.
+    async fn draw(&self, runs: usize) -> bool {
+        let mut left = u32::try_from(runs).unwrap_or(u32::MAX);
+        while let Some(runs) = NonZeroU32::new(left) {
+            match self.rate.draw(runs) {
+                Ok(drawn) => left = left.saturating_sub(drawn.get()),
+                Err(wait) if self.rest(wait).await => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Waits for a time, unless the search stops before its end. Returns whether it has waited.
+    async fn rest(&self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        if end >= self.stops {
+            return false;
+        }
+        tokio::time::sleep_until(end.into()).await;
+        true
     }
 
     /// Runs a part of a search on a snapshot. Its variants stop at `stops`.

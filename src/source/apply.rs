@@ -204,7 +204,7 @@ pub enum Misfit {
     #[error("transaction {index} of the bundle: {error}")]
     Invalid { index: usize, error: BlockExecutionError },
     /// A transaction fails that must not.
-    #[error("transaction {index} of the bundle fails")]
+    #[error("transaction {index} of the bundle reverts or halts")]
     Fails { index: usize },
     /// The bundle takes more time than it may.
     #[error("the time is up after {ran} transactions of the bundle")]

@@ -17,7 +17,7 @@ use presim::{
     ledger::{FeedState, Retention, Selector, Snapshot, SnapshotId, Snapshots},
     pool::{self, Pool},
     scheduler::{Executor, ExecutorConfig, Flow, Host, LocalState},
-    search::{Searcher, search_whole},
+    search::{RunRate, Searcher, search_whole},
     source::devnet::{
         Devnet,
         world::{dev_genesis, dev_signers},
@@ -122,6 +122,7 @@ impl Program {
             rules: RULES,
             ticket: self.host.executor.ticket(&Flow::new()),
             stops: Instant::now() + BOUND,
+            rate: RunRate::UNLIMITED,
             params: ByteString::new(),
         }
     }

@@ -489,36 +489,70 @@ async fn at_its_deadline_a_search_answers_with_the_best_so_far() {
     assert!(runs < 100, "{found}");
 }
 
-#[tokio::test]
-async fn each_variant_counts_as_a_request() {
-    let file = token_file(&[("a", 40)]);
-    let node = TestNode::quiet_with(&["--token-file", file.path().to_str().unwrap()]);
-    let ask = async |runs: usize| {
-        let vary = word(json!({ "values": (0..runs).collect::<Vec<_>>() }));
-        let request = search(&hill(0), json!({ "vary": vary, "objective": token() }));
-        node.call_as(&token_of("a"), "presim_search", request).await
-    };
-    assert_eq!(ask(30).await["result"]["runs"], 30);
-    let refused = ask(30).await;
-    assert_eq!(refused["error"]["code"], -32005, "{refused}");
+/// Returns a node whose client `a` may send so many requests per second, with its token file.
+fn node_with_rate(rate: u32, flags: &[&str]) -> (TestNode, tempfile::NamedTempFile) {
+    let file = token_file(&[("a", rate)]);
+    let tokens = ["--token-file", file.path().to_str().unwrap()];
+    (TestNode::quiet_with(&[&tokens[..], flags].concat()), file)
+}
+
+/// Searches among so many values in the name of `a`.
+async fn search_among(node: &TestNode, values: usize) -> Value {
+    let vary = word(json!({ "values": (0..values).collect::<Vec<_>>() }));
+    let request = search(&hill(0), json!({ "vary": vary, "objective": token() }));
+    node.call_as(&token_of("a"), "presim_search", request).await
 }
 
 #[tokio::test]
-async fn a_search_for_a_maximum_ends_where_the_rate_of_its_client_does() {
-    let file = token_file(&[("a", 80)]);
-    let node = TestNode::quiet_with(&["--token-file", file.path().to_str().unwrap()]);
-    // The more is sent, the better: 16 variants, and 184 to narrow the interval, more than the client may send in a second.
+async fn a_search_of_more_runs_than_the_rate_allows_at_once_waits_for_it() {
+    let (node, _file) = node_with_rate(200, &["--deadline-ms", "60000"]);
+    let found = search_among(&node, 300).await;
+    assert_eq!((&found["result"]["runs"], &found["result"]["complete"]), (&json!(300), &json!(true)), "{found}");
+}
+
+#[tokio::test]
+async fn a_search_that_the_rate_never_allows_is_refused_at_once_with_the_numbers() {
+    let (node, _file) = node_with_rate(20, &["--deadline-ms", "1000"]);
+    // 20 at once, and 16 in the time that is left for runs.
+    let refused = search_among(&node, 100).await;
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert_eq!(refused["error"]["code"], -32005, "{message}");
+    assert!(message.starts_with("params[0].vary: 100 variants"), "{message}");
+    assert!(message.contains("\"a\" may send 20 requests per second"), "{message}");
+    let (_, most) = message.split_once("at most ").unwrap();
+    let most: u32 = most.split_once(' ').unwrap().0.parse().unwrap();
+    assert!((1..=36).contains(&most), "{message}");
+    // Next to nothing was drawn for it.
+    for _ in 0..10 {
+        let answer = node.call_as(&token_of("a"), "eth_chainId", json!([])).await;
+        assert!(answer.get("error").is_none(), "{answer}");
+    }
+}
+
+/// The more is sent, the better: 16 variants, and 184 to narrow the interval.
+fn widest() -> Value {
     let mut bundle = payload(json!([{ "from": FROM, "to": OTHER, "value": "0x0" }]));
     bundle["blockStateCalls"][0]["stateOverrides"][FROM]["balance"] = json!(U256::MAX >> 1);
-    let vary = |form: Value| {
-        let mut place = json!({ "path": "blocks[0].calls[0].value" });
-        place.as_object_mut().unwrap().extend(form.as_object().unwrap().clone());
-        json!({ "vary": [place], "objective": { "account": OTHER } })
-    };
-    let ask = async |form: Value| node.call_as(&token_of("a"), "presim_search", search(&bundle, vary(form))).await;
-    let refused = ask(json!({ "maximize": { "from": 1, "to": U256::ONE << 254 } })).await;
-    assert_eq!(refused["error"]["code"], -32005, "{refused}");
-    // The variants that ran count, so that nothing is left for another search.
-    let refused = ask(json!({ "values": (0..60).collect::<Vec<_>>() })).await;
-    assert_eq!(refused["error"]["code"], -32005, "{refused}");
+    let maximize = json!({ "from": 1, "to": U256::ONE << 254 });
+    let vary = json!([{ "path": "blocks[0].calls[0].value", "maximize": maximize }]);
+    search(&bundle, json!({ "vary": vary, "objective": { "account": OTHER } }))
+}
+
+#[tokio::test]
+async fn a_search_for_a_maximum_waits_for_the_rate_of_its_client() {
+    let (node, _file) = node_with_rate(150, &["--deadline-ms", "60000"]);
+    let found = node.call_as(&token_of("a"), "presim_search", widest()).await["result"].take();
+    assert_eq!((&found["runs"], &found["complete"]), (&json!(200), &json!(true)), "{found}");
+    // No wait changes what is found.
+    let free = TestNode::quiet().result("/", "presim_search", widest()).await;
+    assert_eq!(found["best"], free["best"]);
+}
+
+#[tokio::test]
+async fn a_search_for_a_maximum_ends_at_its_deadline_where_the_rate_of_its_client_does() {
+    let (node, _file) = node_with_rate(80, &["--deadline-ms", "1000"]);
+    let found = node.call_as(&token_of("a"), "presim_search", widest()).await["result"].take();
+    let runs = found["runs"].as_u64().unwrap();
+    assert_eq!(found["complete"], false, "{found}");
+    assert!(runs < 200, "80 at once, and 64 in the time that is left: {found}");
 }

@@ -15,7 +15,7 @@ use crate::{
     power_loss::start_on,
     process,
     sending::{blob_tx, blobs, hashes, key, plain, raw, raw_blob, sign, static_node},
-    support::{BOUND, TestNode, hex, items, number},
+    support::{BOUND, TestNode, hex, items, number, token, token_file},
     witness::Rpc,
 };
 
@@ -66,6 +66,11 @@ impl MiningNode {
 
     async fn status(&self, tx: &Bytes) -> Value {
         self.node.result("/", "eth_getTransactionReceipt", json!([hash(tx)])).await["status"].take()
+    }
+
+    /// Returns what became of a bundle.
+    async fn outcome(&self, hash: &Value) -> Value {
+        self.node.result("/", "presim_outcome", json!([hash])).await
     }
 
     async fn account(&self, index: usize) -> (U256, u64) {
@@ -396,7 +401,6 @@ async fn bad_bundles_are_refused_and_their_field_named() {
     for (params, code, text) in [
         (json!([]), -32602, "invalid length 0, expected 1 parameter: the bundle".to_owned()),
         (json!([{"blockNumber": "0x1"}]), -32602, "missing field `txs`".to_owned()),
-        (json!([{"txs": [good]}]), -32602, "missing field `blockNumber`".to_owned()),
         (with(json!({"txs": []})), -32602, "params[0].txs: empty".to_owned()),
         (with(json!({"txs": ["0x02"]})), -32602, "params[0].txs[0]: not a signed transaction".to_owned()),
         (
@@ -479,6 +483,204 @@ async fn bundles_are_refused_where_no_blocks_are_built() {
                 let error = node.error(path, method, params.clone()).await;
                 assert_eq!(error["code"], -32000, "{error}");
                 assert!(error["message"].as_str().unwrap().starts_with(words), "{error}");
+            }
+        }
+    }
+}
+
+// Outcomes.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_is_pending_until_it_is_mined() {
+    for path in PATHS {
+        let node = MiningNode::new(&[]);
+        let txs = [pays(0, 0), pays(1, 0)];
+        let open = node.open().await;
+        let sent = node.send(&txs, json!({"blockNumber": hex(open + 1)})).await;
+        assert_eq!(node.outcome(&sent).await, json!({"status": "pending"}));
+        assert_eq!(node.mine().await, Vec::<Value>::new());
+        assert_eq!(node.outcome(&sent).await, json!({"status": "pending"}));
+        assert_eq!(node.mine().await, hashes_of(&txs));
+        let mined = json!({"status": "mined", "blockNumber": hex(open + 1)});
+        assert_eq!(node.node.result(path, "presim_outcome", json!([sent])).await, mined);
+        node.mine().await;
+        assert_eq!(node.outcome(&sent).await, mined);
+        for unknown in [json!(B256::ZERO), json!(hash(&txs[0]))] {
+            assert_eq!(node.outcome(&unknown).await, Value::Null);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reason_of_a_bundle_that_was_dropped_is_told() {
+    let node = MiningNode::new(&[]);
+    let now = number(&node.node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await["timestamp"]);
+    let poor = raw(TxEip1559 { value: U256::MAX >> 8, ..plain(0) }, &key(2));
+    for (txs, more, reason) in [
+        (vec![pays(0, 0), reverts(1, 0)], json!({}), "transaction 1 of the bundle reverts or halts".to_owned()),
+        (vec![pays(0, 3)], json!({}), "transaction 0 of the bundle: ".to_owned()),
+        (vec![poor], json!({}), "transaction 0 of the bundle: ".to_owned()),
+        (vec![pays(0, 0)], json!({"minTimestamp": now + 9_999}), "does not fit minTimestamp".to_owned()),
+        (vec![pays(0, 0)], json!({"maxTimestamp": 1}), "does not fit maxTimestamp".to_owned()),
+    ] {
+        let open = node.open().await;
+        let sent = node.send(&txs, more).await;
+        assert_eq!(node.mine().await, Vec::<Value>::new());
+        let outcome = node.outcome(&sent).await;
+        let told = outcome["reason"].as_str().unwrap();
+        assert_eq!(outcome["status"], "dropped", "{outcome}");
+        assert!(told.starts_with(&format!("block {open} was sealed without it: ")) && told.contains(&reason), "{told}");
+    }
+    // One that is tried in each sub-block tells what is missing while it waits.
+    let fast =
+        MiningNode { node: TestNode::start(&["--traffic", "0", "--sub-block-ms", "20", "--sub-blocks", "10000"]) };
+    let sent = fast.send(&[pays(0, 1)], json!({})).await;
+    let mut changes = fast.node.node.snapshots().changes();
+    let waits = async {
+        loop {
+            let outcome = fast.outcome(&sent).await;
+            assert_eq!(outcome["status"], "pending", "{outcome}");
+            // A busy machine may have no time for it in some sub-blocks.
+            if outcome["reason"].as_str().is_some_and(|reason| reason.starts_with("transaction 0 of the bundle: ")) {
+                return;
+            }
+            changes.changed().await.unwrap();
+        }
+    };
+    tokio::time::timeout(BOUND, waits).await.expect("it is tried");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_that_leaves_before_its_block_tells_why() {
+    let node = MiningNode::new(&[]);
+    let later = json!({"blockNumber": hex(node.open().await + 5)});
+    let named = |name: &str| {
+        let mut more = later.clone();
+        more["replacementUuid"] = name.into();
+        more
+    };
+    let replaced = node.send(&[pays(0, 0)], named("one")).await;
+    let replacing = node.send(&[pays(1, 0)], named("one")).await;
+    let cancelled = node.send(&[pays(2, 0)], named("two")).await;
+    node.node.result("/", "eth_cancelBundle", json!([{"replacementUuid": "two"}])).await;
+    let dropped = |reason: &str| json!({"status": "dropped", "reason": reason});
+    assert_eq!(node.outcome(&replaced).await, dropped("another bundle with its replacementUuid was sent"));
+    assert_eq!(node.outcome(&replacing).await, json!({"status": "pending"}));
+    assert_eq!(node.outcome(&cancelled).await, dropped("it was cancelled (eth_cancelBundle)"));
+    // Sent again, it waits again.
+    assert_eq!(node.send(&[pays(2, 0)], later).await, cancelled);
+    assert_eq!(node.outcome(&cancelled).await, json!({"status": "pending"}));
+    // One of two transactions is mined from the pool.
+    let (first, second) = (pays(3, 0), pays(4, 0));
+    let parted =
+        node.send(&[first.clone(), second.clone()], json!({"revertingTxHashes": [], "minTimestamp": u64::MAX})).await;
+    node.pool(&second).await;
+    assert_eq!(node.mine().await, hashes_of(std::slice::from_ref(&second)));
+    let reason = format!("transaction 1 ({}) was mined without the others", hash(&second));
+    assert_eq!(node.outcome(&parted).await, dropped(&reason));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_of_a_block_that_is_undone_is_told_as_dropped() {
+    let node = MiningNode::new(&[]);
+    let (open, saved) = (node.open().await, node.node.result("/", "evm_snapshot", json!([])).await);
+    let tx = [pays(0, 0)];
+    let sent = node.send(&tx, json!({})).await;
+    assert_eq!(node.mine().await, hashes_of(&tx));
+    node.node.result("/", "evm_revert", json!([saved])).await;
+    let reason = format!("it was in block {open}, and the chain has returned to a state before that");
+    assert_eq!(node.outcome(&sent).await, json!({"status": "dropped", "reason": reason}));
+    assert_eq!(node.send(&tx, json!({})).await, sent);
+    assert_eq!(node.outcome(&sent).await["status"], "pending");
+    assert_eq!(node.mine().await, hashes_of(&tx));
+    assert_eq!(node.outcome(&sent).await, json!({"status": "mined", "blockNumber": hex(open)}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_outcomes_of_a_client_are_kept() {
+    let node = MiningNode::new(&["--pool-outcomes", "3"]);
+    let mut sent = Vec::new();
+    for nonce in 0..5 {
+        let tx = [pays(0, nonce)];
+        sent.push(node.send(&tx, json!({})).await);
+        assert_eq!(node.mine().await, hashes_of(&tx));
+    }
+    for (index, hash) in sent.iter().enumerate() {
+        let expected = if index < 2 { Value::Null } else { json!("mined") };
+        assert_eq!(node.outcome(hash).await["status"], expected, "bundle {index}");
+    }
+    // Bytes bound them, too.
+    let node = MiningNode::new(&["--pool-outcome-bytes", "700"]);
+    let mut sent = Vec::new();
+    for nonce in 0..3 {
+        let tx = [pays(0, nonce)];
+        sent.push(node.send(&tx, json!({})).await);
+        node.mine().await;
+    }
+    assert_eq!(node.outcome(&sent[0]).await, Value::Null);
+    assert_eq!(node.outcome(&sent[2]).await["status"], "mined");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_sees_the_outcomes_of_its_own_bundles() {
+    let tokens = token_file(&[("a", 1_000), ("b", 1_000)]);
+    let flags = ["--traffic", "0", "--sub-block-ms", "60000", "--token-file", tokens.path().to_str().unwrap()];
+    let node = TestNode::start(&flags);
+    let bundle = json!([{"txs": [pays(0, 1)]}]);
+    let sent = node.call_as(&token("a"), "eth_sendBundle", bundle).await["result"]["bundleHash"].take();
+    let outcome =
+        async |client: &str| node.call_as(&token(client), "presim_outcome", json!([sent])).await["result"].take();
+    assert_eq!(outcome("a").await["status"], "pending");
+    assert_eq!(outcome("b").await, Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_without_a_block_is_for_the_one_being_built() {
+    let node = MiningNode::new(&[]);
+    let send = async |tx: &Bytes, more: Value| {
+        let mut bundle = json!({"txs": [tx]});
+        bundle.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        node.node.call("/", "eth_sendBundle", json!([bundle])).await
+    };
+    let tx = pays(0, 0);
+    assert!(send(&tx, json!({})).await["result"]["bundleHash"].is_string());
+    assert_eq!(node.mine().await, hashes_of(&[tx]));
+    assert!(send(&pays(0, 2), json!({"blockNumber": null, "maxBlockNumber": null})).await["result"].is_object());
+    assert_eq!(node.mine().await, Vec::<Value>::new(), "it is for one block");
+    node.pool(&pays(0, 1)).await;
+    assert_eq!(node.mine().await, hashes_of(&[pays(0, 1)]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_is_tried_up_to_its_last_block() {
+    let node = MiningNode::new(&[]);
+    let open = node.open().await;
+    // The nonce is the account's next one in the last block only.
+    let tx = [pays(0, 1)];
+    let sent = node.send(&tx, json!({"maxBlockNumber": hex(open + 2)})).await;
+    assert_eq!(node.mine().await, Vec::<Value>::new());
+    node.pool(&pays(0, 0)).await;
+    assert_eq!(node.mine().await, hashes_of(&[pays(0, 0)]));
+    assert_eq!(node.outcome(&sent).await["status"], "pending");
+    assert_eq!(node.mine().await, hashes_of(&tx));
+    assert_eq!(node.outcome(&sent).await, json!({"status": "mined", "blockNumber": hex(open + 2)}));
+    // A bundle ends with that block.
+    let sent = node.send(&[pays(1, 1)], json!({"maxBlockNumber": hex(open + 4)})).await;
+    node.mine().await;
+    node.mine().await;
+    let told = node.outcome(&sent).await["reason"].as_str().unwrap().to_owned();
+    assert!(told.starts_with(&format!("block {} was sealed without it: transaction 0", open + 4)), "{told}");
+
+    let open = node.open().await;
+    let text = format!("expected a block from {} to {}, 25 after the block being built", open + 1, open + 25);
+    for (first, last, fits) in [(1, 0, false), (1, 1, true), (1, 25, true), (1, 26, false)] {
+        let bundle = json!([{"txs": [pays(5, 0)], "blockNumber": hex(open + first), "maxBlockNumber": open + last}]);
+        let answer = node.node.call("/", "eth_sendBundle", bundle).await;
+        match fits {
+            true => assert!(answer["result"]["bundleHash"].is_string(), "{answer}"),
+            false => {
+                let error = format!("params[0].maxBlockNumber: block {}: {text}", open + last);
+                assert_eq!((&answer["error"]["code"], &answer["error"]["message"]), (&json!(-32000), &json!(error)));
             }
         }
     }

@@ -264,6 +264,7 @@ impl From<BundleRefusal> for RpcError {
             BundleRefusal::TooMany { .. } | BundleRefusal::Full { .. } => Self::limit(error.to_string()),
             BundleRefusal::Size { .. } => Self::limit(format!("params[0].txs: {error}")),
             BundleRefusal::Block { .. } => Self::new(-32000, format!("params[0].blockNumber: {error}")),
+            BundleRefusal::MaxBlock { .. } => Self::new(-32000, format!("params[0].maxBlockNumber: {error}")),
             BundleRefusal::Transaction { index, hash, error } => {
                 Self::new(-32000, format!("params[0].txs[{index}] ({hash}): {error}"))
             }

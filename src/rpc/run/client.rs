@@ -1,9 +1,9 @@
 //! A client: whoever has a token, or a connection. Its rights, its rate, and the quota of the workers that the scheduler gives it.
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter, clock::Clock, middleware::StateInformationMiddleware};
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use tokio::sync::watch;
@@ -50,13 +50,32 @@ impl std::fmt::Debug for Token {
 struct RateLimit {
     /// Requests per second.
     rate: NonZeroU32,
-    limiter: DefaultDirectRateLimiter,
+    limiter: DefaultDirectRateLimiter<StateInformationMiddleware>,
 }
 
 impl RateLimit {
     fn new(rate: NonZeroU32) -> Self {
-        Self { rate, limiter: RateLimiter::direct(Quota::per_second(rate)) }
+        Self { rate, limiter: RateLimiter::direct(Quota::per_second(rate)).with_middleware() }
     }
+
+    /// Counts one more request. Returns how many more there may be at once, or the time until there may be one.
+    fn count(&self) -> Result<u32, Duration> {
+        match self.limiter.check() {
+            Ok(state) => Ok(state.remaining_burst_capacity()),
+            Err(not_yet) => Err(not_yet.wait_time_from(self.limiter.clock().now())),
+        }
+    }
+}
+
+/// A request that takes more from a client's rate than the rate allows in the time that the request has.
+#[derive(Clone, Copy, Debug)]
+pub struct TooFast<'a> {
+    /// The client's name.
+    pub name: &'a str,
+    /// The requests per second that the client may send.
+    pub rate: NonZeroU32,
+    /// The number of requests that the rate allows in that time.
+    pub most: usize,
 }
 
 impl Token {
@@ -132,20 +151,58 @@ impl Client {
         self.token().filter(|token| token.is_of_wallet)
     }
 
-    /// Counts `requests` more against the client's rate, if it has one.
+    /// Counts a request against the client's rate, if it has one.
     ///
     /// # Errors
     ///
     /// Returns -32005 if the rate is exceeded.
-    pub fn admit(&self, requests: NonZeroU32) -> Result<()> {
+    pub fn admit(&self) -> Result<()> {
         let Some(Named { token: Token { name, .. }, limit, .. }) = &self.named else { return Ok(()) };
         let limit = limit.load();
-        match limit.limiter.check_n(requests) {
-            Ok(Ok(())) => Ok(()),
-            _ => {
-                let rate = limit.rate;
-                Err(RpcError::limit(format!("rate limit: {name:?} may send {rate} requests per second")))
-            }
+        limit.count().map(drop).map_err(|_| {
+            let rate = limit.rate;
+            RpcError::limit(format!("rate limit: {name:?} may send {rate} requests per second"))
+        })
+    }
+
+    /// Draws up to `most` requests from the client's rate, at least one, for a request that takes as many as several. Returns how many it
+    /// has drawn.
+    ///
+    /// # Errors
+    ///
+    /// Returns the time until one can be drawn.
+    pub fn draw(&self, most: NonZeroU32) -> Result<NonZeroU32, Duration> {
+        let Some(Named { limit, .. }) = &self.named else { return Ok(most) };
+        let limit = limit.load();
+        let more = limit.count()?.min(most.get() - 1);
+        let has_more = |more| matches!(limit.limiter.check_n(more), Ok(Ok(_)));
+        // Another request may take them first.
+        let more = NonZeroU32::new(more).filter(|more| has_more(*more)).map_or(0, NonZeroU32::get);
+        Ok(NonZeroU32::MIN.saturating_add(more))
+    }
+
+    /// Begins a request that takes as many as `requests` from the client's rate, itself included, within a time. Returns how many have been
+    /// drawn for it, itself included.
+    ///
+    /// # Errors
+    ///
+    /// Returns the number of requests that the rate allows in that time, if they are fewer.
+    pub fn begin_several(&self, requests: usize, within: Duration) -> Result<u32, TooFast<'_>> {
+        let Some(Named { token, limit, .. }) = &self.named else { return Ok(u32::MAX) };
+        if requests <= 1 {
+            return Ok(1);
+        }
+        let limit = limit.load();
+        let (drawn, left, wait) = match limit.count() {
+            Ok(left) => (2, left, Duration::ZERO),
+            Err(wait) => (1, 0, wait),
+        };
+        let later = within.saturating_sub(wait).as_secs_f64() * f64::from(limit.rate.get());
+        // At most what a rate of 32 bits allows in the time that a request has.
+        let most = drawn as usize + left as usize + later as usize;
+        match requests <= most {
+            true => Ok(drawn),
+            false => Err(TooFast { name: &token.name, rate: limit.rate, most }),
         }
     }
 

@@ -1,6 +1,6 @@
 //! One request, from its text to its answer.
 
-use std::{num::NonZeroU32, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
 use bytestring::ByteString;
 use jsonrpsee::types::Id;
@@ -35,7 +35,7 @@ impl Caller {
     ///
     /// Returns -32005 if the client asks more often than it may.
     pub fn admit(&self) -> Result<()> {
-        self.client.admit(NonZeroU32::MIN)
+        self.client.admit()
     }
 }
 

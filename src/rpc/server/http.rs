@@ -3,7 +3,6 @@
 use std::{
     convert::Infallible,
     future::{self, Future, Ready},
-    num::NonZeroU32,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -367,7 +366,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 /// Refuses a request of a client. The answer counts against the client's rate as a request does.
 fn refuse_to(client: &Client, status: StatusCode, error: RpcError) -> HttpResponse {
-    match client.admit(NonZeroU32::MIN) {
+    match client.admit() {
         Ok(()) => refuse(status, error),
         Err(rate) => refuse(StatusCode::TOO_MANY_REQUESTS, rate),
     }

@@ -138,7 +138,10 @@ impl Devnet {
                 let transactions = bundle.transactions.iter().map(|tx| tx.clone().convert()).collect();
                 match sub_block.push_all(transactions, |hash| bundle.may_revert(hash), has_time_for_bundles) {
                     Ok(()) => bundled.extend(bundle.transactions.iter().map(|tx| *tx.tx_hash())),
-                    Err(reason) => tracing::debug!(hash = %bundle.hash, %reason, "a bundle does not fit"),
+                    Err(reason) => {
+                        tracing::debug!(hash = %bundle.hash, %reason, "a bundle does not fit");
+                        bundle.note_misfit(&reason.to_string());
+                    }
                 }
             }
             while has_time()

@@ -3,7 +3,14 @@
 pub mod request;
 pub mod result;
 
-use std::{num::NonZeroU32, sync::Arc, time::Instant};
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Instant,
+};
 
 use alloy_primitives::I256;
 
@@ -20,6 +27,7 @@ use crate::rpc::{
     },
     run::{
         Backend, Run,
+        client::{Client, TooFast},
         request::{Request, begin},
         runner::RequestRunner,
     },
@@ -28,7 +36,7 @@ use crate::{
     engine::Engine,
     ledger::Snapshot,
     scheduler::{LaneName, RunTarget},
-    search::{BegunSearch, SearchError, SearchOutcome, Searcher, search_whole},
+    search::{BegunSearch, RunRate, SearchError, SearchOutcome, Searcher, search_whole},
 };
 
 /// The target of the run in which a search begins.
@@ -48,11 +56,9 @@ impl Serve for Search {
         let left = request.ticket.deadline().saturating_duration_since(arrived);
         let ((begun, form), _) = runner.run_step(TARGET, request.clone(), begin_search).await?;
         let begun = Arc::new(begun);
-        let client = request.caller.client.clone();
-        // The request itself has been counted.
-        let others = u32::try_from(begun.first.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        NonZeroU32::new(others).map_or(Ok(()), |others| client.admit(others))?;
-        let may_try = move || client.admit(NonZeroU32::MIN);
+        // A fifth of the time is left for the outputs.
+        let stops = arrived + left.mul_f64(0.8);
+        let rate = run_rate(&request.caller.client, begun.first.len(), stops)?;
         let show = {
             let (backend, caller, room) = (runner.backend.clone(), request.caller.clone(), request.room.clone());
             let head = begin(&request.id, "result");
@@ -70,12 +76,37 @@ impl Serve for Search {
             host: runner.host.clone(),
             rules: runner.backend.rules(request.caller.dialect),
             ticket: request.ticket,
-            // A fifth of the time is left for the outputs.
-            stops: arrived + left.mul_f64(0.8),
+            stops,
+            rate,
             params: request.params,
         };
-        searcher.finish(&begun, may_try, show).await
+        searcher.finish(&begun, show).await
     }
+}
+
+/// Returns the rate at which a client may run the variants of a search, each of which counts as a request.
+///
+/// # Errors
+///
+/// Returns -32005 if the first `runs` variants cannot all run before the search stops.
+fn run_rate(client: &Arc<Client>, runs: usize, stops: Instant) -> Result<RunRate> {
+    let within = stops.saturating_duration_since(Instant::now());
+    let drawn = client.begin_several(runs, within).map_err(|TooFast { name, rate, most }| {
+        RpcError::limit(format!(
+            "params[0].vary: {runs} variants, each of which counts as a request: {name:?} may send {rate} requests per second, and the search \
+             has {} ms: expected at most {most} variants, or more time (--deadline-ms)",
+            within.as_millis()
+        ))
+    })?;
+    let (client, drawn) = (client.clone(), AtomicU32::new(drawn));
+    Ok(RunRate::new(move |most| {
+        // Takes those that have been drawn already, the request itself among them.
+        let before = drawn.fetch_update(Relaxed, Relaxed, |left| Some(left.saturating_sub(most.get())));
+        match NonZeroU32::new(before.unwrap_or_default().min(most.get())) {
+            Some(taken) => Ok(taken),
+            None => client.draw(most),
+        }
+    }))
 }
 
 /// Parses the parameters, and runs the beginning of the search. Returns the search with the form of its result.

@@ -23,7 +23,7 @@ const MAX_UUID: usize = 64;
 const ALIASES: &[(&str, &str)] = &[("replacementUuid", "uuid")];
 
 /// Has signed transactions mined in a block of the devnet, one after the other and all of them, or none. The bundle is tried in
-/// each sub-block of its block. It waits in memory, and is lost at a restart.
+/// each sub-block of its blocks. It waits in memory, and is lost at a restart. `presim_outcome` tells what became of it.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: the bundle")]
 pub struct SendBundle {
@@ -38,8 +38,10 @@ struct Bundle {
     /// Signed transactions of any type, those with blobs in their network form; at most 300,000 bytes.
     #[schemars(length(min = 1, max = 100))]
     txs: Vec<Data>,
-    /// The block being built, or one of the 25 after it.
-    block_number: Number<u64>,
+    /// The block being built, which is the default, or one of the 25 after it.
+    block_number: Option<Number<u64>>,
+    /// The last block in which the bundle may be mined, up to 25 after the one being built. By default the first one.
+    max_block_number: Option<Number<u64>>,
     /// The earliest timestamp of the block, in Unix seconds; 0 for none.
     min_timestamp: Option<Number<u64>>,
     /// The latest timestamp of the block, in Unix seconds; 0 for none.
@@ -91,14 +93,16 @@ impl Bundle {
         }
         let name = self.replacement_uuid.map(|uuid| name(uuid, run)).transpose()?;
         let max_timestamp = if max_timestamp == 0 { u64::MAX } else { max_timestamp };
-        Ok(SentBundle { transactions, block: self.block_number.0, min_timestamp, max_timestamp, may_revert, name })
+        let [block, max_block] = [self.block_number, self.max_block_number].map(|block| block.map(|block| block.0));
+        let client = run.client.map(str::to_owned);
+        Ok(SentBundle { client, transactions, block, max_block, min_timestamp, max_timestamp, may_revert, name })
     }
 }
 
 impl Query for SendBundle {
     type Answer = BundleHash;
     const EXAMPLE: Example = Example {
-        params: r#"[{"txs": ["0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33"], "blockNumber": "0x2a"}]"#,
+        params: r#"[{"txs": ["0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33"], "maxBlockNumber": "0x10"}]"#,
         answer: r#"{"bundleHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"}"#,
     };
 
