@@ -291,7 +291,7 @@ pub struct Config {
     /// per second). Read again on SIGHUP.
     #[arg(long, env = "PRESIM_TOKEN_FILE", value_name = "FILE", help_heading = "Access")]
     pub token_file: Option<PathBuf>,
-    /// Host names that requests may name, besides localhost and the listening address. Repeat, or separate by commas.
+    /// Host names that requests may name, those of metrics too, besides localhost and the listening address. Repeat, or separate by commas.
     #[arg(long, env = "PRESIM_ALLOW_HOST", value_name = "HOST", value_delimiter = ',', help_heading = "Access")]
     pub allow_host: Vec<String>,
     /// Origins whose pages may call from a browser, over HTTP (CORS) and WebSocket: `https://app.example`, `chrome-extension://*`, `moz-extension://*`, or `*` for all. Repeat, or separate by commas.

@@ -32,12 +32,15 @@
 //! - [`telemetry`]: logs and metrics.
 //! - [`clock`]: the time, of the system or of a test.
 //! - [`secrets`]: files and settings with secrets.
+//! - [`objects`]: text of users whose structs are objects, never arrays.
 //! - [`nearest`]: names that a user may have meant.
 //! - [`shown`]: texts of strangers and URLs with secrets, as they are shown.
 
 #![warn(missing_docs)]
 // Locks are those of `lock`.
 #![warn(clippy::disallowed_types)]
+// Text of users is read by `objects`.
+#![warn(clippy::disallowed_methods)]
 
 pub mod abi;
 pub mod chain;
@@ -51,18 +54,22 @@ pub mod lock;
 pub mod meter;
 pub mod nearest;
 pub mod node;
+pub mod objects;
 pub mod page;
 pub mod pool;
+#[expect(clippy::disallowed_methods, reason = "the journal reads what it has written")]
 pub mod publish;
 pub mod rpc;
 pub mod scheduler;
 pub mod search;
 pub mod secrets;
 pub mod shown;
+#[expect(clippy::disallowed_methods, reason = "feeds are written by other nodes")]
 pub mod source;
 pub mod state;
 pub mod store;
 pub mod telemetry;
+#[expect(clippy::disallowed_methods, reason = "answers are written by other nodes")]
 pub mod upstream;
 pub mod wallet;
 pub mod watch;

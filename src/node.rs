@@ -383,9 +383,10 @@ impl Actors {
         let metrics_address = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
         let server = ServerConfig { metrics: metrics_address, ..config.server() };
         if let Some(port) = metrics_port {
-            let foreign = !port.local_addr()?.ip().is_loopback();
-            let (port, tokens) = (tokio::net::TcpListener::from_std(port)?, foreign.then(|| access.clone()));
-            tokio::spawn(serve_metrics(port, metrics.clone(), tokens));
+            let address = port.local_addr()?;
+            let (origins, tokens) = (server.origins(address), (!address.ip().is_loopback()).then(|| access.clone()));
+            let port = tokio::net::TcpListener::from_std(port)?;
+            tokio::spawn(serve_metrics(port, metrics.clone(), origins, tokens));
         }
 
         if let Some(at) = spec.unexecuted_fork() {

@@ -40,6 +40,14 @@ pub fn secret_url(text: &str, schemes: &[&str], example: &str) -> Result<Url, St
     }
 }
 
+/// The form of a bearer token, for errors.
+pub const TOKEN_SYNTAX: &str = "expected ASCII characters without spaces";
+
+/// Returns whether a text can be sent as a bearer token: visible ASCII characters, of which RFC 6750 allows some.
+pub fn is_bearer_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
 /// Returns whether others than the owner of `file` may read or change it.
 ///
 /// # Errors

@@ -5,10 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use alloy_json_abi::{AbiItem, JsonAbi};
+use alloy_json_abi::AbiItem;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
-use super::AbiBook;
+use super::{AbiBook, item::read_item};
+use crate::objects;
 
 /// Maximum number of files of a folder that are read.
 const MAX_FILES: usize = 20_000;
@@ -35,10 +37,18 @@ pub enum AbiFileError {
 
 /// The part of an artifact that is read.
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum AbiFile {
-    Plain(JsonAbi),
-    Artifact { abi: JsonAbi },
+struct Artifact<'a> {
+    #[serde(borrow)]
+    abi: Vec<&'a RawValue>,
+}
+
+/// Returns the items of a file by which data is decoded.
+fn read_items(text: &[u8]) -> serde_json::Result<Vec<AbiItem<'static>>> {
+    let items = match text.trim_ascii_start().starts_with(b"[") {
+        true => objects::from_slice(text)?,
+        false => objects::from_slice::<Artifact<'_>>(text)?.abi,
+    };
+    items.into_iter().filter_map(|item| read_item(item.get()).transpose()).collect()
 }
 
 impl AbiBook {
@@ -88,15 +98,14 @@ impl AbiBook {
             return Err(AbiFileError::TooLarge { path: path.to_owned(), problem });
         }
         let text = fs::read(path).map_err(|source| read_error(path, source))?;
-        let file = serde_json::from_slice(&text).map_err(|error| {
+        let items = read_items(&text).map_err(|error| {
             let problem = match error.classify() {
                 serde_json::error::Category::Data => "no ABI".to_owned(),
                 _ => error.to_string(),
             };
             AbiFileError::NoAbi { path: path.to_owned(), problem }
         })?;
-        let (AbiFile::Plain(abi) | AbiFile::Artifact { abi }) = file;
-        abi.items().for_each(|item: AbiItem<'_>| self.add(item, true));
+        items.into_iter().for_each(|item| self.add(item, true));
         Ok(())
     }
 }

@@ -4,11 +4,13 @@
 //! selector has four bytes, so a name tells what data usually means, not what a contract does with it.
 
 mod files;
+mod item;
 mod short;
 mod text;
 
 pub use self::{
     files::AbiFileError,
+    item::read_item,
     short::{head_words, is_short},
     text::{hinted, value_text},
 };

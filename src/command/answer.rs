@@ -6,6 +6,8 @@ use alloy_primitives::{Address, Bytes, I256, Log, U64, U256};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, value::RawValue};
 
+use crate::objects;
+
 /// The result of a simulation.
 #[derive(Debug)]
 pub enum SimulationAnswer {
@@ -154,9 +156,9 @@ impl<'de> Deserialize<'de> for SimulationAnswer {
         // An untagged enum would not keep the texts of the traces.
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let parsed = if text.get().starts_with('[') {
-            serde_json::from_str(text.get()).map(Self::Ran)
+            objects::from_str(text.get()).map(Self::Ran)
         } else {
-            serde_json::from_str(text.get()).map(|DroppedAnswer { dropped }| Self::Dropped(dropped))
+            objects::from_str(text.get()).map(|DroppedAnswer { dropped }| Self::Dropped(dropped))
         };
         parsed.map_err(serde::de::Error::custom)
     }

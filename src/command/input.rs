@@ -14,7 +14,7 @@ use super::{
     error::CommandError,
     link::NodeArgs,
 };
-use crate::abi::AbiBook;
+use crate::{abi::AbiBook, objects};
 
 /// Maximum bytes of a bundle that is read.
 const MAX_LENGTH: u64 = 64 << 20;
@@ -163,7 +163,7 @@ fn parsed(path: &Path) -> Result<(BundlePayload, Option<Value>), CommandError> {
     if text.trim().is_empty() {
         return Err(input("empty: expected a bundle in JSON".to_owned()));
     }
-    let value: Value = serde_json::from_str(&text).map_err(|error| input(format!("no JSON: {error}")))?;
+    let value: Value = objects::from_str(&text).map_err(|error| input(format!("no JSON: {error}")))?;
     let wrong = || {
         let text = "expected a payload with `blockStateCalls`, `[payload, block]`, a JSON-RPC request with them as its params, or \
                     for `presim watch` a list of bundles with a `name`";

@@ -18,7 +18,8 @@ use super::{error::CommandError, waiting::Waiting};
 use crate::{
     config::{Config, Endpoint},
     node::Node,
-    secrets::{SecretParser, secret_url},
+    objects,
+    secrets::{SecretParser, TOKEN_SYNTAX, is_bearer_token, secret_url},
     shown::{self, printable},
     telemetry,
     upstream::http_client,
@@ -156,7 +157,7 @@ impl NodeLink {
                 return Err(CommandError::NoNode(text));
             }
         };
-        let result = serde_json::from_str(text.get()).map_err(|error| {
+        let result = objects::from_str(text.get()).map_err(|error| {
             CommandError::NoNode(format!("{}: unexpected answer to {method}: {error}: is it a presim?", self.name))
         })?;
         Ok((result, text))
@@ -232,8 +233,8 @@ fn token(args: &NodeArgs) -> Result<Option<String>, CommandError> {
         },
     };
     match token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty()) {
-        Some(token) if token.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(Some(token)),
-        Some(_) => Err(CommandError::Input(format!("{source}: a token has no spaces and only ASCII characters"))),
+        Some(token) if is_bearer_token(&token) => Ok(Some(token)),
+        Some(_) => Err(CommandError::Input(format!("{source}: the token: {TOKEN_SYNTAX}"))),
         None => Err(CommandError::Input(format!(
             "{source}: no token: expected one in the first line, or a `[[token]]` table with a `token`"
         ))),
@@ -250,7 +251,7 @@ fn first_token(text: &str) -> Option<String> {
     struct TokenTable {
         token: String,
     }
-    match toml::from_str::<TokenTables>(text) {
+    match objects::from_toml::<TokenTables>(text) {
         Ok(tables) => tables.token.into_iter().next().map(|table| table.token),
         Err(_) => text.lines().next().map(str::to_owned),
     }

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     abi::AbiBook,
+    objects,
     shown::{self, printable},
     wallet::units,
 };
@@ -195,7 +196,7 @@ pub fn run(args: &SearchArgs, bundle: BundleInput, node: &NodeLink, out: &mut im
 /// Returns the calls of a block with their varied data, as the traces have them.
 fn ran_calls(block: &BlockAnswer) -> Vec<ShownCall> {
     let call = |trace: &str| {
-        let frame: CallFrame = serde_json::from_str(trace).ok()?;
+        let frame: CallFrame = objects::from_str(trace).ok()?;
         let creates = frame.typ.starts_with("CREATE");
         Some(ShownCall {
             from: frame.from,

@@ -19,6 +19,7 @@ use super::error::CommandError;
 use crate::{
     abi::{AbiBook, NamedValue, hinted, output},
     engine::frame_error,
+    objects,
     shown::printable,
 };
 
@@ -55,7 +56,7 @@ pub fn write_tree(
     symbols: &BTreeMap<Address, String>,
     out: &mut impl Write,
 ) -> Result<(), CommandError> {
-    let frame: CallFrame = match serde_json::from_str(trace.get()) {
+    let frame: CallFrame = match objects::from_str(trace.get()) {
         Ok(frame) => frame,
         Err(error) => {
             writeln!(out, "  (no tree: {}: --json has the trace)", printable(&error.to_string()))?;

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     abi::AbiBook,
+    objects,
     shown::{self, printable},
 };
 
@@ -201,14 +202,14 @@ impl WatchView {
             let shown = change.error.as_ref().map_or("no answer", |error| error.message());
             return plain("error", printable(shown));
         };
-        if let Ok(found) = serde_json::from_str::<SearchAnswer>(text.get()) {
+        if let Ok(found) = objects::from_str::<SearchAnswer>(text.get()) {
             let Some(best) = found.best.first() else { return plain("none", String::new()) };
             let values: Vec<String> = best.values.iter().map(ToString::to_string).collect();
             let objective = best.objective.map_or_else(String::new, |objective| format!("objective {objective}, "));
             let gas = best.gas_used.map(|gas| grouped(gas.to())).unwrap_or_default();
             return [end_of(best), gas, format!("{objective}values {}", values.join(", "))];
         }
-        match serde_json::from_str::<SimulationAnswer>(text.get()) {
+        match objects::from_str::<SimulationAnswer>(text.get()) {
             Ok(SimulationAnswer::Dropped(at)) => plain("dropped", format!("at call {} of block {}", at.call, at.block)),
             Ok(SimulationAnswer::Ran(blocks)) => {
                 let calls: Vec<_> = blocks.iter().flat_map(|block| &block.calls).collect();

@@ -12,6 +12,7 @@ use crate::{
     chain::{BlockHashes, ChainSpec, Family, ForkTime, L1_BLOCK, set_forks},
     config::{Config, Endpoint},
     ledger::{FeedProblem, FeedState, Record, SnapshotId, Snapshots, Tags, Verified},
+    objects,
     rpc::StartupReason,
     source::live::{
         FlashblockSource, LiveLimits, LiveSource, canonical_snapshot,
@@ -305,7 +306,7 @@ pub const fn fetching(config: &Config) -> FetcherConfig {
 /// Returns the hash of the upstream's first block; zero if the upstream does not have the block.
 pub async fn genesis(upstream: &Upstream, config: &Config) -> B256 {
     let json = upstream.block(0, Instant::now() + 2 * config.live.timeout()).await.ok().flatten();
-    let first = json.and_then(|json| serde_json::from_str::<BlockName>(json.get()).ok());
+    let first = json.and_then(|json| objects::from_str::<BlockName>(json.get()).ok());
     first.map_or(B256::ZERO, |first| first.hash)
 }
 

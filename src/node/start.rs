@@ -13,6 +13,7 @@ use crate::{
     clock::{Clock, SystemClock},
     config::{Config, FeedName},
     ledger::{FeedState, Record, Snapshot, SnapshotId, Snapshots, epoch},
+    objects,
     publish::{
         Change, Sink,
         journal::{ChainIdentity, ChainOrigin, Journal, JournalSink},
@@ -459,8 +460,8 @@ fn parse_genesis(text: &[u8]) -> serde_json::Result<Genesis> {
         gas_limit: IgnoredAny,
         difficulty: IgnoredAny,
     }
-    serde_json::from_slice::<Required>(text)?;
-    serde_json::from_slice(text)
+    objects::from_slice::<Required>(text)?;
+    objects::from_slice(text)
 }
 
 /// Background transactions in each sub-block.

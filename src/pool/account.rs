@@ -48,6 +48,29 @@ impl Pooled {
 /// Minimum price increase for replacing a blob transaction, in percent, as in geth.
 const BLOB_PRICE_BUMP: u32 = 100;
 
+/// The least fees of a transaction, in wei per gas. Zero if it replaces no other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeastFees {
+    /// Least maximum fee, or gas price.
+    pub max_fee: u128,
+    /// Least priority fee.
+    pub tip: u128,
+}
+
+impl LeastFees {
+    /// Returns the least fees of a transaction without blobs that replaces `old`, where a replacement pays `bump` percent more.
+    pub(super) fn of_replacement(old: &TxEnvelope, bump: u32) -> Self {
+        let bump = if old.ty() == EIP4844_TX_TYPE_ID { bump.max(BLOB_PRICE_BUMP) } else { bump };
+        let least = |fee: u128| raised(fee, bump).saturating_to::<u128>().max(fee.saturating_add(1));
+        Self { max_fee: least(old.max_fee_per_gas()), tip: least(old.priority_fee_or_price()) }
+    }
+}
+
+/// Returns `fee` and `bump` percent of it, rounded down as geth does.
+fn raised(fee: u128, bump: u32) -> U256 {
+    U256::from(fee) * U256::from(100 + u64::from(bump)) / U256::from(100)
+}
+
 /// Returns the sender's nonce once a transaction is mined, which authorizations of its own account raise (EIP-7702).
 pub(super) fn nonce_after(tx: &Recovered<TxEnvelope>) -> u64 {
     let mut next = tx.nonce() + 1;
@@ -111,8 +134,7 @@ pub(super) fn check_replacement(new: &TxEnvelope, old: &TxEnvelope, bump: u32) -
         fees.push(("blob gas fee cap", new, old));
     }
     for (what, new, old) in fees {
-        let least = U256::from(old) * U256::from(100 + u64::from(bump)) / U256::from(100);
-        if new <= old || U256::from(new) < least {
+        if new <= old || U256::from(new) < raised(old, bump) {
             return Err(PoolError::ReplacementUnderpriced { what, new, old, bump });
         }
     }

@@ -22,7 +22,7 @@ mod table;
 mod transactions;
 
 pub use self::{
-    account::Pooled,
+    account::{LeastFees, Pooled},
     best::{Best, BlockFees, BlockSpace, Ready},
     bundles::{BundleName, BundleRefusal, Bundles, SentBundle, WaitingBundle},
     content::{PoolStatus, SenderContent},

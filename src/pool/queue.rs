@@ -162,7 +162,7 @@ impl Queue {
     }
 
     /// Returns the transaction of `sender` with this nonce.
-    fn with_nonce(&self, sender: &Address, nonce: u64) -> Option<&Arc<Pooled>> {
+    pub(super) fn with_nonce(&self, sender: &Address, nonce: u64) -> Option<&Arc<Pooled>> {
         self.senders.get(sender)?.by_nonce.get(&nonce)
     }
 

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use super::{
     Acknowledgement, Best, BlockFees, BlocksBuilt, Bundles, DropReason, DroppedTransaction, ForwardedTransaction,
-    PoolError, PoolNonce, PoolStatus, Pooled, SenderContent, SentTransaction, Settings, TxOutbox,
+    LeastFees, PoolError, PoolNonce, PoolStatus, Pooled, SenderContent, SentTransaction, Settings, TxOutbox,
     account::nonce_of,
     queue::{Arrival, Checked, Departure, Queue},
     rules,
@@ -355,6 +355,13 @@ impl Pool {
         let nonce = nonce_of(&newest.world, &address);
         let own = inner.own.values().filter(|tx| tx.signer() == address).map(|tx| tx.nonce() + 1).max();
         inner.queue.next_nonces(&address, nonce.max(state_nonce).max(own.unwrap_or_default()), count)
+    }
+
+    /// Returns the least fees of a transaction of `sender` with this nonce, which may replace one that waits.
+    pub fn least_fees(&self, sender: &Address, nonce: u64) -> LeastFees {
+        let inner = self.inner.lock();
+        let replaced = inner.queue.with_nonce(sender, nonce);
+        replaced.map(|old| LeastFees::of_replacement(&old.tx, self.settings.price_bump)).unwrap_or_default()
     }
 
     /// Returns the nonce that is missing before the transaction with this hash can be mined, if it waits behind a gap.

@@ -38,7 +38,7 @@ pub use limits::memory::{AnswerRoom, IoMemory};
 pub use params::ShapeLimits;
 pub use protocol::{dialect, error::RpcError};
 pub use run::{
-    LeaderUse,
+    LeaderUse, MethodScope,
     backend::{Backend, RequestLimits, Run, SyncTimeouts},
     client::Client,
     filters::Filters,

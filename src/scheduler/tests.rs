@@ -28,7 +28,10 @@ use crate::{
     chain::BlockHashes,
     lock::Mutex,
     meter::Meter,
-    state::{AccountChange, Code, FetchError, Fetched, LocalWorld, LogOrigin, Missed, Overlay, RemoteState, World},
+    state::{
+        AccountChange, Code, FetchError, Fetched, Held, LocalWorld, LogOrigin, Missed, Overlay, RemoteSettings,
+        RemoteState, RemoteView, World,
+    },
     telemetry::{Metrics, Pulse},
 };
 
@@ -272,20 +275,20 @@ const MISSED: Address = Address::repeat_byte(0xaa);
 /// A source of state that answers when it may.
 #[derive(Debug)]
 struct SlowSource {
-    state: Arc<RemoteState>,
+    view: RemoteView,
     asked: AtomicUsize,
     answers: Semaphore,
 }
 
 impl SlowSource {
     fn new() -> Arc<Self> {
-        let state = RemoteState::new(1 << 20, 1, B256::repeat_byte(1));
-        Arc::new(Self { state, asked: AtomicUsize::new(0), answers: Semaphore::new(0) })
+        let view = RemoteState::begin(RemoteSettings::of_bytes(1 << 20), 1, B256::repeat_byte(1));
+        Arc::new(Self { view, asked: AtomicUsize::new(0), answers: Semaphore::new(0) })
     }
 
     /// Returns work that misses state of the source, until it was fetched.
     fn work(&self, lane: LaneName) -> Work<impl Fn(&mut Overlay, Meter) + Send + Sync + 'static> {
-        let view = self.state.newest().expect("it has a block");
+        let view = self.view.clone();
         let work = move |overlay: &mut Overlay, meter| {
             overlay.reset(World::on(view.clone()), BlockHashes::default(), meter);
             overlay.balance_and_nonce(MISSED);
@@ -304,14 +307,12 @@ impl FetchMissed for SlowSource {
         1
     }
 
-    fn fetch<'a>(&'a self, _: &'a Missed, _: Option<&'a str>, _: Instant) -> BoxFuture<'a, Result<(), FetchError>> {
+    fn fetch<'a>(&'a self, _: &'a Missed, _: Option<&'a str>, _: Instant) -> BoxFuture<'a, Result<Held, FetchError>> {
         Box::pin(async {
             self.asked.fetch_add(1, SeqCst);
             let _answer = self.answers.acquire().await;
-            let view = self.state.newest().expect("it has a block");
             let code = Code::default();
-            self.state.insert(&view, [Fetched::Account { address: MISSED, balance: U256::ONE, nonce: 0, code }]);
-            Ok(())
+            Ok(self.view.insert_held([Fetched::Account { address: MISSED, balance: U256::ONE, nonce: 0, code }]))
         })
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     engine::{self, Call, CallFees},
     ledger::{Chain, Snapshot},
     meter::Meter,
-    pool::{Pool, PoolNonce},
+    pool::{LeastFees, Pool, PoolNonce},
     state::{CodeCache, Overlay},
     store::{Commit, StoreError},
 };
@@ -185,7 +185,7 @@ impl Wallet {
             }
             price => price,
         };
-        let fees = self.fees.fill(asked, batch.atomic_required, published);
+        let fees = self.fees.fill(asked, batch.atomic_required, LeastFees::default(), published);
         overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), Meter::default());
         let data_fee = self.sending.as_ref().and_then(|_| DataFee::at(&self.spec, snapshot, overlay));
         let planner = Planner {

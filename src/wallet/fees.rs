@@ -7,6 +7,7 @@ use crate::{
     chain::ChainSpec,
     engine::CallFees,
     ledger::{Block, Chain, SnapshotId},
+    pool::LeastFees,
 };
 
 /// geth's suggestion of a tip: recent blocks that it considers, tips taken of each, and the percentile of all of them.
@@ -76,24 +77,31 @@ impl Fees {
     }
 
     /// Completes `asked` with the suggested tip, and with a fee of twice the base fee plus the tip (geth's
-    /// `setDefaults`). `authorizes` tells whether the transaction has authorizations.
+    /// `setDefaults`). What is filled in is at least `least`, so that it replaces a transaction that waits. `authorizes` tells whether
+    /// the transaction has authorizations.
     ///
     /// # Errors
     /// Returns [`FeeError`] if no transaction can offer these fees: a gas price together with authorizations, fees of
     /// EIP-1559 before London, or a tip above the fee.
-    pub fn fill(&self, asked: CallFees, authorizes: bool, published: &Chain) -> Result<CallFees, FeeError> {
+    pub fn fill(
+        &self,
+        asked: CallFees,
+        authorizes: bool,
+        least: LeastFees,
+        published: &Chain,
+    ) -> Result<CallFees, FeeError> {
         let (max_fee, max_priority) = match (asked, self.base_fee(published)) {
             (CallFees::GasPrice(_), _) if authorizes => return Err(FeeError::PriceWithAuthorizations),
             (CallFees::GasPrice(_), _) => return Ok(asked),
             (CallFees::Market { max_fee: None, max_priority: None }, None) => {
-                return Ok(CallFees::GasPrice(self.tip(published)));
+                return Ok(CallFees::GasPrice(self.tip(published).max(least.max_fee)));
             }
             (CallFees::Market { .. }, None) => return Err(FeeError::BeforeLondon),
             (CallFees::Market { max_fee, max_priority }, Some(_)) => (max_fee, max_priority),
         };
-        let tip = max_priority.unwrap_or_else(|| self.tip(published));
+        let tip = max_priority.unwrap_or_else(|| self.tip(published).max(least.tip));
         let twice_base = 2 * u128::from(self.base_fee(published).unwrap_or_default());
-        let fee = max_fee.unwrap_or_else(|| twice_base.saturating_add(tip));
+        let fee = max_fee.unwrap_or_else(|| twice_base.saturating_add(tip).max(least.max_fee));
         if fee < tip {
             return Err(FeeError::TipAboveFee { fee, tip });
         }

@@ -14,7 +14,10 @@ use indicatif::ProgressBar;
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use crate::secrets::{is_open_to_others, warn_of_others};
+use crate::{
+    objects::ObjectsOnly,
+    secrets::{is_open_to_others, warn_of_others},
+};
 
 /// Maximum length of a key file or a password file in bytes.
 const MAX_FILE: usize = 64 << 10;
@@ -201,7 +204,7 @@ struct KdfParams {
 fn check_keystore(text: &[u8]) -> Result<(), String> {
     let mut json = serde_json::Deserializer::from_slice(text);
     // The message of the parser may quote the file, so only the position is shown.
-    let Keystore { version, crypto } = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+    let Keystore { version, crypto } = serde_path_to_error::deserialize(ObjectsOnly(&mut json)).map_err(|error| {
         let (path, inner) = (error.path().to_string(), error.inner());
         let position = format!("line {} column {}", inner.line(), inner.column());
         match inner.classify() {

@@ -748,7 +748,7 @@ async fn a_path_too_long_for_a_socket_is_refused_with_what_to_do() {
 async fn a_client_that_sends_garbage_gets_an_error_and_hurts_nobody() {
     let served = Served::start();
     let _waiting = wait(&served.approvals, "0xaa").await;
-    let cases: [(&[u8], &str); 10] = [
+    let cases: [(&[u8], &str); 11] = [
         (b"\n", "expected"),
         (b"hello\n", "expected"),
         (b"\xff\xfe\n", "expected"),
@@ -758,6 +758,7 @@ async fn a_client_that_sends_garbage_gets_an_error_and_hurts_nobody() {
         (b"{\"approve\":{\"id\":\"0xaa\"}}\n", "`digest`"),
         (b"{\"approve\":{\"id\":\"0xaa\",\"digest\":\"0x1234567\"}}\n", "8 to 64 in hex"),
         (b"{\"approve\":{\"id\":7}}\n", "string"),
+        (b"{\"approve\":[\"0xaa\",\"0x12345678\"]}\n", "expected an object"),
         // A request without a line end may be cut off.
         (b"{\"approve\":{\"id\":\"0xaa\"}}", "end with a newline"),
     ];

@@ -391,10 +391,23 @@ fn a_token_is_sent_over_http_and_websocket() {
     ask(&node, "simulate", &["--to", BOB]).expect(2, &["the token is missing or unknown: give one by --token-file"]);
 }
 
+/// The node and the command line have one rule for what a token is.
+#[test]
+fn a_token_with_spaces_is_no_token() {
+    let tokens = file("[[token]]\nname = \"a\"\ntoken = \"a token of some length\"\nrate = 1\n");
+    let expected = "expected ASCII characters without spaces";
+    let error = TestNode::try_start(&["--token-file", text(tokens.path())]).map(drop).expect_err("it is refused");
+    assert!(format!("{error:#}").contains(expected), "{error:#}");
+    let args = ["simulate", "--to", BOB, "--token-file", text(tokens.path())];
+    fed("", &args, &[]).expect(2, &[expected]);
+    fed("", &args[..3], &[("PRESIM_TOKEN", "a token of some length")]).expect(2, &["PRESIM_TOKEN", expected]);
+}
+
 #[test]
 fn bad_input_ends_with_2_and_says_what_to_do() {
     let node = TestNode::quiet();
     let (broken, odd, empty) = (file("{"), file(r#"{"calls":[]}"#), file(""));
+    let abi = file(r#"[{"type":"error","name":"Expired","inputs":[["deadline","uint256"]]}]"#);
     let bad = file(r#"{"blockStateCalls":[{"calls":[{"to":"0x12"}]}]}"#);
     let sig = |sig: &'static str, args: &'static str| vec!["--to", BOB, "--sig", sig, "--args", args];
     for (args, problem) in [
@@ -421,6 +434,7 @@ fn bad_input_ends_with_2_and_says_what_to_do() {
         (vec!["--to", BOB, "--block", "snapshot:0xffffff"], "snapshot"),
         (vec!["--to", BOB, "--abi", "/nowhere"], "--abi /nowhere: "),
         (vec!["--to", BOB, "--abi", "src/abi"], "no file in it has an ABI"),
+        (vec!["--to", BOB, "--abi", text(abi.path())], "no ABI"),
         (vec!["--to", BOB, "--trce"], "'--trace'"),
     ] {
         ask(&node, "simulate", &args).expect(2, &[problem]);

@@ -1,9 +1,6 @@
 //! The API contract of `/`, row by row, and its differences on `/standard`.
 
-use std::collections::BTreeSet;
-
 use alloy_primitives::{Address, B256, U256, hex, keccak256};
-use presim::rpc::table;
 use serde_json::{Value, json};
 
 use crate::support::{TestNode, number};
@@ -869,14 +866,4 @@ async fn the_code_of_a_contract_is_its_bytecode() {
         let params = json!([{"to": CODE_AT, "data": data}, selector, {CODE_AT: {"code": code}}]);
         assert_eq!(node.result("/", "eth_call", params).await, word(0));
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_document_lists_the_methods_and_no_others() {
-    let node = TestNode::quiet();
-    let document = node.result("/", "rpc.discover", json!([])).await;
-    let listed: BTreeSet<&str> =
-        document["methods"].as_array().unwrap().iter().map(|method| method["name"].as_str().unwrap()).collect();
-    let answered: BTreeSet<&str> = table::ALL.iter().map(|method| method.info.name).collect();
-    assert_eq!(listed, answered);
 }

@@ -95,7 +95,8 @@ async fn scraped(at: SocketAddr, headers: Headers<'_>) -> u16 {
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_beyond_loopback_need_a_token() {
     let tokens = token_file(1_000);
-    let node = TestNode::quiet_with(&["--metrics", "0.0.0.0:0", "--token-file", text(tokens.path())]);
+    let flags = ["--metrics", "0.0.0.0:0", "--token-file", text(tokens.path()), "--allow-host", "metrics.example"];
+    let node = TestNode::quiet_with(&flags);
     let port = node.node.info().metrics.expect("they are served").port();
     let at = SocketAddr::from(([127, 0, 0, 1], port));
     assert_eq!(scraped(at, &[]).await, 401);
@@ -104,8 +105,9 @@ async fn metrics_beyond_loopback_need_a_token() {
     }
     let right = format!("Bearer {TOKEN}");
     assert_eq!(scraped(at, &[("authorization", &right)]).await, 200);
-    // With a token, the node may be scraped under any host name.
-    assert_eq!(scraped(at, &[("authorization", &right), ("host", "metrics.example")]).await, 200);
+    for (host, status) in [("metrics.example", 200), ("evil.example", 403)] {
+        assert_eq!(scraped(at, &[("authorization", &right), ("host", host)]).await, status, "{host}");
+    }
 }
 
 #[test]
@@ -116,11 +118,21 @@ fn metrics_beyond_loopback_without_tokens_are_refused_at_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_health_and_readiness_are_given_under_any_host() {
-    let node = TestNode::quiet_with(&["--metrics", "127.0.0.1:0"]);
+async fn metrics_are_given_under_the_hosts_that_are_allowed() {
+    let node = TestNode::quiet_with(&["--metrics", "127.0.0.1:0", "--allow-host", "node-3.internal"]);
     let at = node.node.info().metrics.expect("they are served");
-    for host in ["127.0.0.1", "localhost:9000", "10.0.0.7:8545", "node-3.internal", ""] {
+    for host in ["127.0.0.1", "localhost:9000", "[::1]:9000", "node-3.internal", "Node-3.internal:80"] {
         assert_eq!(scraped(at, &[("host", host)]).await, 200, "{host}");
+    }
+    for host in ["evil.example", "10.0.0.7:8545", "127.0.0.1.evil.example", ""] {
+        assert_eq!(scraped(at, &[("host", host)]).await, 403, "{host}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_and_readiness_are_given_under_any_host() {
+    let node = TestNode::quiet();
+    for host in ["127.0.0.1", "localhost:9000", "10.0.0.7:8545", "node-3.internal", ""] {
         for (path, status) in [("/health", 200), ("/ready", 200), ("/metrics", 404)] {
             let asked = node.client.get(node.url(path)).header("host", host).send().await.expect("it answers");
             assert_eq!(asked.status(), status, "{path} of {host:?}");

@@ -64,6 +64,41 @@ async fn a_body_gets_its_code_at_both_doors() {
     assert_eq!((envelopes.len(), wrong), (34, 0));
 }
 
+/// A request is an object: the order of its fields means nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_array_is_never_a_request() {
+    let node = TestNode::quiet();
+    let mut socket = Socket::open(&node, "/").await;
+    let invalid = json!({"jsonrpc": "2.0", "id": null, "error": {
+        "code": -32600,
+        "message": "invalid request: expected an object with jsonrpc \"2.0\", an id and a method",
+    }});
+    let right = |id: u64| json!({"jsonrpc": "2.0", "id": id, "result": "0x7a69"});
+    let invalid = |count: usize| vec![invalid.clone(); count];
+    let call = r#"{"jsonrpc":"2.0","id":8,"method":"eth_chainId","params":[]}"#;
+    // Nested arrays in the parameters of an entry are none of the batch.
+    let many = r#"{"jsonrpc":"2.0","id":9,"method":"eth_callMany","params":[[{"transactions":[{"to":null}]}],{"blockNumber":"latest"}]}"#;
+    let many_answer = json!({"jsonrpc": "2.0", "id": 9, "result": [[{"value": "0x"}]]});
+    for (body, answers) in [
+        (r#"["2.0",7,"eth_chainId",[]]"#.to_owned(), invalid(4)),
+        (r#" [ "2.0" , 7 , "eth_chainId" ]"#.to_owned(), invalid(3)),
+        (r#"[["2.0",7,"eth_chainId",[]]]"#.to_owned(), invalid(1)),
+        (r#"[["2.0","eth_chainId",[]]]"#.to_owned(), invalid(1)),
+        ("[[7]]".to_owned(), invalid(1)),
+        (format!("[ [\"2.0\",7,\"eth_chainId\",[]] ,\n [5], {call}]"), [invalid(2), vec![right(8)]].concat()),
+        (
+            format!("[{call},[\"2.0\",7,\"eth_chainId\",[]],{many}]"),
+            [vec![right(8)], invalid(1), vec![many_answer.clone()]].concat(),
+        ),
+        (format!("[{many},{call}]"), vec![many_answer, right(8)]),
+    ] {
+        let (_, text) = node.post("/", body.clone()).await;
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), Value::Array(answers.clone()), "{body}");
+        socket.write(body.clone()).await.expect("it takes a message");
+        assert_eq!(socket.read().await.expect("it answers"), Value::Array(answers), "{body}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_answered_alike_by_the_short_cut_and_by_jsonrpsee() {
     let Some(genesis) = shared("bench/genesis.json") else { return };

@@ -1,5 +1,6 @@
 //! Wrong, hostile and absurd input: each gets one valid answer, and the node continues.
 
+use presim::source::devnet::world::{dev_genesis, dev_signers};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -782,6 +783,22 @@ async fn an_array_in_the_place_of_an_object_is_refused() {
             let expected = format!("{place}: invalid type: sequence, expected an object");
             assert_eq!((&error["code"], &error["message"]), (&json!(-32602), &json!(expected)), "{path} {method}");
         }
+    }
+}
+
+#[test]
+fn an_array_in_the_place_of_an_object_of_a_genesis_is_refused() {
+    let genesis = serde_json::to_value(dev_genesis(&dev_signers().unwrap(), 1_000)).unwrap();
+    let mut account = genesis.clone();
+    let first = account["alloc"].as_object_mut().unwrap().values_mut().next().unwrap();
+    *first = json!([null, "0x1"]);
+    let whole = json!([genesis["config"], genesis["alloc"], genesis["gasLimit"], genesis["difficulty"]]);
+    for wrong in [account, whole] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), wrong.to_string()).unwrap();
+        let started = TestNode::try_start(&["--genesis", file.path().to_str().unwrap()]).map(drop);
+        let error = format!("{:#}", started.expect_err("it is refused"));
+        assert!(error.contains("invalid type: sequence, expected an object"), "{error}");
     }
 }
 

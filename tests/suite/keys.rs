@@ -160,6 +160,7 @@ fn a_keystore_that_is_not_right_is_refused_and_its_field_named() {
         ("/version", json!(KEYS[0]), "version"),
         ("/id", json!(KEYS[0]), "id"),
         ("/crypto/cipher", json!("aes-128-cbc"), "crypto.cipher"),
+        ("/crypto/cipherparams", json!([good["crypto"]["cipherparams"]["iv"]]), "crypto.cipherparams"),
         ("/crypto/cipherparams/iv", json!("00"), "crypto.cipherparams.iv"),
         ("/crypto/ciphertext", json!("0011"), "crypto.ciphertext"),
         ("/crypto/mac", json!("zz"), "crypto.mac"),

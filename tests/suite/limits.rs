@@ -536,6 +536,15 @@ fn a_token_file_that_protects_nobody_is_refused() {
     let cases = [
         ("", "[[token]]"),
         ("[[token]]\nname = \"a\"\ntoken = \"123456789012345\"\nrate = 1\n", "at least 16"),
+        ("token = [[\"a\", \"1234567890123456\", 1]]\n", "[[token]] tables"),
+        (
+            "[[token]]\nname = \"a\"\ntoken = \"12345678 90123456\"\nrate = 1\n",
+            "expected ASCII characters without spaces",
+        ),
+        (
+            "[[token]]\nname = \"a\"\ntoken = \"1234567890123456é\"\nrate = 1\n",
+            "expected ASCII characters without spaces",
+        ),
         ("[[token]]\nname = \"a\"\ntoken = \"1234567890123456\"\nrate = 0\n", "rate"),
         ("[[token]]\nname = \"a\"\nrate = 1\n", "token"),
         (

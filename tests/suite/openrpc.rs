@@ -1,11 +1,17 @@
 //! The schemas of `rpc.discover` fit its own examples, and what a node takes and answers.
 
-use presim::rpc::table;
+use std::collections::BTreeSet;
+
+use alloy_rpc_types_mev::EthSendBundle;
+use presim::{
+    rpc::{MethodScope, table},
+    source::devnet::world::{dev_genesis, dev_signers},
+};
 use serde_json::{Map, Value, json};
 
 use crate::{
     sending,
-    support::{Socket, TestNode},
+    support::{Socket, TestNode, number},
 };
 
 const ADDRESS: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
@@ -200,6 +206,8 @@ fn requests(
         ("eth_subscribe", json!(["newPendingTransactions", true])),
         ("eth_subscribe", json!(["logs", {"address": [ADDRESS], "topics": [block, null, [block, null]]}])),
         ("eth_subscribe", json!(["presim_stateChanges", {"address": ADDRESS, "slots": ["0x1"], "from": "0x0"}])),
+        ("eth_subscribe", json!(["presim_watch", bundles, "pending"])),
+        ("presim_outcome", json!([block])),
     ];
     traces.chain(others).collect()
 }
@@ -276,7 +284,8 @@ async fn requests_and_answers_have_the_shapes_of_the_document() {
     let testing = TestNode::quiet_with(&["--testing"]);
     let parent = testing.result("/", "eth_getBlockByNumber", json!(["earliest", false])).await;
     for path in ["/", "/standard"] {
-        let document = node.result(path, "rpc.discover", json!([])).await;
+        // The document of a devnet under test has all methods.
+        let document = testing.result(path, "rpc.discover", json!([])).await;
         let mut socket = Socket::open(&node, path).await;
         let entry = |method: &str| {
             let mut methods = document["methods"].as_array().unwrap().iter();
@@ -290,7 +299,9 @@ async fn requests_and_answers_have_the_shapes_of_the_document() {
             }
             let answer = match method.ends_with("subscribe") {
                 true => socket.call(method, params).await["result"].take(),
-                false if table::by_name(method).unwrap().info.testing => testing.result(path, method, params).await,
+                false if table::by_name(method).unwrap().info.scope > MethodScope::Any => {
+                    testing.result(path, method, params).await
+                }
                 false => node.result(path, method, params).await,
             };
             check(&document, &entry["result"]["schema"], &answer, &what);
@@ -320,9 +331,128 @@ async fn the_document_describes_the_dialect_that_it_is_asked_in() {
     for (path, is_required) in [("/", true), ("/standard", false)] {
         let document = node.result(path, "rpc.discover", json!([])).await;
         let methods = document["methods"].as_array().unwrap();
-        let code = methods.iter().find(|entry| entry["name"] == "eth_getCode").unwrap();
-        assert_eq!(code["params"][1]["required"], is_required, "{path}");
-        assert_eq!(code["params"][1]["name"], "block");
+        for method in ["eth_call", "eth_simulateV1", "presim_simulate", "presim_search", "eth_getCode"] {
+            let entry = methods.iter().find(|entry| entry["name"] == method).unwrap();
+            assert_eq!(entry["params"][1]["required"], is_required, "{path} {method}");
+            assert_eq!(entry["params"][1]["name"], "block", "{method}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_document_has_the_methods_that_the_node_has() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let genesis = dev_genesis(&dev_signers().unwrap(), 1_000);
+    std::fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
+    let genesis = file.path().to_str().unwrap();
+    for (flags, scope) in [
+        (&["--traffic", "0"][..], MethodScope::Any),
+        (&["--genesis", genesis, "--feed", "static", "--testing"], MethodScope::Testing),
+        (&["--testing"], MethodScope::TestedDevnet),
+    ] {
+        let node = TestNode::start(flags);
+        for path in ["/", "/standard"] {
+            let document = node.result(path, "rpc.discover", json!([])).await;
+            let listed: BTreeSet<&str> =
+                document["methods"].as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+            let has = table::ALL.iter().filter(|method| method.info.scope <= scope);
+            assert_eq!(listed, has.map(|method| method.info.name).collect(), "{flags:?} {path}");
+            for method in table::ALL.iter().filter(|method| method.info.scope > MethodScope::Any) {
+                let answer = node.call(path, method.info.name, json!([])).await;
+                let is_missing = answer["error"]["code"] == -32601;
+                assert_eq!(is_missing, !listed.contains(method.info.name), "{flags:?} {path} {answer}");
+            }
+        }
+    }
+}
+
+/// An example names blocks, transactions, filters and watches that no node has. Those of a node take their places.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_example_of_the_document_has_a_result() {
+    const BLOCK: &str = "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470";
+    const TRANSACTION: &str = "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421";
+    const FILTER: &str = "0x1f2e3d4c5b6a7988";
+    const WATCH: &str = "0x4ae1b3f7ad0b86a0f5f2c3d8ab0c1d2e";
+    const SNAPSHOT: &str = "0x6b066fff00000001";
+    let quick = ["--traffic", "0", "--sub-block-ms", "50", "--sub-blocks", "2"];
+    let mut ran = 0;
+    for path in ["/", "/standard"] {
+        let testing = TestNode::quiet_with(&["--testing"]);
+        let document = testing.result(path, "rpc.discover", json!([])).await;
+        let node = TestNode::start(&[&quick[..], &["--keep-blocks", "8192"]].concat());
+        node.sealed(2).await;
+        let (sender, own) = (sending::key(4), sending::key(5).address());
+        let sent =
+            node.result(path, "eth_sendRawTransactionSync", json!([sending::raw(sending::plain(0), &sender), 60_000]));
+        let sent = sent.await;
+        let in_block = number(&sent["blockNumber"]);
+        node.sealed(in_block).await;
+        let block = node.result(path, "eth_getBlockByNumber", json!([sent["blockNumber"], false])).await;
+        let batch = json!({
+            "version": "2.0.0", "id": "one", "from": own, "chainId": "0x7a69", "atomicRequired": false,
+            "calls": [{"to": ADDRESS, "value": "0x1"}],
+        });
+        node.result(path, "wallet_sendCalls", json!([batch])).await;
+        let standing =
+            json!([{"name": "one", "simulate": {"blockStateCalls": [{"calls": [{"to": ADDRESS, "gas": "0xffff"}]}]}}]);
+        let watch = node.result(path, "presim_watch", json!([standing])).await;
+        let filter = node.result(path, "eth_newFilter", json!([{}])).await;
+        let newest = testing.result(path, "eth_getBlockByNumber", json!(["latest", false])).await;
+        let mut socket = Socket::open(&node, path).await;
+        let mut subscription = Value::Null;
+        for entry in document["methods"].as_array().unwrap() {
+            let method = entry["name"].as_str().unwrap();
+            let is_testing = table::by_name(method).unwrap().info.scope > MethodScope::Any;
+            let values = entry["examples"][0]["params"].as_array().unwrap().iter();
+            let params: Vec<Value> = values.map(|param| param["value"].clone()).collect();
+            let place = |name: &str| {
+                Some(match name {
+                    BLOCK if is_testing => newest["hash"].clone(),
+                    BLOCK => block["hash"].clone(),
+                    TRANSACTION => sent["transactionHash"].clone(),
+                    FILTER => filter.clone(),
+                    WATCH => watch["watch"].clone(),
+                    SNAPSHOT => watch["id"].clone(),
+                    "0x1" if method == "eth_unsubscribe" => subscription.clone(),
+                    _ => return None,
+                })
+            };
+            let params = json!(params.iter().map(|param| placed(param, &place)).collect::<Vec<_>>());
+            let mut answer = match method {
+                // Each uses the same nonce of the same account.
+                "eth_sendRawTransaction" | "eth_sendRawTransactionSync" | "eth_sendBundle" => {
+                    TestNode::start(&quick).call(path, method, params.clone()).await
+                }
+                "debug_getRawBlockAccessList" => {
+                    let amsterdam = TestNode::start(&[&quick[..], &["--fork", "amsterdam=0"]].concat());
+                    amsterdam.sealed(1).await;
+                    amsterdam.call(path, method, params.clone()).await
+                }
+                // The time of the example has passed where the method of `anvil_` was called.
+                "evm_setNextBlockTimestamp" => {
+                    TestNode::quiet_with(&["--testing"]).call(path, method, params.clone()).await
+                }
+                _ if is_testing => testing.call(path, method, params.clone()).await,
+                _ => socket.call(method, params.clone()).await,
+            };
+            assert!(answer.get("error").is_none(), "{path} {method} {params}: {answer}");
+            check(&document, &entry["result"]["schema"], &answer["result"], &format!("{path} {method}"));
+            if method == "eth_subscribe" {
+                subscription = answer["result"].take();
+            }
+            ran += 1;
+        }
+    }
+    assert_eq!(ran, 2 * table::ALL.len());
+}
+
+/// Returns a parameter with other texts in the places of those for which `place` has one.
+fn placed(param: &Value, place: &dyn Fn(&str) -> Option<Value>) -> Value {
+    match param {
+        Value::String(text) => place(text).unwrap_or_else(|| param.clone()),
+        Value::Array(items) => items.iter().map(|item| placed(item, place)).collect(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), placed(value, place))).collect(),
+        other => other.clone(),
     }
 }
 
@@ -337,9 +467,11 @@ async fn what_is_sent_or_signed_has_the_shape_of_the_document() {
         // Far enough for a slow machine, and not past the 25 blocks that a bundle may wait.
         let block = node.node.snapshots().newest().head.number() + 20;
         let bundle = json!({
-            "txs": [sending::raw(sending::plain(0), &other)], "blockNumber": block, "minTimestamp": 0,
-            "maxTimestamp": "0xffffffff", "revertingTxHashes": [], "uuid": path,
+            "txs": [sending::raw(sending::plain(0), &other)], "blockNumber": block, "maxBlockNumber": block + 1,
+            "minTimestamp": 0, "maxTimestamp": "0xffffffff", "revertingTxHashes": [], "uuid": path,
         });
+        let hash = EthSendBundle { txs: vec![sending::raw(sending::plain(0), &other)], ..EthSendBundle::default() };
+        let hash = hash.bundle_hash();
         let account = other.address();
         let batch = json!({
             "version": "2.0.0", "id": path, "from": account, "chainId": "0x7a69", "atomicRequired": false,
@@ -353,8 +485,8 @@ async fn what_is_sent_or_signed_has_the_shape_of_the_document() {
         for (method, params) in [
             ("eth_accounts", json!([])),
             ("eth_sendBundle", json!([bundle])),
-            ("presim_outcome", json!([alloy_primitives::B256::repeat_byte(1)])),
             ("eth_cancelBundle", json!([{"replacementUuid": path}])),
+            ("presim_outcome", json!([hash])),
             ("eth_sendRawTransaction", json!([signed(0)])),
             ("eth_sendRawTransactionSync", json!([signed(1), 60_000])),
             ("eth_sendRawTransaction", json!([signed(4)])),

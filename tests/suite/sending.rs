@@ -960,7 +960,6 @@ async fn what_the_node_does_not_sign_is_refused() {
     let cases = [
         (tx(json!({"from": TO})), -32000, "unknown account"),
         (tx(json!({"from": traffic_signers().unwrap()[0].address()})), -32000, "unknown account"),
-        (json!([{"to": TO}]), -32000, "unknown account"),
         (tx(json!({"chainId": "0x1"})), -32000, "chainId does not match node's (have=1, want=31337)"),
         (
             tx(json!({"blobVersionedHashes": [B256::with_last_byte(1)]})),
@@ -980,6 +979,43 @@ async fn what_the_node_does_not_sign_is_refused() {
         let error = node.error("/", "eth_sendTransaction", params.clone()).await;
         assert_eq!(error, json!({"code": code, "message": message}), "{params}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_sender_the_first_account_sends() {
+    for path in ["/", "/standard"] {
+        let node = devnet(&[]);
+        let hash = node.result(path, "eth_sendTransaction", json!([{"to": TO, "value": "0x1"}])).await;
+        mined(&node, &hash).await;
+        let shown = node.result(path, "eth_getTransactionByHash", json!([hash])).await;
+        assert_eq!(shown["from"], node.result(path, "eth_accounts", json!([])).await[0], "{path}: {shown}");
+    }
+    let (still, _genesis) = static_node(&[], &[]);
+    let error = still.error("/", "eth_sendTransaction", json!([{"to": TO, "value": "0x1"}])).await;
+    assert_eq!(error, json!({"code": -32000, "message": "unknown account"}), "there is no account");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_fees_that_are_filled_in_replace_a_transaction_that_waits() {
+    let node = devnet(&[]);
+    let from = key(2).address();
+    // Behind a gap, so that each waits. The fees of the first two are chosen, then they are filled in for each from the one before.
+    let fees = [
+        json!({"gasPrice": "0x174876e800"}),
+        json!({"maxFeePerGas": "0x2e90edd000", "maxPriorityFeePerGas": "0x2e90edd000"}),
+    ];
+    let filled = [json!({}), json!({}), json!({"gas": "0x5208"})];
+    for (count, fields) in fees.iter().chain(&filled).enumerate() {
+        let mut tx = json!({"from": from, "to": TO, "value": format!("{count:#x}"), "nonce": "0x5"});
+        tx.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let hash = node.result("/", "eth_sendTransaction", json!([tx])).await;
+        let content = node.result("/", "txpool_contentFrom", json!([from])).await;
+        assert_eq!(content["queued"]["5"]["hash"], hash, "{content}");
+    }
+    // One that says itself what it pays, too little, is refused all the same.
+    let low = json!({"from": from, "to": TO, "value": "0x9", "nonce": "0x5", "maxPriorityFeePerGas": "0x1"});
+    let error = node.error("/", "eth_sendTransaction", json!([low])).await;
+    assert!(error["message"].as_str().unwrap().starts_with("replacement transaction underpriced"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -362,6 +362,7 @@ async fn what_is_no_declared_error_is_refused() {
         (item(&format!("uint256{}", "[]".repeat(17))), "Item: expected arguments of at most 16"),
         (tuple, "expected types of an ABI"),
         (json!({ "type": "error" }), "name"),
+        (json!({ "type": "error", "name": "Item", "inputs": [["a", "uint256"]] }), "expected an object"),
         (json!({ "name": "Item", "inputs": [] }), "missing field `type`: expected an item of an ABI"),
         (json!({ "type": 7, "name": "Item", "inputs": [] }), "expected an item of an ABI"),
     ] {

@@ -280,13 +280,11 @@ async fn only_what_a_change_touches_runs_again_and_is_told() {
     assert_eq!(told["changed"], json!([{ "name": "a", "result": read(1) }]), "the other branch touched it: {told}");
     assert_eq!(told["id"], newest(&node).await);
 
-    // A watch is no subscription, although its news come as those of one.
-    let refused = socket.call("eth_unsubscribe", json!([watch])).await;
-    let expected = format!(
-        "params[0]: {}: a watch of presim_watch: expected the id of a subscription; presim_unwatch ends a watch",
-        watch.as_str().unwrap()
-    );
-    assert_eq!(refused["error"], json!({ "code": -32602, "message": expected }));
+    // Another connection is not told of it.
+    let refused = Socket::open(&node, "/").await.call("eth_unsubscribe", json!([watch])).await;
+    let expected =
+        format!("params[0]: subscription not found: {} does not belong to this connection", watch.as_str().unwrap());
+    assert_eq!(refused["error"], json!({ "code": -32000, "message": expected }));
     let ended = socket.call("presim_unwatch", json!([watch])).await;
     assert_eq!(ended["result"], true);
     let error = node.error("/", "presim_results", json!([watch, "0x0"])).await;
@@ -600,6 +598,78 @@ fn read_word(value: u64) -> String {
     format!("{value:#066x}")
 }
 
+/// Client libraries take the result of `eth_subscribe` for an id, and route the notifications that name it.
+#[tokio::test]
+async fn a_library_subscribes_to_standing_bundles() {
+    let node = two_readers(&[]).await;
+    for (path, block) in [("/", &["pending"][..]), ("/standard", &["latest"]), ("/standard", &[])] {
+        let mut socket = Socket::open(&node, path).await;
+        let other = socket.subscribe(json!(["newHeads"])).await;
+        let mut params = vec![json!("presim_watch"), json!([reads_slot("a", 0)])];
+        params.extend(block.iter().map(|block| json!(block)));
+        set_slot(&node, 0, 1).await;
+        let id = socket.subscribe(json!(params)).await;
+        let first = socket.notification(&id).await;
+        assert_eq!(first["changed"], json!([{ "name": "a", "result": read(1) }]), "{path} {first}");
+        set_slot(&node, 0, 5).await;
+        let told = loop {
+            let news = socket.notification(&id).await;
+            if news["changed"] != json!([]) {
+                break news;
+            }
+        };
+        assert_eq!(told["changed"], json!([{ "name": "a", "result": read(5) }]), "{path} {told}");
+        // The id is the name of the watch.
+        let polled = node.result("/", "presim_results", json!([id, "0x0"])).await;
+        assert_eq!(polled["changed"].as_array().map(Vec::len), Some(1), "{polled}");
+        for ended in [&id, &other] {
+            assert_eq!(socket.call("eth_unsubscribe", json!([ended])).await["result"], true, "{path} {ended}");
+            assert_eq!(socket.call("eth_unsubscribe", json!([ended])).await["error"]["code"], -32000, "{path} {ended}");
+        }
+        assert_eq!(node.metric("presim_standing_bundles"), 0.0);
+        let error = node.error("/", "presim_results", json!([id, "0x0"])).await;
+        assert_eq!(error["code"], -32000, "the bundles ended with the subscription: {error}");
+    }
+}
+
+#[tokio::test]
+async fn mistakes_of_a_subscription_to_standing_bundles_name_its_own_parameters() {
+    let node = two_readers(&[]).await;
+    let mut socket = Socket::open(&node, "/").await;
+    let good = json!([reads_slot("a", 0)]);
+    let without_gas =
+        json!([{ "name": "a", "simulate": { "blockStateCalls": [{ "calls": [{ "to": account(0) }] }] } }]);
+    for (params, expected) in [
+        (json!(["presim_watch"]), "expected 2 or 3 parameters"),
+        (json!(["presim_watch", []]), "params[1]: empty"),
+        (json!(["presim_watch", [{ "name": 5 }]]), "params[1][0].name: "),
+        (json!(["presim_watch", without_gas]), "params[1][0].simulate.blockStateCalls[0].calls[0].gas: missing"),
+        (json!(["presim_watch", good, "0x1"]), "params[2]: one state"),
+        (json!(["presim_watch", good, "pending", null]), "more parameters than the method takes"),
+        (json!(["newHeads", null, "pending"]), "params[2]: expected nothing"),
+    ] {
+        let error = socket.call("eth_subscribe", params.clone()).await["error"].take();
+        assert_eq!(error["code"], -32602, "{params}: {error}");
+        assert!(error["message"].as_str().unwrap().contains(expected), "{params}: {error}");
+    }
+    let error = node.error("/", "eth_subscribe", json!(["presim_watch", good])).await;
+    assert_eq!(error["code"], -32601, "{error}");
+    let error = socket.call("eth_unsubscribe", json!(["0x00000000000000000000000000000001"])).await["error"].take();
+    assert_eq!(error["code"], -32000, "{error}");
+}
+
+/// Over HTTP bundles stand all the same, and are polled.
+#[tokio::test]
+async fn bundles_that_stand_by_http_are_polled() {
+    let node = two_readers(&[]).await;
+    let begun = node.result("/", "presim_watch", json!([[reads_slot("a", 0)]])).await;
+    let polled = node.result("/", "presim_results", json!([begun["watch"], begun["id"], 60_000])).await;
+    assert_eq!(items(&polled["changed"])[0]["name"], "a", "{polled}");
+    set_slot(&node, 0, 5).await;
+    let polled = node.result("/", "presim_results", json!([begun["watch"], polled["id"], 60_000])).await;
+    assert_eq!(items(&polled["changed"])[0]["result"], read(5), "{polled}");
+}
+
 #[tokio::test]
 async fn long_news_comes_in_numbered_parts() {
     let node = node();
@@ -622,7 +692,7 @@ async fn long_news_comes_in_numbered_parts() {
             if news["last"] == true {
                 break;
             }
-            assert!(news.get("behind").is_none(), "only the last part tells what is behind");
+            assert_eq!(news["behind"], json!([]), "only the last part tells what is behind");
         }
         assert!(part > 2, "{part} parts");
         told.sort_by_key(|name| name.parse::<u32>().unwrap());

@@ -9,6 +9,7 @@ use clap_complete::Shell;
 
 use super::error::CommandError;
 use crate::rpc::{
+    MethodScope,
     dialect::{PRESIM, STANDARD},
     table,
 };
@@ -36,6 +37,9 @@ pub enum PrintTask {
     Systemd,
     /// The `OpenRPC` document of the methods, as `rpc.discover` returns it.
     Openrpc {
+        /// Describe the methods of a devnet with --testing, too.
+        #[arg(long)]
+        testing: bool,
         /// Describe the methods as /standard has them, and not as / does.
         #[arg(long)]
         standard: bool,
@@ -70,9 +74,10 @@ impl PrintTask {
             Self::Grafana => out.write_all(include_bytes!("grafana.json"))?,
             Self::Alerts => out.write_all(include_bytes!("alerts.yml"))?,
             Self::Systemd => out.write_all(include_bytes!("presim.service"))?,
-            Self::Openrpc { standard } => {
+            Self::Openrpc { testing, standard } => {
                 let dialect = if standard { &STANDARD } else { &PRESIM };
-                writeln!(out, "{}", table::document(dialect))?;
+                let scope = if testing { MethodScope::TestedDevnet } else { MethodScope::Any };
+                writeln!(out, "{}", table::document(dialect, scope))?;
             }
         }
         Ok(out.flush()?)

@@ -15,7 +15,7 @@ use serde::de::Error;
 
 use self::show::{entry, plain, quote, shortened, table};
 use crate::{
-    shown,
+    objects, shown,
     wallet::{
         BatchId, DigestPrefix, Question, ReplacedBatch, ReplacementQuote, SocketError,
         protocol::{Answer, Request},
@@ -307,7 +307,7 @@ fn ask(path: &Path, request: &Request) -> Result<Answer, ClientError> {
     if answer.last() != Some(&b'\n') {
         return Err(broken(ErrorKind::UnexpectedEof.into()));
     }
-    match serde_json::from_slice(&answer).map_err(strange)? {
+    match objects::from_slice(&answer).map_err(strange)? {
         Answer::Error { message } => Err(ClientError::Refused(message)),
         answer => Ok(answer),
     }

@@ -38,6 +38,7 @@ use crate::source::Feed;
 use crate::{
     clock::Clock,
     ledger::{FeedProblem, FeedState, SnapshotId, StateImage, epoch},
+    objects,
     store::Store,
 };
 
@@ -325,7 +326,7 @@ pub async fn take_epoch(port: &dyn FleetPort, store: &Store, clock: &dyn Clock, 
     loop {
         let entry = port.entry(Bucket::Facts, EPOCH_KEY).await?;
         let (known, revision) = match &entry {
-            Some(entry) => (serde_json::from_slice(&entry.value).unwrap_or(0), entry.revision),
+            Some(entry) => (objects::from_slice(&entry.value).unwrap_or(0), entry.revision),
             None => (0_u64, 0),
         };
         let epoch = epoch::take(store, known.max(last), clock.unix())?;

@@ -7,9 +7,12 @@ use futures::{future::BoxFuture, stream::BoxStream};
 use serde::{Deserialize, Serialize};
 
 use super::{ArrivedPart, FleetChain, FleetError, ImageKey, WALLET_KEY};
-use crate::ledger::{
-    SnapshotId,
-    codec::{Frame, VERSION},
+use crate::{
+    ledger::{
+        SnapshotId,
+        codec::{Frame, VERSION},
+    },
+    objects,
 };
 
 /// The time in which the servers must answer a request: twice that of a network that delays each message by 2 s, and some more.
@@ -183,7 +186,7 @@ impl dyn FleetPort + '_ {
     /// Returns [`FleetError::Nats`] if NATS does not answer, or the fact is malformed.
     pub async fn fact<T: for<'a> Deserialize<'a>>(&self, key: &str) -> Result<Option<T>, FleetError> {
         let entry = self.entry(Bucket::Facts, key).await?.filter(|entry| !entry.value.is_empty());
-        let read = entry.map(|entry| serde_json::from_slice(&entry.value)).transpose();
+        let read = entry.map(|entry| objects::from_slice(&entry.value)).transpose();
         read.map_err(FleetError::of_nats("a fact of the fleet is malformed"))
     }
 
@@ -204,7 +207,7 @@ impl dyn FleetPort + '_ {
             let entry = self.entry(Bucket::Facts, key).await?;
             let revision = entry.as_ref().map_or(0, |entry| entry.revision);
             if let Some(entry) = entry.filter(|entry| !entry.value.is_empty()) {
-                let known = serde_json::from_slice(&entry.value);
+                let known = objects::from_slice(&entry.value);
                 let known = known.map_err(FleetError::of_nats("a fact of the fleet is malformed"))?;
                 if !replaces(&known) {
                     return Ok(known);

@@ -78,7 +78,7 @@ impl BundleParam {
 impl Query for CallBundle {
     type Answer = CallBundleResult;
     const EXAMPLE: Example = Example {
-        params: r#"[{"txs": ["0x02f86e827a69"], "blockNumber": "0x2", "stateBlockNumber": "latest"}]"#,
+        params: r#"[{"txs": ["0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33"], "blockNumber": "0x2", "stateBlockNumber": "0x1"}]"#,
         answer: r#"{"bundleGasPrice": "1000000000", "bundleHash": "0x73b1e258c7a42fd0230b2fd05529c5d4b6fcb66c227783f8bece8aeacdd1db2e", "coinbaseDiff": "21000000000000", "ethSentToCoinbase": "0", "gasFees": "21000000000000", "results": [], "stateBlockNumber": 1, "totalGasUsed": 21000}"#,
     };
 

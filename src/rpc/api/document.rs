@@ -11,7 +11,7 @@ use serde::{
 use serde_json::{Map, Value, json};
 
 use super::Example;
-use crate::rpc::protocol::dialect::Dialect;
+use crate::{objects, rpc::protocol::dialect::Dialect};
 
 /// The mark of a parameter that the dialect of `/` requires and that of execution-apis does not.
 const NEEDED: &str = "x-needed";
@@ -72,8 +72,8 @@ pub fn describe<P: DeserializeOwned + JsonSchema, A: JsonSchema>(
     generator: &mut SchemaGenerator,
 ) -> Value {
     let schema = P::json_schema(generator).to_value();
-    let given: Vec<Value> = serde_json::from_str(given).unwrap_or_default();
-    let answer: Value = serde_json::from_str(answer).unwrap_or_default();
+    let given: Vec<Value> = objects::from_str(given).unwrap_or_default();
+    let answer: Value = objects::from_str(answer).unwrap_or_default();
     let names = fields::<P>();
     let params: Vec<Value> = names.iter().map(|name| parameter(name, &schema, dialect)).collect();
     let given: Vec<Value> =

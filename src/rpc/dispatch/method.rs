@@ -15,7 +15,10 @@ use crate::{
         },
         params,
         protocol::error::Result,
-        run::{LeaderUse, MethodInfo, RunHandler, UpstreamUse, WaitingPart, request::Request, runner::RequestRunner},
+        run::{
+            LeaderUse, MethodInfo, MethodScope, RunHandler, UpstreamUse, WaitingPart, request::Request,
+            runner::RequestRunner,
+        },
     },
     scheduler::{
         LaneName::Read,
@@ -89,7 +92,7 @@ impl MethodRoute {
             describe::<C, A>(Example { params: C::EXAMPLE, answer: A::JSON }, name, dialect, schemas)
         })
         .commits()
-        .testing()
+        .scope(MethodScope::TestedDevnet)
     }
 
     /// Builds the row of a method that reads blocks or their contents, which an upstream may know if the node does not.
@@ -115,9 +118,9 @@ impl MethodRoute {
         self
     }
 
-    /// Sets that the method exists only with `--testing`.
-    pub const fn testing(mut self) -> Self {
-        self.info.testing = true;
+    /// Sets the nodes that have the method.
+    pub const fn scope(mut self, scope: MethodScope) -> Self {
+        self.info.scope = scope;
         self
     }
 

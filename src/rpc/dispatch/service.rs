@@ -17,7 +17,7 @@ use jsonrpsee::{
         Extensions, Id, Request as Call, Response, ResponsePayload, TwoPointZero, error::TOO_BIG_BATCH_REQUEST_CODE,
     },
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 use super::{
@@ -36,7 +36,7 @@ use crate::rpc::{
         subscriptions::Starting,
     },
 };
-use crate::{ledger::Chain, scheduler};
+use crate::{ledger::Chain, objects, scheduler};
 
 /// The answer to a message.
 #[derive(Clone, Debug)]
@@ -146,7 +146,7 @@ struct Single<'a> {
 
 impl<'a> Single<'a> {
     fn parse(body: &'a str) -> Option<Self> {
-        serde_json::from_str(body).ok()
+        objects::from_str(body).ok()
     }
 }
 
@@ -195,8 +195,11 @@ impl Message {
 
     /// Answers a message of any form: jsonrpsee parses it and calls the [`RpcServiceT`].
     pub async fn answer_by_jsonrpsee(self, body: ByteString, held: HeldBytes) -> Answer {
-        let text = body.slice_ref(body.trim_ascii_start());
+        let mut text = body.slice_ref(body.trim_ascii_start());
         let single = !text.starts_with('[');
+        if !single {
+            text = without_arrays(text);
+        }
         let mut request = HttpRequest::new(Full::new(text.as_bytes().clone()));
         *request.method_mut() = http::Method::POST;
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -384,6 +387,24 @@ impl RpcServiceT for Message {
     }
 }
 
+/// Replaces those entries of a batch that are arrays by null, because jsonrpsee would take them for objects.
+fn without_arrays(batch: ByteString) -> ByteString {
+    // An array within an object follows a colon or is within another array, so most batches have no bracket that may begin an entry.
+    let may_begin_entry = |(at, _): (usize, &str)| !batch[..at].trim_ascii_end().ends_with(':');
+    if !batch.match_indices('[').skip(1).any(may_begin_entry) {
+        return batch;
+    }
+    let is_array = |entry: &RawValue| entry.get().starts_with('[');
+    match objects::from_str::<Vec<&RawValue>>(&batch) {
+        Ok(entries) if entries.iter().any(|entry| is_array(entry)) => {
+            let entries: Vec<&str> =
+                entries.into_iter().map(|entry| if is_array(entry) { "null" } else { entry.get() }).collect();
+            format!("[{}]", entries.join(",")).into()
+        }
+        _ => batch,
+    }
+}
+
 /// Bytes that are granted to any answer: an error, or the envelope of a result.
 const ENVELOPE: usize = 256;
 
@@ -396,20 +417,20 @@ pub const NOT_A_REQUEST: &str = "invalid request: expected an object with jsonrp
 /// is too long.
 async fn decided_before(text: &str, response: HttpResponse, max_batch: usize) -> (Id<'static>, RpcError) {
     let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let answered = serde_json::from_slice::<Response<'_, ()>>(&body).ok();
+    let answered = objects::from_slice::<Response<'_, ()>>(&body).ok();
     let id = answered.as_ref().map_or(Id::Null, |answered| answered.id.clone().into_owned());
     let code = answered.and_then(|answered| match answered.payload {
         ResponsePayload::Error(error) => Some(error.code()),
         ResponsePayload::Success(_) => None,
     });
-    let error = match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+    let error = match objects::from_str::<IgnoredAny>(text) {
         Err(error) => RpcError::parse(format!("parse error: {error}")),
         Ok(_) if code == Some(TOO_BIG_BATCH_REQUEST_CODE) => {
             RpcError::limit(format!("batch of more than {max_batch} requests: send several (--max-batch)"))
         }
         Ok(_) => {
             // The error names the field that makes an object an invalid request.
-            match serde_json::from_str::<Call<'_>>(text) {
+            match objects::from_str::<Call<'_>>(text) {
                 Err(problem) if text.starts_with('{') => RpcError::request(format!("invalid request: {problem}")),
                 _ => RpcError::request(NOT_A_REQUEST),
             }

@@ -32,6 +32,12 @@ impl AsRef<Watches> for Services {
     }
 }
 
+impl AsRef<Testing> for Services {
+    fn as_ref(&self) -> &Testing {
+        &self.testing
+    }
+}
+
 impl AsRef<StatusBoard> for Services {
     fn as_ref(&self) -> &StatusBoard {
         &self.board

@@ -1,24 +1,28 @@
 //! The methods: their table and their handlers. `src/rpc/README.md` has the steps to add one.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use alloy_primitives::map::HashMap;
 
 use super::method::MethodRoute;
 use crate::rpc::{
     api::{
-        Example, Method, block, bundle, call, document, fee, log, many, mev, node, pool, search, send, simulate, state,
+        Example, Serve, block, bundle, call, document, fee, log, many, mev, node, pool, search, send, simulate, state,
         status, subscribe,
-        testing::{self, changes, impersonate},
+        testing::{
+            self,
+            changes::{self, Testing},
+            impersonate,
+        },
         trace, wallet, watch,
     },
-    json::{Lookup, hex::Quantity},
-    params::{HashParam, SelectorParam},
+    json::hex::Quantity,
+    params::{self, HashParam, SelectorParam},
     protocol::{
         dialect::Dialect,
         error::{Result, RpcError},
     },
-    run::{Backend, LeaderUse, Run, UpstreamUse, WaitingPart},
+    run::{Backend, LeaderUse, MethodScope, Run, UpstreamUse, WaitingPart, request::Request, runner::RequestRunner},
 };
 use crate::{
     nearest::nearest,
@@ -156,13 +160,13 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<node::GetSnapshot>("presim_snapshot", Inline),
     MethodRoute::run::<node::GetDivergences>("presim_divergences", Inline).by(LeaderUse::Always),
     MethodRoute::serve::<status::GetStatus>("presim_status", Inline),
-    MethodRoute::run::<document::Discover>("rpc.discover", On(Read)),
+    MethodRoute::serve::<document::Discover>("rpc.discover", On(Read)),
     // Testing, under the names that anvil, hardhat and ganache have given.
-    MethodRoute::run::<testing::build::BuildBlock>("testing_buildBlockV1", On(Bundle)).testing(),
-    MethodRoute::run::<impersonate::Begin>("anvil_impersonateAccount", Inline).testing(),
-    MethodRoute::run::<impersonate::Begin>("hardhat_impersonateAccount", Inline).testing(),
-    MethodRoute::run::<impersonate::Stop>("anvil_stopImpersonatingAccount", Inline).testing(),
-    MethodRoute::run::<impersonate::Stop>("hardhat_stopImpersonatingAccount", Inline).testing(),
+    MethodRoute::run::<testing::build::BuildBlock>("testing_buildBlockV1", On(Bundle)).scope(MethodScope::Testing),
+    MethodRoute::run::<impersonate::Begin>("anvil_impersonateAccount", Inline).scope(MethodScope::Testing),
+    MethodRoute::run::<impersonate::Begin>("hardhat_impersonateAccount", Inline).scope(MethodScope::Testing),
+    MethodRoute::run::<impersonate::Stop>("anvil_stopImpersonatingAccount", Inline).scope(MethodScope::Testing),
+    MethodRoute::run::<impersonate::Stop>("hardhat_stopImpersonatingAccount", Inline).scope(MethodScope::Testing),
     MethodRoute::change::<changes::Mine, ()>("anvil_mine"),
     MethodRoute::change::<changes::Mine, changes::True>("hardhat_mine"),
     MethodRoute::change::<changes::MineAt, changes::Zero>("evm_mine"),
@@ -192,23 +196,30 @@ pub fn by_name(name: &str) -> Option<&'static MethodRoute> {
     BY_NAME.get(name).copied()
 }
 
-impl Method for document::Discover {
+impl Serve for document::Discover {
+    type Part = Testing;
     type Answer = document::OpenRpc;
     const EXAMPLE: Example = Example {
         params: "[]",
         answer: r#"{"openrpc": "1.2.6", "info": {"title": "presim", "version": "0.1.0", "description": "Simulation."}, "methods": [], "components": {"schemas": {}}}"#,
     };
 
-    fn run(self, _: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        run.out.extend_from_slice(document(run.dialect).as_bytes());
-        Ok(Lookup::Found)
+    async fn serve(testing: &Testing, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
+        let (scope, target) = (testing.scope(), request.method.target);
+        let write = move |_: &Backend, run: &mut Run<'_>| {
+            params::parse::<Self>(run.params, run.dialect)?;
+            run.out.extend_from_slice(document(run.dialect, scope).as_bytes());
+            Ok(())
+        };
+        runner.run_step(target, request, write).await.map(|((), answer)| answer)
     }
 }
 
-/// Returns the document of all methods in a dialect, as JSON. It is made once.
-pub fn document(dialect: &'static Dialect) -> &'static str {
-    dialect.document.get_or_init(|| {
-        let methods = ALL.iter().map(|method| (method.info.name, method.describe));
+/// Returns the document of the methods that nodes of this scope have, in a dialect, as JSON. It is made once.
+pub fn document(dialect: &'static Dialect, scope: MethodScope) -> &'static str {
+    dialect.documents[scope as usize].get_or_init(|| {
+        let methods = ALL.iter().filter(|method| method.info.scope <= scope);
+        let methods = methods.map(|method| (method.info.name, method.describe));
         let document = document::document(dialect, methods);
         // Serializing plain data to a string cannot fail.
         serde_json::to_string(&document).unwrap_or_default()

@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 
 use alloy_dyn_abi::{DynSolError, DynSolType, Specifier};
-use alloy_json_abi::{AbiItem, Error as AbiError, Param};
+use alloy_json_abi::{Error as AbiError, Param};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::value::RawValue;
 
 use crate::{
     abi::{is_short, value_text},
+    objects,
     shown::cut,
 };
 
@@ -119,18 +120,15 @@ impl AbiItemParam {
             format!("{shown}: {text}: expected an item of an ABI")
         };
         let error = if item.starts_with('"') {
-            let text: Cow<'_, str> = serde_json::from_str(item).map_err(wrong)?;
+            let text: Cow<'_, str> = objects::from_str(item).map_err(wrong)?;
             AbiError::parse(&text)
                 .map_err(|problem| format!("{shown}: {}: expected {TEXT}", last_line(&problem.to_string())))?
         } else if item.starts_with('{') {
-            let ItemType { name } = serde_json::from_str(item).map_err(wrong)?;
+            let ItemType { name } = objects::from_str(item).map_err(wrong)?;
             if name != "error" {
                 return Ok(Self(None));
             }
-            match serde_json::from_str(item).map_err(wrong)? {
-                AbiItem::Error(error) => error.into_owned(),
-                _ => return Ok(Self(None)),
-            }
+            objects::from_str::<AbiError>(item).map_err(wrong)?
         } else {
             return Err(format!("{shown}: expected an item of an ABI, or {TEXT}"));
         };

@@ -219,6 +219,12 @@ const BLOCK_ALIASES: &[(&str, &str)] = &[
 ];
 
 impl CallObject {
+    /// Sets the sender to `sender`, unless the call names one.
+    pub fn or_from(mut self, sender: Option<Address>) -> Self {
+        self.from = self.from.or(sender.map(|address| Fixed(address.0.0)));
+        self
+    }
+
     pub fn into_call(self, path: impl Display, dialect: &Dialect) -> Result<Call> {
         let to = match self.to {
             None if dialect.requires_to_and_selector => {

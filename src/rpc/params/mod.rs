@@ -8,7 +8,6 @@ mod bundle;
 mod call;
 mod log;
 mod many;
-mod objects;
 mod schema;
 
 pub use self::abi_errors::{AbiItemParam, CustomErrors};
@@ -20,7 +19,6 @@ pub use self::call::{
 };
 pub use self::log::{FilterParam, LogFilter, LogRange, OneOrMany};
 pub use self::many::{CallManyBundleParam, ManyRequest, Milliseconds, StateContextParam, into_bundles};
-pub use self::objects::ObjectsOnly;
 pub use self::schema::add_aliases;
 
 use std::{borrow::Cow, fmt};
@@ -34,7 +32,6 @@ use serde::{
 };
 use serde_json::value::{RawValue, to_raw_value};
 
-use self::objects::Positional;
 use super::{
     json::hex::{Fixed, Quantity},
     protocol::{
@@ -44,6 +41,7 @@ use super::{
 };
 use crate::{
     ledger::{Selector, SnapshotId},
+    objects::{self, ObjectsOnly, Positional},
     shown::{self, cut},
 };
 
@@ -199,9 +197,9 @@ fn shown_path(path: &str) -> String {
 ///
 /// Returns -32602 if the parameters are no array, or the second one is no block.
 pub fn parse_at_block(params: &str) -> Result<(Vec<Box<RawValue>>, Selector)> {
-    let params: Vec<Box<RawValue>> = serde_json::from_str(params)
-        .map_err(|error| RpcError::params(format!("params: {error}: expected an array")))?;
-    let selector = params.get(1).map(|block| serde_json::from_str::<Option<SelectorParam>>(block.get())).transpose();
+    let params: Vec<Box<RawValue>> =
+        objects::from_str(params).map_err(|error| RpcError::params(format!("params: {error}: expected an array")))?;
+    let selector = params.get(1).map(|block| objects::from_str::<Option<SelectorParam>>(block.get())).transpose();
     let selector = selector.map_err(|error| RpcError::params(format!("params[1]: {error}")))?;
     Ok((params, select(selector.flatten())))
 }

@@ -6,7 +6,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::request::Request;
-use crate::rpc::protocol::error::{Result, RpcError};
+use crate::{
+    objects,
+    rpc::protocol::error::{Result, RpcError},
+};
 
 /// The leader of a node's fleet, and the node that has the fleet's wallet.
 pub trait Leader: std::fmt::Debug + Send + Sync {
@@ -56,7 +59,7 @@ struct LeaderError {
 pub async fn ask(leader: &dyn Leader, request: &Request) -> Result<Box<RawValue>> {
     let answer = leader.forward(request).await?;
     let unreadable = |error: serde_json::Error| RpcError::internal(&format!("the leader's answer: {error}"));
-    let LeaderAnswer { result, error } = serde_json::from_slice(&answer).map_err(unreadable)?;
+    let LeaderAnswer { result, error } = objects::from_slice(&answer).map_err(unreadable)?;
     match (result, error) {
         (_, Some(LeaderError { code, message, data: Some(data) })) => Err(RpcError::with_data(code, message, data)),
         (_, Some(LeaderError { code, message, data: None })) => Err(RpcError::new(code, message)),

@@ -15,8 +15,8 @@ pub struct MethodInfo {
     pub upstream: UpstreamUse,
     /// Whether the method commits something, so that its response must not be lost.
     pub commits: bool,
-    /// Whether the method exists only with `--testing`.
-    pub testing: bool,
+    /// The nodes that have the method.
+    pub scope: MethodScope,
     /// The part of the answer that waits until `latest` has its block, where the dialect says so.
     pub waits: WaitingPart,
     /// The part of the fleet's leader, or of the node that has its wallet, in answering.
@@ -32,11 +32,22 @@ impl MethodInfo {
             target,
             upstream: UpstreamUse::Unasked,
             commits: false,
-            testing: false,
+            scope: MethodScope::Any,
             waits: WaitingPart::Nothing,
             leader: LeaderUse::IfUnknown,
         }
     }
+}
+
+/// The nodes that have a method. A node that has the methods of one scope has those of the scopes before it, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MethodScope {
+    /// All nodes.
+    Any,
+    /// Nodes with `--testing`.
+    Testing,
+    /// Devnets with `--testing`.
+    TestedDevnet,
 }
 
 /// The upstream's part in answering a request, if the state is an upstream's.

@@ -20,4 +20,4 @@ pub mod subscriptions;
 pub mod waiting;
 
 pub use backend::{Backend, RequestLimits, Run, RunHandler};
-pub use method::{LeaderUse, MethodInfo, UpstreamUse, WaitingPart};
+pub use method::{LeaderUse, MethodInfo, MethodScope, UpstreamUse, WaitingPart};

@@ -15,6 +15,7 @@ use crate::rpc::{
 };
 use crate::{
     chain::Unexecutable,
+    objects,
     pool::PoolError,
     scheduler::FetchMissed,
     state::{FetchError, Held, Missed},
@@ -140,7 +141,7 @@ impl StateCompletion {
             Ok(answer) => out.extend_from_slice(answer.get().as_bytes()),
             Err(error) => {
                 if let UpstreamError::Refused { meaning: Refusal::Reverted, data: Some(data), .. } = &error
-                    && let Ok(data) = serde_json::from_str(data)
+                    && let Ok(data) = objects::from_str(data)
                 {
                     return Err((dialect.revert)(data));
                 }

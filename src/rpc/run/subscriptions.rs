@@ -242,6 +242,12 @@ impl Starting {
         self.start(Subject::Watch(watch)).map(drop)
     }
 
+    /// Returns whether the connection is told of these standing bundles.
+    pub fn is_told_of(&self, watch: WatchId) -> bool {
+        let is_here = |one: &Subscription| one.subscriber.id() == self.subscriber.id();
+        self.subscriptions.list().iter().any(|one| one.is_about(watch) && is_here(one))
+    }
+
     /// Returns all subscriptions of the node.
     pub const fn subscriptions(&self) -> &Arc<Subscriptions> {
         &self.subscriptions

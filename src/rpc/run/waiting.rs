@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{Backend, WaitingPart, request::Request};
 use crate::{
     ledger::{Block, Chain, Selector},
+    objects,
     rpc::{
         json::hex::Fixed,
         params::{self, SelectorParam},
@@ -83,7 +84,7 @@ impl Backend {
         if waits == WaitingPart::Nothing || !self.waits_in(request.caller.dialect) {
             return;
         }
-        let Ok(mut answer) = serde_json::from_slice::<Value>(&out[start..]) else { return };
+        let Ok(mut answer) = objects::from_slice::<Value>(&out[start..]) else { return };
         let first = if waits == WaitingPart::BlockReceipts { answer.get(0) } else { Some(&answer) };
         let number = first.and_then(|one| one.get("blockNumber")?.as_str()?.parse::<U64>().ok());
         if number.is_none_or(|number| number.to::<u64>() <= now.head().number()) {

@@ -66,7 +66,7 @@ impl FrontActor {
         metrics: &Metrics,
     ) -> Self {
         let (config, front, io) = (&service.config, service.front.clone(), Arc::new(io));
-        let (origins, timeout) = (config.origins(), config.io_timeout);
+        let (origins, timeout) = (config.origins(config.listen), config.io_timeout);
         let connections = Arc::new(Connections::new(config.connections, memory, metrics));
         let acceptor = Acceptor {
             io: io.clone(),
@@ -227,19 +227,29 @@ fn cors(origins: Arc<Origins>) -> CorsLayer {
 /// Scrapers that may be connected at once. For one more, the one that has been idle longest is disconnected.
 const SCRAPERS: usize = 16;
 
-/// Checks a request for the metrics, which needs one of `tokens` if there are any.
+/// Checks a request for the metrics: its host, and one of `tokens` if there are any.
 fn check_scrape(
     request: &http::Request<hyper::body::Incoming>,
+    origins: &Origins,
     tokens: Option<&Access>,
 ) -> Result<(), (StatusCode, RpcError)> {
-    Origins::check_one_host(request.headers()).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
+    let (headers, uri) = (request.headers(), request.uri());
+    Origins::check_one_host(headers).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
+    // A page whose own host name resolves to this machine could read the metrics.
+    origins.check_host(headers, uri).map_err(|error| (StatusCode::FORBIDDEN, error))?;
     let Some(tokens) = tokens else { return Ok(()) };
-    let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     tokens.client(authorization).map(drop).map_err(|error| (StatusCode::UNAUTHORIZED, error))
 }
 
-/// Serves `GET /metrics` on a port of its own, for one of `tokens` if the port can be reached from other machines.
-pub async fn serve_metrics(listener: TcpListener, metrics: Metrics, tokens: Option<Arc<Access>>) {
+/// Serves `GET /metrics` on a port of its own under the hosts of `origins`, for one of `tokens` if the port can be reached from other
+/// machines.
+pub async fn serve_metrics(
+    listener: TcpListener,
+    metrics: Metrics,
+    origins: Arc<Origins>,
+    tokens: Option<Arc<Access>>,
+) {
     let began = Instant::now();
     let now = move || u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
     let mut scrapers: Vec<ScraperConnection> = Vec::new();
@@ -251,12 +261,12 @@ pub async fn serve_metrics(listener: TcpListener, metrics: Metrics, tokens: Opti
         {
             scrapers.swap_remove(idlest).task.abort();
         }
-        let (metrics, tokens) = (metrics.clone(), tokens.clone());
+        let (metrics, origins, tokens) = (metrics.clone(), origins.clone(), tokens.clone());
         let active = Arc::new(AtomicU64::new(now()));
         let asked = active.clone();
         let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
             asked.store(now(), Relaxed);
-            let (status, text) = match check_scrape(&request, tokens.as_deref()) {
+            let (status, text) = match check_scrape(&request, &origins, tokens.as_deref()) {
                 Err((status, error)) => (status, format!("{}\n", error.into_object().message())),
                 Ok(()) if request.uri().path() == "/metrics" => (StatusCode::OK, metrics.render()),
                 Ok(()) => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),

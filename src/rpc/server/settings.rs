@@ -28,7 +28,7 @@ pub struct ServerConfig {
     pub max_catch_up: Duration,
     /// Maximum time for which a connection may stand still.
     pub io_timeout: Duration,
-    /// The hosts that requests may name, beside this machine's names and the address to listen on.
+    /// The hosts that requests may name, beside this machine's names and the address of the port.
     pub hosts: Vec<String>,
     /// The origins of pages that may call.
     pub origins: Vec<String>,
@@ -43,11 +43,11 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// Returns the hosts that requests may name, and the pages that may send them.
-    pub fn origins(&self) -> Arc<Origins> {
+    /// Returns the hosts that requests to the port at `address` may name, and the pages that may send them.
+    pub fn origins(&self, address: SocketAddr) -> Arc<Origins> {
         let mut hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "[::1]".to_owned()];
-        if !self.listen.ip().is_unspecified() {
-            hosts.push(match self.listen {
+        if !address.ip().is_unspecified() {
+            hosts.push(match address {
                 SocketAddr::V4(addr) => addr.ip().to_string(),
                 SocketAddr::V6(addr) => format!("[{}]", addr.ip()),
             });

@@ -22,7 +22,10 @@ use super::{
     Approvals, DecisionError,
     protocol::{Answer, Request, WaitingList},
 };
-use crate::wallet::{BatchId, FeeBounds, Replacing, Wallet};
+use crate::{
+    objects,
+    wallet::{BatchId, FeeBounds, Replacing, Wallet},
+};
 
 /// The name of the socket in the data directory.
 pub const SOCKET: &str = "wallet.sock";
@@ -202,7 +205,7 @@ fn parse(line: &[u8]) -> Result<Request, String> {
     }
     // Without a newline, the request may be incomplete.
     let line = line.strip_suffix(b"\n").ok_or_else(|| "the request does not end with a newline".to_owned())?;
-    serde_json::from_slice(line).map_err(|error| {
+    objects::from_slice(line).map_err(|error| {
         let expected =
             r#"{"list":{}}, {"show":{"id":…}}, {"next":{"from":…}}, {"approve":{"id":…,"digest":…}} or {"reject":{"id":…}}"#;
         format!("the request: {error}: expected {expected}")

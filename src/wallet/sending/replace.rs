@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::{Call, CallFees},
-    pool::{PoolError, PoolNonce, Pooled},
+    pool::{LeastFees, PoolError, PoolNonce, Pooled},
     state::{Held, Missed, Overlay},
     store::StoreError,
     wallet::{
@@ -224,7 +224,10 @@ impl Wallet {
     fn raised(&self, tx: &TxEnvelope) -> CallFees {
         let asked =
             CallFees::Market { max_fee: None, max_priority: self.sending.as_ref().and_then(|sending| sending.tip()) };
-        self.raised_to(tx, self.fees.fill(asked, false, &self.pool.published()).unwrap_or_default())
+        self.raised_to(
+            tx,
+            self.fees.fill(asked, false, LeastFees::default(), &self.pool.published()).unwrap_or_default(),
+        )
     }
 
     /// Returns the lowest fees that replace those of a transaction, and that the next block takes.

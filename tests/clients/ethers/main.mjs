@@ -1,7 +1,7 @@
 // ethers v6 against a presim devnet. PRESIM_URL is the node's URL. Each claim prints one line; the first failure ends with exit code 1.
 import { isDeepStrictEqual } from 'node:util'
 import {
-  BrowserProvider, Contract, HDNodeWallet, JsonRpcProvider, MaxUint256, WebSocketProvider, ZeroAddress, concat, getAddress,
+  BrowserProvider, Contract, HDNodeWallet, JsonRpcProvider, MaxUint256, SocketSubscriber, WebSocketProvider, ZeroAddress, concat, getAddress,
   getCreateAddress, hexlify, isCallException, isError, keccak256, parseEther, parseUnits, randomBytes, toBeHex, toQuantity,
   verifyMessage, verifyTypedData,
 } from 'ethers'
@@ -321,6 +321,18 @@ async function watching() {
   const [polled, pushed] = await Promise.all([numbers(provider), numbers(socket)])
   claim('blocks by polling come one by one', polled, [0, 1, 2].map((i) => polled[0] + i))
   claim('blocks over WebSocket come one by one', pushed, [0, 1, 2].map((i) => pushed[0] + i))
+  const supply = { to: ALPHA, data: alpha.interface.encodeFunctionData('totalSupply'), gas: '0x186a0' }
+  const bundles = [{ name: 'supply', simulate: { blockStateCalls: [{ calls: [supply] }], outputs: ['returnData'] } }]
+  const news = await new Promise((resolve) => {
+    const watch = new (class extends SocketSubscriber {
+      async _emit(_, message) {
+        resolve(message)
+      }
+    })(socket, ['presim_watch', bundles, 'pending'])
+    watch.start()
+  })
+  const returnData = alpha.interface.encodeFunctionResult('totalSupply', [await alpha.totalSupply(pending)])
+  claim('presim_watch by eth_subscribe: the first news', news.changed, [{ name: 'supply', result: [{ calls: [{ returnData }] }] }])
 }
 
 try {

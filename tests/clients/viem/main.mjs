@@ -521,6 +521,18 @@ async function watching() {
     const follows = blocks.slice(1).map((block, i) => [block.number - blocks[i].number, block.parentHash === blocks[i].hash])
     claim(`watchBlocks over ${how}: each block is the next one's parent`, follows, [[1n, true], [1n, true]])
   }
+  const supply = { to: ALPHA, data: encodeFunctionData({ abi, functionName: 'totalSupply' }), gas: '0x186a0' }
+  const bundles = [{ name: 'supply', simulate: { blockStateCalls: [{ calls: [supply] }], outputs: ['returnData'] } }]
+  let subscription
+  const news = await new Promise((resolve, reject) => {
+    subscription = socket.transport.subscribe({ params: ['presim_watch', bundles, 'pending'], onData: ({ result }) => resolve(result), onError: reject })
+    subscription.catch(reject)
+  })
+  claim('presim_watch by eth_subscribe: the first news', news.changed,
+    [{ name: 'supply', result: [{ calls: [{ returnData: numberToHex(await read(ALPHA, 'totalSupply'), { size: 32 }) }] }] }])
+  const { subscriptionId, unsubscribe } = await subscription
+  claim('its id is the name of the watch', (await client.request({ method: 'presim_results', params: [subscriptionId, '0x0'] })).changed.length, 1)
+  claim('it ends with the subscription', [(await unsubscribe()).result, await client.request({ method: 'presim_unwatch', params: [subscriptionId] })], [true, false])
 }
 
 try {

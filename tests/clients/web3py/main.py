@@ -226,14 +226,19 @@ async def watching():
         heads = await socket.eth.subscribe("newHeads")
         topics = [Web3.keccak(text="Transfer(address,address,uint256)"), None, HexBytes(receiver).rjust(32, b"\0")]
         logs = await socket.eth.subscribe("logs", {"address": ALPHA, "topics": topics})
+        supply = {"to": ALPHA, "data": alpha.encode_abi("totalSupply"), "gas": "0x186a0"}
+        simulate = {"blockStateCalls": [{"calls": [supply]}], "outputs": ["returnData"]}
+        standing = await socket.eth.subscribe("presim_watch", [{"name": "supply", "simulate": simulate}])
         out, receipt = await asyncio.to_thread(buy, receiver)
-        seen = {heads: [], logs: []}
+        seen = {heads: [], logs: [], standing: []}
         async for message in socket.socket.process_subscriptions():
             seen[message["subscription"]].append(message["result"])
-            if len(seen[heads]) >= 2 and seen[logs]:
+            if len(seen[heads]) >= 2 and seen[logs] and seen[standing]:
                 break
     claim("a subscription to logs hears the Transfer", [(Web3.to_int(log.data), log.transactionHash) for log in seen[logs]],
           [(out, receipt.transactionHash)])
+    changed = [(one["name"], int(one["result"][0]["calls"][0]["returnData"], 16)) for one in seen[standing][0]["changed"]]
+    claim("presim_watch by eth_subscribe: the first news", changed, [("supply", alpha.functions.totalSupply().call())])
     first, second = seen[heads][:2]
     claim("a subscription to newHeads: each block is the next one's parent", [second.number, second.parentHash], [first.number + 1, first.hash])
     sealed = w3.eth.get_transaction_receipt(receipt.transactionHash)

@@ -64,7 +64,7 @@ struct ItemLogs {
 impl Query for SimBundle {
     type Answer = SimBundleResult;
     const EXAMPLE: Example = Example {
-        params: r#"[{"version": "v0.1", "inclusion": {"block": "0x2"}, "body": [{"tx": "0x02f86e827a69", "canRevert": false}]}, {"parentBlock": "latest"}]"#,
+        params: r#"[{"version": "v0.1", "inclusion": {"block": "0x2"}, "body": [{"tx": "0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33", "canRevert": false}]}, {"parentBlock": "0x1"}]"#,
         answer: r#"{"success": true, "stateBlock": "0x1", "mevGasPrice": "0x3b9aca00", "profit": "0x1319718a5000", "refundableValue": "0x1319718a5000", "gasUsed": "0x5208", "logs": [{"txLogs": []}]}"#,
     };
 

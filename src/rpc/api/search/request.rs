@@ -55,6 +55,7 @@ pub struct ResultForm {
 pub struct Search {
     payload: SearchPayload,
     #[serde(default)]
+    #[schemars(extend("x-needed" = "on /"))]
     block: Option<SelectorParam>,
 }
 

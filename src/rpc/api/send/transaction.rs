@@ -48,14 +48,16 @@ impl Query for Accounts {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: a transaction")]
 pub struct SendTransaction {
-    /// Absent fields are filled in: the nonce, the gas by an estimate on the pre-confirmed state, the fees from the base fee and
-    /// the suggested tip.
+    /// Absent fields are filled in: the sender by the first account, the nonce, the gas by an estimate on the pre-confirmed state, the
+    /// fees from the base fee and the suggested tip, or higher ones where the nonce is that of a transaction that waits.
     transaction: CallObject,
 }
 
 impl SendTransaction {
-    fn parse(params: &str, dialect: &Dialect) -> Result<Call> {
-        parse::<Self>(params, dialect)?.transaction.into_call("params[0]", dialect)
+    /// Parses the transaction. One without a sender is sent from the account `first`.
+    fn parse(params: &str, dialect: &Dialect, first: Option<&SigningAccount>) -> Result<Call> {
+        let Self { transaction } = parse(params, dialect)?;
+        transaction.or_from(first.map(SigningAccount::address)).into_call("params[0]", dialect)
     }
 }
 
@@ -70,7 +72,7 @@ impl Serve for SendTransaction {
     /// From an account of the wallet, a transaction is sent as a batch of one call. Returns -32000 if the transaction is rejected,
     /// and the wallet's error.
     async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
-        let call = Self::parse(&request.params, request.caller.dialect).ok();
+        let call = Self::parse(&request.params, request.caller.dialect, runner.wallet().accounts.first()).ok();
         let from = call.map(|call| call.from).filter(|_| request.caller.dialect.sends_from_wallet);
         // Of a fleet one node has the wallet, and signs for its accounts alone, so that no nonce is signed for twice.
         let is_of_wallet = |address| runner.wallet().accounts.find(address).is_some_and(|account| !account.is_open);
@@ -89,7 +91,7 @@ impl Serve for SendTransaction {
 /// Sends the transaction, or admits it to the wallet if it is from an account of a key file. Returns it with the question to the
 /// approver if the policy requires approval.
 fn admit(backend: &Backend, run: &mut Run<'_>) -> Result<Option<(wallet::Waiting, Asked)>> {
-    let call = SendTransaction::parse(run.params, run.dialect)?;
+    let call = SendTransaction::parse(run.params, run.dialect, backend.wallet.accounts.first())?;
     let account = backend.wallet.accounts.find(call.from);
     if account.is_none() && !backend.impersonated.contains(&call.from) {
         return Err(refuse("unknown account".to_owned()));
@@ -159,7 +161,9 @@ fn send_from_open(
     mut call: Call,
 ) -> Result<()> {
     let want = backend.spec.chain_id();
-    let filled = backend.wallet.fees.fill(call.fees, call.authorization_list.is_some(), run.published);
+    let authorizes = call.authorization_list.is_some();
+    let least = call.nonce.map(|nonce| backend.pool.least_fees(&call.from, nonce)).unwrap_or_default();
+    let filled = backend.wallet.fees.fill(call.fees, authorizes, least, run.published);
     call.fees = filled.map_err(|error| match error {
         FeeError::PriceWithAuthorizations => RpcError::params(format!("params[0].{error}")),
         other => refuse(other.to_string()),

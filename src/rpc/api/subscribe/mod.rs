@@ -13,18 +13,22 @@ use std::{fmt, sync::Arc};
 use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer,
-    de::{Error, IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer},
+    de::{Error, IgnoredAny, IntoDeserializer, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use super::{Example, Serve};
+use super::{
+    Example, Serve,
+    watch::{self, Watches, request::WatchedParam},
+};
 use crate::{
     ledger::SnapshotId,
+    objects,
     rpc::{
         json::{
             self,
             hex::{Fixed, Quantity, SlotKey},
         },
-        params::{FilterParam, LogFilter, OneOrMany, parse},
+        params::{FilterParam, LogFilter, OneOrMany, SelectorParam, parse},
         protocol::{
             dialect::Dialect,
             error::{Result, RpcError},
@@ -42,14 +46,18 @@ use crate::{
 const MAX_SLOTS: usize = 1000;
 
 /// Subscribes a WebSocket connection to newHeads, logs, newPendingTransactions, newFlashblocks, newFlashblockTransactions,
-/// pendingLogs, `presim_snapshots`, `presim_stateChanges` or `presim_feed`. The result is the id of the subscription.
+/// pendingLogs, `presim_snapshots`, `presim_stateChanges`, `presim_feed` or `presim_watch`. The result is the id of the subscription, with
+/// `presim_watch` the name of the standing bundles.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: what to subscribe to, options")]
 pub struct Subscribe {
     subject: Name,
-    /// Whether transactions are sent in full, or a filter of logs.
+    /// Whether transactions are sent in full, a filter of logs or of changes, or the bundles that are to stand.
     #[serde(default)]
     options: Option<Options>,
+    /// pending or latest, with `presim_watch` only: the snapshots on which the bundles run. pending by default.
+    #[serde(default)]
+    block: Option<SelectorParam>,
 }
 
 /// The names of subscriptions in geth and in the Flashblocks networks.
@@ -69,6 +77,8 @@ enum Name {
     StateChanges,
     #[serde(rename = "presim_feed")]
     Feed,
+    #[serde(rename = "presim_watch")]
+    Watch,
 }
 
 /// The options of a subscription: whether to show transactions in full, or a filter.
@@ -80,6 +90,8 @@ enum Options {
     Filter(Box<FilterParam>),
     #[expect(dead_code, reason = "a shape: the filter of presim_stateChanges is parsed by itself")]
     Changes(ChangeFilterParam),
+    #[expect(dead_code, reason = "a shape: the bundles of presim_watch are parsed by themselves")]
+    Bundles(Vec<WatchedParam>),
 }
 
 /// A filter of changes of the state, for `presim_stateChanges`.
@@ -101,16 +113,55 @@ struct SubscribeChanges {
     filter: Option<ChangeFilterParam>,
 }
 
+/// The id of a subscription, which for `presim_watch` is the name of the standing bundles.
+#[derive(Clone, Copy, Debug, JsonSchema)]
+#[serde(untagged)]
+pub enum SubscriptionId {
+    /// The number of a subscription.
+    Number(Quantity<u64>),
+    /// The name of standing bundles.
+    Watch(Fixed<16>),
+}
+
+impl<'de> Deserialize<'de> for SubscriptionId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct IdVisitor;
+
+        impl Visitor<'_> for IdVisitor {
+            type Value = SubscriptionId;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the id of a subscription: a quantity, like \"0x1f\", or with presim_watch 16 bytes")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<SubscriptionId, E> {
+                match text.len() == WATCH_TEXT {
+                    true => Fixed::deserialize(text.into_deserializer()).map(SubscriptionId::Watch),
+                    false => Quantity::deserialize(text.into_deserializer()).map(SubscriptionId::Number),
+                }
+            }
+        }
+
+        deserializer.deserialize_str(IdVisitor)
+    }
+}
+
+/// The length of the name of standing bundles: `0x` and 32 hex digits. No other id is as long.
+const WATCH_TEXT: usize = 34;
+
 impl Serve for Subscribe {
-    type Part = ();
-    type Answer = Quantity<u64>;
+    type Part = Watches;
+    type Answer = SubscriptionId;
     const EXAMPLE: Example = Example {
         params: r#"["logs", {"address": "0x5fbdb2315678afecb367f032d93f642f64180aa3"}]"#,
         answer: r#""0x1""#,
     };
 
-    async fn serve<'a>(_: &'a (), _: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
+    async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let starting = starting(&request)?;
+        if is_watch(&request.params) {
+            return watch::serve::subscribe(watches, runner, &request).await;
+        }
         let id = starting.start(subject(&request.params, request.caller.dialect)?)?;
         let mut out = begin(&request.id, "result");
         json::quantity(&mut out, id);
@@ -118,32 +169,32 @@ impl Serve for Subscribe {
     }
 }
 
-/// Ends a subscription of the same connection.
+/// Ends a subscription of the same connection. With that of `presim_watch` the bundles end, too.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: the id of a subscription or filter")]
 pub struct Unsubscribe {
-    id: Quantity<u64>,
+    id: SubscriptionId,
 }
 
 impl Serve for Unsubscribe {
-    type Part = ();
+    type Part = Watches;
     type Answer = bool;
     const EXAMPLE: Example = Example { params: r#"["0x1"]"#, answer: "true" };
 
-    async fn serve<'a>(_: &'a (), _: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
+    async fn serve(watches: &Watches, _: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let starting = starting(&request)?;
-        // News of a watch name the watch where those of a subscription name the subscription.
-        if let Ok((watch,)) = serde_json::from_str::<(Fixed<16>,)>(&request.params) {
-            return Err(RpcError::params(format!(
-                "params[0]: {}: a watch of presim_watch: expected the id of a subscription; presim_unwatch ends a watch",
-                WatchId(watch.0)
-            )));
-        }
-        let Self { id: Quantity(id) } = parse(&request.params, request.caller.dialect)?;
-        if !starting.unsubscribe(id) {
+        let Self { id } = parse(&request.params, request.caller.dialect)?;
+        let (ended, shown) = match id {
+            SubscriptionId::Number(Quantity(id)) => (starting.unsubscribe(id), format!("{id:#x}")),
+            SubscriptionId::Watch(Fixed(id)) => {
+                let id = WatchId(id);
+                (starting.is_told_of(id) && watches.end(id), id.to_string())
+            }
+        };
+        if !ended {
             return Err(RpcError::new(
                 -32000,
-                format!("params[0]: subscription not found: {id:#x} does not belong to this connection"),
+                format!("params[0]: subscription not found: {shown} does not belong to this connection"),
             ));
         }
         let mut out = begin(&request.id, "result");
@@ -160,13 +211,21 @@ fn starting(request: &Request) -> Result<&Starting> {
     })
 }
 
+/// Returns whether bundles are to stand. The parameters, which may be long, are parsed on a worker.
+fn is_watch(params: &str) -> bool {
+    params.trim_start().strip_prefix('[').is_some_and(|params| params.trim_start().starts_with("\"presim_watch\""))
+}
+
 /// Parses the subject of a subscription with its options.
 fn subject(params: &str, dialect: &Dialect) -> Result<Subject> {
     // The options of this subscription have a type of their own.
-    if let Ok((Name::StateChanges, IgnoredAny)) = serde_json::from_str(params) {
+    if let Ok((Name::StateChanges, IgnoredAny)) = objects::from_str(params) {
         return Ok(Subject::StateChanges(change_filter(parse(params, dialect)?)?));
     }
-    let Subscribe { subject, options } = parse(params, dialect)?;
+    let Subscribe { subject, options, block } = parse(params, dialect)?;
+    if block.is_some() {
+        return Err(RpcError::params("params[2]: expected nothing: only presim_watch has a block"));
+    }
     let wrong = |expected: &str| RpcError::params(format!("params[1]: expected {expected}"));
     let full = |options: Option<Options>| match options {
         None => Ok(false),
@@ -188,6 +247,7 @@ fn subject(params: &str, dialect: &Dialect) -> Result<Subject> {
         (Name::Snapshots, None) => Ok(Subject::Snapshots),
         (Name::Feed, None) => Ok(Subject::Feed),
         (Name::StateChanges, _) => Ok(Subject::StateChanges(ChangeFilter::default())),
+        (Name::Watch, _) => Err(wrong("the bundles that are to stand")),
         (Name::NewHeads | Name::NewFlashblocks | Name::Snapshots | Name::Feed, Some(_)) => {
             Err(wrong("nothing: this subscription has no options"))
         }

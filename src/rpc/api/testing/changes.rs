@@ -19,7 +19,7 @@ use crate::{
         params,
         protocol::error::{Result, RpcError},
         run::{
-            MethodInfo,
+            MethodInfo, MethodScope,
             request::{Request, begin},
         },
     },
@@ -211,18 +211,30 @@ impl<'de> Deserialize<'de> for MineOptions {
 }
 
 impl Testing {
-    /// Checks that the node has the method: it lacks those for testing without `--testing`.
+    /// Returns the scope of the methods that the node has.
+    pub const fn scope(&self) -> MethodScope {
+        match self {
+            Self::Off => MethodScope::Any,
+            Self::Static => MethodScope::Testing,
+            Self::Devnet(_) => MethodScope::TestedDevnet,
+        }
+    }
+
+    /// Checks that the node has the method.
     ///
     /// # Errors
     ///
     /// Returns -32601 if the node lacks the method.
     pub fn check(&self, method: &MethodInfo) -> Result<()> {
-        match self {
-            Self::Off if method.testing => {
-                Err(RpcError::new(-32601, format!("{} is for testing: start the node with --testing", method.name)))
-            }
-            _ => Ok(()),
-        }
+        if method.scope <= self.scope() { Ok(()) } else { Err(self.lacks(method)) }
+    }
+
+    fn lacks(&self, method: &MethodInfo) -> RpcError {
+        let needs = match self {
+            Self::Off => "is for testing: start the node with --testing",
+            Self::Static | Self::Devnet(_) => "needs a devnet: this chain is static",
+        };
+        RpcError::new(-32601, format!("{} {needs}", method.name))
     }
 
     /// Makes a change, if the chain is a devnet under test, and answers the request.
@@ -232,10 +244,7 @@ impl Testing {
     /// Returns -32601 on a static chain, the error of the parameters, -32000 if the change cannot be made, -32005 if too
     /// many wait, and -32016 at the deadline.
     pub async fn change<C: Change, A: Answer>(&self, request: Request) -> Result<Vec<u8>> {
-        let Self::Devnet(control) = self else {
-            let text = format!("{} needs a devnet: this chain is static", request.method.name);
-            return Err(RpcError::new(-32601, text));
-        };
+        let Self::Devnet(control) = self else { return Err(self.lacks(request.method)) };
         let change = params::parse::<C>(&request.params, request.caller.dialect)?.into_change();
         let outcome = match timeout_at(request.ticket.deadline().into(), control.make(change)).await {
             Ok(made) => made.map_err(|error| match error {

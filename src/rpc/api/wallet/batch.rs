@@ -11,6 +11,7 @@ use serde::{
 use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::{
+    objects,
     rpc::{
         json::hex::{Data, Fixed, Quantity},
         params::parse,
@@ -114,9 +115,9 @@ fn version(params: &str) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
     struct CowText<'a>(#[serde(borrow)] Cow<'a, str>);
 
-    let params: Vec<&RawValue> = serde_json::from_str(params).ok()?;
-    let Versioned { version } = serde_json::from_str(params.first()?.get()).ok()?;
-    serde_json::from_str(version.get()).ok().map(|CowText(text)| text)
+    let params: Vec<&RawValue> = objects::from_str(params).ok()?;
+    let Versioned { version } = objects::from_str(params.first()?.get()).ok()?;
+    objects::from_str(version.get()).ok().map(|CowText(text)| text)
 }
 
 impl CallParam {

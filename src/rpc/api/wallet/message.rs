@@ -14,13 +14,14 @@ use serde_json::{Map, Value};
 
 use super::approval::{answer, asker};
 use crate::{
+    objects::ObjectsOnly,
     rpc::{
         api::{Example, Serve},
         json::{
             self,
             hex::{Data, Fixed, parse_fixed},
         },
-        params::{ObjectsOnly, parse},
+        params::parse,
         protocol::error::{Result, RpcError},
         run::{Backend, Run, request::Request, runner::RequestRunner},
     },

@@ -15,7 +15,7 @@ use crate::{
     rpc::run::subscriptions::Subscriptions,
     scheduler::Executor,
     telemetry::Metrics,
-    watch::{WatchLimits, WatchList},
+    watch::{WatchId, WatchLimits, WatchList},
 };
 
 /// All standing bundles of a node.
@@ -29,6 +29,11 @@ impl Watches {
     /// Creates an empty list, whose news go to `subscriptions`.
     pub fn new(limits: WatchLimits, executor: &Executor, subscriptions: Arc<Subscriptions>, metrics: &Metrics) -> Self {
         Self { list: Arc::new(WatchList::new(limits, executor, metrics)), subscriptions }
+    }
+
+    /// Ends a watch. Returns whether it stood.
+    pub fn end(&self, id: WatchId) -> bool {
+        self.list.remove(id)
     }
 
     /// Ends what polls wait for, because the node stops. They are answered with what there is.

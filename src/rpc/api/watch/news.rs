@@ -299,7 +299,7 @@ impl News {
     fn part(&mut self, connection: Option<u64>) -> Option<Vec<u8>> {
         self.turn_to(connection);
         let changed = self.changed.0.pop_front()?;
-        Some(self.write(&changed, None, false))
+        Some(self.write(&changed, b"", false))
     }
 
     /// Returns the last parts for a connection, with what is behind.
@@ -309,7 +309,7 @@ impl News {
         if self.is_late {
             while !self.changed.0.is_empty() || !self.behind.0.is_empty() {
                 let [changed, behind] = [&mut self.changed, &mut self.behind].map(|list| list.0.pop_front());
-                parts.push(self.write(&changed.unwrap_or_default(), Some(&behind.unwrap_or_default()), false));
+                parts.push(self.write(&changed.unwrap_or_default(), &behind.unwrap_or_default(), false));
             }
             return parts;
         }
@@ -321,15 +321,15 @@ impl News {
         let fits = |changed: &Vec<u8>| changed.len() + first.len() <= NOTIFICATION;
         let shared = if self.changed.0.back().is_none_or(fits) { self.changed.0.pop_back() } else { None };
         parts.extend(std::iter::from_fn(|| self.part(connection)));
-        parts.push(self.write(&shared.unwrap_or_default(), Some(&first), behind.is_empty()));
+        parts.push(self.write(&shared.unwrap_or_default(), &first, behind.is_empty()));
         while let Some(names) = behind.pop_front() {
-            parts.push(self.write(b"", Some(&names), behind.is_empty()));
+            parts.push(self.write(b"", &names, behind.is_empty()));
         }
         parts
     }
 
-    fn write(&mut self, changed: &[u8], behind: Option<&[u8]>, is_last: bool) -> Vec<u8> {
-        let mut out = Vec::with_capacity(changed.len() + behind.map_or(0, <[u8]>::len) + 192);
+    fn write(&mut self, changed: &[u8], behind: &[u8], is_last: bool) -> Vec<u8> {
+        let mut out = Vec::with_capacity(changed.len() + behind.len() + 192);
         let mut object = Object::new(&mut out);
         write_block(&mut object, self.selector, self.name);
         if self.is_late {
@@ -340,9 +340,7 @@ impl News {
             self.sent.1 += 1;
         }
         object.key("changed").extend_from_slice(&[b"[", changed, b"]"].concat());
-        if let Some(behind) = behind {
-            object.key("behind").extend_from_slice(&[b"[", behind, b"]"].concat());
-        }
+        object.key("behind").extend_from_slice(&[b"[", behind, b"]"].concat());
         object.end();
         out
     }

@@ -68,10 +68,29 @@ pub struct Begin {
     block: Option<SelectorParam>,
 }
 
+/// The parameters of `eth_subscribe` with `presim_watch` as the first.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "2 or 3 parameters: \"presim_watch\", the bundles, \"pending\" or \"latest\"")]
+pub struct BeginBySubscription {
+    _subject: String,
+    bundles: Vec<WatchedParam>,
+    #[serde(default)]
+    block: Option<SelectorParam>,
+}
+
+/// The bounds of a request to let bundles stand.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchRoom {
+    /// Maximum number of bundles.
+    pub bundles: usize,
+    /// Maximum bytes that they take.
+    pub bytes: usize,
+}
+
 /// A bundle with its name, and the news of it that is told.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "WatchedBundle")]
-struct WatchedParam {
+pub struct WatchedParam {
     name: String,
     /// A simulation. Every unsigned call names its gas.
     #[schemars(with = "Option<Payload>")]
@@ -131,49 +150,70 @@ pub struct End {
 }
 
 impl Begin {
-    /// Checks the bundles, of which there may be `most` in `room` bytes, and converts them.
+    /// Checks the bundles, and converts them.
     ///
     /// # Errors
     ///
-    /// Returns -32602 with the path of the wrong field, -32005 if there are too many bundles or if they take more bytes, or
+    /// Returns -32602 with the path of the wrong field, -32005 if there are too many bundles or if they take too many bytes, or
     /// the errors of `presim_simulate` and `presim_search`.
-    pub fn into_request(
-        self,
+    pub fn into_request(self, dialect: &Dialect, limits: &ShapeLimits, room: WatchRoom) -> Result<WatchRequest> {
+        WatchRequest::of(self.bundles, self.block, 0, dialect, limits, room)
+    }
+}
+
+impl BeginBySubscription {
+    /// Checks the bundles, and converts them.
+    ///
+    /// # Errors
+    ///
+    /// Returns those of [`Begin::into_request`].
+    pub fn into_request(self, dialect: &Dialect, limits: &ShapeLimits, room: WatchRoom) -> Result<WatchRequest> {
+        WatchRequest::of(self.bundles, self.block, 1, dialect, limits, room)
+    }
+}
+
+impl WatchRequest {
+    /// Converts the bundles, which are the parameter `index`, and the block after it.
+    fn of(
+        bundles: Vec<WatchedParam>,
+        block: Option<SelectorParam>,
+        index: usize,
         dialect: &Dialect,
         limits: &ShapeLimits,
-        most: usize,
-        room: usize,
-    ) -> Result<WatchRequest> {
-        let Self { bundles, block } = self;
+        room: WatchRoom,
+    ) -> Result<Self> {
+        let path = format!("params[{index}]");
         let selector = block.map_or(Selector::Pending, Selector::from);
         if !matches!(selector, Selector::Pending | Selector::Latest) {
-            return Err(RpcError::params("params[1]: one state: expected \"pending\" or \"latest\", which move on"));
+            let text = "one state: expected \"pending\" or \"latest\", which move on";
+            return Err(RpcError::params(format!("params[{}]: {text}", index + 1)));
         }
         if bundles.is_empty() {
-            return Err(RpcError::params("params[0]: empty: expected at least one bundle"));
+            return Err(RpcError::params(format!("{path}: empty: expected at least one bundle")));
         }
+        let WatchRoom { bundles: most, bytes: room } = room;
         if bundles.len() > most {
-            let text = format!("params[0]: too many bundles: {}, at most {most} (--max-watched)", bundles.len());
+            let text = format!("{path}: too many bundles: {}, at most {most} (--max-watched)", bundles.len());
             return Err(RpcError::limit(text));
         }
         let mut names = HashSet::with_capacity(bundles.len());
         if let Some((index, one)) = bundles.iter().enumerate().find(|(_, one)| !names.insert(one.name.as_str())) {
             let name = shown::wrong(&one.name);
-            return Err(RpcError::params(format!("params[0][{index}].name: {name} again: expected another name")));
+            return Err(RpcError::params(format!("{path}[{index}].name: {name} again: expected another name")));
         }
         let (mut watched, mut bytes) = (Vec::with_capacity(bundles.len()), 0);
         for (index, bundle) in bundles.into_iter().enumerate() {
             let name = bundle.name.clone();
-            let bundle = bundle.into_watched(&format!("params[0][{index}]"), dialect, limits)?;
+            let bundle = bundle.into_watched(&format!("{path}[{index}]"), dialect, limits)?;
             bytes += name.len() + bundle.size();
             if bytes > room {
                 let count = index + 1;
-                let text = format!("params[0]: {count} bundles take {bytes} bytes, and {room} are left (--watch-mb)");
+                let text = format!("{path}: {count} bundles take {bytes} bytes, and {room} are left (--watch-mb)");
                 return Err(RpcError::limit(text));
             }
             watched.push((name, bundle));
         }
-        Ok(WatchRequest { bundles: watched, selector, bytes })
+        Ok(Self { bundles: watched, selector, bytes })
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::{
     Watches,
     news::{Changes, Connections, Watch, write_results, write_rewatch},
-    request::{Begin, End, Results, Rewatch, WatchRequest},
+    request::{Begin, BeginBySubscription, End, Results, Rewatch, WatchRequest, WatchRoom},
     run::NodeBundle,
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
             self, Object,
             hex::{Fixed, Quantity},
         },
-        params,
+        params::{self, ShapeLimits},
         protocol::error::{Result, RpcError},
         run::{
             Backend, Run,
@@ -55,38 +55,65 @@ impl Serve for Begin {
     };
 
     async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
-        let list = &watches.list;
-        let most = list.limits.bundles;
-        let owner = request.caller.client.name().map(str::to_owned);
-        let room = list.room(owner.as_deref()).saturating_sub(Watch::BYTES);
-        let parse = move |backend: &Backend, run: &mut Run<'_>| {
-            params::parse::<Self>(run.params, run.dialect)?.into_request(run.dialect, &backend.limits.shape, most, room)
+        let parse = |run: &Run<'_>, limits: &ShapeLimits, room: WatchRoom| {
+            params::parse::<Self>(run.params, run.dialect)?.into_request(run.dialect, limits, room)
         };
-        let (parsed, mut out) = runner.run_step(PARSE, request.clone(), parse).await?;
-        let WatchRequest { bundles, selector, bytes } = parsed;
-        let (dialect, backend, id) = (request.caller.dialect, &runner.backend, WatchId(rand::random()));
-        let bundles = bundles
-            .into_iter()
-            .map(|(name, bundle)| (name, NodeBundle { request: bundle, dialect, backend: backend.clone() }));
-        let listener = Connections { subscriptions: watches.subscriptions.clone(), id, selector };
-        let watch = Arc::new(Watch::new(id, owner, selector, bundles, bytes, listener));
-        let first = backend.select(&request.published, selector)?.id;
-        list.add(&watch).map_err(|error| RpcError::limit(format!("params[0]: {error}")))?;
-        if let Some(starting) = &request.starting {
-            starting.watch(id).inspect_err(|_| {
-                list.remove(id);
-            })?;
-        }
+        let ((id, since), mut out) = begin_watch(watches, runner, &request, parse).await?;
         let mut object = Object::new(&mut out);
         json::string(object.key("watch"), &id.to_string());
-        // All that is told of this snapshot is new, so that who asks what changed after `id` misses nothing.
-        object.quantity("id", first.0.saturating_sub(1));
+        object.quantity("id", since.0);
         object.end();
-        let (list, host, strict_pending) = (list.clone(), runner.host.clone(), backend.strict_pending);
-        let (rules, flow) = (backend.rules(dialect), request.caller.client.flow().clone());
-        WatchTask { list, watch, host, rules, flow, strict_pending }.spawn();
         Ok(out)
     }
+}
+
+/// Lets the bundles of an `eth_subscribe` stand. The result is the name of the watch alone, because client libraries take it for the id
+/// of a subscription, by which they route its notifications.
+///
+/// # Errors
+///
+/// Returns those of `presim_watch`.
+pub async fn subscribe(watches: &Watches, runner: &Arc<RequestRunner>, request: &Request) -> Result<Vec<u8>> {
+    let parse = |run: &Run<'_>, limits: &ShapeLimits, room: WatchRoom| {
+        params::parse::<BeginBySubscription>(run.params, run.dialect)?.into_request(run.dialect, limits, room)
+    };
+    let ((id, _), mut out) = begin_watch(watches, runner, request, parse).await?;
+    json::string(&mut out, &id.to_string());
+    Ok(out)
+}
+
+/// Lets bundles stand that `parse` reads. Returns their name and the snapshot after which all is news, and the beginning of the answer.
+async fn begin_watch(
+    watches: &Watches,
+    runner: &Arc<RequestRunner>,
+    request: &Request,
+    parse: fn(&Run<'_>, &ShapeLimits, WatchRoom) -> Result<WatchRequest>,
+) -> Result<((WatchId, SnapshotId), Vec<u8>)> {
+    let list = &watches.list;
+    let owner = request.caller.client.name().map(str::to_owned);
+    let bytes = list.room(owner.as_deref()).saturating_sub(Watch::BYTES);
+    let room = WatchRoom { bundles: list.limits.bundles, bytes };
+    let parse = move |backend: &Backend, run: &mut Run<'_>| parse(run, &backend.limits.shape, room);
+    let (parsed, out) = runner.run_step(PARSE, request.clone(), parse).await?;
+    let WatchRequest { bundles, selector, bytes } = parsed;
+    let (dialect, backend, id) = (request.caller.dialect, &runner.backend, WatchId(rand::random()));
+    let bundles = bundles
+        .into_iter()
+        .map(|(name, bundle)| (name, NodeBundle { request: bundle, dialect, backend: backend.clone() }));
+    let listener = Connections { subscriptions: watches.subscriptions.clone(), id, selector };
+    let watch = Arc::new(Watch::new(id, owner, selector, bundles, bytes, listener));
+    let first = backend.select(&request.published, selector)?.id;
+    list.add(&watch).map_err(|error| RpcError::limit(error.to_string()))?;
+    if let Some(starting) = &request.starting {
+        starting.watch(id).inspect_err(|_| {
+            list.remove(id);
+        })?;
+    }
+    let (list, host, strict_pending) = (list.clone(), runner.host.clone(), backend.strict_pending);
+    let (rules, flow) = (backend.rules(dialect), request.caller.client.flow().clone());
+    WatchTask { list, watch, host, rules, flow, strict_pending }.spawn();
+    // All that is told of the first snapshot is new, so that who asks what changed after this one misses nothing.
+    Ok(((id, SnapshotId(first.0.saturating_sub(1))), out))
 }
 
 impl Serve for Rewatch {

@@ -55,8 +55,8 @@ pub struct Dialect {
     pub many_error: ErrorForm,
     /// The form of the `error` of a failed call in a simulation.
     pub call_error: ErrorForm,
-    /// The document of the methods, once it was asked for.
-    pub document: OnceLock<String>,
+    /// The documents of the methods by the scope of the node, each once it was asked for.
+    pub documents: [OnceLock<String>; 3],
 }
 
 /// The form of the error of a call in a result.

@@ -36,7 +36,7 @@ pub static STANDARD: Dialect = Dialect {
     // As reth and alloy's types have it.
     many_error: ErrorForm::Text,
     call_error: ErrorForm::Object,
-    document: OnceLock::new(),
+    documents: [const { OnceLock::new() }; 3],
 };
 
 fn reverted(data: Bytes) -> RpcError {

@@ -19,7 +19,10 @@ use crate::rpc::{
     protocol::error::{Result, RpcError},
     run::client::{Client, Token},
 };
-use crate::secrets::{is_open_to_others, warn_of_others};
+use crate::{
+    objects,
+    secrets::{TOKEN_SYNTAX, is_bearer_token, is_open_to_others, warn_of_others},
+};
 
 /// The clients that may use the node, and those that may use its wallet.
 ///
@@ -45,7 +48,7 @@ pub enum AccessError {
     /// The file is not TOML, or not of the right shape. The line is not shown: there may be a token in it.
     #[error("{file}: {problem}: expected [[token]] tables with name, token and rate")]
     Shape { file: String, problem: String },
-    /// A token is too easy to guess or used twice, or there is none.
+    /// A token is too easy to guess, cannot be sent or is used twice, or there is none.
     #[error("{file}: {problem}")]
     Token { file: String, problem: String },
 }
@@ -81,7 +84,7 @@ impl Tokens {
     fn read(flag: &str, path: &Path) -> Result<Self, AccessError> {
         let file = format!("{flag} {}", path.display());
         let (text, open_to_others) = read(path).map_err(|cause| AccessError::Read { file: file.clone(), cause })?;
-        let TokenFile { token: entries } = toml::from_str(&text)
+        let TokenFile { token: entries } = objects::from_toml(&text)
             .map_err(|error| AccessError::Shape { file: file.clone(), problem: problem(&text, &error) })?;
         if entries.is_empty() {
             return Err(AccessError::Token { file, problem: "no [[token]] in it: it would let nobody in".into() });
@@ -91,6 +94,10 @@ impl Tokens {
         if let Some(entry @ TokenEntry { name, token, .. }) = tokens.entries.iter().find(is_short) {
             let (bytes, least) = (token.get_ref().len(), Self::SHORTEST);
             return Err(tokens.wrong(entry, format!("token of {name:?}: {bytes} bytes: expected at least {least}")));
+        }
+        let cannot_be_sent = |entry: &&TokenEntry| !is_bearer_token(entry.token.get_ref());
+        if let Some(entry) = tokens.entries.iter().find(cannot_be_sent) {
+            return Err(tokens.wrong(entry, format!("token of {:?}: {TOKEN_SYNTAX}", entry.name)));
         }
         if open_to_others {
             warn_of_others(path, "tokens");
@@ -119,8 +126,8 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// Returns an [`AccessError`] if a file cannot be read, has the wrong shape or no token, or if a token is too short
-    /// or occurs twice.
+    /// Returns an [`AccessError`] if a file cannot be read, has the wrong shape or no token, or if a token is too short,
+    /// cannot be sent in a header, or occurs twice.
     pub fn new(token_file: Option<PathBuf>, wallet_token_file: Option<PathBuf>) -> Result<Self, AccessError> {
         let access = Self { token_file, wallet_token_file, clients: ArcSwap::default(), count: Arc::default() };
         access.read_files()?;

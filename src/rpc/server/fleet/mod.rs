@@ -12,6 +12,7 @@ use serde::Deserialize;
 use self::proofs::WalletProofs;
 use super::{auth::tokens::Access, settings::ServerConfig};
 use crate::fleet::{Answers, ArrivedRequest, ForwardingNode, WALLET_TOKEN_REFUSED, too_large};
+use crate::objects;
 use crate::rpc::{
     dispatch::{
         front::Front,
@@ -80,7 +81,7 @@ impl FleetAnswers {
             #[serde(borrow)]
             method: Cow<'a, str>,
         }
-        let call = serde_json::from_slice::<ForwardedCall<'_>>(text).ok();
+        let call = objects::from_slice::<ForwardedCall<'_>>(text).ok();
         let method = call.and_then(|call| table::by_name(&call.method));
         let is_of_wallet = method.is_some_and(|method| matches!(method.info.leader, LeaderUse::Wallet));
         match node.proof.as_ref().filter(|_| is_of_wallet) {

@@ -80,7 +80,7 @@ impl StartupServer {
         reason.set("it has taken its port");
         let (stop, stopped) = oneshot::channel::<Infallible>();
         let (tell, told) = mpsc::channel();
-        let answers = Arc::new(Answers { origins: server.origins(), reason: reason.clone() });
+        let answers = Arc::new(Answers { origins: server.origins(server.listen), reason: reason.clone() });
         let thread = thread::Builder::new().name("presim-startup".to_owned()).spawn(move || {
             Builder::new_current_thread().enable_all().build()?.block_on(async move {
                 let listener = server.bind()?;

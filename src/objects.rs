@@ -1,22 +1,61 @@
-//! Structs are parsed from JSON objects only.
+//! Text that users write, in JSON or TOML, whose structs are objects.
 //!
-//! A struct that derives `Deserialize` also takes an array of its fields, in the order in which they are declared. On
-//! the wire that order means nothing, so an array in the place of an object is a mistake of the client.
+//! A struct that derives `Deserialize` also takes an array of its fields, in the order in which they are declared. In a request or a file
+//! that order means nothing, so an array in the place of an object is a mistake. The functions here reject it at any depth. The lint
+//! `disallowed_methods` (`clippy.toml`) keeps modules that read what users write from the functions of `serde_json` and `toml`.
+//!
+//! Enums that are untagged or have a tag, and fields that are flattened, are collected before their type is known, and take arrays again:
+//! what users write is read without them.
 
 use std::fmt;
 
 use serde::{
-    Deserializer,
-    de::{DeserializeSeed, EnumAccess, Error, MapAccess, SeqAccess, Visitor},
+    Deserialize, Deserializer,
+    de::{DeserializeSeed, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor},
     forward_to_deserialize_any,
 };
+use serde_json::de::{Read, SliceRead, StrRead};
+
+/// Parses JSON whose structs are objects.
+///
+/// # Errors
+///
+/// Returns the error of the parser, or that an array is in the place of an object.
+pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> serde_json::Result<T> {
+    whole(StrRead::new(text))
+}
+
+/// Parses JSON whose structs are objects, like [`from_str`].
+///
+/// # Errors
+///
+/// Returns the errors of [`from_str`].
+pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> serde_json::Result<T> {
+    whole(SliceRead::new(text))
+}
+
+fn whole<'de, T: Deserialize<'de>>(text: impl Read<'de>) -> serde_json::Result<T> {
+    let mut json = serde_json::Deserializer::new(text);
+    let value = T::deserialize(ObjectsOnly(&mut json))?;
+    json.end()?;
+    Ok(value)
+}
+
+/// Parses TOML whose structs are tables.
+///
+/// # Errors
+///
+/// Returns the error of the parser, or that an array is in the place of a table.
+pub fn from_toml<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, toml::de::Error> {
+    T::deserialize(ObjectsOnly(toml::Deserializer::parse(text)?))
+}
 
 /// A deserializer, or a part of one, whose structs are objects at any depth.
 pub struct ObjectsOnly<T>(pub T);
 
 /// The deserializer of positional parameters: a struct is an array of its fields in their order. Structs inside of them are
 /// objects.
-pub(super) struct Positional<D>(pub D);
+pub struct Positional<D>(pub D);
 
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Positional<D> {
     type Error = D::Error;
@@ -59,6 +98,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for ObjectsOnly<D> {
 
     pass_on! {
         deserialize_any();
+        deserialize_i128();
+        deserialize_u128();
         deserialize_str();
         deserialize_string();
         deserialize_option();
@@ -74,7 +115,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for ObjectsOnly<D> {
 
     // JSON has a single kind of each of these.
     forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char bytes byte_buf unit unit_struct
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -106,6 +147,8 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for ObjectsOnly<V> {
         visit_bool(bool);
         visit_i64(i64);
         visit_u64(u64);
+        visit_i128(i128);
+        visit_u128(u128);
         visit_f64(f64);
         visit_str(&str);
         visit_borrowed_str(&'de str);
@@ -140,9 +183,8 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for ObjectsOnly<V> {
         self.0.visit_map(ObjectsOnly(map))
     }
 
-    // The enums of the parameters are names alone: no variant has a struct in it.
     fn visit_enum<A: EnumAccess<'de>>(self, data: A) -> Result<V::Value, A::Error> {
-        self.0.visit_enum(data)
+        self.0.visit_enum(ObjectsOnly(data))
     }
 }
 
@@ -179,5 +221,38 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for ObjectsOnly<A> {
 
     fn size_hint(&self) -> Option<usize> {
         self.0.size_hint()
+    }
+}
+
+impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for ObjectsOnly<A> {
+    type Error = A::Error;
+    type Variant = ObjectsOnly<A::Variant>;
+
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self::Variant), A::Error> {
+        self.0.variant_seed(seed).map(|(name, variant)| (name, ObjectsOnly(variant)))
+    }
+}
+
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for ObjectsOnly<A> {
+    type Error = A::Error;
+
+    fn unit_variant(self) -> Result<(), A::Error> {
+        self.0.unit_variant()
+    }
+
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
+        self.0.newtype_variant_seed(ObjectsOnly(seed))
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, A::Error> {
+        self.0.tuple_variant(length, ObjectsOnly(visitor))
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, A::Error> {
+        self.0.struct_variant(fields, FieldsOnly(visitor))
     }
 }
