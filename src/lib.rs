@@ -28,13 +28,13 @@
 //! - [`chain`]: chain rules: forks, genesis, blocks and headers.
 //! - [`abi`]: names and parameters of usual functions, events and errors, and of ABI files.
 //! - [`meter`]: bounds on how long a run may take.
-//! - [`lock`]: locks that the meter knows of.
 //! - [`telemetry`]: logs and metrics.
 //! - [`clock`]: the time, of the system or of a test.
 //! - [`secrets`]: files and settings with secrets.
 //! - [`objects`]: text of users whose structs are objects, never arrays.
 //! - [`nearest`]: names that a user may have meant.
 //! - [`shown`]: texts of strangers and URLs with secrets, as they are shown.
+//! - [`lock`]: locks that the meter knows of.
 
 #![warn(missing_docs)]
 // Locks are those of `lock`.

@@ -127,7 +127,7 @@ pub struct Lane {
     pub panics: Counter,
 }
 
-/// What a lane shows of itself, each time it is measured.
+/// The gauges of a lane, which are set each time that its load is measured.
 #[derive(Debug)]
 struct LaneGauges {
     waiting: Gauge,

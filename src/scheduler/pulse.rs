@@ -23,7 +23,8 @@ pub type TaskName = &'static &'static str;
 // Otherwise a worker would take a lock for each job.
 const _: () = assert!(AtomicCell::<Option<TaskName>>::is_lock_free() && AtomicCell::<Option<LaneName>>::is_lock_free());
 
-/// What a worker does. The worker writes it as a job begins and ends and at each check of a meter; any thread may read it.
+/// The signs of life of a worker, which it writes as a job begins and ends and at each check of a meter. Any thread may read
+/// them.
 ///
 /// The fields are written one after the other, so a reader may see the lane of one job with the name of the next.
 #[derive(Debug)]

@@ -189,7 +189,7 @@ async fn what_is_too_long_to_pass_runs_when_the_worker_is_free() {
         let runs = Arc::new(Mutex::new(Vec::new()));
         let seen = runs.clone();
         let other = submit(&executor, &Flow::new(), passing, move |overlay, mut meter| {
-            // It takes a thousand strides.
+            // The run takes a thousand strides.
             while meter.spent().strides < 1_000 && meter.check().is_ok() {}
             seen.lock().push(meter.spent().strides);
             tried.store(true, SeqCst);

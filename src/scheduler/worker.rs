@@ -18,7 +18,7 @@ use crate::state::Overlay;
 #[derive(Debug)]
 pub struct NewWorker {
     thread: rayon::ThreadBuilder,
-    /// What the worker will do.
+    /// The pulse of the worker.
     pub pulse: Arc<WorkerPulse>,
 }
 

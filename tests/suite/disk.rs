@@ -5,7 +5,7 @@ use std::{
     io,
     ops::Bound,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -30,8 +30,6 @@ pub struct Disk {
     plates: Arc<Mutex<Plates>>,
     /// The bytes that were read.
     read: Arc<AtomicUsize>,
-    /// Whether reads hang.
-    hangs: Arc<(Mutex<bool>, Condvar)>,
 }
 
 #[derive(Debug, Default)]
@@ -146,12 +144,6 @@ impl Disk {
         Self::with(self.plates().seen.clone())
     }
 
-    /// Lets reads hang, or those that hang go on.
-    pub fn hang(&self, hangs: bool) {
-        *self.hangs.0.lock().unwrap_or_else(PoisonError::into_inner) = hangs;
-        self.hangs.1.notify_all();
-    }
-
     /// Fails all later writes.
     pub fn fill(&self) {
         self.fill_after(0);
@@ -249,9 +241,6 @@ impl StorageBackend for Disk {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let (hangs, changed) = &*self.hangs;
-        let hangs = hangs.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(changed.wait_while(hangs, |hangs| *hangs).unwrap_or_else(PoisonError::into_inner));
         let (plates, offset) = (self.plates(), offset as usize);
         let bytes = plates.seen.get(offset..offset + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(bytes);

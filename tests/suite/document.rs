@@ -225,8 +225,8 @@ fn spelt_out(part: &Value, document: &Value, within: &[&str]) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_method_takes_as_many_parameters_as_the_document_has() {
-    let node = TestNode::quiet_with(&["--testing"]);
     for path in ["/", "/standard"] {
+        let node = TestNode::quiet_with(&["--testing"]);
         let params_of = document(&node, path).await;
         // Over HTTP these two methods are always refused.
         for (method, params) in examples().into_iter().filter(|(name, _)| !name.ends_with("subscribe")) {

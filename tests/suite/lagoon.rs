@@ -225,7 +225,7 @@ fn a_fee_recipient_may_be_the_refunded_sender_and_all_of_the_gas_may_be_refunded
     for (refund, left) in [(1, 20_999), (TRANSFER, 0)] {
         let block = vec![ATTRIBUTED.deposit(), chain.sent(0, 0, SOMEBODY, wei(5)), post_exec(1, &[(1, refund)])];
         let executed = chain.execute(sender, block).expect("it is valid");
-        // Its tip stays with it.
+        // The sender keeps the tip, because it is the fee recipient.
         let paid = wei(left) * wei(chain.base_fee()) + ATTRIBUTED.operator_fee(left) + ATTRIBUTED.l1_fee();
         assert_eq!(balance(&executed, sender), ether(100) - wei(5) - paid, "{refund}");
         assert_eq!(balance(&executed, BASE_FEE_VAULT), wei(left) * wei(chain.base_fee()), "{refund}");
@@ -238,7 +238,7 @@ fn later_transactions_of_the_block_see_the_settled_balances() {
     let chain = LagoonChain::new("lagoon");
     let (base_fee, sender) = (wei(chain.base_fee()), chain.address(0));
     let fees = |gas: u64, price: U256| wei(gas) * price + ATTRIBUTED.operator_fee(gas) + ATTRIBUTED.l1_fee();
-    // What the second needs to begin: its gas limit at its highest price. The first leaves 100 wei less without its refund.
+    // The second needs its gas limit at its highest price. The first leaves 100 wei less without its refund.
     let needed = fees(TRANSFER, wei(10_000_000_000));
     let paid = fees(TRANSFER, base_fee + wei(TIP));
     let value = ether(100) - paid - needed + wei(100);

@@ -392,7 +392,7 @@ async fn a_range_of_many_blocks_gives_the_one_log_that_matches() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_pauses_for_a_scan_of_many_logs_does_not_wait_for_its_end() {
-    const LOGS: usize = 5_000;
+    const LOGS: usize = 15_000;
     let node = watch::node_with(&["--workers", "1", "--deadline-ms", "120000", "--gas-cap", "1000000000000"]);
     let [writer, looper] = [0xa1, 0xa2].map(|byte| Address::with_last_byte(byte).to_string());
     // Counts down from `LOGS`, and writes a log of a word each time. The other code loops until it is stopped.
@@ -401,7 +401,7 @@ async fn a_run_that_pauses_for_a_scan_of_many_logs_does_not_wait_for_its_end() {
         node.result("/", "anvil_setCode", json!([address, code])).await;
     }
     let sender = node.result("/", "eth_accounts", json!([])).await[0].clone();
-    node.result("/", "eth_sendTransaction", json!([{"from": sender, "to": writer, "gas": "0x4c4b40"}])).await;
+    node.result("/", "eth_sendTransaction", json!([{"from": sender, "to": writer, "gas": "0xb71b00"}])).await;
     node.result("/", "anvil_mine", json!([])).await;
     let mut socket = Socket::open(&node, "/").await;
     let call = json!([{"to": looper, "gas": "0xe8d4a51000"}, "latest", {"tracer": "callTracer", "timeout": "2s"}]);

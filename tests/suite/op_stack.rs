@@ -468,7 +468,10 @@ fn each_family_refuses_what_only_the_other_has() {
         let tx = alloy_consensus::TxEnvelope::from(tx.into_signed(signature));
         blobs = Some(sub_block.push(ChainTx::from(tx).recovered().unwrap()).unwrap_err().to_string());
     });
-    assert_eq!(blobs.unwrap(), "transaction type 0x03: expected one of the OP stack's: 0x0, 0x1, 0x2, 0x4 and 0x7e");
+    assert_eq!(
+        blobs.unwrap(),
+        "transaction type 0x03: expected one of the OP stack's: 0x0, 0x1, 0x2, 0x4, 0x7d and 0x7e"
+    );
 
     let ethereum = ChainSpec::new(
         serde_json::from_value(json!({ "chainId": 1, "terminalTotalDifficultyPassed": true })).unwrap(),

@@ -6,11 +6,18 @@ use std::{
     os::unix::net::UnixDatagram,
     path::{Path, PathBuf},
     process::Command,
+    sync::{Arc, Condvar, Mutex},
     time::Duration,
 };
 
+use alloy_consensus::Header;
+use alloy_primitives::B256;
 use futures::{SinkExt, StreamExt, future::join_all};
-use presim::{config::Config, node::VitalsError};
+use presim::{
+    chain::{BlockBody, BlockKeeper, SealedBlock},
+    config::Config,
+    node::VitalsError,
+};
 use serde_json::{Value, json};
 use tokio_tungstenite::{
     connect_async,
@@ -18,9 +25,7 @@ use tokio_tungstenite::{
 };
 
 use crate::{
-    disk::Disk,
     live::follower,
-    power_loss::start_on,
     process::{Presim, command, eventually, file, free_port, refusal, scrape, text},
     support::{BOUND, Socket, TestNode, has_program, request, signal, token, token_file},
     terminal::Terminal,
@@ -208,22 +213,53 @@ async fn a_node_is_ready_when_it_answers_from_a_feed_that_works() {
     assert_eq!(answer.json::<Value>().await.unwrap(), json!({"status": "ready", "feed": "live"}));
 }
 
-/// The disk does not answer a read.
+/// An archive of blocks that does not answer until it may.
+#[derive(Debug, Default)]
+struct SlowArchive {
+    answers: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl SlowArchive {
+    fn answer(&self) {
+        *self.answers.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+}
+
+impl BlockKeeper for SlowArchive {
+    fn body(&self, _: u64) -> Option<BlockBody> {
+        drop(self.changed.wait_while(self.answers.lock().unwrap(), |answers| !*answers).unwrap());
+        Some(BlockBody::default())
+    }
+
+    fn transactions(&self, _: u64) -> Option<Vec<B256>> {
+        Some(Vec::new())
+    }
+
+    fn header(&self, _: u64) -> Option<Header> {
+        None
+    }
+
+    fn number(&self, _: B256) -> Option<u64> {
+        None
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_hangs_while_requests_wait_makes_the_node_unready_until_it_goes_on() {
-    let disk = Disk::default();
-    let builder = start_on(&disk, &["--sub-block-ms", "20", "--sub-blocks", "2", "--traffic", "1", "--log", "off"]);
-    builder.sealed(3).await;
-    builder.node.stop();
-    let quiet = ["--traffic", "0", "--sub-block-ms", "60000", "--deadline-ms", "120000", "--log", "off"];
-    let node = start_on(&disk, &[&quiet[..], &["--workers", "1", "--worker-stall-ms", "50"]].concat());
+    let node = TestNode::quiet_with(&["--workers", "1", "--worker-stall-ms", "50", "--deadline-ms", "120000"]);
+    let archive = Arc::new(SlowArchive::default());
+    node.node.snapshots().update(|chain| {
+        let genesis = chain.sealed_block(0).expect("it is there").header.inner().clone();
+        chain.add_history([(Arc::new(SealedBlock::kept(genesis, archive.clone())), Vec::new())]);
+    });
     let get = async |path: &str| {
         let answer = node.client.get(node.url(path)).send().await.unwrap();
         (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
     };
     assert_eq!(get("/ready").await.0, 200);
-    disk.hang(true);
-    let block = async || node.result("/", "eth_getBlockByNumber", json!(["0x1", true])).await;
+    let block = async || node.result("/", "eth_getBlockByNumber", json!(["0x0", true])).await;
     let seen = async {
         let seen =
             eventually("a worker hangs", async || Some(get("/ready").await).filter(|(status, _)| *status == 503));
@@ -238,12 +274,12 @@ async fn a_worker_that_hangs_while_requests_wait_makes_the_node_unready_until_it
         assert!(node.metric("presim_worker_stalls_total") >= 1.0);
         let failed = VitalsError::Failed { part: "worker 0".to_owned() };
         assert_eq!(node.node.vitals().check(BOUND).await, Err(failed), "the watchdog hears of it");
-        // What runs inline is answered all the same.
+        // Requests that run inline are answered.
         assert_eq!(node.result("/", "eth_chainId", json!([])).await, "0x7a69");
-        disk.hang(false);
+        archive.answer();
     };
     let (first, second, ()) = tokio::join!(block(), block(), seen);
-    assert_eq!((&first["number"], &first), (&json!("0x1"), &second));
+    assert_eq!((&first["number"], &first), (&json!("0x0"), &second));
     eventually("the worker goes on", async || (get("/ready").await.0 == 200).then_some(())).await;
     assert_eq!(get("/health").await.0, 200);
 }

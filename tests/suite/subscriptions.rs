@@ -365,7 +365,12 @@ async fn what_cannot_be_subscribed_to_is_named() {
     let node = TestNode::quiet();
     let cases = [
         ("eth_subscribe", json!([]), "1 or 2 parameters"),
-        ("eth_subscribe", json!(["newHeads", null, 1]), "more parameters"),
+        (
+            "eth_subscribe",
+            json!(["newHeads", null, 1]),
+            "params[2]: invalid type: integer `1`, expected a block selector",
+        ),
+        ("eth_subscribe", json!(["newHeads", null, "latest", 1]), "more parameters"),
         ("eth_subscribe", json!(["newBlocks"]), "params[0]: unknown variant `newBlocks`, expected one of `newHeads`"),
         ("eth_subscribe", json!(["newheads"]), "params[0]"),
         ("eth_subscribe", json!([1]), "params[0]"),

@@ -306,7 +306,7 @@ pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, spec: 
         object.optional_quantity("depositNonce", deposit.deposit_nonce);
         object.optional_quantity("depositReceiptVersion", deposit.deposit_receipt_version);
     } else if is_post_exec {
-        // It has no DA footprint.
+        // The post-execution transaction has no DA footprint.
         object.quantity("blobGasUsed", 0);
     } else if let Fork::OpStack(fork) = spec.fork(header)
         && let Some(info) = block.transaction(0).and_then(|first| L1BlockInfo::of_call(first.tx.input(), fork))

@@ -52,7 +52,7 @@ async fn a_canonical_block_with_refunds_is_executed_and_stays_cached() {
     assert_eq!(node.result("/", "presim_divergences", json!([])).await, json!([]));
     let told = node.result("/standard", "eth_getBlockByNumber", json!(["latest", false])).await;
     assert_eq!(told["gasUsed"], hex(block.header().gas_used));
-    // It is not forwarded, either.
+    // The type is not forwarded, either.
     let raw = Bytes::from(post_exec(9, &[(1, 1)]).encoded_2718());
     for method in ["eth_sendRawTransaction", "eth_sendRawTransactionSync"] {
         let error = refused(&node, method, json!([raw]), -32000, BOUND).await;
@@ -101,7 +101,7 @@ async fn an_invalid_block_and_a_payload_of_another_version_are_taken_as_the_upst
     }
 }
 
-/// What a restarted node knows of an upstream's state has the refunds.
+/// The state of an upstream that a restarted node knows has the refunds.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cache_of_an_upstreams_state_has_the_settled_balances() {
     let first = Built::lagoon();
