@@ -273,7 +273,7 @@ fn a_block_that_breaks_a_rule_is_invalid() {
     let with = |post: &[ChainTx]| [&[ATTRIBUTED.deposit(), first.clone(), second.clone()], post].concat();
     let refunds = |refunds: &[(u64, u64)]| with(&[post_exec(1, refunds)]);
     let valid = post_exec(1, &[(1, 5_000)]);
-    chain.execute(SEQUENCER_FEE_VAULT, with(&[valid.clone()])).expect("the others differ by one rule");
+    chain.execute(SEQUENCER_FEE_VAULT, with(std::slice::from_ref(&valid))).expect("the others differ by one rule");
     let in_the_middle = vec![ATTRIBUTED.deposit(), first.clone(), valid.clone(), second.clone()];
     for (block, broken) in [
         (with(&[valid.clone(), valid.clone()]), "not the last"),
