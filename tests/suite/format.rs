@@ -29,6 +29,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 /// Reads a recorded file that is compressed with brotli.
+#[cfg(feature = "fleet")]
 pub fn recorded(name: &str) -> Vec<u8> {
     let mut content = Vec::new();
     brotli::Decompressor::new(fs::File::open(fixture(name)).unwrap(), 4096).read_to_end(&mut content).unwrap();
