@@ -354,7 +354,7 @@ async fn a_bundle_is_sent_again_replaced_and_cancelled() {
     assert_eq!(node.mine().await, Vec::<Value>::new());
 }
 
-// What has become of it.
+// Reads the outcome of the bundle.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_outcome_of_a_bundle_says_where_it_is_or_why_it_was_dropped() {
