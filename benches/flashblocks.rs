@@ -18,7 +18,7 @@ use alloy_signer::SignerSync;
 use eyre::{WrapErr, ensure, eyre};
 use presim::{
     chain::{BlockBody, BlockHashes, ChainSpec, ChainTx, SealedBlock},
-    ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
+    ledger::{FeedState, Record, Retention, Snapshot, Snapshots, SubBlockStart},
     source::{
         apply::{extend, open_block_with},
         devnet::world::dev_signers,
@@ -143,7 +143,7 @@ fn transactions(spec: &ChainSpec) -> eyre::Result<Vec<ChainTx>> {
 fn round(spec: &ChainSpec, transactions: &[ChainTx]) -> eyre::Result<Vec<Duration>> {
     let mut at = begin(spec)?;
     let snapshots = Snapshots::new(Snapshot::at_head(at.world.clone(), at.head.clone(), at.hashes.clone()), LIVE, KEPT);
-    let (mut times, mut opens) = (Vec::new(), true);
+    let (mut times, mut start) = (Vec::new(), SubBlockStart::Opens);
     let size = transactions.len().div_ceil(SUB_BLOCKS);
     for part in transactions.chunks(size) {
         let began = Instant::now();
@@ -162,8 +162,8 @@ fn round(spec: &ChainSpec, transactions: &[ChainTx]) -> eyre::Result<Vec<Duratio
             return Err(failed).wrap_err("a transaction cannot be included");
         }
         ensure!(applied.missed.is_empty(), "the state is not complete: {:?}", applied.missed);
-        let opens = std::mem::take(&mut opens);
-        snapshots.apply(Record::Preconfirmed { complete: None, opens, open: applied.snapshot.copy() })?;
+        snapshots.apply(Record::Preconfirmed { complete: None, start, open: applied.snapshot.copy() })?;
+        start = SubBlockStart::Extends;
         times.push(began.elapsed());
         at = applied.snapshot;
         black_box(&at);

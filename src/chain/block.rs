@@ -15,7 +15,7 @@ use alloy_eips::{
 use alloy_primitives::{B256, Bloom, Log, Sealable, Sealed};
 use alloy_rlp::{Encodable, Header as Rlp, RlpDecodable, RlpEncodable};
 
-use super::{ChainReceipt, ChainTx, block_instant, millis_part, ordered_roots};
+use super::{ChainReceipt, ChainTx, GasRefunds, block_instant, millis_part, ordered_roots};
 
 /// A block whose header is final. Its body is in memory, with a [`BlockKeeper`], or unknown.
 ///
@@ -27,6 +27,8 @@ pub struct SealedBlock {
     body: Option<Arc<BlockBody>>,
     /// The logs of a block whose body is unknown, if they are known all the same.
     logs: Option<Arc<[TransactionLogs]>>,
+    /// The refunds of gas of a pre-confirmed block, which does not list its post-execution transaction.
+    refunds: GasRefunds,
     /// Reads the body from storage. Unset if no storage has the block.
     keeper: OnceLock<Arc<dyn BlockKeeper>>,
 }
@@ -85,12 +87,28 @@ impl SealedBlock {
 
     /// Creates a block under an unchecked hash: the header may lack fields that only its producer knows.
     pub fn named(header: Sealed<Header>, body: BlockBody) -> Self {
-        Self { header, body: Some(body.into()), logs: None, keeper: OnceLock::new() }
+        let (logs, refunds, keeper) = Default::default();
+        Self { header, body: Some(body.into()), logs, refunds, keeper }
     }
 
     /// Creates a block of which only the header is known.
     pub fn bare(header: Sealed<Header>) -> Self {
-        Self { header, body: None, logs: None, keeper: OnceLock::new() }
+        let (body, logs, refunds, keeper) = Default::default();
+        Self { header, body, logs, refunds, keeper }
+    }
+
+    /// Sets the refunds of gas of a pre-confirmed block, which does not list its post-execution transaction.
+    #[must_use]
+    pub fn with_refunds(self, refunds: GasRefunds) -> Self {
+        Self { refunds, ..self }
+    }
+
+    /// Returns the refunds of gas of the block, whose body is `body`.
+    pub fn refunds(&self, body: &BlockBody) -> GasRefunds {
+        match body.transactions.last().map(|last| GasRefunds::of_last(last)) {
+            Some(listed) if listed.transaction().is_some() => listed,
+            _ => self.refunds.clone(),
+        }
     }
 
     /// Sets the logs of all the transactions, in order, which are known although the body is not.
@@ -119,7 +137,7 @@ impl SealedBlock {
 
     /// Creates a block whose body `keeper` holds.
     pub fn kept(header: Header, keeper: Arc<dyn BlockKeeper>) -> Self {
-        Self { header: header.seal_slow(), body: None, logs: None, keeper: keeper.into() }
+        Self { keeper: keeper.into(), ..Self::bare(header.seal_slow()) }
     }
 
     /// Sets the keeper that also holds the body from now on. Does nothing if the block has a keeper.
@@ -135,7 +153,7 @@ impl SealedBlock {
     /// Returns the block without its body in memory, or `None` if no keeper holds the body.
     pub fn without_body(&self) -> Option<Self> {
         let keeper = self.keeper.get()?.clone();
-        Some(Self { header: self.header.clone(), body: None, logs: None, keeper: keeper.into() })
+        Some(Self { keeper: keeper.into(), refunds: self.refunds.clone(), ..Self::bare(self.header.clone()) })
     }
 
     /// Returns the block as it is in memory, which no keeper holds.

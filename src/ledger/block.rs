@@ -163,9 +163,12 @@ impl Block {
 
     /// Returns the refunds of gas of the transactions.
     pub fn refunds(&self) -> GasRefunds {
-        match self.open() {
-            Some(open) => open.refunds.clone(),
-            None => self.body.transactions.last().map(|last| GasRefunds::of_last(last)).unwrap_or_default(),
+        match &self.known {
+            KnownBlock::Sealed(block) => block.refunds(&self.body),
+            KnownBlock::Newest(snapshot) => match &snapshot.open {
+                Some(open) => open.refunds.clone(),
+                None => snapshot.head.refunds(&self.body),
+            },
         }
     }
 

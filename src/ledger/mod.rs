@@ -22,7 +22,7 @@ pub use chain::{BlockChanges, BlockLogs, Chain, LateBlock, LateBounds, RetainedB
 pub use codec::{Frame, LeaderTime, MAX_STREAM_BYTES, StateImage, StreamMessage, frames, join};
 pub use divergence::{Divergence, Divergences};
 pub use open_block::OpenBlock;
-pub use record::Record;
+pub use record::{Record, SubBlockStart};
 pub use selector::{Selector, UnknownBlock};
 pub use snapshot::{FeedLag, FeedProblem, FeedState, Snapshot, SnapshotId, Stamp, Verified};
 pub use step::{StateId, StateStep};

@@ -25,7 +25,8 @@ pub struct OpenBlock {
     pub transactions: imbl::Vector<Recovered<ChainTx>>,
     /// Their receipts.
     pub receipts: imbl::Vector<ChainReceipt>,
-    /// The refunds of gas of the transactions so far.
+    /// The refunds of gas of the transactions so far. The post-execution transaction of a pre-confirmed block, which lists them, is
+    /// not among its transactions.
     pub refunds: GasRefunds,
     /// The index of each transaction in the block, by its hash.
     pub positions: imbl::HashMap<B256, usize>,
@@ -104,6 +105,22 @@ impl OpenBlock {
             ReceiptsRoot { root: trie.root(), trie, bloom }
         });
         (grown.root, grown.bloom)
+    }
+
+    /// Returns the receipt that the post-execution transaction of a pre-confirmed block will have, if it has one so far.
+    pub fn post_exec_receipt(&self) -> Option<ChainReceipt> {
+        let cumulative_gas_used = self.cumulative_gas();
+        self.refunds.transaction().map(|_| ChainReceipt::PostExec { cumulative_gas_used })
+    }
+
+    /// Returns the root of the receipt trie that a pre-confirmed block will have when it is canonical as it is now: with the receipt
+    /// of its post-execution transaction, if it has one.
+    pub fn canonical_receipts_root(&self) -> B256 {
+        let (root, _) = self.receipts_root_and_bloom();
+        let Some(last) = self.post_exec_receipt() else { return root };
+        let mut trie = self.receipts_root.get(|before| before).trie.clone();
+        trie.push(last.encoded_2718().into());
+        trie.root()
     }
 
     /// Returns the header fields that follow from the transactions so far.

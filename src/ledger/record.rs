@@ -5,6 +5,18 @@ use std::sync::Arc;
 use super::{BlockChanges, Chain, FeedState, Snapshot, Tags, Verified};
 use crate::chain::{BlockHashes, SealedBlock};
 
+/// The relation of a sub-block of a pre-confirmed block to the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubBlockStart {
+    /// The sub-block goes on with the block being built.
+    Extends,
+    /// The sub-block begins its block. Everything pre-confirmed from that block on is removed.
+    Opens,
+    /// The sub-block replaces the block being built, which has been executed again from its start: refunds of transactions that it
+    /// had already are others now. The snapshots before stay.
+    Restates,
+}
+
 /// One change of a chain. Each takes the next sequence of its epoch, whether it brings a snapshot or not.
 #[derive(Debug)]
 pub enum Record {
@@ -22,8 +34,8 @@ pub enum Record {
         /// The state after the pre-confirmed block before it, if the sub-block is the first on that. Everything pre-confirmed
         /// from there on is removed.
         complete: Option<Snapshot>,
-        /// Whether the sub-block begins its block. Everything pre-confirmed from that block on is removed.
-        opens: bool,
+        /// The relation of the sub-block to its block.
+        start: SubBlockStart,
         /// The state after the sub-block, whose open block is the pre-confirmed one.
         open: Snapshot,
     },

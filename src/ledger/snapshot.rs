@@ -9,7 +9,7 @@ use alloy_consensus::Header;
 use alloy_primitives::{B256, Sealable, Sealed};
 
 use super::{OpenBlock, StateId, StateStep};
-use crate::chain::{BlockHashes, SealedBlock};
+use crate::chain::{BlockHashes, GasRefunds, SealedBlock};
 use crate::state::{AccountChange, LocalWorld, World};
 
 /// The id of a snapshot: an epoch times 2^32, and the sequence in it of the change that published the snapshot.
@@ -146,6 +146,16 @@ impl Snapshot {
     /// Returns another snapshot of the same moment, with the same age.
     pub fn copy(&self) -> Self {
         self.clone()
+    }
+
+    /// Returns a copy whose open block has these refunds of gas, which are the same for the transactions that it has.
+    #[must_use]
+    pub fn with_refunds(&self, refunds: GasRefunds) -> Self {
+        let mut copy = self.clone();
+        if let Some(open) = &mut copy.open {
+            open.refunds = refunds;
+        }
+        copy
     }
 
     /// Returns a copy on `head`, which is the same block with more of it known.

@@ -416,7 +416,7 @@ fn run(
     ommers: &[Header],
     withdrawals: Option<&Withdrawals>,
 ) -> Result<BlockResult, BlockExecutionError> {
-    let refunds = GasRefunds::of_block(spec, header, transactions)
+    let refunds = GasRefunds::of_block(spec.has_post_exec(header.timestamp), header.number, transactions)
         .map_err(|(index, broken)| BlockExecutionError::msg(format!("transaction {index}: {broken}")))?;
     let mut executor = ChainExecutor::new(spec, overlay, header, withdrawals, ommers);
     executor.refund(refunds);

@@ -21,7 +21,7 @@ use super::{
     transaction::{self, ForeignTransactions},
 };
 use crate::chain::{
-    ChainReceipt, ChainTx, Family, TransactionLogs, agrees_with_receipts, block_instant, millis_part,
+    ChainReceipt, ChainTx, Family, GasRefunds, TransactionLogs, agrees_with_receipts, block_instant, millis_part,
     receipts_root_and_bloom, transactions_root,
 };
 
@@ -111,6 +111,11 @@ impl UpstreamBlock {
             Some(foreign) => foreign.hashes.clone(),
             None => self.transactions.iter().map(|tx| *tx.tx_hash()).collect(),
         }
+    }
+
+    /// Returns the refunds of gas that the last transaction lists, if any.
+    pub fn refunds(&self) -> GasRefunds {
+        self.transactions.last().map(|last| GasRefunds::of_last(last)).unwrap_or_default()
     }
 
     /// Checks that the header has the block's hash, and that the transactions and withdrawals have the roots in the

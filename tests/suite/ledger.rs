@@ -12,7 +12,7 @@ use presim::{
     fleet::replica::{Applier, LeaderClock},
     ledger::{
         BlockChanges, Chain, FeedState, LeaderTime, OpenBlock, Record, Retention, Selector, Snapshot, SnapshotId,
-        Snapshots, Stamp, StreamMessage, Tags, Verified,
+        Snapshots, Stamp, StateStep, StreamMessage, SubBlockStart, Tags, Verified,
     },
     node::{self, OwnChain},
     publish::Change,
@@ -156,7 +156,7 @@ impl Pair {
         let text = format!("{record:?}");
         let id = SnapshotId(self.id + 1);
         // A sub-block that goes on names no block: the reader's own is meant.
-        let names_its_block = !matches!(record, Record::Preconfirmed { opens: false, .. });
+        let names_its_block = !matches!(record, Record::Preconfirmed { start: SubBlockStart::Extends, .. });
         let message = Change::of(&before, id, &record).message(LeaderTime(0));
         if let Some(message) = &message {
             self.damage(id, message);
@@ -225,8 +225,30 @@ impl Pair {
         open.index += 1;
         let changes = self.changes();
         let open = Self::open(&newest, open, &changes);
-        assert!(self.apply(Record::Preconfirmed { complete: None, opens: false, open }));
+        assert!(self.apply(Record::Preconfirmed { complete: None, start: SubBlockStart::Extends, open }));
         self.naive.ahead.last_mut().unwrap().changes.as_mut().unwrap().extend(changes);
+    }
+
+    /// The next sub-block of the block being built, which replaces what the block has done so far.
+    fn restate(&mut self) {
+        let before = self.chain.newest.clone();
+        let Some(mut open) = before.open.clone() else { return };
+        open.index += 1;
+        let changes = self.changes();
+        let parent = self.chain.state_after(open.header.number - 1).unwrap().clone();
+        let open = Self::open(&parent, open, &changes);
+        assert!(self.apply(Record::Preconfirmed { complete: None, start: SubBlockStart::Restates, open }));
+        self.naive.ahead.last_mut().unwrap().changes = Some(changes);
+        assert!(self.chain.select(Selector::Snapshot(before.id)).is_ok(), "the snapshots before stay");
+        // The changes of the step lead from the snapshot before to this one.
+        let after = &self.chain.newest;
+        let mut led = before.world.clone();
+        led.apply_many(&StateStep::merged(&after.path));
+        for account in 0..ACCOUNTS {
+            if let Some(known) = balance(&after.world, account) {
+                assert_eq!(balance(&led, account), Some(known));
+            }
+        }
     }
 
     /// The first sub-block of a block, on the head or on any of the pre-confirmed blocks.
@@ -251,7 +273,7 @@ impl Pair {
         let parent = complete.as_ref().unwrap_or_else(|| self.chain.latest());
         let header = Header { number: on + 1, parent_hash: parent.head_hash(), ..Header::default() };
         let open = Self::open(parent, OpenBlock::new(header), &changes);
-        assert!(self.apply(Record::Preconfirmed { complete, opens: true, open }));
+        assert!(self.apply(Record::Preconfirmed { complete, start: SubBlockStart::Opens, open }));
         self.naive.ahead.push(NaiveBlock { number: on + 1, hash: None, changes: Some(changes) });
     }
 
@@ -322,11 +344,10 @@ impl Pair {
         assert!(!self.apply(Record::Canonical { block, changes, verified: Verified::Full }), "an unknown parent");
         let header = Header { number: number + 7, ..Header::default() };
         let open = || Self::open(&newest, OpenBlock::new(header.clone()), &Changes::new());
-        assert!(
-            !self.apply(Record::Preconfirmed { complete: None, opens: true, open: open() }),
-            "a number is left out"
-        );
-        assert!(!self.apply(Record::Preconfirmed { complete: None, opens: false, open: open() }), "another block");
+        for start in [SubBlockStart::Opens, SubBlockStart::Extends, SubBlockStart::Restates] {
+            let record = Record::Preconfirmed { complete: None, start, open: open() };
+            assert!(!self.apply(record), "a number is left out, or it is another block");
+        }
         assert!(!self.apply(Record::GoBack { number: number + 9, feed: LIVE }), "a block that is not here yet");
         assert!(!self.apply(Record::GoBack { number: 3, feed: LIVE }), "a block from before");
         let block = sealed(&mut self.random, number + 9, newest.head_hash());
@@ -335,7 +356,8 @@ impl Pair {
 
     fn step(&mut self) {
         match self.random.random_range(0..100) {
-            0..35 => self.extend(),
+            0..25 => self.extend(),
+            25..35 => self.restate(),
             35..60 => self.begin(),
             60..80 => self.canonical(),
             80..84 => {

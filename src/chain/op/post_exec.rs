@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
-use alloy_consensus::{Header, transaction::Recovered};
-use alloy_primitives::{B256, Sealed, U256};
-use op_alloy::consensus::TxPostExec;
+use alloy_consensus::transaction::Recovered;
+use alloy_primitives::{B256, Sealable, Sealed, U256};
+use op_alloy::consensus::post_exec::{SDMGasEntry, TxPostExec};
 
 use super::L1BlockInfo;
-use crate::chain::{ChainSpec, ChainTx};
+use crate::chain::ChainTx;
 
 /// The refunds of gas of a block's transactions, checked against the rules of a block. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -55,14 +55,14 @@ pub enum InvalidPostExec {
 }
 
 impl GasRefunds {
-    /// Returns the refunds of a whole block.
+    /// Returns the refunds of a whole block, of this number. `is_lagoon` says whether Lagoon is active at its time.
     ///
     /// # Errors
     ///
     /// Returns the index of a post-execution transaction that breaks a rule of the block, and that rule.
     pub fn of_block(
-        spec: &ChainSpec,
-        header: &Header,
+        is_lagoon: bool,
+        number: u64,
         transactions: &[Recovered<ChainTx>],
     ) -> Result<Self, (usize, InvalidPostExec)> {
         let post_exec = transactions.iter().enumerate().find_map(|(index, tx)| Some((index, tx.as_post_exec()?)));
@@ -71,25 +71,25 @@ impl GasRefunds {
             return Err((index, InvalidPostExec::NotLast));
         }
         let kinds = |at: usize| transactions.get(at).map(Recovered::inner);
-        Self::checked(spec, header, tx.clone(), kinds).map_err(|broken| (index, broken))
+        Self::checked(is_lagoon, number, tx.clone(), kinds).map_err(|broken| (index, broken))
     }
 
-    /// Returns the refunds of a payload in the block of `header`. `at` returns the block's transactions by their indices.
+    /// Returns the refunds of a payload in the block of this number. `at` returns the block's transactions by their indices.
     ///
     /// # Errors
     ///
     /// Returns the rule that the payload breaks.
     pub fn checked<'a>(
-        spec: &ChainSpec,
-        header: &Header,
+        is_lagoon: bool,
+        number: u64,
         tx: Sealed<TxPostExec>,
         at: impl Fn(usize) -> Option<&'a ChainTx>,
     ) -> Result<Self, InvalidPostExec> {
         let payload = &tx.payload;
-        if !spec.has_post_exec(header.timestamp) {
+        if !is_lagoon {
             return Err(InvalidPostExec::BeforeLagoon);
         }
-        let (found, number) = (payload.block_number, header.number);
+        let found = payload.block_number;
         if found != number {
             return Err(InvalidPostExec::OtherBlock { found, number });
         }
@@ -118,6 +118,11 @@ impl GasRefunds {
         Self(last.as_post_exec().map(|tx| Arc::new(tx.clone())))
     }
 
+    /// Returns the refunds that a post-execution transaction lists, which were checked before.
+    pub fn of_checked(tx: TxPostExec) -> Self {
+        Self(Some(Arc::new(tx.seal_slow())))
+    }
+
     /// Returns the post-execution transaction that lists them, if any.
     pub fn transaction(&self) -> Option<&Sealed<TxPostExec>> {
         self.0.as_deref()
@@ -130,11 +135,20 @@ impl GasRefunds {
 
     /// Returns the gas that is refunded to the transaction at `index`: zero if it has no refund.
     pub fn of(&self, index: usize) -> u64 {
-        let Some(tx) = &self.0 else { return 0 };
-        let entries = &tx.payload.gas_refund_entries;
+        let entries = self.entries();
         // The indices increase.
         let found = entries.binary_search_by_key(&(index as u64), |entry| entry.index);
         found.ok().and_then(|at| entries.get(at)).map_or(0, |entry| entry.gas_refund)
+    }
+
+    /// Returns whether the first `count` transactions of the block have the same refunds as by `other`.
+    pub fn agrees_on(&self, count: usize, other: &Self) -> bool {
+        let first = |refunds: &Self| refunds.entries().partition_point(|entry| entry.index < count as u64);
+        self.entries()[..first(self)] == other.entries()[..first(other)]
+    }
+
+    fn entries(&self) -> &[SDMGasEntry] {
+        self.0.as_ref().map_or(&[], |tx| &tx.payload.gas_refund_entries)
     }
 }
 

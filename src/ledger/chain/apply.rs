@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{BlockChanges, Chain, Unfit};
+use super::{
+    BlockChanges, Chain, Unfit,
+    changes::{ChangesAhead, difference},
+};
 use crate::{
     chain::SealedBlock,
-    ledger::{Record, Snapshot, Stamp},
+    ledger::{Record, Snapshot, Stamp, StateStep, SubBlockStart},
     state::{RemoteView, World},
 };
 
@@ -36,7 +39,7 @@ impl Chain {
                 let sealed = self.add_canonical(sealed.stamped(stamp));
                 self.push(next.map_or(sealed, Arc::new));
             }
-            Record::Preconfirmed { complete, opens, open } => self.add_preconfirmed(stamp, complete, opens, open)?,
+            Record::Preconfirmed { complete, start, open } => self.add_preconfirmed(stamp, complete, start, open)?,
             Record::Canonical { block, changes, verified } => {
                 let (after, stays) = self.next_canonical(block, changes)?;
                 let after = after.with_verified(verified);
@@ -105,7 +108,7 @@ impl Chain {
         &mut self,
         stamp: Stamp,
         complete: Option<Snapshot>,
-        opens: bool,
+        start: SubBlockStart,
         mut open: Snapshot,
     ) -> Result<(), Unfit> {
         // The block before may have become canonical since.
@@ -115,7 +118,7 @@ impl Chain {
                 Unfit::unless(self.preconfirmed(complete.head.number()).is_some(), complete.head.number())?;
                 self.check_open(&open, complete)?;
             }
-            None if opens => self.check_open(&open, &self.latest)?,
+            None if start == SubBlockStart::Opens => self.check_open(&open, &self.latest)?,
             None => {
                 let number = open.header().number;
                 let goes_on = self.newest.open.as_ref().is_some_and(|before| before.header.number == number);
@@ -131,10 +134,19 @@ impl Chain {
             self.provisional.remove(number + 1..=u64::MAX);
             self.forget_changes_from(number + 1);
             self.add_block(&Arc::new(complete.stamped(stamp)));
-        } else if opens {
+        } else if start == SubBlockStart::Opens {
             self.forget_from(open.header().number);
         }
-        self.changes_ahead.entry(open.header().number).or_default().add(&open);
+        let number = open.header().number;
+        if start == SubBlockStart::Restates {
+            let before = self.changes_ahead(number);
+            let changes = ChangesAhead::from(StateStep::merged(&open.path));
+            let step = difference(&before, &changes.merged(), &open);
+            self.changes_ahead.insert(number, changes);
+            open = open.after(&self.newest, Arc::new(step));
+        } else {
+            self.changes_ahead.entry(number).or_default().add(&open);
+        }
         self.prune_states();
         self.push(Arc::new(open.stamped(stamp)));
         Ok(())

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use alloy_primitives::{Address, map::HashMap};
+use revm::Database;
+
 use crate::{
     ledger::Snapshot,
-    state::{AccountChange, MergedChanges},
+    state::{AccountChange, MergedChanges, Overlay},
 };
 
 /// The changes of a pre-confirmed block so far: of its steps, oldest first.
@@ -32,6 +35,33 @@ impl Unfit {
     pub(super) const fn unless(fits: bool, number: u64) -> Result<(), Self> {
         if fits { Ok(()) } else { Err(Self(number)) }
     }
+}
+
+impl From<Vec<AccountChange>> for ChangesAhead {
+    fn from(changes: Vec<AccountChange>) -> Self {
+        Self(imbl::Vector::unit(Arc::new(changes)))
+    }
+}
+
+/// Returns the changes from one state of a block to `after`, another state of it: `before` and `changes` are the changes of both since
+/// the start of the block, each account once. Accounts and slots that `before` alone has changed have their values of the
+/// start in `after`.
+pub(super) fn difference(before: &[AccountChange], changes: &[AccountChange], after: &Snapshot) -> Vec<AccountChange> {
+    let mut all: HashMap<Address, AccountChange> =
+        changes.iter().map(|change| (change.address, change.clone())).collect();
+    let mut state = Overlay::new(after.world.clone(), after.hashes.clone());
+    for old in before {
+        let address = old.address;
+        let Ok(info) = state.basic(address);
+        let change = all.entry(address).or_insert_with(|| AccountChange { address, info, ..AccountChange::default() });
+        // Storage that only one of both has deleted is the block's own: a contract that existed keeps it (EIP-6780).
+        change.storage_cleared |= old.storage_cleared;
+        for slot in old.slots.keys() {
+            let Ok(value) = state.storage(address, *slot);
+            change.slots.entry(*slot).or_insert(value);
+        }
+    }
+    all.into_values().collect()
 }
 
 impl ChangesAhead {

@@ -39,7 +39,7 @@ impl Entry {
         let mut complete = None;
         let mut add = |complete, sub_block| {
             let complete = Maybe(complete);
-            entries.push(Self::Preconfirmed(Box::new(Preconfirmed { complete, sub_block })));
+            entries.push(Self::Preconfirmed(Box::new(Preconfirmed { complete, sub_block, restates: false })));
         };
         for after in chain.ahead() {
             let changes = codes.all_of(&chain.changes_ahead(after.head.number()));

@@ -12,8 +12,8 @@ use super::{
     stored::StoredSubBlock,
 };
 use crate::{
-    chain::{BlockBody, BlockGas, BlockHashes, SealedBlock},
-    ledger::{BlockChanges, Chain, OpenBlock, Record, Snapshot, Unfit},
+    chain::{BlockBody, BlockGas, BlockHashes, GasRefunds, SealedBlock},
+    ledger::{BlockChanges, Chain, OpenBlock, Record, Snapshot, SubBlockStart, Unfit},
     state::{AccountChange, World},
     store::{corrupted, problem_of},
 };
@@ -82,6 +82,7 @@ impl StoredSubBlock {
         open.index = self.index;
         open.set_gas(BlockGas { regular: self.regular_gas_used, state: self.state_gas_used.unwrap_or_default() });
         open.blob_gas_used = self.blob_gas_used;
+        open.refunds = Self::read_refunds(self.refunds)?;
         open.access_lists.extend(self.access_list.map(Arc::new));
         for (tx, receipt) in self.transactions.into_iter().zip(self.receipts) {
             open.push(tx.read()?, receipt.read()?);
@@ -116,14 +117,26 @@ fn after(on: &Snapshot, changes: Vec<AccountChange>, create: impl FnOnce(World, 
 
 impl Preconfirmed {
     fn read(self, on: &Chain, codes: &CodesByHash) -> Result<Record, EntryError> {
-        let Self { complete, sub_block } = self;
+        let Self { complete, sub_block, restates } = self;
         let complete = match complete.0 {
             Some(block) => Some(on.completed(block.read(Some(on))?)?),
             None => None,
         };
-        let opens = sub_block.opens.0.is_some();
-        let open = sub_block.read(complete.as_ref().unwrap_or_else(|| on.latest()), &on.newest, codes)?;
-        Ok(Record::Preconfirmed { complete, opens, open })
+        let start = match &sub_block.opens.0 {
+            None => SubBlockStart::Extends,
+            Some(_) if restates => SubBlockStart::Restates,
+            Some(_) => SubBlockStart::Opens,
+        };
+        let parent = match (&sub_block.opens.0, &complete) {
+            (Some(header), _) if restates => {
+                let before = header.number.checked_sub(1).and_then(|before| on.state_after(before));
+                before.filter(|before| before.head_hash() == on.newest.head_hash()).ok_or(Unfit(header.number))?
+            }
+            (_, Some(complete)) => complete,
+            (_, None) => on.latest(),
+        };
+        let open = sub_block.read(parent, &on.newest, codes)?;
+        Ok(Record::Preconfirmed { complete, start, open })
     }
 }
 
@@ -185,6 +198,7 @@ impl Block {
             });
         };
         let mut body: BlockBody = body.read()?;
+        let mut refunds = GasRefunds::default();
         if known > 0 {
             let begun = on.and_then(|on| on.preconfirmed(number)).and_then(|snapshot| Begun::of(snapshot));
             let begun = begun.filter(|begun| begun.len() as u64 == known);
@@ -193,7 +207,8 @@ impl Block {
                 begun.content().map(|(tx, receipt)| (tx.clone(), receipt.clone())).unzip();
             body.transactions.splice(..0, transactions);
             body.receipts.splice(..0, receipts);
+            refunds = begun.refunds().clone();
         }
-        Ok(SealedBlock::named(header, body))
+        Ok(SealedBlock::named(header, body).with_refunds(refunds))
     }
 }

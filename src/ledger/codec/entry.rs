@@ -17,8 +17,8 @@ use super::{
     stored::{Maybe, NumberedHash, StoredBody, StoredChange, StoredSubBlock},
 };
 use crate::{
-    chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, SealedBlock, TransactionLogs},
-    ledger::{BlockChanges, Chain, OpenBlock, Record, Snapshot, StateStep, Tags, Verified},
+    chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, GasRefunds, SealedBlock, TransactionLogs},
+    ledger::{BlockChanges, Chain, OpenBlock, Record, Snapshot, StateStep, SubBlockStart, Tags, Verified},
     store::{StoredTx, corrupted, decode},
 };
 
@@ -98,8 +98,10 @@ pub struct Seal {
 pub struct Preconfirmed {
     /// The complete block before it, if the sub-block is the first on that.
     pub complete: Maybe<Block>,
-    /// The sub-block.
+    /// The sub-block, which has all of its block if it begins or replaces that.
     pub sub_block: SubBlock,
+    /// Whether the sub-block replaces the block being built, with other refunds.
+    pub restates: bool,
 }
 
 /// The upstream's next canonical block.
@@ -155,12 +157,13 @@ impl Entry {
                 let next = next.as_ref().and_then(|next| SubBlock::built(next, None, &next.path, codes));
                 Self::Seal(Box::new(Seal { block, changes, next: Maybe(next) }))
             }
-            Record::Preconfirmed { complete, opens, open } => {
-                let before = on.newest.open.as_ref().filter(|_| !opens);
+            Record::Preconfirmed { complete, start, open } => {
+                let before = on.newest.open.as_ref().filter(|_| *start == SubBlockStart::Extends);
                 let changes = codes.all_of(&StateStep::merged(&open.path));
                 let sub_block = SubBlock::preconfirmed(open, before, changes)?;
                 let complete = complete.as_ref().map(|complete| Block::on(on, &complete.head, complete.verified));
-                Self::Preconfirmed(Box::new(Preconfirmed { complete: Maybe(complete), sub_block }))
+                let (complete, restates) = (Maybe(complete), *start == SubBlockStart::Restates);
+                Self::Preconfirmed(Box::new(Preconfirmed { complete, sub_block, restates }))
             }
             Record::Canonical { block, changes, verified } => {
                 let (kind, changes) = match changes {
@@ -278,6 +281,7 @@ impl SubBlock {
     pub fn whole(after: &Snapshot, changes: Vec<StoredChange>) -> Self {
         let (header, body) = (after.head.header.inner(), after.head.body());
         let content = StoredSubBlock {
+            refunds: StoredSubBlock::refunds_of(&after.head.refunds(&body)),
             regular_gas_used: header.gas_used,
             blob_gas_used: header.blob_gas_used.unwrap_or_default(),
             transactions: body.transactions.iter().map(Into::into).collect(),
@@ -353,7 +357,7 @@ pub enum Begun<'a> {
     /// The block is being built.
     Open(&'a OpenBlock),
     /// The block is complete.
-    Complete(Arc<BlockBody>),
+    Complete(Arc<BlockBody>, GasRefunds),
 }
 
 impl<'a> Begun<'a> {
@@ -361,7 +365,10 @@ impl<'a> Begun<'a> {
     pub fn of(snapshot: &'a Snapshot) -> Option<Self> {
         match &snapshot.open {
             Some(open) => Some(Self::Open(open)),
-            None => snapshot.head.find_body().map(Self::Complete),
+            None => snapshot.head.find_body().map(|body| {
+                let refunds = snapshot.head.refunds(&body);
+                Self::Complete(body, refunds)
+            }),
         }
     }
 
@@ -369,7 +376,15 @@ impl<'a> Begun<'a> {
     pub fn len(&self) -> usize {
         match self {
             Self::Open(open) => open.transactions.len(),
-            Self::Complete(body) => body.transactions.len(),
+            Self::Complete(body, _) => body.transactions.len(),
+        }
+    }
+
+    /// Returns the refunds of the transactions.
+    pub fn refunds(&self) -> &GasRefunds {
+        match self {
+            Self::Open(open) => &open.refunds,
+            Self::Complete(_, refunds) => refunds,
         }
     }
 
@@ -377,7 +392,7 @@ impl<'a> Begun<'a> {
     pub fn content(&self) -> Box<dyn Iterator<Item = (&Recovered<ChainTx>, &ChainReceipt)> + '_> {
         match self {
             Self::Open(open) => Box::new(open.transactions.iter().zip(&open.receipts)),
-            Self::Complete(body) => Box::new(body.transactions.iter().zip(&body.receipts)),
+            Self::Complete(body, _) => Box::new(body.transactions.iter().zip(&body.receipts)),
         }
     }
 

@@ -3,16 +3,20 @@
 
 use alloy_consensus::{Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxReceipt, TxType, Typed2718};
 use alloy_eips::{
+    eip2718::{Decodable2718, Encodable2718},
     eip4895::{Withdrawal, Withdrawals},
     eip7928::BlockAccessList,
 };
 use alloy_primitives::{Address, B256, Bytes, Log, U256};
 use alloy_rlp::{BufMut, Decodable, Encodable, RlpDecodable, RlpEncodable};
-use op_alloy::consensus::{DEPOSIT_TX_TYPE_ID, OpDepositReceipt, post_exec::POST_EXEC_TX_TYPE_ID};
+use op_alloy::consensus::{
+    DEPOSIT_TX_TYPE_ID, OpDepositReceipt,
+    post_exec::{POST_EXEC_TX_TYPE_ID, TxPostExec},
+};
 use revm::state::AccountInfo;
 
 use crate::{
-    chain::{BlockBody, ChainReceipt, SealedBlock, merged_access_list},
+    chain::{BlockBody, ChainReceipt, GasRefunds, SealedBlock, merged_access_list},
     ledger::OpenBlock,
     state::{AccountChange, Code},
     store::{StoredTx, corrupted},
@@ -240,6 +244,8 @@ pub struct StoredSubBlock {
     pub transactions: Vec<StoredTx>,
     pub receipts: Vec<StoredReceipt>,
     pub changes: Vec<StoredChange>,
+    /// The post-execution transaction that lists the refunds of the transactions so far, in EIP-2718 bytes, if any.
+    pub refunds: Maybe<Bytes>,
     /// State gas that the block has used so far, unless it is zero.
     pub state_gas_used: Option<u64>,
     /// The accesses of the sub-block. `None` before Amsterdam, and on the chain of an upstream.
@@ -259,9 +265,22 @@ impl StoredSubBlock {
             transactions: new.clone().map(|at| (&open.transactions[at]).into()).collect(),
             receipts: new.map(|at| (&open.receipts[at]).into()).collect(),
             changes,
+            refunds: StoredSubBlock::refunds_of(&open.refunds),
             state_gas_used: Some(open.gas.state).filter(|gas| *gas > 0),
             access_list: merged_access_list(&open.access_lists, known_lists),
         }
+    }
+
+    /// Returns the stored form of refunds.
+    pub fn refunds_of(refunds: &GasRefunds) -> Maybe<Bytes> {
+        Maybe(refunds.transaction().map(|tx| tx.encoded_2718().into()))
+    }
+
+    /// Reads the refunds.
+    pub fn read_refunds(refunds: Maybe<Bytes>) -> Result<GasRefunds, redb::Error> {
+        let Some(bytes) = refunds.0 else { return Ok(GasRefunds::default()) };
+        let read = TxPostExec::decode_2718_exact(&bytes).map(GasRefunds::of_checked);
+        read.map_err(|error| corrupted(format!("a post-execution transaction cannot be read: {error}")))
     }
 }
 

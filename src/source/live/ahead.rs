@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use alloy_consensus::Header;
+use alloy_consensus::{Header, transaction::Recovered};
 use alloy_primitives::{B256, Sealed};
 use op_alloy::rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta};
 use tokio::time::Instant;
@@ -17,8 +17,8 @@ use super::{
     verify::{verify, verify_base},
 };
 use crate::{
-    chain::{Attributes, BlockBody, SealedBlock},
-    ledger::{FeedProblem, FeedState, Record, Snapshot},
+    chain::{Attributes, BlockBody, GasRefunds, SealedBlock},
+    ledger::{FeedProblem, FeedState, OpenBlock, Record, Snapshot, SubBlockStart},
     source::apply::{extend_known, open_block_with, prefetch},
     state::Missed,
     upstream::Hints,
@@ -114,9 +114,12 @@ impl Live {
             },
         };
         let transactions = first.transactions()?;
+        let again = begun.again.len();
         loop {
             let Some(open) = &begun.snapshot.open else { return Err(LiveError::Gone(first.number)) };
-            let rest = &transactions[begun.executed..];
+            let (own, executed) = (transactions, begun.executed);
+            // First those that are executed again, then its own.
+            let rest = if executed < again { &begun.again[executed..] } else { &own[executed - again..] };
             let stretch = extend_known(&self.chain.spec, &begun.snapshot, open, rest, u64::MAX);
             begun.executed += stretch.executed;
             begun.path.extend(stretch.snapshot.path.iter().cloned());
@@ -129,7 +132,7 @@ impl Live {
                 first.begun = Some(begun);
                 return Ok(SubBlockProgress::Missed(stretch.missed));
             }
-            if begun.executed == transactions.len() {
+            if begun.executed == again + transactions.len() {
                 break;
             }
         }
@@ -155,9 +158,7 @@ impl Live {
             if !is_of_block || self.is_superseded() {
                 return self.no_parent(number);
             }
-            let (complete, path) = Default::default();
-            let begun = BegunSubBlock { complete, opens: false, snapshot: newest, path, executed: 0 };
-            return Ok(SubBlockProgress::Ready(Box::new(begun)));
+            return self.begin_next(first, newest);
         };
         let latest = self.feed.snapshots.load().latest().clone();
         let complete = if latest.head_hash() == base.parent_hash {
@@ -176,9 +177,71 @@ impl Live {
         if !opened.missed.is_empty() {
             return Ok(SubBlockProgress::Missed(opened.missed));
         }
-        let path = opened.snapshot.path.clone();
-        let snapshot = Arc::new(opened.snapshot);
-        Ok(SubBlockProgress::Ready(Box::new(BegunSubBlock { complete, opens: true, path, snapshot, executed: 0 })))
+        let (path, mut snapshot) = (opened.snapshot.path.clone(), opened.snapshot);
+        if let Some(open) = &mut snapshot.open {
+            open.refunds = self.refunds(first, open)?;
+        }
+        let (start, again, snapshot) = (SubBlockStart::Opens, Vec::new(), Arc::new(snapshot));
+        Ok(SubBlockProgress::Ready(Box::new(BegunSubBlock { complete, start, again, path, snapshot, executed: 0 })))
+    }
+
+    /// Returns the refunds of the block `open` and of the sub-block after it, of which the sub-block restates all.
+    fn refunds(&self, first: &WaitingSubBlock, open: &OpenBlock) -> Result<GasRefunds, LiveError> {
+        let (word, own) = (first.flashblock.post_exec.clone()?, first.transactions()?);
+        let Some(post_exec) = word else { return Ok(GasRefunds::default()) };
+        let before = open.transactions.len();
+        let at = |index: usize| match index.checked_sub(before) {
+            None => open.transactions.get(index),
+            Some(index) => own.get(index),
+        };
+        let is_lagoon = self.chain.spec.has_post_exec(open.header.timestamp);
+        let kinds = |index| at(index).map(Recovered::inner);
+        Ok(GasRefunds::checked(is_lagoon, open.header.number, post_exec, kinds)?)
+    }
+
+    /// Returns the state that the next sub-block of the block being built is executed on: `newest`, unless the refunds of what has been
+    /// executed are others now. Then the block is executed again from its start.
+    fn begin_next(&self, first: &WaitingSubBlock, newest: Arc<Snapshot>) -> Result<SubBlockProgress, LiveError> {
+        let Some(open) = &newest.open else { return self.no_parent(first.number) };
+        let refunds = self.refunds(first, open)?;
+        let (complete, path, again) = Default::default();
+        let executed = open.transactions.len();
+        if !refunds.agrees_on(executed, &open.refunds) {
+            return self.begin_again(first.number, &newest, open, refunds);
+        }
+        let is_same = refunds == open.refunds;
+        let snapshot = match is_same {
+            true => newest,
+            false => Arc::new(newest.with_refunds(refunds)),
+        };
+        let start = SubBlockStart::Extends;
+        Ok(SubBlockProgress::Ready(Box::new(BegunSubBlock { complete, start, again, path, snapshot, executed: 0 })))
+    }
+
+    /// Returns the start of the block being built, with other refunds.
+    fn begin_again(
+        &self,
+        number: u64,
+        newest: &Snapshot,
+        open: &OpenBlock,
+        refunds: GasRefunds,
+    ) -> Result<SubBlockProgress, LiveError> {
+        let published = self.feed.snapshots.load();
+        let parent = number.checked_sub(1).and_then(|before| published.state_after(before));
+        let parent = parent.filter(|parent| parent.head_hash() == newest.head_hash()).ok_or(LiveError::Gone(number))?;
+        let mut on = Snapshot::at_head(parent.world.clone(), parent.head.clone(), parent.hashes.clone());
+        on.state = parent.state;
+        let opened = open_block_with(&self.chain.spec, &on, open.header.clone())?;
+        if !opened.missed.is_empty() {
+            return Ok(SubBlockProgress::Missed(opened.missed));
+        }
+        let again = open.transactions.iter().cloned().collect();
+        let (path, mut snapshot) = (opened.snapshot.path.clone(), opened.snapshot);
+        if let Some(open) = &mut snapshot.open {
+            open.refunds = refunds;
+        }
+        let (complete, start, snapshot) = (None, SubBlockStart::Restates, Arc::new(snapshot));
+        Ok(SubBlockProgress::Ready(Box::new(BegunSubBlock { complete, start, again, path, snapshot, executed: 0 })))
     }
 
     /// Returns that the parent of a sub-block is still imported, or an error if nothing is imported.
@@ -188,11 +251,11 @@ impl Live {
 
     /// Publishes a sub-block that has been executed and checked.
     fn publish(&mut self, done: BegunSubBlock, first: &WaitingSubBlock) {
-        let BegunSubBlock { complete, opens, snapshot, .. } = done;
-        if self.is_superseded() && !(opens && complete.is_none()) {
+        let BegunSubBlock { complete, start, snapshot, .. } = done;
+        if self.is_superseded() && !(start == SubBlockStart::Opens && complete.is_none()) {
             return;
         }
-        if opens {
+        if start == SubBlockStart::Opens {
             self.counts.begin(first.number);
         }
         let snapshot = Arc::try_unwrap(snapshot).unwrap_or_else(|shared| shared.copy());
@@ -202,7 +265,7 @@ impl Live {
         if self.feed.status.is_degraded() {
             self.set(self.live());
         }
-        match self.feed.publish(Record::Preconfirmed { complete, opens, open: snapshot }) {
+        match self.feed.publish(Record::Preconfirmed { complete, start, open: snapshot }) {
             Ok(_) => self.feed.count(first.received.into_std()),
             Err(unfit) => {
                 tracing::warn!(%unfit, "a Flashblock is not applied");
@@ -214,7 +277,7 @@ impl Live {
     /// Fetches what the first sub-block of the queue has missed, and what its other transactions will need.
     fn fetch_for(&self, first: &mut WaitingSubBlock, mut missed: Missed) {
         let (executed, on) = match &first.begun {
-            Some(begun) => (begun.executed, begun.snapshot.clone()),
+            Some(begun) => (begun.executed.saturating_sub(begun.again.len()), begun.snapshot.clone()),
             None => (0, self.feed.snapshots.newest()),
         };
         self.prefetch(first, executed, &on, &mut missed);
@@ -270,7 +333,7 @@ impl Live {
             Sealed::new_unchecked(header, hash),
             BlockBody { transactions, receipts, withdrawals, ..BlockBody::default() },
         );
-        Ok(published.completed(sealed)?)
+        Ok(published.completed(sealed.with_refunds(open.refunds.clone()))?)
     }
 
     /// Returns the header of a block, as far as its first sub-block has it.

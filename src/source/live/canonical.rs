@@ -12,7 +12,7 @@ use super::flashblocks::{Action, CanonicalBlock};
 use super::{
     catch_up::{CatchUp, WaitingBlock},
     error::LiveError,
-    import::{CanonicalNews, ForkPoint, Found, ImportedBlock, known_block, summary},
+    import::{CanonicalNews, ForkPoint, Found, ImportedBlock, known_block, summary_of, summary_of_sealed},
     state::Live,
 };
 use crate::{
@@ -178,7 +178,7 @@ impl Live {
                 self.queue.clear();
                 self.set(FeedState::Degraded(FeedProblem::Reorg));
                 if path.is_empty() {
-                    let actions = self.reconcile(&summary(&fork.header, fork.transaction_hashes().unwrap_or_default()));
+                    let actions = self.reconcile(&summary_of_sealed(&fork));
                     self.act(actions, Instant::now());
                 }
             }
@@ -211,7 +211,7 @@ impl Live {
             self.step(Err(LiveError::Gone(number)));
             return None;
         };
-        let summary = summary(&block.header, block.transaction_hashes());
+        let summary = summary_of(&block);
         let confirmed = self.flashblocks.as_ref().is_some_and(|source| source.rules.confirms(&summary));
         let is_applied = !self.queue.has(number);
         if confirmed && !is_applied {
@@ -297,7 +297,7 @@ impl Live {
         let (receipts, totals) = own.outcome();
         // The same gas and receipts are not enough: a transfer of another value has them too.
         let is_same = own.environment_difference(&block.header).is_none()
-            && own.transaction_hashes() == block.transaction_hashes()
+            && own.canonical_hashes() == block.transaction_hashes()
             && totals.check(block).is_ok();
         is_same.then_some(ImportedBlock { changes: BlockChanges::AsPreconfirmed, receipts })
     }
@@ -315,7 +315,7 @@ impl Live {
     /// Starts again at a block without known ancestors.
     fn restart(&mut self, block: UpstreamBlock, receipts: AnnouncedReceipts) {
         let (number, hash, is_refused) = (block.number(), block.hash(), receipts.is_refused());
-        let actions = self.reconcile(&summary(&block.header, block.transaction_hashes()));
+        let actions = self.reconcile(&summary_of(&block));
         let mut hashes = BlockHashes::default();
         if let Some(parent) = block.number().checked_sub(1) {
             hashes.push(parent, block.header.parent_hash);

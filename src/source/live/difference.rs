@@ -35,7 +35,8 @@ impl Live {
     /// canonical with more transactions than had been pre-confirmed does not differ, unless all were: `is_complete`.
     pub(super) fn note_difference(&self, block: &UpstreamBlock, is_complete: bool) {
         let Some(own) = self.preconfirmed(block.number()) else { return };
-        let hashes = own.transaction_hashes();
+        // A later sub-block may have brought other refunds, too.
+        let hashes = if is_complete { own.canonical_hashes() } else { own.transaction_hashes() };
         let told = block.transaction_hashes();
         let is_prefix = told.starts_with(&hashes);
         let (transaction, (field, computed, announced)) = match own.environment_difference(&block.header) {

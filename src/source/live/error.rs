@@ -5,9 +5,9 @@ use std::{panic::AssertUnwindSafe, time::Duration};
 use alloy_evm::block::BlockExecutionError;
 use alloy_primitives::B256;
 
-use super::flashblocks::UnreadTx;
+use super::flashblocks::{UnreadPostExec, UnreadTx};
 use crate::{
-    chain::Unexecutable,
+    chain::{InvalidPostExec, Unexecutable},
     ledger::{FeedProblem, Unfit},
     state::{FetchError, Missed},
     upstream::{BlockError, UpstreamError},
@@ -44,6 +44,12 @@ pub enum LiveError {
     /// A transaction cannot be read.
     #[error(transparent)]
     Unread(#[from] UnreadTx),
+    /// A post-execution transaction cannot be read.
+    #[error(transparent)]
+    UnreadPostExec(#[from] UnreadPostExec),
+    /// The post-execution transaction of a sub-block breaks a rule.
+    #[error("diff.post_exec_tx: {0}")]
+    PostExec(#[from] InvalidPostExec),
     /// The upstream is a node of another chain than at the start.
     #[error("the upstream's chain id is {announced} now, expected {expected}: it is a node of another chain")]
     OtherChain { expected: u64, announced: u64 },
@@ -114,6 +120,8 @@ impl LiveError {
             | Self::Panicked
             | Self::Transaction { .. }
             | Self::Unread(_)
+            | Self::UnreadPostExec(_)
+            | Self::PostExec(_)
             | Self::Unexecutable(_)
             | Self::ForeignType { .. } => FeedProblem::Execution,
             Self::Gone(_) => FeedProblem::Reorg,

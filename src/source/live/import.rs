@@ -236,7 +236,8 @@ impl LiveChain {
         if let Some(foreign) = &block.foreign {
             return Err(LiveError::ForeignType { index: foreign.index, kind: foreign.kind });
         }
-        let refunds = GasRefunds::of_block(&self.spec, &block.header, &block.transactions)
+        let is_lagoon = self.spec.has_post_exec(block.header.timestamp);
+        let refunds = GasRefunds::of_block(is_lagoon, block.number(), &block.transactions)
             .map_err(|(index, broken)| LiveError::Transaction { index, problem: broken.to_string() })?;
         // The state right after the parent, which is canonical, without the pre-confirmed blocks on it.
         let view = parent.world.remote().filter(|view| view.hash() == parent.head_hash()).cloned();
@@ -323,14 +324,28 @@ fn child_of(block: &UpstreamBlock, parent: u64) -> Result<(), LiveError> {
 }
 
 /// Returns a canonical block as the rules of a stream want it.
-pub(super) fn summary(header: &Sealed<Header>, transactions: Vec<B256>) -> CanonicalBlock {
+pub(super) fn summary(header: &Sealed<Header>, mut transactions: Vec<B256>, post_exec: Option<B256>) -> CanonicalBlock {
+    // The post-execution transaction is the last.
+    transactions.pop_if(|last| Some(*last) == post_exec);
     CanonicalBlock {
         number: header.number,
         hash: header.hash(),
         parent_hash: header.parent_hash,
         receipts_root: header.receipts_root,
         transactions,
+        post_exec,
     }
+}
+
+/// Returns the parts of a sealed block that the rules of the stream need.
+pub(super) fn summary_of_sealed(block: &SealedBlock) -> CanonicalBlock {
+    let post_exec = block.find_body().and_then(|body| block.refunds(&body).hash());
+    summary(&block.header, block.transaction_hashes().unwrap_or_default(), post_exec)
+}
+
+/// Returns the parts of an upstream's block that the rules of the stream need.
+pub(super) fn summary_of(block: &UpstreamBlock) -> CanonicalBlock {
+    summary(&block.header, block.transaction_hashes(), block.refunds().hash())
 }
 
 /// Returns a canonical block as far as it is known: with its body, with its logs, or as a header alone.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::flashblocks::{Flashblock, UnreadTx};
 use crate::{
     chain::ChainTx,
-    ledger::{Snapshot, StateStep},
+    ledger::{Snapshot, StateStep, SubBlockStart},
     state::{FetchError, Held},
 };
 
@@ -25,13 +25,15 @@ pub(super) struct SubBlockQueue(VecDeque<WaitingSubBlock>);
 pub(super) struct BegunSubBlock {
     /// The state after the pre-confirmed block before it, if it begins a block on that.
     pub(super) complete: Option<Snapshot>,
-    /// Whether it begins a block.
-    pub(super) opens: bool,
-    /// The state after its transactions so far.
+    /// The relation to its block.
+    pub(super) start: SubBlockStart,
+    /// The transactions of its block before it that are executed again, because their refunds are others now. Empty for most.
+    pub(super) again: Vec<Recovered<ChainTx>>,
+    /// The state after the transactions so far.
     pub(super) snapshot: Arc<Snapshot>,
     /// The steps of the parts.
     pub(super) path: Vec<Arc<StateStep>>,
-    /// The number of its transactions that have been executed.
+    /// The number of transactions that have been executed: of those that are executed again, and of its own.
     pub(super) executed: usize,
 }
 

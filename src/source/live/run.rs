@@ -9,8 +9,8 @@ use futures::{
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    catch_up::CatchUp, counts::BlockFate, flashblocks::Event, import::summary, parts::LiveSource, queue::SubBlockQueue,
-    state::Live,
+    catch_up::CatchUp, counts::BlockFate, flashblocks::Event, import::summary_of_sealed, parts::LiveSource,
+    queue::SubBlockQueue, state::Live,
 };
 use crate::{
     ledger::{FeedLag, FeedProblem, FeedState, Record},
@@ -75,7 +75,7 @@ impl Live {
         if let Some(source) = &mut self.flashblocks {
             let head = self.feed.snapshots.load().head().clone();
             // Nothing is pre-confirmed yet, so there is no action to execute.
-            source.rules.canonical(&summary(&head.header, head.transaction_hashes().unwrap_or_default()));
+            source.rules.canonical(&summary_of_sealed(&head));
         }
         self.expect_contents_again();
         self.catch_up.look();

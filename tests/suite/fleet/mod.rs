@@ -5,6 +5,7 @@ mod cluster;
 mod faults;
 mod following;
 mod images;
+mod lagoon;
 mod lateness;
 mod leading;
 mod live;

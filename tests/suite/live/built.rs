@@ -5,10 +5,13 @@ use std::sync::{Arc, LazyLock};
 use alloy_consensus::{Header, SignableTransaction, TxEip1559, TxEnvelope, TxReceipt, Typed2718};
 use alloy_eips::{Encodable2718, eip4895::Withdrawals};
 use alloy_genesis::{Genesis, GenesisAccount};
-use alloy_primitives::{Address, B256, Bloom, Bytes, TxKind, U256, address, hex, keccak256};
+use alloy_primitives::{Address, B64, B256, Bloom, Bytes, TxKind, U256, address, hex, keccak256};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
-use op_alloy::{consensus::TxDeposit, rpc_types_engine::OpFlashblockPayload};
+use op_alloy::{
+    consensus::{TxDeposit, post_exec::POST_EXEC_TX_TYPE_ID},
+    rpc_types_engine::OpFlashblockPayload,
+};
 use presim::{
     chain::{
         Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, GasRefunds,
@@ -25,6 +28,7 @@ use serde_json::{Value, json};
 
 use crate::{
     op_chain::{ATTRIBUTED, L1_BLOCK, SEQUENCER_FEE_VAULT, config as op_config, post_exec},
+    support::hex,
     upstream::{Cumulative, Fixture, State, UpstreamBlock, cut},
 };
 
@@ -265,6 +269,44 @@ impl Built {
         let (receipts_root, logs_bloom) = receipts_root_and_bloom(&Vec::<ChainReceipt>::new());
         let nothing = Cumulative { gas_used: 0, receipts_root, logs_bloom };
         count.checked_sub(1).map_or(nothing, |at| self.cumulative[at])
+    }
+
+    /// Returns the block so far as sub-block `index`, which brings the transactions from `from` on and restates the refunds of all,
+    /// from a builder that leaves out hashes. `covers_last` says whether the root of the receipts covers that of the
+    /// post-execution transaction.
+    pub fn restated(&self, index: u64, from: usize, covers_last: bool) -> Value {
+        let count = self.raw().len();
+        let mut json = serde_json::to_value(&self.flashblocks(&[count])[0]).expect("a payload is JSON");
+        let (mut transactions, mut receipts) = (self.raw().to_vec(), self.receipts());
+        let post_exec = transactions.pop_if(|last| last[0] == POST_EXEC_TX_TYPE_ID);
+        if post_exec.is_some() && !covers_last {
+            receipts.pop();
+            json["diff"]["receipts_root"] = json!(receipts_root_and_bloom(&receipts).0);
+        }
+        json["payload_id"] = json!(B64::from(self.number().to_be_bytes()));
+        json["index"] = json!(index);
+        let diff = &mut json["diff"];
+        diff["transactions"] = json!(transactions[from..]);
+        diff["withdrawals"] = json!([]);
+        for hash in ["state_root", "block_hash", "withdrawals_root"] {
+            diff[hash] = json!(B256::ZERO);
+        }
+        if let Some(post_exec) = post_exec {
+            diff["post_exec_tx"] = json!(post_exec);
+        }
+        if index > 0 {
+            json.as_object_mut().expect("an object").remove("base");
+        }
+        json
+    }
+
+    /// Returns the receipts as the metadata of a sub-block has them, by the hashes of the transactions.
+    pub fn told_receipts(&self) -> Value {
+        let all = self.block.receipts.iter().flatten();
+        let sent = all.filter(|receipt| receipt["type"] != hex(u64::from(POST_EXEC_TX_TYPE_ID)));
+        let told =
+            sent.map(|receipt| (receipt["transactionHash"].as_str().expect("a hash").to_owned(), receipt.clone()));
+        Value::Object(told.collect())
     }
 
     /// Returns what the builder would send if it told no receipts root, no bloom and no gas.

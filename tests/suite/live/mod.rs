@@ -8,7 +8,7 @@ mod differences;
 mod faults;
 mod flags;
 mod heads;
-mod lagoon;
+pub mod lagoon;
 mod late;
 mod manners;
 mod native;

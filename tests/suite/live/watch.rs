@@ -27,7 +27,7 @@ fn bundle(name: &str, account: &str, code: &str) -> Value {
 }
 
 /// Returns a bundle that reads a balance.
-fn reads_balance(name: &str, of: Address) -> Value {
+pub fn reads_balance(name: &str, of: Address) -> Value {
     bundle(name, RUNNER, &format!("0x73{}315f5260205ff3", hex::encode(of)))
 }
 

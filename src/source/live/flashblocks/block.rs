@@ -23,8 +23,10 @@ pub struct CanonicalBlock {
     pub parent_hash: B256,
     /// The root of the receipts.
     pub receipts_root: B256,
-    /// The hashes of the transactions.
+    /// The hashes of the transactions, without the post-execution transaction, which no sub-block has among its own.
     pub transactions: Vec<B256>,
+    /// The hash of the post-execution transaction, if the block has one.
+    pub post_exec: Option<B256>,
 }
 
 /// A block of the chain ahead.
@@ -37,6 +39,8 @@ pub(super) struct Ahead {
     pub(super) digests: Vec<u64>,
     /// The hashes of the transactions so far.
     pub(super) transactions: Vec<B256>,
+    /// The hash of the post-execution transaction after its last sub-block, if it has one then.
+    pub(super) post_exec: Option<B256>,
     pub(super) receipts_root: B256,
     /// The hash of the block after its last sub-block; `None` if the builder did not compute it.
     pub(super) hash: Option<B256>,
@@ -55,6 +59,7 @@ impl Ahead {
             id: flashblock.payload_id,
             digests: Vec::new(),
             transactions: Vec::new(),
+            post_exec: None,
             receipts_root: B256::ZERO,
             hash: None,
             held: Vec::new(),
@@ -69,6 +74,7 @@ impl Ahead {
         let diff = &flashblock.diff;
         self.digests.push(digest(flashblock));
         self.transactions.extend(diff.transactions.iter().map(keccak256));
+        self.post_exec = post_exec_hash(flashblock);
         self.receipts_root = diff.receipts_root;
         // A builder that leaves out the state root has no valid hash, whatever the field holds.
         self.hash = (!diff.state_root.is_zero() && !diff.block_hash.is_zero()).then_some(diff.block_hash);
@@ -102,11 +108,20 @@ impl Ahead {
 
     /// Returns whether it has become this canonical block.
     pub(super) fn is(&self, block: &CanonicalBlock) -> bool {
-        // A builder that leaves the root out sends zero.
-        let same_receipts = self.receipts_root.is_zero() || self.receipts_root == block.receipts_root;
-        let same_content = same_receipts && self.transactions == block.transactions;
+        // A builder that leaves the root out sends zero. Whether it covers the receipt of a post-execution transaction is up to the
+        // builder.
+        let has_root = !self.receipts_root.is_zero() && self.post_exec.is_none();
+        let same_receipts = !has_root || self.receipts_root == block.receipts_root;
+        let same_content =
+            same_receipts && self.transactions == block.transactions && self.post_exec == block.post_exec;
         self.hash == Some(block.hash) || (self.parent == block.parent_hash && same_content)
     }
+}
+
+/// Returns the hash of the post-execution transaction of the block so far. One that cannot be read is found when the sub-block is
+/// executed.
+fn post_exec_hash(flashblock: &Flashblock) -> Option<B256> {
+    flashblock.post_exec.as_ref().ok()?.as_ref().map(|tx| tx.hash())
 }
 
 /// Returns a digest of the sub-block's content.
@@ -131,6 +146,7 @@ fn digest(flashblock: &Flashblock) -> u64 {
     hasher.write(diff.logs_bloom.as_slice());
     hasher.write_u64(diff.gas_used);
     hasher.write_u64(diff.blob_gas_used.unwrap_or(u64::MAX));
+    hasher.write(post_exec_hash(flashblock).as_ref().map_or(&[], B256::as_slice));
     for transaction in &diff.transactions {
         hasher.write_usize(transaction.len());
         hasher.write(transaction);

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use alloy_consensus::{Receipt, transaction::Recovered};
 use alloy_eips::{Decodable2718, eip4895::Withdrawal};
-use alloy_primitives::{Address, B64, B256, Bloom, Bytes, U256};
+use alloy_primitives::{Address, B64, B256, Bloom, Bytes, Sealable, Sealed, U256};
 use brotli::{BrotliDecompressStream, BrotliResult, BrotliState, enc::StandardAlloc};
 use op_alloy::{
-    consensus::{OpDepositReceipt, OpReceipt},
+    consensus::{OpDepositReceipt, OpReceipt, post_exec::TxPostExec},
     rpc_types_engine::{OpFlashblockPayload, OpFlashblockPayloadBase, OpFlashblockPayloadDelta},
 };
 use serde::{
@@ -31,6 +31,9 @@ pub struct Flashblock {
     pub diff: OpFlashblockPayloadDelta,
     /// The transactions of `diff` with their senders, or the first that cannot be read.
     pub transactions: Result<Arc<[Recovered<ChainTx>]>, UnreadTx>,
+    /// The post-execution transaction of the block so far, which lists the refunds of its transactions (`diff.post_exec_tx`):
+    /// `None` if the block has no refunds so far.
+    pub post_exec: Result<Option<Sealed<TxPostExec>>, UnreadPostExec>,
     /// The builder's metadata.
     pub metadata: Metadata,
     /// The length of the JSON in bytes.
@@ -46,6 +49,12 @@ pub struct UnreadTx {
     /// The problem of the transaction.
     pub problem: String,
 }
+
+/// A post-execution transaction of a sub-block that cannot be read, or whose payload presim does not know, so that the block cannot be
+/// executed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("diff.post_exec_tx: {0}")]
+pub struct UnreadPostExec(pub String);
 
 /// The id that an execution engine gives to a block it builds.
 pub type PayloadId = B64;
@@ -108,7 +117,9 @@ impl Flashblock {
         let missing = |name: &str| field("message", format!("missing field `{name}`"));
         let JsonNumber(index) = wire.index.ok_or_else(|| missing("index"))?;
         let diff = wire.diff.ok_or_else(|| missing("diff"))?;
-        let diff = OpFlashblockPayloadDelta::from(parse::<WireDiff>(diff.get().as_bytes(), "diff")?);
+        let mut diff = parse::<WireDiff>(diff.get().as_bytes(), "diff")?;
+        let post_exec = read_post_exec(diff.post_exec_tx.take());
+        let diff = OpFlashblockPayloadDelta::from(diff);
         let metadata = wire.metadata.map(Metadata::read).unwrap_or_default();
         if index == 0 && base.is_none() {
             return Err(field("base", "missing: index 0 has it"));
@@ -121,7 +132,7 @@ impl Flashblock {
         }
         let transactions = read_transactions(&diff.transactions);
         let payload_id = wire.payload_id;
-        Ok(Self { payload_id, index, base, diff, transactions, metadata, size: text.len() })
+        Ok(Self { payload_id, index, base, diff, transactions, post_exec, metadata, size: text.len() })
     }
 
     /// Decodes a binary message: JSON, or JSON compressed with brotli. Never allocates more than `limit` bytes for it.
@@ -150,6 +161,12 @@ fn read_transactions(raw: &[Bytes]) -> Result<Arc<[Recovered<ChainTx>]>, UnreadT
     Ok(recovered.into())
 }
 
+/// Decodes the post-execution transaction of the block so far.
+fn read_post_exec(raw: Option<Bytes>) -> Result<Option<Sealed<TxPostExec>>, UnreadPostExec> {
+    let decode = |raw: Bytes| TxPostExec::decode_2718_exact(&raw).map_err(|error| UnreadPostExec(error.to_string()));
+    Ok(raw.map(decode).transpose()?.map(Sealable::seal_slow))
+}
+
 impl From<OpFlashblockPayload> for Flashblock {
     fn from(payload: OpFlashblockPayload) -> Self {
         let OpFlashblockPayload { payload_id, index, base, diff, metadata } = payload;
@@ -160,7 +177,7 @@ impl From<OpFlashblockPayload> for Flashblock {
             unread: Vec::new(),
         };
         let transactions = read_transactions(&diff.transactions);
-        Self { payload_id: payload_id.0, index, base, diff, transactions, metadata, size: 0 }
+        Self { payload_id: payload_id.0, index, base, diff, transactions, post_exec: Ok(None), metadata, size: 0 }
     }
 }
 
@@ -226,6 +243,7 @@ struct WireDiff {
     withdrawals: Option<Vec<Withdrawal>>,
     withdrawals_root: Option<B256>,
     blob_gas_used: Option<JsonNumber>,
+    post_exec_tx: Option<Bytes>,
 }
 
 impl From<WireDiff> for OpFlashblockPayloadDelta {

@@ -13,5 +13,5 @@ pub use self::{
     block::CanonicalBlock,
     sequence::{Action, FlashblockSequence, Ignored, Replaced},
 };
-pub use decode::{DecodeError, Flashblock, Metadata, UnreadTx};
+pub use decode::{DecodeError, Flashblock, Metadata, UnreadPostExec, UnreadTx};
 pub use stream::{Event, Events, Settings, StreamError, open};

@@ -365,8 +365,9 @@ impl FlashblockSequence {
         if !same.is(block) {
             let same_parent = same.parent == block.parent_hash;
             let begins_so = same_parent && block.transactions.starts_with(&same.transactions);
-            let overtaken =
-                passed == self.ahead.len() && begins_so && block.transactions.len() > same.transactions.len();
+            // A later sub-block has brought transactions, or other refunds.
+            let has_more = block.transactions.len() > same.transactions.len() || block.post_exec != same.post_exec;
+            let overtaken = passed == self.ahead.len() && begins_so && has_more;
             self.abandon(0, None);
             if overtaken {
                 return vec![Action::Replace { number: first, by: Replaced::Overtaken }];

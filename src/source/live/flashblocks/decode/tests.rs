@@ -205,3 +205,47 @@ proptest! {
         }
     }
 }
+
+/// The OP Stack calls them Subblocks now. X Layer leaves parts of the metadata out, and has an access list as RLP.
+#[test]
+fn messages_of_each_kind_of_builder_are_read() {
+    let (mut empty, mut x_layer, mut older) = (message(), message(), message());
+    empty["index"] = json!(1);
+    empty.as_object_mut().unwrap().remove("base");
+    empty["diff"]["transactions"] = json!([]);
+    let metadata = x_layer["metadata"].as_object_mut().unwrap();
+    metadata.retain(|name, _| name == "block_number");
+    metadata.insert("access_list".to_owned(), json!("0xc0"));
+    older["diff"]["block_hash"] = json!(B256::repeat_byte(5));
+    older["diff"]["state_root"] = json!(B256::repeat_byte(6));
+    older["diff"]["withdrawals_root"] = json!(B256::repeat_byte(7));
+    for (message, transactions) in [(empty, 0), (x_layer, 1), (older, 1), (message(), 1)] {
+        let read = read(&message).unwrap();
+        assert_eq!((read.diff.transactions.len(), &read.post_exec), (transactions, &Ok(None)), "{message}");
+        assert_eq!((read.metadata.unread.len(), read.metadata.block_number), (0, Some(301)), "{message}");
+    }
+}
+
+#[test]
+fn the_post_execution_transaction_is_read_or_named() {
+    // Version 1, block 301, and 5000 gas for the transaction at index 1.
+    let raw = "0x7dca0182012dc5c401821388";
+    let mut with = message();
+    with["diff"]["post_exec_tx"] = json!(raw);
+    let flashblock = read(&with).unwrap();
+    let tx = flashblock.post_exec.unwrap().unwrap();
+    assert_eq!(tx.hash(), alloy_primitives::keccak256(alloy_primitives::hex::decode(raw).unwrap()));
+    let entry = &tx.payload.gas_refund_entries[0];
+    assert_eq!((tx.payload.block_number, entry.index, entry.gas_refund), (301, 1, 5_000));
+    assert!(flashblock.transactions.is_err(), "the other transactions are read on their own");
+    with["diff"]["post_exec_tx"] = Value::Null;
+    assert_eq!(read(&with).unwrap().post_exec, Ok(None));
+    // Another version, more fields, bytes that follow, another type, and nothing.
+    for wrong in
+        ["0x7dca0282012dc5c401821388", "0x7dcb0182012dc5c401821388c0", "0x7dca0182012dc5c40182138800", "0x02", "0x"]
+    {
+        with["diff"]["post_exec_tx"] = json!(wrong);
+        let error = read(&with).unwrap().post_exec.unwrap_err().to_string();
+        assert!(error.starts_with("diff.post_exec_tx: "), "{wrong}: {error}");
+    }
+}

@@ -1,7 +1,10 @@
 //! The rules as tables, and on random histories.
 
-use alloy_primitives::{B64, Bytes, keccak256};
-use op_alloy::rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta};
+use alloy_primitives::{B64, Bytes, Sealable, Sealed, keccak256};
+use op_alloy::{
+    consensus::post_exec::{PostExecPayload, SDMGasEntry, TxPostExec},
+    rpc_types_engine::{OpFlashblockPayloadBase, OpFlashblockPayloadDelta},
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -54,7 +57,16 @@ impl Built {
         };
         let payload_id = B64::with_last_byte(self.name);
         let transactions = Ok(Default::default());
-        Flashblock { payload_id, index, base, diff, transactions, metadata: Metadata::default(), size: 1_000 }
+        Flashblock {
+            payload_id,
+            index,
+            base,
+            diff,
+            transactions,
+            post_exec: Ok(None),
+            metadata: Metadata::default(),
+            size: 1_000,
+        }
     }
 
     /// Returns the canonical block that this block becomes after this sub-block.
@@ -65,6 +77,7 @@ impl Built {
             parent_hash: self.parent,
             receipts_root: self.sub(index).diff.receipts_root,
             transactions: (0..=index).map(|index| keccak256(self.transaction(index))).collect(),
+            post_exec: None,
         }
     }
 }
@@ -76,6 +89,7 @@ fn plain(number: u64) -> CanonicalBlock {
         parent_hash: canonical_hash(number - 1),
         receipts_root: B256::ZERO,
         transactions: Vec::new(),
+        post_exec: None,
     }
 }
 
@@ -312,6 +326,54 @@ fn a_canonical_block_that_came_before_its_last_sub_blocks_overtakes_them() {
         (On::Sub(a.next(4, 2), 0), "open 2"),
     ]);
     assert_eq!(history(steps).problem(), None);
+}
+
+/// Returns a sub-block whose block refunds this much gas to its second transaction so far.
+fn refunded(built: Built, index: u64, gas_refund: u64) -> On {
+    changed(built.sub(index), |sub| sub.post_exec = Ok(Some(post_exec(built, gas_refund))))
+}
+
+fn post_exec(built: Built, gas_refund: u64) -> Sealed<TxPostExec> {
+    let gas_refund_entries = vec![SDMGasEntry { index: 1, gas_refund }];
+    let payload = PostExecPayload { version: 1, block_number: built.number, gas_refund_entries };
+    TxPostExec::new(payload).seal_slow()
+}
+
+/// Returns the canonical block that this block becomes after this sub-block, with this refund. Its builder left out the hash.
+fn canonical_refunded(built: Built, index: u64, gas_refund: u64) -> CanonicalBlock {
+    let (post_exec, receipts_root) = (Some(post_exec(built, gas_refund).hash()), B256::repeat_byte(0x33));
+    CanonicalBlock { post_exec, receipts_root, hash: B256::repeat_byte(0x44), ..built.canonical(index) }
+}
+
+#[test]
+fn a_block_is_its_canonical_block_only_with_the_last_refunds() {
+    let a = on_canonical(11, 1);
+    // Whether the root of the receipts covers the receipt of the post-execution transaction is up to the builder.
+    let start = || [(refunded(a, 0, 5), "open 1"), (refunded(a, 1, 7), "extend 1.1")];
+    let mut steps = vec![(On::Canonical(plain(10)), "ignore canonical")];
+    steps.extend(start());
+    steps.extend([(refunded(a, 1, 7), "ignore duplicate"), (On::Canonical(canonical_refunded(a, 1, 7)), "retire 11")]);
+    assert_eq!(history(steps).problem(), None);
+    for canonical in [canonical_refunded(a, 1, 5), CanonicalBlock { hash: B256::repeat_byte(0x44), ..a.canonical(1) }] {
+        let mut steps = vec![(On::Canonical(plain(10)), "ignore canonical")];
+        steps.extend(start());
+        steps.push((On::Canonical(canonical), "replace 11 Overtaken"));
+        assert_eq!(history(steps).problem(), None);
+    }
+    // The block after it was built on something else.
+    let b = a.next(1, 2);
+    let mut steps = vec![(On::Canonical(plain(10)), "ignore canonical")];
+    steps.extend(start());
+    let canonical = canonical_refunded(a, 1, 5);
+    steps.extend([(On::Sub(b, 0), "open 2"), (On::Canonical(canonical), "replace 11 Canonical, fall back mismatch")]);
+    history(steps);
+}
+
+#[test]
+fn an_index_again_with_other_refunds_is_out_of_order() {
+    let (a, mut steps) = begun();
+    steps.push((refunded(a, 1, 5), "fall back out_of_order"));
+    history(steps);
 }
 
 #[test]
