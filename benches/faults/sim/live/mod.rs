@@ -2,6 +2,8 @@
 //! upstream and a stream of sub-blocks that go wrong as a script says.
 
 mod node;
+#[cfg(feature = "fleet")]
+mod replicas;
 mod run;
 mod script;
 mod truth;

@@ -6,7 +6,7 @@ use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, B256, U256, map::B256Set};
 use alloy_rpc_client::ClientBuilder;
 use presim::{
-    chain::BlockHashes,
+    chain::{BASE_FEE_VAULT, BlockHashes},
     ledger::{Chain, FeedProblem, FeedState, Retention, Snapshot, SnapshotId, Snapshots},
     pool::{self, Pool},
     source::{
@@ -22,13 +22,16 @@ use presim::{
     watch::StateHistory,
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
+use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 
+#[cfg(feature = "fleet")]
+use super::replicas::Replicas;
 use super::{
     super::Violation,
     node::SimNode,
     script::{Delivery, LiveScript, LiveStep},
-    truth::{SOMEBODY, STORE, TrueBlock, TruePart, Truth},
+    truth::{FEES, SOMEBODY, STORE, TrueBlock, TruePart, Truth},
     watch::LiveWatch,
 };
 
@@ -135,10 +138,12 @@ struct LiveWorld {
     /// The steps between the states that were published, and the snapshot that was seen last.
     history: StateHistory,
     last: Arc<Snapshot>,
+    #[cfg(feature = "fleet")]
+    replicas: Replicas,
     /// The bundles that stand on the newest snapshot, and those that stand on the newest canonical one.
     watches: [LiveWatch; 2],
     /// The state that each id named.
-    named: BTreeMap<u64, (B256, u64, u32, usize)>,
+    named: BTreeMap<u64, (B256, u64, u32, usize, u64)>,
     seen: SnapshotId,
     latest: u64,
     latest_watched: Option<SnapshotId>,
@@ -200,6 +205,8 @@ impl LiveWorld {
             },
         };
         let snapshots_newest = snapshots.newest();
+        #[cfg(feature = "fleet")]
+        let replicas = Replicas::new(&snapshots.load(), kept, script.seed ^ 0x2e9);
         let forgets = mutant == LiveMutant::ForgottenReads;
         let watches = [0x57a7, 0x57a8].map(|salt| LiveWatch::new(script.seed ^ salt, &truth.senders(), forgets));
         Self {
@@ -220,6 +227,8 @@ impl LiveWorld {
             late: None,
             named: BTreeMap::new(),
             history: StateHistory::new(256),
+            #[cfg(feature = "fleet")]
+            replicas,
             last: snapshots_newest,
             watches,
             latest: 0,
@@ -233,7 +242,11 @@ impl LiveWorld {
 
     fn feed(&self) -> Feed {
         let pool = Pool::new(self.truth.spec.clone(), pool::Settings::default(), self.snapshots.clone(), None);
-        Feed::new(self.snapshots.clone(), Vec::new(), Arc::new(pool), &self.metrics)
+        #[cfg(feature = "fleet")]
+        let sinks = vec![self.replicas.sink()];
+        #[cfg(not(feature = "fleet"))]
+        let sinks = Vec::new();
+        Feed::new(self.snapshots.clone(), sinks, Arc::new(pool), &self.metrics)
     }
 
     async fn play(&mut self, script: &LiveScript) -> Result<LiveCounts, Violation> {
@@ -340,7 +353,11 @@ impl LiveWorld {
             // True balances would give a lie away.
             payload.metadata.new_account_balances.clear();
         }
-        let text = serde_json::to_vec(&payload).expect("a payload is JSON");
+        let mut message = serde_json::to_value(&payload).expect("a payload is JSON");
+        if let Some(post_exec) = &part.post_exec {
+            message["diff"]["post_exec_tx"] = json!(post_exec);
+        }
+        let text = message.to_string().into_bytes();
         let flashblock = Arc::new(Flashblock::from_text(&text, 1 << 24).expect("a sub-block"));
         let late = self.late.take();
         match delivery {
@@ -425,6 +442,10 @@ impl LiveWorld {
     /// Compares what was published since the last look with the true chain.
     fn look(&mut self) -> Result<(), Violation> {
         let published = self.snapshots.load();
+        #[cfg(feature = "fleet")]
+        if let Err(text) = self.replicas.follow(&published, &self.accounts()) {
+            return Err(self.violation("a replica has what its leader has", text));
+        }
         let new: Vec<Arc<Snapshot>> = published.snapshots_after(self.seen).cloned().collect();
         new.iter().for_each(|snapshot| self.history.learn(snapshot));
         self.history.learn(published.latest());
@@ -433,7 +454,8 @@ impl LiveWorld {
             self.counts.pre_confirmed += usize::from(snapshot.open.is_some());
             self.seen = snapshot.id;
             let transactions = snapshot.open.as_ref().map_or(0, |open| open.transactions.len());
-            let is = (snapshot.head_hash(), snapshot.header().number, snapshot.index(), transactions);
+            let header = snapshot.header();
+            let is = (snapshot.head_hash(), header.number, snapshot.index(), transactions, header.gas_used);
             let was = *self.named.entry(snapshot.id.0).or_insert(is);
             if was != is {
                 return Err(
@@ -550,7 +572,7 @@ impl LiveWorld {
 
     /// Returns the accounts that are compared.
     fn accounts(&self) -> Vec<Address> {
-        self.truth.senders().into_iter().chain([SOMEBODY, STORE]).collect()
+        self.truth.senders().into_iter().chain([SOMEBODY, STORE, FEES, BASE_FEE_VAULT]).collect()
     }
 
     /// Compares what is known of a state with the true one.

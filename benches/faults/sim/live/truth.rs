@@ -10,14 +10,21 @@ use alloy_rpc_types_eth::TransactionInfo;
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 use op_alloy::{
-    consensus::{OpTxEnvelope, transaction::OpTransactionInfo},
+    consensus::{
+        OpTxEnvelope,
+        post_exec::{SDMGasEntry, build_post_exec_tx},
+        transaction::OpTransactionInfo,
+    },
     rpc_types::Transaction,
     rpc_types_engine::{
         OpFlashblockPayload, OpFlashblockPayloadBase, OpFlashblockPayloadDelta, OpFlashblockPayloadMetadata,
     },
 };
 use presim::{
-    chain::{Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, genesis_block, receipts_root_and_bloom},
+    chain::{
+        Attributes, BASE_FEE_VAULT, BlockHashes, ChainReceipt, ChainSpec, ChainTx, GasRefunds, genesis_block,
+        receipts_root_and_bloom,
+    },
     ledger::Snapshot,
     source::{
         apply::{Applied, extend, open_block, seal},
@@ -25,6 +32,7 @@ use presim::{
     },
     state::{CodeCache, LocalWorld, World},
 };
+use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 
 /// A contract that stores its first word of input in slot 0 and logs it as a topic.
@@ -58,6 +66,8 @@ pub struct TruePart {
     pub transactions: Vec<B256>,
     /// The last of the added transactions with another value, if it is a transfer.
     pub swapped: Option<Recovered<ChainTx>>,
+    /// The post-execution transaction of the block so far, which lists its refunds.
+    pub post_exec: Option<Bytes>,
     pub world: World,
 }
 
@@ -81,7 +91,7 @@ impl Truth {
         });
         let forks = [
             "shanghai", "cancun", "prague", "regolith", "canyon", "ecotone", "fjord", "granite", "holocene", "isthmus",
-            "jovian",
+            "jovian", "karst", "lagoon",
         ];
         config.as_object_mut().expect("an object").extend(forks.map(fork));
         let rich = |index: usize| (signers[index].address().to_string(), json!({"balance": "0x56bc75e2d63100000"}));
@@ -118,30 +128,50 @@ impl Truth {
             beacon_root: B256::ZERO,
             gas_limit: head.gas_limit,
         };
-        let mut at = open_block(&self.spec, &parent.sealed, attributes).expect("a block opens");
-        let mut made = Vec::new();
+        let (mut made, mut all) = (Vec::new(), Vec::new());
+        let mut refunds = Refunds::new(head.number + 1, salt);
+        let mut at = open_block(&self.spec, &parent.sealed, attributes.clone()).expect("a block opens");
         for (part, count) in parts.iter().enumerate() {
+            // The refunds of earlier transactions are others now, so the block is executed from its start.
+            let post_exec = refunds.next(all.len() + count);
+            at = open_block(&self.spec, &parent.sealed, attributes.clone()).expect("a block opens");
+            let open = at.snapshot.open.as_mut().expect("an open block");
+            open.refunds = post_exec.as_ref().map(GasRefunds::of_last).unwrap_or_default();
+            for tx in all.iter().cloned() {
+                at = self.push(&at, tx);
+            }
             let (mut added, mut swapped) = (Vec::new(), None);
             for index in 0..*count {
                 let seed = salt.wrapping_mul(31).wrapping_add((16 * part + index) as u64);
                 let tx = self.transaction(&at, seed, 0);
                 swapped = seed.is_multiple_of(2).then(|| self.transaction(&at, seed, 1));
                 added.push(Bytes::from(tx.encoded_2718()));
-                let open = at.snapshot.open.as_ref().expect("an open block");
-                at = extend(&self.spec, &at.snapshot, open, |sub_block| {
-                    sub_block.push(tx).expect("the transaction can be in the block");
-                });
+                all.push(tx.clone());
+                at = self.push(&at, tx);
             }
-            made.push((added, swapped, at.snapshot.copy()));
+            made.push((added, swapped, post_exec, at.snapshot.copy()));
+        }
+        let last = made.last().and_then(|(_, _, post_exec, _)| post_exec.clone());
+        if let Some(post_exec) = last {
+            at = self.push(&at, post_exec.recovered().expect("a sender"));
         }
         let open = at.snapshot.open.as_ref().expect("an open block");
         let (sealed, _) = seal(&self.spec, &at.snapshot, open, Withdrawals::default()).expect("the block is sealed");
-        let parts = made.into_iter().enumerate().map(|(index, (added, swapped, so_far))| {
+        let parts = made.into_iter().enumerate().map(|(index, (added, swapped, post_exec, so_far))| {
             let is_last = index + 1 == parts.len();
-            TruePart { swapped, ..part(&sealed.snapshot, index, added, so_far, is_last) }
+            let post_exec = post_exec.map(|tx| Bytes::from(tx.encoded_2718()));
+            TruePart { swapped, post_exec, ..part(&sealed.snapshot, index, added, so_far, is_last) }
         });
         let parts = parts.collect();
         Arc::new(TrueBlock::of(sealed.snapshot, parts))
+    }
+
+    /// Adds a transaction to the block being built.
+    fn push(&self, at: &Applied, tx: Recovered<ChainTx>) -> Applied {
+        let open = at.snapshot.open.as_ref().expect("an open block");
+        extend(&self.spec, &at.snapshot, open, |sub_block| {
+            sub_block.push(tx).expect("the transaction can be in the block");
+        })
     }
 
     /// Returns a transaction of one of the accounts: a transfer, of so much more, or a word to store.
@@ -166,6 +196,37 @@ impl Truth {
         };
         let signature = signer.sign_hash_sync(&tx.signature_hash()).expect("a signature");
         ChainTx::from(TxEnvelope::from(tx.into_signed(signature))).recovered().expect("a sender")
+    }
+}
+
+/// The refunds of gas of a block, from one sub-block to the next.
+struct Refunds {
+    number: u64,
+    entries: Vec<SDMGasEntry>,
+    /// `None` for a block without refunds.
+    rng: Option<SmallRng>,
+}
+
+impl Refunds {
+    fn new(number: u64, salt: u64) -> Self {
+        let mut rng = SmallRng::seed_from_u64(salt ^ 0x5d3);
+        let has_any = rng.random_bool(0.5);
+        Self { number, entries: Vec::new(), rng: has_any.then_some(rng) }
+    }
+
+    /// Returns the post-execution transaction of the next sub-block, after which the block has `count` transactions.
+    fn next(&mut self, count: usize) -> Option<ChainTx> {
+        let rng = self.rng.as_mut()?;
+        if rng.random_bool(0.6) {
+            self.entries.clear();
+            for index in 0..count as u64 {
+                if rng.random_ratio(1, 3) {
+                    // Each transaction uses at least 21,000.
+                    self.entries.push(SDMGasEntry { index, gas_refund: rng.random_range(1..=21_000) });
+                }
+            }
+        }
+        (!self.entries.is_empty()).then(|| build_post_exec_tx(self.number, self.entries.clone()).into())
     }
 }
 
@@ -201,9 +262,14 @@ impl TrueBlock {
 fn part(sealed: &Snapshot, index: usize, added: Vec<Bytes>, so_far: Snapshot, is_last: bool) -> TruePart {
     let (header, hash) = (sealed.head.header.inner(), sealed.head_hash());
     let open = so_far.open.as_ref().expect("an open block");
-    let (receipts_root, logs_bloom) = receipts_root_and_bloom(&open.receipts);
+    let mut receipts: Vec<ChainReceipt> = open.receipts.iter().cloned().collect();
+    if open.refunds.transaction().is_some() && index.is_multiple_of(2) {
+        // Builders may cover the receipt of the post-execution transaction by the root, or not.
+        receipts.push(ChainReceipt::PostExec { cumulative_gas_used: open.header.gas_used });
+    }
+    let (receipts_root, logs_bloom) = receipts_root_and_bloom(&receipts);
     let own = |salt: u8| keccak256([hash.as_slice(), &[salt], &(index as u64).to_be_bytes()].concat());
-    let balances = [SOMEBODY, STORE].map(|address| {
+    let balances = [SOMEBODY, STORE, FEES, BASE_FEE_VAULT].map(|address| {
         let account = so_far.world.local().and_then(|world| world.account(&address));
         (address, account.map_or(U256::ZERO, |account| account.balance))
     });
@@ -240,7 +306,7 @@ fn part(sealed: &Snapshot, index: usize, added: Vec<Bytes>, so_far: Snapshot, is
     };
     payload.payload_id.0 = B64::from_slice(&keccak256(hash)[..8]);
     let transactions = open.transactions.iter().map(|tx| *tx.tx_hash()).collect();
-    TruePart { payload, transactions, swapped: None, world: so_far.world }
+    TruePart { payload, transactions, swapped: None, post_exec: None, world: so_far.world }
 }
 
 /// Returns a receipt in JSON-RPC form, with the fields that the receipts root covers.
