@@ -2,10 +2,12 @@
 
 use std::{
     fs,
-    io::Read,
     path::{Path, PathBuf},
     sync::Arc,
 };
+
+#[cfg(feature = "fleet")]
+use std::io::Read;
 
 use presim::store::FORMAT;
 use redb::{Database, ReadableDatabase, TableDefinition};

@@ -130,11 +130,11 @@ impl Truth {
         };
         let (mut made, mut all) = (Vec::new(), Vec::new());
         let mut refunds = Refunds::new(head.number + 1, salt);
-        let mut at = open_block(&self.spec, &parent.sealed, attributes.clone()).expect("a block opens");
+        let mut at = open_block(&self.spec, &parent.sealed, attributes).expect("a block opens");
         for (part, count) in parts.iter().enumerate() {
             // The refunds of earlier transactions are others now, so the block is executed from its start.
             let post_exec = refunds.next(all.len() + count);
-            at = open_block(&self.spec, &parent.sealed, attributes.clone()).expect("a block opens");
+            at = open_block(&self.spec, &parent.sealed, attributes).expect("a block opens");
             let open = at.snapshot.open.as_mut().expect("an open block");
             open.refunds = post_exec.as_ref().map(GasRefunds::of_last).unwrap_or_default();
             for tx in all.iter().cloned() {

@@ -253,7 +253,8 @@ impl<E: EvmTr<Context: OpContext, Frame = EthFrame>> Handler for OpHandler<E> {
         }
         let used = gas_used(result.gas());
         if ctx.tx().gasless {
-            // Nothing was paid, so nothing is returned. A refund of more than the gas is invalid all the same.
+            // Nothing was paid, so nothing is returned: X Layer's client would take it from the vaults, which is not specified. A refund of
+            // more than the gas is invalid all the same.
             return Ok(Settlement::of(ctx.tx().refund, used, 0, 0, &L1BlockInfo::default())
                 .map(drop)
                 .map_err(too_large)?);
