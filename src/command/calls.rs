@@ -1,12 +1,14 @@
 //! Calls by flags: `--to ADDRESS --sig "transfer(address,uint256)" --args ADDRESS 1ether`, and again for the next call.
 
+use std::borrow::Cow;
+
 use alloy_dyn_abi::{DynSolType, JsonAbiExt, Specifier};
 use alloy_json_abi::Function;
-use alloy_primitives::{Address, Bytes, U256, hex};
+use alloy_primitives::{Bytes, U256, hex};
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
 use serde_json::{Map, Value, json};
 
-use super::error::CommandError;
+use super::{error::CommandError, names::LazyLink};
 use crate::{
     abi::{AbiBook, head_words},
     nearest::nearest,
@@ -14,7 +16,11 @@ use crate::{
 
 /// The flags of a call that have a value: their ids, the names of their values, and their help.
 const FLAGS: [(&str, &str, &str); 9] = [
-    ("to", "ADDRESS", "Call this account. Repeat for several calls: the flags after it are its own"),
+    (
+        "to",
+        "ADDRESS",
+        "Call this account. Repeat for several calls: the flags after it are its own. A contract of the devnet may be named: router",
+    ),
     ("create", "CODE", "Create a contract with this init code instead of a call"),
     ("from", "ADDRESS", "Sender. Before the first --to, that of all calls"),
     (
@@ -22,7 +28,7 @@ const FLAGS: [(&str, &str, &str); 9] = [
         "FUNCTION",
         "Function: \"swap(uint256)\", \"balanceOf(address)(uint256)\", or a name that only one known function has",
     ),
-    ("args", "VALUE", "Arguments: 0x…, 1.5ether, true, text, [1,2] or (1,2)"),
+    ("args", "VALUE", "Arguments: 0x…, ALPHA, 1.5ether, true, text, [1,2] or (1,2)"),
     ("data", "HEX", "Call data, in the place of --sig and --args"),
     ("value", "AMOUNT", "Ether that is sent: in wei, or with a unit, as 1.5ether or 30gwei"),
     ("gas", "GAS", "Gas limit"),
@@ -121,13 +127,14 @@ impl ShortCalls {
         self.calls.iter().all(ShortCall::may_fail) && !self.calls.is_empty()
     }
 
-    /// Returns the calls as the node takes them, with the functions that `book` knows by their names.
+    /// Returns the calls as the node takes them, with the functions that `book` knows by their names, and the contracts that `node`
+    /// does.
     ///
     /// # Errors
     ///
-    /// Returns [`CommandError::Input`] with the flag that has a wrong value.
-    pub fn written(&self, book: &AbiBook) -> Result<Vec<WrittenCall>, CommandError> {
-        self.calls.iter().map(|call| call.written(book)).collect()
+    /// Returns [`CommandError::Input`] with the flag that has a wrong value, and the errors of the node.
+    pub fn written(&self, book: &AbiBook, node: &LazyLink<'_>) -> Result<Vec<WrittenCall>, CommandError> {
+        self.calls.iter().map(|call| call.written(book, node)).collect()
     }
 }
 
@@ -142,13 +149,13 @@ impl ShortCall {
         self.get(MAY_FAIL).is_some()
     }
 
-    fn written(&self, book: &AbiBook) -> Result<WrittenCall, CommandError> {
+    fn written(&self, book: &AbiBook, node: &LazyLink<'_>) -> Result<WrittenCall, CommandError> {
         let mut object = Map::new();
         if let Some(from) = self.get("from") {
-            object.insert("from".into(), json!(address("--from", from)?));
+            object.insert("from".into(), json!(node.address("--from", from)?));
         }
         match (self.get("to"), self.get("create")) {
-            (Some(to), None) => object.insert("to".into(), json!(address("--to", to)?)),
+            (Some(to), None) => object.insert("to".into(), json!(node.address("--to", to)?)),
             (None, Some(_)) => object.insert("to".into(), Value::Null),
             _ => return Err(input("--to: missing: expected the account that is called, or --create with init code")),
         };
@@ -157,7 +164,7 @@ impl ShortCall {
         let data = match (self.get("sig"), self.get("data"), self.get("create")) {
             (Some(sig), None, None) => {
                 let found = function_of(sig, args.len(), book)?;
-                let data = encoded(&found, &args)?;
+                let data = encoded(&found, &args, node)?;
                 function = Some(found);
                 Some(data)
             }
@@ -201,15 +208,6 @@ pub fn amount(flag: &str, text: &str) -> Result<U256, CommandError> {
     value.ok_or_else(|| {
         input(format!("{flag}: {text:?}: no amount: expected a number like 1000, 0x3e8, 1.5ether or 30gwei"))
     })
-}
-
-/// Parses an address.
-///
-/// # Errors
-///
-/// Returns [`CommandError::Input`] with the flag if the text is no address.
-pub fn address(flag: &str, text: &str) -> Result<Address, CommandError> {
-    text.parse().map_err(|error| input(format!("{flag}: {text:?}: no address: {error}: expected 0x and 40 hex digits")))
 }
 
 fn bytes(flag: &str, text: &str) -> Result<Bytes, CommandError> {
@@ -261,7 +259,7 @@ fn function_of(sig: &str, arguments: usize, book: &AbiBook) -> Result<Function, 
     }
 }
 
-fn encoded(function: &Function, args: &[&String]) -> Result<Bytes, CommandError> {
+fn encoded(function: &Function, args: &[&String], node: &LazyLink<'_>) -> Result<Bytes, CommandError> {
     if args.len() != function.inputs.len() {
         let text = format!(
             "--args: {} values: expected {} for {}: quote lists and values with spaces",
@@ -277,7 +275,14 @@ fn encoded(function: &Function, args: &[&String]) -> Result<Bytes, CommandError>
             input(format!("--args: value {index}: {text:?}: {problem}: expected {}{name}", param.selector_type()))
         };
         let ty = param.resolve().map_err(|error| wrong(error.to_string()))?;
-        ty.coerce_str(text).map_err(|error| wrong(error.to_string().replace('\n', " ")))
+        let kind = param.selector_type();
+        // A name in a text stays a text.
+        let has_names = kind.contains("address") && !kind.contains("string");
+        let text = match has_names {
+            true => Cow::from(node.with_addresses(&format!("--args: value {index}"), text)?),
+            false => Cow::from(text.as_str()),
+        };
+        ty.coerce_str(&text).map_err(|error| wrong(error.to_string().replace('\n', " ")))
     });
     let values = values.collect::<Result<Vec<_>, _>>()?;
     let data = function.abi_encode_input(&values).map_err(|error| input(format!("--args: {error}")))?;

@@ -13,6 +13,7 @@ use super::{
     calls::{ShortCall, ShortCalls},
     error::CommandError,
     link::NodeArgs,
+    names::LazyLink,
 };
 use crate::{abi::AbiBook, objects};
 
@@ -89,12 +90,12 @@ pub enum BundlePayload {
 }
 
 impl BundleArgs {
-    /// Reads the bundle, and the ABIs.
+    /// Reads the bundle, and the ABIs. `node` has the contracts that flags name.
     ///
     /// # Errors
     ///
-    /// Returns [`CommandError::Input`] if there is no bundle or two, or if one cannot be read.
-    pub fn read(&self) -> Result<BundleInput, CommandError> {
+    /// Returns [`CommandError::Input`] if there is no bundle or two, or if one cannot be read, and the errors of the node.
+    pub fn read(&self, node: &LazyLink<'_>) -> Result<BundleInput, CommandError> {
         let mut book = self.abi.book()?;
         let usual = || json!("pending");
         let Some(path) = self.file.as_deref().or_else(|| self.piped()) else {
@@ -102,7 +103,7 @@ impl BundleArgs {
                 let text = "FILE: missing: expected a file, `-` for the standard input, or a call by --to";
                 return Err(CommandError::Input(text.to_owned()));
             };
-            let calls = self.calls.written(&book)?;
+            let calls = self.calls.written(&book, node)?;
             let mut function = None;
             for call in &calls {
                 if let Some(known) = &call.function {

@@ -7,12 +7,12 @@ mod error;
 mod help;
 mod input;
 mod link;
+mod names;
 mod print;
 mod search;
 mod show;
 mod simulate;
 mod state;
-mod tokens;
 mod trace;
 mod tree;
 mod waiting;
@@ -30,7 +30,7 @@ use std::{ffi::OsString, io::Write, path::PathBuf};
 use clap::{CommandFactory, FromArgMatches, Subcommand, error::ErrorKind};
 
 use self::{
-    link::NodeLink, search::SearchArgs, simulate::SimulateArgs, trace::TraceArgs, wallet::WalletTask, watch::WatchArgs,
+    names::LazyLink, search::SearchArgs, simulate::SimulateArgs, trace::TraceArgs, wallet::WalletTask, watch::WatchArgs,
 };
 use crate::config::Config;
 
@@ -165,13 +165,13 @@ impl AskTask {
     pub fn run(self, out: &mut impl Write) -> Result<(), CommandError> {
         let Self { target, question } = self;
         let node = question.node().clone();
-        let open = || NodeLink::open(&node, target);
         // Bad input is rejected before a node is looked for.
+        let link = LazyLink::new(&node, target);
         let done = match question {
-            QuestionTask::Simulate(args) => simulate::run(&args, args.bundle.read()?, &open()?, out),
-            QuestionTask::Search(args) => search::run(&args, args.read()?, &open()?, out),
-            QuestionTask::Watch(args) => watch::run(&args, args.read()?, &open()?, out),
-            QuestionTask::Trace(args) => trace::run(&args, &args.abi.book()?, &open()?, out),
+            QuestionTask::Simulate(args) => simulate::run(&args, args.bundle.read(&link)?, &link, out),
+            QuestionTask::Search(args) => search::run(&args, args.read(&link)?, &link, out),
+            QuestionTask::Watch(args) => watch::run(&args, args.read(&link)?, link.open()?, out),
+            QuestionTask::Trace(args) => trace::run(&args, &args.abi.book()?, &link, out),
         };
         done.or_else(CommandError::unless_unread)
     }

@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 
 use super::{
     answer::{BlockAnswer, SearchAnswer, SimulationAnswer, VariantAnswer},
-    calls::{address, amount, word_of},
+    calls::{amount, word_of},
     error::CommandError,
     input::{BundleArgs, BundleInput, BundlePayload},
     link::NodeLink,
+    names::{LazyLink, token_name, view},
     show::{ShownCall, grouped, signed_units, table, table_text},
     simulate::{BundleView, add_outputs, pinned, snapshot_line},
-    tokens::{token_name, view},
 };
 use crate::{
     abi::AbiBook,
@@ -46,7 +46,7 @@ pub struct SearchArgs {
     pub objective: Option<String>,
     /// Account of the objective. The default is the sender of the first call.
     #[arg(long, value_name = "ADDRESS", help_heading = "Search")]
-    pub account: Option<Address>,
+    pub account: Option<String>,
     /// Require an objective of at least this, in the smallest units.
     #[arg(long, value_name = "AMOUNT", help_heading = "Search", hide_short_help = true)]
     pub least: Option<String>,
@@ -60,9 +60,9 @@ impl SearchArgs {
     ///
     /// # Errors
     ///
-    /// Returns [`CommandError::Input`] if something is missing or wrong.
-    pub fn read(&self) -> Result<BundleInput, CommandError> {
-        let mut bundle = self.bundle.read()?;
+    /// Returns [`CommandError::Input`] if something is missing or wrong, and the errors of the node.
+    pub fn read(&self, node: &LazyLink<'_>) -> Result<BundleInput, CommandError> {
+        let mut bundle = self.bundle.read(node)?;
         let BundlePayload::One(payload) = &mut bundle.payload else {
             let text = "FILE: a list of bundles: expected one payload of presim_search: presim watch takes lists";
             return Err(CommandError::Input(text.to_owned()));
@@ -81,7 +81,7 @@ impl SearchArgs {
             return Err(CommandError::Input(text.to_owned()));
         }
         if self.objective.is_some() || self.account.is_some() || !payload.contains_key("objective") {
-            let objective = self.objective(payload)?;
+            let objective = self.objective(payload, node)?;
             payload.insert("objective".into(), objective);
         }
         if let Some(top) = self.top {
@@ -100,10 +100,11 @@ impl SearchArgs {
         Ok(bundle)
     }
 
-    fn objective(&self, payload: &Map<String, Value>) -> Result<Value, CommandError> {
+    fn objective(&self, payload: &Map<String, Value>, node: &LazyLink<'_>) -> Result<Value, CommandError> {
+        let given = self.account.as_ref().map(|account| node.address("--account", account)).transpose()?;
         let account = || {
             let sender = ShownCall::all(payload).into_iter().flatten().next().map(|call| call.from);
-            self.account.or(sender).filter(|account| !account.is_zero()).ok_or_else(|| {
+            given.or(sender).filter(|account| !account.is_zero()).ok_or_else(|| {
                 CommandError::Input("--account: missing: expected the account whose balance is to grow".to_owned())
             })
         };
@@ -111,7 +112,7 @@ impl SearchArgs {
             Some("coinbase") => json!("coinbase"),
             Some("gas" | "gasUsed") => json!("gasUsed"),
             None | Some("ether") => json!({"account": account()?}),
-            Some(token) => json!({"account": account()?, "token": address("--objective", token)?}),
+            Some(token) => json!({"account": account()?, "token": node.address("--objective", token)?}),
         })
     }
 }
@@ -163,7 +164,13 @@ fn target(text: &str, function: Option<&alloy_json_abi::Function>, call: &str) -
 /// # Errors
 ///
 /// Returns [`CommandError::Failed`] if no variant meets what is required, and the errors of the node and of the output.
-pub fn run(args: &SearchArgs, bundle: BundleInput, node: &NodeLink, out: &mut impl Write) -> Result<(), CommandError> {
+pub fn run(
+    args: &SearchArgs,
+    bundle: BundleInput,
+    link: &LazyLink<'_>,
+    out: &mut impl Write,
+) -> Result<(), CommandError> {
+    let node = link.open()?;
     let BundleInput { payload: BundlePayload::One(mut payload), mut block, book, .. } = bundle else { return Ok(()) };
     let unshown = add_outputs(&mut payload, &OUTPUTS, false, args.bundle.json);
     let snapshot = pinned(node, &mut block)?;
@@ -179,7 +186,7 @@ pub fn run(args: &SearchArgs, bundle: BundleInput, node: &NodeLink, out: &mut im
         if let Some(SimulationAnswer::Ran(blocks)) = &answer.result {
             writeln!(out, "\nthe best variant:")?;
             let calls = blocks.iter().map(ran_calls).collect();
-            BundleView { calls, book, trace: args.trace }.write(blocks, None, out)?;
+            BundleView { calls, book, labels: link.labels(), trace: args.trace }.write(blocks, None, out)?;
         }
         if !unshown.is_empty() {
             writeln!(out, "\n--json shows {} too", unshown.join(", "))?;

@@ -1,15 +1,16 @@
 //! Answers as text: tables that fit the terminal, and lines as long as they are where a program reads them.
 
-use std::collections::BTreeMap;
-
 use alloy_consensus::{Transaction, TxEnvelope, transaction::SignerRecoverable};
 use alloy_eips::eip2718::Decodable2718;
-use alloy_primitives::{Address, Bytes, I256, LogData, U256, hex};
+use alloy_primitives::{Address, Bytes, I256, Log, U256, hex};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use console::Term;
 use serde_json::Value;
 
-use super::answer::{AssetAnswer, BlockAnswer, CallAnswer};
+use super::{
+    answer::{AssetAnswer, BlockAnswer, CallAnswer},
+    names::{Labels, symbol},
+};
 use crate::{
     abi::{AbiBook, NamedValue, output, value_text},
     shown::printable,
@@ -18,8 +19,6 @@ use crate::{
 
 /// Maximum number of characters of a call or a result in a table.
 const MAX_CELL: usize = 600;
-/// Number of characters of a symbol that are shown.
-const MAX_SYMBOL: usize = 20;
 
 /// A call of a payload, as far as it is shown.
 #[derive(Clone, Debug, Default)]
@@ -82,25 +81,22 @@ pub fn table_text(table: &Table) -> String {
     lines.collect()
 }
 
-/// Returns the names of the tokens in an answer.
-pub fn symbols<'a>(blocks: impl IntoIterator<Item = &'a BlockAnswer>) -> BTreeMap<Address, String> {
-    let changes = blocks.into_iter().flat_map(|block| block.assets.values().flatten());
-    changes.filter_map(|change| Some((change.token?, symbol(change.symbol.as_deref()?)))).collect()
+/// Adds the names of the tokens in an answer.
+pub fn add_symbols<'a>(labels: &mut Labels, blocks: impl IntoIterator<Item = &'a BlockAnswer>) {
+    for change in blocks.into_iter().flat_map(|block| block.assets.values().flatten()) {
+        let (Some(token), Some(text)) = (change.token, change.symbol.as_deref()) else { continue };
+        labels.add_token(token, symbol(text), change.decimals.and_then(|decimals| decimals.try_into().ok()));
+    }
 }
 
 /// Returns the calls of simulated blocks as a table.
-pub fn calls_table(
-    blocks: &[BlockAnswer],
-    calls: &[Vec<ShownCall>],
-    book: &AbiBook,
-    symbols: &BTreeMap<Address, String>,
-) -> Table {
+pub fn calls_table(blocks: &[BlockAnswer], calls: &[Vec<ShownCall>], book: &AbiBook, labels: &Labels) -> Table {
     let mut table = table(&["#", "TO", "CALL", "STATUS", "GAS", "RESULT"]);
     for (at, block) in blocks.iter().enumerate() {
         for (index, call) in block.calls.iter().enumerate() {
             let shown = calls.get(at).and_then(|calls| calls.get(index)).cloned().unwrap_or_default();
             let to = match shown.to {
-                Some(to) => labelled(to, symbols),
+                Some(to) => labelled(to, labels),
                 None => "(creates a contract)".to_owned(),
             };
             let status = if call.succeeded() { "success" } else { "failed" };
@@ -109,10 +105,10 @@ pub fn calls_table(
             table.add_row([
                 number,
                 to,
-                call_text(&shown, book),
+                call_text(&shown, book, labels),
                 status.to_owned(),
                 gas,
-                result_text(&shown, call, book),
+                result_text(&shown, call, book, labels),
             ]);
         }
     }
@@ -120,13 +116,14 @@ pub fn calls_table(
 }
 
 /// Returns the logs of simulated blocks as a table; `None` if there are none.
-pub fn logs_table(blocks: &[BlockAnswer], book: &AbiBook, symbols: &BTreeMap<Address, String>) -> Option<Table> {
+pub fn logs_table(blocks: &[BlockAnswer], book: &AbiBook, labels: &Labels) -> Option<Table> {
     let mut table = table(&["LOGS OF", "EMITTED BY", "EVENT"]);
     for (at, block) in blocks.iter().enumerate() {
         for (index, call) in block.calls.iter().enumerate() {
             let number = if blocks.len() > 1 { format!("{at}.{index}") } else { index.to_string() };
             for log in &call.logs {
-                table.add_row([number.clone(), labelled(log.address, symbols), cut(&log_text(&log.data, book))]);
+                let event = log_text(log, book, labels);
+                table.add_row([number.clone(), labelled(log.address, labels), cut(&event)]);
             }
         }
     }
@@ -168,20 +165,21 @@ pub fn profits(block: &BlockAnswer, calls: &[ShownCall]) -> Vec<String> {
 }
 
 /// Returns a call as `name(parameter: value, …)`, or its data.
-pub fn call_text(call: &ShownCall, book: &AbiBook) -> String {
-    if call.to.is_none() {
-        return format!("{} bytes of init code", call.data.len());
-    }
+pub fn call_text(call: &ShownCall, book: &AbiBook, labels: &Labels) -> String {
+    let Some(to) = call.to else { return format!("{} bytes of init code", call.data.len()) };
     let value = if call.value.is_zero() { String::new() } else { format!("{{value: {} ether}}", ether(call.value)) };
     match book.input(&call.data) {
-        Some(input) => cut(&format!("{}{value}({})", input.function.name, listed(&input.params))),
+        Some(input) => {
+            let amounts = Amounts { of: to, function: &input.function.name, labels };
+            cut(&format!("{}{value}({})", input.function.name, amounts.listed(&input.params)))
+        }
         None if call.data.is_empty() => format!("send {} ether", ether(call.value)),
         None => cut(&format!("{}{value}", call.data)),
     }
 }
 
 /// Returns what a call has returned, or why it failed.
-pub fn result_text(shown: &ShownCall, call: &CallAnswer, book: &AbiBook) -> String {
+pub fn result_text(shown: &ShownCall, call: &CallAnswer, book: &AbiBook, labels: &Labels) -> String {
     if !call.succeeded() {
         let data = call.revert_data();
         let message = call.error.as_ref().map_or("failed", |error| error.message());
@@ -191,24 +189,28 @@ pub fn result_text(shown: &ShownCall, call: &CallAnswer, book: &AbiBook) -> Stri
             None => format!("{}: {}", printable(message), data),
         });
     }
-    if shown.to.is_none() {
-        return format!("{} bytes of code", call.return_data.len());
-    }
-    let decoded = book.input(&shown.data).and_then(|input| output(input.function, &call.return_data));
+    let Some(to) = shown.to else { return format!("{} bytes of code", call.return_data.len()) };
+    let decoded = book.input(&shown.data).and_then(|input| {
+        let values = output(input.function, &call.return_data)?;
+        Some(Amounts { of: to, function: &input.function.name, labels }.listed(&values))
+    });
     match decoded {
-        Some(values) => cut(&listed(&values)),
+        Some(values) => cut(&values),
         None if call.return_data.is_empty() => String::new(),
         None => cut(&call.return_data.to_string()),
     }
 }
 
 /// Returns a log as `Name(parameter: value, …)`, or its topics and data.
-pub fn log_text(log: &LogData, book: &AbiBook) -> String {
-    match book.log(log) {
-        Some(decoded) => format!("{}({})", decoded.event.name, listed(&decoded.params)),
+pub fn log_text(log: &Log, book: &AbiBook, labels: &Labels) -> String {
+    match book.log(&log.data) {
+        Some(decoded) => {
+            let amounts = Amounts { of: log.address, function: &decoded.event.name, labels };
+            format!("{}({})", decoded.event.name, amounts.listed(&decoded.params))
+        }
         None => {
             let topics: Vec<String> = log.topics().iter().map(ToString::to_string).collect();
-            format!("topics [{}] data {}", topics.join(", "), log.data)
+            format!("topics [{}] data {}", topics.join(", "), log.data.data)
         }
     }
 }
@@ -248,24 +250,30 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-fn labelled(address: Address, symbols: &BTreeMap<Address, String>) -> String {
-    match symbols.get(&address) {
-        Some(symbol) => format!("{symbol} {address}"),
+fn labelled(address: Address, labels: &Labels) -> String {
+    match labels.name(&address) {
+        Some(name) => format!("{name} {address}"),
         None => address.to_string(),
     }
 }
 
-fn listed(params: &[NamedValue]) -> String {
-    let texts = params.iter().map(|param| match param.name.as_str() {
-        "" => value_text(&param.value),
-        name => format!("{}: {}", printable(name), value_text(&param.value)),
-    });
-    texts.collect::<Vec<_>>().join(", ")
+/// The values of a function or an event, which may be amounts of the token that has it.
+struct Amounts<'a> {
+    of: Address,
+    function: &'a str,
+    labels: &'a Labels,
 }
 
-/// Returns a contract's name for its token, escaped and cut.
-pub fn symbol(text: &str) -> String {
-    printable(&text.chars().take(MAX_SYMBOL).collect::<String>())
+impl Amounts<'_> {
+    fn listed(&self, params: &[NamedValue]) -> String {
+        let texts = params.iter().map(|NamedValue { name, value }| {
+            let name = if name.is_empty() { String::new() } else { format!("{}: ", printable(name)) };
+            let amount = self.labels.amount(&self.of, self.function, value);
+            let amount = amount.map(|amount| format!(" [{amount}]")).unwrap_or_default();
+            format!("{name}{}{amount}", value_text(value))
+        });
+        texts.collect::<Vec<_>>().join(", ")
+    }
 }
 
 fn cut(text: &str) -> String {

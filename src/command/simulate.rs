@@ -9,7 +9,8 @@ use super::{
     error::CommandError,
     input::{BundleArgs, BundleInput, BundlePayload},
     link::NodeLink,
-    show::{ShownCall, assets_table, calls_table, grouped, logs_table, profits, signed_units, symbols, table_text},
+    names::{Labels, LazyLink},
+    show::{ShownCall, add_symbols, assets_table, calls_table, grouped, logs_table, profits, signed_units, table_text},
     tree::write_tree,
 };
 use crate::{
@@ -37,7 +38,12 @@ pub struct SimulateArgs {
 /// # Errors
 ///
 /// Returns [`CommandError::Failed`] if a call failed that must not, and the errors of the node and of the output.
-pub fn run(args: &SimulateArgs, input: BundleInput, node: &NodeLink, out: &mut impl Write) -> Result<(), CommandError> {
+pub fn run(
+    args: &SimulateArgs,
+    input: BundleInput,
+    link: &LazyLink<'_>,
+    out: &mut impl Write,
+) -> Result<(), CommandError> {
     let BundleInput { payload: BundlePayload::One(mut payload), mut block, may_fail, book, .. } = input else {
         let text = "FILE: a list of bundles: expected one payload of presim_simulate: presim watch takes lists";
         return Err(CommandError::Input(text.to_owned()));
@@ -47,6 +53,7 @@ pub fn run(args: &SimulateArgs, input: BundleInput, node: &NodeLink, out: &mut i
         return Err(CommandError::Input(text.to_owned()));
     }
     let unshown = add_outputs(&mut payload, &OUTPUTS, args.trace, args.bundle.json);
+    let node = link.open()?;
     let snapshot = pinned(node, &mut block)?;
     let conditions = payload.contains_key("when");
     let (mut answer, mut text) = node.ask::<SimulationAnswer>("presim_simulate", (&payload, &block))?;
@@ -62,7 +69,7 @@ pub fn run(args: &SimulateArgs, input: BundleInput, node: &NodeLink, out: &mut i
     if args.bundle.json {
         writeln!(out, "{}", shown::json(text.get()))?;
     } else if let SimulationAnswer::Ran(blocks) = &answer {
-        let view = BundleView { calls: ShownCall::all(&payload), book, trace: args.trace };
+        let view = BundleView { calls: ShownCall::all(&payload), book, labels: link.labels(), trace: args.trace };
         if let Some(snapshot) = snapshot {
             writeln!(out, "{}", snapshot_line(&snapshot))?;
         }
@@ -143,6 +150,8 @@ pub struct BundleView {
     pub calls: Vec<Vec<ShownCall>>,
     /// The signatures by which data is decoded.
     pub book: AbiBook,
+    /// The names of contracts.
+    pub labels: Labels,
     /// Whether the trees of calls are shown.
     pub trace: bool,
 }
@@ -160,7 +169,8 @@ impl BundleView {
         dropped: Option<CallPosition>,
         out: &mut impl Write,
     ) -> Result<(), CommandError> {
-        let symbols = symbols(blocks);
+        let mut labels = self.labels.clone();
+        add_symbols(&mut labels, blocks);
         for block in blocks {
             let number = block.number.map(|number| format!("block {number}"));
             let time = block.timestamp.map(|time| format!("time {time}"));
@@ -170,12 +180,12 @@ impl BundleView {
                 writeln!(out, "{}", facts.join(", "))?;
             }
         }
-        writeln!(out, "\n{}", table_text(&calls_table(blocks, &self.calls, &self.book, &symbols)).trim_end())?;
+        writeln!(out, "\n{}", table_text(&calls_table(blocks, &self.calls, &self.book, &labels)).trim_end())?;
         if self.trace {
             writeln!(out, "\nTraces:")?;
             for call in blocks.iter().flat_map(|block| &block.calls) {
                 if let Some(trace) = &call.trace {
-                    write_tree(trace, &self.book, &symbols, out)?;
+                    write_tree(trace, &self.book, &labels, out)?;
                 }
             }
         }
@@ -186,7 +196,7 @@ impl BundleView {
             )?;
             return Ok(());
         }
-        if let Some(logs) = logs_table(blocks, &self.book, &symbols) {
+        if let Some(logs) = logs_table(blocks, &self.book, &labels) {
             writeln!(out, "\n{}", table_text(&logs).trim_end())?;
         }
         for (at, block) in blocks.iter().enumerate() {

@@ -9,9 +9,9 @@ use serde_json::{json, value::RawValue};
 use super::{
     error::CommandError,
     input::AbiArgs,
-    link::{NodeArgs, NodeLink},
+    link::NodeArgs,
+    names::{LazyLink, add_tokens},
     show::grouped,
-    tokens::token_names,
     tree::write_tree,
 };
 use crate::{abi::AbiBook, shown, wallet::units};
@@ -52,7 +52,8 @@ struct TracedReceipt {
 /// # Errors
 ///
 /// Returns [`CommandError::Input`] if the chain has no such transaction, and the errors of the node and of the output.
-pub fn run(args: &TraceArgs, book: &AbiBook, node: &NodeLink, out: &mut impl Write) -> Result<(), CommandError> {
+pub fn run(args: &TraceArgs, book: &AbiBook, node: &LazyLink<'_>, out: &mut impl Write) -> Result<(), CommandError> {
+    let (link, node) = (node, node.open()?);
     let (receipt, _) = node.ask::<Option<TracedReceipt>>("eth_getTransactionReceipt", (args.tx,))?;
     let Some(receipt) = receipt else {
         return Err(CommandError::Input(format!("TX: {}: the chain has no such transaction, or not yet", args.tx)));
@@ -73,8 +74,9 @@ pub fn run(args: &TraceArgs, book: &AbiBook, node: &NodeLink, out: &mut impl Wri
     writeln!(out, "  {end}, gas {}{price}", grouped(receipt.gas_used.to()))?;
     writeln!(out, "\nTraces:")?;
     let emitters = receipt.logs.iter().map(|log| log.address).collect();
-    let names = token_names(emitters, node, &json!("latest"), book);
-    write_tree(&trace, book, &names, out)?;
+    let mut labels = link.labels();
+    add_tokens(&mut labels, emitters, node, &json!("latest"), book);
+    write_tree(&trace, book, &labels, out)?;
     Ok(out.flush()?)
 }
 

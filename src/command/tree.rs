@@ -1,9 +1,9 @@
 //! Trees of calls in the style that users of foundry know, written by the writer of revm-inspectors.
 
-use std::{collections::BTreeMap, io::Write};
+use std::io::Write;
 
 use alloy_dyn_abi::DynSolValue;
-use alloy_primitives::{Address, U256};
+use alloy_primitives::U256;
 use alloy_rpc_types_trace::geth::CallFrame;
 use revm::interpreter::InstructionResult;
 use revm_inspectors::tracing::{
@@ -15,7 +15,7 @@ use revm_inspectors::tracing::{
 };
 use serde_json::value::RawValue;
 
-use super::error::CommandError;
+use super::{error::CommandError, names::Labels};
 use crate::{
     abi::{AbiBook, NamedValue, hinted, output},
     engine::frame_error,
@@ -50,12 +50,7 @@ const ENDS: [InstructionResult; 18] = [
 /// # Errors
 ///
 /// Returns [`CommandError::Output`] if the output cannot be written.
-pub fn write_tree(
-    trace: &RawValue,
-    book: &AbiBook,
-    symbols: &BTreeMap<Address, String>,
-    out: &mut impl Write,
-) -> Result<(), CommandError> {
+pub fn write_tree(trace: &RawValue, book: &AbiBook, labels: &Labels, out: &mut impl Write) -> Result<(), CommandError> {
     let frame: CallFrame = match objects::from_str(trace.get()) {
         Ok(frame) => frame,
         Err(error) => {
@@ -65,7 +60,7 @@ pub fn write_tree(
     };
     let mut arena = CallTraceArena::default();
     arena.nodes_mut().clear();
-    Frames { book, symbols }.add(arena.nodes_mut(), &frame, None);
+    Frames { book, labels }.add(arena.nodes_mut(), &frame, None);
     TraceWriter::with_config(out, TraceWriterConfig::new()).write_arena(&arena)?;
     Ok(())
 }
@@ -73,7 +68,7 @@ pub fn write_tree(
 /// The names by which frames are decoded.
 struct Frames<'a> {
     book: &'a AbiBook,
-    symbols: &'a BTreeMap<Address, String>,
+    labels: &'a Labels,
 }
 
 impl Frames<'_> {
@@ -126,7 +121,7 @@ impl Frames<'_> {
             args: input.params.iter().map(|param| self.text(&param.value)).collect(),
         });
         let address = frame.to.unwrap_or_default();
-        let label = self.symbols.get(&address).cloned();
+        let label = self.labels.name(&address).map(str::to_owned);
         CallTrace {
             success: frame.error.is_none(),
             caller: frame.from,
@@ -157,8 +152,8 @@ impl Frames<'_> {
 
     /// Returns a value with its magnitude, or an address with its name.
     fn text(&self, value: &DynSolValue) -> String {
-        match value.as_address().and_then(|address| Some((address, self.symbols.get(&address)?))) {
-            Some((address, symbol)) => format!("{symbol}: [{address}]"),
+        match value.as_address().and_then(|address| Some((address, self.labels.name(&address)?))) {
+            Some((address, name)) => format!("{name}: [{address}]"),
             None if value.as_uint() == Some((U256::MAX, 256)) => "2^256 - 1".to_owned(),
             None => hinted(value),
         }

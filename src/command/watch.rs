@@ -11,6 +11,7 @@ use super::{
     error::CommandError,
     input::{BundleArgs, BundleInput, BundlePayload},
     link::NodeLink,
+    names::{Labels, LazyLink},
     search::end_of,
     show::{ShownCall, asset_text, grouped, result_text, table, table_text},
     simulate::add_outputs,
@@ -55,9 +56,9 @@ impl WatchArgs {
     ///
     /// # Errors
     ///
-    /// Returns [`CommandError::Input`] if there are none, or if one cannot be read.
-    pub fn read(&self) -> Result<WatchInput, CommandError> {
-        let BundleInput { payload, block, book, .. } = self.bundle.read()?;
+    /// Returns [`CommandError::Input`] if there are none, or if one cannot be read, and the errors of the node.
+    pub fn read(&self, node: &LazyLink<'_>) -> Result<WatchInput, CommandError> {
+        let BundleInput { payload, block, book, .. } = self.bundle.read(node)?;
         let mut bundles = match payload {
             BundlePayload::Watched(bundles) => bundles,
             BundlePayload::One(payload) => {
@@ -215,7 +216,8 @@ impl WatchView {
                 let calls: Vec<_> = blocks.iter().flat_map(|block| &block.calls).collect();
                 let failed = calls.iter().find(|call| call.status.is_some() && !call.succeeded());
                 let shown = self.calls.get(&change.name).cloned().unwrap_or_default();
-                let result = failed.or(calls.last()).map(|call| result_text(&shown, call, &self.book));
+                let result =
+                    failed.or(calls.last()).map(|call| result_text(&shown, call, &self.book, &Labels::default()));
                 let gas: u64 = calls.iter().filter_map(|call| call.gas_used).map(|gas| gas.to::<u64>()).sum();
                 let gains = blocks.iter().filter_map(|block| block.assets.get(&shown.from)).flatten().map(asset_text);
                 let result =

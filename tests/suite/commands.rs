@@ -74,16 +74,38 @@ fn a_call_by_flags_is_shown_with_what_it_does() {
         0,
         &[
             "on snapshot 0x",
-            "transfer(to: 0x70997970C51812dc3A010C7d01b50e0d17dc79C8, value: 1500000000000000000)",
+            "transfer(to: 0x70997970C51812dc3A010C7d01b50e0d17dc79C8, value: 1500000000000000000 [1.5 ALPHA])",
             "success",
             " true",
-            &format!("Transfer(from: {ALICE}, to: {BOB}, value: 1500000000000000000)"),
+            &format!("Transfer(from: {ALICE}, to: {BOB}, value: 1500000000000000000 [1.5 ALPHA])"),
             &format!("{ALICE}  -1.5 ALPHA"),
             &format!("{BOB}  +1.5 ALPHA"),
             &format!("profit of {ALICE}: -1.5 ALPHA; gas "),
             " ether at the base fee of ",
         ],
     );
+}
+
+/// The names that the banner prints stand for the addresses, whatever their case, in lists too.
+#[test]
+fn contracts_are_called_by_the_names_that_the_node_prints() {
+    let node = TestNode::quiet();
+    let quote = ["--to", "Router", "--sig", "getAmountsOut", "--args", "1ether", "[WETH, alpha]", "--trace"];
+    ask(&node, "simulate", &quote)
+        .expect(0, &[&format!("router {ROUTER}"), "factory::getPair", "WETH/ALPHA::getReserves"]);
+    let approve = ["--from", ALICE, "--to", "ALPHA", "--sig", "approve", "--args", "router", "2.5ether"];
+    ask(&node, "simulate", &approve).expect(0, &[&format!("ALPHA {ALPHA}"), &format!("approve(spender: {ROUTER}, ")]);
+    let path = ["--from", ALICE, "--to", "router", "--value", "1", "--sig", "swapExactETHForTokens"];
+    let args = ["--args", "0", "[WETH,ALPHA]", ALICE, "99999999999", "--vary", "value=1ether,2ether"];
+    ask(&node, "search", &[&path[..], &args[..], &["--objective", "ALPHA"]].concat()).expect(0, &[" ALPHA"]);
+    ask(&node, "simulate", &["--to", "ruoter"])
+        .expect(2, &["--to: \"ruoter\": no contract has this name: did you mean router?"]);
+    ask(&node, "simulate", &["--to", "nobody"])
+        .expect(2, &["no contract has this name: expected 0x and 40 hex digits, or one of WETH, "]);
+    ask(&node, "simulate", &["--to", "ALPHA", "--sig", "balanceOf", "--args", "somebody"])
+        .expect(2, &["--args: value 0: \"somebody\": no contract has this name"]);
+    // A word in a text stays a text.
+    ask(&node, "simulate", &["--to", BOB, "--sig", "f(string)", "--args", "router"]).expect(0, &["f(\"router\")"]);
 }
 
 #[test]
@@ -174,7 +196,7 @@ fn a_trace_is_a_tree_with_logs_and_results() {
     ended.expect(
         0,
         &[
-            &format!("{ROUTER}::swapExactETHForTokens{{value: 1000000000000000000}}(0, [{WETH}, {ALPHA}]"),
+            &format!("router::swapExactETHForTokens{{value: 1000000000000000000}}(0, [{WETH}, {ALPHA}]"),
             "    ├─ [",
             "WETH::deposit{value: 1000000000000000000}()",
             "    │   ├─ emit Deposit(account: ",
