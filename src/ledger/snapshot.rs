@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, OnceLock},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use alloy_consensus::Header;
@@ -237,6 +237,13 @@ pub struct FeedLag {
     pub cause: FeedProblem,
     /// Milliseconds between sub-blocks.
     pub every_ms: u64,
+}
+
+impl FeedState {
+    /// Returns the health of a feed that is on time, with this time between two sub-blocks.
+    pub fn live(every: Duration) -> Self {
+        Self::Live { every_ms: u64::try_from(every.as_millis()).unwrap_or(u64::MAX) }
+    }
 }
 
 impl FeedLag {

@@ -220,7 +220,7 @@ pub async fn begin(
     let feed = match live.flashblocks {
         Some(_) => FeedState::Degraded(FeedProblem::Connecting),
         None if hash != newest => FeedState::Degraded(FeedProblem::Connecting),
-        None => FeedState::Live { every_ms: u64::try_from(spec.block_time().as_millis()).unwrap_or(u64::MAX) },
+        None => FeedState::live(spec.block_time()),
     };
     // Nothing of the first block was executed here.
     let mut first = canonical_snapshot(view, head, receipts, hashes).with_verified(Verified::None);

@@ -12,6 +12,7 @@ mod content;
 mod decode;
 mod drops;
 mod error;
+mod on_arrival;
 mod outcomes;
 mod own;
 mod queue;
@@ -29,6 +30,7 @@ pub use self::{
     decode::SentTransaction,
     drops::{DropReason, DroppedTransaction, PoolDrops},
     error::PoolError,
+    on_arrival::{AwaitedBlock, OnArrival},
     outcomes::BundleOutcome,
     queue::PoolNonce,
     settings::{BlocksBuilt, Settings},

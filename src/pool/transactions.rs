@@ -10,7 +10,7 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use super::{
     Acknowledgement, Best, BlockFees, BlocksBuilt, Bundles, DropReason, DroppedTransaction, ForwardedTransaction,
-    LeastFees, PoolError, PoolNonce, PoolStatus, Pooled, SenderContent, SentTransaction, Settings, TxOutbox,
+    LeastFees, OnArrival, PoolError, PoolNonce, PoolStatus, Pooled, SenderContent, SentTransaction, Settings, TxOutbox,
     account::nonce_of,
     queue::{Arrival, Checked, Departure, Queue},
     rules,
@@ -47,6 +47,8 @@ pub struct Pool {
     pub(super) inner: Mutex<PoolState>,
     /// The bundles that wait beside the transactions.
     pub bundles: Bundles,
+    /// The transactions as a chain sees them that mines on arrival.
+    pub on_arrival: OnArrival,
     ready: broadcast::Sender<Arc<Recovered<TxEnvelope>>>,
     dropped: broadcast::Sender<DroppedTransaction>,
     /// Notified when transactions are on the disk.
@@ -80,6 +82,7 @@ impl Pool {
             snapshots,
             store,
             inner: Mutex::new(PoolState { queue, own: B256Map::default() }),
+            on_arrival: OnArrival::default(),
             ready: broadcast::Sender::new(BROADCAST_CAPACITY),
             dropped: broadcast::Sender::new(BROADCAST_CAPACITY),
             stored: Notify::new(),
@@ -508,6 +511,7 @@ impl Pool {
     }
 
     fn notify_ready(&self, ready: Vec<Arc<Recovered<TxEnvelope>>>) {
+        self.on_arrival.add(ready.len());
         for tx in ready {
             // Fails if there is no subscriber.
             let _ = self.ready.send(tx);

@@ -1,21 +1,25 @@
 //! The devnet under the control of its clients (`--testing`): blocks, state and time as tests need them.
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use alloy_primitives::{Address, Bytes, U256};
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::{
     sync::{mpsc, oneshot},
-    time::{MissedTickBehavior, interval_at},
+    time::{Interval, MissedTickBehavior, interval_at},
 };
 
 use super::{
     Feed, FeedSource,
-    devnet::{Devnet, DevnetSource},
+    devnet::{Devnet, DevnetSource, Step},
 };
 use crate::{
     clock::BlockClock,
-    ledger::{Chain, Record, Snapshot},
+    ledger::{Chain, FeedState, Record, Snapshot},
     publish::Unpublished,
     state::{CodeCache, Overlay},
 };
@@ -47,6 +51,25 @@ pub enum ChainChange {
     MoveClock(u64),
     /// Sets the timestamp of the next block, in Unix seconds; the clock continues from there.
     SetClock(u64),
+    /// Mines each transaction in a block of its own when it arrives, or ends that.
+    SetAutomine(bool),
+    /// Mines a block at each of these intervals, in seconds; on request only if it is zero.
+    SetInterval(u64),
+    /// Says when blocks are mined.
+    GetMining,
+}
+
+/// The occasions on which a chain under test mines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mining {
+    /// In sub-blocks, as the devnet does.
+    SubBlocks,
+    /// A block for each transaction, when it arrives.
+    OnArrival,
+    /// A block at each of these intervals.
+    Interval(Duration),
+    /// On request only.
+    OnRequest,
 }
 
 /// The change of an account. Fields that are `None` stay.
@@ -75,6 +98,8 @@ pub enum ChangeOutcome {
     Returned(bool),
     /// Seconds that the clock is ahead of the system's.
     Ahead(i64),
+    /// The occasions on which blocks are mined.
+    Mining(Mining),
 }
 
 /// The reason why a change was not made.
@@ -124,6 +149,7 @@ impl ChainControl {
 #[derive(Debug)]
 pub struct TestingSource {
     devnet: DevnetSource,
+    mining: Mining,
     codes: Arc<CodeCache>,
     changes: mpsc::Receiver<(ChainChange, Answer)>,
     /// The most states that are saved, and blocks that one request mines.
@@ -144,7 +170,8 @@ impl TestingSource {
     /// one more, and the blocks that one request mines.
     pub fn new(devnet: DevnetSource, codes: Arc<CodeCache>, most: u32) -> (Self, ChainControl) {
         let (sender, changes) = mpsc::channel(WAITING);
-        (Self { devnet, codes, changes, most, saved: BTreeMap::new(), next_id: 0 }, ChainControl(sender))
+        let mining = Mining::SubBlocks;
+        (Self { devnet, mining, codes, changes, most, saved: BTreeMap::new(), next_id: 0 }, ChainControl(sender))
     }
 
     /// Builds and publishes the next sub-block.
@@ -179,6 +206,16 @@ impl TestingSource {
                 return Ok(ChangeOutcome::Ahead(self.devnet.devnet.clock.ahead));
             }
             ChainChange::SetClock(timestamp) => self.set_clock(feed, timestamp).await?,
+            ChainChange::SetAutomine(true) => self.set_mining(feed, Mining::OnArrival).await?,
+            ChainChange::SetAutomine(false) if self.mining == Mining::OnArrival => {
+                self.set_mining(feed, Mining::OnRequest).await?;
+            }
+            ChainChange::SetAutomine(false) => {}
+            ChainChange::SetInterval(0) => self.set_mining(feed, Mining::OnRequest).await?,
+            ChainChange::SetInterval(seconds) => {
+                self.set_mining(feed, Mining::Interval(Duration::from_secs(seconds))).await?;
+            }
+            ChainChange::GetMining => return Ok(ChangeOutcome::Mining(self.mining)),
         }
         Ok(ChangeOutcome::Done)
     }
@@ -199,8 +236,46 @@ impl TestingSource {
 
     /// Seals the block being built with what waits in the pool, and opens the next one.
     async fn end_block(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
-        self.devnet.go_on_by(feed, Devnet::last_step).await;
+        self.end_block_by(feed, Devnet::last_step).await
+    }
+
+    async fn end_block_by(&mut self, feed: &mut Feed, step: Step) -> Result<(), ChangeError> {
+        self.devnet.go_on_by(feed, step).await;
         if feed.status.is_degraded() { Err(ChangeError::Failed) } else { Ok(()) }
+    }
+
+    /// Mines on these occasions from now on, and what waits already if it is on arrival.
+    async fn set_mining(&mut self, feed: &mut Feed, mining: Mining) -> Result<(), ChangeError> {
+        self.mining = mining;
+        let state = match mining {
+            Mining::SubBlocks => self.devnet.health(),
+            Mining::Interval(every) => FeedState::live(every),
+            Mining::OnArrival | Mining::OnRequest => FeedState::Static,
+        };
+        feed.set_state(state);
+        feed.committed().await.map_err(|_| ChangeError::Failed)?;
+        feed.pool.on_arrival.mine_at_once(mining == Mining::OnArrival);
+        self.mine_arrived(feed).await
+    }
+
+    /// Mines what is ready, each transaction in a block of its own, if that is mined on arrival.
+    async fn mine_arrived(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
+        if self.mining != Mining::OnArrival {
+            return Ok(());
+        }
+        let ready = *feed.pool.on_arrival.subscribe().borrow();
+        while self.devnet.devnet.has_ready(&feed.snapshots.newest(), &feed.pool) {
+            let before = feed.pool.len();
+            self.end_block_by(feed, Devnet::single_step).await?;
+            if feed.pool.len() >= before {
+                // The transaction does not fit in a block.
+                break;
+            }
+            // The thread also runs the actor of the feed.
+            tokio::task::yield_now().await;
+        }
+        feed.pool.on_arrival.mined_to(ready);
+        Ok(())
     }
 
     /// Sets the timestamp of the next block. If the block being built has transactions, which have seen its time, it is
@@ -300,21 +375,55 @@ async fn publish(feed: &mut Feed, record: Record) -> Result<(), ChangeError> {
 
 impl FeedSource for TestingSource {
     fn run(mut self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
-        let every = self.devnet.every;
-        let mut ticks = interval_at((Instant::now() + every).into(), every);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut arrived = feed.pool.on_arrival.subscribe();
         async move {
+            let mut ticks = Ticks::of(self.mining, self.devnet.every);
             loop {
                 tokio::select! {
                     biased;
                     Some((change, answer)) = self.changes.recv() => {
+                        let before = self.mining;
                         // Fails if the client no longer waits.
                         let _ = answer.send(self.make(&mut feed, change).await);
+                        if self.mining != before {
+                            ticks = Ticks::of(self.mining, self.devnet.every);
+                        }
                     }
-                    _ = ticks.tick() => self.go_on(&mut feed).await,
+                    Ok(()) = arrived.changed(), if self.mining == Mining::OnArrival => {
+                        // The feed says why nothing can be mined.
+                        let _ = self.mine_arrived(&mut feed).await;
+                    }
+                    () = ticks.tick() => match self.mining {
+                        Mining::Interval(_) => drop(self.end_block(&mut feed).await),
+                        _ => self.go_on(&mut feed).await,
+                    },
                 }
             }
         }
         .boxed_local()
+    }
+}
+
+/// The clock of a chain that goes on by itself.
+struct Ticks(Option<Interval>);
+
+impl Ticks {
+    fn of(mining: Mining, sub_block: Duration) -> Self {
+        let every = match mining {
+            Mining::SubBlocks => sub_block,
+            Mining::Interval(every) => every,
+            Mining::OnArrival | Mining::OnRequest => return Self(None),
+        };
+        let mut ticks = interval_at((Instant::now() + every).into(), every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self(Some(ticks))
+    }
+
+    /// Waits for the next tick. Never returns on a chain that does not go on by itself.
+    async fn tick(&mut self) {
+        match &mut self.0 {
+            Some(ticks) => drop(ticks.tick().await),
+            None => std::future::pending().await,
+        }
     }
 }

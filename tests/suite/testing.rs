@@ -315,3 +315,72 @@ async fn without_the_flag_there_are_no_methods_for_testing_and_a_static_chain_on
         (&json!(-32601), &json!("evm_mine needs a devnet: this chain is static"))
     );
 }
+
+/// Sends ether from an account, and returns the receipt that is there when the answer is.
+async fn sent_and_mined(node: &TestNode, from: Address, value: u64) -> Value {
+    let call = json!([{ "from": from, "to": BOB, "value": hex(value) }]);
+    let hash = node.result("/", "eth_sendTransaction", call).await;
+    let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
+    assert_eq!(receipt["transactionHash"], hash, "{receipt}");
+    receipt
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_automine_each_transaction_has_its_block_when_its_sender_has_the_answer() {
+    let node = testing();
+    assert_eq!(node.result("/", "anvil_getAutomine", json!([])).await, false);
+    assert_eq!(node.result("/", "evm_setAutomine", json!([true])).await, Value::Null);
+    assert_eq!(node.result("/", "hardhat_getAutomine", json!([])).await, true);
+    let status = node.result("/", "presim_status", json!([])).await;
+    assert_eq!(status["feed"]["state"], "static", "nothing is mined by time");
+    for number in 1..=5 {
+        let receipt = sent_and_mined(&node, ALICE, number).await;
+        assert_eq!((&receipt["blockNumber"], &receipt["transactionIndex"]), (&hex(number), &hex(0)));
+        assert_eq!(balance(&node, BOB, "latest").await, balance(&node, BOB, "pending").await);
+    }
+    // Several at once have a block each.
+    let call = ("eth_sendTransaction", json!([{ "from": ALICE, "to": BOB, "value": "0x1" }]));
+    for hash in node.batch("/", &[call.clone(), call.clone(), call]).await {
+        let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
+        assert_eq!(receipt["transactionIndex"], "0x0", "{receipt}");
+    }
+    assert_eq!(height(&node).await, 8);
+    // A transaction behind a gap waits, and both are mined when it is filled.
+    let nonce = number(&node.result("/", "eth_getTransactionCount", json!([ALICE, "latest"])).await);
+    let with = |nonce: u64| json!([{ "from": ALICE, "to": BOB, "value": "0x1", "nonce": hex(nonce) }]);
+    let second = node.result("/", "eth_sendTransaction", with(nonce + 1)).await;
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([second])).await, Value::Null);
+    assert_eq!(height(&node).await, 8, "no block is mined for it");
+    node.result("/", "eth_sendTransaction", with(nonce)).await;
+    let receipt = node.result("/", "eth_getTransactionReceipt", json!([second])).await;
+    assert_eq!((&receipt["blockNumber"], height(&node).await), (&hex(10), 10), "{receipt}");
+    // Without it, blocks are mined on request.
+    assert_eq!(node.result("/", "anvil_setAutomine", json!([false])).await, Value::Null);
+    let waiting = node.result("/", "eth_sendTransaction", with(nonce + 2)).await;
+    assert_eq!(height(&node).await, 10);
+    // What waits is mined when it begins again.
+    node.result("/", "anvil_setAutomine", json!([true])).await;
+    let receipt = node.result("/", "eth_getTransactionReceipt", json!([waiting])).await;
+    assert_eq!(receipt["blockNumber"], hex(11), "{receipt}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_are_mined_at_an_interval_with_what_waits() {
+    let node = testing();
+    assert_eq!(node.result("/", "anvil_getIntervalMining", json!([])).await, Value::Null);
+    node.result("/", "evm_setIntervalMining", json!([1])).await;
+    assert_eq!(node.result("/", "anvil_getIntervalMining", json!([])).await, 1);
+    let call = json!([{ "from": ALICE, "to": BOB, "value": "0x7" }]);
+    let raw = node.result("/", "eth_sendTransaction", call).await;
+    let mut socket = Socket::open(&node, "/").await;
+    let heads = socket.subscribe(json!(["newHeads"])).await;
+    while node.result("/", "eth_getTransactionReceipt", json!([raw])).await.is_null() {
+        socket.notification(&heads).await;
+    }
+    // None is mined by time any more.
+    node.result("/", "anvil_setIntervalMining", json!([0])).await;
+    let status = node.result("/", "presim_status", json!([])).await;
+    assert_eq!(status["feed"]["state"], "static");
+    let error = node.error("/", "evm_setIntervalMining", json!([])).await;
+    assert_eq!(error["code"], -32602, "{error}");
+}

@@ -113,7 +113,8 @@ impl RequestRunner {
         self.run_step(request.method.target, request, run).await
     }
 
-    /// Runs a step of a request on its target, and waits until its commit is on disk. Returns the step's value, and the
+    /// Runs a step of a request on its target, and waits until its commit is on disk, and until its transactions are mined on a chain
+    /// that mines on arrival. Returns the step's value, and the
     /// answer as far as the step has written it.
     ///
     /// # Errors
@@ -125,12 +126,16 @@ impl RequestRunner {
         request: Request,
         work: impl Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
     ) -> Result<(T, Vec<u8>)> {
-        let ticket = request.ticket.clone();
+        let (ticket, sends) = (request.ticket.clone(), request.method.commits);
         let step = RequestStep { runner: self.clone(), target, request, work };
         let submitted = self.host.executor.submit(step, ticket.clone(), self.host.source.as_ref());
         let StepOutcome { result, out, commit } = submitted.await?;
         let done = result?;
         wait_durable(commit, &ticket).await?;
+        if sends && let Some(block) = self.pool().on_arrival.newest() {
+            // The transaction is acknowledged, mined in time or not.
+            let _ = tokio::time::timeout_at(ticket.deadline().into(), block.mined()).await;
+        }
         Ok((done, out))
     }
 }

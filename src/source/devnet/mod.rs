@@ -92,7 +92,7 @@ impl Devnet {
     /// Returns a [`BlockExecutionError`] if a system call fails.
     pub fn step(&mut self, on: &Snapshot, pool: &Pool) -> Result<SubBlockStep, BlockExecutionError> {
         let Some(open) = &on.open else { return self.first(on) };
-        let next = self.fill(on, open, pool);
+        let next = self.fill(on, open, pool, usize::MAX);
         match next.snapshot.index() >= self.sub_blocks {
             true => self.end_block(next),
             false => Ok(SubBlockStep { sealed: None, next }),
@@ -106,12 +106,28 @@ impl Devnet {
     /// Returns a [`BlockExecutionError`] if a system call fails.
     pub fn last_step(&mut self, on: &Snapshot, pool: &Pool) -> Result<SubBlockStep, BlockExecutionError> {
         let Some(open) = &on.open else { return self.first(on) };
-        let last = self.fill(on, open, pool);
+        let last = self.fill(on, open, pool, usize::MAX);
         self.end_block(last)
     }
 
-    /// Extends the open block of `on` by a sub-block.
-    fn fill(&mut self, on: &Snapshot, open: &OpenBlock, pool: &Pool) -> Applied {
+    /// Returns the block of the best transaction that waits in `pool`, alone, with its seal and the next block.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if a system call fails.
+    pub fn single_step(&mut self, on: &Snapshot, pool: &Pool) -> Result<SubBlockStep, BlockExecutionError> {
+        let Some(open) = &on.open else { return self.first(on) };
+        let last = self.fill(on, open, pool, 1);
+        self.end_block(last)
+    }
+
+    /// Returns whether a transaction waits in `pool` that can be in the open block of `on`, if that is empty.
+    pub fn has_ready(&self, on: &Snapshot, pool: &Pool) -> bool {
+        on.open.as_ref().is_some_and(|open| pool.best(on, self.fees(open)).has_next())
+    }
+
+    /// Extends the open block of `on` by a sub-block with at most so many of the pool's transactions.
+    fn fill(&mut self, on: &Snapshot, open: &OpenBlock, pool: &Pool, most: usize) -> Applied {
         let mut best = pool.best(on, self.fees(open));
         let traffic = &mut self.traffic;
         let (clock, picking, giving_way) = (self.clock.source(), self.picking, self.giving_way);
@@ -144,7 +160,9 @@ impl Devnet {
                     }
                 }
             }
-            while has_time()
+            let mut left = most;
+            while left > 0
+                && has_time()
                 && let Some(ready) = best.next(sub_block.room())
             {
                 give_way();
@@ -155,7 +173,10 @@ impl Devnet {
                     continue;
                 }
                 match sub_block.push(Recovered::clone(tx).convert()) {
-                    Ok(()) => best.included(ready),
+                    Ok(()) => {
+                        best.included(ready);
+                        left -= 1;
+                    }
                     Err(reason) => {
                         tracing::info!(hash = %tx.tx_hash(), %reason, "a transaction cannot be mined and is dropped from the pool");
                         pool.remove(tx.tx_hash());
@@ -215,7 +236,7 @@ impl FeedSource for DevnetSource {
 }
 
 /// A way to build on a snapshot.
-type Step = fn(&mut Devnet, &Snapshot, &Pool) -> Result<SubBlockStep, BlockExecutionError>;
+pub(super) type Step = fn(&mut Devnet, &Snapshot, &Pool) -> Result<SubBlockStep, BlockExecutionError>;
 
 impl DevnetSource {
     /// Builds and publishes the next sub-block.
@@ -249,7 +270,7 @@ impl DevnetSource {
 
     /// Returns the health of a feed that goes on.
     pub fn health(&self) -> FeedState {
-        FeedState::Live { every_ms: u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX) }
+        FeedState::live(self.every)
     }
 
     async fn set_state(&self, feed: &mut Feed, state: FeedState) -> bool {

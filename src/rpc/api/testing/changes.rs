@@ -23,7 +23,7 @@ use crate::{
             request::{Request, begin},
         },
     },
-    source::testing::{AccountEdit, ChainChange, ChainControl, ChangeError, ChangeOutcome},
+    source::testing::{AccountEdit, ChainChange, ChainControl, ChangeError, ChangeOutcome, Mining},
 };
 
 /// The scope of the methods for testing.
@@ -50,6 +50,11 @@ pub trait Change: DeserializeOwned + JsonSchema + 'static {
 pub trait Answer: JsonSchema + 'static {
     /// The JSON of the answer; an example of it, if the change has an outcome of its own.
     const JSON: &'static str;
+
+    /// Writes when blocks are mined.
+    fn write_mining(out: &mut Vec<u8>, _mining: Mining) {
+        out.extend_from_slice(Self::JSON.as_bytes());
+    }
 }
 
 /// Defines answers by their JSON.
@@ -59,6 +64,23 @@ macro_rules! answers {
             const JSON: &'static str = $json;
         }
     )*};
+}
+
+impl Answer for IsAutomine {
+    const JSON: &'static str = "true";
+
+    fn write_mining(out: &mut Vec<u8>, mining: Mining) {
+        json::value(out, &(mining == Mining::OnArrival));
+    }
+}
+
+impl Answer for MiningInterval {
+    const JSON: &'static str = "12";
+
+    fn write_mining(out: &mut Vec<u8>, mining: Mining) {
+        let seconds = if let Mining::Interval(every) = mining { Some(every.as_secs()) } else { None };
+        json::value(out, &seconds);
+    }
 }
 
 answers! {
@@ -75,6 +97,18 @@ answers! {
 #[schemars(inline, extend("const" = true))]
 #[expect(dead_code, reason = "a shape")]
 pub struct True(bool);
+
+/// Whether each transaction is mined when it arrives.
+#[derive(JsonSchema)]
+#[schemars(inline)]
+#[expect(dead_code, reason = "a shape")]
+pub struct IsAutomine(bool);
+
+/// Seconds between two blocks; null unless they are mined at an interval.
+#[derive(JsonSchema)]
+#[schemars(inline)]
+#[expect(dead_code, reason = "a shape")]
+pub struct MiningInterval(Option<u64>);
 
 /// Ganache's answer.
 #[derive(JsonSchema)]
@@ -151,6 +185,23 @@ changes! {
 
     /// With --testing: moves the clock of the blocks forward. Returns the seconds that it is ahead.
     MoveClock = "1 parameter", { seconds: Number<u64> }, "[3600]", |given| ChainChange::MoveClock(given.seconds.0);
+
+    /// With --testing: mines each transaction in a block of its own when it arrives, so that its receipt is there when the request
+    /// that sends it is answered; or ends that, so that blocks are mined on request.
+    SetAutomine = "1 parameter: whether transactions are mined when they arrive", { on: bool }, "[true]",
+        |given| ChainChange::SetAutomine(given.on);
+
+    /// With --testing: mines a block at each interval, with what waits in the pool.
+    SetInterval = "1 parameter: seconds, 0 to mine on request", {
+        /// Seconds between two blocks; 0 to mine on request.
+        seconds: Number<u64>,
+    }, "[12]", |given| ChainChange::SetInterval(given.seconds.0);
+
+    /// With --testing: returns whether each transaction is mined when it arrives.
+    GetAutomine = "no parameters", {}, "[]", |_given| ChainChange::GetMining;
+
+    /// With --testing: returns the interval at which blocks are mined.
+    GetInterval = "no parameters", {}, "[]", |_given| ChainChange::GetMining;
 
     /// With --testing: sets the timestamp of the next block. The clock continues from there.
     SetClock = "1 parameter", { timestamp: Number<u64> }, "[4102444800]", |given| ChainChange::SetClock(given.timestamp.0);
@@ -262,6 +313,7 @@ impl Testing {
             ChangeOutcome::Saved(id) => json::quantity(&mut out, id),
             ChangeOutcome::Returned(returned) => json::value(&mut out, &returned),
             ChangeOutcome::Ahead(seconds) => json::value(&mut out, &seconds),
+            ChangeOutcome::Mining(mining) => A::write_mining(&mut out, mining),
         }
         Ok(out)
     }
