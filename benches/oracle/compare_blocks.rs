@@ -53,7 +53,7 @@ fn execute(case: &BlockCase) -> Result<Executed, (Vec<BlockRule>, String)> {
             .map_err(|error| (vec![Malformed, ExtraFields, UnknownVersion, InvalidTransaction], error.to_string()))?;
         transactions.push(Recovered::new_unchecked(tx, transaction.sender));
     }
-    let refunds = GasRefunds::of_block(spec, &header, &transactions)
+    let refunds = GasRefunds::of_block(spec.has_post_exec(header.timestamp), header.number, &transactions)
         .map_err(|(_, broken)| (rules(broken).to_vec(), broken.to_string()))?;
     let mut hashes = BlockHashes::default();
     for ancestor in 0..case.block.number {

@@ -159,7 +159,7 @@ impl SealedBlock {
     /// Returns the block as it is in memory, which no keeper holds.
     #[must_use]
     pub fn without_keeper(&self) -> Self {
-        Self { header: self.header.clone(), body: self.body.clone(), logs: self.logs.clone(), keeper: OnceLock::new() }
+        Self { keeper: OnceLock::new(), ..self.clone() }
     }
 
     /// Returns the block's number and hash.

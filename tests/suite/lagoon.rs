@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use alloy_consensus::{
-    BlockBody, ReceiptWithBloom, SignableTransaction, TxEip1559, TxEnvelope, TxReceipt, transaction::Recovered,
+    BlockBody, ReceiptWithBloom, SignableTransaction, Signed, TxEip1559, TxEnvelope, TxReceipt, transaction::Recovered,
 };
 use alloy_eips::{eip2718::Encodable2718, eip4895::Withdrawals};
 use alloy_genesis::Genesis;
-use alloy_primitives::{Address, B256, Bytes, TxKind, U256, hex, keccak256};
+use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, hex, keccak256};
 use alloy_rlp::Encodable;
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
@@ -42,9 +42,9 @@ const TRANSFER: u64 = 21_000;
 /// The tip of all transactions here, in wei for a unit of gas.
 const TIP: u64 = 500;
 
-/// A chain of the OP stack whose newest fork is Lagoon, unless another is chosen.
-struct LagoonChain {
-    spec: ChainSpec,
+/// A chain of the OP stack, with the accounts of the published mnemonic.
+pub struct OpChain {
+    pub spec: ChainSpec,
     genesis: Value,
     signers: Vec<PrivateKeySigner>,
     head: Snapshot,
@@ -52,18 +52,24 @@ struct LagoonChain {
     blocks: Vec<u8>,
 }
 
-impl LagoonChain {
+impl OpChain {
+    /// Creates a chain whose newest fork is `last`.
     fn new(last: &str) -> Self {
+        Self::of(config(4242, last), json!({ WITNESS.to_string(): { "balance": "0x0", "code": WITNESS_CODE } }))
+    }
+
+    /// Creates a chain with this `config`, and with these accounts beside the usual ones.
+    pub fn of(config: Value, mut more: Value) -> Self {
         let signers = dev_signers().unwrap();
         let mut alloc = json!({
             L1_BLOCK.to_string(): { "balance": "0x0", "code": "0x00", "storage": ATTRIBUTED.storage() },
-            WITNESS.to_string(): { "balance": "0x0", "code": WITNESS_CODE },
         });
+        alloc.as_object_mut().unwrap().append(more.as_object_mut().unwrap());
         for signer in &signers {
             alloc[signer.address().to_string()] = json!({ "balance": "0x56bc75e2d63100000" });
         }
         let genesis = json!({
-            "config": config(4242, last),
+            "config": config,
             "alloc": alloc,
             "difficulty": "0x0", "gasLimit": "0x1c9c380", "nonce": "0x0", "timestamp": "0x65000000",
             // Denominator 250, elasticity 6, minimum base fee 1,000,000.
@@ -92,7 +98,7 @@ impl LagoonChain {
     }
 
     /// Executes a block whose fees go to `fee_recipient`.
-    fn execute(&self, fee_recipient: Address, transactions: Vec<ChainTx>) -> Result<Executed, String> {
+    pub fn execute(&self, fee_recipient: Address, transactions: Vec<ChainTx>) -> Result<Executed, String> {
         let parent = &self.head.head;
         let header = self.spec.next_header(&parent.header, parent.number() + 1, self.attributes(fee_recipient));
         let transactions: Vec<Recovered<ChainTx>> =
@@ -103,7 +109,7 @@ impl LagoonChain {
     }
 
     /// Appends a block, which its post-execution transaction may end.
-    fn append(&mut self, transactions: Vec<ChainTx>) {
+    pub fn append(&mut self, transactions: Vec<ChainTx>) {
         let mut at = open_block(&self.spec, &self.head, self.attributes(SEQUENCER_FEE_VAULT)).unwrap().snapshot;
         at.open.as_mut().unwrap().refunds = transactions.last().map(GasRefunds::of_last).unwrap_or_default();
         let grown = extend(&self.spec, &at, at.open.as_ref().unwrap(), |sub_block| {
@@ -121,7 +127,7 @@ impl LagoonChain {
     }
 
     /// Writes the files of the chain, and returns their folder and the flags that name them.
-    fn files(&self) -> (tempfile::TempDir, Vec<String>) {
+    pub fn files(&self) -> (tempfile::TempDir, Vec<String>) {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         std::fs::write(path("genesis.json"), self.genesis.to_string()).unwrap();
@@ -130,13 +136,22 @@ impl LagoonChain {
         (folder, flags)
     }
 
-    fn base_fee(&self) -> u64 {
+    pub fn base_fee(&self) -> u64 {
         let parent = self.head.head.header.inner();
         self.spec.next_base_fee(parent, parent.number + 1, parent.timestamp + 2).unwrap()
     }
 
-    fn address(&self, who: usize) -> Address {
+    pub fn address(&self, who: usize) -> Address {
         self.signers[who].address()
+    }
+
+    /// Signs a transaction of one of the accounts.
+    pub fn sign<T: SignableTransaction<Signature>>(&self, who: usize, tx: T) -> ChainTx
+    where
+        TxEnvelope: From<Signed<T>>,
+    {
+        let signature = self.signers[who].sign_hash_sync(&tx.signature_hash()).unwrap();
+        TxEnvelope::from(tx.into_signed(signature)).into()
     }
 
     fn sent(&self, who: usize, nonce: u64, to: Address, value: U256) -> ChainTx {
@@ -145,7 +160,7 @@ impl LagoonChain {
 
     fn sent_with(&self, who: usize, nonce: u64, to: Address, value: U256, gas_limit: u64) -> ChainTx {
         let tx = TxEip1559 {
-            chain_id: 4242,
+            chain_id: self.spec.chain_id(),
             nonce,
             gas_limit,
             max_fee_per_gas: 10_000_000_000,
@@ -154,26 +169,25 @@ impl LagoonChain {
             value,
             ..TxEip1559::default()
         };
-        let signature = self.signers[who].sign_hash_sync(&tx.signature_hash()).unwrap();
-        TxEnvelope::from(tx.into_signed(signature)).into()
+        self.sign(who, tx)
     }
 }
 
-fn ether(count: u64) -> U256 {
+pub fn ether(count: u64) -> U256 {
     U256::from(count) * U256::from(10).pow(U256::from(18))
 }
 
-fn wei(value: u64) -> U256 {
+pub fn wei(value: u64) -> U256 {
     U256::from(value)
 }
 
-fn balance(executed: &Executed, address: Address) -> U256 {
+pub fn balance(executed: &Executed, address: Address) -> U256 {
     executed.world.account(&address).map_or(U256::ZERO, |account| account.balance)
 }
 
 #[test]
 fn a_refund_is_paid_back_by_whom_the_gas_was_paid_to() {
-    let chain = LagoonChain::new("lagoon");
+    let chain = OpChain::new("lagoon");
     let base_fee = wei(chain.base_fee());
     let (first, second) = (chain.sent(0, 0, SOMEBODY, wei(5)), chain.sent(1, 0, SOMEBODY, wei(6)));
     // The deposit uses 21,000 gas and that of its data, which it buys on L1.
@@ -220,7 +234,7 @@ fn the_encoding_is_the_type_and_a_list_of_version_number_and_refunds() {
 /// The sender is the fee recipient, so that it gives and gets; and a refund of all of the gas.
 #[test]
 fn a_fee_recipient_may_be_the_refunded_sender_and_all_of_the_gas_may_be_refunded() {
-    let chain = LagoonChain::new("lagoon");
+    let chain = OpChain::new("lagoon");
     let sender = chain.address(0);
     for (refund, left) in [(1, 20_999), (TRANSFER, 0)] {
         let block = vec![ATTRIBUTED.deposit(), chain.sent(0, 0, SOMEBODY, wei(5)), post_exec(1, &[(1, refund)])];
@@ -235,7 +249,7 @@ fn a_fee_recipient_may_be_the_refunded_sender_and_all_of_the_gas_may_be_refunded
 
 #[test]
 fn later_transactions_of_the_block_see_the_settled_balances() {
-    let chain = LagoonChain::new("lagoon");
+    let chain = OpChain::new("lagoon");
     let (base_fee, sender) = (wei(chain.base_fee()), chain.address(0));
     let fees = |gas: u64, price: U256| wei(gas) * price + ATTRIBUTED.operator_fee(gas) + ATTRIBUTED.l1_fee();
     // The second needs its gas limit at its highest price. The first leaves 100 wei less without its refund.
@@ -268,7 +282,7 @@ fn later_transactions_of_the_block_see_the_settled_balances() {
 
 #[test]
 fn a_block_that_breaks_a_rule_is_invalid() {
-    let chain = LagoonChain::new("lagoon");
+    let chain = OpChain::new("lagoon");
     let (first, second) = (chain.sent(0, 0, SOMEBODY, wei(5)), chain.sent(1, 0, SOMEBODY, wei(6)));
     let with = |post: &[ChainTx]| [&[ATTRIBUTED.deposit(), first.clone(), second.clone()], post].concat();
     let refunds = |refunds: &[(u64, u64)]| with(&[post_exec(1, refunds)]);
@@ -292,14 +306,14 @@ fn a_block_that_breaks_a_rule_is_invalid() {
         let error = chain.execute(SEQUENCER_FEE_VAULT, block).expect_err(broken);
         assert!(error.contains(broken), "{broken}: {error}");
     }
-    let karst = LagoonChain::new("karst");
+    let karst = OpChain::new("karst");
     let error = karst.execute(SEQUENCER_FEE_VAULT, with(&[valid])).expect_err("Lagoon is not active");
     assert!(error.contains("before Lagoon"), "{error}");
 }
 
 /// A block with a transfer whose 5,000 gas are refunded, another transfer, and one that has a witness of the caller's balance.
-fn sample() -> (LagoonChain, Vec<ChainTx>) {
-    let mut chain = LagoonChain::new("lagoon");
+fn sample() -> (OpChain, Vec<ChainTx>) {
+    let mut chain = OpChain::new("lagoon");
     let block = vec![
         ATTRIBUTED.deposit(),
         chain.sent(0, 0, SOMEBODY, wei(5)),

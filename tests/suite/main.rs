@@ -32,6 +32,7 @@ mod fleet;
 mod floors;
 mod forks;
 mod format;
+mod gasless;
 mod history;
 mod import;
 mod input;

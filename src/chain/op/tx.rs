@@ -27,6 +27,8 @@ pub struct OpTx {
     pub deposit: Option<DepositTerms>,
     /// The gas that the block's sequencer refunds, from Lagoon on: zero for most transactions, and for all that are in no block.
     pub refund: u64,
+    /// Whether it is gasless: it pays no fee, and nobody gets one.
+    pub gasless: bool,
 }
 
 /// The fields that only a deposit has (<https://specs.optimism.io/protocol/deposits.html#the-deposited-transaction-type>).
@@ -41,7 +43,7 @@ pub struct DepositTerms {
 impl OpTx {
     /// Returns an unsigned call, which has no bytes for which a fee is due.
     pub const fn unsigned(call: TxEnv) -> Self {
-        Self { base: call, encoded: Bytes::new(), deposit: None, refund: 0 }
+        Self { base: call, encoded: Bytes::new(), deposit: None, refund: 0, gasless: false }
     }
 }
 
@@ -58,13 +60,11 @@ impl FromTxWithEncoded<ChainTx> for OpTx {
         match tx {
             ChainTx::Signed(tx) => {
                 let base = <TxEnv as FromRecoveredTx<TxEnvelope>>::from_recovered_tx(tx, sender);
-                Self { base, encoded, deposit: None, refund: 0 }
+                Self { encoded, ..Self::unsigned(base) }
             }
             ChainTx::Deposit(tx) => Self {
-                base: deposit_env(tx.inner(), sender),
-                encoded: Bytes::new(),
                 deposit: Some(DepositTerms { mint: tx.mint, is_system: tx.is_system_transaction }),
-                refund: 0,
+                ..Self::unsigned(deposit_env(tx.inner(), sender))
             },
             ChainTx::PostExec(_) => Self::unsigned(post_exec_env()),
         }

@@ -16,9 +16,8 @@ use revm::{
     primitives::hardfork::SpecId,
 };
 
-use super::op::{OpBlockFees, OpHandler};
 use crate::{
-    chain::{ChainSpec, ChainTx, Fork, OpFork, OpTx},
+    chain::{ChainSpec, ChainTx, Fork},
     engine::precompiles::RunPrecompiles,
     state::Overlay,
 };
@@ -157,46 +156,5 @@ fn check_gas_limit<I>(evm: &RunEvm<'_, Ethereum, I>) -> Result<(), Error> {
     match is_bound && gas_limit > MAX_TX_GAS_LIMIT {
         true => Err(InvalidTransaction::TxGasLimitGreaterThanCap { gas_limit, cap: MAX_TX_GAS_LIMIT }.into()),
         false => Ok(()),
-    }
-}
-
-/// The family of the OP stack, with deposits, and fees for the cost of a transaction on L1.
-#[derive(Clone, Copy, Debug)]
-pub struct OpStack;
-
-impl FamilyEvm for OpStack {
-    type Spec = OpFork;
-    type Tx = OpTx;
-    type Chain = OpBlockFees;
-
-    const HAS_VAULTS: bool = true;
-    const HAS_REQUESTS: bool = false;
-
-    fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<OpFork> {
-        spec.op_evm_env(header)
-    }
-
-    fn unsigned(call: TxEnv) -> OpTx {
-        OpTx::unsigned(call)
-    }
-
-    fn waived() -> OpBlockFees {
-        OpBlockFees::waived()
-    }
-
-    fn refunded(tx: OpTx, refund: u64) -> OpTx {
-        OpTx { refund, ..tx }
-    }
-
-    fn handle(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, Error> {
-        OpHandler::default().run(evm)
-    }
-
-    fn handle_system_call(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, Error> {
-        OpHandler::default().run_system_call(evm)
-    }
-
-    fn inspect<'a, I: Inspector<Host<'a, Self>>>(evm: &mut RunEvm<'a, Self, I>) -> Result<ExecutionResult, Error> {
-        OpHandler::default().inspect_run(evm)
     }
 }

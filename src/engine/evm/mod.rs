@@ -7,8 +7,8 @@ mod op;
 mod reads;
 mod run;
 
-pub use family::{Ethereum, FamilyEvm, OpStack, RunEvm};
-pub use op::{OpBlockFees, OpContext, OpHandler};
+pub use family::{Ethereum, FamilyEvm, RunEvm};
+pub use op::{OpBlockFees, OpContext, OpHandler, OpStack};
 
 use std::convert::Infallible;
 

@@ -160,14 +160,6 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         result
     }
 
-    /// Drops the changes of a run, and keeps their memory.
-    fn discard(&mut self) {
-        let journal = &mut self.inner.ctx.journaled_state.inner;
-        let mut state = journal.finalize();
-        state.clear();
-        journal.state = state;
-    }
-
     /// Returns the overlay, and keeps the memory for the next run on this thread.
     pub fn rest(self) -> &'a mut Overlay {
         let Context { cfg, journaled_state: Journal { database, inner: journal }, local, .. } = self.inner.ctx;
@@ -247,6 +239,14 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
     ) -> Self {
         let transfers = overlay.log_numbers.shows_transfers();
         Self { inner: inner::<F, I>(overlay, env, precompiles, inspector, Memory::fresh()), transfers, deepest: 0 }
+    }
+
+    /// Drops the changes of a run, and keeps their memory.
+    pub(super) fn discard(&mut self) {
+        let journal = &mut self.inner.ctx.journaled_state.inner;
+        let mut state = journal.finalize();
+        state.clear();
+        journal.state = state;
     }
 
     /// Begins a frame, unless it is a creation that collides.

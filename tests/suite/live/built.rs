@@ -14,8 +14,8 @@ use op_alloy::{
 };
 use presim::{
     chain::{
-        Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, GasRefunds,
-        genesis_block, receipts_root_and_bloom,
+        Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, Family,
+        GasRefunds, genesis_block, receipts_root_and_bloom,
     },
     ledger::Snapshot,
     source::{
@@ -50,6 +50,8 @@ const BASE_TIME: Address = address!("4200000000000000000000000000000000000030");
 const DEPOSITOR: Address = address!("deaddeaddeaddeaddeaddeaddeaddeaddead0001");
 /// A contract that succeeds until it is called with data, and without data only before.
 pub const GATE: Address = Address::repeat_byte(0x6a);
+/// The contract that says what is gasless on X Layer.
+pub const GASLESS_CONTRACT: Address = address!("19787404b0c70021b4752028f7e3a92313885B27");
 /// The recipient of ether in tests.
 pub const SOMEBODY: Address = Address::repeat_byte(0x11);
 /// The id of the OP-stack chain.
@@ -117,6 +119,12 @@ impl Built {
         Self::genesis(config, GAS_LIMIT)
     }
 
+    /// Builds the first block of X Layer under Jovian, with this account as the contract that says what is gasless.
+    pub fn x_layer(contract: &Value) -> Self {
+        let more = json!({ GASLESS_CONTRACT.to_string(): contract });
+        Self::genesis_with(op_config(196, "jovian"), GAS_LIMIT, more)
+    }
+
     /// Builds the first block of a chain with Ethereum's rules under Prague.
     pub fn ethereum() -> Self {
         Self::genesis(ethereum_config(), GAS_LIMIT)
@@ -130,6 +138,11 @@ impl Built {
     }
 
     fn genesis(config: Value, gas_limit: u64) -> Self {
+        Self::genesis_with(config, gas_limit, json!({}))
+    }
+
+    /// Builds the first block of a chain with these accounts beside the usual ones.
+    fn genesis_with(config: Value, gas_limit: u64, mut more: Value) -> Self {
         let ether = json!({"balance": "0x56bc75e2d63100000"});
         let mut senders = serde_json::Map::new();
         for signer in SIGNERS.iter() {
@@ -155,6 +168,7 @@ impl Built {
             let code = json!({"balance": "0x0", "code": L1_BASE_FEE_SETTER, "storage": ATTRIBUTED.storage()});
             alloc[L1_BLOCK.to_string()] = code;
         }
+        alloc.as_object_mut().unwrap().append(more.as_object_mut().unwrap());
         let genesis: Genesis = serde_json::from_value(json!({
             "config": config,
             "alloc": alloc,
@@ -200,7 +214,7 @@ impl Built {
         let mut state = State::clone(&self.block.state);
         put(&mut state, &at.changes);
         let mut cumulative = Vec::new();
-        let is_op = self.spec.chain_id() == OP_CHAIN;
+        let is_op = self.spec.family() == Family::OpStack;
         let deposit = is_op.then(|| deposit(parent.number + 1, salt));
         let number = parent.number + 1;
         let post_exec = (!refunds.is_empty()).then(|| post_exec(number, refunds));
@@ -360,6 +374,20 @@ pub fn sent_by(who: usize, chain_id: u64, nonce: u64, to: Address, value: u64, i
         to: TxKind::Call(to),
         value: U256::from(value),
         input,
+        ..TxEip1559::default()
+    };
+    let signature = SIGNERS[who].sign_hash_sync(&tx.signature_hash()).unwrap();
+    TxEnvelope::from(tx.into_signed(signature)).into()
+}
+
+/// Signs a transfer of one wei to [`SOMEBODY`] on X Layer that offers nothing for its gas.
+pub fn gasless(who: usize, nonce: u64) -> ChainTx {
+    let tx = TxEip1559 {
+        chain_id: 196,
+        nonce,
+        gas_limit: 21_000,
+        to: TxKind::Call(SOMEBODY),
+        value: U256::ONE,
         ..TxEip1559::default()
     };
     let signature = SIGNERS[who].sign_hash_sync(&tx.signature_hash()).unwrap();

@@ -7,6 +7,7 @@ pub mod built;
 mod differences;
 mod faults;
 mod flags;
+mod gasless;
 mod heads;
 pub mod lagoon;
 mod late;

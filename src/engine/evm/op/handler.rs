@@ -22,7 +22,8 @@ use revm::{
 };
 
 use crate::chain::{
-    BASE_FEE_VAULT, DepositTerms, L1_FEE_VAULT, L1BlockInfo, OPERATOR_FEE_VAULT, OpFork, OpTx, Settlement,
+    BASE_FEE_VAULT, DepositTerms, L1_FEE_VAULT, L1BlockInfo, OPERATOR_FEE_VAULT, OpFork, OpTx, RefundTooLarge,
+    Settlement,
 };
 
 type HandlerError<E> = EVMError<<<<E as EvmTr>::Context as ContextTr>::Db as Database>::Error>;
@@ -108,7 +109,7 @@ fn settle<E: EvmTr<Context: OpContext>>(evm: &mut E, used: u64) -> Result<(), Ha
     let Some(info) = fees.info.as_ref().filter(|_| tx.refund > 0) else { return Ok(()) };
     let base_fee = block.basefee();
     let settled = Settlement::of(tx.refund, used, tx.effective_gas_price(base_fee.into()), base_fee, info);
-    let settled = settled.map_err(|broken| InvalidTransaction::Str(broken.to_string().into()))?;
+    let settled = settled.map_err(too_large)?;
     journal.balance_incr(tx.caller(), settled.sender)?;
     for (account, debit) in [
         (block.beneficiary(), settled.fee_recipient),
@@ -121,6 +122,10 @@ fn settle<E: EvmTr<Context: OpContext>>(evm: &mut E, used: u64) -> Result<(), Ha
         }
     }
     Ok(())
+}
+
+fn too_large(refund: RefundTooLarge) -> InvalidTransaction {
+    InvalidTransaction::Str(refund.to_string().into())
 }
 
 /// Returns the gas that a deposit uses before Regolith, however it ends: its limit, or nothing if it is the system's
@@ -183,10 +188,13 @@ impl<E: EvmTr<Context: OpContext, Frame = EthFrame>> Handler for OpHandler<E> {
             }
             return Ok(());
         }
-        let info = fees.info(journal.db_mut(), cfg.spec)?;
-        let l1_fee = info.data_fee(&tx.encoded);
-        let extra = l1_fee.saturating_add(info.operator_fee(tx.gas_limit()));
-        fees.l1_fee = l1_fee;
+        let mut extra = U256::ZERO;
+        if !tx.gasless {
+            let info = fees.info(journal.db_mut(), cfg.spec)?;
+            let l1_fee = info.data_fee(&tx.encoded);
+            extra = l1_fee.saturating_add(info.operator_fee(tx.gas_limit()));
+            fees.l1_fee = l1_fee;
+        }
         let mut sender = journal.load_account_with_code_mut(tx.caller())?.data;
         validate_account_nonce_and_code_with_components(&sender.account().info, tx, cfg)?;
         let mut balance = *sender.balance();
@@ -225,7 +233,7 @@ impl<E: EvmTr<Context: OpContext, Frame = EthFrame>> Handler for OpHandler<E> {
     fn reimburse_caller(&self, evm: &mut E, result: &mut FrameResult) -> Result<(), Self::Error> {
         let (_, tx, _, _, fees, _) = evm.ctx_mut().all_mut();
         let operator_fee = |gas| match &fees.info {
-            Some(info) if tx.deposit.is_none() => info.operator_fee(gas),
+            Some(info) if tx.deposit.is_none() && !tx.gasless => info.operator_fee(gas),
             _ => U256::ZERO,
         };
         let unused = operator_fee(tx.gas_limit()).saturating_sub(operator_fee(gas_used(result.gas())));
@@ -243,8 +251,14 @@ impl<E: EvmTr<Context: OpContext, Frame = EthFrame>> Handler for OpHandler<E> {
         if is_free || ctx.tx().deposit.is_some() {
             return Ok(());
         }
-        Self::mainnet().reward_beneficiary(evm, result)?;
         let used = gas_used(result.gas());
+        if ctx.tx().gasless {
+            // Nothing was paid, so nothing is returned. A refund of more than the gas is invalid all the same.
+            return Ok(Settlement::of(ctx.tx().refund, used, 0, 0, &L1BlockInfo::default())
+                .map(drop)
+                .map_err(too_large)?);
+        }
+        Self::mainnet().reward_beneficiary(evm, result)?;
         let (block, _, _, journal, fees, _) = evm.ctx_mut().all_mut();
         let operator_fee = fees.info.as_ref().map_or(U256::ZERO, |info| info.operator_fee(used));
         let base_fee = U256::from(u128::from(block.basefee()).saturating_mul(used.into()));
