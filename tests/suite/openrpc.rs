@@ -195,6 +195,8 @@ fn requests(
         ("net_listening", json!([])),
         ("net_peerCount", json!([])),
         ("eth_syncing", json!([])),
+        ("eth_coinbase", json!([])),
+        ("debug_getBadBlocks", json!([])),
         ("eth_config", json!([])),
         ("eth_capabilities", json!([])),
         ("web3_clientVersion", json!([])),

@@ -153,6 +153,8 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<node::Listening>("net_listening", Inline),
     MethodRoute::run::<node::PeerCount>("net_peerCount", Inline),
     MethodRoute::run::<node::Syncing>("eth_syncing", Inline),
+    MethodRoute::run::<node::Coinbase>("eth_coinbase", Inline),
+    MethodRoute::run::<node::GetBadBlocks>("debug_getBadBlocks", Inline),
     MethodRoute::run::<node::GetConfig>("eth_config", Inline),
     MethodRoute::run::<node::GetCapabilities>("eth_capabilities", Inline),
     MethodRoute::run::<node::ClientVersion>("web3_clientVersion", Inline),
