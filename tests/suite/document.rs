@@ -128,6 +128,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("wallet_requestPermissions", json!([{"eth_accounts": {}}])),
         ("wallet_switchEthereumChain", json!([{"chainId": "0x7a69"}])),
         ("personal_sign", json!(["0x68690a", ADDRESS, "secret"])),
+        ("eth_sign", json!([ADDRESS, "0x68690a"])),
         ("eth_signTypedData_v4", json!([ADDRESS, typed_data])),
         ("web3_sha3", json!(["0x"])),
         ("testing_buildBlockV1", json!([HASH, attributes, [SIGNED], "0x"])),

@@ -146,6 +146,7 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<wallet::RequestPermissions>("wallet_requestPermissions", Inline).by(LeaderUse::Wallet),
     MethodRoute::run::<wallet::SwitchChain>("wallet_switchEthereumChain", Inline),
     MethodRoute::serve::<wallet::PersonalSign>("personal_sign", On(Read)).by(LeaderUse::Wallet),
+    MethodRoute::serve::<wallet::Sign>("eth_sign", On(Read)).by(LeaderUse::Wallet),
     MethodRoute::serve::<wallet::SignTypedData>("eth_signTypedData_v4", On(Read)).by(LeaderUse::Wallet),
     // The node and its chain.
     MethodRoute::run::<node::ChainId>("eth_chainId", Inline),
