@@ -323,7 +323,7 @@ async fn a_node_follows_another_over_its_socket() {
     let served = Served::building();
     served.node.sealed(1).await;
     let path = text(&served.path).to_owned();
-    // It connects to the upstream before it has started, on this thread.
+    // A start waits for the upstream, so it has a thread of its own.
     let start = tokio::task::spawn_blocking(move || TestNode::start(&["--upstream", &path]));
     let follower = start.await.expect("it starts");
     assert_eq!(follower.result("/", "eth_chainId", json!([])).await, "0x7a69");
