@@ -7,7 +7,7 @@ mod live;
 mod retired;
 mod rooms;
 
-pub use choices::{ApprovalPolicy, DialectName, FeedName, RevertPolicy, StandardReceipts, UpgradePolicy};
+pub use choices::{ApprovalPolicy, DialectName, FeedName, IpcSocket, RevertPolicy, StandardReceipts, UpgradePolicy};
 pub use fleet::FleetConfig;
 pub use live::{Endpoint, LiveConfig};
 pub use retired::RetiredSetting;
@@ -38,6 +38,10 @@ pub struct Config {
     /// loopback needs --token-file.
     #[arg(long, env = "PRESIM_LISTEN", value_name = "ADDR:PORT", default_value = "127.0.0.1:8545", value_parser = parse_address, help_heading = "General")]
     pub listen: SocketAddr,
+    /// Serve the methods of `/standard` on a Unix socket at this path, or, without a path, at `presim.ipc` in the data
+    /// directory. Only presim's own user may open it, and needs no token, for the wallet either.
+    #[arg(long, env = "PRESIM_IPC", value_name = "PATH", num_args = 0..=1, require_equals = true, default_missing_value = IpcSocket::ALONE, value_parser = IpcSocket::parse, help_heading = "General")]
+    pub ipc: Option<IpcSocket>,
     /// Keep the chain, the pool's transactions and the wallet's batches in this directory, and continue from there on a
     /// restart. Without it, all state ends with the process.
     #[arg(long, env = "PRESIM_DATA_DIR", value_name = "DIR", global = true, help_heading = "General")]
@@ -240,7 +244,7 @@ pub struct Config {
     /// admitted all the same.
     #[arg(long, env = "PRESIM_OVERLOAD_WAIT", value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub overload_wait: u32,
-    /// Bytes of a request body or a WebSocket message.
+    /// Bytes of a request body, a WebSocket message, or a message on the Unix socket.
     #[arg(long, env = "PRESIM_MAX_BODY", value_name = "BYTES", default_value_t = 32 << 20, value_parser = clap::value_parser!(u32).range(64..), help_heading = "Limits")]
     pub max_body: u32,
     /// Bytes of an answer.
@@ -258,7 +262,7 @@ pub struct Config {
     /// (at most five seconds), within a body or a message, and while its peer does not read.
     #[arg(long, env = "PRESIM_IO_TIMEOUT_MS", value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Limits")]
     pub io_timeout_ms: u64,
-    /// Open HTTP connections, and, separately, open WebSocket connections. At the bound, the one that has been idle longest
+    /// Open HTTP connections, and, separately, open WebSocket connections and connections of the Unix socket. At the bound, the one that has been idle longest
     /// is closed for a new one: among those that have sent no valid token yet, or no request where none is needed, and else
     /// among the HTTP connections without a request under way.
     #[arg(long, env = "PRESIM_MAX_CONNECTIONS", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
@@ -267,16 +271,16 @@ pub struct Config {
     /// default is 128, and no bound for loopback.
     #[arg(long, env = "PRESIM_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_connections_per_address: Option<u32>,
-    /// Requests of one WebSocket connection that may be under way or unsent. At the bound, the connection is not read.
+    /// Requests of one connection of a WebSocket or the Unix socket that may be under way or unsent. At the bound, the connection is not read.
     #[arg(long, env = "PRESIM_MAX_WS_IN_FLIGHT", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_ws_in_flight: u32,
-    /// Subscriptions of one WebSocket connection.
+    /// Subscriptions of one connection of a WebSocket or the Unix socket.
     #[arg(long, env = "PRESIM_MAX_SUBSCRIPTIONS", value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_subscriptions: u32,
-    /// Unsent notifications of one WebSocket connection. Beyond the bound, the connection is closed.
+    /// Unsent notifications of one connection of a WebSocket or the Unix socket. Beyond the bound, the connection is closed.
     #[arg(long, env = "PRESIM_MAX_WS_NOTIFICATIONS", value_name = "N", default_value_t = 8_192, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_ws_notifications: u32,
-    /// Unsent bytes of one WebSocket connection. Beyond the bound, the connection is closed.
+    /// Unsent bytes of one connection of a WebSocket or the Unix socket. Beyond the bound, the connection is closed.
     #[arg(long, env = "PRESIM_MAX_WS_UNSENT", value_name = "BYTES", default_value_t = 128 << 20, value_parser = clap::value_parser!(u32).range(1024..), help_heading = "Limits")]
     pub max_ws_unsent: u32,
     /// Bytes that the traces of a request may take while it runs. A request that needs more is stopped (-32005).

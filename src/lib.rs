@@ -34,6 +34,7 @@
 //! - [`objects`]: text of users whose structs are objects, never arrays.
 //! - [`nearest`]: names that a user may have meant.
 //! - [`shown`]: texts of strangers and URLs with secrets, as they are shown.
+//! - [`unix_socket`]: Unix sockets that only the user of the process may open.
 //! - [`lock`]: locks that the meter knows of.
 
 #![warn(missing_docs)]
@@ -69,6 +70,7 @@ pub mod source;
 pub mod state;
 pub mod store;
 pub mod telemetry;
+pub mod unix_socket;
 #[expect(clippy::disallowed_methods, reason = "answers are written by other nodes")]
 pub mod upstream;
 pub mod wallet;

@@ -70,10 +70,13 @@ use crate::{
     state::CodeCache,
     store::{DataDir, Store, stored_bytes},
     telemetry::Metrics,
+    unix_socket::{self, BoundSocket},
     wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, Sending, Wallet, WalletSender, keys},
     watch::WatchLimits,
 };
 
+/// The flag that chooses the path of the Unix socket.
+const IPC: &str = "--ipc";
 /// The time that requests under way may take to end when the node stops.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -98,6 +101,8 @@ pub struct NodeInfo {
     pub listen: SocketAddr,
     /// The address of its metrics.
     pub metrics: Option<SocketAddr>,
+    /// The path of its Unix socket.
+    pub ipc: Option<PathBuf>,
     /// The chain id (EIP-155).
     pub chain_id: u64,
     /// The number of the block that it began with.
@@ -156,6 +161,10 @@ impl Node {
     }
 
     fn start_with(ports: Ports, store: Store, config: Config, metrics: Metrics) -> eyre::Result<Self> {
+        if let Some(path) = config.ipc() {
+            // The socket is made when the node answers, and a problem is reported before the long work.
+            unix_socket::check(&path, IPC)?;
+        }
         load_kzg_settings_beside();
         let access = Arc::new(Access::new(config.token_file.clone(), config.wallet_token_file.clone())?);
         let reason = ports.front.reason();
@@ -193,6 +202,7 @@ impl Node {
         let info = NodeInfo {
             listen: ports.front.address(),
             metrics: ports.metrics.as_ref().map(TcpListener::local_addr).transpose()?,
+            ipc: config.ipc(),
             chain_id: start.spec.chain_id(),
             head: snapshots.newest().head.number(),
             accounts: if start.builtin { start.accounts.clone() } else { Vec::new() },
@@ -401,7 +411,9 @@ impl Actors {
             let feed = StateFeed::new(source, Feed::new(snapshots.clone(), sinks, pool.clone(), &metrics));
             StateFeed::start_in_arbiter(&feed_thread.handle(), move |_| feed)
         };
-        let memory = Arc::new(IoMemory::new(config.max_memory_io as usize, 2 * config.max_connections as usize));
+        let transports = if config.ipc.is_some() { 3 } else { 2 };
+        let connections = transports * config.max_connections as usize;
+        let memory = Arc::new(IoMemory::new(config.max_memory_io as usize, connections));
         tokio::spawn(show_sizes(&metrics, config.data_dir.clone(), codes.clone(), memory.clone()));
         let subscriptions = Arc::new(Subscriptions::new(config.max_subscriptions as usize, memory.clone(), &metrics));
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone(), config.live.late()));
@@ -491,8 +503,9 @@ impl Actors {
         let files = if config.no_page { ServedFiles::default() } else { page::files(access.needs_token()) };
         let port = tokio::task::spawn_blocking(|| startup.hand_over()).await??;
         let port = tokio::net::TcpListener::from_std(port)?;
+        let ipc = config.ipc().map(|path| BoundSocket::bind(&path, IPC)?.listen()).transpose()?;
         let service = HttpService { front, access, config: server, subscriptions, files };
-        let front = FrontActor::serve(port, service, io, memory, &metrics).start();
+        let front = FrontActor::serve(port, ipc, service, io, memory, &metrics).start();
         let vitals = Vitals { front: front.clone(), workers: workers.clone(), feed: feed.clone() };
         Ok(Self {
             front,

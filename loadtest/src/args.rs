@@ -31,7 +31,7 @@ const DEFAULT_MIX: &str = "balance=20,quote=20,code=5,swap=30,sandwich=10,overri
 pub struct Args {
     #[command(subcommand)]
     pub command: Option<OtherCommand>,
-    /// Test these targets: http://HOST:PORT[/PATH], or https, ws, wss. Several take turns, compared with the first
+    /// Test these targets: http://HOST:PORT[/PATH], or https, ws, wss, or the path of a Unix socket. Several take turns, compared with the first
     #[arg(default_value = "http://127.0.0.1:8545")]
     pub urls: Vec<String>,
 

@@ -85,7 +85,7 @@ impl Checker {
             (Rpc::new(&reference.target, timeout), sameness)
         };
         Self {
-            targets: targets.iter().map(|target| Rpc::new(&target.over(false), timeout)).collect(),
+            targets: targets.iter().map(|target| Rpc::new(&target.for_calls(), timeout)).collect(),
             references: references.into_iter().map(|reference| reference.map(known)).collect(),
             failures: vec![None; targets.len()],
             checked: vec![Checked::default(); targets.len()],

@@ -140,7 +140,7 @@ async fn one(
     }
     let id = generator.next_ids(body.id_count());
     let request = body.with_ids(id);
-    let dating = Dating::of(segment.dating, segment.target.web_socket, body);
+    let dating = Dating::of(segment.dating, segment.target.has_messages(), body);
     let request = if dating == Dating::Entry { dating::with_question(&request).into() } else { request };
     let newest = segment.newest.load(Ordering::Relaxed);
     generator.sent.set(generator.sent.get() + 1);
@@ -172,7 +172,7 @@ async fn one(
     let stamp = match outcome {
         Ok(stamp) => stamp,
         // Over a WebSocket the answer belongs to an unknown request, so that later answers might be mixed up.
-        Err(Wrong { fault: Fault::WrongId | Fault::NotJson, .. }) if segment.target.web_socket => return None,
+        Err(Wrong { fault: Fault::WrongId | Fault::NotJson, .. }) if segment.target.has_messages() => return None,
         Err(_) => return Some(open),
     };
     if sampled {

@@ -6,7 +6,11 @@ use http::{Method, Request};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use tokio::{net::TcpStream, task::AbortHandle};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpStream, UnixStream},
+    task::AbortHandle,
+};
 use tokio_tungstenite::{
     MaybeTlsStream, WebSocketStream, client_async_with_config,
     tungstenite::{Message, Utf8Bytes, client::IntoClientRequest, protocol::WebSocketConfig},
@@ -15,7 +19,7 @@ use tokio_tungstenite::{
 use crate::{
     answer::Answer,
     dating::{self, Dating, Stamp},
-    target::Target,
+    target::{Protocol, Target},
     tls::{TlsError, secure},
 };
 
@@ -37,8 +41,12 @@ pub enum ConnectionError {
     Body(Box<dyn std::error::Error + Send + Sync>),
     #[error("the WebSocket failed: {0}")]
     WebSocket(Box<tokio_tungstenite::tungstenite::Error>),
-    #[error("the WebSocket was closed")]
+    #[error("the connection was closed")]
     Closed,
+    #[error("the Unix socket failed: {0}")]
+    Unix(std::io::Error),
+    #[error("an answer has more than {MAX_ANSWER} bytes")]
+    TooLong,
 }
 
 impl From<tokio_tungstenite::tungstenite::Error> for ConnectionError {
@@ -47,8 +55,12 @@ impl From<tokio_tungstenite::tungstenite::Error> for ConnectionError {
     }
 }
 
-/// A WebSocket to a target.
-pub type Socket = WebSocketStream<Stream>;
+/// A connection whose requests and answers are messages.
+pub enum Messages {
+    WebSocket(Box<WebSocketStream<Stream>>),
+    /// A line each, on a Unix socket.
+    Lines(BufReader<UnixStream>),
+}
 
 /// The byte stream of a connection, with or without TLS.
 type Stream = MaybeTlsStream<TcpStream>;
@@ -60,7 +72,7 @@ pub struct Connection {
 
 enum Wire {
     Http { sender: SendRequest<Full<Bytes>>, head: Box<http::request::Parts>, driver: AbortHandle },
-    WebSocket(Box<Socket>),
+    Messages(Messages),
 }
 
 impl Connection {
@@ -68,8 +80,8 @@ impl Connection {
     ///
     /// Returns an error if no server listens at the target, or if it does not speak the protocol.
     pub async fn open(target: &Target) -> Result<Self, ConnectionError> {
-        if target.web_socket {
-            return Ok(Self { wire: Wire::WebSocket(Box::new(web_socket(target).await?)) });
+        if target.has_messages() {
+            return Ok(Self { wire: Wire::Messages(Messages::open(target).await?) });
         }
         let (sender, connection) = http1::handshake(TokioIo::new(connect(target).await?)).await?;
         // The request in flight gets the connection's error as well.
@@ -84,7 +96,7 @@ impl Connection {
     pub async fn ready(&mut self) -> bool {
         match &mut self.wire {
             Wire::Http { sender, .. } => sender.ready().await.is_ok(),
-            Wire::WebSocket(_) => true,
+            Wire::Messages(_) => true,
         }
     }
 
@@ -112,25 +124,19 @@ impl Connection {
                 let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(ConnectionError::Body)?.to_bytes();
                 Ok(Answer { status: head.status.as_u16(), stamp, body })
             }
-            Wire::WebSocket(socket) => {
-                // The conversion does not fail, because bodies are made of text.
-                let text = Utf8Bytes::try_from(body).map_err(|error| ConnectionError::Body(error.into()))?;
+            Wire::Messages(messages) => {
                 let mut asked = dating == Dating::Message;
-                if asked {
-                    socket.feed(Message::text(dating::QUESTION)).await?;
-                }
-                socket.send(Message::Text(text)).await?;
+                let question = asked.then_some(Bytes::from_static(dating::QUESTION.as_bytes()));
+                messages.send(question.into_iter().chain([body])).await?;
                 let (mut stamp, mut answer) = (None, None);
                 loop {
-                    let body = match socket.next().await {
-                        Some(Ok(Message::Text(text))) => text.into(),
-                        Some(Ok(Message::Binary(body))) => body,
-                        Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
-                        ended => match (answer, ended) {
-                            (Some(body), _) => return Ok(Answer { status: 200, stamp, body }),
-                            (None, Some(Err(error))) => return Err(error.into()),
-                            (None, _) => return Err(ConnectionError::Closed),
-                        },
+                    let body = match (messages.next().await, answer.take()) {
+                        (Ok(body), earlier) => {
+                            answer = earlier;
+                            body
+                        }
+                        (Err(_), Some(body)) => return Ok(Answer { status: 200, stamp, body }),
+                        (Err(error), None) => return Err(error),
                     };
                     match if asked { dating::answered(&body) } else { None } {
                         Some(answered) => (asked, stamp) = (false, answered),
@@ -154,21 +160,83 @@ impl Drop for Connection {
     }
 }
 
-/// Opens a WebSocket to a target.
-///
-/// # Errors
-///
-/// Returns an error if no server listens at the target, or if it does not speak WebSocket.
-pub async fn web_socket(target: &Target) -> Result<Socket, ConnectionError> {
-    let stream = connect(target).await?;
-    let mut request = target.over(true).url().into_client_request()?;
-    for (name, value) in &target.headers {
-        if *name != http::header::CONTENT_TYPE {
-            request.headers_mut().insert(name.clone(), value.clone());
+impl Messages {
+    /// Opens a WebSocket to a target, or its Unix socket.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no server listens at the target, or if it does not speak WebSocket.
+    pub async fn open(target: &Target) -> Result<Self, ConnectionError> {
+        let target = target.for_messages();
+        if target.protocol == Protocol::Lines {
+            let stream = UnixStream::connect(&target.path).await.map_err(ConnectionError::Connect)?;
+            return Ok(Self::Lines(BufReader::new(stream)));
+        }
+        let stream = connect(&target).await?;
+        let mut request = target.url().into_client_request()?;
+        for (name, value) in &target.headers {
+            if *name != http::header::CONTENT_TYPE {
+                request.headers_mut().insert(name.clone(), value.clone());
+            }
+        }
+        let config = WebSocketConfig::default().max_message_size(Some(MAX_ANSWER)).max_frame_size(Some(MAX_ANSWER));
+        Ok(Self::WebSocket(Box::new(client_async_with_config(request, stream, Some(config)).await?.0)))
+    }
+
+    /// Sends messages, together.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the connection has ended.
+    pub async fn send(&mut self, texts: impl IntoIterator<Item = Bytes>) -> Result<(), ConnectionError> {
+        match self {
+            Self::WebSocket(socket) => {
+                for text in texts {
+                    // The conversion does not fail, because bodies are made of text.
+                    let text = Utf8Bytes::try_from(text).map_err(|error| ConnectionError::Body(error.into()))?;
+                    socket.feed(Message::Text(text)).await?;
+                }
+                Ok(socket.flush().await?)
+            }
+            Self::Lines(stream) => {
+                let mut lines = Vec::new();
+                for text in texts {
+                    lines.extend_from_slice(&text);
+                    lines.push(b'\n');
+                }
+                stream.write_all(&lines).await.map_err(ConnectionError::Unix)
+            }
         }
     }
-    let config = WebSocketConfig::default().max_message_size(Some(MAX_ANSWER)).max_frame_size(Some(MAX_ANSWER));
-    Ok(client_async_with_config(request, stream, Some(config)).await?.0)
+
+    /// Returns the next message.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the connection has ended.
+    pub async fn next(&mut self) -> Result<Bytes, ConnectionError> {
+        match self {
+            Self::WebSocket(socket) => loop {
+                match socket.next().await {
+                    Some(Ok(Message::Text(text))) => return Ok(text.into()),
+                    Some(Ok(Message::Binary(body))) => return Ok(body),
+                    Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+                    Some(Err(error)) => return Err(error.into()),
+                    Some(Ok(Message::Close(_))) | None => return Err(ConnectionError::Closed),
+                }
+            },
+            Self::Lines(stream) => {
+                let mut line = Vec::new();
+                let mut bounded = stream.take(MAX_ANSWER as u64 + 1);
+                bounded.read_until(b'\n', &mut line).await.map_err(ConnectionError::Unix)?;
+                match line.pop() {
+                    Some(b'\n') => Ok(line.into()),
+                    _ if line.len() >= MAX_ANSWER => Err(ConnectionError::TooLong),
+                    _ => Err(ConnectionError::Closed),
+                }
+            }
+        }
+    }
 }
 
 async fn connect(target: &Target) -> Result<Stream, ConnectionError> {

@@ -34,9 +34,9 @@ pub enum Dating {
 
 impl Dating {
     /// Returns the dating of the answers to a body.
-    pub fn of(is_asked: bool, web_socket: bool, body: &Body) -> Self {
+    pub fn of(is_asked: bool, has_messages: bool, body: &Body) -> Self {
         let asks = is_asked && body.tag == Some(Tag::Pending);
-        match (asks, body.batch, web_socket) {
+        match (asks, body.batch, has_messages) {
             (true, true, _) => Self::Entry,
             (true, false, true) => Self::Message,
             _ => Self::Header,

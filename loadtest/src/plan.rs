@@ -25,7 +25,7 @@ use crate::{
     rpc::Rpc,
     schedule::Rate,
     segment,
-    target::{Found, Target},
+    target::{Found, Protocol, Target},
     usage::NodeProcess,
     workload::{self, Making},
     world::World,
@@ -165,7 +165,10 @@ async fn find(args: &Args, url: &str, name: String) -> Result<Found> {
     let client = client.as_str().unwrap_or("unknown").to_owned();
     let block = rpc.call("eth_getBlockByNumber", json!(["0x0", false])).await.unwrap_or_default();
     let genesis = block["hash"].as_str().map(str::to_owned);
-    let process = NodeProcess::listening_on(&target.host, target.port);
+    let process = match target.protocol {
+        Protocol::Lines => NodeProcess::listening_at(&target.path).await,
+        _ => NodeProcess::listening_on(&target.host, target.port),
+    };
     Ok(Found { target, client, presim, chain_id, genesis, process })
 }
 
@@ -174,9 +177,9 @@ fn reference_of(found: &Found, named: Option<&Found>) -> Option<Reference> {
     match named {
         Some(named) => {
             let same_chain = named.genesis.is_none() || found.genesis.is_none() || named.genesis == found.genesis;
-            Some(Reference { target: named.target.over(false), same_chain })
+            Some(Reference { target: named.target.for_calls(), same_chain })
         }
-        None => found.presim.then(|| Reference { target: found.target.over(false), same_chain: true }),
+        None => found.presim.then(|| Reference { target: found.target.for_calls(), same_chain: true }),
     }
 }
 

@@ -8,16 +8,26 @@ use serde_json::Value;
 
 use crate::usage::NodeProcess;
 
+/// The protocol of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Http,
+    WebSocket,
+    /// JSON texts on a Unix socket, a line each.
+    Lines,
+}
+
 /// A JSON-RPC endpoint.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Name in the report: `A`, `B`, …
     pub name: String,
+    /// Empty for a Unix socket.
     pub host: String,
     pub port: u16,
+    /// The path of the URL, or of the Unix socket.
     pub path: String,
-    /// Whether to speak WebSocket rather than HTTP.
-    pub web_socket: bool,
+    pub protocol: Protocol,
     /// Whether to use TLS.
     pub tls: bool,
     /// Sent with each request, or with the WebSocket's handshake.
@@ -27,9 +37,24 @@ pub struct Target {
 impl Target {
     /// # Errors
     ///
-    /// Returns an error if `url` is not an HTTP or WebSocket URL, or contains a user.
+    /// Returns an error if `url` is not an HTTP or WebSocket URL or the path of a socket, or contains a user.
     pub fn parse(url: &str, name: String, web_socket: bool, extra: &[Header]) -> Result<Self> {
-        let expected = "expected http://HOST:PORT[/PATH] (or https, ws, wss)";
+        let expected = "expected http://HOST:PORT[/PATH] (or https, ws, wss), or the path of a Unix socket";
+        if !url.contains("://") && (url.contains('/') || url.ends_with(".ipc")) {
+            if web_socket || !extra.is_empty() {
+                bail!("{url:?}: a Unix socket takes neither --ws nor --header");
+            }
+            let (path, protocol) = (url.to_owned(), Protocol::Lines);
+            return Ok(Self {
+                name,
+                host: String::new(),
+                port: 0,
+                path,
+                protocol,
+                tls: false,
+                headers: HeaderMap::new(),
+            });
+        }
         let uri = Uri::from_str(url).map_err(|error| eyre!("{url:?} is not a URL: {error}; {expected}"))?;
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
             bail!("{url:?} has no scheme or no host; {expected}");
@@ -55,20 +80,37 @@ impl Target {
         }
         let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
         let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
-        Ok(Self { name, host, port, path, web_socket: web_socket || is_web_socket, tls, headers })
+        let protocol = if web_socket || is_web_socket { Protocol::WebSocket } else { Protocol::Http };
+        Ok(Self { name, host, port, path, protocol, tls, headers })
     }
 
-    /// Returns the same endpoint, over WebSocket or HTTP.
-    pub fn over(&self, web_socket: bool) -> Self {
-        Self { web_socket, ..self.clone() }
+    /// Returns the same endpoint over HTTP, or on its Unix socket.
+    pub fn for_calls(&self) -> Self {
+        self.over(Protocol::Http)
+    }
+
+    /// Returns the same endpoint, over WebSocket or on its Unix socket, where it can notify.
+    pub fn for_messages(&self) -> Self {
+        self.over(Protocol::WebSocket)
+    }
+
+    fn over(&self, protocol: Protocol) -> Self {
+        let protocol = if self.protocol == Protocol::Lines { Protocol::Lines } else { protocol };
+        Self { protocol, ..self.clone() }
+    }
+
+    /// Returns whether requests and answers are messages of a connection on which several may be under way.
+    pub fn has_messages(&self) -> bool {
+        self.protocol != Protocol::Http
     }
 
     pub fn url(&self) -> String {
-        let scheme = match (self.web_socket, self.tls) {
-            (false, false) => "http",
-            (false, true) => "https",
-            (true, false) => "ws",
-            (true, true) => "wss",
+        let scheme = match (self.protocol, self.tls) {
+            (Protocol::Lines, _) => return self.path.clone(),
+            (Protocol::Http, false) => "http",
+            (Protocol::Http, true) => "https",
+            (Protocol::WebSocket, false) => "ws",
+            (Protocol::WebSocket, true) => "wss",
         };
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         format!("{scheme}://{host}:{}{}", self.port, self.path)

@@ -31,6 +31,12 @@ impl NodeProcess {
         ids.map(Self).find(|process| process.holds(&sockets))
     }
 
+    /// Returns the process that listens on a Unix socket. `None` if there is none.
+    pub async fn listening_at(path: &str) -> Option<Self> {
+        let stream = tokio::net::UnixStream::connect(path).await.ok()?;
+        Some(Self(stream.peer_cred().ok()?.pid()?.try_into().ok()?))
+    }
+
     fn holds(self, sockets: &[String]) -> bool {
         let Ok(files) = fs::read_dir(format!("/proc/{}/fd", self.0)) else { return false };
         files.filter_map(|file| fs::read_link(file.ok()?.path()).ok()).any(|link| is_one_of(&link, sockets))

@@ -8,11 +8,10 @@ use std::{
     time::Duration,
 };
 
-use futures::{SinkExt, StreamExt};
+use bytes::Bytes;
 use serde_json::{Value, json};
-use tokio_tungstenite::tungstenite::Message;
 
-use crate::{connection::web_socket, quantity::quantity, target::Target};
+use crate::{connection::Messages, quantity::quantity, target::Target};
 
 /// Ids of the subscription's request, and of the request at each notification.
 const SUBSCRIBE: u64 = 1;
@@ -21,33 +20,32 @@ const SNAPSHOT: u64 = 2;
 /// Subscribes to `newFlashblocks`, and asks for the snapshot at each announcement: later requests may rely on the
 /// snapshot that the target then names. Returns only if the connection fails or ends, with the reason.
 pub async fn watch(target: &Target, timeout: Duration, newest: Arc<AtomicU64>) -> String {
-    let Ok(opened) = tokio::time::timeout(timeout, web_socket(target)).await else {
-        return "no WebSocket could be opened in time".to_owned();
+    let Ok(opened) = tokio::time::timeout(timeout, Messages::open(target)).await else {
+        return "no connection for notifications could be opened in time".to_owned();
     };
     let mut socket = match opened {
         Ok(socket) => socket,
         Err(error) => return error.to_string(),
     };
     let request = |id: u64, method: &str, params: Value| {
-        Message::text(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string())
+        [Bytes::from(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string())]
     };
     if let Err(error) = socket.send(request(SUBSCRIBE, "eth_subscribe", json!(["newFlashblocks"]))).await {
         return error.to_string();
     }
-    while let Some(message) = socket.next().await {
-        let text = match message {
-            Ok(Message::Text(text)) => text,
-            Ok(_) => continue,
+    loop {
+        let text = match socket.next().await {
+            Ok(text) => text,
             Err(error) => return error.to_string(),
         };
         // A notification carries a whole block, which is not needed.
-        if text.contains(r#""method":"eth_subscription""#) {
+        if memchr::memmem::find(&text, br#""method":"eth_subscription""#).is_some() {
             if let Err(error) = socket.send(request(SNAPSHOT, "presim_snapshot", json!([]))).await {
                 return error.to_string();
             }
             continue;
         }
-        let answer: Value = serde_json::from_str(&text).unwrap_or_default();
+        let answer: Value = serde_json::from_slice(&text).unwrap_or_default();
         if let Some(error) = answer.get("error") {
             return format!("newFlashblocks: {error}");
         }
@@ -57,5 +55,4 @@ pub async fn watch(target: &Target, timeout: Duration, newest: Arc<AtomicU64>) -
             newest.fetch_max(id, Ordering::Relaxed);
         }
     }
-    "the target closed the WebSocket".to_owned()
 }

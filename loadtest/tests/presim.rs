@@ -106,12 +106,13 @@ fn a_node_with_another_state_than_the_references_is_caught() {
 fn every_kind_of_request_is_answered_right_while_blocks_are_made() {
     // A busy machine takes long for a request, and refuses none.
     let patient = ["--deadline-ms", "120000", "--queue-wait-ms", "120000", "--overload-wait", "1000000"];
-    let node = node(&[&["--sub-block-ms", "50"], &patient[..]].concat());
-    for scheme in ["http", "ws"] {
-        let url = url(&node).replace("http", scheme);
+    let folder = TempDir::new().expect("a directory");
+    let socket = folder.path().join("presim.ipc").to_str().expect("the path is UTF-8").to_owned();
+    let node = node(&[&["--sub-block-ms", "50", &format!("--ipc={socket}")], &patient[..]].concat());
+    for url in [url(&node), url(&node).replace("http", "ws"), socket] {
         // Until each kind has been asked for and answered.
         let done = ["2s", "8s", "32s", "128s"].iter().any(|duration| answers_every_kind(&url, duration));
-        assert!(done, "{scheme}: a kind of request is never answered");
+        assert!(done, "{url}: a kind of request is never answered");
     }
 }
 

@@ -119,6 +119,7 @@ fn own(matches: &ArgMatches, asked: &ArgMatches, command: &mut clap::Command) ->
     }
     // Settings of a node that others use, which the environment or the file may have.
     config.metrics = None;
+    config.ipc = None;
     config.data_dir = None;
     config.token_file = None;
     config.testing = false;

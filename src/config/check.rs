@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{ApprovalPolicy, Config, FeedName, FleetConfig, LiveConfig};
+use super::{ApprovalPolicy, Config, FeedName, FleetConfig, IpcSocket, LiveConfig};
 
 /// Returns the text for a setting that has no effect without another.
 fn needs(flag: &str, other: &str, why: &str) -> String {
@@ -36,6 +36,8 @@ impl Config {
             format!(
                 "--allow-origin {origin}: no origin: expected `*`, `chrome-extension://*`, `moz-extension://*`, or scheme and host like https://app.example"
             )
+        } else if self.ipc == Some(IpcSocket::InDataDir) && self.data_dir.is_none() {
+            needs("--ipc without a path", "--data-dir", "the socket is made there")
         } else if self.chain.is_some() && self.genesis.is_none() {
             needs("--chain", "--genesis", "the file of the genesis that its blocks build on")
         } else if let Some(history) = self.keep_history.filter(|history| *history < keep_blocks.into()) {

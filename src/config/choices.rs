@@ -1,5 +1,7 @@
 //! Settings with a few named values.
 
+use std::path::PathBuf;
+
 use clap::ValueEnum;
 
 /// The dialect of `/`.
@@ -9,6 +11,28 @@ pub enum DialectName {
     Project,
     /// execution-apis, as geth has it.
     Standard,
+}
+
+/// The place of the Unix socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IpcSocket {
+    /// `presim.ipc` in the data directory.
+    InDataDir,
+    /// A path.
+    At(PathBuf),
+}
+
+impl IpcSocket {
+    /// The value of the flag without a path.
+    pub(super) const ALONE: &str = "true";
+
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            Self::ALONE => Ok(Self::InDataDir),
+            "" | "false" => Err("expected a path, or `true` for presim.ipc in the data directory".to_owned()),
+            path => Ok(Self::At(path.into())),
+        }
+    }
 }
 
 /// When `/standard` tells receipts, and the block of a transaction.

@@ -1,14 +1,14 @@
 //! The settings of the rooms, as the flags fill them.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
-use super::{ApprovalPolicy, Config, DialectName, FeedName, RevertPolicy, UpgradePolicy};
+use super::{ApprovalPolicy, Config, DialectName, FeedName, IpcSocket, RevertPolicy, UpgradePolicy};
 use crate::{
     chain::ChainSpec,
     fleet::settings::JoiningSettings,
     pool::{self, BlocksBuilt},
     rpc::{
-        ConnectionLimits, ServerConfig, SocketBounds,
+        ConnectionLimits, IPC_SOCKET, ServerConfig, SocketBounds,
         dialect::{PRESIM, STANDARD},
     },
     wallet::{Policy, SendingSettings},
@@ -75,6 +75,14 @@ impl Config {
             batch: self.live.upstream_batch as usize,
             receipt_wait: Duration::from_millis(self.wallet_receipt_wait_ms),
             final_after: Duration::from_secs(self.wallet_final_s),
+        }
+    }
+
+    /// Returns the path of the Unix socket, if the node has one.
+    pub fn ipc(&self) -> Option<PathBuf> {
+        match self.ipc.as_ref()? {
+            IpcSocket::At(path) => Some(path.clone()),
+            IpcSocket::InDataDir => self.data_dir.as_ref().map(|directory| directory.join(IPC_SOCKET)),
         }
     }
 

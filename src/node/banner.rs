@@ -36,6 +36,7 @@ impl<'a> Banner<'a> {
             version = env!("CARGO_PKG_VERSION"),
             listen = %info.listen,
             metrics = info.metrics.map(tracing::field::display),
+            ipc = info.ipc.as_deref().map(|path| tracing::field::display(path.display())),
             chain_id = info.chain_id,
             head = info.head,
             accounts = info.accounts.len(),
@@ -62,6 +63,9 @@ impl fmt::Display for Banner<'_> {
             env!("CARGO_PKG_VERSION")
         )?;
         writeln!(f, "WebSocket at ws://{address} (and ws://{address}/standard)")?;
+        if let Some(path) = &info.ipc {
+            writeln!(f, "Unix socket at {} (as {url}/standard)", path.display())?;
+        }
         writeln!(f, "chain id {}, head {}", info.chain_id, info.head)?;
         writeln!(f, "{}", self.source)?;
         if let Some(metrics) = info.metrics {

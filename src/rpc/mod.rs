@@ -2,7 +2,7 @@
 //!
 //! The folders are floors, and each uses those below it:
 //!
-//! - [`server`]: the listeners, the connections of both transports, who may call, and health.
+//! - [`server`]: the listeners, the connections of all transports, who may call, and health.
 //! - [`dispatch`]: from the text of a message to the text of its answer: the table of methods, and the node that answers.
 //! - [`api`]: the methods, a file or a folder a feature.
 //! - [`run`]: one request, and its runs on the executor, with what they need from other nodes.
@@ -57,6 +57,7 @@ pub use server::{
     files::{ServedFile, ServedFiles},
     http::HttpService,
     io::IoThreads,
+    ipc::IPC_SOCKET,
     listen::{FrontActor, Stop, serve_metrics},
     phases::starting::{StartupReason, StartupServer},
     settings::ServerConfig,

@@ -33,8 +33,8 @@ pub use self::{
     ahead::AheadStates,
     approval::{
         ApprovalSocket, Approvals, Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker,
-        CallWords, DecisionError, DigestPrefix, NoDigest, Question, ReadCall, SOCKET, SocketError, WaitingList,
-        WordReader, ether, protocol, socket_path, units,
+        CallWords, DecisionError, DigestPrefix, NoDigest, Question, ReadCall, SOCKET, WaitingList, WordReader, ether,
+        protocol, socket_path, units,
     },
     batch::{BatchCall, BatchId, BatchRequest, CallsState, ChosenFields, Requested},
     batches::{NONCE_TRIES, PreparedBatch, Wallet},

@@ -16,9 +16,10 @@ use alloy_primitives::{Address, B256, Bytes, U256, address, bytes};
 use futures::{FutureExt, future::BoxFuture, poll};
 use presim::{
     telemetry::Metrics,
+    unix_socket::SocketError,
     wallet::{
         ApprovalSocket, Approvals, Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, Asker, BatchId, DigestPrefix,
-        SOCKET, SocketError, WalletError,
+        SOCKET, WalletError,
     },
 };
 use serde_json::{Value, json};

@@ -128,6 +128,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("wallet_requestPermissions", json!([{"eth_accounts": {}}])),
         ("wallet_switchEthereumChain", json!([{"chainId": "0x7a69"}])),
         ("personal_sign", json!(["0x68690a", ADDRESS, "secret"])),
+        ("eth_sign", json!([ADDRESS, "0x68690a"])),
         ("eth_signTypedData_v4", json!([ADDRESS, typed_data])),
         ("web3_sha3", json!(["0x"])),
         ("testing_buildBlockV1", json!([HASH, attributes, [SIGNED], "0x"])),
@@ -424,7 +425,12 @@ fn flags() -> String {
         for argument in arguments.filter(|argument| argument.get_help_heading() == Some(heading)) {
             let long = argument.get_long().expect("it was filtered");
             let takes_value = argument.get_action().takes_values();
-            let value = argument.get_value_names().filter(|_| takes_value).map(|names| format!(" {}", names[0]));
+            let value = argument.get_value_names().filter(|_| takes_value).map(|names| {
+                match argument.is_require_equals_set() {
+                    true => format!("[={}]", names[0]),
+                    false => format!(" {}", names[0]),
+                }
+            });
             let defaults: Vec<_> = argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
             let default =
                 if takes_value && !defaults.is_empty() { format!("`{}`", defaults.join(",")) } else { "–".into() };

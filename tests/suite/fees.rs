@@ -274,9 +274,11 @@ async fn where_no_fork_is_to_come_none_is_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_node_says_what_it_is() {
-    let node = TestNode::quiet();
+    const RECIPIENT: &str = "0x00000000000000000000000000000000000000fe";
+    let node = TestNode::quiet_with(&["--fee-recipient", RECIPIENT]);
     let told = BTreeMap::from([
         ("eth_syncing", json!(false)),
+        ("debug_getBadBlocks", json!([])),
         ("eth_chainId", json!("0x7a69")),
         ("net_version", json!("31337")),
         ("net_listening", json!(true)),
@@ -287,6 +289,7 @@ async fn the_node_says_what_it_is() {
         for (method, expected) in &told {
             assert_eq!(node.result(path, method, json!([])).await, *expected, "{method} on {path}");
         }
+        assert_eq!(node.result(path, "eth_coinbase", json!([])).await, RECIPIENT);
         // The examples of the Ethereum wiki.
         for (bytes, hash) in [
             ("0x68656c6c6f20776f726c64", "0x47173285a8d7341e5e972fc677286384f802f8ef42a5ec5f03bbfa254cb01fad"),

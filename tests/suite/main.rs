@@ -38,6 +38,7 @@ mod import;
 mod input;
 mod io_memory;
 mod io_peaks;
+mod ipc;
 mod keys;
 mod kzg;
 mod lagoon;

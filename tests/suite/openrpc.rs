@@ -195,6 +195,8 @@ fn requests(
         ("net_listening", json!([])),
         ("net_peerCount", json!([])),
         ("eth_syncing", json!([])),
+        ("eth_coinbase", json!([])),
+        ("debug_getBadBlocks", json!([])),
         ("eth_config", json!([])),
         ("eth_capabilities", json!([])),
         ("web3_clientVersion", json!([])),
@@ -505,6 +507,7 @@ async fn what_is_sent_or_signed_has_the_shape_of_the_document() {
             ("wallet_requestPermissions", json!([{"eth_accounts": {}}])),
             ("wallet_switchEthereumChain", json!([{"chainId": "0x7a69"}])),
             ("personal_sign", json!(["hi", account, "secret"])),
+            ("eth_sign", json!([account, "0x6869"])),
             ("eth_signTypedData_v4", json!([account, typed_data])),
             ("eth_signTypedData_v4", json!([account, typed_data.to_string()])),
         ] {

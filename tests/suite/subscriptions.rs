@@ -361,6 +361,20 @@ async fn a_subscription_is_its_connections_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_to_syncing_begins_and_ends_and_brings_nothing() {
+    let node = busy(&[]);
+    for path in PATHS {
+        let mut socket = Socket::open(&node, path).await;
+        let id = socket.subscribe(json!(["syncing"])).await;
+        let block = node.node.snapshots().newest().head.number();
+        node.sealed(block + 2).await;
+        // The next message is the answer.
+        socket.write(request(2, "eth_unsubscribe", json!([id])).to_string()).await.expect("it takes a message");
+        assert_eq!(socket.read().await, Some(json!({"jsonrpc": "2.0", "id": 2, "result": true})));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_subscribed_to_is_named() {
     let node = TestNode::quiet();
     let cases = [
@@ -378,6 +392,7 @@ async fn what_cannot_be_subscribed_to_is_named() {
         ("eth_subscribe", json!(["newHeads", true]), "params[1]: expected nothing"),
         ("eth_subscribe", json!(["newHeads", {}]), "params[1]: expected nothing"),
         ("eth_subscribe", json!(["newFlashblocks", true]), "params[1]: expected nothing"),
+        ("eth_subscribe", json!(["syncing", true]), "params[1]: expected nothing"),
         ("eth_subscribe", json!(["presim_feed", {}]), "params[1]: expected nothing"),
         ("eth_subscribe", json!(["newPendingTransactions", {}]), "params[1]: expected a boolean"),
         ("eth_subscribe", json!(["newFlashblockTransactions", "yes"]), "params[1]"),

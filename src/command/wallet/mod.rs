@@ -16,8 +16,9 @@ use serde::de::Error;
 use self::show::{entry, plain, quote, shortened, table};
 use crate::{
     objects, shown,
+    unix_socket::SocketError,
     wallet::{
-        BatchId, DigestPrefix, Question, ReplacedBatch, ReplacementQuote, SocketError,
+        BatchId, DigestPrefix, Question, ReplacedBatch, ReplacementQuote,
         protocol::{Answer, Request},
         socket_path,
     },

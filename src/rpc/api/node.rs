@@ -60,6 +60,14 @@ without_params! {
     /// Always false: what is published is complete.
     Syncing -> bool = "false": |_, _| false;
 
+    /// The receiver of the fees of the block being built, or of the newest block where none is built.
+    Coinbase -> Fixed<20> = r#""0x0000000000000000000000000000000000000000""#: |_, run| {
+        Fixed(run.published.newest.header().beneficiary.0.0)
+    };
+
+    /// Always empty: presim publishes no block that breaks the rules.
+    GetBadBlocks -> Vec<BadBlock> = "[]": |_, _| Vec::new();
+
     /// Name and version of this software.
     ClientVersion -> &'static str = r#""presim/v0.1.0""#: |_, _| CLIENT_VERSION;
 
@@ -107,6 +115,13 @@ without_params! {
     GetDivergences -> Vec<ShownDivergence> = "[]": |backend, _| {
         backend.divergences.newest_first().into_iter().map(ShownDivergence::from).collect()
     };
+}
+
+/// A block that breaks the rules of the chain, as geth lists them.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct BadBlock {
+    hash: Fixed<32>,
+    rlp: Data,
 }
 
 /// The number and the hash of a block.

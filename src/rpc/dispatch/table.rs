@@ -146,6 +146,7 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<wallet::RequestPermissions>("wallet_requestPermissions", Inline).by(LeaderUse::Wallet),
     MethodRoute::run::<wallet::SwitchChain>("wallet_switchEthereumChain", Inline),
     MethodRoute::serve::<wallet::PersonalSign>("personal_sign", On(Read)).by(LeaderUse::Wallet),
+    MethodRoute::serve::<wallet::Sign>("eth_sign", On(Read)).by(LeaderUse::Wallet),
     MethodRoute::serve::<wallet::SignTypedData>("eth_signTypedData_v4", On(Read)).by(LeaderUse::Wallet),
     // The node and its chain.
     MethodRoute::run::<node::ChainId>("eth_chainId", Inline),
@@ -153,6 +154,8 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<node::Listening>("net_listening", Inline),
     MethodRoute::run::<node::PeerCount>("net_peerCount", Inline),
     MethodRoute::run::<node::Syncing>("eth_syncing", Inline),
+    MethodRoute::run::<node::Coinbase>("eth_coinbase", Inline),
+    MethodRoute::run::<node::GetBadBlocks>("debug_getBadBlocks", Inline),
     MethodRoute::run::<node::GetConfig>("eth_config", Inline),
     MethodRoute::run::<node::GetCapabilities>("eth_capabilities", Inline),
     MethodRoute::run::<node::ClientVersion>("web3_clientVersion", Inline),

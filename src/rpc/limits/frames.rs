@@ -15,48 +15,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use super::{
-    memory::{HeldBytes, IoMemory, MemoryQuota},
-    stalls::Progress,
-};
-use crate::lock::Mutex;
-
-/// The bytes of the message being read: of all its frames whose heads have arrived.
-#[derive(Debug)]
-pub struct MessageBytes {
-    memory: Arc<MemoryQuota>,
-    progress: Arc<Progress>,
-    /// Only locked by the one task that reads the connection.
-    held: Mutex<HeldBytes>,
-}
-
-impl MessageBytes {
-    /// Creates an empty count.
-    pub fn new(memory: Arc<MemoryQuota>, progress: Arc<Progress>) -> Self {
-        let held = Mutex::new(memory.clone().nothing());
-        Self { memory, progress, held }
-    }
-
-    /// Returns the bytes of a message that has come whole.
-    pub fn message(&self) -> HeldBytes {
-        self.progress.piece_is_whole();
-        std::mem::replace(&mut *self.held.lock(), self.memory.clone().nothing())
-    }
-
-    /// Releases the bytes of a control frame, which may come between the frames of a message (RFC 6455, 5.4).
-    pub fn control_frame(&self, payload: usize) {
-        let mut held = self.held.lock();
-        held.shrink(payload);
-        if held.bytes() == 0 {
-            self.progress.piece_is_whole();
-        }
-    }
-
-    /// Returns the number of bytes.
-    pub fn count(&self) -> usize {
-        self.held.lock().bytes()
-    }
-}
+use super::{memory::IoMemory, message::MessageBytes};
 
 /// The stream of a connection, read frame by frame.
 pub struct FrameReader<S> {
@@ -133,7 +92,7 @@ impl<S: AsyncRead + Unpin> FrameReader<S> {
             self.head.bytes[self.head.read..self.head.read + more].copy_from_slice(&ahead[..more]);
             self.head.read += more;
             Pin::new(&mut self.stream).consume(more);
-            self.bytes.progress.piece_moves();
+            self.bytes.moves();
         }
         Poll::Ready(Ok(true))
     }
@@ -145,14 +104,11 @@ impl<S: AsyncRead + Unpin> FrameReader<S> {
     /// Returns an error of the kind `FileTooLarge` if a connection can never hold as much.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let payload = self.head.payload();
-        if !self.bytes.memory.can_ever_hold(self.bytes.count().saturating_add(payload)) {
-            return Poll::Ready(Err(io::ErrorKind::FileTooLarge.into()));
-        }
         loop {
             if let Some(retry) = &mut self.retry {
                 ready!(retry.as_mut().poll(cx));
             }
-            if self.bytes.held.lock().grow(payload) {
+            if self.bytes.grow(payload)? {
                 self.retry = None;
                 return Poll::Ready(Ok(()));
             }
@@ -189,7 +145,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for FrameReader<S> {
         into.put_slice(&ahead[..more]);
         Pin::new(&mut this.stream).consume(more);
         this.left -= more;
-        this.bytes.progress.piece_moves();
+        this.bytes.moves();
         Poll::Ready(Ok(()))
     }
 }

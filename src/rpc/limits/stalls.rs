@@ -16,14 +16,13 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     sync::Notify,
 };
 
 /// The time that the first head of a request may take from the accept of its connection.
 pub const FIRST_HEAD: Duration = Duration::from_secs(5);
 
-/// The progress of one connection, of either transport.
+/// The progress of one connection, of any transport.
 ///
 /// A connection is closed when it stalls for [`Progress::timeout`], or for [`FIRST_HEAD`] if that is shorter, from accept to
 /// the first complete head of a request. It is closed when it stalls for [`Progress::timeout`] while the socket takes none of the written bytes; while the parts of an HTTP/2 answer wait for the peer's window;
@@ -197,17 +196,22 @@ impl Drop for Windowed {
     }
 }
 
-/// A connection's socket, which notes in its [`Progress`] when it takes no more bytes.
+/// A connection's socket, or the part of it that is written, which notes in its [`Progress`] when it takes no more bytes.
 #[derive(Debug)]
-pub struct NotedStream {
-    stream: TcpStream,
+pub struct NotedStream<S> {
+    stream: S,
     progress: Arc<Progress>,
 }
 
-impl NotedStream {
+impl<S> NotedStream<S> {
     /// Creates the socket of a connection.
-    pub const fn new(stream: TcpStream, progress: Arc<Progress>) -> Self {
+    pub const fn new(stream: S, progress: Arc<Progress>) -> Self {
         Self { stream, progress }
+    }
+
+    /// Returns the system's socket.
+    pub const fn socket(&self) -> &S {
+        &self.stream
     }
 
     fn note<T>(&self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -223,7 +227,7 @@ impl NotedStream {
     }
 }
 
-impl AsyncRead for NotedStream {
+impl<S: AsyncRead + Unpin> AsyncRead for NotedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         let done = Pin::new(&mut self.stream).poll_read(cx, into);
@@ -235,7 +239,7 @@ impl AsyncRead for NotedStream {
     }
 }
 
-impl AsyncWrite for NotedStream {
+impl<S: AsyncWrite + Unpin> AsyncWrite for NotedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, from);
         self.note(written)

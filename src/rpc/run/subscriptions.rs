@@ -63,6 +63,8 @@ pub enum Subject {
         /// Whether the transaction is sent in full instead of as its hash.
         full: bool,
     },
+    /// The begin and the end of a synchronisation. presim has none, because what is published is complete, so nothing is sent.
+    Syncing,
     /// The block being built, in full, after each sub-block.
     NewFlashblocks,
     /// Each pre-confirmed transaction.

@@ -19,7 +19,8 @@ use crate::telemetry::{Gauge, Metrics};
 /// Bounds on the number of open connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
-    /// The number of HTTP connections, and of WebSocket connections (`--max-connections`).
+    /// The number of HTTP connections, of WebSocket connections, and of connections of the Unix socket
+    /// (`--max-connections`).
     pub most: usize,
     /// The number of connections per address, HTTP and WebSocket together (`--max-connections-per-address`); `None` for
     /// [`ConnectionLimits::PER_FOREIGN_ADDRESS`].
@@ -40,7 +41,7 @@ impl ConnectionLimits {
 ///
 /// At a bound, a connection is closed for the new one, so that silent connections cannot lock others out: one of a peer
 /// that is not known yet ([`Progress::is_known`]), else one without a request under way, and of several the one that has been
-/// idle longest. A WebSocket connection of a known peer is never closed for another, because clients keep it open on purpose.
+/// idle longest. A connection of another transport than HTTP, if its peer is known, is never closed for another, because clients keep it open on purpose.
 /// The table is used when a connection opens, closes or is upgraded, and by no request.
 #[derive(Debug)]
 pub struct Connections {
@@ -51,8 +52,7 @@ pub struct Connections {
     alive: watch::Sender<usize>,
     /// Turns true when the node stops.
     stopping: watch::Sender<bool>,
-    http: Gauge,
-    web_socket: Gauge,
+    gauges: [Gauge; TRANSPORTS],
 }
 
 #[derive(Debug, Default)]
@@ -60,17 +60,30 @@ struct Table {
     /// The connections in the order in which they were accepted.
     open: BTreeMap<u64, Open>,
     next: u64,
-    web_sockets: usize,
+    /// The number of connections of each transport.
+    counts: [usize; TRANSPORTS],
 }
+
+/// The transport of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transport {
+    Http,
+    WebSocket,
+    Ipc,
+}
+
+/// The number of transports.
+const TRANSPORTS: usize = 3;
 
 #[derive(Debug)]
 struct Open {
     progress: Arc<Progress>,
-    address: IpAddr,
-    is_web_socket: bool,
+    /// The peer's address; `None` on the Unix socket.
+    address: Option<IpAddr>,
+    transport: Transport,
 }
 
-/// An open connection, of either transport. It counts as open until it is dropped.
+/// An open connection, of any transport. It counts as open until it is dropped.
 #[derive(Debug)]
 pub struct Connection {
     connections: Arc<Connections>,
@@ -85,28 +98,48 @@ impl Connections {
     /// Creates an empty table. The bytes that connections hold count in `memory`.
     pub fn new(limits: ConnectionLimits, memory: Arc<IoMemory>, metrics: &Metrics) -> Self {
         let gauge = |kind| metrics.gauge_with("presim_connections", "Open connections, by kind.", &[("kind", kind)]);
-        let (http, web_socket) = (gauge("http"), gauge("websocket"));
+        let gauges = ["http", "websocket", "ipc"].map(gauge);
         let (alive, stopping) = (watch::Sender::new(0), watch::Sender::new(false));
-        Self { limits, memory, table: Mutex::default(), alive, stopping, http, web_socket }
+        Self { limits, memory, table: Mutex::default(), alive, stopping, gauges }
     }
 
-    /// Adds a connection from `address`, which may stall for `timeout`, and closes an idle one if necessary. Returns `None`
+    /// Adds an HTTP connection from `address`, which may stall for `timeout`, and closes an idle one if necessary. Returns `None`
     /// if there is no room.
     pub fn open(self: &Arc<Self>, address: IpAddr, timeout: Duration) -> Option<Arc<Connection>> {
         let address = network(address);
         let mut table = self.table.lock();
-        let of_address = table.open.values().filter(|open| open.address == address).count();
-        if of_address >= self.limits.of_address(address) && !table.evict(|open| open.address == address) {
+        let is_from_there = |open: &Open| open.address == Some(address);
+        let of_address = table.open.values().filter(|open| is_from_there(open)).count();
+        if of_address >= self.limits.of_address(address) && !table.evict(is_from_there) {
             return None;
         }
-        if table.open.len() - table.web_sockets >= self.limits.most && !table.evict(|open| !open.is_web_socket) {
+        self.add(&mut table, Progress::new(timeout), Some(address), Transport::Http)
+    }
+
+    /// Adds a connection of the Unix socket, which may stall for `timeout`, as [`open`](Self::open) does.
+    pub fn open_ipc(self: &Arc<Self>, timeout: Duration) -> Option<Arc<Connection>> {
+        let progress = Progress::new(timeout);
+        // A client of the socket may be silent before its first request, too.
+        progress.greet(false);
+        self.add(&mut self.table.lock(), progress, None, Transport::Ipc)
+    }
+
+    fn add(
+        self: &Arc<Self>,
+        table: &mut Table,
+        progress: Progress,
+        address: Option<IpAddr>,
+        transport: Transport,
+    ) -> Option<Arc<Connection>> {
+        if !table.has_room(transport, self.limits.most) {
             return None;
         }
         let number = table.next;
         table.next += 1;
-        let progress = Arc::new(Progress::new(timeout));
-        table.open.insert(number, Open { progress: progress.clone(), address, is_web_socket: false });
-        self.show(&table);
+        let progress = Arc::new(progress);
+        table.counts[transport as usize] += 1;
+        table.open.insert(number, Open { progress: progress.clone(), address, transport });
+        self.show(table);
         self.alive.send_modify(|alive| *alive += 1);
         Some(Arc::new(Connection { connections: self.clone(), number, memory: self.memory.quota(), progress }))
     }
@@ -118,7 +151,11 @@ impl Connections {
             ticks.tick().await;
             for open in self.table.lock().open.values() {
                 if let Some(problem) = open.progress.problem() {
-                    tracing::debug!(address = %open.address, problem, "a connection is closed");
+                    tracing::debug!(
+                        address = open.address.map(tracing::field::display),
+                        problem,
+                        "a connection is closed"
+                    );
                     open.progress.close();
                 }
             }
@@ -136,21 +173,35 @@ impl Connections {
     }
 
     fn show(&self, table: &Table) {
-        self.http.set((table.open.len() - table.web_sockets) as f64);
-        self.web_socket.set(table.web_sockets as f64);
+        for (gauge, count) in self.gauges.iter().zip(table.counts) {
+            gauge.set(count as f64);
+        }
     }
 }
 
 impl Table {
+    /// Returns whether there is room for one more connection of a transport of which `most` may be open, after closing one
+    /// if necessary.
+    fn has_room(&mut self, transport: Transport, most: usize) -> bool {
+        self.counts[transport as usize] < most || self.evict(|open| open.transport == transport)
+    }
+
+    /// Removes a connection.
+    fn remove(&mut self, number: u64) -> Option<Open> {
+        let removed = self.open.remove(&number)?;
+        self.counts[removed.transport as usize] -= 1;
+        Some(removed)
+    }
+
     /// Closes a connection for which `may` is true: of a peer that is not known if there is one, else an idle one, and of
     /// several the one that has been idle longest. Returns false if there is none.
     fn evict(&mut self, may: impl Fn(&Open) -> bool) -> bool {
-        let goes = |open: &Open| !open.progress.is_known() || (open.progress.is_idle() && !open.is_web_socket);
+        let goes =
+            |open: &Open| !open.progress.is_known() || (open.progress.is_idle() && open.transport == Transport::Http);
         let candidates = self.open.iter().filter(|(_, open)| may(open) && goes(open));
         let first = candidates.min_by_key(|(_, open)| (open.progress.is_known(), open.progress.idle_since()));
         let number = first.map(|(number, _)| *number);
-        let Some(evicted) = number.and_then(|number| self.open.remove(&number)) else { return false };
-        self.web_sockets -= usize::from(evicted.is_web_socket);
+        let Some(evicted) = number.and_then(|number| self.remove(number)) else { return false };
         evicted.progress.close();
         true
     }
@@ -167,11 +218,12 @@ impl Connection {
     pub fn upgrade(&self) -> bool {
         let mut table = self.connections.table.lock();
         let table = &mut *table;
-        let has_room = table.web_sockets < self.connections.limits.most || table.evict(|open| open.is_web_socket);
+        let has_room = table.has_room(Transport::WebSocket, self.connections.limits.most);
         match table.open.get_mut(&self.number) {
             Some(open) if has_room => {
-                table.web_sockets += 1;
-                open.is_web_socket = true;
+                table.counts[open.transport as usize] -= 1;
+                table.counts[Transport::WebSocket as usize] += 1;
+                open.transport = Transport::WebSocket;
                 self.connections.show(table);
                 true
             }
@@ -184,9 +236,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let mut table = self.connections.table.lock();
-        if table.open.remove(&self.number).is_some_and(|open| open.is_web_socket) {
-            table.web_sockets -= 1;
-        }
+        table.remove(self.number);
         self.connections.show(&table);
         drop(table);
         self.connections.alive.send_modify(|alive| *alive -= 1);

@@ -23,6 +23,7 @@ use super::{
     files::ServedFiles,
     phases::health::{health, is_for_operators, ready},
     response::{HttpResponse, allow, refuse, respond},
+    session::Session,
     settings::ServerConfig,
     ws,
 };
@@ -50,10 +51,22 @@ pub struct HttpService {
     pub access: Arc<Access>,
     /// The settings of the server.
     pub config: ServerConfig,
-    /// The subscriptions of WebSocket connections.
+    /// The subscriptions of connections.
     pub subscriptions: Arc<Subscriptions>,
     /// The files for browsers.
     pub files: ServedFiles,
+}
+
+impl HttpService {
+    /// Returns the parts that serve a connection with many messages under way.
+    pub fn session(&self) -> Session {
+        Session {
+            front: self.front.clone(),
+            subscriptions: self.subscriptions.clone(),
+            bounds: self.config.sockets,
+            max_body: self.config.max_body,
+        }
+    }
 }
 
 /// The first check of a request: the size of its head, its host, and the page that sends it.
@@ -214,13 +227,7 @@ impl HttpConnection {
         let memory = self.connection.memory.clone();
         let caller = Arc::new(Caller { client, dialect, page, memory, until: None });
         if ws::is_upgrade(&request) {
-            let sockets = ws::Sockets {
-                front: service.front.clone(),
-                subscriptions: service.subscriptions.clone(),
-                bounds: service.config.sockets,
-                max_body: service.config.max_body,
-            };
-            return sockets.accept(request, caller, self.connection.clone());
+            return ws::accept(service.session(), request, caller, self.connection.clone());
         }
         let client = &caller.client;
         if request.method() != HttpMethod::POST {

@@ -3,7 +3,6 @@
 use std::{io, sync::Arc, thread::JoinHandle};
 
 use tokio::{
-    net::TcpStream,
     runtime::{Builder, Handle},
     sync::{oneshot, watch},
 };
@@ -71,21 +70,20 @@ impl IoThreads {
         pulses.collect()
     }
 
-    /// Gives `stream` to the thread with the fewest connections, which runs the future of `serve` to its end.
-    pub fn deal<F: Future<Output = ()> + Send + 'static>(
+    /// Gives a connection to the thread with the fewest connections. There, `register` registers its stream with the
+    /// thread's event loop, and the future of `serve` runs to its end.
+    pub fn deal<S: Send + 'static, F: Future<Output = ()> + Send>(
         &self,
-        stream: TcpStream,
-        serve: impl FnOnce(TcpStream) -> F + Send + 'static,
+        register: impl FnOnce() -> io::Result<S> + Send + 'static,
+        serve: impl FnOnce(S) -> F + Send + 'static,
     ) {
         let Some(thread) = self.threads.iter().min_by_key(|thread| Arc::strong_count(&thread.connections)) else {
             return;
         };
-        let Ok(stream) = stream.into_std() else { return };
         let counted = thread.connections.clone();
         thread.runtime.spawn(async move {
             let _counted = counted;
-            // The stream was registered with the event loop that accepted it.
-            match TcpStream::from_std(stream) {
+            match register() {
                 Ok(stream) => serve(stream).await,
                 Err(error) => tracing::warn!(%error, "cannot serve a connection"),
             }

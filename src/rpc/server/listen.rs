@@ -18,7 +18,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UnixListener},
     sync::{OwnedSemaphorePermit, Semaphore},
     task::{AbortHandle, JoinHandle},
 };
@@ -34,6 +34,7 @@ use super::{
     connection::{Connection, Connections},
     http::{HttpConnection, HttpService, RequestGuard},
     io::IoThreads,
+    ipc::IpcAcceptor,
     response::refuse,
 };
 use crate::rpc::{
@@ -45,7 +46,10 @@ use crate::rpc::{
     protocol::error::RpcError,
     run::{catch_up::MIN_SNAPSHOT, client::Client},
 };
-use crate::telemetry::{Metrics, Pulse};
+use crate::{
+    telemetry::{Metrics, Pulse},
+    unix_socket::SocketFile,
+};
 
 /// The actor that owns the server and its connections.
 pub struct FrontActor {
@@ -53,13 +57,22 @@ pub struct FrontActor {
     front: Arc<Front>,
     connections: Arc<Connections>,
     accepting: AbortHandle,
+    ipc: Option<IpcServer>,
     closing: AbortHandle,
 }
 
+/// The server of the Unix socket.
+struct IpcServer {
+    accepting: AbortHandle,
+    _file: SocketFile,
+}
+
 impl FrontActor {
-    /// Serves the connections of `listener` on the threads of `io`. The bytes that connections hold count in `memory`.
+    /// Serves the connections of `listener`, and those of the Unix socket `ipc`, on the threads of `io`. The bytes that
+    /// connections hold count in `memory`.
     pub fn serve(
         listener: TcpListener,
+        ipc: Option<(UnixListener, SocketFile)>,
         service: HttpService,
         io: IoThreads,
         memory: Arc<IoMemory>,
@@ -68,20 +81,23 @@ impl FrontActor {
         let (config, front, io) = (&service.config, service.front.clone(), Arc::new(io));
         let (origins, timeout) = (config.origins(config.listen), config.io_timeout);
         let connections = Arc::new(Connections::new(config.connections, memory, metrics));
+        let cors = option_layer(origins.is_open().then(|| cors(origins.clone())));
+        let service = Arc::new(service);
+        let ipc = ipc.map(|(listener, file)| {
+            let (service, io, connections) = (service.clone(), io.clone(), connections.clone());
+            let acceptor = IpcAcceptor { service, io, connections };
+            IpcServer { accepting: tokio::spawn(acceptor.run(listener)).abort_handle(), _file: file }
+        });
         let acceptor = Acceptor {
             io: io.clone(),
             connections: connections.clone(),
             timeout,
             overflow: Arc::new(Semaphore::new(OVERFLOW)),
-            server: ConnectionServer {
-                service: Arc::new(service),
-                cors: option_layer(origins.is_open().then(|| cors(origins.clone()))),
-                origins,
-            },
+            server: ConnectionServer { service, cors, origins },
         };
         let accepting = tokio::spawn(acceptor.run(listener)).abort_handle();
         let closing = tokio::spawn(connections.clone().close_stalled(timeout.min(FIRST_HEAD))).abort_handle();
-        Self { io, front, connections, accepting, closing }
+        Self { io, front, connections, accepting, ipc, closing }
     }
 }
 
@@ -101,6 +117,9 @@ impl Handler<Stop> for FrontActor {
         self.connections.stop();
         self.front.services.watches.stop_waiting();
         self.accepting.abort();
+        if let Some(ipc) = self.ipc.take() {
+            ipc.accepting.abort();
+        }
         let (connections, closing) = (self.connections.clone(), self.closing.clone());
         Box::pin(async move {
             let _ = tokio::time::timeout(grace, connections.all_ended()).await;
@@ -152,8 +171,10 @@ impl Acceptor {
             // Answers are small and urgent.
             let _ = stream.set_nodelay(true);
             if let Some(connection) = self.connections.open(peer.ip(), self.timeout) {
+                let Ok(stream) = stream.into_std() else { continue };
                 let server = self.server.clone();
-                self.io.deal(stream, |stream| server.serve(stream, connection));
+                // The stream was registered with the event loop that accepted it.
+                self.io.deal(|| TcpStream::from_std(stream), |stream| server.serve(stream, connection));
             } else if let Ok(permit) = self.overflow.clone().try_acquire_owned() {
                 tokio::spawn(reject(stream, permit));
             }

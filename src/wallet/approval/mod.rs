@@ -13,6 +13,6 @@ pub use self::{
     asked::{Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker},
     digest::{DigestPrefix, NoDigest},
     protocol::WaitingList,
-    socket::{ApprovalSocket, SOCKET, SocketError, socket_path},
+    socket::{ApprovalSocket, SOCKET, socket_path},
     words::{CallWords, ReadCall, WordReader, ether, units},
 };

@@ -2,10 +2,6 @@
 
 use std::{
     io,
-    os::unix::{
-        fs::{FileTypeExt, MetadataExt, PermissionsExt},
-        net::UnixListener as Listener,
-    },
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -24,13 +20,14 @@ use super::{
 };
 use crate::{
     objects,
+    unix_socket::{BoundSocket, SocketError, SocketFile, accept, check_length},
     wallet::{BatchId, FeeBounds, Replacing, Wallet},
 };
 
 /// The name of the socket in the data directory.
 pub const SOCKET: &str = "wallet.sock";
-/// Maximum length of a Unix socket's path in bytes (`sun_path` without its last byte, a zero).
-const MAX_PATH: usize = 107;
+/// The flag that chooses the directory of the socket.
+const SETTING: &str = "--data-dir";
 /// Maximum number of connections that are served at once. Further ones wait.
 const MAX_CONNECTIONS: usize = 16;
 /// Maximum length of a request in bytes. The longest id fits, with each of its bytes escaped.
@@ -45,9 +42,7 @@ const MAX_WATCHERS: usize = 16;
 /// The approver's socket. Served until it is dropped.
 #[derive(Debug)]
 pub struct ApprovalSocket {
-    path: PathBuf,
-    /// Device and inode of the socket.
-    identity: Option<(u64, u64)>,
+    file: SocketFile,
     _serving: JoinSet<()>,
 }
 
@@ -56,27 +51,6 @@ pub struct ApprovalSocket {
 struct Desk {
     approvals: Arc<Approvals>,
     wallet: Option<Arc<Wallet>>,
-}
-
-/// The reason why the socket cannot be created.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
-#[derive(Debug, thiserror::Error)]
-pub enum SocketError {
-    /// The path is too long for the address of a socket.
-    #[error(
-        "{}: {} bytes: a Unix socket's path may have at most {MAX_PATH}: give a --data-dir with a shorter path",
-        path.display(), path.as_os_str().len()
-    )]
-    TooLong { path: PathBuf },
-    /// Another kind of file has the path.
-    #[error("{}: a file that is not a socket is in the place of the wallet's socket: move it away", path.display())]
-    Taken { path: PathBuf },
-    /// Another node listens on the socket.
-    #[error("{}: another node listens on this socket: give each node its own --data-dir", path.display())]
-    InUse { path: PathBuf },
-    /// An operation of the system failed.
-    #[error("{}: {problem}: {cause}", path.display())]
-    System { path: PathBuf, problem: &'static str, cause: io::Error },
 }
 
 impl ApprovalSocket {
@@ -88,28 +62,15 @@ impl ApprovalSocket {
     ///
     /// Returns a [`SocketError`] if the socket cannot be created.
     pub fn serve(data_dir: &Path, approvals: Arc<Approvals>, wallet: Option<Arc<Wallet>>) -> Result<Self, SocketError> {
-        let path = socket_path(data_dir)?;
-        let listener = bind(data_dir, &path)?;
+        let (listener, file) = BoundSocket::bind(&socket_path(data_dir)?, SETTING)?.listen()?;
         let mut serving = JoinSet::new();
         serving.spawn(serve(listener, Desk { approvals, wallet }));
-        Ok(Self { identity: identity(&path), path, _serving: serving })
+        Ok(Self { file, _serving: serving })
     }
 
     /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for ApprovalSocket {
-    fn drop(&mut self) {
-        // Another node's socket may be in its place, if the directory was deleted and created again.
-        if identity(&self.path) != self.identity {
-            return;
-        }
-        if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "the wallet's socket cannot be deleted");
-        }
+        self.file.path()
     }
 }
 
@@ -120,38 +81,8 @@ impl Drop for ApprovalSocket {
 /// Returns [`SocketError::TooLong`] if the path does not fit in the address of a socket.
 pub fn socket_path(data_dir: &Path) -> Result<PathBuf, SocketError> {
     let path = data_dir.join(SOCKET);
-    if path.as_os_str().len() > MAX_PATH { Err(SocketError::TooLong { path }) } else { Ok(path) }
-}
-
-/// Returns device and inode of a file, or `None` if it does not exist.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
-}
-
-/// Binds the socket in a private directory, sets its mode and moves it to `path`: no other user can open it at any
-/// moment, and an old socket is replaced atomically.
-fn bind(data_dir: &Path, path: &Path) -> Result<UnixListener, SocketError> {
-    let fail = |problem| move |cause| SocketError::System { path: path.into(), problem, cause };
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => return Err(SocketError::Taken { path: path.into() }),
-        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
-            return Err(SocketError::InUse { path: path.into() });
-        }
-        _ => {}
-    }
-    // The name is short, so that the path is no longer than the socket's own.
-    let private = tempfile::Builder::new()
-        .prefix(".w")
-        .rand_bytes(6)
-        .permissions(std::fs::Permissions::from_mode(0o700))
-        .tempdir_in(data_dir)
-        .map_err(fail("cannot create a directory beside it"))?;
-    let first = private.path().join("s");
-    let listener = Listener::bind(&first).map_err(fail("cannot bind a socket"))?;
-    std::fs::set_permissions(&first, std::fs::Permissions::from_mode(0o600)).map_err(fail("cannot set its mode"))?;
-    std::fs::rename(&first, path).map_err(fail("cannot move the socket there"))?;
-    listener.set_nonblocking(true).map_err(fail("cannot listen"))?;
-    UnixListener::from_std(listener).map_err(fail("cannot listen"))
+    check_length(&path, SETTING)?;
+    Ok(path)
 }
 
 async fn serve(listener: UnixListener, desk: Desk) {
@@ -160,20 +91,11 @@ async fn serve(listener: UnixListener, desk: Desk) {
     let mut connections = JoinSet::new();
     while let Ok(permit) = room.clone().acquire_owned().await {
         while connections.try_join_next().is_some() {}
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let (desk, watchers) = (desk.clone(), watchers.clone());
-                connections.spawn(async move {
-                    // Errors of a client that disconnects or stalls concern no other client.
-                    let _ = converse(stream, &desk, &watchers, permit).await;
-                });
-            }
-            Err(error) => {
-                // Most often there are no file descriptors left, and connections that end free some.
-                tracing::warn!(%error, "cannot accept the connection of an approver");
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        }
+        let (stream, desk, watchers) = (accept(&listener).await, desk.clone(), watchers.clone());
+        connections.spawn(async move {
+            // Errors of a client that disconnects or stalls concern no other client.
+            let _ = converse(stream, &desk, &watchers, permit).await;
+        });
     }
 }
 

@@ -1,4 +1,5 @@
-// cast against a presim devnet. PRESIM_URL is the node's URL. Each claim prints one line; the first failure ends with exit code 1.
+// cast against a presim devnet. PRESIM_URL is the node's URL, and PRESIM_SOCKET the path of its Unix socket,
+// if it has one. Each claim prints one line; the first failure ends with exit code 1.
 import { execFileSync } from 'node:child_process'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -36,5 +37,11 @@ for (let value = 1; value <= 8; value += 1) {
   claim('cast call reads at latest what it wrote', cast('call', contractAddress), word(value))
   claim('cast nonce counts it', Number(cast('nonce', account)), first + 1 + value)
   claim('cast block has it', JSON.parse(cast('block', receipt.blockNumber, '--json')).transactions.includes(receipt.transactionHash), true)
+}
+const socket = process.env.PRESIM_SOCKET
+if (socket) {
+  claim('cast call --rpc-url PATH', cast('call', contractAddress, '--rpc-url', socket), word(8))
+  const receipt = send(contractAddress, word(9), '--rpc-url', socket)
+  claim('cast send --rpc-url PATH', [receipt.status, cast('call', contractAddress)], ['0x1', word(9)])
 }
 console.log(`cast: all ${claims} claims hold`)

@@ -1,7 +1,7 @@
-// ethers v6 against a presim devnet. PRESIM_URL is the node's URL. Each claim prints one line; the first failure ends with exit code 1.
+// ethers v6 against a presim devnet. PRESIM_URL is the node's URL, and PRESIM_SOCKET the path of its Unix socket, if it has one. Each claim prints one line; the first failure ends with exit code 1.
 import { isDeepStrictEqual } from 'node:util'
 import {
-  BrowserProvider, Contract, HDNodeWallet, JsonRpcProvider, MaxUint256, SocketSubscriber, WebSocketProvider, ZeroAddress, concat, getAddress,
+  BrowserProvider, Contract, HDNodeWallet, IpcSocketProvider, JsonRpcProvider, MaxUint256, SocketSubscriber, WebSocketProvider, ZeroAddress, concat, getAddress,
   getCreateAddress, hexlify, isCallException, isError, keccak256, parseEther, parseUnits, randomBytes, toBeHex, toQuantity,
   verifyMessage, verifyTypedData,
 } from 'ethers'
@@ -335,6 +335,21 @@ async function watching() {
   claim('presim_watch by eth_subscribe: the first news', news.changed, [{ name: 'supply', result: [{ calls: [{ returnData }] }] }])
 }
 
+async function unixSocket() {
+  const path = process.env.PRESIM_SOCKET
+  if (!path) return
+  const unix = new IpcSocketProvider(path)
+  await reads('the Unix socket', unix)
+  const many = await Promise.all(Array.from({ length: 50 }, () => unix.send('eth_chainId', [])))
+  claim('Unix socket: many requests at once', many, Array(50).fill('0x7a69'))
+  const pushed = await new Promise((resolve) => {
+    const numbers = []
+    unix.on('block', (number) => numbers.push(number) === 3 && resolve(numbers))
+  })
+  claim('blocks on the Unix socket come one by one', pushed, [0, 1, 2].map((i) => pushed[0] + i))
+  await unix.destroy()
+}
+
 try {
   await reads('/standard', provider)
   await reads('/', strict)
@@ -344,6 +359,7 @@ try {
   await browsing('/standard', provider)
   await browsing('/', strict)
   await watching()
+  await unixSocket()
 } catch (error) {
   fail('every request is answered', error, 'an answer')
 }

@@ -1,4 +1,4 @@
-// viem against a presim devnet. PRESIM_URL is the node's URL. Each claim prints one line; the first failure ends with exit code 1.
+// viem against a presim devnet. PRESIM_URL is the node's URL, and PRESIM_SOCKET the path of its Unix socket, if it has one. Each claim prints one line; the first failure ends with exit code 1.
 import { randomBytes } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
 import {
@@ -10,6 +10,7 @@ import {
 } from 'viem'
 import { mnemonicToAccount } from 'viem/accounts'
 import { foundry, mainnet } from 'viem/chains'
+import { ipc } from 'viem/node'
 
 const url = `${process.env.PRESIM_URL ?? 'http://127.0.0.1:8545'}/standard`
 const alarm = setTimeout(() => fail('the program ends within 60 s', 'it did not', 'it did'), 60_000)
@@ -535,8 +536,23 @@ async function watching() {
   claim('it ends with the subscription', [(await unsubscribe()).result, await socket.request({ method: 'presim_unwatch', params: [subscriptionId] })], [true, false])
 }
 
+async function unixSocket() {
+  const path = process.env.PRESIM_SOCKET
+  if (!path) return
+  const unix = createPublicClient({ chain: foundry, transport: ipc(path) })
+  claim('Unix socket: many requests at once', await Promise.all(Array.from({ length: 50 }, () => unix.getChainId())), Array(50).fill(31337))
+  claim('Unix socket: readContract', await unix.readContract({ ...contract(ALPHA, 'totalSupply'), blockTag: 'pending' }), await read(ALPHA, 'totalSupply'))
+  const transfer = { ...contract(ALPHA, 'transfer', [other, never]), account: nobody() }
+  const reverted = await unix.simulateContract(transfer).catch((error) => error.walk((cause) => cause instanceof ContractFunctionRevertedError))
+  claim('Unix socket: a revert is decoded', reverted.data?.errorName, 'InsufficientBalance')
+  const data = `0x${'00'.repeat(100_000)}`
+  claim('Unix socket: a long request', (await unix.call({ to: '0x0000000000000000000000000000000000000004', data, gas: 10_000_000n })).data, data)
+  const blocks = await watch(unix, 3, {})
+  claim('watchBlocks on the Unix socket', blocks.map(({ number }) => number - blocks[0].number), [0n, 1n, 2n])
+}
+
 try {
-  for (const part of [reads, calls, simulations, gas, sending, batches, browsing, watching]) await part()
+  for (const part of [reads, calls, simulations, gas, sending, batches, browsing, watching, unixSocket]) await part()
 } catch (error) {
   fail('every request is answered', error, 'an answer')
 }

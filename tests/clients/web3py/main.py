@@ -1,4 +1,4 @@
-"""web3.py against a presim devnet. PRESIM_URL is the node's URL. Each claim prints one line; the first failure ends with exit code 1."""
+"""web3.py against a presim devnet. PRESIM_URL is the node's URL, and PRESIM_SOCKET the path of its Unix socket, if it has one. Each claim prints one line; the first failure ends with exit code 1."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ import threading
 
 from eth_account import Account
 from hexbytes import HexBytes
-from web3 import AsyncWeb3, Web3, WebSocketProvider
+from web3 import AsyncIPCProvider, AsyncWeb3, IPCProvider, Web3, WebSocketProvider
 from web3.exceptions import ContractCustomError, ContractLogicError
 
 URL = os.environ.get("PRESIM_URL", "http://127.0.0.1:8545")
@@ -245,6 +245,25 @@ async def watching():
     claim("once sealed it has the block's hash", sealed.blockHash, w3.eth.get_block(sealed.blockNumber).hash)
 
 
+async def watching_socket(path):
+    async with AsyncWeb3(AsyncIPCProvider(path)) as socket:
+        await socket.eth.subscribe("newHeads")
+        heads = []
+        async for message in socket.socket.process_subscriptions():
+            heads.append(message["result"])
+            if len(heads) == 2:
+                break
+    claim("a subscription on the Unix socket: each block is the next one's parent", heads[1].parentHash, heads[0].hash)
+
+
+def unix_socket():
+    path = os.environ.get("PRESIM_SOCKET")
+    if not path:
+        return
+    reads("the Unix socket", Web3(IPCProvider(path)))
+    asyncio.run(watching_socket(path))
+
+
 def main():
     alarm = threading.Timer(60, fail, ["the program ends within 60 s", "it did not", "it did"])
     alarm.daemon = True
@@ -255,6 +274,7 @@ def main():
         simulation()
         sending()
         asyncio.run(watching())
+        unix_socket()
     except Exception as error:  # noqa: BLE001: every error is reported
         fail("every request is answered", error, "an answer")
     print("web3.py: all claims hold")

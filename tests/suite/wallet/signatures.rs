@@ -98,6 +98,11 @@ async fn a_message_is_signed_as_text_or_hex_and_in_either_order() {
             assert_eq!(signed.recover_address_from_msg(message).unwrap(), from, "{params}");
         }
     }
+    // eth_sign has the account first.
+    for (given, message) in [("0x68656c6c6f", &b"hello"[..]), ("hello", b"hello"), (&address, NOBODY.as_slice())] {
+        let signed = signature(&node.result("/standard", "eth_sign", json!([from, given])).await);
+        assert_eq!(signed.recover_address_from_msg(message).unwrap(), from, "{given}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -230,6 +235,9 @@ async fn what_cannot_be_signed_says_why() {
     }
     for (method, params, code) in [
         ("personal_sign", json!(["hi", NOBODY]), 4100),
+        ("eth_sign", json!([NOBODY, "hi"]), 4100),
+        ("eth_sign", json!(["hi", from]), -32602),
+        ("eth_sign", json!([from, "0xabc"]), -32602),
         ("personal_sign", json!([NOBODY, "hi"]), 4100),
         ("personal_sign", json!(["hi", "you"]), -32602),
         ("personal_sign", json!(["hi", format!("0x0x{}", "1".repeat(38))]), -32602),

@@ -45,7 +45,7 @@ use crate::{
 /// Maximum number of slots in a filter of changes.
 const MAX_SLOTS: usize = 1000;
 
-/// Subscribes a WebSocket connection to newHeads, logs, newPendingTransactions, newFlashblocks, newFlashblockTransactions,
+/// Subscribes a connection of a WebSocket or the Unix socket to newHeads, logs, syncing, newPendingTransactions, newFlashblocks, newFlashblockTransactions,
 /// pendingLogs, `presim_snapshots`, `presim_stateChanges`, `presim_feed` or `presim_watch`. The result is the id of the subscription, with
 /// `presim_watch` the name of the standing bundles.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -68,6 +68,7 @@ enum Name {
     NewHeads,
     Logs,
     NewPendingTransactions,
+    Syncing,
     NewFlashblocks,
     NewFlashblockTransactions,
     PendingLogs,
@@ -207,7 +208,12 @@ impl Serve for Unsubscribe {
 fn starting(request: &Request) -> Result<&Starting> {
     let name = request.method.name;
     request.starting.as_deref().ok_or_else(|| {
-        RpcError::new(-32601, format!("{name} needs a WebSocket connection: notifications cannot be sent over HTTP"))
+        RpcError::new(
+            -32601,
+            format!(
+                "{name} needs a connection over WebSocket or the Unix socket: notifications cannot be sent over HTTP"
+            ),
+        )
     })
 }
 
@@ -244,11 +250,12 @@ fn subject(params: &str, dialect: &Dialect) -> Result<Subject> {
     match (subject, options) {
         (Name::NewHeads, None) => Ok(Subject::NewHeads),
         (Name::NewFlashblocks, None) => Ok(Subject::NewFlashblocks),
+        (Name::Syncing, None) => Ok(Subject::Syncing),
         (Name::Snapshots, None) => Ok(Subject::Snapshots),
         (Name::Feed, None) => Ok(Subject::Feed),
         (Name::StateChanges, _) => Ok(Subject::StateChanges(ChangeFilter::default())),
         (Name::Watch, _) => Err(wrong("the bundles that are to stand")),
-        (Name::NewHeads | Name::NewFlashblocks | Name::Snapshots | Name::Feed, Some(_)) => {
+        (Name::NewHeads | Name::Syncing | Name::NewFlashblocks | Name::Snapshots | Name::Feed, Some(_)) => {
             Err(wrong("nothing: this subscription has no options"))
         }
         (Name::Logs, options) => Ok(Subject::Logs(filter(options)?)),

@@ -77,6 +77,34 @@ impl Serve for PersonalSign {
     }
 }
 
+/// Signs a message after the prefix of EIP-191 with an account of the wallet, as `personal_sign` does. Errors: 4100 account, 4001
+/// rejected.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "2 parameters: the account, the message")]
+pub struct Sign {
+    account: Fixed<20>,
+    /// Hex data, or text.
+    message: String,
+}
+
+impl Sign {
+    fn into_request(self) -> Result<SignatureRequest> {
+        let message = MessageToSign::Personal(message_bytes(self.message, "params[1]")?);
+        Ok(SignatureRequest { account: self.account.into(), path: "params[0]", message })
+    }
+}
+
+impl Serve for Sign {
+    type Part = ();
+    type Answer = Data;
+    const EXAMPLE: Example =
+        Example { params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "0x68656c6c6f"]"#, answer: SIGNATURE };
+
+    async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
+        sign(runner, request, Self::into_request).await
+    }
+}
+
 /// Signs typed data (EIP-712) with an account of the wallet. Errors: -32602 where types, domain and message do not fit each other or
 /// the domain names another chain, 4100 account, 4001 rejected.
 #[derive(Debug, Deserialize, JsonSchema)]

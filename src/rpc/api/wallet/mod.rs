@@ -13,7 +13,7 @@ pub use self::{
     batch::SendCalls,
     calls::{Waiting, prepare, send_approved, send_or_ask},
     capabilities::GetCapabilities,
-    message::{PersonalSign, SignTypedData},
+    message::{PersonalSign, Sign, SignTypedData},
     page::{GetPermissions, RequestAccounts, RequestPermissions, SwitchChain},
     status::{GetCallsStatus, ShowCallsStatus},
 };

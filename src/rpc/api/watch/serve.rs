@@ -128,7 +128,10 @@ impl Serve for Rewatch {
         let (id, since) = params::parse::<Self>(&request.params, request.caller.dialect)?.parts();
         let watch = find(watches, id, &request)?;
         let starting = request.starting.as_ref().ok_or_else(|| {
-            RpcError::new(-32601, "presim_rewatch needs a WebSocket connection: presim_results polls over HTTP")
+            RpcError::new(
+                -32601,
+                "presim_rewatch needs a connection over WebSocket or the Unix socket: presim_results polls over HTTP",
+            )
         })?;
         starting.watch(id)?;
         watch.attend();

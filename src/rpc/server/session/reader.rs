@@ -1,29 +1,24 @@
 //! The reading end of a connection, which runs the requests.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use bytestring::ByteString;
-use futures::{StreamExt, stream::SplitStream};
 use jsonrpsee::types::Id;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
     time::{Instant, interval, timeout},
 };
-use tokio_tungstenite::tungstenite::{
-    self, Message,
-    error::{CapacityError, ProtocolError},
-    protocol::frame::coding::CloseCode,
-};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
-use super::writer::Socket;
+use super::framing::{Incoming, MessageReader, ReadError};
 use crate::rpc::{
     dispatch::{
         front::Front,
         service::{self, failure, refuse},
     },
-    limits::frames::MessageBytes,
+    limits::message::MessageBytes,
     protocol::error::RpcError,
     run::{
         request::Caller,
@@ -59,15 +54,18 @@ pub struct ConnectionReader {
 
 impl ConnectionReader {
     /// Reads until the connection is to end, and returns the reason.
-    pub async fn read(mut self, stream: &mut SplitStream<Socket>) -> (CloseCode, String) {
+    pub async fn read<R: MessageReader>(mut self, reader: &mut R) -> (CloseCode, String) {
         let mut pings = interval(PING);
         let mut heard = Instant::now();
         let mut ending = self.subscriber.ending();
         let (connection, client) = (self.connection.clone(), self.caller.client.clone());
         let (progress, withdrawn, stopped) = (&connection.progress, client.withdrawn(), connection.stopped());
         tokio::pin!(withdrawn, stopped);
-        let mut permit = None;
+        let (mut permit, mut has_ended) = (None, false);
         loop {
+            if has_ended && self.running.is_empty() {
+                return (CloseCode::Normal, String::new());
+            }
             if permit.is_none() {
                 permit = self.permits.clone().try_acquire_owned().ok();
             }
@@ -77,15 +75,17 @@ impl ConnectionReader {
                     permit = granted.ok();
                     heard = Instant::now();
                 }
-                message = stream.next(), if permit.is_some() => {
+                arrived = reader.read(), if permit.is_some() && !has_ended => {
                     heard = Instant::now();
-                    match message {
-                        Some(Ok(message)) => {
-                            if let Err(reason) = self.take(message, &mut permit) {
+                    match arrived {
+                        Some(Ok(Incoming::Message(bytes))) => {
+                            if let Err(reason) = self.take(bytes, &mut permit) {
                                 return self.close_with(reason);
                             }
                         }
-                        Some(Err(error)) => return self.broken(&error),
+                        Some(Ok(Incoming::Control)) => {}
+                        Some(Ok(Incoming::End)) => has_ended = true,
+                        Some(Err(error)) => return self.broken(error),
                         None => return (CloseCode::Normal, String::new()),
                     }
                 }
@@ -104,7 +104,7 @@ impl ConnectionReader {
                     return self.close_with(progress.problem().unwrap_or("it stood still, and its place is needed (--io-timeout-ms, --max-connections)").to_owned());
                 }
                 _ = pings.tick() => {
-                    if permit.is_some() && heard.elapsed() > SILENCE {
+                    if R::PINGS && permit.is_some() && heard.elapsed() > SILENCE {
                         return (CloseCode::Away, "no sign of life".to_owned());
                     }
                     self.subscriber.send(Outgoing::Ping);
@@ -119,17 +119,8 @@ impl ConnectionReader {
         }
     }
 
-    /// Starts to answer a message, which takes the permit if it needs an answer.
-    fn take(&mut self, message: Message, permit: &mut Option<OwnedSemaphorePermit>) -> Result<(), String> {
-        let bytes = match message {
-            Message::Text(text) => Bytes::from(text),
-            Message::Binary(bytes) => bytes,
-            Message::Ping(payload) | Message::Pong(payload) => {
-                self.bytes.control_frame(payload.len());
-                return Ok(());
-            }
-            Message::Frame(_) | Message::Close(_) => return Ok(()),
-        };
+    /// Starts to answer a message, which takes the permit.
+    fn take(&mut self, bytes: Bytes, permit: &mut Option<OwnedSemaphorePermit>) -> Result<(), String> {
         self.connection.progress.know();
         let held = self.bytes.message();
         let permit = permit.take();
@@ -161,22 +152,19 @@ impl ConnectionReader {
         (CloseCode::Policy, reason)
     }
 
-    fn broken(&self, error: &tungstenite::Error) -> (CloseCode, String) {
+    fn broken(&self, error: ReadError) -> (CloseCode, String) {
         match error {
-            tungstenite::Error::Capacity(CapacityError::MessageTooLong { .. }) => {
+            ReadError::TooLarge => {
                 let error = too_large(self.max_body);
                 self.send_closing_error(error.clone());
                 (CloseCode::Size, error.into_object().message().to_owned())
             }
-            tungstenite::Error::Io(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            ReadError::NoRoom => {
                 let error = self.connection.memory.memory().full("a message", self.bytes.count());
-                self.send_closing_error(error.clone());
+                self.send_closing_error(error);
                 (CloseCode::Size, "a message finds no room (--max-memory-io)".to_owned())
             }
-            tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => {
-                (CloseCode::Normal, String::new())
-            }
-            other => (CloseCode::Protocol, other.to_string().chars().take(100).collect()),
+            ReadError::Protocol(problem) => (CloseCode::Protocol, problem.chars().take(100).collect()),
         }
     }
 
