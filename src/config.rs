@@ -89,14 +89,15 @@ pub struct Config {
     /// Seed of the background traffic. The same seed makes the same trades.
     #[arg(long, env = "PRESIM_TRAFFIC_SEED", value_name = "N", default_value_t = 1, help_heading = "Source of state")]
     pub traffic_seed: u64,
-    /// Milliseconds between the devnet's sub-blocks.
-    #[arg(long, env = "PRESIM_SUB_BLOCK_MS", value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=60_000), help_heading = "Source of state")]
-    pub sub_block_ms: u64,
-    /// Sub-blocks per sealed block.
-    #[arg(long, env = "PRESIM_SUB_BLOCKS", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Source of state")]
-    pub sub_blocks: u32,
+    /// Milliseconds between the devnet's sub-blocks. The default is 200.
+    #[arg(long, env = "PRESIM_SUB_BLOCK_MS", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000), help_heading = "Source of state")]
+    pub sub_block_ms: Option<u64>,
+    /// Sub-blocks per sealed block. The default is 10.
+    #[arg(long, env = "PRESIM_SUB_BLOCKS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Source of state")]
+    pub sub_blocks: Option<u32>,
     /// Time between blocks in simulations of several blocks: `200ms`, `2s`, or a number of seconds. The default is 12 s for a
-    /// static chain, and the time between the newest blocks for an upstream's.
+    /// static chain, and the time between the newest blocks for an upstream's. With --testing, a block is mined at each such
+    /// interval.
     #[arg(long, env = "PRESIM_BLOCK_TIME", value_name = "TIME", value_parser = parse_block_time, help_heading = "Source of state")]
     pub block_time: Option<Duration>,
     /// Let a fork become active at another time than the chain's own: `NAME=TIME`, a Unix time in seconds or `never`. May be
@@ -127,10 +128,14 @@ pub struct Config {
     #[arg(long, env = "PRESIM_STRICT_PENDING", help_heading = "Source of state")]
     pub strict_pending: bool,
     /// Let clients change the devnet, as tests need it: the methods of anvil, hardhat and ganache that mine, set
-    /// balances, code, storage, nonces and time, impersonate accounts, save and return. `testing_buildBlockV1`, which a
+    /// balances, code, storage, nonces and time, impersonate accounts, save and return. Each transaction is mined in a block of its
+    /// own when it arrives, unless --no-mining or --block-time says otherwise. `testing_buildBlockV1`, which a
     /// static chain has too, builds blocks. Everything stays in memory, and only this machine may connect.
     #[arg(long, env = "PRESIM_TESTING", help_heading = "Source of state")]
     pub testing: bool,
+    /// With --testing: mine blocks on request alone (`evm_mine`), and not when transactions arrive.
+    #[arg(long, env = "PRESIM_NO_MINING", help_heading = "Source of state")]
+    pub no_mining: bool,
     /// States that --testing saves, accounts that it impersonates, and blocks that one request mines, at most.
     #[arg(long, env = "PRESIM_TESTING_LIMIT", value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Source of state")]
     pub testing_limit: u32,
@@ -424,15 +429,35 @@ impl Config {
         self.io_threads.map_or_else(available_cores, usize::from)
     }
 
-    /// Returns the time between sub-blocks.
-    pub const fn sub_block(&self) -> Duration {
-        Duration::from_millis(self.sub_block_ms)
+    /// Returns the time between the devnet's sub-blocks: at most that between the blocks that a test has mined at an interval.
+    pub fn sub_block(&self) -> Duration {
+        let set = Duration::from_millis(self.sub_block_ms.unwrap_or(200));
+        self.interval().map_or(set, |interval| interval.min(set))
+    }
+
+    /// Returns the number of sub-blocks of the devnet's blocks.
+    pub fn sub_blocks(&self) -> u32 {
+        match self.interval() {
+            Some(interval) => {
+                u32::try_from(interval.as_millis() / self.sub_block().as_millis().max(1)).unwrap_or(u32::MAX)
+            }
+            None => self.sub_blocks.unwrap_or(10),
+        }
+    }
+
+    /// Returns the interval at which a devnet under test mines by itself, if it does.
+    pub fn interval(&self) -> Option<Duration> {
+        self.block_time.filter(|_| self.testing && self.feed() == FeedName::Devnet)
     }
 
     /// Returns the time between blocks: the devnet's own, in whole seconds, or the setting for a static chain.
     pub fn block_time(&self) -> Duration {
         match self.feed() {
-            FeedName::Devnet => Duration::from_secs((self.sub_block_ms * u64::from(self.sub_blocks)).div_ceil(1000)),
+            FeedName::Devnet if self.testing => self.block_time.unwrap_or(Duration::from_secs(1)),
+            FeedName::Devnet => {
+                let ms = self.sub_block().as_millis() * u128::from(self.sub_blocks());
+                Duration::from_secs(u64::try_from(ms.div_ceil(1000)).unwrap_or(u64::MAX))
+            }
             FeedName::Static => self.block_time.unwrap_or(Duration::from_secs(12)),
         }
     }

@@ -58,9 +58,9 @@ use crate::{
     page,
     pool::{DroppedTransaction, PoolDrops, TxOutbox},
     rpc::{
-        Access, Backend, Filters, ForwardedMethods, Front, FrontActor, HttpService, IoMemory, IoThreads, RequestLimits,
-        RequestRunner, ServedFiles, ServerConfig, ShapeLimits, StateCompletion, Stop, Subscriptions, SyncTimeouts,
-        Waiters, Watches, announce, serve_metrics,
+        Access, Backend, CLIENT_VERSION, Filters, ForwardedMethods, Front, FrontActor, HttpService, IoMemory,
+        IoThreads, RequestLimits, RequestRunner, ServedFiles, ServerConfig, ShapeLimits, StateCompletion, Stop,
+        Subscriptions, SyncTimeouts, TESTING_VERSION, Waiters, Watches, announce, serve_metrics,
     },
     scheduler::{Drain, Executor, ExecutorConfig, WorkerActor},
     source::{
@@ -433,6 +433,7 @@ impl Actors {
         };
         let sender = WalletSender::new(wallet.clone()).map(|sender| tokio::spawn(sender.run()));
         let backend = Arc::new(Backend {
+            client_version: if config.testing { TESTING_VERSION } else { CLIENT_VERSION },
             beginnings: Beginnings::new(config.prefix_cache_mb << 20, &metrics),
             spec: Arc::new(spec),
             codes,

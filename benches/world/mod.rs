@@ -21,7 +21,8 @@ use presim::{
     meter::{Meter, Stopped},
     pool::{self, Pool},
     rpc::{
-        Backend, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits, SyncTimeouts, dialect::PRESIM, table,
+        Backend, CLIENT_VERSION, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits, SyncTimeouts,
+        dialect::PRESIM, table,
     },
     state::{CodeCache, LocalWorld, Overlay},
     store::{Commit, Store},
@@ -133,6 +134,7 @@ impl BodiesChain {
             sending: None,
         };
         let backend = Backend {
+            client_version: CLIENT_VERSION,
             // Off, so that each run is measured whole.
             beginnings: Beginnings::new(0, &metrics),
             impersonated: presim::wallet::Impersonated::new(0),

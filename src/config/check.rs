@@ -53,8 +53,27 @@ impl Config {
     }
 
     fn testing_problem(&self) -> Option<String> {
+        let has_sub_blocks = [
+            ("--sub-block-ms", self.sub_block_ms.is_some()),
+            ("--sub-blocks", self.sub_blocks.is_some()),
+            ("--traffic", self.traffic.is_some_and(|traffic| traffic > 0)),
+        ];
+        let sets_sub_blocks = has_sub_blocks.iter().find(|(_, given)| *given).map(|(flag, _)| flag);
         Some(if !self.testing {
-            return None;
+            if !self.no_mining {
+                return None;
+            }
+            needs("--no-mining", "--testing", "any other devnet mines by itself")
+        } else if self.no_mining && self.block_time.is_some() {
+            conflict("--no-mining", "--block-time", "blocks are mined on request, or at an interval")
+        } else if let Some(flag) =
+            sets_sub_blocks.filter(|_| self.feed() == FeedName::Devnet && self.block_time.is_none())
+        {
+            format!(
+                "{flag} and --testing: blocks are mined as transactions arrive, or on request: give --block-time to mine at an interval, or leave {flag} out"
+            )
+        } else if self.sub_blocks.is_some() && self.feed() == FeedName::Devnet {
+            conflict("--sub-blocks", "--block-time", "the interval and --sub-block-ms say how many there are")
         } else if self.data_dir.is_some() {
             conflict("--testing", "--data-dir", "a chain that tests change is not kept")
         } else if self.live.upstream.is_some() {

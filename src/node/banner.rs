@@ -139,7 +139,16 @@ fn own_source(config: &Config) -> String {
                     "ephemeral, kept in memory only: it begins anew with each start (--data-dir keeps it)".to_owned()
                 }
             };
-            format!("devnet: a sub-block every {} ms, {} to a block; {kept}", config.sub_block_ms, config.sub_blocks)
+            match (config.testing, config.interval(), config.no_mining) {
+                (true, None, false) => {
+                    format!("devnet under test: a block for each transaction, when it arrives; {kept}")
+                }
+                (true, None, true) => format!("devnet under test: blocks are mined on request (evm_mine); {kept}"),
+                _ => {
+                    let every = config.sub_block().as_millis();
+                    format!("devnet: a sub-block every {every} ms, {} to a block; {kept}", config.sub_blocks())
+                }
+            }
         }
         FeedName::Static => "the chain stands still".to_owned(),
     }

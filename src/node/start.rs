@@ -25,7 +25,7 @@ use crate::{
             Devnet, DevnetSource, Traffic,
             world::{self, Market},
         },
-        testing::TestingSource,
+        testing::{Mining, TestingSource},
     },
     state::{CodeCache, LocalWorld},
     store::{Store, StoreError},
@@ -153,7 +153,7 @@ impl OwnChain {
                     }
                     snapshots.apply(first)?;
                 }
-                let source = DevnetSource { devnet, every: config.sub_block() };
+                let source = DevnetSource { devnet, every: config.sub_block(), is_still: false };
                 (Some(source), funded(&accounts.users, &head))
             }
         };
@@ -222,7 +222,12 @@ pub fn begin(beginning: Beginning<'_>) -> eyre::Result<Start> {
     let (source, testing): (Box<dyn FeedSource>, _) = match devnet {
         None => (Box::new(Still), if config.testing { Testing::Static } else { Testing::Off }),
         Some(source) if config.testing => {
-            let (source, control) = TestingSource::new(source, codes.clone(), config.testing_limit);
+            let mining = match (config.interval(), config.no_mining) {
+                (Some(interval), _) => Mining::Interval(interval),
+                (None, true) => Mining::OnRequest,
+                (None, false) => Mining::OnArrival,
+            };
+            let (source, control) = TestingSource::new(source, mining, codes.clone(), config.testing_limit);
             (Box::new(source), Testing::Devnet(control))
         }
         Some(source) => (Box::new(source), Testing::Off),
@@ -395,7 +400,8 @@ fn check_same(config: &Config, codes: &CodeCache, store: &Store, identity: &Chai
 
 fn feed_state(config: &Config) -> FeedState {
     match config.feed() {
-        FeedName::Devnet => FeedState::Live { every_ms: config.sub_block_ms },
+        FeedName::Devnet if config.testing && config.interval().is_none() => FeedState::Static,
+        FeedName::Devnet => FeedState::live(config.sub_block()),
         FeedName::Static => FeedState::Static,
     }
 }
@@ -491,7 +497,7 @@ fn devnet(
         None
     } else {
         let market = trading.map(|world| Market::of(world, &head.world));
-        Some(Traffic::new(traffic, config.traffic_seed, spec.chain_id(), config.sub_blocks, signers, market))
+        Some(Traffic::new(traffic, config.traffic_seed, spec.chain_id(), config.sub_blocks(), signers, market))
     };
-    Devnet::new(clock, spec.clone(), config.sub_blocks, config.sub_block(), config.fee_recipient, traffic)
+    Devnet::new(clock, spec.clone(), config.sub_blocks(), config.sub_block(), config.fee_recipient, traffic)
 }

@@ -42,7 +42,7 @@ impl OnArrival {
     /// Sets whether the source mines transactions as they arrive.
     pub fn mine_at_once(&self, on: bool) {
         self.mined_at_once.store(on, Relaxed);
-        // Nobody waits for a source that no longer mines on arrival.
+        // A source that no longer mines on arrival lets nobody wait.
         if !on {
             self.mined_to(*self.ready.borrow());
         }

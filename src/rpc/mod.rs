@@ -22,6 +22,7 @@ mod server;
 
 pub use api::{
     call::parse_call,
+    node::{CLIENT_VERSION, TESTING_VERSION},
     simulate::{SimulationView, parse_presim_simulation, parse_simulation, write_simulation},
     status::StatusBoard,
     subscribe::announce,

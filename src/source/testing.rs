@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     clock::BlockClock,
-    ledger::{Chain, FeedState, Record, Snapshot},
+    ledger::{Chain, Record, Snapshot},
     publish::Unpublished,
     state::{CodeCache, Overlay},
 };
@@ -62,15 +62,16 @@ pub enum ChainChange {
 /// The occasions on which a chain under test mines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mining {
-    /// In sub-blocks, as the devnet does.
-    SubBlocks,
     /// A block for each transaction, when it arrives.
     OnArrival,
-    /// A block at each of these intervals.
+    /// A block at each of these intervals, in sub-blocks as any devnet's.
     Interval(Duration),
     /// On request only.
     OnRequest,
 }
+
+/// The time that the transactions of a block may take which is mined on request or on arrival.
+const MOST_TIME: Duration = Duration::from_secs(60);
 
 /// The change of an account. Fields that are `None` stay.
 #[derive(Clone, Debug, Default)]
@@ -150,6 +151,8 @@ impl ChainControl {
 pub struct TestingSource {
     devnet: DevnetSource,
     mining: Mining,
+    /// The most time between two sub-blocks.
+    sub_block: Duration,
     codes: Arc<CodeCache>,
     changes: mpsc::Receiver<(ChainChange, Answer)>,
     /// The most states that are saved, and blocks that one request mines.
@@ -166,12 +169,15 @@ struct SavedChain {
 }
 
 impl TestingSource {
-    /// Creates the source and its handle. `most` bounds the states that are saved, the oldest of which is forgotten for
+    /// Creates the source, which mines on these occasions, and its handle. `most` bounds the states that are saved, the oldest of which is forgotten for
     /// one more, and the blocks that one request mines.
-    pub fn new(devnet: DevnetSource, codes: Arc<CodeCache>, most: u32) -> (Self, ChainControl) {
+    pub fn new(devnet: DevnetSource, mining: Mining, codes: Arc<CodeCache>, most: u32) -> (Self, ChainControl) {
         let (sender, changes) = mpsc::channel(WAITING);
-        let mining = Mining::SubBlocks;
-        (Self { devnet, mining, codes, changes, most, saved: BTreeMap::new(), next_id: 0 }, ChainControl(sender))
+        let sub_block = devnet.every;
+        (
+            Self { devnet, mining, sub_block, codes, changes, most, saved: BTreeMap::new(), next_id: 0 },
+            ChainControl(sender),
+        )
     }
 
     /// Builds and publishes the next sub-block.
@@ -247,15 +253,24 @@ impl TestingSource {
     /// Mines on these occasions from now on, and what waits already if it is on arrival.
     async fn set_mining(&mut self, feed: &mut Feed, mining: Mining) -> Result<(), ChangeError> {
         self.mining = mining;
-        let state = match mining {
-            Mining::SubBlocks => self.devnet.health(),
-            Mining::Interval(every) => FeedState::live(every),
-            Mining::OnArrival | Mining::OnRequest => FeedState::Static,
-        };
-        feed.set_state(state);
+        self.pace(feed);
+        feed.set_state(self.devnet.health());
         feed.committed().await.map_err(|_| ChangeError::Failed)?;
-        feed.pool.on_arrival.mine_at_once(mining == Mining::OnArrival);
         self.mine_arrived(feed).await
+    }
+
+    /// Takes the pace of the occasions on which it mines.
+    fn pace(&mut self, feed: &Feed) {
+        match self.mining {
+            Mining::Interval(interval) => {
+                self.devnet.every = interval.min(self.sub_block);
+                let sub_blocks = interval.as_nanos() / self.devnet.every.as_nanos().max(1);
+                self.devnet.devnet.pace(self.devnet.every, u32::try_from(sub_blocks).unwrap_or(u32::MAX));
+            }
+            Mining::OnArrival | Mining::OnRequest => self.devnet.devnet.pace(MOST_TIME, 1),
+        }
+        self.devnet.is_still = !matches!(self.mining, Mining::Interval(_));
+        feed.pool.on_arrival.mine_at_once(self.mining == Mining::OnArrival);
     }
 
     /// Mines what is ready, each transaction in a block of its own, if that is mined on arrival.
@@ -377,6 +392,7 @@ impl FeedSource for TestingSource {
     fn run(mut self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
         let mut arrived = feed.pool.on_arrival.subscribe();
         async move {
+            self.pace(&feed);
             let mut ticks = Ticks::of(self.mining, self.devnet.every);
             loop {
                 tokio::select! {
@@ -393,10 +409,7 @@ impl FeedSource for TestingSource {
                         // The feed says why nothing can be mined.
                         let _ = self.mine_arrived(&mut feed).await;
                     }
-                    () = ticks.tick() => match self.mining {
-                        Mining::Interval(_) => drop(self.end_block(&mut feed).await),
-                        _ => self.go_on(&mut feed).await,
-                    },
+                    () = ticks.tick() => self.go_on(&mut feed).await,
                 }
             }
         }
@@ -409,12 +422,8 @@ struct Ticks(Option<Interval>);
 
 impl Ticks {
     fn of(mining: Mining, sub_block: Duration) -> Self {
-        let every = match mining {
-            Mining::SubBlocks => sub_block,
-            Mining::Interval(every) => every,
-            Mining::OnArrival | Mining::OnRequest => return Self(None),
-        };
-        let mut ticks = interval_at((Instant::now() + every).into(), every);
+        let Mining::Interval(_) = mining else { return Self(None) };
+        let mut ticks = interval_at((Instant::now() + sub_block).into(), sub_block);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self(Some(ticks))
     }

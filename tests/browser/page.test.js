@@ -318,7 +318,7 @@ test("what waits for approval is shown in words", LIMIT, async () => {
 });
 
 test("what strangers write is shown with its hidden characters as escapes, and the command names the batch by its digest", LIMIT, async () => {
-  const dir = mkdtempSync(join(tmpdir(), "presim-page-")), file = join(dir, "tokens.toml"), token = "a token of the desk";
+  const dir = mkdtempSync(join(tmpdir(), "presim-page-")), file = join(dir, "tokens.toml"), token = "a-token-of-the-desk";
   writeFileSync(file, `[[token]]\nname = "desk"\ntoken = "${token}"\nrate = 1000\n`, { mode: 0o600 });
   const node = await Node.start(["--data-dir", dir, "--wallet-approval", "ask", "--traffic", "0", "--wallet-token-file", file, "--allow-origin", "https://app.example"]);
   const hidden = "\u061c\u00ad\u180e\u115f\u3164\u{e0041}\u202e\u200b\u009b\u0003", escaped = "\\u{61c}\\u{ad}\\u{180e}\\u{115f}\\u{3164}\\u{e0041}\\u{202e}\\u{200b}\\u{9b}\\u{3}";
@@ -448,7 +448,7 @@ test("a node that is silent or gone is told, and the page comes back with it", L
 });
 
 test("a token is asked for, kept for the tab, sent as a subprotocol, and nowhere written", LIMIT, async () => {
-  const dir = mkdtempSync(join(tmpdir(), "presim-page-")), file = join(dir, "tokens.toml"), token = "a token with ümlauts/and+more";
+  const dir = mkdtempSync(join(tmpdir(), "presim-page-")), file = join(dir, "tokens.toml"), token = "a-token/and+more~of.the_desk=";
   writeFileSync(file, `[[token]]\nname = "desk"\ntoken = "${token}"\nrate = 1000\n`, { mode: 0o600 });
   const node = await Node.start(["--token-file", file, "--log", "trace"]);
   try {

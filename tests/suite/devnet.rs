@@ -31,7 +31,13 @@ struct TradedNode {
 
 impl TradedNode {
     fn new(flags: &[&str]) -> Self {
-        let node = TestNode::start(&[&["--testing", "--sub-block-ms", "60000"], flags].concat());
+        Self::in_sub_blocks("600s", flags)
+    }
+
+    /// Starts the devnet with blocks that take this time, of sub-blocks of a minute.
+    fn in_sub_blocks(block_time: &str, flags: &[&str]) -> Self {
+        let still = ["--testing", "--block-time", block_time, "--sub-block-ms", "60000"];
+        let node = TestNode::start(&[&still, flags].concat());
         let info = node.node.info();
         let (world, pairs) = (info.trading.expect("the devnet trades"), info.pairs.clone());
         Self { node, world, pairs }
@@ -164,7 +170,7 @@ async fn the_same_seed_makes_the_same_trades() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn base_fees_move_up_and_down_around_a_gwei() {
-    let market = TradedNode::new(&["--traffic", "2", "--sub-blocks", "1"]);
+    let market = TradedNode::in_sub_blocks("60s", &["--traffic", "2"]);
     market.node.result("/", "anvil_mine", json!([120])).await;
     let history = market.node.result("/", "eth_feeHistory", json!(["0x78", "latest", []])).await;
     let fees: Vec<u64> = items(&history["baseFeePerGas"]).iter().map(number).collect();

@@ -84,7 +84,7 @@ async fn a_run_that_reaches_a_native_contract_is_rejected_on_a_chain_of_presims_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn natives_go_by_the_fork() {
-    let node = start(&genesis(START + 100, START + 200), &["--testing", "--sub-block-ms", "60000"]);
+    let node = start(&genesis(START + 100, START + 200), &["--testing", "--no-mining"]);
     let mine_at = async |time: u64| node.result("/", "evm_mine", json!([{"timestamp": time}])).await;
     mine_at(START + 90).await;
     let call = |to: &str, at: &str| json!([{"to": to}, at]);
@@ -110,7 +110,7 @@ async fn natives_go_by_the_fork() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_reaches_a_native_contract_is_not_mined_and_those_after_it_are() {
-    let node = start(&genesis(0, 0), &["--testing", "--sub-block-ms", "60000"]);
+    let node = start(&genesis(0, 0), &["--testing", "--no-mining"]);
     let from = dev_signers().unwrap()[0].address();
     let send = async |to: &str, nonce: u64| {
         let tx = json!({"from": from, "to": to, "nonce": hex(nonce), "gas": "0x186a0"});
@@ -128,7 +128,7 @@ async fn a_transaction_that_reaches_a_native_contract_is_not_mined_and_those_aft
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_file_with_a_block_that_reaches_a_native_contract_is_refused() {
     let genesis = genesis(START + 1_000_000_000, START + 1_000_000_000);
-    let node = start(&genesis, &["--testing", "--sub-block-ms", "60000"]);
+    let node = start(&genesis, &["--testing", "--no-mining"]);
     let tx = json!({"from": dev_signers().unwrap()[0].address(), "to": SOMEBODY, "gas": "0x186a0"});
     node.result("/", "eth_sendTransaction", json!([tx])).await;
     node.result("/", "evm_mine", json!([{"timestamp": START + 2}])).await;

@@ -29,7 +29,7 @@ struct MiningNode {
 
 impl MiningNode {
     fn new(flags: &[&str]) -> Self {
-        Self { node: TestNode::start(&[&["--testing", "--sub-block-ms", "60000"], flags].concat()) }
+        Self { node: TestNode::start(&[&["--testing", "--no-mining"], flags].concat()) }
     }
 
     /// Returns the number of the block being built.

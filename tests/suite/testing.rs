@@ -17,7 +17,7 @@ const WHALE: Address = address!("0x00000000000000000000000000000000000ba1e0");
 const ETHER: u64 = 1_000_000_000_000_000_000;
 
 fn testing() -> TestNode {
-    TestNode::start(&["--testing", "--sub-block-ms", "60000"])
+    TestNode::start(&["--testing", "--no-mining"])
 }
 
 async fn height(node: &TestNode) -> u64 {
@@ -124,7 +124,7 @@ async fn time_moves_forward_and_the_next_block_has_the_time_that_was_set() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_with_transactions_is_sealed_before_the_time_or_the_state_changes() {
-    let node = TestNode::start(&["--testing", "--sub-block-ms", "50", "--sub-blocks", "10000"]);
+    let node = TestNode::start(&["--testing", "--block-time", "500s", "--sub-block-ms", "50"]);
     let pre_confirmed = async || {
         let call = json!([{ "from": ALICE, "to": BOB, "value": "0x1" }]);
         let receipt = json!([node.result("/", "eth_sendTransaction", call).await]);
@@ -302,6 +302,11 @@ async fn without_the_flag_there_are_no_methods_for_testing_and_a_static_chain_on
         (&["--upstream", "http://127.0.0.1:1"], "--testing and --upstream: "),
         (&["--genesis", "g", "--chain", "c", "--feed", "devnet"], "--testing and --chain with --feed devnet: "),
         (&["--listen", "0.0.0.0:0", "--token-file", "t"], "--testing and --listen 0.0.0.0:0: "),
+        (&["--sub-block-ms", "100"], "--sub-block-ms and --testing: blocks are mined as transactions arrive"),
+        (&["--sub-blocks", "5"], "--sub-blocks and --testing: "),
+        (&["--traffic", "4"], "--traffic and --testing: "),
+        (&["--sub-blocks", "5", "--block-time", "2s"], "--sub-blocks and --block-time: "),
+        (&["--no-mining", "--block-time", "2s"], "--no-mining and --block-time: "),
     ] {
         let error = beside(flags);
         assert!(error.contains(text), "{flags:?}: {error}");
@@ -327,10 +332,10 @@ async fn sent_and_mined(node: &TestNode, from: Address, value: u64) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_automine_each_transaction_has_its_block_when_its_sender_has_the_answer() {
-    let node = testing();
-    assert_eq!(node.result("/", "anvil_getAutomine", json!([])).await, false);
-    assert_eq!(node.result("/", "evm_setAutomine", json!([true])).await, Value::Null);
+    let node = TestNode::start(&["--testing"]);
     assert_eq!(node.result("/", "hardhat_getAutomine", json!([])).await, true);
+    let version = node.result("/", "web3_clientVersion", json!([])).await;
+    assert!(version.as_str().is_some_and(|version| version.starts_with("anvil/presim-v")), "{version}");
     let status = node.result("/", "presim_status", json!([])).await;
     assert_eq!(status["feed"]["state"], "static", "nothing is mined by time");
     for number in 1..=5 {
@@ -358,7 +363,7 @@ async fn with_automine_each_transaction_has_its_block_when_its_sender_has_the_an
     assert_eq!(node.result("/", "anvil_setAutomine", json!([false])).await, Value::Null);
     let waiting = node.result("/", "eth_sendTransaction", with(nonce + 2)).await;
     assert_eq!(height(&node).await, 10);
-    // What waits is mined when it begins again.
+    // Transactions that wait are mined when it begins again.
     node.result("/", "anvil_setAutomine", json!([true])).await;
     let receipt = node.result("/", "eth_getTransactionReceipt", json!([waiting])).await;
     assert_eq!(receipt["blockNumber"], hex(11), "{receipt}");
@@ -366,6 +371,10 @@ async fn with_automine_each_transaction_has_its_block_when_its_sender_has_the_an
 
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_are_mined_at_an_interval_with_what_waits() {
+    let node = TestNode::start(&["--testing", "--block-time", "250ms"]);
+    let status = node.result("/", "presim_status", json!([])).await;
+    assert_eq!(status["feed"], json!({ "state": "live", "everyMs": 200 }));
+    node.sealed(2).await;
     let node = testing();
     assert_eq!(node.result("/", "anvil_getIntervalMining", json!([])).await, Value::Null);
     node.result("/", "evm_setIntervalMining", json!([1])).await;

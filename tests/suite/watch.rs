@@ -28,7 +28,7 @@ fn node() -> TestNode {
 }
 
 pub fn node_with(flags: &[&str]) -> TestNode {
-    TestNode::start(&[&["--traffic", "0", "--testing", "--sub-block-ms", "60000"], flags].concat())
+    TestNode::start(&[&["--traffic", "0", "--testing", "--no-mining"], flags].concat())
 }
 
 /// Makes a change of the chain.
@@ -237,7 +237,10 @@ pub async fn set_slot(node: &TestNode, account: u64, value: u64) {
 
 /// Starts a chain on which the code of the first two accounts returns their slots 0, which are 1.
 pub async fn two_readers(flags: &[&str]) -> TestNode {
-    let node = node_with(flags);
+    with_readers(node_with(flags)).await
+}
+
+async fn with_readers(node: TestNode) -> TestNode {
     for number in 0..2 {
         node.result("/", "anvil_setCode", json!([account(number), pool_code(0)])).await;
         set_slot(&node, number, 1).await;
@@ -345,7 +348,9 @@ async fn bundles_are_polled_and_taken_over() {
 /// The id of a sealed block selects the block that was opened on it, so the answers name the block, too.
 #[tokio::test]
 async fn the_answers_on_sealed_blocks_are_those_of_their_block_number() {
-    let node = two_readers(&[]).await;
+    // A simulation on a sealed block has the time of the interval after it, and the block being built that of now.
+    let slow = ["--traffic", "0", "--testing", "--block-time", "600s", "--sub-block-ms", "60000"];
+    let node = with_readers(TestNode::start(&slow)).await;
     // NUMBER, TIMESTAMP and COINBASE.
     node.result("/", "anvil_setCode", json!([account(2), "0x435f52426020524160405260605ff3"])).await;
     let bundle = json!({ "name": "b", "simulate": simulate(json!([

@@ -25,7 +25,7 @@ use presim::{
             DevnetSource,
             world::{dev_genesis, dev_signers, traffic_signers},
         },
-        testing::{ChainChange, ChangeError, ChangeOutcome, TestingSource},
+        testing::{ChainChange, ChangeError, ChangeOutcome, Mining, TestingSource},
     },
     state::CodeCache,
     store::Store,
@@ -157,7 +157,7 @@ impl Life {
         let wallet = node::wallet(config, &chain.spec, &codes, &pool, accounts, approvals, store.clone());
         let devnet = chain.devnet.ok_or_else(|| eyre::eyre!("the chain stands still"))?;
         let source = match config.testing {
-            true => Source::Testing(Box::new(TestingSource::new(devnet, codes, TESTING).0)),
+            true => Source::Testing(Box::new(TestingSource::new(devnet, Mining::OnRequest, codes, TESTING).0)),
             false => Source::Devnet(Box::new(devnet)),
         };
         let feed = Feed::new(snapshots.clone(), sinks, pool.clone(), &metrics);

@@ -430,7 +430,7 @@ impl Simulation {
         if !self.waiting.is_empty() {
             return Err((ALIVE, "a client waits for its answer".to_owned()));
         }
-        for _ in 0..4 * self.config.sub_blocks {
+        for _ in 0..4 * self.config.sub_blocks() {
             self.act(Step::Tick)?;
             self.record.check(&self.life)?;
         }

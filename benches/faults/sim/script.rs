@@ -94,9 +94,14 @@ impl Script {
         let mut rng = SmallRng::seed_from_u64(seed);
         let testing = rng.random_ratio(1, 8);
         let kept = rng.random_range(1..5);
-        let mut flags = Vec::new();
+        // A chain under test has its sub-blocks by the time of a block.
+        let sub_blocks: u64 = rng.random_range(1..5);
+        let (flag, value) = match testing {
+            true => ("--block-time", format!("{}ms", 200 * sub_blocks)),
+            false => ("--sub-blocks", sub_blocks.to_string()),
+        };
+        let mut flags = vec![flag.to_owned(), value];
         for (flag, value) in [
-            ("--sub-blocks", rng.random_range(1..5)),
             ("--traffic", rng.random_range(0..2)),
             ("--keep-blocks", kept),
             ("--keep-history", kept + rng.random_range(0..4)),

@@ -21,6 +21,8 @@ use crate::{
 
 /// The name and the version of the program, as clients see them.
 pub const CLIENT_VERSION: &str = concat!("presim/v", env!("CARGO_PKG_VERSION"));
+/// The same with `--testing`, where hardhat's helpers ask whether the node is one that they know.
+pub const TESTING_VERSION: &str = concat!("anvil/presim-v", env!("CARGO_PKG_VERSION"));
 
 /// Defines methods without parameters: their answers' types, the examples of these, and the handlers.
 macro_rules! without_params {
@@ -68,8 +70,8 @@ without_params! {
     /// Always empty: presim publishes no block that breaks the rules.
     GetBadBlocks -> Vec<BadBlock> = "[]": |_, _| Vec::new();
 
-    /// Name and version of this software.
-    ClientVersion -> &'static str = r#""presim/v0.1.0""#: |_, _| CLIENT_VERSION;
+    /// Name and version of this software. With --testing, anvil's name comes before, because test libraries ask for it.
+    ClientVersion -> &'static str = r#""presim/v0.1.0""#: |backend, _| backend.client_version;
 
     /// The forks: current, next and last (EIP-7910).
     GetConfig -> ForkConfigs = r#"{"current": {"activationTime": 0, "blobSchedule": {"baseFeeUpdateFraction": 5007716, "max": 9, "target": 6}, "chainId": "0x7a69", "forkId": "0x0929e24e", "precompiles": {"ECREC": "0x0000000000000000000000000000000000000001"}, "systemContracts": {"BEACON_ROOTS_ADDRESS": "0x000f3df6d732807ef1319fb7b8bb8522d0beac02"}}, "next": null, "last": null}"#: |backend, run| {

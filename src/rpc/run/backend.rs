@@ -32,6 +32,8 @@ pub struct Backend {
     pub spec: Arc<ChainSpec>,
     /// The cache of analysed bytecode.
     pub codes: Arc<CodeCache>,
+    /// Name and version of this software, as `web3_clientVersion` tells them.
+    pub client_version: &'static str,
     /// The beginnings of simulations that have run.
     pub beginnings: Beginnings,
     /// Transactions that were sent and are not in a block yet.

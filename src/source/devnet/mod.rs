@@ -61,6 +61,11 @@ impl Devnet {
         Self { spec, sub_blocks, fee_recipient, traffic, clock, picking: every / 2, giving_way: every / 8 }
     }
 
+    /// Sets the interval between sub-blocks, and their number in a block.
+    pub fn pace(&mut self, every: Duration, sub_blocks: u32) {
+        (self.sub_blocks, self.picking, self.giving_way) = (sub_blocks, every / 2, every / 8);
+    }
+
     /// Returns the first block after the head of `on`, on which nothing is being built yet.
     ///
     /// # Errors
@@ -218,6 +223,8 @@ pub struct DevnetSource {
     pub devnet: Devnet,
     /// The interval between sub-blocks.
     pub every: Duration,
+    /// Whether blocks are made only as clients ask, or send transactions.
+    pub is_still: bool,
 }
 
 impl FeedSource for DevnetSource {
@@ -270,7 +277,7 @@ impl DevnetSource {
 
     /// Returns the health of a feed that goes on.
     pub fn health(&self) -> FeedState {
-        FeedState::live(self.every)
+        if self.is_still { FeedState::Static } else { FeedState::live(self.every) }
     }
 
     async fn set_state(&self, feed: &mut Feed, state: FeedState) -> bool {
