@@ -2,7 +2,8 @@
 
 use alloy_consensus::{
     EthereumTxEnvelope, EthereumTypedTransaction, SignableTransaction, TxEip2930, TxEip4844, TxEip4844Variant,
-    TxEnvelope, TxLegacy, transaction::Recovered,
+    TxEnvelope, TxLegacy,
+    transaction::{Recovered, RlpEcdsaEncodableTx},
 };
 use alloy_eips::{
     Encodable2718,
@@ -164,6 +165,28 @@ impl Impersonated {
         let placeholder = Signature::new(U256::from_be_bytes(from.into_word().0), U256::ONE, false);
         Ok(with_signature(unsigned(call, filled)?, placeholder, from))
     }
+}
+
+/// Returns a call as a transaction without a signature, and its encoding with zeros in the places of v, r and s.
+///
+/// # Errors
+///
+/// Returns a [`SimulationError`] for authorizations without a callee.
+pub fn fill_unsigned(
+    call: Call,
+    filled: TxFields,
+) -> Result<(EthereumTypedTransaction<TxEip4844>, Vec<u8>), SimulationError> {
+    let mut tx = unsigned(call, filled)?;
+    let mut encoded = Vec::new();
+    match &mut tx {
+        EthereumTypedTransaction::Legacy(legacy) => {
+            // Without a signature nothing names the chain. With chain id zero, the form that EIP-155 signs ends in three zeros.
+            legacy.chain_id = Some(0);
+            legacy.encode_for_signing(&mut encoded);
+        }
+        typed => typed.eip2718_encode(&Signature::new(U256::ZERO, U256::ZERO, false), &mut encoded),
+    }
+    Ok((tx, encoded))
 }
 
 /// Returns the encoding of a call as a signed transaction, with a signature of the usual entropy in place of the real one.

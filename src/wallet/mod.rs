@@ -29,7 +29,7 @@ mod status;
 mod typed;
 
 pub use self::{
-    accounts::{Accounts, Impersonated, SigningAccount, SigningError, TxFields},
+    accounts::{Accounts, Impersonated, SigningAccount, SigningError, TxFields, fill_unsigned},
     ahead::AheadStates,
     approval::{
         ApprovalSocket, Approvals, Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker,
