@@ -26,8 +26,9 @@ use crate::{
         },
     },
     wallet::{
-        Asked, BatchCall, BatchRequest, ChosenFields, FeeError, Impersonated, NONCE_TRIES, SigningAccount,
-        SigningError, TxFields, fill_unsigned,
+        Asked, BatchCall, BatchRequest, ChosenFields, FeeError, Impersonated, MessageToSign, NONCE_TRIES,
+        SignatureRequest, SigningAccount, SigningError, TxFields, WalletError, fill_unsigned, with_signature,
+        without_signature,
     },
 };
 
@@ -49,7 +50,8 @@ impl Query for Accounts {
     }
 }
 
-/// Signs a transaction for one of the node's accounts, and takes it into the pool.
+/// Signs a transaction for one of the node's accounts, and does not send it. Error: -32000 if nonce, gas or fees are missing. For an
+/// account of a key file an approver decides; errors: 4100 account, 4001 rejected, or without --wallet-approval ask.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: a transaction")]
 pub struct SendTransaction {
@@ -135,37 +137,61 @@ pub struct SignTransaction {
     transaction: CallObject,
 }
 
-impl Method for SignTransaction {
+impl Serve for SignTransaction {
+    type Part = ();
     type Answer = PreparedTransaction;
     const EXAMPLE: Example = Example {
         params: r#"[{"from": "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "to": "0x00000000000000000000000000000000000000aa", "value": "0x1", "nonce": "0x0", "gas": "0x5208", "gasPrice": "0x77359400"}]"#,
         answer: SIGNED,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let mut call = sent(self.transaction, backend, run)?;
-        let Some(gas) = call.gas else { return Err(refuse("gas not specified".to_owned())) };
-        if matches!(call.fees, CallFees::Market { max_fee: None, .. } | CallFees::Market { max_priority: None, .. }) {
-            return Err(refuse("missing gasPrice or maxFeePerGas/maxPriorityFeePerGas".to_owned()));
-        }
-        let Some(nonce) = call.nonce else { return Err(refuse("nonce not specified".to_owned())) };
-        check(backend, &call)?;
-        call.fees = fill_fees(backend, run, &call, LeastFees::default())?;
-        let Some(account) = backend.wallet.accounts.find(call.from) else {
-            return Err(refuse("unknown account".to_owned()));
-        };
-        if !account.is_open {
-            let from = call.from;
-            let problem = format!(
-                "{from} is an account of the wallet, which signs only transactions that it sends: use wallet_sendCalls"
-            );
-            return Err(refuse(problem));
-        }
-        let fields = TxFields { chain_id: backend.spec.chain_id(), nonce, gas };
-        let tx = account.sign(call, fields).map_err(signing_error)?;
-        json::prepared_transaction(&mut run.out, &tx.encoded_2718(), tx.inner(), Some(tx.inner()));
-        Ok(Lookup::Found)
+    async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
+        wallet::answer(runner, request, None, admit_signing, write_signed).await
     }
+}
+
+/// Signs the transaction if its account is open. For an account of a key file returns it with the question to the approver.
+fn admit_signing(backend: &Backend, run: &mut Run<'_>) -> Result<Option<(SignatureRequest, Asked)>> {
+    let SignTransaction { transaction } = parse(run.params, run.dialect)?;
+    let mut call = sent(transaction, backend, run)?;
+    let Some(gas) = call.gas else { return Err(refuse("gas not specified".to_owned())) };
+    if matches!(call.fees, CallFees::Market { max_fee: None, .. } | CallFees::Market { max_priority: None, .. }) {
+        return Err(refuse("missing gasPrice or maxFeePerGas/maxPriorityFeePerGas".to_owned()));
+    }
+    let Some(nonce) = call.nonce else { return Err(refuse("nonce not specified".to_owned())) };
+    check(backend, &call)?;
+    call.fees = fill_fees(backend, run, &call, LeastFees::default())?;
+    let Some(account) = backend.wallet.accounts.find(call.from) else {
+        return Err(refuse("unknown account".to_owned()));
+    };
+    let authorizes = call.authorization_list.is_some();
+    let tx = without_signature(call, TxFields { chain_id: backend.spec.chain_id(), nonce, gas })?;
+    let message = MessageToSign::Transaction(Box::new(tx));
+    let request = SignatureRequest { account: account.address(), path: "params[0].from", message };
+    if account.is_open {
+        return write_signed(backend, run, &request).map(|()| None);
+    }
+    if authorizes {
+        return Err(refuse("the wallet signs no transaction with authorizations: use wallet_sendCalls".to_owned()));
+    }
+    wallet::admit_signature(backend, run, request, |_, run, request| {
+        let problem = format!(
+            "{} signs a transaction without sending it only after approval, with --wallet-approval ask: use wallet_sendCalls",
+            request.account
+        );
+        Err(run.dialect.wallet_error(WalletError::Rejected(problem)))
+    })
+}
+
+/// Signs a transaction that may be signed, and writes it.
+fn write_signed(backend: &Backend, run: &mut Run<'_>, request: &SignatureRequest) -> Result<()> {
+    let MessageToSign::Transaction(tx) = &request.message else {
+        return Err(RpcError::internal("a message in the place of a transaction"));
+    };
+    let signature = backend.wallet.sign_message(request).map_err(|error| run.dialect.wallet_error(error))?;
+    let tx = with_signature((**tx).clone(), signature, request.account);
+    json::prepared_transaction(&mut run.out, &tx.encoded_2718(), tx.inner(), Some(tx.inner()));
+    Ok(())
 }
 
 /// Returns a transaction, which is sent from the node's first account if it has no sender.
