@@ -68,7 +68,7 @@ export class WalletView {
       ...this.#act(one),
       ["To approve", el("code", {}, `presim wallet approve ${SHELL_WORD.test(one.id) ? one.id : one.digest} ${one.digest} --data-dir DIR`)],
     ];
-    return el("article", { class: "box" }, el("h4", {}, `${{ batch: "Batch", message: "Message", typedData: "Typed data" }[one.kind] ?? one.kind} `, el("code", {}, one.id.length > 72 ? short(one.id) : one.id)),
+    return el("article", { class: "box" }, el("h4", {}, `${{ batch: "Batch", message: "Message", typedData: "Typed data", transaction: "Transaction" }[one.kind] ?? one.kind} `, el("code", {}, one.id.length > 72 ? short(one.id) : one.id)),
       el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])));
   }
 
@@ -88,6 +88,12 @@ export class WalletView {
         ].filter(Boolean);
       case "message":
         return [["Message", el("pre", {}, messageText(one.message))], ["Signs", el("code", {}, one.hash)]];
+      case "transaction":
+        return [
+          ["Fields", lines(one.fields.map(({ name, value }) => `${name}: ${value}`))],
+          one.words.length > 0 && ["Means", lines(one.words)],
+          ["Signs", [el("code", {}, one.hash), ", which whoever asks may send at any time"]],
+        ].filter(Boolean);
       default:
         return [
           ["Type", one.primaryType],

@@ -2,7 +2,8 @@
 
 use alloy_consensus::{
     EthereumTxEnvelope, EthereumTypedTransaction, SignableTransaction, TxEip2930, TxEip4844, TxEip4844Variant,
-    TxEnvelope, TxLegacy, transaction::Recovered,
+    TxEnvelope, TxLegacy,
+    transaction::{Recovered, RlpEcdsaEncodableTx},
 };
 use alloy_eips::{
     Encodable2718,
@@ -95,7 +96,7 @@ impl SigningAccount {
     /// # Errors
     /// Returns [`SigningError::Call`] for authorizations without a callee, and [`SigningError::Key`] if signing fails.
     pub fn sign(&self, call: Call, filled: TxFields) -> Result<Recovered<TxEnvelope>, SigningError> {
-        let tx = unsigned(call, filled)?;
+        let tx = without_signature(call, filled)?;
         let signature = self.sign_hash(tx.signature_hash())?;
         Ok(with_signature(tx, signature, self.address()))
     }
@@ -162,19 +163,45 @@ impl Impersonated {
     /// Returns a [`SimulationError`] for authorizations without a callee.
     pub fn send_as(from: Address, call: Call, filled: TxFields) -> Result<Recovered<TxEnvelope>, SimulationError> {
         let placeholder = Signature::new(U256::from_be_bytes(from.into_word().0), U256::ONE, false);
-        Ok(with_signature(unsigned(call, filled)?, placeholder, from))
+        Ok(with_signature(without_signature(call, filled)?, placeholder, from))
     }
+}
+
+/// Returns a call as a transaction without a signature, and its encoding with zeros in the places of v, r and s.
+///
+/// # Errors
+///
+/// Returns a [`SimulationError`] for authorizations without a callee.
+pub fn fill_unsigned(
+    call: Call,
+    filled: TxFields,
+) -> Result<(EthereumTypedTransaction<TxEip4844>, Vec<u8>), SimulationError> {
+    let mut tx = without_signature(call, filled)?;
+    let mut encoded = Vec::new();
+    match &mut tx {
+        EthereumTypedTransaction::Legacy(legacy) => {
+            // Without a signature nothing names the chain. With chain id zero, the form that EIP-155 signs ends in three zeros.
+            legacy.chain_id = Some(0);
+            legacy.encode_for_signing(&mut encoded);
+        }
+        typed => typed.eip2718_encode(&Signature::new(U256::ZERO, U256::ZERO, false), &mut encoded),
+    }
+    Ok((tx, encoded))
 }
 
 /// Returns the encoding of a call as a signed transaction, with a signature of the usual entropy in place of the real one.
 pub(super) fn encoded(call: Call, filled: TxFields) -> Result<Vec<u8>, SimulationError> {
     let sender = call.from;
     let word = |salt: u8| U256::from_be_bytes(keccak256([salt]).0) >> 1;
-    Ok(with_signature(unsigned(call, filled)?, Signature::new(word(1), word(2), false), sender).encoded_2718())
+    Ok(with_signature(without_signature(call, filled)?, Signature::new(word(1), word(2), false), sender).encoded_2718())
 }
 
 /// Returns the transaction of the type that a call's fees, lists and authorizations require.
-fn unsigned(call: Call, filled: TxFields) -> Result<EthereumTypedTransaction<TxEip4844>, SimulationError> {
+///
+/// # Errors
+///
+/// Returns a [`SimulationError`] for authorizations without a callee.
+pub fn without_signature(call: Call, filled: TxFields) -> Result<EthereumTypedTransaction<TxEip4844>, SimulationError> {
     let TxFields { chain_id, nonce, gas: gas_limit } = filled;
     let CallFees::GasPrice(gas_price) = call.fees else {
         return market_tx(&call, chain_id, nonce, gas_limit);
@@ -203,7 +230,8 @@ fn unsigned(call: Call, filled: TxFields) -> Result<EthereumTypedTransaction<TxE
     })
 }
 
-fn with_signature(
+/// Returns a transaction of `sender` with its signature.
+pub fn with_signature(
     tx: EthereumTypedTransaction<TxEip4844>,
     signature: Signature,
     sender: Address,

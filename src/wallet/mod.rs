@@ -29,12 +29,15 @@ mod status;
 mod typed;
 
 pub use self::{
-    accounts::{Accounts, Impersonated, SigningAccount, SigningError, TxFields},
+    accounts::{
+        Accounts, Impersonated, SigningAccount, SigningError, TxFields, fill_unsigned, with_signature,
+        without_signature,
+    },
     ahead::AheadStates,
     approval::{
-        ApprovalSocket, Approvals, Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker,
-        CallWords, DecisionError, DigestPrefix, NoDigest, Question, ReadCall, SOCKET, WaitingList, WordReader, ether,
-        protocol, socket_path, units,
+        ApprovalSocket, Approvals, Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTransaction,
+        AskedTypedData, Asker, CallWords, DecisionError, DigestPrefix, NoDigest, Question, ReadCall, SOCKET,
+        WaitingList, WordReader, ether, protocol, socket_path, units,
     },
     batch::{BatchCall, BatchId, BatchRequest, CallsState, ChosenFields, Requested},
     batches::{NONCE_TRIES, PreparedBatch, Wallet},

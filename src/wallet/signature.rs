@@ -1,5 +1,6 @@
-//! Signatures of messages: `personal_sign` (EIP-191) and `eth_signTypedData_v4` (EIP-712).
+//! Signatures of messages, `personal_sign` (EIP-191) and `eth_signTypedData_v4` (EIP-712), and of transactions that are not sent.
 
+use alloy_consensus::{EthereumTypedTransaction, SignableTransaction, Transaction, TxEip4844};
 use alloy_primitives::{Address, B256, Bytes, Signature, U256, eip191_hash_message};
 
 use super::{TypedMessage, Wallet, WalletError};
@@ -22,6 +23,8 @@ pub enum MessageToSign {
     Personal(Bytes),
     /// Typed data of EIP-712.
     Typed(Box<TypedMessage>),
+    /// A transaction, which is signed and not sent.
+    Transaction(Box<EthereumTypedTransaction<TxEip4844>>),
 }
 
 impl MessageToSign {
@@ -30,6 +33,7 @@ impl MessageToSign {
         match self {
             Self::Personal(message) => eip191_hash_message(message),
             Self::Typed(message) => message.hash,
+            Self::Transaction(tx) => tx.signature_hash(),
         }
     }
 }
@@ -51,6 +55,7 @@ impl Wallet {
         let (length, chain_id) = match &request.message {
             MessageToSign::Personal(message) => (message.len(), None),
             MessageToSign::Typed(message) => (message.length, message.domain.chain_id),
+            MessageToSign::Transaction(tx) => (tx.input().len(), tx.chain_id().map(U256::from)),
         };
         let (most, own) = (self.policy.max_bytes, self.spec.chain_id());
         if length > most {

@@ -123,6 +123,8 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("eth_sendRawTransaction", json!([SIGNED])),
         ("eth_sendRawTransactionSync", json!([SIGNED, 1])),
         ("eth_sendTransaction", json!([{"from": ADDRESS, "to": ADDRESS}])),
+        ("eth_fillTransaction", json!([{"from": ADDRESS, "to": ADDRESS}])),
+        ("eth_signTransaction", json!([{"from": ADDRESS, "to": ADDRESS}])),
         ("wallet_sendCalls", json!([batch])),
         ("wallet_getCapabilities", json!([ADDRESS, ["0x7a69"]])),
         ("wallet_requestPermissions", json!([{"eth_accounts": {}}])),

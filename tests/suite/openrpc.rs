@@ -493,6 +493,12 @@ async fn what_is_sent_or_signed_has_the_shape_of_the_document() {
             ("eth_sendRawTransactionSync", json!([signed(1), 60_000])),
             ("eth_sendRawTransaction", json!([signed(4)])),
             ("eth_sendTransaction", json!([{"from": sender.address(), "to": ADDRESS, "nonce": "0x5"}])),
+            ("eth_fillTransaction", json!([{"from": sender.address(), "to": ADDRESS, "value": "0x1"}])),
+            ("eth_fillTransaction", json!([{"to": ADDRESS, "gas": "0x5208", "gasPrice": "0x77359400"}])),
+            (
+                "eth_signTransaction",
+                json!([{"to": ADDRESS, "gas": "0x5208", "gasPrice": "0x77359400", "nonce": "0x0"}]),
+            ),
             ("txpool_status", json!([])),
             ("txpool_content", json!([])),
             ("txpool_contentFrom", json!([sender.address()])),

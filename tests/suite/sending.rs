@@ -17,7 +17,7 @@ use alloy_eips::{
     eip7594::{BlobTransactionSidecarEip7594, BlobTransactionSidecarVariant},
     eip7702::Authorization,
 };
-use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, address, bytes, hex};
+use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, address, bytes, hex, keccak256};
 use alloy_signer::SignerSync;
 use alloy_signer_local::{MnemonicBuilder, PrivateKeySigner, coins_bip39::English};
 use futures::{SinkExt, StreamExt};
@@ -978,6 +978,177 @@ async fn what_the_node_does_not_sign_is_refused() {
     for (params, code, message) in cases {
         let error = node.error("/", "eth_sendTransaction", params.clone()).await;
         assert_eq!(error, json!({"code": code, "message": message}), "{params}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_is_filled_in_as_by_geth() {
+    let node = devnet(&[]);
+    let (from, to) = (key(0).address(), json!(format!("{TO:#x}")));
+    let zero = Signature::new(U256::ZERO, U256::ZERO, false);
+    for path in ["/", "/standard"] {
+        // A price: a transaction without a type, whose last three fields, v, r and s, are zeros.
+        let fields =
+            json!({"from": TO, "to": TO, "value": "0x1", "gas": "0x5208", "nonce": "0x0", "gasPrice": "0x12a05f200"});
+        let raw = "0xe48085012a05f2008252089400000000000000000000000000000000000abcde0180808080";
+        let filled = node.result(path, "eth_fillTransaction", json!([fields])).await;
+        let tx = json!({
+            "type": "0x0", "nonce": "0x0", "to": to, "gas": "0x5208", "gasPrice": "0x12a05f200",
+            "maxPriorityFeePerGas": null, "maxFeePerGas": null, "value": "0x1", "input": "0x",
+            "v": "0x0", "r": "0x0", "s": "0x0", "hash": keccak256(hex::decode(raw).unwrap()),
+        });
+        assert_eq!(filled, json!({"raw": raw, "tx": tx}), "{path}");
+    }
+
+    // All that can be left open. The next nonce is that after the transactions of the pool.
+    let behind = json!([{"from": from, "to": TO, "value": "0x1"}]);
+    mined(&node, &node.result("/", "eth_sendTransaction", behind).await).await;
+    for nonce in 1..=2 {
+        let open = json!([{"from": from, "to": TO, "value": "0x1"}]);
+        let filled = node.result("/", "eth_fillTransaction", open).await;
+        let shown = &filled["tx"];
+        let field = |name: &str| u128::from(number(&shown[name]));
+        let (fee, tip) = (field("maxFeePerGas"), field("maxPriorityFeePerGas"));
+        // Twice the base fee and the tip.
+        assert!(tip > 0 && fee > tip && (fee - tip).is_multiple_of(2), "{shown}");
+        let tx = TxEip1559 { nonce, max_fee_per_gas: fee, max_priority_fee_per_gas: tip, ..plain(0) };
+        let bare: TxEnvelope = tx.clone().into_signed(zero).into();
+        assert_eq!(filled["raw"], json!(Bytes::from(bare.encoded_2718())), "{shown}");
+        let expected = json!({
+            "type": "0x2", "chainId": "0x7a69", "nonce": format!("{nonce:#x}"), "to": to, "gas": "0x5208",
+            "gasPrice": null, "maxPriorityFeePerGas": format!("{tip:#x}"), "maxFeePerGas": format!("{fee:#x}"),
+            "value": "0x1", "input": "0x", "accessList": [], "v": "0x0", "r": "0x0", "s": "0x0", "yParity": "0x0",
+            "hash": bare.tx_hash(),
+        });
+        assert_eq!(*shown, expected);
+        // The client signs it.
+        mined(&node, &send(&node, &raw(tx, &key(0))).await).await;
+    }
+
+    // The other types.
+    let list = json!([{"address": to, "storageKeys": [B256::ZERO]}]);
+    let authorization =
+        json!({"chainId": "0x7a69", "address": to, "nonce": "0x0", "yParity": "0x1", "r": "0x1", "s": "0x2"});
+    for (kind, key, value, fields) in [
+        ("0x1", "accessList", &list, json!({"gasPrice": "0x12a05f200", "accessList": list})),
+        ("0x4", "authorizationList", &json!([authorization]), json!({"authorizationList": [authorization]})),
+    ] {
+        let mut tx = json!({"from": from, "to": TO, "value": "0x1", "gas": "0xffff"});
+        tx.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let filled = node.result("/", "eth_fillTransaction", json!([tx])).await;
+        assert_eq!((&filled["tx"]["type"], &filled["tx"][key]), (&json!(kind), value), "{filled}");
+        let raw = hex::decode(filled["raw"].as_str().unwrap()).unwrap();
+        assert_eq!(filled["tx"]["hash"], json!(keccak256(&raw)));
+        let kind = u8::from_str_radix(&kind[2..], 16).unwrap();
+        assert!(raw[0] == kind && raw.ends_with(&[0x80; 3]), "{filled}");
+    }
+    // Without a sender it is the first account's, as that which is sent.
+    let filled = node.result("/", "eth_fillTransaction", json!([{"to": TO}])).await;
+    let first = node.result("/", "eth_accounts", json!([])).await;
+    let count = node.result("/", "eth_getTransactionCount", json!([first[0], "pending"])).await;
+    assert_eq!(filled["tx"]["nonce"], count);
+    assert_eq!(node.result("/", "txpool_status", json!([])).await["pending"], "0x0", "nothing is sent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_filled_in_is_refused() {
+    let node = TestNode::quiet();
+    let tx = |fields: Value| {
+        let mut tx = json!({"from": key(0).address(), "to": TO});
+        tx.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!([tx])
+    };
+    for (params, code, message) in [
+        (tx(json!({"chainId": "0x1"})), -32000, "chainId does not match node's (have=1, want=31337)"),
+        (tx(json!({"to": null})), -32000, "contract creation without any data provided"),
+        (tx(json!({"to": null, "data": "0x60006000fd"})), -32000, "execution reverted"),
+        (
+            tx(json!({"blobVersionedHashes": [B256::with_last_byte(1)]})),
+            -32000,
+            "filling in blob transactions is not supported",
+        ),
+        (
+            tx(json!({"maxFeePerGas": "0x1", "maxPriorityFeePerGas": "0x2"})),
+            -32000,
+            "maxFeePerGas (1) < maxPriorityFeePerGas (2)",
+        ),
+        (tx(json!({"colour": "red"})), -32602, "params[0].colour: unknown field"),
+    ] {
+        let error = node.error("/", "eth_fillTransaction", params.clone()).await;
+        assert_eq!((&error["code"], &error["message"]), (&json!(code), &json!(message)), "{params}");
+    }
+    let poor = node.error("/", "eth_fillTransaction", tx(json!({"from": TO, "value": "0x1"}))).await;
+    assert_eq!(poor["code"], -32000, "{poor}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_account_signs_a_transaction_without_sending_it() {
+    let node = devnet(&[]);
+    let from = key(0).address();
+    let list = AccessList(vec![AccessListItem { address: TO, storage_keys: vec![B256::ZERO] }]);
+    let with_list = TxEip2930 {
+        chain_id: CHAIN,
+        nonce: 1,
+        gas_price: 10 * GWEI,
+        gas_limit: 30_000,
+        to: TO.into(),
+        value: U256::from(1),
+        access_list: list.clone(),
+        ..TxEip2930::default()
+    };
+    let price = json!({"gas": "0x5208", "gasPrice": "0x2540be400"});
+    let price_and_list = json!({"gas": "0x7530", "gasPrice": "0x2540be400", "accessList": list});
+    let fees = json!({"gas": "0x5208", "maxFeePerGas": "0x2540be400", "maxPriorityFeePerGas": "0x3b9aca00"});
+    let cases = [
+        (price, sign(legacy(0), &key(0))),
+        (price_and_list, sign(with_list, &key(0))),
+        (fees, sign(plain(2), &key(0))),
+    ];
+    for (nonce, (fields, signed)) in cases.into_iter().enumerate() {
+        let mut tx = json!({"from": from, "to": TO, "value": "0x1", "nonce": format!("{nonce:#x}")});
+        tx.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let path = if nonce == 0 { "/" } else { "/standard" };
+        let answer = node.result(path, "eth_signTransaction", json!([tx])).await;
+        let bytes = Bytes::from(signed.encoded_2718());
+        assert_eq!(answer["raw"], json!(bytes), "{answer}");
+        assert_eq!(node.result("/", "eth_getTransactionByHash", json!([signed.tx_hash()])).await, Value::Null);
+        mined(&node, &send(&node, &bytes).await).await;
+        // The chain shows the same fields, and more.
+        let shown = node.result("/", "eth_getTransactionByHash", json!([signed.tx_hash()])).await;
+        for (key, value) in answer["tx"].as_object().unwrap() {
+            let expected = if key == "gasPrice" && nonce == 2 { &Value::Null } else { &shown[key] };
+            assert_eq!(value, expected, "{key}: {answer}");
+        }
+        assert_eq!(answer["tx"]["hash"], json!(signed.tx_hash()), "{answer}");
+    }
+
+    let whole = json!({"from": from, "to": TO, "gas": "0x5208", "nonce": "0x0", "gasPrice": "0x2540be400"});
+    let missing_fees = "missing gasPrice or maxFeePerGas/maxPriorityFeePerGas";
+    for (changes, message) in [
+        (json!({"gas": null}), "gas not specified"),
+        (json!({"gasPrice": null}), missing_fees),
+        (json!({"gasPrice": null, "maxFeePerGas": "0x1"}), missing_fees),
+        (json!({"gasPrice": null, "maxPriorityFeePerGas": "0x1"}), missing_fees),
+        (json!({"nonce": null}), "nonce not specified"),
+        (json!({"from": TO}), "unknown account"),
+        (json!({"chainId": "0x1"}), "chainId does not match node's (have=1, want=31337)"),
+        (json!({"to": null}), "contract creation without any data provided"),
+        (
+            json!({"gasPrice": null, "maxFeePerGas": "0x1", "maxPriorityFeePerGas": "0x2"}),
+            "maxFeePerGas (1) < maxPriorityFeePerGas (2)",
+        ),
+        (json!({"blobVersionedHashes": [B256::with_last_byte(1)]}), "signing blob transactions not supported"),
+    ] {
+        let mut tx = whole.clone();
+        for (key, value) in changes.as_object().unwrap() {
+            // An absent field, but a null callee.
+            match value {
+                Value::Null if key != "to" => _ = tx.as_object_mut().unwrap().remove(key),
+                value => tx[key] = value.clone(),
+            }
+        }
+        let error = node.error("/", "eth_signTransaction", json!([tx])).await;
+        assert_eq!(error, json!({"code": -32000, "message": message}), "{changes}");
     }
 }
 

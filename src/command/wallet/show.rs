@@ -6,8 +6,8 @@ use alloy_primitives::{Bytes, U256};
 use crate::{
     shown::{self, escaped, printable, quoted},
     wallet::{
-        Asked, AskedAct, AskedBatch, AskedMessage, AskedTypedData, BatchId, Question, ReplacementQuote, ShownField,
-        ether,
+        Asked, AskedAct, AskedBatch, AskedMessage, AskedTransaction, AskedTypedData, BatchId, Question,
+        ReplacementQuote, ShownField, ether,
         protocol::{WaitingList, WithdrawnIds},
     },
 };
@@ -27,7 +27,10 @@ const SHOWN_WIDTH: usize = 256;
 pub(super) fn table(list: &WaitingList) -> String {
     let count = list.batches.len() + list.more;
     let are_batches = list.batches.iter().all(|one| matches!(one.asked.act, AskedAct::Batch(_)));
+    let has_transaction = list.batches.iter().any(|one| matches!(one.asked.act, AskedAct::Transaction(_)));
     let mut text = match (count, are_batches) {
+        (1, _) if has_transaction => "1 transaction waits for approval\n".to_owned(),
+        (_, _) if has_transaction => format!("{count} requests wait for approval\n"),
         (0, _) => "no batch waits for approval\n".to_owned(),
         (1, true) => "1 batch waits for approval\n".to_owned(),
         (_, true) => format!("{count} batches wait for approval\n"),
@@ -67,6 +70,7 @@ pub(super) fn entry(question: &Question) -> String {
         AskedAct::Batch(batch) => add_batch(&mut text, batch),
         AskedAct::Message(message) => add_message(&mut text, message),
         AskedAct::TypedData(data) => add_typed_data(&mut text, data),
+        AskedAct::Transaction(tx) => add_transaction(&mut text, tx),
     }
     text
 }
@@ -154,6 +158,12 @@ fn add_typed_data(text: &mut String, data: &AskedTypedData) {
     add_fields(text, "domain", &data.domain);
     add_fields(text, "fields", &data.fields);
     add_lines(text, "means", data.words.iter().map(|line| printable(line)));
+}
+
+fn add_transaction(text: &mut String, AskedTransaction { fields, words, hash }: &AskedTransaction) {
+    text.push_str(&format!("  signs    a transaction, as {hash}, which whoever asks may send at any time\n"));
+    add_fields(text, "fields", fields);
+    add_lines(text, "means", words.iter().map(|line| printable(line)));
 }
 
 fn add_fields(text: &mut String, title: &str, fields: &[ShownField]) {

@@ -125,6 +125,9 @@ pub const ALL: &[MethodRoute] = &numbered([
         .upstream(UpstreamUse::Sends)
         .commits(),
     MethodRoute::serve::<send::SendTransaction>("eth_sendTransaction", On(Read)).commits().by(LeaderUse::Always),
+    // An estimate of the gas runs the call many times.
+    MethodRoute::run::<send::FillTransaction>("eth_fillTransaction", On(Bundle)).by(LeaderUse::Always),
+    MethodRoute::serve::<send::SignTransaction>("eth_signTransaction", On(Read)).by(LeaderUse::Wallet),
     MethodRoute::run::<send::SendBundle>("eth_sendBundle", On(Read)).commits().by(LeaderUse::Always),
     MethodRoute::run::<send::CancelBundle>("eth_cancelBundle", Inline).commits().by(LeaderUse::Always),
     MethodRoute::run::<send::GetOutcome>("presim_outcome", Inline).by(LeaderUse::Always),

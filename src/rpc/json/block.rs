@@ -2,12 +2,12 @@
 
 use alloy_consensus::{Eip658Value, Header, Transaction, TxEnvelope, TxReceipt, transaction::Recovered};
 use alloy_eips::{Encodable2718, Typed2718, eip4844::DATA_GAS_PER_BLOB, eip7685::EMPTY_REQUESTS_HASH};
-use alloy_primitives::{Address, B256, Log, Sealed, TxKind, U256};
+use alloy_primitives::{Address, B256, Log, Sealed, TxKind, U256, keccak256};
 use alloy_rpc_types_trace::parity::{LocalizedTransactionTrace, TransactionTrace};
 use alloy_trie::EMPTY_ROOT_HASH;
 use op_alloy::consensus::post_exec::TxPostExec;
 
-use super::{Object, data, list, value};
+use super::{Object, data, list, or_null, quantity_u256, value};
 use crate::{
     chain::{ChainSpec, ChainTx, Fork, L1BlockInfo, L1Cost, SealedBlock},
     ledger::{Block, Included, SnapshotId},
@@ -279,6 +279,43 @@ pub fn transaction_fields<T: Transaction + Typed2718>(
     if let Some(authorizations) = tx.authorization_list() {
         value(object.key("authorizationList"), &authorizations);
     }
+}
+
+/// Writes a transaction that is filled in or signed, with its encoding `raw`, as geth does. `signed` is the transaction with its
+/// signature; without one, the signature is zeros.
+pub fn prepared_transaction<T: Transaction + Typed2718>(
+    out: &mut Vec<u8>,
+    raw: &[u8],
+    tx: &T,
+    signed: Option<&TxEnvelope>,
+) {
+    let mut answer = Object::new(out);
+    answer.data("raw", raw);
+    let mut object = Object::new(answer.key("tx"));
+    object.quantity("type", u64::from(tx.ty()));
+    object.optional_quantity("chainId", tx.chain_id().filter(|id| *id != 0));
+    object.quantity("nonce", tx.nonce()).address_or_null("to", tx.to()).quantity("gas", tx.gas_limit());
+    let mut fee = |key, value: Option<u128>| or_null(object.key(key), value.map(U256::from), quantity_u256);
+    fee("gasPrice", tx.gas_price());
+    fee("maxPriorityFeePerGas", tx.max_priority_fee_per_gas());
+    fee("maxFeePerGas", tx.is_dynamic_fee().then(|| tx.max_fee_per_gas()));
+    object.u256("value", tx.value()).data("input", tx.input());
+    if let Some(access_list) = tx.access_list() {
+        value(object.key("accessList"), access_list);
+    }
+    if let Some(authorizations) = tx.authorization_list() {
+        value(object.key("authorizationList"), &authorizations);
+    }
+    match signed {
+        Some(signed) => seal_fields(&mut object, signed),
+        None => {
+            object.quantity("v", 0).quantity("r", 0).quantity("s", 0);
+            object.optional_quantity("yParity", (tx.ty() != 0).then_some(0));
+        }
+    }
+    object.data("hash", keccak256(raw).as_slice());
+    object.end();
+    answer.end();
 }
 
 /// Writes a receipt. `spec` is the chain that the block is on.

@@ -9,8 +9,8 @@ mod trace;
 
 pub use self::access_list::access_list;
 pub use self::block::{
-    TxPosition, block, flashblock, header, header_fields, log, log_data, pooled_transaction, receipt, seal_fields,
-    transaction, transaction_fields, transaction_with_receipt,
+    TxPosition, block, flashblock, header, header_fields, log, log_data, pooled_transaction, prepared_transaction,
+    receipt, seal_fields, transaction, transaction_fields, transaction_with_receipt,
 };
 pub use self::difference::{signed, state_diff};
 pub use self::trace::{each_frame, parity_results, trace};

@@ -136,6 +136,37 @@ pub struct Transaction {
     deposit_receipt_version: Option<Quantity<u64>>,
 }
 
+/// A transaction that is filled in or signed: its encoding (EIP-2718), and its fields.
+#[derive(JsonSchema)]
+pub struct PreparedTransaction {
+    raw: Data,
+    tx: TransactionFields,
+}
+
+/// The fields of a transaction that is not sent. The price that its type does not have is null. The signature is zeros if it is not
+/// signed.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct TransactionFields {
+    r#type: Quantity<u64>,
+    chain_id: Option<Quantity<u64>>,
+    nonce: Quantity<u64>,
+    to: Option<Fixed<20>>,
+    gas: Quantity<u64>,
+    gas_price: Option<Quantity<u128>>,
+    max_priority_fee_per_gas: Option<Quantity<u128>>,
+    max_fee_per_gas: Option<Quantity<u128>>,
+    value: Quantity<U256>,
+    input: Data,
+    access_list: Option<Vec<AccessListItem>>,
+    authorization_list: Option<Vec<Authorization>>,
+    v: Quantity<u64>,
+    r: Quantity<U256>,
+    s: Quantity<U256>,
+    y_parity: Option<Quantity<u64>>,
+    hash: Fixed<32>,
+}
+
 /// An address that a transaction accesses, and its slots (EIP-2930).
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -297,7 +297,7 @@ impl Approvals {
             page = asked.asker.page.as_deref(),
             calls = match &asked.act {
                 AskedAct::Batch(batch) => Some(batch.calls.len()),
-                AskedAct::Message(_) | AskedAct::TypedData(_) => None,
+                AskedAct::Message(_) | AskedAct::TypedData(_) | AskedAct::Transaction(_) => None,
             },
             "a {} waits for approval: decide with `presim wallet watch`",
             asked.act.noun()

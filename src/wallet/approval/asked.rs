@@ -44,6 +44,8 @@ pub enum AskedAct {
     Message(AskedMessage),
     /// Typed data is signed (`eth_signTypedData_v4`).
     TypedData(AskedTypedData),
+    /// A transaction is signed and not sent (`eth_signTransaction`).
+    Transaction(AskedTransaction),
 }
 
 impl AskedAct {
@@ -53,6 +55,7 @@ impl AskedAct {
             Self::Batch(_) => "batch",
             Self::Message(_) => "message",
             Self::TypedData(_) => "typed message",
+            Self::Transaction(_) => "transaction",
         }
     }
 
@@ -68,6 +71,7 @@ impl AskedAct {
             }
             Self::Message(message) => 2 * message.message.len() + 256,
             Self::TypedData(data) => fields(&data.domain) + fields(&data.fields) + lines(&data.words) + 256,
+            Self::Transaction(tx) => fields(&tx.fields) + lines(&tx.words) + 256,
         }
     }
 }
@@ -139,6 +143,18 @@ pub struct AskedTypedData {
     /// The fields of the message.
     pub fields: Vec<ShownField>,
     /// The signature's use in words, in lines. Empty if the type is not known.
+    pub words: Vec<String>,
+    /// The hash that is signed.
+    #[schemars(with = "String")]
+    pub hash: B256,
+}
+
+/// A transaction to be signed and not sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AskedTransaction {
+    /// The fields of the transaction.
+    pub fields: Vec<ShownField>,
+    /// The call in words, in lines. Empty if its function is not known.
     pub words: Vec<String>,
     /// The hash that is signed.
     #[schemars(with = "String")]

@@ -39,7 +39,7 @@ struct PreimageCall {
 struct SignaturePreimage {
     chain_id: u64,
     from: Address,
-    /// The hash that is signed, which tells messages and typed data apart (EIP-191, EIP-712).
+    /// The hash that is signed, which tells messages, typed data and transactions apart (EIP-191, EIP-712, EIP-2718).
     hash: B256,
 }
 
@@ -53,6 +53,7 @@ impl Asked {
             AskedAct::Batch(batch) => batch,
             AskedAct::Message(message) => return keccak256(alloy_rlp::encode(signature(message.hash))),
             AskedAct::TypedData(data) => return keccak256(alloy_rlp::encode(signature(data.hash))),
+            AskedAct::Transaction(tx) => return keccak256(alloy_rlp::encode(signature(tx.hash))),
         };
         let call = |call: &AskedCall| PreimageCall {
             to: call.to.into(),

@@ -10,7 +10,7 @@ mod words;
 
 pub use self::{
     approvals::{Approvals, DecisionError, Question},
-    asked::{Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker},
+    asked::{Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTransaction, AskedTypedData, Asker},
     digest::{DigestPrefix, NoDigest},
     protocol::WaitingList,
     socket::{ApprovalSocket, SOCKET, socket_path},

@@ -2,11 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use alloy_primitives::{Address, Bytes};
+use alloy_consensus::{EthereumTypedTransaction, Transaction, TxEip4844};
+use alloy_primitives::{Address, Bytes, U256};
 use revm::bytecode::Bytecode;
 
 use super::{
-    Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTypedData, Asker, CallWords, ReadCall, WordReader,
+    Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTransaction, AskedTypedData, Asker, CallWords, ReadCall,
+    WordReader, ether,
 };
 use crate::{
     engine::{AccountOverride, Call, CallFees, Engine, Outputs, SimBlock, SimCall, Simulation, TokenInfo},
@@ -14,7 +16,8 @@ use crate::{
     meter::{Meter, Stopped},
     state::{Lookup, Overlay},
     wallet::{
-        BatchId, MessageToSign, PreparedBatch, SignatureRequest, SimulatedCall, Wallet, WalletError, ahead::pending,
+        BatchId, MessageToSign, PreparedBatch, ShownField, SignatureRequest, SimulatedCall, Wallet, WalletError,
+        ahead::pending,
     },
 };
 
@@ -75,7 +78,7 @@ impl Wallet {
         Ok(Asked { id: claim.id.clone(), from: *account, chain_id: self.spec.chain_id(), asker, act })
     }
 
-    /// Returns a message as it is shown to an approver.
+    /// Returns a message or a transaction that is not sent as it is shown to an approver.
     ///
     /// # Errors
     /// Returns [`WalletError::Deadline`] if `meter` stops the run, and [`WalletError::Refused`] if there is no `pending`.
@@ -102,9 +105,36 @@ impl Wallet {
                     hash,
                 })
             }
+            MessageToSign::Transaction(tx) => {
+                let mut reader = QuestionReader::new(self, published, pending(published)?, overlay, meter);
+                let words = tx.to().map_or_else(Vec::new, |to| {
+                    reader.call(ReadCall { account: request.account, to, value: tx.value(), data: tx.input() })
+                });
+                reader.check_time()?;
+                AskedAct::Transaction(AskedTransaction { fields: transaction_fields(tx), words, hash })
+            }
         };
         Ok(Asked { id: BatchId::random(), from: request.account, chain_id: self.spec.chain_id(), asker, act })
     }
+}
+
+/// Returns the fields of a transaction as they are shown to an approver.
+fn transaction_fields(tx: &EthereumTypedTransaction<TxEip4844>) -> Vec<ShownField> {
+    let most_fees = U256::from(tx.gas_limit()) * U256::from(tx.max_fee_per_gas());
+    let to = tx.to().map_or_else(|| "none: it creates a contract".to_owned(), |to| to.to_string());
+    let slots = tx.access_list().filter(|list| !list.is_empty()).map(|list| {
+        let slots: usize = list.iter().map(|item| item.storage_keys.len()).sum();
+        format!("{} addresses, {slots} slots", list.len())
+    });
+    let fields = [
+        ("nonce", tx.nonce().to_string()),
+        ("to", to),
+        ("value", format!("{} ether", ether(tx.value()))),
+        ("gas", format!("{}, for at most {} ether of fees", tx.gas_limit(), ether(most_fees))),
+        ("data", tx.input().to_string()),
+    ];
+    let lists = slots.map(|slots| ("accessList", slots));
+    fields.into_iter().chain(lists).map(|(name, value)| ShownField { name: name.to_owned(), value }).collect()
 }
 
 /// The state in which a question is put in words.

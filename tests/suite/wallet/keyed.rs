@@ -38,6 +38,10 @@ async fn an_account_of_a_key_file_sends_batches_and_nothing_else() {
     let error = node.error("/", "eth_sendTransaction", json!([{"from": from, "to": NOBODY, "value": "0x1"}])).await;
     assert_eq!(error["code"], -32000, "{error}");
     assert!(error["message"].as_str().unwrap().contains("wallet_sendCalls"), "{error}");
+    let unsent = json!({"from": from, "to": NOBODY, "gas": "0x5208", "gasPrice": "0x77359400", "nonce": "0x0"});
+    let error = node.error("/standard", "eth_signTransaction", json!([unsent])).await;
+    assert_eq!(error["code"], 4001, "{error}");
+    assert!(error["data"].as_str().unwrap().contains("--wallet-approval ask"), "{error}");
     // The devnet's own accounts stay usable.
     node.result("/", "eth_sendTransaction", json!([{"from": account(0), "to": NOBODY, "value": "0x1"}])).await;
 }

@@ -1,7 +1,10 @@
 //! The flow of a browser's wallet: accounts, permissions, chains, and signatures of messages.
 
+use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
 use alloy_dyn_abi::eip712::TypedData;
-use alloy_primitives::{Address, B256, Signature, U256, address, b256, hex, keccak256};
+use alloy_eips::Encodable2718;
+use alloy_primitives::{Address, B256, Bytes, Signature, U256, address, b256, hex, keccak256};
+use alloy_signer::SignerSync;
 use alloy_sol_types::{SolStruct, eip712_domain, sol};
 use presim::wallet::TypedMessage;
 use serde_json::{Value, json};
@@ -10,6 +13,7 @@ use tempfile::TempDir;
 use super::{
     NOBODY, QUIET, WalletChain, account,
     approval::{Asking, answer, check_rejected},
+    keyed::keyed,
 };
 use crate::{
     process::{Presim, command, eventually, text},
@@ -298,6 +302,72 @@ async fn a_wallet_that_denies_everything_connects_and_signs_nothing() {
         check_rejected(&node.call("/", method, params).await, "--wallet-approval is deny");
     }
     assert_eq!(node.result("/", "wallet_getPermissions", json!([])).await, json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_of_a_key_file_is_signed_when_it_is_approved_and_not_sent() {
+    let (signer, key) = keyed();
+    let asking = Asking::start(&[&QUIET, &["--wallet-key-file", text(key.path())]]);
+    let data = format!("0xa9059cbb{:0>64}{:0>64}", hex::encode(NOBODY), "7");
+    let fields = json!({
+        "from": signer.address(), "to": CONTRACT, "value": "0x1bc16d674ec80000", "data": data, "nonce": "0x9",
+        "gas": "0x186a0", "maxFeePerGas": "0x77359400", "maxPriorityFeePerGas": "0x1",
+    });
+    let expected = TxEip1559 {
+        chain_id: 31_337,
+        nonce: 9,
+        gas_limit: 100_000,
+        max_fee_per_gas: 2_000_000_000,
+        max_priority_fee_per_gas: 1,
+        to: CONTRACT.into(),
+        value: U256::from(2_000_000_000_000_000_000_u64),
+        input: hex::decode(&data).unwrap().into(),
+        ..TxEip1559::default()
+    };
+    let asked = asking.request("eth_signTransaction", json!([fields]));
+    let one = asking.listed(|list| list.len() == 1).await.pop().unwrap();
+    assert_eq!((&one["kind"], &one["from"]), (&json!("transaction"), &json!(signer.address())), "{one}");
+    assert_eq!(one["hash"], json!(expected.signature_hash()), "{one}");
+    let shown: Vec<(&str, &str)> = items(&one["fields"])
+        .iter()
+        .map(|field| (field["name"].as_str().unwrap(), field["value"].as_str().unwrap()))
+        .collect();
+    let to = CONTRACT.to_string();
+    let gas = "100000, for at most 0.0002 ether of fees";
+    assert_eq!(shown, [("nonce", "9"), ("to", &to), ("value", "2 ether"), ("gas", gas), ("data", &data)]);
+    let said = asking.says(&["list"]);
+    for part in [
+        "1 transaction waits for approval\n",
+        "  signs    a transaction, as 0x",
+        "  fields   nonce  9\n",
+        "  means    send 7 ",
+        &format!(" to {NOBODY}\n"),
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!asked.is_finished());
+    asking.approve(one["id"].as_str().unwrap());
+    let answered = answer(asked).await;
+    let signature = signer.sign_hash_sync(&expected.signature_hash()).unwrap();
+    let signed: TxEnvelope = expected.into_signed(signature).into();
+    assert_eq!(answered["result"]["raw"], json!(Bytes::from(signed.encoded_2718())), "{answered}");
+    assert_eq!(answered["result"]["tx"]["hash"], json!(signed.tx_hash()), "{answered}");
+    let status = asking.node.result("/", "txpool_status", json!([])).await;
+    assert_eq!((&status["pending"], &status["queued"]), (&json!("0x0"), &json!("0x0")), "nothing is sent");
+
+    let asked = asking.request("eth_signTransaction", json!([fields]));
+    let one = asking.listed(|list| list.len() == 1).await.pop().unwrap();
+    asking.says(&["reject", one["id"].as_str().unwrap()]);
+    check_rejected(&answer(asked).await, "the approver rejected the transaction");
+    // Open accounts need no approval. An account of a key file signs no delegation.
+    let mut open = fields.clone();
+    open["from"] = json!(account(3));
+    assert!(asking.node.result("/", "eth_signTransaction", json!([open])).await["raw"].is_string());
+    let mut delegating = fields;
+    delegating["authorizationList"] =
+        json!([{"chainId": "0x7a69", "address": NOBODY, "nonce": "0x0", "yParity": "0x1", "r": "0x1", "s": "0x2"}]);
+    let error = asking.node.error("/", "eth_signTransaction", json!([delegating])).await;
+    assert!(error["message"].as_str().unwrap().contains("no transaction with authorizations"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,5 +7,5 @@ mod transaction;
 pub use self::{
     bundle::{CancelBundle, GetOutcome, SendBundle},
     raw::{SendRaw, SendRawSync},
-    transaction::{Accounts, SendTransaction},
+    transaction::{Accounts, FillTransaction, SendTransaction, SignTransaction},
 };

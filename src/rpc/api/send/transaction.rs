@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use alloy_eips::Encodable2718;
 use alloy_primitives::{TxKind, U256};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -9,10 +10,10 @@ use serde::Deserialize;
 use crate::{
     engine::{Call, CallFees, CallRequest},
     ledger::Snapshot,
-    pool::PoolNonce,
+    pool::{LeastFees, PoolNonce},
     rpc::{
-        api::{Example, Query, Serve, call::needed_gas, wallet},
-        json::{self, hex::Fixed},
+        api::{Example, Method, Query, Serve, call::needed_gas, wallet},
+        json::{self, Lookup, hex::Fixed, schema::PreparedTransaction},
         params::{CallObject, parse},
         protocol::{
             dialect::Dialect,
@@ -25,10 +26,15 @@ use crate::{
         },
     },
     wallet::{
-        Asked, BatchCall, BatchRequest, ChosenFields, FeeError, Impersonated, NONCE_TRIES, SigningAccount,
-        SigningError, TxFields,
+        Asked, BatchCall, BatchRequest, ChosenFields, FeeError, Impersonated, MessageToSign, NONCE_TRIES,
+        SignatureRequest, SigningAccount, SigningError, TxFields, WalletError, fill_unsigned, with_signature,
+        without_signature,
     },
 };
+
+/// The answers to the examples.
+const FILLED: &str = r#"{"raw": "0x02ec827a6980843b9aca0084b2d05e008252089400000000000000000000000000000000000000aa0180c0808080", "tx": {"type": "0x2", "chainId": "0x7a69", "nonce": "0x0", "to": "0x00000000000000000000000000000000000000aa", "gas": "0x5208", "gasPrice": null, "maxPriorityFeePerGas": "0x3b9aca00", "maxFeePerGas": "0xb2d05e00", "value": "0x1", "input": "0x", "accessList": [], "v": "0x0", "r": "0x0", "s": "0x0", "yParity": "0x0", "hash": "0x6c3f72458134b1bba689c9fc93ef195e04515dd93f07459816e60dc180ba0498"}}"#;
+const SIGNED: &str = r#"{"raw": "0xf8658084773594008252089400000000000000000000000000000000000000aa018082f4f6a049747223d1ebe5ba8f0582868c17790414481aad457a4ec5d62dd6de431e5686a06f7fc1805dca6162553cca12ff3d7babcacc4bcd47ad4a966abb4477e1f5a5d6", "tx": {"type": "0x0", "chainId": "0x7a69", "nonce": "0x0", "to": "0x00000000000000000000000000000000000000aa", "gas": "0x5208", "gasPrice": "0x77359400", "maxPriorityFeePerGas": null, "maxFeePerGas": null, "value": "0x1", "input": "0x", "v": "0xf4f6", "r": "0x49747223d1ebe5ba8f0582868c17790414481aad457a4ec5d62dd6de431e5686", "s": "0x6f7fc1805dca6162553cca12ff3d7babcacc4bcd47ad4a966abb4477e1f5a5d6", "hash": "0x8996783943d668fb3f9103e37188cf29a7af8646790d2bd131640d8e5a7f513e"}}"#;
 
 /// The accounts that the node signs for: on a devnet those of the test mnemonic's first ten that have ether, else none.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -44,7 +50,8 @@ impl Query for Accounts {
     }
 }
 
-/// Signs a transaction for one of the node's accounts, and takes it into the pool.
+/// Signs a transaction for one of the node's accounts, and does not send it. Error: -32000 if nonce, gas or fees are missing. For an
+/// account of a key file an approver decides; errors: 4100 account, 4001 rejected, or without --wallet-approval ask.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: a transaction")]
 pub struct SendTransaction {
@@ -88,6 +95,111 @@ impl Serve for SendTransaction {
     }
 }
 
+/// A transaction with all its fields, unsigned, to be signed by the client.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: a transaction")]
+pub struct FillTransaction {
+    /// Absent fields are filled in as by `eth_sendTransaction`. The sender may be any account.
+    transaction: CallObject,
+}
+
+impl Method for FillTransaction {
+    type Answer = PreparedTransaction;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"from": "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "to": "0x00000000000000000000000000000000000000aa", "value": "0x1"}]"#,
+        answer: FILLED,
+    };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let call = sent(self.transaction, backend, run)?;
+        if call.blob_hashes.is_some() {
+            return Err(refuse("filling in blob transactions is not supported".to_owned()));
+        }
+        check(backend, &call)?;
+        let nonce = call.nonce.unwrap_or_else(|| {
+            let sender = run.overlay.look_up(&run.published.newest.world, call.from);
+            backend.pool.next_nonce(call.from, sender.map_or(0, |account| account.nonce))
+        });
+        let (call, gas) = fill(backend, run, call)?;
+        let fields = TxFields { chain_id: backend.spec.chain_id(), nonce, gas };
+        let (tx, raw) = fill_unsigned(call, fields)?;
+        json::prepared_transaction(&mut run.out, &raw, &tx, None);
+        Ok(Lookup::Found)
+    }
+}
+
+/// Signs a transaction for one of the node's accounts whose keys are public, and does not send it. Error: -32000 for other accounts,
+/// and if nonce, gas or fees are missing.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: a transaction")]
+pub struct SignTransaction {
+    /// Nonce, gas and fees are required. The sender is by default the first account.
+    transaction: CallObject,
+}
+
+impl Serve for SignTransaction {
+    type Part = ();
+    type Answer = PreparedTransaction;
+    const EXAMPLE: Example = Example {
+        params: r#"[{"from": "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "to": "0x00000000000000000000000000000000000000aa", "value": "0x1", "nonce": "0x0", "gas": "0x5208", "gasPrice": "0x77359400"}]"#,
+        answer: SIGNED,
+    };
+
+    async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
+        wallet::answer(runner, request, None, admit_signing, write_signed).await
+    }
+}
+
+/// Signs the transaction if its account is open. For an account of a key file returns it with the question to the approver.
+fn admit_signing(backend: &Backend, run: &mut Run<'_>) -> Result<Option<(SignatureRequest, Asked)>> {
+    let SignTransaction { transaction } = parse(run.params, run.dialect)?;
+    let mut call = sent(transaction, backend, run)?;
+    let Some(gas) = call.gas else { return Err(refuse("gas not specified".to_owned())) };
+    if matches!(call.fees, CallFees::Market { max_fee: None, .. } | CallFees::Market { max_priority: None, .. }) {
+        return Err(refuse("missing gasPrice or maxFeePerGas/maxPriorityFeePerGas".to_owned()));
+    }
+    let Some(nonce) = call.nonce else { return Err(refuse("nonce not specified".to_owned())) };
+    check(backend, &call)?;
+    call.fees = fill_fees(backend, run, &call, LeastFees::default())?;
+    let Some(account) = backend.wallet.accounts.find(call.from) else {
+        return Err(refuse("unknown account".to_owned()));
+    };
+    let authorizes = call.authorization_list.is_some();
+    let tx = without_signature(call, TxFields { chain_id: backend.spec.chain_id(), nonce, gas })?;
+    let message = MessageToSign::Transaction(Box::new(tx));
+    let request = SignatureRequest { account: account.address(), path: "params[0].from", message };
+    if account.is_open {
+        return write_signed(backend, run, &request).map(|()| None);
+    }
+    if authorizes {
+        return Err(refuse("the wallet signs no transaction with authorizations: use wallet_sendCalls".to_owned()));
+    }
+    wallet::admit_signature(backend, run, request, |_, run, request| {
+        let problem = format!(
+            "{} signs a transaction without sending it only after approval, with --wallet-approval ask: use wallet_sendCalls",
+            request.account
+        );
+        Err(run.dialect.wallet_error(WalletError::Rejected(problem)))
+    })
+}
+
+/// Signs a transaction that may be signed, and writes it.
+fn write_signed(backend: &Backend, run: &mut Run<'_>, request: &SignatureRequest) -> Result<()> {
+    let MessageToSign::Transaction(tx) = &request.message else {
+        return Err(RpcError::internal("a message in the place of a transaction"));
+    };
+    let signature = backend.wallet.sign_message(request).map_err(|error| run.dialect.wallet_error(error))?;
+    let tx = with_signature((**tx).clone(), signature, request.account);
+    json::prepared_transaction(&mut run.out, &tx.encoded_2718(), tx.inner(), Some(tx.inner()));
+    Ok(())
+}
+
+/// Returns a transaction, which is sent from the node's first account if it has no sender.
+fn sent(transaction: CallObject, backend: &Backend, run: &Run<'_>) -> Result<Call> {
+    let first = backend.wallet.accounts.first().map(SigningAccount::address);
+    transaction.or_from(first).into_call("params[0]", run.dialect)
+}
+
 /// Sends the transaction, or admits it to the wallet if it is from an account of a key file. Returns it with the question to the
 /// approver if the policy requires approval.
 fn admit(backend: &Backend, run: &mut Run<'_>) -> Result<Option<(wallet::Waiting, Asked)>> {
@@ -104,6 +216,7 @@ fn admit(backend: &Backend, run: &mut Run<'_>) -> Result<Option<(wallet::Waiting
         )));
     }
     check(backend, &call)?;
+    backend.wallet.check_store()?;
     if !is_of_wallet {
         return send_from_open(backend, run, account, call).map(|()| None);
     }
@@ -138,6 +251,7 @@ fn check_success(backend: &Backend, run: &mut Run<'_>, snapshot: &Snapshot, call
     checked.map(drop)
 }
 
+/// Checks that the call is a transaction of this chain, of a type that the node fills in and signs.
 fn check(backend: &Backend, call: &Call) -> Result<()> {
     let want = backend.spec.chain_id();
     if let Some(have) = call.chain_id.filter(|have| *have != U256::from(want)) {
@@ -149,25 +263,13 @@ fn check(backend: &Backend, call: &Call) -> Result<()> {
     if call.to == TxKind::Create && call.data.is_empty() {
         return Err(refuse("contract creation without any data provided".to_owned()));
     }
-    Ok(backend.wallet.check_store()?)
+    Ok(())
 }
 
-/// Sends a transaction of an account that is open to all clients, or impersonated. Fields that the request leaves open are
-/// filled in as by geth's `setDefaults`.
-fn send_from_open(
-    backend: &Backend,
-    run: &mut Run<'_>,
-    account: Option<&SigningAccount>,
-    mut call: Call,
-) -> Result<()> {
-    let want = backend.spec.chain_id();
-    let authorizes = call.authorization_list.is_some();
+/// Fills in the fees and the gas limit that a call leaves open, as geth's `setDefaults` does. Returns the gas limit with the call.
+fn fill(backend: &Backend, run: &mut Run<'_>, mut call: Call) -> Result<(Call, u64)> {
     let least = call.nonce.map(|nonce| backend.pool.least_fees(&call.from, nonce)).unwrap_or_default();
-    let filled = backend.wallet.fees.fill(call.fees, authorizes, least, run.published);
-    call.fees = filled.map_err(|error| match error {
-        FeeError::PriceWithAuthorizations => RpcError::params(format!("params[0].{error}")),
-        other => refuse(other.to_string()),
-    })?;
+    call.fees = fill_fees(backend, run, &call, least)?;
     let gas = match call.gas {
         Some(gas) => gas,
         // The estimate uses the pre-confirmed state, which the transaction will run on.
@@ -177,20 +279,40 @@ fn send_from_open(
         }
     };
     run.ensure_complete()?;
+    Ok((call, gas))
+}
+
+/// Returns the fees of a call, with those filled in that it leaves open: at least `least`.
+fn fill_fees(backend: &Backend, run: &Run<'_>, call: &Call, least: LeastFees) -> Result<CallFees> {
+    let filled = backend.wallet.fees.fill(call.fees, call.authorization_list.is_some(), least, run.published);
+    filled.map_err(|error| match error {
+        FeeError::PriceWithAuthorizations => RpcError::params(format!("params[0].{error}")),
+        other => refuse(other.to_string()),
+    })
+}
+
+fn signing_error(error: SigningError) -> RpcError {
+    match error {
+        SigningError::Call(error) => error.into(),
+        SigningError::Key(error) => RpcError::internal(&error.to_string()),
+    }
+}
+
+/// Sends a transaction of an account that is open to all clients, or impersonated.
+fn send_from_open(backend: &Backend, run: &mut Run<'_>, account: Option<&SigningAccount>, call: Call) -> Result<()> {
+    let chain_id = backend.spec.chain_id();
+    let (call, gas) = fill(backend, run, call)?;
     let choosing = account.map_or(&backend.impersonated.choosing, |account| &account.choosing).lock();
     let kind = if call.nonce.is_some() { PoolNonce::Any } else { PoolNonce::Free };
     let mut tries = 0;
     let (hash, commit) = loop {
         let nonce = call.nonce.unwrap_or_else(|| backend.pool.next_nonce(call.from, 0));
-        let fields = TxFields { chain_id: want, nonce, gas };
+        let fields = TxFields { chain_id, nonce, gas };
         let signed = match account {
             Some(account) => account.sign(call.clone(), fields),
             None => Impersonated::send_as(call.from, call.clone(), fields).map_err(SigningError::from),
         };
-        let tx = signed.map_err(|error| match error {
-            SigningError::Call(error) => error.into(),
-            SigningError::Key(error) => RpcError::internal(&error.to_string()),
-        })?;
+        let tx = signed.map_err(signing_error)?;
         let hash = *tx.tx_hash();
         match backend.pool.add_signed(tx, kind) {
             // Another user of the key has taken the nonce meanwhile.

@@ -26,7 +26,7 @@ use crate::{
         run::{Backend, Run, request::Request, runner::RequestRunner},
     },
     shown::cut,
-    wallet::{MessageToSign, SignatureRequest, TypedMessage, WalletError},
+    wallet::{Asked, MessageToSign, SignatureRequest, TypedMessage, WalletError},
 };
 
 /// A signature, for the examples.
@@ -168,20 +168,31 @@ async fn sign<M: DeserializeOwned + 'static>(
     request: Request,
     read: fn(M) -> Result<SignatureRequest>,
 ) -> Result<Vec<u8>> {
-    let admit = move |backend: &Backend, run: &mut Run<'_>| {
+    let check = move |backend: &Backend, run: &mut Run<'_>| {
         let message = read(parse(run.params, run.dialect)?)?;
-        let dialect = run.dialect;
-        let refuse = |error: WalletError| dialect.wallet_error(error);
-        backend.wallet.check_signature(&message, run.may_use_wallet).map_err(refuse)?;
-        if !backend.wallet.policy.ask {
-            return write_signature(backend, run, &message).map(|()| None);
-        }
-        let meter = std::mem::take(&mut run.meter);
-        let asked = backend.wallet.signature_question(&message, asker(run), run.published, run.overlay, meter);
-        run.ensure_complete()?;
-        Ok(Some((message, asked.map_err(refuse)?)))
+        admit(backend, run, message, write_signature)
     };
-    answer(runner, request, None, admit, write_signature).await
+    answer(runner, request, None, check, write_signature).await
+}
+
+/// Checks a request for a signature. Carries it out by `finish`, or returns it with the question to the approver if the policy requires
+/// approval.
+pub fn admit(
+    backend: &Backend,
+    run: &mut Run<'_>,
+    message: SignatureRequest,
+    finish: fn(&Backend, &mut Run<'_>, &SignatureRequest) -> Result<()>,
+) -> Result<Option<(SignatureRequest, Asked)>> {
+    let dialect = run.dialect;
+    let refuse = |error: WalletError| dialect.wallet_error(error);
+    backend.wallet.check_signature(&message, run.may_use_wallet).map_err(refuse)?;
+    if !backend.wallet.policy.ask {
+        return finish(backend, run, &message).map(|()| None);
+    }
+    let meter = std::mem::take(&mut run.meter);
+    let asked = backend.wallet.signature_question(&message, asker(run), run.published, run.overlay, meter);
+    run.ensure_complete()?;
+    Ok(Some((message, asked.map_err(refuse)?)))
 }
 
 /// Signs a message that was checked and, if the policy asks for it, approved, and writes the signature.

@@ -13,7 +13,7 @@ pub use self::{
     batch::SendCalls,
     calls::{Waiting, prepare, send_approved, send_or_ask},
     capabilities::GetCapabilities,
-    message::{PersonalSign, Sign, SignTypedData},
+    message::{PersonalSign, Sign, SignTypedData, admit as admit_signature},
     page::{GetPermissions, RequestAccounts, RequestPermissions, SwitchChain},
     status::{GetCallsStatus, ShowCallsStatus},
 };
