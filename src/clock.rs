@@ -51,12 +51,14 @@ pub struct BlockClock {
     pub ahead: i64,
     /// The timestamp of the next block, if it is fixed.
     fixed: Option<u64>,
+    /// The timestamp of the block being built, if it was fixed.
+    opened: Option<u64>,
 }
 
 impl BlockClock {
     /// Creates a clock that shows the time of `source`.
     pub const fn new(source: Arc<dyn Clock>) -> Self {
-        Self { source, ahead: 0, fixed: None }
+        Self { source, ahead: 0, fixed: None, opened: None }
     }
 
     /// Returns the source of the time.
@@ -71,17 +73,26 @@ impl BlockClock {
 
     /// Sets the clock to `timestamp`, which becomes that of the next block.
     pub fn set(&mut self, timestamp: u64) {
-        self.ahead = self.ahead.saturating_add_unsigned(timestamp).saturating_sub_unsigned(self.now());
-        self.fix(timestamp);
+        self.move_to(timestamp);
+        self.fixed = Some(timestamp);
     }
 
-    /// Sets the timestamp of the next block. The clock stays.
-    pub const fn fix(&mut self, timestamp: u64) {
-        self.fixed = Some(timestamp);
+    /// Moves the clock to `timestamp`, and forgets the timestamp that was fixed for the next block.
+    pub fn move_to(&mut self, timestamp: u64) {
+        self.ahead = self.ahead.saturating_add_unsigned(timestamp).saturating_sub_unsigned(self.now());
+        (self.fixed, self.opened) = (None, None);
+    }
+
+    /// Prepares for opening the block being built again: a timestamp that was fixed for it stays fixed.
+    pub const fn reopen(&mut self) {
+        if self.fixed.is_none() {
+            self.fixed = self.opened;
+        }
     }
 
     /// Returns the timestamp of the block after one at `parent`, which is later.
     pub fn next(&mut self, parent: u64) -> u64 {
-        self.fixed.take().unwrap_or_else(|| self.now()).max(parent.saturating_add(1))
+        self.opened = self.fixed.take();
+        self.opened.unwrap_or_else(|| self.now()).max(parent.saturating_add(1))
     }
 }

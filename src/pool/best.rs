@@ -60,11 +60,6 @@ impl Best {
         }
     }
 
-    /// Returns whether any transaction is left.
-    pub fn has_next(&self) -> bool {
-        !self.runs.is_empty()
-    }
-
     /// Returns the best transaction that fits in `room`. Its sender's next one follows only after this one was
     /// [`included`](Self::included). A sender whose next transaction does not fit is dropped.
     pub fn next(&mut self, room: BlockSpace) -> Option<Ready> {

@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{
     Feed, FeedSource,
-    devnet::{Devnet, DevnetSource, Step},
+    devnet::{Devnet, DevnetSource},
 };
 use crate::{
     clock::BlockClock,
@@ -198,7 +198,7 @@ impl TestingSource {
                     return Err(ChangeError::TooManyBlocks { blocks, most });
                 }
                 if let Some(timestamp) = timestamp {
-                    self.set_clock(feed, timestamp).await?;
+                    self.set_clock(feed, timestamp, BlockClock::set).await?;
                 }
                 self.mine(feed, blocks, interval).await?;
             }
@@ -208,10 +208,10 @@ impl TestingSource {
             ChainChange::MoveClock(seconds) => {
                 // Blocks that were mined within a second are ahead of the clock.
                 let now = self.devnet.devnet.clock.now().max(feed.snapshots.newest().header().timestamp);
-                self.set_clock(feed, now.saturating_add(seconds)).await?;
+                self.set_clock(feed, now.saturating_add(seconds), BlockClock::move_to).await?;
                 return Ok(ChangeOutcome::Ahead(self.devnet.devnet.clock.ahead));
             }
-            ChainChange::SetClock(timestamp) => self.set_clock(feed, timestamp).await?,
+            ChainChange::SetClock(timestamp) => self.set_clock(feed, timestamp, BlockClock::set).await?,
             ChainChange::SetAutomine(true) => self.set_mining(feed, Mining::OnArrival).await?,
             ChainChange::SetAutomine(false) if self.mining == Mining::OnArrival => {
                 self.set_mining(feed, Mining::OnRequest).await?;
@@ -229,8 +229,8 @@ impl TestingSource {
     /// Seals `blocks` blocks, `interval` seconds apart.
     async fn mine(&mut self, feed: &mut Feed, blocks: u64, interval: Option<u64>) -> Result<(), ChangeError> {
         for block in 1..=blocks {
-            if let Some(interval) = interval.filter(|_| block < blocks) {
-                let mined = feed.snapshots.newest().header().timestamp;
+            if let Some(interval) = interval.filter(|_| block > 1) {
+                let mined = feed.snapshots.load().head().header.timestamp;
                 self.devnet.devnet.clock.set(mined.saturating_add(interval).min(LATEST_TIME));
             }
             self.end_block(feed).await?;
@@ -242,11 +242,7 @@ impl TestingSource {
 
     /// Seals the block being built with what waits in the pool, and opens the next one.
     async fn end_block(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
-        self.end_block_by(feed, Devnet::last_step).await
-    }
-
-    async fn end_block_by(&mut self, feed: &mut Feed, step: Step) -> Result<(), ChangeError> {
-        self.devnet.go_on_by(feed, step).await;
+        self.devnet.go_on_by(feed, |devnet, chain, pool| devnet.block(chain, pool).map(Some)).await;
         if feed.status.is_degraded() { Err(ChangeError::Failed) } else { Ok(()) }
     }
 
@@ -279,15 +275,12 @@ impl TestingSource {
             return Ok(());
         }
         let ready = *feed.pool.on_arrival.subscribe().borrow();
-        while self.devnet.devnet.has_ready(&feed.snapshots.newest(), &feed.pool) {
-            let before = feed.pool.len();
-            self.end_block_by(feed, Devnet::single_step).await?;
-            if feed.pool.len() >= before {
-                // The transaction does not fit in a block.
-                break;
-            }
+        while self.devnet.go_on_by(feed, Devnet::arrival).await {
             // The thread also runs the actor of the feed.
             tokio::task::yield_now().await;
+        }
+        if feed.status.is_degraded() {
+            return Err(ChangeError::Failed);
         }
         feed.pool.on_arrival.mined_to(ready);
         Ok(())
@@ -295,7 +288,12 @@ impl TestingSource {
 
     /// Sets the timestamp of the next block. If the block being built has transactions, which have seen its time, it is
     /// sealed, and the next block is the one after it.
-    async fn set_clock(&mut self, feed: &mut Feed, timestamp: u64) -> Result<(), ChangeError> {
+    async fn set_clock(
+        &mut self,
+        feed: &mut Feed,
+        timestamp: u64,
+        set: fn(&mut BlockClock, u64),
+    ) -> Result<(), ChangeError> {
         let published = feed.snapshots.load();
         let open = published.newest.open.as_ref().filter(|open| !open.transactions.is_empty());
         let previous = open.map_or(published.head().header.timestamp, |open| open.header.timestamp);
@@ -305,7 +303,7 @@ impl TestingSource {
         if timestamp > LATEST_TIME {
             return Err(ChangeError::TooLate(timestamp));
         }
-        self.devnet.devnet.clock.set(timestamp);
+        set(&mut self.devnet.devnet.clock, timestamp);
         if open.is_some() {
             return self.end_block(feed).await;
         }
@@ -336,7 +334,7 @@ impl TestingSource {
         let (world, changes) = overlay.changed();
         let edited =
             Snapshot::at_head(world, latest.head.clone(), latest.hashes.clone()).after(latest, Arc::new(changes));
-        self.devnet.devnet.clock.fix(published.newest.header().timestamp);
+        self.devnet.devnet.clock.reopen();
         let next = self.open(&edited)?;
         publish(feed, Record::Seal { sealed: edited, next: Some(next) }).await?;
         feed.pool.advance();

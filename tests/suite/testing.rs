@@ -369,6 +369,39 @@ async fn with_automine_each_transaction_has_its_block_when_its_sender_has_the_an
     assert_eq!(receipt["blockNumber"], hex(11), "{receipt}");
 }
 
+/// The block being built has waited since the one before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_has_the_time_at_which_it_is_mined_unless_its_time_was_set() {
+    for flags in [&["--testing"][..], &["--testing", "--no-mining"]] {
+        let node = TestNode::start(flags);
+        let mined = async || {
+            node.result("/", "eth_sendTransaction", json!([{ "from": ALICE, "to": BOB, "value": "0x1" }])).await;
+            if flags.len() > 1 {
+                node.result("/", "evm_mine", json!([])).await;
+            }
+            number(&block(&node, "latest").await["timestamp"])
+        };
+        let opened = number(&block(&node, "pending").await["timestamp"]);
+        let second = || std::time::SystemTime::UNIX_EPOCH.elapsed().expect("it is later").as_secs();
+        while second() <= opened {
+            tokio::task::yield_now().await;
+        }
+        assert!(mined().await > opened, "{flags:?}");
+        // A time that was set stays until a block has it, whatever is changed meanwhile.
+        let set = second() + 1_000;
+        node.result("/", "evm_setNextBlockTimestamp", json!([set])).await;
+        node.result("/", "anvil_setBalance", json!([WHALE, "0x1"])).await;
+        while second() + 1_000 <= set {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(mined().await, set, "{flags:?}");
+        // The clock goes on from there, moved or not.
+        let ahead = node.result("/", "evm_increaseTime", json!([500])).await.as_u64().expect("seconds");
+        assert!((1_500..1_600).contains(&ahead), "{ahead}");
+        assert!(mined().await >= set + 500, "{flags:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_are_mined_at_an_interval_with_what_waits() {
     let node = TestNode::start(&["--testing", "--block-time", "250ms"]);

@@ -24,7 +24,7 @@ use super::{
 use crate::clock::{BlockClock, Clock};
 use crate::{
     chain::{Attributes, ChainSpec},
-    ledger::{FeedProblem, FeedState, OpenBlock, Snapshot},
+    ledger::{Chain, FeedProblem, FeedState, OpenBlock, Snapshot},
     pool::{BlockFees, Pool},
     publish::Unpublished,
 };
@@ -115,20 +115,43 @@ impl Devnet {
         self.end_block(last)
     }
 
-    /// Returns the block of the best transaction that waits in `pool`, alone, with its seal and the next block.
+    /// Returns the block being built as the last sub-block ends it, with its seal and the next block. If it has no transactions yet,
+    /// which would have seen its time, it gets the time of now.
     ///
     /// # Errors
     ///
     /// Returns a [`BlockExecutionError`] if a system call fails.
-    pub fn single_step(&mut self, on: &Snapshot, pool: &Pool) -> Result<SubBlockStep, BlockExecutionError> {
-        let Some(open) = &on.open else { return self.first(on) };
-        let last = self.fill(on, open, pool, 1);
+    pub fn block(&mut self, chain: &Chain, pool: &Pool) -> Result<SubBlockStep, BlockExecutionError> {
+        if chain.newest.open.as_ref().is_some_and(|open| !open.transactions.is_empty()) {
+            return self.last_step(&chain.newest, pool);
+        }
+        let last = self.open_and_fill(chain.latest(), pool, usize::MAX)?;
         self.end_block(last)
     }
 
-    /// Returns whether a transaction waits in `pool` that can be in the open block of `on`, if that is empty.
-    pub fn has_ready(&self, on: &Snapshot, pool: &Pool) -> bool {
-        on.open.as_ref().is_some_and(|open| pool.best(on, self.fees(open)).has_next())
+    /// Returns a block of now with the best transaction that waits in `pool`, alone, with its seal and the next block; `None` if no
+    /// transaction can be mined. The block being built has none.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if a system call fails.
+    pub fn arrival(&mut self, chain: &Chain, pool: &Pool) -> Result<Option<SubBlockStep>, BlockExecutionError> {
+        if pool.is_empty() {
+            return Ok(None);
+        }
+        let last = self.open_and_fill(chain.latest(), pool, 1)?;
+        let has_mined = last.snapshot.open.as_ref().is_some_and(|open| !open.transactions.is_empty());
+        has_mined.then(|| self.end_block(last)).transpose()
+    }
+
+    /// Opens the block after `latest` again, and extends it by a sub-block.
+    fn open_and_fill(&mut self, latest: &Snapshot, pool: &Pool, most: usize) -> Result<Applied, BlockExecutionError> {
+        self.clock.reopen();
+        let opened = self.open(latest)?;
+        let Some(open) = &opened.snapshot.open else { return Ok(opened) };
+        let mut filled = self.fill(&opened.snapshot, open, pool, most);
+        filled.snapshot.path.splice(..0, opened.snapshot.path);
+        Ok(filled)
     }
 
     /// Extends the open block of `on` by a sub-block with at most so many of the pool's transactions.
@@ -242,19 +265,23 @@ impl FeedSource for DevnetSource {
     }
 }
 
-/// A way to build on a snapshot.
-pub(super) type Step = fn(&mut Devnet, &Snapshot, &Pool) -> Result<SubBlockStep, BlockExecutionError>;
+/// A way to build on a chain; `None` if there is nothing to build.
+type Step = fn(&mut Devnet, &Chain, &Pool) -> Result<Option<SubBlockStep>, BlockExecutionError>;
 
 impl DevnetSource {
     /// Builds and publishes the next sub-block.
     pub async fn go_on(&mut self, feed: &mut Feed) {
-        self.go_on_by(feed, Devnet::step).await;
+        self.go_on_by(feed, |devnet, chain, pool| devnet.step(&chain.newest, pool).map(Some)).await;
     }
 
-    /// Builds and publishes what `step` gives.
-    pub(super) async fn go_on_by(&mut self, feed: &mut Feed, step: Step) {
+    /// Builds and publishes what `step` gives. Returns whether something was published.
+    pub(super) async fn go_on_by(&mut self, feed: &mut Feed, step: Step) -> bool {
         let began = Instant::now();
-        if let Err(error) = self.publish_next(feed, step).await {
+        let published = self.publish_next(feed, step).await;
+        if matches!(published, Ok(false)) {
+            return false;
+        }
+        if let Err(error) = published {
             feed.pool.drop_own();
             let is_other = match error.problem() {
                 // The trouble of this node's disk is no change of the chain.
@@ -265,7 +292,7 @@ impl DevnetSource {
             if is_other {
                 tracing::error!(%error, "the devnet cannot continue");
             }
-            return;
+            return false;
         }
         feed.pool.advance();
         if feed.status.is_degraded() {
@@ -273,6 +300,7 @@ impl DevnetSource {
             self.set_state(feed, self.health()).await;
         }
         feed.count(began);
+        true
     }
 
     /// Returns the health of a feed that goes on.
@@ -287,18 +315,20 @@ impl DevnetSource {
         is_other
     }
 
-    async fn publish_next(&mut self, feed: &mut Feed, step: Step) -> Result<(), DevnetError> {
+    /// Builds and publishes what `step` gives. Returns whether that is something.
+    async fn publish_next(&mut self, feed: &mut Feed, step: Step) -> Result<bool, DevnetError> {
         if let Some(failure) = feed.failure() {
             // The sub-block could not be written, and subscribers would hear of transactions that never come.
             return Err(failure.into());
         }
-        let step = step(&mut self.devnet, &feed.snapshots.newest(), &feed.pool)?;
+        let Some(step) = step(&mut self.devnet, &feed.snapshots.load(), &feed.pool)? else { return Ok(false) };
         if let Some(sealed) = &step.sealed {
             let head = &sealed.snapshot.head;
             tracing::debug!(number = head.number(), hash = %head.hash(), "sealed");
         }
         feed.publish(step.into()).map_err(Unpublished::Unfit)?;
-        Ok(feed.committed().await?)
+        feed.committed().await?;
+        Ok(true)
     }
 }
 
