@@ -148,6 +148,8 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("stopImpersonatingAccount", json!([ADDRESS])),
         ("revert", json!(["0x0"])),
         ("increaseTime", json!([1])),
+        ("setAutomine", json!([false])),
+        ("setIntervalMining", json!([0])),
         ("setNextBlockTimestamp", json!(["0xfffffffff"])),
     ] {
         let named = table::ALL.iter().map(|row| row.info.name).filter(|name| name.rsplit('_').next() == Some(method));

@@ -237,6 +237,10 @@ fn testing_requests(parent: &Value) -> Vec<(&'static str, Value)> {
         ("anvil_setStorageAt", json!([ADDRESS, "0x0", parent])),
         ("evm_setAccountNonce", json!([ADDRESS, 1000])),
         ("evm_increaseTime", json!([60])),
+        ("anvil_setAutomine", json!([false])),
+        ("hardhat_getAutomine", json!([])),
+        ("evm_setIntervalMining", json!([0])),
+        ("anvil_getIntervalMining", json!([])),
         ("testing_buildBlockV1", json!([parent, attributes, null, "0x"])),
     ]
 }
