@@ -241,7 +241,7 @@ async fn an_unknown_hash_is_refused_and_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pruned_block_is_refused_with_the_oldest_kept() {
     let node = TestNode::start(&[&FAST[..], &["--keep-blocks", "3"]].concat());
-    let first = simulate(&node, "/", json!([{}]), json!("earliest")).await[0]["parentHash"].take();
+    let first = node.result("/", "eth_getBlockByNumber", json!(["earliest", false])).await["hash"].take();
     until(&node, "head 6", |snapshot| number(&snapshot["head"]["number"]) >= 6).await;
     for (selector, block) in
         [(hex(1), 1), (json!({"blockNumber": "0x1"}), 1), (json!("earliest"), 0), (json!({"blockHash": first}), 0)]

@@ -37,8 +37,14 @@ async fn ask(url: &str) -> Word {
 }
 
 /// Returns the age of a snapshot on the node that has made it, and the time for which there has been a newer one.
-fn ages(leader: &TestNode, id: SnapshotId) -> (Duration, Option<Duration>) {
-    let published = leader.node.snapshots().load();
+async fn ages(leader: &TestNode, id: SnapshotId) -> (Duration, Option<Duration>) {
+    // The leader shows a snapshot once the stream has it, so that another node may be first.
+    let snapshots = leader.node.snapshots();
+    let mut changes = snapshots.changes();
+    while snapshots.newest().id < id {
+        changes.changed().await.expect("the leader publishes");
+    }
+    let published = snapshots.load();
     let snapshot = published.select(Selector::Snapshot(id)).expect("it is retained");
     let newer = published.snapshots_after(id).next().map(|newer| newer.published.elapsed());
     (snapshot.published.elapsed(), newer)
@@ -50,7 +56,7 @@ async fn check(leader: &TestNode, url: &str) -> Word {
     let begun = Instant::now();
     let word = ask(url).await;
     // The ages are taken after the answer, and less than `took` after it.
-    let (age, missed) = ages(leader, word.id);
+    let (age, missed) = ages(leader, word.id).await;
     let took = begun.elapsed();
     assert!(word.age + took + Duration::from_millis(1) >= age, "{word:?} of a snapshot that is {age:?} old");
     if word.feed == "live" {
