@@ -53,12 +53,14 @@ pub struct BlockClock {
     fixed: Option<u64>,
     /// The timestamp of the block being built, if it was fixed.
     opened: Option<u64>,
+    /// Seconds from a block to the next whose timestamp is not fixed; `None` for the time.
+    pub interval: Option<u64>,
 }
 
 impl BlockClock {
     /// Creates a clock that shows the time of `source`.
     pub const fn new(source: Arc<dyn Clock>) -> Self {
-        Self { source, ahead: 0, fixed: None, opened: None }
+        Self { source, ahead: 0, fixed: None, opened: None, interval: None }
     }
 
     /// Returns the source of the time.
@@ -93,6 +95,7 @@ impl BlockClock {
     /// Returns the timestamp of the block after one at `parent`, which is later.
     pub fn next(&mut self, parent: u64) -> u64 {
         self.opened = self.fixed.take();
-        self.opened.unwrap_or_else(|| self.now()).max(parent.saturating_add(1))
+        let after = |interval| parent.saturating_add(interval);
+        self.opened.unwrap_or_else(|| self.interval.map_or_else(|| self.now(), after)).max(parent.saturating_add(1))
     }
 }

@@ -51,9 +51,9 @@ pub struct Config {
     #[arg(long, env = "PRESIM_DATA_DIR_SHARED", requires = "data_dir", help_heading = "General")]
     pub data_dir_shared: bool,
     /// Dialect of `/`: `project`, presim's own contract, or `standard`, execution-apis in geth's manner. `/standard`
-    /// always has the latter.
-    #[arg(long, env = "PRESIM_DIALECT", value_enum, default_value_t = DialectName::Project, help_heading = "General")]
-    pub dialect: DialectName,
+    /// always has the latter. The default is project, and standard with --testing.
+    #[arg(long, env = "PRESIM_DIALECT", value_enum, help_heading = "General")]
+    pub dialect: Option<DialectName>,
     /// When to tell receipts, and the block of a transaction, in the standard dialect: when `latest` has the block
     /// (`latest`), or as soon as the transaction is pre-confirmed (`preconfirmed`), as `/` does.
     #[arg(long, env = "PRESIM_STANDARD_RECEIPTS", value_name = "WHEN", value_enum, default_value_t = StandardReceipts::Latest, help_heading = "General")]
@@ -417,6 +417,11 @@ impl Config {
     /// Returns the feed, where none is named: a chain from a file stands still.
     pub fn feed(&self) -> FeedName {
         self.feed.unwrap_or(if self.chain.is_some() { FeedName::Static } else { FeedName::Devnet })
+    }
+
+    /// Returns the dialect of `/`. What was written for other test chains calls `/`.
+    pub fn dialect(&self) -> DialectName {
+        self.dialect.unwrap_or(if self.testing { DialectName::Standard } else { DialectName::Project })
     }
 
     /// Returns the number of CPU workers.

@@ -90,7 +90,7 @@ impl Config {
     pub fn server(&self) -> ServerConfig {
         ServerConfig {
             listen: self.listen,
-            root: if self.dialect == DialectName::Standard { &STANDARD } else { &PRESIM },
+            root: if self.dialect() == DialectName::Standard { &STANDARD } else { &PRESIM },
             max_body: self.max_body as usize,
             read_timeout: Duration::from_millis(self.deadline_ms),
             max_catch_up: Duration::from_millis(self.fleet.max_catch_up_ms),

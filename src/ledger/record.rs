@@ -54,8 +54,7 @@ pub enum Record {
     Content(SealedBlock),
     /// The removal of what was pre-confirmed: the newest snapshot is the canonical one again.
     FallBack(FeedState),
-    /// The return of the upstream's chain to a block from which it takes another branch. Everything after it is removed at
-    /// once.
+    /// The return to a block from which the chain takes another branch. Everything after it is removed at once.
     GoBack {
         /// The block's number.
         number: u64,

@@ -227,7 +227,8 @@ pub fn begin(beginning: Beginning<'_>) -> eyre::Result<Start> {
                 (None, true) => Mining::OnRequest,
                 (None, false) => Mining::OnArrival,
             };
-            let (source, control) = TestingSource::new(source, mining, codes.clone(), config.testing_limit);
+            let (source, control) =
+                TestingSource::new(source, snapshots.load(), mining, codes.clone(), config.testing_limit);
             (Box::new(source), Testing::Devnet(control))
         }
         Some(source) => (Box::new(source), Testing::Off),

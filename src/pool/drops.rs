@@ -16,13 +16,16 @@ pub enum DropReason {
     NonceUsed,
     /// The chain's rules do not allow it in a block.
     Unminable,
+    /// A client has asked for it, with --testing.
+    Withdrawn,
     /// The node that builds the blocks has rejected it, and it was acknowledged as not checked yet.
     Rejected,
 }
 
 impl DropReason {
     /// All reasons.
-    pub const ALL: [Self; 5] = [Self::Replaced, Self::Evicted, Self::NonceUsed, Self::Unminable, Self::Rejected];
+    pub const ALL: [Self; 6] =
+        [Self::Replaced, Self::Evicted, Self::NonceUsed, Self::Unminable, Self::Withdrawn, Self::Rejected];
 
     /// Returns the label.
     pub fn as_str(self) -> &'static str {

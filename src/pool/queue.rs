@@ -414,6 +414,11 @@ impl Queue {
         ready.iter().map(|pooled| pooled.tx.clone()).collect()
     }
 
+    /// Returns the hashes of the transactions that `is_wanted` selects.
+    pub(super) fn select(&self, is_wanted: impl Fn(&Recovered<TxEnvelope>) -> bool) -> Vec<B256> {
+        self.by_hash.iter().filter(|(_, pooled)| is_wanted(&pooled.tx)).map(|(hash, _)| *hash).collect()
+    }
+
     pub(super) fn senders(&self) -> Vec<Address> {
         self.senders.keys().copied().collect()
     }

@@ -446,6 +446,17 @@ impl Pool {
         self.forget(left.iter().map(Departure::hash).collect());
     }
 
+    /// Removes the transactions that `is_withdrawn` selects, and returns their hashes.
+    pub fn withdraw(&self, is_withdrawn: impl Fn(&Recovered<TxEnvelope>) -> bool) -> Vec<B256> {
+        let mut inner = self.inner.lock();
+        let withdrawn = inner.queue.select(is_withdrawn);
+        withdrawn.iter().for_each(|hash| inner.queue.remove(hash, DropReason::Withdrawn));
+        let left = inner.queue.take_left();
+        self.notify_dropped(&inner.queue, &left);
+        self.forget(withdrawn.clone());
+        withdrawn
+    }
+
     /// Removes transactions and bundles that were mined or no longer can be. Called after each publication; looks up
     /// each sender.
     pub fn advance(&self) {

@@ -62,11 +62,16 @@ impl From<SubBlockStep> for Record {
 ///
 /// Returns a [`BlockExecutionError`] if a system call fails.
 pub fn open_block(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Result<Applied, BlockExecutionError> {
+    open_block_with(spec, on, next_header(spec, on, attributes))
+}
+
+/// Returns the header of the next block on the head of `on`, for [`open_block_with`].
+pub fn next_header(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> Header {
     let mut header = spec.next_header(&on.head.header, on.head.number() + 1, attributes);
     if header.block_access_list_hash.is_some() {
         header.slot_number.get_or_insert_default();
     }
-    open_block_with(spec, on, header)
+    header
 }
 
 /// Opens the next block on the head of `on` with a given header, after its pre-block system calls. The header holds

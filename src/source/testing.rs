@@ -6,7 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use alloy_primitives::{Address, Bytes, U256};
+use alloy_eips::BlockNumHash;
+use alloy_primitives::{Address, B256, Bytes, U256};
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -15,7 +16,7 @@ use tokio::{
 
 use super::{
     Feed, FeedSource,
-    devnet::{Devnet, DevnetSource},
+    devnet::{BlockFields, Devnet, DevnetSource},
 };
 use crate::{
     clock::BlockClock,
@@ -43,20 +44,46 @@ pub enum ChainChange {
     },
     /// Changes an account.
     Edit(AccountEdit),
+    /// Chooses a field of the next block.
+    Choose(FieldChoice),
+    /// Sets the seconds from each block to the next; `None` for the time.
+    SetTimestampInterval(Option<u64>),
     /// Saves the chain's state, to return to it.
     Save,
     /// Returns to a saved state. It and those saved after it are forgotten.
     Return(u64),
+    /// Removes the newest blocks.
+    RollBack {
+        /// The number of blocks.
+        blocks: u64,
+    },
+    /// Returns to the beginning, without the transactions that wait and the states that were saved.
+    Reset,
     /// Moves the clock forward, by seconds.
     MoveClock(u64),
+    /// Moves the clock to this time, in Unix seconds. The next block is later.
+    MoveClockTo(u64),
     /// Sets the timestamp of the next block, in Unix seconds; the clock continues from there.
     SetClock(u64),
     /// Mines each transaction in a block of its own when it arrives, or ends that.
     SetAutomine(bool),
     /// Mines a block at each of these intervals, in seconds; on request only if it is zero.
     SetInterval(u64),
-    /// Says when blocks are mined.
-    GetMining,
+    /// Says how the chain is being tested.
+    Describe,
+}
+
+/// A field of the next block that a client chooses.
+#[derive(Clone, Copy, Debug)]
+pub enum FieldChoice {
+    /// The receiver of the fees, of all blocks to come.
+    FeeRecipient(Address),
+    /// The gas limit, of all blocks to come.
+    GasLimit(u64),
+    /// The base fee in wei per unit of gas.
+    BaseFee(u64),
+    /// The randomness.
+    PrevRandao(B256),
 }
 
 /// The occasions on which a chain under test mines.
@@ -80,6 +107,8 @@ pub struct AccountEdit {
     pub address: Address,
     /// The balance in wei.
     pub balance: Option<U256>,
+    /// The ether in wei that the account gets in addition, up to the greatest balance.
+    pub credit: U256,
     /// The nonce.
     pub nonce: Option<u64>,
     /// The bytecode.
@@ -89,18 +118,25 @@ pub struct AccountEdit {
 }
 
 /// The outcome of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeOutcome {
     /// The change was made.
     Done,
     /// The state was saved under this id.
     Saved(u64),
-    /// Whether there was a state to return to.
-    Returned(bool),
+    /// Whether there was something to return to, or to end.
+    Found(bool),
     /// Seconds that the clock is ahead of the system's.
     Ahead(i64),
-    /// The occasions on which blocks are mined.
-    Mining(Mining),
+    /// The chain as it is being tested.
+    Description {
+        /// The occasions on which blocks are mined.
+        mining: Mining,
+        /// The name of the chain since it last began.
+        instance: B256,
+        /// The ids of the states that are saved, and the head of each.
+        saved: Vec<(u64, BlockNumHash)>,
+    },
 }
 
 /// The reason why a change was not made.
@@ -113,6 +149,9 @@ pub enum ChangeError {
     /// The timestamp is too late for the blocks after it.
     #[error("timestamp {0}: expected at most 2^63 - 1")]
     TooLate(u64),
+    /// The state before the blocks to be removed is not retained.
+    #[error("{blocks} blocks: expected at most {most}, the blocks before which the state is retained (--keep-blocks)")]
+    TooDeep { blocks: u64, most: u64 },
     /// More blocks were requested than one request may mine.
     #[error("{blocks} blocks: expected at most {most} (--testing-limit)")]
     TooManyBlocks { blocks: u64, most: u64 },
@@ -159,23 +198,46 @@ pub struct TestingSource {
     most: u32,
     saved: BTreeMap<u64, SavedChain>,
     next_id: u64,
+    /// The beginning.
+    first: SavedChain,
+    /// A random name of the chain since it last began.
+    instance: B256,
 }
 
 /// A state to return to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct SavedChain {
     published: Arc<Chain>,
     clock: BlockClock,
+    fields: BlockFields,
 }
 
 impl TestingSource {
-    /// Creates the source, which mines on these occasions, and its handle. `most` bounds the states that are saved, the oldest of which is forgotten for
-    /// one more, and the blocks that one request mines.
-    pub fn new(devnet: DevnetSource, mining: Mining, codes: Arc<CodeCache>, most: u32) -> (Self, ChainControl) {
+    /// Creates the source, which goes on from `first` and mines on these occasions, and its handle. `most` bounds the states that are
+    /// saved, the oldest of which is forgotten for one more, and the blocks that one request mines.
+    pub fn new(
+        devnet: DevnetSource,
+        first: Arc<Chain>,
+        mining: Mining,
+        codes: Arc<CodeCache>,
+        most: u32,
+    ) -> (Self, ChainControl) {
         let (sender, changes) = mpsc::channel(WAITING);
-        let sub_block = devnet.every;
+        let (sub_block, first) = (devnet.every, SavedChain::of(&devnet.devnet, first));
+        let saved = BTreeMap::new();
         (
-            Self { devnet, mining, sub_block, codes, changes, most, saved: BTreeMap::new(), next_id: 0 },
+            Self {
+                devnet,
+                mining,
+                sub_block,
+                codes,
+                changes,
+                most,
+                saved,
+                next_id: 0,
+                first,
+                instance: B256::random(),
+            },
             ChainControl(sender),
         )
     }
@@ -203,13 +265,29 @@ impl TestingSource {
                 self.mine(feed, blocks, interval).await?;
             }
             ChainChange::Edit(edit) => self.edit(feed, &edit).await?,
+            ChainChange::Choose(choice) => self.choose(feed, choice).await?,
+            ChainChange::SetTimestampInterval(interval) => {
+                self.end_open_block(feed).await?;
+                let before = std::mem::replace(&mut self.devnet.devnet.clock.interval, interval);
+                self.reopen(feed).await?;
+                if interval.is_none() {
+                    return Ok(ChangeOutcome::Found(before.is_some()));
+                }
+            }
             ChainChange::Save => return Ok(ChangeOutcome::Saved(self.save(feed))),
-            ChainChange::Return(id) => return Ok(ChangeOutcome::Returned(self.return_to(feed, id))),
+            ChainChange::Return(id) => return Ok(ChangeOutcome::Found(self.return_to(feed, id))),
+            ChainChange::RollBack { blocks } => self.roll_back(feed, blocks).await?,
+            ChainChange::Reset => self.reset(feed),
             ChainChange::MoveClock(seconds) => {
                 // Blocks that were mined within a second are ahead of the clock.
                 let now = self.devnet.devnet.clock.now().max(feed.snapshots.newest().header().timestamp);
                 self.set_clock(feed, now.saturating_add(seconds), BlockClock::move_to).await?;
                 return Ok(ChangeOutcome::Ahead(self.devnet.devnet.clock.ahead));
+            }
+            ChainChange::MoveClockTo(timestamp) => {
+                let now = self.devnet.devnet.clock.now();
+                self.set_clock(feed, timestamp, BlockClock::move_to).await?;
+                return Ok(ChangeOutcome::Ahead(timestamp.saturating_sub(now).cast_signed()));
             }
             ChainChange::SetClock(timestamp) => self.set_clock(feed, timestamp, BlockClock::set).await?,
             ChainChange::SetAutomine(true) => self.set_mining(feed, Mining::OnArrival).await?,
@@ -221,7 +299,14 @@ impl TestingSource {
             ChainChange::SetInterval(seconds) => {
                 self.set_mining(feed, Mining::Interval(Duration::from_secs(seconds))).await?;
             }
-            ChainChange::GetMining => return Ok(ChangeOutcome::Mining(self.mining)),
+            ChainChange::Describe => {
+                let head = |(id, saved): (&u64, &SavedChain)| {
+                    let head = saved.published.head();
+                    (*id, BlockNumHash::new(head.number(), head.hash()))
+                };
+                let saved = self.saved.iter().map(head).collect();
+                return Ok(ChangeOutcome::Description { mining: self.mining, instance: self.instance, saved });
+            }
         }
         Ok(ChangeOutcome::Done)
     }
@@ -286,6 +371,59 @@ impl TestingSource {
         Ok(())
     }
 
+    /// Seals the block being built if it has transactions, which have seen its fields and its state.
+    async fn end_open_block(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
+        match feed.snapshots.newest().open.as_ref().is_some_and(|open| !open.transactions.is_empty()) {
+            true => self.end_block(feed).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Opens the block being built again, which has no transactions.
+    async fn reopen(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
+        let began = Instant::now();
+        self.devnet.devnet.clock.reopen();
+        let next = self.open(feed.snapshots.load().latest())?;
+        publish(feed, Record::SubBlock(next)).await?;
+        feed.count(began);
+        Ok(())
+    }
+
+    /// Chooses a field of the next block.
+    async fn choose(&mut self, feed: &mut Feed, choice: FieldChoice) -> Result<(), ChangeError> {
+        self.end_open_block(feed).await?;
+        let fields = &mut self.devnet.devnet.fields;
+        match choice {
+            FieldChoice::FeeRecipient(address) => fields.fee_recipient = address,
+            FieldChoice::GasLimit(limit) => fields.gas_limit = Some(limit),
+            FieldChoice::BaseFee(fee) => fields.base_fee = Some(fee),
+            FieldChoice::PrevRandao(random) => fields.prev_randao = Some(random),
+        }
+        self.reopen(feed).await
+    }
+
+    /// Removes the newest blocks, and the block being built.
+    async fn roll_back(&mut self, feed: &mut Feed, blocks: u64) -> Result<(), ChangeError> {
+        let published = feed.snapshots.load();
+        let head = published.head().number();
+        let most = head - published.retained_states().oldest.min(head);
+        let Some(number) = head.checked_sub(blocks).filter(|_| blocks <= most) else {
+            return Err(ChangeError::TooDeep { blocks, most });
+        };
+        publish(feed, Record::GoBack { number, feed: published.feed() }).await?;
+        self.reopen(feed).await?;
+        feed.pool.advance();
+        Ok(())
+    }
+
+    /// Returns to the beginning.
+    fn reset(&mut self, feed: &mut Feed) {
+        self.saved.clear();
+        self.instance = B256::random();
+        feed.pool.withdraw(|_| true);
+        self.go_back_to(feed, self.first.clone());
+    }
+
     /// Sets the timestamp of the next block. If the block being built has transactions, which have seen its time, it is
     /// sealed, and the next block is the one after it.
     async fn set_clock(
@@ -318,16 +456,19 @@ impl TestingSource {
     /// keeps its state root, and the next one's has the change. If the block being built has transactions, which have
     /// run on the state before, it is sealed first.
     async fn edit(&mut self, feed: &mut Feed, edit: &AccountEdit) -> Result<(), ChangeError> {
-        if feed.snapshots.newest().open.as_ref().is_some_and(|open| !open.transactions.is_empty()) {
-            self.end_block(feed).await?;
-        }
+        self.end_open_block(feed).await?;
         let began = Instant::now();
         let published = feed.snapshots.load();
         let latest = published.latest();
         let mut overlay = Overlay::new(latest.world.clone(), latest.hashes.clone());
         // A copy, because the bytes are a part of the request's body.
         let code = edit.code.as_ref().map(|code| self.codes.chain(Bytes::copy_from_slice(code)));
-        overlay.set(edit.address, edit.balance, edit.nonce, code);
+        let balance = edit.balance.or_else(|| {
+            (!edit.credit.is_zero())
+                .then(|| latest.world.account(&edit.address).map_or(U256::ZERO, |account| account.balance))
+        });
+        let balance = balance.map(|balance| balance.saturating_add(edit.credit));
+        overlay.set(edit.address, balance, edit.nonce, code);
         if let Some((slot, value)) = edit.slot {
             overlay.set_slot(edit.address, slot, value);
         }
@@ -354,7 +495,7 @@ impl TestingSource {
     fn save(&mut self, feed: &Feed) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.saved.insert(id, SavedChain { published: feed.snapshots.load(), clock: self.devnet.devnet.clock.clone() });
+        self.saved.insert(id, SavedChain::of(&self.devnet.devnet, feed.snapshots.load()));
         if self.saved.len() > self.most as usize {
             self.saved.pop_first();
         }
@@ -362,14 +503,25 @@ impl TestingSource {
     }
 
     fn return_to(&mut self, feed: &mut Feed, id: u64) -> bool {
-        let Some(SavedChain { published, clock }) = self.saved.remove(&id) else { return false };
+        let Some(saved) = self.saved.remove(&id) else { return false };
         self.saved.split_off(&id);
+        self.go_back_to(feed, saved);
+        true
+    }
+
+    fn go_back_to(&mut self, feed: &mut Feed, saved: SavedChain) {
         let began = Instant::now();
-        self.devnet.devnet.clock = clock;
+        let SavedChain { published, clock, fields } = saved;
+        (self.devnet.devnet.clock, self.devnet.devnet.fields) = (clock, fields);
         feed.note(Record::Return(published));
         feed.pool.advance();
         feed.count(began);
-        true
+    }
+}
+
+impl SavedChain {
+    fn of(devnet: &Devnet, published: Arc<Chain>) -> Self {
+        Self { published, clock: devnet.clock.clone(), fields: devnet.fields }
     }
 }
 

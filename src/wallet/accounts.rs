@@ -1,5 +1,7 @@
 //! The accounts that the node signs for.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use alloy_consensus::{
     EthereumTxEnvelope, EthereumTypedTransaction, SignableTransaction, TxEip2930, TxEip4844, TxEip4844Variant,
     TxEnvelope, TxLegacy,
@@ -126,6 +128,8 @@ impl SigningAccount {
 pub struct Impersonated {
     most: usize,
     accounts: Mutex<AddressSet>,
+    /// Whether all accounts are impersonated.
+    all: AtomicBool,
     /// Locked as [`SigningAccount::choosing`] is.
     pub choosing: Mutex<()>,
 }
@@ -133,7 +137,7 @@ pub struct Impersonated {
 impl Impersonated {
     /// Creates an empty set of at most `most` accounts.
     pub fn new(most: usize) -> Self {
-        Self { most, accounts: Mutex::default(), choosing: Mutex::default() }
+        Self { most, accounts: Mutex::default(), all: AtomicBool::new(false), choosing: Mutex::default() }
     }
 
     /// Adds an account. Returns false, and adds nothing, if the set is full.
@@ -150,9 +154,14 @@ impl Impersonated {
         self.accounts.lock().remove(account);
     }
 
+    /// Sets whether transactions may be sent in the name of every account.
+    pub fn set_all(&self, all: bool) {
+        self.all.store(all, Relaxed);
+    }
+
     /// Returns whether transactions may be sent in the name of `account`.
     pub fn contains(&self, account: &Address) -> bool {
-        self.accounts.lock().contains(account)
+        self.all.load(Relaxed) || self.accounts.lock().contains(account)
     }
 
     /// Makes a call a transaction of `from`. In place of a signature it has the sender's address, so that the

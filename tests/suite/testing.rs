@@ -426,3 +426,144 @@ async fn blocks_are_mined_at_an_interval_with_what_waits() {
     let error = node.error("/", "evm_setIntervalMining", json!([])).await;
     assert_eq!(error["code"], -32602, "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_of_the_next_block_are_chosen() {
+    for flags in [&["--testing"][..], &["--testing", "--no-mining"]] {
+        let node = TestNode::start(flags);
+        let mine = async || {
+            node.result("/", "evm_mine", json!([])).await;
+            block(&node, "latest").await
+        };
+        let before = block(&node, "pending").await;
+        assert_eq!(node.result("/", "hardhat_setCoinbase", json!([WHALE])).await, true);
+        assert_eq!(node.result("/", "evm_setBlockGasLimit", json!(["0x1000000"])).await, true);
+        assert_eq!(node.result("/", "anvil_setNextBlockBaseFeePerGas", json!(["0x77359400"])).await, Value::Null);
+        assert_eq!(node.result("/", "hardhat_setPrevRandao", json!([B256::repeat_byte(7)])).await, true);
+        let chosen =
+            |block: &Value| ["miner", "gasLimit", "baseFeePerGas", "mixHash"].map(|field| block[field].clone());
+        let expected = [json!(WHALE), hex(0x100_0000), hex(2_000_000_000), json!(B256::repeat_byte(7))];
+        assert_eq!(chosen(&block(&node, "pending").await), expected, "{flags:?}");
+        // A change of the state keeps them, and a call sees them.
+        node.result("/", "anvil_addBalance", json!([WHALE, 1])).await;
+        let returned = |code: &str| json!([{ "data": format!("0x{code}60005260206000f3") }, "pending"]);
+        let base_fee = node.result("/", "eth_call", returned("48")).await;
+        assert_eq!(base_fee, json!(B256::from(U256::from(2_000_000_000_u64))));
+        let mined = mine().await;
+        assert_eq!(chosen(&mined), expected, "{flags:?}");
+        // Base fee and randomness are those of one block.
+        let next = mine().await;
+        assert_eq!((&next["miner"], &next["gasLimit"]), (&json!(WHALE), &hex(0x100_0000)));
+        assert!(number(&next["baseFeePerGas"]) < 2_000_000_000 && next["mixHash"] != mined["mixHash"], "{next}");
+        // A state that is returned to has what was chosen at the time.
+        let saved = node.result("/", "evm_snapshot", json!([])).await;
+        node.result("/", "anvil_setCoinbase", json!([BOB])).await;
+        assert_eq!(mine().await["miner"], json!(BOB));
+        assert_eq!(node.result("/", "evm_revert", json!([saved])).await, true);
+        assert_eq!(mine().await["miner"], json!(WHALE));
+        // Blocks at an interval of their timestamps, whatever the time is.
+        assert_eq!(node.result("/", "anvil_removeBlockTimestampInterval", json!([])).await, false);
+        assert_eq!(node.result("/", "evm_setBlockTimestampInterval", json!([1_000])).await, Value::Null);
+        let [one, two] = [mine().await, mine().await];
+        assert_eq!(number(&two["timestamp"]) - number(&one["timestamp"]), 1_000);
+        assert_eq!(node.result("/", "anvil_removeBlockTimestampInterval", json!([])).await, true);
+        // The beginning is as it was.
+        assert_eq!(node.result("/", "hardhat_reset", json!([])).await, true);
+        assert_eq!((height(&node).await, balance(&node, WHALE, "latest").await), (0, U256::ZERO));
+        assert_eq!(chosen(&block(&node, "pending").await), chosen(&before));
+        let gone = node.result("/", "evm_revert", json!([saved])).await;
+        assert_eq!(gone, false, "saved states are forgotten");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_are_rolled_back_and_transactions_dropped() {
+    let node = testing();
+    let send = async |from: Address, nonce: u64| {
+        let call = json!([{ "from": from, "to": WHALE, "value": "0x1", "nonce": hex(nonce) }]);
+        node.result("/", "eth_sendTransaction", call).await
+    };
+    for nonce in 0..3 {
+        send(ALICE, nonce).await;
+        node.result("/", "evm_mine", json!([])).await;
+    }
+    let second = block(&node, "0x2").await["hash"].clone();
+    assert_eq!(node.result("/", "anvil_rollback", json!([])).await, Value::Null);
+    assert_eq!((height(&node).await, block(&node, "latest").await["hash"].clone()), (2, second));
+    assert_eq!(balance(&node, WHALE, "pending").await, U256::from(2));
+    let error = node.error("/", "anvil_rollback", json!([3])).await;
+    assert_eq!(
+        (error["code"].as_i64(), error["message"].as_str().unwrap_or_default()),
+        (
+            Some(-32602),
+            "params[0]: 3 blocks: expected at most 2, the blocks before which the state is retained (--keep-blocks)"
+        )
+    );
+    // The chain goes on from there.
+    let again = send(ALICE, 2).await;
+    node.result("/", "evm_mine", json!([])).await;
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([again])).await["blockNumber"], hex(3));
+
+    let (one, two, other) = (send(ALICE, 3).await, send(ALICE, 4).await, send(BOB, 0).await);
+    let waiting = async || {
+        let status = node.result("/", "txpool_status", json!([])).await;
+        (number(&status["pending"]), number(&status["queued"]))
+    };
+    assert_eq!(waiting().await, (3, 0));
+    assert_eq!(node.result("/", "anvil_dropTransaction", json!([one])).await, one);
+    assert_eq!(node.result("/", "anvil_dropTransaction", json!([one])).await, Value::Null);
+    assert_eq!(waiting().await, (1, 1), "the one behind it waits for its nonce");
+    assert_eq!(node.result("/", "hardhat_dropTransaction", json!([two])).await, true);
+    assert_eq!(node.result("/", "hardhat_dropTransaction", json!([two])).await, false);
+    send(ALICE, 3).await;
+    node.result("/", "anvil_removePoolTransactions", json!([ALICE])).await;
+    assert_eq!(waiting().await, (1, 0));
+    node.result("/", "anvil_dropAllTransactions", json!([])).await;
+    assert_eq!(waiting().await, (0, 0));
+    node.result("/", "evm_mine", json!([])).await;
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([other])).await, Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_account_sends_and_the_chain_describes_itself() {
+    let node = TestNode::start(&["--testing"]);
+    node.result("/", "anvil_setBalance", json!([WHALE, hex(ETHER)])).await;
+    let call = json!([{ "from": WHALE, "to": BOB, "value": "0x1" }]);
+    assert_eq!(node.error("/", "eth_sendTransaction", call.clone()).await["code"], -32000);
+    let sent = node.result("/", "eth_sendUnsignedTransaction", call.clone()).await;
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([sent])).await["from"], json!(WHALE));
+    node.result("/", "anvil_autoImpersonateAccount", json!([true])).await;
+    let sent = node.result("/", "eth_sendTransaction", call.clone()).await;
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([sent])).await["from"], json!(WHALE));
+    node.result("/", "hardhat_autoImpersonateAccount", json!([false])).await;
+    assert_eq!(node.error("/", "eth_sendTransaction", call).await["message"], "unknown account");
+
+    let (head, pending) = (block(&node, "latest").await, block(&node, "pending").await);
+    let info = node.result("/", "anvil_nodeInfo", json!([])).await;
+    assert_eq!((&info["currentBlockNumber"], &info["currentBlockHash"]), (&head["number"], &head["hash"]));
+    assert_eq!(info["environment"]["baseFee"], pending["baseFeePerGas"]);
+    assert_eq!((&info["hardFork"], &info["environment"]["chainId"]), (&json!("Osaka"), &json!(31_337)));
+    let saved = node.result("/", "evm_snapshot", json!([])).await;
+    let metadata = node.result("/", "hardhat_metadata", json!([])).await;
+    let id = saved.as_str().expect("an id");
+    assert_eq!(metadata["snapshots"], json!({ id: [number(&head["number"]), head["hash"]] }));
+    assert_eq!(metadata["clientVersion"], node.result("/", "web3_clientVersion", json!([])).await);
+    // A reset begins another instance.
+    node.result("/", "anvil_reset", json!([])).await;
+    let again = node.result("/", "anvil_metadata", json!([])).await;
+    assert_eq!((&again["latestBlockNumber"], &again["snapshots"]), (&json!(0), &json!({})));
+    assert_ne!(metadata["instanceId"], again["instanceId"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_root_speaks_the_standard_dialect_unless_it_is_told_otherwise() {
+    let revert = json!([{ "data": "0x60006000fd" }, "latest"]);
+    let node = TestNode::start(&["--testing"]);
+    assert_eq!(
+        node.error("/", "eth_call", revert.clone()).await,
+        node.error("/standard", "eth_call", revert.clone()).await
+    );
+    let node = TestNode::start(&["--testing", "--dialect", "project"]);
+    let status = |path: &'static str| node.error(path, "eth_simulateV1", json!([]));
+    assert_ne!(status("/").await, status("/standard").await);
+}

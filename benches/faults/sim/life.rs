@@ -157,7 +157,10 @@ impl Life {
         let wallet = node::wallet(config, &chain.spec, &codes, &pool, accounts, approvals, store.clone());
         let devnet = chain.devnet.ok_or_else(|| eyre::eyre!("the chain stands still"))?;
         let source = match config.testing {
-            true => Source::Testing(Box::new(TestingSource::new(devnet, Mining::OnRequest, codes, TESTING).0)),
+            true => {
+                let (source, _) = TestingSource::new(devnet, snapshots.load(), Mining::OnRequest, codes, TESTING);
+                Source::Testing(Box::new(source))
+            }
             false => Source::Devnet(Box::new(devnet)),
         };
         let feed = Feed::new(snapshots.clone(), sinks, pool.clone(), &metrics);

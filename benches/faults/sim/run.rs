@@ -245,7 +245,7 @@ impl Simulation {
                 self.life.change(ChainChange::Save);
             }
             Step::Return(id) => {
-                if let Some(Ok(ChangeOutcome::Returned(true))) = self.life.change(ChainChange::Return(id)) {
+                if let Some(Ok(ChangeOutcome::Found(true))) = self.life.change(ChainChange::Return(id)) {
                     self.counts.returns += 1;
                     self.record.forget_branch();
                 }

@@ -58,7 +58,7 @@ impl Chain {
             Record::GoBack { number, feed } => {
                 let fork = self.sealed.get(&number).filter(|_| number <= self.latest.head.number());
                 let fork = fork.ok_or(Unfit(number))?.copy();
-                let is_back = fork.world.remote().is_some_and(RemoteView::go_back);
+                let is_back = fork.world.remote().is_none_or(RemoteView::go_back);
                 Unfit::unless(is_back, number)?;
                 let fork = Arc::new(fork.named(stamp.id));
                 self.feed = feed;

@@ -19,7 +19,7 @@ use tokio::time::{MissedTickBehavior, interval_at};
 
 use super::{
     Feed, FeedSource,
-    apply::{Applied, SubBlock, SubBlockStep, extend, open_block, seal},
+    apply::{Applied, SubBlock, SubBlockStep, extend, next_header, open_block_with, seal},
 };
 use crate::clock::{BlockClock, Clock};
 use crate::{
@@ -29,12 +29,33 @@ use crate::{
     publish::Unpublished,
 };
 
+/// The fields of blocks that do not follow from the chain.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockFields {
+    /// The receiver of the fees of all blocks.
+    pub fee_recipient: Address,
+    /// The gas limit of the next block. Those after it have their parents'.
+    pub gas_limit: Option<u64>,
+    /// The base fee of the next block, in wei per unit of gas.
+    pub base_fee: Option<u64>,
+    /// The randomness of the next block (EIP-4399).
+    pub prev_randao: Option<B256>,
+}
+
+impl BlockFields {
+    /// Returns the fields without choices for the next block.
+    pub const fn new(fee_recipient: Address) -> Self {
+        Self { fee_recipient, gas_limit: None, base_fee: None, prev_randao: None }
+    }
+}
+
 /// The builder of the devnet's snapshots.
 #[derive(Debug)]
 pub struct Devnet {
     spec: ChainSpec,
     sub_blocks: u32,
-    fee_recipient: Address,
+    /// The fields of blocks that a client may choose.
+    pub(super) fields: BlockFields,
     traffic: Option<Traffic>,
     /// The clock of the blocks' timestamps.
     pub(super) clock: BlockClock,
@@ -58,7 +79,15 @@ impl Devnet {
         // short. On a busy machine an eighth is little beside that, and on an idle one it is more than a sub-block
         // takes.
         let clock = BlockClock::new(clock);
-        Self { spec, sub_blocks, fee_recipient, traffic, clock, picking: every / 2, giving_way: every / 8 }
+        Self {
+            spec,
+            sub_blocks,
+            fields: BlockFields::new(fee_recipient),
+            traffic,
+            clock,
+            picking: every / 2,
+            giving_way: every / 8,
+        }
     }
 
     /// Sets the interval between sub-blocks, and their number in a block.
@@ -80,12 +109,16 @@ impl Devnet {
         let parent = on.head.header.inner();
         let attributes = Attributes {
             timestamp: self.clock.next(parent.timestamp),
-            fee_recipient: self.fee_recipient,
-            prev_randao: keccak256(on.head_hash()),
+            fee_recipient: self.fields.fee_recipient,
+            prev_randao: self.fields.prev_randao.unwrap_or_else(|| keccak256(on.head_hash())),
             beacon_root: B256::ZERO,
-            gas_limit: parent.gas_limit,
+            gas_limit: self.fields.gas_limit.unwrap_or(parent.gas_limit),
         };
-        open_block(&self.spec, on, attributes)
+        let mut header = next_header(&self.spec, on, attributes);
+        if header.base_fee_per_gas.is_some() && self.fields.base_fee.is_some() {
+            header.base_fee_per_gas = self.fields.base_fee;
+        }
+        open_block_with(&self.spec, on, header)
     }
 
     /// Returns the next sub-block: first the bundles for its block, then the transactions that wait in `pool`, then
@@ -227,6 +260,7 @@ impl Devnet {
     fn end_block(&mut self, last: Applied) -> Result<SubBlockStep, BlockExecutionError> {
         let Some(open) = &last.snapshot.open else { return Ok(SubBlockStep { sealed: None, next: last }) };
         let (mut sealed, _) = seal(&self.spec, &last.snapshot, open, Withdrawals::default())?;
+        self.fields = BlockFields::new(self.fields.fee_recipient);
         let next = self.open(&sealed.snapshot)?;
         // The last sub-block is published sealed, so its step comes before that of sealing.
         sealed.snapshot.path.splice(..0, last.snapshot.path);

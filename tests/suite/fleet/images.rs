@@ -1,29 +1,29 @@
 //! Images from which nodes join: how long they stay, and what is not taken for one.
 
-use std::time::Duration;
-
-use async_nats::jetstream::{self, kv, object_store::ObjectStore};
+use async_nats::jetstream::{self, kv, stream::Stream};
+use base64::{Engine as _, prelude::BASE64_URL_SAFE};
 use futures::TryStreamExt;
 use serde_json::Value;
-use tokio::time::timeout;
 
 use super::{advance, ingester, reach, replica, server::NatsServer, try_start, until};
 
-/// The bucket of a fleet's images, and that of its facts.
-async fn buckets(server: &NatsServer) -> (ObjectStore, kv::Store) {
+/// The stream of the bucket of a fleet's images, and the bucket of its facts.
+async fn buckets(server: &NatsServer) -> (Stream, kv::Store) {
     let jetstream = jetstream::new(server.connect().await);
-    let images = jetstream.get_object_store("presim_test_images").await.expect("a bucket of images");
+    let images = jetstream.get_stream("OBJ_presim_test_images").await.expect("a bucket of images");
     (images, jetstream.get_key_value("presim_test").await.expect("a bucket of facts"))
 }
 
-/// Lists the images. A list does not always end while images are written and deleted: it is begun again then.
-async fn names(images: &ObjectStore) -> Vec<String> {
-    loop {
-        let listed = images.list().await.expect("a list").map_ok(|image| image.name);
-        if let Ok(names) = timeout(Duration::from_secs(2), listed.try_collect()).await {
-            return names.expect("names");
-        }
-    }
+/// The names of the images. The client's own list waits for messages, and does not end if they are deleted meanwhile.
+async fn names(images: &Stream) -> Vec<String> {
+    let named = "$O.presim_test_images.M.";
+    let subjects = images.info_with_subjects(format!("{named}>")).await.expect("the subjects");
+    let subjects: Vec<_> = subjects.map_ok(|(subject, _)| subject).try_collect().await.expect("the subjects");
+    let names = subjects.iter().map(|subject| {
+        let name = subject.strip_prefix(named).expect("the subject of an image");
+        String::from_utf8(BASE64_URL_SAFE.decode(name).expect("Base64")).expect("a name")
+    });
+    names.collect()
 }
 
 async fn newest(facts: &kv::Store) -> Value {
@@ -35,7 +35,8 @@ async fn newest(facts: &kv::Store) -> Value {
 async fn images_that_have_stayed_are_deleted_whichever_leader_wrote_them() {
     let Some(server) = NatsServer::start() else { return };
     let quick = ["--sub-block-ms", "20", "--image-keep-s", "1"];
-    let leader = ingester(&server.url(), &[&quick[..], &["--image-every", "5"]].concat());
+    // Images are deleted between two that are written.
+    let leader = ingester(&server.url(), &[&quick[..], &["--image-every", "40"]].concat());
     advance(&leader, 60).await;
     let (images, facts) = buckets(&server).await;
     until("there are several", async || {

@@ -95,6 +95,25 @@ impl Serve for SendTransaction {
     }
 }
 
+/// With --testing: sends a transaction in the name of any account, which need not be impersonated.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: a transaction")]
+pub struct SendUnsigned {
+    /// Absent fields are filled in as by `eth_sendTransaction`.
+    transaction: CallObject,
+}
+
+impl Method for SendUnsigned {
+    type Answer = Fixed<32>;
+    const EXAMPLE: Example = SendTransaction::EXAMPLE;
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let call = sent(self.transaction, backend, run)?;
+        check(backend, &call)?;
+        send_from_open(backend, run, None, call).map(|()| Lookup::Found)
+    }
+}
+
 /// A transaction with all its fields, unsigned, to be signed by the client.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: a transaction")]

@@ -23,7 +23,7 @@ use crate::{
             request::{Request, begin},
         },
     },
-    source::testing::{AccountEdit, ChainChange, ChainControl, ChangeError, ChangeOutcome, Mining},
+    source::testing::{AccountEdit, ChainChange, ChainControl, ChangeError, ChangeOutcome, FieldChoice, Mining},
 };
 
 /// The scope of the methods for testing.
@@ -177,6 +177,57 @@ changes! {
         r#"["0x00000000000000000000000000000000000000aa", "0x0", "0x1"]"#,
         |given| edit(given.address, |account| account.slot = Some((given.slot.0, given.value.0)));
 
+    /// With --testing: adds ether to the balance of an account.
+    AddBalance = "2 parameters: address, ether in wei", { address: Fixed<20>, credit: Number<U256> },
+        r#"["0x00000000000000000000000000000000000000aa", "0xde0b6b3a7640000"]"#,
+        |given| edit(given.address, |account| account.credit = given.credit.0);
+
+    /// With --testing: sets the receiver of the fees of all blocks to come.
+    SetCoinbase = "1 parameter: address", { address: Fixed<20> },
+        r#"["0x00000000000000000000000000000000000000aa"]"#,
+        |given| ChainChange::Choose(FieldChoice::FeeRecipient(given.address.into()));
+
+    /// With --testing: sets the gas limit of the blocks to come.
+    SetGasLimit = "1 parameter: gas", { gas: Number<u64> }, r#"["0x1c9c380"]"#,
+        |given| ChainChange::Choose(FieldChoice::GasLimit(given.gas.0));
+
+    /// With --testing: sets the base fee of the next block.
+    SetBaseFee = "1 parameter: wei per unit of gas", { fee: Number<u64> }, r#"["0x3b9aca00"]"#,
+        |given| ChainChange::Choose(FieldChoice::BaseFee(given.fee.0));
+
+    /// With --testing: sets the randomness of the next block (EIP-4399).
+    SetPrevRandao = "1 parameter: 32 bytes", { random: Word },
+        r#"["0x0000000000000000000000000000000000000000000000000000000000000007"]"#,
+        |given| ChainChange::Choose(FieldChoice::PrevRandao(given.random.0.into()));
+
+    /// With --testing: sets the time from each block to the next, in place of the clock's.
+    SetTimestampInterval = "1 parameter: seconds", { seconds: Number<u64> }, "[12]",
+        |given| ChainChange::SetTimestampInterval(Some(given.seconds.0));
+
+    /// With --testing: gives blocks the clock's time again. Returns whether another interval was set.
+    RemoveTimestampInterval = "no parameters", {}, "[]", |_given| ChainChange::SetTimestampInterval(None);
+
+    /// With --testing: removes the newest blocks, whose transactions are lost.
+    RollBack = "at most 1 parameter: number of blocks", {
+        /// The number of blocks; 1 where absent.
+        #[serde(default)]
+        blocks: Option<Number<u64>>,
+    }, "[1]", |given| ChainChange::RollBack { blocks: given.blocks.map_or(1, |blocks| blocks.0) };
+
+    /// With --testing: returns to the beginning, without the transactions that wait and the states that were saved.
+    Reset = "at most 1 parameter: an empty object", {
+        /// Nothing can be chosen.
+        #[serde(default)]
+        options: Option<NoOptions>,
+    }, "[]", |given| {
+        let (Some(NoOptions {}) | None) = given.options;
+        ChainChange::Reset
+    };
+
+    /// With --testing: moves the clock of the blocks to a time. Returns the seconds by which it has moved forward.
+    SetTime = "1 parameter: Unix time in seconds", { timestamp: Number<u64> }, "[4102444800]",
+        |given| ChainChange::MoveClockTo(given.timestamp.0);
+
     /// With --testing: saves the chain's state and returns an id to return to it.
     Save = "no parameters", {}, "[]", |_given| ChainChange::Save;
 
@@ -198,14 +249,19 @@ changes! {
     }, "[12]", |given| ChainChange::SetInterval(given.seconds.0);
 
     /// With --testing: returns whether each transaction is mined when it arrives.
-    GetAutomine = "no parameters", {}, "[]", |_given| ChainChange::GetMining;
+    GetAutomine = "no parameters", {}, "[]", |_given| ChainChange::Describe;
 
     /// With --testing: returns the interval at which blocks are mined.
-    GetInterval = "no parameters", {}, "[]", |_given| ChainChange::GetMining;
+    GetInterval = "no parameters", {}, "[]", |_given| ChainChange::Describe;
 
     /// With --testing: sets the timestamp of the next block. The clock continues from there.
     SetClock = "1 parameter", { timestamp: Number<u64> }, "[4102444800]", |given| ChainChange::SetClock(given.timestamp.0);
 }
+
+/// No options.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct NoOptions {}
 
 fn mine(blocks: Option<Number<u64>>, interval: Option<Number<u64>>, timestamp: Option<Number<u64>>) -> ChainChange {
     let number = |given: Option<Number<u64>>| given.map(|Number(number)| number);
@@ -295,26 +351,37 @@ impl Testing {
     /// Returns -32601 on a static chain, the error of the parameters, -32000 if the change cannot be made, -32005 if too
     /// many wait, and -32016 at the deadline.
     pub async fn change<C: Change, A: Answer>(&self, request: Request) -> Result<Vec<u8>> {
-        let Self::Devnet(control) = self else { return Err(self.lacks(request.method)) };
         let change = params::parse::<C>(&request.params, request.caller.dialect)?.into_change();
-        let outcome = match timeout_at(request.ticket.deadline().into(), control.make(change)).await {
-            Ok(made) => made.map_err(|error| match error {
-                ChangeError::Busy => RpcError::limit(error.to_string()),
-                ChangeError::TooManyBlocks { .. } => RpcError::params(format!("params[0]: {error}")),
-                ChangeError::Timestamp { .. } | ChangeError::TooLate(_) | ChangeError::Failed => {
-                    RpcError::new(-32000, error.to_string())
-                }
-            })?,
-            Err(_) => return Err(RpcError::new(-32016, "the change was not made in time: it may still be made")),
-        };
+        let outcome = self.make(&request, change).await?;
         let mut out = begin(&request.id, "result");
         match outcome {
             ChangeOutcome::Done => out.extend_from_slice(A::JSON.as_bytes()),
             ChangeOutcome::Saved(id) => json::quantity(&mut out, id),
-            ChangeOutcome::Returned(returned) => json::value(&mut out, &returned),
+            ChangeOutcome::Found(found) => json::value(&mut out, &found),
             ChangeOutcome::Ahead(seconds) => json::value(&mut out, &seconds),
-            ChangeOutcome::Mining(mining) => A::write_mining(&mut out, mining),
+            ChangeOutcome::Description { mining, .. } => A::write_mining(&mut out, mining),
         }
         Ok(out)
+    }
+
+    /// Makes a change for a request.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`change`](Self::change), but for those of the parameters.
+    pub async fn make(&self, request: &Request, change: ChainChange) -> Result<ChangeOutcome> {
+        let Self::Devnet(control) = self else { return Err(self.lacks(request.method)) };
+        match timeout_at(request.ticket.deadline().into(), control.make(change)).await {
+            Ok(made) => made.map_err(|error| match error {
+                ChangeError::Busy => RpcError::limit(error.to_string()),
+                ChangeError::TooManyBlocks { .. } | ChangeError::TooDeep { .. } => {
+                    RpcError::params(format!("params[0]: {error}"))
+                }
+                ChangeError::Timestamp { .. } | ChangeError::TooLate(_) | ChangeError::Failed => {
+                    RpcError::new(-32000, error.to_string())
+                }
+            }),
+            Err(_) => Err(RpcError::new(-32016, "the change was not made in time: it may still be made")),
+        }
     }
 }

@@ -48,3 +48,20 @@ impl Query for Stop {
         Ok(())
     }
 }
+
+/// With --testing: lets `eth_sendTransaction` send in the name of every account, or ends that.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: whether all accounts are impersonated")]
+pub struct SetAll {
+    on: bool,
+}
+
+impl Query for SetAll {
+    type Answer = ();
+    const EXAMPLE: Example = Example { params: "[true]", answer: "null" };
+
+    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
+        backend.impersonated.set_all(self.on);
+        Ok(())
+    }
+}

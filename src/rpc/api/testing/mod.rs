@@ -2,5 +2,7 @@
 
 pub mod build;
 pub mod changes;
+pub mod describe;
+pub mod drop;
 pub mod impersonate;
 mod payload;

@@ -1,0 +1,151 @@
+//! The chain as it is being tested, in anvil's and hardhat's shapes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use alloy_eips::BlockNumHash;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::changes::Testing;
+use crate::{
+    chain::Fork,
+    rpc::{
+        api::{Example, Query, Serve},
+        json::{
+            self,
+            hex::{Fixed, Quantity},
+        },
+        params,
+        protocol::error::{Result, RpcError},
+        run::{Backend, Run, request::Request, runner::RequestRunner},
+    },
+    source::testing::{ChainChange, ChangeOutcome},
+};
+
+/// With --testing: the newest block, and the settings of the next.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct NodeInfo {}
+
+/// The newest block, and the settings of the next.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeDescription {
+    current_block_number: Quantity<u64>,
+    current_block_timestamp: u64,
+    current_block_hash: Fixed<32>,
+    /// The fork that is active.
+    hard_fork: String,
+    /// The order of transactions in a block.
+    #[schemars(extend("const" = "fees"))]
+    transaction_order: &'static str,
+    environment: Environment,
+    fork_config: NoFork,
+}
+
+/// The settings of the next block.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Environment {
+    base_fee: Quantity<u64>,
+    chain_id: u64,
+    gas_limit: Quantity<u64>,
+    gas_price: Quantity<u128>,
+}
+
+/// The chain from which this one branches off: none.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct NoFork {
+    fork_url: (),
+    fork_block_number: (),
+    fork_retry_backoff: (),
+}
+
+impl Query for NodeInfo {
+    type Answer = NodeDescription;
+    const EXAMPLE: Example = Example {
+        params: "[]",
+        answer: r#"{"currentBlockNumber": "0x2", "currentBlockTimestamp": 1700000000, "currentBlockHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "hardFork": "Osaka", "transactionOrder": "fees", "environment": {"baseFee": "0x3b9aca00", "chainId": 31337, "gasLimit": "0x1c9c380", "gasPrice": "0x77359400"}, "forkConfig": {"forkUrl": null, "forkBlockNumber": null, "forkRetryBackoff": null}}"#,
+    };
+
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+        let (head, next) = (run.published.head(), run.published.newest.header());
+        let base_fee = next.base_fee_per_gas.unwrap_or_default();
+        let gas_price = u128::from(base_fee).saturating_add(backend.wallet.fees.tip(run.published));
+        Ok(NodeDescription {
+            current_block_number: Quantity(head.number()),
+            current_block_timestamp: head.header.timestamp,
+            current_block_hash: Fixed(head.hash().0),
+            hard_fork: match backend.spec.fork(next) {
+                Fork::Ethereum(fork) => fork.to_string(),
+                Fork::OpStack(fork) => format!("{fork:?}"),
+            },
+            transaction_order: "fees",
+            environment: Environment {
+                base_fee: Quantity(base_fee),
+                chain_id: backend.spec.chain_id(),
+                gas_limit: Quantity(next.gas_limit),
+                gas_price: Quantity(gas_price),
+            },
+            fork_config: NoFork::default(),
+        })
+    }
+}
+
+/// With --testing: the software, the newest block, and the states that are saved.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "no parameters")]
+pub struct Metadata {}
+
+/// The software, the newest block, and the states that are saved.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ChainMetadata {
+    client_version: &'static str,
+    chain_id: u64,
+    /// A random name, which changes with a reset.
+    instance_id: Fixed<32>,
+    latest_block_number: u64,
+    latest_block_hash: Fixed<32>,
+    /// The chain from which this one branches off: none.
+    forked_network: (),
+    /// Number and hash of the head of each state, by the ids of the states.
+    snapshots: BTreeMap<String, (u64, Fixed<32>)>,
+}
+
+impl Serve for Metadata {
+    type Part = Testing;
+    type Answer = ChainMetadata;
+    const EXAMPLE: Example = Example {
+        params: "[]",
+        answer: r#"{"clientVersion": "anvil/presim-v0.1.0", "chainId": 31337, "instanceId": "0x0d1b5c2f7e6a4938a0b1c2d3e4f5061728394a5b6c7d8e9f00112233445566ff", "latestBlockNumber": 2, "latestBlockHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "forkedNetwork": null, "snapshots": {}}"#,
+    };
+
+    async fn serve<'a>(testing: &'a Testing, runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
+        params::parse::<Self>(&request.params, request.caller.dialect)?;
+        let ChangeOutcome::Description { instance, saved, .. } = testing.make(&request, ChainChange::Describe).await?
+        else {
+            return Err(RpcError::internal("a chain that does not describe itself"));
+        };
+        let published = runner.published();
+        let target = request.method.target;
+        let write = move |backend: &Backend, run: &mut Run<'_>| {
+            let shown = |&(id, BlockNumHash { number, hash }): &(u64, BlockNumHash)| {
+                (format!("{id:#x}"), (number, Fixed(hash.0)))
+            };
+            let metadata = ChainMetadata {
+                client_version: backend.client_version,
+                chain_id: backend.spec.chain_id(),
+                instance_id: Fixed(instance.0),
+                latest_block_number: run.published.head().number(),
+                latest_block_hash: Fixed(run.published.head().hash().0),
+                forked_network: (),
+                snapshots: saved.iter().map(shown).collect(),
+            };
+            json::value(&mut run.out, &metadata);
+            Ok(())
+        };
+        runner.run_step(target, Request { published, ..request }, write).await.map(|((), answer)| answer)
+    }
+}
