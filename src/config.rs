@@ -6,11 +6,13 @@ mod fleet;
 mod live;
 mod retired;
 mod rooms;
+mod testing;
 
 pub use choices::{ApprovalPolicy, DialectName, FeedName, IpcSocket, RevertPolicy, StandardReceipts, UpgradePolicy};
 pub use fleet::FleetConfig;
 pub use live::{Endpoint, LiveConfig};
 pub use retired::RetiredSetting;
+pub use testing::{TestChainConfig, TxOrder};
 
 use std::{
     ffi::OsString,
@@ -20,7 +22,7 @@ use std::{
 };
 
 use alloy_primitives::Address;
-use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind};
+use clap::{Args as _, CommandFactory, FromArgMatches, Parser, error::ErrorKind};
 
 use crate::{chain::ForkTime, ledger::Retention, nearest::nearest};
 
@@ -139,6 +141,9 @@ pub struct Config {
     /// States that --testing saves, accounts that it impersonates, and blocks that one request mines, at most.
     #[arg(long, env = "PRESIM_TESTING_LIMIT", value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Source of state")]
     pub testing_limit: u32,
+    /// Settings of the chain that --testing begins with.
+    #[command(flatten)]
+    pub test_chain: TestChainConfig,
     /// Settings of a chain that an upstream node serves.
     #[command(flatten)]
     pub live: LiveConfig,
@@ -409,9 +414,24 @@ impl Config {
         if let Some(path) = config_path(&args) {
             command = with_file(command, &path, &mut retired)?;
         }
+        if !args.iter().any(|arg| arg == "--testing") {
+            let of_testing: Vec<_> = TestChainConfig::augment_args(clap::Command::new(""))
+                .get_arguments()
+                .map(clap::Arg::get_id)
+                .cloned()
+                .collect();
+            command = command.mut_args(|arg| if of_testing.contains(arg.get_id()) { arg.hide(true) } else { arg });
+        }
         let matches = command.clone().try_get_matches_from(args)?;
         let config = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-        Ok((Self { retired, ..config }, matches, command))
+        let TestChainConfig { port, host, .. } = config.test_chain;
+        let listen = (host.unwrap_or(config.listen.ip()), port.unwrap_or(config.listen.port())).into();
+        Ok((Self { retired, listen, ..config }, matches, command))
+    }
+
+    /// Returns whether the built-in devnet has the trading world.
+    pub fn has_world(&self) -> bool {
+        self.genesis.is_none() && (!self.testing || self.test_chain.world)
     }
 
     /// Returns the feed, where none is named: a chain from a file stands still.

@@ -82,7 +82,8 @@ fn ask(task: AskTask, mut signals: Signals) -> eyre::Result<()> {
 
 fn run(config: Config, mut signals: Signals) -> eyre::Result<()> {
     signals.listen_for_hang_up()?;
-    telemetry::init_logs(&config.log, config.log_json)?;
+    let is_silent = config.test_chain.silent;
+    telemetry::init_logs(if is_silent { "off" } else { &config.log }, config.log_json)?;
     for setting in &config.retired {
         tracing::warn!("{setting}");
     }
@@ -91,8 +92,10 @@ fn run(config: Config, mut signals: Signals) -> eyre::Result<()> {
         let banner = Banner::new(&config, node.info(), io::stdout().is_terminal());
         // First, so that whoever has read the banner finds it in the log.
         banner.log();
-        // A node does not need a reader.
-        let _ = writeln!(io::stdout(), "{banner}");
+        if !is_silent {
+            // A node does not need a reader.
+            let _ = writeln!(io::stdout(), "{banner}");
+        }
         Ok::<_, eyre::Report>(node)
     })?;
     let Some(node) = started else {

@@ -438,7 +438,7 @@ impl Actors {
             spec: Arc::new(spec),
             codes,
             pool,
-            impersonated: Impersonated::new(config.testing_limit as usize),
+            impersonated: Impersonated::new(config.testing_limit as usize, config.test_chain.auto_impersonate),
             filters: Filters::new(config.max_filters as usize),
             divergences: snapshots.divergences.clone(),
             wallet,

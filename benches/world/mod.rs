@@ -137,7 +137,7 @@ impl BodiesChain {
             client_version: CLIENT_VERSION,
             // Off, so that each run is measured whole.
             beginnings: Beginnings::new(0, &metrics),
-            impersonated: presim::wallet::Impersonated::new(0),
+            impersonated: presim::wallet::Impersonated::new(0, false),
             pool,
             wallet: Arc::new(wallet),
             filters: Filters::new(0),

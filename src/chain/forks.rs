@@ -3,6 +3,8 @@
 use std::{fmt, str::FromStr};
 
 use alloy_genesis::ChainConfig;
+use alloy_hardforks::EthereumHardfork;
+use alloy_primitives::U256;
 use strum::VariantArray;
 
 use super::Family;
@@ -248,6 +250,33 @@ pub fn set_forks(config: &mut ChainConfig, forks: &[ForkTime]) -> Result<(), Cha
         fork.write(config, *time);
     }
     Ok(())
+}
+
+/// Lets Ethereum's forks up to `newest` be active in `config` from the beginning, and no later one ever.
+pub fn set_newest_fork(config: &mut ChainConfig, newest: EthereumHardfork) {
+    use EthereumHardfork as Fork;
+    let zero = |fork: Fork| (fork <= newest).then_some(0);
+    config.homestead_block = zero(Fork::Homestead);
+    config.eip150_block = zero(Fork::Tangerine);
+    (config.eip155_block, config.eip158_block) = (zero(Fork::SpuriousDragon), zero(Fork::SpuriousDragon));
+    config.byzantium_block = zero(Fork::Byzantium);
+    config.constantinople_block = zero(Fork::Constantinople);
+    // Gas by EIP-1283, which Constantinople alone has, is not supported.
+    config.petersburg_block = zero(Fork::Constantinople);
+    config.istanbul_block = zero(Fork::Istanbul);
+    config.muir_glacier_block = zero(Fork::MuirGlacier);
+    config.berlin_block = zero(Fork::Berlin);
+    config.london_block = zero(Fork::London);
+    config.arrow_glacier_block = zero(Fork::ArrowGlacier);
+    config.gray_glacier_block = zero(Fork::GrayGlacier);
+    config.merge_netsplit_block = zero(Fork::Paris);
+    config.terminal_total_difficulty = zero(Fork::Paris).map(U256::from);
+    config.terminal_total_difficulty_passed = newest >= Fork::Paris;
+    config.shanghai_time = zero(Fork::Shanghai);
+    config.cancun_time = zero(Fork::Cancun);
+    config.prague_time = zero(Fork::Prague);
+    config.osaka_time = zero(Fork::Osaka);
+    config.amsterdam_time = zero(Fork::Amsterdam);
 }
 
 /// The times at which the forks of a chain activate.

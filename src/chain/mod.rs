@@ -30,7 +30,7 @@ pub use block::{
 pub use chains::AnnouncedForks;
 pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_address, deployment_data};
 pub use family::Family;
-pub use forks::{ChainSpecError, ForkAt, ForkName, ForkTime, set_forks};
+pub use forks::{ChainSpecError, ForkAt, ForkName, ForkTime, set_forks, set_newest_fork};
 pub use gas::{BlockGas, GasLeft};
 pub use genesis::genesis_block;
 pub use header::{Attributes, BlockTotals, gas_limit_towards};
@@ -43,6 +43,6 @@ pub use op::{
 };
 pub use ordered::ordered_roots;
 pub use receipt::{ChainReceipt, ChainReceiptBuilder, DepositReceiptFields};
-pub use spec::{ChainSpec, Fork};
+pub use spec::{ChainSpec, Fork, LiftedRules};
 pub use trading::TradingWorld;
 pub use tx::{ChainTx, ChainTxType, initial_gas, initial_gas_terms};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use alloy_consensus::Header;
 use alloy_eips::{
     eip1559::{BaseFeeParams, INITIAL_BASE_FEE},
+    eip7825::MAX_TX_GAS_LIMIT_OSAKA,
     eip7840::BlobParams,
     eip7892::BlobScheduleBlobParams,
 };
@@ -15,7 +16,7 @@ use alloy_primitives::{Address, Bytes, U256, address};
 use revm::{
     context::{BlockEnv, CfgEnv},
     context_interface::block::BlobExcessGasAndPrice,
-    primitives::hardfork::SpecId,
+    primitives::{eip3860::MAX_INITCODE_SIZE, hardfork::SpecId},
 };
 
 use super::{
@@ -35,14 +36,25 @@ pub struct ChainSpec {
     blobs: BlobScheduleBlobParams,
     /// The usual time between two blocks.
     block_time: Duration,
-    /// Whether contracts may send transactions, which EIP-3607 forbids.
-    contracts_may_send: bool,
+    /// The rules that do not apply, because the chain is under test.
+    lifted: LiftedRules,
     /// The contract that wraps the native currency, like WETH9, if it is known.
     wrapper: Option<Address>,
     /// The contracts of the chain's nodes that presim does not have.
     natives: Natives,
     /// The rules of the OP stack; `None` on a chain of Ethereum's family.
     op_stack: Option<OpStackParams>,
+}
+
+/// The rules that a chain under test lifts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LiftedRules {
+    /// Contracts may send transactions, which EIP-3607 forbids.
+    pub contracts_may_send: bool,
+    /// A transaction may have any gas, which EIP-7825 caps.
+    pub any_tx_gas: bool,
+    /// The most bytes of a contract's code, if they are not the fork's (EIP-170).
+    pub code_size: Option<usize>,
 }
 
 /// A fork of either family.
@@ -85,7 +97,7 @@ impl ChainSpec {
             blobs: blob_schedule(&config),
             config,
             block_time,
-            contracts_may_send: false,
+            lifted: LiftedRules::default(),
             wrapper,
             op_stack,
         })
@@ -112,16 +124,37 @@ impl ChainSpec {
         Self { block_time, ..self }
     }
 
-    /// Lifts EIP-3607: transactions of contracts are valid, as a devnet needs it whose clients
-    /// send in the name of any account.
+    /// Sets the rules that do not apply.
     #[must_use]
-    pub fn with_contracts_sending(self) -> Self {
-        Self { contracts_may_send: true, ..self }
+    pub fn with_lifted(self, lifted: LiftedRules) -> Self {
+        Self { lifted, ..self }
     }
 
-    /// Returns whether contracts may send transactions.
-    pub const fn contracts_may_send(&self) -> bool {
-        self.contracts_may_send
+    /// Returns the rules that do not apply.
+    pub const fn lifted(&self) -> LiftedRules {
+        self.lifted
+    }
+
+    /// Returns the most gas of a transaction at `timestamp` (EIP-7825).
+    pub fn most_tx_gas(&self, timestamp: u64) -> u64 {
+        let is_capped = !self.lifted.any_tx_gas && self.is_osaka_active_at_timestamp(timestamp);
+        if is_capped { MAX_TX_GAS_LIMIT_OSAKA } else { u64::MAX }
+    }
+
+    /// Returns the most bytes of the code that creates a contract (EIP-3860).
+    pub fn most_init_code(&self) -> usize {
+        self.lifted.code_size.map_or(MAX_INITCODE_SIZE, |size| size.saturating_mul(2))
+    }
+
+    /// Lifts the rules that do not apply.
+    fn lift<S: Copy>(&self, cfg: &mut CfgEnv<S>) {
+        cfg.disable_eip3607 = self.lifted.contracts_may_send;
+        if self.lifted.any_tx_gas {
+            cfg.tx_gas_limit_cap = Some(u64::MAX);
+        }
+        if self.lifted.code_size.is_some() {
+            cfg.limit_contract_code_size = self.lifted.code_size;
+        }
     }
 
     /// Sets the contract that wraps the native currency, like WETH9.
@@ -197,7 +230,7 @@ impl ChainSpec {
     /// Returns the EVM environment of the transactions in `header`'s block, by the rules of Ethereum.
     pub fn evm_env(&self, header: &Header) -> EvmEnv {
         let mut env = EvmEnv::for_eth_block(header, self, self.chain_id(), self.blob_params(header.timestamp));
-        env.cfg_env.disable_eip3607 = self.contracts_may_send;
+        self.lift(&mut env.cfg_env);
         env
     }
 
@@ -207,7 +240,7 @@ impl ChainSpec {
     pub fn op_evm_env(&self, header: &Header) -> EvmEnv<OpFork> {
         let fork = self.op_fork(header.timestamp);
         let mut cfg = CfgEnv::new_with_spec(fork).with_chain_id(self.chain_id());
-        cfg.disable_eip3607 = self.contracts_may_send;
+        self.lift(&mut cfg);
         let block = BlockEnv {
             number: U256::from(header.number),
             beneficiary: header.beneficiary,

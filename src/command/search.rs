@@ -13,7 +13,7 @@ use super::{
     input::{BundleArgs, BundleInput, BundlePayload},
     link::NodeLink,
     names::{LazyLink, token_name, view},
-    show::{ShownCall, grouped, signed_units, table, table_text},
+    show::{ShownCall, signed_units, table, table_text},
     simulate::{BundleView, add_outputs, pinned, snapshot_line},
 };
 use crate::{
@@ -245,7 +245,7 @@ impl Unit {
 
 fn write_best(answer: &SearchAnswer, unit: &Unit, out: &mut impl Write) -> Result<(), CommandError> {
     let until = if answer.complete { "" } else { ", stopped at the deadline" };
-    writeln!(out, "{} variants tried{until}\n", grouped(answer.runs))?;
+    writeln!(out, "{} variants tried{until}\n", shown::grouped(answer.runs))?;
     let mut best = table(&["#", "VALUE", "OBJECTIVE", "GAS", "STATUS"]);
     for (at, variant) in answer.best.iter().enumerate() {
         let values: Vec<String> = variant.values.iter().map(|value| value_with_ether(*value)).collect();
@@ -253,7 +253,7 @@ fn write_best(answer: &SearchAnswer, unit: &Unit, out: &mut impl Write) -> Resul
             true => format!("{objective} gas"),
             false => format!("{} {}", signed_units(objective, unit.decimals), unit.name),
         });
-        let gas = variant.gas_used.map(|gas| grouped(gas.to())).unwrap_or_default();
+        let gas = variant.gas_used.map(|gas| shown::grouped(gas.to())).unwrap_or_default();
         best.add_row([(at + 1).to_string(), values.join(", "), objective, gas, end_of(variant)]);
     }
     writeln!(out, "{}", table_text(&best).trim_end())?;

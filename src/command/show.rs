@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     abi::{AbiBook, NamedValue, output, value_text},
-    shown::printable,
+    shown::{self, printable},
     wallet::{ether, units},
 };
 
@@ -100,7 +100,7 @@ pub fn calls_table(blocks: &[BlockAnswer], calls: &[Vec<ShownCall>], book: &AbiB
                 None => "(creates a contract)".to_owned(),
             };
             let status = if call.succeeded() { "success" } else { "failed" };
-            let gas = call.gas_used.map(|gas| grouped(gas.to())).unwrap_or_default();
+            let gas = call.gas_used.map(|gas| shown::grouped(gas.to())).unwrap_or_default();
             let number = if calls.len() > 1 { format!("{at}.{index}") } else { index.to_string() };
             table.add_row([
                 number,
@@ -158,7 +158,7 @@ pub fn profits(block: &BlockAnswer, calls: &[ShownCall]) -> Vec<String> {
         let fee = block.base_fee_per_gas.map(|fee| {
             format!(", which is {} ether at the base fee of {} gwei", ether(fee * U256::from(gas)), units(fee, 9))
         });
-        format!("profit of {sender}: {changes}; gas {}{}", grouped(gas), fee.unwrap_or_default())
+        format!("profit of {sender}: {changes}; gas {}{}", shown::grouped(gas), fee.unwrap_or_default())
     };
     // A call without a sender is the zero address's, which gains for nobody.
     senders.into_iter().filter(|(sender, _)| !sender.is_zero()).map(profit).collect()
@@ -235,19 +235,6 @@ pub fn asset_text(change: &AssetAnswer) -> String {
 pub fn signed_units(change: I256, decimals: u8) -> String {
     let sign = if change.is_negative() { '-' } else { '+' };
     format!("{sign}{}", units(change.unsigned_abs(), decimals))
-}
-
-/// Returns a number with commas between its groups of three digits.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 fn labelled(address: Address, labels: &Labels) -> String {

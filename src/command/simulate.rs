@@ -10,7 +10,7 @@ use super::{
     input::{BundleArgs, BundleInput, BundlePayload},
     link::NodeLink,
     names::{Labels, LazyLink},
-    show::{ShownCall, add_symbols, assets_table, calls_table, grouped, logs_table, profits, signed_units, table_text},
+    show::{ShownCall, add_symbols, assets_table, calls_table, logs_table, profits, signed_units, table_text},
     tree::write_tree,
 };
 use crate::{
@@ -221,7 +221,7 @@ impl BundleView {
             .sum();
         let calls = blocks.iter().map(|block| block.calls.len()).sum::<usize>();
         if calls > 1 {
-            writeln!(out, "{calls} calls, gas {}", grouped(gas))?;
+            writeln!(out, "{calls} calls, gas {}", shown::grouped(gas))?;
         }
         Ok(())
     }

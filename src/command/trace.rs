@@ -11,7 +11,6 @@ use super::{
     input::AbiArgs,
     link::NodeArgs,
     names::{LazyLink, add_tokens},
-    show::grouped,
     tree::write_tree,
 };
 use crate::{abi::AbiBook, shown, wallet::units};
@@ -71,7 +70,7 @@ pub fn run(args: &TraceArgs, book: &AbiBook, node: &LazyLink<'_>, out: &mut impl
     writeln!(out, "transaction {}", args.tx)?;
     writeln!(out, "  block {}, index {}", number(receipt.block_number), number(receipt.transaction_index))?;
     writeln!(out, "  from {} to {to}", receipt.from)?;
-    writeln!(out, "  {end}, gas {}{price}", grouped(receipt.gas_used.to()))?;
+    writeln!(out, "  {end}, gas {}{price}", shown::grouped(receipt.gas_used.to()))?;
     writeln!(out, "\nTraces:")?;
     let emitters = receipt.logs.iter().map(|log| log.address).collect();
     let mut labels = link.labels();

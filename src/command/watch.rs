@@ -13,7 +13,7 @@ use super::{
     link::NodeLink,
     names::{Labels, LazyLink},
     search::end_of,
-    show::{ShownCall, asset_text, grouped, result_text, table, table_text},
+    show::{ShownCall, asset_text, result_text, table, table_text},
     simulate::add_outputs,
 };
 use crate::{
@@ -207,7 +207,7 @@ impl WatchView {
             let Some(best) = found.best.first() else { return plain("none", String::new()) };
             let values: Vec<String> = best.values.iter().map(ToString::to_string).collect();
             let objective = best.objective.map_or_else(String::new, |objective| format!("objective {objective}, "));
-            let gas = best.gas_used.map(|gas| grouped(gas.to())).unwrap_or_default();
+            let gas = best.gas_used.map(|gas| shown::grouped(gas.to())).unwrap_or_default();
             return [end_of(best), gas, format!("{objective}values {}", values.join(", "))];
         }
         match objects::from_str::<SimulationAnswer>(text.get()) {
@@ -222,7 +222,7 @@ impl WatchView {
                 let gains = blocks.iter().filter_map(|block| block.assets.get(&shown.from)).flatten().map(asset_text);
                 let result =
                     result.into_iter().chain(gains).filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
-                [if failed.is_some() { "failed" } else { "success" }.to_owned(), grouped(gas), result]
+                [if failed.is_some() { "failed" } else { "success" }.to_owned(), shown::grouped(gas), result]
             }
             Err(_) => plain("answered", printable(&beginning(text.get()))),
         }

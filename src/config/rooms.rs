@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use super::{ApprovalPolicy, Config, DialectName, FeedName, IpcSocket, RevertPolicy, UpgradePolicy};
+use super::{ApprovalPolicy, Config, DialectName, FeedName, IpcSocket, RevertPolicy, TxOrder, UpgradePolicy};
 use crate::{
     chain::ChainSpec,
     fleet::settings::JoiningSettings,
@@ -29,7 +29,8 @@ impl Config {
             bytes: self.pool_bytes,
             price_bump: self.pool_price_bump,
             min_tip: self.pool_min_tip.into(),
-            contracts_may_send: spec.contracts_may_send(),
+            contracts_may_send: spec.lifted().contracts_may_send,
+            is_fifo: self.test_chain.order == TxOrder::Fifo,
             bundles: self.pool_bundles as usize,
             built,
         }

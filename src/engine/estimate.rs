@@ -20,7 +20,7 @@ use super::{
     evm::{FamilyEvm, MAX_TX_GAS_LIMIT, RunEvm},
     request::{Call, CallRequest, SimulationRules},
 };
-use crate::state::Overlay;
+use crate::{chain::ChainSpec, state::Overlay};
 
 /// The gas that a call needs to succeed, or the reason why it fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Engine<'_> {
     ) -> Result<Estimate, SimulationError> {
         let prepared = self.prepare::<F>(header, request)?;
         let call = &request.call;
-        let allowance = allowance(call, &prepared, self.rules, self.overlay)?;
+        let allowance = allowance(call, &prepared, self.spec, self.rules, self.overlay)?;
         let tolerance = self.rules.estimate_tolerance;
         let mut search = Search { call, prepared, overlay: self.overlay, tolerance, simulated: 0 };
         // Fields that a plain transfer lacks may cost more gas, so this limit is tried and not assumed. From Amsterdam on,
@@ -82,6 +82,7 @@ impl Engine<'_> {
 fn allowance<F: FamilyEvm>(
     call: &Call,
     prepared: &PreparedCall<F>,
+    spec: &ChainSpec,
     rules: &SimulationRules,
     overlay: &mut Overlay,
 ) -> Result<u64, SimulationError> {
@@ -90,7 +91,7 @@ fn allowance<F: FamilyEvm>(
     // From Amsterdam on, that cap bounds regular gas alone, and 32 bits bound the whole (EIP-8037).
     if fork.is_enabled_in(SpecId::AMSTERDAM) {
         most = most.min(MAX_TX_GAS_LIMIT);
-    } else if fork.is_enabled_in(SpecId::OSAKA) {
+    } else if fork.is_enabled_in(SpecId::OSAKA) && !spec.lifted().any_tx_gas {
         most = most.min(MAX_TX_GAS_LIMIT_OSAKA);
     }
     let price = U256::from(call.max_fee());

@@ -18,6 +18,10 @@ pub struct Banner<'a> {
     info: &'a NodeInfo,
     source: String,
     token_file: Option<PathBuf>,
+    /// Ether of each account of the devnet.
+    balance: String,
+    /// Whether the accounts are those of a mnemonic of the user's.
+    has_own_mnemonic: bool,
     /// Whether the devnet's private keys are shown.
     with_keys: bool,
 }
@@ -26,7 +30,16 @@ impl<'a> Banner<'a> {
     /// Creates the banner of a node that runs with `config`. `with_keys` shows the private keys of the devnet's accounts,
     /// which everybody knows, but which scanners of logs report.
     pub fn new(config: &Config, info: &'a NodeInfo, with_keys: bool) -> Self {
-        Self { info, source: source(config), token_file: config.token_file.clone(), with_keys }
+        let balance = shown::grouped(config.test_chain.balance);
+        let has_own_mnemonic = config.test_chain.mnemonic.is_some();
+        Self {
+            info,
+            source: source(config),
+            token_file: config.token_file.clone(),
+            balance,
+            has_own_mnemonic,
+            with_keys,
+        }
     }
 
     /// Logs the facts, without keys.
@@ -74,8 +87,13 @@ impl fmt::Display for Banner<'_> {
         if !info.accounts.is_empty() {
             writeln!(
                 f,
-                "\naccounts, 10,000 ether each (the test mnemonic's: everybody knows {})",
-                if self.with_keys { "these keys" } else { "their keys, which a terminal shows" }
+                "\naccounts, {} ether each ({})",
+                self.balance,
+                match (self.has_own_mnemonic, self.with_keys) {
+                    (true, _) => "of --mnemonic",
+                    (false, true) => "the test mnemonic's: everybody knows these keys",
+                    (false, false) => "the test mnemonic's: everybody knows their keys, which a terminal shows",
+                }
             )?;
             for account in &info.accounts {
                 match self.with_keys {

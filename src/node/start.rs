@@ -3,13 +3,13 @@
 use std::{path::Path, sync::Arc};
 
 use alloy_genesis::Genesis;
-use alloy_primitives::{B256, keccak256};
+use alloy_primitives::{B256, U256, keccak256, utils::Unit};
 use alloy_signer_local::PrivateKeySigner;
 use eyre::{WrapErr, bail};
 use serde::de::IgnoredAny;
 
 use crate::{
-    chain::{BlockHashes, ChainSpec, TradingWorld, genesis_block, set_forks},
+    chain::{BlockHashes, ChainSpec, LiftedRules, TradingWorld, genesis_block, set_forks, set_newest_fork},
     clock::{Clock, SystemClock},
     config::{Config, FeedName},
     ledger::{FeedState, Record, Snapshot, SnapshotId, Snapshots, epoch},
@@ -130,7 +130,7 @@ impl OwnChain {
     /// Returns an error if the first block cannot be opened, or the store cannot be written.
     pub(super) fn open(config: &Config, origin: ChainOrigin, clock: Arc<dyn Clock>) -> eyre::Result<Self> {
         let ChainOrigin { identity, snapshots, journal, .. } = origin;
-        let accounts = DevAccounts::derive()?;
+        let accounts = DevAccounts::derive(config)?;
         let spec = rules(config, &identity, snapshots.newest().header().timestamp)?;
         let head = snapshots.newest();
         let (builtin, trading) = (identity.builtin, identity.trading);
@@ -145,6 +145,9 @@ impl OwnChain {
                     );
                 }
                 let mut devnet = devnet(config, &spec, &head, &accounts, identity.trading, clock);
+                if let Some(timestamp) = config.test_chain.timestamp {
+                    devnet.set_time(timestamp);
+                }
                 if head.open.is_none() {
                     let first = devnet.first(&head).wrap_err("the first block cannot be opened")?;
                     let first = first.into();
@@ -180,7 +183,7 @@ pub fn origin(
     reason: &StartupReason,
     clock: &dyn Clock,
 ) -> eyre::Result<ChainOrigin> {
-    let accounts = DevAccounts::derive()?;
+    let accounts = DevAccounts::derive(config)?;
     let journal = store.is_durable().then(|| Journal::new(store.clone(), u64::from(config.keep_blocks)));
     let known = if store.is_durable() { ChainIdentity::read(store)? } else { None };
     let is_new = known.is_none();
@@ -250,7 +253,12 @@ pub fn rules(config: &Config, identity: &ChainIdentity, timestamp: u64) -> eyre:
         spec = spec.with_block_time(prescribed);
     }
     if config.testing {
-        spec = spec.with_contracts_sending();
+        let chain = &config.test_chain;
+        spec = spec.with_lifted(LiftedRules {
+            contracts_may_send: true,
+            any_tx_gas: config.genesis.is_none() && !chain.enable_tx_gas_limit,
+            code_size: chain.code_size(),
+        });
     }
     if let Some(world) = &identity.trading {
         spec = spec.with_wrapper(world.weth);
@@ -280,14 +288,14 @@ fn found(
     let builtin = given.is_none();
     let (mut genesis, genesis_file) = match given {
         Some((genesis, hash)) => (genesis, Some(hash)),
-        None => (world::dev_genesis(&accounts.all(), now), None),
+        None => (built_in_genesis(config, accounts, now), None),
     };
     set_forks(&mut genesis.config, &config.fork)?;
     if builtin {
         world::add_contracts_of_forks(&mut genesis);
     }
     let spec = ChainSpec::new(genesis.config.clone(), config.block_time())?;
-    let (state, trading) = if builtin {
+    let (state, trading) = if config.has_world() {
         let (state, trading) = world::build(&genesis, &spec, &accounts.all(), codes)?;
         (state, Some(trading))
     } else {
@@ -318,6 +326,27 @@ fn found(
     let founded = snapshots.newest().head.number();
     let identity = ChainIdentity::new(hash, genesis_file, chain_file, founded, genesis.config, trading);
     Ok((identity, snapshots))
+}
+
+/// Returns the genesis of the built-in devnet, which begins at `now`, in Unix seconds, or of the chain under test that the settings
+/// describe.
+fn built_in_genesis(config: &Config, accounts: &DevAccounts, now: u64) -> Genesis {
+    let chain = &config.test_chain;
+    let mut genesis = world::dev_genesis(&accounts.all(), chain.timestamp.unwrap_or(now));
+    if !config.testing {
+        return genesis;
+    }
+    genesis.gas_limit = chain.block_gas();
+    genesis.base_fee_per_gas = chain.base_fee.map(u128::from).or(genesis.base_fee_per_gas);
+    genesis.config.chain_id = chain.chain_id.unwrap_or(genesis.config.chain_id);
+    if let Some(newest) = chain.hardfork {
+        set_newest_fork(&mut genesis.config, newest);
+    }
+    let balance = Unit::ETHER.wei() * U256::from(chain.balance);
+    for user in &accounts.users {
+        genesis.alloc.entry(user.address()).or_default().balance = balance;
+    }
+    genesis
 }
 
 /// Restores the stored chain, if it is the one of `config`.
@@ -432,15 +461,19 @@ fn file_hash(path: &Path, flag: &str) -> eyre::Result<B256> {
 
 /// Accounts of the test mnemonic.
 struct DevAccounts {
-    /// The first ten accounts.
+    /// The first accounts, or those of another mnemonic.
     users: Vec<PrivateKeySigner>,
-    /// The next ten accounts.
+    /// The ten accounts of background traffic.
     traffic: Vec<PrivateKeySigner>,
 }
 
 impl DevAccounts {
-    fn derive() -> eyre::Result<Self> {
-        Ok(Self { users: world::dev_signers()?, traffic: world::traffic_signers()? })
+    fn derive(config: &Config) -> eyre::Result<Self> {
+        let chain = &config.test_chain;
+        let users = world::signers_of(chain.mnemonic.as_deref(), chain.accounts.into());
+        let has_traffic = config.genesis.is_some() || config.has_world();
+        let traffic = if has_traffic { world::traffic_signers()? } else { Vec::new() };
+        Ok(Self { users: users.wrap_err("--mnemonic")?, traffic })
     }
 
     fn all(&self) -> Vec<PrivateKeySigner> {

@@ -24,6 +24,8 @@ pub struct BlockSpace {
 #[derive(Debug)]
 pub struct Best {
     fees: BlockFees,
+    /// Whether tips do not count.
+    is_fifo: bool,
     /// The senders' next transactions, with those that follow, by the tip, and by the arrival that no other transaction has.
     runs: BTreeMap<(u128, Reverse<u64>), VecDeque<Arc<Pooled>>>,
 }
@@ -45,8 +47,8 @@ pub struct Ready {
 }
 
 impl Best {
-    pub(super) fn new(fees: BlockFees, runs: impl Iterator<Item = VecDeque<Arc<Pooled>>>) -> Self {
-        let mut best = Self { fees, runs: BTreeMap::new() };
+    pub(super) fn new(fees: BlockFees, is_fifo: bool, runs: impl Iterator<Item = VecDeque<Arc<Pooled>>>) -> Self {
+        let mut best = Self { fees, is_fifo, runs: BTreeMap::new() };
         runs.for_each(|run| best.add(run));
         best
     }
@@ -56,6 +58,7 @@ impl Best {
         let Some(first) = run.front() else { return };
         let pays_blobs = first.tx.max_fee_per_blob_gas().is_none_or(|fee| fee >= self.fees.blob);
         if let Some(tip) = first.tx.effective_tip_per_gas(self.fees.base).filter(|_| pays_blobs) {
+            let tip = if self.is_fifo { 0 } else { tip };
             self.runs.insert((tip, Reverse(first.arrived)), run);
         }
     }

@@ -9,12 +9,11 @@ use alloy_eips::{
     eip2718::{EIP1559_TX_TYPE_ID, EIP4844_TX_TYPE_ID, EIP7702_TX_TYPE_ID, LEGACY_TX_TYPE_ID},
     eip4844::{BYTES_PER_BLOB, kzg_to_versioned_hash},
     eip7594::{BlobTransactionSidecarVariant, CELLS_PER_EXT_BLOB},
-    eip7825::MAX_TX_GAS_LIMIT_OSAKA,
     eip7840::BlobParams,
 };
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::Address;
-use revm::primitives::{eip3860::MAX_INITCODE_SIZE, hardfork::SpecId};
+use revm::primitives::hardfork::SpecId;
 
 use super::{PoolError, SentTransaction};
 use crate::{
@@ -86,11 +85,13 @@ fn check_type(spec: &ChainSpec, head: &Header, kind: u8) -> Result<(), PoolError
 
 fn check_gas_limit(spec: &ChainSpec, head: &Header, tx: &TxEnvelope) -> Result<(), PoolError> {
     let (gas, size) = (tx.gas_limit(), tx.input().len());
-    if tx.is_create() && size > MAX_INITCODE_SIZE && spec.is_shanghai_active_at_timestamp(head.timestamp) {
-        return Err(PoolError::InitCode { size, limit: MAX_INITCODE_SIZE });
+    let limit = spec.most_init_code();
+    if tx.is_create() && size > limit && spec.is_shanghai_active_at_timestamp(head.timestamp) {
+        return Err(PoolError::InitCode { size, limit });
     }
-    if gas > MAX_TX_GAS_LIMIT_OSAKA && spec.is_osaka_active_at_timestamp(head.timestamp) {
-        return Err(PoolError::GasCap { cap: MAX_TX_GAS_LIMIT_OSAKA, gas });
+    let cap = spec.most_tx_gas(head.timestamp);
+    if gas > cap {
+        return Err(PoolError::GasCap { cap, gas });
     }
     if gas > head.gas_limit {
         return Err(PoolError::BlockGas);

@@ -15,6 +15,8 @@ pub struct Settings {
     pub min_tip: u128,
     /// Whether contracts may send transactions, which EIP-3607 forbids.
     pub contracts_may_send: bool,
+    /// Whether the transactions of a block are in the order of their arrival, and not of their tips.
+    pub is_fifo: bool,
     /// Maximum number of bundles. Their bytes are bounded by `bytes`, beside those of the transactions.
     pub bundles: usize,
     /// The place where the blocks are built, which is where bundles are mined.

@@ -410,7 +410,7 @@ impl Pool {
 
     /// Returns the transactions that can be mined on the snapshot `on` at these fees, best first.
     pub fn best(&self, on: &Snapshot, fees: BlockFees) -> Best {
-        Best::new(fees, self.inner.lock().queue.runs(&on.world))
+        Best::new(fees, self.settings.is_fifo, self.inner.lock().queue.runs(&on.world))
     }
 
     /// Returns the transactions of all senders, in order of the senders' addresses. The producer's own transactions of

@@ -135,9 +135,9 @@ pub struct Impersonated {
 }
 
 impl Impersonated {
-    /// Creates an empty set of at most `most` accounts.
-    pub fn new(most: usize) -> Self {
-        Self { most, accounts: Mutex::default(), all: AtomicBool::new(false), choosing: Mutex::default() }
+    /// Creates a set of at most `most` accounts: of all, or of none yet.
+    pub fn new(most: usize, all: bool) -> Self {
+        Self { most, accounts: Mutex::default(), all: AtomicBool::new(all), choosing: Mutex::default() }
     }
 
     /// Adds an account. Returns false, and adds nothing, if the set is full.

@@ -1,7 +1,6 @@
 //! The plan of a batch: the transactions that carry it out, each with the gas limit that its simulation requires.
 
-use alloy_eips::{eip2930::AccessList, eip7702::constants::PER_EMPTY_ACCOUNT_COST, eip7825::MAX_TX_GAS_LIMIT_OSAKA};
-use alloy_hardforks::EthereumHardforks;
+use alloy_eips::{eip2930::AccessList, eip7702::constants::PER_EMPTY_ACCOUNT_COST};
 use alloy_primitives::{Address, TxKind, U256};
 use revm::{
     bytecode::Bytecode, context::result::ExecutionResult, context_interface::cfg::gas::calculate_initial_tx_gas,
@@ -407,7 +406,7 @@ impl Planner<'_> {
     fn most_gas(&self) -> u64 {
         let header = self.snapshot.header();
         let most = header.gas_limit.min(self.rules.gas_cap);
-        if self.spec.is_osaka_active_at_timestamp(header.timestamp) { most.min(MAX_TX_GAS_LIMIT_OSAKA) } else { most }
+        most.min(self.spec.most_tx_gas(header.timestamp))
     }
 
     /// Runs a call, keeps its writes in `overlay`, and determines its gas limit: the call's own, or else what it needed

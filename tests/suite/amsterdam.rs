@@ -58,7 +58,8 @@ async fn slot(node: &TestNode, at: u64) -> Option<u64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_block_of_the_fork_has_the_slot_0() {
     const FORK: u64 = 9_000_000_000;
-    let node = TestNode::start(&["--testing", "--no-mining", "--fork", &format!("amsterdam={FORK}")]);
+    let node =
+        TestNode::start(&["--testing", "--dialect", "project", "--no-mining", "--fork", &format!("amsterdam={FORK}")]);
     let mut socket = Socket::open(&node, "/").await;
     let heads = socket.subscribe(json!(["newHeads"])).await;
     node.result("/", "evm_mine", json!([])).await;
@@ -104,7 +105,7 @@ async fn the_first_block_of_the_fork_has_the_slot_0() {
 /// EIP-8037, EIP-7708: a new account costs state gas, and a transfer is logged.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_in_the_fork_from_its_genesis_on_has_its_rules() {
-    let node = TestNode::start(&["--testing", "--no-mining", "--fork", "amsterdam=0"]);
+    let node = TestNode::start(&["--testing", "--dialect", "project", "--no-mining", "--fork", "amsterdam=0"]);
     let genesis = block(&node, "/", "0x0").await;
     assert_eq!((&genesis["slotNumber"], &genesis["blockAccessListHash"]), (&json!("0x0"), &json!(NO_ACCESSES)));
     for contract in [BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_EXIT_CONTRACT_ADDRESS, DEPLOYMENT_PROXY] {
@@ -207,7 +208,7 @@ async fn blocks_that_were_made_in_parts_are_valid_as_a_whole() {
 /// A followed chain's headers are read, its blocks are executed here, and the hashes of their access lists compared.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_of_the_fork_is_followed() {
-    let upstream = TestNode::start(&["--testing", "--no-mining", "--fork", "amsterdam=0"]);
+    let upstream = TestNode::start(&["--testing", "--dialect", "project", "--no-mining", "--fork", "amsterdam=0"]);
     let mine = async || {
         let transfer = json!({"from": ALICE, "to": STRANGER, "value": "0x1", "gas": "0x40000"});
         upstream.result("/", "eth_sendTransaction", json!([transfer])).await;
@@ -243,7 +244,7 @@ async fn a_chain_of_the_fork_is_followed() {
 /// execution-apis 851 says what is null, and what is an error.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_access_list_of_a_block_is_told_as_json_and_as_the_bytes_of_its_hash() {
-    let flags = ["--testing", "--no-mining", "--fork", "amsterdam=0", "--keep-blocks", "2"];
+    let flags = ["--testing", "--dialect", "project", "--no-mining", "--fork", "amsterdam=0", "--keep-blocks", "2"];
     let node = TestNode::start(&[&flags[..], &["--keep-history", "2"]].concat());
     // Creates a contract that stores 7 in the slot 5, and reads the slot 6.
     let create =
@@ -278,7 +279,7 @@ async fn the_access_list_of_a_block_is_told_as_json_and_as_the_bytes_of_its_hash
         }
     }
     node.result("/", "anvil_mine", json!([4])).await;
-    let before = TestNode::start(&["--testing", "--no-mining"]);
+    let before = TestNode::start(&["--testing", "--dialect", "project", "--no-mining"]);
     for method in ["eth_getBlockAccessList", "debug_getRawBlockAccessList"] {
         assert_eq!(node.error("/", method, json!(["0x1"])).await["code"], 4444, "{method}: pruned");
         assert_eq!(before.error("/", method, json!(["latest"])).await["code"], -32001, "{method}: before the fork");
@@ -290,7 +291,7 @@ const STORES: &str = "0x600760055560065450";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_access_list_of_a_simulated_block_is_an_output() {
-    let node = TestNode::start(&["--testing", "--no-mining", "--fork", "amsterdam=0"]);
+    let node = TestNode::start(&["--testing", "--dialect", "project", "--no-mining", "--fork", "amsterdam=0"]);
     let calls = json!([{"from": ALICE, "to": null, "data": STORES}, {"from": ALICE, "to": STRANGER, "value": "0x1"}]);
     let withdrawal = json!({"index": "0x0", "validatorIndex": "0x0", "address": SYSTEM, "amount": "0x1"});
     let blocks = json!([{"calls": calls, "blockOverrides": {"withdrawals": [withdrawal]}}, {"calls": [{"from": ALICE, "to": STRANGER}]}]);
@@ -310,7 +311,7 @@ async fn the_access_list_of_a_simulated_block_is_an_output() {
             }
         }
     }
-    let before = TestNode::start(&["--testing", "--no-mining"]);
+    let before = TestNode::start(&["--testing", "--dialect", "project", "--no-mining"]);
     let none = before.result("/", "presim_simulate", json!([payload(json!(["blockAccessList"])), "latest"])).await;
     assert_eq!(none[0], json!({"calls": [{}, {}]}));
 }
@@ -318,8 +319,8 @@ async fn the_access_list_of_a_simulated_block_is_an_output() {
 /// execution-apis 852.
 #[tokio::test(flavor = "multi_thread")]
 async fn traces_tell_gas_in_both_dimensions() {
-    let node = TestNode::start(&["--testing", "--no-mining", "--fork", "amsterdam=0"]);
-    let before = TestNode::start(&["--testing", "--no-mining"]);
+    let node = TestNode::start(&["--testing", "--dialect", "project", "--no-mining", "--fork", "amsterdam=0"]);
+    let before = TestNode::start(&["--testing", "--dialect", "project", "--no-mining"]);
     // Stores in a slot that stays and in one that is cleared again, and calls an account.
     let code = "0x600160005560016001555f6001555f5f5f5f5f305f5050505050505f5f5f5f5f335af1";
     let call = json!({"from": ALICE, "to": STRANGER, "gas": "0x100000"});
@@ -374,7 +375,16 @@ async fn traces_tell_gas_in_both_dimensions() {
 /// The result succeeds, and one less fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn estimates_are_the_smallest_sufficient_limits() {
-    let node = TestNode::start(&["--testing", "--no-mining", "--fork", "amsterdam=0"]);
+    let node = TestNode::start(&[
+        "--testing",
+        "--dialect",
+        "project",
+        "--no-mining",
+        "--fork",
+        "amsterdam=0",
+        "--gas-limit",
+        "60000000",
+    ]);
     let bob = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
     let [at, child] = [Address::repeat_byte(0xc0), Address::repeat_byte(0xc1)];
     // Calls `child` with all its gas, and reverts if the child fails, or if it has returned no data.
@@ -439,7 +449,7 @@ async fn estimates_are_the_smallest_sufficient_limits() {
 /// execution-apis 881: what `eth_callMany` and `eth_callBundle` run sees the slot of its block.
 #[tokio::test(flavor = "multi_thread")]
 async fn bundles_see_the_slot_of_their_block() {
-    let node = TestNode::start(&["--testing", "--no-mining", "--fork", "amsterdam=0"]);
+    let node = TestNode::start(&["--testing", "--dialect", "project", "--no-mining", "--fork", "amsterdam=0"]);
     node.result("/", "anvil_mine", json!([3])).await;
     let state = json!({STRANGER.to_string(): {"code": SLOTNUM}});
     let transactions = json!([{"from": ALICE, "to": STRANGER}]);
@@ -477,7 +487,7 @@ async fn bundles_see_the_slot_of_their_block() {
 /// execution-apis 881.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_simulated_block_has_the_fields_and_the_accesses_of_a_mined_one() {
-    let node = TestNode::start(&["--testing", "--no-mining", "--fork", "amsterdam=0"]);
+    let node = TestNode::start(&["--testing", "--dialect", "project", "--no-mining", "--fork", "amsterdam=0"]);
     let sent = json!([{"from": ALICE, "to": STRANGER, "value": "0x1", "gas": "0x40000"}]);
     node.result("/", "eth_sendTransaction", sent).await;
     node.result("/", "anvil_mine", json!([1])).await;

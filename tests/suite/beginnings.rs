@@ -165,7 +165,7 @@ async fn beginnings_go_on_through_blocks_where_no_roots_are_computed() {
 
 #[tokio::test]
 async fn another_snapshot_shares_nothing_with_the_one_before() {
-    let node = TestNode::start(&["--traffic", "0", "--testing", "--no-mining"]);
+    let node = TestNode::start(&["--traffic", "0", "--testing", "--world", "--dialect", "project", "--no-mining"]);
     let request = |index| {
         let calls = vec![json!({ "from": FROM, "to": COUNTER }), own(index)];
         json!([{ "blockStateCalls": [{ "stateOverrides": { FROM: { "balance": "0xffff" } }, "calls": calls }] }, "pending"])

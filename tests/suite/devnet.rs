@@ -36,7 +36,8 @@ impl TradedNode {
 
     /// Starts the devnet with blocks that take this time, of sub-blocks of a minute.
     fn in_sub_blocks(block_time: &str, flags: &[&str]) -> Self {
-        let still = ["--testing", "--block-time", block_time, "--sub-block-ms", "60000"];
+        let still =
+            ["--testing", "--world", "--dialect", "project", "--block-time", block_time, "--sub-block-ms", "60000"];
         let node = TestNode::start(&[&still, flags].concat());
         let info = node.node.info();
         let (world, pairs) = (info.trading.expect("the devnet trades"), info.pairs.clone());

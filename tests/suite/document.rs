@@ -244,7 +244,7 @@ fn spelt_out(part: &Value, document: &Value, within: &[&str]) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_method_takes_as_many_parameters_as_the_document_has() {
     for path in ["/", "/standard"] {
-        let node = TestNode::start(&["--testing", "--no-mining"]);
+        let node = TestNode::start(&["--testing", "--dialect", "project", "--no-mining"]);
         let params_of = document(&node, path).await;
         // Over HTTP these two methods are always refused.
         for (method, params) in examples().into_iter().filter(|(name, _)| !name.ends_with("subscribe")) {
@@ -326,7 +326,7 @@ fn all_objects(value: &Value, at: &str, found: &mut Vec<String>) {
 /// serde takes an array for a struct, in the order in which its fields are declared, which means nothing to a client.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_array_in_the_place_of_any_object_is_refused() {
-    let node = TestNode::start(&["--testing", "--no-mining"]);
+    let node = TestNode::start(&["--testing", "--dialect", "project", "--no-mining"]);
     let mut socket = Socket::open(&node, "/").await;
     let mut objects = 0;
     let subscriptions = [
@@ -395,7 +395,7 @@ fn fields_of_sources() -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_takes_the_fields_that_the_document_has_and_no_others() {
-    let node = TestNode::start(&["--testing", "--no-mining"]);
+    let node = TestNode::start(&["--testing", "--dialect", "project", "--no-mining"]);
     let params_of = document(&node, "/standard").await;
     let found: Vec<(&str, Value, Objects)> = examples()
         .into_iter()

@@ -204,7 +204,7 @@ async fn a_poll_whose_answer_is_rejected_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_polled_filter_reports_a_revert_as_a_reorg() {
-    let node = TestNode::start(&["--testing", "--no-mining"]);
+    let node = TestNode::start(&["--testing", "--world", "--dialect", "project", "--no-mining"]);
     let info = node.node.info();
     let (from, weth) = (info.accounts[1].address(), info.trading.unwrap().weth);
     let mine = async |wei: u64| {

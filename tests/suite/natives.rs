@@ -84,7 +84,7 @@ async fn a_run_that_reaches_a_native_contract_is_rejected_on_a_chain_of_presims_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn natives_go_by_the_fork() {
-    let node = start(&genesis(START + 100, START + 200), &["--testing", "--no-mining"]);
+    let node = start(&genesis(START + 100, START + 200), &["--testing", "--dialect", "project", "--no-mining"]);
     let mine_at = async |time: u64| node.result("/", "evm_mine", json!([{"timestamp": time}])).await;
     mine_at(START + 90).await;
     let call = |to: &str, at: &str| json!([{"to": to}, at]);
@@ -110,7 +110,7 @@ async fn natives_go_by_the_fork() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_reaches_a_native_contract_is_not_mined_and_those_after_it_are() {
-    let node = start(&genesis(0, 0), &["--testing", "--no-mining"]);
+    let node = start(&genesis(0, 0), &["--testing", "--dialect", "project", "--no-mining"]);
     let from = dev_signers().unwrap()[0].address();
     let send = async |to: &str, nonce: u64| {
         let tx = json!({"from": from, "to": to, "nonce": hex(nonce), "gas": "0x186a0"});
@@ -128,7 +128,7 @@ async fn a_transaction_that_reaches_a_native_contract_is_not_mined_and_those_aft
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_file_with_a_block_that_reaches_a_native_contract_is_refused() {
     let genesis = genesis(START + 1_000_000_000, START + 1_000_000_000);
-    let node = start(&genesis, &["--testing", "--no-mining"]);
+    let node = start(&genesis, &["--testing", "--dialect", "project", "--no-mining"]);
     let tx = json!({"from": dev_signers().unwrap()[0].address(), "to": SOMEBODY, "gas": "0x186a0"});
     node.result("/", "eth_sendTransaction", json!([tx])).await;
     node.result("/", "evm_mine", json!([{"timestamp": START + 2}])).await;
@@ -192,7 +192,7 @@ async fn forks_of_chains_that_go_their_own_way_are_named_with_their_times() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_devnet_with_an_unexecuted_fork_does_not_start() {
-    for flags in [&[][..], &["--testing"]] {
+    for flags in [&[][..], &["--testing", "--dialect", "project"]] {
         let refused = TestNode::try_start(&[flags, &["--fork", "bogota=4000000000"]].concat()).err().expect("an error");
         let text = format!("{refused:#}");
         assert!(text.contains("4000000000") && text.contains("--fork bogota=never"), "{text}");

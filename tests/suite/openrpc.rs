@@ -305,7 +305,7 @@ async fn requests_and_answers_have_the_shapes_of_the_document() {
     let standing =
         json!([[{"name": "one", "simulate": {"blockStateCalls": [{"calls": [{"to": ADDRESS, "gas": "0xffff"}]}]}}]]);
     let watch = node.result("/", "presim_watch", standing).await;
-    let testing = TestNode::start(&["--testing", "--no-mining"]);
+    let testing = TestNode::start(&["--testing", "--dialect", "project", "--no-mining"]);
     let parent = testing.result("/", "eth_getBlockByNumber", json!(["earliest", false])).await;
     for path in ["/", "/standard"] {
         // The document of a devnet under test has all methods.
@@ -371,8 +371,8 @@ async fn the_document_has_the_methods_that_the_node_has() {
     let genesis = file.path().to_str().unwrap();
     for (flags, scope) in [
         (&["--traffic", "0"][..], MethodScope::Any),
-        (&["--genesis", genesis, "--feed", "static", "--testing"], MethodScope::Testing),
-        (&["--testing"], MethodScope::TestedDevnet),
+        (&["--genesis", genesis, "--feed", "static", "--testing", "--dialect", "project"], MethodScope::Testing),
+        (&["--testing", "--dialect", "project"], MethodScope::TestedDevnet),
     ] {
         let node = TestNode::start(flags);
         for path in ["/", "/standard"] {
@@ -401,7 +401,7 @@ async fn each_example_of_the_document_has_a_result() {
     let quick = ["--traffic", "0", "--sub-block-ms", "50", "--sub-blocks", "2"];
     let mut ran = 0;
     for path in ["/", "/standard"] {
-        let testing = TestNode::start(&["--testing", "--no-mining"]);
+        let testing = TestNode::start(&["--testing", "--dialect", "project", "--no-mining"]);
         let document = testing.result(path, "rpc.discover", json!([])).await;
         let node = TestNode::start(&[&quick[..], &["--keep-blocks", "8192"]].concat());
         node.sealed(2).await;
@@ -454,7 +454,9 @@ async fn each_example_of_the_document_has_a_result() {
                 }
                 // The time of the example has passed where the method of `anvil_` was called.
                 "evm_setNextBlockTimestamp" => {
-                    TestNode::start(&["--testing", "--no-mining"]).call(path, method, params.clone()).await
+                    TestNode::start(&["--testing", "--dialect", "project", "--no-mining"])
+                        .call(path, method, params.clone())
+                        .await
                 }
                 _ if is_testing => testing.call(path, method, params.clone()).await,
                 _ => socket.call(method, params.clone()).await,

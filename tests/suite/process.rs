@@ -366,7 +366,7 @@ fn an_address_that_others_reach_needs_tokens() {
 
 #[test]
 fn help_names_every_flag_and_its_variable() {
-    let output = command(&["--help"], &[]).output().unwrap();
+    let output = command(&["--testing", "--help"], &[]).output().unwrap();
     assert!(output.status.success());
     let help = String::from_utf8(output.stdout).unwrap();
     let flags = Config::command();

@@ -320,7 +320,8 @@ async fn a_pre_confirmed_receipt_is_the_sealed_one_but_for_the_block_hash() {
 /// Starts a devnet whose blocks are sealed on request, with a pre-confirmed transaction. Returns its pre-confirmed
 /// receipt, too.
 async fn preconfirmed(flags: &[&str]) -> (TestNode, Value) {
-    let node = TestNode::start(&[&["--testing", "--block-time", "1000s", "--sub-block-ms", "100"], flags].concat());
+    let node =
+        TestNode::start(&[&["--testing", "--world", "--block-time", "1000s", "--sub-block-ms", "100"], flags].concat());
     let raw = crate::sending::raw(crate::sending::plain(0), &crate::sending::key(0));
     let receipt = node.result("/standard", "eth_sendRawTransactionSync", json!([raw, 60_000])).await;
     assert_eq!(receipt["blockNumber"], "0x1", "the answer is the pre-confirmed receipt on each path");
@@ -329,7 +330,7 @@ async fn preconfirmed(flags: &[&str]) -> (TestNode, Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_standard_a_receipt_implies_its_block() {
-    let (node, receipt) = preconfirmed(&[]).await;
+    let (node, receipt) = preconfirmed(&["--dialect", "project"]).await;
     let (hash, sender) = (&receipt["transactionHash"], &receipt["from"]);
     let calls = [
         ("eth_getTransactionReceipt", json!([hash])),
@@ -392,6 +393,9 @@ async fn a_pending_block_has_a_hash_a_nonce_and_a_miner_on_both_paths() {
 async fn a_provisional_hash_stays_a_name_of_the_block_that_became_of_it() {
     let node = TestNode::start(&[
         "--testing",
+        "--world",
+        "--dialect",
+        "project",
         "--no-mining",
         "--keep-snapshots",
         "2",
@@ -459,7 +463,8 @@ async fn a_provisional_hash_stays_a_name_of_the_block_that_became_of_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_provisional_hash_is_forgotten_with_a_block_that_is_undone() {
-    let node = TestNode::start(&["--testing", "--no-mining", "--keep-snapshots", "2"]);
+    let node =
+        TestNode::start(&["--testing", "--world", "--dialect", "project", "--no-mining", "--keep-snapshots", "2"]);
     let saved = node.result("/", "evm_snapshot", json!([])).await;
     // The chain that is undone has another first block than the one after it.
     let alice = accounts(&node)[0];

@@ -29,7 +29,12 @@ struct MiningNode {
 
 impl MiningNode {
     fn new(flags: &[&str]) -> Self {
-        Self { node: TestNode::start(&[&["--testing", "--no-mining"], flags].concat()) }
+        Self {
+            node: TestNode::start(
+                &[&["--testing", "--world", "--gas-limit", "60000000", "--dialect", "project", "--no-mining"], flags]
+                    .concat(),
+            ),
+        }
     }
 
     /// Returns the number of the block being built.

@@ -604,7 +604,16 @@ async fn a_simulated_block_that_continues_the_open_one_has_its_prev_randao_on_sl
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_base_fee_after_a_block_that_continues_follows_from_all_its_gas() {
-    let node = TestNode::start(&["--testing", "--block-time", "200s", "--sub-block-ms", "20"]);
+    let node = TestNode::start(&[
+        "--testing",
+        "--world",
+        "--dialect",
+        "project",
+        "--block-time",
+        "200s",
+        "--sub-block-ms",
+        "20",
+    ]);
     // Most of what the block may use: the floor is 40 gas a byte of data that is not zero (EIP-7623).
     for nonce in 0..4 {
         let input = vec![1; 100_000].into();

@@ -124,7 +124,7 @@ async fn time_moves_forward_and_the_next_block_has_the_time_that_was_set() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_with_transactions_is_sealed_before_the_time_or_the_state_changes() {
-    let node = TestNode::start(&["--testing", "--block-time", "500s", "--sub-block-ms", "50"]);
+    let node = TestNode::start(&["--testing", "--dialect", "project", "--block-time", "500s", "--sub-block-ms", "50"]);
     let pre_confirmed = async || {
         let call = json!([{ "from": ALICE, "to": BOB, "value": "0x1" }]);
         let receipt = json!([node.result("/", "eth_sendTransaction", call).await]);
@@ -301,7 +301,6 @@ async fn without_the_flag_there_are_no_methods_for_testing_and_a_static_chain_on
         (&["--data-dir", "/tmp/presim-unused"][..], "--testing and --data-dir: "),
         (&["--upstream", "http://127.0.0.1:1"], "--testing and --upstream: "),
         (&["--genesis", "g", "--chain", "c", "--feed", "devnet"], "--testing and --chain with --feed devnet: "),
-        (&["--listen", "0.0.0.0:0", "--token-file", "t"], "--testing and --listen 0.0.0.0:0: "),
         (&["--sub-block-ms", "100"], "--sub-block-ms and --testing: blocks are mined as transactions arrive"),
         (&["--sub-blocks", "5"], "--sub-blocks and --testing: "),
         (&["--traffic", "4"], "--traffic and --testing: "),
@@ -446,8 +445,10 @@ async fn fields_of_the_next_block_are_chosen() {
         assert_eq!(chosen(&block(&node, "pending").await), expected, "{flags:?}");
         // A change of the state keeps them, and a call sees them.
         node.result("/", "anvil_addBalance", json!([WHALE, 1])).await;
-        let returned = |code: &str| json!([{ "data": format!("0x{code}60005260206000f3") }, "pending"]);
-        let base_fee = node.result("/", "eth_call", returned("48")).await;
+        // Returns the base fee: BASEFEE PUSH0 MSTORE PUSH1 32 PUSH0 RETURN.
+        let call =
+            json!([{ "from": ALICE, "data": "0x485f5260205ff3", "maxFeePerGas": hex(2_000_000_000) }, "pending"]);
+        let base_fee = node.result("/", "eth_call", call).await;
         assert_eq!(base_fee, json!(B256::from(U256::from(2_000_000_000_u64))));
         let mined = mine().await;
         assert_eq!(chosen(&mined), expected, "{flags:?}");
@@ -564,6 +565,94 @@ async fn the_root_speaks_the_standard_dialect_unless_it_is_told_otherwise() {
         node.error("/standard", "eth_call", revert.clone()).await
     );
     let node = TestNode::start(&["--testing", "--dialect", "project"]);
-    let status = |path: &'static str| node.error(path, "eth_simulateV1", json!([]));
-    assert_ne!(status("/").await, status("/standard").await);
+    assert_ne!(node.error("/", "eth_call", revert.clone()).await, node.error("/standard", "eth_call", revert).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_under_test_has_funded_accounts_and_nothing_else() {
+    let node = TestNode::start(&["--testing"]);
+    let accounts = node.result("/", "eth_accounts", json!([])).await;
+    assert_eq!((accounts.as_array().map(Vec::len), &accounts[0]), (Some(10), &json!(ALICE)));
+    for account in accounts.as_array().expect("a list") {
+        assert_eq!(node.result("/", "eth_getTransactionCount", json!([account, "latest"])).await, "0x0");
+        assert_eq!(node.result("/", "eth_getBalance", json!([account, "latest"])).await, "0x21e19e0c9bab2400000");
+    }
+    assert!(node.node.info().trading.is_none(), "there is no trading world");
+    assert_eq!(block(&node, "latest").await["gasLimit"], hex(30_000_000));
+    // The deployment proxy creates a contract at the address of EIP-1014.
+    let proxy = address!("0x4e59b44847b379578588920cA78FbF26c0B4956C");
+    let init = "600a600c600039600a6000f3602a60005260206000f3";
+    let create = json!([{ "from": ALICE, "to": proxy, "data": format!("0x{:064x}{init}", 7) }]);
+    let receipt = json!([node.result("/", "eth_sendTransaction", create).await]);
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", receipt).await["status"], "0x1");
+    let created = proxy.create2_from_code(B256::from(U256::from(7)), alloy_primitives::hex::decode(init).expect("hex"));
+    assert_eq!(node.result("/", "eth_getCode", json!([created, "latest"])).await, "0x602a60005260206000f3");
+    // No cap bounds the gas of a transaction.
+    let dear = json!([{ "from": ALICE, "to": BOB, "gas": hex(29_000_000) }]);
+    node.result("/", "eth_sendTransaction", dear.clone()).await;
+    let capped = TestNode::start(&["--testing", "--enable-tx-gas-limit"]);
+    assert_eq!(capped.error("/", "eth_sendTransaction", dear).await["code"], -32000);
+
+    let node = TestNode::start(&["--testing", "--world"]);
+    assert!(node.node.info().trading.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flags_of_anvil_shape_the_chain() {
+    const TIME: u64 = 2_000_000_000;
+    let flags = "--testing --accounts 3 --balance 7 --chain-id 1234 --gas-limit 20000000 --base-fee 5000000000 --timestamp \
+                 2000000000 --hardfork Shanghai --code-size-limit 100000 --auto-impersonate --order fifo --no-mining";
+    let node = TestNode::start(&flags.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(node.result("/", "eth_chainId", json!([])).await, hex(1234));
+    assert_eq!(node.result("/", "eth_accounts", json!([])).await.as_array().map(Vec::len), Some(3));
+    assert_eq!(balance(&node, BOB, "latest").await, U256::from(7 * u128::from(ETHER)));
+    let first = block(&node, "earliest").await;
+    assert_eq!(
+        [&first["gasLimit"], &first["baseFeePerGas"], &first["timestamp"]],
+        [&hex(20_000_000), &hex(5_000_000_000), &hex(TIME)]
+    );
+    assert_eq!((first.get("withdrawalsRoot").is_some(), first.get("blobGasUsed").is_some()), (true, false));
+    assert_eq!(node.result("/", "anvil_nodeInfo", json!([])).await["hardFork"], "Shanghai");
+    // A contract of 50,000 bytes, which EIP-170 does not allow: PUSH2 50000 PUSH0 RETURN.
+    let large = json!([{ "from": ALICE, "data": "0x61c3505ff3", "gas": hex(15_000_000) }]);
+    let large = json!([node.result("/", "eth_sendTransaction", large).await]);
+    node.result("/", "evm_mine", json!([])).await;
+    let receipt = node.result("/", "eth_getTransactionReceipt", large).await;
+    assert_eq!(receipt["status"], "0x1", "{receipt}");
+    let mined = number(&block(&node, "latest").await["timestamp"]);
+    assert!((TIME..TIME + 600).contains(&mined), "the clock goes on from there: {mined}");
+    // Transactions are mined as they arrive, in any account's name.
+    node.result("/", "anvil_setBalance", json!([WHALE, hex(ETHER)])).await;
+    let send = async |from: Address, tip: u64| {
+        let call =
+            json!([{ "from": from, "to": BOB, "maxPriorityFeePerGas": hex(tip), "maxFeePerGas": hex(20_000_000_000) }]);
+        node.result("/", "eth_sendTransaction", call).await
+    };
+    let sent = [send(WHALE, 1).await, send(ALICE, 2_000_000_000).await];
+    node.result("/", "evm_mine", json!([])).await;
+    assert_eq!(block(&node, "latest").await["transactions"], json!(sent));
+    // Other words, other accounts.
+    let words = "legal winner thank year wave sausage worth useful legal winner thank yellow";
+    let node = TestNode::start(&["--testing", "--mnemonic", words, "--hardfork", "london"]);
+    let accounts = node.result("/", "eth_accounts", json!([])).await;
+    assert_ne!(accounts[0], json!(ALICE));
+    let call = json!([{ "from": accounts[0], "to": BOB, "value": "0x1" }]);
+    let sent = json!([node.result("/", "eth_sendTransaction", call).await]);
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", sent).await["status"], "0x1");
+}
+
+#[tokio::test]
+async fn flags_of_a_chain_under_test_are_refused_without_it() {
+    let load = |flags: &str| Config::load(["presim"].into_iter().chain(flags.split(' ')).map(OsString::from));
+    for flags in ["--accounts 3", "--hardfork cancun", "--world", "--port 8546", "--auto-impersonate"] {
+        let error = load(flags).expect_err("it is refused").to_string();
+        assert!(error.contains("--testing"), "{flags}: {error}");
+    }
+    let error = load("--testing --hardfork atlantis").expect_err("it is refused").to_string();
+    assert!(error.contains("'atlantis'") && error.contains("cancun"), "{error}");
+    let config = load("--testing --host 0.0.0.0 --port 9000 --token-file tokens").expect("an address with tokens");
+    assert_eq!(config.listen, "0.0.0.0:9000".parse().expect("an address"));
+    load("--testing --host 0.0.0.0").expect_err("an address without tokens");
+    let help = |flags: &str| load(flags).expect_err("a text").to_string();
+    assert!(help("--testing --help").contains("--hardfork") && !help("--help").contains("--hardfork"));
 }

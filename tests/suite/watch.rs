@@ -28,7 +28,9 @@ fn node() -> TestNode {
 }
 
 pub fn node_with(flags: &[&str]) -> TestNode {
-    TestNode::start(&[&["--traffic", "0", "--testing", "--no-mining"], flags].concat())
+    TestNode::start(
+        &[&["--traffic", "0", "--testing", "--world", "--dialect", "project", "--no-mining"], flags].concat(),
+    )
 }
 
 /// Makes a change of the chain.
@@ -349,7 +351,18 @@ async fn bundles_are_polled_and_taken_over() {
 #[tokio::test]
 async fn the_answers_on_sealed_blocks_are_those_of_their_block_number() {
     // A simulation on a sealed block has the time of the interval after it, and the block being built that of now.
-    let slow = ["--traffic", "0", "--testing", "--block-time", "600s", "--sub-block-ms", "60000"];
+    let slow = [
+        "--traffic",
+        "0",
+        "--testing",
+        "--world",
+        "--dialect",
+        "project",
+        "--block-time",
+        "600s",
+        "--sub-block-ms",
+        "60000",
+    ];
     let node = with_readers(TestNode::start(&slow)).await;
     // NUMBER, TIMESTAMP and COINBASE.
     node.result("/", "anvil_setCode", json!([account(2), "0x435f52426020524160405260605ff3"])).await;

@@ -90,6 +90,11 @@ impl Devnet {
         }
     }
 
+    /// Moves the clock of the blocks to `timestamp`, in Unix seconds.
+    pub fn set_time(&mut self, timestamp: u64) {
+        self.clock.move_to(timestamp);
+    }
+
     /// Sets the interval between sub-blocks, and their number in a block.
     pub fn pace(&mut self, every: Duration, sub_blocks: u32) {
         (self.sub_blocks, self.picking, self.giving_way) = (sub_blocks, every / 2, every / 8);

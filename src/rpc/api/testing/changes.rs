@@ -212,7 +212,7 @@ changes! {
         /// The number of blocks; 1 where absent.
         #[serde(default)]
         blocks: Option<Number<u64>>,
-    }, "[1]", |given| ChainChange::RollBack { blocks: given.blocks.map_or(1, |blocks| blocks.0) };
+    }, "[0]", |given| ChainChange::RollBack { blocks: given.blocks.map_or(1, |blocks| blocks.0) };
 
     /// With --testing: returns to the beginning, without the transactions that wait and the states that were saved.
     Reset = "at most 1 parameter: an empty object", {

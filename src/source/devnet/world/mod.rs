@@ -94,6 +94,20 @@ pub fn dev_signers() -> Result<Vec<PrivateKeySigner>, WorldError> {
     signers(0..ACCOUNTS)
 }
 
+/// Returns the first keys that are derived from a mnemonic; of the test mnemonic if none is given.
+///
+/// # Errors
+///
+/// Returns [`WorldError::Mnemonic`] if the mnemonic is none, or a key cannot be derived.
+pub fn signers_of(mnemonic: Option<&str>, count: usize) -> Result<Vec<PrivateKeySigner>, WorldError> {
+    let mnemonic = match mnemonic {
+        None if count <= ACCOUNTS => return signers(0..count),
+        given => given.unwrap_or(MNEMONIC),
+    };
+    let parent = MnemonicBuilder::<English>::default().phrase(mnemonic).index(0)?.build_parent_key()?;
+    Ok(parent.children_from(0).take(count).collect::<Result<_, _>>()?)
+}
+
 /// Returns the keys of the next ten accounts, for background traffic, so that it never takes a nonce of the user's.
 ///
 /// # Errors
