@@ -9,7 +9,7 @@ use crate::{
     pool::{self, BlocksBuilt},
     rpc::{
         ConnectionLimits, IPC_SOCKET, ServerConfig, SocketBounds,
-        dialect::{PRESIM, STANDARD},
+        dialect::{ANVIL, Dialect, PRESIM, STANDARD},
     },
     wallet::{Policy, SendingSettings},
 };
@@ -89,9 +89,11 @@ impl Config {
 
     /// Returns the settings of the servers.
     pub fn server(&self) -> ServerConfig {
+        let standard: &Dialect = if self.testing { &ANVIL } else { &STANDARD };
         ServerConfig {
             listen: self.listen,
-            root: if self.dialect() == DialectName::Standard { &STANDARD } else { &PRESIM },
+            root: if self.dialect() == DialectName::Standard { standard } else { &PRESIM },
+            standard,
             max_body: self.max_body as usize,
             read_timeout: Duration::from_millis(self.deadline_ms),
             max_catch_up: Duration::from_millis(self.fleet.max_catch_up_ms),

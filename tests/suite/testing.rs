@@ -214,7 +214,7 @@ async fn subscribers_hear_of_a_revert_as_of_a_reorg() {
 async fn transactions_are_sent_in_the_name_of_any_account_contracts_included() {
     let node = testing();
     let call = json!([{ "from": WHALE, "to": BOB, "value": hex(3) }]);
-    assert_eq!(node.error("/", "eth_sendTransaction", call.clone()).await["message"], "unknown account");
+    assert_eq!(node.error("/", "eth_sendTransaction", call.clone()).await["message"], "No Signer available");
     node.result("/", "anvil_impersonateAccount", json!([WHALE])).await;
     node.result("/", "anvil_setBalance", json!([WHALE, hex(ETHER)])).await;
     node.result("/", "anvil_setCode", json!([WHALE, "0x00"])).await;
@@ -233,7 +233,7 @@ async fn transactions_are_sent_in_the_name_of_any_account_contracts_included() {
     }
     assert_eq!(balance(&node, BOB, "latest").await, before + U256::from(6));
     node.result("/", "hardhat_stopImpersonatingAccount", json!([WHALE])).await;
-    assert_eq!(node.error("/", "eth_sendTransaction", call).await["message"], "unknown account");
+    assert_eq!(node.error("/", "eth_sendTransaction", call).await["message"], "No Signer available");
 
     let node = TestNode::start(&["--testing", "--testing-limit", "1"]);
     node.result("/", "hardhat_impersonateAccount", json!([WHALE])).await;
@@ -530,14 +530,14 @@ async fn any_account_sends_and_the_chain_describes_itself() {
     let node = TestNode::start(&["--testing"]);
     node.result("/", "anvil_setBalance", json!([WHALE, hex(ETHER)])).await;
     let call = json!([{ "from": WHALE, "to": BOB, "value": "0x1" }]);
-    assert_eq!(node.error("/", "eth_sendTransaction", call.clone()).await["code"], -32000);
+    assert_eq!(node.error("/", "eth_sendTransaction", call.clone()).await["code"], -32602);
     let sent = node.result("/", "eth_sendUnsignedTransaction", call.clone()).await;
     assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([sent])).await["from"], json!(WHALE));
     node.result("/", "anvil_autoImpersonateAccount", json!([true])).await;
     let sent = node.result("/", "eth_sendTransaction", call.clone()).await;
     assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([sent])).await["from"], json!(WHALE));
     node.result("/", "hardhat_autoImpersonateAccount", json!([false])).await;
-    assert_eq!(node.error("/", "eth_sendTransaction", call).await["message"], "unknown account");
+    assert_eq!(node.error("/", "eth_sendTransaction", call).await["message"], "No Signer available");
 
     let (head, pending) = (block(&node, "latest").await, block(&node, "pending").await);
     let info = node.result("/", "anvil_nodeInfo", json!([])).await;
@@ -655,4 +655,54 @@ async fn flags_of_a_chain_under_test_are_refused_without_it() {
     load("--testing --host 0.0.0.0").expect_err("an address without tokens");
     let help = |flags: &str| load(flags).expect_err("a text").to_string();
     assert!(help("--testing --help").contains("--hardfork") && !help("--help").contains("--hardfork"));
+}
+
+/// Libraries for tests compare the texts of errors.
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_have_the_texts_that_anvil_gives_them() {
+    let node = TestNode::start(&["--testing"]);
+    // Reverts with its call data: CALLDATASIZE PUSH0 PUSH0 CALLDATACOPY CALLDATASIZE PUSH0 REVERT.
+    let echo = "0x365f5f37365ffd";
+    node.result("/", "anvil_setCode", json!([WHALE, echo])).await;
+    let reverted = async |data: &str| {
+        let error = node.error("/standard", "eth_call", json!([{ "to": WHALE, "data": data }, "latest"])).await;
+        assert_eq!(error["code"], 3, "{error}");
+        assert_eq!(error["data"], data);
+        error["message"].as_str().expect("a text").to_owned()
+    };
+    let panic = format!("0x4e487b71{:064x}", 0x11);
+    assert_eq!(reverted(&panic).await, "execution reverted: panic: arithmetic underflow or overflow (0x11)");
+    assert_eq!(reverted("0x12345678").await, "execution reverted: custom error 0x12345678");
+    let with_data = format!("0x12345678{:064x}", 0xff);
+    assert_eq!(reverted(&with_data).await, format!("execution reverted: custom error 0x12345678: {:064x}", 0xff));
+    let text = format!("0x08c379a0{:064x}{:064x}{:0<64}", 32, 2, "6e6f");
+    assert_eq!(reverted(&text).await, "execution reverted: no");
+    assert_eq!(reverted("0x").await, "execution reverted");
+
+    let told = async |method: &str, params: Value| {
+        let error = node.error("/", method, params).await;
+        (error["code"].as_i64().expect("a code"), error["message"].as_str().expect("a text").to_owned())
+    };
+    let dear = json!([{ "from": ALICE, "to": BOB, "value": hex(u64::MAX), "maxFeePerGas": "0xffffffffffffffff", "gas": "0x5208" }]);
+    assert_eq!(
+        told("eth_sendTransaction", dear).await,
+        (-32003, "Insufficient funds for gas * price + value".to_owned())
+    );
+    let poor = json!([{ "from": WHALE, "to": BOB, "value": "0x1" }, "latest"]);
+    assert_eq!(told("eth_call", poor.clone()).await, (-32003, "Insufficient funds for gas * price + value".to_owned()));
+    let low = json!([{ "from": ALICE, "to": BOB, "gas": "0x5207" }]);
+    assert_eq!(
+        told("eth_sendTransaction", low).await,
+        (-32000, "intrinsic gas too high -- CallGasCostMoreThanGasLimit".to_owned())
+    );
+    // A transaction that reverts is mined if its gas is given.
+    let gas_given = json!([{ "from": ALICE, "to": WHALE, "data": "0x12345678", "gas": "0x186a0" }]);
+    let mined = json!([node.result("/", "eth_sendTransaction", gas_given).await]);
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", mined).await["status"], "0x0");
+    let estimated = told("eth_sendTransaction", json!([{ "from": ALICE, "to": WHALE, "data": "0x12345678" }])).await;
+    assert_eq!(estimated, (3, "execution reverted: custom error 0x12345678".to_owned()));
+    // Without --testing they are geth's.
+    let node = TestNode::quiet();
+    let error = node.error("/standard", "eth_call", poor).await;
+    assert!(error["message"].as_str().is_some_and(|text| text.starts_with("err: insufficient funds")), "{error}");
 }

@@ -97,7 +97,7 @@ pub fn reject(caller: &Caller, body: &str, error: RpcError) -> Bytes {
 impl AnswerText {
     /// Returns an error answer.
     pub fn failure(caller: &Caller, id: &Id<'_>, error: RpcError) -> Self {
-        Self::small(caller, failure(id, error))
+        Self::small(caller, failure(id, (caller.dialect.told)(error)))
     }
 
     /// Returns an error answer that counts against the client's rate, or the error that the rate is exceeded.
@@ -296,7 +296,7 @@ impl Message {
             Ok(_) => return self.failure(id, json::too_long(most)),
             Err(error) => {
                 let is_busy = error.is_busy();
-                let text = failure(id, error);
+                let text = failure(id, (caller.dialect.told)(error));
                 if is_busy {
                     front.count_refusal(parsed);
                 }

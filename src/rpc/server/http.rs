@@ -33,7 +33,7 @@ use crate::rpc::{
         service::{Answer, Message, reject},
     },
     limits::{memory::HeldBytes, stalls::Progress},
-    protocol::{dialect::STANDARD, error::RpcError},
+    protocol::error::RpcError,
     run::{
         catch_up::{MIN_SNAPSHOT, min_snapshot, published_from},
         client::Client,
@@ -207,7 +207,7 @@ impl HttpConnection {
         };
         let dialect = match path {
             "/" | "" => service.config.root,
-            "/standard" | "/standard/" => &STANDARD,
+            "/standard" | "/standard/" => service.config.standard,
             "/metrics" => {
                 let here = service.config.metrics.filter(|_| refused.is_none());
                 let text = here.map(|address| format!("metrics are served at http://{address}/metrics"));

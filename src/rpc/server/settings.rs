@@ -20,6 +20,8 @@ pub struct ServerConfig {
     pub listen: SocketAddr,
     /// The dialect of `/`.
     pub root: &'static Dialect,
+    /// The dialect of `/standard`.
+    pub standard: &'static Dialect,
     /// Maximum bytes of a body or a message.
     pub max_body: usize,
     /// Maximum time for a client to send a request.

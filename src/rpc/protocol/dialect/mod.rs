@@ -1,8 +1,10 @@
 //! The differences between presim's own contract and execution-apis.
 
+mod anvil;
 mod presim;
 mod standard;
 
+pub use self::anvil::ANVIL;
 pub use self::presim::PRESIM;
 pub use self::standard::STANDARD;
 
@@ -49,6 +51,8 @@ pub struct Dialect {
     pub counts_reverted_logs: bool,
     /// Returns the error of an `eth_call` that reverted with this data.
     pub revert: fn(Bytes) -> RpcError,
+    /// Returns an error as the dialect tells it.
+    pub told: fn(RpcError) -> RpcError,
     /// The code and the message for an atomic batch on a chain without atomic batches.
     pub not_atomic: (i32, &'static str),
     /// The form of the `error` of a failed call in `eth_callMany`: the error that `eth_call` would return.

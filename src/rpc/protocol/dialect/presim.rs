@@ -23,6 +23,7 @@ pub static PRESIM: Dialect = Dialect {
     // As on the chain, which never has reverted logs.
     counts_reverted_logs: false,
     // One message for all reverts, with the reason in `data`.
+    told: |error| error,
     revert: |data| RpcError::with_data(-32000, "execution reverted", data),
     // EIP-5792's code for an unsupported chain, with the contract's message.
     not_atomic: (5710, "EIP-7702 not supported on the specified chain ID"),

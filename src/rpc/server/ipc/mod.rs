@@ -16,7 +16,7 @@ use crate::{
     rpc::{
         dispatch::service::failure,
         limits::{message::MessageBytes, stalls::NotedStream},
-        protocol::{dialect::STANDARD, error::RpcError},
+        protocol::error::RpcError,
         run::{client::Client, request::Caller},
     },
     unix_socket::accept,
@@ -52,7 +52,7 @@ impl IpcAcceptor {
 async fn serve(service: Arc<HttpService>, stream: UnixStream, connection: Arc<Connection>) {
     let client = Arc::new(Client::without_token(true));
     let memory = connection.memory.clone();
-    let caller = Arc::new(Caller { client, dialect: &STANDARD, page: None, memory, until: None });
+    let caller = Arc::new(Caller { client, dialect: service.config.standard, page: None, memory, until: None });
     let session = service.session();
     let bytes = Arc::new(MessageBytes::new(connection.memory.clone(), connection.progress.clone()));
     let (reads, writes) = stream.into_split();
