@@ -3,11 +3,12 @@
 use std::{
     io::{self, IsTerminal, Write},
     ops::ControlFlow,
+    path::Path,
     process::ExitCode,
     time::{Duration, Instant},
 };
 
-use eyre::eyre;
+use eyre::{WrapErr, eyre};
 use presim::{
     command::{AskTask, Command, CommandError, print, wallet},
     config::Config,
@@ -82,6 +83,7 @@ fn ask(task: AskTask, mut signals: Signals) -> eyre::Result<()> {
 
 fn run(config: Config, mut signals: Signals) -> eyre::Result<()> {
     signals.listen_for_hang_up()?;
+    let dumped_state = config.test_chain.dumped_state().map(Path::to_owned);
     let is_silent = config.test_chain.silent;
     telemetry::init_logs(if is_silent { "off" } else { &config.log }, config.log_json)?;
     for setting in &config.retired {
@@ -108,6 +110,10 @@ fn run(config: Config, mut signals: Signals) -> eyre::Result<()> {
     signals.wait(|| hang_up(&node));
     notify_stopping();
     drop(watchdog);
+    if let Some(path) = &dumped_state {
+        let state = node.state_file().json()?;
+        std::fs::write(path, state).wrap_err_with(|| format!("the state is not written to {}", path.display()))?;
+    }
     let stopped = signals.unless_stopped(move || {
         tracing::info!("stopping: requests under way have five seconds to end; another signal ends them at once");
         node.stop();

@@ -1,6 +1,9 @@
 //! Settings of the chain that `--testing` begins with, under the names of anvil's flags.
 
-use std::net::IpAddr;
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
 
 use alloy_hardforks::EthereumHardfork;
 use clap::{Args, ValueEnum};
@@ -62,6 +65,15 @@ pub struct TestChainConfig {
     /// With --testing: impersonate all accounts.
     #[arg(long, env = "PRESIM_AUTO_IMPERSONATE", requires = "testing")]
     pub auto_impersonate: bool,
+    /// With --testing: begin with the accounts of this state, and write the state there at the end, as JSON in anvil's format.
+    #[arg(long, env = "PRESIM_STATE", value_name = "FILE", requires = "testing", conflicts_with_all = ["genesis", "load_state", "dump_state"])]
+    pub state: Option<PathBuf>,
+    /// With --testing: begin with the accounts of this state.
+    #[arg(long, env = "PRESIM_LOAD_STATE", value_name = "FILE", requires = "testing", conflicts_with = "genesis")]
+    pub load_state: Option<PathBuf>,
+    /// With --testing: write the state to this file at the end.
+    #[arg(long, env = "PRESIM_DUMP_STATE", value_name = "FILE", requires = "testing")]
+    pub dump_state: Option<PathBuf>,
     /// With --testing: the order of a block's transactions: by their tips, or as they have arrived.
     #[arg(long, env = "PRESIM_ORDER", value_name = "ORDER", requires = "testing", value_enum, default_value_t = TxOrder::Fees)]
     pub order: TxOrder,
@@ -90,6 +102,17 @@ impl TestChainConfig {
     /// Returns the gas limit of the blocks.
     pub const fn block_gas(&self) -> u64 {
         if self.disable_block_gas_limit { GREATEST_GAS_LIMIT } else { self.gas_limit }
+    }
+
+    /// Returns the file of the state to begin with. That of --state need not be there yet.
+    pub fn loaded_state(&self) -> Option<&Path> {
+        let kept = self.state.as_deref().filter(|path| path.exists());
+        self.load_state.as_deref().or(kept)
+    }
+
+    /// Returns the file to which the state is written at the end.
+    pub fn dumped_state(&self) -> Option<&Path> {
+        self.dump_state.as_deref().or(self.state.as_deref())
     }
 
     /// Returns the most bytes of a contract's code, if it is not the fork's.

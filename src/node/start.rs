@@ -25,7 +25,7 @@ use crate::{
             Devnet, DevnetSource, Traffic,
             world::{self, Market},
         },
-        testing::{Mining, TestingSource},
+        testing::{Mining, TestingSource, state_file::StateFile},
     },
     state::{CodeCache, LocalWorld},
     store::{Store, StoreError},
@@ -288,7 +288,7 @@ fn found(
     let builtin = given.is_none();
     let (mut genesis, genesis_file) = match given {
         Some((genesis, hash)) => (genesis, Some(hash)),
-        None => (built_in_genesis(config, accounts, now), None),
+        None => (built_in_genesis(config, accounts, now)?, None),
     };
     set_forks(&mut genesis.config, &config.fork)?;
     if builtin {
@@ -330,11 +330,11 @@ fn found(
 
 /// Returns the genesis of the built-in devnet, which begins at `now`, in Unix seconds, or of the chain under test that the settings
 /// describe.
-fn built_in_genesis(config: &Config, accounts: &DevAccounts, now: u64) -> Genesis {
+fn built_in_genesis(config: &Config, accounts: &DevAccounts, now: u64) -> eyre::Result<Genesis> {
     let chain = &config.test_chain;
     let mut genesis = world::dev_genesis(&accounts.all(), chain.timestamp.unwrap_or(now));
     if !config.testing {
-        return genesis;
+        return Ok(genesis);
     }
     genesis.gas_limit = chain.block_gas();
     genesis.base_fee_per_gas = chain.base_fee.map(u128::from).or(genesis.base_fee_per_gas);
@@ -346,7 +346,12 @@ fn built_in_genesis(config: &Config, accounts: &DevAccounts, now: u64) -> Genesi
     for user in &accounts.users {
         genesis.alloc.entry(user.address()).or_default().balance = balance;
     }
-    genesis
+    if let Some(path) = chain.loaded_state() {
+        let file = || format!("the state {}", path.display());
+        let state = StateFile::read(&std::fs::read(path).wrap_err_with(file)?).wrap_err_with(file)?;
+        genesis.alloc.extend(state.into_accounts());
+    }
+    Ok(genesis)
 }
 
 /// Restores the stored chain, if it is the one of `config`.

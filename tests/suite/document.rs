@@ -156,6 +156,8 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("setBlockTimestampInterval", json!([12])),
         ("rollback", json!([0])),
         ("reset", json!([{}])),
+        ("dumpState", json!([false])),
+        ("loadState", json!(["0x7b226163636f756e7473223a7b7d7d"])),
         ("setTime", json!(["0xffffffffe"])),
         ("autoImpersonateAccount", json!([true])),
         ("dropTransaction", json!([HASH])),

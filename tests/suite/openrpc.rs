@@ -258,6 +258,8 @@ fn testing_requests(parent: &Value) -> Vec<(&'static str, Value)> {
         ("anvil_removeBlockTimestampInterval", json!([])),
         ("anvil_rollback", json!([])),
         ("hardhat_reset", json!([])),
+        ("anvil_dumpState", json!([])),
+        ("hardhat_loadState", json!(["0x7b226163636f756e7473223a7b7d7d"])),
         ("evm_setTime", json!(["0xfffffffff"])),
         ("testing_buildBlockV1", json!([parent, attributes, null, "0x"])),
     ]

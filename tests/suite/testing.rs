@@ -706,3 +706,38 @@ async fn errors_have_the_texts_that_anvil_gives_them() {
     let error = node.error("/standard", "eth_call", poor).await;
     assert!(error["message"].as_str().is_some_and(|text| text.starts_with("err: insufficient funds")), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_state_is_dumped_and_loaded_by_another_chain() {
+    let node = TestNode::start(&["--testing"]);
+    node.result("/", "anvil_setBalance", json!([WHALE, hex(ETHER)])).await;
+    node.result("/", "anvil_setCode", json!([WHALE, "0x6005545f5260205ff3"])).await;
+    node.result("/", "anvil_setStorageAt", json!([WHALE, "0x5", B256::repeat_byte(9)])).await;
+    node.result("/", "anvil_setNonce", json!([BOB, "0x7"])).await;
+    let dumped = node.result("/", "anvil_dumpState", json!([])).await;
+    let seen = async |node: &TestNode| {
+        let called = node.result("/", "eth_call", json!([{ "to": WHALE }, "latest"])).await;
+        let nonce = node.result("/", "eth_getTransactionCount", json!([BOB, "pending"])).await;
+        (called, nonce, balance(node, WHALE, "latest").await)
+    };
+    let expected = (json!(B256::repeat_byte(9)), hex(7), U256::from(ETHER));
+    assert_eq!(seen(&node).await, expected);
+    // Gzipped as anvil has it.
+    let bytes: Bytes = dumped.as_str().expect("hex").parse().expect("hex");
+    assert_eq!(bytes[..2], [0x1f, 0x8b]);
+    let other = TestNode::start(&["--testing", "--accounts", "1"]);
+    assert_eq!(other.result("/", "hardhat_loadState", json!([dumped])).await, true);
+    assert_eq!(seen(&other).await, expected);
+    for (state, problem) in [("0x1f8b00", "no gzipped data: "), ("0x7b7d", "missing field `accounts`"), ("0x", "EOF")] {
+        let error = other.error("/", "anvil_loadState", json!([state])).await;
+        let text = error["message"].as_str().expect("a text");
+        assert!(error["code"] == -32602 && text.starts_with("params[0]: ") && text.contains(problem), "{error}");
+    }
+    // In a file, from the start.
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), &bytes).expect("it is written");
+    let path = file.path().to_str().expect("UTF-8");
+    let third = TestNode::start(&["--testing", "--load-state", path]);
+    assert_eq!(seen(&third).await, expected);
+    assert_eq!(third.node.state_file().json().expect("JSON"), node.node.state_file().json().expect("JSON"));
+}

@@ -12,7 +12,7 @@ use crate::rpc::{
         testing::{
             self,
             changes::{self, Testing},
-            describe, drop, impersonate,
+            describe, drop, impersonate, state as test_state,
         },
         trace, wallet, watch,
     },
@@ -203,6 +203,10 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<describe::NodeInfo>("anvil_nodeInfo", Inline).scope(MethodScope::TestedDevnet),
     MethodRoute::serve::<describe::Metadata>("anvil_metadata", Inline).scope(MethodScope::TestedDevnet),
     MethodRoute::serve::<describe::Metadata>("hardhat_metadata", Inline).scope(MethodScope::TestedDevnet),
+    MethodRoute::run::<test_state::Dump>("anvil_dumpState", On(Bundle)).scope(MethodScope::TestedDevnet),
+    MethodRoute::run::<test_state::Dump>("hardhat_dumpState", On(Bundle)).scope(MethodScope::TestedDevnet),
+    MethodRoute::serve::<test_state::Load>("anvil_loadState", Inline).commits().scope(MethodScope::TestedDevnet),
+    MethodRoute::serve::<test_state::Load>("hardhat_loadState", Inline).commits().scope(MethodScope::TestedDevnet),
     MethodRoute::run::<impersonate::SetAll>("anvil_autoImpersonateAccount", Inline).scope(MethodScope::Testing),
     MethodRoute::run::<impersonate::SetAll>("hardhat_autoImpersonateAccount", Inline).scope(MethodScope::Testing),
     MethodRoute::run::<send::SendUnsigned>("eth_sendUnsignedTransaction", On(Read))

@@ -6,3 +6,4 @@ pub mod describe;
 pub mod drop;
 pub mod impersonate;
 mod payload;
+pub mod state;

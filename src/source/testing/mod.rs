@@ -1,5 +1,7 @@
 //! The devnet under the control of its clients (`--testing`): blocks, state and time as tests need them.
 
+pub mod state_file;
+
 use std::{
     collections::BTreeMap,
     sync::Arc,
@@ -7,6 +9,7 @@ use std::{
 };
 
 use alloy_eips::BlockNumHash;
+use alloy_genesis::GenesisAccount;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::{
@@ -14,6 +17,7 @@ use tokio::{
     time::{Interval, MissedTickBehavior, interval_at},
 };
 
+use self::state_file::StateFile;
 use super::{
     Feed, FeedSource,
     devnet::{BlockFields, Devnet, DevnetSource},
@@ -44,6 +48,8 @@ pub enum ChainChange {
     },
     /// Changes an account.
     Edit(AccountEdit),
+    /// Sets the accounts of another chain's state. The others stay.
+    Load(Box<StateFile>),
     /// Chooses a field of the next block.
     Choose(FieldChoice),
     /// Sets the seconds from each block to the next; `None` for the time.
@@ -264,7 +270,18 @@ impl TestingSource {
                 }
                 self.mine(feed, blocks, interval).await?;
             }
-            ChainChange::Edit(edit) => self.edit(feed, &edit).await?,
+            ChainChange::Edit(edit) => self.edit(feed, edit).await?,
+            ChainChange::Load(file) => {
+                let codes = self.codes.clone();
+                self.change_state(feed, move |overlay| {
+                    for (address, GenesisAccount { balance, nonce, code, storage, .. }) in file.into_accounts() {
+                        overlay.set(address, Some(balance), nonce, Some(codes.chain(code.unwrap_or_default())));
+                        let storage = storage.into_iter().flatten().map(|(key, value)| (key.into(), value.into()));
+                        overlay.set_slots(address, &storage.collect::<Vec<_>>());
+                    }
+                })
+                .await?;
+            }
             ChainChange::Choose(choice) => self.choose(feed, choice).await?,
             ChainChange::SetTimestampInterval(interval) => {
                 self.end_open_block(feed).await?;
@@ -452,26 +469,33 @@ impl TestingSource {
         Ok(())
     }
 
-    /// Changes an account in the state after the newest block, and opens the next block on that state. The newest block
-    /// keeps its state root, and the next one's has the change. If the block being built has transactions, which have
-    /// run on the state before, it is sealed first.
-    async fn edit(&mut self, feed: &mut Feed, edit: &AccountEdit) -> Result<(), ChangeError> {
+    /// Changes an account.
+    async fn edit(&mut self, feed: &mut Feed, edit: AccountEdit) -> Result<(), ChangeError> {
+        // A copy, because the bytes are a part of the request's body.
+        let code = edit.code.as_ref().map(|code| self.codes.chain(Bytes::copy_from_slice(code)));
+        self.change_state(feed, move |overlay| {
+            let balance = edit.balance.or_else(|| {
+                let has = overlay.balance_and_nonce(edit.address).0;
+                (!edit.credit.is_zero()).then(|| has.saturating_add(edit.credit))
+            });
+            overlay.set(edit.address, balance, edit.nonce, code);
+            if let Some((slot, value)) = edit.slot {
+                overlay.set_slot(edit.address, slot, value);
+            }
+        })
+        .await
+    }
+
+    /// Changes the state after the newest block, and opens the next block on it. The newest block keeps its state root, and the
+    /// next one's has the change. If the block being built has transactions, which have run on the state before, it is
+    /// sealed first.
+    async fn change_state(&mut self, feed: &mut Feed, change: impl FnOnce(&mut Overlay)) -> Result<(), ChangeError> {
         self.end_open_block(feed).await?;
         let began = Instant::now();
         let published = feed.snapshots.load();
         let latest = published.latest();
         let mut overlay = Overlay::new(latest.world.clone(), latest.hashes.clone());
-        // A copy, because the bytes are a part of the request's body.
-        let code = edit.code.as_ref().map(|code| self.codes.chain(Bytes::copy_from_slice(code)));
-        let balance = edit.balance.or_else(|| {
-            (!edit.credit.is_zero())
-                .then(|| latest.world.account(&edit.address).map_or(U256::ZERO, |account| account.balance))
-        });
-        let balance = balance.map(|balance| balance.saturating_add(edit.credit));
-        overlay.set(edit.address, balance, edit.nonce, code);
-        if let Some((slot, value)) = edit.slot {
-            overlay.set_slot(edit.address, slot, value);
-        }
+        change(&mut overlay);
         let (world, changes) = overlay.changed();
         let edited =
             Snapshot::at_head(world, latest.head.clone(), latest.hashes.clone()).after(latest, Arc::new(changes));
