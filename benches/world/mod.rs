@@ -125,7 +125,7 @@ impl BodiesChain {
             codes: codes.clone(),
             pool: pool.clone(),
             accounts: Accounts::default(),
-            fees: Fees::new(spec.clone(), pool::Settings::default().min_tip),
+            fees: Fees::new(spec.clone(), pool::Settings::default().min_tip.into()),
             approvals: Arc::new(Approvals::new(0, Duration::ZERO, &metrics)),
             ledger: Ledger::new(Store::in_memory(&metrics).expect("memory"), 0),
             policy,

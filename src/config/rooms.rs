@@ -28,7 +28,7 @@ impl Config {
             per_account: self.pool_account_transactions as usize,
             bytes: self.pool_bytes,
             price_bump: self.pool_price_bump,
-            min_tip: self.pool_min_tip.into(),
+            min_tip: self.pool_min_tip,
             contracts_may_send: spec.lifted().contracts_may_send,
             is_fifo: self.test_chain.order == TxOrder::Fifo,
             bundles: self.pool_bundles as usize,

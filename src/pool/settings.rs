@@ -12,7 +12,7 @@ pub struct Settings {
     /// Minimum price increase of a replacement, in percent.
     pub price_bump: u32,
     /// Minimum priority fee, in wei per gas.
-    pub min_tip: u128,
+    pub min_tip: u64,
     /// Whether contracts may send transactions, which EIP-3607 forbids.
     pub contracts_may_send: bool,
     /// Whether the transactions of a block are in the order of their arrival, and not of their tips.

@@ -1,6 +1,9 @@
 //! The transactions of the pool, shared by the senders and the block producer.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_eips::Encodable2718;
@@ -42,6 +45,8 @@ pub const BROADCAST_CAPACITY: usize = 4_096;
 pub struct Pool {
     spec: ChainSpec,
     pub(super) settings: Settings,
+    /// The lowest priority fee, in wei per gas.
+    min_tip: AtomicU64,
     pub(super) snapshots: Arc<Snapshots>,
     store: Option<Store>,
     pub(super) inner: Mutex<PoolState>,
@@ -78,6 +83,7 @@ impl Pool {
         Self {
             bundles: Bundles::new(spec.clone(), settings, snapshots.clone()),
             spec,
+            min_tip: AtomicU64::new(settings.min_tip),
             settings,
             snapshots,
             store,
@@ -159,7 +165,7 @@ impl Pool {
         let bytes = || Bytes::copy_from_slice(raw);
         if let Some(outbox) = self.outbox.as_ref().filter(|outbox| outbox.is_elsewhere()) {
             self.check_outbox()?;
-            rules::check(&self.spec, self.snapshots.newest().header(), self.settings.min_tip, sent)?;
+            rules::check(&self.spec, self.snapshots.newest().header(), self.min_tip(), sent)?;
             return Ok((hash, Acknowledgement::Checked(outbox.submit(hash, bytes()))));
         }
         if self.inner.lock().queue.get(&hash).is_some() {
@@ -172,6 +178,15 @@ impl Pool {
             None => kept,
         };
         Ok((hash, commit.into()))
+    }
+
+    /// Sets the lowest priority fee of transactions that are sent from now on, in wei per gas.
+    pub fn set_min_tip(&self, wei: u64) {
+        self.min_tip.store(wei, Relaxed);
+    }
+
+    fn min_tip(&self) -> u128 {
+        self.min_tip.load(Relaxed).into()
     }
 
     fn check_outbox(&self) -> Result<(), PoolError> {
@@ -242,7 +257,7 @@ impl Pool {
         beside: Option<PoolCommit>,
     ) -> Result<Commit, PoolError> {
         let head = self.snapshots.newest();
-        let check = |sent| rules::check(&self.spec, head.header(), self.settings.min_tip, sent).map(Checked::from);
+        let check = |sent| rules::check(&self.spec, head.header(), self.min_tip(), sent).map(Checked::from);
         let transactions: Vec<_> = sent.into_iter().map(check).collect::<Result<_, _>>()?;
         let mut inner = self.inner.lock();
         let newest = self.snapshots.newest();

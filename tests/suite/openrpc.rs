@@ -428,6 +428,10 @@ async fn each_example_of_the_document_has_a_result() {
         let mut subscription = Value::Null;
         for entry in document["methods"].as_array().unwrap() {
             let method = entry["name"].as_str().unwrap();
+            if method.ends_with("_setMinGasPrice") {
+                // For chains before London.
+                continue;
+            }
             let is_testing = table::by_name(method).unwrap().info.scope > MethodScope::Any;
             let values = entry["examples"][0]["params"].as_array().unwrap().iter();
             let params: Vec<Value> = values.map(|param| param["value"].clone()).collect();

@@ -204,6 +204,10 @@ changes! {
     SetTimestampInterval = "1 parameter: seconds", { seconds: Number<u64> }, "[12]",
         |given| ChainChange::SetTimestampInterval(Some(given.seconds.0));
 
+    /// With --testing: sets the time from each block to the next, in place of the clock's. viem gives it in milliseconds here.
+    SetTimestampIntervalMs = "1 parameter: milliseconds", { milliseconds: Number<u64> }, "[12000]",
+        |given| ChainChange::SetTimestampInterval(Some(given.milliseconds.0 / 1000));
+
     /// With --testing: gives blocks the clock's time again. Returns whether another interval was set.
     RemoveTimestampInterval = "no parameters", {}, "[]", |_given| ChainChange::SetTimestampInterval(None);
 
@@ -215,12 +219,11 @@ changes! {
     }, "[0]", |given| ChainChange::RollBack { blocks: given.blocks.map_or(1, |blocks| blocks.0) };
 
     /// With --testing: returns to the beginning, without the transactions that wait and the states that were saved.
-    Reset = "at most 1 parameter: an empty object", {
-        /// Nothing can be chosen.
+    Reset = "at most 1 parameter: an object", {
         #[serde(default)]
-        options: Option<NoOptions>,
+        options: Option<ResetOptions>,
     }, "[]", |given| {
-        let (Some(NoOptions {}) | None) = given.options;
+        let (Some(ResetOptions { forking: None | Some(NoFork { json_rpc_url: (), block_number: () }) }) | None) = given.options;
         ChainChange::Reset
     };
 
@@ -258,10 +261,23 @@ changes! {
     SetClock = "1 parameter", { timestamp: Number<u64> }, "[4102444800]", |given| ChainChange::SetClock(given.timestamp.0);
 }
 
-/// No options.
+/// The options of a reset.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct NoOptions {}
+struct ResetOptions {
+    /// The chain from which to branch off: none.
+    #[serde(default)]
+    forking: Option<NoFork>,
+}
+
+/// The block of no other chain.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+struct NoFork {
+    /// Null.
+    json_rpc_url: (),
+    /// Null.
+    block_number: (),
+}
 
 fn mine(blocks: Option<Number<u64>>, interval: Option<Number<u64>>, timestamp: Option<Number<u64>>) -> ChainChange {
     let number = |given: Option<Number<u64>>| given.map(|Number(number)| number);

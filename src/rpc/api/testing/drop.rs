@@ -1,4 +1,4 @@
-//! Transactions that leave the pool because a client says so.
+//! The pool of a chain under test: transactions that leave it because a client says so, and its lowest price.
 
 use alloy_primitives::{Address, B256};
 use schemars::JsonSchema;
@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use crate::rpc::{
     api::{Example, Query},
-    json::hex::Fixed,
-    protocol::error::Result,
+    json::hex::{Fixed, Number},
+    protocol::error::{Result, RpcError},
     run::{Backend, Run},
 };
 
@@ -76,6 +76,26 @@ impl Query for DropFrom {
     fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
         let sender = Address::from(self.address);
         backend.pool.withdraw(|tx| tx.signer() == sender);
+        Ok(())
+    }
+}
+
+/// With --testing: sets the lowest price of a transaction. Refused from London on, where base fees are the chain's.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: wei per unit of gas")]
+pub struct SetMinGasPrice {
+    price: Number<u64>,
+}
+
+impl Query for SetMinGasPrice {
+    type Answer = ();
+    const EXAMPLE: Example = Example { params: r#"["0x1"]"#, answer: "null" };
+
+    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+        if run.published.newest.header().base_fee_per_gas.is_some() {
+            return Err(RpcError::params("anvil_setMinGasPrice is not supported when EIP-1559 is active"));
+        }
+        backend.pool.set_min_tip(self.price.0);
         Ok(())
     }
 }
