@@ -132,7 +132,7 @@ pub struct Config {
     /// Let clients change the devnet, as tests need it: the methods of anvil, hardhat and ganache that mine, set
     /// balances, code, storage, nonces and time, impersonate accounts, save and return. Each transaction is mined in a block of its
     /// own when it arrives, unless --no-mining or --block-time says otherwise. `testing_buildBlockV1`, which a
-    /// static chain has too, builds blocks. Everything stays in memory, and only this machine may connect.
+    /// static chain has too, builds blocks. Everything stays in memory.
     #[arg(long, env = "PRESIM_TESTING", help_heading = "Source of state")]
     pub testing: bool,
     /// With --testing: mine blocks on request alone (`evm_mine`), and not when transactions arrive.

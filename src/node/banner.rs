@@ -75,6 +75,7 @@ impl fmt::Display for Banner<'_> {
             "presim {} listens on {url} (and {url}/standard, as geth speaks){everywhere}",
             env!("CARGO_PKG_VERSION")
         )?;
+        writeln!(f, "a page for browsers at {url}/")?;
         writeln!(f, "WebSocket at ws://{address} (and ws://{address}/standard)")?;
         if let Some(path) = &info.ipc {
             writeln!(f, "Unix socket at {} (as {url}/standard)", path.display())?;

@@ -428,10 +428,6 @@ async fn each_example_of_the_document_has_a_result() {
         let mut subscription = Value::Null;
         for entry in document["methods"].as_array().unwrap() {
             let method = entry["name"].as_str().unwrap();
-            if method.ends_with("_setMinGasPrice") {
-                // For chains before London.
-                continue;
-            }
             let is_testing = table::by_name(method).unwrap().info.scope > MethodScope::Any;
             let values = entry["examples"][0]["params"].as_array().unwrap().iter();
             let params: Vec<Value> = values.map(|param| param["value"].clone()).collect();
@@ -463,6 +459,10 @@ async fn each_example_of_the_document_has_a_result() {
                     TestNode::start(&["--testing", "--dialect", "project", "--no-mining"])
                         .call(path, method, params.clone())
                         .await
+                }
+                // Of chains before London.
+                "anvil_setMinGasPrice" | "hardhat_setMinGasPrice" => {
+                    TestNode::start(&["--testing", "--hardfork", "berlin"]).call(path, method, params.clone()).await
                 }
                 _ if is_testing => testing.call(path, method, params.clone()).await,
                 _ => socket.call(method, params.clone()).await,

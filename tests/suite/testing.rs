@@ -739,5 +739,9 @@ async fn a_state_is_dumped_and_loaded_by_another_chain() {
     let path = file.path().to_str().expect("UTF-8");
     let third = TestNode::start(&["--testing", "--load-state", path]);
     assert_eq!(seen(&third).await, expected);
-    assert_eq!(third.node.state_file().json().expect("JSON"), node.node.state_file().json().expect("JSON"));
+    let accounts = |node: &TestNode| -> Value {
+        let state: Value = serde_json::from_slice(&node.node.state_file().json().expect("JSON")).expect("JSON");
+        state["accounts"].clone()
+    };
+    assert!(accounts(&third) == accounts(&node), "all accounts are the same");
 }

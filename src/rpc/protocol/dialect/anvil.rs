@@ -34,6 +34,10 @@ const TEXTS: &[(&str, i32, &str)] = &[
 
 fn told(error: RpcError) -> RpcError {
     let error = error.into_object();
+    // `eth_simulateV1` has codes of its own.
+    if error.code() != -32000 {
+        return RpcError::Answer(error);
+    }
     let message = error.message();
     let gas = message.strip_prefix("gas required exceeds allowance (").and_then(|rest| rest.strip_suffix(')'));
     if let Some(gas) = gas {
