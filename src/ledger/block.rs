@@ -45,6 +45,11 @@ impl KnownBlock {
         self.open().is_some()
     }
 
+    /// Returns whether the block is a draft, whose transactions wait.
+    pub fn is_draft(&self) -> bool {
+        self.open().is_some_and(|open| open.is_draft)
+    }
+
     /// Returns the block number.
     pub fn number(&self) -> u64 {
         self.context().number

@@ -42,6 +42,11 @@ impl Snapshots {
         self.cell.load().newest.clone()
     }
 
+    /// Returns the newest snapshot, or the one before a draft ([`Chain::settled`]).
+    pub fn settled(&self) -> Arc<Snapshot> {
+        self.cell.load().settled().clone()
+    }
+
     /// Returns a receiver that wakes on each publication. The receiver loads the publication itself.
     pub fn changes(&self) -> watch::Receiver<SnapshotId> {
         self.changed.subscribe()

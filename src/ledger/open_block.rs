@@ -15,6 +15,9 @@ pub struct OpenBlock {
     pub header: Header,
     /// The number of sub-blocks in the block, without the empty one that opened it.
     pub index: u32,
+    /// Whether the block is a draft: it has the transactions that it would have if it were mined now. They wait, and the next draft
+    /// may have others.
+    pub is_draft: bool,
     /// Gas used so far.
     pub gas: BlockGas,
     /// Blob gas used so far.
@@ -56,6 +59,17 @@ impl OpenBlock {
         self.transactions.push_back(tx);
         self.receipts.push_back(receipt);
         self.first_logs.push_back(first_log);
+    }
+
+    /// Makes the block a draft. Its transactions are not found by their hashes, because they are in no block yet.
+    pub fn make_draft(&mut self) {
+        self.is_draft = true;
+        self.positions.clear();
+    }
+
+    /// Returns whether transactions have run in the block, and stay in it.
+    pub fn has_begun(&self) -> bool {
+        !self.is_draft && !self.transactions.is_empty()
     }
 
     /// Records the gas that the block has used so far.

@@ -171,6 +171,11 @@ impl Snapshot {
         Self { id, published, verified, ..other }
     }
 
+    /// Returns whether the block being built is a draft.
+    pub fn is_draft(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.is_draft)
+    }
+
     /// Returns the open block and its provisional header: roots, bloom, gas and hash of its content so far.
     ///
     /// Sealing adds withdrawals and the post-block system calls, so the provisional hash is never the hash of the

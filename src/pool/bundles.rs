@@ -223,7 +223,7 @@ impl Bundles {
         if size > MAX_BYTES {
             return Err(BundleRefusal::Size { size });
         }
-        let head = self.snapshots.newest();
+        let (head, settled) = (self.snapshots.newest(), self.snapshots.settled());
         let check = |(index, sent): (usize, SentTransaction)| {
             let hash = *sent.tx.tx_hash();
             let refused = |error| BundleRefusal::Transaction { index, hash, error: Box::new(error) };
@@ -232,7 +232,7 @@ impl Bundles {
             }
             // A bundle may pay the producer in another way than by tips.
             let tx = rules::check(&self.spec, head.header(), 0, sent).map_err(refused)?;
-            let (next, nonce) = (nonce_of(&head.world, &tx.signer()), tx.nonce());
+            let (next, nonce) = (nonce_of(&settled.world, &tx.signer()), tx.nonce());
             if nonce < next { Err(refused(PoolError::NonceTooLow { next, nonce })) } else { Ok(tx) }
         };
         let transactions: Vec<_> = transactions.into_iter().enumerate().map(check).collect::<Result<_, _>>()?;

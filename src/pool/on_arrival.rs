@@ -1,19 +1,20 @@
-//! Mining on arrival: the transactions that have become ready, and how far the chain's source has come with them.
+//! Transactions as they arrive: how many have become ready, or have left, and how far the chain's source has come with them, which
+//! mines them or drafts the next block.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tokio::sync::watch;
 
-/// The transactions that became ready to be mined, counted, on a chain that may mine them as they arrive.
+/// The transactions that became ready to be mined or left, counted, on a chain that may mine them as they arrive.
 #[derive(Debug)]
 pub struct OnArrival {
-    /// Whether the source mines on arrival now.
-    mined_at_once: AtomicBool,
+    /// Whether the source follows now.
+    followed: AtomicBool,
     ready: watch::Sender<u64>,
     mined: watch::Sender<u64>,
 }
 
-/// The moment from which all that is ready now is in a block, or can be in none yet.
+/// The moment from which all that is ready now is in a block or a draft, or can be in none yet.
 #[derive(Debug)]
 pub struct AwaitedBlock {
     number: u64,
@@ -22,33 +23,33 @@ pub struct AwaitedBlock {
 
 impl Default for OnArrival {
     fn default() -> Self {
-        Self { mined_at_once: AtomicBool::new(false), ready: watch::Sender::new(0), mined: watch::Sender::new(0) }
+        Self { followed: AtomicBool::new(false), ready: watch::Sender::new(0), mined: watch::Sender::new(0) }
     }
 }
 
 impl OnArrival {
-    /// Counts transactions that are ready.
+    /// Counts transactions that are ready, or have left because a client has asked for it.
     pub(super) fn add(&self, count: usize) {
         if count > 0 {
             self.ready.send_modify(|ready| *ready += count as u64);
         }
     }
 
-    /// Returns the count of those that are ready, and notifies of each change. For the source.
+    /// Returns the count, and notifies of each change. For the source.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.ready.subscribe()
     }
 
-    /// Sets whether the source mines transactions as they arrive.
-    pub fn mine_at_once(&self, on: bool) {
-        self.mined_at_once.store(on, Relaxed);
-        // A source that no longer mines on arrival lets nobody wait.
+    /// Sets whether the source mines transactions as they arrive, or drafts the next block of them.
+    pub fn follow(&self, on: bool) {
+        self.followed.store(on, Relaxed);
+        // A source that no longer follows lets nobody wait.
         if !on {
             self.mined_to(*self.ready.borrow());
         }
     }
 
-    /// Records that the source has mined what was ready when the count was `ready`, as far as it can be mined.
+    /// Records that the source has mined, or drafted, what was ready when the count was `ready`, as far as it can be mined.
     pub fn mined_to(&self, ready: u64) {
         self.mined.send_if_modified(|mined| {
             let is_newer = ready > *mined;
@@ -57,10 +58,10 @@ impl OnArrival {
         });
     }
 
-    /// Returns what a client waits for whose transaction has just been added; `None` if blocks are not mined on arrival.
+    /// Returns what a client waits for whose transaction has just been added; `None` if the source does not follow.
     pub fn newest(&self) -> Option<AwaitedBlock> {
-        let at_once = self.mined_at_once.load(Relaxed);
-        at_once.then(|| AwaitedBlock { number: *self.ready.borrow(), mined: self.mined.subscribe() })
+        let followed = self.followed.load(Relaxed);
+        followed.then(|| AwaitedBlock { number: *self.ready.borrow(), mined: self.mined.subscribe() })
     }
 }
 

@@ -13,7 +13,7 @@ impl Pool {
     pub fn waiting_of(&self, sender: &Address) -> Vec<Arc<Recovered<TxEnvelope>>> {
         let with_gaps = self.settings.built == BlocksBuilt::Upstream;
         let inner = self.inner.lock();
-        inner.queue.waiting_of(sender, nonce_of(&self.snapshots.newest().world, sender), with_gaps)
+        inner.queue.waiting_of(sender, nonce_of(&self.snapshots.settled().world, sender), with_gaps)
     }
 
     /// Returns the node's own transactions that wait and are on the disk, for each account in the order of their nonces.
@@ -35,7 +35,7 @@ impl Pool {
 
     /// Returns the nonce of an account in the newest snapshot, 0 if it is not known.
     pub fn nonce_of(&self, account: &Address) -> u64 {
-        nonce_of(&self.snapshots.newest().world, account)
+        nonce_of(&self.snapshots.settled().world, account)
     }
 
     /// Returns the newest own transaction that waits with this nonce and is on the disk.

@@ -125,7 +125,7 @@ impl Pool {
             )));
         }
         let mut inner = self.inner.lock();
-        let newest = self.snapshots.newest();
+        let newest = self.snapshots.settled();
         let (mut gone, mut own_again) = (Vec::new(), Vec::new());
         for (arrived, own, tx) in kept {
             let hash = *tx.tx_hash();
@@ -260,7 +260,7 @@ impl Pool {
         let check = |sent| rules::check(&self.spec, head.header(), self.min_tip(), sent).map(Checked::from);
         let transactions: Vec<_> = sent.into_iter().map(check).collect::<Result<_, _>>()?;
         let mut inner = self.inner.lock();
-        let newest = self.snapshots.newest();
+        let newest = self.snapshots.settled();
         let arrival = Arrival { held: self.store.is_some() || beside.is_some(), ..arrival };
         let (mut pooled, mut ready) = (Vec::with_capacity(transactions.len()), Vec::new());
         let taken = || {
@@ -325,7 +325,7 @@ impl Pool {
     /// Releases held transactions that are stored. If storing failed, removes them and restores those that left.
     fn release_stored(&self, arrival: &[Arc<Pooled>], mut left: Vec<Departure>, kept: bool) {
         let mut inner = self.inner.lock();
-        let newest = self.snapshots.newest();
+        let newest = self.snapshots.settled();
         if kept {
             for pooled in arrival {
                 self.notify_ready(inner.queue.release(pooled, &newest.world));
@@ -369,7 +369,7 @@ impl Pool {
     /// Returns the first of `count` consecutive nonces that are free in the sense of [`next_nonce`](Self::next_nonce).
     pub fn next_nonces(&self, address: Address, state_nonce: u64, count: u64) -> u64 {
         let inner = self.inner.lock();
-        let newest = self.snapshots.newest();
+        let newest = self.snapshots.settled();
         let nonce = nonce_of(&newest.world, &address);
         let own = inner.own.values().filter(|tx| tx.signer() == address).map(|tx| tx.nonce() + 1).max();
         inner.queue.next_nonces(&address, nonce.max(state_nonce).max(own.unwrap_or_default()), count)
@@ -386,7 +386,7 @@ impl Pool {
     pub fn gap_before(&self, hash: &B256) -> Option<u64> {
         let inner = self.inner.lock();
         let tx = &inner.queue.get(hash)?.tx;
-        let newest = self.snapshots.newest();
+        let newest = self.snapshots.settled();
         let nonce = nonce_of(&newest.world, &tx.signer());
         Some(inner.queue.next_nonces(&tx.signer(), nonce, 1)).filter(|gap| *gap < tx.nonce())
     }
@@ -420,7 +420,7 @@ impl Pool {
     pub fn delegates(&self, address: &Address) -> bool {
         let inner = self.inner.lock();
         // A mined transaction leaves a moment after its snapshot was published.
-        inner.queue.delegates(address, nonce_of(&self.snapshots.newest().world, address))
+        inner.queue.delegates(address, nonce_of(&self.snapshots.settled().world, address))
     }
 
     /// Returns the transactions that can be mined on the snapshot `on` at these fees, best first.
@@ -433,7 +433,7 @@ impl Pool {
     pub fn content(&self) -> Vec<SenderContent> {
         let mut content: Vec<_> = {
             let inner = self.inner.lock();
-            let world = &self.snapshots.newest().world;
+            let world = &self.snapshots.settled().world;
             inner.queue.senders().into_iter().map(|sender| inner.queue.content(sender, world)).collect()
         };
         content.sort_unstable_by_key(|sender| sender.address);
@@ -443,13 +443,13 @@ impl Pool {
     /// Returns the transactions of one sender.
     pub fn content_from(&self, sender: Address) -> SenderContent {
         let inner = self.inner.lock();
-        inner.queue.content(sender, &self.snapshots.newest().world)
+        inner.queue.content(sender, &self.snapshots.settled().world)
     }
 
     /// Returns the numbers of transactions.
     pub fn status(&self) -> PoolStatus {
         let inner = self.inner.lock();
-        inner.queue.status(&self.snapshots.newest().world)
+        inner.queue.status(&self.snapshots.settled().world)
     }
 
     /// Removes a transaction that can never be mined.
@@ -469,6 +469,7 @@ impl Pool {
         let left = inner.queue.take_left();
         self.notify_dropped(&inner.queue, &left);
         self.forget(withdrawn.clone());
+        self.on_arrival.add(withdrawn.len());
         withdrawn
     }
 
@@ -482,7 +483,7 @@ impl Pool {
             return;
         }
         let published = self.snapshots.load();
-        let world = &published.newest.world;
+        let world = &published.settled().world;
         inner.queue.drop_used(world);
         inner.queue.restore_freed(world);
         // Mined transactions were deleted from the store with the record of their sub-block.

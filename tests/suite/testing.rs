@@ -745,3 +745,81 @@ async fn a_state_is_dumped_and_loaded_by_another_chain() {
     };
     assert!(accounts(&third) == accounts(&node), "all accounts are the same");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_block_being_built_is_a_draft_of_what_waits() {
+    let node = testing();
+    let (mut one_socket, mut other) = (Socket::open(&node, "/").await, Socket::open(&node, "/").await);
+    let heads = one_socket.subscribe(json!(["newHeads"])).await;
+    let logs = other.subscribe(json!(["logs", {}])).await;
+    // Logs nothing but its call: PUSH0 PUSH0 LOG0.
+    node.result("/", "anvil_setCode", json!([WHALE, "0x5f5fa0"])).await;
+    let send = async |from: Address, nonce: u64, value: u64, tip: u64| {
+        let fees = json!({ "maxFeePerGas": hex(50_000_000_000 + tip * 10_000_000), "maxPriorityFeePerGas": hex(tip) });
+        let mut call = json!({ "from": from, "to": BOB, "value": hex(value), "nonce": hex(nonce), "gas": "0x5208" });
+        call.as_object_mut().expect("an object").extend(fees.as_object().expect("an object").clone());
+        node.result("/", "eth_sendTransaction", json!([call])).await
+    };
+    let drafted = async || block(&node, "pending").await["transactions"].clone();
+    let before = balance(&node, BOB, "latest").await;
+    let seen =
+        async || [balance(&node, BOB, "latest").await, balance(&node, BOB, "pending").await].map(|now| now - before);
+
+    let one = send(ALICE, 0, 5, 1_000).await;
+    assert_eq!((drafted().await, seen().await), (json!([one]), [U256::ZERO, U256::from(5)]));
+    for path in ["/", "/standard"] {
+        let receipt = node.result(path, "eth_getTransactionReceipt", json!([one])).await;
+        let tx = node.result(path, "eth_getTransactionByHash", json!([one])).await;
+        assert_eq!((receipt, &tx["blockNumber"], &tx["hash"]), (Value::Null, &Value::Null, &one), "{path}");
+    }
+    assert_eq!(node.result("/", "txpool_status", json!([])).await, json!({ "pending": "0x1", "queued": "0x0" }));
+    assert_eq!(node.result("/", "eth_getTransactionCount", json!([ALICE, "pending"])).await, "0x1");
+    // Another takes its place, and one more follows.
+    let instead = send(ALICE, 0, 7, 2_000).await;
+    let two = send(ALICE, 1, 1, 1_000).await;
+    assert_eq!((drafted().await, seen().await), (json!([instead, two]), [U256::ZERO, U256::from(8)]));
+    // Changes of state and clock mine nothing, and are in the draft.
+    let time = number(&block(&node, "latest").await["timestamp"]) + 1_000;
+    node.result("/", "evm_setNextBlockTimestamp", json!([time])).await;
+    node.result("/", "anvil_addBalance", json!([BOB, "0x64"])).await;
+    assert_eq!(height(&node).await, 0);
+    assert_eq!((drafted().await, seen().await), (json!([instead, two]), [U256::from(100), U256::from(108)]));
+    assert_eq!(number(&block(&node, "pending").await["timestamp"]), time);
+    // A simulation goes on from there.
+    let simulated =
+        json!([{ "blockStateCalls": [{ "calls": [{ "from": BOB, "to": WHALE, "value": "0x1" }] }] }, "pending"]);
+    let simulated = node.result("/standard", "eth_simulateV1", simulated).await;
+    assert_eq!(simulated[0]["calls"][0]["status"], "0x1", "{simulated}");
+    // A transaction that is dropped is out of it.
+    let saved = node.result("/", "evm_snapshot", json!([])).await;
+    node.result("/", "anvil_dropTransaction", json!([two])).await;
+    let call = json!([{ "from": ALICE, "to": WHALE, "nonce": "0x1", "gas": "0x186a0" }]);
+    let logging = node.result("/", "eth_sendTransaction", call).await;
+    assert_eq!(drafted().await, json!([instead, logging]));
+    node.result("/", "evm_mine", json!([])).await;
+    let mined = block(&node, "latest").await;
+    assert_eq!((&mined["transactions"], number(&mined["timestamp"])), (&json!([instead, logging]), time));
+    assert_eq!(drafted().await, json!([]));
+    // Subscribers hear of the block once, and of no draft.
+    assert_eq!(one_socket.notification(&heads).await["hash"], mined["hash"]);
+    node.result("/", "evm_mine", json!([])).await;
+    assert_eq!(one_socket.notification(&heads).await["number"], hex(2));
+    let log = other.notification(&logs).await;
+    assert_eq!((&log["transactionHash"], &log["removed"]), (&logging, &json!(false)));
+    // The saved state comes back, and what waits is drafted on it.
+    let again = send(ALICE, 2, 1, 1_000).await;
+    assert_eq!(node.result("/", "evm_revert", json!([saved])).await, true);
+    assert_eq!((height(&node).await, drafted().await), (0, json!([])), "{again} waits for a nonce");
+    let log = other.notification(&logs).await;
+    assert_eq!((&log["transactionHash"], &log["removed"]), (&logging, &json!(true)), "it was told once");
+    let first = send(ALICE, 0, 3, 1_000).await;
+    assert_eq!(drafted().await, json!([first]));
+    // Mined on arrival, all that waits has its blocks.
+    let second = send(ALICE, 1, 3, 1_000).await;
+    node.result("/", "evm_setAutomine", json!([true])).await;
+    for hash in [first, second, again] {
+        let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
+        assert_eq!(receipt["status"], "0x1", "{receipt}");
+    }
+    assert_eq!((height(&node).await, drafted().await), (3, json!([])));
+}

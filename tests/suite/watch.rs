@@ -573,12 +573,22 @@ async fn snapshots_and_their_changes_are_told() {
     let sender = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
     node.result("/", "anvil_setCode", json!([account(2), "0x602a5f5260205fa000"])).await;
     let sent = json!([{ "from": sender, "to": account(2), "value": "0x7", "gas": "0x30d40" }]);
-    let hash = node.result("/", "eth_sendTransaction", sent).await;
     let mut socket = Socket::open(&node, "/").await;
     let snapshots = socket.subscribe(json!(["presim_snapshots"])).await;
     let logs = socket.subscribe(json!(["presim_stateChanges", { "address": [account(2)] }])).await;
     let since = socket.subscribe(json!(["presim_stateChanges", { "address": account(1), "from": start }])).await;
     let gone = socket.subscribe(json!(["presim_stateChanges", { "from": "0xffffffff" }])).await;
+    let hash = node.result("/", "eth_sendTransaction", sent).await;
+    // The draft has the state after it, and the transaction waits.
+    let told = socket.notification(&snapshots).await;
+    assert!(told["transactions"] == json!([]) && items(&told["touched"]).contains(&json!(account(2))), "{told}");
+    let told = socket.notification(&logs).await;
+    let paid = json!({ account(2): { "balance": { "from": "0x0", "to": "0x7" } } });
+    assert_eq!((&told["changes"], &told["logs"]), (&paid, &json!([])), "{told}");
+    let told = socket.notification(&since).await;
+    assert_eq!(told["changes"], change, "since the snapshot that was named: {told}");
+    let told = socket.notification(&gone).await;
+    assert_eq!(told, json!({ "reset": true, "id": newest(&node).await }));
     node.result("/", "evm_mine", json!([])).await;
     let told = socket.notification(&snapshots).await;
     // The transaction is in the block that was sealed, and not in the one that begins.
@@ -586,13 +596,9 @@ async fn snapshots_and_their_changes_are_told() {
     assert_eq!(told["sealed"], json!([{ "blockNumber": block, "transactions": [hash] }]), "{told}");
     assert_eq!((&told["index"], &told["transactions"]), (&json!("0x0"), &json!([])), "{told}");
     let told = socket.notification(&logs).await;
-    assert_eq!(told["changes"], json!({ account(2): { "balance": { "from": "0x0", "to": "0x7" } } }), "{told}");
+    assert_eq!(told["changes"], json!({}), "{told}");
     let log = json!([{ "address": account(2), "topics": [], "data": read_word(42), "transactionHash": hash }]);
     assert_eq!(told["logs"], log);
-    let told = socket.notification(&since).await;
-    assert_eq!(told["changes"], change, "since the snapshot that was named: {told}");
-    let told = socket.notification(&gone).await;
-    assert_eq!(told, json!({ "reset": true, "id": newest(&node).await }));
 
     // A subscriber that resumes is told the logs since then, too.
     let mut socket = Socket::open(&node, "/").await;
@@ -605,6 +611,7 @@ async fn snapshots_and_their_changes_are_told() {
     // Logs are not told to who asks for slots, unless one of these has changed.
     let sent = json!([{ "from": sender, "to": account(2), "value": "0x7", "gas": "0x30d40" }]);
     node.result("/", "eth_sendTransaction", sent).await;
+    assert_eq!(items(&socket.notification(&resumed).await["logs"]).len(), 0, "it waits");
     node.result("/", "evm_mine", json!([])).await;
     assert_eq!(items(&socket.notification(&resumed).await["logs"]).len(), 1);
     set_slot(&node, 2, 9).await;

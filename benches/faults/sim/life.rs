@@ -158,7 +158,9 @@ impl Life {
         let devnet = chain.devnet.ok_or_else(|| eyre::eyre!("the chain stands still"))?;
         let source = match config.testing {
             true => {
-                let (source, _) = TestingSource::new(devnet, snapshots.load(), Mining::OnRequest, codes, TESTING);
+                // Ticks are steps of the simulation.
+                let mining = Mining::Interval(config.sub_block());
+                let (source, _) = TestingSource::new(devnet, snapshots.load(), mining, codes, TESTING);
                 Source::Testing(Box::new(source))
             }
             false => Source::Devnet(Box::new(devnet)),

@@ -190,6 +190,11 @@ impl Chain {
         open.positions.contains_key(hash).then_some(open.header.number)
     }
 
+    /// Returns the state in which transactions are that do not wait any more: that before a draft, or else the newest.
+    pub fn settled(&self) -> &Arc<Snapshot> {
+        if self.newest.is_draft() { &self.latest } else { &self.newest }
+    }
+
     /// Returns whether a transaction is in a sealed block that is not pruned.
     pub fn is_mined(&self, hash: &B256) -> bool {
         self.transactions.contains_key(hash)

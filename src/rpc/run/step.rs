@@ -113,9 +113,8 @@ impl RequestRunner {
         self.run_step(request.method.target, request, run).await
     }
 
-    /// Runs a step of a request on its target, and waits until its commit is on disk, and until its transactions are mined on a chain
-    /// that mines on arrival. Returns the step's value, and the
-    /// answer as far as the step has written it.
+    /// Runs a step of a request on its target, and waits until its commit is on disk, and, on a chain under test, until its transactions
+    /// are mined or drafted. Returns the step's value, and the answer as far as the step has written it.
     ///
     /// # Errors
     ///

@@ -47,7 +47,7 @@ impl Backend {
         published: &Chain,
         selector: Selector,
     ) -> Result<Option<Block>> {
-        let block = self.block(published, selector)?;
+        let block = self.block(published, selector)?.filter(|block| !block.is_draft());
         if !self.waits_in(dialect) {
             return Ok(block);
         }

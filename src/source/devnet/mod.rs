@@ -49,6 +49,20 @@ impl BlockFields {
     }
 }
 
+/// The part of the pool that a sub-block takes.
+#[derive(Clone, Copy, Debug)]
+struct Filling {
+    /// The most transactions.
+    most: usize,
+    /// Whether transactions that cannot be mined leave the pool.
+    drops: bool,
+}
+
+impl Filling {
+    /// All transactions.
+    const ALL: Self = Self { most: usize::MAX, drops: true };
+}
+
 /// The builder of the devnet's snapshots.
 #[derive(Debug)]
 pub struct Devnet {
@@ -135,7 +149,7 @@ impl Devnet {
     /// Returns a [`BlockExecutionError`] if a system call fails.
     pub fn step(&mut self, on: &Snapshot, pool: &Pool) -> Result<SubBlockStep, BlockExecutionError> {
         let Some(open) = &on.open else { return self.first(on) };
-        let next = self.fill(on, open, pool, usize::MAX);
+        let next = self.fill(on, open, pool, Filling::ALL);
         match next.snapshot.index() >= self.sub_blocks {
             true => self.end_block(next),
             false => Ok(SubBlockStep { sealed: None, next }),
@@ -149,7 +163,7 @@ impl Devnet {
     /// Returns a [`BlockExecutionError`] if a system call fails.
     pub fn last_step(&mut self, on: &Snapshot, pool: &Pool) -> Result<SubBlockStep, BlockExecutionError> {
         let Some(open) = &on.open else { return self.first(on) };
-        let last = self.fill(on, open, pool, usize::MAX);
+        let last = self.fill(on, open, pool, Filling::ALL);
         self.end_block(last)
     }
 
@@ -160,10 +174,10 @@ impl Devnet {
     ///
     /// Returns a [`BlockExecutionError`] if a system call fails.
     pub fn block(&mut self, chain: &Chain, pool: &Pool) -> Result<SubBlockStep, BlockExecutionError> {
-        if chain.newest.open.as_ref().is_some_and(|open| !open.transactions.is_empty()) {
+        if chain.newest.open.as_ref().is_some_and(OpenBlock::has_begun) {
             return self.last_step(&chain.newest, pool);
         }
-        let last = self.open_and_fill(chain.latest(), pool, usize::MAX)?;
+        let last = self.open_and_fill(chain.latest(), pool, Filling::ALL)?;
         self.end_block(last)
     }
 
@@ -177,23 +191,41 @@ impl Devnet {
         if pool.is_empty() {
             return Ok(None);
         }
-        let last = self.open_and_fill(chain.latest(), pool, 1)?;
+        let last = self.open_and_fill(chain.latest(), pool, Filling { most: 1, ..Filling::ALL })?;
         let has_mined = last.snapshot.open.as_ref().is_some_and(|open| !open.transactions.is_empty());
         has_mined.then(|| self.end_block(last)).transpose()
     }
 
+    /// Returns a draft of the block after the newest: what it would be now.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if a system call fails.
+    pub fn draft(&mut self, chain: &Chain, pool: &Pool) -> Result<Option<SubBlockStep>, BlockExecutionError> {
+        let mut next = self.open_and_fill(chain.latest(), pool, Filling { drops: false, ..Filling::ALL })?;
+        if let Some(open) = &mut next.snapshot.open {
+            open.make_draft();
+        }
+        Ok(Some(SubBlockStep { sealed: None, next }))
+    }
+
     /// Opens the block after `latest` again, and extends it by a sub-block.
-    fn open_and_fill(&mut self, latest: &Snapshot, pool: &Pool, most: usize) -> Result<Applied, BlockExecutionError> {
+    fn open_and_fill(
+        &mut self,
+        latest: &Snapshot,
+        pool: &Pool,
+        filling: Filling,
+    ) -> Result<Applied, BlockExecutionError> {
         self.clock.reopen();
         let opened = self.open(latest)?;
         let Some(open) = &opened.snapshot.open else { return Ok(opened) };
-        let mut filled = self.fill(&opened.snapshot, open, pool, most);
+        let mut filled = self.fill(&opened.snapshot, open, pool, filling);
         filled.snapshot.path.splice(..0, opened.snapshot.path);
         Ok(filled)
     }
 
-    /// Extends the open block of `on` by a sub-block with at most so many of the pool's transactions.
-    fn fill(&mut self, on: &Snapshot, open: &OpenBlock, pool: &Pool, most: usize) -> Applied {
+    /// Extends the open block of `on` by a sub-block.
+    fn fill(&mut self, on: &Snapshot, open: &OpenBlock, pool: &Pool, filling: Filling) -> Applied {
         let mut best = pool.best(on, self.fees(open));
         let traffic = &mut self.traffic;
         let (clock, picking, giving_way) = (self.clock.source(), self.picking, self.giving_way);
@@ -226,7 +258,7 @@ impl Devnet {
                     }
                 }
             }
-            let mut left = most;
+            let mut left = filling.most;
             while left > 0
                 && has_time()
                 && let Some(ready) = best.next(sub_block.room())
@@ -242,6 +274,9 @@ impl Devnet {
                     Ok(()) => {
                         best.included(ready);
                         left -= 1;
+                    }
+                    Err(reason) if !filling.drops => {
+                        tracing::debug!(hash = %tx.tx_hash(), %reason, "a transaction cannot be in the draft");
                     }
                     Err(reason) => {
                         tracing::info!(hash = %tx.tx_hash(), %reason, "a transaction cannot be mined and is dropped from the pool");
@@ -310,7 +345,7 @@ type Step = fn(&mut Devnet, &Chain, &Pool) -> Result<Option<SubBlockStep>, Block
 impl DevnetSource {
     /// Builds and publishes the next sub-block.
     pub async fn go_on(&mut self, feed: &mut Feed) {
-        self.go_on_by(feed, |devnet, chain, pool| devnet.step(&chain.newest, pool).map(Some)).await;
+        self.go_on_by(feed, |devnet, chain, pool| devnet.step(chain.settled(), pool).map(Some)).await;
     }
 
     /// Builds and publishes what `step` gives. Returns whether something was published.

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     clock::BlockClock,
-    ledger::{Chain, Record, Snapshot},
+    ledger::{Chain, OpenBlock, Record, Snapshot},
     publish::Unpublished,
     state::{CodeCache, Overlay},
 };
@@ -99,7 +99,7 @@ pub enum Mining {
     OnArrival,
     /// A block at each of these intervals, in sub-blocks as any devnet's.
     Interval(Duration),
-    /// On request only.
+    /// On request only. The block being built is a draft of what waits.
     OnRequest,
 }
 
@@ -259,6 +259,15 @@ impl TestingSource {
     ///
     /// Returns the [`ChangeError`] if the change was not made.
     pub async fn make(&mut self, feed: &mut Feed, change: ChainChange) -> Result<ChangeOutcome, ChangeError> {
+        let changes_nothing = matches!(change, ChainChange::Save | ChainChange::Describe);
+        let outcome = self.change(feed, change).await?;
+        if self.mining == Mining::OnRequest && !changes_nothing {
+            self.follow(feed).await?;
+        }
+        Ok(outcome)
+    }
+
+    async fn change(&mut self, feed: &mut Feed, change: ChainChange) -> Result<ChangeOutcome, ChangeError> {
         match change {
             ChainChange::Mine { blocks, interval, timestamp } => {
                 let most = u64::from(self.most);
@@ -354,7 +363,10 @@ impl TestingSource {
         self.pace(feed);
         feed.set_state(self.devnet.health());
         feed.committed().await.map_err(|_| ChangeError::Failed)?;
-        self.mine_arrived(feed).await
+        if mining != Mining::OnRequest && feed.snapshots.newest().is_draft() {
+            self.reopen(feed).await?;
+        }
+        self.follow(feed).await
     }
 
     /// Takes the pace of the occasions on which it mines.
@@ -368,18 +380,25 @@ impl TestingSource {
             Mining::OnArrival | Mining::OnRequest => self.devnet.devnet.pace(MOST_TIME, 1),
         }
         self.devnet.is_still = !matches!(self.mining, Mining::Interval(_));
-        feed.pool.on_arrival.mine_at_once(self.mining == Mining::OnArrival);
+        feed.pool.on_arrival.follow(self.devnet.is_still);
     }
 
-    /// Mines what is ready, each transaction in a block of its own, if that is mined on arrival.
-    async fn mine_arrived(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
-        if self.mining != Mining::OnArrival {
-            return Ok(());
-        }
+    /// Takes up what has become ready, or has left: mines each transaction in a block of its own, or drafts the next block of all.
+    async fn follow(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
         let ready = *feed.pool.on_arrival.subscribe().borrow();
-        while self.devnet.go_on_by(feed, Devnet::arrival).await {
-            // The thread also runs the actor of the feed.
-            tokio::task::yield_now().await;
+        match self.mining {
+            Mining::Interval(_) => return Ok(()),
+            Mining::OnArrival => {
+                while self.devnet.go_on_by(feed, Devnet::arrival).await {
+                    // The thread also runs the actor of the feed.
+                    tokio::task::yield_now().await;
+                }
+            }
+            Mining::OnRequest if !feed.pool.is_empty() => {
+                self.devnet.go_on_by(feed, Devnet::draft).await;
+            }
+            Mining::OnRequest if feed.snapshots.newest().is_draft() => self.reopen(feed).await?,
+            Mining::OnRequest => {}
         }
         if feed.status.is_degraded() {
             return Err(ChangeError::Failed);
@@ -390,7 +409,7 @@ impl TestingSource {
 
     /// Seals the block being built if it has transactions, which have seen its fields and its state.
     async fn end_open_block(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
-        match feed.snapshots.newest().open.as_ref().is_some_and(|open| !open.transactions.is_empty()) {
+        match feed.snapshots.newest().open.as_ref().is_some_and(OpenBlock::has_begun) {
             true => self.end_block(feed).await,
             false => Ok(()),
         }
@@ -450,7 +469,7 @@ impl TestingSource {
         set: fn(&mut BlockClock, u64),
     ) -> Result<(), ChangeError> {
         let published = feed.snapshots.load();
-        let open = published.newest.open.as_ref().filter(|open| !open.transactions.is_empty());
+        let open = published.newest.open.as_ref().filter(|open| open.has_begun());
         let previous = open.map_or(published.head().header.timestamp, |open| open.header.timestamp);
         if timestamp <= previous {
             return Err(ChangeError::Timestamp { timestamp, previous });
@@ -579,9 +598,9 @@ impl FeedSource for TestingSource {
                             ticks = Ticks::of(self.mining, self.devnet.every);
                         }
                     }
-                    Ok(()) = arrived.changed(), if self.mining == Mining::OnArrival => {
+                    Ok(()) = arrived.changed(), if self.devnet.is_still => {
                         // The feed says why nothing can be mined.
-                        let _ = self.mine_arrived(&mut feed).await;
+                        let _ = self.follow(&mut feed).await;
                     }
                     () = ticks.tick() => self.go_on(&mut feed).await,
                 }

@@ -98,7 +98,8 @@ struct LastAnnounced {
 impl LastAnnounced {
     fn at(published: &Chain, late: LateBounds) -> Self {
         let newest = &published.newest;
-        let count = newest.open.as_ref().map_or(0, |open| open.transactions.len());
+        let open = newest.open.as_ref().filter(|open| !open.is_draft);
+        let count = open.map_or(0, |open| open.transactions.len());
         let heads = VecDeque::from([(published.head().number(), published.head().hash())]);
         let (changes, logs) = (ChangeAnnouncer::at(published), LogsOfBlocks::after(published, late));
         let open = (newest.header().number, count);
@@ -121,14 +122,14 @@ impl LastAnnounced {
             self.changes.announce(snapshot, published, round);
             self.heads_to(snapshot.head.number().min(canonical), published, round);
             if let Some(open) = &snapshot.open {
-                if open.index == 0 {
-                    // The block begins, perhaps anew.
+                if open.index == 0 || open.is_draft {
+                    // The block begins, perhaps anew. A draft is announced when it is sealed.
                     self.open = (open.header.number, 0);
                 }
-                if let Some(block) = Block::newest(snapshot).filter(|_| round.is_about_flashblocks()) {
-                    self.flashblock(&block, snapshot.id, round);
-                } else {
-                    self.open = (open.header.number, open.transactions.len());
+                match Block::newest(snapshot).filter(|_| round.is_about_flashblocks()) {
+                    _ if open.is_draft => {}
+                    Some(block) => self.flashblock(&block, snapshot.id, round),
+                    None => self.open = (open.header.number, open.transactions.len()),
                 }
             }
             self.snapshot = snapshot.id;

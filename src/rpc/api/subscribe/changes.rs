@@ -13,7 +13,7 @@ use super::round::Round;
 use crate::{
     chain::{BlockBody, ChainReceipt, ChainTx},
     engine::{AccountDiff, ValueChange},
-    ledger::{Chain, Selector, Snapshot, SnapshotId},
+    ledger::{Chain, OpenBlock, Selector, Snapshot, SnapshotId},
     rpc::{
         json::{self, Object},
         run::subscriptions::{ChangeFilter, Subject, Subscription},
@@ -195,7 +195,7 @@ fn fresh_between<'a>(last: &Snapshot, snapshot: &'a Snapshot, sealed: &'a [(u64,
     };
     // The transactions that the last snapshot had of a block.
     let known = |number: u64, hashes: &mut dyn Iterator<Item = &B256>| {
-        let open = last.open.as_ref().filter(|open| open.header.number == number);
+        let open = built(last).filter(|open| open.header.number == number);
         let old = open.into_iter().flat_map(|open| &open.transactions);
         old.zip(hashes).take_while(|(old, new)| old.tx_hash() == *new).count()
     };
@@ -204,8 +204,8 @@ fn fresh_between<'a>(last: &Snapshot, snapshot: &'a Snapshot, sealed: &'a [(u64,
         let known = known(*number, &mut body.transactions.iter().map(|tx| tx.tx_hash()));
         fresh.extend(body.transactions.iter().zip(&body.receipts).skip(known).map(of(*number)));
     }
-    if let Some(open) = &snapshot.open {
-        let continued = last.open.as_ref().filter(|before| {
+    if let Some(open) = built(snapshot) {
+        let continued = built(last).filter(|before| {
             // The steps from the last snapshot to this one begin there if this one continues the same block.
             let begins_there = snapshot.path.first().is_some_and(|step| step.from == last.state);
             begins_there && before.header.number == open.header.number && before.index < open.index
@@ -219,6 +219,11 @@ fn fresh_between<'a>(last: &Snapshot, snapshot: &'a Snapshot, sealed: &'a [(u64,
         fresh.extend(new.map(of(open.header.number)));
     }
     fresh
+}
+
+/// Returns the block being built, unless it is a draft, whose transactions are new when it is sealed.
+fn built(snapshot: &Snapshot) -> Option<&OpenBlock> {
+    snapshot.open.as_ref().filter(|open| !open.is_draft)
 }
 
 /// Returns the changes between two snapshots that are the steps apart.
