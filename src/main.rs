@@ -13,7 +13,9 @@ use presim::{
     command::{AskTask, Command, CommandError, print, wallet},
     config::Config,
     node::{Banner, Node, Watchdog, configure_memory, notify_ready, notify_stopping},
-    shown, telemetry,
+    shown,
+    source::testing::state_file::StateFile,
+    telemetry,
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -110,14 +112,16 @@ fn run(config: Config, mut signals: Signals) -> eyre::Result<()> {
     signals.wait(|| hang_up(&node));
     notify_stopping();
     drop(watchdog);
-    if let Some(path) = &dumped_state {
-        let state = node.state_file().json()?;
-        std::fs::write(path, state).wrap_err_with(|| format!("the state is not written to {}", path.display()))?;
-    }
+    let snapshots = node.snapshots().clone();
     let stopped = signals.unless_stopped(move || {
         tracing::info!("stopping: requests under way have five seconds to end; another signal ends them at once");
         node.stop();
     })?;
+    if let Some(path) = &dumped_state {
+        // Now nothing changes the state any more.
+        let state = StateFile::of(snapshots.load().latest()).json()?;
+        std::fs::write(path, state).wrap_err_with(|| format!("the state is not written to {}", path.display()))?;
+    }
     stopped.ok_or_else(|| eyre!("stopped at once by a second signal: requests under way may not have ended"))
 }
 

@@ -66,7 +66,6 @@ use crate::{
     source::{
         Feed, StateFeed, StopFeed,
         devnet::world::{Market, TradingPair},
-        testing::state_file::StateFile,
     },
     state::CodeCache,
     store::{DataDir, Store, stored_bytes},
@@ -228,11 +227,6 @@ impl Node {
     /// Returns the facts for the banner.
     pub const fn info(&self) -> &NodeInfo {
         &self.info
-    }
-
-    /// Returns the state after the newest block, if all of it is here.
-    pub fn state_file(&self) -> StateFile {
-        StateFile::of(self.snapshots.load().latest())
     }
 
     /// Returns the published snapshots.

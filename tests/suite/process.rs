@@ -236,6 +236,21 @@ async fn it_ends_well_when_it_is_told_to() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_under_test_goes_on_from_the_state_that_it_has_written_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("state.json");
+    let flags = ["--testing", "--state", text(&file)];
+    let account = "0x00000000000000000000000000000000000ba1e0";
+    let mut presim = Presim::start(&flags);
+    presim.result("anvil_setBalance", json!([account, "0x1234"])).await;
+    presim.signal("TERM");
+    let (status, told) = presim.ended().await;
+    assert_eq!(status.code(), Some(0), "{status}: {told}");
+    let presim = Presim::start(&flags);
+    assert_eq!(presim.result("eth_getBalance", json!([account, "latest"])).await, "0x1234");
+}
+
 /// Starts the program and a call that counts down from `count`, in hex, and returns nothing.
 async fn busy(count: &str) -> (Presim, JoinHandle<reqwest::Result<reqwest::Response>>) {
     let metrics = free_port();

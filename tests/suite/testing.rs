@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use alloy_consensus::{Header, TxEnvelope};
 use alloy_eips::Decodable2718;
 use alloy_primitives::{Address, B256, Bytes, U256, address, bytes};
-use presim::config::Config;
+use presim::{config::Config, source::testing::state_file::StateFile};
 use serde_json::{Value, json};
 
 use crate::support::{Socket, TestNode, hex, number};
@@ -740,7 +740,8 @@ async fn a_state_is_dumped_and_loaded_by_another_chain() {
     let third = TestNode::start(&["--testing", "--load-state", path]);
     assert_eq!(seen(&third).await, expected);
     let accounts = |node: &TestNode| -> Value {
-        let state: Value = serde_json::from_slice(&node.node.state_file().json().expect("JSON")).expect("JSON");
+        let file = StateFile::of(node.node.snapshots().load().latest());
+        let state: Value = serde_json::from_slice(&file.json().expect("JSON")).expect("JSON");
         state["accounts"].clone()
     };
     assert!(accounts(&third) == accounts(&node), "all accounts are the same");

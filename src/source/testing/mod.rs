@@ -1,6 +1,9 @@
 //! The devnet under the control of its clients (`--testing`): blocks, state and time as tests need them.
 
+mod change;
 pub mod state_file;
+
+pub use self::change::{AccountEdit, ChainChange, ChainControl, ChangeError, ChangeOutcome, FieldChoice, Mining};
 
 use std::{
     collections::BTreeMap,
@@ -10,14 +13,14 @@ use std::{
 
 use alloy_eips::BlockNumHash;
 use alloy_genesis::GenesisAccount;
-use alloy_primitives::{Address, B256, Bytes, U256};
+use alloy_primitives::{B256, Bytes};
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::mpsc,
     time::{Interval, MissedTickBehavior, interval_at},
 };
 
-use self::state_file::StateFile;
+use self::change::Answer;
 use super::{
     Feed, FeedSource,
     devnet::{BlockFields, Devnet, DevnetSource},
@@ -29,167 +32,11 @@ use crate::{
     state::{CodeCache, Overlay},
 };
 
-/// Changes that may wait for the writer of snapshots.
-const WAITING: usize = 64;
 /// The latest time to which the clock can be set, in Unix seconds: any number of blocks can follow.
 const LATEST_TIME: u64 = i64::MAX as u64;
 
-/// A change of the chain that a client asks for.
-#[derive(Clone, Debug)]
-pub enum ChainChange {
-    /// Mines blocks, the first with what waits in the pool.
-    Mine {
-        /// The number of blocks.
-        blocks: u64,
-        /// Seconds between two of them; `None` for the clock's time.
-        interval: Option<u64>,
-        /// The timestamp of the first block; `None` for the clock's time.
-        timestamp: Option<u64>,
-    },
-    /// Changes an account.
-    Edit(AccountEdit),
-    /// Sets the accounts of another chain's state. The others stay.
-    Load(Box<StateFile>),
-    /// Chooses a field of the next block.
-    Choose(FieldChoice),
-    /// Sets the seconds from each block to the next; `None` for the time.
-    SetTimestampInterval(Option<u64>),
-    /// Saves the chain's state, to return to it.
-    Save,
-    /// Returns to a saved state. It and those saved after it are forgotten.
-    Return(u64),
-    /// Removes the newest blocks.
-    RollBack {
-        /// The number of blocks.
-        blocks: u64,
-    },
-    /// Returns to the beginning, without the transactions that wait and the states that were saved.
-    Reset,
-    /// Moves the clock forward, by seconds.
-    MoveClock(u64),
-    /// Moves the clock to this time, in Unix seconds. The next block is later.
-    MoveClockTo(u64),
-    /// Sets the timestamp of the next block, in Unix seconds; the clock continues from there.
-    SetClock(u64),
-    /// Mines each transaction in a block of its own when it arrives, or ends that.
-    SetAutomine(bool),
-    /// Mines a block at each of these intervals, in seconds; on request only if it is zero.
-    SetInterval(u64),
-    /// Says how the chain is being tested.
-    Describe,
-}
-
-/// A field of the next block that a client chooses.
-#[derive(Clone, Copy, Debug)]
-pub enum FieldChoice {
-    /// The receiver of the fees, of all blocks to come.
-    FeeRecipient(Address),
-    /// The gas limit, of all blocks to come.
-    GasLimit(u64),
-    /// The base fee in wei per unit of gas.
-    BaseFee(u64),
-    /// The randomness.
-    PrevRandao(B256),
-}
-
-/// The occasions on which a chain under test mines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mining {
-    /// A block for each transaction, when it arrives.
-    OnArrival,
-    /// A block at each of these intervals, in sub-blocks as any devnet's.
-    Interval(Duration),
-    /// On request only. The block being built is a draft of what waits.
-    OnRequest,
-}
-
 /// The time that the transactions of a block may take which is mined on request or on arrival.
 const MOST_TIME: Duration = Duration::from_secs(60);
-
-/// The change of an account. Fields that are `None` stay.
-#[derive(Clone, Debug, Default)]
-pub struct AccountEdit {
-    /// The account.
-    pub address: Address,
-    /// The balance in wei.
-    pub balance: Option<U256>,
-    /// The ether in wei that the account gets in addition, up to the greatest balance.
-    pub credit: U256,
-    /// The nonce.
-    pub nonce: Option<u64>,
-    /// The bytecode.
-    pub code: Option<Bytes>,
-    /// A storage slot and its value.
-    pub slot: Option<(U256, U256)>,
-}
-
-/// The outcome of a change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ChangeOutcome {
-    /// The change was made.
-    Done,
-    /// The state was saved under this id.
-    Saved(u64),
-    /// Whether there was something to return to, or to end.
-    Found(bool),
-    /// Seconds that the clock is ahead of the system's.
-    Ahead(i64),
-    /// The chain as it is being tested.
-    Description {
-        /// The occasions on which blocks are mined.
-        mining: Mining,
-        /// The name of the chain since it last began.
-        instance: B256,
-        /// The ids of the states that are saved, and the head of each.
-        saved: Vec<(u64, BlockNumHash)>,
-    },
-}
-
-/// The reason why a change was not made.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum ChangeError {
-    /// The next block's timestamp would not be later than that of the block before.
-    #[error("timestamp {timestamp} is lower than or equal to the previous block's timestamp {previous}")]
-    Timestamp { timestamp: u64, previous: u64 },
-    /// The timestamp is too late for the blocks after it.
-    #[error("timestamp {0}: expected at most 2^63 - 1")]
-    TooLate(u64),
-    /// The state before the blocks to be removed is not retained.
-    #[error("{blocks} blocks: expected at most {most}, the blocks before which the state is retained (--keep-blocks)")]
-    TooDeep { blocks: u64, most: u64 },
-    /// More blocks were requested than one request may mine.
-    #[error("{blocks} blocks: expected at most {most} (--testing-limit)")]
-    TooManyBlocks { blocks: u64, most: u64 },
-    /// As many changes as may wait are waiting.
-    #[error("too busy: {WAITING} changes of the chain wait already")]
-    Busy,
-    /// The feed has failed or the node stops.
-    #[error("the devnet cannot continue: search the log for the reason")]
-    Failed,
-}
-
-type Answer = oneshot::Sender<Result<ChangeOutcome, ChangeError>>;
-
-/// The handle with which clients change the chain. Its changes are made by the chain's source, the only writer.
-#[derive(Clone, Debug)]
-pub struct ChainControl(mpsc::Sender<(ChainChange, Answer)>);
-
-impl ChainControl {
-    /// Makes a change, after those that wait, and returns once it is published.
-    ///
-    /// # Errors
-    ///
-    /// Returns the [`ChangeError`] if the change was not made.
-    pub async fn make(&self, change: ChainChange) -> Result<ChangeOutcome, ChangeError> {
-        let (answer, answered) = oneshot::channel();
-        self.0.try_send((change, answer)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => ChangeError::Busy,
-            mpsc::error::TrySendError::Closed(_) => ChangeError::Failed,
-        })?;
-        answered.await.unwrap_or(Err(ChangeError::Failed))
-    }
-}
 
 /// A devnet that runs by itself, and as its clients ask.
 #[derive(Debug)]
@@ -228,7 +75,7 @@ impl TestingSource {
         codes: Arc<CodeCache>,
         most: u32,
     ) -> (Self, ChainControl) {
-        let (sender, changes) = mpsc::channel(WAITING);
+        let (control, changes) = ChainControl::new();
         let (sub_block, first) = (devnet.every, SavedChain::of(&devnet.devnet, first));
         let saved = BTreeMap::new();
         (
@@ -244,7 +91,7 @@ impl TestingSource {
                 first,
                 instance: B256::random(),
             },
-            ChainControl(sender),
+            control,
         )
     }
 

@@ -13,6 +13,7 @@ use std::{collections::BTreeMap, ops::Range, sync::OnceLock};
 use alloy_eips::{eip2935, eip4788, eip7002, eip7251, eip7840::BlobParams, eip8282};
 use alloy_evm::Evm;
 use alloy_genesis::{ChainConfig, Genesis, GenesisAccount};
+use alloy_hardforks::EthereumHardfork;
 use alloy_primitives::{Address, Bytes, TxKind, U256};
 use alloy_signer_local::{MnemonicBuilder, PrivateKeySigner, coins_bip39::English};
 use alloy_sol_types::{SolCall, SolValue, sol};
@@ -23,7 +24,9 @@ use revm::{
 use serde::Deserialize;
 
 use crate::{
-    chain::{BlockHashes, ChainSpec, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, TradingWorld, genesis_block},
+    chain::{
+        BlockHashes, ChainSpec, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, TradingWorld, genesis_block, set_newest_fork,
+    },
     engine::{Ethereum, RunEvm, RunPrecompiles, lift_checks},
     state::{CodeCache, LocalWorld, Overlay},
 };
@@ -104,8 +107,7 @@ pub fn signers_of(mnemonic: Option<&str>, count: usize) -> Result<Vec<PrivateKey
         None if count <= ACCOUNTS => return signers(0..count),
         given => given.unwrap_or(MNEMONIC),
     };
-    let parent = MnemonicBuilder::<English>::default().phrase(mnemonic).index(0)?.build_parent_key()?;
-    Ok(parent.children_from(0).take(count).collect::<Result<_, _>>()?)
+    derive(mnemonic, count)
 }
 
 /// Returns the keys of the next ten accounts, for background traffic, so that it never takes a nonce of the user's.
@@ -123,39 +125,24 @@ fn signers(indices: Range<usize>) -> Result<Vec<PrivateKeySigner>, WorldError> {
     let all = match ALL.get() {
         Some(all) => all,
         None => {
-            let parent = MnemonicBuilder::<English>::default().phrase(MNEMONIC).index(0)?.build_parent_key()?;
-            let derived = parent.children_from(0).take(ACCOUNTS + TRAFFIC_ACCOUNTS).collect::<Result<_, _>>()?;
+            let derived = derive(MNEMONIC, ACCOUNTS + TRAFFIC_ACCOUNTS)?;
             ALL.get_or_init(|| derived)
         }
     };
     Ok(all[indices].to_vec())
 }
 
+/// Derives the first keys of a mnemonic.
+fn derive(mnemonic: &str, count: usize) -> Result<Vec<PrivateKeySigner>, WorldError> {
+    let parent = MnemonicBuilder::<English>::default().phrase(mnemonic).index(0)?.build_parent_key()?;
+    Ok(parent.children_from(0).take(count).collect::<Result<_, _>>()?)
+}
+
 /// Returns the devnet's genesis before its contracts: every fork to Osaka from the start, the system contracts, the
 /// deterministic deployment proxy ([EIP-7997](https://eips.ethereum.org/EIPS/eip-7997)), the accounts.
 pub fn dev_genesis(signers: &[PrivateKeySigner], timestamp: u64) -> Genesis {
-    let config = ChainConfig {
+    let mut config = ChainConfig {
         chain_id: CHAIN_ID,
-        homestead_block: Some(0),
-        eip150_block: Some(0),
-        eip155_block: Some(0),
-        eip158_block: Some(0),
-        byzantium_block: Some(0),
-        constantinople_block: Some(0),
-        petersburg_block: Some(0),
-        istanbul_block: Some(0),
-        muir_glacier_block: Some(0),
-        berlin_block: Some(0),
-        london_block: Some(0),
-        arrow_glacier_block: Some(0),
-        gray_glacier_block: Some(0),
-        merge_netsplit_block: Some(0),
-        terminal_total_difficulty: Some(U256::ZERO),
-        terminal_total_difficulty_passed: true,
-        shanghai_time: Some(0),
-        cancun_time: Some(0),
-        prague_time: Some(0),
-        osaka_time: Some(0),
         blob_schedule: BTreeMap::from([
             ("cancun".to_owned(), BlobParams::cancun()),
             ("prague".to_owned(), BlobParams::prague()),
@@ -163,6 +150,7 @@ pub fn dev_genesis(signers: &[PrivateKeySigner], timestamp: u64) -> Genesis {
         ]),
         ..ChainConfig::default()
     };
+    set_newest_fork(&mut config, EthereumHardfork::Osaka);
     let contracts = [
         (eip4788::BEACON_ROOTS_ADDRESS, eip4788::BEACON_ROOTS_CODE.clone()),
         (eip2935::HISTORY_STORAGE_ADDRESS, eip2935::HISTORY_STORAGE_CODE.clone()),
